@@ -1,0 +1,268 @@
+package agent
+
+import (
+	"strconv"
+	"time"
+)
+
+// Generation numbers the states of an environment's live data, from 1; 0 means that there is none.
+type Generation int64
+
+// Epoch counts the decisions of an environment's operators: each promotion and each rollback raises it by one.
+type Epoch int64
+
+// Target is the one unit that is desired, attempted, last good and rolled back: a release and a data generation.
+// Two targets are the same when they are equal as values.
+type Target struct {
+	Release    string     `json:"release,omitempty"`     // version, as `pulley releases` lists it
+	Tree       string     `json:"tree,omitempty"`        // tree hash of the release: 64 hex digits
+	Data       Generation `json:"data,omitempty"`        // 0: no live data
+	DataDigest string     `json:"data_digest,omitempty"` // sha256 of the generation's record: 64 hex digits
+}
+
+// IsZero reports whether the target names no release; such a target can't be enforced.
+func (t Target) IsZero() bool { return t.Tree == "" }
+
+// String is how people see a target: "1.4.0 with data 12", "1.4.0" or "nothing".
+func (t Target) String() string {
+	if t.IsZero() {
+		return "nothing"
+	}
+	if t.Data == 0 {
+		return t.Release
+	}
+	return t.Release + " with data " + strconv.FormatInt(int64(t.Data), 10)
+}
+
+// Overlay returns t with each part that it leaves out taken from under: how a role's or node's target inherits.
+func (t Target) Overlay(under Target) Target {
+	if t.Tree == "" {
+		t.Release, t.Tree = under.Release, under.Tree
+	}
+	if t.Data == 0 {
+		t.Data, t.DataDigest = under.Data, under.DataDigest
+	}
+	return t
+}
+
+// Identity is who this node is. Environment is the key segment of the fleet ("dev", or "dev@t42" for a stack of it);
+// PuppetEnvironment is the part that Puppet sees ("dev").
+type Identity struct {
+	Node              string `json:"node"`
+	Certname          string `json:"certname"`
+	Role              string `json:"role"`
+	Environment       string `json:"environment"`
+	PuppetEnvironment string `json:"puppet_environment"`
+}
+
+// Outcome is what a Puppet run did.
+type Outcome string
+
+// The outcomes of a run.
+const (
+	Changed   Outcome = "changed"   // Puppet changed at least one resource
+	Unchanged Outcome = "unchanged" // everything was as it should be
+	Failed    Outcome = "failed"    // the run, or its verification, failed
+)
+
+// Kind says what a run left behind (DESIGN, decision 3).
+type Kind string
+
+// The kinds of a run's end.
+const (
+	Success   Kind = "success"   // everything that the target wants was applied
+	Untouched Kind = "untouched" // proof exists that no catalog was applied: the machine is as it was
+	Between   Kind = "between"   // something may have been applied: the machine may be part way to the target
+)
+
+// Counts are Puppet's own resource counts of one run.
+type Counts struct {
+	Total           int `json:"total"`
+	Changed         int `json:"changed"`
+	Failed          int `json:"failed"`
+	Skipped         int `json:"skipped"`
+	OutOfSync       int `json:"out_of_sync"`
+	FailedToRestart int `json:"failed_to_restart"`
+}
+
+// ResourceEvent is one resource that a run changed or failed.
+type ResourceEvent struct {
+	Resource string   `json:"resource"`       // File[/etc/motd]
+	Status   string   `json:"status"`         // changed, failed, skipped (because a dependency failed) or noop
+	File     string   `json:"file,omitempty"` // manifest, relative to the release, and its line
+	Line     int      `json:"line,omitempty"`
+	Messages []string `json:"messages,omitempty"`
+}
+
+// LogLine is one line of Puppet's log.
+type LogLine struct {
+	Level   string    `json:"level"` // debug, info, notice, warning, err, alert, emerg, crit
+	Source  string    `json:"source,omitempty"`
+	Message string    `json:"message"`
+	Time    time.Time `json:"time,omitzero"`
+}
+
+// Job asks Puppet for one run.
+type Job struct {
+	Identity
+	ID       string        // names the run's folder under runs/
+	Target   Target        // what to apply
+	Tree     string        // absolute folder of the release, as Puppet will see it
+	Data     string        // absolute folder of the data layers; "" when there is no live data
+	Noop     bool          // show, don't do
+	Deadline time.Duration // of the whole run; 0 means the default
+}
+
+// Result is what one Puppet run did. Apply returns it whenever Puppet was started, also when the run failed.
+type Result struct {
+	Kind      Kind                     `json:"kind"`
+	Outcome   Outcome                  `json:"outcome"`
+	Problem   string                   `json:"problem,omitempty"` // one sentence: why the run is not a success
+	ExitCode  int                      `json:"exit_code"`         // Puppet's; 128+n when signal n ended it
+	Noop      bool                     `json:"noop,omitempty"`
+	Counts    Counts                   `json:"counts"`
+	Durations map[string]time.Duration `json:"durations,omitempty"` // Puppet's own time metrics, by name
+	Resources []ResourceEvent          `json:"resources,omitempty"` // failed first, then changed
+	Log       []LogLine                `json:"log,omitempty"`
+	Report    string                   `json:"report,omitempty"` // path of Puppet's own report; "" when it wrote none
+}
+
+// Run is the record of one run, as `pulley runs NODE ID` shows it.
+type Run struct {
+	ID       string                   `json:"id"`
+	Node     string                   `json:"node"`
+	Target   Target                   `json:"target"`
+	Action   Action                   `json:"action"`
+	Reason   Reason                   `json:"reason"`
+	Drift    bool                     `json:"drift,omitempty"` // the target was in place already, and yet something changed
+	Started  time.Time                `json:"started"`
+	Duration time.Duration            `json:"duration"`
+	Steps    map[string]time.Duration `json:"steps,omitempty"`
+	Result
+}
+
+// Attempt counts how often this node tried a target that it has not yet reached.
+type Attempt struct {
+	Target   Target    `json:"target"`
+	Started  int       `json:"started"`           // runs begun since the last success, new target or --force
+	Finished int       `json:"finished"`          // of these, runs that ended by themselves (the others were cut off)
+	Last     time.Time `json:"last"`              // when the last one began
+	Kind     Kind      `json:"kind,omitempty"`    // how the last finished one ended
+	Problem  string    `json:"problem,omitempty"` // and why
+}
+
+// HoldMode is what a hold forbids.
+type HoldMode string
+
+// The modes of a hold.
+const (
+	Freeze HoldMode = "freeze" // stay on the target, keep enforcing it
+	Stop   HoldMode = "stop"   // do not run Puppet
+)
+
+// Hold is an operator's "leave this alone".
+type Hold struct {
+	Scope string    `json:"scope"` // all, roles/<role> or nodes/<node>
+	Mode  HoldMode  `json:"mode"`
+	Who   string    `json:"who,omitempty"`
+	Why   string    `json:"why,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"` // shown to people; etcd itself ends the hold, by a lease
+}
+
+// GateState says whether nodes may begin something new.
+type GateState string
+
+// The states of a gate.
+const (
+	GateOpen    GateState = "open"
+	GatePaused  GateState = "paused"
+	GateAborted GateState = "aborted"
+)
+
+// Gate is one small key per environment that voids or stops everything at once.
+type Gate struct {
+	Epoch   Epoch     `json:"epoch"`
+	State   GateState `json:"state"`
+	Rollout string    `json:"rollout,omitempty"`
+	By      string    `json:"by,omitempty"`
+	Why     string    `json:"why,omitempty"`
+	At      time.Time `json:"at,omitzero"`
+}
+
+// Assignment is a rollout's word to one node; it counts only while its epoch is the gate's.
+type Assignment struct {
+	Target  Target `json:"target"`
+	Rollout string `json:"rollout"`
+	Epoch   Epoch  `json:"epoch"`
+}
+
+// Host is a node's entry in the list of those that should be alive.
+type Host struct {
+	Node      string    `json:"node"`
+	Role      string    `json:"role"`
+	Hostname  string    `json:"hostname,omitempty"`
+	Addresses []string  `json:"addresses,omitempty"`
+	MachineID string    `json:"machine_id,omitempty"`
+	At        time.Time `json:"at,omitzero"`
+	By        string    `json:"by,omitempty"` // bootstrap, or the operator who added it
+}
+
+// Desired is everything in etcd that concerns one node, read at one revision.
+type Desired struct {
+	Unreachable string           `json:"unreachable,omitempty"` // why etcd gave no answer; everything else is then empty
+	Revision    int64            `json:"revision,omitempty"`
+	Host        *Host            `json:"host,omitempty"` // nil: not on the host list
+	Gate        Gate             `json:"gate"`
+	Default     Target           `json:"default"`
+	ForRole     Target           `json:"for_role"`
+	ForNode     Target           `json:"for_node"`
+	Assigned    *Assignment      `json:"assigned,omitempty"`
+	Holds       []Hold           `json:"holds,omitempty"` // node's, role's, all's; those that exist
+	Guards      map[string]int64 `json:"-"`               // the store's own: key → ModRevision that Admit compares
+}
+
+// Status is what a node last said of itself; at most 1 KiB as JSON.
+type Status struct {
+	Format    int       `json:"v"`
+	Node      string    `json:"node"`
+	Role      string    `json:"role"`
+	Phase     Phase     `json:"phase"`
+	Action    Action    `json:"action"`
+	Reason    Reason    `json:"reason"`
+	Detail    string    `json:"detail,omitempty"` // cut to fit
+	Target    Target    `json:"target"`           // what it was to be on when it last looked
+	LastGood  Target    `json:"last_good"`
+	Enforcing Target    `json:"enforcing"`
+	Attempt   *Attempt  `json:"attempt,omitempty"` // of Target, or of what it enforces
+	Hold      *Hold     `json:"hold,omitempty"`
+	Outcome   Outcome   `json:"outcome,omitempty"` // of the last run
+	LastRun   string    `json:"last_run,omitempty"`
+	RanAt     time.Time `json:"ran_at,omitzero"`
+	SeenAt    time.Time `json:"seen_at"` // by the node's own clock; the key's revision is the order that counts
+	Settings  Settings  `json:"settings"`
+	Version   string    `json:"version,omitempty"` // of the agent
+	Machine   string    `json:"machine,omitempty"` // machine id
+	Disabled  string    `json:"disabled,omitempty"`
+}
+
+// Phase is whether a run is under way.
+type Phase string
+
+// The phases.
+const (
+	Idle    Phase = "idle"
+	Running Phase = "running"
+)
+
+// Settings are the node's own limits that the decision uses.
+type Settings struct {
+	EnforceInterval time.Duration `json:"enforce_interval"`
+	Heartbeat       time.Duration `json:"heartbeat"`
+	MaxAttempts     int           `json:"max_attempts"`
+}
+
+// DefaultSettings are 30 minutes between enforcing runs, 5 minutes between heartbeats, 5 attempts until stuck.
+func DefaultSettings() Settings {
+	return Settings{EnforceInterval: 30 * time.Minute, Heartbeat: 5 * time.Minute, MaxAttempts: 5}
+}
