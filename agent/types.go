@@ -146,6 +146,7 @@ type Attempt struct {
 	Target   Target    `json:"target"`
 	Started  int       `json:"started"`           // runs begun since the last success, new target or --force
 	Finished int       `json:"finished"`          // of these, runs that ended by themselves (the others were cut off)
+	Open     bool      `json:"open,omitempty"`    // the last one has not ended, or was cut off
 	Last     time.Time `json:"last"`              // when the last one began
 	Kind     Kind      `json:"kind,omitempty"`    // how the last finished one ended
 	Problem  string    `json:"problem,omitempty"` // and why
@@ -211,6 +212,7 @@ type Host struct {
 // Desired is everything in etcd that concerns one node, read at one revision.
 type Desired struct {
 	Unreachable string           `json:"unreachable,omitempty"` // why etcd gave no answer; everything else is then empty
+	Unreadable  string           `json:"unreadable,omitempty"`  // etcd answered with a value that this agent can't read: which, and what to do
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list
 	Gate        Gate             `json:"gate"`

@@ -1,0 +1,327 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// Disk is a node's memory: the files of one folder (/var/lib/pulley). Files appear whole or not at all.
+type Disk struct {
+	dir  string
+	root *os.Root
+}
+
+// Bounds of what a node keeps on its own disk.
+const (
+	maxSpooled      = 50
+	maxRunFolders   = 20
+	maxFileBytes    = 4 << 20 // of any file that Disk reads
+	disabledFile    = "disabled"
+	stateFile       = "state.json"
+	reportedFile    = "reported.json"
+	resultFile      = "result.json"
+	spoolDir        = "spool"
+	runsDir         = "runs"
+	lockFile        = "lock"
+	defaultDisabled = "no reason was given"
+)
+
+// ErrLocked says that another agent of this node is at work.
+var ErrLocked = errors.New("another run is in progress")
+
+// OpenDisk opens the folder and makes it when it is missing.
+func OpenDisk(dir string) (*Disk, error) {
+	for _, d := range []string{dir, filepath.Join(dir, spoolDir), filepath.Join(dir, runsDir)} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, fmt.Errorf("cannot make the state folder: %w", err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the state folder: %w", err)
+	}
+	return &Disk{dir: dir, root: root}, nil
+}
+
+// Close lets go of the folder.
+func (d *Disk) Close() error { return d.root.Close() }
+
+// Lock takes the node's lock, or returns ErrLocked. It is held by the open file: a process that inherits it holds it too,
+// so that an agent's death does not let a second Puppet start beside the first.
+func (d *Disk) Lock() (*os.File, error) {
+	f, err := d.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the lock: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = ErrLocked
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot lock this node: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// Load reads the state; a missing file is an empty state. A damaged one is put aside: the next run applies the node's
+// target again, which is what an empty state asks for.
+func (d *Disk) Load() (State, error) {
+	var s State
+	found, err := d.load(stateFile, &s)
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		if err := d.root.Rename(stateFile, stateFile+".damaged"); err != nil {
+			return State{}, fmt.Errorf("cannot put the damaged %s aside: %w", stateFile, err)
+		}
+		return State{Format: StateFormat}, nil
+	}
+	if err != nil {
+		return State{}, err
+	}
+	if found && s.Format > StateFormat {
+		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, StateFormat)
+	}
+	s.Format = StateFormat
+	return s, nil
+}
+
+// Save writes the state; it is durable when Save returns.
+func (d *Disk) Save(s State) error { return d.save(stateFile, s, true) }
+
+// LoadReported reads what etcd last heard; a missing or damaged file means: nothing.
+func (d *Disk) LoadReported() (Reported, error) {
+	var r Reported
+	_, err := d.load(reportedFile, &r)
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		return Reported{}, nil
+	}
+	return r, err
+}
+
+// SaveReported writes what etcd last heard. Losing it costs one more report, so nothing is flushed.
+func (d *Disk) SaveReported(r Reported) error { return d.save(reportedFile, r, false) }
+
+// Disabled is the reason why an operator disabled the agent here; "" when it is enabled.
+func (d *Disk) Disabled() (string, error) {
+	b, err := d.read(disabledFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if reason := strings.TrimSpace(string(b)); reason != "" {
+		return reason, nil
+	}
+	return defaultDisabled, nil
+}
+
+// Disable forbids runs on this machine until Enable.
+func (d *Disk) Disable(reason string) error { return d.write(disabledFile, []byte(reason+"\n"), true) }
+
+// Enable takes Disable back; it is no error when nothing was disabled.
+func (d *Disk) Enable() error {
+	err := d.root.Remove(disabledFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Begin marks a run's folder as one in which Puppet may have been started, and removes the folders of runs long gone.
+func (d *Disk) Begin(run string) error {
+	if err := d.trimRuns(run); err != nil {
+		return err
+	}
+	if err := d.root.MkdirAll(path.Join(runsDir, run), 0o755); err != nil {
+		return fmt.Errorf("cannot make the run's folder: %w", err)
+	}
+	// Without the flush a power cut could make a touched machine look untouched.
+	return d.save(path.Join(runsDir, run, resultFile), Result{}, true)
+}
+
+// End writes how a run went.
+func (d *Disk) End(run string, r Result) error {
+	return d.save(path.Join(runsDir, run, resultFile), r, true)
+}
+
+// Ended tells how a run went, as far as its folder knows.
+func (d *Disk) Ended(run string) (r Result, began, ended bool, err error) {
+	began, err = d.load(path.Join(runsDir, run, resultFile), &r)
+	var damaged *damagedError
+	if errors.As(err, &damaged) {
+		return Result{}, true, false, nil
+	}
+	return r, began, r.Kind != "", err
+}
+
+// trimRuns keeps the newest run folders. Names begin with the time, so the order of names is the order of runs.
+func (d *Disk) trimRuns(keep string) error {
+	names, err := d.list(runsDir)
+	if err != nil {
+		return err
+	}
+	for len(names) >= maxRunFolders {
+		if names[0] != keep {
+			if err := d.root.RemoveAll(path.Join(runsDir, names[0])); err != nil {
+				return fmt.Errorf("cannot remove an old run's folder: %w", err)
+			}
+		}
+		names = names[1:]
+	}
+	return nil
+}
+
+// Spool keeps a run record that etcd could not take; beyond the bound the oldest are lost.
+func (d *Disk) Spool(r EncodedRun) error {
+	names, err := d.list(spoolDir)
+	if err != nil {
+		return err
+	}
+	for len(names) >= maxSpooled {
+		if err := d.root.Remove(path.Join(spoolDir, names[0])); err != nil {
+			return fmt.Errorf("cannot trim the spool: %w", err)
+		}
+		names = names[1:]
+	}
+	return d.write(path.Join(spoolDir, r.ID), r.Bytes, true)
+}
+
+// Spooled returns at most limit records, the oldest first.
+func (d *Disk) Spooled(limit int) ([]EncodedRun, error) {
+	names, err := d.list(spoolDir)
+	if err != nil {
+		return nil, err
+	}
+	var runs []EncodedRun
+	for _, name := range names[:min(limit, len(names))] {
+		b, err := d.read(path.Join(spoolDir, name))
+		if err != nil {
+			return nil, err
+		}
+		runs = append(runs, EncodedRun{ID: name, Bytes: b})
+	}
+	return runs, nil
+}
+
+// Unspool forgets records that etcd took.
+func (d *Disk) Unspool(ids []string) error {
+	for _, id := range ids {
+		if err := d.root.Remove(path.Join(spoolDir, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot trim the spool: %w", err)
+		}
+	}
+	return nil
+}
+
+// list returns a folder's names in order, without temporary files.
+func (d *Disk) list(dir string) ([]string, error) {
+	entries, err := fs.ReadDir(d.root.FS(), dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list %s: %w", dir, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// damagedError is a file that is there and makes no sense.
+type damagedError struct {
+	name string
+	err  error
+}
+
+func (e *damagedError) Error() string { return fmt.Sprintf("cannot read %s: %v", e.name, e.err) }
+func (e *damagedError) Unwrap() error { return e.err }
+
+func (d *Disk) load(name string, into any) (found bool, err error) {
+	b, err := d.read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return true, &damagedError{name, err}
+	}
+	return true, nil
+}
+
+func (d *Disk) read(name string) ([]byte, error) {
+	f, err := d.root.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFileBytes))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s: %w", name, err)
+	}
+	return b, nil
+}
+
+func (d *Disk) save(name string, value any, durable bool) error {
+	b, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("cannot encode %s: %w", name, err)
+	}
+	return d.write(name, append(b, '\n'), durable)
+}
+
+// write puts a whole file in place: temporary, flush, rename, flush of the folder. Without the first flush a power cut
+// can leave an empty file under the right name; without the second, the old one.
+func (d *Disk) write(name string, b []byte, durable bool) error {
+	dir, base := path.Split(name)
+	temporary := path.Join(dir, "."+base+".new")
+	err := d.writeFile(temporary, b, durable)
+	if err == nil {
+		err = d.root.Rename(temporary, name)
+	}
+	if err == nil && durable {
+		err = d.flush(path.Clean(dir))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", filepath.Join(d.dir, name), err)
+	}
+	return nil
+}
+
+func (d *Disk) writeFile(name string, b []byte, durable bool) (err error) {
+	f, err := d.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := f.Write(b); err != nil {
+		return err
+	}
+	if durable {
+		return f.Sync()
+	}
+	return nil
+}
+
+func (d *Disk) flush(dir string) (err error) {
+	f, err := d.root.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return f.Sync()
+}

@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// EncodedRun is a run record as it is stored: gzipped JSON of at most 8 KiB.
+type EncodedRun struct {
+	ID    string
+	Bytes []byte
+}
+
+const (
+	maxRunBytes    = 8 << 10 // of a stored record
+	maxRunJSON     = 1 << 20 // of a record once unpacked: a reader's bound
+	maxMessage     = 400     // of one line, once a record is too large
+	keptAtLeastLog = 5
+)
+
+// runFormat is the version of run records that this package writes; it reads no newer one.
+const runFormat = 1
+
+type storedRun struct {
+	V         int  `json:"v"`
+	Truncated bool `json:"truncated,omitempty"`
+	Run
+}
+
+// EncodeRun packs a run. One that is too large loses log lines first, then resources, from the end, and says so; the
+// full report stays on the node.
+func EncodeRun(r Run) (EncodedRun, error) {
+	truncated := false
+	for {
+		b, err := pack(storedRun{V: runFormat, Truncated: truncated, Run: r})
+		if err != nil {
+			return EncodedRun{}, fmt.Errorf("cannot encode run %s: %w", r.ID, err)
+		}
+		if len(b) <= maxRunBytes {
+			return EncodedRun{ID: r.ID, Bytes: b}, nil
+		}
+		switch {
+		case !truncated:
+			r = clipped(r)
+		case len(r.Log) > keptAtLeastLog:
+			r.Log = r.Log[:max(keptAtLeastLog, len(r.Log)/2)]
+		case len(r.Resources) > 1:
+			r.Resources = r.Resources[:len(r.Resources)/2]
+		case len(r.Log) == 0 && len(r.Resources) == 0 && r.Durations == nil:
+			return EncodedRun{}, fmt.Errorf("cannot encode run %s: its bare record is larger than %d bytes", r.ID, maxRunBytes)
+		default:
+			r.Log, r.Resources, r.Durations, r.Steps = nil, nil, nil, nil
+			r.Problem = clip(r.Problem, maxMessage)
+		}
+		truncated = true
+	}
+}
+
+// DecodeRun unpacks what EncodeRun packed. It never reads more than 1 MiB and never panics.
+func DecodeRun(b []byte) (r Run, truncated bool, err error) {
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return Run{}, false, fmt.Errorf("cannot unpack run record: %w", err)
+	}
+	raw, err := io.ReadAll(io.LimitReader(z, maxRunJSON+1))
+	if err != nil {
+		return Run{}, false, fmt.Errorf("cannot unpack run record: %w", err)
+	}
+	if len(raw) > maxRunJSON {
+		return Run{}, false, fmt.Errorf("cannot unpack run record: it is larger than %d bytes", maxRunJSON)
+	}
+	var s storedRun
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return Run{}, false, fmt.Errorf("cannot decode run record: %w", err)
+	}
+	if s.V > runFormat {
+		return Run{}, false, fmt.Errorf("cannot decode run record: its format %d is newer than this program's %d; upgrade pulley", s.V, runFormat)
+	}
+	return s.Run, s.Truncated, nil
+}
+
+func pack(s storedRun) ([]byte, error) {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	if _, err := z.Write(raw); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// clipped returns r with every message cut to a line's length.
+func clipped(r Run) Run {
+	r.Problem = clip(r.Problem, 4*maxMessage)
+	log := make([]LogLine, len(r.Log))
+	for i, l := range r.Log {
+		l.Message = clip(l.Message, maxMessage)
+		log[i] = l
+	}
+	resources := make([]ResourceEvent, len(r.Resources))
+	for i, e := range r.Resources {
+		messages := make([]string, len(e.Messages))
+		for j, m := range e.Messages {
+			messages[j] = clip(m, maxMessage)
+		}
+		e.Messages = messages
+		resources[i] = e
+	}
+	r.Log, r.Resources = log, resources
+	return r
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Bounds of what one node keeps in etcd.
+const (
+	maxStatusBytes  = 1 << 10  // of a status, as JSON
+	maxRunsBytes    = 64 << 10 // of a node's run records together
+	maxRunsKept     = 20       // and their number
+	spooledPerTick  = 5        // so that a fleet that comes back does not send everything at once
+	maxDetailInHead = 240
+)
+
+// report tells etcd how the tick went: the status when it changed or a heartbeat is due, and the runs that etcd has not
+// heard of. What etcd can't take now is kept on disk.
+func (t *tick) report(ctx context.Context) error {
+	t.finishRun()
+	fresh, err := t.freshRun()
+	if err != nil {
+		return err
+	}
+	if t.desired.Unreachable != "" {
+		return t.spool(fresh)
+	}
+	told, err := t.Memory.LoadReported()
+	if err != nil {
+		return err
+	}
+	status := t.status()
+	fingerprint, err := fingerprintOf(status)
+	if err != nil {
+		return err
+	}
+	due := t.Now().Sub(told.At)
+	if fresh == nil && fingerprint == told.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
+		return nil
+	}
+	runs, err := t.Memory.Spooled(spooledPerTick)
+	if err != nil {
+		return err
+	}
+	old := make([]string, len(runs))
+	for i, r := range runs {
+		old[i] = r.ID
+	}
+	if fresh != nil {
+		runs = append(runs, *fresh)
+	}
+	told.Fingerprint, told.At = fingerprint, t.Now()
+	drop := told.remember(runs)
+	if err := t.Control.Report(ctx, t.Identity, status, runs, drop); err != nil {
+		t.offline = t.offline || errors.Is(err, ErrUnreachable)
+		t.Log.Warn("cannot report; will be sent later", "err", err)
+		return t.spool(fresh)
+	}
+	if err := t.Memory.Unspool(old); err != nil {
+		return err
+	}
+	return t.Memory.SaveReported(told)
+}
+
+func (t *tick) spool(r *EncodedRun) error {
+	if r == nil {
+		return nil
+	}
+	return t.Memory.Spool(*r)
+}
+
+func (t *tick) finishRun() {
+	if t.run == nil {
+		return
+	}
+	t.run.Duration = t.Now().Sub(t.began)
+	t.run.Steps = t.took
+}
+
+// freshRun is the record of this tick's run. Runs that neither changed nor failed anything are only counted.
+func (t *tick) freshRun() (*EncodedRun, error) {
+	if t.run == nil || !t.puppet {
+		return nil, nil
+	}
+	r := *t.run
+	if r.Outcome == Unchanged && !r.Noop {
+		r.Log, r.Resources = nil, nil
+	}
+	e, err := EncodeRun(r)
+	if err != nil {
+		return nil, err
+	}
+	return &e, nil
+}
+
+// status is what the node says of itself now.
+func (t *tick) status() Status {
+	d := t.decision
+	why, detail := d.Reason, d.Detail
+	if d.Blocked != "" {
+		why = d.Blocked
+	}
+	s := Status{
+		Node: t.Identity.Node, Role: t.Identity.Role, Phase: Idle, Action: d.Action, Reason: why,
+		Detail: clip(detail, maxDetailInHead), Target: d.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
+		Outcome: t.state.Outcome, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
+		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.Boot, Disabled: clip(t.observed.Disabled, 120),
+	}
+	if a := t.state.Attempt(d.Wanted); a != nil {
+		s.Attempt = a
+	} else if a := t.state.Attempt(t.state.Enforcing); a != nil {
+		s.Attempt = a
+	}
+	// Once the state changed, what was true before it would be stale: say what is true now.
+	if t.settled {
+		s.Reason, s.Detail = t.afterwards()
+	}
+	return fit(s)
+}
+
+// afterwards is the reason that the next look at this node would give.
+func (t *tick) afterwards() (Reason, string) {
+	o := t.observed
+	o.State, o.Force = t.state, false
+	next := Decide(o, t.desired, t.Now())
+	if next.Blocked != "" {
+		return next.Blocked, clip(next.Detail, maxDetailInHead)
+	}
+	return next.Reason, clip(next.Detail, maxDetailInHead)
+}
+
+// fit cuts the words of a status until it fits into its bound; names and targets are never cut.
+func fit(s Status) Status {
+	for _, limit := range []int{120, 60, 0} {
+		if b, err := json.Marshal(s); err == nil && len(b) <= maxStatusBytes {
+			return s
+		}
+		s.Detail = clip(s.Detail, max(limit, 3))
+		if s.Attempt != nil {
+			a := *s.Attempt
+			a.Problem = clip(a.Problem, max(limit, 3))
+			s.Attempt = &a
+		}
+		if s.Hold != nil {
+			h := *s.Hold
+			h.Why = clip(h.Why, max(limit, 3))
+			s.Hold = &h
+		}
+	}
+	return s
+}
+
+// fingerprintOf is what of a status counts as a change: everything but the time.
+func fingerprintOf(s Status) (string, error) {
+	s.SeenAt = time.Time{}
+	b, err := json.Marshal(s)
+	if err != nil {
+		return "", fmt.Errorf("cannot encode the status: %w", err)
+	}
+	return digest(b), nil
+}
+
+// remember adds runs to those that etcd has, and returns the ones that no longer fit the node's bounds.
+func (r *Reported) remember(runs []EncodedRun) (drop []string) {
+	for _, run := range runs {
+		r.Runs = append(r.Runs, RunRef{ID: run.ID, Bytes: len(run.Bytes)})
+	}
+	total := 0
+	for _, ref := range r.Runs {
+		total += ref.Bytes
+	}
+	for len(r.Runs) > 1 && (total > maxRunsBytes || len(r.Runs) > maxRunsKept) {
+		drop = append(drop, r.Runs[0].ID)
+		total -= r.Runs[0].Bytes
+		r.Runs = r.Runs[1:]
+	}
+	return drop
+}

@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"pulley/internal/failpoint"
+)
+
+// Control is what a tick asks of etcd. An error that is ErrUnreachable means that etcd gave no answer.
+type Control interface {
+	// Desire reads everything that concerns the node in one transaction.
+	Desire(ctx context.Context, id Identity) (Desired, error)
+	// Admit writes the status of a run that starts, if nothing changed since d was read; else ErrChanged.
+	Admit(ctx context.Context, id Identity, d Desired, s Status) error
+	// Report writes the status and the run records, and drops the records of this node that drop names.
+	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
+}
+
+// Content puts the parts of a target on this machine's disk. Every method may be repeated.
+type Content interface {
+	// Stage fetches and verifies a target's tree and data beside what is there; Puppet sees nothing of it.
+	Stage(ctx context.Context, id Identity, t Target) (Staged, error)
+	// Current is the tree that was activated last; "" when there is none.
+	Current() (tree string, err error)
+	// Activate makes a staged tree the current one, by one rename.
+	Activate(tree string) error
+	// Collect removes what no kept target needs.
+	Collect(keep []Target, dataDigests []string) error
+}
+
+// Puppet applies a staged target.
+type Puppet interface {
+	// Blocked says why the machine's own Puppet forbids a run; "" when it doesn't.
+	Blocked() string
+	// Apply runs Puppet to its end. Its error means that Puppet was never started.
+	Apply(ctx context.Context, job Job) (Result, error)
+}
+
+// Machine is what a tick checks around Puppet's run.
+type Machine interface {
+	// Schedule remembers what starts the agent, for Verify.
+	Schedule() error
+	// Verify checks that the agent's schedule is as it was (and puts it back if it isn't), then runs the release's validate.d.
+	Verify(ctx context.Context, job Job) error
+}
+
+// Memory is the node's own disk. Save and Begin are durable when they return.
+type Memory interface {
+	Load() (State, error)
+	Save(State) error
+	Disabled() (reason string, err error)
+	LoadReported() (Reported, error)
+	SaveReported(Reported) error
+	// Begin marks the run's folder: from here on Puppet may have been started in it. End writes how it went.
+	Begin(run string) error
+	End(run string, r Result) error
+	// Ended returns how a run went; began is false when Puppet was never started in it, ended false when it was cut off.
+	Ended(run string) (r Result, began, ended bool, err error)
+	// Spool keeps run records that etcd could not take, bounded; Spooled returns the oldest of them.
+	Spool(EncodedRun) error
+	Spooled(limit int) ([]EncodedRun, error)
+	Unspool(ids []string) error
+}
+
+// Staged says where a target's parts lie.
+type Staged struct {
+	Tree       string // absolute folder of the release
+	Data       string // absolute folder of the layers; "" without live data
+	DataDigest string // of the layers that concern this node
+	Release    func() // lets go of the parts; collection leaves them alone until then
+}
+
+// Sentinels that a Control's errors wrap.
+var (
+	ErrUnreachable = errors.New("etcd is unreachable")
+	ErrChanged     = errors.New("what was desired changed meanwhile")
+)
+
+// Agent is one node.
+type Agent struct {
+	Identity Identity
+	Settings Settings
+	Version  string
+	Boot     string // machine id, for the status
+
+	Control Control
+	Content Content
+	Puppet  Puppet
+	Machine Machine
+	Memory  Memory
+
+	Now func() time.Time
+	Log *slog.Logger
+
+	RunDeadline   time.Duration // of Puppet; 0 means its default
+	VerifyTimeout time.Duration // how long etcd may take to answer after a new target was applied
+}
+
+// Options are what one tick was asked for.
+type Options struct {
+	Force bool // run now: skip waits and forget failed attempts; holds and gates still count
+	Noop  bool // show what a run would change
+}
+
+// Report is what a tick did.
+type Report struct {
+	Decision    Decision
+	Run         *Run // nil when Puppet was not started
+	Unreachable bool // etcd did not answer at least once
+	Err         error
+}
+
+// A step is one part of a tick. Every step may be repeated: a tick that dies anywhere is finished by the next one.
+type step struct {
+	name string
+	when when
+	run  func(*tick, context.Context) error
+}
+
+type when string
+
+const (
+	always  when = "always"
+	acting  when = "when there is something to do"
+	applied when = "when Puppet was started"
+	anyhow  when = "whatever happened before"
+)
+
+// steps is a tick, top to bottom. Before apply nothing that Puppet can see changes; commit is the one point where a
+// target becomes the last good one.
+var steps = []step{
+	{"observe", always, (*tick).observe},
+	{"desire", always, (*tick).desire},
+	{"decide", always, (*tick).decide},
+	{"stage", acting, (*tick).stage},
+	{"admit", acting, (*tick).admit},
+	{"apply", acting, (*tick).apply},
+	{"verify", applied, (*tick).verify},
+	{"commit", applied, (*tick).commit},
+	{"report", anyhow, (*tick).report},
+}
+
+// Steps names the steps in their order; crash tests are generated from it.
+func Steps() []string {
+	var names []string
+	for _, s := range steps {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// tick is the state of one tick.
+type tick struct {
+	*Agent
+	opts     Options
+	observed Observed
+	desired  Desired
+	decision Decision
+	state    State
+	staged   Staged
+	run      *Run
+	began    time.Time
+	puppet   bool // Puppet was started, or the attempt ended before that
+	settled  bool // the node's state is no longer the one that was decided on
+	offline  bool // etcd did not answer, at some point
+	took     map[string]time.Duration
+}
+
+// Tick brings this node one step towards what etcd wants of it, and says how that went. The caller holds the node's lock.
+func (a *Agent) Tick(ctx context.Context, opts Options) Report {
+	t := &tick{Agent: a, opts: opts, took: map[string]time.Duration{}}
+	err := t.do(ctx)
+	if t.staged.Release != nil {
+		t.staged.Release()
+	}
+	return Report{Decision: t.decision, Run: t.run, Unreachable: t.offline, Err: err}
+}
+
+// errEnd ends a tick early, without a failure.
+var errEnd = errors.New("nothing more to do")
+
+// do runs the steps. The log, the time, the error's context and the crash points are here, once for all of them.
+func (t *tick) do(ctx context.Context) error {
+	var failed error
+	ended := false
+	for _, s := range steps {
+		if !t.wants(s, ended || failed != nil) {
+			continue
+		}
+		failpoint.Here("before:" + s.name)
+		start := t.Now()
+		err := s.run(t, ctx)
+		t.took[s.name] = t.Now().Sub(start)
+		t.Log.Debug("step", "step", s.name, "took", t.took[s.name], "err", err)
+		failpoint.Here("after:" + s.name)
+		switch {
+		case errors.Is(err, errEnd):
+			ended = true
+		case err != nil && failed == nil:
+			failed = fmt.Errorf("cannot %s: %w", s.name, err)
+		}
+	}
+	return failed
+}
+
+func (t *tick) wants(s step, over bool) bool {
+	switch s.when {
+	case anyhow:
+		return true
+	case acting:
+		return !over && t.decision.Action != Nothing
+	case applied:
+		return !over && t.puppet
+	}
+	return !over
+}

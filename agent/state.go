@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// State is what a node remembers between ticks, in state.json. It is written whole, and only when it changes.
+type State struct {
+	Format       int       `json:"v"`
+	LastGood     Target    `json:"last_good"`      // the last target that was applied and verified
+	LastGoodData string    `json:"last_good_data"` // digest of the layers of it that concern this node
+	Enforcing    Target    `json:"enforcing"`      // LastGood, or the newer target that the machine is part way to
+	Before       Target    `json:"before"`         // what was enforced before the run that is open
+	OpenRun      string    `json:"open_run,omitempty"`
+	Attempts     []Attempt `json:"attempts,omitempty"`
+	Holds        []Hold    `json:"holds,omitempty"` // as last seen in etcd; obeyed while etcd is unreachable
+	RanAt        time.Time `json:"ran_at,omitzero"` // when Puppet last ended successfully on Enforcing
+	Outcome      Outcome   `json:"outcome,omitempty"`
+	LastRun      string    `json:"last_run,omitempty"`
+	Sequence     int64     `json:"sequence"` // of runs; never goes back
+}
+
+// StateFormat is the version of state.json that this agent writes; it reads no newer one.
+const StateFormat = 1
+
+// Reported is what etcd last heard from this node. It may be lost: the next tick then says it again.
+type Reported struct {
+	Fingerprint string    `json:"fingerprint"`
+	At          time.Time `json:"at"`
+	Runs        []RunRef  `json:"runs,omitempty"` // records in etcd, oldest first, so that the node can bound their bytes
+}
+
+// RunRef is one run record that the node keeps in etcd.
+type RunRef struct {
+	ID    string `json:"id"`
+	Bytes int    `json:"bytes"`
+}
+
+// Attempt returns the count of attempts at t, or nil when there was none since the last success.
+func (s *State) Attempt(t Target) *Attempt {
+	for i := range s.Attempts {
+		if s.Attempts[i].Target == t {
+			return &s.Attempts[i]
+		}
+	}
+	return nil
+}
+
+// begin opens a run at t. Attempts at targets that are neither t nor enforced are forgotten.
+func (s *State) begin(run string, t Target, now time.Time, afresh bool) {
+	s.Attempts = slices.DeleteFunc(s.Attempts, func(a Attempt) bool {
+		return a.Target != t && a.Target != s.Enforcing || a.Target == t && afresh
+	})
+	a := s.Attempt(t)
+	if a == nil {
+		s.Attempts = append(s.Attempts, Attempt{Target: t})
+		a = &s.Attempts[len(s.Attempts)-1]
+	}
+	a.Started++
+	a.Open = true
+	a.Last = now
+	s.Before, s.Enforcing, s.OpenRun = s.Enforcing, t, run
+}
+
+// succeed ends the open run: its target is the last good one from here on.
+func (s *State) succeed(r Run, dataDigest string, now time.Time) {
+	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
+	s.Attempts = nil
+	s.close(r.ID, r.Outcome)
+}
+
+// fail ends the open run. When it left the machine untouched, what was enforced before stays enforced.
+func (s *State) fail(r Run, now time.Time) {
+	if r.Kind == Untouched {
+		s.Enforcing = s.Before
+	}
+	if a := s.Attempt(r.Target); a != nil {
+		a.Finished++
+		a.Open = false
+		a.Last = now
+		a.Kind, a.Problem = r.Kind, clip(r.Problem, 160)
+	}
+	s.close(r.ID, Failed)
+}
+
+// forget takes back an open run in which Puppet was never started.
+func (s *State) forget() {
+	if a := s.Attempt(s.Enforcing); a != nil && a.Open {
+		a.Started--
+		a.Open = false
+		if a.Started == 0 {
+			s.Attempts = slices.DeleteFunc(s.Attempts, func(b Attempt) bool { return b.Target == s.Enforcing })
+		}
+	}
+	s.Enforcing = s.Before
+	s.Before, s.OpenRun = Target{}, ""
+}
+
+func (s *State) close(run string, o Outcome) {
+	s.Outcome, s.LastRun = o, run
+	s.Before, s.OpenRun = Target{}, ""
+}
+
+// clip cuts s to at most n bytes, at a character, and shows that it did.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	cut := n - len("…")
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}

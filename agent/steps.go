@@ -1,0 +1,261 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+)
+
+// observe reads what this node knows of itself, and finishes what an earlier tick left open.
+func (t *tick) observe(context.Context) error {
+	t.began = t.Now()
+	state, err := t.Memory.Load()
+	if err != nil {
+		return err
+	}
+	t.state = state
+	if err := t.finish(); err != nil {
+		return err
+	}
+	disabled, err := t.Memory.Disabled()
+	if err != nil {
+		return err
+	}
+	t.observed = Observed{
+		Identity: t.Identity, State: t.state, Settings: t.Settings, Disabled: disabled,
+		PuppetBlocked: t.Puppet.Blocked(), Force: t.opts.Force, Noop: t.opts.Noop,
+	}
+	return nil
+}
+
+// finish ends a run that an earlier tick began and did not end, as far as its folder tells how it went; and makes
+// `current` the last good tree if a crash came between the two.
+func (t *tick) finish() error {
+	if run := t.state.OpenRun; run != "" {
+		result, began, ended, err := t.Memory.Ended(run)
+		if err != nil {
+			return err
+		}
+		switch {
+		case !began:
+			t.state.forget()
+			err = t.Memory.Save(t.state)
+		case ended && result.Kind != Success:
+			t.state.fail(Run{ID: run, Target: t.state.Enforcing, Result: result}, t.began)
+			err = t.Memory.Save(t.state)
+		}
+		// Otherwise nobody can tell what was applied or whether it verified: the run is done again.
+		if err != nil {
+			return err
+		}
+	}
+	want := t.state.LastGood.Tree
+	if want == "" {
+		return nil
+	}
+	if current, err := t.Content.Current(); err == nil && current == want {
+		return nil
+	}
+	if err := t.Content.Activate(want); err != nil {
+		// The tree is gone or damaged; enforcing fetches it again.
+		t.Log.Warn("current is not the last good tree", "release", t.state.LastGood.Release, "err", err)
+		t.state.RanAt = time.Time{}
+	}
+	return nil
+}
+
+// desire reads all that etcd says about this node, at one revision.
+func (t *tick) desire(ctx context.Context) error {
+	d, err := t.Control.Desire(ctx, t.Identity)
+	switch {
+	case errors.Is(err, ErrUnreachable):
+		t.offline = true
+		d = Desired{Unreachable: err.Error()}
+	case err != nil:
+		d = Desired{Unreadable: err.Error()}
+	}
+	t.desired = d
+	return nil
+}
+
+// decide turns the two into an action and a reason. A hold that was seen is remembered, as it counts offline too.
+func (t *tick) decide(context.Context) error {
+	t.decision = Decide(t.observed, t.desired, t.Now())
+	known := t.desired.Unreachable == "" && t.desired.Unreadable == ""
+	if known && !sameHolds(t.state.Holds, t.desired.Holds) {
+		t.state.Holds = t.desired.Holds
+		if err := t.Memory.Save(t.state); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stage puts the target on this machine's disk, where Puppet does not look. A target that differs from the last good one
+// only by name, not in what concerns this node, is in place already.
+func (t *tick) stage(ctx context.Context) error {
+	d := t.decision
+	staged, err := t.Content.Stage(ctx, t.Identity, d.Target)
+	t.staged = staged
+	switch {
+	case errors.Is(err, ErrUnreachable):
+		t.offline = true
+		return fmt.Errorf("%s: %w", d.Target, err)
+	case err != nil && t.opts.Noop:
+		return fmt.Errorf("%s: %w", d.Target, err)
+	case err != nil:
+		t.newRun()
+		t.puppet = true // the attempt counts; commit records it
+		t.run.Result = Result{Kind: Untouched, Outcome: Failed, Problem: "cannot stage " + d.Target.String() + ": " + err.Error()}
+		return t.openRun()
+	}
+	s := &t.state
+	inPlace := d.Action == Take && s.Enforcing == s.LastGood && d.Target.Tree == s.LastGood.Tree && staged.DataDigest == s.LastGoodData
+	if inPlace && !t.opts.Force && !t.opts.Noop {
+		s.LastGood, s.Enforcing, s.Attempts = d.Target, d.Target, nil
+		t.settled = true
+		t.Log.Info("nothing of the new target concerns this node", "release", d.Target.Release, "data", d.Target.Data)
+		if err := t.Memory.Save(*s); err != nil {
+			return err
+		}
+		return errEnd
+	}
+	return nil
+}
+
+// admit asks for leave: nothing that the decision rests on may have changed meanwhile. Without etcd only what is being
+// enforced already may go on. Then the run is opened on disk, so that a crash can't be mistaken for a clean node.
+func (t *tick) admit(ctx context.Context) error {
+	if t.run != nil {
+		return nil // staging failed: there is nothing to admit
+	}
+	t.newRun()
+	if t.opts.Noop {
+		return nil
+	}
+	if !t.offline && t.desired.Unreadable == "" {
+		s := t.status()
+		s.Phase, s.LastRun = Running, t.run.ID
+		err := t.Control.Admit(ctx, t.Identity, t.desired, s)
+		switch {
+		case errors.Is(err, ErrChanged):
+			t.Log.Info("what etcd wants changed meanwhile; the next tick looks again")
+			t.run = nil
+			return errEnd
+		case errors.Is(err, ErrUnreachable) && t.decision.Action == Enforce:
+			t.offline = true
+		case err != nil:
+			t.offline = errors.Is(err, ErrUnreachable)
+			t.run = nil
+			return err
+		}
+	}
+	return t.openRun()
+}
+
+func (t *tick) openRun() error {
+	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force)
+	return t.Memory.Save(t.state)
+}
+
+// apply runs Puppet. It has no context of etcd's: losing etcd never ends a catalog that is being applied.
+func (t *tick) apply(ctx context.Context) error {
+	if t.puppet {
+		return nil // staging failed
+	}
+	job := t.job()
+	if err := t.Machine.Schedule(); err != nil {
+		return err
+	}
+	if err := t.Memory.Begin(t.run.ID); err != nil {
+		return err
+	}
+	t.Log.Info("runs Puppet", "run", t.run.ID, "release", job.Target.Release, "data", job.Target.Data, "reason", t.decision.Reason)
+	result, err := t.Puppet.Apply(ctx, job)
+	if err != nil {
+		result = Result{Kind: Untouched, Outcome: Failed, Problem: err.Error()}
+	}
+	t.puppet = true
+	t.run.Result = result
+	t.run.Drift = t.decision.Action == Enforce && t.state.Before == t.state.LastGood && result.Outcome == Changed
+	if t.opts.Noop {
+		return errEnd
+	}
+	return t.Memory.End(t.run.ID, result)
+}
+
+// verify looks whether the node is still one that can be managed: its schedule, etcd for what is new, and what the
+// release itself wants to have checked.
+func (t *tick) verify(ctx context.Context) error {
+	if t.run.Kind != Success {
+		return nil
+	}
+	err := t.Machine.Verify(ctx, t.job())
+	if err == nil && t.run.Target != t.state.LastGood && !t.offline {
+		err = t.answers(ctx)
+	}
+	if err != nil {
+		t.run.Kind, t.run.Outcome, t.run.Problem = Between, Failed, "the run was applied but did not verify: "+err.Error()
+	}
+	return nil
+}
+
+// answers waits until etcd answers after a new target was applied: one that cuts the node off must not become its last
+// good one.
+func (t *tick) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, t.VerifyTimeout)
+	defer cancel()
+	for {
+		_, err := t.Control.Desire(ctx, t.Identity)
+		if err == nil || !errors.Is(err, ErrUnreachable) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			t.offline = true
+			return fmt.Errorf("etcd could be reached before the run and not for %s after it: %w", t.VerifyTimeout, err)
+		case <-time.After(t.VerifyTimeout / 10):
+		}
+	}
+}
+
+// commit turns how the run ended into the node's state: first the state file, then the link `current`.
+func (t *tick) commit(context.Context) error {
+	t.settled = true
+	if t.run.Kind != Success {
+		t.state.fail(*t.run, t.Now())
+		return t.Memory.Save(t.state)
+	}
+	t.state.succeed(*t.run, t.staged.DataDigest, t.Now())
+	if err := t.Memory.Save(t.state); err != nil {
+		return err
+	}
+	if err := t.Content.Activate(t.run.Target.Tree); err != nil {
+		return err
+	}
+	if err := t.Content.Collect([]Target{t.state.LastGood, t.decision.Wanted}, []string{t.staged.DataDigest}); err != nil {
+		t.Log.Warn("cannot collect old releases", "err", err)
+	}
+	return nil
+}
+
+func (t *tick) newRun() {
+	t.state.Sequence++
+	t.run = &Run{
+		ID: fmt.Sprintf("%s-%d", t.began.UTC().Format("20060102T150405Z"), t.state.Sequence), Node: t.Identity.Node,
+		Target: t.decision.Target, Action: t.decision.Action, Reason: t.decision.Reason, Started: t.began,
+	}
+}
+
+func (t *tick) job() Job {
+	return Job{
+		Identity: t.Identity, ID: t.run.ID, Target: t.run.Target, Tree: t.staged.Tree, Data: t.staged.Data,
+		Noop: t.opts.Noop, Deadline: t.RunDeadline,
+	}
+}
+
+func sameHolds(a, b []Hold) bool {
+	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
+}

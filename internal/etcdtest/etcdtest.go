@@ -1,0 +1,84 @@
+// Package etcdtest runs real etcd for tests: one embedded member, in plain text or with TLS, that can be stopped and
+// started again at the same address.
+package etcdtest
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"pulley/internal/control"
+)
+
+// Server is one member.
+type Server struct {
+	Endpoint string
+	t        testing.TB
+	config   control.EtcdConfig
+	etcd     *control.Etcd
+}
+
+// Start runs a member until the test ends.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	return start(t, control.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+}
+
+// StartTLS runs a member that lets in only clients with a certificate of the CA in p.
+func StartTLS(t testing.TB, p PKI) *Server {
+	t.Helper()
+	return start(t, control.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: p.CA, Cert: p.ServerCert, Key: p.ServerKey})
+}
+
+func start(t testing.TB, c control.EtcdConfig) *Server {
+	t.Helper()
+	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = control.DefaultQuota, control.DefaultRetention, true
+	c.Log = zapcore.AddSync(discard{})
+	s := &Server{t: t, config: c}
+	s.Up()
+	t.Cleanup(s.Down)
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(strings.TrimPrefix(s.Endpoint, "http://"), "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.config.Listen = "127.0.0.1:" + port
+	return s
+}
+
+// Up starts the member, after a Down at the same address and with the same data.
+func (s *Server) Up() {
+	s.t.Helper()
+	e, err := control.StartEtcd(context.Background(), s.config)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.etcd, s.Endpoint = e, e.Endpoint()
+}
+
+// Down stops the member; clients find nobody at its address.
+func (s *Server) Down() { s.etcd.Close() }
+
+// Dir is where the member keeps its data.
+func (s *Server) Dir() string { return filepath.Clean(s.config.Dir) }
+
+// Client is a plain client of the member, for tests that put in what Pulley would never write.
+func (s *Server) Client() *clientv3.Client {
+	s.t.Helper()
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }

@@ -1,0 +1,79 @@
+package etcdtest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// PKI is a CA and two certificates of it, as PEM files.
+type PKI struct {
+	CA, ServerCert, ServerKey, ClientCert, ClientKey string
+}
+
+// NewPKI makes a CA, a server certificate for loopback and a client certificate, valid for an hour.
+func NewPKI(t testing.TB) PKI {
+	t.Helper()
+	dir := t.TempDir()
+	caKey := newKey(t)
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pulley test CA"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	p := PKI{CA: filepath.Join(dir, "ca.pem")}
+	write(t, p.CA, "CERTIFICATE", sign(t, ca, ca, caKey, caKey))
+	issue := func(name string, serial int64) (cert, key string) {
+		k := newKey(t)
+		c := &x509.Certificate{
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
+			NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+		}
+		cert, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
+		write(t, cert, "CERTIFICATE", sign(t, c, ca, k, caKey))
+		der, err := x509.MarshalECPrivateKey(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, key, "EC PRIVATE KEY", der)
+		return cert, key
+	}
+	p.ServerCert, p.ServerKey = issue("server", 2)
+	p.ClientCert, p.ClientKey = issue("client", 3)
+	return p
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func sign(t testing.TB, c, ca *x509.Certificate, key, caKey *ecdsa.PrivateKey) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, c, ca, &key.PublicKey, caKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+func write(t testing.TB, file, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"pulley/agent"
+)
+
+// DefaultTimeout bounds every call to etcd.
+const DefaultTimeout = 5 * time.Second
+
+// Config says how to reach etcd.
+type Config struct {
+	Endpoints         []string
+	CACert, Cert, Key string        // files; all empty for plain text
+	Prefix            string        // first part of every key; DefaultPrefix when empty
+	Timeout           time.Duration // of each call; DefaultTimeout when 0
+}
+
+// Store is a connection to one fleet's keyspace. It is safe for concurrent use.
+type Store struct {
+	client    *clientv3.Client
+	keys      keys
+	timeout   time.Duration
+	endpoints string
+}
+
+// Open makes a client. It does not wait for a connection: the first call does, within its deadline.
+func Open(c Config) (*Store, error) {
+	if len(c.Endpoints) == 0 {
+		return nil, errors.New("cannot reach etcd: no endpoints are given\nset --endpoints or PULLEY_ENDPOINTS")
+	}
+	tlsConfig, err := c.tls()
+	if err != nil {
+		return nil, err
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: c.Endpoints, TLS: tlsConfig, DialTimeout: c.Timeout,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+		Logger: zap.NewNop(), // errors are returned; the client's own log would say them a second time
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
+	}
+	return &Store{client: client, keys: newKeys(c.Prefix), timeout: c.Timeout, endpoints: strings.Join(c.Endpoints, ",")}, nil
+}
+
+// Close ends the connection.
+func (s *Store) Close() error { return s.client.Close() }
+
+func (c Config) tls() (*tls.Config, error) {
+	secure := c.CACert != "" || c.Cert != "" || c.Key != ""
+	for _, e := range c.Endpoints {
+		if strings.HasPrefix(e, "https://") {
+			secure = true
+		}
+	}
+	if !secure {
+		return nil, nil
+	}
+	t := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CACert != "" {
+		pem, err := os.ReadFile(c.CACert)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the CA certificate: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("cannot use CA certificate %s: no PEM certificate is in it", c.CACert)
+		}
+	}
+	if (c.Cert == "") != (c.Key == "") {
+		return nil, errors.New("cannot use a client certificate without its key, or a key without its certificate\nset both --cert and --key")
+	}
+	if c.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			return nil, fmt.Errorf("cannot load the client certificate: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	return t, nil
+}
+
+// txn runs one transaction within the store's deadline.
+func (s *Store) txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	resp, err := s.client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
+	return resp, s.explain(err)
+}
+
+func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	resp, err := s.client.Get(ctx, key, opts...)
+	return resp, s.explain(err)
+}
+
+// scan pages through a prefix at one revision, so that no single answer grows with the fleet.
+func (s *Store) scan(ctx context.Context, prefix string, each func(rest string, value []byte) error) (revision int64, err error) {
+	const page = 500
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page)}
+		if revision != 0 {
+			opts = append(opts, clientv3.WithRev(revision))
+		}
+		resp, err := s.get(ctx, from, opts...)
+		if err != nil {
+			return 0, err
+		}
+		revision = resp.Header.Revision
+		for _, kv := range resp.Kvs {
+			if err := each(strings.TrimPrefix(string(kv.Key), prefix), kv.Value); err != nil {
+				return 0, err
+			}
+		}
+		if !resp.More {
+			return revision, nil
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// unreachable is how "etcd gave no answer" reads.
+type unreachable struct {
+	endpoints string
+	cause     error
+}
+
+func (u *unreachable) Error() string {
+	return fmt.Sprintf("etcd is unreachable at %s: %v", u.endpoints, u.cause)
+}
+func (u *unreachable) Unwrap() []error { return []error{agent.ErrUnreachable, u.cause} }
+
+// explain tells apart that etcd gave no answer and that it refused.
+func (s *Store) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("etcd has no space left: %w\nrun `pulley releases prune`, or compact and defragment etcd and disarm its alarm", err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
+		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
+		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
+		return &unreachable{s.endpoints, plainCause(err)}
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return &unreachable{s.endpoints, plainCause(err)}
+	}
+	return err
+}
+
+// plainCause cuts gRPC's wording down to what happened.
+func plainCause(err error) error {
+	text := err.Error()
+	if _, cause, ok := strings.Cut(text, "transport: "); ok {
+		text = strings.TrimSuffix(cause, `"`)
+	}
+	if text == context.DeadlineExceeded.Error() {
+		text = "no answer within the deadline"
+	}
+	return errors.New(text)
+}
+
+// same is the guard of a write: the key is as it was when it was read. Revision 0 means that it did not exist.
+func same(key string, modRevision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", modRevision)
+}

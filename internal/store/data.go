@@ -1,0 +1,117 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/hieradata"
+)
+
+// Data is one generation of an environment's live data, and what guards a change of it.
+type Data struct {
+	hieradata.Generation
+	head dataHead
+	rev  int64 // of the head
+}
+
+type dataHead struct {
+	Newest agent.Generation `json:"newest"`
+}
+
+// Generation reads generation n; ErrNotFound when there is none.
+func (s *Store) Generation(ctx context.Context, env string, n agent.Generation) (hieradata.Generation, error) {
+	key := s.keys.generation(env, n)
+	resp, err := s.get(ctx, key)
+	if err != nil {
+		return hieradata.Generation{}, err
+	}
+	if len(resp.Kvs) == 0 {
+		return hieradata.Generation{}, fmt.Errorf("cannot find data generation %d of %s: %w", n, env, ErrNotFound)
+	}
+	g, err := hieradata.DecodeGeneration(resp.Kvs[0].Value)
+	if err != nil {
+		return hieradata.Generation{}, &UnreadableError{key, err.Error()}
+	}
+	return g, nil
+}
+
+// Layer reads a layer's bytes by their digest, and checks them against it.
+func (s *Store) Layer(ctx context.Context, env, digest string) ([]byte, error) {
+	key := s.keys.layer(env, digest)
+	resp, err := s.get(ctx, key, clientv3.WithSerializable())
+	if err == nil && len(resp.Kvs) == 0 {
+		resp, err = s.get(ctx, key) // the member that answered may lag
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, fmt.Errorf("cannot find data layer %.12s of %s: %w", digest, env, ErrNotFound)
+	}
+	if b := resp.Kvs[0].Value; hieradata.Digest(b) == digest {
+		return b, nil
+	}
+	return nil, &UnreadableError{key, "its bytes are not what its digest says"}
+}
+
+// Data reads the generation that d's default target names: the one that a change starts from. Without any it is the zero
+// generation.
+func (s *Store) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
+	env, key := ref.String(), s.keys.dataHead(ref.String())
+	resp, err := s.get(ctx, key)
+	if err != nil {
+		return Data{}, err
+	}
+	var data Data
+	if len(resp.Kvs) > 0 {
+		data.rev = resp.Kvs[0].ModRevision
+		if err := decode(key, resp.Kvs[0].Value, &data.head); err != nil {
+			return Data{}, err
+		}
+	}
+	if n := d.Default.Data; n > 0 {
+		data.Generation, err = s.Generation(ctx, env, n)
+	}
+	return data, err
+}
+
+// ChangeData makes the next generation from data with these layers (canonical bytes; empty removes one), and makes it the
+// default target's data, all in one transaction. The layer, the generation, its head, the target, the gate and the record
+// of it appear together or not at all.
+func (s *Store) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
+	env := ref.String()
+	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
+	if err != nil {
+		return Change{}, err
+	}
+	next.Number = int64(data.head.Newest) + 1 // a rollback leaves newer generations behind; numbers are never used twice
+	record, err := next.Encode()
+	if err != nil {
+		return Change{}, err
+	}
+	number := agent.Generation(next.Number)
+	head, err := encode(dataHead{Newest: number})
+	if err != nil {
+		return Change{}, err
+	}
+	ops := []clientv3.Op{
+		clientv3.OpPut(s.keys.generation(env, number), string(record)),
+		clientv3.OpPut(s.keys.dataHead(env), head),
+	}
+	for _, bytes := range layers {
+		if len(bytes) > 0 {
+			// Immutable and named by its hash: writing it again changes nothing.
+			ops = append(ops, clientv3.OpPut(s.keys.layer(env, hieradata.Digest(bytes)), string(bytes)))
+		}
+	}
+	cmps := []clientv3.Cmp{same(s.keys.dataHead(env), data.rev), same(s.keys.generation(env, number), 0)}
+	after := d.Default
+	after.Data, after.DataDigest = number, hieradata.Digest(record)
+	c := Change{Kind: DataChange, Before: d.Default, After: after}
+	return s.change(ctx, ref, d, c, a, cmps, ops)
+}

@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
+)
+
+// Spec reads an environment and the revision at which it was last written; nil and 0 when there is none.
+func (s *Store) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
+	key := s.keys.spec(ref.String())
+	resp, err := s.get(ctx, key)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, 0, nil
+	}
+	e, err := environments.Decode(resp.Kvs[0].Value)
+	if err != nil {
+		return nil, 0, &UnreadableError{key, err.Error()}
+	}
+	return e, resp.Kvs[0].ModRevision, nil
+}
+
+// MustSpec is Spec where the environment has to exist.
+func (s *Store) MustSpec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
+	e, revision, err := s.Spec(ctx, ref)
+	if err != nil || e != nil {
+		return e, revision, err
+	}
+	hint := "store it first: pulley env apply environments/" + ref.Environment + ".yaml"
+	if known, err := s.Environments(ctx); err == nil {
+		if near := environments.SuggestName(ref.String(), known); near != "" {
+			hint = "did you mean " + near + "?"
+		}
+	}
+	return nil, 0, fmt.Errorf("cannot find environment %s: %w\n%s", ref, ErrNotFound, hint)
+}
+
+// PutSpec stores an environment unless it was written since revision.
+func (s *Store) PutSpec(ctx context.Context, e *environments.Environment, revision int64) error {
+	b, err := environments.Encode(e)
+	if err != nil {
+		return err
+	}
+	key := s.keys.spec(e.Ref().String())
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	if err != nil {
+		return fmt.Errorf("cannot store environment %s: %w", e.Ref(), err)
+	}
+	return nil
+}
+
+// Environments lists the environments that have a spec, in order.
+func (s *Store) Environments(ctx context.Context) ([]string, error) {
+	var names []string
+	last := ""
+	// Only keys are read: a fleet's values are not needed to name it.
+	prefix := s.keys.environments()
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+		if err != nil {
+			return nil, fmt.Errorf("cannot list environments: %w", err)
+		}
+		if len(resp.Kvs) == 0 {
+			return names, nil
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(resp.Kvs[0].Key), prefix), "/")
+		if name == last {
+			return names, nil
+		}
+		last = name
+		spec, err := s.get(ctx, s.keys.spec(unescape(name)), clientv3.WithCountOnly())
+		if err != nil {
+			return nil, fmt.Errorf("cannot list environments: %w", err)
+		}
+		if spec.Count > 0 {
+			names = append(names, unescape(name))
+		}
+		from = clientv3.GetPrefixRangeEnd(prefix + name + "/") // skip all other keys of this environment
+	}
+}

@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// Fleet is all that etcd knows of an environment's nodes.
+type Fleet struct {
+	Revision int64 // of the targets and of the gate; the rest is read at or after it
+	Spec     *environments.Environment
+	Desires  Desires
+	Hosts    map[string]agent.Host
+	Holds    map[Scope]agent.Hold
+	Statuses map[string]agent.Status
+	Assigned map[string]agent.Assignment
+	Damaged  []string // keys that could not be read, with why; a fleet's view survives one bad value
+}
+
+// Fleet reads an environment's view: five ranges in one or more pages.
+func (s *Store) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) {
+	env := ref.String()
+	f := Fleet{Hosts: map[string]agent.Host{}, Holds: map[Scope]agent.Hold{}, Statuses: map[string]agent.Status{}, Assigned: map[string]agent.Assignment{}}
+	var err error
+	if f.Spec, _, err = s.Spec(ctx, ref); err != nil {
+		return Fleet{}, err
+	}
+	if f.Desires, err = s.Desires(ctx, ref); err != nil {
+		return Fleet{}, err
+	}
+	f.Revision = f.Desires.Revision
+	err = collect(ctx, s, s.keys.hosts(env), &f, func(rest string, h agent.Host) { f.Hosts[unescape(rest)] = h })
+	if err == nil {
+		err = collect(ctx, s, s.keys.holds(env), &f, func(rest string, h agent.Hold) { f.Holds[scopeOf(rest)] = h })
+	}
+	if err == nil {
+		err = collect(ctx, s, s.keys.statuses(env), &f, func(rest string, st agent.Status) { f.Statuses[unescape(rest)] = st })
+	}
+	if err == nil {
+		err = collect(ctx, s, s.keys.assigned(env, ""), &f, func(rest string, a agent.Assignment) { f.Assigned[unescape(rest)] = a })
+	}
+	if err != nil {
+		return Fleet{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
+	}
+	return f, nil
+}
+
+// Desired is what etcd wants of one node, put together from the view as the node itself would read it.
+func (f Fleet) Desired(role, node string) agent.Desired {
+	d := f.Desires.For(role, node)
+	if h, ok := f.Hosts[node]; ok {
+		d.Host = &h
+	}
+	if a, ok := f.Assigned[node]; ok {
+		d.Assigned = &a
+	}
+	for _, scope := range []Scope{{Node: node}, {Role: role}, {}} {
+		if h, ok := f.Holds[scope]; ok {
+			d.Holds = append(d.Holds, h)
+		}
+	}
+	return d
+}
+
+func collect[T any](ctx context.Context, s *Store, prefix string, f *Fleet, each func(rest string, value T)) error {
+	_, err := s.scan(ctx, prefix, func(rest string, b []byte) error {
+		var value T
+		if err := decode(prefix+rest, b, &value); err != nil {
+			f.Damaged = append(f.Damaged, err.Error())
+			return nil
+		}
+		each(rest, value)
+		return nil
+	})
+	return err
+}
+
+// Hosts lists the nodes that should be alive.
+func (s *Store) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
+	hosts := map[string]agent.Host{}
+	var f Fleet
+	err := collect(ctx, s, s.keys.hosts(ref.String()), &f, func(rest string, h agent.Host) { hosts[unescape(rest)] = h })
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the hosts of %s: %w", ref, err)
+	}
+	return hosts, nil
+}
+
+// Unregister takes a node off the list of hosts; ErrNotFound when it is not on it. Its status and runs stay.
+func (s *Store) Unregister(ctx context.Context, ref environments.Ref, node string) error {
+	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.host(ref.String(), node))}, nil)
+	if err == nil && resp.Responses[0].GetResponseDeleteRange().Deleted == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("cannot remove node %s: %w", node, err)
+	}
+	return nil
+}
+
+// Runs lists a node's run records, oldest first. Records that can't be read are named in damaged.
+func (s *Store) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
+	prefix := s.keys.runs(ref.String(), node)
+	_, err = s.scan(ctx, prefix, func(rest string, b []byte) error {
+		r, _, err := agent.DecodeRun(b)
+		if err != nil {
+			damaged = append(damaged, fmt.Sprintf("%s: %v", unescape(rest), err))
+			return nil
+		}
+		runs = append(runs, r)
+		return nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the runs of %s: %w", node, err)
+	}
+	return runs, damaged, nil
+}
+
+// Health is what etcd says of itself: one line a member.
+type Health struct {
+	Endpoint, Version   string
+	DBBytes, InUseBytes int64
+	Alarms              []string
+}
+
+// Health asks each endpoint for its version and size.
+func (s *Store) Health(ctx context.Context) ([]Health, error) {
+	var all []Health
+	for _, e := range s.client.Endpoints() {
+		one, cancel := context.WithTimeout(ctx, s.timeout)
+		st, err := s.client.Status(one, e)
+		cancel()
+		if err != nil {
+			return all, s.explain(err)
+		}
+		all = append(all, Health{Endpoint: e, Version: st.Version, DBBytes: st.DbSize, InUseBytes: st.DbSizeInUse, Alarms: st.Errors})
+	}
+	return all, nil
+}
+
+// Ping asks etcd for one key that need not exist.
+func (s *Store) Ping(ctx context.Context) error {
+	_, err := s.get(ctx, s.keys.environments(), clientv3.WithCountOnly())
+	return err
+}

@@ -1,0 +1,143 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+
+	"pulley/agent"
+)
+
+// keys spells every key. Written by: o operator, p publisher, n the node itself, c controller.
+//
+//	releases/<version>                                   p  record of a release
+//	content/<sha256>                                     p  immutable bytes, named by their hash
+//	environments/<env>/spec                              o  the environment
+//	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
+//	environments/<env>/gate                              o  epoch and whether anything may start
+//	environments/<env>/history/<epoch>                   o  what each epoch changed, for rollback
+//	environments/<env>/assigned/<node>                   c  a rollout's word to one node
+//	environments/<env>/data/head                         o  number of the newest generation
+//	environments/<env>/data/generations/<n>              o  immutable
+//	environments/<env>/data/layers/<sha256>              o  immutable
+//	environments/<env>/hosts/nodes/<node>                n,o  the hosts that should be alive
+//	environments/<env>/holds/{all,roles/R,nodes/N}       o  holds; a lease ends them
+//	status/<env>/<node>                                  n
+//	runs/<env>/<node>/<id>                               n
+type keys struct {
+	prefix string // ends with /pulley/v1/ or <prefix>/v1/
+}
+
+// DefaultPrefix is the first part of every key.
+const DefaultPrefix = "/pulley"
+
+func newKeys(prefix string) keys {
+	if prefix == "" {
+		prefix = DefaultPrefix
+	}
+	return keys{prefix: "/" + strings.Trim(prefix, "/") + "/v1/"}
+}
+
+func (k keys) releases() string              { return k.prefix + "releases/" }
+func (k keys) release(version string) string { return k.releases() + escape(version) }
+func (k keys) object(hash string) string     { return k.prefix + "content/" + escape(hash) }
+func (k keys) environments() string          { return k.prefix + "environments/" }
+func (k keys) environment(env string) string { return k.environments() + escape(env) + "/" }
+func (k keys) spec(env string) string        { return k.environment(env) + "spec" }
+func (k keys) gate(env string) string        { return k.environment(env) + "gate" }
+func (k keys) desired(env string) string     { return k.environment(env) + "desired/" }
+func (k keys) target(env string, s Scope) string {
+	return k.desired(env) + s.segment("default")
+}
+func (k keys) history(env string) string { return k.environment(env) + "history/" }
+func (k keys) change(env string, e agent.Epoch) string {
+	return k.history(env) + fmt.Sprintf("%012d", e)
+}
+func (k keys) assigned(env, node string) string {
+	return k.environment(env) + "assigned/" + escape(node)
+}
+func (k keys) dataHead(env string) string    { return k.environment(env) + "data/head" }
+func (k keys) generations(env string) string { return k.environment(env) + "data/generations/" }
+func (k keys) generation(env string, n agent.Generation) string {
+	return k.generations(env) + fmt.Sprintf("%012d", n)
+}
+func (k keys) layer(env, digest string) string {
+	return k.environment(env) + "data/layers/" + escape(digest)
+}
+func (k keys) hosts(env string) string         { return k.environment(env) + "hosts/nodes/" }
+func (k keys) host(env, node string) string    { return k.hosts(env) + escape(node) }
+func (k keys) holds(env string) string         { return k.environment(env) + "holds/" }
+func (k keys) hold(env string, s Scope) string { return k.holds(env) + s.segment("all") }
+func (k keys) statuses(env string) string      { return k.prefix + "status/" + escape(env) + "/" }
+func (k keys) status(env, node string) string  { return k.statuses(env) + escape(node) }
+func (k keys) runs(env, node string) string {
+	return k.prefix + "runs/" + escape(env) + "/" + escape(node) + "/"
+}
+func (k keys) run(env, node, id string) string { return k.runs(env, node) + escape(id) }
+
+// Scope is what a target or a hold is for: one node, one role, or everybody.
+type Scope struct{ Role, Node string }
+
+// String is how people and records name a scope: everybody, role compute, node compute1.
+func (s Scope) String() string {
+	switch {
+	case s.Node != "":
+		return "node " + s.Node
+	case s.Role != "":
+		return "role " + s.Role
+	}
+	return "everybody"
+}
+
+func (s Scope) segment(everybody string) string {
+	switch {
+	case s.Node != "":
+		return "nodes/" + escape(s.Node)
+	case s.Role != "":
+		return "roles/" + escape(s.Role)
+	}
+	return everybody
+}
+
+// scopeOf reads what segment wrote.
+func scopeOf(segment string) Scope {
+	kind, name, ok := strings.Cut(segment, "/")
+	switch {
+	case ok && kind == "nodes":
+		return Scope{Node: unescape(name)}
+	case ok && kind == "roles":
+		return Scope{Role: unescape(name)}
+	}
+	return Scope{}
+}
+
+const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@+"
+
+// escape makes any string one segment of a key: bytes outside of a small set become %XX, so no segment contains a slash.
+func escape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if strings.IndexByte(plain, s[i]) >= 0 {
+			b.WriteByte(s[i])
+		} else {
+			fmt.Fprintf(&b, "%%%02X", s[i])
+		}
+	}
+	return b.String()
+}
+
+// unescape reads what escape wrote; what escape would not have written comes back as it is.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		var c byte
+		if s[i] == '%' && i+2 < len(s) {
+			if _, err := fmt.Sscanf(s[i+1:i+3], "%02X", &c); err == nil {
+				b.WriteByte(c)
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

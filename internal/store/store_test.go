@@ -1,0 +1,352 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/internal/content"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+func open(t *testing.T, s *etcdtest.Server, prefix string) *store.Store {
+	t.Helper()
+	st, err := store.Open(store.Config{Endpoints: []string{s.Endpoint}, Prefix: prefix, Timeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	return st
+}
+
+var (
+	dev = environments.Ref{Environment: "dev"}
+	id  = agent.Identity{Node: "controller1", Certname: "controller1", Role: "controller", Environment: "dev", PuppetEnvironment: "dev"}
+	me  = store.Author{By: "ann", Why: "test", At: time.Now()}
+)
+
+func release(v, tree string) store.Release {
+	return store.Release{Version: v, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: strings.Repeat(tree, 64)[:64]}}
+}
+
+// A fleet's targets, epochs and rollbacks are what operators stake their night's sleep on.
+func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	desires := func() store.Desires {
+		t.Helper()
+		d, err := st.Desires(ctx, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	promote := func(scope store.Scope, target agent.Target) {
+		t.Helper()
+		if _, err := st.Promote(ctx, dev, desires(), scope, store.Promoted, target, me); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rollback := func() {
+		t.Helper()
+		history, err := st.History(ctx, dev, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		undo, ok := store.Undo(history)
+		if !ok {
+			t.Fatal("nothing to undo")
+		}
+		if _, err := st.Rollback(ctx, dev, desires(), undo, me); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setData := func(key, value string) {
+		t.Helper()
+		d := desires()
+		data, err := st.Data(ctx, dev, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer, err := hieradata.Set(nil, key, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.ChangeData(ctx, dev, d, data, map[hieradata.Layer][]byte{hieradata.ForRole("controller"): layer}, me); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two := release("1.0.0", "a").Target(), release("2.0.0", "b").Target()
+
+	promote(store.Scope{}, one)
+	setData("x", "1")
+	withData := desires().Default
+	if withData.Release != "1.0.0" || withData.Data != 1 || withData.DataDigest == "" {
+		t.Fatalf("data 1 did not join the target: %+v", withData)
+	}
+	promote(store.Scope{Role: "compute"}, two)
+	if got := desires().For("compute", "compute1").Wanted(); got.Release != "2.0.0" || got.Data != 1 {
+		t.Errorf("a role's own release must still get the environment's data, got %s", got)
+	}
+	two.Data, two.DataDigest = withData.Data, withData.DataDigest
+	promote(store.Scope{}, two)
+	setData("x", "wrong")
+	if d := desires(); d.Default.Data != 2 || d.Gate.Epoch != 5 {
+		t.Fatalf("got %+v", d)
+	}
+	rollback() // the data
+	if d := desires(); d.Default != two || d.Gate.Epoch != 6 {
+		t.Errorf("after one rollback: %+v", d)
+	}
+	rollback() // the release
+	if d := desires(); d.Default != withData {
+		t.Errorf("after two rollbacks: %+v", d.Default)
+	}
+	rollback() // the role's own target
+	if d := desires(); len(d.Roles) != 0 {
+		t.Errorf("after three rollbacks a role still has %v", d.Roles)
+	}
+	setData("y", "2") // numbers are never used twice, and the change starts from what is desired
+	if d := desires(); d.Default.Data != 3 {
+		t.Errorf("data after a rollback has number %d, want 3", d.Default.Data)
+	}
+	g, err := st.Generation(ctx, "dev", 3)
+	if err != nil || g.Previous != 1 {
+		t.Errorf("generation 3 grew from %d (%v), want 1", g.Previous, err)
+	}
+
+	stale := desires()
+	promote(store.Scope{}, one)
+	if _, err := st.Promote(ctx, dev, stale, store.Scope{}, store.Promoted, two, me); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a promotion from a stale view: %v, want a conflict", err)
+	}
+}
+
+// A published version that could change would make "the same release" mean two things on two machines.
+func TestReleasesNeverChange(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	if created, err := st.PutRelease(ctx, release("1.0.0", "a")); err != nil || !created {
+		t.Fatal(created, err)
+	}
+	if created, err := st.PutRelease(ctx, release("1.0.0", "a")); err != nil || created {
+		t.Errorf("the same tree again: created %v, %v", created, err)
+	}
+	if _, err := st.PutRelease(ctx, release("1.0.0", "b")); err == nil || !strings.Contains(err.Error(), "another tree") {
+		t.Errorf("another tree: %v", err)
+	}
+	for _, v := range []string{"1.10.0", "1.2.0", "1.2.0-rc1", "2.0.0"} {
+		if _, err := st.PutRelease(ctx, release(v, "c")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := st.Releases(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, r := range all {
+		order = append(order, r.Version)
+	}
+	if got := strings.Join(order, " "); got != "1.0.0 1.2.0-rc1 1.2.0 1.10.0 2.0.0" {
+		t.Errorf("order is %s", got)
+	}
+	for wish, want := range map[string]string{"~> 1.2": "1.10.0", "~> 1.2.0": "1.2.0", ">= 1, < 2": "1.10.0", "2.0.0": "2.0.0"} {
+		if r, err := st.Resolve(ctx, wish); err != nil || r.Version != want {
+			t.Errorf("%q resolves to %q (%v), want %s", wish, r.Version, err, want)
+		}
+	}
+	for _, wish := range []string{"3.0.0", "~> 4", "newest", ""} {
+		if _, err := st.Resolve(ctx, wish); err == nil {
+			t.Errorf("%q resolved", wish)
+		}
+	}
+	if _, err := st.PutRelease(ctx, release("latest", "c")); err == nil {
+		t.Error("a release named latest was published")
+	}
+}
+
+// Between the read and the start of a run an operator may have said stop: then the run must not start.
+func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	changes := map[string]func() error{
+		"hold on all":  func() error { return st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0) },
+		"hold on role": func() error { return st.Hold(ctx, dev, store.Scope{Role: "controller"}, agent.Hold{Mode: agent.Freeze}, 0) },
+		"hold on node": func() error { return st.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0) },
+		"registration": func() error { return st.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}) },
+		"removal":      func() error { return st.Unregister(ctx, dev, "controller1") },
+		"promotion": func() error {
+			d, err := st.Desires(ctx, dev)
+			if err != nil {
+				return err
+			}
+			_, err = st.Promote(ctx, dev, d, store.Scope{Role: "compute"}, store.Promoted, release("1.0.0", "a").Target(), me)
+			return err
+		},
+	}
+	for _, name := range []string{"hold on all", "hold on role", "hold on node", "registration", "promotion", "removal"} {
+		d, err := st.Desire(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := changes[name](); err != nil {
+			t.Fatal(name, err)
+		}
+		if err := st.Admit(ctx, id, d, agent.Status{Node: id.Node}); !errors.Is(err, agent.ErrChanged) {
+			t.Errorf("after %s: %v, want that something changed", name, err)
+		}
+	}
+	d, err := st.Desire(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Holds) != 3 {
+		t.Errorf("holds: %+v", d.Holds)
+	}
+	if err := st.Admit(ctx, id, d, agent.Status{Node: id.Node, Phase: agent.Running}); err != nil {
+		t.Errorf("nothing changed, and yet: %v", err)
+	}
+}
+
+// Etcd itself ends a hold: a node whose clock is wrong can't end one early.
+func TestHoldsEndByLease(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	if err := st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := st.Desire(ctx, id); err != nil || len(d.Holds) != 1 {
+		t.Fatal(d.Holds, err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; {
+		d, err := st.Desire(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.Holds) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the hold is still there after 20 s")
+		}
+	}
+}
+
+// What stands in etcd may be anybody's: it must never be taken for an order.
+func TestForeignValuesAreRefusedByName(t *testing.T) {
+	server := etcdtest.Start(t)
+	ctx := t.Context()
+	raw := server.Client()
+	for i, value := range []string{"", "hello", "[]", "null", "{}", `{"v":`, `{"v":99,"release":"1.0.0"}`, `{"v":1,"release":7}`, "\xff\x00", `{"v":"1"}`} {
+		prefix := fmt.Sprintf("/fleet%d", i)
+		st := open(t, server, prefix)
+		key := prefix + "/v1/environments/dev/desired/default"
+		if _, err := raw.Put(ctx, key, value); err != nil {
+			t.Fatal(err)
+		}
+		_, err := st.Desire(ctx, id)
+		var unreadable *store.UnreadableError
+		if !errors.As(err, &unreadable) || unreadable.Key != key || errors.Is(err, agent.ErrUnreachable) {
+			t.Errorf("%q: %v, want an error that names the key", value, err)
+		}
+	}
+}
+
+// Absent is not unreachable: only a positive answer from etcd changes anything.
+func TestUnreachableIsTold(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	if d, err := st.Desire(t.Context(), id); err != nil || d.Host != nil {
+		t.Fatal(d, err)
+	}
+	server.Down()
+	start := time.Now()
+	if _, err := st.Desire(t.Context(), id); !errors.Is(err, agent.ErrUnreachable) {
+		t.Errorf("with etcd down: %v", err)
+	}
+	if took := time.Since(start); took > 6*time.Second {
+		t.Errorf("it took %s to find out", took)
+	}
+	server.Up()
+	end := time.Now().Add(10 * time.Second)
+	for {
+		_, err := st.Desire(t.Context(), id)
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("etcd is back, and still: %v", err)
+		}
+	}
+	nobody, err := store.Open(store.Config{Endpoints: []string{"http://127.0.0.1:1"}, Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nobody.Close()
+	if _, err := nobody.Desire(context.Background(), id); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "127.0.0.1:1") {
+		t.Errorf("wrong endpoint: %v", err)
+	}
+}
+
+// A tick with nothing to do is one request, whatever the fleet does; ten thousand nodes pay it every five minutes.
+func TestDesireIsOneTransactionOfNineKeys(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	d, err := st.Desire(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Guards) != 9 {
+		t.Errorf("%d keys were read, want 9: %v", len(d.Guards), d.Guards)
+	}
+}
+
+// A fleet is seen whole although one node wrote nonsense.
+func TestFleetSurvivesADamagedStatus(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	for n := range 1200 { // more than two pages
+		node := fmt.Sprintf("compute%d", n+1)
+		if err := st.Report(ctx, agent.Identity{Environment: "dev", Node: node}, agent.Status{Node: node, Role: "compute"}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := server.Client().Put(ctx, "/pulley/v1/status/dev/compute7", "nonsense"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := st.Fleet(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Statuses) != 1199 || len(f.Damaged) != 1 || !strings.Contains(f.Damaged[0], "compute7") {
+		t.Errorf("%d statuses, damaged: %v", len(f.Statuses), f.Damaged)
+	}
+	names, err := st.Environments(ctx)
+	if err != nil || len(names) != 0 {
+		t.Errorf("environments: %v %v", names, err)
+	}
+	for _, name := range []string{"dev", "production"} {
+		e, err := environments.Parse(name+".yaml", []byte("roles: {compute: {cardinality: 2}}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.PutSpec(ctx, e, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.PutSpec(ctx, e, 0); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("a second first write: %v", err)
+		}
+	}
+	if names, err = st.Environments(ctx); err != nil || strings.Join(names, " ") != "dev production" {
+		t.Errorf("environments: %v %v", names, err)
+	}
+}

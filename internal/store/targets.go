@@ -1,0 +1,187 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// Change is what one epoch changed: the target of one scope. Rollback goes through changes, newest first.
+type Change struct {
+	Epoch  agent.Epoch  `json:"epoch"`
+	Kind   ChangeKind   `json:"kind"`
+	Role   string       `json:"role,omitempty"` // scope; both empty: everybody
+	Node   string       `json:"node,omitempty"`
+	Before agent.Target `json:"before"`
+	After  agent.Target `json:"after"`
+	Undoes agent.Epoch  `json:"undoes,omitempty"` // of a rollback: the oldest change that it took back
+	By     string       `json:"by"`
+	Why    string       `json:"why,omitempty"`
+	At     time.Time    `json:"at"`
+}
+
+// ChangeKind is what an operator did.
+type ChangeKind string
+
+// The kinds of changes.
+const (
+	Promoted   ChangeKind = "promote"
+	DataChange ChangeKind = "data"
+	RolledBack ChangeKind = "rollback"
+)
+
+// Scope is whom a change is for.
+func (c Change) Scope() Scope { return Scope{Role: c.Role, Node: c.Node} }
+
+// Author is who does something, and why.
+type Author struct {
+	By, Why string
+	At      time.Time
+}
+
+// Desires are all targets of an environment, as one revision shows them.
+type Desires struct {
+	Revision int64
+	Gate     agent.Gate
+	Default  agent.Target
+	Roles    map[string]agent.Target
+	Nodes    map[string]agent.Target
+
+	gateRevision int64
+	revisions    map[string]int64 // of each target's key
+}
+
+// For is what etcd wants of one node, as far as targets go.
+func (d Desires) For(role, node string) agent.Desired {
+	return agent.Desired{Revision: d.Revision, Gate: d.Gate, Default: d.Default, ForRole: d.Roles[role], ForNode: d.Nodes[node]}
+}
+
+// Desires reads an environment's gate and targets in one transaction.
+func (s *Store) Desires(ctx context.Context, ref environments.Ref) (Desires, error) {
+	env := ref.String()
+	prefix := s.keys.desired(env)
+	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.keys.gate(env)), clientv3.OpGet(prefix, clientv3.WithPrefix())}, nil)
+	if err != nil {
+		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", ref, err)
+	}
+	d := Desires{Revision: resp.Header.Revision, Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		d.gateRevision = kv.ModRevision
+		if err := decode(string(kv.Key), kv.Value, &d.Gate); err != nil {
+			return Desires{}, err
+		}
+	}
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		var t agent.Target
+		if err := decode(string(kv.Key), kv.Value, &t); err != nil {
+			return Desires{}, err
+		}
+		d.revisions[string(kv.Key)] = kv.ModRevision
+		switch scope := scopeOf(strings.TrimPrefix(string(kv.Key), prefix)); {
+		case scope.Node != "":
+			d.Nodes[scope.Node] = t
+		case scope.Role != "":
+			d.Roles[scope.Role] = t
+		default:
+			d.Default = t
+		}
+	}
+	return d, nil
+}
+
+// of is the target that a scope itself has, nothing inherited.
+func (d Desires) of(s Scope) agent.Target {
+	switch {
+	case s.Node != "":
+		return d.Nodes[s.Node]
+	case s.Role != "":
+		return d.Roles[s.Role]
+	}
+	return d.Default
+}
+
+// Promote makes after the target of a scope and raises the epoch, which voids every assignment. A zero target makes a role
+// or node inherit again. It fails with ErrConflict when the targets changed since d was read.
+func (s *Store) Promote(ctx context.Context, ref environments.Ref, d Desires, scope Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
+	return s.change(ctx, ref, d, Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.of(scope), After: after}, a, nil, nil)
+}
+
+// change writes a target, the gate and the record of it in one transaction, with what more belongs to it.
+func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
+	env, scope := ref.String(), c.Scope()
+	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, a.Why, a.At.UTC().Truncate(time.Second)
+	// A promotion opens the gate: it is the operator's newest word, and what was paused or aborted is void with its epoch.
+	gate := agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: a.Why, At: c.At}
+	gateValue, err := encode(gate)
+	if err != nil {
+		return Change{}, err
+	}
+	changeValue, err := encode(c)
+	if err != nil {
+		return Change{}, err
+	}
+	key := s.keys.target(env, scope)
+	put := clientv3.OpDelete(key)
+	if c.After != (agent.Target{}) {
+		value, err := encode(c.After)
+		if err != nil {
+			return Change{}, err
+		}
+		put = clientv3.OpPut(key, value)
+	}
+	cmps = append(cmps, same(s.keys.gate(env), d.gateRevision), same(key, d.revisions[key]))
+	ops = append(ops, put, clientv3.OpPut(s.keys.gate(env), gateValue), clientv3.OpPut(s.keys.change(env, c.Epoch), changeValue))
+	resp, err := s.txn(ctx, cmps, ops, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	if err != nil {
+		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
+	}
+	return c, nil
+}
+
+// History lists an environment's changes, newest first, at most limit of them (0: all).
+func (s *Store) History(ctx context.Context, ref environments.Ref, limit int64) ([]Change, error) {
+	prefix := s.keys.history(ref.String())
+	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(limit)}
+	resp, err := s.get(ctx, prefix, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the history of %s: %w", ref, err)
+	}
+	changes := make([]Change, len(resp.Kvs))
+	for i, kv := range resp.Kvs {
+		if err := decode(string(kv.Key), kv.Value, &changes[i]); err != nil {
+			return nil, err
+		}
+	}
+	return changes, nil
+}
+
+// Undo is the change that a rollback would take back: the newest that is no rollback and that none has taken back.
+func Undo(history []Change) (Change, bool) {
+	limit := agent.Epoch(-1)
+	for _, c := range history {
+		switch {
+		case limit >= 0 && c.Epoch >= limit:
+			continue
+		case c.Kind == RolledBack:
+			limit = c.Undoes
+			continue
+		}
+		return c, true
+	}
+	return Change{}, false
+}
+
+// Rollback takes one change back: its scope gets the whole target that it had before, release and data.
+func (s *Store) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
+	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.of(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
+	return s.change(ctx, ref, d, c, a, nil, nil)
+}
