@@ -116,7 +116,7 @@ func (c EtcdConfig) embedded(secure bool) (*embed.Config, error) {
 	if c.Log == nil {
 		c.Log = zapcore.AddSync(os.Stderr)
 	}
-	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), c.Log, zapcore.WarnLevel)
+	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), c.Log, zapcore.ErrorLevel)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(core))
 	return cfg, nil
 }

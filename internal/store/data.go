@@ -1,8 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -114,4 +118,22 @@ func (s *Store) ChangeData(ctx context.Context, ref environments.Ref, d Desires,
 	after.Data, after.DataDigest = number, hieradata.Digest(record)
 	c := Change{Kind: DataChange, Before: d.Default, After: after}
 	return s.change(ctx, ref, d, c, a, cmps, ops)
+}
+
+// SortedLayers lists the layers that the generation has: nodes, roles, environment, common; within each by name.
+func (d Data) SortedLayers() []hieradata.Layer {
+	rank := func(l hieradata.Layer) int {
+		switch {
+		case l == hieradata.Common:
+			return 3
+		case l == hieradata.Environment:
+			return 2
+		case strings.HasPrefix(string(l), "roles/"):
+			return 1
+		}
+		return 0
+	}
+	return slices.SortedFunc(maps.Keys(d.Layers), func(a, b hieradata.Layer) int {
+		return cmp.Or(rank(a)-rank(b), strings.Compare(string(a), string(b)))
+	})
 }

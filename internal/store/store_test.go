@@ -178,9 +178,13 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	changes := map[string]func() error{
-		"hold on all":  func() error { return st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0) },
-		"hold on role": func() error { return st.Hold(ctx, dev, store.Scope{Role: "controller"}, agent.Hold{Mode: agent.Freeze}, 0) },
-		"hold on node": func() error { return st.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0) },
+		"hold on all": func() error { return st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0) },
+		"hold on role": func() error {
+			return st.Hold(ctx, dev, store.Scope{Role: "controller"}, agent.Hold{Mode: agent.Freeze}, 0)
+		},
+		"hold on node": func() error {
+			return st.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0)
+		},
 		"registration": func() error { return st.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}) },
 		"removal":      func() error { return st.Unregister(ctx, dev, "controller1") },
 		"promotion": func() error {

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,21 +97,10 @@ func (s *Store) Desires(ctx context.Context, ref environments.Ref) (Desires, err
 	return d, nil
 }
 
-// of is the target that a scope itself has, nothing inherited.
-func (d Desires) of(s Scope) agent.Target {
-	switch {
-	case s.Node != "":
-		return d.Nodes[s.Node]
-	case s.Role != "":
-		return d.Roles[s.Role]
-	}
-	return d.Default
-}
-
 // Promote makes after the target of a scope and raises the epoch, which voids every assignment. A zero target makes a role
 // or node inherit again. It fails with ErrConflict when the targets changed since d was read.
 func (s *Store) Promote(ctx context.Context, ref environments.Ref, d Desires, scope Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
-	return s.change(ctx, ref, d, Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.of(scope), After: after}, a, nil, nil)
+	return s.change(ctx, ref, d, Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}, a, nil, nil)
 }
 
 // change writes a target, the gate and the record of it in one transaction, with what more belongs to it.
@@ -182,6 +173,46 @@ func Undo(history []Change) (Change, bool) {
 
 // Rollback takes one change back: its scope gets the whole target that it had before, release and data.
 func (s *Store) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
-	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.of(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
+	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
 	return s.change(ctx, ref, d, c, a, nil, nil)
+}
+
+// Target is the target that a scope itself has, nothing inherited.
+func (d Desires) Target(s Scope) agent.Target {
+	switch {
+	case s.Node != "":
+		return d.Nodes[s.Node]
+	case s.Role != "":
+		return d.Roles[s.Role]
+	}
+	return d.Default
+}
+
+// Pinned lists the roles and nodes that have a release of their own, roles first, in order.
+func (d Desires) Pinned() []Scope {
+	var scopes []Scope
+	for _, role := range slices.Sorted(maps.Keys(d.Roles)) {
+		if !d.Roles[role].IsZero() {
+			scopes = append(scopes, Scope{Role: role})
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(d.Nodes)) {
+		if !d.Nodes[node].IsZero() {
+			scopes = append(scopes, Scope{Node: node})
+		}
+	}
+	return scopes
+}
+
+// Reaches reports whether a release that is promoted for a scope becomes the node's.
+func (d Desires) Reaches(s Scope, role, node string) bool {
+	switch {
+	case s.Node != "":
+		return s.Node == node
+	case !d.Nodes[node].IsZero():
+		return false
+	case s.Role != "":
+		return s.Role == role
+	}
+	return d.Roles[role].IsZero()
 }

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/robfig/cron/v3"
+)
+
+// A daemon that skipped its first tick would leave a machine unmanaged for its first minutes; one that ticked twice at
+// once would run two Puppets.
+func TestLoopTicksAtOnceThenOnScheduleAndNeverTwiceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		schedule, err := cron.ParseStandard("*/5 * * * *")
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		var at []time.Duration
+		running, ended := 0, make(chan struct{})
+		go func() {
+			defer close(ended)
+			Loop(ctx, time.Now, schedule.Next, func(context.Context) {
+				if running++; running > 1 {
+					t.Error("two ticks at once")
+				}
+				at = append(at, time.Since(start))
+				if len(at) == 2 {
+					time.Sleep(12 * time.Minute) // two successors fall due meanwhile
+				}
+				running--
+			})
+		}()
+		time.Sleep(31 * time.Minute)
+		cancel()
+		synctest.Wait()
+		select {
+		case <-ended:
+		default:
+			t.Fatal("the loop did not end with its context")
+		}
+		want := []time.Duration{0, 5 * time.Minute, 20 * time.Minute, 25 * time.Minute, 30 * time.Minute}
+		if fmt.Sprint(at) != fmt.Sprint(want) {
+			t.Errorf("ticks at %v, want %v", at, want)
+		}
+	})
+}
+
+// A splay that differed from tick to tick would let a fleet fall into step; one that exceeded its limit would skip ticks.
+func TestSplayIsStableAndSpreadsAFleet(t *testing.T) {
+	const limit = 4 * time.Minute
+	buckets := make([]int, 8)
+	for n := range 8000 {
+		node := fmt.Sprintf("compute%d", n)
+		s := Splay(node, limit)
+		if s < 0 || s >= limit || s != Splay(node, limit) {
+			t.Fatalf("%s: %s", node, s)
+		}
+		buckets[int(s*8/limit)]++
+	}
+	for i, n := range buckets {
+		if n < 800 || n > 1200 {
+			t.Errorf("bucket %d of 8 has %d of 8000 nodes", i, n)
+		}
+	}
+}

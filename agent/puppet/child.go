@@ -1,0 +1,141 @@
+package puppet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"pulley/agent"
+)
+
+// end is how a Puppet process ended.
+type end struct {
+	code     int    // its exit code, 128+n when signal n ended it
+	why      string // why it was ended; "" when it ended by itself
+	outlived bool   // something of it outlived even SIGKILL
+}
+
+// run starts the prepared command, holds the locks while it runs, and ends it at the deadline or with ctx.
+func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, error) {
+	path := filepath.Join(p.RunDir(job.ID), "puppet.log")
+	// Puppet writes to the file itself: a pipe would break, and Puppet with it, when the agent is killed; and a service
+	// that inherited the pipe would keep the agent waiting.
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return end{}, fmt.Errorf("cannot keep Puppet's log: %w", err)
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = out, out, p.ExtraFiles
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	limit := p.deadline(job)
+	p.log().Info("running puppet", "command", quoted(cmd.Args), "deadline", limit)
+	if err := cmd.Start(); err != nil {
+		return end{}, fmt.Errorf("cannot start Puppet: %w", err)
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }()
+
+	me, _ := readProcess(cmd.Process.Pid)
+	me.pid = cmd.Process.Pid
+	release, err := p.claim(me, limit)
+	if err != nil {
+		// Ruby takes hundreds of milliseconds to load; this Puppet has done nothing yet.
+		_ = syscall.Kill(-me.pid, syscall.SIGKILL)
+		<-done
+		return end{}, err
+	}
+	follow := p.follow(path)
+	e := watch(ctx, me, limit, p.grace(), done)
+	follow()
+	if e.outlived {
+		e.code = 128 + int(syscall.SIGKILL)
+		return e, nil // locks and record stay: it still runs
+	}
+	release()
+	e.code = exitCode(cmd.ProcessState)
+	return e, nil
+}
+
+// claim records the started Puppet and takes Puppet's locks for it.
+func (p *Puppet) claim(me process, limit time.Duration) (release func(), err error) {
+	if err := p.record(me, limit); err != nil {
+		return nil, err
+	}
+	unlock, err := p.hold(me.pid)
+	if err != nil {
+		p.forget()
+		return nil, err
+	}
+	return func() { unlock(); p.forget() }, nil
+}
+
+// watch waits for the process, and ends it when its time is over.
+func watch(ctx context.Context, me process, limit, grace time.Duration, done <-chan struct{}) end {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	var e end
+	select {
+	case <-done:
+		return e
+	case <-timer.C:
+		e.why = fmt.Sprintf("it was ended at its deadline of %s", limit)
+	case <-ctx.Done():
+		e.why = "it was ended because the agent was told to stop"
+	}
+	e.outlived = !stop(me, grace, func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	})
+	return e
+}
+
+func exitCode(state *os.ProcessState) int {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return state.ExitCode()
+}
+
+// follow copies the growing log to Stdout until the returned function is called, which also copies the rest.
+func (p *Puppet) follow(path string) (finish func()) {
+	if p.Stdout == nil {
+		return func() {}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		p.log().Warn("cannot show puppet's output", "error", err)
+		return func() {}
+	}
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			_, err := io.Copy(p.Stdout, f)
+			select {
+			case <-stop:
+				_, last := io.Copy(p.Stdout, f)
+				done <- errors.Join(err, last)
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		if err := <-done; err != nil {
+			p.log().Warn("cannot show puppet's output", "error", err)
+		}
+		f.Close()
+	}
+}

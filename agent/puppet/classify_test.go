@@ -1,0 +1,157 @@
+package puppet
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pulley/agent"
+)
+
+// A run that is taken for a success without being one makes a release the last good one that was never applied; one that
+// is wrongly taken for untouched sends a half-configured machine back to a target that it has already left.
+func TestClassify(t *testing.T) {
+	good := func(change ...func(*Report)) *Report {
+		r := &Report{Status: "changed", Completed: true, Counts: agent.Counts{Total: 9, Changed: 2}}
+		for _, c := range change {
+			c(r)
+		}
+		return r
+	}
+	applied := "Notice: Compiled catalog for web1 in environment dev in 0.06 seconds\n"
+	for _, c := range []struct {
+		name    string
+		end     end
+		noop    bool
+		report  *Report
+		out     string
+		kind    agent.Kind
+		outcome agent.Outcome
+		problem string // a part of it
+	}{
+		{"changed", end{code: 2}, false, good(), applied, agent.Success, agent.Changed, ""},
+		{"unchanged", end{}, false, good(func(r *Report) { r.Status, r.Counts.Changed = "unchanged", 0 }), applied, agent.Success, agent.Unchanged, ""},
+		{"compile error", end{code: 1}, false, nil, "Error: Facter: no\nError: Evaluation Error: bad\nError: more\n", agent.Untouched, agent.Failed, "Evaluation Error: bad"},
+		{"only facter errors", end{code: 1}, false, nil, "Error: Facter: no\n", agent.Between, agent.Failed, "no report"},
+		{"silent", end{code: 1}, false, nil, "\n", agent.Between, agent.Failed, "no report"},
+		{"ruby is broken", end{code: 1}, false, nil, "cannot load such file -- puppet\n", agent.Untouched, agent.Failed, "cannot load such file"},
+		{"output is lost", end{code: 1}, false, nil, "", agent.Between, agent.Failed, "no report"},
+		{"compiled, then gone", end{code: 1}, false, nil, applied + "Error: Parameter path failed\n", agent.Between, agent.Failed, "Parameter path failed"},
+		{"exit 0 without report", end{}, false, nil, applied, agent.Between, agent.Failed, "no report"},
+		{"exit 0, nothing compiled", end{}, false, nil, "Notice: hello\n", agent.Between, agent.Failed, "no report"},
+		{"another exit code", end{code: 63}, false, nil, "Notice: hello\n", agent.Between, agent.Failed, "exit code 63"},
+		{"deadline while compiling", end{code: 1, why: "it was ended at its deadline of 1h"}, false, nil, "Error: Could not run: SIGTERM\n", agent.Between, agent.Failed, "deadline of 1h"},
+		{"deadline of a good run", end{code: 2, why: "it was ended at its deadline of 1h"}, false, good(), applied, agent.Between, agent.Failed, "deadline"},
+		{"a signal while compiling", end{code: 1}, false, nil, "Error: Could not run: SIGTERM\n", agent.Between, agent.Failed, "SIGTERM"},
+		{"killed", end{code: 137}, false, nil, "Notice: x\n", agent.Between, agent.Failed, "signal 9"},
+		{"outlived", end{code: 137, why: "it was ended at its deadline of 1h", outlived: true}, false, nil, applied, agent.Between, agent.Failed, "outlived"},
+		{"status failed", end{code: 2}, false, good(func(r *Report) { r.Status = "failed" }), applied, agent.Between, agent.Failed, "not applied in full"},
+		{"not completed", end{code: 2}, false, good(func(r *Report) { r.Completed = false }), applied, agent.Between, agent.Failed, "not applied in full"},
+		{"noop unasked", end{}, false, good(func(r *Report) { r.Noop = true }), applied, agent.Between, agent.Failed, "noop"},
+		{"tags", end{}, false, good(func(r *Report) { r.Tags = []string{"ntp"} }), applied, agent.Between, agent.Failed, "tags (ntp)"},
+		{"failed resource", end{code: 2}, false, good(func(r *Report) { r.Counts.Failed = 2 }), applied, agent.Between, agent.Failed, "2 resources failed"},
+		{"failed restart", end{code: 2}, false, good(func(r *Report) { r.Counts.FailedToRestart = 1 }), applied, agent.Between, agent.Failed, "1 resource failed to restart"},
+		{"exit 1 with a good report", end{code: 1}, false, good(), applied + "Error: Could not run command from postrun_command: x\n", agent.Between, agent.Failed, "postrun_command"},
+		{"exit 4 with a good report", end{code: 4}, false, good(), applied, agent.Between, agent.Failed, "exit code is 4"},
+		{"exit 6 with a good report", end{code: 6}, false, good(), applied, agent.Between, agent.Failed, "exit code is 6"},
+		{"unknown status", end{}, false, good(func(r *Report) { r.Status = "splendid" }), applied, agent.Between, agent.Failed, "splendid"},
+		{"noop asked", end{}, true, good(func(r *Report) { r.Noop, r.Status, r.Counts.Changed = true, "unchanged", 0 }), applied, agent.Untouched, agent.Unchanged, ""},
+		{"noop that failed", end{code: 4}, true, good(func(r *Report) { r.Noop, r.Status, r.Counts = true, "failed", agent.Counts{Failed: 1} }), applied, agent.Untouched, agent.Failed, "1 resource failed"},
+		{"noop that changed", end{code: 2}, true, good(func(r *Report) { r.Noop = true }), applied, agent.Between, agent.Changed, "noop => false"},
+		{"noop that was none", end{code: 2}, true, good(), applied, agent.Between, agent.Failed, "did not run as noop"},
+		{"noop that did not compile", end{code: 1}, true, nil, "Error: bad\n", agent.Untouched, agent.Failed, "bad"},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			out := console{}
+			if c.out != "" {
+				path := filepath.Join(t.TempDir(), "log")
+				if err := os.WriteFile(path, []byte(c.out), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				out = readConsole(path)
+			}
+			kind, outcome, problem := classify(c.end, c.noop, c.report, out)
+			if kind != c.kind || outcome != c.outcome || !strings.Contains(problem, c.problem) || (c.problem == "") != (problem == "") {
+				t.Errorf("%q %q %q, want %q %q %q", kind, outcome, problem, c.kind, c.outcome, c.problem)
+			}
+			if kind == agent.Success && c.noop {
+				t.Error("a noop run is a success: it would be committed")
+			}
+		})
+	}
+}
+
+// The proof must be found wherever it stands in the output, also when the rest does not fit into memory.
+func TestConsoleIsSearchedInFull(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	const size = 64 << 10
+	for _, at := range []int{0, 1, size - 20, size - 16, size - 15, size - 1, size, 3*size + 7} {
+		text := strings.Repeat("x", at) + "Compiled catalog" + strings.Repeat("y", 400<<10) + "\nError: last\nof two lines\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := readConsole(path)
+		if !c.compiled || !c.read || c.lastError() != "last\nof two lines" {
+			t.Errorf("at %d: compiled %t, read %t, last error %q", at, c.compiled, c.read, c.lastError())
+		}
+	}
+	if c := readConsole(filepath.Join(t.TempDir(), "none")); c.read || c.compiled {
+		t.Errorf("no output at all proves something: %+v", c)
+	}
+}
+
+// The reason of a failed run must survive, whatever else the run said.
+func TestBoundedKeepsErrors(t *testing.T) {
+	var lines []agent.LogLine
+	for i := range 2000 {
+		level := "notice"
+		if i == 7 || i == 1500 {
+			level = "err"
+		}
+		lines = append(lines, agent.LogLine{Level: level, Message: string(rune('a' + i%26))})
+	}
+	got := bounded(lines, 500)
+	errs := 0
+	for _, line := range got {
+		if line.Level == "err" {
+			errs++
+		}
+	}
+	if len(got) != 500 || errs != 2 || !strings.Contains(got[0].Message, "1501 lines are left out") || got[499].Message != lines[1999].Message {
+		t.Errorf("%d lines, %d errors, first %+v, last %+v", len(got), errs, got[0], got[len(got)-1])
+	}
+	for i := range lines {
+		lines[i].Level = "err"
+	}
+	if got := bounded(lines, 500); len(got) != 500 {
+		t.Errorf("%d lines of errors, want 500", len(got))
+	}
+}
+
+// What whoever starts the agent has in their environment must not reach Puppet.
+func TestEnvironmentIsOurs(t *testing.T) {
+	for _, name := range []string{"RUBYOPT", "RUBYLIB", "FACTER_role", "PUPPET_CONFDIR", "GEM_HOME", "LD_PRELOAD"} {
+		t.Setenv(name, "leak")
+	}
+	t.Setenv("LANG", "de_DE.UTF-8")
+	t.Setenv("PATH", "/leak")
+	var names []string
+	for _, v := range environ() {
+		if strings.Contains(v, "leak") || strings.Contains(v, "de_DE") {
+			t.Errorf("%s reached Puppet", v)
+		}
+		name, _, _ := strings.Cut(v, "=")
+		names = append(names, name)
+	}
+	if got := strings.Join(names, " "); got != "PATH HOME LANG LC_ALL" {
+		t.Errorf("environment has %s", got)
+	}
+}
+
+// A logged command line is there to be typed again.
+func TestQuoted(t *testing.T) {
+	if got := quoted([]string{"/usr/bin/puppet", "-e", "", "it's $x", "--color=false"}); got != `/usr/bin/puppet -e '' 'it'\''s $x' --color=false` {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,177 @@
+package puppet
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pulley/agent"
+)
+
+// maxConsole is how much of the end of Puppet's output is kept in memory, in bytes.
+const maxConsole = 256 << 10
+
+// console is what Puppet wrote to its standard output and error.
+type console struct {
+	read     bool            // the output could be read to its end; else nothing is proved by what is not in it
+	compiled bool            // a catalog was compiled, anywhere in the output
+	ended    bool            // Puppet says that a signal ended it
+	lines    []agent.LogLine // of the last 256 KiB
+}
+
+// levels are Puppet's prefixes on the console (puppet/util/log/destinations.rb).
+var levels = map[string]string{
+	"Debug": "debug", "Info": "info", "Notice": "notice", "Warning": "warning",
+	"Error": "err", "Alert": "alert", "Emergency": "emerg", "Critical": "crit",
+}
+
+var (
+	compiledLine = []byte("Compiled catalog") // a notice, when compiling is over and before anything is applied
+	signalLine   = regexp.MustCompile(`(?m)^Error: Could not run: SIG[A-Z]+|^Exiting$|Caught (TERM|INT|HUP)`)
+	levelPrefix  = regexp.MustCompile(`^(Debug|Info|Notice|Warning|Error|Alert|Emergency|Critical): (.*)$`)
+	colour       = regexp.MustCompile("\x1b\\[[0-9;]*m")
+)
+
+// readConsole reads the output of a run. It searches all of it for the proof, and keeps the end of it.
+func readConsole(path string) console {
+	f, err := os.Open(path)
+	if err != nil {
+		return console{}
+	}
+	defer f.Close()
+	c := console{}
+	c.compiled, err = contains(f, compiledLine)
+	if err != nil {
+		return console{compiled: c.compiled}
+	}
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = f.Seek(max(size-maxConsole, 0), io.SeekStart)
+	}
+	if err != nil {
+		return console{compiled: c.compiled}
+	}
+	tail, err := io.ReadAll(io.LimitReader(f, maxConsole))
+	c.read = err == nil
+	if size > maxConsole { // begin with a whole line
+		_, tail, _ = bytes.Cut(tail, []byte("\n"))
+	}
+	c.ended = signalLine.Match(tail)
+	c.lines = parseConsole(tail)
+	return c
+}
+
+// contains searches r for word without holding all of it, however long its lines are.
+func contains(r io.Reader, word []byte) (bool, error) {
+	b := bufio.NewReaderSize(r, 64<<10)
+	for {
+		window, err := b.Peek(b.Size())
+		if bytes.Contains(window, word) {
+			return true, nil
+		}
+		if err == io.EOF {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		_, _ = b.Discard(len(window) - len(word) + 1)
+	}
+}
+
+// parseConsole splits Puppet's output into log lines. A line without a level belongs to the message before it; what
+// comes before the first level is an error of Ruby or of the shell.
+func parseConsole(text []byte) []agent.LogLine {
+	var lines []agent.LogLine
+	for raw := range strings.Lines(strings.ToValidUTF8(string(text), "\uFFFD")) {
+		raw = strings.TrimRight(colour.ReplaceAllString(raw, ""), "\r\n")
+		m := levelPrefix.FindStringSubmatch(raw)
+		switch {
+		case m != nil:
+			lines = append(lines, agent.LogLine{Level: levels[m[1]], Message: m[2]})
+		case strings.TrimSpace(raw) == "":
+		case len(lines) == 0:
+			lines = append(lines, agent.LogLine{Level: "err", Message: raw})
+		default:
+			last := &lines[len(lines)-1]
+			if len(last.Message) <= maxMessage {
+				last.Message += "\n" + raw
+			}
+		}
+	}
+	for i := range lines {
+		lines[i].Message = cut(lines[i].Message, maxMessage)
+	}
+	return lines
+}
+
+func (c *console) relative(rel *strings.Replacer) {
+	for i := range c.lines {
+		c.lines[i].Message = rel.Replace(c.lines[i].Message)
+	}
+}
+
+// refused reports whether the output proves that no catalog was compiled: all of it is there, a catalog is not in it, no
+// signal came between, and an error says why. Without the last, a full disk that kept the output from being written
+// would pass for a proof.
+func (c *console) refused() bool {
+	return c.read && !c.compiled && !c.ended && c.firstError() != ""
+}
+
+// firstError is the error that stopped a compilation: what follows it is noise. lastError is the one that ended a run
+// that was applied.
+func (c *console) firstError() string {
+	for _, line := range c.lines {
+		if isError(line) {
+			return line.Message
+		}
+	}
+	return ""
+}
+
+func (c *console) lastError() string {
+	for _, line := range slices.Backward(c.lines) {
+		if isError(line) {
+			return line.Message
+		}
+	}
+	return ""
+}
+
+// isError leaves Facter out: it reports as an error whatever it could not find out about the machine.
+func isError(line agent.LogLine) bool {
+	switch line.Level {
+	case "err", "alert", "emerg", "crit":
+		return !strings.HasPrefix(line.Message, "Facter: ")
+	}
+	return false
+}
+
+// bounded keeps at most limit lines, errors before others and later lines before earlier ones, in their order.
+func bounded(lines []agent.LogLine, limit int) []agent.LogLine {
+	if len(lines) <= limit {
+		return lines
+	}
+	room := limit - 1 // for the line that says so
+	keep := make([]bool, len(lines))
+	for _, wanted := range []bool{true, false} {
+		for i := len(lines) - 1; i >= 0 && room > 0; i-- {
+			if (lines[i].Level == "err") == wanted {
+				keep[i] = true
+				room--
+			}
+		}
+	}
+	out := []agent.LogLine{{Level: "notice", Message: fmt.Sprintf("%d lines are left out here; Puppet's own report has them", len(lines)-limit+1)}}
+	for i, line := range lines {
+		if keep[i] {
+			out = append(out, line)
+		}
+	}
+	return out
+}

@@ -1,0 +1,175 @@
+package puppet
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pulley/agent"
+)
+
+var (
+	// Puppet itself refuses other names of environments.
+	environmentName = regexp.MustCompile(`^[a-z0-9_]+$`)
+	runID           = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	// Puppet refuses other certnames too, but a newline must not even reach a command line or a log.
+	certname = regexp.MustCompile(`^[a-z0-9._-]+$`)
+)
+
+// prepare writes the run's folder anew: everything that Puppet reads besides the release and the data.
+//
+//	runs/<id>/conf/puppet.conf           the settings
+//	runs/<id>/environments/<env>         → the release's tree, so that $environment keeps its name
+//	runs/<id>/facts.d/pulley.json        the structured fact `pulley`
+//	runs/<id>/hiera.yaml                 the global layer
+//	runs/<id>/lib                        an empty libdir: nothing that an old agent once synchronised
+//	runs/<id>/nodata                     what the fact's data names when there is none: "" would make a release's
+//	                                     "%{facts.pulley.data}/node.yaml" a file in the root folder
+//	runs/<id>/puppet.log, report.yaml, summary.yaml    what the run leaves behind
+func (p *Puppet) prepare(job agent.Job) error {
+	switch {
+	case !runID.MatchString(job.ID):
+		return fmt.Errorf("cannot prepare a run: %q is not a run id", job.ID)
+	case !environmentName.MatchString(job.PuppetEnvironment):
+		return fmt.Errorf("cannot prepare run %s: %q is no name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)
+	case !certname.MatchString(job.Certname):
+		return fmt.Errorf("cannot prepare run %s: %q is no certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
+	case !filepath.IsAbs(p.Dir):
+		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", job.ID, p.Dir)
+	}
+	if info, err := os.Stat(job.Tree); err != nil || !info.IsDir() {
+		return fmt.Errorf("cannot prepare run %s: release %q is no folder: %w", job.ID, job.Tree, cmp.Or(err, os.ErrInvalid))
+	}
+	release, err := ReadReleaseSettings(job.Tree)
+	if err != nil {
+		return err
+	}
+	if err := p.write(job, release); err != nil {
+		return fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
+	}
+	return nil
+}
+
+func (p *Puppet) write(job agent.Job, release ReleaseSettings) error {
+	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	for _, d := range []string{
+		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), filepath.Join(dir, "lib"),
+		filepath.Join(dir, "nodata"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "code"), filepath.Join(own, "run"), filepath.Join(own, "log"),
+	} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	facts, err := json.MarshalIndent(map[string]any{"pulley": map[string]any{
+		"environment": job.PuppetEnvironment, "role": job.Role, "node": job.Node,
+		"release": job.Target.Release, "generation": job.Target.Data, "data": cmp.Or(job.Data, filepath.Join(dir, "nodata")),
+	}}, "", "  ")
+	if err != nil {
+		return err
+	}
+	layers := job.Data
+	if release.LiveData == LiveDataInHierarchy {
+		layers = ""
+	}
+	hiera, err := globalLayer(layers)
+	if err != nil {
+		return err
+	}
+	if err := os.Symlink(job.Tree, filepath.Join(dir, "environments", job.PuppetEnvironment)); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir), 0o600),
+		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), facts, 0o600),
+		os.WriteFile(filepath.Join(dir, "hiera.yaml"), hiera, 0o600),
+	)
+}
+
+// puppetConf is the run's puppet.conf. Folders whose default does not follow vardir in every packaging of Puppet are
+// spelled out; `reports = none` because nothing would ever remove stored reports.
+func (p *Puppet) puppetConf(dir string) []byte {
+	own := filepath.Join(p.Dir, "puppet")
+	var b strings.Builder
+	b.WriteString("# written anew for each run\n[main]\n")
+	for _, s := range [][2]string{
+		{"codedir", filepath.Join(own, "code")},
+		{"environmentpath", filepath.Join(dir, "environments")},
+		{"libdir", filepath.Join(dir, "lib")},
+		{"factpath", filepath.Join(dir, "lib", "facter")},
+		{"pluginfactdest", filepath.Join(dir, "facts.d")},
+		{"hiera_config", filepath.Join(dir, "hiera.yaml")},
+		{"statedir", filepath.Join(own, "var", "state")},
+		{"publicdir", filepath.Join(own, "var", "public")},
+		{"ssldir", filepath.Join(own, "ssl")},
+		{"rundir", filepath.Join(own, "run")},
+		{"logdir", filepath.Join(own, "log")},
+		{"lastrunreport", filepath.Join(dir, "report.yaml")},
+		{"lastrunfile", filepath.Join(dir, "summary.yaml")},
+		{"reports", "none"},
+		{"report", "true"},
+		{"storeconfigs", "false"},
+		{"log_level", "notice"}, // `Compiled catalog`, the proof that classify looks for, is a notice
+		{"disable_i18n", "true"},
+		{"node_terminus", "plain"},
+	} {
+		fmt.Fprintf(&b, "%s = %s\n", s[0], s[1])
+	}
+	return []byte(b.String())
+}
+
+// globalLayer is the hiera.yaml above the release's own. Without layers it is empty, and still generated: otherwise the
+// machine's own /etc/puppet/hiera.yaml would be taken. JSON is YAML, and needs no care about quoting.
+func globalLayer(layers string) ([]byte, error) {
+	type level struct {
+		Name string `json:"name"`
+		Path string `json:"path"`
+	}
+	hiera := struct {
+		Version   int               `json:"version"`
+		Defaults  map[string]string `json:"defaults,omitempty"`
+		Hierarchy []level           `json:"hierarchy"`
+	}{Version: 5, Hierarchy: []level{}}
+	if layers != "" {
+		hiera.Defaults = map[string]string{"datadir": layers, "data_hash": "yaml_data"}
+		for _, name := range []string{"node", "role", "environment", "common"} {
+			hiera.Hierarchy = append(hiera.Hierarchy, level{Name: "Pulley " + name + " layer", Path: name + ".yaml"})
+		}
+	}
+	return json.MarshalIndent(hiera, "", "  ")
+}
+
+// Prune removes the folders of all runs but the keep newest. Nothing may be running.
+func (p *Puppet) Prune(keep int) error {
+	root := filepath.Join(p.Dir, "runs")
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot list runs: %w", err)
+	}
+	age := map[string]int64{}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			age[e.Name()] = info.ModTime().UnixNano()
+		}
+	}
+	slices.SortFunc(entries, func(a, b os.DirEntry) int { // newest first
+		return cmp.Or(cmp.Compare(age[b.Name()], age[a.Name()]), cmp.Compare(b.Name(), a.Name()))
+	})
+	for _, e := range entries[min(keep, len(entries)):] {
+		if err := os.RemoveAll(filepath.Join(root, e.Name())); err != nil {
+			return fmt.Errorf("cannot remove an old run: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package puppet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bare is a machine without Puppet, whose package manager is played by a function.
+type bare struct {
+	Installer
+	t        *testing.T
+	commands []string
+	waits    []time.Duration
+	log      bytes.Buffer
+	fail     map[string]int    // by a part of the command: how many times it fails
+	out      map[string]string // by a part of the command: what it prints
+}
+
+func newBare(t *testing.T, programs ...string) *bare {
+	b := &bare{t: t, fail: map[string]int{}, out: map[string]string{}}
+	b.Root = t.TempDir()
+	for _, name := range programs {
+		b.place(name)
+	}
+	b.Logger = slog.New(slog.NewTextHandler(&b.log, nil))
+	b.Exec = b.exec
+	b.Sleep = func(_ context.Context, d time.Duration) error { b.waits = append(b.waits, d); return nil }
+	return b
+}
+
+func (b *bare) place(name string) {
+	path := filepath.Join(b.Root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o755)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bare) exec(_ context.Context, env []string, name string, args ...string) (string, error) {
+	if name != "chroot" || args[0] != b.Root || !slices.Contains(env, "DEBIAN_FRONTEND=noninteractive") {
+		b.t.Errorf("command %s %q with %q is not run in the machine's root, or may ask questions", name, args, env)
+	}
+	line := strings.Join(args[1:], " ")
+	line = strings.Replace(line, strings.Join(aptGet(), " ")+" ", "", 1)
+	b.commands = append(b.commands, line)
+	for part, n := range b.fail {
+		if strings.Contains(line, part) && n > 0 {
+			b.fail[part]--
+			return "E: something\nE: it broke", errors.New("exit status 100")
+		}
+	}
+	if strings.Contains(line, " install ") && !strings.HasPrefix(line, "dnf -y install /") {
+		b.place("usr/bin/puppet")
+	}
+	for part, out := range b.out {
+		if strings.Contains(line, part) {
+			return out, nil
+		}
+	}
+	return "", nil
+}
+
+func (b *bare) want(err error, commands ...string) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Errorf("error %v", err)
+	}
+	if !slices.Equal(b.commands, commands) {
+		b.t.Errorf("commands\n\t%s\nwant\n\t%s", strings.Join(b.commands, "\n\t"), strings.Join(commands, "\n\t"))
+	}
+}
+
+const (
+	candidate = "puppet-agent:\n  Installed: (none)\n  Candidate: 7.23.0-1\n"
+	configure = "dpkg --force-confdef --force-confold --configure -a"
+)
+
+// A first boot on a bare machine ends here when a command is wrong.
+func TestInstallWithApt(t *testing.T) {
+	b := newBare(t, "usr/bin/apt-get", "run/systemd/system/x")
+	b.out["policy puppet-agent"] = candidate
+	b.want(b.Ensure(t.Context()), configure, "apt-get update", "apt-cache policy puppet-agent",
+		"apt-get --no-install-recommends install puppet-agent", "/usr/bin/puppet --version", "systemctl disable --now puppet.service")
+	if !strings.Contains(b.log.String(), "chroot "+b.Root+" apt-get -y -q -o DPkg::Lock::Timeout=300 ") {
+		t.Errorf("the command as it was run is not in the log:\n%s", &b.log)
+	}
+	// A second time there is nothing to do.
+	b.commands = nil
+	b.want(b.Ensure(t.Context()), "/usr/bin/puppet --version")
+}
+
+func TestInstallWithAptFromARepository(t *testing.T) {
+	b := newBare(t, "usr/bin/apt-get")
+	b.Repository, b.Version = "deb [trusted=yes] https://apt.example bookworm openvox8", "8.1.0-1"
+	b.out["policy openvox-agent"] = candidate
+	b.want(b.Ensure(t.Context()), configure, "apt-get update", "apt-cache policy openvox-agent",
+		"apt-get --no-install-recommends install openvox-agent=8.1.0-1", "/usr/bin/puppet --version")
+	if text, err := os.ReadFile(filepath.Join(b.Root, "etc/apt/sources.list.d/pulley-puppet.list")); string(text) != b.Repository+"\n" {
+		t.Errorf("list %q, %v", text, err)
+	}
+
+	b = newBare(t, "usr/bin/apt-get")
+	b.Repository, b.Package = "https://apt.example/openvox8-release.deb", "openvox-agent"
+	b.out["policy openvox-agent"] = candidate
+	b.Fetch = func(_ context.Context, url, path string) error {
+		if url != b.Repository || path != filepath.Join(b.Root, "var/tmp/pulley-openvox8-release.deb") {
+			t.Errorf("fetched %s to %s", url, path)
+		}
+		return nil
+	}
+	b.want(b.Ensure(t.Context()), "dpkg --force-confold -i /var/tmp/pulley-openvox8-release.deb", configure, "apt-get update",
+		"apt-cache policy openvox-agent", "apt-get --no-install-recommends install openvox-agent", "/usr/bin/puppet --version")
+}
+
+func TestInstallWithDnf(t *testing.T) {
+	b := newBare(t, "usr/bin/dnf", "usr/bin/yum")
+	b.Repository, b.Version = "/root/openvox8-release.rpm", "8.1.0"
+	b.fail["info openvox-agent"] = 1
+	b.want(b.Ensure(t.Context()), "dnf -y install /root/openvox8-release.rpm", "dnf -y makecache", "dnf -q info openvox-agent",
+		"dnf -q info puppet-agent", "dnf -y install puppet-agent-8.1.0", "/usr/bin/puppet --version")
+
+	b = newBare(t, "usr/bin/yum")
+	b.want(b.Ensure(t.Context()), "yum -y makecache", "yum -q info puppet-agent", "yum -y install puppet-agent", "/usr/bin/puppet --version")
+}
+
+// On a first boot the network is late and another apt holds the lock: a few tries are normal, endless ones are not.
+func TestInstallTriesAgain(t *testing.T) {
+	b := newBare(t, "usr/bin/apt-get")
+	b.out["policy puppet-agent"] = candidate
+	b.fail["update"] = 2
+	if err := b.Ensure(t.Context()); err != nil || !slices.Equal(b.waits, []time.Duration{5 * time.Second, 10 * time.Second}) {
+		t.Errorf("waits %v, error %v", b.waits, err)
+	}
+	b = newBare(t, "usr/bin/apt-get")
+	b.fail["update"] = 100
+	err := b.Ensure(t.Context())
+	if err == nil || len(b.waits) != 4 || !strings.Contains(err.Error(), "in 5 attempts") || !strings.Contains(err.Error(), "it broke\ncheck that") {
+		t.Errorf("waits %v, error %v", b.waits, err)
+	}
+}
+
+// A machine on which Puppet can't be installed must say what to do.
+func TestInstallSaysWhatIsWrong(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(b *bare)
+		want    string
+	}{
+		"no package manager":  {func(b *bare) { _ = os.Remove(filepath.Join(b.Root, "usr/bin/apt-get")) }, "neither apt-get nor dnf nor yum\ninstall Puppet 7 or newer by hand"},
+		"no package":          {func(b *bare) {}, "no repository of this machine has puppet-agent, openvox-agent, puppet\ngive the one of OpenVox or Puppet"},
+		"plain http":          {func(b *bare) { b.Repository = "http://apt.example/x.deb" }, "neither an https URL of a .deb"},
+		"puppet doesn't work": {func(b *bare) { b.out["policy"] = candidate; b.fail["--version"] = 9 }, "no puppet that works"},
+	} {
+		b := newBare(t, "usr/bin/apt-get")
+		c.prepare(b)
+		if err := b.Ensure(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// A package manager that hangs would hang the first boot.
+func TestInstallCommandsEnd(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := execCommand(ctx, environ(), "/bin/sh", "-c", "sleep 300 & wait"); err == nil || time.Since(began) > 10*time.Second {
+		t.Errorf("error %v after %s", err, time.Since(began))
+	}
+	out, err := execCommand(t.Context(), environ(), "/bin/sh", "-c", "head -c 200000 /dev/zero; echo end; exit 3")
+	if err == nil || len(out) != 64<<10 || !strings.HasSuffix(out, "end\n") {
+		t.Errorf("%d bytes, error %v", len(out), err)
+	}
+}

@@ -1,0 +1,67 @@
+package puppet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// running is the record of the Puppet that an agent has started, for the agent that comes after it.
+type running struct {
+	Pid      int           `json:"pid"`
+	Start    uint64        `json:"start"`    // clock ticks after boot
+	Boot     string        `json:"boot"`     // the kernel's id of this boot
+	Deadline time.Duration `json:"deadline"` // after boot
+}
+
+func (p *Puppet) recordPath() string { return filepath.Join(p.Dir, "puppet", "running.json") }
+
+func (p *Puppet) record(me process, limit time.Duration) error {
+	data, err := json.Marshal(running{Pid: me.pid, Start: me.start, Boot: bootID(), Deadline: sinceBoot() + limit})
+	if err == nil {
+		err = os.WriteFile(p.recordPath()+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(p.recordPath()+".new", p.recordPath()) // no fsync: after a crash of the machine it is void anyway
+	}
+	if err != nil {
+		return fmt.Errorf("cannot record the running Puppet: %w", err)
+	}
+	return nil
+}
+
+func (p *Puppet) forget() { _ = os.Remove(p.recordPath()) }
+
+// Reap looks for a Puppet that an agent started and did not live to see end. Within that run's deadline it is a
+// *BusyError: let it finish. Past the deadline it is ended with everything that it started, as the agent would have.
+func (p *Puppet) Reap(ctx context.Context) error {
+	text, err := readSmall(p.recordPath())
+	if err != nil {
+		return nil // none
+	}
+	var r running
+	if err := json.Unmarshal([]byte(text), &r); err != nil || r.Boot != bootID() || r.Pid <= 1 {
+		p.forget()
+		return nil
+	}
+	old := process{pid: r.Pid, start: r.Start}
+	if !old.alive() {
+		p.forget()
+		return nil
+	}
+	if sinceBoot() < r.Deadline {
+		return &BusyError{Path: p.recordPath(), Pid: r.Pid}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p.log().Warn("ending a puppet that outlived its agent and its deadline", "pid", r.Pid)
+	if !stop(old, p.grace(), func() bool { return !old.alive() }) {
+		return fmt.Errorf("cannot end the Puppet of an earlier run (pid %d): it outlived SIGKILL", r.Pid)
+	}
+	p.forget()
+	return nil
+}

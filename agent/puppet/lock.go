@@ -1,0 +1,162 @@
+package puppet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// The names of Puppet's own locks in its statedir.
+const (
+	disabledLock = "agent_disabled.lock"
+	catalogLock  = "agent_catalog_run.lock"
+)
+
+// DisabledError says that somebody disabled Puppet on this machine (`puppet agent --disable`).
+type DisabledError struct {
+	Path    string
+	Message string // the reason given; may be ""
+}
+
+func (e *DisabledError) Error() string {
+	why := ""
+	if e.Message != "" {
+		why = ": " + e.Message
+	}
+	return fmt.Sprintf("puppet is disabled on this machine (%s)%s\nlift it with `puppet agent --enable`", e.Path, why)
+}
+
+// BusyError says that another Puppet is applying a catalog.
+type BusyError struct {
+	Path string
+	Pid  int
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("another puppet is running on this machine (pid %d, %s)", e.Pid, e.Path)
+}
+
+// DefaultStateDirs are the places, under root, where the packagings of Puppet keep its locks.
+func DefaultStateDirs(root string) []string {
+	return []string{
+		filepath.Join(root, "/opt/puppetlabs/puppet/cache/state"),
+		filepath.Join(root, "/var/cache/puppet/state"),
+		filepath.Join(root, "/var/lib/puppet/state"),
+	}
+}
+
+// Locks returns a *DisabledError or a *BusyError when the machine's own Puppet forbids a run, and nil otherwise.
+func (p *Puppet) Locks() error {
+	for _, dir := range p.stateDirs() {
+		path := filepath.Join(dir, disabledLock)
+		if text, err := readSmall(path); err == nil {
+			return &DisabledError{Path: path, Message: disabledMessage(text)}
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot look for Puppet's locks: %w", err)
+		}
+		if pid := holder(filepath.Join(dir, catalogLock)); pid != 0 {
+			return &BusyError{Path: filepath.Join(dir, catalogLock), Pid: pid}
+		}
+	}
+	return nil
+}
+
+// stateDirs are the machine's own and this agent's.
+func (p *Puppet) stateDirs() []string {
+	dirs := p.StateDirs
+	if dirs == nil {
+		dirs = DefaultStateDirs("/")
+	}
+	return append(dirs[:len(dirs):len(dirs)], filepath.Join(p.Dir, "puppet", "var", "state"))
+}
+
+// hold takes the catalog lock for the Puppet with this pid, wherever a state folder exists, and returns what lets it go.
+// The lock names Puppet and not the agent, because Puppet takes a lock of anything else for stale; so it also outlives
+// an agent that is killed, for exactly as long as its Puppet does.
+func (p *Puppet) hold(pid int) (release func(), err error) {
+	var held []string
+	release = func() {
+		for _, path := range held {
+			if text, err := readSmall(path); err == nil && text == strconv.Itoa(pid) {
+				_ = os.Remove(path)
+			}
+		}
+	}
+	for _, dir := range p.stateDirs() {
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		path := filepath.Join(dir, catalogLock)
+		if err := takeLock(path, pid); err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, path)
+	}
+	return release, nil
+}
+
+// takeLock makes the lock file appear with its content or not at all: Puppet takes an empty one for stale and removes it.
+func takeLock(path string, pid int) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".lock-*")
+	if err != nil {
+		return fmt.Errorf("cannot take Puppet's lock: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.WriteString(strconv.Itoa(pid))
+	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+		return fmt.Errorf("cannot take Puppet's lock: %w", err)
+	}
+	for range 3 {
+		err = os.Link(tmp.Name(), path)
+		if !errors.Is(err, os.ErrExist) {
+			break
+		}
+		if other := holder(path); other != 0 {
+			return &BusyError{Path: path, Pid: other}
+		}
+		_ = os.Remove(path) // stale
+	}
+	if err != nil {
+		return fmt.Errorf("cannot take Puppet's lock: %w", err)
+	}
+	return nil
+}
+
+// holder is the pid of the live Puppet that a lock file names; 0 when there is no such file or it is stale.
+func holder(path string) int {
+	text, err := readSmall(path)
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil || pid <= 0 || !isPuppet(pid) {
+		return 0
+	}
+	return pid
+}
+
+// disabledMessage reads the reason out of agent_disabled.lock (puppet/agent/disabler.rb).
+func disabledMessage(text string) string {
+	var lock struct {
+		Message string `json:"disabled_message"`
+	}
+	_ = json.Unmarshal([]byte(text), &lock) // whatever it holds, its being there disables
+	return cut(lock.Message, maxMessage)
+}
+
+// readSmall reads at most 4 KiB of a file.
+func readSmall(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, 4<<10))
+	return string(data), err
+}

@@ -1,0 +1,82 @@
+package puppet
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// deref follows one alias; an alias of an alias does not exist in YAML.
+func deref(n *yaml.Node) *yaml.Node {
+	if n != nil && n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// fields are the entries of a mapping, whatever Ruby class its tag names; empty for anything else. Older reports spell
+// keys as Ruby symbols or instance variables.
+func fields(n *yaml.Node) map[string]*yaml.Node {
+	m := map[string]*yaml.Node{}
+	if n = deref(n); n == nil || n.Kind != yaml.MappingNode {
+		return m
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		m[strings.TrimLeft(scalar(n.Content[i]), ":@")] = n.Content[i+1]
+	}
+	return m
+}
+
+// items are the elements of a sequence; none for anything else.
+func items(n *yaml.Node) []*yaml.Node {
+	if n = deref(n); n == nil || n.Kind != yaml.SequenceNode {
+		return nil
+	}
+	return n.Content
+}
+
+// scalar is the text of a scalar, without the colon of a Ruby symbol; "" for null and anything else.
+func scalar(n *yaml.Node) string {
+	n = deref(n)
+	if n == nil || n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		return ""
+	}
+	if n.Style == 0 && len(n.Value) > 1 && n.Value[0] == ':' {
+		return n.Value[1:]
+	}
+	return n.Value
+}
+
+// scalars are the texts of a sequence.
+func scalars(n *yaml.Node) []string {
+	var all []string
+	for _, item := range items(n) {
+		all = append(all, scalar(item))
+	}
+	return all
+}
+
+// number is a whole number; 0 for anything else, also for what no count can be.
+func number(n *yaml.Node) int {
+	i, err := strconv.ParseInt(scalar(n), 10, 32)
+	if err != nil || i < 0 {
+		return 0
+	}
+	return int(i)
+}
+
+// cut shortens a text to at most size bytes, at a rune, and mends what is not UTF-8 (it becomes JSON later).
+func cut(text string, size int) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	const more = "…"
+	if len(text) <= size {
+		return text
+	}
+	end := max(size-len(more), 0)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + more
+}

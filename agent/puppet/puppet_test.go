@@ -1,0 +1,164 @@
+package puppet_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/agent/puppet"
+	"pulley/internal/puppettest"
+)
+
+// Someone whose machine has no Puppet would not know what to do.
+func TestMissingPuppetSaysWhatToDo(t *testing.T) {
+	_, p, job := machine(t, "")
+	p.Program = filepath.Join(t.TempDir(), "puppet")
+	_, err := p.Apply(t.Context(), job)
+	if !errors.Is(err, puppet.ErrMissing) || !strings.Contains(err.Error(), "\ninstall it with `pulley-agent bootstrap`") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := p.Version(t.Context()); !errors.Is(err, puppet.ErrMissing) {
+		t.Errorf("version: error %v", err)
+	}
+}
+
+// A name out of etcd or a file must not become a path, an option or a line of puppet.conf.
+func TestNamesThatAreNoNamesAreRefused(t *testing.T) {
+	for what, spoil := range map[string]func(p *puppet.Puppet, job *agent.Job){
+		"id with a slash": func(_ *puppet.Puppet, j *agent.Job) { j.ID = "../../etc" }, "no id": func(_ *puppet.Puppet, j *agent.Job) { j.ID = "" },
+		"environment":      func(_ *puppet.Puppet, j *agent.Job) { j.PuppetEnvironment = "dev-1" },
+		"environment path": func(_ *puppet.Puppet, j *agent.Job) { j.PuppetEnvironment = ".." },
+		"certname":         func(_ *puppet.Puppet, j *agent.Job) { j.Certname = "a\nb" }, "no certname": func(_ *puppet.Puppet, j *agent.Job) { j.Certname = "" },
+		"no tree": func(_ *puppet.Puppet, j *agent.Job) { j.Tree += "/gone" }, "relative folder": func(p *puppet.Puppet, _ *agent.Job) { p.Dir = "agent" },
+		"unwritable folder": func(p *puppet.Puppet, j *agent.Job) { p.Dir = filepath.Join(j.Tree, "manifests", "site.pp") },
+	} {
+		dir, p, job := machine(t, "")
+		spoil(p, &job)
+		if _, err := p.Apply(t.Context(), job); err == nil || strings.Count(err.Error(), "\n") > 0 {
+			t.Errorf("%s: error %v", what, err)
+		}
+		if starts := puppettest.Starts(t, dir); len(starts) != 0 {
+			t.Errorf("%s: Puppet was started", what)
+		}
+	}
+}
+
+// Before a run nothing that Puppet can see may change: a run that prepares its folder must leave the release as it is.
+func TestRunWritesNothingIntoTheRelease(t *testing.T) {
+	dir, p, job := machine(t, "")
+	write(t, filepath.Join(dir, "tree", "manifests", "site.pp"), "# fake: file "+dir+"/motd hello\n")
+	list := func() (names []string) {
+		_ = filepath.WalkDir(filepath.Join(dir, "tree"), func(path string, _ fs.DirEntry, _ error) error { names = append(names, path); return nil })
+		return names
+	}
+	before := list()
+	for range 2 { // the same id again: a run that was cut off is repeated
+		if result, err := p.Apply(t.Context(), job); err != nil || result.Kind != agent.Success {
+			t.Fatalf("%+v, %v", result, err)
+		}
+	}
+	if after := list(); !slices.Equal(before, after) {
+		t.Errorf("release before %q, after %q", before, after)
+	}
+}
+
+// A file lock that Puppet inherits is what tells the next agent that Puppet still runs.
+func TestExtraFilesStayOpenInPuppet(t *testing.T) {
+	dir, p, job := machine(t, "# fake: sleep 300\n")
+	job.Deadline = 500 * time.Millisecond
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	p.ExtraFiles = []*os.File{lock}
+	done := make(chan error)
+	go func() { _, err := p.Apply(t.Context(), job); done <- err }()
+	var pid []byte
+	eventually(t, "Puppet runs", func() bool {
+		pid, _ = os.ReadFile(filepath.Join(dir, "var", "state", "agent_catalog_run.lock"))
+		return len(pid) > 0
+	})
+	if target, err := os.Readlink("/proc/" + string(pid) + "/fd/3"); err != nil || target != lock.Name() {
+		t.Errorf("Puppet's fd 3 is %q (%v), want %s", target, err, lock.Name())
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Run folders would fill the disk of every node.
+func TestPruneKeepsTheNewest(t *testing.T) {
+	_, p, _ := machine(t, "")
+	if err := p.Prune(2); err != nil {
+		t.Errorf("without any run: %v", err)
+	}
+	for i, name := range []string{"c", "a", "b", "d"} {
+		write(t, filepath.Join(p.RunDir(name), "puppet.log"), "")
+		when := time.Unix(int64(1000+i), 0)
+		if err := os.Chtimes(p.RunDir(name), when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Prune(2); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := filepath.Glob(filepath.Join(p.Dir, "runs", "*"))
+	if want := []string{p.RunDir("b"), p.RunDir("d")}; !slices.Equal(left, want) {
+		t.Errorf("left %q, want %q", left, want)
+	}
+}
+
+// `pulley-agent puppet -- …` must see what a run sees, and options without a subcommand must still work.
+func TestCommandPutsSettingsBehindTheSubcommand(t *testing.T) {
+	_, p, job := machine(t, "")
+	cmd, err := p.Command(t.Context(), job, "lookup", "x", "--explain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{p.Program, "lookup", "--confdir", p.RunDir("1") + "/conf", "--vardir", p.Dir + "/puppet/var", "--certname", "web1.example",
+		"--environment", "dev", "--color=false", "x", "--explain"}
+	if !slices.Equal(cmd.Args, want) {
+		t.Errorf("arguments\n%q, want\n%q", cmd.Args, want)
+	}
+	if cmd, err = p.Command(t.Context(), job, "--version"); err != nil || !slices.Equal(cmd.Args, []string{p.Program, "--version"}) {
+		t.Errorf("arguments %q, %v", cmd.Args, err)
+	}
+	if version, err := p.Version(t.Context()); err != nil || version != "7.23.0" {
+		t.Errorf("version %q, %v", version, err)
+	}
+}
+
+// A typo in pulley.yaml would quietly put live data where the release does not want it.
+func TestReleaseSettingsAreStrict(t *testing.T) {
+	for text, want := range map[string]puppet.LiveData{
+		"": puppet.LiveDataAbove, "---\n": puppet.LiveDataAbove, "{}": puppet.LiveDataAbove,
+		"live_data: above": puppet.LiveDataAbove, "live_data: hierarchy\n": puppet.LiveDataInHierarchy,
+		"live_data: Above": "", "livedata: above": "", "live_data: [above]": "", "- live_data": "", "live_data:": "",
+		"live_data: above\nlive_data: hierarchy": "", "a: [": "", "\t": "", "live_data: above\n---\nlive_data: above": "",
+	} {
+		s, err := puppet.ParseReleaseSettings([]byte(text))
+		var refused *puppet.ReleaseError
+		if want == "" && !errors.As(err, &refused) || want != "" && (err != nil || s.LiveData != want) {
+			t.Errorf("%q: %+v, %v; want %q", text, s, err, want)
+		}
+	}
+}
+
+func FuzzParseReleaseSettings(f *testing.F) {
+	for _, text := range []string{"live_data: hierarchy\n", "live_data: *a", "&a [*a]", "a: [", "? ? ?", "live_data: !!binary x"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := puppet.ParseReleaseSettings(data)
+		if err == nil && s.LiveData != puppet.LiveDataAbove && s.LiveData != puppet.LiveDataInHierarchy {
+			t.Errorf("settings %+v without an error", s)
+		}
+	})
+}

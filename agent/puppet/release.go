@@ -1,0 +1,103 @@
+package puppet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"gopkg.in/yaml.v3"
+)
+
+// LiveData is where a release wants live data.
+type LiveData string
+
+// The places of live data.
+const (
+	LiveDataAbove       LiveData = "above"     // as Puppet's global layer: live data wins over all of the release's
+	LiveDataInHierarchy LiveData = "hierarchy" // the release's hiera.yaml has path: "%{facts.pulley.data}/node.yaml" and so on, where it wants them
+)
+
+// ReleaseSettings is `pulley.yaml` in the root of a release: what the release asks of Pulley.
+type ReleaseSettings struct {
+	LiveData LiveData `yaml:"live_data"`
+}
+
+// ReleaseError says that a release can't be run at all, before Puppet has seen it.
+type ReleaseError struct{ Err error }
+
+func (e *ReleaseError) Error() string {
+	return "the release's pulley.yaml is refused: " + e.Err.Error()
+}
+func (e *ReleaseError) Unwrap() error { return e.Err }
+
+// maxReleaseSettings bounds pulley.yaml, in bytes.
+const maxReleaseSettings = 64 << 10
+
+// ReadReleaseSettings reads pulley.yaml of the release in dir. No file means the defaults; a file that is not
+// understood in full is a *ReleaseError.
+func ReadReleaseSettings(dir string) (ReleaseSettings, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return ReleaseSettings{}, fmt.Errorf("cannot open the release: %w", err)
+	}
+	defer root.Close()
+	f, err := root.Open("pulley.yaml")
+	if errors.Is(err, os.ErrNotExist) {
+		return ReleaseSettings{LiveData: LiveDataAbove}, nil
+	}
+	if err != nil {
+		return ReleaseSettings{}, &ReleaseError{err}
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxReleaseSettings+1))
+	if err == nil && len(data) > maxReleaseSettings {
+		err = fmt.Errorf("larger than %d bytes", maxReleaseSettings)
+	}
+	if err != nil {
+		return ReleaseSettings{}, &ReleaseError{err}
+	}
+	return ParseReleaseSettings(data)
+}
+
+// ParseReleaseSettings parses the text of a pulley.yaml, strictly: what it does not know is a *ReleaseError.
+func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
+	s.LiveData = LiveDataAbove
+	defer func() { // the parser is not ours, and a release must not end the agent
+		if r := recover(); r != nil {
+			err = &ReleaseError{fmt.Errorf("unreadable YAML: %v", r)}
+		}
+	}()
+	var doc, more yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	switch err := d.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return s, nil
+	case err != nil:
+		return s, &ReleaseError{err}
+	case !errors.Is(d.Decode(&more), io.EOF):
+		return s, &ReleaseError{errors.New("more than one document")}
+	}
+	top := doc.Content[0]
+	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
+		return s, nil
+	}
+	if top.Kind != yaml.MappingNode {
+		return s, &ReleaseError{fmt.Errorf("line %d: not a mapping", top.Line)}
+	}
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		key, value := top.Content[i], top.Content[i+1]
+		if i > 0 && key.Value == top.Content[0].Value {
+			return s, &ReleaseError{fmt.Errorf("line %d: %s stands there twice", key.Line, key.Value)}
+		}
+		if key.Value != "live_data" {
+			return s, &ReleaseError{fmt.Errorf("line %d: unknown key %q (there is only live_data)", key.Line, key.Value)}
+		}
+		s.LiveData = LiveData(value.Value)
+		if s.LiveData != LiveDataAbove && s.LiveData != LiveDataInHierarchy {
+			return s, &ReleaseError{fmt.Errorf("line %d: live_data is %q; it can be above or hierarchy", value.Line, value.Value)}
+		}
+	}
+	return s, nil
+}

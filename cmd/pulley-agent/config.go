@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+// file is agent.yaml. A key that is not here is an error: a typo must not silently leave a default in force.
+type file struct {
+	Node            string        `yaml:"node"`
+	Role            string        `yaml:"role"`
+	Environment     string        `yaml:"environment"`
+	Endpoints       []string      `yaml:"endpoints"`
+	CACert          string        `yaml:"cacert"`
+	Cert            string        `yaml:"cert"`
+	Key             string        `yaml:"key"`
+	Prefix          string        `yaml:"prefix"`
+	Timeout         time.Duration `yaml:"timeout"`
+	EnforceInterval time.Duration `yaml:"enforce_interval"`
+	Heartbeat       time.Duration `yaml:"heartbeat"`
+	MaxAttempts     int           `yaml:"max_attempts"`
+	VerifyTimeout   time.Duration `yaml:"verify_timeout"`
+	Puppet          puppetFile    `yaml:"puppet"`
+}
+
+type puppetFile struct {
+	Program   string        `yaml:"program"`
+	Deadline  time.Duration `yaml:"deadline"`
+	Grace     time.Duration `yaml:"grace"`
+	StateDirs []string      `yaml:"state_dirs"`
+}
+
+// config is what a verb works with: agent.yaml, the environment and the flags, in rising order.
+type config struct {
+	file
+	identity agent.Identity
+	settings agent.Settings
+	store    store.Config
+	root     string
+	path     string // of agent.yaml
+}
+
+const (
+	defaultVerifyTimeout = 30 * time.Second
+	maxConfigBytes       = 1 << 20
+	schedulePath         = "etc/cron.d/pulley-agent"
+)
+
+func (c config) stateDir() string { return filepath.Join(c.root, "var/lib/pulley") }
+func (c config) schedule() string { return filepath.Join(c.root, schedulePath) }
+
+// load reads the settings. A verb that works offline (status, enable, disable) does without.
+func (o *options) load() (config, error) {
+	root, err := filepath.Abs(o.root)
+	if err != nil {
+		return config{}, fmt.Errorf("cannot use root %s: %w", o.root, err)
+	}
+	c := config{root: root, path: o.config}
+	if c.path == "" {
+		c.path = filepath.Join(root, "etc/pulley/agent.yaml")
+	}
+	b, err := readBounded(c.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && o.config == "":
+		// Flags and the environment may say everything.
+	case err != nil:
+		return config{}, fmt.Errorf("cannot read the settings: %w", err)
+	default:
+		if c.file, err = parseFile(c.path, b); err != nil {
+			return config{}, err
+		}
+	}
+	if err := c.identify(o); err != nil {
+		return config{}, err
+	}
+	c.connect(o)
+	return c, c.limits()
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxConfigBytes))
+}
+
+// parseFile reads agent.yaml, strictly.
+func parseFile(path string, b []byte) (file, error) {
+	var f file
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	dec.KnownFields(true)
+	err := dec.Decode(&f)
+	if err == nil || errors.Is(err, io.EOF) {
+		return f, nil
+	}
+	problem := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", ""), "yaml: ")
+	problem = strings.TrimPrefix(problem, "unmarshal errors:  ")
+	problem = strings.ReplaceAll(problem, " in type main.file", "")
+	problem = strings.ReplaceAll(problem, " in type main.puppetFile", " in puppet")
+	return file{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, prefix, timeout, enforce_interval, heartbeat, "+
+		"max_attempts, verify_timeout and puppet: {program, deadline, grace, state_dirs}", path, problem)
+}
+
+// identify finds out who this node is: from the flags, else the file, else the hostname.
+func (c *config) identify(o *options) error {
+	name := first(o.node, o.env.Getenv("PULLEY_NODE"), c.Node)
+	role := first(o.role, c.Role)
+	env := first(o.fleet.Name, o.env.Getenv("PULLEY_ENVIRONMENT"), c.Environment)
+	if env == "" {
+		return cli.Usagef("which environment is this node of? give -e NAME, or `environment:` in %s", c.path)
+	}
+	ref, err := environments.ParseRef(env)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		if name, err = os.Hostname(); err != nil {
+			return fmt.Errorf("cannot read the hostname: %w", err)
+		}
+		name, _, _ = strings.Cut(name, ".")
+		if n, err := environments.ParseHostname(name); err == nil {
+			name = n.String()
+		} else if role == "" {
+			return fmt.Errorf("cannot tell which node this is: %w\ngive --node NAME, or --role ROLE for a machine of another name", err)
+		}
+	}
+	certname := name
+	if n, err := environments.ParseNode(name); err == nil {
+		if ref, err = ref.Of(n); err != nil {
+			return err
+		}
+		certname, role = n.Hostname(), first(role, n.Role)
+	} else if role == "" {
+		return fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE, or `role:` in %s", err, c.path)
+	}
+	c.identity = agent.Identity{Node: name, Certname: certname, Role: role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
+	return nil
+}
+
+func (c *config) connect(o *options) {
+	conn := o.connection
+	conn.Fill(o.env)
+	if len(conn.Endpoints) == 0 {
+		conn.Endpoints = c.Endpoints
+	}
+	conn.CACert, conn.Cert, conn.Key = first(conn.CACert, c.CACert), first(conn.Cert, c.Cert), first(conn.Key, c.Key)
+	conn.Prefix = first(conn.Prefix, c.Prefix)
+	if conn.Timeout == 0 {
+		conn.Timeout = c.Timeout
+	}
+	c.store = conn.Config()
+}
+
+// limits fills in defaults and refuses what makes no sense.
+func (c *config) limits() error {
+	c.settings = agent.DefaultSettings()
+	for _, d := range []struct {
+		name string
+		from time.Duration
+		to   *time.Duration
+	}{
+		{"enforce_interval", c.EnforceInterval, &c.settings.EnforceInterval},
+		{"heartbeat", c.Heartbeat, &c.settings.Heartbeat},
+		{"timeout", c.Timeout, nil}, {"puppet.deadline", c.Puppet.Deadline, nil}, {"puppet.grace", c.Puppet.Grace, nil},
+		{"verify_timeout", c.VerifyTimeout, nil},
+	} {
+		if d.from < 0 {
+			return fmt.Errorf("cannot use %s: %s is %s; give a duration like 30m", c.path, d.name, d.from)
+		}
+		if d.from > 0 && d.to != nil {
+			*d.to = d.from
+		}
+	}
+	if c.MaxAttempts < 0 {
+		return fmt.Errorf("cannot use %s: max_attempts is %d; give a number from 1", c.path, c.MaxAttempts)
+	}
+	if c.MaxAttempts > 0 {
+		c.settings.MaxAttempts = c.MaxAttempts
+	}
+	if c.VerifyTimeout == 0 {
+		c.VerifyTimeout = defaultVerifyTimeout
+	}
+	return nil
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}

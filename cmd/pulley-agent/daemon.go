@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	"github.com/spf13/cobra"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+)
+
+func newDaemon(o *options) *cobra.Command {
+	var schedule string
+	cmd := &cobra.Command{
+		Use:   "daemon",
+		Short: "tick on a schedule of its own, for machines without cron",
+		Long: `daemon ticks at once and then on its schedule: five fields as in crontab, or @every 5m. Two ticks never run at the
+same time. SIGTERM ends it: a Puppet at work gets the gentle signal first.
+
+EXIT STATUS
+  0 ended by a signal, 1 failed, 2 wrong usage`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.daemon(c.Context(), schedule) },
+	}
+	cmd.Flags().StringVar(&schedule, "schedule", "*/5 * * * *", "when to tick")
+	return cmd
+}
+
+func (o *options) daemon(ctx context.Context, spec string) error {
+	schedule, err := cron.ParseStandard(spec)
+	if err != nil {
+		return cli.Usagef("cannot use schedule %q: %v\ngive five fields as in crontab ('*/5 * * * *'), or '@every 5m'", spec, err)
+	}
+	c, err := o.load()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.env.Stdout, "%s: ticks now and then at %s\n", c.identity.Node, spec)
+	agent.Loop(ctx, time.Now, schedule.Next, func(ctx context.Context) {
+		report, err := o.tick(ctx, c, agent.Options{})
+		switch {
+		case errors.Is(err, agent.ErrLocked):
+			fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.identity.Node)
+		case err == nil:
+			err = o.conclude(c, runOptions{}, report)
+		}
+		var silent *cli.SilentError
+		if err != nil && !errors.Is(err, agent.ErrLocked) && !errors.As(err, &silent) {
+			cli.Complain(o.env, program, err)
+		}
+	})
+	return nil
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+)
+
+func newEnable(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "enable", Short: "allow runs on this machine again", Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return o.withDisk(func(d *agent.Disk) error { return d.Enable() })
+		},
+	}
+}
+
+func newDisable(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "disable REASON", Short: "forbid runs on this machine until `enable`; a run at work goes on to its end",
+		Args: func(_ *cobra.Command, args []string) error {
+			if strings.TrimSpace(strings.Join(args, " ")) == "" {
+				return cli.Usagef("why? `pulley-agent disable REASON`: whoever finds this machine idle will want to know")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			reason := fmt.Sprintf("%s (%s, %s)", cli.Clean(strings.Join(args, " ")), o.env.User, o.env.Now().UTC().Format("2006-01-02 15:04Z"))
+			return o.withDisk(func(d *agent.Disk) error { return d.Disable(reason) })
+		},
+	}
+}
+
+// withDisk works on the node's own memory; it needs neither settings nor etcd.
+func (o *options) withDisk(do func(*agent.Disk) error) error {
+	d, err := agent.OpenDisk(filepath.Join(o.root, "var/lib/pulley"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(d), d.Close())
+}

@@ -1,0 +1,18 @@
+// Command pulley-agent keeps one machine on the Puppet code and data that its fleet's operators want.
+package main
+
+import (
+	"os"
+
+	"pulley/internal/cli"
+)
+
+// version is stamped in by the linker.
+var version = "dev"
+
+func main() {
+	ctx, stop := cli.Interruptible()
+	code := Main(ctx, cli.System(version), os.Args[1:])
+	stop()
+	os.Exit(code)
+}

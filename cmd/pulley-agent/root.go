@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"pulley/internal/cli"
+)
+
+const program = "pulley-agent"
+
+// Main is the whole program as a function of its surroundings.
+func Main(ctx context.Context, env cli.Env, args []string) int {
+	root := newRoot(env)
+	root.SetArgs(args)
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return cli.Usagef("%v\n`%s --help` lists its flags", err, c.CommandPath())
+	})
+	return cli.Exit(env, program, root.ExecuteContext(ctx))
+}
+
+// options are the flags that every verb has, and what they are read in.
+type options struct {
+	env        cli.Env
+	root       string
+	config     string
+	node       string
+	role       string
+	fleet      cli.EnvironmentFlag
+	connection cli.Connection
+	verbose    bool
+}
+
+func newRoot(env cli.Env) *cobra.Command {
+	o := &options{env: env}
+	root := &cobra.Command{
+		Use:   program,
+		Short: "keeps this machine on the Puppet code and data that its fleet's operators want",
+		Long: `pulley-agent compares what etcd wants of this machine with what is in place, fetches what it lacks, runs Puppet,
+and says how that went. Cron starts it; nothing connects to it.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Version: env.Version,
+		Args:    noArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&o.root, "root", "/", "folder that everything of the agent is under: etc/pulley, var/lib/pulley")
+	f.StringVar(&o.config, "config", "", "settings (default <root>/etc/pulley/agent.yaml)")
+	f.StringVar(&o.node, "node", "", "name of this node (default: from agent.yaml, else from the hostname)")
+	f.StringVar(&o.role, "role", "", "its role, where the name does not say it")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each step")
+	o.fleet.AddFlag(f)
+	o.connection.AddFlags(f)
+	root.AddCommand(newRun(o), newDaemon(o), newStatus(o), newEnable(o), newDisable(o), newPuppet(o), newBootstrap(o))
+	return root
+}
+
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if c.HasSubCommands() {
+		return cli.Usagef("there is no verb %q\n`%s --help` lists the verbs", args[0], c.CommandPath())
+	}
+	return cli.Usagef("%s takes no arguments, and was given %q", c.CommandPath(), args)
+}
+
+func (o *options) logger() *slog.Logger {
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(o.env.Stderr, &slog.HandlerOptions{Level: level}))
+}

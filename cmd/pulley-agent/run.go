@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+)
+
+// defaultSplay fits into cron's */5.
+const defaultSplay = 4 * time.Minute
+
+type runOptions struct {
+	agent.Options
+	splay    time.Duration
+	detailed bool
+}
+
+func newRun(o *options) *cobra.Command {
+	var r runOptions
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "look once at what etcd wants of this machine, and do it",
+		Long: `run compares what etcd wants with what is in place; fetches, applies and verifies what is new; enforces what is in
+place when that is due; and reports. With nothing to do it costs one read of etcd and starts no Puppet.
+
+EXIT STATUS
+  0 done, or nothing to do, or another run is in progress
+  1 failed, 2 wrong usage
+  3 etcd is unreachable (what was being enforced went on being enforced)
+  With --detailed-exitcodes, after a run of Puppet: 0 nothing changed, 2 changed, 4 failed, 6 changed and failed.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), r) },
+	}
+	f := cmd.Flags()
+	f.BoolVar(&r.Force, "force", false, "run now: skip waits, forget failed attempts (holds and gates still count)")
+	f.BoolVar(&r.Noop, "noop", false, "show what a run would change, and change nothing")
+	f.DurationVar(&r.splay, "splay", 0, "wait first, up to this long, always the same time on one node")
+	f.Lookup("splay").NoOptDefVal = defaultSplay.String()
+	f.BoolVar(&r.detailed, "detailed-exitcodes", false, "tell by Puppet's exit codes what the run did")
+	return cmd
+}
+
+func (o *options) run(ctx context.Context, r runOptions) error {
+	c, err := o.load()
+	if err != nil {
+		return err
+	}
+	if err := wait(ctx, agent.Splay(c.identity.Node, r.splay)); err != nil {
+		return err
+	}
+	report, err := o.tick(ctx, c, r.Options)
+	if errors.Is(err, agent.ErrLocked) {
+		fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.identity.Node)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return o.conclude(c, r, report)
+}
+
+// tick is one tick with the node's lock held.
+func (o *options) tick(ctx context.Context, c config, opts agent.Options) (agent.Report, error) {
+	n, err := c.open(ctx, o.env.Version, o.env.Now, o.logger())
+	if err != nil {
+		return agent.Report{}, err
+	}
+	if opts.Noop {
+		n.puppet.Stdout = o.env.Stdout // a person asked what would change
+	}
+	report := n.agent.Tick(ctx, opts)
+	return report, n.close()
+}
+
+// conclude says in one line what happened and turns it into an exit code.
+func (o *options) conclude(c config, r runOptions, report agent.Report) error {
+	if report.Err != nil && report.Run == nil {
+		return report.Err
+	}
+	d := report.Decision
+	line := c.identity.Node + ": "
+	switch run := report.Run; {
+	case run == nil && d.Action != agent.Nothing:
+		line += "nothing of the new target concerns this node"
+	case run == nil:
+		line += "nothing to do: " + string(d.Reason)
+	case run.Noop:
+		line += fmt.Sprintf("a run would change %d resources", run.Counts.OutOfSync)
+	default:
+		line += fmt.Sprintf("%s on %s: %s", run.Outcome, run.Target, d.Reason)
+	}
+	if d.Detail != "" && report.Run == nil {
+		line += ": " + d.Detail
+	}
+	fmt.Fprintln(o.env.Stdout, cli.Clean(line))
+	if report.Run != nil && report.Run.Problem != "" {
+		cli.Complain(o.env, program, errors.New(report.Run.Problem))
+	}
+	if report.Err != nil {
+		return report.Err
+	}
+	if code := exitCode(r, report); code != cli.ExitDone {
+		if code == cli.ExitUnreachable && d.Reason != agent.ReasonUnreachable {
+			cli.Complain(o.env, program, errors.New("etcd is unreachable; what it has not heard will be sent later"))
+		}
+		return &cli.SilentError{Code: code}
+	}
+	return nil
+}
+
+func exitCode(r runOptions, report agent.Report) int {
+	run := report.Run
+	if r.detailed && run != nil && !run.Noop {
+		switch {
+		case run.Outcome == agent.Failed && run.Counts.Changed > 0:
+			return 6
+		case run.Outcome == agent.Failed:
+			return 4
+		case run.Outcome == agent.Changed:
+			return 2
+		}
+		return 0
+	}
+	switch {
+	case run != nil && run.Outcome == agent.Failed:
+		return cli.ExitFailed
+	case report.Unreachable:
+		return cli.ExitUnreachable
+	case report.Decision.Blocked == agent.ReasonUnreadable:
+		return cli.ExitFailed
+	}
+	return cli.ExitDone
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return errors.New("cannot run: stopped while waiting for its turn")
+	case <-timer.C:
+		return nil
+	}
+}

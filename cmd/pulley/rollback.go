@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+func newRollback(o *options) *cobra.Command {
+	var fleet cli.EnvironmentFlag
+	var to int64
+	var message string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "rollback -e ENVIRONMENT",
+		Short: "take the last change of targets back: release and data together",
+		Long: `rollback gives the scope of the newest change that is still in force the whole target that it had before: release and
+data generation. Again, it goes one change further back; --to EPOCH goes back until that epoch is in force again.
+` + "`pulley history` lists the epochs. Nodes that have the release on disk need no download." + `
+
+EXIT STATUS
+  0 done, 1 failed, or nothing to take back; 2 wrong usage, 3 etcd unreachable`,
+		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			ref, err := fleet.Ref(o.env)
+			if err != nil {
+				return err
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				if to < 0 {
+					return retryConflicts(func() error { return o.rollback(ctx, s, ref, message, dryRun) })
+				}
+				return o.rollbackTo(ctx, s, ref, agent.Epoch(to), message, dryRun)
+			})
+		},
+	}
+	fleet.AddFlag(cmd.Flags())
+	cmd.Flags().Int64Var(&to, "to", -1, "go back until this epoch is in force again")
+	cmd.Flags().StringVarP(&message, "message", "m", "", "why")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be taken back")
+	return cmd
+}
+
+var errNothingToUndo = errors.New("nothing is left to take back")
+
+func (o *options) rollback(ctx context.Context, s *store.Store, ref environments.Ref, why string, dryRun bool) error {
+	history, err := s.History(ctx, ref, 0)
+	if err != nil {
+		return err
+	}
+	undo, ok := store.Undo(history)
+	if !ok {
+		return fmt.Errorf("cannot roll %s back: %w", ref, errNothingToUndo)
+	}
+	if dryRun {
+		fmt.Fprintf(o.env.Stdout, "would take back epoch %d (%s by %s): %s in %s goes from %s to %s\n",
+			undo.Epoch, undo.Kind, undo.By, undo.Scope(), ref, describeTarget(undo.After), describeTarget(undo.Before))
+		return nil
+	}
+	fleet, err := s.Fleet(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if why == "" {
+		why = fmt.Sprintf("takes back epoch %d", undo.Epoch)
+	}
+	c, err := s.Rollback(ctx, ref, fleet.Desires, undo, o.author(why))
+	if err != nil {
+		return err
+	}
+	o.announce(ref, fleet, c)
+	return nil
+}
+
+// rollbackTo takes changes back one by one until only those up to an epoch are in force.
+func (o *options) rollbackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch, why string, dryRun bool) error {
+	for {
+		history, err := s.History(ctx, ref, 0)
+		if err != nil {
+			return err
+		}
+		if len(history) > 0 && to > history[0].Epoch {
+			return fmt.Errorf("cannot roll %s back to epoch %d: its newest is %d", ref, to, history[0].Epoch)
+		}
+		undo, ok := store.Undo(history)
+		if !ok || undo.Epoch <= to {
+			return nil
+		}
+		if err := retryConflicts(func() error { return o.rollback(ctx, s, ref, why, dryRun) }); err != nil || dryRun {
+			return err
+		}
+	}
+}
+
+func newHistory(o *options) *cobra.Command {
+	var fleet cli.EnvironmentFlag
+	var limit int64
+	cmd := &cobra.Command{
+		Use: "history -e ENVIRONMENT", Short: "list who changed which target, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			ref, err := fleet.Ref(o.env)
+			if err != nil {
+				return err
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				history, err := s.History(ctx, ref, limit)
+				if err != nil {
+					return err
+				}
+				return o.out.Print(o.env, history, func(t *cli.Table) error {
+					t.Row("EPOCH", "WHEN", "WHAT", "WHOM", "FROM", "TO", "BY", "WHY")
+					for _, h := range history {
+						t.Row(strconv.FormatInt(int64(h.Epoch), 10), cli.Ago(o.env.Now(), h.At), string(h.Kind), h.Scope().String(),
+							describeTarget(h.Before), describeTarget(h.After), h.By, strings.TrimSpace(h.Why))
+					}
+					return nil
+				})
+			})
+		},
+	}
+	fleet.AddFlag(cmd.Flags())
+	o.out.AddFlags(cmd.Flags())
+	cmd.Flags().Int64Var(&limit, "limit", 50, "how many; 0 for all")
+	return cmd
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+const program = "pulley"
+
+// Main is the whole program as a function of its surroundings.
+func Main(ctx context.Context, env cli.Env, args []string) int {
+	root := newRoot(env)
+	root.SetArgs(args)
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return cli.Usagef("%v\n`%s --help` lists its flags", err, c.CommandPath())
+	})
+	return cli.Exit(env, program, root.ExecuteContext(ctx))
+}
+
+// options are what every verb gets.
+type options struct {
+	env        cli.Env
+	connection cli.Connection
+	out        cli.Output
+}
+
+func newRoot(env cli.Env) *cobra.Command {
+	o := &options{env: env}
+	root := &cobra.Command{
+		Use:   program,
+		Short: "keeps fleets of machines on the Puppet code and data that their operators want",
+		Long: `Nodes pull: a release is published once, a target is promoted, and every node fetches what it lacks, runs Puppet, and
+says how that went. The only server that a node needs is etcd.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Version: env.Version,
+		Args:    arguments(0, 0, ""),
+		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	o.connection.AddFlags(root.PersistentFlags())
+	root.AddCommand(
+		newServe(o), newDemo(o),
+		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newHistory(o),
+		newEnv(o), newData(o),
+		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o),
+	)
+	return root
+}
+
+// arguments checks how many there are; hint says what is wanted.
+func arguments(least, most int, hint string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		switch {
+		case len(args) >= least && len(args) <= most:
+			return nil
+		case c.HasSubCommands() && len(args) > 0:
+			var verbs []string
+			for _, sub := range c.Commands() {
+				verbs = append(verbs, sub.Name())
+			}
+			problem := "there is no verb " + quoted(args[0])
+			if near := environments.SuggestName(args[0], verbs); near != "" {
+				problem += "\ndid you mean " + near + "?"
+			}
+			return cli.Usagef("%s\n`%s --help` lists the verbs", problem, c.CommandPath())
+		}
+		return cli.Usagef("`%s` %s", c.CommandPath(), hint)
+	}
+}
+
+// withStore runs do with a connection to etcd.
+func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.Store) error) error {
+	o.connection.Fill(o.env)
+	s, err := store.Open(o.connection.Config())
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(c.Context(), s), s.Close())
+}
+
+// author is who does what is being done, for records.
+func (o *options) author(why string) store.Author {
+	return store.Author{By: o.env.User, Why: why, At: o.env.Now()}
+}
+
+// retryConflicts does an operation again that lost a race against another operator, from a fresh read. Five times are
+// enough for people; a script that races on hears of it.
+func retryConflicts(do func() error) error {
+	for range 4 {
+		if err := do(); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+	return do()
+}
+
+func quoted(s string) string { return `"` + cli.Clean(s) + `"` }
+
+// scopeFlags are --role and --node.
+type scopeFlags struct{ role, node string }
+
+func (s *scopeFlags) add(c *cobra.Command, what string) {
+	c.Flags().StringVar(&s.role, "role", "", what+" of one role")
+	c.Flags().StringVar(&s.node, "node", "", what+" of one node")
+}
+
+// scope checks the flags against the environment: what names nobody is an error, not a silent nothing.
+func (s *scopeFlags) scope(e *environments.Environment, hosts map[string]bool) (store.Scope, error) {
+	switch {
+	case s.role != "" && s.node != "":
+		return store.Scope{}, cli.Usagef("--role and --node exclude each other")
+	case s.role != "":
+		return store.Scope{Role: s.role}, checkRole(e, s.role)
+	case s.node != "":
+		return store.Scope{Node: s.node}, checkNode(e, hosts, s.node)
+	}
+	return store.Scope{}, nil
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+func newRuns(o *options) *cobra.Command {
+	var fleet cli.EnvironmentFlag
+	cmd := &cobra.Command{
+		Use: "runs NODE [ID] -e ENVIRONMENT", Short: "list a node's runs, or show one: what failed first", Args: arguments(1, 2, "takes a node and, to see one run whole, its id"),
+		RunE: func(c *cobra.Command, args []string) error {
+			ref, err := fleet.Ref(o.env)
+			if err != nil {
+				return err
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return o.runs(ctx, s, ref, args) })
+		},
+	}
+	fleet.AddFlag(cmd.Flags())
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
+	if _, _, err := s.MustSpec(ctx, ref); err != nil {
+		return err
+	}
+	runs, damaged, err := s.Runs(ctx, ref, args[0])
+	if err != nil {
+		return err
+	}
+	for _, d := range damaged {
+		cli.Complain(o.env, program, fmt.Errorf("warning: cannot read run %s", d))
+	}
+	slices.SortStableFunc(runs, func(a, b agent.Run) int { return b.Started.Compare(a.Started) })
+	if len(args) == 1 {
+		if runs == nil {
+			runs = []agent.Run{}
+		}
+		return o.out.Print(o.env, runs, func(t *cli.Table) error { return o.runTable(t, args[0], runs) })
+	}
+	for _, r := range runs {
+		if r.ID == args[1] {
+			return o.out.Print(o.env, r, func(*cli.Table) error { printRun(o.env.Stdout, r); return nil })
+		}
+	}
+	return fmt.Errorf("cannot find run %s of %s: %w\n`pulley runs %s -e %s` lists those that are kept", quoted(args[1]), args[0], store.ErrNotFound, args[0], ref)
+}
+
+func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
+	if len(runs) == 0 {
+		fmt.Fprintf(o.env.Stdout, "%s has reported no runs\n", node)
+		return nil
+	}
+	t.Row("ID", "WHEN", "TOOK", "TARGET", "OUTCOME", "CHANGED", "FAILED", "WHY", "PROBLEM")
+	for _, r := range runs {
+		outcome := string(r.Outcome)
+		if r.Noop {
+			outcome = "noop"
+		}
+		if r.Drift {
+			outcome += " (drift)"
+		}
+		t.Row(r.ID, cli.Ago(o.env.Now(), r.Started), cli.Span(r.Duration), r.Target.String(), outcome,
+			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), string(r.Reason), shorten(r.Problem, o.env.Width))
+	}
+	return nil
+}
+
+func printRun(w io.Writer, r agent.Run) {
+	fmt.Fprintf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
+	fmt.Fprintf(w, "  began %s, took %s, because %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), r.Reason)
+	fmt.Fprintf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
+	if r.Drift {
+		fmt.Fprintln(w, "  drift: the target was in place already, and something had changed on the machine")
+	}
+	if r.Problem != "" {
+		fmt.Fprintf(w, "  problem: %s\n  left the machine %s\n", cli.Clean(r.Problem), r.Kind)
+	}
+	for _, e := range r.Resources {
+		place := ""
+		if e.File != "" {
+			place = fmt.Sprintf(" (%s:%d)", e.File, e.Line)
+		}
+		fmt.Fprintf(w, "\n%s %s%s\n", strings.ToUpper(e.Status), cli.Clean(e.Resource), cli.Clean(place))
+		for _, m := range e.Messages {
+			fmt.Fprintf(w, "  %s\n", cli.Clean(m))
+		}
+	}
+	if len(r.Log) > 0 {
+		fmt.Fprintln(w, "\nlog")
+	}
+	for _, l := range r.Log {
+		fmt.Fprintf(w, "  %-7s %s\n", l.Level, cli.Clean(strings.TrimSpace(l.Source+" "+l.Message)))
+	}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"pulley/environments"
+)
+
+// checkRole refuses a role that the environment does not have.
+func checkRole(e *environments.Environment, role string) error {
+	if _, ok := e.Role(role); ok {
+		return nil
+	}
+	hint := "its roles are " + strings.Join(e.RoleNames(), ", ")
+	if near := environments.SuggestName(role, e.RoleNames()); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	return fmt.Errorf("cannot find role %s in %s\n%s", quoted(role), e.Ref(), hint)
+}
+
+// checkNode refuses a node that the environment does not call for and that is not registered either.
+func checkNode(e *environments.Environment, registered map[string]bool, node string) error {
+	if registered[node] {
+		return nil
+	}
+	n, err := environments.ParseNode(node)
+	if err == nil && e.Has(n) {
+		return nil
+	}
+	hint := "`pulley nodes -e " + e.Ref().String() + "` lists them"
+	var known []string
+	for name := range registered {
+		known = append(known, name)
+	}
+	if near := environments.SuggestName(node, known); near != "" {
+		hint = "did you mean " + near + "?"
+	} else if err == nil {
+		if r, ok := e.Role(n.Role); ok {
+			hint = fmt.Sprintf("role %s has %d", r.Name, r.Cardinality)
+			if n.Stack != e.Stack {
+				hint = fmt.Sprintf("%s is of stack %q, and %s of %q", node, n.Stack, e.Ref(), e.Stack)
+			}
+		}
+	}
+	return fmt.Errorf("cannot find node %s in %s\n%s", quoted(node), e.Ref(), hint)
+}

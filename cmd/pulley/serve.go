@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+
+	"pulley/internal/cli"
+	"pulley/internal/control"
+	"pulley/internal/store"
+)
+
+type serveOptions struct {
+	*options
+	dataDir   string
+	listen    string
+	quota     int64
+	retention time.Duration
+}
+
+func newServe(o *options) *cobra.Command {
+	s := serveOptions{options: o}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "run the etcd of a fleet that has none, or watch over the one it has",
+		Long: `serve runs a single etcd member with its data under --data-dir. With --endpoints it uses your cluster instead and
+checks that it answers.
+
+Plain text is served on loopback only. For any other address give --cert and --key of this server and, with --cacert, the
+CA whose client certificates are let in.
+
+EXIT STATUS
+  0 ended by a signal, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Args: arguments(0, 0, "takes no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("endpoints") {
+				return s.external(c)
+			}
+			return s.embedded(c.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.dataDir, "data-dir", "pulley-data", "folder of the embedded etcd")
+	f.StringVar(&s.listen, "listen", control.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
+	f.Int64Var(&s.quota, "quota", control.DefaultQuota, "how large etcd's data may grow, in bytes")
+	f.DurationVar(&s.retention, "retention", control.DefaultRetention, "how long etcd keeps old revisions")
+	return cmd
+}
+
+func (s serveOptions) embedded(ctx context.Context) error {
+	etcd, err := control.StartEtcd(ctx, control.EtcdConfig{
+		Dir: s.dataDir, Listen: s.listen, CACert: s.connection.CACert, Cert: s.connection.Cert, Key: s.connection.Key,
+		QuotaBytes: s.quota, Retention: s.retention, Log: zapcore.AddSync(s.env.Stderr),
+	})
+	if err != nil {
+		return err
+	}
+	defer etcd.Close()
+	fmt.Fprintf(s.env.Stdout, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s\n",
+		etcd.Endpoint(), s.dataDir, cli.Bytes(s.quota), s.retention)
+	fmt.Fprintf(s.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", etcd.Endpoint())
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
+		return nil
+	case err := <-etcd.Failed():
+		return fmt.Errorf("etcd ended by itself: %w", err)
+	}
+}
+
+// healthInterval is how often an external cluster is looked at.
+const healthInterval = 30 * time.Second
+
+// external watches over a cluster that is there: it says when it stops and starts to answer.
+func (s serveOptions) external(c *cobra.Command) error {
+	return s.withStore(c, func(ctx context.Context, st *store.Store) error {
+		health, err := st.Health(ctx)
+		if err != nil {
+			return err
+		}
+		s.show(health)
+		answers := true
+		ticker := time.NewTicker(healthInterval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
+				return nil
+			case <-ticker.C:
+			}
+			health, err := st.Health(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil && answers:
+				cli.Complain(s.env, program, err)
+			case err == nil && !answers:
+				s.show(health)
+			}
+			answers = err == nil
+		}
+	})
+}
+
+func (s serveOptions) show(health []store.Health) {
+	for _, h := range health {
+		alarms := ""
+		if len(h.Alarms) > 0 {
+			alarms = ", ALARM: " + strings.Join(h.Alarms, "; ")
+		}
+		fmt.Fprintf(s.env.Stdout, "etcd %s answers at %s: %s stored, %s in use%s\n",
+			h.Version, h.Endpoint, cli.Bytes(h.DBBytes), cli.Bytes(h.InUseBytes), alarms)
+	}
+}

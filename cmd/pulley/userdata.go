@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/userdata"
+)
+
+func newUserdata(o *options) *cobra.Command {
+	var fleet cli.EnvironmentFlag
+	var u userdata.Options
+	cmd := &cobra.Command{
+		Use:   "userdata NODE -e ENVIRONMENT",
+		Short: "print the small script that turns a bare machine into a node",
+		Long: `userdata prints what cloud-init runs on the machine's first boot: it writes the agent's settings, puts the agent in
+place, and starts ` + "`pulley-agent bootstrap`" + `. It asks etcd for nothing.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage`,
+		Args: arguments(1, 1, "takes one node, like controller1"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			ref, err := fleet.Ref(o.env)
+			if err != nil {
+				return err
+			}
+			n, err := environments.ParseNode(args[0])
+			if err != nil {
+				return err
+			}
+			if ref, err = ref.Of(n); err != nil {
+				return err
+			}
+			o.connection.Fill(o.env)
+			config := o.connection.Config()
+			u.Node, u.Hostname, u.Role, u.Environment = n.String(), n.Hostname(), n.Role, ref.String()
+			u.Endpoints, u.Prefix = config.Endpoints, config.Prefix
+			if config.CACert != "" {
+				if u.CACert, err = os.ReadFile(config.CACert); err != nil {
+					return fmt.Errorf("cannot read the CA certificate: %w", err)
+				}
+			}
+			script, err := userdata.Render(u)
+			if err != nil {
+				return err
+			}
+			_, err = o.env.Stdout.Write(script)
+			return err
+		},
+	}
+	f := cmd.Flags()
+	fleet.AddFlag(f)
+	f.StringVar(&u.AgentURL, "agent-url", "", "where the machine downloads pulley-agent (default: the image has it)")
+	f.StringVar(&u.AgentSHA256, "agent-sha256", "", "checksum of that download")
+	f.StringVar(&u.PuppetPackage, "puppet-package", "", "package that brings Puppet (default "+userdata.DefaultPuppetPackage+")")
+	f.StringVar(&u.PuppetVersion, "puppet-version", "", "its version (default: the newest there is)")
+	f.StringVar(&u.PackageRepo, "package-repo", "", "URL of a .deb or .rpm that sets up a package repository, or an apt line 'deb …'")
+	f.StringVar(&u.Proxy, "proxy", "", "HTTP proxy of the machine's downloads")
+	f.StringVar(&u.Schedule, "schedule", "", "of the agent, five cron fields (default: every five minutes)")
+	return cmd
+}

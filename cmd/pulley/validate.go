@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/internal/cli"
+	"pulley/internal/controlrepo"
+)
+
+// validateDeadline bounds `puppet parser validate` of a whole repository.
+const validateDeadline = 5 * time.Minute
+
+func newValidate(o *options) *cobra.Command {
+	var noPuppet bool
+	cmd := &cobra.Command{
+		Use:   "validate DIR",
+		Short: "say what is wrong with a control repository before nodes find out",
+		Long: `validate checks the environments, all YAML and, where Puppet is installed, the manifests, and points at what Puppet
+can't do without a server: exported resources, puppetdb_query, file-server mounts.
+
+EXIT STATUS
+  0 no errors (warnings don't count), 1 errors, 2 wrong usage`,
+		Args: arguments(1, 1, "takes the folder of a control repository"),
+		RunE: func(c *cobra.Command, args []string) error {
+			report, puppet, err := o.validate(c.Context(), args[0], noPuppet)
+			if err != nil {
+				return err
+			}
+			err = o.out.Print(o.env, report, func(*cli.Table) error { o.showFindings(report, puppet); return nil })
+			if err == nil && report.Errors() > 0 {
+				err = &cli.SilentError{Code: cli.ExitFailed}
+			}
+			return err
+		},
+	}
+	o.out.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&noPuppet, "no-puppet", false, "don't parse manifests, also where Puppet is installed")
+	return cmd
+}
+
+// validate looks into a repository; puppet is "" when its manifests were not parsed.
+func (o *options) validate(ctx context.Context, dir string, noPuppet bool) (report controlrepo.Report, puppet string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, validateDeadline)
+	defer cancel()
+	var opts controlrepo.Options
+	if !noPuppet {
+		if puppet, err = exec.LookPath("puppet"); err != nil {
+			puppet = ""
+		} else {
+			opts.Manifests = controlrepo.PuppetValidator(puppet)
+		}
+	}
+	report, err = controlrepo.Validate(ctx, dir, opts)
+	return report, puppet, err
+}
+
+func (o *options) showFindings(r controlrepo.Report, puppet string) {
+	for _, f := range r.Findings {
+		fmt.Fprintln(o.env.Stdout, cli.Clean(f.String()))
+		if f.Hint != "" {
+			fmt.Fprintln(o.env.Stdout, "  "+cli.Clean(f.Hint))
+		}
+	}
+	parsed := "manifests parsed by Puppet"
+	if puppet == "" {
+		parsed = "manifests not parsed: Puppet is not installed here, or not to be used"
+	}
+	fmt.Fprintf(o.env.Stdout, "%d files, %d errors, %d warnings; %s\n", r.Files, r.Errors(), r.Warnings(), parsed)
+}

@@ -1,0 +1,143 @@
+package environments
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Changes is what makes one environment of another.
+type Changes struct {
+	Fleet     Ref          `json:"environment"`
+	Roles     []RoleChange `json:"roles"`     // in the order of the new file, then those that it lacks
+	Reordered bool         `json:"reordered"` // the roles that stay are in another order
+}
+
+// RoleChange is one role before and after. Old is nil for a role that comes, New for one that goes.
+type RoleChange struct {
+	Name string `json:"name"`
+	Old  *Role  `json:"old"`
+	New  *Role  `json:"new"`
+}
+
+// Diff returns what new changes of old. Where old is nil or another fleet than new, all of new comes and nothing goes.
+func Diff(old, new *Environment) Changes {
+	c := Changes{Fleet: new.Ref(), Roles: []RoleChange{}}
+	if old == nil || old.Ref() != new.Ref() {
+		old = &Environment{}
+	}
+	before, after := byName(old), byName(new)
+	for _, r := range new.Roles {
+		if was := before[r.Name]; was == nil || *was != r {
+			c.Roles = append(c.Roles, RoleChange{Name: r.Name, Old: was, New: after[r.Name]})
+		}
+	}
+	for _, r := range old.Roles {
+		if after[r.Name] == nil {
+			c.Roles = append(c.Roles, RoleChange{Name: r.Name, Old: before[r.Name]})
+		}
+	}
+	c.Reordered = !slices.Equal(staying(old, after), staying(new, before))
+	return c
+}
+
+func byName(e *Environment) map[string]*Role {
+	roles := make(map[string]*Role, len(e.Roles))
+	for _, r := range e.Roles {
+		roles[r.Name] = &r
+	}
+	return roles
+}
+
+// staying returns the names of those roles of e that are in other, too.
+func staying(e *Environment, other map[string]*Role) []string {
+	return slices.DeleteFunc(e.RoleNames(), func(name string) bool { return other[name] == nil })
+}
+
+// Empty reports whether nothing changes.
+func (c Changes) Empty() bool { return len(c.Roles) == 0 && !c.Reordered }
+
+// Added yields the nodes that are called for from now on: role by role, numbers going up.
+func (c Changes) Added() iter.Seq[Node] {
+	return c.nodes(func(r RoleChange) (int, int) { return cardinality(r.Old), cardinality(r.New) })
+}
+
+// Removed yields the nodes that are no longer called for, the highest numbers of their roles: role by role, numbers going
+// up.
+func (c Changes) Removed() iter.Seq[Node] {
+	return c.nodes(func(r RoleChange) (int, int) { return cardinality(r.New), cardinality(r.Old) })
+}
+
+// nodes yields, of each role, the nodes with numbers above the first and up to the second result of span.
+func (c Changes) nodes(span func(RoleChange) (int, int)) iter.Seq[Node] {
+	return func(yield func(Node) bool) {
+		for _, r := range c.Roles {
+			least, most := span(r)
+			for num := least + 1; num <= most; num++ {
+				if !yield(Node{Role: r.Name, Num: num, Stack: c.Fleet.Stack}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func cardinality(r *Role) int {
+	if r == nil {
+		return 0
+	}
+	return r.Cardinality
+}
+
+// Lines says the changes in one line for each, for people: "compute: cardinality 3 → 5 (+compute4, compute5)".
+func (c Changes) Lines() []string {
+	var lines []string
+	for _, r := range c.Roles {
+		switch nodes := c.nodeList(r); {
+		case r.Old == nil:
+			lines = append(lines, fmt.Sprintf("%s: new, cardinality %d, flavor %s%s", r.Name, r.New.Cardinality, flavorText(r.New), nodes))
+		case r.New == nil:
+			lines = append(lines, fmt.Sprintf("%s: removed, had cardinality %d%s", r.Name, r.Old.Cardinality, nodes))
+		default:
+			if r.Old.Cardinality != r.New.Cardinality {
+				lines = append(lines, fmt.Sprintf("%s: cardinality %d → %d%s", r.Name, r.Old.Cardinality, r.New.Cardinality, nodes))
+			}
+			if r.Old.Flavor != r.New.Flavor {
+				lines = append(lines, fmt.Sprintf("%s: flavor %s → %s", r.Name, flavorText(r.Old), flavorText(r.New)))
+			}
+		}
+	}
+	if c.Reordered {
+		lines = append(lines, "the roles are in another order")
+	}
+	return lines
+}
+
+func flavorText(r *Role) string {
+	if r.Flavor == "" {
+		return "none"
+	}
+	return r.Flavor
+}
+
+// nodeList names the nodes that come with or go from one role: all up to four, else the first, the last and how many.
+func (c Changes) nodeList(r RoleChange) string {
+	sign, least, most := "+", cardinality(r.Old), cardinality(r.New)
+	if least > most {
+		sign, least, most = "-", most, least
+	}
+	name := func(num int) string { return Node{Role: r.Name, Num: num, Stack: c.Fleet.Stack}.String() }
+	switch count := most - least; {
+	case count == 0:
+		return ""
+	case count > 4:
+		return " (" + sign + name(least+1) + " … " + name(most) + ", " + strconv.Itoa(count) + " nodes)"
+	}
+	var names []string
+	for num := least + 1; num <= most; num++ {
+		names = append(names, name(num))
+	}
+	return " (" + sign + strings.Join(names, ", ") + ")"
+}

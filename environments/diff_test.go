@@ -1,0 +1,115 @@
+package environments
+
+import (
+	"encoding/json"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func names(nodes iter.Seq[Node]) string {
+	var all []string
+	for n := range nodes {
+		all = append(all, n.String())
+	}
+	return strings.Join(all, " ")
+}
+
+// What a plan does not say, an operator learns from machines that are gone.
+func TestDiff(t *testing.T) {
+	env := func(stack string, roles ...Role) *Environment {
+		return &Environment{Name: "dev", Stack: stack, Roles: roles}
+	}
+	web, db := Role{"web", 2, "small"}, Role{"db", 1, ""}
+	for _, c := range []struct {
+		sentence       string
+		old, new       *Environment
+		lines          string
+		added, removed string
+	}{
+		{"nothing changes", env("", web, db), env("", web, db), "", "", ""},
+		{"the first time everything is new", nil, env("", web, db),
+			"web: new, cardinality 2, flavor small (+web1, web2)\ndb: new, cardinality 1, flavor none (+db1)", "web1 web2 db1", ""},
+		{"another stack is another fleet", env("t41", web), env("t42", web),
+			"web: new, cardinality 2, flavor small (+web1_t42, web2_t42)", "web1_t42 web2_t42", ""},
+		{"a role grows", env("t42", db, web), env("t42", db, Role{"web", 4, "small"}),
+			"web: cardinality 2 → 4 (+web3_t42, web4_t42)", "web3_t42 web4_t42", ""},
+		{"a role shrinks from its end", env("", Role{"web", 4, ""}), env("", Role{"web", 2, ""}),
+			"web: cardinality 4 → 2 (-web3, web4)", "", "web3 web4"},
+		{"many nodes are counted", env("", Role{"web", 3, ""}), env("", Role{"web", 8, ""}),
+			"web: cardinality 3 → 8 (+web4 … web8, 5 nodes)", "web4 web5 web6 web7 web8", ""},
+		{"a role goes", env("", web, db), env("", web), "db: removed, had cardinality 1 (-db1)", "", "db1"},
+		{"a role without nodes comes", env(""), env("", Role{"web", 0, ""}), "web: new, cardinality 0, flavor none", "", ""},
+		{"flavor and cardinality change", env("", web), env("", Role{"web", 1, ""}),
+			"web: cardinality 2 → 1 (-web2)\nweb: flavor small → none", "", "web2"},
+		{"only the order changes", env("", web, db), env("", db, web), "the roles are in another order", "", ""},
+		{"a role in front does not reorder the others", env("", web, db), env("", Role{"lb", 1, ""}, web, db),
+			"lb: new, cardinality 1, flavor none (+lb1)", "lb1", ""},
+	} {
+		t.Run(c.sentence, func(t *testing.T) {
+			got := Diff(c.old, c.new)
+			if lines := strings.Join(got.Lines(), "\n"); lines != c.lines {
+				t.Errorf("got\n%s\nwant\n%s", lines, c.lines)
+			}
+			if got.Empty() != (c.lines == "") {
+				t.Errorf("empty is %v", got.Empty())
+			}
+			if a, r := names(got.Added()), names(got.Removed()); a != c.added || r != c.removed {
+				t.Errorf("added %q, removed %q; want %q, %q", a, r, c.added, c.removed)
+			}
+		})
+	}
+}
+
+// The nodes before, less the removed, and the added, are the nodes after: no machine is forgotten or made twice.
+func TestDiffAccountsForEveryNode(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		old, new := anyEnvironment.Draw(t, "old"), anyEnvironment.Draw(t, "new")
+		old.Name, old.Stack = new.Name, new.Stack
+		if len(old.Roles) > 0 && len(new.Roles) > 0 {
+			old.Roles[0].Name = new.Roles[len(new.Roles)-1].Name
+		}
+		old.Roles = slices.CompactFunc(old.Roles, func(a, b Role) bool { return a.Name == b.Name })
+		c := Diff(old, new)
+		fleet := map[Node]bool{}
+		for n := range old.Nodes() {
+			fleet[n] = true
+		}
+		for n := range c.Removed() {
+			if !fleet[n] {
+				t.Fatalf("%s goes, but was not there", n)
+			}
+			delete(fleet, n)
+		}
+		for n := range c.Added() {
+			if fleet[n] {
+				t.Fatalf("%s comes, but was there", n)
+			}
+			fleet[n] = true
+		}
+		want := map[Node]bool{}
+		for n := range new.Nodes() {
+			want[n] = true
+		}
+		if !maps.Equal(fleet, want) {
+			t.Fatalf("got %v, want %v", fleet, want)
+		}
+		if c.Empty() != slices.Equal(old.Roles, new.Roles) {
+			t.Fatalf("empty is %v for %v and %v", c.Empty(), old.Roles, new.Roles)
+		}
+	})
+}
+
+// The JSON of a plan is what scripts read.
+func TestChangesAsJSON(t *testing.T) {
+	c := Diff(&Environment{Name: "dev", Stack: "t42"}, &Environment{Name: "dev", Stack: "t42", Roles: []Role{{"web", 1, "small"}}})
+	got, err := json.Marshal(c)
+	want := `{"environment":"dev@t42","roles":[{"name":"web","old":null,"new":{"name":"web","cardinality":1,"flavor":"small"}}],"reordered":false}`
+	if err != nil || string(got) != want {
+		t.Errorf("got %s (%v), want %s", got, err, want)
+	}
+}

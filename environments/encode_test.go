@@ -1,0 +1,119 @@
+package environments
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// The stored form is a promise to every later Pulley, so its bytes are pinned.
+func TestEncode(t *testing.T) {
+	for _, c := range []struct {
+		sentence string
+		e        Environment
+		want     string
+	}{
+		{"the plan's environment", Environment{Name: "dev", Roles: []Role{{"controller", 2, "bare-metal"}, {"compute", 0, ""}}},
+			`{"v":1,"name":"dev","roles":[{"name":"controller","cardinality":2,"flavor":"bare-metal"},{"name":"compute","cardinality":0}]}`},
+		{"a stack and no roles", Environment{Name: "dev", Stack: "t42"}, `{"v":1,"name":"dev","stack":"t42","roles":[]}`},
+		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{"web", 1, "<big>"}}}, `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},
+	} {
+		t.Run(c.sentence, func(t *testing.T) {
+			got, err := Encode(&c.e)
+			if err != nil || string(got) != c.want {
+				t.Errorf("got %s (%v), want %s", got, err, c.want)
+			}
+		})
+	}
+	_, err := Encode(&Environment{Name: "Dev", Roles: []Role{{"web", -1, ""}}})
+	says(t, err, `cannot store environment "Dev": environment name "Dev": 'D' can't be part of it, only a-z, 0-9 and '_' can
+  did you mean dev?
+cardinality of "web": it is -1, below 0
+  0 keeps the role without nodes`, "")
+}
+
+func TestEncodeRoundTrips(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := anyEnvironment.Draw(t, "environment")
+		data, err := Encode(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Decode(data)
+		if err != nil || !same(got, want) {
+			t.Fatalf("got %+v (%v), want %+v", got, err, want)
+		}
+	})
+}
+
+// A value that is not ours must be told apart from one that a newer Pulley wrote: only the second is cured by upgrading.
+func TestDecodeRefuses(t *testing.T) {
+	for _, c := range []struct{ sentence, data, problem, hint string }{
+		{"a newer format, whatever it looks like", `{"v":2,"name":["x"]}`, "it was written by a newer Pulley (format 2, this one reads 1)", "use a newer Pulley here, too"},
+		{"nothing", ``, "it is damaged: unexpected end of JSON input", ""},
+		{"a part", `{"v":1,"name":"dev","ro`, "it is damaged: unexpected end of JSON input", ""},
+		{"something else", `{"colour":"red"}`, "it is damaged: it has no format version", ""},
+		{"null", `null`, "it is damaged: it has no format version", ""},
+		{"a field of another type", `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":"1"}]}`,
+			"it is damaged: json: cannot unmarshal string into Go struct field Role.roles.cardinality of type int", ""},
+		{"a field that this format does not have", `{"v":1,"name":"dev","roles":[],"colour":"red"}`, `it is damaged: json: unknown field "colour"`, ""},
+		{"more than one value", `{"v":1,"name":"dev","roles":[]}{}`, "it is damaged: invalid character '{' after top-level value", ""},
+		{"no name", `{"v":1,"roles":[]}`, `it is damaged: environment name "": it is empty`, ""},
+		{"a role twice", `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1},{"name":"web","cardinality":1}]}`, `it is damaged: role "web" is there twice`, ""},
+	} {
+		t.Run(c.sentence, func(t *testing.T) {
+			_, err := Decode([]byte(c.data))
+			says(t, err, "cannot read stored environment: "+c.problem, c.hint)
+		})
+	}
+}
+
+// What fits the limits has to fit into one value of etcd.
+func TestLargestEnvironmentStaysSmall(t *testing.T) {
+	e := &Environment{Name: strings.Repeat("e", maxEnvironment)}
+	for i := range MaxRoles {
+		own := []byte{byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/676)}
+		e.Roles = append(e.Roles, Role{
+			Name: string(own) + strings.Repeat("r", maxRole-len(own)), Cardinality: 1, Flavor: strings.Repeat(`"`, maxFlavor),
+		})
+	}
+	data, err := Encode(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(data) > 512<<10 {
+		t.Errorf("it takes %d bytes", len(data))
+	}
+	if got, err := Decode(data); err != nil || !same(got, e) {
+		t.Errorf("it does not read back: %v", err)
+	}
+}
+
+// The same environment must be the same bytes, or storing it again would look like a change.
+func FuzzDecode(f *testing.F) {
+	for _, s := range []string{`{"v":1,"name":"dev","stack":"t42","roles":[{"name":"web","cardinality":2,"flavor":"small"}]}`, `{"v":1,"name":"dev"}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, err := Decode(data)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "cannot read stored environment: ") {
+				t.Errorf("bare error %v", err)
+			}
+			return
+		}
+		once, err := Encode(e)
+		if err != nil {
+			t.Fatalf("what was read can't be written: %v", err)
+		}
+		again, err := Decode(once)
+		if err != nil || !same(again, e) {
+			t.Fatalf("%s does not read back: %v", once, err)
+		}
+		if twice, _ := Encode(again); !bytes.Equal(once, twice) {
+			t.Fatalf("%s, then %s", once, twice)
+		}
+	})
+}

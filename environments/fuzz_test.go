@@ -1,0 +1,72 @@
+package environments
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// Whatever a file holds, Parse answers: with an environment that can be stored, or with problems that have a place.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{planFile, "", "stack: t42\nroles: {}\n"} { // the nasty ones are in testdata
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, err := Parse("dev.yaml", data)
+		if err == nil {
+			if stored, err := Encode(e); err != nil {
+				t.Fatalf("what was read can't be stored: %v (%s)", err, stored)
+			}
+			return
+		}
+		var problems Errors
+		if !errors.As(err, &problems) || len(problems) == 0 || e != nil {
+			t.Fatalf("error %v, environment %v", err, e)
+		}
+		lines := strings.Count(string(data), "\n") + strings.Count(string(data), "\r") +
+			strings.Count(string(data), "\u0085") + strings.Count(string(data), "\u2028") + strings.Count(string(data), "\u2029") + 1
+		for _, p := range problems {
+			// YAML places what is missing at the end in the line behind the last one.
+			if p.Problem == "" || p.Line < 0 || p.Line > lines+1 || (p.Line > 0) != (p.Column > 0) {
+				t.Errorf("%d:%d: %q in %d lines", p.Line, p.Column, p.Problem, lines)
+			}
+		}
+	})
+}
+
+// A name that is accepted is written back exactly, so no two spellings mean one node.
+func FuzzParseNode(f *testing.F) {
+	for _, s := range []string{"controller1_t42", "controller1", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		n, err := ParseNode(s)
+		if err != nil {
+			return
+		}
+		if n.String() != s || len(n.Hostname()) > maxHostname {
+			t.Errorf("%q reads as %s with hostname %s", s, n, n.Hostname())
+		}
+		if again, err := ParseHostname(n.Hostname()); err != nil || again != n {
+			t.Errorf("%q: hostname %s reads as %+v (%v)", s, n.Hostname(), again, err)
+		}
+	})
+}
+
+func FuzzParseHostname(f *testing.F) {
+	for _, s := range []string{"controller1-t42", "controller1", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		n, err := ParseHostname(s)
+		if err != nil {
+			return
+		}
+		if label, _, _ := strings.Cut(s, "."); n.Hostname() != label {
+			t.Errorf("%q reads as %+v, whose hostname is %s", s, n, n.Hostname())
+		}
+		if again, err := ParseNode(n.String()); err != nil || again != n {
+			t.Errorf("%q: node %s reads as %+v (%v)", s, n, again, err)
+		}
+	})
+}

@@ -1,0 +1,111 @@
+package environments
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MaxNum is the highest number of a node.
+const MaxNum = 9_999_999
+
+// Node is the name of a node, in parts.
+type Node struct {
+	Role  string
+	Num   int    // from 1 to MaxNum
+	Stack string // "" when the environment has no stacks
+}
+
+// String returns the name that Pulley uses: <role><num>[_<stack>], controller1_t42.
+func (n Node) String() string { return n.join("_") }
+
+// Hostname returns the name of the machine: <role><num>[-<stack>], controller1-t42.
+func (n Node) Hostname() string { return n.join("-") }
+
+func (n Node) join(sep string) string {
+	name := n.Role + strconv.Itoa(n.Num)
+	if n.Stack != "" {
+		name += sep + n.Stack
+	}
+	return name
+}
+
+// ParseNode reads what String writes, and nothing else.
+func ParseNode(s string) (Node, error) {
+	head, stack, inStack := strings.Cut(s, "_")
+	n, flaw := node(head, stack, inStack)
+	if flaw != nil {
+		// A hostname was written where a node's name belongs.
+		if head, stack, inStack := cutHostname(s); inStack && !strings.ContainsAny(s, "_.") {
+			if n, flaw := node(head, stack, true); flaw == nil {
+				return Node{}, cannot("parse node", quoted(s), &Error{
+					Problem: "that is a hostname", Advice: fmt.Sprintf("did you mean %s?", n)})
+			}
+		}
+	}
+	return n, cannot("parse node", quoted(s), flaw)
+}
+
+// ParseHostname reads what Hostname writes. Of a domain name only the first label counts.
+func ParseHostname(s string) (Node, error) {
+	label, _, _ := strings.Cut(s, ".")
+	head, stack, inStack := cutHostname(label)
+	n, flaw := node(head, stack, inStack)
+	if flaw != nil {
+		if n, err := ParseNode(label); err == nil {
+			flaw.Advice = fmt.Sprintf("did you mean %s?", n.Hostname())
+		}
+	}
+	return n, cannot("parse hostname", quoted(s), flaw)
+}
+
+// cutHostname cuts a label after its number: after the first digit that a dash or the end follows, because a role has
+// no such digit.
+func cutHostname(label string) (head, stack string, inStack bool) {
+	for i := range len(label) - 1 {
+		if isDigit(label[i]) && label[i+1] == '-' {
+			return label[:i+1], label[i+2:], true
+		}
+	}
+	return label, "", false
+}
+
+// node builds a name from <role><num> and the stack, which counts only when there is one.
+func node(head, stack string, inStack bool) (Node, *Error) {
+	role := strings.TrimRight(head, "0123456789")
+	if role == head {
+		return Node{}, &Error{Problem: "it has no number", Advice: "nodes are called <role><number>, or <role><number>_<stack>"}
+	}
+	if flaw := roleFlaw(role); flaw != nil {
+		return Node{}, &Error{Problem: "its role " + quoted(role) + " is no role name: " + flaw.Problem, Advice: flaw.Advice}
+	}
+	num, flaw := nodeNum(head[len(role):])
+	if flaw != nil {
+		return Node{}, flaw
+	}
+	if inStack {
+		if flaw := stackFlaw(stack); flaw != nil {
+			return Node{}, &Error{Problem: "its stack " + quoted(stack) + " is no stack name: " + flaw.Problem, Advice: flaw.Advice}
+		}
+	}
+	n := Node{Role: role, Num: num, Stack: stack}
+	if size := len(n.Hostname()); size > maxHostname {
+		return Node{}, &Error{Problem: fmt.Sprintf("its hostname would be %d bytes long, at most %d are allowed", size, maxHostname)}
+	}
+	return n, nil
+}
+
+func nodeNum(digits string) (int, *Error) {
+	short := strings.TrimLeft(digits, "0")
+	switch {
+	case short == "":
+		return 0, &Error{Problem: "nodes are numbered from 1"}
+	case short != digits:
+		return 0, &Error{Problem: "its number starts with 0", Advice: "write it without leading zeros"}
+	}
+	num, err := strconv.Atoi(digits)
+	if err != nil || num > MaxNum {
+		return 0, &Error{Problem: fmt.Sprintf("its number is above %d", MaxNum)}
+	}
+	return num, nil
+}

@@ -1,0 +1,163 @@
+package hieradata
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const lookupOptions = "lookup_options"
+
+// Canonical returns the canonical bytes of a layer that somebody wrote; nil when it is empty, as an empty layer is absent.
+func Canonical(layer []byte) ([]byte, error) {
+	v, err := ParseLayer(layer)
+	if err != nil {
+		return nil, err
+	}
+	return canonicalLayer(v.v.(mapping)), nil
+}
+
+// Set returns the layer with one key set to a value written as YAML. A nil layer is an empty one.
+func Set(layer []byte, key, valueYAML string) ([]byte, error) {
+	v, err := ParseLayer(layer)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the layer: %w", err)
+	}
+	value, err := ParseValue(valueYAML)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the value of %s: %w", key, err)
+	}
+	if err := checkEntry(key, value); err != nil {
+		return nil, err
+	}
+	m, err := sorted(append(v.v.(mapping).without(key), entry{Value{key}, value}))
+	if err != nil {
+		return nil, err
+	}
+	return canonicalLayer(m), nil
+}
+
+// Unset returns the layer without one key, and whether it had the key. It is nil when nothing is left.
+func Unset(layer []byte, key string) ([]byte, bool, error) {
+	v, err := ParseLayer(layer)
+	if err != nil {
+		return nil, false, fmt.Errorf("cannot read the layer: %w", err)
+	}
+	m := v.v.(mapping)
+	_, had := m.find(key)
+	return canonicalLayer(m.without(key)), had, nil
+}
+
+// Get returns one key's value, and whether the layer has the key.
+func Get(layer []byte, key string) (Value, bool, error) {
+	v, err := ParseLayer(layer)
+	if err != nil {
+		return Value{}, false, fmt.Errorf("cannot read the layer: %w", err)
+	}
+	value, had := v.v.(mapping).find(key)
+	return value, had, nil
+}
+
+// Keys lists the keys of a layer, sorted.
+func Keys(layer []byte) ([]string, error) {
+	v, err := ParseLayer(layer)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the layer: %w", err)
+	}
+	m := v.v.(mapping)
+	keys := make([]string, len(m))
+	for i, e := range m {
+		keys[i] = e.key.keyText()
+	}
+	return keys, nil
+}
+
+func canonicalLayer(m mapping) []byte {
+	if len(m) == 0 {
+		return nil
+	}
+	return encode(Value{m})
+}
+
+// CheckKey refuses what Hiera can't look up as a whole key.
+func CheckKey(key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	return nil
+}
+
+func checkKey(key string) *SyntaxError {
+	bad := func(problem, hint string) *SyntaxError {
+		return &SyntaxError{Problem: fmt.Sprintf("%.100q is not a Hiera key: %s", key, problem), Advice: hint}
+	}
+	switch {
+	case key == "":
+		return bad("it is empty", "write it as <class>::<parameter>")
+	case len(key) > 255:
+		return bad("it has more than 255 characters", "")
+	case !utf8.ValidString(key):
+		return bad("it is not valid UTF-8", "")
+	case strings.ContainsFunc(key, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }):
+		return bad("it contains white space", "write it as <class>::<parameter>")
+	case key == "<<":
+		return bad("YAML takes it for a merge", "")
+	case strings.HasPrefix(key, "%"):
+		return bad("it starts with %", "keys are not interpolated; write the name itself")
+	case strings.Contains(key, "."):
+		root, _, _ := strings.Cut(key, ".")
+		return bad("Hiera takes a dot for a step into a mapping", fmt.Sprintf("set all of %s, as a mapping", root))
+	case strings.ContainsAny(key, `'"`):
+		return bad("Hiera takes quotes for its own", "leave them out")
+	}
+	return nil
+}
+
+// checkEntry checks a key, and the shape of the one key whose value Hiera itself reads.
+func checkEntry(key string, value Value) *SyntaxError {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	if key != lookupOptions {
+		return nil
+	}
+	if err := checkLookupOptions(value); err != nil {
+		return &SyntaxError{Problem: err.Error(), Advice: "for example {'ntp::servers': {merge: unique}}"}
+	}
+	return nil
+}
+
+func checkLookupOptions(value Value) error {
+	options, ok := value.v.(mapping)
+	if !ok {
+		return fmt.Errorf("lookup_options is a mapping of keys to their options, and this is of type %s", value.Kind())
+	}
+	for _, e := range options {
+		one, ok := e.value.v.(mapping)
+		if !ok {
+			return fmt.Errorf("lookup_options of %s is a mapping, and this is of type %s", e.key.keyText(), e.value.Kind())
+		}
+		if merge, has := one.find("merge"); has {
+			if _, err := strategy(merge); err != nil {
+				return fmt.Errorf("lookup_options of %s: %w", e.key.keyText(), err)
+			}
+		}
+	}
+	return nil
+}
+
+var errStrategy = errors.New("merge is one of first, unique, hash and deep, or a mapping with one of them as its strategy")
+
+// strategy reads the option "merge" of lookup_options.
+func strategy(merge Value) (string, error) {
+	if m, ok := merge.v.(mapping); ok {
+		merge, _ = m.find("strategy")
+	}
+	switch s, _ := merge.v.(string); s {
+	case "first", "unique", "hash", "deep":
+		return s, nil
+	}
+	return "", errStrategy
+}

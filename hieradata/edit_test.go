@@ -1,0 +1,110 @@
+package hieradata
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// Without it, the order of changes would decide the digest, and every node would think that its data had changed.
+func TestSetIsCanonical(t *testing.T) {
+	set := func(layer []byte, key, value string) []byte {
+		t.Helper()
+		layer, err := Set(layer, key, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return layer
+	}
+	a := set(set(nil, "ntp::servers", "[a, b]"), "motd", "{z: 1, x: '2'}")
+	b := set(set(set(nil, "motd", "old"), "ntp::servers", "- a\n- b"), "motd", "x: \"2\"\nz: 1")
+	if string(a) != string(b) || Digest(a) != Digest(b) {
+		t.Errorf("the same data has two forms:\n%s\n%s", a, b)
+	}
+	want := "motd:\n  x: \"2\"\n  z: 1\nntp::servers:\n  - a\n  - b\n"
+	if string(a) != want {
+		t.Errorf("got\n%s\nwant\n%s", a, want)
+	}
+	keys, err := Keys(a)
+	if err != nil || strings.Join(keys, " ") != "motd ntp::servers" {
+		t.Errorf("keys are %v, %v", keys, err)
+	}
+	left, had, err := Unset(a, "motd")
+	if err != nil || !had || string(left) != "ntp::servers:\n  - a\n  - b\n" {
+		t.Errorf("got %q, %v, %v", left, had, err)
+	}
+	if left, had, err = Unset(left, "nobody"); err != nil || had || len(left) == 0 {
+		t.Errorf("got %q, %v, %v", left, had, err)
+	}
+	if left, had, err = Unset(left, "ntp::servers"); err != nil || !had || left != nil {
+		t.Errorf("an empty layer is %q, %v, %v", left, had, err)
+	}
+}
+
+// Without it, a key that lookup() can't find would be stored, and nothing would happen on any node.
+func TestSetRefusesKeys(t *testing.T) {
+	for key, hint := range map[string]string{
+		"":                       "write it as <class>::<parameter>",
+		"a b":                    "write it as <class>::<parameter>",
+		"a\n":                    "write it as <class>::<parameter>",
+		"%{x}":                   "keys are not interpolated; write the name itself",
+		"a.b.c":                  "set all of a, as a mapping",
+		"a'b":                    "leave them out",
+		strings.Repeat("a", 256): "",
+		"a\xff":                  "",
+	} {
+		_, err := Set(nil, key, "1")
+		var syntax *SyntaxError
+		if !errors.As(err, &syntax) || syntax.Hint() != hint {
+			t.Errorf("%.20q: got %v with hint %q", key, err, syntax.Hint())
+		}
+		if CheckKey(key) == nil {
+			t.Errorf("CheckKey accepts %.20q", key)
+		}
+	}
+	if err := CheckKey("profile::base::message"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without it, lookup_options of a wrong shape would fail every catalog of the environment.
+func TestSetChecksLookupOptions(t *testing.T) {
+	for value, ok := range map[string]bool{
+		"{'ntp::servers': {merge: unique}}":                      true,
+		"{'^a': {merge: {strategy: deep, knockout_prefix: --}}}": true,
+		"{'a': {convert_to: Sensitive}}":                         true,
+		"{}":                                                     true,
+		"yes":                                                    false,
+		"{a: unique}":                                            false,
+		"{a: {merge: reverse}}":                                  false,
+		"{a: {merge: {knockout_prefix: x}}}":                     false,
+		"{a: {merge: [unique]}}":                                 false,
+		"[{a: {merge: unique}}]":                                 false,
+		"{a: {merge: hash}, b: {merge: {strategy: first}}, c: {merge: deep}}": true,
+	} {
+		if _, err := Set(nil, "lookup_options", value); (err == nil) != ok {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+}
+
+// Without it, `data get -o json` would lose the difference between 1 and 1.0, or fail on keys that are numbers.
+func TestValueAsJSON(t *testing.T) {
+	v, err := ParseValue(`{f: 1.0, i: 1, n: ~, l: [], m: {100: x}, e: 1.0e+30, t: "<&\u2028"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"e":1.0e+30,"f":1.0,"i":1,"l":[],"m":{"100":"x"},"n":null,"t":"\u003c\u0026\u2028"}`
+	if string(got) != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	m := v.Any().(map[string]any)
+	if m["i"] != int64(1) || m["f"] != 1.0 || m["n"] != nil || m["m"].(map[string]any)["100"] != "x" {
+		t.Errorf("as Go: %v", m)
+	}
+}

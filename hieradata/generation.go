@@ -1,0 +1,162 @@
+package hieradata
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"time"
+	"unicode/utf8"
+)
+
+// MaxGenerationBytes is how large the record of a generation may be; it is one value in etcd.
+const MaxGenerationBytes = 512 << 10
+
+const (
+	generationFormat = 1
+	maxMessageBytes  = 4 << 10
+	maxByBytes       = 256
+)
+
+// Generation is one state of an environment's live data. It is immutable; every change makes the next one.
+type Generation struct {
+	V        int              `json:"v"`      // format of this record
+	Number   int64            `json:"number"` // from 1
+	Layers   map[Layer]string `json:"layers"` // digest of each layer that is not empty
+	By       string           `json:"by"`
+	Message  string           `json:"message"`
+	At       time.Time        `json:"at"`       // UTC
+	Previous int64            `json:"previous"` // number of the generation that this one changed; 0 for the first
+}
+
+// Next is the generation that follows g, the zero Generation being what precedes the first. Changes holds the canonical bytes
+// of each layer that changes; an empty one is removed. Nothing is shared with g.
+func (g Generation) Next(changes map[Layer][]byte, by, message string, at time.Time) (Generation, error) {
+	next := g.following(g.Layers, by, message, at)
+	for layer, data := range changes {
+		if len(data) == 0 {
+			delete(next.Layers, layer)
+			continue
+		}
+		canonical, err := Canonical(data)
+		if err != nil {
+			return Generation{}, fmt.Errorf("cannot use layer %s: %w", layer, err)
+		}
+		if !bytes.Equal(canonical, data) {
+			return Generation{}, fmt.Errorf("cannot use layer %s: its bytes are not canonical", layer)
+		}
+		if err := CheckSize(layer, data); err != nil {
+			return Generation{}, err
+		}
+		next.Layers[layer] = Digest(data)
+	}
+	return next, next.validate()
+}
+
+// Revert is the generation that follows g and has the layers of an older one.
+func (g Generation) Revert(to Generation, by, message string, at time.Time) (Generation, error) {
+	next := g.following(to.Layers, by, message, at)
+	return next, next.validate()
+}
+
+func (g Generation) following(layers map[Layer]string, by, message string, at time.Time) Generation {
+	layers = maps.Clone(layers)
+	if layers == nil {
+		layers = map[Layer]string{}
+	}
+	return Generation{
+		V: generationFormat, Number: g.Number + 1, Layers: layers,
+		By: by, Message: message, At: at.UTC().Truncate(time.Millisecond), Previous: g.Number,
+	}
+}
+
+// Encode returns the record's bytes; the same generation has the same bytes everywhere.
+func (g Generation) Encode() ([]byte, error) {
+	if err := g.validate(); err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(g)
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode data generation %d: %w", g.Number, err)
+	}
+	if len(data) > MaxGenerationBytes {
+		return nil, fmt.Errorf("data generation %d with its %d layers takes %d bytes, and %d is the most: move data of nodes into their roles",
+			g.Number, len(g.Layers), len(data), MaxGenerationBytes)
+	}
+	return data, nil
+}
+
+// Digest is the sha256 of the encoded record as 64 hex digits; "" for a generation that can't be encoded.
+func (g Generation) Digest() string {
+	data, err := g.Encode()
+	if err != nil {
+		return ""
+	}
+	return Digest(data)
+}
+
+// DecodeGeneration reads a record. It accepts only the bytes that Encode would have written, so that two records with
+// different digests never say the same, and nothing hides in one.
+func DecodeGeneration(data []byte) (Generation, error) {
+	fail := func(problem string) (Generation, error) {
+		return Generation{}, fmt.Errorf("cannot read a data generation: %s", problem)
+	}
+	if len(data) > MaxGenerationBytes {
+		return fail(fmt.Sprintf("%d bytes are too many", len(data)))
+	}
+	var head struct {
+		V int `json:"v"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return fail(err.Error())
+	}
+	switch {
+	case head.V > generationFormat:
+		return fail(fmt.Sprintf("it has format %d and this program knows up to %d; install a newer Pulley", head.V, generationFormat))
+	case head.V < generationFormat:
+		return fail(fmt.Sprintf("there is no format %d", head.V))
+	}
+	var g Generation
+	if err := json.Unmarshal(data, &g); err != nil {
+		return fail(err.Error())
+	}
+	again, err := g.Encode()
+	if err != nil {
+		return Generation{}, err
+	}
+	if !bytes.Equal(again, data) {
+		return fail("its bytes are not what Pulley writes")
+	}
+	return g, nil
+}
+
+func (g Generation) validate() error {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("data generation %d is not valid: %s", g.Number, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case g.V != generationFormat:
+		return fail("its format is %d", g.V)
+	case g.Number < 1:
+		return fail("numbers start at 1")
+	case g.Previous < 0 || g.Previous >= g.Number:
+		return fail("%d can't be the one before it", g.Previous)
+	case g.Layers == nil:
+		return fail("it has no layers, not even none")
+	case len(g.By) > maxByBytes || !utf8.ValidString(g.By):
+		return fail("its author is not a text of at most %d bytes", maxByBytes)
+	case len(g.Message) > maxMessageBytes || !utf8.ValidString(g.Message):
+		return fail("its message is not a text of at most %d bytes", maxMessageBytes)
+	case g.At.Year() < 1 || g.At.Year() > 9999 || g.At.Location() != time.UTC:
+		return fail("its time is not in UTC, or of no calendar")
+	}
+	for layer, digest := range g.Layers {
+		if err := layer.Validate(); err != nil {
+			return fail("%v", err)
+		}
+		if !digestForm.MatchString(digest) {
+			return fail("the digest of layer %s is not 64 hex digits", layer)
+		}
+	}
+	return nil
+}

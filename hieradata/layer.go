@@ -1,0 +1,68 @@
+package hieradata
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// MaxLayerBytes is how large the canonical bytes of one layer may be; they are one value in etcd.
+const MaxLayerBytes = 512 << 10
+
+// Layer names one layer of an environment: "common", "environment", "roles/<role>" or "nodes/<node>".
+type Layer string
+
+// The layers that every node of an environment has.
+const (
+	Common      Layer = "common"      // lowest: for all nodes
+	Environment Layer = "environment" // for all nodes of this environment
+)
+
+// ForRole names the layer of all nodes of a role.
+func ForRole(role string) Layer { return Layer("roles/" + role) }
+
+// ForNode names the layer of one node.
+func ForNode(node string) Layer { return Layer("nodes/" + node) }
+
+// Order lists the layers that concern one node; the first that has a key wins. A node without a role has no role layer.
+func Order(role, node string) []Layer {
+	order := make([]Layer, 0, 4)
+	for _, slot := range slots(role, node) {
+		if slot.layer != "" {
+			order = append(order, slot.layer)
+		}
+	}
+	return order
+}
+
+var segment = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,252}$`)
+
+// Validate says what is wrong with a layer's name.
+func (l Layer) Validate() error {
+	if l == Common || l == Environment {
+		return nil
+	}
+	kind, name, _ := strings.Cut(string(l), "/")
+	if (kind == "roles" || kind == "nodes") && segment.MatchString(name) {
+		return nil
+	}
+	return fmt.Errorf("%.100q is not a layer: expected common, environment, roles/<role> or nodes/<node>", string(l))
+}
+
+// Digest identifies a layer by its canonical bytes: sha256 as 64 hex digits.
+func Digest(canonical []byte) string {
+	sum := sha256.Sum256(canonical)
+	return hex.EncodeToString(sum[:])
+}
+
+var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// CheckSize refuses a layer that etcd should not hold.
+func CheckSize(l Layer, canonical []byte) error {
+	if len(canonical) <= MaxLayerBytes {
+		return nil
+	}
+	return fmt.Errorf("layer %s is %d bytes, and a layer may be at most %d", l, len(canonical), MaxLayerBytes)
+}

@@ -1,0 +1,249 @@
+package hieradata
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Limits of what is read. A layer of MaxLayerBytes may have been written with more blanks and comments.
+const (
+	maxInputBytes = 4 * MaxLayerBytes
+	maxDepth      = 64
+	maxKeyBytes   = 1000 // of a key in canonical form; YAML readers give up at 1024
+)
+
+// SyntaxError is what is wrong with YAML that somebody wrote.
+type SyntaxError struct {
+	Line, Column int // from 1; 0 when unknown
+	Problem      string
+	Advice       string // what to do instead, one sentence; "" when there is nothing to add
+}
+
+// Hint returns what to do about the problem, or "".
+func (e *SyntaxError) Hint() string { return e.Advice }
+
+// Error is the problem with its place.
+func (e *SyntaxError) Error() string {
+	var b strings.Builder
+	if e.Line > 0 {
+		fmt.Fprintf(&b, "line %d", e.Line)
+		if e.Column > 0 {
+			fmt.Fprintf(&b, ", column %d", e.Column)
+		}
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Problem)
+	return b.String()
+}
+
+const quoteAdvice = `quote text that holds characters of YAML's own, for example 'a: b' or '%{facts.os.name}'`
+
+var errEmpty = errors.New("there is no value")
+
+// ParseValue reads one YAML value, in flow or block style. Anchors, tags, merge keys and duplicate keys are refused.
+func ParseValue(text string) (Value, error) {
+	node, err := parseNode([]byte(text))
+	if errors.Is(err, errEmpty) {
+		return Value{}, &SyntaxError{Problem: "the value is empty", Advice: "write '' for an empty text, or ~ for null"}
+	}
+	if err != nil {
+		return Value{}, err
+	}
+	return convert(node, 0)
+}
+
+// Remarks are sentences on what, in a value that ParseValue takes, might be read otherwise than its author meant.
+func Remarks(text string) []string {
+	node, err := parseNode([]byte(text))
+	if err != nil {
+		return nil
+	}
+	var out []string
+	var walk func(*yaml.Node, int)
+	walk = func(n *yaml.Node, depth int) {
+		if n.Kind == yaml.ScalarNode && isPlain(n) {
+			if s := remark(n.Value); s != "" {
+				out = append(out, s)
+			}
+		}
+		if depth > maxDepth {
+			return
+		}
+		for _, child := range n.Content {
+			walk(child, depth+1)
+		}
+	}
+	walk(node, 0)
+	return out
+}
+
+// ParseLayer reads a layer that somebody wrote. A file without content is an empty layer.
+func ParseLayer(data []byte) (Value, error) {
+	node, err := parseNode(data)
+	if errors.Is(err, errEmpty) {
+		return Value{mapping{}}, nil
+	}
+	if err != nil {
+		return Value{}, err
+	}
+	v, err := convert(node, 0)
+	if err != nil {
+		return Value{}, err
+	}
+	m, ok := v.v.(mapping)
+	if !ok {
+		return Value{}, &SyntaxError{Line: node.Line, Column: node.Column,
+			Problem: "a layer is a mapping of Hiera keys to values, and this is of type " + v.Kind()}
+	}
+	for _, e := range m {
+		var problem *SyntaxError
+		key, isString := e.key.v.(string)
+		if isString {
+			problem = checkEntry(key, e.value)
+		} else {
+			key = e.key.keyText()
+			problem = &SyntaxError{Advice: "quote it",
+				Problem: fmt.Sprintf("the key %s is not text (%s), and Hiera looks up text", key, e.key.Kind())}
+		}
+		if problem != nil {
+			problem.Line, problem.Column = keyPlace(node, key)
+			return Value{}, problem
+		}
+	}
+	return v, nil
+}
+
+func keyPlace(m *yaml.Node, key string) (line, column int) {
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		if m.Content[i].Value == key {
+			return m.Content[i].Line, m.Content[i].Column
+		}
+	}
+	return m.Line, m.Column
+}
+
+// parseNode reads exactly one YAML document.
+func parseNode(data []byte) (*yaml.Node, error) {
+	if len(data) > maxInputBytes {
+		return nil, &SyntaxError{Problem: fmt.Sprintf("%d bytes of YAML are too many, at most %d are read", len(data), maxInputBytes)}
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, errEmpty
+	case err != nil:
+		return nil, yamlError(err)
+	}
+	switch err := dec.Decode(&second); {
+	case err == nil:
+		return nil, &SyntaxError{Line: second.Line, Problem: "there is a second YAML document"}
+	case !errors.Is(err, io.EOF):
+		return nil, yamlError(err)
+	}
+	if len(doc.Content) != 1 {
+		return nil, errEmpty
+	}
+	root := doc.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Value == "" && root.Style == 0 && root.Anchor == "" {
+		return nil, errEmpty
+	}
+	return root, nil
+}
+
+var yamlErrorForm = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+
+// yamlError makes a SyntaxError of the library's text.
+func yamlError(err error) *SyntaxError {
+	first, _, _ := strings.Cut(err.Error(), "\n")
+	m := yamlErrorForm.FindStringSubmatch(first)
+	if m == nil {
+		return &SyntaxError{Problem: first, Advice: quoteAdvice}
+	}
+	line, _ := strconv.Atoi(m[1])
+	return &SyntaxError{Line: line, Problem: m[2], Advice: quoteAdvice}
+}
+
+func isPlain(n *yaml.Node) bool {
+	return n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
+}
+
+// convert turns a node of the library into a Value, refusing everything that Hiera data has no need of.
+func convert(n *yaml.Node, depth int) (Value, error) {
+	at := func(problem, hint string) error {
+		return &SyntaxError{Line: n.Line, Column: n.Column, Problem: problem, Advice: hint}
+	}
+	switch {
+	case depth > maxDepth:
+		return Value{}, at(fmt.Sprintf("values are nested more than %d deep", maxDepth), "")
+	case n.Kind == yaml.AliasNode || n.Anchor != "":
+		return Value{}, at("anchors and aliases (& and *) are not accepted", "write the value out, or quote it if it is text")
+	case n.Style&yaml.TaggedStyle != 0:
+		return Value{}, at(fmt.Sprintf("tags (%.60s) are not accepted", n.Tag), "quote the value to make it text")
+	}
+	switch n.Kind {
+	case yaml.ScalarNode:
+		if !isPlain(n) {
+			return Value{n.Value}, nil
+		}
+		v, err := plainScalar(n.Value)
+		if err != nil {
+			return Value{}, at(err.Error(), "quote it to keep it as text")
+		}
+		return v, nil
+	case yaml.SequenceNode:
+		list := make([]Value, len(n.Content))
+		for i, child := range n.Content {
+			v, err := convert(child, depth+1)
+			if err != nil {
+				return Value{}, err
+			}
+			list[i] = v
+		}
+		return Value{list}, nil
+	case yaml.MappingNode:
+		return convertMapping(n, depth)
+	}
+	return Value{}, at("this is not a YAML value", "")
+}
+
+func convertMapping(n *yaml.Node, depth int) (Value, error) {
+	entries := make([]entry, 0, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		keyNode := n.Content[i]
+		at := func(problem, hint string) error {
+			return &SyntaxError{Line: keyNode.Line, Column: keyNode.Column, Problem: problem, Advice: hint}
+		}
+		key, err := convert(keyNode, depth+1)
+		if err != nil {
+			return Value{}, err
+		}
+		switch key.Kind() {
+		case "null", "list", "mapping":
+			return Value{}, at("the key of a mapping can't be "+key.Kind(), quoteAdvice)
+		}
+		if key.v == "<<" { // Psych merges even under a quoted one
+			return Value{}, at("merge keys (<<) are not accepted", "write the keys out")
+		}
+		if len(scalarText(key)) > maxKeyBytes {
+			return Value{}, at(fmt.Sprintf("a key may have at most %d characters", maxKeyBytes), "")
+		}
+		value, err := convert(n.Content[i+1], depth+1)
+		if err != nil {
+			return Value{}, err
+		}
+		entries = append(entries, entry{key, value})
+	}
+	m, err := sorted(entries)
+	if err != nil {
+		return Value{}, &SyntaxError{Line: n.Line, Column: n.Column, Problem: err.Error()}
+	}
+	return Value{m}, nil
+}

@@ -1,0 +1,86 @@
+package hieradata
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// The readers of YAML disagree about unquoted text: 1.2 takes "yes" for text, and Psych for true; 1e3 is a number to one and
+// text to the other. Here unquoted text is a number, boolean or null only where all of them agree; otherwise it is text, and
+// Remarks says so.
+var (
+	decimalForm = regexp.MustCompile(`^[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)$`)
+	octalForm   = regexp.MustCompile(`^[-+]?0[0-7]+$`)
+	hexForm     = regexp.MustCompile(`^[-+]?0x[0-9a-fA-F]+$`)
+	binaryForm  = regexp.MustCompile(`^[-+]?0b[01]+$`)
+	floatForm   = regexp.MustCompile(`^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?$`)
+	endlessForm = regexp.MustCompile(`^(?:[-+]?\.(?i:inf)|\.(?i:nan))$`)
+
+	boolWord    = regexp.MustCompile(`^(?i:yes|no|on|off|true|false|null)$`)
+	numberLike  = regexp.MustCompile(`^[-+]?(?:[0-9][0-9_,]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?|0o[0-7]+)$`)
+	sexagesimal = regexp.MustCompile(`^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9]){1,2}(?:\.[0-9_]*)?$`)
+)
+
+// plainScalar reads unquoted text.
+func plainScalar(text string) (Value, error) {
+	switch text {
+	case "", "~", "null", "Null", "NULL":
+		return Value{}, nil
+	case "true", "True", "TRUE":
+		return Value{true}, nil
+	case "false", "False", "FALSE":
+		return Value{false}, nil
+	}
+	switch {
+	case decimalForm.MatchString(text):
+		return parseInt(text, strings.ReplaceAll(text, "_", ""), 10)
+	case octalForm.MatchString(text), hexForm.MatchString(text), binaryForm.MatchString(text):
+		return parseInt(text, text, 0)
+	case floatForm.MatchString(text):
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsInf(f, 0) {
+			return Value{}, fmt.Errorf("%.40s is too large for a number of 64 bits", text)
+		}
+		return Value{f}, nil
+	case endlessForm.MatchString(text):
+		return Value{}, fmt.Errorf("%s is not a number that Puppet can keep in a catalog", text)
+	}
+	return Value{text}, nil
+}
+
+func parseInt(text, digits string, base int) (Value, error) {
+	n, err := strconv.ParseInt(digits, base, 64)
+	if err != nil {
+		return Value{}, fmt.Errorf("%.40s is too large: Puppet's integers have 64 bits", text)
+	}
+	return Value{n}, nil
+}
+
+// remark says what might surprise whoever wrote this unquoted text; "" when nothing does.
+func remark(text string) string {
+	v, err := plainScalar(text)
+	if err != nil {
+		return ""
+	}
+	if n, ok := v.v.(int64); ok {
+		if octalForm.MatchString(text) {
+			return fmt.Sprintf("%s is the number %d; for text, such as a file's mode, write '%s'", text, n, text)
+		}
+		return ""
+	}
+	if _, ok := v.v.(string); !ok {
+		return ""
+	}
+	switch {
+	case boolWord.MatchString(text):
+		return fmt.Sprintf("%s is kept as text; for a boolean write true or false", text)
+	case numberLike.MatchString(text):
+		return fmt.Sprintf("%s is kept as text; for a number write it with digits, and a point where it is a float", text)
+	case sexagesimal.MatchString(text):
+		return fmt.Sprintf("%s is kept as text", text)
+	}
+	return ""
+}

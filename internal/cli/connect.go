@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"pulley/environments"
+	"pulley/internal/store"
+)
+
+// DefaultEndpoint is where `pulley serve` listens unless told otherwise.
+const DefaultEndpoint = "http://127.0.0.1:2379"
+
+// Connection are the flags that say how to reach etcd. Each has a PULLEY_… variable; where neither is set, etcdctl's own
+// ETCDCTL_… variable counts.
+type Connection struct {
+	Endpoints []string
+	CACert    string
+	Cert      string
+	Key       string
+	Prefix    string
+	Timeout   time.Duration
+}
+
+// AddFlags adds the flags.
+func (c *Connection) AddFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&c.Endpoints, "endpoints", nil, "etcd's client URLs, with commas [PULLEY_ENDPOINTS] (default "+DefaultEndpoint+")")
+	f.StringVar(&c.CACert, "cacert", "", "PEM file of the CA that signed etcd's certificate [PULLEY_CACERT]")
+	f.StringVar(&c.Cert, "cert", "", "PEM file of the client certificate [PULLEY_CERT]")
+	f.StringVar(&c.Key, "key", "", "PEM file of its key [PULLEY_KEY]")
+	f.StringVar(&c.Prefix, "prefix", "", "first part of every key in etcd [PULLEY_PREFIX] (default "+store.DefaultPrefix+")")
+	f.DurationVar(&c.Timeout, "timeout", 0, "how long one call to etcd may take (default "+store.DefaultTimeout.String()+")")
+}
+
+// Fill takes what no flag set from the environment.
+func (c *Connection) Fill(e Env) {
+	if len(c.Endpoints) == 0 {
+		if s := variable(e, "ENDPOINTS"); s != "" {
+			for _, endpoint := range strings.Split(s, ",") {
+				c.Endpoints = append(c.Endpoints, strings.TrimSpace(endpoint))
+			}
+		}
+	}
+	for _, v := range []struct {
+		to   *string
+		name string
+	}{{&c.CACert, "CACERT"}, {&c.Cert, "CERT"}, {&c.Key, "KEY"}} {
+		if *v.to == "" {
+			*v.to = variable(e, v.name)
+		}
+	}
+	if c.Prefix == "" {
+		c.Prefix = e.Getenv("PULLEY_PREFIX")
+	}
+	for i, endpoint := range c.Endpoints {
+		if !strings.Contains(endpoint, "://") {
+			c.Endpoints[i] = "http://" + endpoint
+			if c.CACert != "" {
+				c.Endpoints[i] = "https://" + endpoint
+			}
+		}
+	}
+}
+
+func variable(e Env, name string) string {
+	if s := e.Getenv("PULLEY_" + name); s != "" {
+		return s
+	}
+	return e.Getenv("ETCDCTL_" + name)
+}
+
+// Config is how to open the store.
+func (c *Connection) Config() store.Config {
+	endpoints := c.Endpoints
+	if len(endpoints) == 0 {
+		endpoints = []string{DefaultEndpoint}
+	}
+	return store.Config{Endpoints: endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key, Prefix: c.Prefix, Timeout: c.Timeout}
+}
+
+// EnvironmentFlag is -e/--environment.
+type EnvironmentFlag struct{ Name string }
+
+// AddFlag adds it.
+func (v *EnvironmentFlag) AddFlag(f *pflag.FlagSet) {
+	f.StringVarP(&v.Name, "environment", "e", "", "environment, or environment@stack [PULLEY_ENVIRONMENT]")
+}
+
+// Ref is the environment that was meant; leaving it out is a usage error.
+func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
+	name := v.Name
+	if name == "" {
+		name = e.Getenv("PULLEY_ENVIRONMENT")
+	}
+	if name == "" {
+		return environments.Ref{}, Usagef("which environment? give -e NAME or set PULLEY_ENVIRONMENT\n`pulley env list` lists them")
+	}
+	return environments.ParseRef(name)
+}

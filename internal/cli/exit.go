@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"pulley/agent"
+)
+
+// Exit codes, the same for every verb.
+const (
+	ExitDone        = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitUnreachable = 3
+)
+
+// UsageError is a command line that can't be meant.
+type UsageError struct{ Problem string }
+
+func (e *UsageError) Error() string { return e.Problem }
+
+// Usagef makes a UsageError.
+func Usagef(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
+
+// SilentError ends a program with a code; what there was to say has been said.
+type SilentError struct{ Code int }
+
+func (e *SilentError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
+
+// Exit says what went wrong and returns the program's exit code.
+func Exit(e Env, program string, err error) int {
+	var silent *SilentError
+	var usage *UsageError
+	switch {
+	case err == nil:
+		return ExitDone
+	case errors.As(err, &silent):
+		return silent.Code
+	}
+	Complain(e, program, err)
+	switch {
+	case errors.As(err, &usage):
+		return ExitUsage
+	case errors.Is(err, agent.ErrUnreachable):
+		return ExitUnreachable
+	}
+	return ExitFailed
+}
+
+// Complain prints an error: its first line after the program's name, each further line as a hint.
+func Complain(e Env, program string, err error) {
+	text := err.Error()
+	var hinting interface{ Hint() string }
+	if errors.As(err, &hinting) && hinting.Hint() != "" && !strings.Contains(text, hinting.Hint()) {
+		text += "\n" + hinting.Hint()
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	fmt.Fprintf(e.Stderr, "%s: %s\n", program, lines[0])
+	for _, l := range lines[1:] {
+		fmt.Fprintf(e.Stderr, "  %s\n", strings.TrimSpace(l))
+	}
+}

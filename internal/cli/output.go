@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+	"gopkg.in/yaml.v3"
+)
+
+// Output is -o table|json|yaml.
+type Output struct {
+	Format  string
+	NoColor bool // nothing is coloured yet; scripts may say so already
+}
+
+// AddFlags adds the flags.
+func (o *Output) AddFlags(f *pflag.FlagSet) {
+	f.StringVarP(&o.Format, "output", "o", "table", "table, json or yaml")
+	f.BoolVar(&o.NoColor, "no-color", false, "no colours, also on a terminal")
+}
+
+// Print writes value as JSON or YAML, or calls table for people. The names of fields are those of JSON in both.
+func (o *Output) Print(e Env, value any, table func(w *Table) error) error {
+	switch o.Format {
+	case "json":
+		enc := json.NewEncoder(e.Stdout)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(value)
+	case "yaml":
+		b, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		var plain any
+		if err := yaml.Unmarshal(b, &plain); err != nil {
+			return err
+		}
+		enc := yaml.NewEncoder(e.Stdout)
+		enc.SetIndent(2)
+		if err := enc.Encode(plain); err != nil {
+			return err
+		}
+		return enc.Close()
+	case "table", "":
+		t := NewTable(e)
+		if err := table(t); err != nil {
+			return err
+		}
+		return t.Flush()
+	}
+	return Usagef("cannot print as %q: there are table, json and yaml", o.Format)
+}
+
+// Table lines up columns. The first row is the heading.
+type Table struct {
+	w *tabwriter.Writer
+}
+
+// NewTable writes to standard output.
+func NewTable(e Env) *Table {
+	return &Table{w: tabwriter.NewWriter(e.Stdout, 0, 4, 2, ' ', 0)}
+}
+
+// Row adds a line. Control characters in cells are shown, not obeyed: they come from machines.
+func (t *Table) Row(cells ...string) {
+	for i, c := range cells {
+		cells[i] = Clean(c)
+	}
+	_, _ = io.WriteString(t.w, strings.TrimRight(strings.Join(cells, "\t"), "\t ")+"\n")
+}
+
+// Flush writes what was added.
+func (t *Table) Flush() error { return t.w.Flush() }
+
+// Clean makes text from a machine safe for a terminal: one line, no control characters.
+func Clean(s string) string {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, control) {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		if control(r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+func control(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 }
+
+// Ago says how long ago something was: "12s", "5m", "3h", "4d"; "never" for no time at all.
+func Ago(now, then time.Time) string {
+	if then.IsZero() {
+		return "never"
+	}
+	return Span(now.Sub(then)) + " ago"
+}
+
+// Span is a duration in one unit.
+func Span(d time.Duration) string {
+	if d < 0 {
+		return "-" + Span(-d)
+	}
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// Bytes is a size with a unit of 1024: "512 B", "3.4 KiB".
+func Bytes(n int64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f := float64(n)
+	for _, unit := range []string{"KiB", "MiB", "GiB"} {
+		if f /= 1024; f < 1024 || unit == "GiB" {
+			return fmt.Sprintf("%.1f %s", f, unit)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,156 @@
+package content
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Collect removes the trees that are not in keep, not current, not among the newest last, and not locked. It returns
+// which it removed and how many bytes of disk that freed. It goes on after an error and returns all of them joined.
+func (s *Store) Collect(keep []string, last int) (removed []string, freed int64, err error) {
+	current, err := s.Current()
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot collect releases: %w", err)
+	}
+	there, err := s.installed()
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot collect releases: %w", err)
+	}
+	var failed []error
+	for _, tree := range collectable(there, append([]string{current}, keep...), last) {
+		bytes, err := s.remove(tree, false)
+		var gone *NotInstalledError
+		switch {
+		case err == nil:
+			removed = append(removed, tree)
+			freed += bytes
+		case !errors.Is(err, ErrInUse) && !errors.As(err, &gone):
+			failed = append(failed, fmt.Errorf("cannot collect release tree %s: %w", tree, err))
+		}
+	}
+	failed = append(failed, s.exclusively(s.sweepLocks))
+	return removed, freed, errors.Join(failed...)
+}
+
+// sweepLocks removes lock files whose tree is gone, which a process that died while it removed a tree can leave.
+func (s *Store) sweepLocks() error {
+	names, err := os.ReadDir(filepath.Join(s.dir, releasesDir))
+	for _, n := range names {
+		tree, ok := strings.CutSuffix(n.Name(), lockSuffix)
+		if ok && isHash(tree) && !s.Has(tree) {
+			err = errors.Join(err, os.Remove(s.lockFile(tree)))
+		}
+	}
+	return err
+}
+
+// Discard removes one tree, even the current one, so that the next Install fetches it anew: the cure for a DamagedError.
+// `current` then dangles until the tree is back. A tree that someone uses stays, with ErrInUse; that it is not there is no
+// error.
+func (s *Store) Discard(tree string) error {
+	var gone *NotInstalledError
+	if _, err := s.remove(tree, true); err != nil && !errors.As(err, &gone) {
+		return fmt.Errorf("cannot discard release tree %s: %w", tree, err)
+	}
+	return nil
+}
+
+type installedTree struct {
+	tree string
+	at   time.Time
+}
+
+func (s *Store) installed() ([]installedTree, error) {
+	names, err := os.ReadDir(filepath.Join(s.dir, releasesDir))
+	if err != nil {
+		return nil, err
+	}
+	var trees []installedTree
+	for _, n := range names {
+		if !n.IsDir() || !isHash(n.Name()) {
+			continue
+		}
+		info, err := n.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		trees = append(trees, installedTree{n.Name(), info.ModTime()})
+	}
+	return trees, nil
+}
+
+// collectable returns the trees that may go, the oldest first.
+func collectable(there []installedTree, keep []string, last int) []string {
+	there = slices.Clone(there)
+	slices.SortFunc(there, func(a, b installedTree) int {
+		if c := a.at.Compare(b.at); c != 0 {
+			return c
+		}
+		return strings.Compare(a.tree, b.tree)
+	})
+	there = there[:max(0, len(there)-max(0, last))]
+	var trees []string
+	for _, t := range there {
+		if !slices.Contains(keep, t.tree) {
+			trees = append(trees, t.tree)
+		}
+	}
+	return trees
+}
+
+// remove takes a tree out of sight by one rename, then deletes it, and returns how many bytes of disk it took.
+func (s *Store) remove(tree string, evenCurrent bool) (freed int64, err error) {
+	trash := filepath.Join(s.staging(), "trash."+tree)
+	err = s.exclusively(func() error {
+		lock, err := s.lockTree(tree, unix.LOCK_EX, 0)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+		// Again, now that nobody can change it.
+		if current, err := s.Current(); err != nil || current == tree && !evenCurrent {
+			return errors.Join(err, ErrInUse)
+		}
+		if err := os.RemoveAll(trash); err != nil {
+			return err
+		}
+		if err := os.Rename(s.Path(tree), trash); err != nil {
+			return err
+		}
+		return os.Remove(s.lockFile(tree))
+	})
+	if err != nil {
+		return 0, err
+	}
+	freed = diskUsage(trash)
+	return freed, os.RemoveAll(trash)
+}
+
+// diskUsage adds up the blocks below a folder; what it can't look at counts as nothing.
+func diskUsage(dir string) int64 {
+	var bytes int64
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil
+		}
+		if info, err := d.Info(); err == nil {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				bytes += st.Blocks * 512
+			}
+		}
+		return nil
+	})
+	return bytes
+}

@@ -1,0 +1,317 @@
+package content
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Puppet has to find exactly what was published, readable, and unwritable even for a careless editor.
+func TestInstallWritesTheTree(t *testing.T) {
+	r, src := publish(t, golden)
+	defer syscall.Umask(syscall.Umask(0o077))
+	s := newStore(t, filepath.Join(t.TempDir(), "state"))
+	mustInstall(t, s, src, r)
+	wantTrees(t, s, r.Tree)
+	for path, want := range map[string]fs.FileMode{
+		"":          fs.ModeDir | 0o755,
+		"README.md": 0o444,
+		"a-b":       0o444,
+		"bin":       fs.ModeDir | 0o755,
+		"bin/run":   0o555,
+		"empty":     fs.ModeDir | 0o755,
+		"modules/é": fs.ModeDir | 0o755,
+	} {
+		fi, err := os.Lstat(filepath.Join(s.Path(r.Tree), path))
+		if err != nil || fi.Mode() != want {
+			t.Errorf("%s: %v, %v; want %s", path, fi.Mode(), err, want)
+		}
+	}
+	if target, err := os.Readlink(filepath.Join(s.Path(r.Tree), "link")); err != nil || target != "bin/run" {
+		t.Errorf("link: %q, %v", target, err)
+	}
+	if again := mustRead(t, s.Path(r.Tree)); again.Tree() != goldenTree {
+		t.Errorf("tree hash of what was installed: %s", again.Tree())
+	}
+}
+
+// A node that has a release must be able to use it without any network.
+func TestInstallOfWhatIsThereFetchesNothing(t *testing.T) {
+	r, src := publish(t, golden)
+	s := newStore(t, t.TempDir())
+	mustInstall(t, s, src, r)
+	nothing := sourceFunc(func(hash string) ([]byte, error) { t.Errorf("fetched %s", hash); return nil, fs.ErrNotExist })
+	if err := s.Install(t.Context(), nothing, r); err != nil {
+		t.Error(err)
+	}
+}
+
+// The daemon and a hand-started run may install the same release at once.
+func TestInstallTwiceAtOnce(t *testing.T) {
+	r, src := publish(t, golden)
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			s, err := OpenStore(dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s.Reserve = 0
+			if err := s.Install(t.Context(), src, r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	wantTrees(t, newStore(t, dir), r.Tree)
+}
+
+// whole is a tree with several packs, so that a fault can hit any of several objects.
+func whole() folder {
+	return folder{"a": noise(1, 700<<10), "b": noise(2, 700<<10), "c/d": strings.Repeat("x", 3000), "l": "-> a"}
+}
+
+// A fault on the way must neither be seen by Puppet nor need a person to clear up after it.
+func TestInstallSurvivesFaults(t *testing.T) {
+	old, oldSrc := publish(t, golden)
+	r, src := publish(t, whole())
+	s := newStore(t, t.TempDir())
+	mustInstall(t, s, oldSrc, old)
+	mustActivate(t, s, old.Tree)
+	type fault struct {
+		name string
+		of   func(stored []byte) ([]byte, error)
+		is   error
+	}
+	faults := []fault{
+		{"I/O error", func([]byte) ([]byte, error) { return nil, syscall.EIO }, syscall.EIO},
+		{"not there", func([]byte) ([]byte, error) { return nil, fs.ErrNotExist }, fs.ErrNotExist},
+		{"empty", func([]byte) ([]byte, error) { return nil, nil }, nil},
+		{"truncated", func(b []byte) ([]byte, error) { return b[:len(b)-1], nil }, nil},
+		{"longer", func(b []byte) ([]byte, error) { return append(bytes.Clone(b), 0), nil }, nil},
+		{"huge", func([]byte) ([]byte, error) { return make([]byte, 4*MaxStored), nil }, nil},
+		{"flipped bit", func(b []byte) ([]byte, error) {
+			b = bytes.Clone(b)
+			b[len(b)/2] ^= 1
+			return b, nil
+		}, nil},
+		{"another object", func([]byte) ([]byte, error) { return oldSrc[old.Packs[0].Hash], nil }, nil},
+	}
+	for _, f := range faults {
+		for i, o := range slices.Concat(r.Manifest, r.Packs) {
+			bad := sourceFunc(func(hash string) ([]byte, error) {
+				if hash == o.Hash {
+					return f.of(src[hash])
+				}
+				return src[hash], nil
+			})
+			err := s.Install(t.Context(), bad, r)
+			if err == nil || !strings.HasPrefix(err.Error(), "cannot install release tree ") || !strings.Contains(err.Error(), o.Hash) {
+				t.Errorf("%s of object %d: %v", f.name, i, err)
+			}
+			if f.is != nil && !errors.Is(err, f.is) {
+				t.Errorf("%s of object %d: %v hides its cause", f.name, i, err)
+			}
+			wantTrees(t, s, old.Tree)
+			wantCurrent(t, s, old.Tree)
+		}
+	}
+	mustInstall(t, s, src, r)
+	wantTrees(t, s, old.Tree, r.Tree)
+}
+
+// A deadline or a signal in the middle must stop the work and leave nothing.
+func TestInstallStopsWhenCancelled(t *testing.T) {
+	for _, f := range []folder{whole(), {"cancelled during the last file": noise(1, 700<<10)}} {
+		installCancelled(t, f)
+	}
+}
+
+func installCancelled(t *testing.T, f folder) {
+	r, src := publish(t, f)
+	s := newStore(t, t.TempDir())
+	for n := range len(src) {
+		ctx, cancel := context.WithCancel(t.Context())
+		left := n
+		stopping := sourceFunc(func(hash string) ([]byte, error) {
+			if left == 0 {
+				cancel()
+			}
+			left--
+			return src[hash], nil
+		})
+		if err := s.Install(ctx, stopping, r); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancelled at fetch %d: %v", n, err)
+		}
+		cancel()
+		wantTrees(t, s)
+	}
+	mustInstall(t, s, src, r)
+}
+
+// Signed or not, a manifest that lies must not reach a disk.
+func TestInstallRefusesLies(t *testing.T) {
+	dir := t.TempDir()
+	s := newStore(t, filepath.Join(dir, "state"))
+	refuse := func(name string, src Source, r Record) {
+		t.Helper()
+		err := s.Install(t.Context(), src, r)
+		if err == nil {
+			t.Errorf("%s: installed", name)
+		}
+		var late *DamagedError
+		if errors.As(err, &late) {
+			t.Errorf("%s: noticed only when all was written: %v", name, err)
+		}
+		wantTrees(t, s)
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+			t.Errorf("%s: wrote outside: %v %v", name, left, err)
+		}
+	}
+	for _, c := range forbidden() {
+		if neverEncoded[c.name] || len(c.entries) > 1000 {
+			continue
+		}
+		m := &Manifest{c.entries}
+		r, src := forge(t, m, strings.Repeat("x", m.Files()))
+		refuse(c.name, src, r)
+	}
+	m := &Manifest{[]Entry{fileEntry("a", "first"), fileEntry("b", "second")}}
+	for name, contents := range map[string]string{
+		"other content": "firstsecone", "swapped": "secondfirst", "too much": "firstsecond.", "too little": "firstsecon", "none": "",
+	} {
+		r, src := forge(t, m, contents)
+		refuse(name, src, r)
+	}
+	r, src := forge(t, m, "firstsecond")
+	for name, change := range map[string]func(r *Record){
+		"other tree":  func(r *Record) { r.Tree = goldenTree },
+		"other files": func(r *Record) { r.Files++ },
+		"other bytes": func(r *Record) { r.Bytes++ },
+		"other size": func(r *Record) {
+			r.Packs = []Object{{r.Packs[0].Hash, r.Packs[0].Size - 1, r.Packs[0].Raw}}
+			r.Stored--
+		},
+	} {
+		bad := r
+		change(&bad)
+		refuse(name, src, bad)
+	}
+	sizes := &Manifest{[]Entry{fileEntry("a", "same"), fileEntry("b", "same")}}
+	sizes.Entries[1].Size = 3
+	bad, badSrc := forge(t, sizes, "same")
+	refuse("one hash, two sizes", badSrc, bad)
+	twice := &Manifest{[]Entry{fileEntry("a", "same"), fileEntry("b", "same")}}
+	bad, badSrc = forge(t, twice, "same", "more")
+	refuse("bytes that no file has", badSrc, bad)
+	mustInstall(t, s, src, r)
+}
+
+// An operator asks for one small file of a release; that must not download the release, nor trust its store.
+func TestReadFiles(t *testing.T) {
+	r, src := publish(t, folder{
+		"a":                       noise(1, 1<<20),
+		"hiera.yaml":              "version: 5\n",
+		"hieradata/common.yaml":   "a: 1\n",
+		"hieradata/link.yaml":     "-> common.yaml",
+		"hieradata/dangling.yaml": "-> none.yaml",
+		"hieradata/folder.yaml":   "-> ../hieradata",
+		"hieradata/empty.yaml":    "",
+		"z":                       noise(2, 1<<20),
+	})
+	fetched := map[string]bool{}
+	counting := sourceFunc(func(hash string) ([]byte, error) { fetched[hash] = true; return src[hash], nil })
+	got, err := ReadFiles(t.Context(), counting, r, func(p string) bool { return strings.HasSuffix(p, ".yaml") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"hiera.yaml": "version: 5\n", "hieradata/common.yaml": "a: 1\n", "hieradata/link.yaml": "a: 1\n", "hieradata/empty.yaml": "",
+	}
+	text := map[string]string{}
+	for p, b := range got {
+		text[p] = string(b)
+	}
+	if !maps.Equal(text, want) {
+		t.Errorf("got %q, want %q", text, want)
+	}
+	if len(fetched) != 2 {
+		t.Errorf("fetched %d objects; the manifest and one pack would do", len(fetched))
+	}
+	if got, err := ReadFiles(t.Context(), src, r, func(p string) bool { return p == "z" }); err != nil || string(got["z"]) != noise(2, 1<<20) {
+		t.Errorf("a file over several packs: %d bytes, %v", len(got["z"]), err)
+	}
+
+	m := &Manifest{[]Entry{fileEntry("a", "first"), fileEntry("b", "second")}}
+	lie, lieSrc := forge(t, m, "firstsecone")
+	if got, err := ReadFiles(t.Context(), lieSrc, lie, func(p string) bool { return p == "b" }); err == nil {
+		t.Errorf("believed %q", got)
+	}
+	if _, err := ReadFiles(t.Context(), objects{}, r, func(string) bool { return true }); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing object: %v", err)
+	}
+}
+
+// A disk that is nearly full has to stop the installation before it takes what the machine needs.
+func TestPlanFits(t *testing.T) {
+	p := plan{bytes: 1000, inodes: 10}
+	for name, c := range map[string]struct {
+		room    room
+		reserve int64
+		fits    bool
+	}{
+		"plenty":              {room{freeBytes: 5000, totalBytes: 10000, freeInodes: 100, totalInodes: 100}, 0, true},
+		"just":                {room{freeBytes: 2000, totalBytes: 10000, freeInodes: 13, totalInodes: 100}, 1000, true},
+		"reserve":             {room{freeBytes: 1999, totalBytes: 10000, freeInodes: 100, totalInodes: 100}, 1000, false},
+		"three per cent":      {room{freeBytes: 3999, totalBytes: 100000, freeInodes: 100, totalInodes: 100}, 0, false},
+		"inodes":              {room{freeBytes: 5000, totalBytes: 10000, freeInodes: 12, totalInodes: 100}, 0, false},
+		"inodes not counted":  {room{freeBytes: 5000, totalBytes: 10000}, 0, true},
+		"already beyond full": {room{freeBytes: 0, totalBytes: 10000, totalInodes: 100}, 1000, false},
+	} {
+		err := p.fits(c.room, "/d", c.reserve)
+		if (err == nil) != c.fits {
+			t.Errorf("%s: %v", name, err)
+		}
+		var short *NoSpaceError
+		if err != nil && (!errors.As(err, &short) || !errors.Is(err, syscall.ENOSPC) || short.NeedBytes != 1000) {
+			t.Errorf("%s: %#v", name, err)
+		}
+	}
+	r, src := publish(t, golden)
+	s := newStore(t, t.TempDir())
+	s.Reserve = 1 << 60
+	var short *NoSpaceError
+	if err := s.Install(t.Context(), src, r); !errors.As(err, &short) || short.FreeBytes == 0 || short.NeedInodes != 10 {
+		t.Errorf("%v", err)
+	}
+	wantTrees(t, s)
+}
+
+// Kernels before 5.8 hide failed writes from syncfs; trusting them would show a tree that is not on the disk.
+func TestFlush(t *testing.T) {
+	for release, want := range map[string]bool{
+		"6.18.44-fc": true, "5.8.0": true, "5.10.0-28-amd64": true, "5.7.19": false, "4.18.0-553.el8": false, "": false, "x.y": false, "5": false,
+	} {
+		if got := atLeast58(release); got != want {
+			t.Errorf("%q: %v", release, got)
+		}
+	}
+	f := folder{}
+	for i := range fewEntries + 1 {
+		f[fmt.Sprint(i)] = fmt.Sprint(i)
+	}
+	r, src := publish(t, f)
+	mustInstall(t, newStore(t, t.TempDir()), src, r)
+}

@@ -1,0 +1,83 @@
+package content
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Whatever tree an operator publishes, nodes get that tree: the same hash, the same files.
+func TestAnyTreeRoundTrips(t *testing.T) {
+	base := t.TempDir()
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp(base, "")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		f := anyFolder().Draw(rt, "tree")
+		root := filepath.Join(dir, "tree")
+		if err := os.Mkdir(root, 0o755); err != nil {
+			rt.Fatal(err)
+		}
+		f.write(t, root)
+		r, src := mustBuild(t, root)
+		s := newStore(t, filepath.Join(dir, "state"))
+		mustInstall(t, s, src, r)
+		again := mustRead(t, s.Path(r.Tree))
+		if again.Tree() != r.Tree || again.Files() != r.Files || again.Bytes() != r.Bytes {
+			rt.Errorf("published %+v, installed %s with %d files", r, again.Tree(), again.Files())
+		}
+		files, err := ReadFiles(rt.Context(), src, r, func(string) bool { return true })
+		if err != nil {
+			rt.Fatal(err)
+		}
+		for p, content := range f {
+			if strings.HasSuffix(p, "/") || strings.HasPrefix(content, "-> ") {
+				continue
+			}
+			if got, ok := files[p]; !ok || string(got) != content {
+				rt.Errorf("%q: read %d bytes, want %d", p, len(got), len(content))
+			}
+		}
+	})
+}
+
+// anyFolder draws trees whose paths sort in unusual ways and whose contents repeat, span packs or are empty.
+func anyFolder() *rapid.Generator[folder] {
+	name := rapid.SampledFrom([]string{"a", "b", "a-b", "a.b", "a0", "é", "x y", "~", "-", "..x"})
+	content := rapid.OneOf(
+		rapid.SampledFrom([]string{"", "same", "#!/bin/sh\n", "#!/bin/sh\nexit\n"}),
+		rapid.String(),
+		rapid.Custom(func(t *rapid.T) string {
+			return noise(rapid.Uint64Range(0, 3).Draw(t, "seed"), rapid.IntRange(0, 1<<20+10).Draw(t, "size"))
+		}),
+	)
+	return rapid.Custom(func(t *rapid.T) folder {
+		f := folder{}
+		dirs := []string{"."}
+		taken := map[string]bool{".": true}
+		for range rapid.IntRange(0, 12).Draw(t, "entries") {
+			p := path.Join(rapid.SampledFrom(dirs).Draw(t, "in"), name.Draw(t, "name"))
+			if taken[p] {
+				continue
+			}
+			taken[p] = true
+			switch rapid.IntRange(0, 5).Draw(t, "kind") {
+			case 0, 1:
+				dirs = append(dirs, p)
+				f[p+"/"] = ""
+			case 2:
+				// Up to the root and down again, to something that is no link: nothing has this name.
+				f[p] = "-> " + strings.Repeat("../", strings.Count(p, "/")) + "target"
+			default:
+				f[p] = content.Draw(t, "content")
+			}
+		}
+		return f
+	})
+}

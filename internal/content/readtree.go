@@ -1,0 +1,135 @@
+package content
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// ReadTree lists and hashes what the folder root contains. Anything named .git is left out, and whatever ignore (which
+// may be nil) says true to, given its path from the root; of an ignored folder nothing is looked at. A file counts as
+// executable when its owner may execute it. What a release can't contain is a RefusedError that names it.
+func ReadTree(root string, ignore func(path string, dir bool) bool) (*Manifest, error) {
+	return readTree(root, func(p string, dir bool) bool {
+		return path.Base(p) == ".git" || ignore != nil && ignore(p, dir)
+	})
+}
+
+func readTree(dir string, ignore func(path string, dir bool) bool) (*Manifest, error) {
+	m, err := walkTree(dir, ignore)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read tree %s: %w", dir, err)
+	}
+	return m, nil
+}
+
+func walkTree(dir string, ignore func(path string, dir bool) bool) (*Manifest, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	m := &Manifest{}
+	var total int64
+	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if p == "." || err != nil {
+			return err
+		}
+		if ignore(p, d.IsDir()) {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		// Before anything is opened: a folder that is too deep or badly named is not descended into.
+		if err := checkPath(p); err != nil {
+			return err
+		}
+		if len(m.Entries) == MaxEntries {
+			return tooManyEntries()
+		}
+		e, err := readEntry(root, p)
+		if err != nil {
+			return err
+		}
+		// Here too, so that a disk image of a terabyte of small files is not hashed for nothing.
+		if total += e.Size; e.regular() && total > MaxTreeBytes {
+			return tooManyBytes(p)
+		}
+		m.Entries = append(m.Entries, e)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(m.Entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	if err := checkEntries(m.Entries); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func readEntry(root *os.Root, p string) (Entry, error) {
+	info, err := root.Lstat(p)
+	if err != nil {
+		return Entry{}, err
+	}
+	switch info.Mode().Type() {
+	case fs.ModeDir:
+		return Entry{Path: p, Kind: KindDirectory}, nil
+	case fs.ModeSymlink:
+		target, err := root.Readlink(p)
+		return Entry{Path: p, Kind: KindLink, Size: int64(len(target)), Hash: sha256.Sum256([]byte(target)), Target: target}, err
+	case 0:
+		return readFile(root, p, info)
+	}
+	return Entry{}, &RefusedError{p, fmt.Sprintf("it is neither a file, a folder nor a symbolic link (%s)", info.Mode()), hintRename}
+}
+
+func readFile(root *os.Root, p string, info fs.FileInfo) (Entry, error) {
+	f, err := openRegular(root, p)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer f.Close()
+	e := Entry{Path: p, Kind: KindFile}
+	if info.Mode()&0o100 != 0 {
+		e.Kind = KindExecutable
+	}
+	h := sha256.New()
+	e.Size, err = io.Copy(h, io.LimitReader(f, MaxFileBytes+1))
+	if err != nil {
+		return Entry{}, err
+	}
+	if e.Size > MaxFileBytes {
+		return Entry{}, &RefusedError{p, fmt.Sprintf("it has more than %d bytes", MaxFileBytes), hintShrink}
+	}
+	h.Sum(e.Hash[:0])
+	return e, nil
+}
+
+var errNotRegular = errors.New("is not a regular file any more")
+
+// openRegular never blocks on a pipe, and never reads a device, that took the place of a file.
+func openRegular(root *os.Root, p string) (*os.File, error) {
+	f, err := root.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s %w", p, errNotRegular)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,202 @@
+package content
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"sort"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// RefusedError says that a tree can't be published or installed because of one of its entries.
+type RefusedError struct {
+	Path string
+	Why  string
+	Hint string // what its owner can do
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("cannot accept %q: %s\n%s", e.Path, e.Why, e.Hint)
+}
+
+const (
+	hintRename = "rename it, or leave it out, and publish again"
+	hintLink   = "let it point, by a relative path, at a file or folder of this tree, or copy what it points at"
+	hintShrink = "leave it out, and let Puppet fetch it from a package or a file server"
+	hintBroken = "publish the release again"
+)
+
+func tooManyEntries() error {
+	return &RefusedError{".", fmt.Sprintf("it has more than %d files, folders and links", MaxEntries), "publish a smaller tree"}
+}
+
+func tooManyBytes(p string) error {
+	return &RefusedError{p, fmt.Sprintf("with it the tree has more than %d bytes", MaxTreeBytes), hintShrink}
+}
+
+// checkPath applies the rules that concern one path alone.
+func checkPath(p string) error {
+	refuse := func(format string, args ...any) error {
+		return &RefusedError{Path: p, Why: fmt.Sprintf(format, args...), Hint: hintRename}
+	}
+	if why := badText(p); why != "" {
+		return refuse("its path %s", why)
+	}
+	if len(p) > maxPathBytes {
+		return refuse("its path has %d bytes, at most %d are allowed", len(p), maxPathBytes)
+	}
+	if p == "." || !fs.ValidPath(p) || !filepath.IsLocal(p) {
+		return refuse("its path is not a plain path below the root of the tree")
+	}
+	components := strings.Split(p, "/")
+	if len(components) > maxDepth {
+		return refuse("it lies %d levels deep, at most %d are allowed", len(components), maxDepth)
+	}
+	for _, c := range components {
+		if len(c) > maxComponentBytes {
+			return refuse("a part of its path has %d bytes, at most %d are allowed", len(c), maxComponentBytes)
+		}
+		if c == ".git" {
+			return refuse("Git's own files are not part of a release")
+		}
+	}
+	return nil
+}
+
+// badText says what is wrong with a path or a target as text, or "".
+func badText(s string) string {
+	switch {
+	case s == "":
+		return "is empty"
+	case !utf8.ValidString(s):
+		return "is not UTF-8"
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return "has a control character"
+	case strings.Contains(s, `\`):
+		return "has a backslash"
+	}
+	return ""
+}
+
+// checkEntries applies every rule for a tree. Both sides do: the publisher to tell its operator early, the node because
+// it trusts nobody.
+func checkEntries(entries []Entry) error {
+	if len(entries) > MaxEntries {
+		return tooManyEntries()
+	}
+	t := tree(entries)
+	var total int64
+	names := make(map[string]string, len(entries))
+	for i, e := range entries {
+		if err := checkPath(e.Path); err != nil {
+			return err
+		}
+		if i > 0 && e.Path <= entries[i-1].Path {
+			return &RefusedError{e.Path, "it is listed twice or out of order", hintBroken}
+		}
+		if parent := path.Dir(e.Path); parent != "." && t.kind(parent) != KindDirectory {
+			return &RefusedError{e.Path, fmt.Sprintf("%q is not listed as a folder", parent), hintBroken}
+		}
+		if err := t.checkKind(e); err != nil {
+			return err
+		}
+		if e.regular() {
+			if total += e.Size; total > MaxTreeBytes {
+				return tooManyBytes(e.Path)
+			}
+		}
+		// Whole paths do: where two folders collide, they have been refused before anything in them is compared.
+		name := fold(e.Path)
+		if other, ok := names[name]; ok {
+			return &RefusedError{e.Path, fmt.Sprintf("some file systems can't tell it from %q", other), hintRename}
+		}
+		names[name] = e.Path
+	}
+	return nil
+}
+
+// fold maps paths that differ only in case, by Unicode's simple folding, or only in how a character is composed, to one.
+func fold(p string) string {
+	return norm.NFC.String(strings.Map(func(r rune) rune {
+		least := r
+		for o := unicode.SimpleFold(r); o != r; o = unicode.SimpleFold(o) {
+			least = min(least, o)
+		}
+		return unicode.ToLower(least)
+	}, norm.NFC.String(p)))
+}
+
+// tree looks entries up by path; they have to be sorted.
+type tree []Entry
+
+func (t tree) find(p string) (Entry, bool) {
+	i := sort.Search(len(t), func(i int) bool { return t[i].Path >= p })
+	if i == len(t) || t[i].Path != p {
+		return Entry{}, false
+	}
+	return t[i], true
+}
+
+func (t tree) kind(p string) Kind {
+	e, _ := t.find(p)
+	return e.Kind
+}
+
+var emptyHash = sha256.Sum256(nil)
+
+func (t tree) checkKind(e Entry) error {
+	switch e.Kind {
+	case KindFile, KindExecutable:
+		if e.Size < 0 || e.Size > MaxFileBytes {
+			return &RefusedError{e.Path, fmt.Sprintf("it has %d bytes, at most %d are allowed", e.Size, MaxFileBytes), hintShrink}
+		}
+		if (e.Size == 0) != (e.Hash == emptyHash) || e.Target != "" {
+			return &RefusedError{e.Path, "its size contradicts its hash", hintBroken}
+		}
+	case KindDirectory:
+		if e.Size != 0 || e.Hash != [sha256.Size]byte{} || e.Target != "" {
+			return &RefusedError{e.Path, "it is a folder with content", hintBroken}
+		}
+	case KindLink:
+		if e.Size != int64(len(e.Target)) || e.Hash != sha256.Sum256([]byte(e.Target)) {
+			return &RefusedError{e.Path, "its target contradicts its hash", hintBroken}
+		}
+		if _, why := t.resolve(e); why != "" {
+			return &RefusedError{e.Path, fmt.Sprintf("its target %q %s", e.Target, why), hintLink}
+		}
+	default:
+		return &RefusedError{e.Path, "it is neither a file, a folder nor a symbolic link", hintRename}
+	}
+	return nil
+}
+
+// resolve follows a link one component at a time, as the kernel would, and returns the path that it ends at ("." is the
+// root), which need not exist. It says why a target is not acceptable, or "".
+func (t tree) resolve(link Entry) (end, why string) {
+	if why := badText(link.Target); why != "" {
+		return "", why
+	}
+	if len(link.Target) > maxPathBytes {
+		return "", fmt.Sprintf("has %d bytes, at most %d are allowed", len(link.Target), maxPathBytes)
+	}
+	if path.IsAbs(link.Target) {
+		return "", "is absolute"
+	}
+	at := path.Dir(link.Path)
+	for _, c := range strings.Split(link.Target, "/") {
+		if c == ".." && at == "." {
+			return "", "leads out of the tree"
+		}
+		at = path.Join(at, c)
+		if t.kind(at) == KindLink {
+			return "", fmt.Sprintf("leads through %q, another link", at)
+		}
+	}
+	return at, ""
+}

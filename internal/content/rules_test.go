@@ -1,0 +1,220 @@
+package content
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Each of these, on a node, would write outside the tree, hide a file, or make two nodes see two different trees.
+func forbidden() []forbiddenTree {
+	return []forbiddenTree{
+		{"empty path", []Entry{dirEntry("")}, "is empty"},
+		{"not UTF-8", []Entry{dirEntry("a\xff")}, "not UTF-8"},
+		{"NUL", []Entry{dirEntry("a\x00b")}, "control character"},
+		{"newline", []Entry{dirEntry("a\nb")}, "control character"},
+		{"delete", []Entry{dirEntry("a\x7f")}, "control character"},
+		{"C1 control", []Entry{dirEntry("a\u0085")}, "control character"},
+		{"backslash", []Entry{dirEntry(`a\b`)}, "backslash"},
+		{"absolute", []Entry{fileEntry("/etc/passwd", "x")}, "plain path"},
+		{"parent", []Entry{fileEntry("../evil", "x")}, "plain path"},
+		{"parent inside", []Entry{dirEntry("a"), fileEntry("a/../../evil", "x")}, "plain path"},
+		{"dot", []Entry{dirEntry(".")}, "plain path"},
+		{"dot inside", []Entry{dirEntry("a"), dirEntry("a/./b")}, "plain path"},
+		{"double slash", []Entry{dirEntry("a"), dirEntry("a//b")}, "plain path"},
+		{"trailing slash", []Entry{dirEntry("a/")}, "plain path"},
+		{"long component", []Entry{dirEntry(strings.Repeat("a", 256))}, "at most 255"},
+		{"long path", nest(5, 250), "at most 1024"},
+		{"deep", nest(33, 1), "at most 32"},
+		{"git", []Entry{dirEntry("a"), dirEntry("a/.git")}, "Git"},
+		{"out of order", []Entry{dirEntry("b"), dirEntry("a")}, "out of order"},
+		{"twice", []Entry{dirEntry("a"), dirEntry("a")}, "twice"},
+		{"no folder", []Entry{fileEntry("a/b", "x")}, `"a" is not listed`},
+		{"below a file", []Entry{fileEntry("a", "x"), fileEntry("a/b", "x")}, `"a" is not listed as a folder`},
+		{"below a link", []Entry{dirEntry("b"), linkEntry("c", "b"), fileEntry("c/d", "x")}, `"c" is not listed as a folder`},
+		{"case", []Entry{dirEntry("README"), dirEntry("readme")}, "can't tell it from"},
+		{"case of a letter with three cases", []Entry{dirEntry("k"), dirEntry("\u212a")}, "can't tell it from"},
+		{"composition", []Entry{dirEntry("e\u0301"), dirEntry("é")}, "can't tell it from"},
+		{"case and composition", []Entry{dirEntry("E\u0301"), dirEntry("é")}, "can't tell it from"},
+		{"composition after case", []Entry{dirEntry("\u017f\u0323"), dirEntry("\u1e63")}, "can't tell it from"},
+		{"case of a folder", []Entry{dirEntry("A"), dirEntry("A/x"), dirEntry("a"), dirEntry("a/y")}, "can't tell it from"},
+		{"device", []Entry{{Path: "a", Kind: 'b'}}, "neither a file"},
+		{"no kind", []Entry{{Path: "a"}}, "neither a file"},
+		{"folder with size", []Entry{{Path: "a", Kind: KindDirectory, Size: 1}}, "folder with content"},
+		{"file with target", []Entry{{Path: "a", Kind: KindFile, Hash: emptyHash, Target: "b"}}, "contradicts"},
+		{"negative size", []Entry{{Path: "a", Kind: KindFile, Size: -1}}, "at most"},
+		{"empty file with another hash", []Entry{{Path: "a", Kind: KindFile}}, "contradicts"},
+		{"large file", []Entry{{Path: "a", Kind: KindFile, Size: MaxFileBytes + 1}}, "at most"},
+		{"large tree", large(17), "with it the tree has more than"},
+		{"many entries", many(MaxEntries + 1), "more than 100000"},
+		{"link to nothing", []Entry{linkEntry("a", "")}, "is empty"},
+		{"absolute link", []Entry{linkEntry("a", "/etc/passwd")}, "is absolute"},
+		{"escaping link", []Entry{linkEntry("a", "../b")}, "leads out"},
+		{"link that escapes and comes back", []Entry{linkEntry("a", "../tree/b")}, "leads out"},
+		{"link that escapes later", []Entry{dirEntry("a"), linkEntry("a/b", "c/../../../d")}, "leads out"},
+		{"link to a link", []Entry{linkEntry("a", "b"), linkEntry("b", "c")}, "another link"},
+		{"link through a link", []Entry{dirEntry("d"), dirEntry("d/e"), linkEntry("l", "d/e"), linkEntry("m", "l/../x")}, "another link"},
+		{"link to itself", []Entry{linkEntry("a", "a")}, "another link"},
+		{"link with newline", []Entry{linkEntry("a", "b\nc")}, "control character"},
+		{"link not UTF-8", []Entry{linkEntry("a", "\xff")}, "not UTF-8"},
+		{"link with backslash", []Entry{linkEntry("a", `b\c`)}, "backslash"},
+		{"long link", []Entry{linkEntry("a", strings.Repeat("b", 1025))}, "at most 1024"},
+		{"link with another hash", []Entry{{Path: "a", Kind: KindLink, Size: 1, Target: "b"}}, "contradicts"},
+	}
+}
+
+type forbiddenTree struct {
+	name    string
+	entries []Entry
+	why     string
+}
+
+func nest(levels, bytes int) []Entry {
+	var entries []Entry
+	var parts []string
+	for range levels {
+		parts = append(parts, strings.Repeat("d", bytes))
+		entries = append(entries, dirEntry(strings.Join(parts, "/")))
+	}
+	return entries
+}
+
+func many(n int) []Entry {
+	entries := make([]Entry, n)
+	for i := range entries {
+		entries[i] = dirEntry(fmt.Sprintf("%06d", i))
+	}
+	return entries
+}
+
+func large(files int) []Entry {
+	var entries []Entry
+	for i := range files {
+		entries = append(entries, Entry{
+			Path: fmt.Sprintf("%06d", i), Kind: KindFile, Size: MaxFileBytes, Hash: sha256.Sum256([]byte{byte(i)}),
+		})
+	}
+	return entries
+}
+
+func TestRulesRefuse(t *testing.T) {
+	for _, c := range forbidden() {
+		err := checkEntries(c.entries)
+		var refused *RefusedError
+		if !errors.As(err, &refused) || !strings.Contains(refused.Why, c.why) || refused.Hint == "" {
+			t.Errorf("%s: %v, want %q", c.name, err, c.why)
+		}
+		if _, err := DecodeManifest(string((&Manifest{c.entries}).Encode())); err == nil && !neverEncoded[c.name] {
+			t.Errorf("%s: decoded", c.name)
+		}
+	}
+}
+
+// The encoding has no place for these contradictions.
+var neverEncoded = map[string]bool{"file with target": true, "link with another hash": true}
+
+// A rule that is too strict keeps honest content out: these are found in real control repositories.
+func TestRulesAccept(t *testing.T) {
+	for name, entries := range map[string][]Entry{
+		"nothing":                   nil,
+		"as deep as allowed":        nest(32, 1),
+		"as long as allowed":        nest(4, 255),
+		"as large as allowed":       large(16),
+		"sibling sorts in between":  {dirEntry("a"), fileEntry("a-b", "x"), fileEntry("a/b", "x")},
+		"spaces and umlauts":        {fileEntry("Übung 1.txt", "x")},
+		"dots that are no parents":  {fileEntry("...", "x"), fileEntry("..data", "x"), fileEntry(".gitignore", "x")},
+		"same name in two folders":  {dirEntry("a"), fileEntry("a/X", "x"), dirEntry("b"), fileEntry("b/x", "x")},
+		"link to a file":            {fileEntry("a", "x"), linkEntry("b", "a")},
+		"link to the root":          {dirEntry("s"), linkEntry("s/m", "../")},
+		"link to a folder above":    {dirEntry("m"), dirEntry("m/f"), linkEntry("m/f/m", "../../m")},
+		"link to what is not there": {linkEntry("a", "b/../c")},
+		"empty file":                {fileEntry("a", "")},
+	} {
+		if err := checkEntries(entries); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What can't be published has to be named, with what to do, before anything is stored.
+func TestReadTreeRefuses(t *testing.T) {
+	mk := func(f folder) func(*testing.T, string) { return func(t *testing.T, root string) { f.write(t, root) } }
+	for _, c := range []struct {
+		name string
+		make func(t *testing.T, root string)
+		path string
+		why  string
+	}{
+		{"pipe", func(t *testing.T, root string) {
+			if err := syscall.Mkfifo(filepath.Join(root, "p"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, "p", "neither a file"},
+		{"socket", func(t *testing.T, root string) {
+			l, err := net.Listen("unix", filepath.Join(root, "s"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+		}, "s", "neither a file"},
+		{"newline", mk(folder{"a/b\nc": "x"}), "a/b\nc", "control character"},
+		{"not UTF-8", mk(folder{"a/\xff": "x"}), "a/\xff", "not UTF-8"},
+		{"folder not UTF-8", mk(folder{"\xff/a": "x"}), "\xff", "not UTF-8"},
+		{"backslash", mk(folder{`a\b`: "x"}), `a\b`, "backslash"},
+		{"absolute link", mk(folder{"m/l": "-> /etc/passwd"}), "m/l", "is absolute"},
+		{"escaping link", mk(folder{"m/l": "-> ../../x"}), "m/l", "leads out"},
+		{"chain", mk(folder{"a": "x", "b": "-> a", "c": "-> b"}), "c", "another link"},
+		{"case", mk(folder{"m/Readme": "x", "m/readme": "y"}), "m/readme", "can't tell it from"},
+		{"deep", mk(folder{strings.Repeat("d/", 33): ""}), strings.Repeat("d/", 32) + "d", "levels deep"},
+		{"large file", func(t *testing.T, root string) {
+			folder{"big": ""}.write(t, root)
+			if err := os.Truncate(filepath.Join(root, "big"), MaxFileBytes+1); err != nil {
+				t.Fatal(err)
+			}
+		}, "big", "more than"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := t.TempDir()
+			c.make(t, root)
+			_, err := ReadTree(root, nil)
+			var refused *RefusedError
+			if !errors.As(err, &refused) || refused.Path != c.path || !strings.Contains(refused.Why, c.why) || refused.Hint == "" {
+				t.Errorf("%v, want %q: %s", err, c.path, c.why)
+			}
+		})
+	}
+	if _, err := ReadTree(filepath.Join(t.TempDir(), "none"), nil); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing folder: %v", err)
+	}
+}
+
+// A stray file that the publisher asked to leave out must neither be published nor stop the publication.
+func TestReadTreeIgnores(t *testing.T) {
+	root := folder{
+		"a": "x", "b.swp": "x", "vendor/big\nname": "x", "vendor/l": "-> /etc", "m/vendor/y": "x",
+	}.make(t)
+	asked := map[string]bool{}
+	m, err := ReadTree(root, func(p string, dir bool) bool {
+		asked[p] = dir
+		return strings.HasSuffix(p, ".swp") || p == "vendor" && dir
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range m.Entries {
+		got = append(got, e.Path)
+	}
+	if want := "a m m/vendor m/vendor/y"; strings.Join(got, " ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if dir, ok := asked["vendor/l"]; ok || dir {
+		t.Error("looked into an ignored folder")
+	}
+}

@@ -1,0 +1,302 @@
+package content
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// releases installs n small trees, one a minute, the oldest first.
+func releases(t *testing.T, s *Store, n int) []string {
+	t.Helper()
+	var trees []string
+	start := time.Now().Add(-time.Hour)
+	for i := range n {
+		r, src := publish(t, folder{"version": fmt.Sprint(i)})
+		mustInstall(t, s, src, r)
+		at := start.Add(time.Duration(i) * time.Minute)
+		if err := os.Chtimes(s.Path(r.Tree), at, at); err != nil {
+			t.Fatal(err)
+		}
+		trees = append(trees, r.Tree)
+	}
+	return trees
+}
+
+// `current` decides what a node enforces: it may only ever name a whole tree.
+func TestActivate(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	wantCurrent(t, s, "")
+	trees := releases(t, s, 2)
+	wantCurrent(t, s, "")
+	mustActivate(t, s, trees[0])
+	mustActivate(t, s, trees[1])
+	mustActivate(t, s, trees[0])
+	mustActivate(t, s, trees[0])
+	if target, err := os.Readlink(filepath.Join(s.dir, "current")); err != nil || target != "releases/"+trees[0] {
+		t.Errorf("current → %q, %v: a link has to work from a chroot too", target, err)
+	}
+	for _, bad := range []string{goldenTree, "", "x", "../releases/" + trees[1], strings.ToUpper(trees[1])} {
+		var gone *NotInstalledError
+		if err := s.Activate(bad); !errors.As(err, &gone) {
+			t.Errorf("%q: %v", bad, err)
+		}
+		wantCurrent(t, s, trees[0])
+	}
+	wantTrees(t, s, trees...)
+}
+
+func TestCurrentIsNoneUnlessItNamesATree(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	link := filepath.Join(s.dir, "current")
+	tree := releases(t, s, 1)[0]
+	for _, target := range []string{"releases/" + goldenTree, "/etc", "releases/../releases/" + tree, "releases/" + tree + "/"} {
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+		wantCurrent(t, s, "")
+		mustActivate(t, s, tree)
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(link, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Current(); err == nil || !strings.Contains(err.Error(), "move it out of the way") {
+		t.Errorf("a file: %q, %v", got, err)
+	}
+}
+
+// Names come from etcd; none may lead out of the store.
+func TestStoreTakesOnlyHashes(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	for _, bad := range []string{"", ".", "..", "../..", "/etc", strings.Repeat("g", 64), strings.Repeat("a", 63)} {
+		if s.Has(bad) || s.Path(bad) != "" {
+			t.Errorf("%q: has %v, path %q", bad, s.Has(bad), s.Path(bad))
+		}
+		if _, err := s.Lock(bad); err == nil {
+			t.Errorf("locked %q", bad)
+		}
+		if err := s.Verify(bad); err == nil {
+			t.Errorf("verified %q", bad)
+		}
+		if err := s.Discard(bad); err != nil {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	if !s.Has(releases(t, s, 1)[0]) {
+		t.Error("a tree that was installed is not there")
+	}
+}
+
+// Collecting a tree that is needed takes Puppet's modules away in the middle of a run, or makes a rollback a download.
+func TestCollect(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	trees := releases(t, s, 7)
+	mustActivate(t, s, trees[0])
+	release, err := s.Lock(trees[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, freed, err := s.Collect([]string{trees[2], goldenTree}, 2)
+	if err != nil || !slices.Equal(removed, trees[3:5]) || freed <= 0 {
+		t.Errorf("removed %q, freed %d, %v; want %q", removed, freed, err, trees[3:5])
+	}
+	wantTrees(t, s, trees[0], trees[1], trees[2], trees[5], trees[6])
+	release()
+	if removed, _, err := s.Collect(nil, -1); err != nil || !slices.Equal(removed, []string{trees[1], trees[2], trees[5], trees[6]}) {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	wantTrees(t, s, trees[0])
+	left, err := os.ReadDir(filepath.Join(s.dir, releasesDir))
+	if err != nil || len(left) > 2 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if removed, _, err := s.Collect(nil, 0); err != nil || len(removed) != 0 {
+		t.Errorf("again: %q, %v", removed, err)
+	}
+}
+
+// A lock file that is left behind for every release ever installed would fill the folder.
+func TestCollectSweepsLockFiles(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	orphan := filepath.Join(s.dir, releasesDir, goldenTree+".lock")
+	if err := os.WriteFile(orphan, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Collect(nil, 0); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(orphan); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("still there: %v", err)
+	}
+}
+
+// A run that has its lock keeps its tree; one that comes too late is told.
+func TestLockAgainstRemoval(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	tree := releases(t, s, 1)[0]
+	one, err := s.Lock(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := s.Lock(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one()
+	if err := s.Discard(tree); !errors.Is(err, ErrInUse) {
+		t.Errorf("discard of a used tree: %v", err)
+	}
+	two()
+	if err := s.Discard(tree); err != nil {
+		t.Error(err)
+	}
+	var gone *NotInstalledError
+	if _, err := s.Lock(tree); !errors.As(err, &gone) {
+		t.Errorf("lock of what is gone: %v", err)
+	}
+	wantTrees(t, s)
+}
+
+// The lock file may be removed and made anew, with its tree, while someone waits for it; a lock on the old one would
+// protect nothing.
+func TestLockIsOnTheFileThatOthersSee(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	tree := releases(t, s, 1)[0]
+	held, err := s.lockTree(tree, unix.LOCK_EX, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	type result struct {
+		release func()
+		err     error
+	}
+	got := make(chan result)
+	go func() {
+		release, err := s.Lock(tree)
+		got <- result{release, err}
+	}()
+	for deadline := time.Now().Add(5 * time.Second); openCount(t, s.lockFile(tree)) < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody waits for the lock")
+		}
+	}
+	if err := os.Remove(s.lockFile(tree)); err != nil {
+		t.Fatal(err)
+	}
+	held.Close()
+	r := <-got
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	defer r.release()
+	if err := s.Discard(tree); !errors.Is(err, ErrInUse) {
+		t.Errorf("a tree that is locked was removed: %v", err)
+	}
+}
+
+// openCount returns how often this process has a file open.
+func openCount(t *testing.T, path string) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, fd := range fds {
+		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && target == path {
+			n++
+		}
+	}
+	return n
+}
+
+// Bit rot, a careless editor and a full disk of long ago all look alike: the tree has to say so, and come back.
+func TestVerifyAndHeal(t *testing.T) {
+	r, src := publish(t, golden)
+	s := newStore(t, t.TempDir())
+	for name, damage := range map[string]func(root string) error{
+		"content": func(root string) error {
+			p := filepath.Join(root, "README.md")
+			return errors.Join(os.Chmod(p, 0o644), os.WriteFile(p, []byte("hellO\n"), 0o644))
+		},
+		"cut":         func(root string) error { return os.Truncate(filepath.Join(root, "README.md"), 0) },
+		"mode":        func(root string) error { return os.Chmod(filepath.Join(root, "README.md"), 0o755) },
+		"missing":     func(root string) error { return os.Remove(filepath.Join(root, "bin/run")) },
+		"extra":       func(root string) error { return os.WriteFile(filepath.Join(root, "x"), nil, 0o644) },
+		"extra git":   func(root string) error { return os.Mkdir(filepath.Join(root, ".git"), 0o755) },
+		"pipe":        func(root string) error { return unix.Mkfifo(filepath.Join(root, "p"), 0o644) },
+		"outside":     func(root string) error { return os.Symlink("/etc", filepath.Join(root, "x")) },
+		"empty links": func(root string) error { return os.Remove(filepath.Join(root, "link")) },
+	} {
+		mustInstall(t, s, src, r)
+		mustActivate(t, s, r.Tree)
+		if err := damage(s.Path(r.Tree)); err != nil {
+			t.Fatal(err)
+		}
+		var damaged *DamagedError
+		if err := s.Verify(r.Tree); !errors.As(err, &damaged) || damaged.Tree != r.Tree {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := s.Discard(r.Tree); err != nil {
+			t.Fatal(err)
+		}
+		wantCurrent(t, s, "")
+	}
+	mustInstall(t, s, src, r)
+	wantCurrent(t, s, r.Tree)
+}
+
+// What dead processes leave must not fill the disk, and what living ones write must not be swept from under them.
+func TestSweepSparesTheLiving(t *testing.T) {
+	dir := t.TempDir()
+	s := newStore(t, dir)
+	for _, leftover := range []string{"trash." + goldenTree + "/x", goldenTree + ".1/a/b", "file"} {
+		folder{leftover: "x"}.write(t, s.staging())
+	}
+	if err := os.Symlink("releases/x", filepath.Join(s.staging(), currentLink)); err != nil {
+		t.Fatal(err)
+	}
+	alive, err := s.stage(goldenTree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newStore(t, dir)
+	left, err := os.ReadDir(s.staging())
+	if err != nil || len(left) != 1 || left[0].Name() != filepath.Base(alive.path) {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	alive.discard()
+	wantTrees(t, s)
+}
+
+// A store whose lock is stuck must say so, not hang.
+func TestLocksTimeOut(t *testing.T) {
+	s := newStore(t, t.TempDir())
+	held, err := os.Open(s.staging())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := flock(held, unix.LOCK_EX, 0); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.Open(s.staging())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := flock(other, unix.LOCK_EX, 20*time.Millisecond); !errors.Is(err, ErrInUse) {
+		t.Errorf("%v", err)
+	}
+}

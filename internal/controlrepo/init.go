@@ -1,0 +1,166 @@
+package controlrepo
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/puppet"
+)
+
+const gitignore = `# Editors' leftovers
+*~
+.*.sw?
+
+# Private keys never belong into a release: every node would have them.
+*.key
+*.pem
+`
+
+// NotEmptyError says that a folder holds something already.
+type NotEmptyError struct {
+	Dir   string
+	Names []string // what it holds, sorted
+}
+
+// Error names the folder and the first few of the names.
+func (e *NotEmptyError) Error() string {
+	names := e.Names
+	more := ""
+	if len(names) > 5 {
+		more = fmt.Sprintf(" and %d more", len(names)-5)
+		names = names[:5]
+	}
+	return fmt.Sprintf("cannot write a control repository to %s: it already holds %s%s", e.Dir, strings.Join(names, ", "), more)
+}
+
+// Hint returns what to do about it.
+func (e *NotEmptyError) Hint() string { return "give a folder that is empty or does not exist yet" }
+
+// Init writes a new control repository to dir, which is made where it does not exist and may hold nothing but .git. It
+// returns the files that it wrote, relative to dir, sorted. When it fails it leaves dir as it was.
+func Init(dir string) ([]string, error) {
+	made, err := makeEmpty(dir)
+	if err != nil {
+		return nil, err
+	}
+	files, err := fill(dir)
+	if err != nil {
+		if made {
+			err = errors.Join(err, os.Remove(dir))
+		}
+		return nil, fmt.Errorf("cannot write a control repository to %s: %w", dir, err)
+	}
+	return files, nil
+}
+
+// makeEmpty makes dir, or checks that nothing is in the way; made is true when dir is new.
+func makeEmpty(dir string) (made bool, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return false, fmt.Errorf("cannot write a control repository: %w", err)
+		}
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot write a control repository: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Name() != ".git" {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) > 0 {
+		return false, &NotEmptyError{dir, names}
+	}
+	return false, nil
+}
+
+// fill writes everything into a folder inside dir and moves it up at the end, so that a full disk leaves no half repository.
+func fill(dir string) (files []string, err error) {
+	staging, err := os.MkdirTemp(dir, ".pulley-init-")
+	if err != nil {
+		return nil, err
+	}
+	var moved []string
+	defer func() {
+		err = errors.Join(err, os.RemoveAll(staging))
+		if err == nil {
+			return
+		}
+		for _, name := range moved {
+			err = errors.Join(err, os.RemoveAll(name))
+		}
+	}()
+	root, err := os.OpenRoot(staging)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	for _, source := range []struct {
+		into  string
+		files fs.FS
+	}{{".", puppet.Repo()}, {"environments", environments.Samples}, {"hieradata", hieradata.Sample()}} {
+		written, err := copyTree(root, source.into, source.files)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, written...)
+	}
+	if err := root.WriteFile(".gitignore", []byte(gitignore), 0o644); err != nil {
+		return nil, err
+	}
+	files = append(files, ".gitignore")
+	entries, err := os.ReadDir(staging)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		to := filepath.Join(dir, e.Name())
+		if err := os.Rename(filepath.Join(staging, e.Name()), to); err != nil {
+			return nil, err
+		}
+		moved = append(moved, to)
+	}
+	slices.Sort(files)
+	return files, nil
+}
+
+func copyTree(root *os.Root, into string, source fs.FS) (files []string, err error) {
+	err = fs.WalkDir(source, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := path.Join(into, name)
+		if d.IsDir() {
+			return root.MkdirAll(to, 0o755)
+		}
+		data, err := fs.ReadFile(source, name)
+		if err != nil {
+			return err
+		}
+		files = append(files, to)
+		return root.WriteFile(to, data, mode(to))
+	})
+	return files, err
+}
+
+// mode is needed because embedded files have none.
+func mode(name string) fs.FileMode {
+	if path.Dir(name) == checksDir {
+		return 0o755
+	}
+	return 0o644
+}
+
+// checksDir holds the programs that verify a run.
+const checksDir = "validate.d"

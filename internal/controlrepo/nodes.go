@@ -1,0 +1,119 @@
+package controlrepo
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"pulley/environments"
+)
+
+// nodeMatchers are the node declarations of the manifests, without "default".
+type nodeMatchers struct {
+	names    map[string]bool
+	patterns []*regexp.Regexp
+	unclear  bool // a pattern uses what only Ruby knows, so nothing can be said to match nothing
+	any      bool // there is a node declaration, if only the default
+}
+
+// collect adds the node declarations of one manifest.
+func (n *nodeMatchers) collect(src string) {
+	tokens := lex(src)
+	for i := 0; i < len(tokens); i++ {
+		if tokens[i].kind != word || tokens[i].text != "node" {
+			continue
+		}
+		matchers, ok := declaration(tokens[i+1:])
+		if !ok {
+			continue
+		}
+		n.any = true
+		for _, t := range matchers {
+			n.add(t)
+		}
+	}
+}
+
+// declaration returns what stands between "node" and its brace, if it is one.
+func declaration(tokens []token) (matchers []token, ok bool) {
+	for _, t := range tokens {
+		switch {
+		case t.kind == symbol && t.text == "{":
+			return matchers, len(matchers) > 0
+		case t.kind == word && t.text == "node":
+			return nil, false // the next one; reading on from each would take forever
+		case t.kind == symbol && (t.text == "," || t.text == "."):
+		case t.kind == word, t.kind == regex, t.kind == text && t.whole:
+			matchers = append(matchers, t)
+		default:
+			return nil, false
+		}
+	}
+	return nil, false
+}
+
+func (n *nodeMatchers) add(t token) {
+	switch {
+	case t.kind == regex:
+		re, err := regexp.Compile("(?m)" + strings.ReplaceAll(t.text, `\/`, "/"))
+		if err != nil {
+			n.unclear = true
+			return
+		}
+		n.patterns = append(n.patterns, re)
+	case t.text != "default":
+		if n.names == nil {
+			n.names = map[string]bool{}
+		}
+		n.names[t.text] = true
+	}
+}
+
+func (n *nodeMatchers) match(hostname string) bool {
+	if n.names[hostname] || n.unclear {
+		return true
+	}
+	for _, re := range n.patterns {
+		if re.MatchString(hostname) {
+			return true
+		}
+	}
+	return false
+}
+
+// missingRoles warns of the roles of an environment whose nodes would only reach the default declaration.
+func (n *nodeMatchers) missingRoles(file string, data []byte, e *environments.Environment) []Finding {
+	var out []Finding
+	for _, role := range e.Roles {
+		for _, num := range []int{1, max(1, role.Cardinality)} {
+			hostname := environments.Node{Role: role.Name, Num: num, Stack: e.Stack}.Hostname()
+			if n.match(hostname) {
+				continue
+			}
+			line, column := rolePlace(data, role.Name)
+			out = append(out, Finding{File: file, Line: line, Column: column, Severity: Warning,
+				Problem: fmt.Sprintf("no node declaration matches %s of role %s", hostname, role.Name),
+				Hint:    fmt.Sprintf(`add node /^%s\d+/ { … } to manifests/site.pp`, role.Name)})
+			break
+		}
+	}
+	return out
+}
+
+// rolePlace finds a role in an environment file that has been parsed.
+func rolePlace(data []byte, role string) (line, column int) {
+	var doc struct {
+		Roles yaml.Node `yaml:"roles"`
+	}
+	if yaml.Unmarshal(data, &doc) != nil {
+		return 0, 0
+	}
+	for i := 0; i+1 < len(doc.Roles.Content); i += 2 {
+		if key := doc.Roles.Content[i]; key.Value == role {
+			return key.Line, key.Column
+		}
+	}
+	return 0, 0
+}

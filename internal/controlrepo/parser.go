@@ -1,0 +1,128 @@
+package controlrepo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// parserDeadline is for all manifests of a repository; Puppet starts in a second and parses hundreds of files in another.
+const parserDeadline = 2 * time.Minute
+
+// maxParserOutput bounds what is kept of Puppet's messages, in bytes.
+const maxParserOutput = 1 << 20
+
+// PuppetValidator checks manifests with `puppet parser validate`, once for all of them. Command is Puppet's program, by name
+// or path. Puppet gets settings of its own, so that those of the machine don't matter.
+func PuppetValidator(command string) ManifestCheck {
+	return func(ctx context.Context, dir string, files []string) []Finding {
+		if len(files) == 0 {
+			return nil
+		}
+		absolute, err := filepath.Abs(dir)
+		if err != nil {
+			return []Finding{cannotParse(err.Error(), "")}
+		}
+		ctx, cancel := context.WithTimeout(ctx, parserDeadline)
+		defer cancel()
+		output, err := validateManifests(ctx, command, absolute, files)
+		findings := parserFindings(absolute, output)
+		var exit *exec.ExitError
+		switch {
+		case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+			return []Finding{cannotParse("there is no "+command, "install Puppet, or go without its check")}
+		case ctx.Err() != nil:
+			return append(findings, cannotParse(fmt.Sprintf("Puppet was stopped: %v", context.Cause(ctx)), ""))
+		case err != nil && !errors.As(err, &exit):
+			return append(findings, cannotParse(err.Error(), ""))
+		case err != nil && !hasError(findings):
+			return append(findings, cannotParse(fmt.Sprintf("Puppet ended with %v: %s", err, lastLine(output)), ""))
+		}
+		return findings
+	}
+}
+
+func cannotParse(why, hint string) Finding {
+	return Finding{Severity: Error, Problem: "cannot check the manifests: " + why, Hint: hint}
+}
+
+func validateManifests(ctx context.Context, command, dir string, files []string) (output string, err error) {
+	private, err := os.MkdirTemp("", "pulley-validate-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(private)) }()
+	args := []string{"parser", "validate", "--color=false",
+		"--confdir", filepath.Join(private, "conf"), "--vardir", filepath.Join(private, "var")}
+	for _, f := range files {
+		args = append(args, filepath.Join(dir, filepath.FromSlash(f)))
+	}
+	cmd := exec.CommandContext(ctx, command, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8") // messages in English, and files read as UTF-8
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+	kept := &bounded{}
+	cmd.Stdout, cmd.Stderr = kept, kept
+	err = cmd.Run()
+	return kept.String(), err
+}
+
+// bounded keeps the beginning of what is written to it.
+type bounded struct{ bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.Buffer.Write(p[:min(len(p), maxParserOutput-b.Len())])
+	return len(p), nil
+}
+
+var (
+	messageForm = regexp.MustCompile(`^(Error|Warning): (.*?) ?\((?:file: (.+?))(?:, line: (\d+))?(?:, column: (\d+))?\)`)
+	noiseForm   = regexp.MustCompile(`^Could not parse for environment \S+: `)
+)
+
+// parserFindings reads Puppet's messages that name a file of dir.
+func parserFindings(dir, output string) []Finding {
+	var out []Finding
+	for line := range strings.Lines(output) {
+		m := messageForm.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		f := Finding{Severity: Error, Problem: noiseForm.ReplaceAllString(m[2], ""), File: m[3]}
+		if m[1] == "Warning" {
+			f.Severity = Warning
+		}
+		if relative, err := filepath.Rel(dir, f.File); err == nil {
+			f.File = filepath.ToSlash(relative)
+		}
+		f.Line, _ = strconv.Atoi(m[4])
+		f.Column, _ = strconv.Atoi(m[5])
+		out = append(out, f)
+	}
+	return out
+}
+
+func hasError(findings []Finding) bool {
+	for _, f := range findings {
+		if f.Severity == Error {
+			return true
+		}
+	}
+	return false
+}
+
+func lastLine(output string) string {
+	output = strings.TrimSpace(output)
+	return output[strings.LastIndexByte(output, '\n')+1:]
+}

@@ -1,0 +1,63 @@
+package controlrepo
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"pulley/hieradata"
+)
+
+// settings is pulley.yaml: how Pulley treats the release. agent/puppet reads the same file on nodes.
+type settings struct {
+	LiveData string `yaml:"live_data"` // above or hierarchy
+}
+
+const dataFact = "facts.pulley.data"
+
+// checkSettings checks pulley.yaml, which may be missing (data is nil), and that hiera.yaml fits to it.
+func checkSettings(data, hiera []byte) []Finding {
+	s := settings{LiveData: "above"}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec.KnownFields(true)
+	if err := dec.Decode(&s); err != nil && !errors.Is(err, io.EOF) {
+		f := yamlFinding("pulley.yaml", err)
+		var many *yaml.TypeError
+		if errors.As(err, &many) && len(many.Errors) > 0 {
+			f = yamlFinding("pulley.yaml", errors.New("yaml: "+many.Errors[0]))
+		}
+		f.Problem = strings.ReplaceAll(f.Problem, "in type controlrepo.settings", "among its settings")
+		f.Hint = "its one setting is live_data"
+		return []Finding{f}
+	}
+	names := bytes.Contains(hiera, []byte(dataFact))
+	switch {
+	case s.LiveData != "above" && s.LiveData != "hierarchy":
+		return []Finding{{File: "pulley.yaml", Severity: Error, Problem: fmt.Sprintf("live_data is %q", s.LiveData), Hint: "write above or hierarchy"}}
+	case s.LiveData == "hierarchy" && !names:
+		return []Finding{{File: "pulley.yaml", Severity: Error, Problem: "live_data is hierarchy, but hiera.yaml has no place for it: live data would be ignored",
+			Hint: fmt.Sprintf(`add a level to hiera.yaml with datadir "%%{%s}" and paths %s`, dataFact, strings.Join(hieradata.Files(), ", "))}}
+	case s.LiveData == "above" && names:
+		return []Finding{{File: "pulley.yaml", Severity: Warning, Problem: "hiera.yaml has a place for live data, but live_data is above: it would be looked up twice",
+			Hint: "write live_data: hierarchy"}}
+	}
+	return nil
+}
+
+// checkHiera checks a hiera.yaml of the environment or of a module.
+func checkHiera(file string, data []byte) []Finding {
+	err := hieradata.CheckHieraConfig(data)
+	if err == nil {
+		return nil
+	}
+	f := Finding{File: file, Severity: Error, Problem: err.Error()}
+	var syntax *hieradata.SyntaxError
+	if errors.As(err, &syntax) {
+		f.Line, f.Column, f.Problem, f.Hint = syntax.Line, syntax.Column, syntax.Problem, syntax.Advice
+	}
+	return []Finding{f}
+}

@@ -1,0 +1,176 @@
+package controlrepo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"pulley/environments"
+)
+
+// maxFileBytes is how large a file may be that is looked into.
+const maxFileBytes = 4 << 20
+
+// ManifestCheck parses manifests, given relative to dir, and says what is wrong with them.
+type ManifestCheck func(ctx context.Context, dir string, files []string) []Finding
+
+// Options are what Validate can be told.
+type Options struct {
+	Manifests ManifestCheck // nil: manifests are not parsed, only searched
+}
+
+// Validate says what is wrong with the control repository in dir. The error is about reading it; what is wrong with what was
+// read is in the report. Symbolic links are not followed.
+func Validate(ctx context.Context, dir string, opts Options) (report Report, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return Report{}, fmt.Errorf("cannot validate %s: %w", dir, err)
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	r := &reading{files: map[string][]byte{}}
+	if err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		return r.visit(root.FS(), name, d)
+	}); err != nil {
+		return Report{}, fmt.Errorf("cannot validate %s: %w", dir, err)
+	}
+	if opts.Manifests != nil && len(r.manifests) > 0 {
+		r.add(opts.Manifests(ctx, dir, r.manifests)...)
+	}
+	r.check()
+	return Report{Findings: sortFindings(r.findings), Files: len(r.files)}, nil
+}
+
+// reading is what Validate has read.
+type reading struct {
+	files     map[string][]byte // those that are looked into
+	manifests []string
+	findings  []Finding
+}
+
+func (r *reading) add(f ...Finding) { r.findings = append(r.findings, f...) }
+
+func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
+	switch {
+	case name != "." && strings.HasPrefix(path.Base(name), "."):
+		if d.IsDir() {
+			return fs.SkipDir // .git and the like are no part of a release
+		}
+		return nil
+	case d.IsDir() && notForNodes(name):
+		return fs.SkipDir
+	case !d.Type().IsRegular():
+		return nil
+	}
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	if path.Dir(name) == checksDir && info.Mode().Perm()&0o111 == 0 {
+		r.add(Finding{File: name, Severity: Error, Problem: "it can't be executed, so it verifies nothing", Hint: "chmod +x " + name})
+	}
+	if !isYAML(name) && path.Ext(name) != ".pp" {
+		return nil
+	}
+	if info.Size() > maxFileBytes {
+		r.add(Finding{File: name, Severity: Error, Problem: fmt.Sprintf("it has %d bytes, and at most %d are read", info.Size(), maxFileBytes)})
+		return nil
+	}
+	data, err := fs.ReadFile(repo, name)
+	if err != nil {
+		return err
+	}
+	r.files[name] = data
+	if path.Ext(name) == ".pp" {
+		r.manifests = append(r.manifests, name)
+	}
+	return nil
+}
+
+// notForNodes are folders of a module whose files Puppet on a node never reads, and which may be wrong on purpose.
+func notForNodes(name string) bool {
+	parts := strings.Split(name, "/")
+	return len(parts) == 3 && (parts[2] == "spec" || parts[2] == "plans" || parts[2] == "examples")
+}
+
+func isYAML(name string) bool { return path.Ext(name) == ".yaml" || path.Ext(name) == ".yml" }
+
+func isEnvironment(name string) bool { return path.Dir(name) == "environments" && isYAML(name) }
+
+func (r *reading) check() {
+	for name, data := range r.files {
+		switch {
+		case path.Ext(name) == ".pp":
+			r.add(scan(name, string(data))...)
+		case isEnvironment(name), name == "pulley.yaml":
+		case path.Base(name) == "hiera.yaml":
+			r.add(checkYAML(name, data)...)
+			r.add(checkHiera(name, data)...)
+		default:
+			r.add(checkYAML(name, data)...)
+		}
+	}
+	r.add(checkSettings(r.files["pulley.yaml"], r.files["hiera.yaml"])...)
+	if _, has := r.files["hiera.yaml"]; !has {
+		r.add(Finding{File: "hiera.yaml", Severity: Warning, Problem: "there is none, so Puppet only reads data/common.yaml", Hint: "`pulley init` writes one that works"})
+	}
+	r.checkNodes()
+}
+
+// checkNodes checks the environments, and that site.pp has something for their nodes.
+func (r *reading) checkNodes() {
+	site := nodeMatchers{}
+	manifests := 0
+	for _, name := range r.manifests {
+		if strings.HasPrefix(name, "manifests/") {
+			manifests++
+			site.collect(string(r.files[name]))
+		}
+	}
+	if manifests == 0 {
+		r.add(Finding{File: "manifests/site.pp", Severity: Error, Problem: "there is none, so Puppet would apply nothing", Hint: "`pulley init` writes one that works"})
+	} else if !site.any {
+		r.add(Finding{File: "manifests/site.pp", Severity: Warning, Problem: "there are no node declarations, so all nodes get the same",
+			Hint: `give each role its own: node /^controller\d+/ { … }`})
+	}
+	seen := 0
+	for name, data := range r.files {
+		if !isEnvironment(name) {
+			continue
+		}
+		seen++
+		e, err := environments.Parse(name, data)
+		if err != nil {
+			r.add(environmentFindings(name, err)...)
+			continue
+		}
+		if site.any {
+			r.add(site.missingRoles(name, data, e)...)
+		}
+	}
+	if seen == 0 {
+		r.add(Finding{File: "environments", Severity: Warning, Problem: "there is no environment", Hint: "say which nodes there are in environments/<environment>.yaml"})
+	}
+}
+
+func environmentFindings(file string, err error) []Finding {
+	var several environments.Errors
+	if !errors.As(err, &several) {
+		return []Finding{{File: file, Severity: Error, Problem: err.Error()}}
+	}
+	out := make([]Finding, 0, len(several))
+	for _, e := range several {
+		out = append(out, Finding{File: file, Line: e.Line, Column: e.Column, Severity: Error, Problem: e.Problem, Hint: e.Advice})
+	}
+	return slices.Clip(out)
+}

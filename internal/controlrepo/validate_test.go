@@ -1,0 +1,185 @@
+package controlrepo
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// repo writes a new repository and changes files of it; an empty text removes one.
+func repo(t *testing.T, changes map[string]string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "repo")
+	if _, err := Init(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range changes {
+		path := filepath.Join(dir, name)
+		if content == "" {
+			if err := os.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// Without it, what is wrong with a release would be found by its nodes.
+func TestValidateFinds(t *testing.T) {
+	for name, c := range map[string]struct {
+		changes map[string]string
+		want    []string
+	}{
+		"nothing": {nil, nil},
+		"an environment with a typo": {
+			map[string]string{"environments/dev.yaml": "roles:\n  controller:\n    cardinalty: 2\n"},
+			[]string{"environments/dev.yaml:3:5: error: "}},
+		"a role without node declaration": {
+			map[string]string{"environments/dev.yaml": "roles:\n  compute: {cardinality: 1, flavor: x}\n  storage: {cardinality: 3, flavor: x}\n"},
+			[]string{"environments/dev.yaml:3:3: warning: no node declaration matches storage1 of role storage"}},
+		"a declaration that only matches one digit": {
+			map[string]string{"manifests/site.pp": "node /^controller\\d+/, /\\Acompute[1-9]\\z/ { }\nnode default { }\n",
+				"environments/dev.yaml": "roles:\n  compute: {cardinality: 12, flavor: x}\n", "environments/production.yaml": ""},
+			[]string{"environments/dev.yaml:2:3: warning: no node declaration matches compute12 of role compute"}},
+		"names instead of patterns": {
+			map[string]string{"manifests/site.pp": "node 'controller1', \"controller2\" { }\nnode compute1 { }\n", "environments/production.yaml": ""}, nil},
+		"a pattern of Ruby's own": {
+			map[string]string{"manifests/site.pp": "node /^(?!x)c\\h*/ { }\n"}, nil},
+		"no declarations": {
+			map[string]string{"manifests/site.pp": "# node /x/ { }\ninclude pulley\n"},
+			[]string{"manifests/site.pp: warning: there are no node declarations"}},
+		"no manifests, environments, hiera": {
+			map[string]string{"manifests": "", "environments": "", "hiera.yaml": ""},
+			[]string{"environments: warning: there is no environment", "hiera.yaml: warning: there is none", "manifests/site.pp: error: there is none"}},
+		"broken data": {
+			map[string]string{"hieradata/common.yaml": "a: 1\nb: [\n", "hieradata/x.yml": "a: 1\nb: {c: 1, c: 2}\na: 3\n", "hieradata/y.yaml": "d: 2024-01-01\n"},
+			[]string{"hieradata/common.yaml:", "hieradata/x.yml:2:11: error: the key \"c\" stands already in line 2",
+				"hieradata/x.yml:3:1: error: the key \"a\" stands already in line 1", "hieradata/y.yaml:1:4: warning: Puppet refuses to read a file with the date 2024-01-01"}},
+		"what Hiera may have": {
+			map[string]string{"hieradata/common.yaml": "x: &x {a: 1}\ny:\n  <<: *x\n  b: *x\n'1': a\n1: b\nd: '2024-01-01'\n"}, nil},
+		"an old hiera.yaml": {
+			map[string]string{"hiera.yaml": "version: 3\n", "modules/role/hiera.yaml": "version: 4\n"},
+			[]string{"hiera.yaml: error: it is not of version 5 but of 3", "modules/role/hiera.yaml: error: it is not of version 5 but of 4"}},
+		"unknown settings": {
+			map[string]string{"pulley.yaml": "live_data: above\nlive_date: x\n"},
+			[]string{"pulley.yaml:2: error: field live_date not found among its settings"}},
+		"a wrong setting": {
+			map[string]string{"pulley.yaml": "live_data: below\n"}, []string{"pulley.yaml: error: live_data is \"below\""}},
+		"live data without a place": {
+			map[string]string{"pulley.yaml": "live_data: hierarchy\n"}, []string{"pulley.yaml: error: live_data is hierarchy, but"}},
+		"live data with two places": {
+			map[string]string{"hiera.yaml": "version: 5\nhierarchy: [{name: x, datadir: '%{facts.pulley.data}', path: node.yaml}]\n"},
+			[]string{"pulley.yaml: warning: hiera.yaml has a place"}},
+		"live data in its place": {
+			map[string]string{"pulley.yaml": "live_data: hierarchy\n", "hiera.yaml": "version: 5\nhierarchy: [{name: x, datadir: '%{facts.pulley.data}', path: node.yaml}]\n"}, nil},
+		"no settings": {map[string]string{"pulley.yaml": ""}, nil},
+		"a check that can't run": {
+			map[string]string{"validate.d/20-x": "#!/bin/sh\n"}, []string{"validate.d/20-x: error: it can't be executed"}},
+		"exported resources": {
+			map[string]string{"modules/role/manifests/x.pp": "class role::x {\n  @@file { '/x': }\n}\n"},
+			[]string{"modules/role/manifests/x.pp:2:3: error: exported"}},
+		"what nodes never read": {
+			map[string]string{".git/x.yaml": "[", "modules/role/spec/x.pp": "@@file { 'x': }", "modules/role/.fixtures.yml": "["}, nil},
+		"too large": {
+			map[string]string{"hieradata/big.yaml": "a: " + strings.Repeat("x", maxFileBytes)}, []string{"hieradata/big.yaml: error: it has "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			report, err := Validate(t.Context(), repo(t, c.changes), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, f := range report.Findings {
+				got = append(got, f.String())
+			}
+			same := len(got) == len(c.want)
+			for i := 0; same && i < len(got); i++ {
+				same = strings.HasPrefix(got[i], c.want[i])
+			}
+			if !same {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+			if report.Errors()+report.Warnings() != len(report.Findings) {
+				t.Errorf("%d errors, %d warnings of %d", report.Errors(), report.Warnings(), len(report.Findings))
+			}
+		})
+	}
+}
+
+// Without it, the manifests would not be parsed, or one by one.
+func TestValidateParsesManifestsOnce(t *testing.T) {
+	dir := repo(t, nil)
+	calls := 0
+	report, err := Validate(t.Context(), dir, Options{Manifests: func(_ context.Context, d string, files []string) []Finding {
+		calls++
+		if d != dir || !slices.Contains(files, "manifests/site.pp") || len(files) != 6 {
+			t.Errorf("asked to parse %v of %s", files, d)
+		}
+		return []Finding{{File: "manifests/site.pp", Line: 3, Severity: Error, Problem: "x"}}
+	}})
+	if err != nil || calls != 1 || report.Errors() != 1 || report.Findings[0].Line != 3 {
+		t.Errorf("%d calls, %v, %v", calls, report, err)
+	}
+	if _, err := Validate(t.Context(), filepath.Join(dir, "nowhere"), Options{}); err == nil {
+		t.Error("a folder that is not there is valid")
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Validate(ended, dir, Options{}); err == nil {
+		t.Error("it goes on after being stopped")
+	}
+}
+
+// program writes a script that stands in for puppet.
+func program(t *testing.T, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "puppet")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Without it, a Puppet that is missing, broken or hanging would pass for manifests that are fine.
+func TestPuppetValidatorSaysWhatPuppetDid(t *testing.T) {
+	dir := t.TempDir()
+	check := func(command string, ctx context.Context) string {
+		var lines []string
+		for _, f := range PuppetValidator(command)(ctx, dir, []string{"a.pp"}) {
+			lines = append(lines, f.String())
+		}
+		return strings.Join(lines, "\n")
+	}
+	for name, c := range map[string]struct{ command, want string }{
+		"fine":    {program(t, "exit 0"), ""},
+		"missing": {filepath.Join(dir, "nothing"), "error: cannot check the manifests: there is no "},
+		"silent":  {program(t, "echo boom >&2; exit 1"), "error: cannot check the manifests: Puppet ended with exit status 1: boom"},
+		"errors": {program(t, `echo "Error: Could not parse for environment production: Syntax error at '}' (file: `+dir+`/a.pp, line: 3, column: 1)"
+echo "Warning: Unrecognised escape sequence '\\.' (file: `+dir+`/b.pp, line: 4, column: 2)"; exit 1`),
+			"a.pp:3:1: error: Syntax error at '}'\nb.pp:4:2: warning: Unrecognised escape sequence '\\.'"},
+	} {
+		if got := check(c.command, t.Context()); got != c.want && (c.want == "" || !strings.HasPrefix(got, c.want)) {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if got := check(program(t, "sleep 60 & wait"), ctx); !strings.Contains(got, "Puppet was stopped") || time.Since(begun) > 30*time.Second {
+		t.Errorf("hanging: %q after %v", got, time.Since(begun))
+	}
+	if f := PuppetValidator("nothing")(t.Context(), dir, nil); f != nil {
+		t.Errorf("of no manifests: %v", f)
+	}
+}

@@ -1,0 +1,134 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReadFile returns what a file in the machine holds. Errors wrap os.ErrNotExist and its like.
+func (m *Machine) ReadFile(path string) ([]byte, error) {
+	data, err := m.readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read %s in machine %s: %w", path, m.hostname, err)
+	}
+	return data, nil
+}
+
+// WriteFile writes a file in the machine, whole or not at all, owned by root, and makes the folders that lead to it. A
+// link at the path is replaced, not followed.
+func (m *Machine) WriteFile(path string, data []byte, mode os.FileMode) error {
+	if err := m.writeFile(path, data, mode); err != nil {
+		return fmt.Errorf("cannot write %s in machine %s: %w", path, m.hostname, err)
+	}
+	return nil
+}
+
+func (m *Machine) readFile(path string) ([]byte, error) {
+	root, err := m.root()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	// Not blocking: a FIFO at the path is an error, not a wait.
+	file, err := openIn(root, path, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("not a plain file")
+	}
+	return io.ReadAll(file)
+}
+
+func (m *Machine) writeFile(path string, data []byte, mode os.FileMode) error {
+	if filepath.Base(path) == "/" || filepath.Base(path) == "." {
+		return errors.New("not the path of a file")
+	}
+	root, err := m.root()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	parent, err := mkdirIn(root, filepath.Dir(filepath.Clean(path)))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	dir, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", parent.Fd()))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return replaceIn(dir, filepath.Base(path), data, mode)
+}
+
+// replaceIn puts a new file in the place of what is there.
+func replaceIn(dir *os.Root, name string, data []byte, mode os.FileMode) (err error) {
+	temporary := "." + name + ".new"
+	if err := dir.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	file, err := dir.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			dir.Remove(temporary)
+		}
+	}()
+	_, err = file.Write(data)
+	err = errors.Join(err, file.Chmod(mode), file.Close())
+	if err != nil {
+		return err
+	}
+	return dir.Rename(temporary, name)
+}
+
+// root opens the machine's root folder.
+func (m *Machine) root() (*os.File, error) {
+	root, err := os.OpenFile(fmt.Sprintf("/proc/%d/root", m.Pid()), unix.O_PATH|unix.O_DIRECTORY, 0)
+	// Alive after the number was used means that it was not another process's.
+	if err != nil || unix.PidfdSendSignal(int(m.pidfd.Fd()), 0, nil, 0) != nil {
+		if root != nil {
+			root.Close()
+		}
+		return nil, errors.New("the machine has ended")
+	}
+	return root, nil
+}
+
+// mkdirIn makes a folder and those that lead to it, below the root, and opens it.
+func mkdirIn(root *os.File, dir string) (*os.File, error) {
+	file, err := openIn(root, dir, unix.O_PATH|unix.O_DIRECTORY)
+	if !errors.Is(err, os.ErrNotExist) || dir == "/" || dir == "." {
+		return file, err
+	}
+	parent, err := mkdirIn(root, filepath.Dir(dir))
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	if err := unix.Mkdirat(int(parent.Fd()), filepath.Base(dir), 0o755); err != nil && err != unix.EEXIST {
+		return nil, &os.PathError{Op: "mkdir", Path: dir, Err: err}
+	}
+	return openIn(root, dir, unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// openIn opens a path as a process whose root is that folder would: links in the machine lead to the machine's files,
+// never to the host's.
+func openIn(root *os.File, path string, flags uint64) (*os.File, error) {
+	fd, err := unix.Openat2(int(root.Fd()), path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}

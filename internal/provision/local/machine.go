@@ -1,0 +1,245 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// DefaultSizeBytes is what a machine may write where Config says nothing.
+	DefaultSizeBytes = 1 << 30
+
+	startDeadline = 30 * time.Second
+	closeDeadline = 10 * time.Second
+
+	// namespaces are a machine's own. The network is not among them: a machine reaches the host's services on loopback.
+	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC
+)
+
+// Config describes a machine.
+type Config struct {
+	Hostname  string   // one label: lower-case letters, digits and hyphens
+	SizeBytes int64    // how much the machine may write, in memory, /tmp and /run included; 0 means DefaultSizeBytes
+	Empty     []string // folders of the host that the machine finds empty; those that the host lacks stay absent
+	Binds     []Bind   // what of the host the machine sees beyond its root file system
+}
+
+// Bind shows a file or folder of the host, with what is mounted below it, read-only at a path in the machine.
+type Bind struct {
+	From string // absolute, on the host
+	To   string // absolute, in the machine; made if missing
+}
+
+// Machine is a running machine. Close ends it; so does the death of this process, however sudden.
+type Machine struct {
+	hostname string
+	init     *exec.Cmd
+	life     *os.File // the machine ends when this closes
+	pidfd    *os.File // names the machine's first process, whatever happens to its number
+	ended    chan struct{}
+	close    sync.Once
+}
+
+var hostnamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// Start makes a machine. When it returns, the machine's files are in place and Command works. The context bounds the
+// start only.
+func Start(ctx context.Context, config Config) (*Machine, error) {
+	m, err := start(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot start a local machine: %w", err)
+	}
+	return m, nil
+}
+
+// Check says whether machines can be started here, by starting one and ending it.
+func Check(ctx context.Context) error {
+	m, err := Start(ctx, Config{Hostname: "check"})
+	if err != nil {
+		return err
+	}
+	return m.Close()
+}
+
+func start(ctx context.Context, config Config) (*Machine, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("it needs root\nrun the same command as root, for example with sudo")
+	}
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	if config.SizeBytes == 0 {
+		config.SizeBytes = DefaultSizeBytes
+	}
+	ctx, cancel := context.WithTimeout(ctx, startDeadline)
+	defer cancel()
+
+	m, theirs, err := newMachine(config.Hostname)
+	if err != nil {
+		return nil, err
+	}
+	crash := &bytes.Buffer{}
+	m.init.Stderr = crash
+	err = m.launch()
+	theirs.Close()
+	if err != nil {
+		m.life.Close()
+		if errors.Is(err, unix.EPERM) {
+			return nil, fmt.Errorf("cannot make its namespaces: %w\nin a container this needs one that was started with --privileged", err)
+		}
+		return nil, fmt.Errorf("cannot make its namespaces: %w", err)
+	}
+
+	// Ending the machine closes its end of the socket, so the talk below cannot outlast the context.
+	stop := context.AfterFunc(ctx, func() { m.init.Process.Kill() })
+	err = m.setUp(config)
+	stop()
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		return m, nil
+	}
+	closeErr := m.Close()
+	switch {
+	case ctx.Err() != nil:
+		return nil, errors.Join(ctx.Err(), closeErr)
+	case closeErr == nil && crash.Len() > 0:
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(crash.String()))
+	}
+	return nil, errors.Join(err, closeErr)
+}
+
+func (config Config) validate() error {
+	if !hostnamePattern.MatchString(config.Hostname) {
+		return fmt.Errorf("%q is no hostname of one label\nuse lower-case letters, digits and hyphens, at most 63", config.Hostname)
+	}
+	if config.SizeBytes < 0 {
+		return fmt.Errorf("its size of %d bytes is below 0", config.SizeBytes)
+	}
+	for _, path := range config.Empty {
+		if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
+			return fmt.Errorf("cannot empty %q: not an absolute path below /", path)
+		}
+	}
+	for _, bind := range config.Binds {
+		for _, path := range []string{bind.From, bind.To} {
+			if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
+				return fmt.Errorf("cannot bind %q to %q: %q is not an absolute path below /", bind.From, bind.To, path)
+			}
+		}
+	}
+	return nil
+}
+
+// newMachine returns a machine whose first process is not started yet, and that process's end of the life line.
+func newMachine(hostname string) (m *Machine, theirs *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs = os.NewFile(uintptr(pair[1]), "machine's life line")
+	m = &Machine{
+		hostname: hostname,
+		life:     os.NewFile(uintptr(pair[0]), "life line"),
+		ended:    make(chan struct{}),
+		init: &exec.Cmd{
+			Path:       "/proc/self/exe",
+			Args:       []string{argInit, hostname},
+			Env:        []string{}, // not nil: nothing of this process's environment
+			Dir:        "/",
+			ExtraFiles: []*os.File{theirs},
+		},
+	}
+	return m, theirs, nil
+}
+
+// launch starts the machine's first process.
+func (m *Machine) launch() error {
+	pidfd := -1
+	m.init.SysProcAttr = &unix.SysProcAttr{
+		Cloneflags: namespaces,
+		Setsid:     true,         // Ctrl-C is for this program, which then ends its machines
+		Pdeathsig:  unix.SIGKILL, // ends even a first process that no longer reads its life line
+		PidFD:      &pidfd,
+	}
+	started := make(chan error, 1)
+	go func() {
+		// Pdeathsig watches the thread that forked, not the process: this one lives until the machine has ended.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := m.init.Start()
+		if err == nil && pidfd >= 0 {
+			m.pidfd = os.NewFile(uintptr(pidfd), "machine")
+		}
+		started <- err
+		if err == nil {
+			m.init.Wait() // killed is how a machine ends: nothing to report
+		}
+		close(m.ended)
+	}()
+	if err := <-started; err != nil {
+		return err
+	}
+	if m.pidfd == nil {
+		return errors.Join(errors.New("the kernel has no pidfd\nit needs Linux 5.12 or later"), m.Close())
+	}
+	return nil
+}
+
+// setUp tells the first process what machine it is to be and waits until it is that.
+func (m *Machine) setUp(config Config) error {
+	if err := json.NewEncoder(m.life).Encode(config); err != nil {
+		return fmt.Errorf("its first process ended: %w", err)
+	}
+	var reply setupReply
+	if err := json.NewDecoder(m.life).Decode(&reply); err != nil {
+		return fmt.Errorf("its first process ended: %w", err)
+	}
+	if reply.Error != "" {
+		return errors.New(reply.Error)
+	}
+	return nil
+}
+
+// Hostname returns the machine's name.
+func (m *Machine) Hostname() string { return m.hostname }
+
+// Pid returns the number of the machine's first process as the host sees it, which is what nsenter(1) takes.
+func (m *Machine) Pid() int { return m.init.Process.Pid }
+
+// Ended is closed when the machine has ended, by Close or otherwise.
+func (m *Machine) Ended() <-chan struct{} { return m.ended }
+
+// Close ends the machine at once. When it returns nil, all its processes are gone and its mounts with them.
+func (m *Machine) Close() error {
+	var err error
+	m.close.Do(func() {
+		m.init.Process.Kill() // fails only where the process has ended already
+		m.life.Close()
+		// The kernel lets the first process go only after every other one of its PID namespace has been collected. That
+		// includes the supervisor of a command whose entering process was killed: the host's process 1 collects it.
+		select {
+		case <-m.ended:
+		case <-time.After(closeDeadline):
+			err = fmt.Errorf("cannot end machine %s: process %d is still there after %v", m.hostname, m.Pid(), closeDeadline)
+		}
+		if m.pidfd != nil {
+			m.pidfd.Close()
+		}
+	})
+	return err
+}

@@ -1,0 +1,99 @@
+package local
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// keepScratch makes a scratch folder with something in it, says where, and waits to be killed.
+func keepScratch(base string) (int, error) {
+	s, err := NewScratch(base)
+	if err != nil {
+		return 1, err
+	}
+	if err := os.MkdirAll(filepath.Join(s.Dir, "etcd", "member"), 0o700); err != nil {
+		return 1, err
+	}
+	os.Stdout.WriteString(s.Dir + "\n")
+	os.Stdin.Read(make([]byte, 1))
+	return 0, s.Close()
+}
+
+func TestSweepRemovesTheDeadAndKeepsTheLiving(t *testing.T) {
+	// A killed demo would leave its data behind for good; or a second demo would pull the data from under the first.
+	base := filepath.Join(t.TempDir(), "base")
+	if n, err := Sweep(base); n != 0 || err != nil {
+		t.Errorf("a base that is not there: %d, %v", n, err)
+	}
+	own, err := NewScratch(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(base, "somebody-elses")
+	halfMade := filepath.Join(base, scratchPrefix+"half")
+	for _, dir := range []string{foreign, halfMade} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	owner := exec.Command("/proc/self/exe")
+	owner.Args = []string{argScratch, base}
+	stdin, _ := owner.StdinPipe()
+	defer stdin.Close()
+	stdout, _ := owner.StdoutPipe()
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := strings.TrimSpace(line)
+	if n, err := Sweep(base); n != 1 || err != nil { // the half-made one
+		t.Errorf("swept %d, %v", n, err)
+	}
+	for _, living := range []string{own.Dir, dir + "/etcd/member", foreign} {
+		if _, err := os.Stat(living); err != nil {
+			t.Error(err)
+		}
+	}
+	owner.Process.Kill()
+	owner.Wait()
+	if n, err := Sweep(base); n != 1 || err != nil {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+	if err := own.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(own.Dir); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", own.Dir, err)
+	}
+}
+
+func TestScratchRefusesAFolderOthersMayWriteTo(t *testing.T) {
+	// Another user of the host could have root remove or fill what it should not.
+	open := t.TempDir()
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, base := range []string{open, link} {
+		if _, err := NewScratch(base); err == nil || !strings.Contains(err.Error(), "only its owner") {
+			t.Errorf("NewScratch(%s): %v", base, err)
+		}
+		if _, err := Sweep(base); err == nil || !strings.Contains(err.Error(), "only its owner") {
+			t.Errorf("Sweep(%s): %v", base, err)
+		}
+	}
+}

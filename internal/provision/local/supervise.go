@@ -1,0 +1,138 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// withheld are the powers whose use would reach the host: a machine's root has all others.
+var withheld = []uintptr{
+	unix.CAP_NET_ADMIN, // the network is the host's
+	unix.CAP_SYS_TIME, unix.CAP_SYS_MODULE, unix.CAP_SYS_BOOT, unix.CAP_SYS_RAWIO, unix.CAP_MKNOD,
+}
+
+// supervise runs one command in the machine and adopts what its descendants orphan, so that none of them can escape.
+func supervise(args []string) (int, error) {
+	if !isInherited(unix.S_IFIFO) || len(args) == 0 {
+		return exitCannotRun, errors.New("cannot run a command in a machine: not started in one")
+	}
+	life := os.NewFile(inherited, "life line")
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+
+	runtime.LockOSThread() // capabilities are the thread's, and the command is forked from this one
+	if err := confine(); err != nil {
+		return exitCannotRun, fmt.Errorf("cannot run %s in a machine: %w", args[0], err)
+	}
+	command, err := run(args)
+	if err != nil {
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+			return exitNotFound, fmt.Errorf("cannot run %s in a machine: not found", args[0])
+		}
+		return exitNotExecutable, fmt.Errorf("cannot run %s in a machine: %w", args[0], err)
+	}
+	go func() {
+		for s := range signals {
+			unix.Kill(command, s.(unix.Signal))
+		}
+	}()
+	var ending atomic.Bool
+	go func() {
+		io.Copy(io.Discard, life)
+		ending.Store(true) // before the first kill: the command's death must not be taken for its own end
+		killDescendants()
+	}()
+	return waitAll(command, &ending), nil
+}
+
+func confine() error {
+	unix.Umask(0o022)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl", err)
+	}
+	for _, capability := range withheld {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil {
+			return os.NewSyscallError("prctl", err)
+		}
+	}
+	return nil
+}
+
+func run(args []string) (pid int, err error) {
+	program, err := exec.LookPath(args[0])
+	if err != nil {
+		return 0, err
+	}
+	// Not os.StartProcess: waitAll waits for every child.
+	return syscall.ForkExec(program, args, &syscall.ProcAttr{
+		Env:   os.Environ(),
+		Files: []uintptr{0, 1, 2},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+}
+
+// waitAll waits for the command, or, once it is to end, for all its descendants.
+func waitAll(command int, ending *atomic.Bool) (code int) {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil: // no children are left
+			return 128 + int(unix.SIGKILL)
+		case ending.Load():
+			killDescendants() // those whose parent had not been killed yet when they were born
+		case pid == command:
+			return exitCode(status)
+		}
+	}
+}
+
+// killDescendants kills every process below this one that is there now.
+func killDescendants() {
+	children := childrenByParent()
+	queue := slices.Clone(children[os.Getpid()])
+	for len(queue) > 0 {
+		pid := queue[0]
+		queue = append(queue[1:], children[pid]...)
+		unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+// childrenByParent reads the machine's processes from its /proc. Those that end meanwhile are left out.
+func childrenByParent() map[int][]int {
+	children := map[int][]int{}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		// "pid (name) state ppid …", and a name may hold anything: proc(5).
+		_, rest, _ := strings.Cut(string(stat[max(0, strings.LastIndexByte(string(stat), ')')):]), " ")
+		if fields := strings.Fields(rest); len(fields) > 1 {
+			parent, _ := strconv.Atoi(fields[1])
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	return children
+}

@@ -1,0 +1,266 @@
+package puppettest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// run is one `puppet apply` of the fake.
+type run struct {
+	settings
+	resources []resource
+	log       []entry
+	failure   bool // the catalog failed as a whole
+	noReport  bool
+	term      chan os.Signal
+}
+
+// resource is what the report says of one.
+type resource struct {
+	ref, message                               string
+	line                                       int
+	changed, failed, restartFailed, skip, noop bool
+}
+
+// entry is a line of the log.
+type entry struct{ level, source, message string }
+
+// directive is one `# fake:` line.
+type directive struct {
+	verb string
+	args string
+	line int
+}
+
+func (r *run) apply() int {
+	r.term = make(chan os.Signal, 1)
+	signal.Notify(r.term, syscall.SIGTERM)
+	if _, err := os.Stat(r.tree()); err != nil {
+		return r.refuse(fmt.Sprintf("Could not run: Could not find a directory environment named '%s' anywhere in the path: %s", r.get("environment"), r.get("environmentpath")))
+	}
+	directives := r.read()
+	for _, d := range directives {
+		if problem := r.compile(d); problem != "" {
+			return r.refuse(problem)
+		}
+	}
+	fmt.Printf("Notice: Compiled catalog for %s in environment %s in 0.01 seconds\n", r.get("certname"), r.get("environment"))
+	for _, d := range directives {
+		if d.verb == "cycle" {
+			r.say("err", "Puppet", "Found 1 dependency cycle:\n(Exec[a] => Exec[b] => Exec[a])\\nTry the '--graph' option and opening the resulting '.dot' file in OmniGraffle or GraphViz")
+			return r.abort("Failed to apply catalog: One or more resource dependency cycles detected in graph")
+		}
+	}
+	for _, d := range directives {
+		if stop := r.enact(d); stop {
+			return r.abort("Could not run: SIGTERM")
+		}
+	}
+	r.say("notice", "Puppet", "Applied catalog in 0.01 seconds")
+	return r.finish()
+}
+
+// finish runs the postrun command, writes the report and returns the exit code, in Puppet's order.
+func (r *run) finish() int {
+	post := ""
+	if c := r.get("postrun_command"); c != "" {
+		if err := exec.Command("/bin/sh", "-c", c).Run(); err != nil {
+			post = "Could not run command from postrun_command: Execution of '" + c + "' returned 1: "
+			r.say("err", "Puppet", post)
+		}
+	}
+	code := 0
+	for _, res := range r.resources {
+		if res.changed {
+			code |= 2
+		}
+		if res.failed || res.restartFailed {
+			code |= 4
+		}
+	}
+	r.report(true)
+	switch {
+	case post != "":
+		return 1
+	case r.cli["detailed-exitcodes"] == "":
+		return 0
+	}
+	return code
+}
+
+// abort ends a run in the middle: a report that is not completed, exit 1.
+func (r *run) abort(message string) int {
+	r.failure = true
+	r.report(false)
+	fmt.Println("Error: " + message)
+	return 1
+}
+
+// refuse ends a run before anything was applied.
+func (r *run) refuse(message string) int {
+	fmt.Fprintln(os.Stderr, "Error: "+message)
+	return 1
+}
+
+// read collects the directives of the environment's manifests, in their order.
+func (r *run) read() []directive {
+	paths, _ := filepath.Glob(filepath.Join(r.tree(), "manifests", "*.pp"))
+	slices.Sort(paths)
+	var all []directive
+	for _, path := range paths {
+		text, _ := os.ReadFile(path)
+		for i, line := range strings.Split(string(text), "\n") {
+			if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "# fake: "); ok {
+				verb, args, _ := strings.Cut(rest, " ")
+				all = append(all, directive{verb: verb, args: r.expand(args), line: i + 1})
+			}
+		}
+	}
+	return all
+}
+
+// compile is what a directive does while the catalog compiles; it returns why the catalog does not.
+func (r *run) compile(d directive) string {
+	on := " on node " + r.get("certname")
+	switch d.verb {
+	case "node":
+		if ok, err := regexp.MatchString(d.args, r.get("certname")); err != nil || !ok {
+			return fmt.Sprintf("Could not find node statement with name 'default' or '%s'", r.get("certname")) + on
+		}
+	case "compile-error":
+		return d.args + on
+	case "compile-sleep":
+		if r.sleep(d.args) {
+			return "Could not run: SIGTERM"
+		}
+	case "print":
+		first, rest, _ := strings.Cut(d.args, " ")
+		n, _ := strconv.Atoi(first)
+		for range n {
+			fmt.Println("Notice: Scope(Class[main]): " + rest)
+		}
+	case "refuse-fact":
+		name, message, _ := strings.Cut(d.args, " ")
+		for _, dir := range []string{filepath.Join(r.get("libdir"), "facter"), filepath.Join(r.get("vardir"), "lib", "facter")} {
+			if _, err := os.Stat(filepath.Join(dir, name+".rb")); err == nil {
+				return "Evaluation Error: Error while evaluating a Function Call, " + message + on
+			}
+		}
+		text, _ := os.ReadFile(filepath.Join(r.get("pluginfactdest"), name+".txt"))
+		if len(text) > 0 || os.Getenv("FACTER_"+name) != "" {
+			return "Evaluation Error: Error while evaluating a Function Call, " + message + on
+		}
+	case "integer":
+		v, _, ok := r.find(d.args)
+		if _, isInt := v.(int); ok && !isInt {
+			class, parameter := d.args, ""
+			if i := strings.LastIndex(d.args, "::"); i >= 0 {
+				class, parameter = d.args[:i], d.args[i+2:]
+			}
+			return fmt.Sprintf("Evaluation Error: Error while evaluating a Function Call, Class[%s]: parameter '%s' expects an Integer value, got String (file: %s, line: %d, column: 1)",
+				strings.ToUpper(class[:1])+class[1:], parameter, filepath.Join(r.tree(), "manifests", "site.pp"), d.line) + on
+		}
+	}
+	return ""
+}
+
+// enact applies what a directive stands for; true when a signal ended the run.
+func (r *run) enact(d directive) (stop bool) {
+	first, rest, _ := strings.Cut(d.args, " ")
+	switch d.verb {
+	case "file", "insist":
+		r.file(first, rest, d)
+	case "fail":
+		r.add(resource{ref: first, line: d.line, failed: true, message: rest}, "err")
+	case "skip":
+		r.resources = append(r.resources, resource{ref: first, line: d.line, skip: true})
+		r.say("warning", source(first), "Skipping because of failed dependencies")
+	case "refresh-fail":
+		r.add(resource{ref: first, line: d.line, failed: true, restartFailed: true, message: "Failed to call refresh: " + rest}, "err")
+	case "sleep":
+		return r.sleep(d.args)
+	case "signal":
+		if d.args == "KILL" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		} else {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+		}
+		<-r.term
+		return true
+	case "no-report":
+		r.noReport = true
+	}
+	return false
+}
+
+// file is a file resource with a content.
+func (r *run) file(path, text string, d directive) {
+	res := resource{ref: "File[" + path + "]", line: d.line}
+	old, err := os.ReadFile(path)
+	switch {
+	case err == nil && string(old) == text:
+		r.resources = append(r.resources, res)
+		return
+	case r.get("tags") != "":
+		res.skip = true
+		r.resources = append(r.resources, res)
+		return
+	case r.get("noop") == "true" && d.verb != "insist":
+		res.noop, res.message = true, "current_value 'absent', should be 'file' (noop)"
+		r.add(res, "notice")
+		return
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		res.failed, res.message = true, "change from 'absent' to 'file' failed: "+err.Error()
+		r.add(res, "err")
+		return
+	}
+	res.changed, res.message = true, "defined content"
+	r.add(res, "notice")
+}
+
+// sleep runs a command as Puppet does: in a session of its own, which a signal to Puppet does not reach.
+func (r *run) sleep(seconds string) (stop bool) {
+	cmd := exec.Command("sleep", seconds)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return false
+	}
+	done := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+		return false
+	case <-r.term:
+		return true
+	}
+}
+
+func (r *run) add(res resource, level string) {
+	r.resources = append(r.resources, res)
+	r.say(level, source(res.ref), res.message)
+}
+
+// say logs a line and shows it as Puppet's console does.
+func (r *run) say(level, source, message string) {
+	r.log = append(r.log, entry{level, source, message})
+	prefix := map[string]string{"err": "Error", "warning": "Warning", "notice": "Notice"}[level]
+	if source != "Puppet" {
+		message = source + ": " + message
+	}
+	fmt.Println(prefix + ": " + message)
+}
+
+func source(ref string) string { return "/Stage[main]/Main/" + ref }
+
+// stamp is a time as reports spell it.
+func stamp() string { return time.Now().Format("2006-01-02T15:04:05.000000000-07:00") }

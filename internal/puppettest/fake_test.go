@@ -1,0 +1,25 @@
+package puppettest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	RunAsPuppet()
+	os.Exit(m.Run())
+}
+
+// Whatever is tested against the fake would prove nothing if the fake did not keep Puppet's contract.
+func TestFake(t *testing.T) {
+	Suite(t, func(t *testing.T, extra ...string) Machine {
+		dir := t.TempDir()
+		m := Machine{Program: Write(t, dir), Confdir: filepath.Join(dir, "etc"), Vardir: filepath.Join(dir, "var"), Boot: 300 * time.Millisecond}
+		write(t, filepath.Join(m.Vardir, "state", "keep"), "")
+		write(t, filepath.Join(dir, "extra-args"), strings.Join(extra, " "))
+		return m
+	})
+}

@@ -1,0 +1,50 @@
+//go:build e2e
+
+package puppettest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The agent judges runs by what Puppet does; a Puppet that does something else would commit what was never applied.
+func TestReal(t *testing.T) {
+	if _, err := exec.LookPath("puppet"); err != nil {
+		t.Fatal("there is no Puppet here: apt-get install puppet-agent")
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("only root can give Puppet a machine of its own: run as root")
+	}
+	conf, vardir := printed(t, "confdir"), printed(t, "vardir")
+	Suite(t, func(t *testing.T, extra ...string) Machine {
+		dir := t.TempDir()
+		m := Machine{Program: filepath.Join(dir, "puppet"), Confdir: filepath.Join(dir, "etc"), Vardir: filepath.Join(dir, "var"), Boot: 6 * time.Second}
+		write(t, filepath.Join(m.Confdir, "puppet.conf"), "[main]\n")
+		write(t, filepath.Join(m.Vardir, "state", "keep"), "")
+		for i := range extra {
+			extra[i] = "'" + extra[i] + "'"
+		}
+		// A mount namespace in which the machine's own settings are ours to spoil; each step execs the next, so the
+		// process that is started is the one that is Puppet in the end.
+		script := "#!/bin/sh\nexec unshare -m sh -c 'mount --bind \"$1\" " + conf + " && mount --bind \"$2\" " + vardir +
+			" && shift 2 && exec puppet \"$@\"' sh '" + m.Confdir + "' '" + m.Vardir + "' \"$@\" " + strings.Join(extra, " ") + "\n"
+		if err := os.WriteFile(m.Program, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	})
+}
+
+// printed asks Puppet for one of its settings.
+func printed(t *testing.T, name string) string {
+	t.Helper()
+	out, err := exec.Command("puppet", "config", "print", name).Output()
+	if err != nil {
+		t.Fatalf("cannot ask Puppet for its %s: %v", name, err)
+	}
+	return strings.TrimSpace(string(out))
+}

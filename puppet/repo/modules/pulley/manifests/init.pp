@@ -1,0 +1,18 @@
+# Keeps the agent running: its schedule in cron.
+#
+# @param ensure          present, or absent where something else starts the agent (such as `pulley-agent daemon`)
+# @param schedule        five fields of cron, or a word such as @hourly
+# @param command         what to run; it may hold neither a line break nor %, which cron takes for one
+# @param path            PATH of the run: cron's own lacks /usr/local/bin and /opt/puppetlabs/bin
+# @param log_tag         the name under which the run's output goes to syslog
+# @param manage_package  install cron where the machine's image lacks it (families Debian and RedHat)
+class pulley (
+  Enum['present', 'absent']              $ensure         = 'present',
+  Pattern[/\A(@[a-z]+|\S+( +\S+){4})\z/] $schedule       = '*/5 * * * *',
+  Pattern[/\A[^\n\r%]+\z/]              $command        = '/usr/local/bin/pulley-agent run --splay',
+  Pattern[/\A[^\n\r"]+\z/]              $path           = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin',
+  Pattern[/\A[A-Za-z0-9._-]+\z/]        $log_tag        = 'pulley-agent',
+  Boolean                                $manage_package = true,
+) {
+  contain pulley::cron
+}

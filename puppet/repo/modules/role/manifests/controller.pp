@@ -1,0 +1,4 @@
+# What a controller is made of.
+class role::controller {
+  include profile::base
+}

@@ -1,0 +1,237 @@
+package userdata
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"flag"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// minimal is what an image with the agent inside needs; full has every option.
+func minimal() Options {
+	return Options{Node: "controller1", Environment: "dev", Role: "controller", Endpoints: []string{"http://127.0.0.1:2379"}}
+}
+
+func full(t testing.TB) Options {
+	ca, err := os.ReadFile("testdata/ca.pem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Options{
+		Node:          "controller1_t42",
+		Hostname:      "controller1-t42",
+		Role:          "controller",
+		Environment:   "dev@t42",
+		Endpoints:     []string{"https://etcd1.example:2379", "https://etcd2.example:2379"},
+		Prefix:        "/fleets/north",
+		CACert:        ca,
+		AgentURL:      "https://downloads.example/pulley-agent?arch=amd64",
+		AgentSHA256:   strings.Repeat("5e", 32),
+		PuppetPackage: "openvox-agent",
+		PuppetVersion: "8.19.2-1+debian12",
+		PackageRepo:   "https://apt.example/openvox8-release-debian12.deb",
+		Proxy:         "http://proxy.example:3128",
+		Schedule:      "*/5 * * * *",
+	}
+}
+
+// A change of the script must be seen by whoever reviews it: it runs as root on machines that nobody watches.
+func TestGolden(t *testing.T) {
+	for name, o := range map[string]Options{"minimal": minimal(), "full": full(t)} {
+		t.Run(name, func(t *testing.T) {
+			got := mustRender(t, o)
+			golden := filepath.Join("testdata", name+".golden.sh")
+			if *update {
+				if err := os.WriteFile(golden, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("the script is not %s (see what changed: go test ./userdata -update && git diff):\n%s", golden, got)
+			}
+			if len(got) >= 4<<10+len(o.CACert) {
+				t.Errorf("the script has %d bytes: more than 4 KiB and the certificates", len(got))
+			}
+			if !bytes.HasPrefix(got, []byte("#!/bin/sh\n")) {
+				t.Errorf("cloud-init would not run it as a script: it starts with %q", got[:20])
+			}
+		})
+	}
+}
+
+// A script that no shell can read would leave a machine that nobody can reach.
+func TestShellReadsIt(t *testing.T) {
+	for name, o := range map[string]Options{"minimal": minimal(), "full": full(t)} {
+		cmd := exec.Command("sh", "-n")
+		cmd.Stdin = bytes.NewReader(mustRender(t, o))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: sh -n: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// A value that can't work is told to the operator, not to a machine's console.
+func TestRefuses(t *testing.T) {
+	_, key := selfSigned(t)
+	ca := string(full(t).CACert)
+	for name, c := range map[string]struct {
+		change func(*Options)
+		want   string
+	}{
+		"no node":                 {func(o *Options) { o.Node = "" }, `node ""`},
+		"node with a line break":  {func(o *Options) { o.Node = "a\nreboot" }, `node "a\nreboot" is not like`},
+		"node with a path":        {func(o *Options) { o.Node = "../a" }, `node "../a"`},
+		"no environment":          {func(o *Options) { o.Environment = "" }, `environment ""`},
+		"environment with dash":   {func(o *Options) { o.Environment = "pre-prod" }, "is not like dev or dev@t42"},
+		"hostname with _":         {func(o *Options) { o.Hostname = "controller1_t42" }, "hostname"},
+		"hostname too long":       {func(o *Options) { o.Hostname = strings.Repeat("a.", 40) + "a" }, "longer than 64"},
+		"role with a command":     {func(o *Options) { o.Role = "$(reboot)" }, "role"},
+		"no endpoint":             {func(o *Options) { o.Endpoints = nil }, "no etcd endpoint"},
+		"endpoint without port":   {func(o *Options) { o.Endpoints = []string{"etcd1"} }, `endpoint "etcd1" is not like`},
+		"endpoint with password":  {func(o *Options) { o.Endpoints = []string{"https://u:p@etcd1:2379"} }, "endpoint"},
+		"endpoints in one word":   {func(o *Options) { o.Endpoints = []string{"http://a:1,http://b:1"} }, "endpoint"},
+		"prefix with a tab":       {func(o *Options) { o.Prefix = "/a\tb" }, "control character"},
+		"prefix not UTF-8":        {func(o *Options) { o.Prefix = "/\xff" }, "not UTF-8"},
+		"agent without checksum":  {func(o *Options) { o.AgentSHA256 = "" }, "agent checksum"},
+		"checksum without agent":  {func(o *Options) { o.AgentURL = "" }, "without the URL"},
+		"checksum cut short":      {func(o *Options) { o.AgentSHA256 = o.AgentSHA256[:63] }, "64 lower-case hex"},
+		"agent from a file":       {func(o *Options) { o.AgentURL = "file:///tmp/agent" }, "agent URL"},
+		"agent with a password":   {func(o *Options) { o.AgentURL = "https://u:secret@d.example/a" }, "user or password"},
+		"package that is a flag":  {func(o *Options) { o.PuppetPackage = "--reinstall" }, "Puppet package"},
+		"version with a space":    {func(o *Options) { o.PuppetVersion = "7 8" }, "Puppet version"},
+		"repo of another kind":    {func(o *Options) { o.PackageRepo = "https://apt.example/key.gpg" }, ".deb or .rpm"},
+		"repo of two lines":       {func(o *Options) { o.PackageRepo = "deb https://a b\ndeb https://c d" }, "line break"},
+		"repo with a password":    {func(o *Options) { o.PackageRepo = "deb https://u:secret@apt.example stable main" }, "user or password"},
+		"proxy with a password":   {func(o *Options) { o.Proxy = "http://u:secret@proxy:3128" }, "user or password"},
+		"proxy of another kind":   {func(o *Options) { o.Proxy = "socks5://proxy:1080" }, "proxy"},
+		"schedule of four":        {func(o *Options) { o.Schedule = "* * * *" }, "schedule"},
+		"schedule with a command": {func(o *Options) { o.Schedule = "* * * * * root reboot" }, "schedule"},
+		"CA that is none":         {func(o *Options) { o.CACert = []byte("hello") }, "not made of whole PEM"},
+		"CA that is a key":        {func(o *Options) { o.CACert = key }, "only certificates"},
+		"CA cut in the middle":    {func(o *Options) { o.CACert = []byte(ca + ca[:200]) }, "not made of whole PEM"},
+		"CA with other bytes":     {func(o *Options) { o.CACert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{1}}) }, "cannot read the CA"},
+		"more than a cloud takes": {func(o *Options) { o.CACert = []byte(strings.Repeat(ca, 40)) }, "clouds take at most 16384"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := full(t)
+			c.change(&o)
+			script, err := Render(o)
+			if err == nil {
+				t.Fatalf("rendered:\n%s", script)
+			}
+			if !strings.HasPrefix(err.Error(), "cannot render userdata of node ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("the error is %q, should speak of %q", err, c.want)
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error repeats a password: %q", err)
+			}
+		})
+	}
+}
+
+// What is right must not be refused: each of these is in use somewhere.
+func TestAccepts(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"existing machine": func(o *Options) { o.Node, o.Hostname = "db.example.com", "" },
+		"bare endpoint":    func(o *Options) { o.Endpoints = []string{"etcd1:2379", "[::1]:2379", "http://[fd00::1]:2379/"} },
+		"apt line": func(o *Options) {
+			o.PackageRepo = "deb [signed-by=/usr/share/keyrings/o.gpg] https://apt.example bookworm main"
+		},
+		"rpm":                 func(o *Options) { o.PackageRepo = "https://yum.example/o-el-9.noarch.rpm?x=1" },
+		"version with epoch":  func(o *Options) { o.PuppetVersion = "1:7.34.0~rc1-1" },
+		"schedule with names": func(o *Options) { o.Schedule = "0-59/10 8,20 * JAN-MAR mon" },
+		"certificates with text between": func(o *Options) {
+			o.CACert = []byte("subject=one\n" + string(o.CACert) + "\nsubject=two\n" + string(o.CACert))
+		},
+	} {
+		o := full(t)
+		change(&o)
+		if _, err := Render(o); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A node that derives another role than the one it was made for would become a different machine.
+func TestRoleInName(t *testing.T) {
+	for _, c := range []struct {
+		role, node, environment string
+		want                    bool
+	}{
+		{"controller", "controller1", "dev", true},
+		{"controller", "controller12", "dev", true},
+		{"controller", "controller1_t42", "dev@t42", true},
+		{"controller", "controller1_t42", "dev@t43", false}, // of another stack
+		{"controller", "controller1_t42", "dev", false},
+		{"controller", "controller1", "dev@t42", false},
+		{"controller", "controller0", "dev", false},
+		{"controller", "controller01", "dev", false},
+		{"controller", "controller", "dev", false},
+		{"controller", "compute1", "dev", false},
+		{"web2", "web21", "dev", false}, // as well number 21 of web
+		{"db", "db.example.com", "dev", false},
+		{"", "controller1", "dev", false},
+	} {
+		if got := roleInName(c.role, c.node, c.environment); got != c.want {
+			t.Errorf("roleInName(%q, %q, %q) = %v", c.role, c.node, c.environment, got)
+		}
+	}
+}
+
+func mustRender(t testing.TB, o Options) []byte {
+	t.Helper()
+	script, err := Render(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
+
+// selfSigned returns a certificate and its key as PEM.
+func selfSigned(t testing.TB) (cert, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: "Pulley test CA"},
+		NotAfter:     time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC),
+		IsCA:         true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+}
+
+func checksum(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
