@@ -23,12 +23,12 @@ type Disk struct {
 // Bounds of what a node keeps on its own disk.
 const (
 	maxSpooled      = 50
-	maxRunFolders   = 20
+	maxRunsOnDisk   = 20
 	maxFileBytes    = 4 << 20 // of any file that Disk reads
 	disabledFile    = "disabled"
 	stateFile       = "state.json"
 	reportedFile    = "reported.json"
-	resultFile      = "result.json"
+	resultsDir      = "results"
 	spoolDir        = "spool"
 	runsDir         = "runs"
 	lockFile        = "lock"
@@ -40,7 +40,7 @@ var ErrLocked = errors.New("another run is in progress")
 
 // OpenDisk opens the folder and makes it when it is missing.
 func OpenDisk(dir string) (*Disk, error) {
-	for _, d := range []string{dir, filepath.Join(dir, spoolDir), filepath.Join(dir, runsDir)} {
+	for _, d := range []string{dir, filepath.Join(dir, spoolDir), filepath.Join(dir, runsDir), filepath.Join(dir, resultsDir)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, fmt.Errorf("cannot make the state folder: %w", err)
 		}
@@ -138,26 +138,26 @@ func (d *Disk) Enable() error {
 	return err
 }
 
-// Begin marks a run's folder as one in which Puppet may have been started, and removes the folders of runs long gone.
+// Begin marks a run as one in which Puppet may have been started, and removes what is left of runs long gone.
 func (d *Disk) Begin(run string) error {
-	if err := d.trimRuns(run); err != nil {
-		return err
-	}
-	if err := d.root.MkdirAll(path.Join(runsDir, run), 0o755); err != nil {
-		return fmt.Errorf("cannot make the run's folder: %w", err)
+	for _, dir := range []string{runsDir, resultsDir} {
+		if err := d.trim(dir); err != nil {
+			return err
+		}
 	}
 	// Without the flush a power cut could make a touched machine look untouched.
-	return d.save(path.Join(runsDir, run, resultFile), Result{}, true)
+	return d.save(result(run), Result{}, true)
 }
 
-// End writes how a run went.
+// End writes how a run went; the details are in Puppet's own report.
 func (d *Disk) End(run string, r Result) error {
-	return d.save(path.Join(runsDir, run, resultFile), r, true)
+	r.Log, r.Resources = nil, nil
+	return d.save(result(run), r, true)
 }
 
-// Ended tells how a run went, as far as its folder knows.
+// Ended tells how a run went, as far as the disk knows.
 func (d *Disk) Ended(run string) (r Result, began, ended bool, err error) {
-	began, err = d.load(path.Join(runsDir, run, resultFile), &r)
+	began, err = d.load(result(run), &r)
 	var damaged *damagedError
 	if errors.As(err, &damaged) {
 		return Result{}, true, false, nil
@@ -165,19 +165,19 @@ func (d *Disk) Ended(run string) (r Result, began, ended bool, err error) {
 	return r, began, r.Kind != "", err
 }
 
-// trimRuns keeps the newest run folders. Names begin with the time, so the order of names is the order of runs.
-func (d *Disk) trimRuns(keep string) error {
-	names, err := d.list(runsDir)
+// result is where a run's end is kept: not in the run's folder, which is Puppet's.
+func result(run string) string { return path.Join(resultsDir, run+".json") }
+
+// trim keeps the newest entries of a folder. Names begin with the time, so their order is that of runs.
+func (d *Disk) trim(dir string) error {
+	names, err := d.list(dir)
 	if err != nil {
 		return err
 	}
-	for len(names) >= maxRunFolders {
-		if names[0] != keep {
-			if err := d.root.RemoveAll(path.Join(runsDir, names[0])); err != nil {
-				return fmt.Errorf("cannot remove an old run's folder: %w", err)
-			}
+	for _, name := range names[:max(0, len(names)-maxRunsOnDisk+1)] {
+		if err := d.root.RemoveAll(path.Join(dir, name)); err != nil {
+			return fmt.Errorf("cannot remove what is left of an old run: %w", err)
 		}
-		names = names[1:]
 	}
 	return nil
 }

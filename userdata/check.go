@@ -43,7 +43,7 @@ func (o Options) check() error {
 		{"environment", o.Environment, false, fleet, "dev or dev@t42"},
 		{"role", o.Role, true, name, "controller"},
 		{"hostname", o.Hostname, true, hostname, "controller1"},
-		{"Puppet package", o.PuppetPackage, true, packageName, DefaultPuppetPackage},
+		{"Puppet package", o.PuppetPackage, true, packageName, "puppet-agent"},
 		{"Puppet version", o.PuppetVersion, true, packagePin, "7.34.0-1bookworm"},
 		{"schedule", o.Schedule, true, cronFields, "*/5 * * * *"},
 	} {

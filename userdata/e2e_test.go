@@ -194,7 +194,7 @@ func TestFirstBootWithoutAgent(t *testing.T) {
 	}
 	m.program(t, "../bin/pulley-agent", recorder)
 	m.boot(t, minimal(), 0)
-	if got := m.read(t, "/calls"); !strings.HasPrefix(got, "bootstrap|--config|/etc/pulley/agent.yaml|--puppet-package=puppet-agent|") {
+	if got := m.read(t, "/calls"); !strings.HasPrefix(got, "bootstrap|--config|/etc/pulley/agent.yaml|umask") {
 		t.Errorf("the agent was called %q", got)
 	}
 }
@@ -238,7 +238,12 @@ func TestSecondRunAtOnce(t *testing.T) {
 	if out := m.boot(t, minimal(), 0); !strings.Contains(out, "another run is in progress") {
 		t.Errorf("the second run said:\n%s", out)
 	}
-	if err := os.WriteFile(m.root+"/go", []byte("\n"), 0); err != nil {
+	release, err := os.OpenFile(m.root+"/go", os.O_RDWR, 0) // for reading too: opening never waits for the other side
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release.Close()
+	if _, err := release.WriteString("\n"); err != nil {
 		t.Fatal(err)
 	}
 	<-done

@@ -14,9 +14,6 @@ import (
 // MaxSizeBytes is what every cloud accepts as userdata; EC2 allows the least.
 const MaxSizeBytes = 16 << 10
 
-// DefaultPuppetPackage is the package that brings Puppet, named alike in Debian, Ubuntu and Puppet's own repositories.
-const DefaultPuppetPackage = "puppet-agent"
-
 // Options is what a first boot needs to know. Node, Environment and Endpoints must be given.
 type Options struct {
 	Node        string   // "controller1_t42"
@@ -30,7 +27,7 @@ type Options struct {
 	AgentURL    string // where pulley-agent is downloaded from; empty: it is part of the image
 	AgentSHA256 string // of the download, 64 hex digits; must come with AgentURL
 
-	PuppetPackage string // empty: DefaultPuppetPackage
+	PuppetPackage string // empty: the agent takes the first that the machine's repositories have
 	PuppetVersion string // empty: the newest that the package repository has
 	PackageRepo   string // URL of the .deb or .rpm that sets up a package repository, or an apt line "deb …"
 	Proxy         string // URL of the HTTP proxy of downloads and package installation; etcd is reached directly
@@ -122,9 +119,6 @@ func roleInName(role, node, environment string) bool {
 // bootstrapFlags returns what `pulley-agent bootstrap` needs beyond its configuration. Flag and value are one word, so
 // that no value is taken for a flag.
 func bootstrapFlags(o Options) []string {
-	if o.PuppetPackage == "" {
-		o.PuppetPackage = DefaultPuppetPackage
-	}
 	var flags []string
 	for _, f := range []struct{ name, value string }{
 		{"puppet-package", o.PuppetPackage},

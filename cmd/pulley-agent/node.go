@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"pulley/agent"
@@ -45,9 +44,8 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 	if n.store, err = store.Open(c.store); err != nil {
 		return nil, errors.Join(err, n.lock.Close(), disk.Close())
 	}
-	machineID, _ := os.ReadFile("/etc/machine-id") // absent in some containers; it only helps people to tell machines apart
 	n.agent = &agent.Agent{
-		Identity: c.identity, Settings: c.settings, Version: version, Boot: strings.TrimSpace(string(machineID)),
+		Identity: c.identity, Settings: c.settings, Version: version, Boot: machineID(),
 		Control: n.store, Content: &parts{store: n.store, trees: trees, dir: filepath.Join(c.stateDir(), "data")},
 		Puppet: &blockable{n.puppet}, Machine: &machine{schedule: c.schedule(), log: log, timeout: validateTimeout},
 		Memory: disk, Now: now, Log: log, RunDeadline: c.Puppet.Deadline, VerifyTimeout: c.VerifyTimeout,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"pulley/agent"
 	"pulley/hieradata"
@@ -58,7 +59,14 @@ func (p *parts) install(ctx context.Context, t agent.Target) error {
 	if r.Content.Tree != t.Tree {
 		return fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\nsomebody wrote into etcd by hand; publish under a new version", t.Release, r.Content.Tree, t.Tree)
 	}
-	return p.trees.Install(ctx, p.store, r.Content)
+	err = p.trees.Install(ctx, p.store, r.Content)
+	if errors.Is(err, syscall.ENOSPC) {
+		// Room may be had at the price of old releases: then going back to one needs a download.
+		if _, freed, collectErr := p.trees.Collect([]string{t.Tree}, 1); collectErr == nil && freed > 0 {
+			err = p.trees.Install(ctx, p.store, r.Content)
+		}
+	}
+	return err
 }
 
 // generation is the record of a target's data: from disk where it was before, so that enforcing needs no etcd.

@@ -128,7 +128,7 @@ func (o *options) announce(ref environments.Ref, before store.Fleet, c store.Cha
 func describeTarget(t agent.Target) string {
 	switch {
 	case t == agent.Target{}:
-		return "inherited"
+		return "nothing of its own"
 	case t.IsZero():
 		return fmt.Sprintf("data %d", t.Data)
 	}

@@ -56,7 +56,7 @@ EXIT STATUS
 	fleet.AddFlag(f)
 	f.StringVar(&u.AgentURL, "agent-url", "", "where the machine downloads pulley-agent (default: the image has it)")
 	f.StringVar(&u.AgentSHA256, "agent-sha256", "", "checksum of that download")
-	f.StringVar(&u.PuppetPackage, "puppet-package", "", "package that brings Puppet (default "+userdata.DefaultPuppetPackage+")")
+	f.StringVar(&u.PuppetPackage, "puppet-package", "", "package that brings Puppet (default: the first that the machine's repositories have)")
 	f.StringVar(&u.PuppetVersion, "puppet-version", "", "its version (default: the newest there is)")
 	f.StringVar(&u.PackageRepo, "package-repo", "", "URL of a .deb or .rpm that sets up a package repository, or an apt line 'deb …'")
 	f.StringVar(&u.Proxy, "proxy", "", "HTTP proxy of the machine's downloads")

@@ -111,6 +111,10 @@ func TestCollect(t *testing.T) {
 		t.Errorf("removed %q, freed %d, %v; want %q", removed, freed, err, trees[3:5])
 	}
 	wantTrees(t, s, trees[0], trees[1], trees[2], trees[5], trees[6])
+	// Another process may activate a tree after it was found to be unneeded.
+	if _, err := s.remove(trees[0], false); !errors.Is(err, ErrInUse) {
+		t.Errorf("the current tree: %v", err)
+	}
 	release()
 	if removed, _, err := s.Collect(nil, -1); err != nil || !slices.Equal(removed, []string{trees[1], trees[2], trees[5], trees[6]}) {
 		t.Errorf("removed %q, %v", removed, err)

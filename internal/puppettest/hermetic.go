@@ -77,7 +77,11 @@ file { '{{dir}}/word': content => lookup('word', default_value => 'none') }
 		}),
 		success(Case{
 			Name: "live data within the release's hierarchy", Data: map[string]string{"node": "word: node\n"}, Manifest: wordManifest,
-			Files: releaseData("live_data: hierarchy\n", ""), Check: wordIs("node"),
+			Files: releaseData("live_data: hierarchy\n", ""),
+			Check: func(t *testing.T, r *Ran) {
+				wordIs("node")(t, r)
+				explains(t, r, `Found key: "word" value: "node"`) // lookup has the node's own facts, without --node
+			},
 		}),
 		{
 			Name: "a Puppet with a postrun_command that fails", Extra: []string{"--postrun_command", "/bin/false"}, Manifest: motd,

@@ -78,8 +78,7 @@ install_agent() {
 }
 
 bootstrap() {
-	set -- bootstrap --config "$config" \
-		'--puppet-package=puppet-agent'
+	set -- bootstrap --config "$config"
 	for pause in 0 5 10 20 40 60 60 60 60 60; do
 		sleep "$pause"
 		status=0
