@@ -40,6 +40,8 @@ func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target) (a
 	}
 	s.Release, s.Tree = release, p.trees.Path(t.Tree)
 	if t.Data == 0 {
+		// The first generation that has nothing for this node must count as no change.
+		s.DataDigest = hieradata.NodeDigest(hieradata.Generation{}, id.Role, id.Node)
 		return s, nil
 	}
 	g, err := p.generation(ctx, id, t)

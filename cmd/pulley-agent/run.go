@@ -106,8 +106,11 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 		return report.Err
 	}
 	if code := exitCode(r, report); code != cli.ExitDone {
-		if code == cli.ExitUnreachable && d.Reason != agent.ReasonUnreachable {
+		switch {
+		case code == cli.ExitUnreachable && d.Reason != agent.ReasonUnreachable:
 			cli.Complain(o.env, program, errors.New("etcd is unreachable; what it has not heard will be sent later"))
+		case d.Blocked == agent.ReasonUnreadable && d.Reason != agent.ReasonUnreadable:
+			cli.Complain(o.env, program, fmt.Errorf("%s: %s", d.Blocked, d.Detail))
 		}
 		return &cli.SilentError{Code: code}
 	}

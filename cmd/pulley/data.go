@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -166,12 +167,14 @@ func (d *dataOptions) warn(ctx context.Context, s *store.Store, ref environments
 			return err
 		}
 	}
-	if len(places) == 0 {
-		return nil
-	}
 	var names []string
 	for _, p := range places {
-		names = append(names, p.String())
+		if concerns(fleet.Spec, layer, p.File) {
+			names = append(names, p.String())
+		}
+	}
+	if len(names) == 0 {
+		return nil
 	}
 	verb := "shadows"
 	if merge != "" && merge != "first" {
@@ -179,6 +182,22 @@ func (d *dataOptions) warn(ctx context.Context, s *store.Store, ref environments
 	}
 	fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s %s %s of release %s\n", program, key, layer, verb, strings.Join(names, ", "), r.Version)
 	return nil
+}
+
+// concerns leaves out files of a hierarchy that are another role's than the layer's: a value for controllers hides nothing
+// in roles/compute.yaml.
+func concerns(e *environments.Environment, layer hieradata.Layer, file string) bool {
+	kind, name, _ := strings.Cut(string(layer), "/")
+	role := name
+	if n, err := environments.ParseNode(name); kind == "nodes" && err == nil {
+		role = n.Role
+	}
+	if kind != "roles" && kind != "nodes" {
+		return true
+	}
+	base := strings.TrimSuffix(path.Base(file), path.Ext(file))
+	_, ofRole := e.Role(base)
+	return !ofRole || base == role
 }
 
 // warnOnly reports an error that must not undo what was done already.

@@ -110,20 +110,20 @@ func quoted(s string) string { return `"` + cli.Clean(s) + `"` }
 // scopeFlags are --role and --node.
 type scopeFlags struct{ role, node string }
 
-func (s *scopeFlags) add(c *cobra.Command, what string) {
-	c.Flags().StringVar(&s.role, "role", "", what+" of one role")
-	c.Flags().StringVar(&s.node, "node", "", what+" of one node")
+func (f *scopeFlags) add(c *cobra.Command, what string) {
+	c.Flags().StringVar(&f.role, "role", "", what+" of one role")
+	c.Flags().StringVar(&f.node, "node", "", what+" of one node")
 }
 
 // scope checks the flags against the environment: what names nobody is an error, not a silent nothing.
-func (s *scopeFlags) scope(e *environments.Environment, hosts map[string]bool) (store.Scope, error) {
+func (f *scopeFlags) scope(e *environments.Environment, hosts map[string]bool) (store.Scope, error) {
 	switch {
-	case s.role != "" && s.node != "":
+	case f.role != "" && f.node != "":
 		return store.Scope{}, cli.Usagef("--role and --node exclude each other")
-	case s.role != "":
-		return store.Scope{Role: s.role}, checkRole(e, s.role)
-	case s.node != "":
-		return store.Scope{Node: s.node}, checkNode(e, hosts, s.node)
+	case f.role != "":
+		return store.Scope{Role: f.role}, checkRole(e, f.role)
+	case f.node != "":
+		return store.Scope{Node: f.node}, checkNode(e, hosts, f.node)
 	}
 	return store.Scope{}, nil
 }

@@ -11,6 +11,7 @@ import (
 // Kind is what an entry of a tree is. Its byte is the one that the tree hash and the encoded manifest contain.
 type Kind byte
 
+// The kinds of entries.
 const (
 	KindFile       Kind = 'f' // mode 0644
 	KindExecutable Kind = 'x' // mode 0755

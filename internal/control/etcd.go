@@ -41,6 +41,7 @@ type EtcdConfig struct {
 type Etcd struct {
 	server *embed.Etcd
 	secure bool
+	level  zap.AtomicLevel // of the member's log
 	once   sync.Once
 }
 
@@ -67,7 +68,7 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	if err := CheckListen(c.Listen, secure); err != nil {
 		return nil, err
 	}
-	cfg, err := c.embedded(secure)
+	cfg, level, err := c.embedded(secure)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot start etcd: %w", c.explain(err))
 	}
-	e := &Etcd{server: server, secure: secure}
+	e := &Etcd{server: server, secure: secure, level: level}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	select {
@@ -90,9 +91,9 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	}
 }
 
-func (c EtcdConfig) embedded(secure bool) (*embed.Config, error) {
+func (c EtcdConfig) embedded(secure bool) (*embed.Config, zap.AtomicLevel, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the data folder: %w", err)
+		return nil, zap.AtomicLevel{}, fmt.Errorf("cannot make the data folder: %w", err)
 	}
 	cfg := embed.NewConfig()
 	cfg.Name = "pulley"
@@ -116,9 +117,10 @@ func (c EtcdConfig) embedded(secure bool) (*embed.Config, error) {
 	if c.Log == nil {
 		c.Log = zapcore.AddSync(os.Stderr)
 	}
-	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), c.Log, zapcore.ErrorLevel)
+	level := zap.NewAtomicLevelAt(zapcore.ErrorLevel)
+	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), c.Log, level)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(core))
-	return cfg, nil
+	return cfg, level, nil
 }
 
 // explain adds what to do about the two errors that people meet.
@@ -143,4 +145,9 @@ func (e *Etcd) Endpoint() string {
 func (e *Etcd) Failed() <-chan error { return e.server.Err() }
 
 // Close stops the member; a second call does nothing (etcd's own Close would panic).
-func (e *Etcd) Close() { e.once.Do(e.server.Close) }
+func (e *Etcd) Close() {
+	e.once.Do(func() {
+		e.level.SetLevel(zapcore.FatalLevel) // closing its listeners is an error in etcd's eyes
+		e.server.Close()
+	})
+}

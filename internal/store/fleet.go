@@ -93,7 +93,7 @@ func (s *Store) Hosts(ctx context.Context, ref environments.Ref) (map[string]age
 
 // Unregister takes a node off the list of hosts; ErrNotFound when it is not on it. Its status and runs stay.
 func (s *Store) Unregister(ctx context.Context, ref environments.Ref, node string) error {
-	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.host(ref.String(), node))}, nil)
+	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.host(ref.String(), node)), s.touchHosts(ref.String())}, nil)
 	if err == nil && resp.Responses[0].GetResponseDeleteRange().Deleted == 0 {
 		err = ErrNotFound
 	}

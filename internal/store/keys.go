@@ -19,6 +19,7 @@ import (
 //	environments/<env>/data/head                         o  number of the newest generation
 //	environments/<env>/data/generations/<n>              o  immutable
 //	environments/<env>/data/layers/<sha256>              o  immutable
+//	environments/<env>/hosts/head                        n,o  changes whenever the list of hosts does
 //	environments/<env>/hosts/nodes/<node>                n,o  the hosts that should be alive
 //	environments/<env>/holds/{all,roles/R,nodes/N}       o  holds; a lease ends them
 //	status/<env>/<node>                                  n
@@ -63,6 +64,7 @@ func (k keys) generation(env string, n agent.Generation) string {
 func (k keys) layer(env, digest string) string {
 	return k.environment(env) + "data/layers/" + escape(digest)
 }
+func (k keys) hostsHead(env string) string     { return k.environment(env) + "hosts/head" }
 func (k keys) hosts(env string) string         { return k.environment(env) + "hosts/nodes/" }
 func (k keys) host(env, node string) string    { return k.hosts(env) + escape(node) }
 func (k keys) holds(env string) string         { return k.environment(env) + "holds/" }

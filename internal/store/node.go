@@ -134,6 +134,12 @@ func (s *Store) Register(ctx context.Context, env string, h agent.Host) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(s.keys.host(env, h.Node), b)}, nil)
+	_, err = s.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(s.keys.host(env, h.Node), b), s.touchHosts(env)}, nil)
 	return err
+}
+
+// touchHosts announces a change of the list of hosts. The head is a blind put in the change's own transaction, and the
+// list's generation is its ModRevision: five hundred joins a minute would fight over a compare.
+func (s *Store) touchHosts(env string) clientv3.Op {
+	return clientv3.OpPut(s.keys.hostsHead(env), fmt.Sprintf(`{"v":%d}`, valueFormat))
 }

@@ -29,7 +29,7 @@ func TestCommandKeepsStreamsExitCodesAndEnvironment(t *testing.T) {
 		var stderr strings.Builder
 		cmd := m.Command(t.Context(), program)
 		cmd.Stderr = &stderr
-		cmd.Run()
+		_ = cmd.Run()
 		if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(stderr.String(), "cannot run "+program) {
 			t.Errorf("%s: exit code %d, %q, want %d", program, got, &stderr, code)
 		}
@@ -74,7 +74,7 @@ func TestTerminatingACommandReachesItGently(t *testing.T) {
 	if lines.Text() != "bye" {
 		t.Errorf("the command said %q", lines.Text())
 	}
-	cmd.Wait()
+	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 7 {
 		t.Errorf("exit code %d", code)
 	}

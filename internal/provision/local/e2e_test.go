@@ -74,6 +74,6 @@ func TestCronRunsJobsInTheMachine(t *testing.T) {
 		t.Error("cron's job ran on the host")
 	}
 	cancel()
-	cron.Wait()
+	_ = cron.Wait()
 	sh(t, m, "! grep -l '^/usr/sbin/cron' /proc/[0-9]*/cmdline")
 }

@@ -28,7 +28,7 @@ func TestCloseEndsEverythingAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("ended in %v", time.Since(begin))
-	cmd.Wait()
+	_ = cmd.Wait()
 	if left := append(processes(word), processes(m.Hostname())...); len(left) > 0 {
 		t.Errorf("left after Close: %q", left)
 	}
@@ -64,7 +64,7 @@ func startOwner(t *testing.T, word string) (owner *exec.Cmd, stdout *bufio.Reade
 	if err := owner.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { owner.Process.Kill(); owner.Wait() })
+	t.Cleanup(func() { _ = owner.Process.Kill(); _ = owner.Wait() })
 	return owner, bufio.NewReader(pipe)
 }
 
@@ -111,7 +111,7 @@ func TestSIGKILLOfTheOwnerWhileStartingLeavesNothing(t *testing.T) {
 			seen++
 		}
 		owner.Process.Kill()
-		owner.Wait()
+		_ = owner.Wait()
 		eventually(t, fmt.Sprintf("nothing is left of what was killed after %v", moment), func() bool { return len(processes(word)) == 0 })
 	}
 	if seen < 3 {

@@ -82,7 +82,7 @@ func replaceIn(dir *os.Root, name string, data []byte, mode os.FileMode) (err er
 	}
 	defer func() {
 		if err != nil {
-			dir.Remove(temporary)
+			_ = dir.Remove(temporary)
 		}
 	}()
 	_, err = file.Write(data)

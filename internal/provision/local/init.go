@@ -34,15 +34,15 @@ func MaybeInit() {
 	switch os.Args[0] {
 	case argInit, argEnter, argSupervise:
 		// What else the owner was started with must not go on to the machine's programs.
-		unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+		_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	}
 	switch os.Args[0] {
 	case argInit:
-		os.Exit(report(runInit()))
+		os.Exit(report(runInit())) //nolint:forbidigo // this is the whole program of a part of a machine
 	case argEnter:
-		os.Exit(report(enter(os.Args[1:])))
+		os.Exit(report(enter(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
 	case argSupervise:
-		os.Exit(report(supervise(os.Args[1:])))
+		os.Exit(report(supervise(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
 	}
 }
 
@@ -79,7 +79,7 @@ func runInit() (int, error) {
 	if err := json.NewEncoder(life).Encode(reply); err != nil || reply.Error != "" {
 		return exitCannotRun, nil
 	}
-	io.Copy(io.Discard, life) // ends when the owner closes its end, or dies
+	_, _ = io.Copy(io.Discard, life) // ends when the owner closes its end, or dies
 	return 0, nil
 }
 

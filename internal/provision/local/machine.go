@@ -187,7 +187,7 @@ func (m *Machine) launch() error {
 		}
 		started <- err
 		if err == nil {
-			m.init.Wait() // killed is how a machine ends: nothing to report
+			_ = m.init.Wait() // killed is how a machine ends: nothing to report
 		}
 		close(m.ended)
 	}()

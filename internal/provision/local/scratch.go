@@ -128,7 +128,7 @@ func lockFile(path string, how int) (*os.File, error) {
 	}
 	for {
 		err = unix.Flock(int(file.Fd()), how)
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}

@@ -19,7 +19,7 @@ func keepScratch(base string) (int, error) {
 		return 1, err
 	}
 	os.Stdout.WriteString(s.Dir + "\n")
-	os.Stdin.Read(make([]byte, 1))
+	_, _ = os.Stdin.Read(make([]byte, 1))
 	return 0, s.Close()
 }
 
@@ -63,7 +63,7 @@ func TestSweepRemovesTheDeadAndKeepsTheLiving(t *testing.T) {
 		}
 	}
 	owner.Process.Kill()
-	owner.Wait()
+	_ = owner.Wait()
 	if n, err := Sweep(base); n != 1 || err != nil {
 		t.Errorf("swept %d, %v", n, err)
 	}

@@ -56,7 +56,7 @@ func supervise(args []string) (int, error) {
 	}()
 	var ending atomic.Bool
 	go func() {
-		io.Copy(io.Discard, life)
+		_, _ = io.Copy(io.Discard, life)
 		ending.Store(true) // before the first kill: the command's death must not be taken for its own end
 		killDescendants()
 	}()

@@ -1,0 +1,62 @@
+# `make` lists the targets. Everything that they need beyond Go, make and git is installed by them, from Debian's packages
+# and by go's own tools.
+
+GO      ?= go
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+TOOLS   := $(CURDIR)/.tools
+GOLANGCI_LINT := v2.15.0
+ARGS    ?=
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+.PHONY: build
+build: ## build bin/pulley and bin/pulley-agent, static
+	$(BUILD) -o bin/ ./cmd/pulley ./cmd/pulley-agent
+
+.PHONY: demo
+demo: build ## play a fleet's story on this machine: make demo, or make demo ARGS=--once
+	@e2e/packages puppet-agent cron
+	bin/pulley demo $(ARGS)
+
+.PHONY: test
+test: ## run all tests: unit tests, etcd, crash points, real Puppet in local machines
+	@e2e/packages puppet-agent cron shellcheck
+	$(GO) test -timeout 40m -tags 'e2e failpoint' ./...
+
+.PHONY: unit
+unit: ## run the tests that need neither Puppet nor any package, in less than three minutes
+	$(GO) test ./...
+
+.PHONY: e2e
+e2e: ## run only what needs real Puppet
+	@e2e/packages puppet-agent cron shellcheck
+	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/puppettest ./internal/provision/... ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, vet, layering and shell scripts
+	@e2e/packages shellcheck
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'these files are not formatted: gofmt -w .'; exit 1; }
+	$(GO) vet ./...
+	$(GO) vet -tags 'e2e failpoint bench' ./...
+	$< run --build-tags 'e2e failpoint bench' ./...
+	shellcheck .ci/run e2e/packages
+
+$(TOOLS)/golangci-lint-$(GOLANGCI_LINT):
+	GOBIN=$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)
+	mv $(TOOLS)/golangci-lint $@
+
+.PHONY: bench
+bench: ## print measurements; docs/performance.md says how to read them
+	$(GO) test -count=1 -tags bench -run '^TestBench' -v ./e2e/bench
+
+.PHONY: fuzz
+fuzz: ## fuzz every parser for FUZZTIME each (default 10s)
+	@for p in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+	  echo "$$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $${FUZZTIME:-10s} -fuzzminimizetime 10x $$p || exit 1; done; done
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin $(TOOLS)

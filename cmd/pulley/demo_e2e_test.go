@@ -1,0 +1,118 @@
+//go:build e2e
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestDemoPlaysThroughAndLeavesNothing(t *testing.T) {
+	// Who clones the repository and types `make demo` would see it fail, or find their computer changed.
+	before := hashEtc(t)
+	d := startDemo(t, "--once")
+	began := time.Now()
+	err := d.cmd.Wait()
+	t.Logf("it took %.1f s", time.Since(began).Seconds())
+	if err != nil {
+		t.Errorf("%v\n%s", err, d.output.String())
+	}
+	for _, want := range []string{"8 of 8", "Syntax error", "Every step came true"} {
+		if !strings.Contains(d.output.String(), want) {
+			t.Errorf("it did not say %q:\n%s", want, d.output.String())
+		}
+	}
+	d.leftNothing(t)
+	if after := hashEtc(t); after != before {
+		t.Error("something below /etc was changed")
+	}
+}
+
+func TestDemoLeavesNothingHoweverItEnds(t *testing.T) {
+	// Who loses patience would have to clean up after it.
+	const puppet = "Puppet runs"
+	for _, c := range []struct {
+		name   string
+		when   string // it has printed this, or Puppet runs in its machines
+		signal syscall.Signal
+		again  bool // a second time while it ends the fleet
+	}{
+		{"killed at once", "", syscall.SIGKILL, false},
+		{"killed as etcd starts", "pulley serve", syscall.SIGKILL, false},
+		{"killed as machines are born", "userdata compute1", syscall.SIGKILL, false},
+		{"killed while Puppet runs", puppet, syscall.SIGKILL, false},
+		{"killed while a release is taken", "pulley promote 1.0.0", syscall.SIGKILL, false},
+		{"interrupted as machines are born", "userdata compute1", syscall.SIGINT, false},
+		{"interrupted while Puppet runs", puppet, syscall.SIGINT, false},
+		{"interrupted twice", puppet, syscall.SIGINT, true},
+		{"its terminal closed", "pulley publish", syscall.SIGHUP, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := startDemo(t, "--once")
+			d.eventually(t, "it comes to "+c.when, func() bool {
+				return strings.Contains(d.output.String(), c.when) || c.when == puppet && d.runsPuppet(t)
+			})
+			d.remember(t)
+			if err := d.cmd.Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			if c.again {
+				d.eventually(t, "it ends the fleet", func() bool { return strings.Contains(d.output.String(), "The fleet ends") })
+				if err := d.cmd.Process.Signal(c.signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+					t.Fatal(err)
+				}
+			}
+			if err := d.cmd.Wait(); err == nil {
+				t.Error("it was stopped and exits 0")
+			}
+			d.leftNothing(t)
+		})
+	}
+}
+
+func TestDemoStaysUpUntilInterrupted(t *testing.T) {
+	// Nobody could play with the fleet, or would get rid of it.
+	d := startDemo(t)
+	d.eventually(t, "the fleet is up for playing", func() bool { return strings.Contains(d.output.String(), "nsenter --target") })
+	d.remember(t)
+	lines := strings.Split(d.output.String(), "\n")
+	i := slices.IndexFunc(lines, func(l string) bool { return strings.HasSuffix(l, "# compute1") && strings.Contains(l, "nsenter") })
+	enter, _, _ := strings.Cut(lines[i], "#")
+	enterArgs := append(strings.Fields(enter)[1:], "hostname")
+	if out, err := exec.Command("nsenter", enterArgs...).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "compute1" {
+		t.Errorf("the way into compute1 that it prints leads to %q, %v", out, err)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, d.output.String())
+	}
+	d.leftNothing(t)
+}
+
+func TestDemoSaysWhatItNeeds(t *testing.T) {
+	// Somebody without root would get an error of the kernel's.
+	bin := buildPrograms(t)
+	cmd := exec.Command(filepath.Join(bin, "pulley"), "demo", "--once")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "needs root") || !strings.Contains(string(out), "sudo") {
+		t.Errorf("as nobody: %v\n%s", err, out)
+	}
+
+	if err := os.Remove(filepath.Join(bin, "pulley-agent")); err != nil {
+		t.Fatal(err)
+	}
+	out, err = exec.Command(filepath.Join(bin, "pulley"), "demo", "--once").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "make build") {
+		t.Errorf("without an agent: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"pulley/internal/provision/local"
+)
+
+// stage is what the story is played on: an etcd and machines, all of which die with this process.
+type stage struct {
+	self, agent string   // the programs
+	env         []string // of the operator's commands
+	dir         string   // everything that the demo writes on the host is below it
+	endpoint    string
+
+	mu       sync.Mutex
+	machines map[string]*local.Machine
+	etcd     *exec.Cmd
+	gone     <-chan struct{} // closed when etcd has ended
+	closing  atomic.Bool
+	broke    chan error // what ended although nobody asked it to
+}
+
+const (
+	repoDir        = "repo"
+	logDir         = "log"
+	etcdDeadline   = 30 * time.Second
+	etcdGrace      = 5 * time.Second
+	commandTimeout = 60 * time.Second
+	birthTimeout   = 2 * time.Minute
+
+	demoSchedule = "@every 2s"
+	demoEnforce  = 20 * time.Second
+)
+
+// emptied are the host's folders that a fresh machine would not have: a node's memory, and what Puppet left behind.
+var emptied = []string{
+	"/etc/pulley", "/var/lib/pulley", "/etc/pulley-demo",
+	"/etc/puppet", "/etc/puppetlabs", "/etc/facter", "/var/lib/puppet", "/var/cache/puppet", "/opt/puppetlabs/puppet/cache",
+}
+
+// leash starts a process that dies with this one. What it ended with is sent once.
+func leash(cmd *exec.Cmd) (<-chan error, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true} // Ctrl-C is for the demo
+	started, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		// Pdeathsig watches the thread that forked, not the process: this one lives until the child has ended.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	return ended, <-started
+}
+
+// startEtcd runs `pulley serve` and reads from what it prints where it listens.
+func (s *stage) startEtcd(ctx context.Context) error {
+	log, err := s.openLog("etcd")
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(s.self, "serve", "--data-dir", "etcd", "--listen", "127.0.0.1:0")
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, s.env, log, log
+	gone, err := leash(cmd)
+	if err != nil {
+		return fmt.Errorf("cannot start etcd: %w", err)
+	}
+	s.etcd, s.gone = cmd, s.watch("etcd", gone)
+	ctx, cancel := context.WithTimeout(ctx, etcdDeadline)
+	defer cancel()
+	for {
+		printed, err := os.ReadFile(log.Name())
+		if err != nil {
+			return err
+		}
+		if _, after, ok := strings.Cut(string(printed), "export PULLEY_ENDPOINTS="); ok && strings.Contains(after, "\n") {
+			s.endpoint, _, _ = strings.Cut(after, "\n")
+			s.env = append(s.env, "PULLEY_ENDPOINTS="+s.endpoint)
+			return nil
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case err := <-s.broke:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("etcd did not say where it listens: %w", ctx.Err())
+		}
+	}
+}
+
+// watch tells of the end of something that should live as long as the demo.
+func (s *stage) watch(what string, ended <-chan error) <-chan struct{} {
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		err := <-ended
+		if s.closing.Load() {
+			return
+		}
+		if err == nil {
+			err = errors.New("without an error")
+		}
+		select {
+		case s.broke <- fmt.Errorf("%s ended by itself: %w", what, err):
+		default: // the first one is the one to tell of
+		}
+	}()
+	return gone
+}
+
+// bear starts a machine and gives it what a cloud would: the userdata that turns it into a node. Then its agent ticks on its
+// own.
+func (s *stage) bear(ctx context.Context, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, birthTimeout)
+	defer cancel()
+	m, err := local.Start(ctx, local.Config{Hostname: node, Empty: emptied, Binds: []local.Bind{{From: s.agent, To: "/usr/local/bin/pulley-agent"}}})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.machines[node] = m
+	s.mu.Unlock()
+	log, err := s.openLog(node)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if err := s.firstBoot(ctx, m, node, log); err != nil {
+		return fmt.Errorf("cannot make %s a node: %w", node, err)
+	}
+	daemon := m.Command(context.WithoutCancel(ctx), "pulley-agent", "daemon", "--schedule", demoSchedule)
+	daemon.Stdout, daemon.Stderr = log, log
+	if err := daemon.Start(); err != nil {
+		return fmt.Errorf("cannot start the agent of %s: %w", node, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Wait() }()
+	s.watch("the agent of "+node, ended)
+	return nil
+}
+
+func (s *stage) firstBoot(ctx context.Context, m *local.Machine, node string, log *os.File) error {
+	script, err := s.pulley(ctx, "userdata", node, "-e", "dev")
+	if err != nil {
+		return err
+	}
+	if err := m.WriteFile("/run/userdata", []byte(script), 0o700); err != nil {
+		return err
+	}
+	boot := m.Command(ctx, "/run/userdata")
+	boot.Stdout, boot.Stderr = log, log
+	if err := boot.Run(); err != nil {
+		return err
+	}
+	const settings = "/etc/pulley/agent.yaml"
+	yaml, err := m.ReadFile(settings)
+	if err != nil {
+		return err
+	}
+	return m.WriteFile(settings, fmt.Appendf(yaml, "enforce_interval: %s\n", demoEnforce), 0o600)
+}
+
+// pulley runs an operator's command and returns what it printed to standard output. Its error has the rest.
+func (s *stage) pulley(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	var out, complaint bytes.Buffer
+	cmd := exec.CommandContext(ctx, s.self, args...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, s.env, &out, &complaint
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // with what it started
+	cmd.WaitDelay = etcdGrace
+	ended, err := leash(cmd)
+	if err == nil {
+		err = <-ended
+	}
+	if err != nil {
+		return out.String(), fmt.Errorf("pulley %s: %w\n%s", args[0], err, strings.TrimSpace(complaint.String()))
+	}
+	return out.String() + complaint.String(), nil
+}
+
+// in runs a program in a machine and returns what it printed.
+func (s *stage) in(ctx context.Context, node string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	out, err := s.machines[node].Command(ctx, args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s on %s: %w: %s", args[0], node, err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+func (s *stage) openLog(name string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Join(s.dir, logDir), 0o755); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(filepath.Join(s.dir, logDir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+}
+
+// close ends the machines, then etcd.
+func (s *stage) close() error {
+	s.closing.Store(true)
+	var errs []error
+	for _, m := range s.machines {
+		errs = append(errs, m.Close())
+	}
+	if s.etcd == nil {
+		return errors.Join(errs...)
+	}
+	_ = s.etcd.Process.Signal(syscall.SIGTERM) // fails only where it has ended
+	select {
+	case <-s.gone:
+	case <-time.After(etcdGrace):
+		_ = s.etcd.Process.Kill()
+		<-s.gone
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,75 @@
+package cmd_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pulley/internal/etcdtest"
+	"pulley/internal/puppettest"
+)
+
+// Every request that an idle tick makes is made by each node of a fleet, every five minutes.
+func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
+	server := etcdtest.Start(t)
+	root, fake := t.TempDir(), t.TempDir()
+	program := puppettest.Write(t, fake)
+	command := func(name string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(filepath.Join(bin, name), args...)
+		cmd.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+server.Endpoint, "PULLEY_ENVIRONMENT=dev")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		}
+		return string(out)
+	}
+	settings := func(heartbeat string) {
+		t.Helper()
+		dir := filepath.Join(root, "etc/pulley")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("node: controller1\nheartbeat: %s\npuppet: {program: %s, state_dirs: [%s]}\n", heartbeat, program, filepath.Join(fake, "state"))
+		if err := os.WriteFile(filepath.Join(dir, "agent.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	repo := filepath.Join(t.TempDir(), "repo")
+	command("pulley", "init", repo)
+	if err := os.RemoveAll(filepath.Join(repo, "validate.d")); err != nil {
+		t.Fatal(err)
+	}
+	command("pulley", "publish", repo, "--version", "1.0.0")
+	command("pulley", "env", "apply", filepath.Join(repo, "environments/dev.yaml"))
+	command("pulley", "promote", "1.0.0")
+	command("pulley", "nodes", "add", "controller1")
+	settings("5m")
+	command("pulley-agent", "run", "--root", root)
+
+	tick := func() int {
+		t.Helper()
+		before := server.Requests()
+		if out := command("pulley-agent", "run", "--root", root); !strings.Contains(out, "nothing to do") {
+			t.Fatalf("the node is not at rest: %s", out)
+		}
+		return server.Requests() - before
+	}
+	tick() // says that it is at rest now
+	for range 5 {
+		if n := tick(); n != 1 {
+			t.Errorf("a tick with nothing to do makes %d requests, want 1", n)
+		}
+	}
+	settings("1ns") // a heartbeat is due at each tick
+	tick()
+	if n := tick(); n != 2 {
+		t.Errorf("a tick with a heartbeat makes %d requests, want 2", n)
+	}
+	if starts := puppettest.Starts(t, fake); len(starts) != 1 {
+		t.Errorf("Puppet was started %d times, want once", len(starts))
+	}
+}

@@ -1,0 +1,33 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"testing"
+)
+
+// What cloud-init would run on a bare machine turns it into a node; again, it changes nothing.
+func TestUserdataTurnsABareMachineIntoANode(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.start("compute1")
+	f.write("compute1", "/root/userdata", f.pulley("userdata", "compute1", "--endpoints", f.endpoint, "--schedule", "*/10 * * * *"))
+	for range 2 {
+		contains(t, f.in("compute1", 0, "sh", "/root/userdata"), "compute1: is a node of dev")
+		contains(t, f.read("compute1", "/etc/cron.d/pulley-agent"), "*/10 * * * * root")
+		contains(t, f.pulley("nodes"), "compute1")
+		if s := f.status("compute1"); s.State != "pending" {
+			t.Fatalf("after its first boot: %+v", s)
+		}
+	}
+	f.pulley("promote", "1.0.0")
+	contains(t, f.agent("compute1", 0, "run"), "changed on 1.0.0")
+	f.expect("compute1", "converged", "1.0.0", "changed")
+
+	// Once a release keeps the schedule, a further first boot leaves it alone.
+	release := f.read("compute1", "/etc/cron.d/pulley-agent")
+	f.in("compute1", 0, "sh", "/root/userdata")
+	if now := f.read("compute1", "/etc/cron.d/pulley-agent"); now != release {
+		t.Errorf("the release's schedule was replaced by %s", now)
+	}
+}
