@@ -37,6 +37,7 @@ const (
 	ReasonNew           Reason = "its target is new"
 	ReasonReturn        Reason = "it stands between two targets and goes back to the last good one"
 	ReasonInterrupted   Reason = "its last run was cut off"
+	ReasonUnverified    Reason = "what it enforces was applied without etcd and has yet to be verified"
 	ReasonRetry         Reason = "the last attempt failed and its wait is over"
 	ReasonDue           Reason = "it is time to enforce its target again"
 	ReasonUpToDate      Reason = "it is on its target, enforced not long ago"
@@ -202,7 +203,10 @@ func (l *ladder) enforceOn(t Target) Decision {
 	case a != nil && !due:
 		if blocked == "" {
 			blocked, detail = l.waitReason(a), a.sentence(next)
-			l.dec.Blocked, l.dec.Next = blocked, next
+			l.dec.Blocked = blocked
+		}
+		if l.dec.Next.IsZero() {
+			l.dec.Next = next
 		}
 		l.fail(question, a.sentence(next))
 		return l.end(Nothing, blocked, detail, t)
@@ -210,6 +214,9 @@ func (l *ladder) enforceOn(t Target) Decision {
 		return l.act(question, ReasonInterrupted, t)
 	case a != nil:
 		return l.act(question, ReasonRetry, t)
+	}
+	if blocked == "" && t != l.o.State.LastGood {
+		return l.act(question, ReasonUnverified, t)
 	}
 	since := l.now.Sub(l.o.State.RanAt)
 	// A clock that went back makes the last run lie in the future: then nobody knows how long ago it was.
@@ -254,7 +261,7 @@ func (l *ladder) fail(question, answer string) {
 
 // retryDue says whether a target may be tried (again), and if not, when.
 func (l *ladder) retryDue(a *Attempt) (bool, time.Time) {
-	if a == nil || a.Started == 0 {
+	if a == nil || a.Started <= 0 {
 		return true, time.Time{}
 	}
 	// A first run that was cut off (reboot, kill) says nothing about the target; a second one might.

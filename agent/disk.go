@@ -76,7 +76,10 @@ func (d *Disk) Lock() (*os.File, error) {
 // target again, which is what an empty state asks for.
 func (d *Disk) Load() (State, error) {
 	var s State
-	found, err := d.load(stateFile, &s)
+	_, err := d.load(stateFile, &s)
+	if s.Format > StateFormat { // before all else: what looks damaged may only be newer
+		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, StateFormat)
+	}
 	var damaged *damagedError
 	if errors.As(err, &damaged) {
 		if err := d.root.Rename(stateFile, stateFile+".damaged"); err != nil {
@@ -86,9 +89,6 @@ func (d *Disk) Load() (State, error) {
 	}
 	if err != nil {
 		return State{}, err
-	}
-	if found && s.Format > StateFormat {
-		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, StateFormat)
 	}
 	s.Format = StateFormat
 	return s, nil
@@ -187,6 +187,9 @@ func (d *Disk) Spool(r EncodedRun) error {
 	names, err := d.list(spoolDir)
 	if err != nil {
 		return err
+	}
+	if slices.Contains(names, r.ID) {
+		names = nil // it is replaced, not added
 	}
 	for len(names) >= maxSpooled {
 		if err := d.root.Remove(path.Join(spoolDir, names[0])); err != nil {

@@ -75,11 +75,12 @@ func DecodeRun(b []byte) (r Run, truncated bool, err error) {
 		return Run{}, false, fmt.Errorf("cannot unpack run record: it is larger than %d bytes", maxRunJSON)
 	}
 	var s storedRun
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return Run{}, false, fmt.Errorf("cannot decode run record: %w", err)
-	}
-	if s.V > runFormat {
+	err = json.Unmarshal(raw, &s)
+	if s.V > runFormat { // before all else: what looks damaged may only be newer
 		return Run{}, false, fmt.Errorf("cannot decode run record: its format %d is newer than this program's %d; upgrade pulley", s.V, runFormat)
+	}
+	if err != nil {
+		return Run{}, false, fmt.Errorf("cannot decode run record: %w", err)
 	}
 	return s.Run, s.Truncated, nil
 }

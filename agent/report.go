@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // Bounds of what one node keeps in etcd.
 const (
-	maxStatusBytes  = 1 << 10  // of a status, as JSON
+	maxStatusBytes  = 3 << 9   // of a status, as JSON: a node that is well needs half of it, one between targets all
 	maxRunsBytes    = 64 << 10 // of a node's run records together
 	maxRunsKept     = 20       // and their number
 	spooledPerTick  = 5        // so that a fleet that comes back does not send everything at once
@@ -20,6 +21,9 @@ const (
 // report tells etcd how the tick went: the status when it changed or a heartbeat is due, and the runs that etcd has not
 // heard of. What etcd can't take now is kept on disk.
 func (t *tick) report(ctx context.Context) error {
+	if t.decision.Action == "" {
+		return nil // its state could not be read: what etcd knows of the node is better than nothing
+	}
 	t.finishRun()
 	fresh, err := t.freshRun()
 	if err != nil {
@@ -38,28 +42,30 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	due := t.Now().Sub(told.At)
-	if fresh == nil && fingerprint == told.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
+	if fresh == nil && !t.untold && fingerprint == told.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
 		return nil
 	}
 	runs, err := t.Memory.Spooled(spooledPerTick)
 	if err != nil {
 		return err
 	}
-	old := make([]string, len(runs))
-	for i, r := range runs {
-		old[i] = r.ID
-	}
 	if fresh != nil {
+		runs = slices.DeleteFunc(runs, func(r EncodedRun) bool { return r.ID == fresh.ID }) // kept when it was not over yet
 		runs = append(runs, *fresh)
+	}
+	sent := make([]string, len(runs))
+	for i, r := range runs {
+		sent[i] = r.ID
 	}
 	told.Fingerprint, told.At = fingerprint, t.Now()
 	drop := told.remember(runs)
-	if err := t.Control.Report(ctx, t.Identity, status, runs, drop); err != nil {
+	// An agent that is told to end still says how its run ended: else it would look as if Puppet were at work.
+	if err := t.Control.Report(context.WithoutCancel(ctx), t.Identity, status, runs, drop); err != nil {
 		t.offline = t.offline || errors.Is(err, ErrUnreachable)
 		t.Log.Warn("cannot report; will be sent later", "err", err)
 		return t.spool(fresh)
 	}
-	if err := t.Memory.Unspool(old); err != nil {
+	if err := t.Memory.Unspool(sent); err != nil {
 		return err
 	}
 	return t.Memory.SaveReported(told)
@@ -116,37 +122,37 @@ func (t *tick) status() Status {
 	}
 	// Once the state changed, what was true before it would be stale: say what is true now.
 	if t.settled {
-		s.Reason, s.Detail = t.afterwards()
+		s.Action, s.Reason, s.Detail = t.afterwards()
 	}
 	return fit(s)
 }
 
-// afterwards is the reason that the next look at this node would give.
-func (t *tick) afterwards() (Reason, string) {
+// afterwards is what the next tick would do, and why, if nothing else changed: so that it need not say anything new.
+func (t *tick) afterwards() (Action, Reason, string) {
 	o := t.observed
 	o.State, o.Force = t.state, false
 	next := Decide(o, t.desired, t.Now())
 	if next.Blocked != "" {
-		return next.Blocked, clip(next.Detail, maxDetailInHead)
+		return next.Action, next.Blocked, clip(next.Detail, maxDetailInHead)
 	}
-	return next.Reason, clip(next.Detail, maxDetailInHead)
+	return next.Action, next.Reason, clip(next.Detail, maxDetailInHead)
 }
 
 // fit cuts the words of a status until it fits into its bound; names and targets are never cut.
 func fit(s Status) Status {
-	for _, limit := range []int{120, 60, 0} {
+	for _, limit := range []int{120, 60, 20, 3} { // a byte can take six as JSON
 		if b, err := json.Marshal(s); err == nil && len(b) <= maxStatusBytes {
 			return s
 		}
-		s.Detail = clip(s.Detail, max(limit, 3))
+		s.Detail, s.Disabled = clip(s.Detail, limit), clip(s.Disabled, limit)
 		if s.Attempt != nil {
 			a := *s.Attempt
-			a.Problem = clip(a.Problem, max(limit, 3))
+			a.Problem = clip(a.Problem, limit)
 			s.Attempt = &a
 		}
 		if s.Hold != nil {
 			h := *s.Hold
-			h.Why = clip(h.Why, max(limit, 3))
+			h.Who, h.Why = clip(h.Who, limit), clip(h.Why, limit)
 			s.Hold = &h
 		}
 	}
@@ -166,6 +172,8 @@ func fingerprintOf(s Status) (string, error) {
 // remember adds runs to those that etcd has, and returns the ones that no longer fit the node's bounds.
 func (r *Reported) remember(runs []EncodedRun) (drop []string) {
 	for _, run := range runs {
+		// A power cut may bring a record back to the spool that etcd has already.
+		r.Runs = slices.DeleteFunc(r.Runs, func(ref RunRef) bool { return ref.ID == run.ID })
 		r.Runs = append(r.Runs, RunRef{ID: run.ID, Bytes: len(run.Bytes)})
 	}
 	total := 0

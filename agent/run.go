@@ -109,8 +109,9 @@ type Options struct {
 // Report is what a tick did.
 type Report struct {
 	Decision    Decision
-	Run         *Run // nil when Puppet was not started
-	Unreachable bool // etcd did not answer at least once
+	Run         *Run   // nil when Puppet was not started
+	Note        string // why a tick that had something to do ended without a run
+	Unreachable bool   // etcd did not answer at least once
 	Err         error
 }
 
@@ -167,6 +168,8 @@ type tick struct {
 	puppet   bool // Puppet was started, or the attempt ended before that
 	settled  bool // the node's state is no longer the one that was decided on
 	offline  bool // etcd did not answer, at some point
+	untold   bool // etcd may have a status of this node that Reported knows nothing of
+	note     string
 	took     map[string]time.Duration
 }
 
@@ -177,7 +180,7 @@ func (a *Agent) Tick(ctx context.Context, opts Options) Report {
 	if t.staged.Release != nil {
 		t.staged.Release()
 	}
-	return Report{Decision: t.decision, Run: t.run, Unreachable: t.offline, Err: err}
+	return Report{Decision: t.decision, Run: t.run, Note: t.note, Unreachable: t.offline, Err: err}
 }
 
 // errEnd ends a tick early, without a failure.

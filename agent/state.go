@@ -16,7 +16,7 @@ type State struct {
 	OpenRun      string    `json:"open_run,omitempty"`
 	Attempts     []Attempt `json:"attempts,omitempty"`
 	Holds        []Hold    `json:"holds,omitempty"` // as last seen in etcd; obeyed while etcd is unreachable
-	RanAt        time.Time `json:"ran_at,omitzero"` // when Puppet last ended successfully on Enforcing
+	RanAt        time.Time `json:"ran_at,omitzero"` // when Puppet last applied Enforcing successfully
 	Outcome      Outcome   `json:"outcome,omitempty"`
 	LastRun      string    `json:"last_run,omitempty"`
 	Sequence     int64     `json:"sequence"` // of runs; never goes back
@@ -48,11 +48,22 @@ func (s *State) Attempt(t Target) *Attempt {
 	return nil
 }
 
-// begin opens a run at t. Attempts at targets that are neither t nor enforced are forgotten.
-func (s *State) begin(run string, t Target, now time.Time, afresh bool) {
-	s.Attempts = slices.DeleteFunc(s.Attempts, func(a Attempt) bool {
-		return a.Target != t && a.Target != s.Enforcing || a.Target == t && afresh
+// keepAttempts forgets the attempts at targets that are neither wanted nor enforced, and says whether there were any.
+// Those at the wanted target outlive the runs that enforce another one meanwhile.
+func (s *State) keepAttempts(wanted Target) (forgot bool) {
+	kept := slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool {
+		return a.Target != wanted && a.Target != s.Enforcing
 	})
+	forgot = len(kept) < len(s.Attempts)
+	s.Attempts = kept
+	return forgot
+}
+
+// begin opens a run at t.
+func (s *State) begin(run string, t Target, now time.Time, afresh bool) {
+	if afresh {
+		s.forgive(t)
+	}
 	a := s.Attempt(t)
 	if a == nil {
 		s.Attempts = append(s.Attempts, Attempt{Target: t})
@@ -67,7 +78,16 @@ func (s *State) begin(run string, t Target, now time.Time, afresh bool) {
 // succeed ends the open run: its target is the last good one from here on.
 func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
-	s.Attempts = nil
+	// What is known of attempts at another target stays known: enforcing this one says nothing about that one.
+	s.forgive(r.Target)
+	s.close(r.ID, r.Outcome)
+}
+
+// endure ends the open run of a target that was applied and could not be verified for want of etcd: it stays enforced, and
+// the last good one stays what it was.
+func (s *State) endure(r Run, now time.Time) {
+	s.RanAt = now
+	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome)
 }
 
@@ -91,11 +111,16 @@ func (s *State) forget() {
 		a.Started--
 		a.Open = false
 		if a.Started == 0 {
-			s.Attempts = slices.DeleteFunc(s.Attempts, func(b Attempt) bool { return b.Target == s.Enforcing })
+			s.forgive(s.Enforcing)
 		}
 	}
 	s.Enforcing = s.Before
 	s.Before, s.OpenRun = Target{}, ""
+}
+
+// forgive begins the count of attempts at t anew.
+func (s *State) forgive(t Target) {
+	s.Attempts = slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool { return a.Target == t })
 }
 
 func (s *State) close(run string, o Outcome) {

@@ -34,6 +34,7 @@ func (t *tick) observe(context.Context) error {
 // `current` the last good tree if a crash came between the two.
 func (t *tick) finish() error {
 	if run := t.state.OpenRun; run != "" {
+		t.untold = true
 		result, began, ended, err := t.Memory.Ended(run)
 		if err != nil {
 			return err
@@ -80,17 +81,19 @@ func (t *tick) desire(ctx context.Context) error {
 	return nil
 }
 
-// decide turns the two into an action and a reason. A hold that was seen is remembered, as it counts offline too.
+// decide turns the two into an action and a reason. A hold that was seen is remembered, as it counts offline too;
+// attempts at what is no longer wanted are not.
 func (t *tick) decide(context.Context) error {
 	t.decision = Decide(t.observed, t.desired, t.Now())
-	known := t.desired.Unreachable == "" && t.desired.Unreadable == ""
-	if known && !sameHolds(t.state.Holds, t.desired.Holds) {
-		t.state.Holds = t.desired.Holds
-		if err := t.Memory.Save(t.state); err != nil {
-			return err
-		}
+	if t.desired.Unreachable != "" || t.desired.Unreadable != "" {
+		return nil
 	}
-	return nil
+	forgot := !t.decision.Wanted.IsZero() && t.state.keepAttempts(t.decision.Wanted)
+	if sameHolds(t.state.Holds, t.desired.Holds) && !forgot {
+		return nil
+	}
+	t.state.Holds = t.desired.Holds
+	return t.Memory.Save(t.state)
 }
 
 // stage puts the target on this machine's disk, where Puppet does not look. A target that differs from the last good one
@@ -103,7 +106,7 @@ func (t *tick) stage(ctx context.Context) error {
 	case errors.Is(err, ErrUnreachable):
 		t.offline = true
 		return fmt.Errorf("%s: %w", d.Target, err)
-	case err != nil && t.opts.Noop:
+	case err != nil && (t.opts.Noop || ctx.Err() != nil):
 		return fmt.Errorf("%s: %w", d.Target, err)
 	case err != nil:
 		t.newRun()
@@ -116,7 +119,7 @@ func (t *tick) stage(ctx context.Context) error {
 	if inPlace && !t.opts.Force && !t.opts.Noop {
 		s.LastGood, s.Enforcing, s.Attempts = d.Target, d.Target, nil
 		t.settled = true
-		t.Log.Info("nothing of the new target concerns this node", "release", d.Target.Release, "data", d.Target.Data)
+		t.note = "nothing of the new target concerns this node"
 		if err := t.Memory.Save(*s); err != nil {
 			return err
 		}
@@ -139,13 +142,16 @@ func (t *tick) admit(ctx context.Context) error {
 		s := t.status()
 		s.Phase, s.LastRun = Running, t.run.ID
 		err := t.Control.Admit(ctx, t.Identity, t.desired, s)
+		t.untold = !errors.Is(err, ErrChanged)
 		switch {
 		case errors.Is(err, ErrChanged):
-			t.Log.Info("what etcd wants changed meanwhile; the next tick looks again")
+			t.note = "what etcd wants changed meanwhile; the next tick looks again"
 			t.run = nil
 			return errEnd
-		case errors.Is(err, ErrUnreachable) && t.decision.Action == Enforce:
-			t.offline = true
+		case err != nil && t.decision.Action == Enforce && ctx.Err() == nil:
+			// Only a positive answer stops what is in place already. An etcd that is full or refuses gives none.
+			t.offline = errors.Is(err, ErrUnreachable)
+			t.Log.Warn("cannot announce the run; goes on with what is in place", "err", err)
 		case err != nil:
 			t.offline = errors.Is(err, ErrUnreachable)
 			t.run = nil
@@ -179,11 +185,23 @@ func (t *tick) apply(ctx context.Context) error {
 	}
 	t.puppet = true
 	t.run.Result = result
-	t.run.Drift = t.decision.Action == Enforce && t.state.Before == t.state.LastGood && result.Outcome == Changed
+	t.run.Drift = !t.opts.Noop && t.decision.Action == Enforce && t.state.Before == t.state.LastGood && result.Outcome == Changed
 	if t.opts.Noop {
 		return errEnd
 	}
-	return t.Memory.End(t.run.ID, result)
+	if err := t.Memory.End(t.run.ID, result); err != nil {
+		return err
+	}
+	return t.keepRecord()
+}
+
+// keepRecord keeps the run's record on disk until etcd has it, so that a crash before the report loses nothing.
+func (t *tick) keepRecord() error {
+	fresh, err := t.freshRun()
+	if err != nil {
+		return err
+	}
+	return t.spool(fresh)
 }
 
 // verify looks whether the node is still one that can be managed: its schedule, etcd for what is new, and what the
@@ -228,6 +246,11 @@ func (t *tick) commit(context.Context) error {
 		t.state.fail(*t.run, t.Now())
 		return t.Memory.Save(t.state)
 	}
+	if t.offline && t.run.Target != t.state.LastGood {
+		// It may be this very target that cuts the node off.
+		t.state.endure(*t.run, t.Now())
+		return t.Memory.Save(t.state)
+	}
 	t.state.succeed(*t.run, t.staged.DataDigest, t.Now())
 	if err := t.Memory.Save(t.state); err != nil {
 		return err
@@ -244,7 +267,7 @@ func (t *tick) commit(context.Context) error {
 func (t *tick) newRun() {
 	t.state.Sequence++
 	t.run = &Run{
-		ID: fmt.Sprintf("%s-%d", t.began.UTC().Format("20060102T150405Z"), t.state.Sequence), Node: t.Identity.Node,
+		ID: fmt.Sprintf("%s-%04d", t.began.UTC().Format("20060102T150405Z"), t.state.Sequence), Node: t.Identity.Node,
 		Target: t.decision.Target, Action: t.decision.Action, Reason: t.decision.Reason, Started: t.began,
 	}
 }

@@ -224,9 +224,9 @@ type Desired struct {
 	Guards      map[string]int64 `json:"-"`               // the store's own: key → ModRevision that Admit compares
 }
 
-// Status is what a node last said of itself; at most 1 KiB as JSON.
+// Status is what a node last said of itself; at most 2 KiB as JSON, and less than 1 KiB when all is well.
 type Status struct {
-	Format    int       `json:"v"`
+	Format    int       `json:"v,omitempty"` // written by the store
 	Node      string    `json:"node"`
 	Role      string    `json:"role"`
 	Phase     Phase     `json:"phase"`

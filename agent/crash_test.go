@@ -1,0 +1,179 @@
+//go:build failpoint
+
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A machine loses power, or its agent is killed, at any moment. For every step, before it and after it, by exit and by
+// kill: the next run must end where a run without the crash ends, in the node's state, in `current`, on the machine, and
+// in what etcd is told. Nothing but a run that was cut off is counted as one.
+func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
+	scenarios := []struct {
+		say    string
+		target Target
+	}{
+		{"a good new target", verB},
+		{"a target that does not compile", syntax},
+		{"a target that fails in the middle", halfway},
+		{"a target that does not verify", unverified},
+		{"the target that is in place, due again", verA},
+	}
+	for _, sc := range scenarios {
+		t.Run(sc.say, func(t *testing.T) {
+			prepared := t.TempDir()
+			prepare(t, prepared, sc.target)
+			calm := copyWorld(t, prepared)
+			w := reopen(t, calm, crashAt)
+			if r := w.tick(t); r.Err != nil || r.Run == nil || r.Run.Target != sc.target {
+				t.Fatalf("without a crash: %+v", r)
+			}
+			want := endOf(t, w)
+			for _, place := range places() {
+				for _, how := range []string{"exit", "kill"} {
+					t.Run(place+"="+how, func(t *testing.T) {
+						dir := copyWorld(t, prepared)
+						die(t, dir, place, how)
+						w := reopen(t, dir, crashAt.Add(time.Second))
+						if r := w.tick(t); r.Err != nil {
+							t.Fatal(r.Err)
+						}
+						got := endOf(t, w)
+						if got != want {
+							t.Errorf("after the crash and one run:\n%s\nwithout a crash:\n%s", got, want)
+						}
+						w.now = w.now.Add(time.Second)
+						if r := w.tick(t); r.Err != nil || r.Run != nil || endOf(t, w) != want {
+							t.Errorf("the run after that is not quiet: %+v\n%s", r, endOf(t, w))
+						}
+					})
+				}
+			}
+		})
+	}
+}
+
+// places are the crash points of every step.
+func places() (all []string) {
+	for _, s := range Steps() {
+		all = append(all, "before:"+s, "after:"+s)
+	}
+	return all
+}
+
+// prepare makes a node that is on A in a fleet that is to be on target, with Puppet's next run due.
+func prepare(t *testing.T, dir string, target Target) {
+	t.Helper()
+	w := reopen(t, dir, start)
+	w.promote(t, verA)
+	w.good(t)
+	w.promote(t, target)
+	if target == verA {
+		s := w.state(t)
+		s.RanAt = start.Add(-time.Hour)
+		if err := w.disk.Save(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func reopen(t *testing.T, dir string, now time.Time) *world {
+	t.Helper()
+	w, err := openWorld(dir, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := w.disk.Lock()
+	if err != nil {
+		t.Fatalf("the lock of the dead agent is still held: %v", err)
+	}
+	t.Cleanup(func() { lock.Close(); w.disk.Close() })
+	return w
+}
+
+func copyWorld(t *testing.T, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	// The link names a folder of the world that it was copied from.
+	link := filepath.Join(to, "current")
+	at, err := os.Readlink(link)
+	if err == nil {
+		err = errors.Join(os.Remove(link), os.Symlink(strings.Replace(at, from, to, 1), link))
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// die runs one tick in another process, up to the place where it ends.
+func die(t *testing.T, dir, place, how string) {
+	t.Helper()
+	cmd := again(t, "agent", dir, "PULLEY_FAILPOINT="+place+"="+how)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatalf("the agent did not die: %v %s", err, out)
+	}
+	ws := exit.Sys().(syscall.WaitStatus)
+	if how == "kill" && (!ws.Signaled() || ws.Signal() != syscall.SIGKILL) || how == "exit" && ws.ExitStatus() != 3 {
+		t.Fatalf("the agent did not die at %s: %v %s", place, err, out)
+	}
+}
+
+// endOf is everything that a tick leaves behind and that must not depend on crashes: all but times, the names of runs, and
+// how often a run was cut off.
+func endOf(t *testing.T, w *world) string {
+	t.Helper()
+	s, status := w.state(t), w.etcd.status(t)
+	if s.Attempt(s.LastGood) != nil {
+		t.Errorf("attempts at the last good target are on record: %+v", s.Attempts)
+	}
+	if s.LastRun != status.LastRun || !s.RanAt.Equal(status.RanAt) {
+		t.Errorf("etcd was told of run %s, and the node's last one is %s", status.LastRun, s.LastRun)
+	}
+	s.RanAt, s.Sequence, s.LastRun = time.Time{}, 0, ""
+	for i := range s.Attempts {
+		s.Attempts[i] = ended(t, s.Attempts[i])
+	}
+	status.RanAt, status.SeenAt, status.LastRun, status.Detail = time.Time{}, time.Time{}, "", ""
+	if status.Attempt != nil {
+		a := ended(t, *status.Attempt)
+		status.Attempt = &a
+	}
+	// A run again finds what the first one changed already, and changes nothing.
+	if s.Outcome == Unchanged {
+		s.Outcome, status.Outcome = Changed, Changed
+	}
+	current, err := w.content.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.MarshalIndent(map[string]any{"state": s, "status": status, "current": current, "machine": w.puppet.applied()}, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// ended checks that a is an attempt that ended, and leaves out when, and how often it was cut off before.
+func ended(t *testing.T, a Attempt) Attempt {
+	t.Helper()
+	if a.Finished != 1 || a.Open || a.Started > 2 {
+		t.Errorf("attempts are miscounted: %+v", a)
+	}
+	a.Last, a.Started = time.Time{}, 1
+	return a
+}

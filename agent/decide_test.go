@@ -1,0 +1,634 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var (
+	verA, verB, verC = version("1.0.0"), version("2.0.0"), version("3.0.0")
+
+	freeze = Hold{Scope: "nodes/web1", Mode: Freeze, Who: "ann", Why: "I am looking at it"}
+	stop   = Hold{Scope: "roles/web", Mode: Stop, Who: "bob", Why: "moving racks"}
+)
+
+// onA is a node that was put on A ten minutes ago, in a fleet that is to be on A, and nothing is wrong.
+func onA() (Observed, Desired) {
+	o := Observed{
+		Identity: Identity{Node: "web1", Role: "web", Environment: "dev"}, Settings: DefaultSettings(),
+		State: State{LastGood: verA, Enforcing: verA, RanAt: start.Add(-10 * time.Minute)},
+	}
+	return o, Desired{Revision: 9, Host: &Host{Node: "web1", Role: "web"}, Gate: Gate{Epoch: 4, State: GateOpen}, Default: verA}
+}
+
+func attempts(o *Observed, target Target, started, finished int, ago time.Duration) {
+	a := Attempt{Target: target, Started: started, Finished: finished, Open: started > finished, Last: start.Add(-ago)}
+	if finished > 0 {
+		a.Kind, a.Problem = Untouched, "it does not compile"
+	}
+	o.State.Attempts = append(o.State.Attempts, a)
+}
+
+func notRunFor(o *Observed, d time.Duration) { o.State.RanAt = start.Add(-d) }
+
+type want struct {
+	action  Action
+	reason  Reason
+	target  Target // default: what is enforced
+	blocked Reason
+	detail  string // part of it
+}
+
+type decision struct {
+	say  string
+	when func(*Observed, *Desired)
+	want want
+}
+
+var decisions = []decision{
+	{"a node on its target, enforced not long ago, is left alone",
+		func(*Observed, *Desired) {},
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+	{"a node on its target is enforced again when the interval is over",
+		func(o *Observed, _ *Desired) { notRunFor(o, 30*time.Minute) },
+		want{Enforce, ReasonDue, verA, "", ""}},
+	{"and not a second before",
+		func(o *Observed, _ *Desired) { notRunFor(o, 30*time.Minute-time.Second) },
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+
+	{"a disabled node runs nothing, whatever is due, forced or new",
+		func(o *Observed, d *Desired) { o.Disabled, o.Force, d.Default = "kernel debugging", true, verB },
+		want{Nothing, ReasonDisabled, verA, ReasonDisabled, "kernel debugging"}},
+	{"a node whose own Puppet is disabled or at work runs nothing",
+		func(o *Observed, d *Desired) { o.PuppetBlocked, o.Force, d.Default = "agent_disabled.lock", true, verB },
+		want{Nothing, ReasonPuppetBlocked, verA, ReasonPuppetBlocked, "agent_disabled.lock"}},
+
+	{"a stop hold stops Puppet on a node that is due",
+		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Holds = []Hold{stop} },
+		want{Nothing, ReasonStopped, verA, ReasonStopped, "stop on roles/web by bob: moving racks"}},
+	{"force does not pass a stop hold",
+		func(o *Observed, d *Desired) { o.Force = true; d.Holds = []Hold{stop} },
+		want{Nothing, ReasonStopped, verA, ReasonStopped, ""}},
+	{"a freeze on the node and a stop on its role: the stop is the stricter one",
+		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Holds = []Hold{freeze, stop} },
+		want{Nothing, ReasonStopped, verA, ReasonStopped, "roles/web"}},
+	{"a stop on the node and a freeze on all: the stop is the stricter one, in whatever order they come",
+		func(_ *Observed, d *Desired) {
+			d.Holds = []Hold{{Scope: "nodes/web1", Mode: Stop}, {Scope: "all", Mode: Freeze}}
+		},
+		want{Nothing, ReasonStopped, verA, ReasonStopped, "nodes/web1"}},
+	{"a stop on all stops",
+		func(_ *Observed, d *Desired) { d.Holds = []Hold{{Scope: "all", Mode: Stop}} },
+		want{Nothing, ReasonStopped, verA, ReasonStopped, "stop on all"}},
+	{"a freeze keeps a node from its new target",
+		func(_ *Observed, d *Desired) { d.Default = verB; d.Holds = []Hold{freeze} },
+		want{Nothing, ReasonFrozen, verA, ReasonFrozen, "I am looking at it"}},
+	{"force does not pass a freeze either, but enforces what is there",
+		func(o *Observed, d *Desired) { o.Force = true; d.Default = verB; d.Holds = []Hold{freeze} },
+		want{Enforce, ReasonForced, verA, ReasonFrozen, ""}},
+	{"a freeze does not keep a node from being enforced",
+		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Default = verB; d.Holds = []Hold{freeze} },
+		want{Enforce, ReasonDue, verA, ReasonFrozen, ""}},
+	{"a freeze of a node that is where it should be blocks nothing",
+		func(_ *Observed, d *Desired) { d.Holds = []Hold{freeze} },
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+	{"a hold that etcd no longer has does not count, although it was seen",
+		func(o *Observed, d *Desired) { o.State.Holds = []Hold{stop}; d.Default = verB },
+		want{Take, ReasonNew, verB, "", ""}},
+
+	{"without etcd a node that never had a target does nothing",
+		func(o *Observed, d *Desired) { o.State = State{}; *d = Desired{Unreachable: "timeout"} },
+		want{Nothing, ReasonUnreachable, Target{}, ReasonUnreachable, "timeout"}},
+	{"without etcd a node is enforced when that is due",
+		func(o *Observed, d *Desired) { notRunFor(o, 31*time.Minute); *d = Desired{Unreachable: "timeout"} },
+		want{Enforce, ReasonDue, verA, ReasonUnreachable, "timeout"}},
+	{"and left alone when it is not due",
+		func(_ *Observed, d *Desired) { *d = Desired{Unreachable: "timeout"} },
+		want{Nothing, ReasonUnreachable, verA, ReasonUnreachable, ""}},
+	{"without etcd a node that stands between stays on the new target",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing = verB
+			attempts(o, verB, 1, 1, 10*time.Minute)
+			*d = Desired{Unreachable: "timeout"}
+		},
+		want{Enforce, ReasonRetry, verB, ReasonUnreachable, ""}},
+	{"and there, too, its attempts keep their distance",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing = verB
+			attempts(o, verB, 3, 3, 3*time.Minute)
+			*d = Desired{Unreachable: "timeout"}
+		},
+		want{Nothing, ReasonUnreachable, verB, ReasonUnreachable, ""}},
+	{"without etcd the stop that was seen last is obeyed",
+		func(o *Observed, d *Desired) {
+			notRunFor(o, time.Hour)
+			o.State.Holds = []Hold{freeze, stop}
+			*d = Desired{Unreachable: "timeout"}
+		},
+		want{Nothing, ReasonStopped, verA, ReasonStopped, "moving racks"}},
+	{"without etcd the freeze that was seen last lets enforcing go on",
+		func(o *Observed, d *Desired) {
+			notRunFor(o, time.Hour)
+			o.State.Holds = []Hold{freeze}
+			*d = Desired{Unreachable: "timeout"}
+		},
+		want{Enforce, ReasonDue, verA, ReasonUnreachable, ""}},
+	{"without etcd a person at the machine may still ask for a run of what is there",
+		func(o *Observed, d *Desired) { o.Force = true; *d = Desired{Unreachable: "timeout"} },
+		want{Enforce, ReasonForced, verA, ReasonUnreachable, ""}},
+	{"what etcd says beside a value that can't be read is not acted on",
+		func(o *Observed, d *Desired) {
+			notRunFor(o, time.Hour)
+			o.State.Holds = []Hold{freeze}
+			d.Default, d.Unreadable = verB, "the gate is of format 9"
+		},
+		want{Enforce, ReasonDue, verA, ReasonUnreadable, "format 9"}},
+	{"and when nothing is due the node says what it can't read",
+		func(_ *Observed, d *Desired) { d.Unreadable = "the gate is of format 9" },
+		want{Nothing, ReasonUnreadable, verA, ReasonUnreadable, "format 9"}},
+
+	{"a node that is on no list takes nothing new",
+		func(_ *Observed, d *Desired) { d.Host, d.Default = nil, verB },
+		want{Nothing, ReasonUnregistered, verA, ReasonUnregistered, "pulley-agent bootstrap"}},
+	{"and goes on with what it has",
+		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Host, d.Default = nil, verB },
+		want{Enforce, ReasonDue, verA, ReasonUnregistered, ""}},
+	{"before the first release there is nothing to do",
+		func(o *Observed, d *Desired) { o.State, d.Default = State{}, Target{} },
+		want{Nothing, ReasonNoTarget, Target{}, ReasonNoTarget, ""}},
+	{"data without a release is no target",
+		func(o *Observed, d *Desired) { o.State, d.Default = State{}, Target{Data: 3, DataDigest: "d"} },
+		want{Nothing, ReasonNoTarget, Target{}, ReasonNoTarget, ""}},
+	{"when no release is desired any more, the last one stays enforced",
+		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Default = Target{} },
+		want{Enforce, ReasonDue, verA, ReasonNoTarget, ""}},
+
+	{"a first target is taken at once",
+		func(o *Observed, _ *Desired) { o.State = State{} },
+		want{Take, ReasonNew, verA, "", ""}},
+	{"a new target is taken at once",
+		func(_ *Observed, d *Desired) { d.Default = verB },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"the same release with newer data is a new target",
+		func(_ *Observed, d *Desired) { d.Default.Data, d.Default.DataDigest = 8, "new" },
+		want{Take, ReasonNew, Target{verA.Release, verA.Tree, 8, "new"}, "", ""}},
+	{"a role's target wins over the default",
+		func(_ *Observed, d *Desired) { d.Default, d.ForRole = verB, verC },
+		want{Take, ReasonNew, verC, "", ""}},
+	{"a node's target wins over its role's",
+		func(_ *Observed, d *Desired) { d.ForRole, d.ForNode = verB, verC },
+		want{Take, ReasonNew, verC, "", ""}},
+	{"a release pinned at the role still gets the fleet's new data",
+		func(_ *Observed, d *Desired) {
+			d.Default = verB
+			d.ForRole = Target{Release: verA.Release, Tree: verA.Tree}
+		},
+		want{Take, ReasonNew, Target{verA.Release, verA.Tree, verB.Data, verB.DataDigest}, "", ""}},
+	{"data pinned at the node still gets the role's new release",
+		func(_ *Observed, d *Desired) {
+			d.ForRole, d.ForNode = verB, Target{Data: 3, DataDigest: "three"}
+		},
+		want{Take, ReasonNew, Target{verB.Release, verB.Tree, 3, "three"}, "", ""}},
+
+	{"an assignment of the gate's epoch wins over all that is desired",
+		func(_ *Observed, d *Desired) {
+			d.ForNode, d.Assigned = verB, &Assignment{Target: verC, Epoch: 4}
+		},
+		want{Take, ReasonNew, verC, "", ""}},
+	{"an assignment of an older epoch is void",
+		func(_ *Observed, d *Desired) { d.Assigned = &Assignment{Target: verC, Epoch: 3} },
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+	{"so is one of an epoch that the gate has not reached",
+		func(_ *Observed, d *Desired) { d.Assigned = &Assignment{Target: verC, Epoch: 5} },
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+	{"an assignment of a release alone inherits the data",
+		func(_ *Observed, d *Desired) {
+			d.Assigned = &Assignment{Target: Target{Release: verB.Release, Tree: verB.Tree}, Epoch: 4}
+		},
+		want{Take, ReasonNew, Target{verB.Release, verB.Tree, verA.Data, verA.DataDigest}, "", ""}},
+
+	{"while the gate is paused nothing new starts, not even with force",
+		func(o *Observed, d *Desired) {
+			d.Default, d.Gate.State, d.Gate.By, d.Gate.Why = verB, GatePaused, "ann", "errors in batch 2"
+			o.Force = true
+		},
+		want{Enforce, ReasonForced, verA, ReasonGateClosed, "paused by ann: errors in batch 2"}},
+	{"while the gate is aborted enforcing goes on",
+		func(o *Observed, d *Desired) {
+			d.Default, d.Gate.State = verB, GateAborted
+			notRunFor(o, time.Hour)
+		},
+		want{Enforce, ReasonDue, verA, ReasonGateClosed, "aborted"}},
+	{"a closed gate says so when nothing is due",
+		func(_ *Observed, d *Desired) { d.Default, d.Gate.State = verB, GatePaused },
+		want{Nothing, ReasonGateClosed, verA, ReasonGateClosed, ""}},
+	{"a gate state that this agent does not know is closed",
+		func(_ *Observed, d *Desired) { d.Default, d.Gate.State = verB, "ajar" },
+		want{Nothing, ReasonGateClosed, verA, ReasonGateClosed, "ajar"}},
+	{"a gate that nobody ever wrote is open",
+		func(_ *Observed, d *Desired) { d.Default, d.Gate = verB, Gate{} },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"a closed gate lets a node that stands between go on with its target",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing, d.Default, d.Gate.State = verB, verB, GatePaused
+			attempts(o, verB, 1, 1, 5*time.Minute)
+		},
+		want{Enforce, ReasonRetry, verB, "", ""}},
+
+	{"what was applied without etcd is verified once etcd is back",
+		func(o *Observed, d *Desired) { o.State.Enforcing, d.Default = verB, verB },
+		want{Enforce, ReasonUnverified, verB, "", ""}},
+	{"and not before: offline it counts as enforced",
+		func(o *Observed, d *Desired) { o.State.Enforcing, d.Unreachable = verB, "no answer" },
+		want{Nothing, ReasonUnreachable, verB, ReasonUnreachable, "no answer"}},
+	{"after a failure that left the machine untouched the new target waits",
+		func(o *Observed, d *Desired) { d.Default = verB; attempts(o, verB, 1, 1, 30*time.Second) },
+		want{Nothing, ReasonBackoff, verA, ReasonBackoff, "attempt 1 at 2.0.0 with data 7 failed: it does not compile"}},
+	{"meanwhile the old one is enforced when that is due",
+		func(o *Observed, d *Desired) {
+			d.Default = verB
+			attempts(o, verB, 1, 1, 30*time.Second)
+			notRunFor(o, time.Hour)
+		},
+		want{Enforce, ReasonDue, verA, ReasonBackoff, ""}},
+	{"when the wait is over it is tried again",
+		func(o *Observed, d *Desired) { d.Default = verB; attempts(o, verB, 1, 1, 67*time.Second) },
+		want{Take, ReasonRetry, verB, "", "it does not compile"}},
+	{"a failure that left the machine between is retried as what is enforced",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing, d.Default = verB, verB
+			attempts(o, verB, 2, 2, 3*time.Minute)
+		},
+		want{Enforce, ReasonRetry, verB, "", ""}},
+	{"and waits there too",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing, d.Default = verB, verB
+			attempts(o, verB, 2, 2, time.Minute)
+		},
+		want{Nothing, ReasonBackoff, verB, ReasonBackoff, ""}},
+	{"after the last attempt allowed a node is stuck, and says so",
+		func(o *Observed, d *Desired) { d.Default = verB; attempts(o, verB, 5, 5, 5*time.Minute) },
+		want{Nothing, ReasonStuck, verA, ReasonStuck, "attempt 5"}},
+	{"a stuck node still tries, at the pace of enforcing",
+		func(o *Observed, d *Desired) { d.Default = verB; attempts(o, verB, 9, 9, 34*time.Minute) },
+		want{Take, ReasonRetry, verB, "", ""}},
+	{"attempts at one target say nothing about the next",
+		func(o *Observed, d *Desired) { d.Default = verC; attempts(o, verB, 9, 9, time.Second) },
+		want{Take, ReasonNew, verC, "", ""}},
+	{"force skips the wait",
+		func(o *Observed, d *Desired) {
+			o.Force, d.Default = true, verB
+			attempts(o, verB, 9, 9, time.Second)
+		},
+		want{Take, ReasonForced, verB, "", ""}},
+	{"force enforces what is up to date",
+		func(o *Observed, _ *Desired) { o.Force = true },
+		want{Enforce, ReasonForced, verA, "", ""}},
+	{"a noop shows what the new target would change",
+		func(o *Observed, d *Desired) { o.Noop, d.Default = true, verB },
+		want{Take, ReasonNoop, verB, "", ""}},
+	{"or what is off on the present one",
+		func(o *Observed, _ *Desired) { o.Noop = true },
+		want{Enforce, ReasonNoop, verA, "", ""}},
+
+	{"a node between two targets goes back at once when the last good one is wanted again",
+		func(o *Observed, _ *Desired) { o.State.Enforcing = verB; attempts(o, verB, 4, 4, time.Second) },
+		want{Take, ReasonReturn, verA, "", ""}},
+
+	{"a run that was cut off is done again at once",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing, d.Default = verB, verB
+			attempts(o, verB, 1, 0, time.Second)
+		},
+		want{Enforce, ReasonInterrupted, verB, "", ""}},
+	{"so is the first one that was cut off after failures",
+		func(o *Observed, d *Desired) { d.Default = verB; attempts(o, verB, 3, 2, time.Second) },
+		want{Take, ReasonInterrupted, verB, "", ""}},
+	{"one that is cut off again and again waits: the target may be what kills it",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing, d.Default = verB, verB
+			attempts(o, verB, 2, 0, time.Minute)
+		},
+		want{Nothing, ReasonBackoff, verB, ReasonBackoff, "was cut off"}},
+	{"and goes on when the wait is over",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing, d.Default = verB, verB
+			attempts(o, verB, 2, 0, 3*time.Minute)
+		},
+		want{Enforce, ReasonInterrupted, verB, "", ""}},
+
+	{"a last run a year from now (the clock was wrong, and was mended) does not stop enforcing for a year",
+		func(o *Observed, _ *Desired) { notRunFor(o, -365*24*time.Hour) },
+		want{Enforce, ReasonDue, verA, "", ""}},
+	{"nor does a last attempt a year from now stop attempts",
+		func(o *Observed, d *Desired) { d.Default = verB; attempts(o, verB, 9, 9, -365*24*time.Hour) },
+		want{Take, ReasonRetry, verB, "", ""}},
+	{"a last run a year ago is due",
+		func(o *Observed, _ *Desired) { notRunFor(o, 365*24*time.Hour) },
+		want{Enforce, ReasonDue, verA, "", ""}},
+	{"a hold whose end has passed by this node's clock still holds: etcd ends it, not a clock that may be wrong",
+		func(_ *Observed, d *Desired) {
+			h := stop
+			h.Until = start.Add(-time.Hour)
+			d.Holds = []Hold{h}
+		},
+		want{Nothing, ReasonStopped, verA, ReasonStopped, "until 2026-03-04T04:06:07Z"}},
+	{"an attempt count that is no count (a damaged status) is none",
+		func(o *Observed, d *Desired) { d.Default = verB; attempts(o, verB, -3, 0, 0) },
+		want{Take, ReasonRetry, verB, "", ""}},
+}
+
+// A node's whole policy, one sentence a case: a wrong line here is a fleet that runs what nobody wanted, or nothing.
+func TestDecisions(t *testing.T) {
+	seen := map[Reason]bool{}
+	rungs := map[string]map[bool]bool{}
+	for _, c := range decisions {
+		t.Run(c.say, func(t *testing.T) {
+			o, d := onA()
+			c.when(&o, &d)
+			got := Decide(o, d, start)
+			w := c.want
+			if got.Action != w.action || got.Reason != w.reason || got.Target != w.target || got.Blocked != w.blocked {
+				t.Errorf("got  %s %s, because %s; blocked: %q\nwant %s %s, because %s; blocked: %q",
+					got.Action, got.Target, got.Reason, got.Blocked, w.action, w.target, w.reason, w.blocked)
+			}
+			coherent(t, o, d, start)
+			if !strings.Contains(got.Detail, w.detail) {
+				t.Errorf("detail %q lacks %q", got.Detail, w.detail)
+			}
+			for _, r := range got.Ladder {
+				if rungs[r.Question] == nil {
+					rungs[r.Question] = map[bool]bool{}
+				}
+				rungs[r.Question][r.OK] = true
+			}
+			seen[got.Reason], seen[got.Blocked] = true, true
+		})
+	}
+	for _, r := range reasons(t) {
+		if !seen[r] {
+			t.Errorf("no case is about: %s", r)
+		}
+	}
+	ladder := []string{
+		"enabled on the machine", "Puppet may run", "not stopped by a hold", "etcd answers",
+		"on the list of hosts that should be alive", "a release is promoted for it", "its target is in place",
+		"not frozen by a hold", "the gate is open", "its next attempt is due", "enforcing what it has is due",
+	}
+	for _, q := range ladder {
+		if !rungs[q][true] || !rungs[q][false] {
+			t.Errorf("the cases don't answer both yes and no to: %s", q)
+		}
+		delete(rungs, q)
+	}
+	if len(rungs) > 0 {
+		t.Errorf("questions that this test does not know: %v", rungs)
+	}
+}
+
+// reasons are the constants of type Reason, read from the source so that a new one can't stay without a case.
+func reasons(t *testing.T) (found []Reason) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "decide.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok {
+			if typ, ok := v.Type.(*ast.Ident); ok && typ.Name == "Reason" {
+				s, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found = append(found, Reason(s))
+			}
+		}
+		return true
+	})
+	if len(found) < 15 {
+		t.Fatalf("only %d reasons found in decide.go", len(found))
+	}
+	return found
+}
+
+// Without growing, jittered gaps a broken release makes a whole fleet compile it in step, over and over.
+func TestAttemptsKeepGrowingDistance(t *testing.T) {
+	gap := func(node string, started int) time.Duration {
+		o, d := onA()
+		o.Node, d.Default = node, verB
+		attempts(&o, verB, started, started, 0)
+		dec := Decide(o, d, start)
+		if dec.Action == Take || dec.Blocked != ReasonBackoff && dec.Blocked != ReasonStuck {
+			t.Fatalf("%s does not wait after attempt %d: %s", node, started, dec.Reason)
+		}
+		if again := Decide(o, d, start.Add(time.Second)); !again.Next.Equal(dec.Next) {
+			t.Fatalf("%s: the wait moves from %s to %s as time passes", node, dec.Next, again.Next)
+		}
+		if early := Decide(o, d, dec.Next.Add(-time.Nanosecond)); early.Action == Take {
+			t.Fatalf("%s takes its target before the time that it names", node)
+		}
+		if due := Decide(o, d, dec.Next); due.Action != Take {
+			t.Fatalf("%s does not take its target at the time that it names: %s", node, due.Reason)
+		}
+		return dec.Next.Sub(start)
+	}
+	for i, minutes := range []int{1, 2, 5, 10, 30, 30, 30} {
+		want := time.Duration(minutes) * time.Minute
+		low, high := time.Hour, time.Duration(0)
+		for n := range 200 {
+			g := gap(fmt.Sprintf("web%d", n), i+1)
+			if d := (g - want).Abs(); d > want/10 {
+				t.Fatalf("after attempt %d web%d waits %s, want %s ±10%%", i+1, n, g, want)
+			}
+			low, high = min(low, g), max(high, g)
+		}
+		if high-low < want/10 {
+			t.Errorf("after attempt %d all nodes wait between %s and %s: they would come in step", i+1, low, high)
+		}
+	}
+}
+
+// A wait is never longer than the interval at which the operator wants machines enforced.
+func TestAShortEnforceIntervalBoundsTheGaps(t *testing.T) {
+	o, d := onA()
+	d.Default = verB
+	o.Settings.EnforceInterval = 3 * time.Minute
+	o.State.RanAt = start
+	attempts(&o, verB, 4, 4, 0)
+	if got := Decide(o, d, start).Next.Sub(start); got > 200*time.Second {
+		t.Errorf("it waits %s", got)
+	}
+}
+
+func drawTarget(t *rapid.T, name string) Target {
+	return rapid.SampledFrom([]Target{
+		{}, verA, verB, verC,
+		{Release: verA.Release, Tree: verA.Tree}, {Data: 3, DataDigest: "three"}, {Release: "named without a tree"},
+	}).Draw(t, name)
+}
+
+func drawTime(t *rapid.T, name string) time.Time {
+	if rapid.IntRange(0, 9).Draw(t, name+" never") == 0 {
+		return time.Time{}
+	}
+	around := rapid.SampledFrom([]time.Duration{time.Minute, time.Hour, 400 * 24 * time.Hour}).Draw(t, name+" scale")
+	return start.Add(time.Duration(rapid.Int64Range(-int64(around), int64(around)).Draw(t, name)))
+}
+
+func drawHolds(t *rapid.T, name string) []Hold {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Hold {
+		return Hold{
+			Scope: rapid.SampledFrom([]string{"all", "roles/web", "nodes/web1"}).Draw(t, "scope"),
+			Mode:  rapid.SampledFrom([]HoldMode{Freeze, Stop, "", "squeeze"}).Draw(t, "mode"),
+			Why:   rapid.String().Draw(t, "why"), Until: drawTime(t, "until"),
+		}
+	}), 0, 3).Draw(t, name)
+}
+
+func drawObserved(t *rapid.T) Observed {
+	words := rapid.SampledFrom([]string{"", "", "", "because"})
+	return Observed{
+		Identity: Identity{Node: rapid.SampledFrom([]string{"web1", "db7", ""}).Draw(t, "node")},
+		Settings: Settings{
+			EnforceInterval: rapid.SampledFrom([]time.Duration{0, -time.Hour, time.Second, 30 * time.Minute, math.MaxInt64}).Draw(t, "interval"),
+			MaxAttempts:     rapid.IntRange(-1, 6).Draw(t, "max attempts"),
+		},
+		Disabled: words.Draw(t, "disabled"), PuppetBlocked: words.Draw(t, "blocked"),
+		Force: rapid.IntRange(0, 4).Draw(t, "force") == 0, Noop: rapid.IntRange(0, 4).Draw(t, "noop") == 0,
+		State: State{
+			LastGood: drawTarget(t, "last good"), Enforcing: drawTarget(t, "enforcing"), RanAt: drawTime(t, "ran at"),
+			Holds: drawHolds(t, "seen holds"),
+			Attempts: rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Attempt {
+				return Attempt{
+					Target: drawTarget(t, "attempted"), Started: rapid.IntRange(-3, 12).Draw(t, "started"),
+					Finished: rapid.IntRange(-3, 12).Draw(t, "finished"), Open: rapid.Bool().Draw(t, "open"),
+					Last: drawTime(t, "last"), Problem: rapid.String().Draw(t, "problem"),
+				}
+			}), 0, 3).Draw(t, "attempts"),
+		},
+	}
+}
+
+func drawDesired(t *rapid.T) Desired {
+	words := rapid.SampledFrom([]string{"", "", "", "because"})
+	d := Desired{
+		Unreachable: words.Draw(t, "unreachable"), Unreadable: words.Draw(t, "unreadable"),
+		Gate: Gate{
+			Epoch: Epoch(rapid.Int64Range(0, 3).Draw(t, "epoch")),
+			State: rapid.SampledFrom([]GateState{GateOpen, GateOpen, GatePaused, GateAborted, "", "ajar"}).Draw(t, "gate"),
+		},
+		Default: drawTarget(t, "default"), ForRole: drawTarget(t, "for role"), ForNode: drawTarget(t, "for node"),
+		Holds: drawHolds(t, "holds"),
+	}
+	if rapid.IntRange(0, 4).Draw(t, "host") > 0 {
+		d.Host = &Host{Node: "web1", Role: "web"}
+	}
+	if rapid.Bool().Draw(t, "is assigned") {
+		d.Assigned = &Assignment{Target: drawTarget(t, "assigned"), Epoch: Epoch(rapid.Int64Range(0, 3).Draw(t, "its epoch"))}
+	}
+	return d
+}
+
+// What no table thinks of: a decision that panics, contradicts itself, or takes what nobody allowed.
+func TestDecisionsNeverDoWhatIsForbidden(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		coherent(t, drawObserved(t), drawDesired(t), drawTime(t, "now"))
+	})
+}
+
+// coherent checks what must be so of every decision.
+func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
+	t.Helper()
+	before, err := json.Marshal([]any{o, d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Decide(o, d, now)
+	if again := Decide(o, d, now); !reflect.DeepEqual(got, again) {
+		t.Fatalf("asked twice it says %+v and %+v", got, again)
+	}
+	if after, _ := json.Marshal([]any{o, d}); string(before) != string(after) {
+		t.Fatal("deciding changed what it decided on")
+	}
+	known := d.Unreachable == "" && d.Unreadable == ""
+	holds := d.Holds
+	if !known {
+		holds = o.State.Holds
+	}
+	stopped := false
+	for _, h := range holds {
+		stopped = stopped || h.Mode == Stop
+	}
+	forbidden := o.Disabled != "" || o.PuppetBlocked != "" || stopped
+
+	switch got.Action {
+	case Take:
+		closed := d.Gate.State != "" && d.Gate.State != GateOpen
+		if forbidden || !known || d.Host == nil || len(holds) > 0 || closed {
+			t.Fatalf("it takes %s although that is forbidden: %+v", got.Target, got.Ladder)
+		}
+		if got.Target != d.Wanted() || got.Target != got.Wanted || got.Target.IsZero() || got.Target == o.State.Enforcing {
+			t.Fatalf("it takes %s, is on %s and is to be on %s", got.Target, o.State.Enforcing, d.Wanted())
+		}
+		if got.Blocked != "" {
+			t.Fatalf("it takes what is blocked: %s", got.Blocked)
+		}
+	case Enforce:
+		if forbidden || got.Target != o.State.Enforcing || got.Target.IsZero() {
+			t.Fatalf("it enforces %s, and was enforcing %s", got.Target, o.State.Enforcing)
+		}
+	case Nothing:
+		if forbidden || o.State.Enforcing.IsZero() {
+			break // only a person, or a first target, ends that
+		}
+		if o.Force || o.Noop {
+			t.Fatalf("it was asked for a run and does nothing: %s", got.Reason)
+		}
+		if !got.Next.After(now) {
+			t.Fatalf("it does nothing (%s) and waits for no time to come: %s", got.Reason, got.Next)
+		}
+	default:
+		t.Fatalf("an action that does not exist: %q", got.Action)
+	}
+	longest := max(30*time.Minute, o.Settings.EnforceInterval)
+	if wait := got.Next.Sub(now); !got.Next.IsZero() && longest < time.Hour && wait > longest+longest/10 {
+		t.Fatalf("it waits for %s", wait)
+	}
+	explained(t, got)
+}
+
+// explained checks that the ladder is an explanation: it ends with a yes when the node acts and with a no otherwise, and
+// what blocks the target stands on a rung that says no.
+func explained(t rapid.TB, d Decision) {
+	t.Helper()
+	if len(d.Ladder) == 0 || d.Reason == "" {
+		t.Fatal("it does not say why")
+	}
+	last := d.Ladder[len(d.Ladder)-1]
+	if last.OK != (d.Action != Nothing) {
+		t.Fatalf("it does %s, and the last rung says %+v", d.Action, last)
+	}
+	if d.Action != Nothing && last.Answer != string(d.Reason) {
+		t.Fatalf("it acts because %q, and the last rung says %+v", d.Reason, last)
+	}
+	if d.Blocked == "" {
+		return
+	}
+	for _, r := range d.Ladder {
+		if !r.OK && (strings.HasPrefix(r.Answer, string(d.Blocked)) || d.Detail != "" && strings.Contains(r.Answer, d.Detail)) {
+			return
+		}
+	}
+	t.Fatalf("nothing on the ladder says %q: %+v", d.Blocked, d.Ladder)
+}

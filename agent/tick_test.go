@@ -1,0 +1,706 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var (
+	syntax     = version("syntax-2.0.0")
+	halfway    = version("halfway-2.0.0")
+	unverified = version("unverified-2.0.0")
+)
+
+// fleetOn is a world whose node is on A and has said so.
+func fleetOn(t testing.TB, target Target) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.promote(t, target)
+	w.good(t)
+	w.stands(t, target, target)
+	w.now = w.now.Add(time.Minute)
+	return w
+}
+
+func TestANewTargetIsTakenVerifiedCommittedAndReported(t *testing.T) {
+	w := newWorld(t)
+	w.promote(t, verA)
+	w.puppet.during = func(job Job) {
+		if s := w.etcd.status(t); s.Phase != Running || s.LastRun != job.ID || s.Target != verA {
+			t.Errorf("while Puppet is at work etcd says %+v", s)
+		}
+		if current, _ := w.content.Current(); current != "" || !w.state(t).LastGood.IsZero() {
+			t.Error("the target became the last good one before Puppet applied it")
+		}
+		if s := w.state(t); s.Enforcing != verA || s.OpenRun != job.ID {
+			t.Errorf("a crash now would be mistaken for a clean node: %+v", s)
+		}
+		if job.Tree != w.content.tree(verA.Tree) || job.Data == "" || job.Node != "web1" || job.Noop {
+			t.Errorf("Puppet is to run as %+v", job)
+		}
+	}
+	run := w.good(t)
+	w.stands(t, verA, verA)
+	if w.machine.scheduled != 1 || w.machine.verified != 1 {
+		t.Error("the machine's schedule was not remembered and verified")
+	}
+	same(t, "what was asked of etcd", w.etcd.calls, []string{"desire", "admit", "desire", "report"})
+	s := w.etcd.status(t)
+	if s.Phase != Idle || s.Outcome != Changed || s.LastGood != verA || s.Reason != ReasonUpToDate || s.LastRun != run.ID || s.Attempt != nil {
+		t.Errorf("it says of itself %+v", s)
+	}
+	got, _, err := DecodeRun(w.etcd.load().Runs[run.ID])
+	if err != nil || got.Target != verA || got.Action != Take || got.Reason != ReasonNew || got.Kind != Success || got.Drift {
+		t.Errorf("its run is recorded as %+v: %v", got, err)
+	}
+	if len(got.Steps) < 8 {
+		t.Errorf("the record lacks how long the steps took: %v", got.Steps)
+	}
+}
+
+// An operator who promotes a typing mistake must find every machine as it was, and kept so.
+func TestATargetThatDoesNotCompileLeavesTheOldOneEnforced(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, syntax)
+	if r := w.tick(t); r.Run == nil || r.Run.Kind != Untouched || r.Err != nil {
+		t.Fatalf("%+v: %v", r.Run, r.Err)
+	}
+	w.stands(t, verA, verA)
+	s := w.etcd.status(t)
+	if s.Reason != ReasonBackoff || s.Outcome != Failed || s.Attempt == nil || s.Attempt.Started != 1 || !strings.Contains(s.Attempt.Problem, "Syntax error") {
+		t.Errorf("it says of itself %+v", s)
+	}
+	w.now = w.now.Add(30 * time.Second)
+	w.idle(t)
+}
+
+// The attempts at a bad target must be counted through the runs that keep the old one enforced: otherwise a broken
+// release is compiled every minute again and again, and no node ever says that it is stuck.
+func TestABrokenTargetIsTriedRarelyForHoursWhileTheOldOneIsEnforced(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, syntax)
+	tried := map[Target][]time.Duration{}
+	begin := w.now
+	for range 6 * 60 {
+		if r := w.tick(t); r.Run != nil {
+			tried[r.Run.Target] = append(tried[r.Run.Target], w.now.Sub(begin))
+		}
+		w.now = w.now.Add(time.Minute)
+	}
+	bad, old := tried[syntax], tried[verA]
+	if len(old) < 10 || len(old) > 13 {
+		t.Errorf("in 6 hours the old target was enforced at %v", old)
+	}
+	for i, at := range bad[1:] {
+		gap := at - bad[i]
+		want := 30 * time.Minute
+		if i < len(gaps) {
+			want = gaps[i]
+		}
+		if gap < want*9/10 || gap > want*11/10+2*time.Minute {
+			t.Fatalf("attempt %d came %s after the one before, want about %s: %v", i+2, gap, want, bad)
+		}
+	}
+	if s := w.etcd.status(t); s.Attempt == nil || s.Attempt.Target != syntax || s.Attempt.Started != len(bad) || s.Reason != ReasonStuck {
+		t.Errorf("after %d attempts it says of itself %s: %+v", len(bad), s.Reason, s.Attempt)
+	}
+	w.promote(t, verA)
+	w.tick(t)
+	w.promote(t, syntax)
+	if r := w.tick(t); r.Run == nil || r.Run.Reason != ReasonNew {
+		t.Error("promoted anew after a rollback, a target does not begin with a fresh count")
+	}
+}
+
+// A run that failed in the middle changed the machine: going on is safer than half of two releases.
+func TestAFailureInTheMiddleKeepsTheNodeOnTheNewTarget(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, halfway)
+	w.tick(t)
+	w.stands(t, verA, halfway)
+	if s := w.etcd.status(t); s.Reason != ReasonBackoff || s.Enforcing != halfway || s.LastGood != verA || s.Attempt.Kind != Between {
+		t.Errorf("it says of itself %+v", s)
+	}
+
+	w.etcd.cut()
+	w.now = w.now.Add(2 * time.Minute)
+	r := w.tick(t)
+	if !r.Unreachable || r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked != ReasonUnreachable {
+		t.Errorf("without etcd it did %+v", r)
+	}
+	w.stands(t, verA, halfway)
+	if a := w.attempt(t, halfway); a == nil || a.Started != 2 || a.Finished != 2 {
+		t.Errorf("its attempts are %+v", a)
+	}
+
+	w.etcd.mend()
+	w.promote(t, verA)
+	if run := w.good(t); run.Target != verA || run.Reason != ReasonReturn || run.Drift {
+		t.Errorf("the way back was %+v", run)
+	}
+	w.stands(t, verA, verA)
+	w.idle(t)
+	if len(w.state(t).Attempts) != 0 || w.puppet.applied() != verA.Release {
+		t.Errorf("after the way back: %+v", w.state(t))
+	}
+}
+
+// A data change for one role must not start Puppet on every other machine of the fleet.
+func TestATargetOfTheSameLayersNeedsNoPuppet(t *testing.T) {
+	w := newWorld(t)
+	w.content.concerns = func(Target) string { return "the layers of web1" }
+	w.promote(t, verA)
+	w.good(t)
+	w.now = w.now.Add(time.Minute)
+
+	newer := verA
+	newer.Data, newer.DataDigest = 8, digest([]byte("for another role"))
+	w.promote(t, newer)
+	if r := w.idle(t); r.Err != nil || r.Run != nil {
+		t.Fatalf("%+v", r)
+	}
+	w.stands(t, newer, newer)
+	if s := w.etcd.status(t); s.LastGood != newer || s.Reason != ReasonUpToDate || !s.RanAt.Equal(start) {
+		t.Errorf("it says of itself %+v", s)
+	}
+
+	w.content.concerns = nil
+	newer.Data, newer.DataDigest = 9, digest([]byte("for this role"))
+	w.promote(t, newer)
+	if run := w.good(t); run.Target != newer {
+		t.Errorf("layers that do concern the node were not applied: %+v", run)
+	}
+}
+
+// A node that stands between two targets is on neither: equal layers prove nothing there.
+func TestBetweenTargetsTheSameLayersAreAppliedAllTheSame(t *testing.T) {
+	w := newWorld(t)
+	w.content.concerns = func(Target) string { return "the layers of web1" }
+	w.promote(t, verA)
+	w.good(t)
+	w.promote(t, halfway)
+	w.tick(t)
+	back := verA
+	back.Data, back.DataDigest = 8, digest([]byte("for another role"))
+	w.promote(t, back)
+	if run := w.good(t); run.Target != back {
+		t.Errorf("%+v", run)
+	}
+	w.stands(t, back, back)
+}
+
+// An abort that comes while a node is fetching must reach it before Puppet does.
+func TestWhatChangedMeanwhileStopsATickBeforeAnythingHappened(t *testing.T) {
+	for _, open := range []Target{verB, verA} { // take, enforce
+		w := fleetOn(t, verA)
+		w.promote(t, open)
+		w.now = w.now.Add(time.Hour)
+		w.etcd.onAdmit = func() error {
+			w.etcd.operator(t, func(d *Desired) { d.Default = verC })
+			return nil
+		}
+		before := w.files(t)
+		r := w.idle(t)
+		if r.Err != nil || r.Run != nil || r.Decision.Action == Nothing {
+			t.Errorf("%+v", r)
+		}
+		after := w.files(t)
+		for name := range after {
+			quiet := strings.HasPrefix(name, "/trees/") || name == "/node/"+reportedFile
+			if !quiet && before[name] != after[name] {
+				t.Errorf("%s changed to %s", name, after[name])
+			}
+		}
+		if s := w.etcd.status(t); s.Phase != Idle || s.Attempt != nil {
+			t.Errorf("it says of itself %+v", s)
+		}
+		w.etcd.mend()
+		if run := w.good(t); run.Target != verC {
+			t.Errorf("the next tick took %s", run.Target)
+		}
+	}
+}
+
+// Nothing new may start on a word that etcd can no longer confirm; what is in place goes on.
+func TestEtcdLostBeforeAdmission(t *testing.T) {
+	faults := map[string]func() error{
+		"unreachable":   func() error { return fmt.Errorf("timeout: %w", ErrUnreachable) },
+		"out of space":  func() error { return errors.New("etcd has no space left") },
+		"not permitted": func() error { return errors.New("permission denied") },
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			w := fleetOn(t, verA)
+			w.now = w.now.Add(time.Hour)
+			w.etcd.onAdmit, w.etcd.onReport = fault, fault
+			run := w.good(t)
+			if run.Target != verA || run.Action != Enforce {
+				t.Errorf("enforcing did not go on: %+v", run)
+			}
+			if runs, _ := w.disk.Spooled(9); len(runs) != 1 || runs[0].ID != run.ID {
+				t.Errorf("spooled: %v", runs)
+			}
+
+			w.promote(t, verB)
+			before := w.state(t)
+			r := w.idle(t)
+			if r.Err == nil || !strings.Contains(r.Err.Error(), "cannot admit") || r.Run != nil {
+				t.Errorf("taking something new ended with %+v", r)
+			}
+			same(t, "the state", w.state(t), before)
+			w.etcd.mend()
+			if run := w.good(t); run.Target != verB {
+				t.Errorf("afterwards it took %s", run.Target)
+			}
+		})
+	}
+}
+
+// A timeout of a write is an unknown outcome: etcd may say "running" of a node that gave up.
+func TestANodeThatGaveUpDoesNotStayRunningInEtcd(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	for range 3 {
+		w.etcd.afterAdmit = func() error { return fmt.Errorf("timeout: %w", ErrUnreachable) }
+		w.idle(t)
+		w.etcd.afterAdmit = nil
+		if s := w.etcd.status(t); s.Phase != Idle {
+			t.Fatalf("etcd says %s", s.Phase)
+		}
+		w.now = w.now.Add(time.Second)
+	}
+}
+
+// What happened while etcd was away is what an operator asks about first when it is back.
+func TestRunsThatEtcdCouldNotTakeAreSentLaterOldestFirst(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.etcd.cut()
+	var ids []string
+	for range maxSpooled + 10 {
+		w.now = w.now.Add(31 * time.Minute)
+		ids = append(ids, w.good(t).ID)
+		if w.etcd.count("report") > 0 {
+			t.Fatal("it reports to an etcd that it just found unreachable")
+		}
+	}
+	kept, err := w.disk.Spooled(1000)
+	if err != nil || len(kept) != maxSpooled || kept[0].ID != ids[10] || kept[maxSpooled-1].ID != ids[len(ids)-1] {
+		t.Fatalf("%d records are spooled from %s on: %v", len(kept), kept[0].ID, err)
+	}
+
+	w.etcd.mend()
+	var sent []string
+	for range maxSpooled / spooledPerTick {
+		had := w.etcd.load().Runs
+		w.now = w.now.Add(DefaultSettings().Heartbeat)
+		w.agent.Settings.EnforceInterval = 1000 * time.Hour
+		w.idle(t)
+		var fresh []string
+		for _, id := range ids {
+			if _, old := had[id]; !old && w.etcd.load().Runs[id] != nil {
+				fresh = append(fresh, id)
+			}
+		}
+		if len(fresh) != spooledPerTick {
+			t.Fatalf("one tick sent %d old records", len(fresh))
+		}
+		sent = append(sent, fresh...)
+	}
+	same(t, "what was sent", sent, ids[10:])
+	if left, _ := w.disk.Spooled(1000); len(left) != 0 {
+		t.Errorf("%d records are still spooled", len(left))
+	}
+	if n := len(w.etcd.load().Runs); n > maxRunsKept {
+		t.Errorf("etcd keeps %d records of one node", n)
+	}
+}
+
+func TestAReportThatFailsLosesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.promote(t, verA)
+	w.etcd.onReport = func() error { return fmt.Errorf("timeout: %w", ErrUnreachable) }
+	r := w.tick(t)
+	if r.Err != nil || !r.Unreachable || r.Run.Outcome != Changed {
+		t.Fatalf("%+v", r)
+	}
+	w.etcd.mend()
+	w.now = w.now.Add(time.Second)
+	w.idle(t)
+	if s := w.etcd.status(t); s.LastRun != r.Run.ID || s.Outcome != Changed || s.Phase != Idle {
+		t.Errorf("etcd was told %+v", s)
+	}
+	if w.etcd.load().Runs[r.Run.ID] == nil {
+		t.Error("the run's record is lost")
+	}
+}
+
+// With 10 000 nodes each needless call is a thousand a second for etcd.
+func TestNothingToDoCostsOneReadAndAHeartbeatCostsOneWrite(t *testing.T) {
+	w := newWorld(t)
+	w.agent.Settings.EnforceInterval = 100 * time.Hour
+	w.promote(t, verA)
+	w.good(t)
+	for minute := 1; minute <= 60; minute++ {
+		w.now = w.now.Add(time.Minute)
+		before := w.files(t)["/node/"+stateFile]
+		w.idle(t)
+		want := []string{"desire"}
+		if minute%5 == 0 {
+			want = []string{"desire", "report"}
+		}
+		same(t, fmt.Sprintf("calls in minute %d", minute), w.etcd.calls, want)
+		if w.files(t)["/node/"+stateFile] != before {
+			t.Fatal("it wrote its state although nothing changed")
+		}
+	}
+}
+
+// A hold that vanishes with the network would let Puppet loose on the machine that somebody is working on.
+func TestAHoldThatWasSeenCountsOfflineUntilItIsSeenGone(t *testing.T) {
+	w := fleetOn(t, verA)
+	hold := func(holds ...Hold) { w.etcd.operator(t, func(d *Desired) { d.Holds = holds }) }
+	hold(stop)
+	w.idle(t)
+	if s := w.etcd.status(t); s.Reason != ReasonStopped || s.Hold == nil || s.Hold.Why != stop.Why {
+		t.Errorf("it says of itself %+v", s)
+	}
+	w.etcd.cut()
+	w.now = w.now.Add(time.Hour)
+	if r := w.idle(t, Options{Force: true}); r.Decision.Reason != ReasonStopped {
+		t.Errorf("offline: %s", r.Decision.Reason)
+	}
+	w.etcd.mend()
+	hold(freeze)
+	w.promote(t, verB)
+	if run := w.good(t); run.Target != verA {
+		t.Errorf("frozen, it ran %s", run.Target)
+	}
+	w.etcd.cut()
+	w.now = w.now.Add(time.Hour)
+	w.good(t)
+	w.stands(t, verA, verA)
+	w.etcd.mend()
+	hold()
+	w.good(t)
+	w.stands(t, verB, verB)
+	if s := w.state(t); len(s.Holds) != 0 {
+		t.Errorf("it still remembers %v", s.Holds)
+	}
+}
+
+// A release that breaks what its own checks look for must not become the one to go back to.
+func TestARunThatDoesNotVerifyIsNotTheLastGoodOne(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, unverified)
+	r := w.tick(t)
+	if r.Err != nil || r.Run.Kind != Between || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem, "validate.d/10-web says no") {
+		t.Fatalf("%+v: %v", r.Run, r.Err)
+	}
+	w.stands(t, verA, unverified)
+	if s := w.etcd.status(t); s.Outcome != Failed || s.Attempt == nil || !strings.Contains(s.Attempt.Problem, "validate.d") {
+		t.Errorf("it says of itself %+v", s)
+	}
+}
+
+// A release that closes the firewall towards etcd would be the last that its nodes ever take.
+func TestATargetThatCutsTheNodeOffIsNotTheLastGoodOne(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	w.puppet.during = func(Job) { w.etcd.cut() }
+	r := w.tick(t)
+	if !r.Unreachable || r.Run.Kind != Between || !strings.Contains(r.Run.Problem, "etcd could be reached before the run") {
+		t.Fatalf("%+v", r)
+	}
+	w.stands(t, verA, verB)
+	if runs, _ := w.disk.Spooled(9); len(runs) != 1 {
+		t.Errorf("%d records are spooled", len(runs))
+	}
+	w.puppet.during = nil
+	w.etcd.mend()
+	w.now = w.now.Add(2 * time.Minute)
+	w.good(t)
+	w.stands(t, verB, verB)
+}
+
+// A full disk must neither stop enforcing nor be tried again every minute.
+func TestAStageThatFailsIsAnAttemptAndChangesNothing(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	w.content.onStage = func(target Target) error {
+		if target == verB {
+			return fmt.Errorf("cannot unpack: %w", &os.PathError{Op: "write", Path: "site.pp", Err: syscall.ENOSPC})
+		}
+		return nil
+	}
+	r := w.idle(t)
+	if r.Err != nil || r.Run == nil || r.Run.Kind != Untouched || !strings.Contains(r.Run.Problem, "no space left on device") {
+		t.Fatalf("%+v: %v", r.Run, r.Err)
+	}
+	w.stands(t, verA, verA)
+	s := w.etcd.status(t)
+	if s.Attempt == nil || s.Attempt.Started != 1 || s.Attempt.Target != verB || !strings.Contains(s.Attempt.Problem, "no space left") || s.Reason != ReasonBackoff {
+		t.Errorf("it says of itself %+v", s)
+	}
+	if w.etcd.load().Runs[r.Run.ID] == nil {
+		t.Error("the failure has no record")
+	}
+	w.now = w.now.Add(10 * time.Second)
+	if r := w.idle(t); r.Run != nil {
+		t.Errorf("it tried again at once: %+v", r.Run)
+	}
+	for range 40 { // through attempts at B, until A is due
+		w.now = w.now.Add(time.Minute)
+		w.tick(t)
+	}
+	if s := w.state(t); s.RanAt.Sub(start) < 30*time.Minute || s.Enforcing != verA {
+		t.Errorf("A was not enforced on its schedule: %+v", s)
+	}
+}
+
+// Stopping the daemon while it downloads says nothing about the release.
+func TestAStageThatWasToldToStopIsNoAttempt(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.content.onStage = func(Target) error { cancel(); return ctx.Err() }
+	before := w.state(t)
+	if r := w.agent.Tick(ctx, Options{}); r.Run != nil || !errors.Is(r.Err, context.Canceled) {
+		t.Errorf("%+v", r)
+	}
+	same(t, "the state", w.state(t), before)
+}
+
+func TestWithoutEtcdAndWithoutTheTreeNothingIsCounted(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	w.content.onStage = func(Target) error { return fmt.Errorf("chunk 3: %w", ErrUnreachable) }
+	before := w.state(t)
+	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Err == nil {
+		t.Errorf("%+v", r)
+	}
+	same(t, "the state", w.state(t), before)
+}
+
+// Puppet's own corrective_change is silent under apply: without this nobody sees that somebody edits files by hand.
+func TestDriftIsSeen(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.now = w.now.Add(time.Hour)
+	if run := w.good(t); run.Drift || run.Outcome != Unchanged {
+		t.Errorf("nothing drifted: %+v", run)
+	}
+	if err := w.puppet.apply("edited by hand"); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Hour)
+	run := w.good(t)
+	if !run.Drift || run.Outcome != Changed {
+		t.Errorf("drift is not seen: %+v", run)
+	}
+	if got, _, err := DecodeRun(w.etcd.load().Runs[run.ID]); err != nil || !got.Drift {
+		t.Errorf("the record does not say that it was drift: %v", err)
+	}
+}
+
+// What a run between two targets changes is progress, not drift.
+func TestARetryThatChangesSomethingIsNoDrift(t *testing.T) {
+	w := newWorld(t)
+	w.promote(t, halfway)
+	w.tick(t)
+	w.puppet.result = func(job Job) (Result, error) {
+		return Result{Kind: Between, Outcome: Changed, Noop: job.Noop}, nil
+	}
+	if r := w.tick(t, Options{Noop: true}); r.Run.Drift {
+		t.Error("a noop run of a target that never was in place is called drift")
+	}
+	w.now = w.now.Add(2 * time.Minute)
+	if r := w.tick(t); r.Run == nil || r.Run.Drift {
+		t.Errorf("%+v", r.Run)
+	}
+}
+
+// Whoever asks what would change must not change anything.
+func TestANoopNeverCommits(t *testing.T) {
+	for _, wanted := range []Target{verA, verB} {
+		w := fleetOn(t, verA)
+		w.promote(t, wanted)
+		before := w.state(t)
+		r := w.tick(t, Options{Noop: true})
+		if r.Err != nil || r.Run == nil || !r.Run.Noop || r.Run.Target != wanted || !w.puppet.jobs[0].Noop {
+			t.Fatalf("%+v: %v", r.Run, r.Err)
+		}
+		if w.etcd.count("admit") > 0 {
+			t.Error("a noop asked for admission")
+		}
+		same(t, "the state", w.state(t), before)
+		w.stands(t, verA, verA)
+		if s := w.etcd.status(t); s.LastGood != verA || s.LastRun == r.Run.ID || s.Phase != Idle {
+			t.Errorf("it says of itself %+v", s)
+		}
+		if got, _, err := DecodeRun(w.etcd.load().Runs[r.Run.ID]); err != nil || !got.Noop {
+			t.Errorf("its record: %+v: %v", got, err)
+		}
+	}
+}
+
+func TestForceForgetsFailedAttempts(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, syntax)
+	w.tick(t)
+	for range 4 {
+		w.now = w.now.Add(12 * time.Minute)
+		w.tick(t)
+	}
+	if a := w.attempt(t, syntax); a == nil || a.Started != 5 {
+		t.Fatalf("%+v", a)
+	}
+	w.now = w.now.Add(time.Second)
+	if r := w.tick(t, Options{Force: true}); r.Run == nil || r.Run.Reason != ReasonForced {
+		t.Fatalf("%+v", r)
+	}
+	if a := w.attempt(t, syntax); a == nil || a.Started != 1 || a.Finished != 1 {
+		t.Errorf("after force: %+v", a)
+	}
+}
+
+func TestADisabledNodeIsLeftAloneAndSaysWhy(t *testing.T) {
+	w := fleetOn(t, verA)
+	if err := w.disk.Disable("kernel debugging"); err != nil {
+		t.Fatal(err)
+	}
+	w.promote(t, verB)
+	w.idle(t, Options{Force: true})
+	if s := w.etcd.status(t); s.Disabled != "kernel debugging" || s.Reason != ReasonDisabled {
+		t.Errorf("it says of itself %+v", s)
+	}
+	if err := w.disk.Enable(); err != nil {
+		t.Fatal(err)
+	}
+	w.puppet.blocked = "agent_disabled.lock says: ask Ann"
+	w.idle(t)
+	if s := w.etcd.status(t); s.Reason != ReasonPuppetBlocked || !strings.Contains(s.Detail, "ask Ann") {
+		t.Errorf("it says of itself %+v", s)
+	}
+	w.puppet.blocked = ""
+	w.good(t)
+	w.stands(t, verB, verB)
+}
+
+func TestPuppetThatCanNotBeStartedIsAnUntouchedFailure(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	w.puppet.result = func(Job) (Result, error) { return Result{}, errors.New("cannot find puppet: install it") }
+	r := w.tick(t)
+	if r.Run == nil || r.Run.Kind != Untouched || !strings.Contains(r.Run.Problem, "install it") {
+		t.Fatalf("%+v", r)
+	}
+	w.stands(t, verA, verA)
+}
+
+// `current` is what a person, and a rescue by hand, trusts.
+func TestALostLinkOrTreeComesBack(t *testing.T) {
+	w := fleetOn(t, verA)
+	link := filepath.Join(w.dir, "current")
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	w.idle(t)
+	w.stands(t, verA, verA)
+	if err := errors.Join(os.Remove(link), os.Remove(w.content.tree(verA.Tree))); err != nil {
+		t.Fatal(err)
+	}
+	w.good(t)
+	w.stands(t, verA, verA)
+}
+
+// A state that can't be read is no reason to tell the fleet that this node has nothing.
+func TestANodeThatCanNotReadItsStateClaimsNothing(t *testing.T) {
+	w := fleetOn(t, verA)
+	before := w.etcd.status(t)
+	if err := os.WriteFile(filepath.Join(w.dir, "node", stateFile), []byte(`{"v": 99}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Hour)
+	r := w.idle(t)
+	if r.Err == nil || !strings.Contains(r.Err.Error(), "upgrade the agent") {
+		t.Errorf("%v", r.Err)
+	}
+	same(t, "what etcd was told", w.etcd.status(t), before)
+}
+
+func TestAValueThatCanNotBeReadLetsEnforcingGoOnAndIsReported(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.now = w.now.Add(time.Hour)
+	w.etcd.onDesire = func() error { return errors.New("the gate of dev is of format 9; upgrade the agent") }
+	w.good(t)
+	if w.etcd.count("admit") > 0 {
+		t.Error("it asked for admission of what it can't read")
+	}
+	if s := w.etcd.status(t); s.Reason != ReasonUnreadable || !strings.Contains(s.Detail, "format 9") {
+		t.Errorf("it says of itself %+v", s)
+	}
+}
+
+// Settings of the state that outlive the tick of the clock: a clock that was a year ahead for one run.
+func TestAClockThatWasAYearAheadDoesNotStopTheNode(t *testing.T) {
+	w := newWorld(t)
+	w.now = start.Add(365 * 24 * time.Hour)
+	w.promote(t, verA)
+	w.good(t)
+	w.now = start
+	w.good(t)
+	w.now = start.Add(time.Minute)
+	w.idle(t)
+	if s := w.etcd.status(t); !s.SeenAt.Equal(start) {
+		t.Errorf("etcd was last told at %s", s.SeenAt)
+	}
+	w.now = start.Add(5 * time.Minute)
+	w.idle(t)
+	if s := w.etcd.status(t); !s.SeenAt.Equal(w.now) {
+		t.Errorf("the heartbeat stopped at %s", s.SeenAt)
+	}
+}
+
+// With a year in reported.json the node would be silent for a year.
+func TestAHeartbeatThatWasSentAYearFromNowIsSentAgain(t *testing.T) {
+	w := fleetOn(t, verA)
+	told, err := w.disk.LoadReported()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told.At = start.Add(365 * 24 * time.Hour)
+	if err := w.disk.SaveReported(told); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range [][]string{{"desire", "report"}, {"desire"}} {
+		w.idle(t)
+		same(t, "calls", w.etcd.calls, want)
+	}
+}
+
+// The program may be killed in Puppet, where no step ends: what then was applied nobody knows, so it is done again.
+func TestARunThatWasCutOffInPuppetIsDoneAgain(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	w.puppet.during = func(Job) { panic("killed") }
+	func() {
+		defer func() { _ = recover() }()
+		w.tick(t)
+	}()
+	w.content.held, w.puppet.during = 0, nil
+	s := w.state(t)
+	if a := s.Attempt(verB); s.OpenRun == "" || a == nil || !a.Open {
+		t.Fatalf("%+v", s)
+	}
+	w.now = w.now.Add(time.Second)
+	if run := w.good(t); run.Reason != ReasonInterrupted || run.Target != verB {
+		t.Errorf("%+v", run)
+	}
+	w.stands(t, verB, verB)
+}

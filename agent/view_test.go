@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What `pulley status` says in one word must be the word that makes an operator look at the right machine.
+func TestLook(t *testing.T) {
+	tried := func(target Target, started, finished int) *Attempt {
+		return &Attempt{Target: target, Started: started, Finished: finished, Open: started > finished, Last: start, Problem: "no space left"}
+	}
+	cases := []struct {
+		say  string
+		when func(*Status, *Desired)
+		want NodeState
+		why  string // part of it
+	}{
+		{"on its target and heard of a minute ago", func(*Status, *Desired) {}, Converged, "on its target"},
+		{"something newer is wanted", func(_ *Status, d *Desired) { d.Default = verB }, Pending, "is on 1.0.0 with data 7 and has yet to take 2.0.0"},
+		{"an assignment of this epoch is what is wanted", func(_ *Status, d *Desired) { d.Assigned = &Assignment{Target: verC, Epoch: 4} }, Pending, "3.0.0"},
+		{"nothing was promoted yet", func(s *Status, d *Desired) { s.LastGood, s.Enforcing, d.Default = Target{}, Target{}, Target{} }, Pending, string(ReasonNoTarget)},
+		{"it stands between, and has no attempt on record", func(s *Status, d *Desired) { s.Enforcing, d.Default = verB, verB }, Pending, "has yet to take"},
+		{"Puppet is at work", func(s *Status, d *Desired) { s.Phase, s.Reason, d.Default = Running, ReasonNew, verB }, InRun, string(ReasonNew)},
+		{"Puppet has been at work for half an hour", func(s *Status, _ *Desired) { s.Phase, s.SeenAt = Running, start.Add(-30*time.Minute) }, InRun, ""},
+		{"Puppet has been at work for longer than any deadline", func(s *Status, _ *Desired) { s.Phase, s.SeenAt = Running, start.Add(-2*time.Hour) }, Silent, "last heard of at 2026-03-04T03:06:07Z"},
+		{"an attempt at its target failed", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 1, 1) }, FailedState, "no space left"},
+		{"an attempt at what it enforces failed, and something else is wanted", func(s *Status, d *Desired) { s.Enforcing, d.Default, s.Attempt = verB, verC, tried(verB, 2, 2) }, FailedState, "attempt 2 at 2.0.0"},
+		{"an attempt failed at what nobody wants any more", func(s *Status, _ *Desired) { s.Attempt = tried(verB, 9, 9) }, Converged, ""},
+		{"its first run was cut off", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 1, 0) }, Pending, ""},
+		{"it failed as often as it may", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 5, 5) }, Stuck, "attempt 5"},
+		{"it was cut off as often as it may", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 5, 0) }, Stuck, "cut off"},
+		{"its own limit counts, not the default", func(s *Status, d *Desired) { s.Settings.MaxAttempts, d.Default, s.Attempt = 2, verB, tried(verB, 2, 2) }, Stuck, ""},
+		{"a status without a limit is not stuck before it tried", func(s *Status, _ *Desired) { s.Settings.MaxAttempts = 0 }, Converged, ""},
+		{"it is held", func(_ *Status, d *Desired) { d.Holds = []Hold{freeze, stop} }, Held, "stop on roles/web by bob"},
+		{"a hold is what counts for a node that failed", func(s *Status, d *Desired) {
+			d.Default, s.Attempt, d.Holds = verB, tried(verB, 5, 5), []Hold{freeze}
+		}, Held, "freeze"},
+		{"it was disabled on the machine", func(s *Status, _ *Desired) { s.Disabled = "kernel debugging" }, Held, "kernel debugging"},
+		{"its own Puppet forbids runs", func(s *Status, _ *Desired) { s.Reason, s.Detail = ReasonPuppetBlocked, "agent_disabled.lock" }, Held, "agent_disabled.lock"},
+		{"it missed some heartbeats", func(s *Status, _ *Desired) { s.SeenAt = start.Add(-19 * time.Minute) }, Converged, ""},
+		{"it missed too many", func(s *Status, _ *Desired) { s.SeenAt = start.Add(-21 * time.Minute) }, Silent, "2026-03-04T04:45:07Z"},
+		{"a slower heartbeat is given longer", func(s *Status, _ *Desired) {
+			s.Settings.Heartbeat, s.SeenAt = time.Hour, start.Add(-2*time.Hour)
+		}, Converged, ""},
+		{"silence counts before what it said last", func(s *Status, d *Desired) {
+			s.SeenAt, d.Holds, s.Attempt = start.Add(-time.Hour), []Hold{stop}, tried(verA, 9, 9)
+		}, Silent, ""},
+		{"its clock is a year ahead", func(s *Status, _ *Desired) { s.SeenAt = start.Add(365 * 24 * time.Hour) }, Converged, ""},
+		{"it speaks and is on no list", func(s *Status, d *Desired) { d.Host, s.SeenAt = nil, start.Add(-time.Hour) }, Unregistered, string(ReasonUnregistered)},
+	}
+	seen := map[NodeState]bool{}
+	for _, c := range cases {
+		t.Run(c.say, func(t *testing.T) {
+			_, d := onA()
+			s := Status{
+				Node: "web1", Phase: Idle, Reason: ReasonUpToDate, Target: verA, LastGood: verA, Enforcing: verA,
+				SeenAt: start.Add(-time.Minute), Settings: DefaultSettings(),
+			}
+			c.when(&s, &d)
+			v := Look(&s, d, start)
+			seen[v.State] = true
+			if v.State != c.want || !strings.Contains(v.Why, c.why) || v.Why == "" {
+				t.Errorf("it is %s: %s; want %s: …%s…", v.State, v.Why, c.want, c.why)
+			}
+			if v.Wanted != d.Wanted() {
+				t.Errorf("it wants %s", v.Wanted)
+			}
+		})
+	}
+	for _, s := range NodeStates() {
+		if !seen[s] {
+			t.Errorf("no case is about %s", s)
+		}
+	}
+}
+
+// A node that has not said a word yet is either young or lost.
+func TestLookAtANodeThatNeverReported(t *testing.T) {
+	for _, c := range []struct {
+		host *Host
+		want NodeState
+	}{
+		{&Host{At: start.Add(-time.Minute)}, Pending},
+		{&Host{At: start.Add(-time.Hour)}, Silent},
+		{nil, Unregistered},
+	} {
+		v := Look(nil, Desired{Host: c.host, Default: verA}, start)
+		if v.State != c.want || v.Why == "" || v.Wanted != verA {
+			t.Errorf("%+v: it is %s: %s", c.host, v.State, v.Why)
+		}
+	}
+}
+
+// `pulley explain` computes on the operator's machine what the node computes for itself: the two must agree.
+func TestAStatusIsEnoughToExplainTheNode(t *testing.T) {
+	for _, c := range decisions {
+		o, d := onA()
+		c.when(&o, &d)
+		if d.Unreachable != "" || d.Unreadable != "" {
+			continue // then etcd tells the operator nothing either
+		}
+		t.Run(c.say, func(t *testing.T) {
+			o.Force, o.Noop = false, false // one tick's, not the node's
+			own := Decide(o, d, start)
+			tick := &tick{
+				Agent:    &Agent{Identity: o.Identity, Settings: o.Settings, Now: func() time.Time { return start }},
+				observed: o, desired: d, decision: own, state: o.State,
+			}
+			b, err := json.Marshal(tick.status())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said Status
+			if err := json.Unmarshal(b, &said); err != nil {
+				t.Fatal(err)
+			}
+			explained := Decide(said.Observed(o.Identity), d, start)
+			if explained.Action != own.Action || explained.Reason != own.Reason || explained.Blocked != own.Blocked || !slices.Equal(explained.Ladder, own.Ladder) {
+				t.Errorf("the node says %s because %s %+v,\nexplain says %s because %s %+v", own.Action, own.Reason, own.Ladder, explained.Action, explained.Reason, explained.Ladder)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package agent
+
+import "encoding/json"
+
+// A status names up to four targets, and mostly they are the same one. On the wire what equals its neighbour is left out,
+// in this order: last_good is always there; enforcing, when it is missing, is last_good; target is enforcing; and the
+// attempt's target is target.
+
+type plainStatus Status
+
+type wireStatus struct {
+	plainStatus
+	Enforcing *Target      `json:"enforcing,omitempty"`
+	Target    *Target      `json:"target,omitempty"`
+	Attempt   *wireAttempt `json:"attempt,omitempty"`
+}
+
+type plainAttempt Attempt
+
+type wireAttempt struct {
+	plainAttempt
+	Target *Target `json:"target,omitempty"`
+}
+
+// MarshalJSON leaves out the targets that are repeated.
+func (s Status) MarshalJSON() ([]byte, error) {
+	w := wireStatus{plainStatus: plainStatus(s), Enforcing: unless(s.Enforcing, s.LastGood), Target: unless(s.Target, s.Enforcing)}
+	if s.Attempt != nil {
+		w.Attempt = &wireAttempt{plainAttempt: plainAttempt(*s.Attempt), Target: unless(s.Attempt.Target, s.Target)}
+	}
+	return json.Marshal(w)
+}
+
+// UnmarshalJSON puts the repeated targets back.
+func (s *Status) UnmarshalJSON(b []byte) error {
+	var w wireStatus
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	*s = Status(w.plainStatus)
+	s.Enforcing = or(w.Enforcing, s.LastGood)
+	s.Target = or(w.Target, s.Enforcing)
+	s.Attempt = nil
+	if w.Attempt != nil {
+		a := Attempt(w.Attempt.plainAttempt)
+		a.Target = or(w.Attempt.Target, s.Target)
+		s.Attempt = &a
+	}
+	return nil
+}
+
+func unless(t, same Target) *Target {
+	if t == same {
+		return nil
+	}
+	return &t
+}
+
+func or(t *Target, same Target) Target {
+	if t == nil {
+		return same
+	}
+	return *t
+}

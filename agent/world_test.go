@@ -1,0 +1,427 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// world is one node with its own real disk, and stand-ins for what surrounds it. Everything lies in files under one
+// folder, so that a process that dies leaves it as a crash would.
+type world struct {
+	dir     string
+	disk    *Disk
+	etcd    *fakeEtcd
+	content *fakeContent
+	puppet  *fakePuppet
+	machine *fakeMachine
+	agent   *Agent
+	now     time.Time
+}
+
+// start is the time at which every world begins.
+var start = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w, err := openWorld(t.TempDir(), start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.disk.Close() })
+	return w
+}
+
+func openWorld(dir string, now time.Time) (*world, error) {
+	disk, err := OpenDisk(filepath.Join(dir, "node"))
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"trees", "applied"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	w := &world{dir: dir, disk: disk, now: now}
+	w.etcd = &fakeEtcd{file: filepath.Join(dir, "etcd.json")}
+	w.content = &fakeContent{dir: dir}
+	w.puppet = &fakePuppet{dir: dir}
+	w.machine = &fakeMachine{}
+	w.agent = &Agent{
+		Identity: Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
+		Settings: DefaultSettings(), Version: "1.2.3", Boot: strings.Repeat("5", 32),
+		Control: w.etcd, Content: w.content, Puppet: w.puppet, Machine: w.machine, Memory: disk,
+		Now: func() time.Time { return w.now }, Log: slog.New(slog.DiscardHandler), VerifyTimeout: 20 * time.Millisecond,
+	}
+	return w, nil
+}
+
+// crashAt is the time of the tick that tickOnce does.
+var crashAt = start.Add(time.Minute)
+
+// tickOnce is an agent that does one tick and, where its environment names a crash point, dies at it.
+func tickOnce(dir string) int {
+	w, err := openWorld(dir, crashAt)
+	if err != nil {
+		return 2
+	}
+	lock, err := w.disk.Lock()
+	if err != nil {
+		return 4
+	}
+	defer lock.Close()
+	w.agent.Tick(context.Background(), Options{})
+	return 0
+}
+
+// promote makes t the fleet's target.
+func (w *world) promote(t testing.TB, target Target) {
+	t.Helper()
+	w.etcd.operator(t, func(d *Desired) { d.Gate.Epoch++; d.Default = target })
+}
+
+func (w *world) tick(t testing.TB, opts ...Options) Report {
+	t.Helper()
+	w.etcd.calls, w.puppet.jobs = nil, nil
+	r := w.agent.Tick(t.Context(), append(opts, Options{})[0])
+	if w.content.held != 0 {
+		t.Errorf("%d staged trees are still held after the tick: nothing could ever be collected", w.content.held)
+	}
+	return r
+}
+
+// good ticks and expects that Puppet ran, without failure.
+func (w *world) good(t testing.TB, opts ...Options) *Run {
+	t.Helper()
+	r := w.tick(t, opts...)
+	if r.Err != nil || r.Run == nil || r.Run.Outcome == Failed {
+		t.Fatalf("want a good run, got %+v: %v", r.Run, r.Err)
+	}
+	return r.Run
+}
+
+// idle ticks and expects that Puppet did not run.
+func (w *world) idle(t testing.TB, opts ...Options) Report {
+	t.Helper()
+	r := w.tick(t, opts...)
+	if len(w.puppet.jobs) > 0 {
+		t.Fatalf("Puppet ran on %s: %s", w.puppet.jobs[0].Target, r.Decision.Reason)
+	}
+	return r
+}
+
+func (w *world) state(t testing.TB) State {
+	t.Helper()
+	s, err := w.disk.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (w *world) attempt(t testing.TB, target Target) *Attempt {
+	t.Helper()
+	s := w.state(t)
+	return s.Attempt(target)
+}
+
+// stands fails the test unless the node's last good target, what it enforces and its link are these.
+func (w *world) stands(t testing.TB, good, enforcing Target) {
+	t.Helper()
+	s := w.state(t)
+	if s.LastGood != good || s.Enforcing != enforcing {
+		t.Fatalf("last good is %s and it enforces %s, want %s and %s", s.LastGood, s.Enforcing, good, enforcing)
+	}
+	if current, _ := w.content.Current(); current != good.Tree {
+		t.Fatalf("current is %q, want the tree of %s", current, good)
+	}
+}
+
+// files are the node's own files with their contents.
+func (w *world) files(t testing.TB) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir(w.dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() || e.Type()&os.ModeSymlink != 0 || strings.HasSuffix(path, "etcd.json") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		found[strings.TrimPrefix(path, w.dir)] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// version is a target with live data; its name tells fakePuppet what happens.
+func version(name string) Target {
+	return Target{Release: name, Tree: digest([]byte("tree " + name)), Data: 7, DataDigest: digest([]byte("data " + name))}
+}
+
+// fakeEtcd stands for internal/store: Desire answers at one revision, and Admit refuses what was read at an older one.
+type fakeEtcd struct {
+	file                        string
+	calls                       []string
+	onDesire, onAdmit, onReport func() error // what goes wrong before the call has an effect
+	afterAdmit                  func() error // what goes wrong once it had: its outcome is unknown to the node
+}
+
+type etcdContent struct {
+	Desired Desired
+	Status  *Status
+	Runs    map[string][]byte
+}
+
+func (e *fakeEtcd) load() etcdContent {
+	var c etcdContent
+	if b, err := os.ReadFile(e.file); err == nil {
+		if err := json.Unmarshal(b, &c); err != nil {
+			panic(err)
+		}
+	}
+	if c.Runs == nil {
+		c = etcdContent{Desired: Desired{Revision: 1, Host: &Host{Node: "web1", Role: "web"}}, Runs: map[string][]byte{}}
+	}
+	return c
+}
+
+func (e *fakeEtcd) save(c etcdContent) error {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(e.file+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(e.file+".new", e.file)
+}
+
+// operator changes what is desired, as a person with `pulley` does.
+func (e *fakeEtcd) operator(t testing.TB, change func(*Desired)) {
+	t.Helper()
+	c := e.load()
+	change(&c.Desired)
+	c.Desired.Revision++
+	if err := e.save(c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e *fakeEtcd) call(name string, fault func() error) error {
+	e.calls = append(e.calls, name)
+	if fault != nil {
+		return fault()
+	}
+	return nil
+}
+
+func (e *fakeEtcd) Desire(context.Context, Identity) (Desired, error) {
+	if err := e.call("desire", e.onDesire); err != nil {
+		return Desired{}, err
+	}
+	return e.load().Desired, nil
+}
+
+func (e *fakeEtcd) Admit(_ context.Context, _ Identity, d Desired, s Status) error {
+	if err := e.call("admit", e.onAdmit); err != nil {
+		return err
+	}
+	c := e.load()
+	if c.Desired.Revision != d.Revision {
+		return ErrChanged
+	}
+	c.Status = &s
+	if err := e.save(c); err != nil {
+		return err
+	}
+	if e.afterAdmit != nil {
+		return e.afterAdmit()
+	}
+	return nil
+}
+
+func (e *fakeEtcd) Report(_ context.Context, _ Identity, s Status, runs []EncodedRun, drop []string) error {
+	if err := e.call("report", e.onReport); err != nil {
+		return err
+	}
+	c := e.load()
+	c.Status = &s
+	for _, r := range runs {
+		c.Runs[r.ID] = r.Bytes
+	}
+	for _, id := range drop {
+		delete(c.Runs, id)
+	}
+	return e.save(c)
+}
+
+func (e *fakeEtcd) status(t testing.TB) Status {
+	t.Helper()
+	s := e.load().Status
+	if s == nil {
+		t.Fatal("the node has said nothing")
+	}
+	return *s
+}
+
+func (e *fakeEtcd) count(name string) int {
+	n := 0
+	for _, c := range e.calls {
+		if c == name {
+			n++
+		}
+	}
+	return n
+}
+
+// cut and mend take etcd away and bring it back.
+func (e *fakeEtcd) cut() {
+	away := func() error { return fmt.Errorf("no route to host: %w", ErrUnreachable) }
+	e.onDesire, e.onAdmit, e.onReport = away, away, away
+}
+
+func (e *fakeEtcd) mend() { e.onDesire, e.onAdmit, e.onReport = nil, nil, nil }
+
+// fakeContent keeps each tree as a file, and the real link.
+type fakeContent struct {
+	dir      string
+	held     int
+	onStage  func(Target) error
+	concerns func(Target) string // digest of what of a target's data concerns this node
+}
+
+func (c *fakeContent) tree(tree string) string { return filepath.Join(c.dir, "trees", tree) }
+
+func (c *fakeContent) Stage(_ context.Context, _ Identity, t Target) (Staged, error) {
+	if c.onStage != nil {
+		if err := c.onStage(t); err != nil {
+			return Staged{}, err
+		}
+	}
+	if err := os.WriteFile(c.tree(t.Tree), []byte(t.Release), 0o600); err != nil {
+		return Staged{}, err
+	}
+	c.held++
+	s := Staged{Tree: c.tree(t.Tree), Data: filepath.Join(c.dir, "data"), DataDigest: t.DataDigest, Release: func() { c.held-- }}
+	if c.concerns != nil {
+		s.DataDigest = c.concerns(t)
+	}
+	return s, nil
+}
+
+func (c *fakeContent) Current() (string, error) {
+	at, err := os.Readlink(filepath.Join(c.dir, "current"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return filepath.Base(at), err
+}
+
+// Activate refuses what `current` must never name: a tree that is not there, or that was never applied successfully.
+func (c *fakeContent) Activate(tree string) error {
+	for _, must := range []string{c.tree(tree), filepath.Join(c.dir, "applied", tree)} {
+		if _, err := os.Stat(must); err != nil {
+			return fmt.Errorf("current must not name %s: %w", tree, err)
+		}
+	}
+	link := filepath.Join(c.dir, "current")
+	if err := errors.Join(os.RemoveAll(link+".new"), os.Symlink(c.tree(tree), link+".new")); err != nil {
+		return err
+	}
+	return os.Rename(link+".new", link)
+}
+
+func (c *fakeContent) Collect(keep []Target, _ []string) error {
+	trees, err := os.ReadDir(filepath.Join(c.dir, "trees"))
+	if err != nil {
+		return err
+	}
+	kept := map[string]bool{}
+	for _, t := range keep {
+		kept[t.Tree] = true
+	}
+	for _, e := range trees {
+		if !kept[e.Name()] {
+			err = errors.Join(err, os.Remove(c.tree(e.Name())))
+		}
+	}
+	return err
+}
+
+// fakePuppet writes the release's name where a catalog would have its effect. The name says how the run goes: "syntax"
+// does not compile, "halfway" fails in the middle; "offline", "unverified" and all others go well.
+type fakePuppet struct {
+	dir     string
+	jobs    []Job
+	blocked string
+	during  func(Job)
+	result  func(Job) (Result, error) // instead of what the name says
+}
+
+func (p *fakePuppet) Blocked() string { return p.blocked }
+
+func (p *fakePuppet) Apply(_ context.Context, job Job) (Result, error) {
+	p.jobs = append(p.jobs, job)
+	if p.during != nil {
+		p.during(job)
+	}
+	if p.result != nil {
+		return p.result(job)
+	}
+	name := job.Target.Release
+	switch {
+	case job.Noop:
+		return Result{Kind: Success, Outcome: Changed, Noop: true, Counts: Counts{Total: 9, OutOfSync: 1}}, nil
+	case strings.HasPrefix(name, "syntax"):
+		return Result{Kind: Untouched, Outcome: Failed, ExitCode: 1, Problem: "Syntax error at '}' (file: manifests/site.pp, line: 3)"}, nil
+	case strings.HasPrefix(name, "halfway"):
+		return Result{Kind: Between, Outcome: Failed, ExitCode: 4, Problem: "File[/etc/motd] failed"}, p.apply("half of " + name)
+	}
+	r := Result{Kind: Success, Outcome: Changed, ExitCode: 2, Counts: Counts{Total: 9, Changed: 1}}
+	if p.applied() == name {
+		r.Outcome, r.ExitCode, r.Counts.Changed = Unchanged, 0, 0
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, "applied", job.Target.Tree), nil, 0o600); err != nil {
+		return Result{}, err
+	}
+	return r, p.apply(name)
+}
+
+func (p *fakePuppet) applied() string {
+	b, _ := os.ReadFile(filepath.Join(p.dir, "machine"))
+	return string(b)
+}
+
+func (p *fakePuppet) apply(what string) error {
+	return os.WriteFile(filepath.Join(p.dir, "machine"), []byte(what), 0o600)
+}
+
+// fakeMachine finds fault with a release that is named "unverified".
+type fakeMachine struct{ scheduled, verified int }
+
+func (m *fakeMachine) Schedule() error { m.scheduled++; return nil }
+
+func (m *fakeMachine) Verify(_ context.Context, job Job) error {
+	m.verified++
+	if strings.HasPrefix(job.Target.Release, "unverified") {
+		return errors.New("validate.d/10-web says no")
+	}
+	return nil
+}
+
+func same(t testing.TB, what string, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s:\n got %+v\nwant %+v", what, got, want)
+	}
+}
