@@ -37,6 +37,19 @@ func Order(role, node string) []Layer {
 	return order
 }
 
+// Rank is where a layer stands: 0 for a node's, which wins, then 1 for a role's, 2 for the environment's, 3 for common.
+func (l Layer) Rank() int {
+	switch {
+	case l == Common:
+		return 3
+	case l == Environment:
+		return 2
+	case strings.HasPrefix(string(l), "roles/"):
+		return 1
+	}
+	return 0
+}
+
 var segment = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,252}$`)
 
 // Validate says what is wrong with a layer's name.

@@ -86,8 +86,8 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 	d := report.Decision
 	line := c.identity.Node + ": "
 	switch run := report.Run; {
-	case run == nil && d.Action != agent.Nothing:
-		line += "nothing of the new target concerns this node"
+	case run == nil && report.Note != "":
+		line += report.Note
 	case run == nil:
 		line += "nothing to do: " + string(d.Reason)
 	case run.Noop:

@@ -79,9 +79,13 @@ EXIT STATUS
 	}
 	cmd.Flags().StringVarP(&d.message, "message", "m", "", "why")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-		return retryConflicts(func() error {
+		err := retryConflicts(func() error {
 			return d.change(ctx, s, ref, args[0], func(layer []byte) ([]byte, error) { return hieradata.Set(layer, args[0], args[1]) })
 		})
+		for _, remark := range hieradata.Remarks(args[1]) {
+			fmt.Fprintf(d.env.Stderr, "%s: note: %s\n", program, cli.Clean(remark))
+		}
+		return err
 	})
 }
 
@@ -145,7 +149,41 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 	}
 	fmt.Fprintf(d.env.Stdout, "data %d of %s: layer %s changed (epoch %d); it concerns %d registered nodes, at their next tick\n",
 		c.After.Data, ref, layer, c.Epoch, affected)
+	if err := d.warnOfLayers(ctx, s, ref, data, layer, key); err != nil {
+		return err
+	}
 	return d.warn(ctx, s, ref, fleet, layer, key)
+}
+
+// mostLayersRead bounds what a warning may cost where thousands of nodes have layers of their own.
+const mostLayersRead = 200
+
+// warnOfLayers names the other live layers that have the key: those that the layer hides, and those that hide it.
+func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref environments.Ref, data store.Data, layer hieradata.Layer, key string) error {
+	var above, below []string
+	for i, other := range data.SortedLayers() {
+		if other.Rank() == layer.Rank() || i >= mostLayersRead {
+			continue // another node's or role's: no node sees both
+		}
+		b, err := s.Layer(ctx, ref.String(), data.Layers[other])
+		if err != nil {
+			return warnOnly(d.options, err)
+		}
+		if _, has, err := hieradata.Get(b, key); err != nil {
+			return warnOnly(d.options, err)
+		} else if has && other.Rank() > layer.Rank() {
+			below = append(below, string(other))
+		} else if has {
+			above = append(above, string(other))
+		}
+	}
+	if len(below) > 0 {
+		fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s shadows layer %s\n", program, key, layer, strings.Join(below, ", "))
+	}
+	if len(above) > 0 {
+		fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s is itself shadowed by layer %s, for its nodes\n", program, key, layer, strings.Join(above, ", "))
+	}
+	return nil
 }
 
 // warn names what a key of one layer hides or is merged with: lower layers, and the release's own data.

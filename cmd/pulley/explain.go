@@ -22,8 +22,11 @@ type explanation struct {
 	Action  agent.Action    `json:"action"` // what its next tick will do
 	Reason  agent.Reason    `json:"reason"`
 	Ladder  []agent.Rung    `json:"ladder"`
-	Said    *agent.Status   `json:"said"`
+	Said    *saidStatus     `json:"said"`
 }
+
+// saidStatus is a status printed whole; in etcd, targets that repeat each other are left out.
+type saidStatus agent.Status
 
 func newExplain(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
@@ -80,7 +83,7 @@ func explanationOf(f store.Fleet, ref environments.Ref, node string, o *options)
 	said := agent.Status{Node: node, Settings: agent.DefaultSettings()}
 	x := explanation{Node: node, State: n.State, Why: n.Reason}
 	if st, ok := f.Statuses[node]; ok {
-		said, x.Said = st, &st
+		said, x.Said = st, (*saidStatus)(&st)
 	}
 	id := agent.Identity{Node: node, Role: n.Role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
 	d := agent.Decide(said.Observed(id), f.Desired(n.Role, node), o.env.Now())

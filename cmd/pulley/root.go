@@ -47,6 +47,8 @@ EXIT STATUS
 		Version: env.Version,
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.out.Check() },
 	}
 	o.connection.AddFlags(root.PersistentFlags())
 	root.AddCommand(

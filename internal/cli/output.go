@@ -55,6 +55,15 @@ func (o *Output) Print(e Env, value any, table func(w *Table) error) error {
 		}
 		return t.Flush()
 	}
+	return o.Check()
+}
+
+// Check refuses a format that there is not. Programs call it before they do anything.
+func (o *Output) Check() error {
+	switch o.Format {
+	case "json", "yaml", "table", "":
+		return nil
+	}
 	return Usagef("cannot print as %q: there are table, json and yaml", o.Format)
 }
 

@@ -79,6 +79,16 @@ func (s *Server) Client() *clientv3.Client {
 	return c
 }
 
+// Drop deletes all keys that begin with prefix, and returns how many there were.
+func (s *Server) Drop(prefix string) int64 {
+	s.t.Helper()
+	resp, err := s.Client().Delete(context.Background(), prefix, clientv3.WithPrefix())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.Deleted
+}
+
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

@@ -122,18 +122,7 @@ func (s *Store) ChangeData(ctx context.Context, ref environments.Ref, d Desires,
 
 // SortedLayers lists the layers that the generation has: nodes, roles, environment, common; within each by name.
 func (d Data) SortedLayers() []hieradata.Layer {
-	rank := func(l hieradata.Layer) int {
-		switch {
-		case l == hieradata.Common:
-			return 3
-		case l == hieradata.Environment:
-			return 2
-		case strings.HasPrefix(string(l), "roles/"):
-			return 1
-		}
-		return 0
-	}
 	return slices.SortedFunc(maps.Keys(d.Layers), func(a, b hieradata.Layer) int {
-		return cmp.Or(rank(a)-rank(b), strings.Compare(string(a), string(b)))
+		return cmp.Or(a.Rank()-b.Rank(), strings.Compare(string(a), string(b)))
 	})
 }

@@ -1,0 +1,268 @@
+package cmd_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"pulley/agent"
+	"pulley/internal/content"
+	"pulley/internal/etcdtest"
+	"pulley/internal/puppettest"
+)
+
+// A crash is one death of the real agent, and which kind of release it was taking.
+type crash struct {
+	place, how string
+	role       string
+	node       string
+}
+
+// The roles are kinds of releases, each with the site.pp of what its nodes take when they die.
+var crashRoles = []struct{ name, second string }{
+	{"good", "# fake: file $MACHINE/%{certname} two\n"},
+	{"between", "# fake: file $MACHINE/%{certname} two\n# fake: fail Service[nginx] no such unit\n"},
+	{"untouched", "# fake: compile-error Syntax error\n"},
+}
+
+// crashes is every place at which the agent can die, generated from the list of steps and from those of an installation.
+func crashes() []crash {
+	var places []string
+	for _, step := range agent.Steps() {
+		places = append(places, "before:"+step, "after:"+step)
+	}
+	places = append(places, content.CrashPoints...)
+	var all []crash
+	for _, role := range crashRoles {
+		n := 1 // the first node of a role does not die
+		for _, place := range places {
+			if role.name != "good" && strings.HasSuffix(place, "-swap") {
+				continue // a release that fails is never activated
+			}
+			for _, how := range []string{"exit", "kill"} {
+				n++
+				all = append(all, crash{place, how, role.name, fmt.Sprintf("%s%d", role.name, n)})
+			}
+		}
+	}
+	return all
+}
+
+// TestCrashes shows that a power cut, an OOM kill or a reboot anywhere in a tick leaves nothing that the next runs don't
+// finish: for every step, before and after, by exit and by SIGKILL, with a release that is good, one that fails half way
+// and one that does not compile, the node ends where one ends that did not die.
+func TestCrashes(t *testing.T) {
+	f := newCrashFleet(t)
+	all := crashes()
+	f.prepare(all)
+	for _, c := range all {
+		t.Run(c.role+"/"+c.place+"="+c.how, func(t *testing.T) {
+			f.die(t, c)
+			// What a crash cut off is done again at once; if that fails, the run after it has to wait.
+			f.tick(t, c.node)
+			f.tick(t, c.node)
+			if got, want := f.end(t, c.node), f.end(t, c.role+"1"); got != want {
+				t.Errorf("on the machine:\n%s\nwithout the crash:\n%s", got, want)
+			}
+		})
+	}
+	seen := f.status()
+	for _, c := range all {
+		if got, want := seen[c.node], seen[c.role+"1"]; got != want || got == "" {
+			t.Errorf("%s at %s=%s: in etcd\n%s\nwithout the crash\n%s", c.role, c.place, c.how, got, want)
+		}
+	}
+}
+
+// crashFleet is one environment with a node for each crash.
+type crashFleet struct {
+	t   *testing.T
+	dir string
+	env []string
+}
+
+func newCrashFleet(t *testing.T) *crashFleet {
+	dir := t.TempDir()
+	server := etcdtest.Start(t)
+	for _, d := range []string{"fake", "machine"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	puppettest.Write(t, filepath.Join(dir, "fake"))
+	return &crashFleet{t, dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
+		"PULLEY_ENDPOINTS="+server.Endpoint, "PULLEY_ENVIRONMENT=crash", "SUDO_USER=ann")}
+}
+
+// prepare puts every node on release 1.0.0, and then each role's second release before it.
+func (f *crashFleet) prepare(all []crash) {
+	count := map[string]int{}
+	for _, c := range all {
+		count[c.role]++
+	}
+	spec := "roles:\n"
+	for _, role := range crashRoles {
+		spec += fmt.Sprintf("  %s: {cardinality: %d, flavor: bare-metal}\n", role.name, count[role.name]+1)
+	}
+	f.write("crash.yaml", spec)
+	f.must("pulley", "env", "apply", "crash.yaml")
+	f.must("pulley", "init", "R")
+	if err := os.RemoveAll(filepath.Join(f.dir, "R", "validate.d")); err != nil {
+		f.t.Fatal(err)
+	}
+	site := func(version, directives string) {
+		f.write("R/manifests/site.pp", "node default { }\n"+strings.ReplaceAll(directives, "$MACHINE", filepath.Join(f.dir, "machine")))
+		f.must("pulley", "publish", "R", "--version", version)
+	}
+	site("1.0.0", "# fake: file $MACHINE/%{certname} one\n")
+	f.must("pulley", "promote", "1.0.0")
+	for _, role := range crashRoles {
+		for n := range count[role.name] + 1 {
+			f.join(fmt.Sprintf("%s%d", role.name, n+1))
+		}
+	}
+	for i, role := range crashRoles {
+		version := fmt.Sprintf("2.%d.0", i)
+		site(version, role.second)
+		f.must("pulley", "promote", version, "--role", role.name)
+		f.tick(f.t, role.name+"1")
+		f.tick(f.t, role.name+"1")
+	}
+}
+
+func (f *crashFleet) join(node string) {
+	f.write(node+"/etc/pulley/agent.yaml", fmt.Sprintf("node: %s\nenvironment: crash\npuppet:\n  program: %s\n  state_dirs: [%s]\n",
+		node, filepath.Join(f.dir, "fake", "puppet"), filepath.Join(f.dir, "fake", "var")))
+	f.must("pulley", "nodes", "add", node)
+	f.must("pulley-agent", "run", "--root", node)
+}
+
+// die has the agent of a node die, and makes sure that it died there and so.
+func (f *crashFleet) die(t *testing.T, c crash) {
+	t.Helper()
+	out, err := f.command([]string{"PULLEY_FAILPOINT=" + c.place + "=" + c.how}, "pulley-agent", "run", "--root", c.node)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		t.Fatalf("it did not die: %v\n%s", err, out)
+	}
+	killed := exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+	if c.how == "kill" != killed || c.how == "exit" && exit.ExitCode() != 3 {
+		t.Fatalf("it died otherwise: %v\n%s", err, out)
+	}
+}
+
+// tick is a run that nothing disturbs; it may find its release broken.
+func (f *crashFleet) tick(t *testing.T, node string) {
+	t.Helper()
+	out, err := f.command(nil, "pulley-agent", "run", "--root", node)
+	var exit *exec.ExitError
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// end is what the disk of a node says in the end: its targets, what is current, what Puppet wrote; nothing of it left open.
+func (f *crashFleet) end(t *testing.T, node string) string {
+	t.Helper()
+	state := filepath.Join(f.dir, node, "var", "lib", "pulley")
+	b, err := os.ReadFile(filepath.Join(state, "state.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s agent.State
+	if err := json.Unmarshal(b, &s); err != nil {
+		t.Fatal(err)
+	}
+	current, err := os.Readlink(filepath.Join(state, "current"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(filepath.Join(f.dir, "machine", node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var attempts []string
+	for _, a := range s.Attempts {
+		attempts = append(attempts, fmt.Sprintf("%s %s open=%t %s", a.Target, a.Kind, a.Open, a.Problem))
+	}
+	spooled, err := filepath.Glob(filepath.Join(state, "spool", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(fmt.Sprintf("last good %+v\nenforcing %+v\nopen run %q, %d unsent\noutcome %s\nattempts %q\ncurrent %s\nfile %s",
+		s.LastGood, s.Enforcing, s.OpenRun, len(spooled), again(s.Outcome), attempts, current, file), node, "NODE")
+}
+
+// again is the outcome of a run as far as it does not depend on whether an earlier one was cut off: the one that is done
+// again may find in place what that one left.
+func again(o agent.Outcome) agent.Outcome {
+	if o == agent.Unchanged {
+		return agent.Changed
+	}
+	return o
+}
+
+// volatile is what differs between runs without meaning anything: how often it took, when, and under which number.
+var volatile = regexp.MustCompile(`attempt \d+ at|; next one at \S+|20\d{6}T\d{6}Z-\d+|20\d\d-\d\d-\d\dT[0-9:.]+Z`)
+
+// status is each node as `pulley status -o json` shows it, without times and ids.
+func (f *crashFleet) status() map[string]string {
+	f.t.Helper()
+	out := f.must("pulley", "status", "-o", "json")
+	var fleet struct {
+		Nodes []map[string]any `json:"nodes"`
+	}
+	if err := json.Unmarshal([]byte(out), &fleet); err != nil {
+		f.t.Fatal(err)
+	}
+	seen := map[string]string{}
+	for _, n := range fleet.Nodes {
+		name := fmt.Sprint(n["node"])
+		n["outcome"] = again(agent.Outcome(fmt.Sprint(n["outcome"])))
+		var fields []string
+		for key, value := range n {
+			fields = append(fields, fmt.Sprintf("%s: %s", key, volatile.ReplaceAllString(fmt.Sprint(value), "…")))
+		}
+		slices.Sort(fields)
+		seen[name] = strings.ReplaceAll(strings.Join(fields, "\n"), name, "NODE")
+	}
+	return seen
+}
+
+func (f *crashFleet) write(name, text string) {
+	f.t.Helper()
+	path := filepath.Join(f.dir, name)
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = os.WriteFile(path, []byte(text), 0o600)
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// command runs one of the two programs in the fleet's folder and returns what it printed.
+func (f *crashFleet) command(env []string, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(context.Background(), filepath.Join(bin, program), args...)
+	cmd.Dir, cmd.Env = f.dir, append(slices.Clone(f.env), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (f *crashFleet) must(program string, args ...string) string {
+	f.t.Helper()
+	out, err := f.command(nil, program, args...)
+	if err != nil {
+		f.t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	}
+	return out
+}

@@ -1,0 +1,123 @@
+package cmd_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// A row of docs/json.md: a field, its type, and whether it may be absent.
+var (
+	jsonRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([^|]+) \\|")
+	jsonLink = regexp.MustCompile(`\]\(#(\w+)\)`)
+)
+
+// documented COMMAND: the JSON that was printed last has the fields that docs/json.md lists for this command: none that is
+// not there, and all that are not optional.
+func documented(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) == 0, "documented COMMAND")
+	page, err := os.ReadFile(filepath.Join(repository, "docs", "json.md"))
+	ts.Check(err)
+	fields := map[string]bool{}
+	documentedFields(string(page), "`"+strings.Join(args, " ")+"`", "", false, fields)
+	if len(fields) == 0 {
+		ts.Fatalf("docs/json.md has no section on %s", strings.Join(args, " "))
+	}
+	var v any
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &v))
+	printed := map[string]bool{}
+	for _, name := range fieldNames(v) {
+		printed[name] = true
+		if _, ok := fields[name]; !ok && !matchesAny(fields, name) {
+			ts.Fatalf("docs/json.md does not describe field %s of %s", name, strings.Join(args, " "))
+		}
+	}
+	for name, optional := range fields {
+		if !optional && !printed[name] {
+			ts.Fatalf("docs/json.md promises field %s of %s, which was not printed", name, strings.Join(args, " "))
+		}
+	}
+}
+
+// documentedFields collects the rows of a section, each with whether it is optional; a type that is a link brings in the
+// rows of the section that it links to.
+func documentedFields(page, heading, prefix string, optional bool, fields map[string]bool) {
+	_, section, _ := strings.Cut(page, "\n## "+heading+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, row := range jsonRow.FindAllStringSubmatch(section, -1) {
+		name, kind := prefix+row[1], row[2]
+		may := optional || strings.Contains(kind, "optional")
+		fields[name] = may
+		if link := jsonLink.FindStringSubmatch(kind); link != nil {
+			documentedFields(page, link[1], name+".", may, fields)
+		}
+	}
+}
+
+func matchesAny(fields map[string]bool, name string) bool {
+	for pattern := range fields {
+		if prefix, ok := strings.CutSuffix(pattern, "*"); ok && strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestFailuresAreProven keeps docs/failures.md from promising what nothing shows: every test that it names exists.
+func TestFailuresAreProven(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(repository, "docs", "failures.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(strings.ReplaceAll(strings.TrimSpace(line), `\|`, ""), "|")
+		if !strings.HasPrefix(line, "| ") || strings.Contains(line, "what goes wrong") {
+			continue
+		}
+		if len(cells) != 7 {
+			t.Errorf("not five cells: %s", line)
+			continue
+		}
+		rows++
+		proofs := proof.FindAllStringSubmatch(cells[5], -1)
+		if len(proofs) == 0 {
+			t.Errorf("no test proves: %s", line)
+		}
+		for _, p := range proofs {
+			if err := exists(p[1], p[2]); err != nil {
+				t.Errorf("%s: %v", p[0], err)
+			}
+		}
+	}
+	if rows < 20 {
+		t.Errorf("only %d rows were found", rows)
+	}
+}
+
+// proof is `scenario_name`, or `folder: TestName`.
+var proof = regexp.MustCompile("`(?:([\\w/.]+): )?([\\w]+)`")
+
+func exists(dir, name string) error {
+	if dir == "" {
+		_, err := os.Stat(filepath.Join("testdata", "script", name+".txtar"))
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(repository, dir, "*_test.go"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(b), "\nfunc "+name+"(t *testing.T)") {
+			return nil
+		}
+	}
+	return fmt.Errorf("no test of that name in %s", dir)
+}
