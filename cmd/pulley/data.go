@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -42,11 +41,7 @@ func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *sto
 	d.scope.add(cmd, "the layer")
 	cmd.Flags().BoolVar(&d.common, "common", false, "the lowest layer, below the environment's")
 	cmd.RunE = func(c *cobra.Command, args []string) error {
-		ref, err := d.fleet.Ref(d.env)
-		if err != nil {
-			return err
-		}
-		return d.withStore(c, func(ctx context.Context, s *store.Store) error { return run(ctx, s, ref, args) })
+		return d.inFleet(c, d.fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return run(ctx, s, ref, args) })
 	}
 	return cmd
 }
@@ -300,7 +295,8 @@ func (d *dataOptions) get(ctx context.Context, s *store.Store, ref environments.
 	}
 	return d.out.Print(d.env, values, func(t *cli.Table) error {
 		if len(values) == 0 {
-			return errors.New("no live data is set")
+			fmt.Fprintln(d.env.Stdout, "no live data is set")
+			return nil
 		}
 		t.Row("LAYER", "KEY", "VALUE")
 		for _, v := range values {

@@ -103,11 +103,7 @@ func newEnvShow(o *options) *cobra.Command {
 			if len(args) == 1 {
 				fleet.Name = args[0]
 			}
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				e, _, err := s.MustSpec(ctx, ref)
 				if err != nil {
 					return err

@@ -40,11 +40,9 @@ EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return o.explain(ctx, s, ref, args[0]) })
+			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				return o.explain(ctx, s, ref, args[0])
+			})
 		},
 	}
 	fleet.AddFlag(cmd.Flags())

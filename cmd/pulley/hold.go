@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/store"
 )
@@ -32,17 +33,13 @@ EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 0, "takes no arguments; --role or --node names whom"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
 			if why == "" {
 				return cli.Usagef("why? give --why REASON: whoever meets the hold will want to know")
 			}
 			if c.Flags().Changed("for") && (lasts < time.Second || lasts > maxHold) {
 				return cli.Usagef("cannot hold for %s: give at least 1s and at most a year, as in --for 4h", lasts)
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				_, sc, err := scope.find(ctx, s, ref)
 				if err != nil {
 					return err
@@ -78,14 +75,10 @@ func newUnhold(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unhold -e ENVIRONMENT", Short: "end a hold", Args: arguments(0, 0, "takes no arguments; --role or --node names whose"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
 			if scope.role != "" && scope.node != "" {
 				return cli.Usagef("--role and --node exclude each other")
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				// Not checked against the environment: a hold of a role that is gone must still go away.
 				sc := store.Scope{Role: scope.role, Node: scope.node}
 				if err := s.Unhold(ctx, ref, sc); err != nil {

@@ -18,11 +18,7 @@ func newNodes(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "nodes -e ENVIRONMENT", Short: "list the hosts that should be alive", Args: arguments(0, 0, "takes no arguments, or the verb add or remove"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return o.nodes(ctx, s, ref) })
+			return o.inFleet(c, fleet, o.nodes)
 		},
 	}
 	fleet.AddFlag(cmd.PersistentFlags())
@@ -86,11 +82,7 @@ func newNodesAdd(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NODE -e ENVIRONMENT", Short: "put a node on the list by hand, as its bootstrap would", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.inFleet(c, *fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				e, _, err := s.MustSpec(ctx, ref)
 				if err != nil {
 					return err
@@ -124,11 +116,7 @@ func newNodesRemove(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
 	return &cobra.Command{
 		Use: "remove NODE -e ENVIRONMENT", Short: "take a node off the list; it then takes nothing new", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.inFleet(c, *fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				if err := s.Unregister(ctx, ref, args[0]); err != nil {
 					return err
 				}

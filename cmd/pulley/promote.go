@@ -36,11 +36,7 @@ EXIT STATUS
 			if p.inherit != (len(args) == 0) {
 				return cli.Usagef("give a version, or --inherit with --role or --node")
 			}
-			ref, err := p.fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.inFleet(c, p.fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				return retryConflicts(func() error { return p.promote(ctx, s, ref, args) })
 			})
 		},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"path"
@@ -118,5 +117,3 @@ func describe(ctx context.Context, dir string, r *store.Release) {
 		r.Message = subject
 	}
 }
-
-var errNoReleases = errors.New("no release is published\n`pulley publish DIR --version 1.0.0` makes the first one")

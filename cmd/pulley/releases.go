@@ -27,7 +27,8 @@ func newReleases(o *options) *cobra.Command {
 				}
 				return o.out.Print(o.env, all, func(t *cli.Table) error {
 					if len(all) == 0 {
-						return errNoReleases
+						fmt.Fprintln(o.env.Stdout, "no release is published; `pulley publish DIR --version 1.0.0` makes the first one")
+						return nil
 					}
 					t.Row("VERSION", "TREE", "FILES", "SIZE", "STORED", "PUBLISHED", "BY", "COMMIT", "MESSAGE")
 					for _, r := range all {

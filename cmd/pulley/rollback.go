@@ -31,11 +31,7 @@ EXIT STATUS
   0 done, 1 failed, or nothing to take back; 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				if to < 0 {
 					return retryConflicts(func() error { return o.rollback(ctx, s, ref, message, dryRun) })
 				}
@@ -107,11 +103,7 @@ func newHistory(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "history -e ENVIRONMENT", Short: "list who changed which target, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				history, err := s.History(ctx, ref, limit)
 				if err != nil {
 					return err

@@ -91,6 +91,15 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 	return errors.Join(do(c.Context(), s), s.Close())
 }
 
+// inFleet is withStore for a verb that concerns one environment.
+func (o *options) inFleet(c *cobra.Command, fleet cli.EnvironmentFlag, do func(context.Context, *store.Store, environments.Ref) error) error {
+	ref, err := fleet.Ref(o.env)
+	if err != nil {
+		return err
+	}
+	return o.withStore(c, func(ctx context.Context, s *store.Store) error { return do(ctx, s, ref) })
+}
+
 // author is who does what is being done, for records.
 func (o *options) author(why string) store.Author {
 	return store.Author{By: o.env.User, Why: why, At: o.env.Now()}

@@ -21,11 +21,9 @@ func newRuns(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "runs NODE [ID] -e ENVIRONMENT", Short: "list a node's runs, or show one: what failed first", Args: arguments(1, 2, "takes a node and, to see one run whole, its id"),
 		RunE: func(c *cobra.Command, args []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return o.runs(ctx, s, ref, args) })
+			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				return o.runs(ctx, s, ref, args)
+			})
 		},
 	}
 	fleet.AddFlag(cmd.Flags())

@@ -48,11 +48,7 @@ func newStatus(o *options) *cobra.Command {
 EXIT STATUS
   0 done (whatever the nodes' states), 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ref, err := fleet.Ref(o.env)
-			if err != nil {
-				return err
-			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return o.status(ctx, s, ref) })
+			return o.inFleet(c, fleet, o.status)
 		},
 	}
 	fleet.AddFlag(cmd.Flags())

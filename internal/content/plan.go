@@ -47,7 +47,7 @@ type NoSpaceError struct {
 
 func (e *NoSpaceError) Error() string {
 	return fmt.Sprintf("not enough room in %s: %d bytes and %d inodes are needed, %d and %d are free, %d and %d of them stay reserved\n"+
-		"free some space there, or make the reserve smaller",
+		"free some space there",
 		e.Dir, e.NeedBytes, e.NeedInodes, e.FreeBytes, e.FreeInodes, e.ReserveBytes, e.ReserveInodes)
 }
 
