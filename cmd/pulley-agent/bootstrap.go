@@ -58,6 +58,7 @@ type bootstrap struct {
 
 // run does the steps in their order. Each looks first whether there is anything left for it to do.
 func (o bootstrapOptions) run(ctx context.Context) error {
+	o.bootstraps = true
 	c, err := o.load()
 	if err != nil {
 		return err

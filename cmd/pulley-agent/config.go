@@ -75,8 +75,8 @@ func (o *options) load() (config, error) {
 	}
 	b, err := readBounded(c.path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && o.config == "":
-		// Flags and the environment may say everything.
+	case errors.Is(err, fs.ErrNotExist) && (o.config == "" || o.bootstraps):
+		// Flags and the environment may say everything; bootstrap writes the file.
 	case err != nil:
 		return config{}, fmt.Errorf("cannot read the settings: %w", err)
 	default:

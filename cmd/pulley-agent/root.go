@@ -36,6 +36,7 @@ type options struct {
 	fleet      cli.EnvironmentFlag
 	connection cli.Connection
 	verbose    bool
+	bootstraps bool // the settings need not be there yet
 }
 
 func newRoot(env cli.Env) *cobra.Command {

@@ -144,6 +144,9 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 	}
 	fmt.Fprintf(d.env.Stdout, "data %d of %s: layer %s changed (epoch %d); it concerns %d registered nodes, at their next tick\n",
 		c.After.Data, ref, layer, c.Epoch, affected)
+	if _, has, err := hieradata.Get(after, key); err != nil || !has {
+		return err // it was removed: it hides nothing any more
+	}
 	if err := d.warnOfLayers(ctx, s, ref, data, layer, key); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -69,12 +70,16 @@ func (o *Output) Check() error {
 
 // Table lines up columns. The first row is the heading.
 type Table struct {
-	w *tabwriter.Writer
+	out   io.Writer
+	w     *tabwriter.Writer
+	lines bytes.Buffer // of the table; what fills up its last columns is cut before it is shown
 }
 
 // NewTable writes to standard output.
 func NewTable(e Env) *Table {
-	return &Table{w: tabwriter.NewWriter(e.Stdout, 0, 4, 2, ' ', 0)}
+	t := &Table{out: e.Stdout}
+	t.w = tabwriter.NewWriter(&t.lines, 0, 4, 2, ' ', 0)
+	return t
 }
 
 // Row adds a line. Control characters in cells are shown, not obeyed: they come from machines.
@@ -82,11 +87,22 @@ func (t *Table) Row(cells ...string) {
 	for i, c := range cells {
 		cells[i] = Clean(c)
 	}
-	_, _ = io.WriteString(t.w, strings.TrimRight(strings.Join(cells, "\t"), "\t ")+"\n")
+	// Each cell ends with a tab, empty ones too: a row with fewer cells would end the columns above it.
+	_, _ = io.WriteString(t.w, strings.Join(cells, "\t")+"\t\n")
 }
 
 // Flush writes what was added.
-func (t *Table) Flush() error { return t.w.Flush() }
+func (t *Table) Flush() error {
+	if err := t.w.Flush(); err != nil {
+		return err
+	}
+	for line := range bytes.Lines(t.lines.Bytes()) {
+		if _, err := fmt.Fprintf(t.out, "%s\n", bytes.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Clean makes text from a machine safe for a terminal: one line, no control characters.
 func Clean(s string) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -17,7 +18,9 @@ type settings struct {
 	LiveData string `yaml:"live_data"` // above or hierarchy
 }
 
-const dataFact = "facts.pulley.data"
+// livePath is a path of hiera.yaml in the node's folder of live data. As a datadir the fact would not do: Puppet puts the
+// release's folder in front of a datadir before it looks at interpolations (seen with Puppet 7.23).
+var livePath = regexp.MustCompile(`%\{(::)?facts\.pulley\.data\}/`)
 
 // checkSettings checks pulley.yaml, which may be missing (data is nil), and that hiera.yaml fits to it.
 func checkSettings(data, hiera []byte) []Finding {
@@ -34,13 +37,13 @@ func checkSettings(data, hiera []byte) []Finding {
 		f.Hint = "its one setting is live_data"
 		return []Finding{f}
 	}
-	names := bytes.Contains(hiera, []byte(dataFact))
+	names := livePath.Match(hiera)
 	switch {
 	case s.LiveData != "above" && s.LiveData != "hierarchy":
 		return []Finding{{File: "pulley.yaml", Severity: Error, Problem: fmt.Sprintf("live_data is %q", s.LiveData), Hint: "write above or hierarchy"}}
 	case s.LiveData == "hierarchy" && !names:
 		return []Finding{{File: "pulley.yaml", Severity: Error, Problem: "live_data is hierarchy, but hiera.yaml has no place for it: live data would be ignored",
-			Hint: fmt.Sprintf(`add a level to hiera.yaml with datadir "%%{%s}" and paths %s`, dataFact, strings.Join(hieradata.Files(), ", "))}}
+			Hint: `add a level to hiera.yaml with paths such as "%{facts.pulley.data}/node.yaml"; the files are ` + strings.Join(hieradata.Files(), ", ")}}
 	case s.LiveData == "above" && names:
 		return []Finding{{File: "pulley.yaml", Severity: Warning, Problem: "hiera.yaml has a place for live data, but live_data is above: it would be looked up twice",
 			Hint: "write live_data: hierarchy"}}

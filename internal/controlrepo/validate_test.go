@@ -78,11 +78,14 @@ func TestValidateFinds(t *testing.T) {
 			map[string]string{"pulley.yaml": "live_data: below\n"}, []string{"pulley.yaml: error: live_data is \"below\""}},
 		"live data without a place": {
 			map[string]string{"pulley.yaml": "live_data: hierarchy\n"}, []string{"pulley.yaml: error: live_data is hierarchy, but"}},
+		"live data where Puppet would not find it": {
+			map[string]string{"pulley.yaml": "live_data: hierarchy\n", "hiera.yaml": "version: 5\nhierarchy: [{name: x, datadir: '%{facts.pulley.data}', path: node.yaml}]\n"},
+			[]string{"pulley.yaml: error: live_data is hierarchy, but"}},
 		"live data with two places": {
-			map[string]string{"hiera.yaml": "version: 5\nhierarchy: [{name: x, datadir: '%{facts.pulley.data}', path: node.yaml}]\n"},
+			map[string]string{"hiera.yaml": "version: 5\nhierarchy: [{name: x, path: '%{facts.pulley.data}/node.yaml'}]\n"},
 			[]string{"pulley.yaml: warning: hiera.yaml has a place"}},
 		"live data in its place": {
-			map[string]string{"pulley.yaml": "live_data: hierarchy\n", "hiera.yaml": "version: 5\nhierarchy: [{name: x, datadir: '%{facts.pulley.data}', path: node.yaml}]\n"}, nil},
+			map[string]string{"pulley.yaml": "live_data: hierarchy\n", "hiera.yaml": "version: 5\nhierarchy: [{name: x, path: '%{facts.pulley.data}/node.yaml'}]\n"}, nil},
 		"no settings": {map[string]string{"pulley.yaml": ""}, nil},
 		"a check that can't run": {
 			map[string]string{"validate.d/20-x": "#!/bin/sh\n"}, []string{"validate.d/20-x: error: it can't be executed"}},

@@ -89,6 +89,20 @@ func (s *Server) Drop(prefix string) int64 {
 	return resp.Deleted
 }
 
+// Keys lists all keys that exist.
+func (s *Server) Keys() []string {
+	s.t.Helper()
+	resp, err := s.Client().Get(context.Background(), "", clientv3.WithFromKey(), clientv3.WithKeysOnly())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var keys []string
+	for _, kv := range resp.Kvs {
+		keys = append(keys, string(kv.Key))
+	}
+	return keys
+}
+
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

@@ -157,7 +157,7 @@ func (s *Store) explain(err error) error {
 	}
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("etcd has no space left: %w\nrun `pulley releases prune`, or compact and defragment etcd and disarm its alarm", err)
+		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):

@@ -354,3 +354,37 @@ func TestFleetSurvivesADamagedStatus(t *testing.T) {
 		t.Errorf("environments: %v %v", names, err)
 	}
 }
+
+// A stolen node identity can lie about that node, and about nothing else, only as long as nodes write nothing but their own.
+func TestANodeWritesOnlyItsOwnKeys(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	d, err := st.Desire(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := agent.Status{Node: id.Node, Role: id.Role}
+	if err := st.Admit(ctx, id, d, said); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Report(ctx, id, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role}); err != nil {
+		t.Fatal(err)
+	}
+	keys := server.Keys()
+	want := map[string]bool{
+		"/pulley/v1/status/dev/controller1": true, "/pulley/v1/runs/dev/controller1/1": true,
+		"/pulley/v1/environments/dev/hosts/nodes/controller1": true, "/pulley/v1/environments/dev/hosts/head": true,
+	}
+	for _, key := range keys {
+		if !want[key] {
+			t.Errorf("a node wrote %s", key)
+		}
+	}
+	if len(keys) != len(want) {
+		t.Errorf("a node wrote %v", keys)
+	}
+}

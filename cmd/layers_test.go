@@ -1,0 +1,95 @@
+package cmd_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// sources parses every Go file below a folder that is no test, and calls each with its path from the repository's root.
+func sources(t *testing.T, dir string, each func(path string, file *ast.File, positions *token.FileSet)) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join("..", dir), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		positions := token.NewFileSet()
+		file, err := parser.ParseFile(positions, path, nil, 0)
+		if err == nil {
+			each(strings.TrimPrefix(filepath.ToSlash(path), "../"), file, positions)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two spellings of one key are two keys: what one writes the other never finds.
+func TestOnlyOneFileSpellsKeys(t *testing.T) {
+	parts := []string{"/v1/", "desired/", "hosts/", "assigned/", "data/generations", "data/layers", "holds/", "history/"}
+	found := 0
+	sources(t, ".", func(path string, file *ast.File, positions *token.FileSet) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			text, ok := n.(*ast.BasicLit)
+			if !ok || text.Kind != token.STRING {
+				return true
+			}
+			value, err := strconv.Unquote(text.Value)
+			for _, part := range parts {
+				if err != nil || !strings.HasPrefix(strings.TrimPrefix(value, "/pulley"), part) {
+					continue
+				}
+				found++
+				if path != "internal/store/keys.go" {
+					t.Errorf("%s spells a key: %s", positions.Position(text.Pos()), text.Value)
+				}
+			}
+			return true
+		})
+	})
+	if found < len(parts) {
+		t.Errorf("only %d spellings were found at all: this test looks for the wrong words", found)
+	}
+}
+
+// A decision that depends on what it reads on the side can neither be tested nor explained.
+func TestAgentReadsNoSurroundings(t *testing.T) {
+	forbidden := map[string]bool{
+		"time.Now": true, "time.Since": true, "time.Until": true, "os.Getenv": true, "os.LookupEnv": true, "os.Environ": true, "os.Hostname": true,
+	}
+	onDisk := 0
+	sources(t, "agent", func(path string, file *ast.File, positions *token.FileSet) {
+		if strings.HasPrefix(path, "agent/puppet/") {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			pkg, ok := call.X.(*ast.Ident)
+			if !ok {
+				return true
+			}
+			if forbidden[pkg.Name+"."+call.Sel.Name] {
+				t.Errorf("%s: %s.%s", positions.Position(n.Pos()), pkg.Name, call.Sel.Name)
+			}
+			if pkg.Name == "os" || pkg.Name == "syscall" {
+				onDisk++
+				if path != "agent/disk.go" {
+					t.Errorf("%s: %s.%s: files are the business of disk.go", positions.Position(n.Pos()), pkg.Name, call.Sel.Name)
+				}
+			}
+			return true
+		})
+	})
+	if onDisk == 0 {
+		t.Error("no use of files was found at all: this test looks in the wrong place")
+	}
+}
