@@ -106,6 +106,9 @@ func parseFile(path string, b []byte) (file, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	err := dec.Decode(&f)
+	if err == nil && dec.Decode(new(any)) == nil {
+		err = errors.New("it has a second document, which would be left out")
+	}
 	if err == nil || errors.Is(err, io.EOF) {
 		return f, nil
 	}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/cli"
+)
+
+// The settings come from a file that people and machines write; whatever is in it, the agent says what is wrong.
+func FuzzParseFile(f *testing.F) {
+	for _, s := range []string{
+		"node: controller1\nenvironment: dev\n", "", "node: [", "nodes: x\n", "enforce_interval: 5\n", "puppet: {deadline: 1h}\n",
+		"endpoints: http://x\n", "\tnode: x\n", "a: &a [*a]\n", "node: \xff\n", "max_attempts: -1\n", "---\nnode: a\n---\nnode: b\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := parseFile("agent.yaml", b); err != nil && !strings.HasPrefix(err.Error(), "cannot read agent.yaml: ") {
+			t.Error(err)
+		}
+	})
+}
+
+func load(t *testing.T, text string, vars map[string]string, change func(*options)) (config, error) {
+	t.Helper()
+	root := t.TempDir()
+	if text != "" {
+		if err := os.MkdirAll(filepath.Join(root, "etc/pulley"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, "etc/pulley/agent.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o := &options{env: cli.Env{Getenv: func(k string) string { return vars[k] }}, root: root}
+	if change != nil {
+		change(o)
+	}
+	return o.load()
+}
+
+// A node that takes itself for another one applies another one's catalog.
+func TestWhoThisNodeIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		text   string
+		vars   map[string]string
+		change func(*options)
+		want   string // node, certname, role, environment, Puppet's environment; or part of an error
+	}{
+		"from the file":                 {"node: controller1\nenvironment: dev\n", nil, nil, "controller1 controller1 controller dev dev"},
+		"of a stack":                    {"node: controller1_t42\nenvironment: dev\n", nil, nil, "controller1_t42 controller1-t42 controller dev@t42 dev"},
+		"of a stack, said twice":        {"node: controller1_t42\nenvironment: dev@t42\n", nil, nil, "controller1_t42 controller1-t42 controller dev@t42 dev"},
+		"of two stacks":                 {"node: controller1_t42\nenvironment: dev@t43\n", nil, nil, "t43"},
+		"a flag wins over the file":     {"node: controller1\nenvironment: dev\n", nil, func(o *options) { o.node = "compute2" }, "compute2 compute2 compute dev dev"},
+		"a variable wins over the file": {"node: controller1\nenvironment: dev\n", map[string]string{"PULLEY_NODE": "compute3", "PULLEY_ENVIRONMENT": "prod"}, nil, "compute3 compute3 compute prod prod"},
+		"another name with its role":    {"node: db.example.com\nrole: database\nenvironment: dev\n", nil, nil, "db.example.com db.example.com database dev dev"},
+		"another name without one":      {"node: db.example.com\nenvironment: dev\n", nil, nil, "give its role"},
+		"no environment":                {"node: controller1\n", nil, nil, "which environment"},
+		"an unknown key":                {"node: controller1\nenvironment: dev\nintervall: 5m\n", nil, nil, "line 3: field intervall not found"},
+		"two documents":                 {"node: controller1\n---\nenvironment: dev\n", nil, nil, "second document"},
+		"a number without a unit":       {"node: controller1\nenvironment: dev\nheartbeat: 5x\n", nil, nil, "line 3"},
+		"a negative interval":           {"node: controller1\nenvironment: dev\nenforce_interval: -5m\n", nil, nil, "enforce_interval is -5m0s"},
+	} {
+		got, err := load(t, c.text, c.vars, c.change)
+		id := got.identity
+		says := strings.Join([]string{id.Node, id.Certname, id.Role, id.Environment, id.PuppetEnvironment}, " ")
+		if err != nil {
+			says = err.Error()
+		}
+		if err == nil && says != c.want || err != nil && !strings.Contains(says, c.want) {
+			t.Errorf("%s: %s; want %s", name, says, c.want)
+		}
+	}
+}
+
+// Limits that silently fell back to defaults would be found out in the night.
+func TestLimitsComeFromTheFile(t *testing.T) {
+	c, err := load(t, "node: controller1\nenvironment: dev\nenforce_interval: 10m\nheartbeat: 1m\nmax_attempts: 2\nverify_timeout: 9s\ntimeout: 3s\npuppet: {deadline: 2h, grace: 5s, program: /opt/p}\n", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.settings.EnforceInterval != 10*time.Minute || c.settings.Heartbeat != time.Minute || c.settings.MaxAttempts != 2 ||
+		c.VerifyTimeout != 9*time.Second || c.store.Timeout != 3*time.Second || c.Puppet.Deadline != 2*time.Hour || c.Puppet.Program != "/opt/p" {
+		t.Errorf("%+v", c)
+	}
+	if c, err = load(t, "node: controller1\nenvironment: dev\n", nil, nil); err != nil || c.settings.EnforceInterval != 30*time.Minute || c.VerifyTimeout != defaultVerifyTimeout {
+		t.Errorf("defaults: %+v, %v", c.settings, err)
+	}
+}
