@@ -24,7 +24,7 @@ demo: build ## play a fleet's story on this machine: make demo, or make demo ARG
 .PHONY: test
 test: ## run all tests: unit tests, etcd, crash points, real Puppet in local machines
 	@e2e/packages puppet-agent cron shellcheck
-	$(GO) test -timeout 40m -tags 'e2e failpoint' ./...
+	$(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' ./...
 
 .PHONY: unit
 unit: ## run the tests that need neither Puppet nor any package, in less than three minutes

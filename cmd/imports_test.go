@@ -55,7 +55,7 @@ var allowed = map[string][]string{
 	"pulley/puppet":                   {},
 	"pulley/internal/failpoint":       {},
 	"pulley/internal/content":         {"github.com/klauspost/compress/zstd", "golang.org/x/sys/unix", "golang.org/x/text/", "pulley/internal/failpoint"},
-	"pulley/internal/controlrepo":     {"pulley/environments", "pulley/hieradata", "pulley/puppet", yaml},
+	"pulley/internal/controlrepo":     {"pulley/agent/puppet", "pulley/environments", "pulley/hieradata", "pulley/puppet", yaml},
 	"pulley/internal/provision/local": {"golang.org/x/sys/unix"},
 }
 

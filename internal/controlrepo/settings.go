@@ -1,22 +1,14 @@
 package controlrepo
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
+	"pulley/agent/puppet"
 	"pulley/hieradata"
 )
-
-// settings is pulley.yaml: how Pulley treats the release. agent/puppet reads the same file on nodes.
-type settings struct {
-	LiveData string `yaml:"live_data"` // above or hierarchy
-}
 
 // livePath is a path of hiera.yaml in the node's folder of live data. As a datadir the fact would not do: Puppet puts the
 // release's folder in front of a datadir before it looks at interpolations (seen with Puppet 7.23).
@@ -24,27 +16,18 @@ var livePath = regexp.MustCompile(`%\{(::)?facts\.pulley\.data\}/`)
 
 // checkSettings checks pulley.yaml, which may be missing (data is nil), and that hiera.yaml fits to it.
 func checkSettings(data, hiera []byte) []Finding {
-	s := settings{LiveData: "above"}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	dec.KnownFields(true)
-	if err := dec.Decode(&s); err != nil && !errors.Is(err, io.EOF) {
-		f := yamlFinding("pulley.yaml", err)
-		var many *yaml.TypeError
-		if errors.As(err, &many) && len(many.Errors) > 0 {
-			f = yamlFinding("pulley.yaml", errors.New("yaml: "+many.Errors[0]))
-		}
-		f.Problem = strings.ReplaceAll(f.Problem, "in type controlrepo.settings", "among its settings")
-		f.Hint = "its one setting is live_data"
+	s, err := puppet.ParseReleaseSettings(data) // the very parser of the nodes
+	if err != nil {
+		f := yamlFinding("pulley.yaml", fmt.Errorf("yaml: %w", errors.Unwrap(err)))
+		f.Hint = "its one setting is live_data: above or hierarchy"
 		return []Finding{f}
 	}
 	names := livePath.Match(hiera)
 	switch {
-	case s.LiveData != "above" && s.LiveData != "hierarchy":
-		return []Finding{{File: "pulley.yaml", Severity: Error, Problem: fmt.Sprintf("live_data is %q", s.LiveData), Hint: "write above or hierarchy"}}
-	case s.LiveData == "hierarchy" && !names:
+	case s.LiveData == puppet.LiveDataInHierarchy && !names:
 		return []Finding{{File: "pulley.yaml", Severity: Error, Problem: "live_data is hierarchy, but hiera.yaml has no place for it: live data would be ignored",
 			Hint: `add a level to hiera.yaml with paths such as "%{facts.pulley.data}/node.yaml"; the files are ` + strings.Join(hieradata.Files(), ", ")}}
-	case s.LiveData == "above" && names:
+	case s.LiveData == puppet.LiveDataAbove && names:
 		return []Finding{{File: "pulley.yaml", Severity: Warning, Problem: "hiera.yaml has a place for live data, but live_data is above: it would be looked up twice",
 			Hint: "write live_data: hierarchy"}}
 	}

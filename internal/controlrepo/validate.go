@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -80,7 +82,7 @@ func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
 		r.add(Finding{File: name, Severity: Error, Problem: "it can't be executed, so it verifies nothing", Hint: "chmod +x " + name})
 	}
 	if !isYAML(name) && path.Ext(name) != ".pp" {
-		return nil
+		return r.look(repo, name)
 	}
 	if info.Size() > maxFileBytes {
 		r.add(Finding{File: name, Severity: Error, Problem: fmt.Sprintf("it has %d bytes, and at most %d are read", info.Size(), maxFileBytes)})
@@ -95,6 +97,23 @@ func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
 		r.manifests = append(r.manifests, name)
 	}
 	return nil
+}
+
+var privateKey = regexp.MustCompile(`^-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----`)
+
+// look looks into the beginning of a file of any kind: a private key in a release is everybody's who reads etcd, also when
+// git leaves the file out.
+func (r *reading) look(repo fs.FS, name string) (err error) {
+	f, err := repo.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	head, err := io.ReadAll(io.LimitReader(f, 256))
+	if err == nil && privateKey.Match(head) {
+		r.add(Finding{File: name, Severity: Error, Problem: "it is a private key, and everybody who reads etcd could read it", Hint: "keep it outside of the control repository"})
+	}
+	return err
 }
 
 // notForNodes are folders of a module whose files Puppet on a node never reads, and which may be wrong on purpose.

@@ -73,9 +73,9 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"hiera.yaml: error: it is not of version 5 but of 3", "modules/role/hiera.yaml: error: it is not of version 5 but of 4"}},
 		"unknown settings": {
 			map[string]string{"pulley.yaml": "live_data: above\nlive_date: x\n"},
-			[]string{"pulley.yaml:2: error: field live_date not found among its settings"}},
+			[]string{"pulley.yaml:2: error: unknown key \"live_date\""}},
 		"a wrong setting": {
-			map[string]string{"pulley.yaml": "live_data: below\n"}, []string{"pulley.yaml: error: live_data is \"below\""}},
+			map[string]string{"pulley.yaml": "live_data: below\n"}, []string{"pulley.yaml:1: error: live_data is \"below\""}},
 		"live data without a place": {
 			map[string]string{"pulley.yaml": "live_data: hierarchy\n"}, []string{"pulley.yaml: error: live_data is hierarchy, but"}},
 		"live data where Puppet would not find it": {
@@ -86,6 +86,13 @@ func TestValidateFinds(t *testing.T) {
 			[]string{"pulley.yaml: warning: hiera.yaml has a place"}},
 		"live data in its place": {
 			map[string]string{"pulley.yaml": "live_data: hierarchy\n", "hiera.yaml": "version: 5\nhierarchy: [{name: x, path: '%{facts.pulley.data}/node.yaml'}]\n"}, nil},
+		"settings that are null": {
+			map[string]string{"pulley.yaml": "live_data:\n"}, []string{"pulley.yaml:1: error: live_data is \"\""}},
+		"settings twice": {
+			map[string]string{"pulley.yaml": "live_data: above\n---\nlive_data: hierarchy\n"}, []string{"pulley.yaml: error: more than one document"}},
+		"a private key": {
+			map[string]string{"keys/private_key.pkcs7.pem": "-----BEGIN RSA PRIVATE KEY-----\nx\n", "keys/public_key.pkcs7.pem": "-----BEGIN CERTIFICATE-----\n"},
+			[]string{"keys/private_key.pkcs7.pem: error: it is a private key"}},
 		"no settings": {map[string]string{"pulley.yaml": ""}, nil},
 		"a check that can't run": {
 			map[string]string{"validate.d/20-x": "#!/bin/sh\n"}, []string{"validate.d/20-x: error: it can't be executed"}},

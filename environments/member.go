@@ -1,0 +1,34 @@
+package environments
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// maxMember is how long the name of an existing machine may be (RFC 1035, 2.3.4).
+const maxMember = 253
+
+var memberForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+
+// CheckMember returns an error unless name can be that of an existing machine whose role is written down beside it: the
+// name of a node, or a domain name in lower case of at most 253 bytes. Puppet takes no other certnames.
+func CheckMember(name string) error {
+	if _, err := ParseNode(name); err == nil {
+		return nil
+	}
+	var flaw *Error
+	switch lower := strings.ToLower(name); {
+	case name == "":
+		flaw = &Error{Problem: "it is empty"}
+	case len(name) > maxMember:
+		flaw = &Error{Problem: fmt.Sprintf("it is %d bytes long, and a name may have %d", len(name), maxMember)}
+	case memberForm.MatchString(name):
+		return nil
+	case lower != name && memberForm.MatchString(lower):
+		flaw = &Error{Problem: "Puppet takes no capitals in names", Advice: fmt.Sprintf("did you mean %s?", lower)}
+	default:
+		flaw = &Error{Problem: "only lower-case letters, digits, dots and dashes are allowed, with a letter or digit at both ends"}
+	}
+	return cannot("use machine name", quoted(name), flaw)
+}

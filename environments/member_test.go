@@ -1,0 +1,23 @@
+package environments
+
+import (
+	"strings"
+	"testing"
+)
+
+// A name from a command line becomes a key, a certname and a folder: what none of these can bear must not get there.
+func TestMembersAreNodesOrDomainNames(t *testing.T) {
+	for _, name := range []string{"controller1", "controller1_t42", "db.example.com", "web", "10-0-0-1.example", strings.Repeat("a", 253)} {
+		if err := CheckMember(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "../../x", "a\nb", "a\x1b[31mb", "a b", "-a", "a-", ".a", "a.", "a_b", "ü", "a/b", strings.Repeat("a", 254)} {
+		if err := CheckMember(name); err == nil {
+			t.Errorf("%q is a machine's name", name)
+		}
+	}
+	if err := CheckMember("WEB.Example.COM"); err == nil || !strings.Contains(err.(*Error).Hint(), "web.example.com") {
+		t.Errorf("capitals: %v", err)
+	}
+}
