@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,9 +10,12 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Disk is a node's memory: the files of one folder (/var/lib/pulley). Files appear whole or not at all.
@@ -24,6 +28,7 @@ type Disk struct {
 const (
 	maxSpooled      = 50
 	maxRunsOnDisk   = 20
+	maxForeignAge   = 24 * time.Hour
 	maxFileBytes    = 4 << 20 // of any file that Disk reads
 	disabledFile    = "disabled"
 	stateFile       = "state.json"
@@ -45,6 +50,11 @@ func OpenDisk(dir string) (*Disk, error) {
 			return nil, fmt.Errorf("cannot make the state folder: %w", err)
 		}
 	}
+	return ReadDisk(dir)
+}
+
+// ReadDisk opens the folder as it is, and makes nothing; fs.ErrNotExist when there is none.
+func ReadDisk(dir string) (*Disk, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the state folder: %w", err)
@@ -72,26 +82,41 @@ func (d *Disk) Lock() (*os.File, error) {
 	return f, nil
 }
 
-// Load reads the state; a missing file is an empty state. A damaged one is put aside: the next run applies the node's
-// target again, which is what an empty state asks for.
+// Load reads the state and changes nothing; a missing file is an empty state. What makes no sense is a *DamagedError.
 func (d *Disk) Load() (State, error) {
 	var s State
-	_, err := d.load(stateFile, &s)
+	found, err := d.load(stateFile, &s)
 	if s.Format > StateFormat { // before all else: what looks damaged may only be newer
 		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, StateFormat)
-	}
-	var damaged *damagedError
-	if errors.As(err, &damaged) {
-		if err := d.root.Rename(stateFile, stateFile+".damaged"); err != nil {
-			return State{}, fmt.Errorf("cannot put the damaged %s aside: %w", stateFile, err)
-		}
-		return State{Format: StateFormat}, nil
 	}
 	if err != nil {
 		return State{}, err
 	}
+	if !found {
+		return d.empty(), nil
+	}
 	s.Format = StateFormat
 	return s, nil
+}
+
+// Afresh puts a damaged state aside. The next run applies the node's target again, which is what an empty state asks for.
+func (d *Disk) Afresh() (State, error) {
+	if err := d.root.Rename(stateFile, stateFile+".damaged"); err != nil {
+		return State{}, fmt.Errorf("cannot put the damaged %s aside: %w", stateFile, err)
+	}
+	return d.empty(), nil
+}
+
+// empty counts on from the runs that the disk knows: with a lower number, the newest would be taken for the oldest.
+func (d *Disk) empty() State {
+	s := State{Format: StateFormat}
+	for _, dir := range []string{runsDir, resultsDir, spoolDir} {
+		names, _ := d.list(dir) // without them it counts from the start
+		for _, name := range names {
+			s.Sequence = max(s.Sequence, sequence(name))
+		}
+	}
+	return s
 }
 
 // Save writes the state; it is durable when Save returns.
@@ -101,7 +126,7 @@ func (d *Disk) Save(s State) error { return d.save(stateFile, s, true) }
 func (d *Disk) LoadReported() (Reported, error) {
 	var r Reported
 	_, err := d.load(reportedFile, &r)
-	var damaged *damagedError
+	var damaged *DamagedError
 	if errors.As(err, &damaged) {
 		return Reported{}, nil
 	}
@@ -158,7 +183,7 @@ func (d *Disk) End(run string, r Result) error {
 // Ended tells how a run went, as far as the disk knows.
 func (d *Disk) Ended(run string) (r Result, began, ended bool, err error) {
 	began, err = d.load(result(run), &r)
-	var damaged *damagedError
+	var damaged *DamagedError
 	if errors.As(err, &damaged) {
 		return Result{}, true, false, nil
 	}
@@ -168,18 +193,48 @@ func (d *Disk) Ended(run string) (r Result, began, ended bool, err error) {
 // result is where a run's end is kept: not in the run's folder, which is Puppet's.
 func result(run string) string { return path.Join(resultsDir, run+".json") }
 
-// trim keeps the newest entries of a folder. Names begin with the time, so their order is that of runs.
+// trim keeps the newest runs of a folder. What else lies there (of bootstrap, of a command) goes when it is a day old.
 func (d *Disk) trim(dir string) error {
 	names, err := d.list(dir)
 	if err != nil {
 		return err
 	}
-	for _, name := range names[:max(0, len(names)-maxRunsOnDisk+1)] {
+	var now time.Time
+	if info, err := d.root.Stat(stateFile); err == nil {
+		now = info.ModTime() // the run that begins has just been put into it
+	}
+	var old, runs []string
+	for _, name := range names {
+		info, err := d.root.Lstat(path.Join(dir, name))
+		switch {
+		case sequence(name) >= 0:
+			runs = append(runs, name)
+		case err == nil && now.Sub(info.ModTime()) > maxForeignAge:
+			old = append(old, name)
+		}
+	}
+	old = append(old, runs[:max(0, len(runs)-maxRunsOnDisk+1)]...)
+	for _, name := range old {
 		if err := d.root.RemoveAll(path.Join(dir, name)); err != nil {
 			return fmt.Errorf("cannot remove what is left of an old run: %w", err)
 		}
 	}
 	return nil
+}
+
+var runName = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}Z-([0-9]+)(\.json)?$`)
+
+// sequence is the number of the run that a file or folder is named after; -1 for what is no run's.
+func sequence(name string) int64 {
+	m := runName.FindStringSubmatch(name)
+	if m == nil {
+		return -1
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // Spool keeps a run record that etcd could not take; beyond the bound the oldest are lost.
@@ -227,10 +282,11 @@ func (d *Disk) Unspool(ids []string) error {
 	return nil
 }
 
-// list returns a folder's names in order, without temporary files.
+// list returns a folder's names without temporary files, in the order of the runs that they belong to: of their numbers,
+// as a clock may be set back. A folder that is not there is empty.
 func (d *Disk) list(dir string) ([]string, error) {
 	entries, err := fs.ReadDir(d.root.FS(), dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot list %s: %w", dir, err)
 	}
 	var names []string
@@ -239,18 +295,20 @@ func (d *Disk) list(dir string) ([]string, error) {
 			names = append(names, e.Name())
 		}
 	}
-	slices.Sort(names)
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(sequence(a), sequence(b)) })
 	return names, nil
 }
 
-// damagedError is a file that is there and makes no sense.
-type damagedError struct {
+// DamagedError is a file that is there and makes no sense.
+type DamagedError struct {
 	name string
 	err  error
 }
 
-func (e *damagedError) Error() string { return fmt.Sprintf("cannot read %s: %v", e.name, e.err) }
-func (e *damagedError) Unwrap() error { return e.err }
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("cannot read %s: it is damaged: %v", e.name, e.err)
+}
+func (e *DamagedError) Unwrap() error { return e.err }
 
 func (d *Disk) load(name string, into any) (found bool, err error) {
 	b, err := d.read(name)
@@ -261,7 +319,7 @@ func (d *Disk) load(name string, into any) (found bool, err error) {
 		return false, err
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		return true, &damagedError{name, err}
+		return true, &DamagedError{name, err}
 	}
 	return true, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -250,8 +251,19 @@ func TestADamagedStateIsPutAsideAndTheNodeHealsItself(t *testing.T) {
 		if err := os.WriteFile(file, []byte(damage), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		for range 2 { // only a run puts it aside, not whoever looks
+			var damaged *DamagedError
+			if _, err := w.disk.Load(); !errors.As(err, &damaged) {
+				t.Errorf("%q: %v", damage, err)
+			}
+		}
+		var log strings.Builder
+		w.agent.Log = slog.New(slog.NewTextHandler(&log, nil))
 		if run := w.good(t); run.Target != verA || run.Reason != ReasonNew {
 			t.Errorf("%q: it ran %+v", damage, run)
+		}
+		if !strings.Contains(log.String(), "holds that were seen") {
+			t.Errorf("%q: nobody is told what is forgotten: %s", damage, &log)
 		}
 		w.stands(t, verA, verA)
 		if b, err := os.ReadFile(file + ".damaged"); err != nil || string(b) != damage {
@@ -369,6 +381,36 @@ func TestOldRunsAndSpooledRecordsAreBounded(t *testing.T) {
 			t.Errorf("%s keeps %d entries, %v: %v", folder, len(kept), kept, err)
 		}
 	}
+	// A clock that was set back must not make the newest runs look like the oldest; what others left goes after a day.
+	back := func(i int) string { return fmt.Sprintf("20250101T%06dZ-%d", i, i) }
+	for _, foreign := range []string{"bootstrap", "command-7"} {
+		if err := os.Mkdir(filepath.Join(dir, runsDir, foreign), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yesterday := time.Now().Add(-25 * time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, runsDir, "bootstrap"), yesterday, yesterday); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Save(State{}); err != nil {
+		t.Fatal(err)
+	}
+	last := 3*maxRunsOnDisk + 4
+	for i := 3 * maxRunsOnDisk; i <= last; i++ {
+		if err := errors.Join(d.Begin(back(i)), os.Mkdir(filepath.Join(dir, runsDir, back(i)), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := d.list(runsDir)
+	if err != nil || kept[0] != "command-7" || len(kept) != maxRunsOnDisk+1 || kept[len(kept)-5] != back(3*maxRunsOnDisk) || kept[len(kept)-1] != back(last) {
+		t.Errorf("after the clock was set back %v are kept: %v", kept, err)
+	}
+	if err := os.Remove(filepath.Join(dir, stateFile)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := d.Load(); err != nil || s.Sequence != int64(last) {
+		t.Errorf("a lost state counts on from %d, %v; want %d", s.Sequence, err, last)
+	}
 	for i := range 3 * maxSpooled {
 		if err := d.Spool(EncodedRun{ID: name(i), Bytes: []byte{byte(i)}}); err != nil {
 			t.Fatal(err)
@@ -434,6 +476,10 @@ func FuzzDecodeState(f *testing.F) {
 			t.Fatal(err)
 		}
 		s, err := d.Load()
+		var damaged *DamagedError
+		if errors.As(err, &damaged) {
+			s, err = d.Afresh()
+		}
 		if err != nil {
 			if !strings.Contains(err.Error(), "upgrade the agent") {
 				t.Fatalf("an error that helps nobody: %v", err)

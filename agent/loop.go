@@ -6,12 +6,16 @@ import (
 )
 
 // Loop ticks at once and then at each time that next gives, until ctx ends. A tick that is still at work when its
-// successor is due is not joined by a second one: the successor is left out.
+// successor is due is not joined by a second one: the successor is left out. The zero time means that there is none.
 func Loop(ctx context.Context, now func() time.Time, next func(time.Time) time.Time, tick func(context.Context)) {
 	for {
 		tick(ctx)
-		wait := next(now()).Sub(now())
-		timer := time.NewTimer(max(wait, 0))
+		due := next(now())
+		if due.IsZero() {
+			<-ctx.Done()
+			return
+		}
+		timer := time.NewTimer(max(due.Sub(now()), 0))
 		select {
 		case <-ctx.Done():
 			timer.Stop()

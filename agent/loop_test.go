@@ -50,6 +50,27 @@ func TestLoopTicksAtOnceThenOnScheduleAndNeverTwiceAtOnce(t *testing.T) {
 	})
 }
 
+// A schedule that never fires must not have the agent tick without a pause.
+func TestALoopWhoseScheduleNeverFiresWaitsForItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		schedule, err := cron.ParseStandard("0 0 30 2 *")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		ticks := 0
+		Loop(ctx, time.Now, schedule.Next, func(context.Context) {
+			if ticks++; ticks > 1 {
+				cancel()
+			}
+		})
+		if ticks != 1 {
+			t.Errorf("it ticked %d times", ticks)
+		}
+	})
+}
+
 // A splay that differed from tick to tick would let a fleet fall into step; one that exceeded its limit would skip ticks.
 func TestSplayIsStableAndSpreadsAFleet(t *testing.T) {
 	const limit = 4 * time.Minute

@@ -50,7 +50,9 @@ type Machine interface {
 
 // Memory is the node's own disk. Save and Begin are durable when they return.
 type Memory interface {
+	// Load reads the state; a *DamagedError means that it makes no sense, and Afresh puts it aside for an empty one.
 	Load() (State, error)
+	Afresh() (State, error)
 	Save(State) error
 	Disabled() (reason string, err error)
 	LoadReported() (Reported, error)
@@ -192,6 +194,11 @@ func (t *tick) do(ctx context.Context) error {
 	ended := false
 	for _, s := range steps {
 		if !t.wants(s, ended || failed != nil) {
+			continue
+		}
+		// Once Puppet was started, a tick that is told to stop still says how that went.
+		if ctx.Err() != nil && !t.puppet && s.when != anyhow {
+			failed = fmt.Errorf("cannot %s: the agent was told to stop: %w", s.name, errors.Join(ctx.Err(), t.withdraw()))
 			continue
 		}
 		failpoint.Here("before:" + s.name)

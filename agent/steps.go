@@ -12,6 +12,11 @@ import (
 func (t *tick) observe(context.Context) error {
 	t.began = t.Now()
 	state, err := t.Memory.Load()
+	var damaged *DamagedError
+	if errors.As(err, &damaged) {
+		t.Log.Error("the state is damaged and put aside; holds that were seen, failed attempts and the last good release are forgotten", "err", err)
+		state, err = t.Memory.Afresh()
+	}
 	if err != nil {
 		return err
 	}
@@ -71,6 +76,8 @@ func (t *tick) finish() error {
 func (t *tick) desire(ctx context.Context) error {
 	d, err := t.Control.Desire(ctx, t.Identity)
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err() // this says nothing of etcd
 	case errors.Is(err, ErrUnreachable):
 		t.offline = true
 		d = Desired{Unreachable: err.Error()}
@@ -166,6 +173,17 @@ func (t *tick) openRun() error {
 	return t.Memory.Save(t.state)
 }
 
+// withdraw takes back a run that was opened and in which Puppet is not going to be started.
+func (t *tick) withdraw() error {
+	run := t.run
+	t.run = nil
+	if run == nil || t.state.OpenRun != run.ID {
+		return nil
+	}
+	t.state.forget()
+	return t.Memory.Save(t.state)
+}
+
 // apply runs Puppet. It has no context of etcd's: losing etcd never ends a catalog that is being applied.
 func (t *tick) apply(ctx context.Context) error {
 	if t.puppet {
@@ -205,7 +223,7 @@ func (t *tick) keepRecord() error {
 }
 
 // verify looks whether the node is still one that can be managed: its schedule, etcd for what is new, and what the
-// release itself wants to have checked.
+// release itself wants to have checked. When the agent is told to stop meanwhile, the run stays open, and is done again.
 func (t *tick) verify(ctx context.Context) error {
 	if t.run.Kind != Success {
 		return nil
@@ -213,6 +231,10 @@ func (t *tick) verify(ctx context.Context) error {
 	err := t.Machine.Verify(ctx, t.job())
 	if err == nil && t.run.Target != t.state.LastGood && !t.offline {
 		err = t.answers(ctx)
+	}
+	if err != nil && ctx.Err() != nil {
+		t.run.Problem = "the agent was told to stop before the run was verified; it is done again"
+		return ctx.Err()
 	}
 	if err != nil {
 		t.run.Kind, t.run.Outcome, t.run.Problem = Between, Failed, "the run was applied but did not verify: "+err.Error()
@@ -222,8 +244,8 @@ func (t *tick) verify(ctx context.Context) error {
 
 // answers waits until etcd answers after a new target was applied: one that cuts the node off must not become its last
 // good one.
-func (t *tick) answers(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, t.VerifyTimeout)
+func (t *tick) answers(parent context.Context) error {
+	ctx, cancel := context.WithTimeout(parent, t.VerifyTimeout)
 	defer cancel()
 	for {
 		_, err := t.Control.Desire(ctx, t.Identity)
@@ -232,7 +254,7 @@ func (t *tick) answers(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			t.offline = true
+			t.offline = parent.Err() == nil
 			return fmt.Errorf("etcd could be reached before the run and not for %s after it: %w", t.VerifyTimeout, err)
 		case <-time.After(t.VerifyTimeout / 10):
 		}

@@ -477,6 +477,66 @@ func TestAStageThatWasToldToStopIsNoAttempt(t *testing.T) {
 	same(t, "the state", w.state(t), before)
 }
 
+// A machine that is shut down while its agent reads etcd must not have Puppet started, killed and counted as a failure.
+func TestATickThatIsToldToStopBeforePuppetChangesNothing(t *testing.T) {
+	for _, at := range []string{"desire", "admit"} {
+		w := fleetOn(t, verA)
+		w.now = w.now.Add(time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		told := w.etcd.status(t)
+		if at == "desire" {
+			w.etcd.onDesire = func() error { cancel(); return fmt.Errorf("cannot read: %w", ctx.Err()) }
+		} else {
+			w.etcd.afterAdmit = func() error { cancel(); return nil }
+		}
+		w.etcd.calls, w.puppet.jobs = nil, nil
+		before := w.state(t)
+		r := w.agent.Tick(ctx, Options{})
+		if len(w.puppet.jobs) != 0 || r.Run != nil || !errors.Is(r.Err, context.Canceled) || r.Unreachable {
+			t.Errorf("told to stop during %s: %+v", at, r)
+		}
+		after := w.state(t)
+		after.Sequence = before.Sequence
+		same(t, "the state, told to stop during "+at, after, before)
+		if now := w.etcd.status(t); at == "desire" && now != told || now.Phase != Idle || now.Attempt != nil || now.Reason == ReasonUnreadable {
+			t.Errorf("told to stop during %s, it says of itself %+v", at, now)
+		}
+		w.etcd.afterAdmit = nil
+		w.etcd.mend()
+		w.good(t)
+	}
+}
+
+// A stop while a release is being verified says nothing about the release: the next tick does the run again.
+func TestAStopDuringVerificationLeavesTheRunOpen(t *testing.T) {
+	for _, at := range []string{"its own checks", "etcd's answer"} {
+		w := fleetOn(t, verA)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.promote(t, verB)
+		if at == "its own checks" {
+			w.machine.during = func() error { cancel(); return errors.New("signal: killed") }
+		} else {
+			w.puppet.during = func(Job) {
+				w.etcd.onDesire = func() error { cancel(); return fmt.Errorf("%w: stopped", ErrUnreachable) }
+			}
+		}
+		r := w.agent.Tick(ctx, Options{})
+		s := w.state(t)
+		if !errors.Is(r.Err, context.Canceled) || s.OpenRun == "" || s.Enforcing != verB || s.LastGood != verA || r.Unreachable {
+			t.Errorf("during %s: %+v, %+v", at, r, s)
+		}
+		if a := s.Attempt(verB); a == nil || a.Finished != 0 || w.etcd.status(t).Phase != Idle {
+			t.Errorf("during %s: its attempts are %+v", at, a)
+		}
+		w.machine.during, w.puppet.during = nil, nil
+		w.etcd.mend()
+		if run := w.good(t); run.Target != verB {
+			t.Errorf("afterwards it ran %s", run.Target)
+		}
+		w.stands(t, verB, verB)
+	}
+}
+
 func TestWithoutEtcdAndWithoutTheTreeNothingIsCounted(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -36,10 +37,22 @@ type View struct {
 const (
 	silentAfter = 3
 	minSilence  = 20 * time.Minute
+	clockAhead  = 5 * time.Minute // beyond this a node's clock is wrong, and its silence would go unnoticed
 )
 
 // Look judges one node from what it last said (nil: nothing yet) and what etcd wants of it now.
 func Look(s *Status, d Desired, now time.Time) View {
+	v := judge(s, d, now)
+	if s == nil {
+		return v
+	}
+	if ahead := s.SeenAt.Sub(now); ahead > clockAhead {
+		v.Why += fmt.Sprintf("; its clock is %s ahead", strings.TrimSuffix(ahead.Round(time.Minute).String(), "0s"))
+	}
+	return v
+}
+
+func judge(s *Status, d Desired, now time.Time) View {
 	v := View{Wanted: d.Wanted()}
 	switch {
 	case s == nil:

@@ -49,7 +49,8 @@ func TestLook(t *testing.T) {
 		{"silence counts before what it said last", func(s *Status, d *Desired) {
 			s.SeenAt, d.Holds, s.Attempt = start.Add(-time.Hour), []Hold{stop}, tried(verA, 9, 9)
 		}, Silent, ""},
-		{"its clock is a year ahead", func(s *Status, _ *Desired) { s.SeenAt = start.Add(365 * 24 * time.Hour) }, Converged, ""},
+		{"its clock is a year ahead", func(s *Status, _ *Desired) { s.SeenAt = start.Add(365 * 24 * time.Hour) }, Converged, "enforced not long ago; its clock is 8760h0m ahead"},
+		{"its clock is ahead, and it is on no list", func(s *Status, d *Desired) { d.Host, s.SeenAt = nil, start.Add(6*time.Minute) }, Unregistered, "its clock is 6m ahead"},
 		{"it speaks and is on no list", func(s *Status, d *Desired) { d.Host, s.SeenAt = nil, start.Add(-time.Hour) }, Unregistered, string(ReasonUnregistered)},
 	}
 	seen := map[NodeState]bool{}

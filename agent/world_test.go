@@ -407,12 +407,18 @@ func (p *fakePuppet) apply(what string) error {
 }
 
 // fakeMachine finds fault with a release that is named "unverified".
-type fakeMachine struct{ scheduled, verified int }
+type fakeMachine struct {
+	scheduled, verified int
+	during              func() error
+}
 
 func (m *fakeMachine) Schedule() error { m.scheduled++; return nil }
 
 func (m *fakeMachine) Verify(_ context.Context, job Job) error {
 	m.verified++
+	if m.during != nil {
+		return m.during()
+	}
 	if strings.HasPrefix(job.Target.Release, "unverified") {
 		return errors.New("validate.d/10-web says no")
 	}

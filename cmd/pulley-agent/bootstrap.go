@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type bootstrapOptions struct {
 	installer puppet.Installer
 	schedule  string
 	noCron    bool
+	overwrite bool
 }
 
 func newBootstrap(o *options) *cobra.Command {
@@ -46,6 +48,7 @@ EXIT STATUS
 	f.StringVar(&b.installer.Repository, "package-repo", "", "where to get it besides: a .deb or .rpm that sets up a repository, or an apt line 'deb …'")
 	f.StringVar(&b.schedule, "schedule", "*/5 * * * *", "when cron starts the agent, five fields")
 	f.BoolVar(&b.noCron, "no-cron", false, "no schedule: something else starts the agent (`pulley-agent daemon`)")
+	f.BoolVar(&b.overwrite, "overwrite", false, "write the settings anew where the command line says something else than the file")
 	return cmd
 }
 
@@ -62,6 +65,17 @@ func (o bootstrapOptions) run(ctx context.Context) error {
 	c, err := o.load()
 	if err != nil {
 		return err
+	}
+	if c.root != "/" && !o.noCron {
+		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.root, c.root)
+	}
+	for _, path := range []*string{&c.path, &c.store.CACert, &c.store.Cert, &c.store.Key} {
+		if *path == "" {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil { // cron starts the agent in another folder
+			return fmt.Errorf("cannot use %s: %w", *path, err)
+		}
 	}
 	b := &bootstrap{bootstrapOptions: o, config: c, log: o.logger()}
 	for _, s := range []struct {
@@ -84,25 +98,16 @@ func (o bootstrapOptions) run(ctx context.Context) error {
 	return nil
 }
 
-// writeSettings keeps what the command line said for the runs that cron starts. A file that is there stays as it is:
-// it is the operator's, or the userdata's.
+// writeSettings keeps what the command line said for the runs that cron starts. A file that is there stays as it is, as
+// long as those runs do what was said here: it is the operator's, or the userdata's.
 func (b *bootstrap) writeSettings(context.Context) error {
-	if _, err := os.Stat(b.path); err == nil {
-		return nil
+	if _, err := os.Stat(b.path); err == nil && !b.overwrite {
+		return b.agrees()
 	}
-	settings := struct {
-		Node        string   `yaml:"node"`
-		Role        string   `yaml:"role"`
-		Environment string   `yaml:"environment"`
-		Endpoints   []string `yaml:"endpoints"`
-		Prefix      string   `yaml:"prefix,omitempty"`
-		CACert      string   `yaml:"cacert,omitempty"`
-		Cert        string   `yaml:"cert,omitempty"`
-		Key         string   `yaml:"key,omitempty"`
-	}{
-		b.identity.Node, b.identity.Role, b.identity.Environment,
-		b.store.Endpoints, b.store.Prefix, b.store.CACert, b.store.Cert, b.store.Key,
-	}
+	settings := b.file
+	settings.Node, settings.Role, settings.Environment = b.identity.Node, b.identity.Role, b.identity.Environment
+	settings.Endpoints, settings.Prefix = b.store.Endpoints, b.store.Prefix
+	settings.CACert, settings.Cert, settings.Key = b.store.CACert, b.store.Cert, b.store.Key
 	text, err := encodeYAML(settings)
 	if err != nil {
 		return err
@@ -113,14 +118,41 @@ func (b *bootstrap) writeSettings(context.Context) error {
 	return writeWhole(b.path, text, 0o600)
 }
 
-const agentPath = "usr/local/bin/pulley-agent"
-
-// placeAgent copies this very program to where cron looks for it, unless one is there.
-func (b *bootstrap) placeAgent(context.Context) error {
-	target := filepath.Join(b.root, agentPath)
-	if info, err := os.Stat(target); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+// agrees compares what was said here with what the file says alone, as to the runs that cron starts.
+func (b *bootstrap) agrees() error {
+	env := b.env
+	env.Getenv = func(string) string { return "" }
+	alone, err := (&options{env: env, root: b.root, config: b.path}).load()
+	if err != nil {
+		return fmt.Errorf("%w\nthis time the command line said it; `--overwrite` writes it into %s", err, b.path)
+	}
+	var differ []string
+	for _, s := range []struct{ key, file, said string }{
+		{"node", alone.identity.Node, b.identity.Node},
+		{"role", alone.identity.Role, b.identity.Role},
+		{"environment", alone.identity.Environment, b.identity.Environment},
+		{"endpoints", strings.Join(alone.store.Endpoints, ","), strings.Join(b.store.Endpoints, ",")},
+		{"prefix", alone.store.Prefix, b.store.Prefix},
+		{"cacert", alone.store.CACert, b.store.CACert},
+		{"cert", alone.store.Cert, b.store.Cert},
+		{"key", alone.store.Key, b.store.Key},
+	} {
+		if s.file != s.said {
+			differ = append(differ, fmt.Sprintf("%s is %q there and %q here", s.key, s.file, s.said))
+		}
+	}
+	if differ == nil {
 		return nil
 	}
+	return fmt.Errorf("%s says something else than the command line: %s\nleave out what is in the file, or write it anew with `--overwrite`",
+		b.path, strings.Join(differ, "; "))
+}
+
+const agentPath = "usr/local/bin/pulley-agent"
+
+// placeAgent copies this very program to where cron looks for it, in the place of any other.
+func (b *bootstrap) placeAgent(context.Context) error {
+	target := filepath.Join(b.root, agentPath)
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -128,6 +160,10 @@ func (b *bootstrap) placeAgent(context.Context) error {
 	program, err := os.ReadFile(self)
 	if err != nil {
 		return err
+	}
+	there, err := os.ReadFile(target)
+	if info, statErr := os.Stat(target); err == nil && statErr == nil && info.Mode()&0o111 != 0 && bytes.Equal(there, program) {
+		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
@@ -209,11 +245,12 @@ func (b *bootstrap) setUpSchedule(ctx context.Context) error {
 
 func (b *bootstrap) firstRun(ctx context.Context, n *node) error {
 	state, err := n.disk.Load()
-	if err != nil {
+	var damaged *agent.DamagedError
+	if err != nil && !errors.As(err, &damaged) { // a damaged one is for the next run to put aside
 		return err
 	}
 	schedule, err := os.ReadFile(b.config.schedule())
-	if err == nil && startsAgent(schedule) && !state.LastGood.IsZero() {
+	if err == nil && len(agentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
 		return nil
 	}
 	tree := filepath.Join(b.stateDir(), "bootstrap")

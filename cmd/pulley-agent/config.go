@@ -21,27 +21,27 @@ import (
 
 // file is agent.yaml. A key that is not here is an error: a typo must not silently leave a default in force.
 type file struct {
-	Node            string        `yaml:"node"`
-	Role            string        `yaml:"role"`
-	Environment     string        `yaml:"environment"`
-	Endpoints       []string      `yaml:"endpoints"`
-	CACert          string        `yaml:"cacert"`
-	Cert            string        `yaml:"cert"`
-	Key             string        `yaml:"key"`
-	Prefix          string        `yaml:"prefix"`
-	Timeout         time.Duration `yaml:"timeout"`
-	EnforceInterval time.Duration `yaml:"enforce_interval"`
-	Heartbeat       time.Duration `yaml:"heartbeat"`
-	MaxAttempts     int           `yaml:"max_attempts"`
-	VerifyTimeout   time.Duration `yaml:"verify_timeout"`
-	Puppet          puppetFile    `yaml:"puppet"`
+	Node            string        `yaml:"node,omitempty"`
+	Role            string        `yaml:"role,omitempty"`
+	Environment     string        `yaml:"environment,omitempty"`
+	Endpoints       []string      `yaml:"endpoints,omitempty"`
+	CACert          string        `yaml:"cacert,omitempty"`
+	Cert            string        `yaml:"cert,omitempty"`
+	Key             string        `yaml:"key,omitempty"`
+	Prefix          string        `yaml:"prefix,omitempty"`
+	Timeout         time.Duration `yaml:"timeout,omitempty"`
+	EnforceInterval time.Duration `yaml:"enforce_interval,omitempty"`
+	Heartbeat       time.Duration `yaml:"heartbeat,omitempty"`
+	MaxAttempts     int           `yaml:"max_attempts,omitempty"`
+	VerifyTimeout   time.Duration `yaml:"verify_timeout,omitempty"`
+	Puppet          puppetFile    `yaml:"puppet,omitempty"`
 }
 
 type puppetFile struct {
-	Program   string        `yaml:"program"`
-	Deadline  time.Duration `yaml:"deadline"`
-	Grace     time.Duration `yaml:"grace"`
-	StateDirs []string      `yaml:"state_dirs"`
+	Program   string        `yaml:"program,omitempty"`
+	Deadline  time.Duration `yaml:"deadline,omitempty"`
+	Grace     time.Duration `yaml:"grace,omitempty"`
+	StateDirs []string      `yaml:"state_dirs,omitempty"`
 }
 
 // config is what a verb works with: agent.yaml, the environment and the flags, in rising order.

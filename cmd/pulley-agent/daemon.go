@@ -35,6 +35,9 @@ func (o *options) daemon(ctx context.Context, spec string) error {
 	if err != nil {
 		return cli.Usagef("cannot use schedule %q: %v\ngive five fields as in crontab ('*/5 * * * *'), or '@every 5m'", spec, err)
 	}
+	if schedule.Next(o.env.Now()).IsZero() {
+		return cli.Usagef("cannot use schedule %q: there is no such day, it would never tick", spec)
+	}
 	c, err := o.load()
 	if err != nil {
 		return err

@@ -16,7 +16,18 @@ func newEnable(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use: "enable", Short: "allow runs on this machine again", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return o.withDisk(func(d *agent.Disk) error { return d.Enable() })
+			return o.withDisk(func(d *agent.Disk) error {
+				reason, err := d.Disabled()
+				if err := errors.Join(err, d.Enable()); err != nil {
+					return err
+				}
+				if reason == "" {
+					fmt.Fprintln(o.env.Stdout, "runs were not disabled on this machine")
+					return nil
+				}
+				fmt.Fprintf(o.env.Stdout, "runs are allowed on this machine again; they were disabled: %s\n", cli.Clean(reason))
+				return nil
+			})
 		},
 	}
 }
@@ -32,7 +43,13 @@ func newDisable(o *options) *cobra.Command {
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			reason := fmt.Sprintf("%s (%s, %s)", cli.Clean(strings.Join(args, " ")), o.env.User, o.env.Now().UTC().Format("2006-01-02 15:04Z"))
-			return o.withDisk(func(d *agent.Disk) error { return d.Disable(reason) })
+			return o.withDisk(func(d *agent.Disk) error {
+				if err := d.Disable(reason); err != nil {
+					return err
+				}
+				fmt.Fprintf(o.env.Stdout, "no runs on this machine until `pulley-agent enable`: %s\n", reason)
+				return nil
+			})
 		},
 	}
 }

@@ -56,29 +56,20 @@ func (m *machine) Verify(ctx context.Context, job agent.Job) error {
 	return m.validate(ctx, job)
 }
 
-// keepSchedule accepts a schedule that a release changed, as long as it still starts the agent.
+// keepSchedule accepts a schedule that a release changed, as long as it still starts this agent.
 func (m *machine) keepSchedule() error {
-	if m.before == nil {
+	before := agentJobs(m.before)
+	if len(before) == 0 {
 		return nil
 	}
 	now, err := os.ReadFile(m.schedule)
-	if err == nil && startsAgent(now) || !startsAgent(m.before) {
+	if err == nil && startsSame(before, agentJobs(now)) {
 		return nil
 	}
 	if err := os.WriteFile(m.schedule, m.before, m.mode); err != nil {
 		return fmt.Errorf("the release removed the agent's schedule %s, and it cannot be put back: %w", m.schedule, err)
 	}
 	return fmt.Errorf("the release removed the agent's schedule %s (it was put back)", m.schedule)
-}
-
-// startsAgent reports whether a line of a crontab, comments aside, runs the agent.
-func startsAgent(crontab []byte) bool {
-	for line := range bytes.Lines(crontab) {
-		if line = bytes.TrimSpace(line); !bytes.HasPrefix(line, []byte("#")) && bytes.Contains(line, []byte("pulley-agent")) {
-			return true
-		}
-	}
-	return false
 }
 
 // validate runs the executables of the release's validate.d in the order of their names; the first that fails is the
@@ -107,7 +98,8 @@ func (m *machine) validate(ctx context.Context, job agent.Job) error {
 const shownOutput = 600 // bytes of a failed check's output
 
 func (m *machine) check(ctx context.Context, script string, job agent.Job) error {
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	parent := ctx
+	ctx, cancel := context.WithTimeout(parent, m.timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, script)
 	cmd.Dir = "/"
@@ -126,7 +118,10 @@ func (m *machine) check(ctx context.Context, script string, job agent.Job) error
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil {
+	switch {
+	case parent.Err() != nil:
+		err = parent.Err()
+	case ctx.Err() != nil:
 		err = fmt.Errorf("it took longer than %s", m.timeout)
 	}
 	return fmt.Errorf("validate.d/%s: %w: %s", filepath.Base(script), err, bytes.TrimSpace(output.bytes))

@@ -46,7 +46,7 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 	}
 	n.agent = &agent.Agent{
 		Identity: c.identity, Settings: c.settings, Version: version, Boot: machineID(),
-		Control: n.store, Content: &parts{store: n.store, trees: trees, dir: filepath.Join(c.stateDir(), "data")},
+		Control: n.store, Content: &parts{store: n.store, trees: trees, dir: filepath.Join(c.stateDir(), "data"), log: log},
 		Puppet: &blockable{n.puppet}, Machine: &machine{schedule: c.schedule(), log: log, timeout: validateTimeout},
 		Memory: disk, Now: now, Log: log, RunDeadline: c.Puppet.Deadline, VerifyTimeout: c.VerifyTimeout,
 	}
@@ -60,8 +60,13 @@ func (c config) takeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet
 	if !errors.Is(err, agent.ErrLocked) {
 		return f, err
 	}
-	if reaped := p.Reap(ctx); reaped != nil {
-		return nil, fmt.Errorf("%w: %w", err, reaped)
+	reaped := p.Reap(ctx)
+	var busy *puppet.BusyError
+	switch {
+	case errors.As(reaped, &busy):
+		return nil, fmt.Errorf("%w: its Puppet is pid %d", agent.ErrLocked, busy.Pid)
+	case reaped != nil:
+		return nil, fmt.Errorf("cannot take over from an earlier run: %w", reaped)
 	}
 	return disk.Lock()
 }

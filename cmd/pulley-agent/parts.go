@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -22,6 +23,7 @@ type parts struct {
 	store *store.Store
 	trees *content.Store
 	dir   string // of data
+	log   *slog.Logger
 }
 
 var _ agent.Content = (*parts)(nil)
@@ -29,10 +31,8 @@ var _ agent.Content = (*parts)(nil)
 // Stage fetches what of a target is not here yet.
 func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target) (agent.Staged, error) {
 	var s agent.Staged
-	if !p.trees.Has(t.Tree) {
-		if err := p.install(ctx, t); err != nil {
-			return s, err
-		}
+	if err := p.ensure(ctx, t); err != nil {
+		return s, err
 	}
 	release, err := p.trees.Lock(t.Tree)
 	if err != nil {
@@ -53,19 +53,43 @@ func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target) (a
 	return s, err
 }
 
-func (p *parts) install(ctx context.Context, t agent.Target) error {
-	r, err := p.store.Release(ctx, t.Release)
-	if err != nil {
+// ensure has the tree on disk as it was published: Puppet succeeds on what is left of one, as an empty catalog is fine.
+func (p *parts) ensure(ctx context.Context, t agent.Target) error {
+	err := p.trees.Verify(t.Tree)
+	var missing *content.NotInstalledError
+	var damaged *content.DamagedError
+	if err == nil || !errors.As(err, &missing) && !errors.As(err, &damaged) {
 		return err
 	}
-	if r.Content.Tree != t.Tree {
-		return fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\nsomebody wrote into etcd by hand; publish under a new version", t.Release, r.Content.Tree, t.Tree)
+	r, err := p.record(ctx, t)
+	if err == nil && damaged != nil { // what is left of it goes only once etcd has answered
+		p.log.Warn("the release is damaged on disk and installed anew", "release", t.Release, "err", damaged)
+		err = p.trees.Discard(t.Tree)
 	}
-	err = p.trees.Install(ctx, p.store, r.Content)
+	if err == nil {
+		err = p.install(ctx, r.Content)
+	}
+	if err != nil && damaged != nil {
+		return fmt.Errorf("%w; it can't be installed anew: %w", damaged, err)
+	}
+	return err
+}
+
+// record is what etcd says of a target's release.
+func (p *parts) record(ctx context.Context, t agent.Target) (store.Release, error) {
+	r, err := p.store.Release(ctx, t.Release)
+	if err == nil && r.Content.Tree != t.Tree {
+		err = fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\nsomebody wrote into etcd by hand; publish under a new version", t.Release, r.Content.Tree, t.Tree)
+	}
+	return r, err
+}
+
+func (p *parts) install(ctx context.Context, r content.Record) error {
+	err := p.trees.Install(ctx, p.store, r)
 	if errors.Is(err, syscall.ENOSPC) {
 		// Room may be had at the price of old releases: then going back to one needs a download.
-		if _, freed, collectErr := p.trees.Collect([]string{t.Tree}, 1); collectErr == nil && freed > 0 {
-			err = p.trees.Install(ctx, p.store, r.Content)
+		if _, freed, collectErr := p.trees.Collect([]string{r.Tree}, 1); collectErr == nil && freed > 0 {
+			err = p.trees.Install(ctx, p.store, r)
 		}
 	}
 	return err

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
+	"pulley/agent/puppet"
 	"pulley/internal/cli"
 	"pulley/internal/content"
 	"pulley/internal/store"
@@ -24,6 +27,9 @@ func newPuppet(o *options) *cobra.Command {
 facts as a run:
 
   pulley-agent puppet -- lookup --explain ntp::servers
+
+What may change the machine keeps runs away until it is done, and runs no longer than a run may (puppet.deadline).
+` + "`apply`" + ` obeys a hold that stops this node, and ` + "`pulley-agent disable`" + `.
 
 EXIT STATUS
   that of Puppet; 2 wrong usage`,
@@ -42,30 +48,48 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
+	p := c.newPuppet(o.logger())
 	disk, err := agent.OpenDisk(c.stateDir())
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, disk.Close()) }()
+	if !readsOnly(args) {
+		lock, err := c.takeLock(ctx, disk, p)
+		if err != nil {
+			return fmt.Errorf("cannot run `puppet %s`: %w", args[0], err)
+		}
+		defer lock.Close()
+		p.ExtraFiles = []*os.File{lock}
+	}
 	state, err := disk.Load()
-	if err := errors.Join(err, disk.Close()); err != nil {
+	if err != nil {
+		return err
+	}
+	if err := forbidden(args, disk, state); err != nil {
 		return err
 	}
 	if state.Enforcing.IsZero() {
 		return errors.New("cannot run Puppet with this node's settings: no release is in place\n`pulley-agent run` puts one there")
 	}
-	job, release, err := c.enforced(ctx, state.Enforcing)
+	job, release, err := c.enforced(ctx, state.Enforcing, p.Logger)
 	if err != nil {
 		return err
 	}
 	defer release()
-	p := c.newPuppet(o.logger())
+	ctx, cancel := context.WithTimeout(ctx, deadline(c))
+	defer cancel()
 	cmd, err := p.Command(ctx, job, args...)
 	if err != nil {
 		return err
 	}
+	cmd.ExtraFiles = p.ExtraFiles
 	defer func() { err = errors.Join(err, os.RemoveAll(p.RunDir(job.ID))) }()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
 	err = cmd.Run()
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("cannot finish `puppet %s`: it was ended at its deadline of %s", args[0], deadline(c))
+	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 {
 		return &cli.SilentError{Code: exit.ExitCode()}
@@ -73,8 +97,46 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	return err
 }
 
+// readsOnly says whether a command of Puppet's leaves the machine as it is.
+func readsOnly(args []string) bool {
+	switch args[0] {
+	case "lookup", "config", "facts", "parser", "describe", "help", "--version":
+		return true
+	case "module":
+		return len(args) > 1 && args[1] == "list"
+	}
+	return false
+}
+
+// forbidden says why a catalog may not be applied here by hand; the hold is the one that a run saw last.
+func forbidden(args []string, disk *agent.Disk, state agent.State) error {
+	if args[0] != "apply" {
+		return nil
+	}
+	reason, err := disk.Disabled()
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		return fmt.Errorf("cannot run `puppet apply`: runs were disabled on this machine: %s\n`pulley-agent enable` allows them again", reason)
+	}
+	for _, h := range state.Holds {
+		if h.Mode == agent.Stop {
+			return fmt.Errorf("cannot run `puppet apply`: %s holds %s: %s\nonce `pulley unhold` has lifted it, `pulley-agent run` sees so", h.Who, h.Scope, h.Why)
+		}
+	}
+	return nil
+}
+
+func deadline(c config) time.Duration {
+	if c.Puppet.Deadline > 0 {
+		return c.Puppet.Deadline
+	}
+	return puppet.DefaultDeadline
+}
+
 // enforced is the job of the target that is in place; etcd is asked only for what is missing on disk.
-func (c config) enforced(ctx context.Context, t agent.Target) (agent.Job, func(), error) {
+func (c config) enforced(ctx context.Context, t agent.Target, log *slog.Logger) (agent.Job, func(), error) {
 	trees, err := content.OpenStore(c.stateDir())
 	if err != nil {
 		return agent.Job{}, nil, err
@@ -83,7 +145,7 @@ func (c config) enforced(ctx context.Context, t agent.Target) (agent.Job, func()
 	if err != nil {
 		return agent.Job{}, nil, err
 	}
-	p := &parts{store: s, trees: trees, dir: filepath.Join(c.stateDir(), "data")}
+	p := &parts{store: s, trees: trees, dir: filepath.Join(c.stateDir(), "data"), log: log}
 	staged, err := p.Stage(ctx, c.identity, t)
 	if err := errors.Join(err, s.Close()); err != nil {
 		return agent.Job{}, nil, err

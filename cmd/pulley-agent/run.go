@@ -34,13 +34,18 @@ EXIT STATUS
   1 failed, 2 wrong usage
   3 etcd is unreachable (what was being enforced went on being enforced)
   With --detailed-exitcodes, after a run of Puppet: 0 nothing changed, 2 changed, 4 failed, 6 changed and failed.`,
-		Args: noArgs,
+		Args: func(c *cobra.Command, args []string) error {
+			if f := c.Flags().Lookup("splay"); len(args) == 1 && f.Changed {
+				return cli.Usagef("%s takes no arguments, and was given %q\nwrite the time of --splay as one word: --splay=%s", c.CommandPath(), args, args[0])
+			}
+			return noArgs(c, args)
+		},
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), r) },
 	}
 	f := cmd.Flags()
 	f.BoolVar(&r.Force, "force", false, "run now: skip waits, forget failed attempts (holds and gates still count)")
 	f.BoolVar(&r.Noop, "noop", false, "show what a run would change, and change nothing")
-	f.DurationVar(&r.splay, "splay", 0, "wait first, up to this long, always the same time on one node")
+	f.DurationVar(&r.splay, "splay", 0, "wait first, up to this long (as in --splay=1m), always the same time on one node")
 	f.Lookup("splay").NoOptDefVal = defaultSplay.String()
 	f.BoolVar(&r.detailed, "detailed-exitcodes", false, "tell by Puppet's exit codes what the run did")
 	return cmd
@@ -91,7 +96,7 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 	case run == nil:
 		line += "nothing to do: " + string(d.Reason)
 	case run.Noop:
-		line += fmt.Sprintf("a run would change %d resources", run.Counts.OutOfSync)
+		line += "a run would change " + resources(run.Counts.OutOfSync)
 	default:
 		line += fmt.Sprintf("%s on %s: %s", run.Outcome, run.Target, d.Reason)
 	}
@@ -115,6 +120,13 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 		return &cli.SilentError{Code: code}
 	}
 	return nil
+}
+
+func resources(n int) string {
+	if n == 1 {
+		return "1 resource"
+	}
+	return fmt.Sprintf("%d resources", n)
 }
 
 func exitCode(r runOptions, report agent.Report) int {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -28,17 +31,33 @@ func newStatus(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "what this machine knows of itself, without asking etcd", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return o.withDisk(func(d *agent.Disk) error {
-				s, err := readStatus(d)
-				if err != nil {
-					return err
-				}
-				return out.Print(o.env, s, func(t *cli.Table) error { return s.table(o.env, t) })
-			})
+			s, err := o.localStatus()
+			if err != nil {
+				return err
+			}
+			return out.Print(o.env, s, func(t *cli.Table) error { return s.table(o.env, t) })
 		},
 	}
 	out.AddFlags(cmd.Flags())
 	return cmd
+}
+
+// localStatus reads what is there and makes nothing: also somebody who may only look gets an answer.
+func (o *options) localStatus() (localStatus, error) {
+	dir := filepath.Join(o.root, "var/lib/pulley")
+	d, err := agent.ReadDisk(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return localStatus{}, fmt.Errorf("cannot show the status: no agent has run here, there is no %s\n--root names the folder that the agent's own are under; `pulley-agent run` makes them", dir)
+	}
+	if err != nil {
+		return localStatus{}, err
+	}
+	s, err := readStatus(d)
+	var damaged *agent.DamagedError
+	if errors.As(err, &damaged) {
+		err = fmt.Errorf("%w\nthe next `pulley-agent run` puts it aside and applies the node's target anew", err)
+	}
+	return s, errors.Join(err, d.Close())
 }
 
 func readStatus(d *agent.Disk) (localStatus, error) {
@@ -86,7 +105,14 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 		t.Row("open run", s.OpenRun)
 	}
 	if s.Unsent > 0 {
-		t.Row("unsent", fmt.Sprintf("%d run records wait for etcd", s.Unsent))
+		t.Row("unsent", waiting(s.Unsent))
 	}
 	return nil
+}
+
+func waiting(records int) string {
+	if records == 1 {
+		return "1 run record waits for etcd"
+	}
+	return fmt.Sprintf("%d run records wait for etcd", records)
 }

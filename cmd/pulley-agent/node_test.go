@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+)
+
+// A node whose lock can't be had for another reason than a run at work must not look like one that works, for ever.
+func TestOnlyARunAtWorkIsAnotherRun(t *testing.T) {
+	dir := t.TempDir()
+	disk, err := agent.OpenDisk(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	lock, err := disk.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	c := config{root: "/"}
+	p := c.newPuppet(slog.New(slog.DiscardHandler))
+	p.Dir = dir
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel() // keeps Reap from ending the process that stands for a Puppet past its deadline: this one
+	for name, c := range map[string]struct {
+		deadline time.Duration
+		locked   bool
+	}{"at work": {1 << 62, true}, "past its deadline, and can't be ended": {0, false}} {
+		recordSelf(t, dir, c.deadline)
+		_, err := config{}.takeLock(stopped, disk, p)
+		if errors.Is(err, agent.ErrLocked) != c.locked || err == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.locked && !strings.Contains(err.Error(), fmt.Sprint("pid ", os.Getpid())) {
+			t.Errorf("%s: it does not say who: %v", name, err)
+		}
+	}
+}
+
+// recordSelf writes the record of a running Puppet, which names this process.
+func recordSelf(t *testing.T, dir string, deadline time.Duration) {
+	t.Helper()
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	text := fmt.Sprintf(`{"pid":%d,"start":%s,"boot":%q,"deadline":%d}`, os.Getpid(), fields[19], strings.TrimSpace(string(boot)), deadline)
+	if err := os.MkdirAll(filepath.Join(dir, "puppet"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "puppet", "running.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A check that the agent itself was told to end must not be blamed on the release.
+func TestAStoppedCheckIsNotBlamedOnTheRelease(t *testing.T) {
+	m := &machine{log: slog.New(slog.DiscardHandler), timeout: time.Minute}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.check(ctx, "/bin/true", agent.Job{}); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "longer than") {
+		t.Error(err)
+	}
+}
