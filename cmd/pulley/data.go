@@ -142,26 +142,32 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 			affected++
 		}
 	}
-	fmt.Fprintf(d.env.Stdout, "data %d of %s: layer %s changed (epoch %d); it concerns %d registered nodes, at their next tick\n",
-		c.After.Data, ref, layer, c.Epoch, affected)
+	fmt.Fprintf(d.env.Stdout, "data %d of %s: layer %s changed (epoch %d); it concerns %s, at their next tick\n",
+		c.After.Data, ref, layer, c.Epoch, cli.Count(affected, "registered node"))
 	if _, has, err := hieradata.Get(after, key); err != nil || !has {
 		return err // it was removed: it hides nothing any more
 	}
-	if err := d.warnOfLayers(ctx, s, ref, data, layer, key); err != nil {
+	if err := d.warnOfLayers(ctx, s, ref, fleet, data, layer, key); err != nil {
 		return err
 	}
 	return d.warn(ctx, s, ref, fleet, layer, key)
 }
 
-// mostLayersRead bounds what a warning may cost where thousands of nodes have layers of their own.
+// mostLayersRead, of nodes, bounds what a warning may cost where thousands of nodes have layers of their own.
 const mostLayersRead = 200
 
 // warnOfLayers names the other live layers that have the key: those that the layer hides, and those that hide it.
-func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref environments.Ref, data store.Data, layer hieradata.Layer, key string) error {
+func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.Fleet, data store.Data, layer hieradata.Layer, key string) error {
 	var above, below []string
-	for i, other := range data.SortedLayers() {
-		if other.Rank() == layer.Rank() || i >= mostLayersRead {
-			continue // another node's or role's: no node sees both
+	ofNodes := 0
+	for _, other := range data.SortedLayers() {
+		if !related(fleet, layer, other) {
+			continue
+		}
+		if kind, _, _ := strings.Cut(string(other), "/"); kind == "nodes" {
+			if ofNodes++; ofNodes > mostLayersRead {
+				continue
+			}
 		}
 		b, err := s.Layer(ctx, ref.String(), data.Layers[other])
 		if err != nil {
@@ -182,6 +188,33 @@ func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref envi
 		fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s is itself shadowed by layer %s, for its nodes\n", program, key, layer, strings.Join(above, ", "))
 	}
 	return nil
+}
+
+// related reports whether there may be a node that sees both layers.
+func related(fleet store.Fleet, a, b hieradata.Layer) bool {
+	kindA, nameA, _ := strings.Cut(string(a), "/")
+	kindB, nameB, _ := strings.Cut(string(b), "/")
+	switch {
+	case kindA == kindB:
+		return false // another node's or role's
+	case kindA == "nodes" && kindB == "roles":
+		return roleOf(fleet, nameA) == nameB
+	case kindA == "roles" && kindB == "nodes":
+		return roleOf(fleet, nameB) == nameA
+	}
+	return true
+}
+
+// roleOf is a node's role by the list of hosts, else by its name.
+func roleOf(fleet store.Fleet, node string) string {
+	if h, ok := fleet.Hosts[node]; ok {
+		return h.Role
+	}
+	n, err := environments.ParseNode(node)
+	if err != nil {
+		return ""
+	}
+	return n.Role
 }
 
 // warn names what a key of one layer hides or is merged with: lower layers, and the release's own data.

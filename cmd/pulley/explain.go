@@ -59,14 +59,7 @@ func (o *options) explain(ctx context.Context, s *store.Store, ref environments.
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{}
-	for n := range f.Hosts {
-		known[n] = true
-	}
-	for n := range f.Statuses {
-		known[n] = true
-	}
-	if err := checkNode(e, known, node); err != nil {
+	if err := checkNode(e, f.Known(), node); err != nil {
 		return err
 	}
 	x := explanationOf(f, ref, node, o)
@@ -91,12 +84,12 @@ func explanationOf(f store.Fleet, ref environments.Ref, node string, o *options)
 
 func (x explanation) print(o *options) {
 	out := o.env.Stdout
-	fmt.Fprintf(out, "%s is %s: %s\n", x.Node, x.State, cli.Clean(x.Why))
-	fmt.Fprintf(out, "  should be on  %s\n  is on         %s\n", x.Desired, x.Has)
+	cli.Cleanf(out, "%s is %s: %s\n", x.Node, x.State, x.Why)
+	cli.Cleanf(out, "  should be on  %s\n  is on         %s\n", x.Desired, x.Has)
 	if x.Said == nil {
 		fmt.Fprintln(out, "  it has not reported yet; what follows is what a machine of that name would decide")
 	} else {
-		fmt.Fprintf(out, "  last heard    %s, last run %s %s\n", cli.Ago(o.env.Now(), x.Said.SeenAt), x.Said.LastRun, x.Said.Outcome)
+		cli.Cleanf(out, "  last heard    %s, last run %s %s\n", cli.Ago(o.env.Now(), x.Said.SeenAt), x.Said.LastRun, x.Said.Outcome)
 	}
 	fmt.Fprintln(out)
 	for _, r := range x.Ladder {
@@ -104,10 +97,10 @@ func (x explanation) print(o *options) {
 		if !r.OK {
 			mark = "NO "
 		}
-		fmt.Fprintf(out, "  %s  %s: %s\n", mark, r.Question, cli.Clean(r.Answer))
+		cli.Cleanf(out, "  %s  %s: %s\n", mark, r.Question, r.Answer)
 	}
-	fmt.Fprintf(out, "\nso at its next tick: %s, because %s\n", x.Action, x.Reason)
+	cli.Cleanf(out, "\nso at its next tick: %s, because %s\n", x.Action, x.Reason)
 	if x.Said != nil && x.Said.Outcome == agent.Failed {
-		fmt.Fprintf(out, "see pulley runs %s %s\n", x.Node, x.Said.LastRun)
+		cli.Cleanf(out, "see pulley runs %s %s\n", x.Node, x.Said.LastRun)
 	}
 }

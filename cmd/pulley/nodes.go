@@ -87,19 +87,11 @@ func newNodesAdd(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				h := agent.Host{Node: args[0], Role: role, At: o.env.Now().UTC(), By: o.env.User}
-				if role == "" {
-					if err := checkNode(e, nil, args[0]); err != nil {
-						return fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
-					}
-					n, err := environments.ParseNode(args[0])
-					if err != nil {
-						return err
-					}
-					h.Role, h.Hostname = n.Role, n.Hostname()
-				} else if err := checkRole(e, role); err != nil {
+				h, err := newHost(e, args[0], role)
+				if err != nil {
 					return err
 				}
+				h.At, h.By = o.env.Now().UTC(), o.env.User
 				if err := s.Register(ctx, ref.String(), h); err != nil {
 					return err
 				}
@@ -112,17 +104,44 @@ func newNodesAdd(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
 	return cmd
 }
 
+// newHost is the entry of a node whose name says its role, or of a machine of any name with its role written down.
+func newHost(e *environments.Environment, name, role string) (agent.Host, error) {
+	n, err := environments.ParseNode(name)
+	switch _, says := e.Role(n.Role); {
+	case role == "":
+		if err := checkNode(e, nil, name); err != nil {
+			return agent.Host{}, fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
+		}
+		return agent.Host{Node: name, Role: n.Role, Hostname: n.Hostname()}, err
+	case err == nil && role == n.Role: // also one more than the environment calls for
+		return agent.Host{Node: name, Role: role, Hostname: n.Hostname()}, checkRole(e, role)
+	case err == nil && says:
+		return agent.Host{}, fmt.Errorf("cannot add %s as %s: its name says that it is a %s\ndo without --role, or rename the machine", name, quoted(role), n.Role)
+	}
+	if err := environments.CheckMember(name); err != nil {
+		return agent.Host{}, err
+	}
+	return agent.Host{Node: name, Role: role}, checkRole(e, role)
+}
+
 func newNodesRemove(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
-	return &cobra.Command{
+	var forget bool
+	cmd := &cobra.Command{
 		Use: "remove NODE -e ENVIRONMENT", Short: "take a node off the list; it then takes nothing new", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, *fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if err := s.Unregister(ctx, ref, args[0]); err != nil {
+				stays := "what it last said stays to be seen"
+				if forget {
+					stays = "what it said is forgotten"
+				}
+				if err := s.Unregister(ctx, ref, args[0], forget); err != nil {
 					return err
 				}
-				fmt.Fprintf(o.env.Stdout, "%s is off the list of %s; what it last said stays to be seen\n", args[0], ref)
+				fmt.Fprintf(o.env.Stdout, "%s is off the list of %s; %s\n", args[0], ref, stays)
 				return nil
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&forget, "forget", false, "delete what it last said and its runs too; for machines that are gone, and names that never were")
+	return cmd
 }

@@ -108,16 +108,23 @@ func (o *options) announce(ref environments.Ref, before store.Fleet, c store.Cha
 			reached++
 		}
 	}
-	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %d registered nodes take it at their next tick\n",
-		c.Scope(), ref, describeTarget(c.Before), describeTarget(c.After), c.Epoch, reached)
+	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at their next tick\n",
+		c.Scope(), ref, describeTarget(c.Before), describeTarget(c.After), c.Epoch, takers(reached))
 	if c.Scope() == (store.Scope{}) {
 		for _, pinned := range before.Desires.Pinned() {
 			fmt.Fprintf(o.env.Stdout, "  %s stays on its own %s (promote --inherit gives it back)\n", pinned, describeTarget(before.Desires.Target(pinned)))
 		}
 	}
 	if h, held := before.Holds[store.Scope{}]; held {
-		fmt.Fprintf(o.env.Stdout, "  a hold on all is in force (%s, by %s): nothing moves until it ends\n", h.Mode, h.Who)
+		fmt.Fprintf(o.env.Stdout, "  a hold on all is in force (%s, by %s): nothing moves until it ends\n", h.Mode, cli.Clean(h.Who))
 	}
+}
+
+func takers(n int) string {
+	if n == 1 {
+		return "1 registered node takes it"
+	}
+	return fmt.Sprintf("%d registered nodes take it", n)
 }
 
 // describeTarget is a target as it stands at one scope, where a part may be inherited.

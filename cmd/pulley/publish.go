@@ -56,27 +56,32 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 			return err
 		}
 		if n := report.Errors(); n > 0 {
-			p.showFindings(report, "")
-			return fmt.Errorf("cannot publish %s: it has %d errors\n--no-validate publishes it all the same", dir, n)
+			p.showFindings(report, "manifests not parsed: publish does without Puppet")
+			return fmt.Errorf("cannot publish %s: it has %s\n--no-validate publishes it all the same", dir, cli.Count(n, "error"))
 		}
 	}
 	manifest, err := content.ReadTree(dir, ignored)
 	if err != nil {
 		return err
 	}
-	var sent int
+	var looked, sent int
 	var sentBytes int64
+	progress := cli.NewProgress(p.env)
+	defer progress.Done()
 	record, err := content.Build(dir, manifest, func(o content.Object, b []byte) error {
 		wrote, err := s.PutObject(ctx, o.Hash, b)
 		if wrote {
 			sent++
 			sentBytes += o.Size
 		}
+		looked++
+		progress.Show(fmt.Sprintf("publishing %s: %s, %s new to etcd", p.version, cli.Count(looked, "object"), cli.Bytes(sentBytes)))
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	progress.Done()
 	r := store.Release{Version: p.version, Content: record, Author: p.env.User, Message: p.message, At: p.env.Now().UTC().Truncate(time.Second)}
 	describe(ctx, dir, &r)
 	created, err := s.PutRelease(ctx, r)
@@ -87,8 +92,8 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 		fmt.Fprintf(p.env.Stdout, "%s is published already, with this very tree %.12s\n", r.Version, record.Tree)
 		return nil
 	}
-	fmt.Fprintf(p.env.Stdout, "published %s: %d files, %s, tree %.12s; %d new objects, %s, went to etcd\nnext: pulley promote %s -e ENVIRONMENT\n",
-		r.Version, record.Files, cli.Bytes(record.Bytes), record.Tree, sent, cli.Bytes(sentBytes), r.Version)
+	fmt.Fprintf(p.env.Stdout, "published %s: %s, %s, tree %.12s; %s, %s, went to etcd\nnext: pulley promote %s -e ENVIRONMENT\n",
+		r.Version, cli.Count(record.Files, "file"), cli.Bytes(record.Bytes), record.Tree, cli.Count(sent, "new object"), cli.Bytes(sentBytes), r.Version)
 	return nil
 }
 

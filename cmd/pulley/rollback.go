@@ -31,8 +31,14 @@ EXIT STATUS
   0 done, 1 failed, or nothing to take back; 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if to < 0 {
+				return cli.Usagef("cannot roll back to epoch %d: give one that `pulley history` lists, or 0 for before the first", to)
+			}
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if to < 0 {
+				if _, _, err := s.MustSpec(ctx, ref); err != nil {
+					return err
+				}
+				if !c.Flags().Changed("to") {
 					return retryConflicts(func() error { return o.rollback(ctx, s, ref, message, dryRun) })
 				}
 				return o.rollbackTo(ctx, s, ref, agent.Epoch(to), message, dryRun)
@@ -40,7 +46,7 @@ EXIT STATUS
 		},
 	}
 	fleet.AddFlag(cmd.Flags())
-	cmd.Flags().Int64Var(&to, "to", -1, "go back until this epoch is in force again")
+	cmd.Flags().Int64Var(&to, "to", 0, "go back until this epoch is in force again")
 	cmd.Flags().StringVarP(&message, "message", "m", "", "why")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be taken back")
 	return cmd
@@ -49,7 +55,11 @@ EXIT STATUS
 var errNothingToUndo = errors.New("nothing is left to take back")
 
 func (o *options) rollback(ctx context.Context, s *store.Store, ref environments.Ref, why string, dryRun bool) error {
-	history, err := s.History(ctx, ref, 0)
+	fleet, err := s.Fleet(ctx, ref)
+	if err != nil {
+		return err
+	}
+	history, err := s.HistoryOf(ctx, ref, fleet.Desires)
 	if err != nil {
 		return err
 	}
@@ -58,13 +68,9 @@ func (o *options) rollback(ctx context.Context, s *store.Store, ref environments
 		return fmt.Errorf("cannot roll %s back: %w", ref, errNothingToUndo)
 	}
 	if dryRun {
-		fmt.Fprintf(o.env.Stdout, "would take back epoch %d (%s by %s): %s in %s goes from %s to %s\n",
+		cli.Cleanf(o.env.Stdout, "would take back epoch %d (%s by %s): %s in %s goes from %s to %s\n",
 			undo.Epoch, undo.Kind, undo.By, undo.Scope(), ref, describeTarget(undo.After), describeTarget(undo.Before))
 		return nil
-	}
-	fleet, err := s.Fleet(ctx, ref)
-	if err != nil {
-		return err
 	}
 	if why == "" {
 		why = fmt.Sprintf("takes back epoch %d", undo.Epoch)
@@ -79,16 +85,23 @@ func (o *options) rollback(ctx context.Context, s *store.Store, ref environments
 
 // rollbackTo takes changes back one by one until only those up to an epoch are in force.
 func (o *options) rollbackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch, why string, dryRun bool) error {
-	for {
+	for undone := 0; ; undone++ {
 		history, err := s.History(ctx, ref, 0)
 		if err != nil {
 			return err
 		}
-		if len(history) > 0 && to > history[0].Epoch {
-			return fmt.Errorf("cannot roll %s back to epoch %d: its newest is %d", ref, to, history[0].Epoch)
+		newest := agent.Epoch(0)
+		if len(history) > 0 {
+			newest = history[0].Epoch
+		}
+		if to > newest {
+			return fmt.Errorf("cannot roll %s back to epoch %d: its newest is %d", ref, to, newest)
 		}
 		undo, ok := store.Undo(history)
 		if !ok || undo.Epoch <= to {
+			if undone == 0 {
+				fmt.Fprintf(o.env.Stdout, "epoch %d is in force already in %s\n", to, ref)
+			}
 			return nil
 		}
 		if err := retryConflicts(func() error { return o.rollback(ctx, s, ref, why, dryRun) }); err != nil || dryRun {
@@ -104,6 +117,9 @@ func newHistory(o *options) *cobra.Command {
 		Use: "history -e ENVIRONMENT", Short: "list who changed which target, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				if _, _, err := s.MustSpec(ctx, ref); err != nil {
+					return err
+				}
 				history, err := s.History(ctx, ref, limit)
 				if err != nil {
 					return err

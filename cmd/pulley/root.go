@@ -48,7 +48,10 @@ EXIT STATUS
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 
-		PersistentPreRunE: func(*cobra.Command, []string) error { return o.out.Check() },
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			o.out.Fill(o.env)
+			return o.out.Check()
+		},
 	}
 	o.connection.AddFlags(root.PersistentFlags())
 	root.AddCommand(
@@ -84,6 +87,9 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 // withStore runs do with a connection to etcd.
 func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.Store) error) error {
 	o.connection.Fill(o.env)
+	if err := o.connection.Check(); err != nil {
+		return err
+	}
 	s, err := store.Open(o.connection.Config())
 	if err != nil {
 		return err

@@ -32,12 +32,18 @@ func newRuns(o *options) *cobra.Command {
 }
 
 func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-	if _, _, err := s.MustSpec(ctx, ref); err != nil {
+	e, _, err := s.MustSpec(ctx, ref)
+	if err != nil {
 		return err
 	}
 	runs, damaged, err := s.Runs(ctx, ref, args[0])
 	if err != nil {
 		return err
+	}
+	if len(runs)+len(damaged) == 0 {
+		if err := knownNode(ctx, s, ref, e, args[0]); err != nil {
+			return err
+		}
 	}
 	for _, d := range damaged {
 		cli.Complain(o.env, program, fmt.Errorf("warning: cannot read run %s", d))
@@ -77,30 +83,39 @@ func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
 	return nil
 }
 
+// knownNode refuses a node that is not called for, not registered and never spoke.
+func knownNode(ctx context.Context, s *store.Store, ref environments.Ref, e *environments.Environment, node string) error {
+	f, err := s.Fleet(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return checkNode(e, f.Known(), node)
+}
+
 func printRun(w io.Writer, r agent.Run) {
-	fmt.Fprintf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
-	fmt.Fprintf(w, "  began %s, took %s, because %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), r.Reason)
-	fmt.Fprintf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
+	cli.Cleanf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
+	cli.Cleanf(w, "  began %s, took %s, because %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), r.Reason)
+	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
 	if r.Drift {
 		fmt.Fprintln(w, "  drift: the target was in place already, and something had changed on the machine")
 	}
 	if r.Problem != "" {
-		fmt.Fprintf(w, "  problem: %s\n  left the machine %s\n", cli.Clean(r.Problem), r.Kind)
+		cli.Cleanf(w, "  problem: %s\n  left the machine %s\n", r.Problem, r.Kind)
 	}
 	for _, e := range r.Resources {
 		place := ""
 		if e.File != "" {
 			place = fmt.Sprintf(" (%s:%d)", e.File, e.Line)
 		}
-		fmt.Fprintf(w, "\n%s %s%s\n", strings.ToUpper(e.Status), cli.Clean(e.Resource), cli.Clean(place))
+		cli.Cleanf(w, "\n%s %s%s\n", strings.ToUpper(e.Status), e.Resource, place)
 		for _, m := range e.Messages {
-			fmt.Fprintf(w, "  %s\n", cli.Clean(m))
+			cli.Cleanf(w, "  %s\n", m)
 		}
 	}
 	if len(r.Log) > 0 {
 		fmt.Fprintln(w, "\nlog")
 	}
 	for _, l := range r.Log {
-		fmt.Fprintf(w, "  %-7s %s\n", l.Level, cli.Clean(strings.TrimSpace(l.Source+" "+l.Message)))
+		cli.Cleanf(w, "  %-7s %s\n", l.Level, strings.TrimSpace(l.Source+" "+l.Message))
 	}
 }

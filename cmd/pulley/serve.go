@@ -46,22 +46,35 @@ EXIT STATUS
 	f := cmd.Flags()
 	f.StringVar(&s.dataDir, "data-dir", "pulley-data", "folder of the embedded etcd")
 	f.StringVar(&s.listen, "listen", control.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
-	f.Int64Var(&s.quota, "quota", control.DefaultQuota, "how large etcd's data may grow, in bytes")
-	f.DurationVar(&s.retention, "retention", control.DefaultRetention, "how long etcd keeps old revisions")
+	f.Int64Var(&s.quota, "quota", control.DefaultQuota, "how large etcd's data may grow, in bytes: 16 MiB to 8 GiB")
+	f.DurationVar(&s.retention, "retention", control.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
 	return cmd
 }
 
 func (s serveOptions) embedded(ctx context.Context) error {
-	etcd, err := control.StartEtcd(ctx, control.EtcdConfig{
+	config := control.EtcdConfig{
 		Dir: s.dataDir, Listen: s.listen, CACert: s.connection.CACert, Cert: s.connection.Cert, Key: s.connection.Key,
 		QuotaBytes: s.quota, Retention: s.retention, Log: zapcore.AddSync(s.env.Stderr),
-	})
+	}
+	if err := config.Limits(); err != nil {
+		return cli.Usagef("%v", err)
+	}
+	if err := s.connection.Check(); err != nil {
+		return err
+	}
+	etcd, err := control.StartEtcd(ctx, config)
+	if err != nil && ctx.Err() != nil {
+		fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer etcd.Close()
-	fmt.Fprintf(s.env.Stdout, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s\n",
-		etcd.Endpoint(), s.dataDir, cli.Bytes(s.quota), s.retention)
+	s.endHolds(ctx, etcd)
+	stored, inUse := etcd.Size()
+	fmt.Fprintf(s.env.Stdout, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s; %s stored, %s in use\n",
+		etcd.Endpoint(), s.dataDir, cli.Bytes(s.quota), s.retention, cli.Bytes(stored), cli.Bytes(inUse))
 	fmt.Fprintf(s.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", etcd.Endpoint())
 	select {
 	case <-ctx.Done():
@@ -69,6 +82,20 @@ func (s serveOptions) embedded(ctx context.Context) error {
 		return nil
 	case err := <-etcd.Failed():
 		return fmt.Errorf("etcd ended by itself: %w", err)
+	}
+}
+
+// endHolds makes up for the restart: holds end when they said, not later by the time that they ran before it.
+func (s serveOptions) endHolds(ctx context.Context, etcd *control.Etcd) {
+	c := s.connection // filled only here: a client's certificate in a variable is none to serve with
+	c.Fill(s.env)
+	st := etcd.Store(c.Prefix, c.Timeout)
+	ended, err := st.EndHolds(ctx, s.env.Now())
+	if ended > 0 {
+		fmt.Fprintf(s.env.Stdout, "holds that ended while etcd was down: %d\n", ended)
+	}
+	if err != nil && ctx.Err() == nil {
+		cli.Complain(s.env, program, fmt.Errorf("warning: some holds may last longer than they say: %w", err))
 	}
 }
 

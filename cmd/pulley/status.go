@@ -92,15 +92,8 @@ func (o *options) status(ctx context.Context, s *store.Store, ref environments.R
 
 // look judges every node that is registered or that spoke, in the natural order of names.
 func look(f store.Fleet, ref environments.Ref, now time.Time) fleetStatus {
-	names := map[string]bool{}
-	for n := range f.Hosts {
-		names[n] = true
-	}
-	for n := range f.Statuses {
-		names[n] = true
-	}
 	out := fleetStatus{Environment: ref.String(), Revision: f.Revision, Nodes: []nodeStatus{}}
-	for _, name := range natural(names) {
+	for _, name := range natural(f.Known()) {
 		out.Nodes = append(out.Nodes, lookAt(f, name, now))
 	}
 	return out

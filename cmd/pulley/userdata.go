@@ -36,6 +36,9 @@ EXIT STATUS
 				return err
 			}
 			o.connection.Fill(o.env)
+			if len(o.connection.Endpoints) == 0 {
+				return cli.Usagef("which etcd is the machine to reach? give --endpoints or set PULLEY_ENDPOINTS")
+			}
 			config := o.connection.Config()
 			u.Node, u.Hostname, u.Role, u.Environment = n.String(), n.Hostname(), n.Role, ref.String()
 			u.Endpoints, u.Prefix = config.Endpoints, config.Prefix

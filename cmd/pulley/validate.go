@@ -31,7 +31,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			err = o.out.Print(o.env, report, func(*cli.Table) error { o.showFindings(report, puppet); return nil })
+			err = o.out.Print(o.env, report, func(*cli.Table) error { o.showFindings(report, parsedBy(puppet, noPuppet)); return nil })
 			if err == nil && report.Errors() > 0 {
 				err = &cli.SilentError{Code: cli.ExitFailed}
 			}
@@ -59,16 +59,23 @@ func (o *options) validate(ctx context.Context, dir string, noPuppet bool) (repo
 	return report, puppet, err
 }
 
-func (o *options) showFindings(r controlrepo.Report, puppet string) {
+// parsedBy says who looked at the manifests.
+func parsedBy(puppet string, noPuppet bool) string {
+	switch {
+	case noPuppet:
+		return "manifests not parsed, as --no-puppet says"
+	case puppet == "":
+		return "manifests not parsed: Puppet is not installed here"
+	}
+	return "manifests parsed by Puppet"
+}
+
+func (o *options) showFindings(r controlrepo.Report, parsed string) {
 	for _, f := range r.Findings {
 		fmt.Fprintln(o.env.Stdout, cli.Clean(f.String()))
 		if f.Hint != "" {
 			fmt.Fprintln(o.env.Stdout, "  "+cli.Clean(f.Hint))
 		}
 	}
-	parsed := "manifests parsed by Puppet"
-	if puppet == "" {
-		parsed = "manifests not parsed: Puppet is not installed here, or not to be used"
-	}
-	fmt.Fprintf(o.env.Stdout, "%d files, %d errors, %d warnings; %s\n", r.Files, r.Errors(), r.Warnings(), parsed)
+	fmt.Fprintf(o.env.Stdout, "%s, %s, %s; %s\n", cli.Count(r.Files, "file"), cli.Count(r.Errors(), "error"), cli.Count(r.Warnings(), "warning"), parsed)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"pulley/agent"
 )
 
@@ -25,6 +27,7 @@ func TestErrorsBecomeCodesAndHints(t *testing.T) {
 	}{
 		"nothing wrong":  {nil, 0, ""},
 		"a failure":      {errors.New("cannot x: y"), 1, "pulley: cannot x: y\n"},
+		"from a node":    {errors.New("cannot x: \x1b[2Jy\ntry \x07z\u009b"), 1, "pulley: cannot x:  [2Jy\n  try  z \n"},
 		"with a hint":    {fmt.Errorf("cannot x: %w", errors.New("y\ntry z")), 1, "pulley: cannot x: y\n  try z\n"},
 		"wrong usage":    {Usagef("which %s?", "one"), 2, "pulley: which one?\n"},
 		"etcd is down":   {fmt.Errorf("cannot x: %w", agent.ErrUnreachable), 3, "pulley: cannot x: etcd is unreachable\n"},
@@ -72,6 +75,65 @@ func TestConnectionPrefersFlagsThenOursThenEtcdctls(t *testing.T) {
 	c.Fill(none)
 	if got := c.Config().Endpoints; len(got) != 1 || got[0] != DefaultEndpoint {
 		t.Errorf("without anything: %v", got)
+	}
+}
+
+// A variable is how CI sets what people type; a mistake in one must be told, not ignored.
+func TestVariablesStandForFlags(t *testing.T) {
+	e, _, _ := env(map[string]string{"PULLEY_TIMEOUT": "7s", "PULLEY_OUTPUT": "json", "NO_COLOR": "1", "PULLEY_ENVIRONMENT": "production"})
+	var c Connection
+	c.Fill(e)
+	var o Output
+	o.Fill(e)
+	if c.Timeout != 7*time.Second || c.Check() != nil || o.Format != "json" || !o.NoColor {
+		t.Errorf("%+v %+v", c, o)
+	}
+	c, o = Connection{Timeout: time.Second}, Output{Format: "yaml"}
+	c.Fill(e)
+	o.Fill(e)
+	if c.Timeout != time.Second || o.Format != "yaml" {
+		t.Errorf("a flag lost against a variable: %+v %+v", c, o)
+	}
+	for _, wrong := range []string{"soon", "-1s"} {
+		e, _, _ := env(map[string]string{"PULLEY_TIMEOUT": wrong})
+		c := Connection{}
+		c.Fill(e)
+		var usage *UsageError
+		if err := c.Check(); !errors.As(err, &usage) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	var fleet EnvironmentFlag
+	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	fleet.AddFlag(flags)
+	if ref, err := fleet.Ref(e); err != nil || ref.Environment != "production" {
+		t.Errorf("%v %v", ref, err)
+	}
+	if err := flags.Parse([]string{"-e", ""}); err != nil {
+		t.Fatal(err)
+	}
+	if ref, err := fleet.Ref(e); err == nil {
+		t.Errorf(`-e "" reached %s`, ref)
+	}
+}
+
+// Progress in a log file is noise, and one that stays on a terminal hides the result.
+func TestProgressIsForTerminals(t *testing.T) {
+	e, out, stderr := env(nil)
+	p := NewProgress(e)
+	p.Show("1 object")
+	p.Done()
+	if stderr.Len() > 0 {
+		t.Errorf("without a terminal: %q", stderr)
+	}
+	e.ErrTerminal = true
+	p = NewProgress(e)
+	p.Show("1 object")
+	p.Show("2 objects")
+	p.Done()
+	p.Done()
+	if got := stderr.String(); got != "\r\x1b[K1 object\r\x1b[K2 objects\r\x1b[K" || out.Len() > 0 {
+		t.Errorf("on a terminal: %q, %q", got, out)
 	}
 }
 

@@ -31,7 +31,7 @@ func (c *Connection) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.Cert, "cert", "", "PEM file of the client certificate [PULLEY_CERT]")
 	f.StringVar(&c.Key, "key", "", "PEM file of its key [PULLEY_KEY]")
 	f.StringVar(&c.Prefix, "prefix", "", "first part of every key in etcd [PULLEY_PREFIX] (default "+store.DefaultPrefix+")")
-	f.DurationVar(&c.Timeout, "timeout", 0, "how long one call to etcd may take (default "+store.DefaultTimeout.String()+")")
+	f.DurationVar(&c.Timeout, "timeout", 0, "how long one call to etcd may take [PULLEY_TIMEOUT] (default "+store.DefaultTimeout.String()+")")
 }
 
 // Fill takes what no flag set from the environment.
@@ -54,6 +54,12 @@ func (c *Connection) Fill(e Env) {
 	if c.Prefix == "" {
 		c.Prefix = e.Getenv("PULLEY_PREFIX")
 	}
+	if s := e.Getenv("PULLEY_TIMEOUT"); s != "" && c.Timeout == 0 {
+		var err error
+		if c.Timeout, err = time.ParseDuration(s); err != nil {
+			c.Timeout = -1 // refused by Check, and by the store
+		}
+	}
 	for i, endpoint := range c.Endpoints {
 		if !strings.Contains(endpoint, "://") {
 			c.Endpoints[i] = "http://" + endpoint
@@ -62,6 +68,14 @@ func (c *Connection) Fill(e Env) {
 			}
 		}
 	}
+}
+
+// Check refuses what can't be meant. Programs call it after Fill, before they do anything.
+func (c *Connection) Check() error {
+	if c.Timeout < 0 {
+		return Usagef("cannot wait that long for etcd: give --timeout or PULLEY_TIMEOUT a time above 0, like 5s")
+	}
+	return nil
 }
 
 func variable(e Env, name string) string {
@@ -81,17 +95,21 @@ func (c *Connection) Config() store.Config {
 }
 
 // EnvironmentFlag is -e/--environment.
-type EnvironmentFlag struct{ Name string }
+type EnvironmentFlag struct {
+	Name string
+	flag *pflag.Flag
+}
 
 // AddFlag adds it.
 func (v *EnvironmentFlag) AddFlag(f *pflag.FlagSet) {
 	f.StringVarP(&v.Name, "environment", "e", "", "environment, or environment@stack [PULLEY_ENVIRONMENT]")
+	v.flag = f.Lookup("environment")
 }
 
 // Ref is the environment that was meant; leaving it out is a usage error.
 func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
 	name := v.Name
-	if name == "" {
+	if name == "" && (v.flag == nil || !v.flag.Changed) { // -e "$UNSET" must not reach another fleet
 		name = e.Getenv("PULLEY_ENVIRONMENT")
 	}
 	if name == "" {

@@ -19,6 +19,7 @@ type Env struct {
 	Getenv         func(string) string
 	Now            func() time.Time
 	Terminal       bool // standard output is one
+	ErrTerminal    bool // standard error is one
 	Width          int  // of the terminal, in columns; 0 when unknown
 	User           string
 	Version        string // of the program, stamped in at build time
@@ -27,6 +28,7 @@ type Env struct {
 // System is the process's own surroundings.
 func System(version string) Env {
 	e := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Now: time.Now, Version: version}
+	e.ErrTerminal = term.IsTerminal(int(os.Stderr.Fd()))
 	if e.Terminal = term.IsTerminal(int(os.Stdout.Fd())); e.Terminal {
 		if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 			e.Width = w

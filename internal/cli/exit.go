@@ -49,7 +49,8 @@ func Exit(e Env, program string, err error) int {
 	return ExitFailed
 }
 
-// Complain prints an error: its first line after the program's name, each further line as a hint.
+// Complain prints an error: its first line after the program's name, each further line as a hint. What nodes and files
+// say is part of errors, so control characters are shown, not obeyed.
 func Complain(e Env, program string, err error) {
 	text := err.Error()
 	var hinting interface{ Hint() string }
@@ -57,8 +58,8 @@ func Complain(e Env, program string, err error) {
 		text += "\n" + hinting.Hint()
 	}
 	lines := strings.Split(strings.TrimSpace(text), "\n")
-	fmt.Fprintf(e.Stderr, "%s: %s\n", program, lines[0])
+	fmt.Fprintf(e.Stderr, "%s: %s\n", program, Clean(lines[0]))
 	for _, l := range lines[1:] {
-		fmt.Fprintf(e.Stderr, "  %s\n", strings.TrimSpace(l))
+		fmt.Fprintf(e.Stderr, "  %s\n", Clean(strings.TrimSpace(l)))
 	}
 }

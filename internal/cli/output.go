@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,14 +17,22 @@ import (
 
 // Output is -o table|json|yaml.
 type Output struct {
-	Format  string
-	NoColor bool // nothing is coloured yet; scripts may say so already
+	Format  string // "" is a table
+	NoColor bool   // nothing is coloured yet; scripts may say so already
 }
 
 // AddFlags adds the flags.
 func (o *Output) AddFlags(f *pflag.FlagSet) {
-	f.StringVarP(&o.Format, "output", "o", "table", "table, json or yaml")
-	f.BoolVar(&o.NoColor, "no-color", false, "no colours, also on a terminal")
+	f.StringVarP(&o.Format, "output", "o", "", "table, json or yaml [PULLEY_OUTPUT] (default table)")
+	f.BoolVar(&o.NoColor, "no-color", false, "no colours, also on a terminal [PULLEY_NO_COLOR, NO_COLOR]")
+}
+
+// Fill takes what no flag set from the environment.
+func (o *Output) Fill(e Env) {
+	if o.Format == "" {
+		o.Format = e.Getenv("PULLEY_OUTPUT")
+	}
+	o.NoColor = o.NoColor || e.Getenv("PULLEY_NO_COLOR") != "" || e.Getenv("NO_COLOR") != ""
 }
 
 // Print writes value as JSON or YAML, or calls table for people. The names of fields are those of JSON in both.
@@ -117,6 +126,16 @@ func Clean(s string) string {
 	}, s)
 }
 
+// Cleanf is fmt.Fprintf for what machines say: every argument but integers is cleaned, so that only the format breaks lines.
+func Cleanf(w io.Writer, format string, args ...any) {
+	for i, a := range args {
+		if !reflect.ValueOf(a).CanInt() {
+			args[i] = Clean(fmt.Sprint(a))
+		}
+	}
+	fmt.Fprintf(w, format, args...)
+}
+
 func control(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 }
 
 // Ago says how long ago something was: "12s", "5m", "3h", "4d"; "never" for no time at all.
@@ -141,6 +160,14 @@ func Span(d time.Duration) string {
 		return fmt.Sprintf("%dh", int(d.Hours()))
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// Count is a number with its noun in singular or plural: "1 error", "2 errors".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // Bytes is a size with a unit of 1024: "512 B", "3.4 KiB".

@@ -9,12 +9,16 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"pulley/internal/store"
 )
 
 // Defaults of the embedded member.
@@ -23,6 +27,14 @@ const (
 	DefaultQuota     = 2 << 30 // bytes; etcd's own default, made visible
 	DefaultRetention = 30 * time.Minute
 	startTimeout     = 60 * time.Second
+)
+
+// Bounds of what may be asked of the embedded member.
+const (
+	minQuota     = 16 << 20
+	maxQuota     = 8 << 30 // the most that etcd suggests (MaxQuotaBytes of its server/storage/quota.go)
+	minRetention = time.Minute
+	maxRetention = 30 * time.Minute // an environment's changes must not fill the quota with what nobody reads any more
 )
 
 // EtcdConfig says how to run the embedded member.
@@ -40,9 +52,21 @@ type EtcdConfig struct {
 // Etcd is a running embedded member.
 type Etcd struct {
 	server *embed.Etcd
+	lock   *os.File // of its data folder
 	secure bool
 	level  zap.AtomicLevel // of the member's log
 	once   sync.Once
+}
+
+// Limits refuses a quota or a retention that can't be meant; etcd itself takes any, and divides by some.
+func (c EtcdConfig) Limits() error {
+	switch {
+	case c.QuotaBytes < minQuota || c.QuotaBytes > maxQuota:
+		return fmt.Errorf("cannot keep to a quota of %d bytes: give at least %d (16 MiB) and at most %d (8 GiB, the most that etcd suggests)", c.QuotaBytes, minQuota, int64(maxQuota))
+	case c.Retention < minRetention || c.Retention > maxRetention:
+		return fmt.Errorf("cannot keep old revisions for %s: give at least %s and at most %s", c.Retention, minRetention, maxRetention)
+	}
+	return nil
 }
 
 // CheckListen refuses to listen in plain text where others than this machine could connect.
@@ -68,33 +92,76 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	if err := CheckListen(c.Listen, secure); err != nil {
 		return nil, err
 	}
-	cfg, level, err := c.embedded(secure)
+	if err := c.Limits(); err != nil {
+		return nil, err
+	}
+	lock, err := lockFolder(c.Dir)
 	if err != nil {
 		return nil, err
 	}
-	server, err := embed.StartEtcd(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("cannot start etcd: %w", c.explain(err))
-	}
-	e := &Etcd{server: server, secure: secure, level: level}
+	cfg, level := c.embedded(secure)
+	e := &Etcd{lock: lock, secure: secure, level: level}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	// In a goroutine, since etcd waits without end for a data folder that another program has open.
+	started := make(chan error, 1)
+	go func() {
+		var err error
+		e.server, err = embed.StartEtcd(cfg)
+		started <- err
+	}()
 	select {
-	case <-server.Server.ReadyNotify():
+	case err := <-started:
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), lock.Close())
+		}
+	case <-ctx.Done():
+		go func() { // should it start after all
+			if err := <-started; err == nil {
+				e.Close()
+			}
+		}()
+		return nil, c.notReady(ctx)
+	}
+	select {
+	case <-e.server.Server.ReadyNotify():
 		return e, nil
-	case err := <-server.Err():
+	case err := <-e.server.Err():
 		e.Close()
 		return nil, fmt.Errorf("cannot start etcd: %w", err)
 	case <-ctx.Done():
 		e.Close()
-		return nil, fmt.Errorf("cannot start etcd: it was not ready within %s", startTimeout)
+		return nil, c.notReady(ctx)
 	}
 }
 
-func (c EtcdConfig) embedded(secure bool) (*embed.Config, zap.AtomicLevel, error) {
-	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return nil, zap.AtomicLevel{}, fmt.Errorf("cannot make the data folder: %w", err)
+func (c EtcdConfig) notReady(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return fmt.Errorf("cannot start etcd: %w", ctx.Err())
 	}
+	return fmt.Errorf("cannot start etcd: it was not ready within %s\ndoes another program have %s open?", startTimeout, c.Dir)
+}
+
+// lockFolder makes the data folder and keeps every other `pulley serve` out of it until the file is closed.
+func lockFolder(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the data folder: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the data folder: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = fmt.Errorf("another pulley serve uses %s\nend it first, or give this one a folder of its own with --data-dir", dir)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+func (c EtcdConfig) embedded(secure bool) (*embed.Config, zap.AtomicLevel) {
 	cfg := embed.NewConfig()
 	cfg.Name = "pulley"
 	cfg.Dir = filepath.Join(c.Dir, "etcd")
@@ -120,7 +187,7 @@ func (c EtcdConfig) embedded(secure bool) (*embed.Config, zap.AtomicLevel, error
 	level := zap.NewAtomicLevelAt(zapcore.ErrorLevel)
 	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), c.Log, level)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(core))
-	return cfg, level, nil
+	return cfg, level
 }
 
 // explain adds what to do about the two errors that people meet.
@@ -141,6 +208,17 @@ func (e *Etcd) Endpoint() string {
 	return scheme + "://" + e.server.Clients[0].Addr().String()
 }
 
+// Size is how many bytes its data take on disk, and how many of them are in use.
+func (e *Etcd) Size() (stored, inUse int64) {
+	backend := e.server.Server.Backend()
+	return backend.Size(), backend.SizeInUse()
+}
+
+// Store is a connection to the keyspace inside of the process, which needs no certificate.
+func (e *Etcd) Store(prefix string, timeout time.Duration) *store.Store {
+	return store.Over(v3client.New(e.server.Server), e.Endpoint(), prefix, timeout)
+}
+
 // Failed delivers the error that ends the member, if one does.
 func (e *Etcd) Failed() <-chan error { return e.server.Err() }
 
@@ -149,5 +227,6 @@ func (e *Etcd) Close() {
 	e.once.Do(func() {
 		e.level.SetLevel(zapcore.FatalLevel) // closing its listeners is an error in etcd's eyes
 		e.server.Close()
+		_ = e.lock.Close() // which is what unlocks; the process may go on, as tests do
 	})
 }

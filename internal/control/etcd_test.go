@@ -1,7 +1,11 @@
 package control
 
 import (
+	"context"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -37,6 +41,64 @@ func TestMemberClosesTwiceAndComesBack(t *testing.T) {
 		c.Listen = strings.TrimPrefix(e.Endpoint(), "http://")
 		e.Close()
 		e.Close()
+	}
+}
+
+// A second server on one data folder must say so, not wait for ever; and a signal must end a member that can't start.
+func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
+	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
+	e, err := StartEtcd(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := StartEtcd(t.Context(), c); err == nil || !strings.Contains(err.Error(), "another pulley serve uses "+c.Dir) {
+		t.Errorf("a second server on the same folder: %v", err)
+	}
+	e.Close()
+	// Another program than ours knows nothing of our lock, and has the database open.
+	db, err := os.Open(filepath.Join(c.Dir, "etcd", "member", "snap", "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(db.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := StartEtcd(ctx, c); err == nil || !strings.Contains(err.Error(), "another program") {
+		t.Errorf("a database that is open elsewhere: %v", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// What was waiting gets the folder, gives it back, and then it can be served again.
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		e, err := StartEtcd(t.Context(), c)
+		if err == nil {
+			e.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Etcd divides by the retention and takes any quota: a typo must not be a panic or a fleet that nobody can write to.
+func TestLimitsOfTheMember(t *testing.T) {
+	good := EtcdConfig{QuotaBytes: DefaultQuota, Retention: DefaultRetention}
+	if err := good.Limits(); err != nil {
+		t.Error(err)
+	}
+	for _, quota := range []int64{-1, 0, 1, 16<<20 - 1, 8<<30 + 1} {
+		if err := (EtcdConfig{QuotaBytes: quota, Retention: DefaultRetention}).Limits(); err == nil {
+			t.Errorf("a quota of %d was taken", quota)
+		}
+	}
+	for _, retention := range []time.Duration{-5 * time.Minute, 0, 1, time.Second, 31 * time.Minute} {
+		if err := (EtcdConfig{QuotaBytes: DefaultQuota, Retention: retention}).Limits(); err == nil {
+			t.Errorf("a retention of %s was taken", retention)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ type Store struct {
 	keys      keys
 	timeout   time.Duration
 	endpoints string
+	identity  string // as errors name it
 }
 
 // Open makes a client. It does not wait for a connection: the first call does, within its deadline.
@@ -46,6 +48,9 @@ func Open(c Config) (*Store, error) {
 	tlsConfig, err := c.tls()
 	if err != nil {
 		return nil, err
+	}
+	if c.Timeout < 0 {
+		return nil, fmt.Errorf("cannot reach etcd: %s is no time to wait for an answer\ngive a timeout above 0, like 5s", c.Timeout)
 	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
@@ -58,7 +63,15 @@ func Open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
 	}
-	return &Store{client: client, keys: newKeys(c.Prefix), timeout: c.Timeout, endpoints: strings.Join(c.Endpoints, ",")}, nil
+	return &Store{client: client, keys: newKeys(c.Prefix), timeout: c.Timeout, endpoints: strings.Join(c.Endpoints, ","), identity: identityOf(tlsConfig)}, nil
+}
+
+// Over is a store over a client that is there: that of an embedded member, inside of its process.
+func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duration) *Store {
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	return &Store{client: client, keys: newKeys(prefix), timeout: timeout, endpoints: endpoint, identity: "pulley serve"}
 }
 
 // Close ends the connection.
@@ -163,11 +176,33 @@ func (s *Store) explain(err error) error {
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
 		return &unreachable{s.endpoints, plainCause(err)}
 	}
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded:
+	code := status.Code(err)
+	var ofEtcd rpctypes.EtcdError
+	if errors.As(err, &ofEtcd) {
+		code = ofEtcd.Code()
+	}
+	switch {
+	case code == codes.Unavailable || code == codes.DeadlineExceeded:
 		return &unreachable{s.endpoints, plainCause(err)}
+	case notEtcd(err, code):
+		return &unreachable{s.endpoints, errors.New("what answers at " + s.endpoints + " does not answer as etcd")}
+	case code == codes.PermissionDenied || code == codes.Unauthenticated || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed):
+		return fmt.Errorf("etcd refuses %s: %w\nask whoever runs etcd which user and role this is to be; `--cert` and `--key` say who it is", s.identity, err)
 	}
 	return err
+}
+
+// notEtcd reports whether something else than etcd answered, as gRPC tells it: with HTTP's own words, or with no such method.
+func notEtcd(err error, code codes.Code) bool {
+	return code == codes.Unimplemented || strings.Contains(err.Error(), "unexpected HTTP status code") || strings.Contains(err.Error(), "unexpected content-type")
+}
+
+// identityOf is whom etcd takes a connection for: the common name of its certificate.
+func identityOf(t *tls.Config) string {
+	if t == nil || len(t.Certificates) == 0 || t.Certificates[0].Leaf == nil {
+		return "a client without a certificate"
+	}
+	return "the certificate of " + strconv.Quote(t.Certificates[0].Leaf.Subject.CommonName)
 }
 
 // plainCause cuts gRPC's wording down to what happened.

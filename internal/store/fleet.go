@@ -33,10 +33,16 @@ func (s *Store) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) 
 	if f.Desires, err = s.Desires(ctx, ref); err != nil {
 		return Fleet{}, err
 	}
-	f.Revision = f.Desires.Revision
+	f.Revision, f.Damaged = f.Desires.Revision, f.Desires.Damaged
 	err = collect(ctx, s, s.keys.hosts(env), &f, func(rest string, h agent.Host) { f.Hosts[unescape(rest)] = h })
 	if err == nil {
-		err = collect(ctx, s, s.keys.holds(env), &f, func(rest string, h agent.Hold) { f.Holds[scopeOf(rest)] = h })
+		err = collect(ctx, s, s.keys.holds(env), &f, func(rest string, h agent.Hold) {
+			if scope, ok := scopeOf(rest, "all"); ok {
+				f.Holds[scope] = h
+			} else {
+				f.Damaged = append(f.Damaged, unknownKey(s.keys.holds(env)+rest))
+			}
+		})
 	}
 	if err == nil {
 		err = collect(ctx, s, s.keys.statuses(env), &f, func(rest string, st agent.Status) { f.Statuses[unescape(rest)] = st })
@@ -48,6 +54,18 @@ func (s *Store) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) 
 		return Fleet{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
 	}
 	return f, nil
+}
+
+// Known are the nodes that are registered or that spoke.
+func (f Fleet) Known() map[string]bool {
+	known := map[string]bool{}
+	for n := range f.Hosts {
+		known[n] = true
+	}
+	for n := range f.Statuses {
+		known[n] = true
+	}
+	return known
 }
 
 // Desired is what etcd wants of one node, put together from the view as the node itself would read it.
@@ -91,11 +109,24 @@ func (s *Store) Hosts(ctx context.Context, ref environments.Ref) (map[string]age
 	return hosts, nil
 }
 
-// Unregister takes a node off the list of hosts; ErrNotFound when it is not on it. Its status and runs stay.
-func (s *Store) Unregister(ctx context.Context, ref environments.Ref, node string) error {
-	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.host(ref.String(), node)), s.touchHosts(ref.String())}, nil)
-	if err == nil && resp.Responses[0].GetResponseDeleteRange().Deleted == 0 {
-		err = ErrNotFound
+// Unregister takes a node off the list of hosts; ErrNotFound when it is not on it. Its status and runs stay, unless they
+// are to be forgotten: then ErrNotFound means that there was nothing of it at all. It needs no guard: the operator's newest
+// word counts, and a node that registers at the same moment is on the list or off it, whichever came last.
+func (s *Store) Unregister(ctx context.Context, ref environments.Ref, node string, forget bool) error {
+	env := ref.String()
+	ops := []clientv3.Op{clientv3.OpDelete(s.keys.host(env, node))}
+	if forget {
+		ops = append(ops, clientv3.OpDelete(s.keys.status(env, node)), clientv3.OpDelete(s.keys.runs(env, node), clientv3.WithPrefix()))
+	}
+	resp, err := s.txn(ctx, nil, append(ops, s.touchHosts(env)), nil)
+	if err == nil {
+		var deleted int64
+		for i := range ops {
+			deleted += resp.Responses[i].GetResponseDeleteRange().Deleted
+		}
+		if deleted == 0 {
+			err = ErrNotFound
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot remove node %s: %w", node, err)

@@ -22,13 +22,11 @@ func (s *Store) Hold(ctx context.Context, ref environments.Ref, scope Scope, h a
 	}
 	var opts []clientv3.OpOption
 	if lasts > 0 {
-		ctx, cancel := context.WithTimeout(ctx, s.timeout)
-		defer cancel()
-		lease, err := s.client.Grant(ctx, int64(lasts/time.Second))
+		lease, err := s.lease(ctx, lasts)
 		if err != nil {
-			return fmt.Errorf("cannot set a hold that ends: %w", s.explain(err))
+			return fmt.Errorf("cannot set a hold that ends: %w", err)
 		}
-		opts = append(opts, clientv3.WithLease(lease.ID))
+		opts = append(opts, lease)
 	}
 	if _, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(key, value, opts...)}, nil); err != nil {
 		return fmt.Errorf("cannot hold %s: %w", scope, err)
@@ -46,4 +44,55 @@ func (s *Store) Unhold(ctx context.Context, ref environments.Ref, scope Scope) e
 		return fmt.Errorf("cannot end the hold on %s: %w", scope, ErrNotFound)
 	}
 	return nil
+}
+
+// lease is what ends a key after a while, by etcd's own clock, which runs on only while etcd does.
+func (s *Store) lease(ctx context.Context, lasts time.Duration) (clientv3.OpOption, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	lease, err := s.client.Grant(ctx, int64((lasts+time.Second-1)/time.Second))
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return clientv3.WithLease(lease.ID), nil
+}
+
+// EndHolds makes the holds of all environments end when they say, after etcd was restarted: a member that starts gives
+// every lease its whole time again. Holds whose end has passed are removed, and the others get a lease of what is left.
+// It returns how many it removed.
+func (s *Store) EndHolds(ctx context.Context, now time.Time) (ended int, err error) {
+	environments, err := s.Environments(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, env := range environments {
+		resp, err := s.get(ctx, s.keys.holds(env), clientv3.WithPrefix())
+		if err != nil {
+			return ended, fmt.Errorf("cannot read the holds of %s: %w", env, err)
+		}
+		for _, kv := range resp.Kvs {
+			var h agent.Hold
+			if decode(string(kv.Key), kv.Value, &h) != nil || h.Until.IsZero() {
+				continue // one that can't be read is shown where holds are
+			}
+			op := clientv3.OpDelete(string(kv.Key))
+			left := h.Until.Sub(now)
+			if left > 0 {
+				lease, err := s.lease(ctx, left)
+				if err != nil {
+					return ended, fmt.Errorf("cannot renew the hold on %s: %w", h.Scope, err)
+				}
+				op = clientv3.OpPut(string(kv.Key), string(kv.Value), lease)
+			}
+			// Where the guard fails an operator has set or ended it at this moment, and that counts.
+			done, err := s.txn(ctx, []clientv3.Cmp{same(string(kv.Key), kv.ModRevision)}, []clientv3.Op{op}, nil)
+			if err != nil {
+				return ended, fmt.Errorf("cannot end the hold on %s: %w", h.Scope, err)
+			}
+			if done.Succeeded && left <= 0 {
+				ended++
+			}
+		}
+	}
+	return ended, nil
 }

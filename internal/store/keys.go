@@ -100,16 +100,20 @@ func (s Scope) segment(everybody string) string {
 	return everybody
 }
 
-// scopeOf reads what segment wrote.
-func scopeOf(segment string) Scope {
-	kind, name, ok := strings.Cut(segment, "/")
-	switch {
-	case ok && kind == "nodes":
-		return Scope{Node: unescape(name)}
-	case ok && kind == "roles":
-		return Scope{Role: unescape(name)}
+// scopeOf reads what segment wrote; ok is false for anything else, which must count for nobody.
+func scopeOf(segment, everybody string) (s Scope, ok bool) {
+	switch kind, name, _ := strings.Cut(segment, "/"); kind {
+	case "nodes":
+		s.Node = unescape(name)
+	case "roles":
+		s.Role = unescape(name)
 	}
-	return Scope{}
+	return s, s.segment(everybody) == segment
+}
+
+// unknownKey is how Fleet.Damaged has a key that means nothing.
+func unknownKey(key string) string {
+	return (&UnreadableError{key, "it is no key of pulley's: it counts for nobody"}).Error()
 }
 
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@+"

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
 	version "github.com/hashicorp/go-version"
@@ -133,15 +135,31 @@ func (r Release) Target() agent.Target {
 	return agent.Target{Release: r.Version, Tree: r.Content.Tree}
 }
 
-// ParseVersion reads a release's version as hashicorp/go-version orders it; one that is longer than 64 bytes or no
-// semantic version is an error that says so.
+// canonical is how a version is spelled: MAJOR.MINOR.PATCH[-PRE] of https://semver.org, without build metadata. Go-version
+// also takes 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
+var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?$`)
+
+const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
+
+// ParseVersion reads a release's version as hashicorp/go-version orders it; one that is longer than 64 bytes or not in its
+// canonical spelling is an error that says so.
 func ParseVersion(v string) (*version.Version, error) {
 	if len(v) > 64 {
 		return nil, fmt.Errorf("cannot use version %.64q…: it is longer than 64 bytes", v)
 	}
-	parsed, err := version.NewSemver(v)
-	if err != nil {
-		return nil, fmt.Errorf("cannot use version %q: it is not like 1.4.0 or 1.4.0-rc1", v)
+	parsed, err := version.NewVersion(v)
+	if err == nil && canonical.MatchString(v) {
+		return parsed, nil
 	}
-	return parsed, nil
+	hint := ""
+	if err == nil && len(parsed.Segments()) == 3 {
+		meant := parsed.Core().String()
+		if pre := strings.Trim(parsed.Prerelease(), "-"); pre != "" {
+			meant += "-" + pre
+		}
+		if canonical.MatchString(meant) {
+			hint = "\ndid you mean " + meant + "?"
+		}
+	}
+	return nil, fmt.Errorf("cannot use version %q: it is not like 1.4.0 or 1.4.0-rc1%s", v, hint)
 }

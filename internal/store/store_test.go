@@ -186,7 +186,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 			return st.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0)
 		},
 		"registration": func() error { return st.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}) },
-		"removal":      func() error { return st.Unregister(ctx, dev, "controller1") },
+		"removal":      func() error { return st.Unregister(ctx, dev, "controller1", false) },
 		"promotion": func() error {
 			d, err := st.Desires(ctx, dev)
 			if err != nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,6 +55,7 @@ type Desires struct {
 	Default  agent.Target
 	Roles    map[string]agent.Target
 	Nodes    map[string]agent.Target
+	Damaged  []string // keys that mean nothing, with why
 
 	gateRevision int64
 	revisions    map[string]int64 // of each target's key
@@ -80,12 +82,17 @@ func (s *Store) Desires(ctx context.Context, ref environments.Ref) (Desires, err
 		}
 	}
 	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		scope, ok := scopeOf(strings.TrimPrefix(string(kv.Key), prefix), "default")
+		if !ok {
+			d.Damaged = append(d.Damaged, unknownKey(string(kv.Key)))
+			continue
+		}
 		var t agent.Target
 		if err := decode(string(kv.Key), kv.Value, &t); err != nil {
 			return Desires{}, err
 		}
 		d.revisions[string(kv.Key)] = kv.ModRevision
-		switch scope := scopeOf(strings.TrimPrefix(string(kv.Key), prefix)); {
+		switch {
 		case scope.Node != "":
 			d.Nodes[scope.Node] = t
 		case scope.Role != "":
@@ -129,7 +136,10 @@ func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c C
 	cmps = append(cmps, same(s.keys.gate(env), d.gateRevision), same(key, d.revisions[key]))
 	ops = append(ops, put, clientv3.OpPut(s.keys.gate(env), gateValue), clientv3.OpPut(s.keys.change(env, c.Epoch), changeValue))
 	resp, err := s.txn(ctx, cmps, ops, nil)
-	if err == nil && !resp.Succeeded {
+	switch {
+	case errors.Is(err, agent.ErrUnreachable):
+		err = s.outcome(ctx, s.keys.change(env, c.Epoch), changeValue, err)
+	case err == nil && !resp.Succeeded:
 		err = ErrConflict
 	}
 	if err != nil {
@@ -138,10 +148,33 @@ func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c C
 	return c, nil
 }
 
+// outcome finds out what became of a write that etcd did not answer: nil when its record is there, ErrConflict when
+// another one has its place. As long as neither is, the write may still come into force.
+func (s *Store) outcome(ctx context.Context, key, value string, unanswered error) error {
+	resp, err := s.get(ctx, key)
+	switch {
+	case err != nil || len(resp.Kvs) == 0:
+		return fmt.Errorf("%w\nthe outcome is unknown: look at `pulley history`", unanswered)
+	case string(resp.Kvs[0].Value) == value:
+		return nil
+	}
+	return ErrConflict
+}
+
 // History lists an environment's changes, newest first, at most limit of them (0: all).
 func (s *Store) History(ctx context.Context, ref environments.Ref, limit int64) ([]Change, error) {
+	return s.history(ctx, ref, clientv3.WithLimit(limit))
+}
+
+// HistoryOf lists all changes that led to d, newest first. It reads them at d's revision, so that what is decided from
+// both is decided from one state: the guards of d then cover the history too.
+func (s *Store) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
+	return s.history(ctx, ref, clientv3.WithRev(d.Revision))
+}
+
+func (s *Store) history(ctx context.Context, ref environments.Ref, opts ...clientv3.OpOption) ([]Change, error) {
 	prefix := s.keys.history(ref.String())
-	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithLimit(limit)}
+	opts = append(opts, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	resp, err := s.get(ctx, prefix, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the history of %s: %w", ref, err)
@@ -171,7 +204,8 @@ func Undo(history []Change) (Change, bool) {
 	return Change{}, false
 }
 
-// Rollback takes one change back: its scope gets the whole target that it had before, release and data.
+// Rollback takes one change back: its scope gets the whole target that it had before, release and data. The change has to
+// come from HistoryOf(d): one that was looked up at another revision would take back what came between as well.
 func (s *Store) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
 	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
 	return s.change(ctx, ref, d, c, a, nil, nil)

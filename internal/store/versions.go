@@ -24,8 +24,12 @@ func SortReleases(all []Release) {
 // Resolve turns an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`) into the newest published release that fits.
 // What a constraint resolved to is recorded in the target: the word "newest" never reaches a node.
 func (s *Store) Resolve(ctx context.Context, wish string) (Release, error) {
-	if _, err := ParseVersion(wish); err == nil {
+	_, err := ParseVersion(wish)
+	if err == nil {
 		return s.Release(ctx, wish)
+	}
+	if _, isVersion := version.NewVersion(wish); isVersion == nil {
+		return Release{}, err // 1.0 as a constraint would be "exactly 1.0.0": that is said, not guessed
 	}
 	constraint, err := version.NewConstraint(wish)
 	if err != nil {

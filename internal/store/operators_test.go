@@ -1,0 +1,320 @@
+package store_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+// A rollback that was decided before a colleague promoted must not take that promotion back on the way.
+func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	promote := func(version string) {
+		t.Helper()
+		d, err := st.Desires(ctx, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, release(version, "a").Target(), me); err != nil {
+			t.Fatal(err)
+		}
+	}
+	promote("1.0.0")
+	promote("2.0.0")
+	d, err := st.Desires(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	promote("3.0.0")
+	history, err := st.HistoryOf(ctx, dev, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if undo, ok := store.Undo(history); !ok || undo.Epoch != d.Gate.Epoch {
+		t.Errorf("would take back %+v, and what was read stands at epoch %d", undo, d.Gate.Epoch)
+	} else if _, err := st.Rollback(ctx, dev, d, undo, me); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a rollback from a stale view: %v, want a conflict", err)
+	}
+}
+
+// One version under two spellings is two releases that nobody can tell apart.
+func TestVersionsHaveOneSpelling(t *testing.T) {
+	for _, v := range []string{"1.0.0", "0.0.1", "1.10.0", "1.0.0-rc1", "1.0.0-rc.1", "1.0.0-1", "1.0.0-alpha-beta.2"} {
+		if _, err := store.ParseVersion(v); err != nil {
+			t.Errorf("%s: %v", v, err)
+		}
+	}
+	for v, meant := range map[string]string{
+		"1.0": "1.0.0", "v1.0.0": "1.0.0", "01.0.0": "1.0.0", "1.0.0+b": "1.0.0", "1": "1.0.0", "v1.2-rc1": "1.2.0-rc1",
+		"1.0.0.1": "", "1.0.0-01": "", "1.0.0-": "1.0.0", "": "", "1.0.0 ": "", "latest": "", "99999999999999999999.0.0": "",
+	} {
+		_, err := store.ParseVersion(v)
+		if err == nil || meant == "" == strings.Contains(err.Error(), "did you mean") || meant != "" && !strings.HasSuffix(err.Error(), "did you mean "+meant+"?") {
+			t.Errorf("%q: %v, want a hint at %q", v, err, meant)
+		}
+	}
+	st := open(t, etcdtest.Start(t), "")
+	if _, err := st.PutRelease(t.Context(), release("1.0.0", "a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Resolve(t.Context(), "v1.0.0"); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
+		t.Errorf("promoting v1.0.0: %v", err)
+	}
+}
+
+// A key that means nothing must not become everybody's target or hold.
+func TestUnknownKeysCountForNobody(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	if _, err := st.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, release("1.0.0", "a").Target(), me); err != nil {
+		t.Fatal(err)
+	}
+	unknown := []string{"desired/zzz", "desired/roles", "desired/roles/", "desired/nodes/a/b", "desired/all", "holds/zzz", "holds/default", "holds/roles/a/b"}
+	for _, key := range unknown {
+		if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/"+key, `{"v":1,"release":"6.6.6","mode":"stop"}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := st.Fleet(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Desires.Default.Release != "1.0.0" || len(f.Desires.Roles)+len(f.Desires.Nodes)+len(f.Holds) != 0 {
+		t.Errorf("targets %+v, holds %+v", f.Desires, f.Holds)
+	}
+	for _, key := range unknown {
+		if !strings.Contains(strings.Join(f.Damaged, "\n"), key+": ") {
+			t.Errorf("%s is not reported: %q", key, f.Damaged)
+		}
+	}
+}
+
+// Somebody who gave a wrong address, and somebody who may not, have different things to do.
+func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
+	for _, code := range []int{200, 401, 403, 404, 418} {
+		web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+		web.Config.Protocols = &http.Protocols{}
+		web.Config.Protocols.SetUnencryptedHTTP2(true)
+		web.Start()
+		st, err := store.Open(store.Config{Endpoints: []string{web.URL}, Timeout: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Ping(t.Context()); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), web.URL+" does not answer as etcd") {
+			t.Errorf("a web server that says %d: %v", code, err)
+		}
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+		web.Close()
+	}
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	raw := server.Client()
+	if _, err := raw.RoleAdd(t.Context(), "root"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw.UserAdd(t.Context(), "root", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw.UserGrantRole(t.Context(), "root", "root"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw.AuthEnable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err := st.Ping(t.Context())
+	if errors.Is(err, agent.ErrUnreachable) || err == nil || !strings.Contains(err.Error(), "etcd refuses a client without a certificate: ") {
+		t.Errorf("without an identity: %v", err)
+	}
+}
+
+// After a restart etcd gives every lease its whole time again; a hold must not outlive what it said.
+func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	e, err := environments.Parse("dev.yaml", []byte("roles: {compute: {cardinality: 2}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.PutSpec(ctx, e, 0); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	for node, ends := range map[string]time.Duration{"compute1": -time.Second, "compute2": time.Minute} {
+		if err := st.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Stop, Until: now.Add(ends)}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0); err != nil {
+		t.Fatal(err)
+	}
+	ended, err := st.EndHolds(ctx, now)
+	if err != nil || ended != 1 {
+		t.Errorf("%d ended, %v", ended, err)
+	}
+	f, err := st.Fleet(ctx, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, second := f.Holds[store.Scope{Node: "compute2"}]
+	if _, all := f.Holds[store.Scope{}]; len(f.Holds) != 2 || !second || !all {
+		t.Errorf("holds: %+v", f.Holds)
+	}
+	raw := server.Client()
+	resp, err := raw.Get(ctx, "/pulley/v1/environments/dev/holds/nodes/compute2")
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatal(resp, err)
+	}
+	lease, err := raw.TimeToLive(ctx, clientv3.LeaseID(resp.Kvs[0].Lease))
+	if err != nil || lease.GrantedTTL > 61 || lease.GrantedTTL < 50 {
+		t.Errorf("the hold that has a minute left has a lease of %+v, %v", lease, err)
+	}
+}
+
+// A change that etcd took although its answer was lost must not be told as a failure: it would be made twice, or not watched.
+func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
+	server := etcdtest.Start(t)
+	ctx := t.Context()
+	for _, back := range []bool{true, false} {
+		wire := newWire(t, strings.TrimPrefix(server.Endpoint, "http://"))
+		st, err := store.Open(store.Config{Endpoints: []string{wire.address()}, Timeout: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = st.Close() })
+		d, err := st.Desires(ctx, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wire.mute()
+		go func() { // the wire is cut only when etcd has the change
+			key := "/pulley/v1/environments/dev/gate"
+			for watched := range server.Client().Watch(ctx, key, clientv3.WithRev(d.Revision+1)) {
+				if len(watched.Events) > 0 {
+					wire.cut(back)
+					return
+				}
+			}
+		}()
+		c, err := st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, release("1.0.0", "a").Target(), me)
+		if back && (err != nil || c.Epoch != d.Gate.Epoch+1) {
+			t.Errorf("the change is in force, and yet: %v", err)
+		}
+		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: look at `pulley history`")) {
+			t.Errorf("nobody knows the outcome, and yet: %v", err)
+		}
+	}
+}
+
+// wire passes bytes between clients and a server, until it is muted: then nothing comes back.
+type wire struct {
+	listener net.Listener
+	mu       sync.Mutex
+	muted    bool
+	conns    []net.Conn
+}
+
+func newWire(t *testing.T, to string) *wire {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{listener: l}
+	t.Cleanup(func() { w.cut(false) })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				return
+			}
+			w.mu.Lock()
+			w.conns = append(w.conns, client, server)
+			w.mu.Unlock()
+			go func() { _, _ = io.Copy(server, client) }()
+			go func() { _, _ = io.Copy(answers{w, client}, server) }()
+		}
+	}()
+	return w
+}
+
+type answers struct {
+	w      *wire
+	client net.Conn
+}
+
+func (a answers) Write(b []byte) (int, error) {
+	a.w.mu.Lock()
+	muted := a.w.muted
+	a.w.mu.Unlock()
+	if muted {
+		return len(b), nil
+	}
+	return a.client.Write(b)
+}
+
+func (w *wire) address() string { return "http://" + w.listener.Addr().String() }
+
+func (w *wire) mute() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.muted = true
+}
+
+// cut ends all connections; new ones are possible if it comes back.
+func (w *wire) cut(back bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.muted = !back; !back {
+		_ = w.listener.Close()
+	}
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.conns = nil
+}
+
+// A name that was mistyped, or a machine that is gone, must not stand in the fleet's view for ever.
+func TestANodeCanBeForgotten(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	for _, node := range []string{"controller1", "controller10"} {
+		id := agent.Identity{Node: node, Environment: "dev"}
+		if err := st.Register(ctx, "dev", agent.Host{Node: node}); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Report(ctx, id, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Unregister(ctx, dev, "controller1", true); err != nil {
+		t.Fatal(err)
+	}
+	if keys := strings.Join(server.Keys(), " "); strings.Contains(keys+" ", "/controller1 ") || strings.Contains(keys, "/controller1/") || strings.Count(keys, "controller10") != 3 {
+		t.Errorf("left: %s", keys)
+	}
+	if err := st.Unregister(ctx, dev, "controller1", true); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("nothing was left to forget: %v", err)
+	}
+}
