@@ -87,7 +87,9 @@ func (o *options) load() (config, error) {
 	if err := c.identify(o); err != nil {
 		return config{}, err
 	}
-	c.connect(o)
+	if err := c.connect(o); err != nil {
+		return config{}, err
+	}
 	return c, c.limits()
 }
 
@@ -156,9 +158,12 @@ func (c *config) identify(o *options) error {
 	return nil
 }
 
-func (c *config) connect(o *options) {
+func (c *config) connect(o *options) error {
 	conn := o.connection
 	conn.Fill(o.env)
+	if err := conn.Check(); err != nil {
+		return err
+	}
 	if len(conn.Endpoints) == 0 {
 		conn.Endpoints = c.Endpoints
 	}
@@ -168,6 +173,7 @@ func (c *config) connect(o *options) {
 		conn.Timeout = c.Timeout
 	}
 	c.store = conn.Config()
+	return nil
 }
 
 // limits fills in defaults and refuses what makes no sense.

@@ -39,6 +39,10 @@ func newStatus(o *options) *cobra.Command {
 		},
 	}
 	out.AddFlags(cmd.Flags())
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		out.Fill(o.env)
+		return out.Check()
+	}
 	return cmd
 }
 

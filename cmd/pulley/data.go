@@ -142,7 +142,7 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 			affected++
 		}
 	}
-	fmt.Fprintf(d.env.Stdout, "data %d of %s: layer %s changed (epoch %d); it concerns %s, at their next tick\n",
+	fmt.Fprintf(d.env.Stdout, "data %d of %s: layer %s changed (epoch %d); it concerns %s, at the next tick\n",
 		c.After.Data, ref, layer, c.Epoch, cli.Count(affected, "registered node"))
 	if _, has, err := hieradata.Get(after, key); err != nil || !has {
 		return err // it was removed: it hides nothing any more

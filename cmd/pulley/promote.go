@@ -108,7 +108,7 @@ func (o *options) announce(ref environments.Ref, before store.Fleet, c store.Cha
 			reached++
 		}
 	}
-	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at their next tick\n",
+	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at the next tick\n",
 		c.Scope(), ref, describeTarget(c.Before), describeTarget(c.After), c.Epoch, takers(reached))
 	if c.Scope() == (store.Scope{}) {
 		for _, pinned := range before.Desires.Pinned() {
