@@ -1,6 +1,7 @@
 package environments
 
 import (
+	"errors"
 	"strings"
 	"testing"
 )
@@ -17,7 +18,8 @@ func TestMembersAreNodesOrDomainNames(t *testing.T) {
 			t.Errorf("%q is a machine's name", name)
 		}
 	}
-	if err := CheckMember("WEB.Example.COM"); err == nil || !strings.Contains(err.(*Error).Hint(), "web.example.com") {
+	var flaw *Error
+	if err := CheckMember("WEB.Example.COM"); !errors.As(err, &flaw) || !strings.Contains(flaw.Hint(), "web.example.com") {
 		t.Errorf("capitals: %v", err)
 	}
 }
