@@ -32,7 +32,13 @@ type Generation struct {
 // Next is the generation that follows g, the zero Generation being what precedes the first. Changes holds the canonical bytes
 // of each layer that changes; an empty one is removed. Nothing is shared with g.
 func (g Generation) Next(changes map[Layer][]byte, by, message string, at time.Time) (Generation, error) {
-	next := g.following(g.Layers, by, message, at)
+	next := Generation{
+		V: generationFormat, Number: g.Number + 1, Layers: maps.Clone(g.Layers),
+		By: by, Message: message, At: at.UTC().Truncate(time.Millisecond), Previous: g.Number,
+	}
+	if next.Layers == nil {
+		next.Layers = map[Layer]string{}
+	}
 	for layer, data := range changes {
 		if len(data) == 0 {
 			delete(next.Layers, layer)
@@ -51,23 +57,6 @@ func (g Generation) Next(changes map[Layer][]byte, by, message string, at time.T
 		next.Layers[layer] = Digest(data)
 	}
 	return next, next.validate()
-}
-
-// Revert is the generation that follows g and has the layers of an older one.
-func (g Generation) Revert(to Generation, by, message string, at time.Time) (Generation, error) {
-	next := g.following(to.Layers, by, message, at)
-	return next, next.validate()
-}
-
-func (g Generation) following(layers map[Layer]string, by, message string, at time.Time) Generation {
-	layers = maps.Clone(layers)
-	if layers == nil {
-		layers = map[Layer]string{}
-	}
-	return Generation{
-		V: generationFormat, Number: g.Number + 1, Layers: layers,
-		By: by, Message: message, At: at.UTC().Truncate(time.Millisecond), Previous: g.Number,
-	}
 }
 
 // Encode returns the record's bytes; the same generation has the same bytes everywhere.

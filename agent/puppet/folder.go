@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"pulley/agent"
@@ -145,31 +144,4 @@ func globalLayer(layers string) ([]byte, error) {
 		}
 	}
 	return json.MarshalIndent(hiera, "", "  ")
-}
-
-// Prune removes the folders of all runs but the keep newest. Nothing may be running.
-func (p *Puppet) Prune(keep int) error {
-	root := filepath.Join(p.Dir, "runs")
-	entries, err := os.ReadDir(root)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot list runs: %w", err)
-	}
-	age := map[string]int64{}
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil {
-			age[e.Name()] = info.ModTime().UnixNano()
-		}
-	}
-	slices.SortFunc(entries, func(a, b os.DirEntry) int { // newest first
-		return cmp.Or(cmp.Compare(age[b.Name()], age[a.Name()]), cmp.Compare(b.Name(), a.Name()))
-	})
-	for _, e := range entries[min(keep, len(entries)):] {
-		if err := os.RemoveAll(filepath.Join(root, e.Name())); err != nil {
-			return fmt.Errorf("cannot remove an old run: %w", err)
-		}
-	}
-	return nil
 }

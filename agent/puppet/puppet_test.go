@@ -93,28 +93,6 @@ func TestExtraFilesStayOpenInPuppet(t *testing.T) {
 	}
 }
 
-// Run folders would fill the disk of every node.
-func TestPruneKeepsTheNewest(t *testing.T) {
-	_, p, _ := machine(t, "")
-	if err := p.Prune(2); err != nil {
-		t.Errorf("without any run: %v", err)
-	}
-	for i, name := range []string{"c", "a", "b", "d"} {
-		write(t, filepath.Join(p.RunDir(name), "puppet.log"), "")
-		when := time.Unix(int64(1000+i), 0)
-		if err := os.Chtimes(p.RunDir(name), when, when); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := p.Prune(2); err != nil {
-		t.Fatal(err)
-	}
-	left, _ := filepath.Glob(filepath.Join(p.Dir, "runs", "*"))
-	if want := []string{p.RunDir("b"), p.RunDir("d")}; !slices.Equal(left, want) {
-		t.Errorf("left %q, want %q", left, want)
-	}
-}
-
 // `pulley-agent puppet -- …` must see what a run sees, and options without a subcommand must still work.
 func TestCommandPutsSettingsBehindTheSubcommand(t *testing.T) {
 	_, p, job := machine(t, "")
