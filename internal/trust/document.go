@@ -1,0 +1,109 @@
+package trust
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Namespace says what a signature is for, so that one of a permit is none of a release.
+type Namespace string
+
+// The namespaces: records of releases, generations of data, permits to go back.
+const (
+	Release  Namespace = "pulley-release"
+	Data     Namespace = "pulley-data"
+	Rollback Namespace = "pulley-rollback"
+)
+
+// Bounds of what is read. A record is a value of etcd, and those are small.
+const (
+	maxRecordBytes     = 512 << 10
+	maxSignaturesBytes = 16 << 10
+	maxSignatures      = 8
+)
+
+// Join makes the value that is stored: the record, a newline, the armored signatures. A record without signatures is the
+// value itself. The record is one line, without its newline.
+func Join(record, signatures []byte) []byte {
+	if len(signatures) == 0 {
+		return bytes.Clone(record)
+	}
+	return append(message(record), signatures...)
+}
+
+// Split takes a stored value apart: the record without its newline, and what follows it; nil when nothing does. It
+// judges neither.
+func Split(value []byte) (record, signatures []byte) {
+	record, signatures, _ = bytes.Cut(value, []byte("\n"))
+	if len(signatures) == 0 {
+		signatures = nil
+	}
+	return record, signatures
+}
+
+// message is what is signed: the line with its newline, so that `head -n1` of a value gives it.
+func message(record []byte) []byte {
+	return append(append(make([]byte, 0, len(record)+1), record...), '\n')
+}
+
+// checkRecord refuses what could not be told from its signatures again.
+func checkRecord(record []byte) error {
+	switch {
+	case len(record) == 0:
+		return errors.New("the record is empty")
+	case len(record) > maxRecordBytes:
+		return fmt.Errorf("the record has %d bytes; there may be %d", len(record), maxRecordBytes)
+	case bytes.ContainsAny(record, "\n\x00"):
+		return errors.New("the record is not one line of text")
+	}
+	return nil
+}
+
+const (
+	beginSignature = "-----BEGIN SSH SIGNATURE-----"
+	endSignature   = "-----END SSH SIGNATURE-----"
+	maxArmorLine   = 76
+)
+
+// unarmor cuts signatures into blocks and decodes each. Nothing may stand before, between or after them, and there is one
+// way to write a block's bytes but for the width of its lines: what could be changed unnoticed is refused.
+func unarmor(signatures []byte) ([][]byte, error) {
+	if len(signatures) > maxSignaturesBytes {
+		return nil, fmt.Errorf("its signatures have %d bytes; there may be %d", len(signatures), maxSignaturesBytes)
+	}
+	text, ended := strings.CutSuffix(string(signatures), "\n")
+	if !ended {
+		return nil, errors.New("what follows the record is cut off, or no SSH signature")
+	}
+	var blocks [][]byte
+	var body strings.Builder
+	inside := false
+	for line := range strings.SplitSeq(text, "\n") {
+		switch {
+		case !inside && line == beginSignature:
+			inside = true
+			body.Reset()
+		case inside && line == endSignature:
+			inside = false
+			// Strict: the bits that base64 has too many must be zero.
+			b, err := base64.StdEncoding.Strict().DecodeString(body.String())
+			if err != nil {
+				return nil, errors.New("its signature is damaged: it is no base64")
+			}
+			if blocks = append(blocks, b); len(blocks) > maxSignatures {
+				return nil, fmt.Errorf("it has more than %d signatures", maxSignatures)
+			}
+		case inside && line != "" && len(line) <= maxArmorLine && !strings.ContainsAny(line, "\r"):
+			body.WriteString(line) // the decoder would skip a carriage return
+		default:
+			return nil, errors.New("what follows the record is no SSH signature")
+		}
+	}
+	if inside {
+		return nil, errors.New("its signature is cut off")
+	}
+	return blocks, nil
+}

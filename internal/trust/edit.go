@@ -1,0 +1,192 @@
+package trust
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// PublicKey is a key as its .pub file has it.
+type PublicKey struct {
+	ssh.PublicKey
+	Comment string
+}
+
+// ParsePublicKey reads a file that ssh-keygen wrote beside a private key: one line.
+func ParsePublicKey(file []byte) (PublicKey, error) {
+	if bytes.Contains(file, []byte("PRIVATE KEY-----")) {
+		return PublicKey{}, errors.New("it is a private key; its public half is in the file with .pub behind its name")
+	}
+	var keys []PublicKey
+	err := eachLine(file, func(_ int, text string) error {
+		key, comment, err := readKey(text)
+		keys = append(keys, PublicKey{key, comment})
+		return err
+	})
+	if err == nil && len(keys) != 1 {
+		err = fmt.Errorf("it has %d keys, not one", len(keys))
+	}
+	if err != nil {
+		return PublicKey{}, err
+	}
+	return keys[0], nil
+}
+
+// Fingerprint is the key's, as ssh-keygen -l prints it.
+func (k PublicKey) Fingerprint() string { return ssh.FingerprintSHA256(k.PublicKey) }
+
+// text is the key as a line of a file.
+func (k PublicKey) text() string {
+	return strings.TrimSpace(strings.TrimSpace(string(ssh.MarshalAuthorizedKey(k.PublicKey))) + " " + k.Comment)
+}
+
+// Permission is what a new line of the list of allowed signers gives.
+type Permission struct {
+	Name         string
+	Environments []string // names or patterns
+	ValidAfter   time.Time
+	ValidBefore  time.Time
+}
+
+// plainName is narrower than what a list may have: a comma or a # would make another line of it.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+@-]*$`)
+
+// Allow returns a list of allowed signers with one line more. A key that the list has already is refused: two lines for one
+// key would have to be changed together.
+func Allow(allowed []byte, key PublicKey, p Permission) ([]byte, error) {
+	s, err := ParseSigners(allowed, nil)
+	if err != nil {
+		return nil, err
+	}
+	if there := s.of(key.PublicKey); len(there) > 0 {
+		return nil, fmt.Errorf("key %s is there already, on line %d, for %s\nchange that line, or remove it first",
+			key.Fingerprint(), there[0].Line, strings.Join(there[0].Names(), ", "))
+	}
+	if !plainName.MatchString(p.Name) {
+		return nil, fmt.Errorf("cannot use the name %q: it has letters, digits and . _ + - @, and begins with a letter or a digit", p.Name)
+	}
+	if err := checkKey(key.PublicKey); err != nil {
+		return nil, err
+	}
+	l := line{key: key.text()}
+	for _, e := range p.Environments {
+		l.principals = append(l.principals, p.Name+"@"+e)
+	}
+	l.limit(optAfter, p.ValidAfter)
+	l.limit(optBefore, p.ValidBefore)
+	return withLine(allowed, l.String())
+}
+
+// Expire returns a list of allowed signers in which a key, given by the name of its holder or its fingerprint, is valid
+// until a time, and the signer as it is now. A name with several keys is refused.
+func Expire(allowed []byte, who string, at time.Time) ([]byte, Signer, error) {
+	s, err := ParseSigners(allowed, nil)
+	if err != nil {
+		return nil, Signer{}, err
+	}
+	found, err := s.Find(who)
+	if err != nil {
+		return nil, Signer{}, err
+	}
+	lines := strings.SplitAfter(string(allowed), "\n")
+	old := lines[found.Line-1]
+	l, err := cutLine(strings.Trim(old, " \t\r\n"))
+	if err != nil {
+		return nil, Signer{}, err
+	}
+	l.limit(optBefore, at)
+	lines[found.Line-1] = l.String() + old[len(strings.TrimRight(old, "\r\n")):]
+	changed := []byte(strings.Join(lines, ""))
+	if s, err = ParseSigners(changed, nil); err != nil {
+		return nil, Signer{}, err
+	}
+	for _, signer := range s.all {
+		if signer.Line == found.Line {
+			found = signer
+		}
+	}
+	return changed, found, nil
+}
+
+// Find returns the one signer with a name or a fingerprint.
+func (s *Signers) Find(who string) (Signer, error) {
+	var found []Signer
+	var known, prints []string
+	for _, signer := range s.all {
+		known = append(known, signer.Names()...)
+		is := who == signer.Fingerprint()
+		for _, name := range signer.Names() {
+			is = is || name == who
+		}
+		if is {
+			found = append(found, signer)
+			prints = append(prints, fmt.Sprintf("%s (line %d)", signer.Fingerprint(), signer.Line))
+		}
+	}
+	switch len(found) {
+	case 0:
+		return Signer{}, fmt.Errorf("no allowed signer is called %q, and no key has that fingerprint\nthere are %s", who, orNone(strings.Join(known, ", ")))
+	case 1:
+		return found[0], nil
+	}
+	return Signer{}, fmt.Errorf("%q has %d lines: %s\ngive a fingerprint; of a key with several lines change the file itself", who, len(found), strings.Join(prints, ", "))
+}
+
+// Revoke returns a list of revoked keys with one more, and whether it was missing.
+func Revoke(revoked []byte, key PublicKey) ([]byte, bool, error) {
+	s, err := ParseSigners(nil, revoked)
+	if err != nil || s.revoked[string(key.Marshal())] {
+		return revoked, false, err
+	}
+	if len(revoked) > 0 && revoked[len(revoked)-1] != '\n' {
+		revoked = append(bytes.Clone(revoked), '\n')
+	}
+	changed := append(bytes.Clone(revoked), key.text()+"\n"...)
+	_, err = ParseSigners(nil, changed)
+	return changed, true, err
+}
+
+// limit sets a time option, or leaves it out.
+func (l *line) limit(name string, t time.Time) {
+	if t.IsZero() {
+		return
+	}
+	for i := range l.options {
+		if l.options[i].name == name {
+			l.options[i].value = formatTime(t)
+			return
+		}
+	}
+	l.options = append(l.options, option{name, formatTime(t)})
+}
+
+// String is the line as it is written.
+func (l line) String() string {
+	principals := strings.Join(l.principals, ",")
+	if l.quoted || strings.ContainsAny(principals, blanks) {
+		principals = `"` + principals + `"`
+	}
+	var options []string
+	for _, o := range l.options {
+		options = append(options, o.name+`="`+strings.ReplaceAll(o.value, `"`, `\"`)+`"`)
+	}
+	if len(options) == 0 {
+		return principals + " " + l.key
+	}
+	return principals + " " + strings.Join(options, ",") + " " + l.key
+}
+
+// withLine adds a line, and reads the whole again: a name with a comma or a quote must not become another line's meaning.
+func withLine(allowed []byte, text string) ([]byte, error) {
+	if len(allowed) > 0 && allowed[len(allowed)-1] != '\n' {
+		allowed = append(bytes.Clone(allowed), '\n')
+	}
+	changed := append(bytes.Clone(allowed), text+"\n"...)
+	_, err := ParseSigners(changed, nil)
+	return changed, err
+}

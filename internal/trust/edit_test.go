@@ -1,0 +1,123 @@
+package trust
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func publicKey(t *testing.T, number byte, comment string) PublicKey {
+	t.Helper()
+	k, err := ParsePublicKey([]byte(text(softKey(t, number).PublicKey()) + " " + comment + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// Lists are kept in repositories and changed by hand too: what a verb does not change must stay as it was.
+func TestListsAreChangedInPlace(t *testing.T) {
+	alice, bob := publicKey(t, 1, "alice@laptop"), publicKey(t, 2, "")
+	list := []byte("# ours\n\n  carol@* " + text(softKey(t, 3).PublicKey()) + "  # not a comment, the key's own\r\n# end")
+	list, err := Allow(list, alice, Permission{Name: "alice", Environments: []string{"production", "dev"}, ValidAfter: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err = Allow(list, bob, Permission{Name: "bob@example.com", Environments: []string{"*"}, ValidBefore: now.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	want := "# ours\n\n  carol@* " + text(softKey(t, 3).PublicKey()) + "  # not a comment, the key's own\r\n# end\n" +
+		`alice@production,alice@dev valid-after="20260615120000Z" ` + text(softKey(t, 1).PublicKey()) + " alice@laptop\n" +
+		`bob@example.com@* valid-before="20260615130000Z" ` + text(softKey(t, 2).PublicKey()) + "\n"
+	if string(list) != want {
+		t.Fatalf("got\n%swant\n%s", list, want)
+	}
+
+	list, carol, err := Expire(list, "carol", now)
+	if err != nil || !carol.ValidBefore.Equal(now) {
+		t.Fatalf("%+v: %v", carol, err)
+	}
+	list, _, err = Expire(list, ssh256(t, 2), now.Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = strings.Replace(want, "  carol@* ", `carol@* valid-before="20260615120000Z" `, 1)
+	want = strings.Replace(want, "20260615130000Z", "20260615110000Z", 1)
+	if string(list) != want {
+		t.Errorf("got\n%swant\n%s", list, want)
+	}
+
+	quoted := `"dave d@dev" namespaces="a\"b,pulley-*" ` + text(softKey(t, 4).PublicKey()) + "\n"
+	got, _, err := Expire([]byte(quoted), "dave d", now)
+	if want := strings.Replace(quoted, `pulley-*"`, `pulley-*",valid-before="20260615120000Z"`, 1); err != nil || string(got) != want {
+		t.Errorf("got\n%swant\n%s%v", got, want, err)
+	}
+}
+
+func ssh256(t *testing.T, number byte) string {
+	t.Helper()
+	return Signer{Key: softKey(t, number).PublicKey()}.Fingerprint()
+}
+
+func TestChangesOfListsAreRefused(t *testing.T) {
+	alice := publicKey(t, 1, "")
+	list, err := Allow(nil, alice, Permission{Name: "alice", Environments: []string{"dev"}, ValidAfter: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := Allow(list, publicKey(t, 2, ""), Permission{Name: "alice", Environments: []string{"dev"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expire := func(list []byte, who string, at time.Time) error {
+		_, _, err := Expire(list, who, at)
+		return err
+	}
+	allow := func(list []byte, p Permission) error {
+		_, err := Allow(list, publicKey(t, 9, ""), p)
+		return err
+	}
+	_, again := Allow(list, alice, Permission{Name: "eve", Environments: []string{"*"}})
+	for want, err := range map[string]error{
+		"is there already, on line 1, for alice":                        again,
+		`cannot use the name "eve@dev,mallory"`:                         allow(list, Permission{Name: "eve@dev,mallory", Environments: []string{"dev"}}),
+		`cannot use the name "#eve"`:                                    allow(list, Permission{Name: "#eve", Environments: []string{"dev"}}),
+		`"Dev" is no environment`:                                       allow(list, Permission{Name: "eve", Environments: []string{"Dev"}}),
+		"valid-before is not after valid-after":                         expire(list, "alice", now.Add(-time.Hour)),
+		`no allowed signer is called "eve"`:                             expire(list, "eve", now),
+		`"alice" has 2 lines: ` + ssh256(t, 1) + " (line 1)":            expire(two, "alice", now),
+		"cannot read the allowed signers: line 1: ":                     expire([]byte("nonsense"), "alice", now),
+		"cannot read the allowed signers: line 1: a line is":            allow([]byte("nonsense"), Permission{Name: "eve", Environments: []string{"dev"}}),
+		"it is a private key; its public half":                          parseError("-----BEGIN OPENSSH PRIVATE KEY-----\n"),
+		"it has 2 keys, not one":                                        parseError(text(alice.PublicKey) + "\n" + text(alice.PublicKey) + "\n"),
+		"it has 0 keys, not one":                                        parseError("# none\n"),
+		"line 1: there is no public key: a type, and the key in base64": parseError("hello\n"),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, not %q", err, want)
+		}
+	}
+}
+
+func parseError(file string) error {
+	_, err := ParsePublicKey([]byte(file))
+	return err
+}
+
+// A key that was revoked must stay so, whatever else the file says.
+func TestRevoke(t *testing.T) {
+	list, missing, err := Revoke([]byte("# lost laptops"), publicKey(t, 1, "alice@laptop"))
+	if err != nil || !missing {
+		t.Fatal(missing, err)
+	}
+	if want := "# lost laptops\n" + text(softKey(t, 1).PublicKey()) + " alice@laptop\n"; string(list) != want {
+		t.Errorf("got\n%swant\n%s", list, want)
+	}
+	again, missing, err := Revoke(list, publicKey(t, 1, "another comment"))
+	if err != nil || missing || string(again) != string(list) {
+		t.Errorf("%t %q: %v", missing, again, err)
+	}
+	if _, _, err := Revoke([]byte("nonsense"), publicKey(t, 1, "")); err == nil {
+		t.Error("a damaged list was written on")
+	}
+}

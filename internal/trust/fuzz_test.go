@@ -1,0 +1,214 @@
+package trust
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// Whatever a list holds: no panic, and no line that counts without somebody who holds a key that may sign.
+func FuzzParseSigners(f *testing.F) {
+	key := text(softKey(f, 1).PublicKey())
+	for _, seed := range []string{
+		"", "# none\n", "alice@dev " + key, "alice@*,!alice@production " + key + " at work\r\n",
+		`"bob smith@dev" namespaces="a\"b",valid-after="20260101",valid-before="202701011230Z" ` + key + "\nalice@dev " + key,
+		"alice@dev cert-authority " + key, "SSHKRL\n\x00", "alice@dev " + text(newSK(1).PublicKey()), key,
+	} {
+		f.Add([]byte(seed), []byte(key+"\n"))
+		f.Add([]byte("alice@dev "+key), []byte(seed))
+	}
+	signatures := sign(f, softKey(f, 1), Release, record)
+	f.Fuzz(func(t *testing.T, allowed, revoked []byte) {
+		s, err := parseSigners(allowed, revoked, time.UTC)
+		if err != nil {
+			return
+		}
+		for _, signer := range s.All() {
+			if len(signer.Names()) == 0 || checkKey(signer.Key) != nil || signer.Line < 1 {
+				t.Errorf("a signer without name, key or line: %+v", signer)
+			}
+		}
+		if by, err := s.Verify(Release, "dev", []byte(record), signatures, now); err == nil && !bytes.Contains(allowed, []byte(by+"@")) {
+			t.Errorf("it is by %q, who is not in %q", by, allowed)
+		}
+		// What the list says must not change by being written again.
+		for _, signer := range s.All() {
+			changed, after, err := Expire(allowed, signer.Fingerprint(), now)
+			if err == nil && (after.validity(now.Add(time.Second)) != Expired || len(changed) == 0) {
+				t.Errorf("%q expired became %q", allowed, changed)
+			}
+		}
+	})
+}
+
+// Whatever is cut in two gives the same value when it is joined, so that nothing is shown that was not checked.
+func FuzzSplit(f *testing.F) {
+	f.Add([]byte(record))
+	f.Add([]byte(record + "\n"))
+	f.Add([]byte("\n\n"))
+	f.Add(Join([]byte(record), sign(f, softKey(f, 1), Release, record)))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		r, signatures := Split(value)
+		if bytes.Contains(r, []byte("\n")) {
+			t.Errorf("a record of two lines: %q", r)
+		}
+		if again := Join(r, signatures); !bytes.Equal(again, value) && !bytes.Equal(append(again, '\n'), value) {
+			t.Errorf("%q became %q", value, again)
+		}
+	})
+}
+
+// A stranger's bytes: no panic, and nothing counts but the signature that was made.
+func FuzzVerify(f *testing.F) {
+	alice := softKey(f, 1)
+	s := mustParse(f, "alice@dev "+text(alice.PublicKey())+"\nhard@dev "+text(newSK(1).PublicKey()), "")
+	good := map[string]bool{}
+	for _, key := range []ssh.Signer{alice, newSK(1)} {
+		signatures := sign(f, key, Release, record)
+		blocks, err := unarmor(signatures)
+		if err != nil {
+			f.Fatal(err)
+		}
+		sig, err := parseSignature(blocks[0])
+		if err != nil {
+			f.Fatal(err)
+		}
+		good[string(sig.Signature.Blob)] = true
+		f.Add(signatures)
+		f.Add(append(sign(f, softKey(f, 2), Release, record), signatures...))
+		f.Add(sign(f, key, Data, record))
+		f.Add(sign(f, key, Release, record+" "))
+	}
+	f.Add([]byte(beginSignature + "\n" + endSignature + "\n"))
+	f.Fuzz(func(t *testing.T, signatures []byte) {
+		_, err := s.Verify(Release, "dev", []byte(record), signatures, now)
+		var r *RefusedError
+		if err != nil {
+			if !errors.As(err, &r) || r.Why == "" || len(r.Why) > maxWhyBytes+3 || strings.ContainsFunc(r.Why, unicode.IsControl) {
+				t.Errorf("the error is no sentence: %v", err)
+			}
+			return
+		}
+		blocks, err := unarmor(signatures)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range blocks {
+			if sig, err := parseSignature(b); err == nil && good[string(sig.Signature.Blob)] {
+				return
+			}
+		}
+		t.Errorf("accepted without a signature that was made: %q", signatures)
+	})
+}
+
+// FuzzVerifyBlock is FuzzVerify behind the armor, where mutations get further.
+func FuzzVerifyBlock(f *testing.F) {
+	alice := softKey(f, 1)
+	s := mustParse(f, "alice@dev "+text(alice.PublicKey()), "")
+	blocks, err := unarmor(sign(f, alice, Release, record))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(blocks[0])
+	f.Add(insideSK(f))
+	made, err := parseSignature(blocks[0])
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, block []byte) {
+		if _, why := s.verify(Release, "dev", []byte(record), block, now); why != "" {
+			return
+		}
+		sig, err := parseSignature(block)
+		if err != nil || !bytes.Equal(sig.Signature.Blob, made.Signature.Blob) || sig.HashAlgorithm != made.HashAlgorithm {
+			t.Errorf("accepted, and not what was made: %q", block)
+		}
+	})
+}
+
+func insideSK(f *testing.F) []byte {
+	blocks, err := unarmor(sign(f, newSK(1), Release, record))
+	if err != nil {
+		f.Fatal(err)
+	}
+	return blocks[0]
+}
+
+// What is taken for a permit says the same when it is written again.
+func FuzzParsePermit(f *testing.F) {
+	for _, p := range []Permit{releasePermit(5, "2.0.0", "1.0.0-rc1"), dataPermit(6, 7, 0, "")} {
+		b, err := p.Encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte(`{"v":2}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := ParsePermit(b)
+		if err != nil {
+			return
+		}
+		again, err := p.Encode()
+		if err != nil {
+			return // a time beyond what JSON can hold
+		}
+		q, err := ParsePermit(again)
+		if err != nil {
+			t.Fatalf("%q became %q: %v", b, again, err)
+		}
+		if twice, err := q.Encode(); err != nil || !bytes.Equal(twice, again) {
+			t.Errorf("%q became %q: %v", again, twice, err)
+		}
+		down := target("0.9.0", 2)
+		down.Environment = p.Environment
+		if _, err := (Floor{Environment: p.Environment, Release: "1.0.0", Data: 3}).Check(down, []Permit{p}); err == nil && (p.Release == nil || p.Data == nil) {
+			t.Errorf("%q let more go back than it says", b)
+		}
+	})
+}
+
+// What is taken for a floor is one that can be saved, and holds.
+func FuzzParseFloor(f *testing.F) {
+	for _, floor := range []Floor{{}, {"dev@t42", "1.4.0", 7, 20, true}} {
+		b, err := json.Marshal(floorFile{FloorFormat, floor})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte(`{"v":2}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		floor, err := parseFloor(b)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(floorFile{FloorFormat, floor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if same, err := parseFloor(again); err != nil || same != floor {
+			t.Errorf("%+v became %+v: %v", floor, same, err)
+		}
+		if floor.Environment == "" {
+			return
+		}
+		same := Target{Environment: floor.Environment, Release: floor.Release, Data: floor.Data}
+		if next, err := floor.Check(same, nil); err != nil || next != floor {
+			t.Errorf("%+v became %+v: %v", floor, next, err)
+		}
+		if floor.Data > 0 {
+			same.Data--
+			if _, err := floor.Check(same, nil); err == nil {
+				t.Errorf("%+v let go down", floor)
+			}
+		}
+	})
+}

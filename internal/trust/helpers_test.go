@@ -1,0 +1,125 @@
+package trust
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hiddeco/sshsig"
+	"golang.org/x/crypto/ssh"
+)
+
+const record = `{"v":1,"version":"1.4.0","tree":"5f0c"}`
+
+var now = time.Date(2026, 6, 15, 12, 0, 0, 0, time.UTC)
+
+// softKey is an ed25519 key that is always the same for a number.
+func softKey(t testing.TB, number byte) ssh.Signer {
+	t.Helper()
+	return signerOf(t, ed25519.NewKeyFromSeed(bytes.Repeat([]byte{number}, ed25519.SeedSize)))
+}
+
+func signerOf(t testing.TB, key crypto.Signer) ssh.Signer {
+	t.Helper()
+	s, err := ssh.NewSignerFromSigner(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func rsaKey(t testing.TB, bits int) *rsa.PrivateKey {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, bits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func ecdsaKey(t testing.TB, curve elliptic.Curve) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(curve, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// text is a public key as a file has it.
+func text(key ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))) }
+
+// sign makes an armored signature with a key of this process.
+func sign(t testing.TB, key ssh.Signer, ns Namespace, record string) []byte {
+	t.Helper()
+	sig, err := sshsig.Sign(strings.NewReader(record+"\n"), key, sshsig.HashSHA512, string(ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sshsig.Armor(sig)
+}
+
+func mustParse(t testing.TB, allowed, revoked string) *Signers {
+	t.Helper()
+	s, err := ParseSigners([]byte(allowed), []byte(revoked))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// whyNot is the sentence of a refusal; "" when there was none.
+func whyNot(t testing.TB, err error) string {
+	t.Helper()
+	if err == nil {
+		return ""
+	}
+	var r *RefusedError
+	if !errors.As(err, &r) || r.Why == "" {
+		t.Fatalf("the error is no refusal with a reason: %v", err)
+	}
+	return r.Why
+}
+
+// skKey is a hardware key in software: it signs as PROTOCOL.u2f says that a token does.
+type skKey struct {
+	private ed25519.PrivateKey
+	flags   byte
+}
+
+const skApplication = "ssh:"
+
+func (k skKey) PublicKey() ssh.PublicKey {
+	wire := ssh.Marshal(struct {
+		Name        string
+		Key         []byte
+		Application string
+	}{ssh.KeyAlgoSKED25519, k.private.Public().(ed25519.PublicKey), skApplication})
+	key, err := ssh.ParsePublicKey(wire)
+	if err != nil {
+		panic(err)
+	}
+	return key
+}
+
+func (k skKey) Sign(_ io.Reader, data []byte) (*ssh.Signature, error) {
+	application, message := sha256.Sum256([]byte(skApplication)), sha256.Sum256(data)
+	rest := binary.BigEndian.AppendUint32([]byte{k.flags}, 7) // how often the token has signed
+	blob := append(append(append([]byte{}, application[:]...), rest...), message[:]...)
+	return &ssh.Signature{Format: ssh.KeyAlgoSKED25519, Blob: ed25519.Sign(k.private, blob), Rest: rest}, nil
+}
+
+func newSK(flags byte) skKey {
+	return skKey{ed25519.NewKeyFromSeed(bytes.Repeat([]byte{99}, ed25519.SeedSize)), flags}
+}

@@ -1,0 +1,252 @@
+package trust
+
+import (
+	"crypto/rsa"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// line is a line of the list of allowed signers, in its parts: principals, options, and the key with its comment.
+type line struct {
+	principals []string // one each, without the quotes around them all
+	quoted     bool
+	options    []option
+	key        string // type, base64, comment
+}
+
+type option struct{ name, value string }
+
+// Names of options, as ssh-keygen(1) has them.
+const (
+	optAuthority  = "cert-authority"
+	optNamespaces = "namespaces"
+	optAfter      = "valid-after"
+	optBefore     = "valid-before"
+)
+
+const blanks = " \t"
+
+// keyTypes are those that may sign. OpenSSH has DSA no more; a certificate would bring in its authority.
+func keyTypes() []string {
+	return []string{
+		ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519,
+		ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKECDSA256,
+		ssh.KeyAlgoRSA,
+	}
+}
+
+// leastRSABits is more than OpenSSH asks (1024): a key of less has not been safe for years, and these run code as root.
+const leastRSABits = 2048
+
+// checkKey says why a key may not sign.
+func checkKey(key ssh.PublicKey) error {
+	if !slices.Contains(keyTypes(), key.Type()) {
+		if _, certificate := key.(*ssh.Certificate); certificate {
+			return errors.New("certificates are not supported; use the key itself")
+		}
+		return fmt.Errorf("keys of type %q are not accepted; there are %s", key.Type(), strings.Join(keyTypes(), ", "))
+	}
+	if k, ok := key.(ssh.CryptoPublicKey); ok {
+		if public, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok && public.N.BitLen() < leastRSABits {
+			return fmt.Errorf("the RSA key has %d bits; the least is %d", public.N.BitLen(), leastRSABits)
+		}
+	}
+	return nil
+}
+
+// cutLine takes a line apart; it judges the parts only as far as needed to find their ends.
+func cutLine(text string) (line, error) {
+	var l line
+	var principals, rest string
+	if after, quoted := strings.CutPrefix(text, `"`); quoted {
+		var ended bool
+		if principals, rest, ended = strings.Cut(after, `"`); !ended || rest == "" || !strings.ContainsAny(rest[:1], blanks) {
+			return l, errors.New(`the quotes around its principals don't end, or nothing follows them`)
+		}
+		l.quoted = true
+	} else {
+		at := strings.IndexAny(text, blanks)
+		if at < 0 {
+			return l, errors.New("a line is: name@environment[,…] [options] key")
+		}
+		principals, rest = text[:at], text[at:]
+		if strings.Contains(principals, `"`) {
+			return l, errors.New("its principals have a quote within")
+		}
+	}
+	l.principals = strings.Split(principals, ",")
+	rest = strings.TrimLeft(rest, blanks)
+	if word, _, _ := strings.Cut(strings.ReplaceAll(rest, "\t", " "), " "); !looksLikeType(word) {
+		var err error
+		if l.options, rest, err = cutOptions(rest); err != nil {
+			return l, err
+		}
+	}
+	l.key = strings.TrimLeft(rest, blanks)
+	return l, nil
+}
+
+func looksLikeType(word string) bool {
+	return slices.Contains(keyTypes(), word) || word == "ssh-dss" || strings.Contains(word, "-cert-v01@")
+}
+
+// cutOptions takes the comma-separated options from the front of a text: flags, and names with a quoted value, in which \"
+// is a quote.
+func cutOptions(text string) (all []option, rest string, err error) {
+	seen := map[string]bool{}
+	for {
+		end := strings.IndexAny(text, "=, \t")
+		if end < 0 {
+			end = len(text)
+		}
+		o := option{name: strings.ToLower(text[:end])}
+		if !slices.Contains([]string{optAuthority, optNamespaces, optAfter, optBefore}, o.name) {
+			return nil, "", fmt.Errorf("%q is neither a key's type nor an option", text[:end])
+		}
+		text = text[end:]
+		if seen[o.name] {
+			return nil, "", fmt.Errorf("option %s is there twice", o.name)
+		}
+		seen[o.name] = true
+		if o.name != optAuthority {
+			if o.value, text, err = cutValue(text); err != nil {
+				return nil, "", fmt.Errorf("option %s: %w", o.name, err)
+			}
+		}
+		all = append(all, o)
+		switch {
+		case strings.HasPrefix(text, ","):
+			text = text[1:]
+		case text != "" && strings.ContainsAny(text[:1], blanks):
+			return all, text, nil
+		case text == "":
+			return nil, "", errors.New("no key follows the options")
+		default:
+			return nil, "", fmt.Errorf("something stands behind option %s; a comma or a blank belongs there", o.name)
+		}
+	}
+}
+
+func cutValue(text string) (value, rest string, err error) {
+	text, begun := strings.CutPrefix(text, `="`)
+	if !begun {
+		return "", "", errors.New(`its value belongs in quotes, as in ="…"`)
+	}
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] == '\\' && i+1 < len(text) && text[i+1] == '"':
+			i++
+			b.WriteByte('"')
+		case text[i] == '"':
+			return b.String(), text[i+1:], nil
+		default:
+			b.WriteByte(text[i])
+		}
+	}
+	return "", "", errors.New("its quotes don't end")
+}
+
+// readKey reads a public key as OpenSSH writes it: type, base64, comment.
+func readKey(text string) (key ssh.PublicKey, comment string, err error) {
+	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(blanks, r) })
+	if len(fields) < 2 {
+		return nil, "", errors.New("there is no public key: a type, and the key in base64")
+	}
+	wire, err := base64.StdEncoding.Strict().DecodeString(fields[1])
+	if err != nil {
+		return nil, "", fmt.Errorf("the key behind %q is no base64", fields[0])
+	}
+	if key, err = ssh.ParsePublicKey(wire); err != nil {
+		return nil, "", fmt.Errorf("the key behind %q can't be read: %w", fields[0], err)
+	}
+	if key.Type() != fields[0] {
+		return nil, "", fmt.Errorf("it says %q, and the key is of type %q", fields[0], key.Type())
+	}
+	return key, strings.Join(fields[2:], " "), nil
+}
+
+// signer reads the parts. Times without a zone are in loc.
+func (l line) signer(loc *time.Location) (Signer, error) {
+	var s Signer
+	if slices.ContainsFunc(l.options, func(o option) bool { return o.name == optAuthority }) { // its principals are often patterns
+		return s, errors.New("certificate authorities are not supported; list the signers' own keys")
+	}
+	for _, text := range l.principals {
+		p, err := parsePrincipal(text)
+		if err != nil {
+			return s, err
+		}
+		s.Principals = append(s.Principals, p)
+		s.patterns = append(s.patterns, pattern{p.Name + "@" + p.Environment, p.Not})
+	}
+	if len(s.Names()) == 0 {
+		return s, errors.New("it names nobody: every principal of it takes away")
+	}
+	for _, o := range l.options {
+		var err error
+		switch o.name {
+		case optNamespaces:
+			s.Namespaces = o.value
+			s.namespaces, err = patternList(o.value)
+		case optAfter:
+			s.ValidAfter, err = parseTime(o.value, loc)
+		case optBefore:
+			s.ValidBefore, err = parseTime(o.value, loc)
+		}
+		if err != nil {
+			return s, fmt.Errorf("option %s: %w", o.name, err)
+		}
+	}
+	if !s.ValidAfter.IsZero() && !s.ValidBefore.IsZero() && !s.ValidAfter.Before(s.ValidBefore) {
+		return s, errors.New("valid-before is not after valid-after")
+	}
+	var err error
+	if s.Key, s.Comment, err = readKey(l.key); err != nil {
+		return s, err
+	}
+	return s, checkKey(s.Key)
+}
+
+func patternList(text string) ([]pattern, error) {
+	var list []pattern
+	for p := range strings.SplitSeq(text, ",") {
+		p, not := strings.CutPrefix(p, "!")
+		if p == "" || len(p) > maxPatternBytes {
+			return nil, errors.New("a pattern of it is empty or too long")
+		}
+		list = append(list, pattern{p, not})
+	}
+	return list, nil
+}
+
+// environmentPattern is the name of an environment, or a pattern of such names.
+var environmentPattern = regexp.MustCompile(`^[a-z0-9_*?]+$`)
+
+// maxPatternBytes is well below what OpenSSH's matching can take.
+const maxPatternBytes = 255
+
+// parsePrincipal reads name@environment. The last @ divides, so that a name may be an address.
+func parsePrincipal(text string) (Principal, error) {
+	p := Principal{}
+	rest, not := strings.CutPrefix(text, "!")
+	at := strings.LastIndex(rest, "@")
+	if len(rest) > maxPatternBytes || at < 1 || strings.HasPrefix(rest, "!") {
+		return p, fmt.Errorf("principal %q is no name@environment, like alice@production or alice@*", text)
+	}
+	p.Name, p.Environment, p.Not = rest[:at], rest[at+1:], not
+	switch {
+	case !environmentPattern.MatchString(p.Environment):
+		return p, fmt.Errorf("principal %q: %q is no environment; write it as in %s@production", text, p.Environment, rest)
+	case !not && strings.ContainsAny(p.Name, "*?"):
+		return p, fmt.Errorf("principal %q has a pattern for a name: a refusal could not say who signed", text)
+	}
+	return p, nil
+}

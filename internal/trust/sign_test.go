@@ -1,0 +1,70 @@
+package trust
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// An operator who can't sign must know in one line what to install, make or change.
+func TestSigningSaysWhatIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "id")
+	if err := os.WriteFile(file, []byte("not a key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	for _, c := range []struct {
+		key    Key
+		record string
+		why    []string
+	}{
+		{Key{File: file + "2"}, record, []string{"cannot sign with " + file + "2: there is no such file", "`pulley key create " + file + "2` makes a key"}},
+		{Key{File: file}, record, []string{"cannot sign with " + file + ": there is no ssh-keygen on this machine", "openssh-client on Debian"}},
+		{Key{File: file, Program: "ssh-keygen-9"}, record, []string{"there is no ssh-keygen-9 on this machine"}},
+		{Key{File: file}, "two\nlines", []string{"cannot sign: the record is not one line of text"}},
+		{Key{File: file}, "", []string{"cannot sign: the record is empty"}},
+	} {
+		_, err := c.key.Sign(t.Context(), Release, []byte(c.record))
+		for _, why := range c.why {
+			if err == nil || !strings.Contains(err.Error(), why) {
+				t.Errorf("%v, not %q", err, why)
+			}
+		}
+	}
+	if err := (Key{File: file}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "a key that is overwritten is gone") {
+		t.Errorf("an existing file: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new.pub"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Key{File: filepath.Join(dir, "new")}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "there is a file "+dir+"/new.pub") {
+		t.Errorf("an existing public key: %v", err)
+	}
+	if err := (Key{File: filepath.Join(dir, "newer")}).Create(t.Context(), true); err == nil || !strings.Contains(err.Error(), "cannot create key "+dir+"/newer: there is no ssh-keygen") {
+		t.Errorf("no ssh-keygen: %v", err)
+	}
+}
+
+// A ssh-keygen that waits for ever, as for a key that nobody touches, must not hang a verb; what it leaves is told.
+func TestSigningEnds(t *testing.T) {
+	dir := t.TempDir()
+	key, waits := filepath.Join(dir, "id"), filepath.Join(dir, "waits")
+	if err := os.WriteFile(key, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(waits, []byte("#!/bin/sh\ntrap '' TERM\nexec sleep 1000\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k := Key{File: key, Program: waits, patience: 100 * time.Millisecond}
+	began := time.Now()
+	_, err := k.Sign(t.Context(), Release, []byte(record))
+	if err == nil || !strings.Contains(err.Error(), "did not finish in time\nit may have waited for a passphrase") {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
