@@ -1,0 +1,167 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"pulley/internal/content"
+)
+
+// MaxCacheBytes is how large Trim lets a cache be: the bases of a few dozen releases.
+const MaxCacheBytes = 256 << 20
+
+// Cached is a content.Source that keeps objects in a folder of the user's, so that the next release can be compared with the
+// last without reading it again. Nothing in the folder is trusted: what is not what its name says is as if it were not
+// there. Where the folder can't be made or written, nothing is kept, and nobody is told.
+type Cached struct {
+	Source content.Source
+	dir    string
+}
+
+var _ content.Source = (*Cached)(nil)
+
+// NewCached wraps a source. The folder dir is made when it is needed; "" keeps nothing.
+func NewCached(src content.Source, dir string) *Cached { return &Cached{src, dir} }
+
+// Object reads an object from the folder, or else from the source.
+func (c *Cached) Object(ctx context.Context, hash string) ([]byte, error) {
+	if b := c.read(hash); b != nil {
+		return b, nil
+	}
+	b, err := c.Source.Object(ctx, hash)
+	if err == nil && !is(hash, b) {
+		err = fmt.Errorf("cannot accept object %s: its bytes are not those that were published", hash)
+	}
+	if err != nil {
+		return nil, &UnavailableError{err}
+	}
+	c.Keep(hash, b)
+	return b, nil
+}
+
+// Deltas reads deltas from the source. They are not kept: their names are places on a line, which several fleets may have
+// alike.
+func (c *Cached) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
+	all, err := c.Source.Deltas(ctx, line, from, to)
+	if err != nil {
+		return nil, &UnavailableError{err}
+	}
+	return all, nil
+}
+
+// UnavailableError is about what was published before and can't be read now; it says no more than its cause.
+type UnavailableError struct{ Cause error }
+
+func (e *UnavailableError) Error() string { return e.Cause.Error() }
+
+func (e *UnavailableError) Unwrap() error { return e.Cause }
+
+// Keep puts an object into the folder.
+func (c *Cached) Keep(hash string, b []byte) {
+	file := c.file(hash)
+	if file == "" || !is(hash, b) || os.MkdirAll(c.dir, 0o700) != nil {
+		return
+	}
+	if info, err := os.Lstat(file); err == nil && info.Size() == int64(len(b)) && info.Mode().IsRegular() {
+		return // if it is spoiled, read removes it
+	}
+	f, err := os.CreateTemp(c.dir, temporary+"*")
+	if err != nil {
+		return
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+}
+
+// temporary begins the names of files that are being written; a dead process leaves them to Trim.
+const temporary = ".new-"
+
+func (c *Cached) read(hash string) []byte {
+	file := c.file(hash)
+	if file == "" {
+		return nil
+	}
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, content.MaxStored+1))
+	if err != nil || !is(hash, b) {
+		os.Remove(file)
+		return nil
+	}
+	now := time.Now()
+	_ = os.Chtimes(file, now, now) // Trim takes what was not used for long
+	return b
+}
+
+// file is where an object is kept; "" for what is no hash, which must not become a path.
+func (c *Cached) file(hash string) string {
+	if c.dir == "" || len(hash) != 2*sha256.Size || strings.Trim(hash, "0123456789abcdef") != "" {
+		return ""
+	}
+	return filepath.Join(c.dir, hash)
+}
+
+func is(hash string, b []byte) bool {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]) == hash
+}
+
+// Trim removes what was not used for longest until at most limit bytes are kept.
+func (c *Cached) Trim(limit int64) error {
+	if c.dir == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(c.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot trim the cache: %w", err)
+	}
+	var files []os.FileInfo
+	var total int64
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		if c.file(e.Name()) == "" && !strings.HasPrefix(e.Name(), temporary) {
+			continue // none of ours
+		}
+		files = append(files, info)
+		total += info.Size()
+	}
+	slices.SortFunc(files, func(a, b os.FileInfo) int {
+		return cmp.Or(a.ModTime().Compare(b.ModTime()), cmp.Compare(a.Name(), b.Name()))
+	})
+	for _, info := range files {
+		stale := strings.HasPrefix(info.Name(), temporary) && time.Since(info.ModTime()) > time.Hour
+		if total <= limit && !stale {
+			continue
+		}
+		if err := os.Remove(filepath.Join(c.dir, info.Name())); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("cannot trim the cache: %w", err)
+		}
+		total -= info.Size()
+	}
+	return nil
+}

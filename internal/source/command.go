@@ -1,0 +1,160 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// command is a child process with a deadline. It has a session of its own: nothing of it outlives it, and nothing in it can
+// ask a question at the terminal that nobody sees under the progress line.
+type command struct {
+	dir  string
+	args []string
+	env  []string // added to the process's own
+	in   io.Reader
+	show io.Writer // gets all that it writes; nil: run returns standard output, and the error has the rest
+}
+
+// grace is how long a process that was told to end may take.
+const grace = 5 * time.Second
+
+// tailBytes is how much of what a process wrote last is kept for the error.
+const tailBytes = 4 << 10
+
+// commandError says how a process ended, with what it wrote to standard error.
+type commandError struct {
+	name string
+	err  error
+	said string
+}
+
+func (e *commandError) Error() string {
+	switch {
+	case e.said == "":
+		return fmt.Sprintf("%s: %v", e.name, e.err)
+	case strings.Contains(e.said, "\n"):
+		return fmt.Sprintf("%s: %v\n%s", e.name, e.err, e.said)
+	}
+	return fmt.Sprintf("%s: %v: %s", e.name, e.err, e.said)
+}
+
+func (e *commandError) Unwrap() error { return e.err }
+
+func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, deadline, &tooLongError{deadline})
+	defer cancel()
+	var out bytes.Buffer
+	said := &tail{}
+	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdin = c.dir, environ(c.env), c.in
+	cmd.Stdout, cmd.Stderr = &out, io.Writer(said)
+	if c.show != nil {
+		both := io.MultiWriter(c.show, said)
+		cmd.Stdout, cmd.Stderr = both, both // the same one, so that it is not written to by two
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = grace
+	err := cmd.Run()
+	if err != nil && cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started and left behind; usually there is nothing
+	}
+	if err == nil {
+		return out.Bytes(), nil
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	} else if errors.Is(err, exec.ErrNotFound) {
+		err = fmt.Errorf("it is not installed: %w", exec.ErrNotFound)
+	}
+	return nil, &commandError{c.name(), err, said.String()}
+}
+
+// tooLongError is what a deadline ended.
+type tooLongError struct{ deadline time.Duration }
+
+func (e *tooLongError) Error() string { return fmt.Sprintf("it took longer than %s", e.deadline) }
+
+// name is the command line, quoted.
+func (c command) name() string {
+	var words []string
+	for _, a := range c.args {
+		if strings.ContainsAny(a, " \t\n'\"\\$") {
+			a = strconv.Quote(a)
+		}
+		words = append(words, a)
+	}
+	return strings.Join(words, " ")
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ kept []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.kept = append(t.kept, p...)
+	if over := len(t.kept) - tailBytes; over > 0 {
+		t.kept = slices.Delete(t.kept, 0, over)
+	}
+	return len(p), nil
+}
+
+// String is the last lines.
+func (t *tail) String() string {
+	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(t.kept), "?")), "\n")
+	return strings.Join(lines[max(0, len(lines)-12):], "\n")
+}
+
+// lineWriter calls show with each line that is written to it.
+type lineWriter struct {
+	show func(string)
+	rest []byte
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		i := bytes.IndexAny(w.rest, "\r\n")
+		if i < 0 {
+			break
+		}
+		if line := bytes.TrimSpace(w.rest[:i]); len(line) > 0 {
+			w.show(strings.ToValidUTF8(string(line), "?"))
+		}
+		w.rest = w.rest[i+1:]
+	}
+	if len(w.rest) > tailBytes {
+		w.rest = nil
+	}
+	return len(p), nil
+}
+
+// repositoryVariables say which repository git means. They are set in hooks, where they are of another folder than the one
+// that is published (git rev-parse --local-env-vars lists them, with those of -c, which are meant to be handed down).
+var repositoryVariables = []string{
+	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_GRAFT_FILE", "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE",
+	"GIT_INTERNAL_SUPER_PREFIX", "GIT_NAMESPACE", "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",
+	"GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
+}
+
+func environ(more []string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(repositoryVariables, name)
+	})
+	return append(append(env, "GIT_TERMINAL_PROMPT=0"), more...)
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
+}

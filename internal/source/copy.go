@@ -1,0 +1,87 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"pulley/internal/content"
+)
+
+// copyTree copies a folder into another that is empty, without what skip says true to. Bytes are copied, not linked: what
+// works on the copy must not reach the original. (Where the file system can share blocks, the kernel does.)
+func copyTree(ctx context.Context, from, to string, skip func(name string, dir bool) bool) error {
+	src, err := os.OpenRoot(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer dst.Close()
+	entries, total := 0, int64(0)
+	return fs.WalkDir(src.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		switch {
+		case err != nil, name == ".":
+			return err
+		case skip(name, d.IsDir()) && d.IsDir():
+			return fs.SkipDir
+		case skip(name, d.IsDir()):
+			return nil
+		}
+		if entries++; entries > content.MaxEntries {
+			return fmt.Errorf("it has more than %d files, folders and links\npublish a smaller tree", content.MaxEntries)
+		}
+		switch d.Type() {
+		case fs.ModeDir:
+			return dst.Mkdir(name, 0o755)
+		case fs.ModeSymlink:
+			target, err := src.Readlink(name)
+			if err != nil {
+				return err
+			}
+			return dst.Symlink(target, name)
+		case 0:
+			n, err := copyFile(src, dst, name)
+			if total += n; err == nil && total > content.MaxTreeBytes {
+				err = fmt.Errorf("with %s it has more than %d bytes\npublish a smaller tree", name, content.MaxTreeBytes)
+			}
+			return err
+		}
+		return fmt.Errorf("%s is neither a file, a folder nor a symbolic link (%s)\nleave it out by a line in %s", name, d.Type(), IgnoreFile)
+	})
+}
+
+func copyFile(src, dst *os.Root, name string) (n int64, err error) {
+	// As it may have become a pipe meanwhile, opening it must not block.
+	in, err := src.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return 0, fmt.Errorf("%s is not a regular file any more", name)
+	}
+	out, err := dst.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644|info.Mode().Perm()&0o111)
+	if err != nil {
+		return 0, err
+	}
+	n, err = io.Copy(out, io.LimitReader(in, content.MaxFileBytes+1))
+	if err == nil && n > content.MaxFileBytes {
+		err = fmt.Errorf("%s has more than %d bytes\nleave it out by a line in %s", name, content.MaxFileBytes, IgnoreFile)
+	}
+	return n, errors.Join(err, out.Close())
+}

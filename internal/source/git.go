@@ -1,0 +1,225 @@
+package source
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// gitDeadline bounds one question to git.
+const gitDeadline = 2 * time.Minute
+
+// maxFactBytes is how much of a commit's subject or author is recorded.
+const maxFactBytes = 200
+
+// errNoRepository is wrapped when a folder is in no repository, or git is not installed.
+var errNoRepository = errors.New("it is in no git repository")
+
+// repository is where a folder lies.
+type repository struct {
+	dir    string // the folder
+	gitDir string // absolute
+	prefix string // of the folder in the work tree, with slashes; "" is its root
+	bare   bool   // it has no work tree, or the folder is outside of it
+}
+
+func findRepository(ctx context.Context, dir string) (*repository, error) {
+	r := &repository{dir: dir}
+	out, err := r.ask(ctx, "rev-parse", "--is-inside-work-tree")
+	var said *commandError
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, fmt.Errorf("%w that can be looked into: git is not installed", errNoRepository)
+	case errors.As(err, &said) && strings.Contains(said.said, "not a git repository"):
+		return nil, errNoRepository
+	case err != nil:
+		return nil, err
+	}
+	r.bare = out != "true"
+	if r.gitDir, err = r.ask(ctx, "rev-parse", "--absolute-git-dir"); err != nil {
+		return nil, err
+	}
+	if r.bare {
+		if !sameFile(dir, r.gitDir) {
+			return nil, fmt.Errorf("%w: it is a part of one's own files", errNoRepository)
+		}
+		return r, nil
+	}
+	prefix, err := r.ask(ctx, "rev-parse", "--show-prefix")
+	r.prefix = strings.TrimSuffix(prefix, "/")
+	return r, err
+}
+
+func sameFile(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
+}
+
+// git is a git command in the folder. It takes no lock that another git of the operator might want.
+func (r *repository) git(args ...string) command {
+	return command{dir: r.dir, env: []string{"LC_ALL=C"}, args: append([]string{"git", "--no-optional-locks"}, args...)}
+}
+
+// ask is git with one line as its answer.
+func (r *repository) ask(ctx context.Context, args ...string) (string, error) {
+	out, err := r.git(args...).run(ctx, gitDeadline)
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+// commit finds a commit by any name that git knows for it.
+func (r *repository) commit(ctx context.Context, ref string) (Facts, error) {
+	if ref == "" || strings.HasPrefix(ref, "-") || strings.ContainsFunc(ref, unicode.IsControl) {
+		return Facts{}, errors.New("that is no name of a commit\ngive a branch, a tag, a commit, or something like HEAD~3")
+	}
+	hash, err := r.ask(ctx, "rev-parse", "--verify", "--quiet", "--end-of-options", ref+"^{commit}")
+	if err != nil || !isObjectName(hash) {
+		var said *commandError
+		if errors.As(err, &said) && said.said != "" {
+			return Facts{}, err
+		}
+		return Facts{}, fmt.Errorf("git knows no such commit\n`git -C %s branch -a` and `git -C %s tag` list those with a name; `git fetch` gets what is missing", r.dir, r.dir)
+	}
+	out, err := r.ask(ctx, "-c", "i18n.logOutputEncoding=UTF-8", "show", "-s", "--no-show-signature", "--no-color", "--format=%an <%ae>%x00%s", hash, "--")
+	if err != nil {
+		return Facts{}, err
+	}
+	author, subject, _ := strings.Cut(out, "\x00")
+	return Facts{Commit: hash, CommitAuthor: clip(author), Subject: clip(subject)}, nil
+}
+
+// isObjectName says whether git printed a commit: SHA-1 or SHA-256.
+func isObjectName(s string) bool {
+	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) > maxFactBytes {
+		s = strings.ToValidUTF8(s[:maxFactBytes], "") + "…"
+	}
+	return s
+}
+
+// changes are what is in a work tree's folder and not in its commit, by path from the folder; what ends with a slash is a
+// folder that git does not look into.
+type changes struct {
+	changed    []string // against the commit, or untracked
+	ignored    []string // untracked, and .gitignore says so
+	submodules []string // tracked ones
+}
+
+// changes asks git, which reads the work tree and writes nothing. Files that git was told not to look at (sparse checkouts,
+// assume-unchanged) count as changed: nobody knows.
+func (r *repository) changes(ctx context.Context) (changes, error) {
+	var c changes
+	out, err := r.git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=traditional",
+		"--ignore-submodules=none", "--", ".").run(ctx, gitDeadline)
+	if err != nil {
+		return c, err
+	}
+	for _, line := range records(out) {
+		if len(line) < 4 {
+			continue
+		}
+		name, ok := r.below(line[3:])
+		switch {
+		case !ok:
+		case line[:2] == "!!":
+			c.ignored = append(c.ignored, name)
+		default:
+			c.changed = append(c.changed, name)
+		}
+	}
+	if out, err = r.git("ls-files", "-z", "-v", "--stage", "--", ".").run(ctx, gitDeadline); err != nil {
+		return c, err
+	}
+	for _, line := range records(out) { // "H 100644 <hash> 0\t<path>", the path from the folder
+		about, name, _ := strings.Cut(line, "\t")
+		fields := strings.Fields(about)
+		if len(fields) != 4 {
+			continue
+		}
+		if fields[1] == gitlink {
+			c.submodules = append(c.submodules, name)
+		}
+		if unseen := fields[0]; unseen == "S" || strings.ToLower(unseen) == unseen {
+			c.changed = append(c.changed, name)
+		}
+	}
+	return c, nil
+}
+
+// below is a path of the repository as one of the folder.
+func (r *repository) below(name string) (string, bool) {
+	if r.prefix == "" {
+		return name, true
+	}
+	return strings.CutPrefix(name, r.prefix+"/")
+}
+
+func records(out []byte) []string {
+	out = bytes.TrimSuffix(out, []byte{0})
+	if len(out) == 0 {
+		return nil
+	}
+	return strings.Split(string(out), "\x00")
+}
+
+// gitlink is the mode of a submodule.
+const gitlink = "160000"
+
+// checkOut writes the folder's part of a commit below work, as a checkout would, by an index of its own. It returns the
+// submodules, which it can't have, by their paths from the folder.
+func (r *repository) checkOut(ctx context.Context, commit, work string) (submodules []string, err error) {
+	tree := filepath.Join(work, treeFolder)
+	git := func(args ...string) command {
+		c := r.git(args...)
+		c.dir = tree
+		c.env = append(c.env, "GIT_DIR="+r.gitDir, "GIT_WORK_TREE="+tree, "GIT_INDEX_FILE="+filepath.Join(work, "index"))
+		return c
+	}
+	// The whole commit, not only the folder: attributes above the folder are valid in it.
+	if _, err := git("-c", "core.sparseCheckout=false", "read-tree", commit).run(ctx, gitDeadline); err != nil {
+		return nil, err
+	}
+	out, err := git("ls-files", "-z", "--stage").run(ctx, gitDeadline)
+	if err != nil {
+		return nil, err
+	}
+	var wanted strings.Builder
+	var names []string
+	for _, line := range records(out) { // "100644 <hash> 0\t<path>"
+		about, name, _ := strings.Cut(line, "\t")
+		inFolder, ok := r.below(name)
+		switch {
+		case !ok:
+		case strings.HasPrefix(about, gitlink+" "):
+			submodules = append(submodules, inFolder)
+		default:
+			names = append(names, name)
+			wanted.WriteString(name + "\x00")
+		}
+	}
+	if len(names)+len(submodules) == 0 {
+		return nil, fmt.Errorf("it has no folder %q", r.prefix)
+	}
+	checkout := git("checkout-index", "-z", "--stdin")
+	checkout.in = strings.NewReader(wanted.String())
+	if _, err := checkout.run(ctx, DefaultDeadline); err != nil { // long: a filter such as LFS may download
+		return nil, err
+	}
+	for _, name := range names {
+		if _, err := os.Lstat(filepath.Join(tree, filepath.FromSlash(name))); err != nil {
+			return nil, fmt.Errorf("git left out a file: %w", err)
+		}
+	}
+	return submodules, os.MkdirAll(filepath.Join(tree, filepath.FromSlash(r.prefix)), 0o755)
+}

@@ -1,0 +1,150 @@
+package source
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// An operator who is asked "what exactly runs there?" answers with the commit; one that is wrong, or that hides a change, is
+// worse than none.
+func TestWorkTreeIsDescribed(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"control/manifests/site.pp": "a", "control/.gitignore": "*.log\nbuild/\n", "control/.pulleyignore": "notes\n**/*.bak\n", "other/x": "x"})
+	at := commit(t, dir, "Begin\n\nand more")
+	control := filepath.Join(dir, "control")
+	facts := open(t, control, Options{}).Facts
+	if want := (Facts{Commit: at, CommitAuthor: "Ann Author <ann@example.com>", Subject: "Begin"}); facts != want {
+		t.Errorf("%+v", facts)
+	}
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		dirty bool
+	}{
+		{"something else in the repository", map[string]string{"other/x": "y", "other/new": "y"}, false},
+		{"what is left out", map[string]string{"control/notes": "y", "control/manifests/a.bak": "y", "control/site.pp~": "y"}, false},
+		{"an empty folder", map[string]string{"control/empty/": ""}, false},
+		{"an untracked file", map[string]string{"control/new.pp": "y"}, true},
+		{"a file that git ignores and the release has", map[string]string{"control/a.log": "y"}, true},
+		{"a folder that git ignores", map[string]string{"control/build/deep/x": "y"}, true},
+		{"a changed file", map[string]string{"control/manifests/site.pp": "b"}, true},
+	} {
+		write(t, dir, c.files)
+		if got := open(t, control, Options{}).Facts; got.Dirty != c.dirty || got.Commit != at {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+		for name := range c.files {
+			if err := os.RemoveAll(filepath.Join(dir, strings.TrimSuffix(name, "/"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.dirty {
+			git(t, dir, "checkout", "-q", ".")
+			git(t, dir, "clean", "-fdxq")
+		}
+	}
+	git(t, dir, "checkout", "-q", ".")
+	if open(t, control, Options{}).Facts.Dirty {
+		t.Error("put back, it is still dirty")
+	}
+	git(t, dir, "update-index", "--assume-unchanged", "control/manifests/site.pp")
+	if !open(t, control, Options{}).Facts.Dirty {
+		t.Error("a file that git does not look at may be anything")
+	}
+}
+
+// The index of whoever publishes is theirs, also for git's own bookkeeping in it.
+func TestReadingWritesNothing(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a": "a", "b": "b"})
+	commit(t, dir, "one")
+	later := time.Now().Add(time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, "a"), later, later); err != nil { // git would note that it is the same
+		t.Fatal(err)
+	}
+	write(t, dir, map[string]string{"b": "changed", "c": "new"})
+	before := snapshot(t, dir)
+	open(t, dir, Options{})
+	open(t, dir, Options{Ref: "HEAD"})
+	same(t, "files", snapshot(t, dir), before...)
+}
+
+// snapshot is every file with its size and time.
+func snapshot(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		all = append(all, p+" "+info.Mode().String()+" "+info.ModTime().String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Folders that are no work tree, or of which git can't speak, are published without a commit; nobody may take one for known.
+func TestFoldersWithoutACommit(t *testing.T) {
+	plain := t.TempDir()
+	write(t, plain, map[string]string{"a": "a"})
+	if f := open(t, plain, Options{}); f.Facts != (Facts{}) || len(f.Notes) > 0 {
+		t.Errorf("plain: %+v", f)
+	}
+	refused(t, plain, Options{Ref: "main"}, `cannot publish ref "main" of `, "it is in no git repository")
+	git(t, plain, "init", "-q")
+	if f := open(t, plain, Options{}); f.Facts != (Facts{}) || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "there is none yet") {
+		t.Errorf("unborn: %+v", f)
+	}
+	if err := os.WriteFile(filepath.Join(plain, ".git", "config"), []byte("[core\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f := open(t, plain, Options{}); f.Facts != (Facts{}) || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "bad config") {
+		t.Errorf("spoiled: %+v", f)
+	}
+	bare := filepath.Join(t.TempDir(), "x.git")
+	git(t, "/", "init", "-q", "--bare", bare)
+	refused(t, bare, Options{}, "it is a git repository without a work tree\nsay what of it: --git-ref")
+	refused(t, filepath.Join(plain, "a"), Options{}, "is no folder")
+	refused(t, filepath.Join(plain, "none"), Options{}, "no such file")
+	t.Setenv("PATH", t.TempDir())
+	if f := open(t, plain, Options{}); f.Facts != (Facts{}) {
+		t.Errorf("without git: %+v", f)
+	}
+	refused(t, plain, Options{Ref: "main"}, "git is not installed")
+}
+
+// A folder of a submodule that is empty, because nobody checked it out, would be an empty module on every node.
+func TestSubmodules(t *testing.T) {
+	module, dir := t.TempDir(), t.TempDir()
+	write(t, module, map[string]string{"init.pp": "a"})
+	commit(t, module, "module")
+	write(t, dir, map[string]string{"control/site.pp": "a"})
+	commit(t, dir, "begin")
+	git(t, dir, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", module, "control/modules/m")
+	commit(t, dir, "with a module")
+	control := filepath.Join(dir, "control")
+	f := open(t, control, Options{})
+	if f.Facts.Dirty {
+		t.Errorf("%+v", f.Facts)
+	}
+	same(t, "checked out", published(t, f), "modules/", "modules/m/", "modules/m/init.pp", "site.pp")
+	write(t, control, map[string]string{"modules/m/more.pp": "b"})
+	if !open(t, control, Options{}).Facts.Dirty {
+		t.Error("a new file in a submodule is in no commit")
+	}
+	refused(t, control, Options{Ref: "HEAD"}, "modules/m is a submodule", "git submodule update --init", IgnoreFile)
+	clone := filepath.Join(t.TempDir(), "clone")
+	git(t, dir, "clone", "-q", dir, clone)
+	refused(t, filepath.Join(clone, "control"), Options{}, "its submodule modules/m is not checked out\nrun: git -C ")
+	write(t, control, map[string]string{IgnoreFile: "modules/m\n"})
+	git(t, dir, "add", "control/"+IgnoreFile)
+	git(t, dir, "commit", "-q", "-m", "without it")
+	same(t, "left out", published(t, open(t, control, Options{Ref: "main"})), "site.pp")
+}

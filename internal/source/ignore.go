@@ -1,0 +1,243 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+)
+
+// IgnoreFile lists, in the root of a folder, what is not published. Its syntax is that of .dockerignore
+// (https://docs.docker.com/build/concepts/context/#dockerignore-files).
+const IgnoreFile = ".pulleyignore"
+
+// maxIgnoreBytes bounds the file.
+const maxIgnoreBytes = 1 << 20
+
+// LeftOut is a file or folder that is not published.
+type LeftOut struct {
+	Path string // a folder's ends with a slash
+	Why  string
+}
+
+// rules say what is left out.
+type rules struct {
+	root     string
+	patterns *patternmatcher.PatternMatcher // nil: none
+	lines    []pattern
+}
+
+type pattern struct {
+	line int
+	text string
+	*patternmatcher.PatternMatcher
+}
+
+// readRules reads the IgnoreFile of a folder; there need not be one.
+func readRules(root string) (rules, error) {
+	r := rules{root: root}
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return r, fmt.Errorf("cannot read what to publish: %w", err)
+	}
+	defer dir.Close()
+	f, err := dir.Open(IgnoreFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxIgnoreBytes+1))
+	if err == nil && len(b) > maxIgnoreBytes {
+		err = fmt.Errorf("it has more than %d bytes", maxIgnoreBytes)
+	}
+	if err != nil {
+		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
+	}
+	if r.lines, r.patterns, err = parseIgnore(string(b)); err != nil {
+		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
+	}
+	return r, nil
+}
+
+func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error) {
+	var lines []pattern
+	var all []string
+	for i, line := range strings.Split(text, "\n") {
+		found, err := ignorefile.ReadAll(strings.NewReader(line))
+		var one *patternmatcher.PatternMatcher
+		if err == nil && len(found) == 1 {
+			if one, err = patternmatcher.New([]string{strings.TrimPrefix(found[0], "!")}); err == nil {
+				// Only this finds out whether it is one: a pattern is compiled when it is used first.
+				_, err = one.MatchesOrParentMatches("x")
+			}
+			if err == nil && found[0] == "!" {
+				err = errors.New("an exception of nothing")
+			}
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("line %d: %q is no pattern: %w\nits syntax is that of .dockerignore: * ? [a-z] ** and ! for exceptions", i+1, strings.TrimSpace(line), err)
+		}
+		if len(found) == 1 && len(one.Patterns()) == 1 {
+			lines = append(lines, pattern{i + 1, found[0], one})
+			all = append(all, found[0])
+		}
+	}
+	matcher, err := patternmatcher.New(all)
+	return lines, matcher, err
+}
+
+// Ignore is for content.ReadTree.
+func (f *Folder) Ignore(name string, dir bool) bool { return f.Why(name, dir) != "" }
+
+// Publishes says whether a file, by its path from the root, is part of the release.
+func (f *Folder) Publishes(name string) bool { return !f.leftOut(name, false) }
+
+// leftOut is Ignore for a path that nobody walked down to: a folder above it may be left out.
+func (f *Folder) leftOut(name string, dir bool) bool {
+	if f.Ignore(name, dir) {
+		return true
+	}
+	for up := path.Dir(name); up != "." && up != "/"; up = path.Dir(up) {
+		if f.Ignore(up, true) {
+			return true
+		}
+	}
+	return false
+}
+
+// Why says why a file or folder, by its path from the root, is left out; "" when it is not.
+func (f *Folder) Why(name string, dir bool) string { return f.rules.why(name, dir) }
+
+func (r rules) why(name string, dir bool) string {
+	if why := builtIn(name, dir); why != "" {
+		return why
+	}
+	if !r.matches(name) || dir && r.keeps(name) {
+		return ""
+	}
+	last := r.lines[0]
+	for _, p := range r.lines {
+		if found, _ := p.MatchesOrParentMatches(name); found && !strings.HasPrefix(p.text, "!") {
+			last = p
+		}
+	}
+	return fmt.Sprintf("%s:%d: %s", IgnoreFile, last.line, last.text)
+}
+
+// builtIn leaves out what is no content: what editors, version control, g10k and r10k leave behind. No exception brings it
+// back.
+func builtIn(name string, dir bool) string {
+	switch base := path.Base(name); {
+	case base == ".git":
+		return "Git's own files"
+	case dir:
+		return ""
+	case strings.HasSuffix(base, "~"), strings.HasSuffix(base, ".swp"), base == ".DS_Store":
+		return "left by an editor or a desktop"
+	case isResolverFile(base):
+		return "left by g10k or r10k"
+	case name == IgnoreFile:
+		return "says what is left out"
+	}
+	return ""
+}
+
+func (r rules) matches(name string) bool {
+	if r.patterns == nil {
+		return false
+	}
+	matched, err := r.patterns.MatchesOrParentMatches(name)
+	return err == nil && matched // every pattern was tried when it was read
+}
+
+// keeps says whether an exception brings back something below an ignored folder; such a folder is published, with no more
+// than that in it.
+func (r rules) keeps(dir string) bool {
+	if !r.mayKeep(dir) {
+		return false
+	}
+	kept := false
+	// What can't be read here is no longer there, or ReadTree says so.
+	_ = filepath.WalkDir(filepath.Join(r.root, filepath.FromSlash(dir)), func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return fs.SkipDir
+		}
+		rel, err := filepath.Rel(r.root, p)
+		name := filepath.ToSlash(rel)
+		switch {
+		case err != nil:
+			return err
+		case name == dir:
+			return nil
+		case builtIn(name, d.IsDir()) != "":
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case !r.matches(name):
+			kept = true
+			return fs.SkipAll
+		case d.IsDir() && !r.mayKeep(name):
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return kept
+}
+
+// mayKeep says whether an exception could match below a folder: it begins, as far as it is plain text, like the folder.
+func (r rules) mayKeep(dir string) bool {
+	for _, p := range r.lines {
+		text, exception := strings.CutPrefix(p.text, "!")
+		if !exception {
+			continue
+		}
+		plain := text
+		if i := strings.IndexAny(text, `*?[\`); i >= 0 {
+			plain = text[:i]
+		}
+		if plain != text && strings.HasPrefix(dir+"/", plain) || strings.HasPrefix(plain, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// LeftOut lists what is left out, by path. Of a folder that is left out nothing is listed.
+func (f *Folder) LeftOut() ([]LeftOut, error) {
+	root, err := os.OpenRoot(f.Root)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what is left out: %w", err)
+	}
+	defer root.Close()
+	var all []LeftOut
+	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || p == "." {
+			return err
+		}
+		why := f.Why(p, d.IsDir())
+		switch {
+		case why == "":
+			return nil
+		case d.IsDir():
+			all = append(all, LeftOut{p + "/", why})
+			return fs.SkipDir
+		}
+		all = append(all, LeftOut{p, why})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list what is left out: %w", err)
+	}
+	return all, nil
+}

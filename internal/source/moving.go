@@ -1,0 +1,105 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+)
+
+// moving takes the folders of a Puppetfile's modules out of a tool's way, and puts back what the tool did not make.
+type moving struct {
+	work *os.Root // all that is moved stays in it
+	tree string   // the published folder, from there
+	p    *puppetfile
+}
+
+func (m moving) aside(folder int) string { return path.Join(asideFolder, strconv.Itoa(folder)) }
+
+// setAside leaves an empty folder in the place of each.
+func (m moving) setAside() error {
+	if err := m.work.Mkdir(asideFolder, 0o700); err != nil {
+		return err
+	}
+	for i, folder := range m.p.folders {
+		is := path.Join(m.tree, folder)
+		info, err := m.work.Lstat(is)
+		switch {
+		case err == nil && !info.IsDir():
+			return fmt.Errorf("%s, where its modules go, is no folder (%s)\nlet it be one", folder, info.Mode().Type())
+		case err == nil:
+			err = m.work.Rename(is, m.aside(i))
+		case errors.Is(err, fs.ErrNotExist):
+			err = nil
+		}
+		if err == nil {
+			err = m.work.MkdirAll(is, 0o755) // r10k looks into it, whether or not it has anything to put there
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putBack is the reverse.
+func (m moving) putBack() error {
+	for i, folder := range m.p.folders {
+		err := m.merge(m.aside(i), folder)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for _, folder := range m.p.folders {
+		_ = m.work.Remove(path.Join(m.tree, folder)) // which only succeeds where nothing came into it
+	}
+	return nil
+}
+
+// merge moves into a folder what the tool did not make there.
+func (m moving) merge(from, folder string) error {
+	info, err := m.work.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is no folder", folder)
+	}
+	entries, err := fs.ReadDir(m.work.FS(), from)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		was, name := path.Join(from, e.Name()), path.Join(folder, e.Name())
+		is := path.Join(m.tree, name)
+		_, err := m.work.Lstat(is)
+		switch {
+		case err == nil && e.IsDir() && m.p.leadsTo(name):
+			err = m.merge(was, name)
+		case err == nil, e.IsDir() && m.holdsNothing(was):
+			continue
+		case errors.Is(err, fs.ErrNotExist):
+			if err = m.work.MkdirAll(path.Dir(is), 0o755); err == nil {
+				err = m.work.Rename(was, is)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holdsNothing says whether there is no file below a folder.
+func (m moving) holdsNothing(dir string) bool {
+	nothing := true
+	err := fs.WalkDir(m.work.FS(), dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			nothing, err = false, fs.SkipAll
+		}
+		return err
+	})
+	return err == nil && nothing
+}

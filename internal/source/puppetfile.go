@@ -1,0 +1,157 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Resolver is what resolves a Puppetfile.
+type Resolver string
+
+// The resolvers.
+const (
+	Auto   Resolver = "auto"   // g10k or r10k, whichever is installed, in this order
+	G10k   Resolver = "g10k"   // https://github.com/xorpaul/g10k
+	R10k   Resolver = "r10k"   // https://github.com/puppetlabs/r10k
+	NoTool Resolver = "ignore" // none: the modules are published as they lie in the folder
+)
+
+// ParseResolver reads what stands on a command line.
+func ParseResolver(s string) (Resolver, error) {
+	if r := Resolver(s); slices.Contains([]Resolver{Auto, G10k, R10k, NoTool}, r) {
+		return r, nil
+	}
+	return "", fmt.Errorf("cannot resolve a Puppetfile with %q: there are auto, g10k, r10k and ignore", s)
+}
+
+// puppetfileName lies in a folder's root.
+const puppetfileName = "Puppetfile"
+
+// maxPuppetfile bounds the file.
+const maxPuppetfile = 4 << 20
+
+// puppetfile is what has to be known of one beforehand: it is Ruby, which only its own tools understand in full.
+type puppetfile struct {
+	moduledir string
+	modules   []string // paths of those that are named plainly, from the root
+	folders   []string // that tools put modules into: moduledir, and each install_path
+}
+
+var (
+	moduledirLine = regexp.MustCompile(`(?m)^[ \t]*moduledir\b[ \t(]*(.*)$`)
+	moduleLine    = regexp.MustCompile(`(?m)^[ \t]*mod\b[ \t(]*['"]([\w/-]+)['"]`)
+	anyModule     = regexp.MustCompile(`(?m)^[^#\n]*\bmod\b`)
+	installPath   = regexp.MustCompile(`(?m)^[^#\n]*\binstall_path['"]?[ \t]*(?:=>|:)[ \t]*([^#\n]*)`)
+	plainString   = regexp.MustCompile(`^(?:'([^'\\]*)'|"([^"\\#]*)")`)
+	tailComment   = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
+)
+
+// readPuppetfile returns nil where there is none, or one without modules.
+func readPuppetfile(root string) (*puppetfile, error) {
+	p, err := openPuppetfile(root)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the Puppetfile: %w", err)
+	}
+	return p, nil
+}
+
+func openPuppetfile(root string) (*puppetfile, error) {
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := dir.Open(puppetfileName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxPuppetfile+1))
+	if err == nil && len(b) > maxPuppetfile {
+		err = fmt.Errorf("it has more than %d bytes", maxPuppetfile)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parsePuppetfile(string(b))
+}
+
+func parsePuppetfile(text string) (*puppetfile, error) {
+	text = tailComment.ReplaceAllString(text, "")
+	if !anyModule.MatchString(text) {
+		return nil, nil
+	}
+	p := &puppetfile{moduledir: "modules"}
+	if m := moduledirLine.FindAllStringSubmatch(text, -1); m != nil {
+		var err error
+		if p.moduledir, err = plainFolder("moduledir", m[len(m)-1][1]); err != nil {
+			return nil, err
+		}
+	}
+	p.folders = []string{p.moduledir}
+	at := moduleLine.FindAllStringSubmatchIndex(text, -1)
+	for i, m := range at {
+		end := len(text)
+		if i+1 < len(at) {
+			end = at[i+1][0]
+		}
+		folder := p.moduledir
+		if own := installPath.FindStringSubmatch(text[m[0]:end]); own != nil {
+			var err error
+			if folder, err = plainFolder("install_path", own[1]); err != nil {
+				return nil, err
+			}
+			if !slices.Contains(p.folders, folder) {
+				p.folders = append(p.folders, folder)
+			}
+		}
+		name := text[m[2]:m[3]]
+		p.modules = append(p.modules, path.Join(folder, name[strings.LastIndexAny(name, "/-")+1:]))
+	}
+	return p, nil
+}
+
+// plainFolder reads a path that must be known before a tool runs, because tools empty the folder that it names.
+func plainFolder(what, written string) (string, error) {
+	m := plainString.FindStringSubmatch(strings.TrimSpace(written))
+	if m == nil {
+		return "", fmt.Errorf("its %s is not written plainly: %s\nwrite it as one string in quotes, or resolve it yourself and give --puppetfile ignore", what, strings.TrimSpace(written))
+	}
+	folder := path.Clean(m[1] + m[2])
+	if !filepath.IsLocal(folder) || folder == "." {
+		return "", fmt.Errorf("its %s %q is not a folder below its own\nlet it name one, such as modules", what, folder)
+	}
+	return folder, nil
+}
+
+// missing returns a module that the Puppetfile names and that is not there, or "".
+func (p *puppetfile) missing(root string) string {
+	for _, m := range p.modules {
+		if isEmpty(filepath.Join(root, filepath.FromSlash(m))) {
+			return m
+		}
+	}
+	return ""
+}
+
+// owns says whether a path lies in a folder that tools put modules into.
+func (p *puppetfile) owns(name string) bool {
+	return slices.ContainsFunc(p.folders, func(folder string) bool { return strings.HasPrefix(name, folder+"/") })
+}
+
+// isResolverFile says whether g10k (.latest_commit, .g10k-deploy.json) or r10k (.r10k-deploy.json, for a moment with ~ behind
+// it) wrote a file about its own work. Clones of r10k have .git as well.
+func isResolverFile(base string) bool {
+	return base == ".latest_commit" || base == ".g10k-deploy.json" || base == ".r10k-deploy.json"
+}

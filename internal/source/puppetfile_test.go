@@ -1,0 +1,83 @@
+package source
+
+import (
+	"strings"
+	"testing"
+)
+
+// A tool empties the folders that it puts modules into: which they are has to be known beforehand, or refused.
+func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
+	for name, c := range map[string]struct {
+		text, folders, modules, refused string
+	}{
+		"plain":         {text: "forge 'https://forgeapi.puppet.com'\nmod 'puppetlabs/stdlib', '9.0.0'\nmod 'me-ntp',\n  :git => 'x'\nmod \"motd\", git: 'y'\n", folders: "modules", modules: "modules/stdlib modules/ntp modules/motd"},
+		"moduledir":     {text: "moduledir 'site/lib/'\nmod('a/b')\n", folders: "site/lib", modules: "site/lib/b"},
+		"install_path":  {text: "mod 'a', git: 'x', install_path: 'ext'\nmod 'b',\n  :git => 'y',\n  :install_path => \"ext\" # why\nmod 'c'\n", folders: "modules ext", modules: "ext/a ext/b modules/c"},
+		"commented":     {text: "# mod 'a'\n  # moduledir '/'\nmod 'b'\n# install_path: '/'\n", folders: "modules", modules: "modules/b"},
+		"no modules":    {text: "forge 'x'\nmoduledir 'lib'\n# mod 'a'\n"},
+		"ruby":          {text: "%w[a b].each { |m| mod m, git: m }\n", folders: "modules"},
+		"root":          {text: "moduledir '.'\nmod 'a'", refused: `its moduledir "." is not a folder below its own`},
+		"absolute":      {text: "moduledir '/etc'\nmod 'a'", refused: `its moduledir "/etc" is not a folder below its own`},
+		"out":           {text: "mod 'a', install_path: 'x/../..'", refused: `its install_path ".." is not a folder below its own`},
+		"computed":      {text: "moduledir File.join('a', 'b')\nmod 'a'", refused: "its moduledir is not written plainly: File.join('a', 'b')"},
+		"interpolated":  {text: "moduledir \"#{x}\"\nmod 'a'", refused: "is not written plainly"},
+		"computed path": {text: "mod 'a', install_path: P", refused: "its install_path is not written plainly: P"},
+	} {
+		p, err := parsePuppetfile(c.text)
+		if c.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("%s: %v, %v", name, p, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if p == nil {
+			p = &puppetfile{}
+		}
+		if got := strings.Join(p.folders, " "); got != c.folders {
+			t.Errorf("%s: folders %s", name, got)
+		}
+		if got := strings.Join(p.modules, " "); got != c.modules {
+			t.Errorf("%s: modules %s", name, got)
+		}
+	}
+}
+
+// Without a tool, modules that are all there are published as they lie; one that is missing would be missing on every node.
+func TestPuppetfileWithoutATool(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"Puppetfile": "mod 'a/ntp'\nmod 'b/motd'\n", "modules/ntp/x": "x", "modules/motd/": ""})
+	refused(t, dir, Options{}, "neither g10k nor r10k is installed, and modules/motd is not in the folder", "\ninstall g10k (apt-get install g10k) or r10k", "--puppetfile ignore")
+	refused(t, dir, Options{Modules: R10k}, "cannot resolve the Puppetfile: r10k is not installed\ninstall g10k")
+	f := open(t, dir, Options{Modules: NoTool})
+	same(t, "ignored", published(t, f), "Puppetfile", "modules/", "modules/motd/", "modules/ntp/", "modules/ntp/x")
+	write(t, dir, map[string]string{"modules/motd/y": "y"})
+	f = open(t, dir, Options{})
+	if f.Root != dir || f.Facts.Modules != "" || len(f.Notes) != 1 || !strings.Contains(f.Notes[0], "as they lie in the folder") {
+		t.Errorf("%+v", f)
+	}
+	if _, err := ParseResolver("librarian"); err == nil {
+		t.Error("an unknown tool was accepted")
+	}
+}
+
+func FuzzPuppetfile(f *testing.F) {
+	for _, text := range []string{"mod 'a', install_path: 'b'", "moduledir 'x'\nmod(\"y/z\",", "mod '-'", "mod 'a/'\n", "moduledir '\x00'\nmod 'a'"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := parsePuppetfile(text)
+		if err != nil || p == nil {
+			return
+		}
+		for _, folder := range append(p.folders, p.modules...) {
+			if folder == "." || strings.HasPrefix(folder, "/") || folder == ".." || strings.HasPrefix(folder, "../") {
+				t.Errorf("%q leads to %q", text, folder)
+			}
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// resolveCopy resolves the Puppetfile of the operator's folder in a copy of it; without one the folder stays what it is.
+func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) error {
+	p, tool, err := f.choose(o)
+	if err != nil {
+		return err
+	}
+	// What an earlier run of a tool left among the modules, or git ignores there, is made anew.
+	stale := func(string) bool { return false }
+	if tool != "" {
+		made, ignored := p.madeByTool(f.Root, changes.submodules), changes.ignoredOnes()
+		stale = func(name string) bool {
+			for up := name; p.owns(up); up = path.Dir(up) {
+				if made[up] || ignored[up] {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	for _, name := range slices.Concat(changes.changed, changes.ignored) {
+		dir := strings.HasSuffix(name, "/")
+		if name = strings.TrimSuffix(name, "/"); !f.leftOut(name, dir) && !stale(name) {
+			f.Facts.Dirty = true
+		}
+	}
+	if tool == "" {
+		return nil
+	}
+	if err := f.makeWork(o.CacheDir); err != nil {
+		return err
+	}
+	o.Progress("copying " + f.Root)
+	tree := filepath.Join(f.work, treeFolder)
+	err = copyTree(ctx, f.Root, tree, func(name string, dir bool) bool {
+		return name != puppetfileName && f.Ignore(name, dir) || stale(name)
+	})
+	if err != nil {
+		return fmt.Errorf("cannot copy %s to resolve its Puppetfile: %w", f.Root, err)
+	}
+	f.Root = tree
+	f.rules.root = tree
+	return f.run(ctx, o, p, tool)
+}
+
+func (c changes) ignoredOnes() map[string]bool {
+	all := make(map[string]bool, len(c.ignored))
+	for _, name := range c.ignored {
+		all[strings.TrimSuffix(name, "/")] = true
+	}
+	return all
+}
+
+// resolve resolves the Puppetfile of a folder that was made for it.
+func (f *Folder) resolve(ctx context.Context, o Options) error {
+	p, tool, err := f.choose(o)
+	if err != nil || tool == "" {
+		return err
+	}
+	return f.run(ctx, o, p, tool)
+}
+
+// choose returns the Puppetfile and the tool for it; "" when there is nothing to resolve.
+func (f *Folder) choose(o Options) (*puppetfile, Resolver, error) {
+	if o.Modules == NoTool {
+		return nil, "", nil
+	}
+	p, err := readPuppetfile(f.Root)
+	if err != nil || p == nil {
+		return nil, "", err
+	}
+	candidates := []Resolver{G10k, R10k}
+	if o.Modules != Auto && o.Modules != "" {
+		candidates = []Resolver{o.Modules}
+	}
+	for _, tool := range candidates {
+		if _, err := exec.LookPath(string(tool)); err == nil {
+			return p, tool, nil
+		}
+	}
+	const hint = "install g10k (apt-get install g10k) or r10k (apt-get install r10k), or publish the modules that lie in the folder: --puppetfile ignore"
+	if len(candidates) == 1 {
+		return nil, "", fmt.Errorf("cannot resolve the Puppetfile: %s is not installed\n%s", candidates[0], hint)
+	}
+	if missing := p.missing(f.Root); missing != "" {
+		return nil, "", fmt.Errorf("cannot resolve the Puppetfile: neither g10k nor r10k is installed, and %s is not in the folder\n%s", missing, hint)
+	}
+	f.Notes = append(f.Notes, "the modules of the Puppetfile are published as they lie in the folder: neither g10k nor r10k is installed")
+	return nil, "", nil
+}
+
+// run has a tool put modules into f.Root, which is no folder of the operator's. Both tools remove from the folders of their
+// modules what they don't know, and g10k leaves a module alone that says of itself to be of the right version. So they begin
+// with none of these folders, and what they don't make anew is put back.
+//
+// All that is moved is moved within f.work, by the leave of an os.Root: through a link that leads out of it, as a copy has
+// where the original does, a rename would take away what belongs to the machine.
+func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolver) error {
+	work, err := os.OpenRoot(f.work)
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	rel, err := filepath.Rel(f.work, f.Root)
+	if err != nil || !filepath.IsLocal(rel) {
+		return fmt.Errorf("cannot resolve the Puppetfile: %s is not a copy", f.Root)
+	}
+	m := moving{work, filepath.ToSlash(rel), p}
+	if err := m.setAside(); err != nil {
+		return fmt.Errorf("cannot resolve the Puppetfile: %w", err)
+	}
+	if err := f.call(ctx, o, p, tool); err != nil {
+		return fmt.Errorf("cannot resolve the Puppetfile with %w\n--puppetfile ignore publishes the modules that lie in the folder", err)
+	}
+	if err := m.putBack(); err != nil {
+		return fmt.Errorf("cannot keep the folder's own modules: %w", err)
+	}
+	if missing := p.missing(f.Root); missing != "" {
+		return fmt.Errorf("cannot resolve the Puppetfile with %s: it did not complain, and there is no %s\nlook at what it does with the file by itself", tool, missing)
+	}
+	f.Facts.Modules = tool
+	return nil
+}
+
+// call runs the tool as an operator would.
+func (f *Folder) call(ctx context.Context, o Options, p *puppetfile, tool Resolver) error {
+	o.Progress("resolving the Puppetfile with " + string(tool))
+	c := command{dir: f.Root, show: &lineWriter{show: func(line string) { o.Progress(string(tool) + ": " + line) }}}
+	switch tool {
+	case G10k:
+		c.args = []string{"g10k", "-puppetfile", "-verbose", "-moduledir", p.moduledir}
+		if os.Getenv("g10k_cachedir") == "" { // else in /tmp/g10k, which anybody on the machine could have made
+			cache := filepath.Join(f.work, "g10k")
+			if filepath.Dir(f.work) == filepath.Join(o.CacheDir, "work") {
+				cache = filepath.Join(o.CacheDir, "g10k")
+			}
+			c.args = append(c.args, "-cachedir", cache)
+		}
+	case R10k:
+		c.args = []string{"r10k", "puppetfile", "install", "--verbose", "--puppetfile", filepath.Join(f.Root, puppetfileName),
+			"--moduledir", filepath.Join(f.Root, filepath.FromSlash(p.moduledir))}
+	default:
+		return fmt.Errorf("%s: no such tool", tool)
+	}
+	_, err := c.run(ctx, o.Deadline)
+	var ended *commandError
+	if errors.As(err, &ended) {
+		ended.name = string(tool)
+	}
+	var late *tooLongError
+	if errors.As(err, &late) {
+		return fmt.Errorf("%w\n--puppetfile-timeout gives it more time", err)
+	}
+	return err
+}
+
+// leadsTo says whether a folder has one in it, or is one, that tools put modules into.
+func (p *puppetfile) leadsTo(name string) bool {
+	return slices.ContainsFunc(p.folders, func(folder string) bool { return folder == name || strings.HasPrefix(folder, name+"/") })
+}
+
+// madeByTool are the modules in a folder of the operator's, by path, that g10k or r10k put there in an earlier run.
+func (p *puppetfile) madeByTool(root string, submodules []string) map[string]bool {
+	made := map[string]bool{}
+	for _, folder := range p.folders {
+		entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(folder)))
+		if err != nil {
+			continue // there is no such folder, or copying it says what is wrong
+		}
+		for _, e := range entries {
+			name := path.Join(folder, e.Name())
+			for _, mark := range []string{".latest_commit", ".git"} {
+				if _, err := os.Lstat(filepath.Join(root, filepath.FromSlash(name), mark)); err == nil && !slices.Contains(submodules, name) {
+					made[name] = true
+				}
+			}
+		}
+	}
+	return made
+}

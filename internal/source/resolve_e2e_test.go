@@ -1,0 +1,169 @@
+//go:build e2e
+
+package source
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// modules makes two git repositories with a module each, and returns their URLs.
+func modules(t *testing.T) (ntp, motd string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"ntp", "motd"} {
+		write(t, dir, map[string]string{
+			name + "/manifests/init.pp": "class " + name + " { }\n", name + "/files/run.sh": "#!/bin/sh\n",
+			name + "/metadata.json": `{"name": "me-` + name + `", "version": "1.0.0"}`,
+		})
+		if err := os.Chmod(filepath.Join(dir, name, "files/run.sh"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("run.sh", filepath.Join(dir, name, "files/link")); err != nil {
+			t.Fatal(err)
+		}
+		commit(t, filepath.Join(dir, name), "one")
+		git(t, filepath.Join(dir, name), "tag", "v1")
+		write(t, dir, map[string]string{name + "/manifests/init.pp": "class " + name + " { $two = 2 }\n"})
+		commit(t, filepath.Join(dir, name), "two")
+	}
+	return "file://" + filepath.Join(dir, "ntp"), "file://" + filepath.Join(dir, "motd")
+}
+
+var tools = []Resolver{G10k, R10k}
+
+// home keeps r10k's cache out of whoever runs the test.
+func home(t *testing.T) {
+	t.Helper()
+	t.Setenv("HOME", t.TempDir())
+}
+
+func text(t *testing.T, f *Folder, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(f.Root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// Whatever tool an operator has, the release holds the modules of the Puppetfile and the folder's own; both tools, left to
+// themselves, remove the latter.
+func TestPuppetfileIsResolved(t *testing.T) {
+	home(t)
+	ntp, motd := modules(t)
+	for _, tool := range tools {
+		t.Run(string(tool), func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir, map[string]string{
+				"Puppetfile":                       "mod 'me/ntp',\n  :git => '" + ntp + "',\n  :tag => 'v1'\nmod 'motd', :git => '" + motd + "', :branch => 'main', :install_path => 'ext'\n",
+				"modules/profile/manifests/own.pp": "class profile::own { }\n", "manifests/site.pp": "node default { }\n", "ext/own/x": "x",
+			})
+			commit(t, dir, "begin")
+			write(t, dir, map[string]string{".gitignore": "/modules/ntp\n/modules/gone\n"})
+			commit(t, dir, "modules are resolved")
+			write(t, dir, map[string]string{ // what an earlier run left, and somebody changed
+				"modules/ntp/manifests/init.pp": "class ntp { fail('changed') }\n", "modules/gone/x": "x", "modules/ntp/metadata.json": `{"name": "me-ntp", "version": "1.0.0"}`,
+			})
+			before := snapshot(t, dir)
+			var shown []string
+			f := open(t, dir, Options{Modules: tool, Progress: func(line string) { shown = append(shown, line) }})
+			same(t, "published", published(t, f), ".gitignore", "Puppetfile", "ext/", "ext/motd/", "ext/motd/files/", "ext/motd/files/link → run.sh", "ext/motd/files/run.sh*",
+				"ext/motd/manifests/", "ext/motd/manifests/init.pp", "ext/motd/metadata.json", "ext/own/", "ext/own/x", "manifests/", "manifests/site.pp",
+				"modules/", "modules/ntp/", "modules/ntp/files/", "modules/ntp/files/link → run.sh", "modules/ntp/files/run.sh*", "modules/ntp/manifests/",
+				"modules/ntp/manifests/init.pp", "modules/ntp/metadata.json", "modules/profile/", "modules/profile/manifests/", "modules/profile/manifests/own.pp")
+			if got := text(t, f, "modules/ntp/manifests/init.pp"); got != "class ntp { }\n" {
+				t.Errorf("ntp: %q", got)
+			}
+			if got := text(t, f, "ext/motd/manifests/init.pp"); !strings.Contains(got, "two") {
+				t.Errorf("motd: %q", got)
+			}
+			if f.Facts.Modules != tool || f.Facts.Dirty || f.Facts.Subject != "modules are resolved" {
+				t.Errorf("%+v", f.Facts)
+			}
+			if len(shown) < 3 {
+				t.Errorf("progress: %q", shown)
+			}
+			same(t, "the operator's folder", snapshot(t, dir), before...)
+		})
+	}
+}
+
+// A moduledir of the Puppetfile's is honoured; one folder may hold an install_path and the folder's own modules.
+func TestModuledirIsHonoured(t *testing.T) {
+	home(t)
+	ntp, motd := modules(t)
+	for _, tool := range tools {
+		dir := t.TempDir()
+		write(t, dir, map[string]string{
+			"Puppetfile":        "moduledir 'site'\nmod 'ntp', :git => '" + ntp + "', :tag => 'v1'\nmod 'motd', :git => '" + motd + "', :tag => 'v1', :install_path => 'site/ext'\nmod 'local', :local => true\n",
+			"site/profile/a.pp": "a", "site/ext/own/b.pp": "b", "site/local/c.pp": "c", "modules/x/d.pp": "d",
+			"site/ntp/.git/HEAD": "ref: refs/heads/main\n", "site/stale/.latest_commit": "0123", "site/stale/x.pp": "x",
+		})
+		f := open(t, dir, Options{Modules: tool})
+		var own []string
+		for _, name := range published(t, f) {
+			if strings.HasSuffix(name, ".pp") {
+				own = append(own, name)
+			}
+		}
+		same(t, string(tool), own, "modules/x/d.pp", "site/ext/motd/manifests/init.pp", "site/ext/own/b.pp", "site/local/c.pp", "site/ntp/manifests/init.pp", "site/profile/a.pp")
+		if f.Facts != (Facts{Modules: tool}) {
+			t.Errorf("%+v", f.Facts)
+		}
+	}
+}
+
+// --git-ref and a Puppetfile together are how CI publishes: from a bare clone, a subfolder, with modules as of that commit.
+func TestPuppetfileOfARef(t *testing.T) {
+	home(t)
+	ntp, _ := modules(t)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"control/Puppetfile": "mod 'ntp', :git => '" + ntp + "', :tag => 'v1'\n", "control/modules/own/x": "x"})
+	commit(t, dir, "tagged")
+	write(t, dir, map[string]string{"control/Puppetfile": "garbage ("})
+	for _, tool := range append(tools, Auto) {
+		f := open(t, filepath.Join(dir, "control"), Options{Ref: "main", Modules: tool})
+		if got := text(t, f, "modules/ntp/manifests/init.pp"); got != "class ntp { }\n" || text(t, f, "modules/own/x") != "x" {
+			t.Errorf("%s: %q", tool, got)
+		}
+		want := tool
+		if tool == Auto {
+			want = G10k
+		}
+		if f.Facts.Modules != want || f.Facts.Ref != "main" {
+			t.Errorf("%s: %+v", tool, f.Facts)
+		}
+	}
+}
+
+// A module that can't be had must stop the release, with what the tool said; both of them can end well without it.
+func TestPuppetfileThatFails(t *testing.T) {
+	home(t)
+	ntp, _ := modules(t)
+	for _, tool := range tools {
+		dir := t.TempDir()
+		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "-gone', :tag => 'v1'\n"})
+		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool)+": exit status 1\n", "does not appear to be a git repository", "--puppetfile ignore")
+		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :tag => 'no-such-tag'\n"})
+		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool))
+		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :local => true\n"})
+		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile with "+string(tool), "there is no modules/ntp")
+		victim := t.TempDir()
+		write(t, victim, map[string]string{"theirs": "x", "modules/theirs": "x"})
+		before := snapshot(t, victim)
+		write(t, dir, map[string]string{"Puppetfile": "mod 'ntp', :git => '" + ntp + "', :tag => 'v1'\n"})
+		if err := os.Symlink(victim, filepath.Join(dir, "modules")); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, dir, Options{Modules: tool}, "modules, where its modules go, is no folder")
+		write(t, dir, map[string]string{"Puppetfile": "moduledir 'out/modules'\nmod 'ntp', :git => '" + ntp + "', :tag => 'v1'\n"})
+		if err := os.Symlink(victim, filepath.Join(dir, "out")); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, dir, Options{Modules: tool}, "cannot resolve the Puppetfile: ", "escapes")
+		same(t, "behind a link", snapshot(t, victim), before...)
+	}
+}

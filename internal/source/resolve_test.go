@@ -1,0 +1,59 @@
+package source
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A tool that waits for a password that nobody is asked for, or for a server, must not hold up a pipeline, nor live on.
+func TestToolThatHangsIsEnded(t *testing.T) {
+	dir, bin := t.TempDir(), t.TempDir()
+	write(t, dir, map[string]string{"Puppetfile": "mod 'a/ntp'\n"})
+	pid := filepath.Join(bin, "pid")
+	write(t, bin, map[string]string{"g10k": "#!/bin/sh\necho asking the forge\nsleep 1000 & echo $! >" + pid + "\nwait\n"})
+	if err := os.Chmod(filepath.Join(bin, "g10k"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	refused(t, dir, Options{Deadline: 300 * time.Millisecond}, "cannot resolve the Puppetfile with g10k: it took longer than 300ms: asking the forge\n", "--puppetfile-timeout")
+	ended(t, pid)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := Open(ctx, dir, Options{CacheDir: t.TempDir(), Progress: func(line string) {
+		if line == "g10k: asking the forge" {
+			cancel()
+		}
+	}})
+	if err == nil || !strings.Contains(err.Error(), "context canceled") {
+		t.Errorf("interrupted: %v", err)
+	}
+	ended(t, pid)
+}
+
+// ended waits until the process in a file is gone.
+func ended(t *testing.T, file string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return // it was ended before it started anything
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
+		// An orphan that has ended is there until init, which some containers lack, asks for it.
+		if stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d is still there", pid)
+		}
+	}
+}
