@@ -18,12 +18,12 @@ build: ## build bin/pulley and bin/pulley-agent, static
 
 .PHONY: demo
 demo: build ## play a fleet's story on this machine: make demo, or make demo ARGS=--once
-	@e2e/packages puppet-agent cron
+	@e2e/packages puppet-agent cron openssh-client
 	bin/pulley demo $(ARGS)
 
 .PHONY: test
 test: ## run all tests: unit tests, etcd, crash points, real Puppet in local machines
-	@e2e/packages puppet-agent cron shellcheck
+	@e2e/packages puppet-agent cron shellcheck openssh-client git g10k r10k
 	$(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' ./...
 
 .PHONY: unit
@@ -32,8 +32,8 @@ unit: ## run the tests that need neither Puppet nor any package, in less than th
 
 .PHONY: e2e
 e2e: ## run only what needs real Puppet
-	@e2e/packages puppet-agent cron shellcheck
-	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/puppettest ./internal/provision/... ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
+	@e2e/packages puppet-agent cron shellcheck openssh-client git g10k r10k
+	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/puppettest ./internal/provision/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, vet, layering and shell scripts
@@ -49,8 +49,9 @@ $(TOOLS)/golangci-lint-$(GOLANGCI_LINT):
 	mv $(TOOLS)/golangci-lint $@
 
 .PHONY: bench
-bench: ## print measurements; docs/performance.md says how to read them
-	$(GO) test -count=1 -tags bench -run '^TestBench' -v ./e2e/bench
+bench: ## print measurements (REPO=PATH: of that git repository); docs/performance.md says how to read them
+	@e2e/packages g10k r10k casync rsync git openssh-client util-linux
+	REPO='$(if $(REPO),$(abspath $(REPO)))' $(GO) test -count=1 -timeout 40m -tags bench -run '^TestBench' -v ./e2e/bench
 
 .PHONY: fuzz
 fuzz: ## fuzz every parser for FUZZTIME each (default 10s)

@@ -21,20 +21,22 @@ func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
 	scenarios := []struct {
 		say    string
 		target Target
+		runs   Target // what Puppet is started on
 	}{
-		{"a good new target", verB},
-		{"a target that does not compile", syntax},
-		{"a target that fails in the middle", halfway},
-		{"a target that does not verify", unverified},
-		{"the target that is in place, due again", verA},
+		{"a good new target", verB, verB},
+		{"a target that does not compile", syntax, syntax},
+		{"a target that fails in the middle", halfway, halfway},
+		{"a target that does not verify", unverified, unverified},
+		{"the target that is in place, due again", verA, verA},
+		{"a target that is refused, and the one that is in place due again", refusedB, verA},
 	}
 	for _, sc := range scenarios {
 		t.Run(sc.say, func(t *testing.T) {
 			prepared := t.TempDir()
-			prepare(t, prepared, sc.target)
+			prepare(t, prepared, sc.target, sc.runs == verA)
 			calm := copyWorld(t, prepared)
 			w := reopen(t, calm, crashAt)
-			if r := w.tick(t); r.Err != nil || r.Run == nil || r.Run.Target != sc.target {
+			if r := w.tick(t); r.Err != nil || r.Run == nil || r.Run.Target != sc.runs {
 				t.Fatalf("without a crash: %+v", r)
 			}
 			want := endOf(t, w)
@@ -70,14 +72,14 @@ func places() (all []string) {
 	return all
 }
 
-// prepare makes a node that is on A in a fleet that is to be on target, with Puppet's next run due.
-func prepare(t *testing.T, dir string, target Target) {
+// prepare makes a node that is on A in a fleet that is to be on target; due is whether A is to be enforced again.
+func prepare(t *testing.T, dir string, target Target, due bool) {
 	t.Helper()
 	w := reopen(t, dir, start)
 	w.promote(t, verA)
 	w.good(t)
 	w.promote(t, target)
-	if target == verA {
+	if due {
 		s := w.state(t)
 		s.RanAt = start.Add(-time.Hour)
 		if err := w.disk.Save(s); err != nil {
@@ -145,6 +147,9 @@ func endOf(t *testing.T, w *world) string {
 		t.Errorf("etcd was told of run %s, and the node's last one is %s", status.LastRun, s.LastRun)
 	}
 	s.RanAt, s.Sequence, s.LastRun = time.Time{}, 0, ""
+	if s.Refusal != nil && status.Refusal != nil {
+		s.Refusal.At, status.Refusal.At = time.Time{}, time.Time{}
+	}
 	for i := range s.Attempts {
 		s.Attempts[i] = ended(t, s.Attempts[i])
 	}

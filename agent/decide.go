@@ -30,6 +30,7 @@ const (
 	ReasonNoTarget      Reason = "no release was promoted for it yet"
 	ReasonFrozen        Reason = "an operator's hold freezes it on the target that it has"
 	ReasonGateClosed    Reason = "the environment's gate is closed: nothing new starts"
+	ReasonRefused       Reason = "its target is refused: it is not proven to be authentic"
 	ReasonBackoff       Reason = "the last attempt at its target failed; it waits before the next one"
 	ReasonStuck         Reason = "it is stuck: its target failed too often; it tries on, rarely"
 	ReasonForced        Reason = "somebody asked for a run now"
@@ -51,6 +52,7 @@ type Observed struct {
 	Disabled      string // why an operator disabled it on the machine; "" when enabled
 	PuppetBlocked string // why the machine's own Puppet forbids a run; "" when it doesn't
 	Force, Noop   bool
+	Looked        bool // the refusal in State is of this very tick: to ask for a run does not make it look once more
 }
 
 // Decision is what a tick will do, and why.
@@ -81,6 +83,10 @@ func Decide(o Observed, d Desired, now time.Time) Decision {
 
 // gaps are the waits after the first, second, … attempt at one target; after these it is the enforce interval.
 var gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute}
+
+// refusalGap is the wait after a target was refused. It is less than cron's five minutes, so that each of its ticks looks
+// again: nobody can tell a node that a signature was added.
+const refusalGap = 4 * time.Minute
 
 type ladder struct {
 	o   Observed
@@ -150,6 +156,17 @@ func (l *ladder) take() Decision {
 		return l.enforce("the gate is open", ReasonGateClosed, fmt.Sprintf("%s by %s: %s", g.State, g.By, g.Why))
 	}
 	l.pass("the gate is open", "yes")
+
+	const authentic = "its target is authentic"
+	switch r := l.o.State.Refusal; {
+	case r == nil || r.Target != w:
+		l.pass(authentic, "as far as is known; it has to prove so before it is installed")
+	case l.refused(r):
+		l.dec.Next = r.At.Add(refusalGap)
+		return l.enforce(authentic, ReasonRefused, r.Why)
+	default:
+		l.pass(authentic, "it was refused at "+r.At.UTC().Format(time.RFC3339)+", and is looked at again")
+	}
 
 	a := l.o.State.Attempt(w)
 	due, next := l.retryDue(a)
@@ -273,6 +290,13 @@ func (l *ladder) retryDue(a *Attempt) (bool, time.Time) {
 		return true, time.Time{}
 	}
 	return false, next
+}
+
+// refused says whether a refusal still counts: until the next look, which a person may ask for.
+func (l *ladder) refused(r *Refusal) bool {
+	age := l.now.Sub(r.At)
+	asked := (l.o.Force || l.o.Noop) && !l.o.Looked
+	return age >= 0 && age < refusalGap && !asked
 }
 
 // gap is the wait after the given number of attempts, ±10 %, always the same for one node and one number.

@@ -40,6 +40,10 @@ func attempts(o *Observed, target Target, started, finished int, ago time.Durati
 	o.State.Attempts = append(o.State.Attempts, a)
 }
 
+func refused(o *Observed, target Target, ago time.Duration) {
+	o.State.refuse(target, "it is not signed", start.Add(-ago))
+}
+
 func notRunFor(o *Observed, d time.Duration) { o.State.RanAt = start.Add(-d) }
 
 type want struct {
@@ -246,6 +250,50 @@ var decisions = []decision{
 		},
 		want{Enforce, ReasonRetry, verB, "", ""}},
 
+	{"a target that was refused a moment ago is not taken",
+		func(o *Observed, d *Desired) { d.Default = verB; refused(o, verB, time.Minute) },
+		want{Nothing, ReasonRefused, verA, ReasonRefused, "it is not signed"}},
+	{"and what is in place is enforced when that is due",
+		func(o *Observed, d *Desired) {
+			d.Default = verB
+			refused(o, verB, time.Minute)
+			notRunFor(o, time.Hour)
+		},
+		want{Enforce, ReasonDue, verA, ReasonRefused, "it is not signed"}},
+	{"a first target that is refused leaves the machine alone",
+		func(o *Observed, d *Desired) {
+			o.State, d.Default = State{}, verB
+			refused(o, verB, time.Minute)
+		},
+		want{Nothing, ReasonRefused, Target{}, ReasonRefused, ""}},
+	{"by cron's next start it is looked at again",
+		func(o *Observed, d *Desired) { d.Default = verB; refused(o, verB, 5*time.Minute-10*time.Second) },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"a refusal of one target says nothing about the next",
+		func(o *Observed, d *Desired) { d.Default = verC; refused(o, verB, time.Minute) },
+		want{Take, ReasonNew, verC, "", ""}},
+	{"a refusal of what is in place (its signer was revoked since) changes nothing",
+		func(o *Observed, _ *Desired) { refused(o, verA, time.Minute); notRunFor(o, time.Hour) },
+		want{Enforce, ReasonDue, verA, "", ""}},
+	{"force looks at a refused target at once",
+		func(o *Observed, d *Desired) { o.Force, d.Default = true, verB; refused(o, verB, time.Second) },
+		want{Take, ReasonForced, verB, "", ""}},
+	{"and once it has looked, enforces what is there",
+		func(o *Observed, d *Desired) {
+			o.Force, o.Looked, d.Default = true, true, verB
+			refused(o, verB, 0)
+		},
+		want{Enforce, ReasonForced, verA, ReasonRefused, "it is not signed"}},
+	{"a noop looks at once too",
+		func(o *Observed, d *Desired) { o.Noop, d.Default = true, verB; refused(o, verB, time.Second) },
+		want{Take, ReasonNoop, verB, "", ""}},
+	{"a refusal a year from now (the clock was wrong) keeps nobody waiting for a year",
+		func(o *Observed, d *Desired) { d.Default = verB; refused(o, verB, -365*24*time.Hour) },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"without etcd a refusal is nothing to speak of",
+		func(o *Observed, d *Desired) { refused(o, verB, time.Minute); *d = Desired{Unreachable: "timeout"} },
+		want{Nothing, ReasonUnreachable, verA, ReasonUnreachable, ""}},
+
 	{"what was applied without etcd is verified once etcd is back",
 		func(o *Observed, d *Desired) { o.State.Enforcing, d.Default = verB, verB },
 		want{Enforce, ReasonUnverified, verB, "", ""}},
@@ -384,7 +432,7 @@ func TestDecisions(t *testing.T) {
 	ladder := []string{
 		"enabled on the machine", "Puppet may run", "not stopped by a hold", "etcd answers",
 		"on the list of hosts that should be alive", "a release is promoted for it", "its target is in place",
-		"not frozen by a hold", "the gate is open", "its next attempt is due", "enforcing what it has is due",
+		"not frozen by a hold", "the gate is open", "its target is authentic", "its next attempt is due", "enforcing what it has is due",
 	}
 	for _, q := range ladder {
 		if !rungs[q][true] || !rungs[q][false] {
@@ -498,7 +546,7 @@ func drawHolds(t *rapid.T, name string) []Hold {
 
 func drawObserved(t *rapid.T) Observed {
 	words := rapid.SampledFrom([]string{"", "", "", "because"})
-	return Observed{
+	o := Observed{
 		Identity: Identity{Node: rapid.SampledFrom([]string{"web1", "db7", ""}).Draw(t, "node")},
 		Settings: Settings{
 			EnforceInterval: rapid.SampledFrom([]time.Duration{0, -time.Hour, time.Second, 30 * time.Minute, math.MaxInt64}).Draw(t, "interval"),
@@ -517,7 +565,12 @@ func drawObserved(t *rapid.T) Observed {
 				}
 			}), 0, 3).Draw(t, "attempts"),
 		},
+		Looked: rapid.Bool().Draw(t, "looked"),
 	}
+	if rapid.Bool().Draw(t, "is refused") {
+		o.State.Refusal = &Refusal{Target: drawTarget(t, "refused"), Why: rapid.String().Draw(t, "refused why"), At: drawTime(t, "refused at")}
+	}
+	return o
 }
 
 func drawDesired(t *rapid.T) Desired {

@@ -231,6 +231,7 @@ func TestAStateComesBackAsItWas(t *testing.T) {
 	want := State{
 		Format: StateFormat, LastGood: verA, LastGoodData: "x", Enforcing: verB, Before: verA, OpenRun: "r-7",
 		Attempts: []Attempt{{Target: verB, Started: 2, Finished: 1, Open: true, Last: start, Kind: Between, Problem: "…"}},
+		Refusal:  &Refusal{Target: verC, Why: "it is not signed", At: start},
 		Holds:    []Hold{freeze, stop}, RanAt: start, Outcome: Failed, LastRun: "r-6", Sequence: 7,
 	}
 	if err := d.Save(want); err != nil {
@@ -469,6 +470,7 @@ func TestDisabledKeepsItsReason(t *testing.T) {
 // No content of state.json may crash the agent, or make one that will not start again.
 func FuzzDecodeState(f *testing.F) {
 	f.Add([]byte(`{"v":1}`))
+	f.Add([]byte(`{"v":1,"refusal":{"target":{"tree":"t"},"why":"it is not signed","at":"2026-03-04T05:06:07Z"}}`))
 	dir := f.TempDir()
 	d := openDisk(f, dir)
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -493,6 +495,7 @@ func FuzzDecodeState(f *testing.F) {
 		o.State = s
 		Decide(o, desired, start)
 		s.keepAttempts(verA)
+		s.keepRefusal(verA)
 		s.begin("r", verA, start, false)
 		s.fail(Run{ID: "r", Target: verA, Result: Result{Kind: Untouched}}, start)
 		s.forget()

@@ -200,6 +200,7 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 				Attempts: []Attempt{{Target: wanted, Started: 1 << 30, Finished: 1 << 30, Last: start, Kind: Untouched, Problem: words.Draw(t, "problem")}},
 			},
 		}
+		at.state.refuse(wanted, words.Draw(t, "refused"), start)
 		s := at.status()
 		b, err := json.Marshal(s)
 		if err != nil {
@@ -208,7 +209,7 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 		if len(b) > maxStatusBytes {
 			t.Fatalf("%d bytes: %s", len(b), b)
 		}
-		if s.Node != at.Identity.Node || s.Target != wanted || s.LastGood != at.state.LastGood || s.Enforcing != enforcing || s.Attempt.Target != wanted {
+		if s.Node != at.Identity.Node || s.Target != wanted || s.LastGood != at.state.LastGood || s.Enforcing != enforcing || s.Attempt.Target != wanted || s.Refusal.Target != wanted {
 			t.Fatal("a name or a target was cut")
 		}
 		if p := at.state.Attempts[0].Problem; utf8.ValidString(p) && !utf8.ValidString(s.Attempt.Problem) {

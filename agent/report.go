@@ -115,6 +115,9 @@ func (t *tick) status() Status {
 		Outcome: t.state.Outcome, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
 		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.Boot, Disabled: clip(t.observed.Disabled, 120),
 	}
+	if r := t.state.Refusal; r != nil && r.Target == d.Wanted {
+		s.Refusal = r
+	}
 	if a := t.state.Attempt(d.Wanted); a != nil {
 		s.Attempt = a
 	} else if a := t.state.Attempt(t.state.Enforcing); a != nil {
@@ -130,7 +133,7 @@ func (t *tick) status() Status {
 // afterwards is what the next tick would do, and why, if nothing else changed: so that it need not say anything new.
 func (t *tick) afterwards() (Action, Reason, string) {
 	o := t.observed
-	o.State, o.Force = t.state, false
+	o.State, o.Force, o.Looked = t.state, false, false
 	next := Decide(o, t.desired, t.Now())
 	if next.Blocked != "" {
 		return next.Action, next.Blocked, clip(next.Detail, maxDetailInHead)
@@ -149,6 +152,11 @@ func fit(s Status) Status {
 			a := *s.Attempt
 			a.Problem = clip(a.Problem, limit)
 			s.Attempt = &a
+		}
+		if s.Refusal != nil {
+			r := *s.Refusal
+			r.Why = clip(r.Why, limit)
+			s.Refusal = &r
 		}
 		if s.Hold != nil {
 			h := *s.Hold

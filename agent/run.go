@@ -22,8 +22,9 @@ type Control interface {
 
 // Content puts the parts of a target on this machine's disk. Every method may be repeated.
 type Content interface {
-	// Stage fetches and verifies a target's tree and data beside what is there; Puppet sees nothing of it.
-	Stage(ctx context.Context, id Identity, t Target) (Staged, error)
+	// Stage fetches and verifies a target's tree and data beside what is there; Puppet sees nothing of it. When taking, the
+	// target is new to this node and must prove that it is authentic; an error that is a *RefusedError says that it is not.
+	Stage(ctx context.Context, id Identity, t Target, taking bool) (Staged, error)
 	// Current is the tree that was activated last; "" when there is none.
 	Current() (tree string, err error)
 	// Activate makes a staged tree the current one, by one rename.
@@ -81,6 +82,11 @@ var (
 	ErrUnreachable = errors.New("etcd is unreachable")
 	ErrChanged     = errors.New("what was desired changed meanwhile")
 )
+
+// RefusedError says why a target is not proven to be authentic. It is no failure of an attempt: nothing was tried.
+type RefusedError struct{ Why string }
+
+func (e *RefusedError) Error() string { return e.Why }
 
 // Agent is one node.
 type Agent struct {

@@ -15,8 +15,9 @@ type State struct {
 	Before       Target    `json:"before"`         // what was enforced before the run that is open
 	OpenRun      string    `json:"open_run,omitempty"`
 	Attempts     []Attempt `json:"attempts,omitempty"`
-	Holds        []Hold    `json:"holds,omitempty"` // as last seen in etcd; obeyed while etcd is unreachable
-	RanAt        time.Time `json:"ran_at,omitzero"` // when Puppet last applied Enforcing successfully
+	Refusal      *Refusal  `json:"refusal,omitempty"` // of the wanted target; nil when it was not refused, or not looked at yet
+	Holds        []Hold    `json:"holds,omitempty"`   // as last seen in etcd; obeyed while etcd is unreachable
+	RanAt        time.Time `json:"ran_at,omitzero"`   // when Puppet last applied Enforcing successfully
 	Outcome      Outcome   `json:"outcome,omitempty"`
 	LastRun      string    `json:"last_run,omitempty"`
 	Sequence     int64     `json:"sequence"` // of runs; never goes back
@@ -58,6 +59,23 @@ func (s *State) keepAttempts(wanted Target) (forgot bool) {
 	s.Attempts = kept
 	return forgot
 }
+
+// refuse remembers that t was refused.
+func (s *State) refuse(t Target, why string, now time.Time) {
+	s.Refusal = &Refusal{Target: t, Why: clip(why, maxWhy), At: now.UTC().Truncate(time.Second)}
+}
+
+// keepRefusal forgets the refusal of a target that is no longer wanted, or that is in place, and says whether there was one.
+func (s *State) keepRefusal(wanted Target) (forgot bool) {
+	if s.Refusal == nil || s.Refusal.Target == wanted && wanted != s.Enforcing {
+		return false
+	}
+	s.Refusal = nil
+	return true
+}
+
+// maxWhy is how many bytes of the words of a refusal the node keeps.
+const maxWhy = maxDetailInHead
 
 // begin opens a run at t.
 func (s *State) begin(run string, t Target, now time.Time, afresh bool) {

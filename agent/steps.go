@@ -95,7 +95,11 @@ func (t *tick) decide(context.Context) error {
 	if t.desired.Unreachable != "" || t.desired.Unreadable != "" {
 		return nil
 	}
-	forgot := !t.decision.Wanted.IsZero() && t.state.keepAttempts(t.decision.Wanted)
+	forgot := false
+	if w := t.decision.Wanted; !w.IsZero() {
+		forgot = t.state.keepAttempts(w)
+		forgot = t.state.keepRefusal(w) || forgot
+	}
 	if sameHolds(t.state.Holds, t.desired.Holds) && !forgot {
 		return nil
 	}
@@ -104,25 +108,39 @@ func (t *tick) decide(context.Context) error {
 }
 
 // stage puts the target on this machine's disk, where Puppet does not look. A target that differs from the last good one
-// only by name, not in what concerns this node, is in place already.
+// only by name, not in what concerns this node, is in place already. One that is refused is no reason to leave the machine
+// alone: what is in place is enforced as if the other had never been wanted.
 func (t *tick) stage(ctx context.Context) error {
+	err := t.fetch(ctx)
+	var refused *RefusedError
+	if errors.As(err, &refused) && t.decision.Action == Take && !t.opts.Noop {
+		if err := t.refuse(refused.Why); err != nil {
+			return err
+		}
+		if t.decision.Action == Nothing {
+			return errEnd
+		}
+		err = t.fetch(ctx)
+	}
 	d := t.decision
-	staged, err := t.Content.Stage(ctx, t.Identity, d.Target)
-	t.staged = staged
 	switch {
 	case errors.Is(err, ErrUnreachable):
 		t.offline = true
 		return fmt.Errorf("%s: %w", d.Target, err)
 	case err != nil && (t.opts.Noop || ctx.Err() != nil):
 		return fmt.Errorf("%s: %w", d.Target, err)
-	case err != nil:
+	}
+	if d.Action == Take && !t.opts.Noop {
+		t.state.Refusal = nil // whatever else may be wrong with it
+	}
+	if err != nil {
 		t.newRun()
 		t.puppet = true // the attempt counts; commit records it
 		t.run.Result = Result{Kind: Untouched, Outcome: Failed, Problem: "cannot stage " + d.Target.String() + ": " + err.Error()}
 		return t.openRun()
 	}
 	s := &t.state
-	inPlace := d.Action == Take && s.Enforcing == s.LastGood && d.Target.Tree == s.LastGood.Tree && staged.DataDigest == s.LastGoodData
+	inPlace := d.Action == Take && s.Enforcing == s.LastGood && d.Target.Tree == s.LastGood.Tree && t.staged.DataDigest == s.LastGoodData
 	if inPlace && !t.opts.Force && !t.opts.Noop {
 		s.LastGood, s.Enforcing, s.Attempts = d.Target, d.Target, nil
 		t.settled = true
@@ -132,6 +150,23 @@ func (t *tick) stage(ctx context.Context) error {
 		}
 		return errEnd
 	}
+	return nil
+}
+
+func (t *tick) fetch(ctx context.Context) (err error) {
+	t.staged, err = t.Content.Stage(ctx, t.Identity, t.decision.Target, t.decision.Action == Take)
+	return err
+}
+
+// refuse remembers that the target is refused, and decides again.
+func (t *tick) refuse(why string) error {
+	t.Log.Warn("the target is refused", "release", t.decision.Target.Release, "data", t.decision.Target.Data, "why", why)
+	t.state.refuse(t.decision.Target, why, t.Now())
+	if err := t.Memory.Save(t.state); err != nil {
+		return err
+	}
+	t.observed.State, t.observed.Looked = t.state, true
+	t.decision = Decide(t.observed, t.desired, t.Now())
 	return nil
 }
 

@@ -152,6 +152,13 @@ type Attempt struct {
 	Problem  string    `json:"problem,omitempty"` // and why
 }
 
+// Refusal is a target that this node did not take because nothing proved that it is authentic.
+type Refusal struct {
+	Target Target    `json:"target"`
+	Why    string    `json:"why"` // clipped
+	At     time.Time `json:"at"`  // when the node last looked, to the second
+}
+
 // HoldMode is what a hold forbids.
 type HoldMode string
 
@@ -237,6 +244,7 @@ type Status struct {
 	LastGood  Target    `json:"last_good"`
 	Enforcing Target    `json:"enforcing"`
 	Attempt   *Attempt  `json:"attempt,omitempty"` // of Target, or of what it enforces
+	Refusal   *Refusal  `json:"refusal,omitempty"` // of Target
 	Hold      *Hold     `json:"hold,omitempty"`
 	Outcome   Outcome   `json:"outcome,omitempty"` // of the last run
 	LastRun   string    `json:"last_run,omitempty"`

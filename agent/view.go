@@ -14,7 +14,7 @@ const (
 	Converged    NodeState = "converged"    // on its target, applied and verified
 	Pending      NodeState = "pending"      // its target is newer than what it has; it will look
 	InRun        NodeState = "running"      // Puppet is at work
-	FailedState  NodeState = "failed"       // its last attempt failed; it will try again
+	FailedState  NodeState = "failed"       // its last attempt failed, or its target is refused; it will try again
 	Stuck        NodeState = "stuck"        // it failed too often; it tries on, rarely
 	Held         NodeState = "held"         // a hold, or its own machine, says to leave it alone
 	Silent       NodeState = "silent"       // it has not been heard of for too long
@@ -78,6 +78,8 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Why = Held, string(ReasonDisabled)+": "+s.Disabled
 	case s.Reason == ReasonPuppetBlocked:
 		v.State, v.Why = Held, string(s.Reason)+": "+s.Detail
+	case s.Refusal != nil && s.Refusal.Target == v.Wanted:
+		v.State, v.Why = FailedState, string(ReasonRefused)+": "+s.Refusal.Why
 	case attempt != nil && attempt.Started >= max(s.Settings.MaxAttempts, 1):
 		v.State, v.Why = Stuck, attempt.sentence(time.Time{})
 	case attempt != nil && attempt.Finished > 0:
@@ -117,6 +119,7 @@ func attemptAt(s *Status, wanted Target) *Attempt {
 func (s *Status) Observed(id Identity) Observed {
 	o := Observed{Identity: id, Settings: s.Settings, Disabled: s.Disabled, State: State{
 		LastGood: s.LastGood, Enforcing: s.Enforcing, RanAt: s.RanAt, Outcome: s.Outcome, LastRun: s.LastRun,
+		Refusal: s.Refusal,
 	}}
 	if s.Attempt != nil {
 		o.State.Attempts = []Attempt{*s.Attempt}

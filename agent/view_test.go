@@ -30,6 +30,16 @@ func TestLook(t *testing.T) {
 		{"an attempt at its target failed", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 1, 1) }, FailedState, "no space left"},
 		{"an attempt at what it enforces failed, and something else is wanted", func(s *Status, d *Desired) { s.Enforcing, d.Default, s.Attempt = verB, verC, tried(verB, 2, 2) }, FailedState, "attempt 2 at 2.0.0"},
 		{"an attempt failed at what nobody wants any more", func(s *Status, _ *Desired) { s.Attempt = tried(verB, 9, 9) }, Converged, ""},
+		{"its target is refused, and what it has is enforced", func(s *Status, d *Desired) {
+			d.Default, s.Refusal = verB, &Refusal{Target: verB, Why: "it is not signed", At: start}
+		}, FailedState, "not proven to be authentic: it is not signed"},
+		{"its target is refused after attempts at what it has", func(s *Status, d *Desired) {
+			s.Enforcing, d.Default, s.Attempt = verB, verC, tried(verB, 9, 9)
+			s.Refusal = &Refusal{Target: verC, Why: "it is not signed", At: start}
+		}, FailedState, "it is not signed"},
+		{"a target was refused that nobody wants any more", func(s *Status, _ *Desired) {
+			s.Refusal = &Refusal{Target: verB, Why: "it is not signed", At: start}
+		}, Converged, ""},
 		{"its first run was cut off", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 1, 0) }, Pending, ""},
 		{"it failed as often as it may", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 5, 5) }, Stuck, "attempt 5"},
 		{"it was cut off as often as it may", func(s *Status, d *Desired) { d.Default, s.Attempt = verB, tried(verB, 5, 0) }, Stuck, "cut off"},

@@ -4,7 +4,7 @@ import "encoding/json"
 
 // A status names up to four targets, and mostly they are the same one. On the wire what equals its neighbour is left out,
 // in this order: last_good is always there; enforcing, when it is missing, is last_good; target is enforcing; and the
-// attempt's target is target.
+// attempt's and the refusal's target is target.
 
 type plainStatus Status
 
@@ -13,6 +13,7 @@ type wireStatus struct {
 	Enforcing *Target      `json:"enforcing,omitempty"`
 	Target    *Target      `json:"target,omitempty"`
 	Attempt   *wireAttempt `json:"attempt,omitempty"`
+	Refusal   *wireRefusal `json:"refusal,omitempty"`
 }
 
 type plainAttempt Attempt
@@ -22,11 +23,21 @@ type wireAttempt struct {
 	Target *Target `json:"target,omitempty"`
 }
 
+type plainRefusal Refusal
+
+type wireRefusal struct {
+	plainRefusal
+	Target *Target `json:"target,omitempty"`
+}
+
 // MarshalJSON leaves out the targets that are repeated.
 func (s Status) MarshalJSON() ([]byte, error) {
 	w := wireStatus{plainStatus: plainStatus(s), Enforcing: unless(s.Enforcing, s.LastGood), Target: unless(s.Target, s.Enforcing)}
 	if s.Attempt != nil {
 		w.Attempt = &wireAttempt{plainAttempt: plainAttempt(*s.Attempt), Target: unless(s.Attempt.Target, s.Target)}
+	}
+	if s.Refusal != nil {
+		w.Refusal = &wireRefusal{plainRefusal: plainRefusal(*s.Refusal), Target: unless(s.Refusal.Target, s.Target)}
 	}
 	return json.Marshal(w)
 }
@@ -40,11 +51,16 @@ func (s *Status) UnmarshalJSON(b []byte) error {
 	*s = Status(w.plainStatus)
 	s.Enforcing = or(w.Enforcing, s.LastGood)
 	s.Target = or(w.Target, s.Enforcing)
-	s.Attempt = nil
+	s.Attempt, s.Refusal = nil, nil
 	if w.Attempt != nil {
 		a := Attempt(w.Attempt.plainAttempt)
 		a.Target = or(w.Attempt.Target, s.Target)
 		s.Attempt = &a
+	}
+	if w.Refusal != nil {
+		r := Refusal(w.Refusal.plainRefusal)
+		r.Target = or(w.Refusal.Target, s.Target)
+		s.Refusal = &r
 	}
 	return nil
 }

@@ -52,7 +52,12 @@ func openWorld(dir string, now time.Time) (*world, error) {
 	}
 	w := &world{dir: dir, disk: disk, now: now}
 	w.etcd = &fakeEtcd{file: filepath.Join(dir, "etcd.json")}
-	w.content = &fakeContent{dir: dir}
+	w.content = &fakeContent{dir: dir, refuses: func(t Target) string {
+		if strings.HasPrefix(t.Release, "refused") {
+			return "it is not signed"
+		}
+		return ""
+	}}
 	w.puppet = &fakePuppet{dir: dir}
 	w.machine = &fakeMachine{}
 	w.agent = &Agent{
@@ -297,12 +302,17 @@ type fakeContent struct {
 	dir      string
 	held     int
 	onStage  func(Target) error
+	refuses  func(Target) string // why a new target is refused; "" when it is not
 	concerns func(Target) string // digest of what of a target's data concerns this node
 }
 
 func (c *fakeContent) tree(tree string) string { return filepath.Join(c.dir, "trees", tree) }
 
-func (c *fakeContent) Stage(_ context.Context, _ Identity, t Target) (Staged, error) {
+// Stage refuses a release that is named "refused", unless the test has other words.
+func (c *fakeContent) Stage(_ context.Context, _ Identity, t Target, taking bool) (Staged, error) {
+	if taking && c.refuses != nil && c.refuses(t) != "" {
+		return Staged{}, fmt.Errorf("cannot take %s: %w", t, &RefusedError{Why: c.refuses(t)})
+	}
 	if c.onStage != nil {
 		if err := c.onStage(t); err != nil {
 			return Staged{}, err

@@ -149,6 +149,9 @@ func (f *crashFleet) join(node string) {
 // die has the agent of a node die, and makes sure that it died there and so.
 func (f *crashFleet) die(t *testing.T, c crash) {
 	t.Helper()
+	if c.place == "install:spare-taken" {
+		f.spare(c.node)
+	}
 	out, err := f.command([]string{"PULLEY_FAILPOINT=" + c.place + "=" + c.how}, "pulley-agent", "run", "--root", c.node)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -157,6 +160,21 @@ func (f *crashFleet) die(t *testing.T, c crash) {
 	killed := exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 	if c.how == "kill" != killed || c.how == "exit" && exit.ExitCode() != 3 {
 		t.Fatalf("it died otherwise: %v\n%s", err, out)
+	}
+}
+
+// spare gives a node what collection leaves on one that has taken several releases: an old tree that nobody needs.
+func (f *crashFleet) spare(node string) {
+	state := filepath.Join(f.dir, node, "var", "lib", "pulley")
+	manifests, err := filepath.Glob(filepath.Join(state, "releases", "*.manifest"))
+	if err != nil || len(manifests) != 1 {
+		f.t.Fatalf("releases of %s: %q, %v", node, manifests, err)
+	}
+	if err := os.Mkdir(filepath.Join(state, "spare"), 0o700); err != nil {
+		f.t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-al", strings.TrimSuffix(manifests[0], ".manifest"), manifests[0], filepath.Join(state, "spare")).CombinedOutput(); err != nil {
+		f.t.Fatalf("%v: %s", err, out)
 	}
 }
 

@@ -55,6 +55,9 @@ var allowed = map[string][]string{
 	"pulley/puppet":                   {},
 	"pulley/internal/failpoint":       {},
 	"pulley/internal/content":         {"github.com/klauspost/compress/zstd", "golang.org/x/sys/unix", "golang.org/x/text/", "pulley/internal/failpoint"},
+	"pulley/internal/mirror":          {},
+	"pulley/internal/source":          {"pulley/internal/content", "github.com/moby/patternmatcher", "github.com/moby/patternmatcher/ignorefile"},
+	"pulley/internal/trust":           {"github.com/hashicorp/go-version", "github.com/hiddeco/sshsig", "golang.org/x/crypto/ssh"},
 	"pulley/internal/controlrepo":     {"pulley/agent/puppet", "pulley/environments", "pulley/hieradata", "pulley/puppet", yaml},
 	"pulley/internal/provision/local": {"golang.org/x/sys/unix"},
 }

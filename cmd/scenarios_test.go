@@ -59,6 +59,8 @@ func TestScenarios(t *testing.T) {
 			"release": release, "node": node, "fleet": fleet,
 			"starts": starts, "code": code, "until": until, "appears": appears, "running": running,
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
+			"sign-with": signWith, "signers": signers, "revoked": revoked,
+			"keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
 }
@@ -80,6 +82,7 @@ func setup(env *testscript.Env) error {
 	env.Setenv("PULLEY_ENDPOINTS", server.Endpoint)
 	env.Setenv("PULLEY_ENVIRONMENT", "dev")
 	env.Setenv("SUDO_USER", "ann")
-	env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid())) // seconds that nobody else sleeps
+	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache")) // publish keeps objects there
+	env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid()))           // seconds that nobody else sleeps
 	return nil
 }

@@ -13,27 +13,29 @@ import (
 const MaxGenerationBytes = 512 << 10
 
 const (
-	generationFormat = 1
-	maxMessageBytes  = 4 << 10
-	maxByBytes       = 256
+	generationFormat    = 1
+	maxEnvironmentBytes = 256
+	maxMessageBytes     = 4 << 10
+	maxByBytes          = 256
 )
 
 // Generation is one state of an environment's live data. It is immutable; every change makes the next one.
 type Generation struct {
-	V        int              `json:"v"`      // format of this record
-	Number   int64            `json:"number"` // from 1
-	Layers   map[Layer]string `json:"layers"` // digest of each layer that is not empty
-	By       string           `json:"by"`
-	Message  string           `json:"message"`
-	At       time.Time        `json:"at"`       // UTC
-	Previous int64            `json:"previous"` // number of the generation that this one changed; 0 for the first
+	V           int              `json:"v"`                     // format of this record
+	Environment string           `json:"environment,omitempty"` // whose it is, like dev or dev@t42: a signature counts there only
+	Number      int64            `json:"number"`                // from 1
+	Layers      map[Layer]string `json:"layers"`                // digest of each layer that is not empty
+	By          string           `json:"by"`
+	Message     string           `json:"message"`
+	At          time.Time        `json:"at"`       // UTC
+	Previous    int64            `json:"previous"` // number of the generation that this one changed; 0 for the first
 }
 
 // Next is the generation that follows g, the zero Generation being what precedes the first. Changes holds the canonical bytes
 // of each layer that changes; an empty one is removed. Nothing is shared with g.
 func (g Generation) Next(changes map[Layer][]byte, by, message string, at time.Time) (Generation, error) {
 	next := Generation{
-		V: generationFormat, Number: g.Number + 1, Layers: maps.Clone(g.Layers),
+		V: generationFormat, Environment: g.Environment, Number: g.Number + 1, Layers: maps.Clone(g.Layers),
 		By: by, Message: message, At: at.UTC().Truncate(time.Millisecond), Previous: g.Number,
 	}
 	if next.Layers == nil {
@@ -132,6 +134,8 @@ func (g Generation) validate() error {
 		return fail("%d can't be the one before it", g.Previous)
 	case g.Layers == nil:
 		return fail("it has no layers, not even none")
+	case len(g.Environment) > maxEnvironmentBytes || !utf8.ValidString(g.Environment):
+		return fail("its environment is not a text of at most %d bytes", maxEnvironmentBytes)
 	case len(g.By) > maxByBytes || !utf8.ValidString(g.By):
 		return fail("its author is not a text of at most %d bytes", maxByBytes)
 	case len(g.Message) > maxMessageBytes || !utf8.ValidString(g.Message):

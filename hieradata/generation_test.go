@@ -65,12 +65,35 @@ func TestDecodeGenerationRefuses(t *testing.T) {
 		{valid + "\n", "not what Pulley writes"},
 		{valid + "{}", "after top-level value"},
 		{edit(`12:00:00Z`, `14:00:00+02:00`), "UTC"},
+		{edit(`"v":1,`, `"v":1,"environment":"",`), "not what Pulley writes"},
+		{edit(`"v":1,`, `"environment":"dev","v":1,`), "not what Pulley writes"},
+		{edit(`"v":1,`, `"v":1,"environment":"`+strings.Repeat("x", 300)+`",`), "its environment is not a text"},
 		{edit(`{"common":"`+digest+`"}`, `null`), "no layers"},
 		{strings.Repeat(" ", MaxGenerationBytes+1), "too many"},
 	} {
 		if _, err := DecodeGeneration([]byte(c.data)); err == nil || !strings.Contains(err.Error(), c.problem) {
 			t.Errorf("%.90s: got %v, want %q", c.data, err, c.problem)
 		}
+	}
+}
+
+// Without it, data that was signed for one environment would be good in another; and what older programs wrote would be lost.
+func TestGenerationSaysWhoseItIs(t *testing.T) {
+	g := mustNext(t, Generation{Environment: "dev@t42"}, nil)
+	data, err := g.Encode()
+	if err != nil || !strings.HasPrefix(string(data), `{"v":1,"environment":"dev@t42","number":1,`) {
+		t.Fatalf("%s, %v", data, err)
+	}
+	again, err := DecodeGeneration(data)
+	if err != nil || again.Environment != "dev@t42" {
+		t.Errorf("got %+v, %v", again, err)
+	}
+	g.Environment = "dev"
+	if g.Digest() == again.Digest() {
+		t.Error("two environments have one digest")
+	}
+	if data, err := mustNext(t, Generation{}, nil).Encode(); err != nil || strings.Contains(string(data), "environment\"") {
+		t.Errorf("%s, %v", data, err)
 	}
 }
 

@@ -141,6 +141,47 @@ func TestHieradataReachesNodes(t *testing.T) {
 	}
 }
 
+// Without it, a change of keys would not reach the nodes, or one line of data would leave a fleet that trusts nobody.
+func TestSignersTravelAsARelease(t *testing.T) {
+	const alice = "alice@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb"
+	environments := starter(t)
+	common := filepath.Join(environments, "dev", "hieradata", "common.yaml")
+	sample, err := os.ReadFile(common)
+	if err != nil {
+		t.Fatal(err)
+	}
+	say := func(data string) {
+		t.Helper()
+		if err := os.WriteFile(common, []byte(string(sample)+"\n"+data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ data, allowed, revoked string }{
+		{"", "", ""},
+		{"pulley::allowed_signers: |\n  # who may sign\n  " + alice + "\n", "# who may sign\n" + alice + "\n", ""},
+		{"pulley::allowed_signers: '" + alice + "'\npulley::revoked_signers: \"k1\\nk2\"\n", alice + "\n", "k1\nk2\n"},
+	} {
+		say(c.data)
+		all := resources(t, environments, "compute1", "compute")
+		for path, want := range map[string]string{"/etc/pulley/allowed_signers": c.allowed, "/etc/pulley/revoked_signers": c.revoked} {
+			file, managed := all[path]
+			if managed != (want != "") || managed && (file["content"] != want || file["mode"] != "0644" || file["owner"] != "root") {
+				t.Errorf("%q: %s is %v, should hold %q", c.data, path, file, want)
+			}
+		}
+	}
+	say("pulley::revoked_signers: ''\n")
+	if got, managed := resources(t, environments, "compute1", "compute")["/etc/pulley/revoked_signers"]; !managed || got["content"] != "" {
+		t.Errorf("nobody is revoked any more: %v", got)
+	}
+	for _, empty := range []string{"''", "|\n  # later\n"} {
+		say("pulley::allowed_signers: " + empty)
+		if _, problems, code := run(t, "catalog", "compile", "compute1", "--certname", "compute1", "--environmentpath", environments, "--environment", "dev"); code == 0 || !strings.Contains(problems, "allowed_signers") {
+			t.Errorf("a list of nobody (%s) is let through: exit %d\n%s", empty, code, problems)
+		}
+	}
+}
+
 // Without it, the schedule might never start the agent, lose its output, or end it in the middle of a run.
 func TestCronLineRuns(t *testing.T) {
 	content, _ := resources(t, starter(t), "compute1", "compute")["/etc/cron.d/pulley-agent"]["content"].(string)

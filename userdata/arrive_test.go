@@ -30,6 +30,8 @@ func TestValuesArrive(t *testing.T) {
 	for range 120 {
 		o := full(t)
 		o.Prefix = hostile()
+		o.AllowedSigners = append(o.AllowedSigners, "carol@"+hostile()+" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc "+hostile()+"\n"...)
+		o.Mirrors = []string{"https://mirror.example/" + strings.NewReplacer(" ", "+", "?", "", "#", "", "%", "").Replace(hostile())}
 		o.PackageRepo = "deb " + hostile()
 		o.AgentURL = "https://downloads.example/" + strings.ReplaceAll(hostile(), " ", "+")
 		if valuesArrive(t, o) {
@@ -42,14 +44,18 @@ func TestValuesArrive(t *testing.T) {
 }
 
 func FuzzRender(f *testing.F) {
-	f.Add("controller1", "controller1", "controller", "dev", "http://127.0.0.1:2379", "/pulley", "https://d.example/a", "puppet-agent", "7.34", "deb https://apt.example a b", "http://proxy:3128", "*/5 * * * *")
-	f.Add("a'; reboot; '", "a$(reboot)", "`reboot`", "dev@$(id)", "http://h:1/';reboot;'", "'\nPULLEY\nreboot\n", "https://d.example/'$(reboot)`reboot`\\", "--reinstall", "1'", "deb '\"$(reboot)\\", "http://p'q:1", "* * * * *;reboot")
-	f.Add("1e3", "", "null", "y", "[::1]:2379", "~", "", "", "", "", "", "")
-	f.Add("0x1f", "", "true", "no", "h:1", "!!binary x: {y # z", "", "", "", "deb \u0085\u2028\ufeff", "", "")
-	f.Fuzz(func(t *testing.T, node, host, role, environment, endpoint, prefix, agentURL, pkg, version, repo, proxy, schedule string) {
+	f.Add("controller1", "controller1", "controller", "dev", "http://127.0.0.1:2379", "/pulley", "https://d.example/a", "puppet-agent", "7.34", "deb https://apt.example a b", "http://proxy:3128", "*/5 * * * *", "a@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc", "https://m.example")
+	f.Add("a'; reboot; '", "a$(reboot)", "`reboot`", "dev@$(id)", "http://h:1/';reboot;'", "'\nPULLEY\nreboot\n", "https://d.example/'$(reboot)`reboot`\\", "--reinstall", "1'", "deb '\"$(reboot)\\", "http://p'q:1", "* * * * *;reboot", "PULLEY\nreboot\n\ta@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc PULLEY\nPULLEY", "https://m'$(reboot)")
+	f.Add("1e3", "", "null", "y", "[::1]:2379", "~", "", "", "", "", "", "", "", "")
+	f.Add("0x1f", "", "true", "no", "h:1", "!!binary x: {y # z", "", "", "", "deb \u0085\u2028\ufeff", "", "", "-----BEGIN", "https://m/\u2028")
+	f.Fuzz(func(t *testing.T, node, host, role, environment, endpoint, prefix, agentURL, pkg, version, repo, proxy, schedule, signers, mirror string) {
 		o := Options{
 			Node: node, Hostname: host, Role: role, Environment: environment, Endpoints: []string{endpoint}, Prefix: prefix,
 			AgentURL: agentURL, PuppetPackage: pkg, PuppetVersion: version, PackageRepo: repo, Proxy: proxy, Schedule: schedule,
+			AllowedSigners: []byte(signers),
+		}
+		if mirror != "" {
+			o.Mirrors = []string{mirror}
 		}
 		if agentURL != "" {
 			o.AgentSHA256 = checksum(nil)
@@ -133,7 +139,8 @@ func valuesArrive(t *testing.T, o Options) bool {
 	}
 	var config struct {
 		Node, Environment, Role, Prefix, CACert string
-		Endpoints                               []string
+		Endpoints, Mirrors                      []string
+		Signers                                 string `yaml:"allowed_signers"`
 	}
 	decoder := yaml.NewDecoder(strings.NewReader(read(t, out, "agent.yaml")))
 	decoder.KnownFields(true)
@@ -145,13 +152,32 @@ func valuesArrive(t *testing.T, o Options) bool {
 		role = ""
 	}
 	if config.Node != o.Node || config.Environment != o.Environment || config.Role != role || config.Prefix != o.Prefix ||
-		!slices.Equal(config.Endpoints, o.Endpoints) {
+		!slices.Equal(config.Endpoints, o.Endpoints) || !slices.Equal(config.Mirrors, o.Mirrors) {
 		t.Errorf("agent.yaml holds %+v, should hold %+v", config, o)
 	}
 	if len(o.CACert) > 0 && read(t, out, "ca.pem") != string(o.CACert) {
 		t.Errorf("ca.pem is %s", read(t, out, "ca.pem"))
 	}
+	if len(o.AllowedSigners) > 0 {
+		if config.Signers != "/etc/pulley/allowed_signers" {
+			t.Errorf("a node that lost its signers would take what nobody signed: agent.yaml says %q", config.Signers)
+		}
+		if got, want := read(t, out, "allowed_signers"), signerLines(o.AllowedSigners); got != want {
+			t.Errorf("allowed_signers is %q, should be %q", got, want)
+		}
+	}
 	return true
+}
+
+// signerLines are the lines of an allowed_signers file that say something.
+func signerLines(text []byte) string {
+	var kept string
+	for _, line := range strings.Split(string(text), "\n") {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			kept += line + "\n"
+		}
+	}
+	return kept
 }
 
 func read(t *testing.T, dir, name string) string {

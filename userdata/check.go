@@ -60,7 +60,7 @@ func (o Options) check() error {
 	if err := oneLine("prefix", o.Prefix); err != nil {
 		return err
 	}
-	return errors.Join(checkEndpoints(o.Endpoints), checkAgent(o.AgentURL, o.AgentSHA256), checkProxy(o.Proxy),
+	return errors.Join(checkEndpoints(o.Endpoints), checkMirrors(o.Mirrors), checkAgent(o.AgentURL, o.AgentSHA256), checkProxy(o.Proxy),
 		checkRepo(o.PackageRepo))
 }
 
@@ -71,6 +71,19 @@ func checkEndpoints(endpoints []string) error {
 	for _, e := range endpoints {
 		if !isEndpoint(e) {
 			return fmt.Errorf("endpoint %q is not like https://etcd1:2379", e)
+		}
+	}
+	return nil
+}
+
+func checkMirrors(mirrors []string) error {
+	for _, m := range mirrors {
+		u, err := url.Parse(m)
+		if err != nil || u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery {
+			return fmt.Errorf("mirror %q is not like https://pulley.example:8443", m)
+		}
+		if err := checkURL("mirror", m, "https://pulley.example:8443"); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -158,6 +171,34 @@ func oneLine(what, value string) error {
 		return fmt.Errorf("%s %q holds a line break or another control character", what, value)
 	}
 	return nil
+}
+
+// publicKey is what makes a line one of an allowed_signers file: a type of key and, as base64, the key itself.
+var publicKey = regexp.MustCompile(`(^|\s)(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+\s+[A-Za-z0-9+/]{16,}=*(\s|$)`)
+
+// allowedSigners returns the file's lines that count, without comments. Whether they can be read is for the agent to say;
+// here a line has to look like one, so that neither a private key nor the end of a here-document gets into the script.
+func allowedSigners(text []byte) (string, error) {
+	var out strings.Builder
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		n++
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if !publicKey.MatchString(line) || strings.HasPrefix(line, "-----") {
+			return "", fmt.Errorf("line %d of the allowed signers is not like alice@production ssh-ed25519 AAAA…", n)
+		}
+		if err := oneLine("a line of the allowed signers", strings.ReplaceAll(line, "\t", " ")); err != nil {
+			return "", err
+		}
+		out.WriteString(line + "\n")
+	}
+	if len(text) > 0 && out.Len() == 0 {
+		return "", errors.New("the file of allowed signers names none: the node would refuse everything")
+	}
+	return out.String(), nil
 }
 
 // certificates returns the PEM text in its canonical form: certificates only, without whatever stood around them.

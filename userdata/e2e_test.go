@@ -80,6 +80,7 @@ func TestFirstBootTwice(t *testing.T) {
 	}{
 		"/etc/hostname":               {"controller1-t42\n", 0o644},
 		"/etc/pulley/ca.pem":          {string(o.CACert), 0o644},
+		"/etc/pulley/allowed_signers": {signerLines(o.AllowedSigners), 0o644},
 		"/usr/local/bin/pulley-agent": {recorder, 0o755},
 		"/etc/pulley/agent.yaml": {`node: controller1_t42
 environment: dev@t42
@@ -88,6 +89,10 @@ endpoints:
     - https://etcd2.example:2379
 prefix: /fleets/north
 cacert: /etc/pulley/ca.pem
+allowed_signers: /etc/pulley/allowed_signers
+mirrors:
+    - https://pulley.example:8443
+    - https://mirror.example/pulley
 `, 0o600},
 	} {
 		if got := m.read(t, path); got != want.text {

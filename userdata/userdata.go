@@ -24,6 +24,9 @@ type Options struct {
 	Prefix      string   // of the keys in etcd; empty: the agent's default
 	CACert      []byte   // PEM certificates that etcd's certificate is checked against; empty: the machine's own
 
+	AllowedSigners []byte   // who may sign what the node runs: the content of its allowed_signers file, see ssh-keygen(1)
+	Mirrors        []string // https URLs that releases are fetched from before etcd is asked
+
 	AgentURL    string // where pulley-agent is downloaded from; empty: it is part of the image
 	AgentSHA256 string // of the download, 64 hex digits; must come with AgentURL
 
@@ -55,6 +58,10 @@ func render(o Options) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	signers, err := allowedSigners(o.AllowedSigners)
+	if err != nil {
+		return nil, err
+	}
 	config, err := agentConfig(o)
 	if err != nil {
 		return nil, err
@@ -67,16 +74,17 @@ func render(o Options) ([]byte, error) {
 	err = script.Execute(&out, struct {
 		Options
 		CACert  string // canonical PEM, so that it can stand in the script as it is
+		Signers string // lines of principals and keys, for the same reason
 		Config  string // YAML without multi-line values, for the same reason
 		NoProxy string
 		Flags   []string
-	}{o, ca, config, noProxy(o.Endpoints), bootstrapFlags(o)})
+	}{o, ca, signers, config, noProxy(o.Endpoints), bootstrapFlags(o)})
 	if err != nil {
 		return nil, err
 	}
 	if out.Len() > MaxSizeBytes {
-		return nil, fmt.Errorf("it would be %d bytes, and clouds take at most %d (%d of them are CA certificates)",
-			out.Len(), MaxSizeBytes, len(ca))
+		return nil, fmt.Errorf("it would be %d bytes, and clouds take at most %d (%d of them are CA certificates, %d allowed signers)",
+			out.Len(), MaxSizeBytes, len(ca), len(signers))
 	}
 	return out.Bytes(), nil
 }
@@ -90,12 +98,17 @@ func agentConfig(o Options) (string, error) {
 		Endpoints   []string `yaml:"endpoints"`
 		Prefix      string   `yaml:"prefix,omitempty"`
 		CACert      string   `yaml:"cacert,omitempty"`
-	}{Node: o.Node, Environment: o.Environment, Role: o.Role, Endpoints: o.Endpoints, Prefix: o.Prefix}
+		Signers     string   `yaml:"allowed_signers,omitempty"`
+		Mirrors     []string `yaml:"mirrors,omitempty"`
+	}{Node: o.Node, Environment: o.Environment, Role: o.Role, Endpoints: o.Endpoints, Prefix: o.Prefix, Mirrors: o.Mirrors}
 	if roleInName(o.Role, o.Node, o.Environment) {
 		config.Role = ""
 	}
 	if len(o.CACert) > 0 {
 		config.CACert = "/etc/pulley/ca.pem"
+	}
+	if len(o.AllowedSigners) > 0 {
+		config.Signers = "/etc/pulley/allowed_signers" // said, so that a node that lost the file refuses what is new
 	}
 	text, err := yaml.Marshal(config)
 	return string(text), err

@@ -33,13 +33,17 @@ func full(t testing.TB) Options {
 		t.Fatal(err)
 	}
 	return Options{
-		Node:          "controller1_t42",
-		Hostname:      "controller1-t42",
-		Role:          "controller",
-		Environment:   "dev@t42",
-		Endpoints:     []string{"https://etcd1.example:2379", "https://etcd2.example:2379"},
-		Prefix:        "/fleets/north",
-		CACert:        ca,
+		Node:        "controller1_t42",
+		Hostname:    "controller1-t42",
+		Role:        "controller",
+		Environment: "dev@t42",
+		Endpoints:   []string{"https://etcd1.example:2379", "https://etcd2.example:2379"},
+		Prefix:      "/fleets/north",
+		CACert:      ca,
+		AllowedSigners: []byte("# who may sign what this node runs\n\n" +
+			"alice@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb alice's laptop\n" +
+			"bob@dev namespaces=\"pulley-data\",valid-before=\"20300101\" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n"),
+		Mirrors:       []string{"https://pulley.example:8443", "https://mirror.example/pulley"},
 		AgentURL:      "https://downloads.example/pulley-agent?arch=amd64",
 		AgentSHA256:   strings.Repeat("5e", 32),
 		PuppetPackage: "openvox-agent",
@@ -68,8 +72,8 @@ func TestGolden(t *testing.T) {
 			if !bytes.Equal(got, want) {
 				t.Errorf("the script is not %s (see what changed: go test ./userdata -update && git diff):\n%s", golden, got)
 			}
-			if len(got) >= 4<<10+len(o.CACert) {
-				t.Errorf("the script has %d bytes: more than 4 KiB and the certificates", len(got))
+			if len(got) >= 4<<10+len(o.CACert)+len(o.AllowedSigners) {
+				t.Errorf("the script has %d bytes: more than 4 KiB, the certificates and the signers", len(got))
 			}
 			if !bytes.HasPrefix(got, []byte("#!/bin/sh\n")) {
 				t.Errorf("cloud-init would not run it as a script: it starts with %q", got[:20])
@@ -129,6 +133,15 @@ func TestRefuses(t *testing.T) {
 		"CA that is a key":        {func(o *Options) { o.CACert = key }, "only certificates"},
 		"CA cut in the middle":    {func(o *Options) { o.CACert = []byte(ca + ca[:200]) }, "not made of whole PEM"},
 		"CA with other bytes":     {func(o *Options) { o.CACert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{1}}) }, "cannot read the CA"},
+		"mirror without TLS":      {func(o *Options) { o.Mirrors = []string{"http://mirror.example"} }, `mirror "http://mirror.example" is not like`},
+		"mirror with a password":  {func(o *Options) { o.Mirrors = []string{"https://u:secret@mirror.example"} }, "user or password"},
+		"mirror with a query":     {func(o *Options) { o.Mirrors = []string{"https://mirror.example/?a=b"} }, "mirror"},
+		"mirror with a space":     {func(o *Options) { o.Mirrors = []string{"https://mirror.example/a b"} }, "mirror"},
+		"signers that are a key":  {func(o *Options) { o.AllowedSigners = key }, "line 1 of the allowed signers is not like"},
+		"signers of one word":     {func(o *Options) { o.AllowedSigners = append(o.AllowedSigners, "PULLEY\nreboot\n"...) }, "line 5 of the allowed signers"},
+		"signers with a BEL":      {func(o *Options) { o.AllowedSigners = append(o.AllowedSigners[:len(o.AllowedSigners)-1], " \a\n"...) }, "control character"},
+		"signers that are none":   {func(o *Options) { o.AllowedSigners = []byte("# later\n") }, "names none"},
+		"more signers than fit":   {func(o *Options) { o.AllowedSigners = bytes.Repeat(o.AllowedSigners, 60) }, "allowed signers)"},
 		"more than a cloud takes": {func(o *Options) { o.CACert = []byte(strings.Repeat(ca, 40)) }, "clouds take at most 16384"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,9 +169,10 @@ func TestAccepts(t *testing.T) {
 		"apt line": func(o *Options) {
 			o.PackageRepo = "deb [signed-by=/usr/share/keyrings/o.gpg] https://apt.example bookworm main"
 		},
-		"rpm":                 func(o *Options) { o.PackageRepo = "https://yum.example/o-el-9.noarch.rpm?x=1" },
-		"version with epoch":  func(o *Options) { o.PuppetVersion = "1:7.34.0~rc1-1" },
-		"schedule with names": func(o *Options) { o.Schedule = "0-59/10 8,20 * JAN-MAR mon" },
+		"signers from Windows": func(o *Options) { o.AllowedSigners = bytes.ReplaceAll(o.AllowedSigners, []byte("\n"), []byte("\r\n")) },
+		"rpm":                  func(o *Options) { o.PackageRepo = "https://yum.example/o-el-9.noarch.rpm?x=1" },
+		"version with epoch":   func(o *Options) { o.PuppetVersion = "1:7.34.0~rc1-1" },
+		"schedule with names":  func(o *Options) { o.Schedule = "0-59/10 8,20 * JAN-MAR mon" },
 		"certificates with text between": func(o *Options) {
 			o.CACert = []byte("subject=one\n" + string(o.CACert) + "\nsubject=two\n" + string(o.CACert))
 		},

@@ -69,7 +69,7 @@ func (o bootstrapOptions) run(ctx context.Context) error {
 	if c.root != "/" && !o.noCron {
 		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.root, c.root)
 	}
-	for _, path := range []*string{&c.path, &c.store.CACert, &c.store.Cert, &c.store.Key} {
+	for _, path := range []*string{&c.path, &c.store.CACert, &c.store.Cert, &c.store.Key, &c.AllowedSigners, &c.RevokedSigners} {
 		if *path == "" {
 			continue
 		}
@@ -136,6 +136,9 @@ func (b *bootstrap) agrees() error {
 		{"cacert", alone.store.CACert, b.store.CACert},
 		{"cert", alone.store.Cert, b.store.Cert},
 		{"key", alone.store.Key, b.store.Key},
+		{"allowed_signers", alone.AllowedSigners, b.AllowedSigners},
+		{"revoked_signers", alone.RevokedSigners, b.RevokedSigners},
+		{"mirrors", strings.Join(alone.Mirrors, ","), strings.Join(b.Mirrors, ",")},
 	} {
 		if s.file != s.said {
 			differ = append(differ, fmt.Sprintf("%s is %q there and %q here", s.key, s.file, s.said))

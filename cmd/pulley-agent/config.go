@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +18,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/mirror"
 	"pulley/internal/store"
 )
 
@@ -30,6 +33,9 @@ type file struct {
 	Key             string        `yaml:"key,omitempty"`
 	Prefix          string        `yaml:"prefix,omitempty"`
 	Timeout         time.Duration `yaml:"timeout,omitempty"`
+	AllowedSigners  string        `yaml:"allowed_signers,omitempty"`
+	RevokedSigners  string        `yaml:"revoked_signers,omitempty"`
+	Mirrors         []string      `yaml:"mirrors,omitempty"`
 	EnforceInterval time.Duration `yaml:"enforce_interval,omitempty"`
 	Heartbeat       time.Duration `yaml:"heartbeat,omitempty"`
 	MaxAttempts     int           `yaml:"max_attempts,omitempty"`
@@ -57,7 +63,10 @@ type config struct {
 const (
 	defaultVerifyTimeout = 30 * time.Second
 	maxConfigBytes       = 1 << 20
+	mirrorTimeout        = 20 * time.Second // of one request; what does not come comes from etcd
 	schedulePath         = "etc/cron.d/pulley-agent"
+	allowedPath          = "etc/pulley/allowed_signers"
+	revokedPath          = "etc/pulley/revoked_signers"
 )
 
 func (c config) stateDir() string { return filepath.Join(c.root, "var/lib/pulley") }
@@ -90,6 +99,13 @@ func (o *options) load() (config, error) {
 	if err := c.connect(o); err != nil {
 		return config{}, err
 	}
+	c.AllowedSigners, c.RevokedSigners = first(o.allowed, c.AllowedSigners), first(o.revoked, c.RevokedSigners)
+	if len(o.mirrors) > 0 {
+		c.Mirrors = o.mirrors
+	}
+	if _, err := c.mirror(); err != nil {
+		return config{}, err
+	}
 	return c, c.limits()
 }
 
@@ -99,7 +115,7 @@ func readBounded(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxConfigBytes))
+	return io.ReadAll(io.LimitReader(f, maxConfigBytes+1)) // one more than anybody takes: what was cut must not look whole
 }
 
 // parseFile reads agent.yaml, strictly.
@@ -118,8 +134,8 @@ func parseFile(path string, b []byte) (file, error) {
 	problem = strings.TrimPrefix(problem, "unmarshal errors:  ")
 	problem = strings.ReplaceAll(problem, " in type main.file", "")
 	problem = strings.ReplaceAll(problem, " in type main.puppetFile", " in puppet")
-	return file{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, prefix, timeout, enforce_interval, heartbeat, "+
-		"max_attempts, verify_timeout and puppet: {program, deadline, grace, state_dirs}", path, problem)
+	return file{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, prefix, timeout, allowed_signers, revoked_signers, mirrors, "+
+		"enforce_interval, heartbeat, max_attempts, verify_timeout and puppet: {program, deadline, grace, state_dirs}", path, problem)
 }
 
 // identify finds out who this node is: from the flags, else the file, else the hostname.
@@ -206,6 +222,41 @@ func (c *config) limits() error {
 		c.VerifyTimeout = defaultVerifyTimeout
 	}
 	return nil
+}
+
+// signers says where this node's signers are written down.
+func (c config) signers() signersFiles {
+	return signersFiles{
+		allowed: first(c.AllowedSigners, filepath.Join(c.root, allowedPath)), allowedNamed: c.AllowedSigners != "",
+		revoked: first(c.RevokedSigners, filepath.Join(c.root, revokedPath)), revokedNamed: c.RevokedSigners != "",
+		floor: filepath.Join(c.stateDir(), floorFile),
+	}
+}
+
+// mirror is the client of the mirrors; nil when there is none.
+func (c config) mirror() (*mirror.Client, error) {
+	if len(c.Mirrors) == 0 {
+		return nil, nil
+	}
+	var settings *tls.Config
+	if c.store.CACert != "" { // the mirror that `pulley serve` offers may be of the same CA as etcd
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		ca, err := readBounded(c.store.CACert)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the CA of the mirrors: %w", err)
+		}
+		pool.AppendCertsFromPEM(ca)
+		settings = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	m, err := mirror.New(c.Mirrors, settings, mirrorTimeout)
+	if err != nil {
+		return nil, err
+	}
+	m.StartAt(c.identity.Node)
+	return m, nil
 }
 
 func first(values ...string) string {

@@ -63,6 +63,10 @@ func TestWhoThisNodeIs(t *testing.T) {
 		"an unknown key":                {"node: controller1\nenvironment: dev\nintervall: 5m\n", nil, nil, "line 3: field intervall not found"},
 		"two documents":                 {"node: controller1\n---\nenvironment: dev\n", nil, nil, "second document"},
 		"a number without a unit":       {"node: controller1\nenvironment: dev\nheartbeat: 5x\n", nil, nil, "line 3"},
+		"a mirror without TLS":          {"node: controller1\nenvironment: dev\nmirrors: ['http://mirror.example']\n", nil, nil, "cannot use mirror http://mirror.example"},
+		"a mirror that is none":         {"node: controller1\nenvironment: dev\nmirrors: [mirror.example]\n", nil, nil, "cannot use mirror mirror.example"},
+		"one mirror as a word":          {"node: controller1\nenvironment: dev\nmirrors: https://mirror.example\n", nil, nil, "line 3"},
+		"signers as a list":             {"node: controller1\nenvironment: dev\nallowed_signers: [a]\n", nil, nil, "line 3"},
 		"a negative interval":           {"node: controller1\nenvironment: dev\nenforce_interval: -5m\n", nil, nil, "enforce_interval is -5m0s"},
 	} {
 		got, err := load(t, c.text, c.vars, c.change)
@@ -89,5 +93,37 @@ func TestLimitsComeFromTheFile(t *testing.T) {
 	}
 	if c, err = load(t, "node: controller1\nenvironment: dev\n", nil, nil); err != nil || c.settings.EnforceInterval != 30*time.Minute || c.VerifyTimeout != defaultVerifyTimeout {
 		t.Errorf("defaults: %+v, %v", c.settings, err)
+	}
+}
+
+// A node that looks for its signers where they are not checks no signature, or refuses everything.
+func TestWhereSignersAndMirrorsAre(t *testing.T) {
+	const text = "node: controller1\nenvironment: dev\nallowed_signers: /a\nrevoked_signers: /r\nmirrors: ['https://m1.example', 'https://m2.example/x/']\n"
+	flags := func(o *options) { o.allowed, o.revoked, o.mirrors = "/b", "/s", []string{"https://m3.example"} }
+	for name, c := range map[string]struct {
+		text   string
+		change func(*options)
+		want   signersFiles // paths below the root without it
+		mirror string
+	}{
+		"by default":             {"node: controller1\nenvironment: dev\n", nil, signersFiles{allowed: "etc/pulley/allowed_signers", revoked: "etc/pulley/revoked_signers"}, ""},
+		"in the file":            {text, nil, signersFiles{allowed: "/a", revoked: "/r", allowedNamed: true, revokedNamed: true}, "https://m1.example https://m2.example/x/"},
+		"a flag wins":            {text, flags, signersFiles{allowed: "/b", revoked: "/s", allowedNamed: true, revokedNamed: true}, "https://m3.example"},
+		"said by the flag alone": {"node: controller1\nenvironment: dev\n", flags, signersFiles{allowed: "/b", revoked: "/s", allowedNamed: true, revokedNamed: true}, "https://m3.example"},
+	} {
+		got, err := load(t, c.text, nil, c.change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := c.want
+		want.floor = filepath.Join(got.root, "var/lib/pulley/trust.json")
+		for _, path := range []*string{&want.allowed, &want.revoked} {
+			if !filepath.IsAbs(*path) {
+				*path = filepath.Join(got.root, *path)
+			}
+		}
+		if got.signers() != want || strings.Join(got.Mirrors, " ") != c.mirror {
+			t.Errorf("%s: %+v, mirrors %v", name, got.signers(), got.Mirrors)
+		}
 	}
 }

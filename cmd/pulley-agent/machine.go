@@ -19,9 +19,10 @@ import (
 // validateTimeout is how long one script of validate.d may take.
 const validateTimeout = 5 * time.Minute
 
-// machine checks what a run must leave alone: the agent's own schedule; and what the release itself wants checked.
+// machine checks what a run must leave alone: the agent's own schedule, and who may sign for it; and what the release itself wants checked.
 type machine struct {
 	schedule string // the cron file; a machine on which there is none runs the agent in some other way
+	signers  keptSigners
 	log      *slog.Logger
 	timeout  time.Duration
 	before   []byte
@@ -33,6 +34,7 @@ var _ agent.Machine = (*machine)(nil)
 // Schedule remembers the cron file as it is before the run.
 func (m *machine) Schedule() error {
 	m.before = nil
+	m.signers.remember()
 	info, err := os.Stat(m.schedule)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -50,7 +52,7 @@ func (m *machine) Schedule() error {
 // Verify puts the schedule back when the run removed it, and says so: else this run would have been the node's last. Then
 // it runs the release's own checks.
 func (m *machine) Verify(ctx context.Context, job agent.Job) error {
-	if err := m.keepSchedule(); err != nil {
+	if err := errors.Join(m.keepSchedule(), m.signers.check()); err != nil {
 		return err
 	}
 	return m.validate(ctx, job)

@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/agent/puppet"
 	"pulley/internal/content"
+	"pulley/internal/mirror"
 	"pulley/internal/store"
 )
 
@@ -22,6 +23,7 @@ type node struct {
 	lock   *os.File
 	store  *store.Store
 	puppet *puppet.Puppet
+	parts  *parts
 	agent  *agent.Agent
 }
 
@@ -37,20 +39,61 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 		return nil, errors.Join(err, disk.Close())
 	}
 	n.puppet.ExtraFiles = []*os.File{n.lock} // Puppet holds the lock too: it may outlive the agent
-	trees, err := content.OpenStore(c.stateDir())
-	if err != nil {
+	if n.parts, err = c.openParts(now, log); err != nil {
 		return nil, errors.Join(err, n.lock.Close(), disk.Close())
 	}
-	if n.store, err = store.Open(c.store); err != nil {
-		return nil, errors.Join(err, n.lock.Close(), disk.Close())
-	}
+	n.store = n.parts.store
 	n.agent = &agent.Agent{
 		Identity: c.identity, Settings: c.settings, Version: version, Boot: machineID(),
-		Control: n.store, Content: &parts{store: n.store, trees: trees, dir: filepath.Join(c.stateDir(), "data"), log: log},
-		Puppet: &blockable{n.puppet}, Machine: &machine{schedule: c.schedule(), log: log, timeout: validateTimeout},
-		Memory: disk, Now: now, Log: log, RunDeadline: c.Puppet.Deadline, VerifyTimeout: c.VerifyTimeout,
+		Control: n.store, Content: n.parts, Puppet: &blockable{n.puppet},
+		Machine: &machine{schedule: c.schedule(), signers: keptSigners{files: c.signers()}, log: log, timeout: validateTimeout},
+		Memory:  disk, Now: now, Log: log, RunDeadline: c.Puppet.Deadline, VerifyTimeout: c.VerifyTimeout,
 	}
 	return n, nil
+}
+
+// openParts connects to etcd, and to the mirrors where there are any. What is large comes from a mirror first, as thousands
+// of nodes may want it at once; deltas are small and come from etcd. Each is the other's fallback.
+func (c config) openParts(now func() time.Time, log *slog.Logger) (*parts, error) {
+	trees, err := content.OpenStore(c.stateDir())
+	if err != nil {
+		return nil, err
+	}
+	trees.Now = now
+	mirrors, err := c.mirror()
+	if err != nil {
+		return nil, err
+	}
+	s, err := store.Open(c.store)
+	if err != nil {
+		return nil, err
+	}
+	p := &parts{
+		store: s, source: s, mirrors: mirrors, prover: &prover{files: c.signers(), store: s, now: now},
+		trees: trees, dir: filepath.Join(c.stateDir(), "data"), log: log,
+	}
+	if mirrors != nil {
+		p.source = split{objects: mirror.Fallback(mirrors, s), deltas: mirror.Fallback(s, mirrors)}
+	}
+	return p, nil
+}
+
+func (p *parts) close() error {
+	if p.mirrors != nil {
+		p.mirrors.Close()
+	}
+	return p.store.Close()
+}
+
+// split is one source for objects and another for deltas.
+type split struct{ objects, deltas content.Source }
+
+func (s split) Object(ctx context.Context, hash string) ([]byte, error) {
+	return s.objects.Object(ctx, hash)
+}
+
+func (s split) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
+	return s.deltas.Deltas(ctx, line, from, to)
 }
 
 // takeLock takes the node's lock. When a Puppet holds it that an agent left behind, that Puppet is ended once it is past
@@ -79,7 +122,7 @@ func (c config) newPuppet(log *slog.Logger) *puppet.Puppet {
 }
 
 func (n *node) close() error {
-	return errors.Join(n.store.Close(), n.disk.Close(), n.lock.Close())
+	return errors.Join(n.parts.close(), n.disk.Close(), n.lock.Close())
 }
 
 // blockable is Puppet as a tick sees it.

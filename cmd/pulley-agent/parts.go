@@ -12,26 +12,85 @@ import (
 	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/content"
+	"pulley/internal/mirror"
 	"pulley/internal/store"
+	"pulley/internal/trust"
 )
 
 // keptReleases is how many trees stay on disk beside those that are needed, so that going back needs no download.
 const keptReleases = 3
 
-// parts puts a target's release and data on disk, from etcd.
+// parts puts a target's release and data on disk, from etcd and mirrors.
 type parts struct {
-	store *store.Store
-	trees *content.Store
-	dir   string // of data
-	log   *slog.Logger
+	store   *store.Store
+	source  content.Source // of what releases are made of
+	mirrors *mirror.Client // nil when there is none
+	prover  *prover
+	trees   *content.Store
+	dir     string // of data
+	log     *slog.Logger
 }
 
 var _ agent.Content = (*parts)(nil)
 
-// Stage fetches what of a target is not here yet.
-func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target) (agent.Staged, error) {
+// found is what etcd said of one target, so that it is asked once.
+type found struct {
+	release *store.SignedRelease
+	delta   ahead
+	data    *store.SignedGeneration
+}
+
+// Stage fetches what of a target is not here yet. What is new has to prove first that it is authentic, and is remembered
+// as attempted before anybody can hand it to Puppet. What is in place only has to be whole: whoever signed it may have
+// left since.
+func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target, taking bool) (agent.Staged, error) {
+	var f found
+	if !taking {
+		return p.fetch(ctx, id, t, &f)
+	}
+	signers, floor, err := p.prover.signers()
+	if err != nil || signers == nil {
+		if err != nil {
+			return agent.Staged{}, err
+		}
+		return p.fetch(ctx, id, t, &f)
+	}
+	risen, err := p.prove(ctx, signers, floor, id, t, &f)
+	if err != nil {
+		return agent.Staged{}, err
+	}
+	s, err := p.fetch(ctx, id, t, &f)
+	if err == nil && risen != floor {
+		err = risen.Save(p.prover.files.floor)
+	}
+	return s, err
+}
+
+// prove reads what a target's proof needs, and nothing else.
+func (p *parts) prove(ctx context.Context, signers *trust.Signers, floor trust.Floor, id agent.Identity, t agent.Target, f *found) (trust.Floor, error) {
+	r, err := p.release(ctx, t, f)
+	if err == nil {
+		err = p.prover.release(signers, id, t, r)
+	}
+	if err == nil && t.Data > 0 {
+		var g store.SignedGeneration
+		if g, err = p.record(ctx, id, t, f); err == nil {
+			err = p.prover.data(signers, id, t, g)
+		}
+	}
+	var unreadable *store.UnreadableError
+	if errors.As(err, &unreadable) {
+		err = refusal("", err) // one changed byte may make it so
+	}
+	if err != nil {
+		return floor, err
+	}
+	return p.prover.rise(ctx, signers, floor, id, t)
+}
+
+func (p *parts) fetch(ctx context.Context, id agent.Identity, t agent.Target, f *found) (agent.Staged, error) {
 	var s agent.Staged
-	if err := p.ensure(ctx, t); err != nil {
+	if err := p.ensure(ctx, t, f); err != nil {
 		return s, err
 	}
 	release, err := p.trees.Lock(t.Tree)
@@ -44,7 +103,7 @@ func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target) (a
 		s.DataDigest = hieradata.NodeDigest(hieradata.Generation{}, id.Role, id.Node)
 		return s, nil
 	}
-	g, err := p.generation(ctx, id, t)
+	g, err := p.generation(ctx, id, t, f)
 	if err != nil {
 		return s, err
 	}
@@ -54,20 +113,23 @@ func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target) (a
 }
 
 // ensure has the tree on disk as it was published: Puppet succeeds on what is left of one, as an empty catalog is fine.
-func (p *parts) ensure(ctx context.Context, t agent.Target) error {
+func (p *parts) ensure(ctx context.Context, t agent.Target, f *found) error {
 	err := p.trees.Verify(t.Tree)
 	var missing *content.NotInstalledError
 	var damaged *content.DamagedError
 	if err == nil || !errors.As(err, &missing) && !errors.As(err, &damaged) {
 		return err
 	}
-	r, err := p.record(ctx, t)
+	r, err := p.release(ctx, t, f)
+	if err == nil && r.Content.Tree != t.Tree {
+		err = fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\nsomebody wrote into etcd by hand; publish under a new version", t.Release, r.Content.Tree, t.Tree)
+	}
 	if err == nil && damaged != nil { // what is left of it goes only once etcd has answered
 		p.log.Warn("the release is damaged on disk and installed anew", "release", t.Release, "err", damaged)
 		err = p.trees.Discard(t.Tree)
 	}
 	if err == nil {
-		err = p.install(ctx, r.Content)
+		err = p.install(ctx, f.delta.before(p.source), r.Content)
 	}
 	if err != nil && damaged != nil {
 		return fmt.Errorf("%w; it can't be installed anew: %w", damaged, err)
@@ -75,39 +137,92 @@ func (p *parts) ensure(ctx context.Context, t agent.Target) error {
 	return err
 }
 
-// record is what etcd says of a target's release.
-func (p *parts) record(ctx context.Context, t agent.Target) (store.Release, error) {
-	r, err := p.store.Release(ctx, t.Release)
-	if err == nil && r.Content.Tree != t.Tree {
-		err = fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\nsomebody wrote into etcd by hand; publish under a new version", t.Release, r.Content.Tree, t.Tree)
+// release is what etcd says of a target's release. The delta that follows what is in place comes with it: mostly that is
+// all that the node lacks.
+func (p *parts) release(ctx context.Context, t agent.Target, f *found) (store.SignedRelease, error) {
+	if f.release != nil {
+		return *f.release, nil
+	}
+	if current, err := p.trees.Current(); err == nil && current != "" {
+		if line, seq, ok := p.trees.Position(current); ok {
+			f.delta.line, f.delta.seq = line, seq+1
+		}
+	}
+	r, delta, err := p.store.Approach(ctx, t.Release, f.delta.line, f.delta.seq)
+	if err == nil {
+		f.release, f.delta.bytes = &r, delta
 	}
 	return r, err
 }
 
-func (p *parts) install(ctx context.Context, r content.Record) error {
-	err := p.trees.Install(ctx, p.store, r)
+// ahead is a delta that was read before anybody asked for it.
+type ahead struct {
+	line  string
+	seq   int64
+	bytes []byte // nil when there is none
+}
+
+// before is src for whoever asks for deltas from this one on.
+func (a ahead) before(src content.Source) content.Source {
+	if a.bytes == nil {
+		return src
+	}
+	return &aheadOf{src, a}
+}
+
+type aheadOf struct {
+	content.Source
+	have ahead
+}
+
+func (s *aheadOf) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
+	if line != s.have.line || from != s.have.seq || to < from {
+		return s.Source.Deltas(ctx, line, from, to)
+	}
+	deltas := [][]byte{s.have.bytes}
+	if to == from {
+		return deltas, nil
+	}
+	rest, err := s.Source.Deltas(ctx, line, from+1, to)
+	return append(deltas, rest...), err
+}
+
+func (p *parts) install(ctx context.Context, src content.Source, r content.Record) error {
+	err := p.trees.Install(ctx, src, r)
 	if errors.Is(err, syscall.ENOSPC) {
 		// Room may be had at the price of old releases: then going back to one needs a download.
 		if _, freed, collectErr := p.trees.Collect([]string{r.Tree}, 1); collectErr == nil && freed > 0 {
-			err = p.trees.Install(ctx, p.store, r)
+			err = p.trees.Install(ctx, src, r)
 		}
 	}
 	return err
 }
 
-// generation is the record of a target's data: from disk where it was before, so that enforcing needs no etcd.
-func (p *parts) generation(ctx context.Context, id agent.Identity, t agent.Target) (hieradata.Generation, error) {
+// generation is a target's data: from disk where it was before, so that enforcing needs no etcd.
+func (p *parts) generation(ctx context.Context, id agent.Identity, t agent.Target, f *found) (hieradata.Generation, error) {
 	if g, err := p.load(t.DataDigest); err == nil {
 		return g, nil
 	}
-	g, err := p.store.Generation(ctx, id.Environment, t.Data)
+	g, err := p.record(ctx, id, t, f)
 	if err != nil {
-		return g, err
+		return g.Generation, err
 	}
-	if g.Digest() != t.DataDigest {
-		return g, fmt.Errorf("cannot use data generation %d: its digest is %.12s and the target names %.12s", t.Data, g.Digest(), t.DataDigest)
+	if digest := hieradata.Digest(g.Record); digest != t.DataDigest {
+		return g.Generation, fmt.Errorf("cannot use data generation %d: its digest is %.12s and the target names %.12s", t.Data, digest, t.DataDigest)
 	}
-	return g, p.save(g)
+	return g.Generation, p.save(g.Record)
+}
+
+// record is what etcd says of a target's data.
+func (p *parts) record(ctx context.Context, id agent.Identity, t agent.Target, f *found) (store.SignedGeneration, error) {
+	if f.data != nil {
+		return *f.data, nil
+	}
+	g, err := p.store.Generation(ctx, id.Environment, t.Data)
+	if err == nil {
+		f.data = &g
+	}
+	return g, err
 }
 
 // materialise writes the layers that concern this node. What is in place already is not fetched again.
@@ -144,17 +259,13 @@ func (p *parts) load(digest string) (hieradata.Generation, error) {
 	return hieradata.DecodeGeneration(b)
 }
 
-func (p *parts) save(g hieradata.Generation) error {
-	b, err := g.Encode()
-	if err != nil {
-		return err
-	}
+func (p *parts) save(b []byte) error {
 	name := filepath.Join(p.dir, hieradata.Digest(b)+recordSuffix)
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return fmt.Errorf("cannot keep the data record: %w", err)
 	}
 	// Not flushed: load checks the hash, and a lost record is fetched again.
-	err = os.WriteFile(name+".new", b, 0o600)
+	err := os.WriteFile(name+".new", b, 0o600)
 	if err == nil {
 		err = os.Rename(name+".new", name)
 	}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,8 +14,6 @@ import (
 	"pulley/agent"
 	"pulley/agent/puppet"
 	"pulley/internal/cli"
-	"pulley/internal/content"
-	"pulley/internal/store"
 )
 
 func newPuppet(o *options) *cobra.Command {
@@ -72,7 +69,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	if state.Enforcing.IsZero() {
 		return errors.New("cannot run Puppet with this node's settings: no release is in place\n`pulley-agent run` puts one there")
 	}
-	job, release, err := c.enforced(ctx, state.Enforcing, p.Logger)
+	job, release, err := c.enforced(ctx, state.Enforcing, o.env.Now, p.Logger)
 	if err != nil {
 		return err
 	}
@@ -136,18 +133,13 @@ func deadline(c config) time.Duration {
 }
 
 // enforced is the job of the target that is in place; etcd is asked only for what is missing on disk.
-func (c config) enforced(ctx context.Context, t agent.Target, log *slog.Logger) (agent.Job, func(), error) {
-	trees, err := content.OpenStore(c.stateDir())
+func (c config) enforced(ctx context.Context, t agent.Target, now func() time.Time, log *slog.Logger) (agent.Job, func(), error) {
+	p, err := c.openParts(now, log)
 	if err != nil {
 		return agent.Job{}, nil, err
 	}
-	s, err := store.Open(c.store)
-	if err != nil {
-		return agent.Job{}, nil, err
-	}
-	p := &parts{store: s, trees: trees, dir: filepath.Join(c.stateDir(), "data"), log: log}
-	staged, err := p.Stage(ctx, c.identity, t)
-	if err := errors.Join(err, s.Close()); err != nil {
+	staged, err := p.Stage(ctx, c.identity, t, false)
+	if err := errors.Join(err, p.close()); err != nil {
 		return agent.Job{}, nil, err
 	}
 	return agent.Job{

@@ -35,6 +35,9 @@ type options struct {
 	role       string
 	fleet      cli.EnvironmentFlag
 	connection cli.Connection
+	allowed    string
+	revoked    string
+	mirrors    []string
 	verbose    bool
 	bootstraps bool // the settings need not be there yet
 }
@@ -61,6 +64,9 @@ EXIT STATUS
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each step")
 	o.fleet.AddFlag(f)
 	o.connection.AddFlags(f)
+	f.StringVar(&o.allowed, "allowed-signers", "", "who may sign releases and data, as ssh-keygen(1) says (default <root>/etc/pulley/allowed_signers where there is one)")
+	f.StringVar(&o.revoked, "revoked-signers", "", "public keys that no longer count, one a line (default <root>/etc/pulley/revoked_signers where there is one)")
+	f.StringArrayVar(&o.mirrors, "mirror", nil, "https URL where releases are fetched from before etcd is asked; may be given again")
 	root.AddCommand(newRun(o), newDaemon(o), newStatus(o), newEnable(o), newDisable(o), newPuppet(o), newBootstrap(o))
 	return root
 }

@@ -31,7 +31,7 @@ place when that is due; and reports. With nothing to do it costs one read of etc
 
 EXIT STATUS
   0 done, or nothing to do, or another run is in progress
-  1 failed, 2 wrong usage
+  1 failed, or its target is refused; 2 wrong usage
   3 etcd is unreachable (what was being enforced went on being enforced)
   With --detailed-exitcodes, after a run of Puppet: 0 nothing changed, 2 changed, 4 failed, 6 changed and failed.`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -114,7 +114,7 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 		switch {
 		case code == cli.ExitUnreachable && d.Reason != agent.ReasonUnreachable:
 			cli.Complain(o.env, program, errors.New("etcd is unreachable; what it has not heard will be sent later"))
-		case d.Blocked == agent.ReasonUnreadable && d.Reason != agent.ReasonUnreadable:
+		case failing(d.Blocked) && d.Reason != d.Blocked:
 			cli.Complain(o.env, program, fmt.Errorf("%s: %s", d.Blocked, d.Detail))
 		}
 		return &cli.SilentError{Code: code}
@@ -147,10 +147,15 @@ func exitCode(r runOptions, report agent.Report) int {
 		return cli.ExitFailed
 	case report.Unreachable:
 		return cli.ExitUnreachable
-	case report.Decision.Blocked == agent.ReasonUnreadable:
+	case failing(report.Decision.Blocked):
 		return cli.ExitFailed
 	}
 	return cli.ExitDone
+}
+
+// failing says whether what keeps a node from its target is a fault, which cron's mail or a monitor has to show.
+func failing(blocked agent.Reason) bool {
+	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRefused
 }
 
 func wait(ctx context.Context, d time.Duration) error {

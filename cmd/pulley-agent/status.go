@@ -14,16 +14,18 @@ import (
 
 // localStatus is what `pulley-agent status -o json` prints.
 type localStatus struct {
-	LastGood  agent.Target    `json:"last_good"`
-	Enforcing agent.Target    `json:"enforcing"`
-	Outcome   agent.Outcome   `json:"outcome,omitempty"`
-	LastRun   string          `json:"last_run,omitempty"`
-	RanAt     string          `json:"ran_at,omitempty"` // RFC 3339
-	Attempts  []agent.Attempt `json:"attempts,omitempty"`
-	Holds     []agent.Hold    `json:"holds,omitempty"`
-	Disabled  string          `json:"disabled,omitempty"`
-	OpenRun   string          `json:"open_run,omitempty"`
-	Unsent    int             `json:"unsent"` // run records that etcd has not heard of
+	LastGood   agent.Target    `json:"last_good"`
+	Enforcing  agent.Target    `json:"enforcing"`
+	Outcome    agent.Outcome   `json:"outcome,omitempty"`
+	LastRun    string          `json:"last_run,omitempty"`
+	RanAt      string          `json:"ran_at,omitempty"` // RFC 3339
+	Attempts   []agent.Attempt `json:"attempts,omitempty"`
+	Holds      []agent.Hold    `json:"holds,omitempty"`
+	Disabled   string          `json:"disabled,omitempty"`
+	OpenRun    string          `json:"open_run,omitempty"`
+	Unsent     int             `json:"unsent"` // run records that etcd has not heard of
+	Refusal    *agent.Refusal  `json:"refusal,omitempty"`
+	Signatures string          `json:"signatures"` // checked, not checked, or why nothing new is taken
 }
 
 func newStatus(o *options) *cobra.Command {
@@ -57,11 +59,22 @@ func (o *options) localStatus() (localStatus, error) {
 		return localStatus{}, err
 	}
 	s, err := readStatus(d)
+	s.Signatures = o.signers().words()
 	var damaged *agent.DamagedError
 	if errors.As(err, &damaged) {
 		err = fmt.Errorf("%w\nthe next `pulley-agent run` puts it aside and applies the node's target anew", err)
 	}
 	return s, errors.Join(err, d.Close())
+}
+
+// signers are those of the settings; without any that can be read, the default places.
+func (o *options) signers() signersFiles {
+	c, err := o.load()
+	if err != nil {
+		c = config{root: o.root}
+		c.AllowedSigners, c.RevokedSigners = o.allowed, o.revoked
+	}
+	return c.signers()
 }
 
 func readStatus(d *agent.Disk) (localStatus, error) {
@@ -81,6 +94,7 @@ func readStatus(d *agent.Disk) (localStatus, error) {
 	s := localStatus{
 		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun,
 		Attempts: state.Attempts, Holds: state.Holds, Disabled: disabled, OpenRun: state.OpenRun, Unsent: len(unsent),
+		Refusal: state.Refusal,
 	}
 	if !state.RanAt.IsZero() {
 		s.RanAt = state.RanAt.UTC().Format("2006-01-02T15:04:05Z")
@@ -99,6 +113,10 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 	for _, a := range s.Attempts {
 		t.Row("attempts", fmt.Sprintf("%d at %s: %s", a.Started, a.Target, a.Problem))
 	}
+	if r := s.Refusal; r != nil {
+		t.Row("refused", fmt.Sprintf("%s: %s", r.Target, r.Why))
+	}
+	t.Row("signatures", s.Signatures)
 	for _, h := range s.Holds {
 		t.Row("hold", fmt.Sprintf("%s on %s by %s: %s", h.Mode, h.Scope, h.Who, h.Why))
 	}

@@ -20,6 +20,7 @@ type dataOptions struct {
 	*options
 	fleet   cli.EnvironmentFlag
 	scope   scopeFlags
+	sign    signFlag
 	common  bool
 	message string
 }
@@ -29,7 +30,8 @@ func newData(o *options) *cobra.Command {
 		Use: "data", Short: "get and set live Hiera data", Args: arguments(0, 0, "takes a verb: set, get or unset"),
 		Long: `Live data stands above the data of the release, in four layers: node, role, environment, common. Each change is a new
 generation of the environment's data, and the target of its nodes becomes the pair of release and generation: a change
-that breaks compilation leaves nodes on their last good pair, and ` + "`pulley rollback`" + ` takes it back.`,
+that breaks compilation leaves nodes on their last good pair, and ` + "`pulley rollback`" + ` takes it back. Nodes that have allowed
+signers take only generations that --sign-key signed.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	cmd.AddCommand(newDataSet(o), newDataUnset(o), newDataGet(o))
@@ -72,6 +74,7 @@ EXIT STATUS
   0 done, or it was set to that already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(2, 2, "takes a key and a YAML value"),
 	}
+	d.sign.add(cmd)
 	cmd.Flags().StringVarP(&d.message, "message", "m", "", "why")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
 		err := retryConflicts(func() error {
@@ -90,6 +93,7 @@ func newDataUnset(o *options) *cobra.Command {
 		Use: "unset KEY -e ENVIRONMENT", Short: "remove a key from one layer",
 		Args: arguments(1, 1, "takes a key"),
 	}
+	d.sign.add(cmd)
 	cmd.Flags().StringVarP(&d.message, "message", "m", "", "why")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
 		return retryConflicts(func() error {
@@ -132,7 +136,7 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 		fmt.Fprintf(d.env.Stdout, "layer %s of %s says so already\n", layer, ref)
 		return nil
 	}
-	c, err := s.ChangeData(ctx, ref, fleet.Desires, data, map[hieradata.Layer][]byte{layer: after}, d.author(d.message))
+	c, err := s.ChangeData(ctx, ref, fleet.Desires, data, map[hieradata.Layer][]byte{layer: after}, d.author(d.message, d.sign))
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func newDemo(o *options) *cobra.Command {
 release, a change of data, a second release, a broken one, and the way back. Then the fleet stays up for playing until
 Ctrl-C. Nothing of this machine is changed, and nothing stays of the fleet, however the demo ends.
 
-It needs root and Puppet.
+It needs root, Puppet and ssh-keygen.
 
 EXIT STATUS
   0 done; with --once, every step came true; 1 failed, or stopped before the end; 2 wrong usage`,
@@ -92,6 +92,7 @@ func (s *stage) find(ctx context.Context) error {
 	for _, need := range []struct{ program, otherwise, debianPackage string }{
 		{"puppet", "/opt/puppetlabs/bin/puppet", "puppet-agent"},
 		{"cron", "/usr/sbin/cron", "cron"}, // else each machine's first run of Puppet would install it
+		{"ssh-keygen", "/usr/bin/ssh-keygen", "openssh-client"},
 	} {
 		_, err := exec.LookPath(need.program)
 		if _, otherwise := exec.LookPath(need.otherwise); err != nil && otherwise != nil {

@@ -35,6 +35,8 @@ type stage struct {
 
 const (
 	repoDir        = "repo"
+	signKey        = "operator-key"
+	signersFile    = "allowed_signers"
 	logDir         = "log"
 	etcdDeadline   = 30 * time.Second
 	etcdGrace      = 5 * time.Second
@@ -156,7 +158,7 @@ func (s *stage) bear(ctx context.Context, node string) error {
 }
 
 func (s *stage) firstBoot(ctx context.Context, m *local.Machine, node string, log *os.File) error {
-	script, err := s.pulley(ctx, "userdata", node, "-e", "dev")
+	script, err := s.pulley(ctx, "userdata", node, "-e", "dev", "--allowed-signers", signersFile)
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,15 @@ func (d *demo) beginning(ctx context.Context) error {
 		return err
 	}
 	d.prompt("$", "export", "PULLEY_ENDPOINTS="+d.endpoint)
+	d.say("Operators sign what they publish with an SSH key. Nodes take nothing that is not signed by one of their allowed signers.")
+	err = d.operators(ctx,
+		[]string{"key", "create", signKey},
+		[]string{"key", "allow", signKey + ".pub", "--name", "operator", "--environments", "dev", "--signers", signersFile})
+	if err != nil {
+		return err
+	}
+	d.prompt("$", "export", "PULLEY_SIGN_KEY="+signKey)
+	d.env = append(d.env, "PULLEY_SIGN_KEY="+signKey)
 	d.say("A control repository is what Puppet people know, with the fleets in environments/. Published, it is a release.")
 	return d.operators(ctx,
 		[]string{"init", repoDir},
@@ -80,7 +89,7 @@ func (d *demo) birth(ctx context.Context) error {
 	d.say("Each machine is a copy-on-write view of this one, with a hostname of its own. What cloud-init would run on its first boot " +
 		"registers it, runs Puppet once to give the agent its schedule, and waits for a release.")
 	for _, node := range demoNodes {
-		d.typed("$", "pulley userdata "+node+" -e dev    # the script for its first boot")
+		d.typed("$", "pulley userdata "+node+" -e dev --allowed-signers "+signersFile+"    # the script for its first boot")
 	}
 	err := d.during("three machines ran their userdata", func(detail func(string)) error {
 		detail("each runs Puppet for the first time")

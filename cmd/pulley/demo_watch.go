@@ -189,7 +189,7 @@ func (d *demo) invite(failure error) {
 		d.line("  export PATH=" + shellQuoted(filepath.Dir(d.self)) + ":$PATH")
 	}
 	for _, l := range []string{
-		"export PULLEY_ENDPOINTS=" + d.endpoint,
+		"export PULLEY_ENDPOINTS=" + d.endpoint + " PULLEY_SIGN_KEY=" + shellQuoted(filepath.Join(d.dir, signKey)),
 		"pulley status -e dev",
 		"pulley explain controller1 -e dev",
 		"pulley data set -e dev --node compute1 profile::base::message 'Only here'",

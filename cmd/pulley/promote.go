@@ -17,6 +17,7 @@ type promoteOptions struct {
 	*options
 	fleet   cli.EnvironmentFlag
 	scope   scopeFlags
+	sign    signFlag
 	inherit bool
 	message string
 }
@@ -28,6 +29,9 @@ func newPromote(o *options) *cobra.Command {
 		Short: "make a release the target of an environment, a role or a node",
 		Long: `promote takes an exact version, or a constraint such as '~> 1.4' that is resolved now and recorded. Every node of the
 scope takes the release at its next tick. --inherit gives a role or a node back to what its environment is on.
+
+Nodes that have allowed signers go below the highest release that they ever attempted only where --sign-key permitted it.
+With a key, a target that was set without one is promoted again.
 
 EXIT STATUS
   0 done, or it was the target already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -43,6 +47,7 @@ EXIT STATUS
 	}
 	p.fleet.AddFlag(cmd.Flags())
 	p.scope.add(cmd, "only the target")
+	p.sign.add(cmd)
 	cmd.Flags().BoolVar(&p.inherit, "inherit", false, "no target of its own for the role or node")
 	cmd.Flags().StringVarP(&p.message, "message", "m", "", "why")
 	return cmd
@@ -69,10 +74,18 @@ func (p promoteOptions) promote(ctx context.Context, s *store.Store, ref environ
 		}
 	}
 	if before := fleet.Desires.Target(scope); before == after {
-		fmt.Fprintf(p.env.Stdout, "%s in %s is on %s already\n", scope, ref, describeTarget(after))
-		return nil
+		permitted := true // what was promoted or rolled back without a key is signed now
+		if p.sign.given(p.env) {
+			if permitted, err = s.Permitted(ctx, ref, fleet.Desires, scope); err != nil {
+				return err
+			}
+		}
+		if permitted {
+			fmt.Fprintf(p.env.Stdout, "%s in %s is on %s already\n", scope, ref, describeTarget(after))
+			return nil
+		}
 	}
-	c, err := s.Promote(ctx, ref, fleet.Desires, scope, store.Promoted, after, p.author(p.message))
+	c, err := s.Promote(ctx, ref, fleet.Desires, scope, store.Promoted, after, p.author(p.message, p.sign))
 	if err != nil {
 		return err
 	}
@@ -110,6 +123,9 @@ func (o *options) announce(ref environments.Ref, before store.Fleet, c store.Cha
 	}
 	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at the next tick\n",
 		c.Scope(), ref, describeTarget(c.Before), describeTarget(c.After), c.Epoch, takers(reached))
+	if c.Unsigned {
+		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes that have allowed signers will refuse to go back\n", program)
+	}
 	if c.Scope() == (store.Scope{}) {
 		for _, pinned := range before.Desires.Pinned() {
 			fmt.Fprintf(o.env.Stdout, "  %s stays on its own %s (promote --inherit gives it back)\n", pinned, describeTarget(before.Desires.Target(pinned)))

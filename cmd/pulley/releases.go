@@ -14,36 +14,67 @@ import (
 
 func newReleases(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "releases", Short: "list what is published, newest version first", Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				all, err := s.Releases(ctx)
-				if err != nil {
-					return err
-				}
-				slices.Reverse(all)
-				if all == nil {
-					all = []store.Release{}
-				}
-				return o.out.Print(o.env, all, func(t *cli.Table) error {
-					if len(all) == 0 {
-						fmt.Fprintln(o.env.Stdout, "no release is published; `pulley publish DIR --version 1.0.0` makes the first one")
-						return nil
-					}
-					t.Row("VERSION", "TREE", "FILES", "SIZE", "STORED", "PUBLISHED", "BY", "COMMIT", "MESSAGE")
-					for _, r := range all {
-						commit := fmt.Sprintf("%.10s", r.Commit)
-						if r.Dirty {
-							commit += "+"
-						}
-						t.Row(r.Version, r.Content.Tree[:min(12, len(r.Content.Tree))], strconv.Itoa(r.Content.Files), cli.Bytes(r.Content.Bytes),
-							cli.Bytes(r.Content.Stored), cli.Ago(o.env.Now(), r.At), r.Author, commit, r.Message)
-					}
-					return nil
-				})
-			})
-		},
+		Use: "releases", Short: "list what is published, newest version first",
+		Args: arguments(0, 0, "takes no arguments, or one of its verbs"),
+		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.releases) },
 	}
 	o.out.AddFlags(cmd.Flags())
+	cmd.AddCommand(
+		newReleasesShow(o), newReleasesDiff(o), newReleasesVerify(o), newReleasesExport(o), newReleasesPrune(o), newReleasesSign(o),
+	)
 	return cmd
+}
+
+// listedRelease is one release as -o json has it.
+type listedRelease struct {
+	store.Release
+	Cold       int64       `json:"cold"` // bytes that a node fetches which has nothing yet
+	Signatures []signature `json:"signatures"`
+}
+
+func listed(r store.SignedRelease) listedRelease {
+	return listedRelease{Release: r.Release, Cold: r.Content.Cold(), Signatures: signaturesOf(r.Signatures)}
+}
+
+func (o *options) releases(ctx context.Context, s *store.Store) error {
+	published, err := s.Releases(ctx)
+	if err != nil {
+		return err
+	}
+	all := make([]listedRelease, 0, len(published))
+	for _, r := range slices.Backward(published) {
+		all = append(all, listed(r))
+	}
+	return o.out.Print(o.env, all, func(t *cli.Table) error {
+		if len(all) == 0 {
+			fmt.Fprintln(o.env.Stdout, "no release is published; `pulley publish DIR --version 1.0.0` makes the first one")
+			return nil
+		}
+		t.Row("VERSION", "TREE", "FILES", "SIZE", "STORED", "SIGNED", "PUBLISHED", "BY", "COMMIT", "MESSAGE")
+		for _, r := range all {
+			commit := fmt.Sprintf("%.10s", r.Commit)
+			if r.Dirty {
+				commit += "+"
+			}
+			signed := "no"
+			if len(r.Signatures) > 0 {
+				signed = "yes"
+			}
+			t.Row(r.Version, fmt.Sprintf("%.12s", r.Content.Tree), strconv.Itoa(r.Content.Files), cli.Bytes(r.Content.Bytes),
+				cli.Bytes(added(r)), signed, cli.Ago(o.env.Now(), r.At), r.Author, commit, r.Message)
+		}
+		return nil
+	})
+}
+
+// added is what a release took in etcd beyond those before it: its delta, and its base where it has one of its own.
+func added(r listedRelease) int64 {
+	var n int64
+	if r.Content.Chain.Delta != nil {
+		n = r.Content.Chain.Delta.Size
+	}
+	if r.Content.Base.Seq == r.Content.Chain.Seq {
+		n += r.Content.Base.Stored
+	}
+	return n
 }

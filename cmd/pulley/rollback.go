@@ -15,17 +15,26 @@ import (
 	"pulley/internal/store"
 )
 
+type rollbackOptions struct {
+	*options
+	sign    signFlag
+	message string
+	dryRun  bool
+}
+
 func newRollback(o *options) *cobra.Command {
+	r := rollbackOptions{options: o}
 	var fleet cli.EnvironmentFlag
 	var to int64
-	var message string
-	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "rollback -e ENVIRONMENT",
 		Short: "take the last change of targets back: release and data together",
 		Long: `rollback gives the scope of the newest change that is still in force the whole target that it had before: release and
 data generation. Again, it goes one change further back; --to EPOCH goes back until that epoch is in force again.
 ` + "`pulley history` lists the epochs. Nodes that have the release on disk need no download." + `
+
+Nodes that have allowed signers go below the highest release and data that they ever attempted only where --sign-key
+permitted it; the permit is kept with the change.
 
 EXIT STATUS
   0 done, 1 failed, or nothing to take back; 2 wrong usage, 3 etcd unreachable`,
@@ -39,22 +48,23 @@ EXIT STATUS
 					return err
 				}
 				if !c.Flags().Changed("to") {
-					return retryConflicts(func() error { return o.rollback(ctx, s, ref, message, dryRun) })
+					return retryConflicts(func() error { return r.rollback(ctx, s, ref) })
 				}
-				return o.rollbackTo(ctx, s, ref, agent.Epoch(to), message, dryRun)
+				return r.rollbackTo(ctx, s, ref, agent.Epoch(to))
 			})
 		},
 	}
 	fleet.AddFlag(cmd.Flags())
 	cmd.Flags().Int64Var(&to, "to", 0, "go back until this epoch is in force again")
-	cmd.Flags().StringVarP(&message, "message", "m", "", "why")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be taken back")
+	r.sign.add(cmd)
+	cmd.Flags().StringVarP(&r.message, "message", "m", "", "why")
+	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "only say what would be taken back")
 	return cmd
 }
 
 var errNothingToUndo = errors.New("nothing is left to take back")
 
-func (o *options) rollback(ctx context.Context, s *store.Store, ref environments.Ref, why string, dryRun bool) error {
+func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref environments.Ref) error {
 	fleet, err := s.Fleet(ctx, ref)
 	if err != nil {
 		return err
@@ -67,24 +77,25 @@ func (o *options) rollback(ctx context.Context, s *store.Store, ref environments
 	if !ok {
 		return fmt.Errorf("cannot roll %s back: %w", ref, errNothingToUndo)
 	}
-	if dryRun {
-		cli.Cleanf(o.env.Stdout, "would take back epoch %d (%s by %s): %s in %s goes from %s to %s\n",
+	if r.dryRun {
+		cli.Cleanf(r.env.Stdout, "would take back epoch %d (%s by %s): %s in %s goes from %s to %s\n",
 			undo.Epoch, undo.Kind, undo.By, undo.Scope(), ref, describeTarget(undo.After), describeTarget(undo.Before))
 		return nil
 	}
+	why := r.message
 	if why == "" {
 		why = fmt.Sprintf("takes back epoch %d", undo.Epoch)
 	}
-	c, err := s.Rollback(ctx, ref, fleet.Desires, undo, o.author(why))
+	c, err := s.Rollback(ctx, ref, fleet.Desires, undo, r.author(why, r.sign))
 	if err != nil {
 		return err
 	}
-	o.announce(ref, fleet, c)
+	r.announce(ref, fleet, c)
 	return nil
 }
 
 // rollbackTo takes changes back one by one until only those up to an epoch are in force.
-func (o *options) rollbackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch, why string, dryRun bool) error {
+func (r rollbackOptions) rollbackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch) error {
 	for undone := 0; ; undone++ {
 		history, err := s.History(ctx, ref, 0)
 		if err != nil {
@@ -100,11 +111,11 @@ func (o *options) rollbackTo(ctx context.Context, s *store.Store, ref environmen
 		undo, ok := store.Undo(history)
 		if !ok || undo.Epoch <= to {
 			if undone == 0 {
-				fmt.Fprintf(o.env.Stdout, "epoch %d is in force already in %s\n", to, ref)
+				fmt.Fprintf(r.env.Stdout, "epoch %d is in force already in %s\n", to, ref)
 			}
 			return nil
 		}
-		if err := retryConflicts(func() error { return o.rollback(ctx, s, ref, why, dryRun) }); err != nil || dryRun {
+		if err := retryConflicts(func() error { return r.rollback(ctx, s, ref) }); err != nil || r.dryRun {
 			return err
 		}
 	}

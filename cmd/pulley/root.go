@@ -58,7 +58,7 @@ EXIT STATUS
 		newServe(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newHistory(o),
 		newEnv(o), newData(o),
-		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o),
+		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o),
 	)
 	return root
 }
@@ -106,9 +106,9 @@ func (o *options) inFleet(c *cobra.Command, fleet cli.EnvironmentFlag, do func(c
 	return o.withStore(c, func(ctx context.Context, s *store.Store) error { return do(ctx, s, ref) })
 }
 
-// author is who does what is being done, for records.
-func (o *options) author(why string) store.Author {
-	return store.Author{By: o.env.User, Why: why, At: o.env.Now()}
+// author is who does what is being done, for records, and what they sign it with.
+func (o *options) author(why string, sign signFlag) store.Author {
+	return store.Author{By: o.env.User, Why: why, At: o.env.Now(), Sign: sign.signer(o.env)}
 }
 
 // retryConflicts does an operation again that lost a race against another operator, from a fresh read. Five times are

@@ -8,17 +8,22 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/trust"
 	"pulley/userdata"
 )
 
 func newUserdata(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	var u userdata.Options
+	var signers string
 	cmd := &cobra.Command{
 		Use:   "userdata NODE -e ENVIRONMENT",
 		Short: "print the small script that turns a bare machine into a node",
 		Long: `userdata prints what cloud-init runs on the machine's first boot: it writes the agent's settings, puts the agent in
 place, and starts ` + "`pulley-agent bootstrap`" + `. It asks etcd for nothing.
+
+With --allowed-signers the machine takes, from its first run on, only releases and data that one of them signed. Without, it
+takes whatever etcd says.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage`,
@@ -47,6 +52,11 @@ EXIT STATUS
 					return fmt.Errorf("cannot read the CA certificate: %w", err)
 				}
 			}
+			if signers != "" {
+				if u.AllowedSigners, err = readSigners(signers); err != nil {
+					return err
+				}
+			}
 			script, err := userdata.Render(u)
 			if err != nil {
 				return err
@@ -57,6 +67,8 @@ EXIT STATUS
 	}
 	f := cmd.Flags()
 	fleet.AddFlag(f)
+	f.StringVar(&signers, "allowed-signers", "", "file of those who may sign what the machine runs, see ssh-keygen(1)")
+	f.StringArrayVar(&u.Mirrors, "mirror", nil, "https URL where the machine fetches releases before it asks etcd; may be given again")
 	f.StringVar(&u.AgentURL, "agent-url", "", "where the machine downloads pulley-agent (default: the image has it)")
 	f.StringVar(&u.AgentSHA256, "agent-sha256", "", "checksum of that download")
 	f.StringVar(&u.PuppetPackage, "puppet-package", "", "package that brings Puppet (default: the first that the machine's repositories have)")
@@ -65,4 +77,16 @@ EXIT STATUS
 	f.StringVar(&u.Proxy, "proxy", "", "HTTP proxy of the machine's downloads")
 	f.StringVar(&u.Schedule, "schedule", "", "of the agent, five cron fields (default: every five minutes)")
 	return cmd
+}
+
+// readSigners refuses a list that the machine itself could not read: it would take nothing, and nobody would be there to see.
+func readSigners(file string) ([]byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the allowed signers: %w", err)
+	}
+	if _, err := trust.ParseSigners(text, nil); err != nil {
+		return nil, fmt.Errorf("cannot use %s: %w", file, err)
+	}
+	return text, nil
 }

@@ -1,74 +1,264 @@
 package content
 
 import (
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 )
 
-// Build reads the files that m lists below the folder root and hands the objects that hold them, and m itself, to emit,
-// which may keep the bytes. The same object can come more than once. The Record that names them all is worth storing
-// only after emit has stored everything; until then nobody can see a part of it. A file that is not what m says, because
-// it changed meanwhile, is an error, as is one from emit.
-func Build(root string, m *Manifest, emit func(Object, []byte) error) (Record, error) {
-	r, err := build(root, m, emit)
-	if err != nil {
-		return Record{}, fmt.Errorf("cannot pack tree %s: %w", root, err)
-	}
-	return r, nil
+// Parent is the release that a new one is built upon.
+type Parent struct {
+	*View
+	Last bool // no other release follows it on its line: the new one can
 }
 
-func build(dir string, m *Manifest, emit func(Object, []byte) error) (Record, error) {
-	if err := checkEntries(m.Entries); err != nil {
-		return Record{}, err
-	}
-	root, err := os.OpenRoot(dir)
+// Build makes the objects that a folder's tree needs, m being what ReadTree said of the folder root, and hands them to emit,
+// which may keep the bytes. The same object can come more than once. With a parent only what is new becomes objects; the
+// zero Parent is for the first release of all. Line names the line that begins with the release, should one begin.
+//
+// It returns the Record that names everything, and the delta from the parent, or nil where there is none. Both are worth
+// storing, together, only after emit has stored everything; until then nobody can see a part of it. A file that is not what
+// m says, because it changed meanwhile, is an error, as is one from emit.
+func Build(ctx context.Context, root string, m *Manifest, parent Parent, line string, emit func(Object, []byte) error) (Record, []byte, error) {
+	b := builder{ctx: ctx, manifest: m, parent: parent, line: line, emit: emit}
+	r, delta, err := b.build(root)
 	if err != nil {
-		return Record{}, err
+		return Record{}, nil, fmt.Errorf("cannot pack tree %s: %w", root, err)
 	}
-	defer root.Close()
+	return r, delta, nil
+}
 
-	r := Record{Tree: m.Tree(), Files: m.Files(), Bytes: m.Bytes()}
-	if r.Packs, err = buildPacks(root, m, emit); err != nil {
-		return Record{}, err
+type builder struct {
+	ctx      context.Context
+	root     *os.Root
+	manifest *Manifest
+	parent   Parent
+	line     string
+	emit     func(Object, []byte) error
+}
+
+func (b *builder) build(dir string) (Record, []byte, error) {
+	if err := checkEntries(b.manifest.Entries); err != nil {
+		return Record{}, nil, err
 	}
-	if r.Manifest, err = buildManifest(m, emit); err != nil {
-		return Record{}, err
+	var err error
+	if b.root, err = os.OpenRoot(dir); err != nil {
+		return Record{}, nil, err
 	}
-	for _, list := range [][]Object{r.Manifest, r.Packs} {
-		for _, o := range list {
-			r.Stored += o.Size
+	defer b.root.Close()
+
+	r := Record{Tree: b.manifest.Tree(), Files: b.manifest.Files(), Bytes: b.manifest.Bytes(), Chain: Chain{Line: b.line}}
+	var delta []byte
+	if b.parent.View != nil && b.parent.Last {
+		delta, err = b.follow(&r)
+		if err != nil && !errors.Is(err, errTooLarge) {
+			return Record{}, nil, err
 		}
 	}
-	return r, r.Check()
+	if b.wantsBase(r) {
+		if err := b.base(&r); err != nil {
+			return Record{}, nil, err
+		}
+	}
+	return r, delta, r.Check()
 }
 
-func buildPacks(root *os.Root, m *Manifest, emit func(Object, []byte) error) ([]Object, error) {
-	p, err := newPacker(emit)
+// follow makes the release its parent's successor on the line, unless that is errTooLarge: then it begins one.
+func (b *builder) follow(r *Record) ([]byte, error) {
+	p := b.parent.record
+	differences := Diff(b.parent.manifest, b.manifest)
+	contents, dictionary := newContents(b.parent.manifest, differences)
+	var size int64
+	for _, e := range contents {
+		if size += e.Size; size > maxDeltaWeight {
+			return nil, errTooLarge
+		}
+	}
+	fresh, err := b.read(contents)
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range distinct(m) {
+	earlier, err := b.parent.contents(b.ctx, dictionary)
+	if err != nil {
+		return nil, err
+	}
+	delta, o, err := encodeDelta(b.parent.manifest, p.Chain.Delta, differences, fresh, join(dictionary, earlier))
+	if err != nil {
+		return nil, err
+	}
+	r.Base = p.Base
+	r.Chain = Chain{Line: p.Chain.Line, Seq: p.Chain.Seq + 1, Delta: &o, Stored: p.Chain.Stored + o.Size, Weight: p.Chain.Weight + o.Raw}
+	return delta, nil
+}
+
+func join(entries []Entry, contents map[[sha256.Size]byte][]byte) []byte {
+	var b []byte
+	for _, e := range entries {
+		b = append(b, contents[e.Hash]...)
+	}
+	return b
+}
+
+// read returns contents of the folder one after another.
+func (b *builder) read(entries []Entry) ([]byte, error) {
+	var all appender
+	for _, e := range entries {
+		if err := copyFile(b.root, e, &all); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+type appender []byte
+
+func (a *appender) Write(b []byte) (int, error) {
+	*a = append(*a, b...)
+	return len(b), nil
+}
+
+// wantsBase says whether the release needs a base of its own: where it begins a line, and where the deltas since the last
+// base cost a node that has nothing yet too much.
+func (b *builder) wantsBase(r Record) bool {
+	if r.Chain.Delta == nil {
+		return true
+	}
+	return r.Chain.Seq-r.Base.Seq > MaxDeltas || r.Chain.Weight-r.Base.Weight > MaxWeight/2 ||
+		(r.Chain.Stored-r.Base.Deltas)*3 > r.Base.Stored+3*maxSmallDeltas
+}
+
+// maxSmallDeltas is how many bytes of deltas are no reason for a base of their own, however small the last one is.
+const maxSmallDeltas = 128 << 10
+
+// base stores the whole tree. Packs of the parent's base are used again where at least half of each is of use.
+func (b *builder) base(r *Record) error {
+	x := index{}
+	places := map[[sha256.Size]byte]int64{}
+	if b.parent.View != nil {
+		x.packs = b.reuse(places)
+	}
+	end, _, _ := sumObjects(x.packs)
+	packs, err := b.pack(places, end)
+	if err != nil {
+		return err
+	}
+	if x.packs = append(x.packs, packs...); len(x.packs) > maxObjects {
+		if b.parent.View != nil { // packs of many bases that are half empty: begin anew
+			b.parent = Parent{}
+			return b.base(r)
+		}
+		return fmt.Errorf("more than %d objects are needed\npublish a smaller tree", maxObjects)
+	}
+	if x.manifest, err = b.packManifest(); err != nil {
+		return err
+	}
+	x.setPlaces(b.manifest, places)
+	objects, err := b.packBytes(x.encode())
+	if err != nil {
+		return err
+	}
+	if len(objects) != 1 {
+		if b.parent.View != nil { // the spans of many bases have become too many: begin anew
+			b.parent = Parent{}
+			return b.base(r)
+		}
+		return errors.New("its index does not fit one value\npublish a smaller tree")
+	}
+	r.Base = Base{
+		Seq: r.Chain.Seq, Tree: r.Tree, Index: objects[0], Stored: objects[0].Size + x.stored(),
+		Deltas: r.Chain.Stored, Weight: r.Chain.Weight,
+	}
+	return nil
+}
+
+// reuse returns the packs of the parent's base that are worth to be kept, and notes where in them the tree's contents lie.
+func (b *builder) reuse(places map[[sha256.Size]byte]int64) []Object {
+	old := b.parent.supply
+	starts := make([]int64, len(old.index.packs)+1)
+	for i, o := range old.index.packs {
+		starts[i+1] = starts[i] + o.Raw
+	}
+	used := make([]int64, len(old.index.packs))
+	over := func(e Entry, each func(pack int, bytes int64)) { // the packs that a content lies in
+		at, ok := old.at[e.Hash]
+		if !ok {
+			return
+		}
+		first, _ := slices.BinarySearch(starts, at+1)
+		for i := first - 1; i < len(used) && starts[i] < at+e.Size; i++ {
+			each(i, min(at+e.Size, starts[i+1])-max(at, starts[i]))
+		}
+	}
+	contents := distinct(b.manifest)
+	for _, e := range contents {
+		over(e, func(pack int, bytes int64) { used[pack] += bytes })
+	}
+	var packs []Object
+	moved := make([]int64, len(used)) // how far a kept pack moves towards the start
+	var gone int64
+	for i, o := range old.index.packs {
+		if used[i]*2 < o.Raw {
+			gone += o.Raw
+			used[i] = -1
+			continue
+		}
+		packs = append(packs, o)
+		moved[i] = gone
+	}
+	for _, e := range contents {
+		kept, shift := false, int64(-1)
+		over(e, func(pack int, _ int64) {
+			if shift == -1 {
+				kept, shift = true, moved[pack]
+			}
+			kept = kept && used[pack] >= 0 && moved[pack] == shift
+		})
+		if kept {
+			places[e.Hash] = old.at[e.Hash] - shift
+		}
+	}
+	return packs
+}
+
+// pack stores the contents that have no place yet, from the place end on.
+func (b *builder) pack(places map[[sha256.Size]byte]int64, end int64) ([]Object, error) {
+	p, err := newPacker(b.emit)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range distinct(b.manifest) {
+		if _, ok := places[e.Hash]; ok {
+			continue
+		}
+		if err := b.ctx.Err(); err != nil {
+			return nil, err
+		}
 		if err := p.begin(e.Size); err != nil {
 			return nil, err
 		}
-		if err := packFile(root, e, p); err != nil {
+		if err := copyFile(b.root, e, p); err != nil {
 			return nil, err
 		}
 		p.end()
+		places[e.Hash] = end
+		end += e.Size
 	}
 	return p.finish()
 }
 
-func packFile(root *os.Root, e Entry, p *packer) error {
+// copyFile writes a file's content and makes sure that it is still what the manifest says.
+func copyFile(root *os.Root, e Entry, to io.Writer) error {
 	f, err := openRegular(root, e.Path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(h, p), io.LimitReader(f, e.Size+1))
+	n, err := io.Copy(io.MultiWriter(h, to), io.LimitReader(f, e.Size+1))
 	if err != nil {
 		return err
 	}
@@ -78,24 +268,27 @@ func packFile(root *os.Root, e Entry, p *packer) error {
 	return nil
 }
 
-func buildManifest(m *Manifest, emit func(Object, []byte) error) ([]Object, error) {
-	encoded := m.Encode()
+func (b *builder) packManifest() ([]Object, error) {
+	encoded := b.manifest.Encode()
 	if len(encoded) > maxManifestBytes {
 		return nil, fmt.Errorf("its paths are too long in sum: a manifest of %d bytes, at most %d are allowed\npublish a smaller tree",
 			len(encoded), maxManifestBytes)
 	}
-	p, err := newPacker(emit)
+	return b.packBytes(encoded)
+}
+
+func (b *builder) packBytes(raw []byte) ([]Object, error) {
+	p, err := newPacker(b.emit)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := p.Write(encoded); err != nil {
+	if _, err := p.Write(raw); err != nil {
 		return nil, err
 	}
 	return p.finish()
 }
 
-// distinct returns the first entry, in the order of the manifest, of every content that is not empty: what the packs
-// hold, and how they hold it.
+// distinct returns the first entry, in the order of the manifest, of every content that is not empty: what the packs hold.
 func distinct(m *Manifest) []Entry {
 	seen := make(map[[sha256.Size]byte]bool, len(m.Entries))
 	var entries []Entry

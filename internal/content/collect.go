@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Collect removes the trees that are not in keep, not current, not among the newest last, and not locked. It returns
-// which it removed and how many bytes of disk that freed. It goes on after an error and returns all of them joined.
+// Collect removes the trees that are not in keep, not current, not among the newest last, and not locked. The newest of
+// them stays out of sight, as what the next release is made of; with last below 2, where room is short, not even that one.
+// It returns which it removed and how many bytes of disk that freed. It goes on after an error and returns all of them joined.
 func (s *Store) Collect(keep []string, last int) (removed []string, freed int64, err error) {
 	current, err := s.Current()
 	if err != nil {
@@ -25,9 +26,14 @@ func (s *Store) Collect(keep []string, last int) (removed []string, freed int64,
 	if err != nil {
 		return nil, 0, fmt.Errorf("cannot collect releases: %w", err)
 	}
+	short := last < 2
+	if short {
+		freed = s.dropSpare()
+	}
 	var failed []error
-	for _, tree := range collectable(there, append([]string{current}, keep...), last) {
-		bytes, err := s.remove(tree, false)
+	may := collectable(there, append([]string{current}, keep...), last)
+	for n, tree := range may {
+		bytes, err := s.remove(tree, removal{spare: !short && n == len(may)-1})
 		var gone *NotInstalledError
 		switch {
 		case err == nil:
@@ -41,13 +47,15 @@ func (s *Store) Collect(keep []string, last int) (removed []string, freed int64,
 	return removed, freed, errors.Join(failed...)
 }
 
-// sweepLocks removes lock files whose tree is gone, which a process that died while it removed a tree can leave.
+// sweepLocks removes locks and manifests whose tree is gone, which a process that died while it removed a tree can leave.
 func (s *Store) sweepLocks() error {
 	names, err := os.ReadDir(filepath.Join(s.dir, releasesDir))
 	for _, n := range names {
-		tree, ok := strings.CutSuffix(n.Name(), lockSuffix)
-		if ok && isHash(tree) && !s.Has(tree) {
-			err = errors.Join(err, os.Remove(s.lockFile(tree)))
+		for _, suffix := range []string{lockSuffix, manifestSuffix} {
+			tree, ok := strings.CutSuffix(n.Name(), suffix)
+			if ok && isHash(tree) && !s.Has(tree) {
+				err = errors.Join(err, os.Remove(filepath.Join(s.dir, releasesDir, n.Name())))
+			}
 		}
 	}
 	return err
@@ -58,7 +66,8 @@ func (s *Store) sweepLocks() error {
 // error.
 func (s *Store) Discard(tree string) error {
 	var gone *NotInstalledError
-	if _, err := s.remove(tree, true); err != nil && !errors.As(err, &gone) {
+	s.distrust()
+	if _, err := s.remove(tree, removal{evenCurrent: true}); err != nil && !errors.As(err, &gone) {
 		return fmt.Errorf("cannot discard release tree %s: %w", tree, err)
 	}
 	return nil
@@ -110,8 +119,14 @@ func collectable(there []installedTree, keep []string, last int) []string {
 	return trees
 }
 
-// remove takes a tree out of sight by one rename, then deletes it, and returns how many bytes of disk it took.
-func (s *Store) remove(tree string, evenCurrent bool) (freed int64, err error) {
+// removal says how a tree goes.
+type removal struct {
+	evenCurrent bool
+	spare       bool // it is kept out of sight
+}
+
+// remove takes a tree out of sight by one rename, then deletes it, and returns how many bytes of disk that freed.
+func (s *Store) remove(tree string, how removal) (freed int64, err error) {
 	trash := filepath.Join(s.staging(), "trash."+tree)
 	err = s.exclusively(func() error {
 		lock, err := s.lockTree(tree, unix.LOCK_EX, 0)
@@ -120,8 +135,14 @@ func (s *Store) remove(tree string, evenCurrent bool) (freed int64, err error) {
 		}
 		defer lock.Close()
 		// Again, now that nobody can change it.
-		if current, err := s.Current(); err != nil || current == tree && !evenCurrent {
+		if current, err := s.Current(); err != nil || current == tree && !how.evenCurrent {
 			return errors.Join(err, ErrInUse)
+		}
+		if _, err := os.Lstat(s.manifestFile(tree)); how.spare && err == nil {
+			if trash, err = s.keepSpare(tree); err != nil {
+				return err
+			}
+			return os.Remove(s.lockFile(tree))
 		}
 		if err := os.RemoveAll(trash); err != nil {
 			return err
@@ -129,16 +150,20 @@ func (s *Store) remove(tree string, evenCurrent bool) (freed int64, err error) {
 		if err := os.Rename(s.Path(tree), trash); err != nil {
 			return err
 		}
+		if err := os.Remove(s.manifestFile(tree)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		return os.Remove(s.lockFile(tree))
 	})
-	if err != nil {
+	if err != nil || trash == "" {
 		return 0, err
 	}
 	freed = diskUsage(trash)
 	return freed, os.RemoveAll(trash)
 }
 
-// diskUsage adds up the blocks below a folder; what it can't look at counts as nothing.
+// diskUsage adds up the blocks below a folder that go with it: those of a file that has another name elsewhere stay. What
+// it can't look at counts as nothing.
 func diskUsage(dir string) int64 {
 	var bytes int64
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -146,7 +171,7 @@ func diskUsage(dir string) int64 {
 			return nil
 		}
 		if info, err := d.Info(); err == nil {
-			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			if st, ok := info.Sys().(*syscall.Stat_t); ok && (d.IsDir() || st.Nlink == 1) {
 				bytes += st.Blocks * 512
 			}
 		}

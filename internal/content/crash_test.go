@@ -3,66 +3,207 @@
 package content
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 )
 
 const crashDir = "PULLEY_TEST_CRASH_DIR"
 
-// TestCrashChild is what dies: it installs and activates the tree of a folder.
+// TestCrashChild is what dies: it installs and activates a release.
 func TestCrashChild(t *testing.T) {
 	dir := os.Getenv(crashDir)
 	if dir == "" {
 		return // the parent starts it
 	}
-	r, src := mustBuild(t, filepath.Join(dir, "tree"))
+	var r Record
+	b, err := os.ReadFile(filepath.Join(dir, "record"))
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := newStore(t, filepath.Join(dir, "state"))
-	mustInstall(t, s, src, r)
+	mustInstall(t, s, folderSource(dir), r)
 	mustActivate(t, s, r.Tree)
+}
+
+// situation is a node that is about to get a release, one way or another.
+type situation struct {
+	src     objects
+	roots   map[string]string // by tree
+	to      Record
+	prepare func(t *testing.T, s *Store) // ends with some release active
+	spare   bool
+	later   Record // what comes after it
+}
+
+// situations are one for each way to a release.
+func situations(t *testing.T) map[string]situation {
+	t.Helper()
+	src, roots := objects{}, map[string]string{}
+	f := folder{"link": "-> run", "run": "#!/bin/sh\n", "empty/": "", "large": noise(1, 700<<10), "again": noise(2, 700<<10)}
+	for i := range 20 {
+		f[fmt.Sprintf("modules/m%d/manifests/init.pp", i)] = fmt.Sprintf("class m%d {}", i)
+	}
+	var line []Record
+	for n := range 5 {
+		f = maps.Clone(f)
+		f["version"] = fmt.Sprint(n)
+		f[fmt.Sprintf("modules/m%d/manifests/init.pp", n)] = fmt.Sprintf("class changed%d {}", n)
+		delete(f, fmt.Sprintf("modules/m%d/manifests/init.pp", n+10))
+		f[fmt.Sprintf("modules/new%d/files/run", n)] = fmt.Sprintf("#!/bin/sh\n: %d", n)
+		f["link"] = fmt.Sprintf("-> modules/new%d", n)
+		root := f.make(t)
+		parent := Record{}
+		if n > 0 {
+			parent = line[n-1]
+		}
+		line = append(line, src.build(t, root, parent, "1.0.0"))
+		roots[line[n].Tree] = root
+	}
+	other := golden.make(t)
+	old := src.build(t, other, Record{}, "0.1.0")
+	roots[old.Tree] = other
+	install := func(which ...Record) func(*testing.T, *Store) {
+		return func(t *testing.T, s *Store) {
+			for _, r := range which {
+				mustInstall(t, s, src, r)
+				mustActivate(t, s, r.Tree)
+			}
+		}
+	}
+	return map[string]situation{
+		"from nothing": {src, roots, line[1], install(old), false, line[3]},
+		"by delta":     {src, roots, line[2], install(line[0], line[1]), false, line[3]},
+		"with a spare": {src, roots, line[4], func(t *testing.T, s *Store) {
+			install(line[0], line[1], line[2], line[3])(t, s)
+			if removed, _, err := s.Collect(nil, 2); err != nil || len(removed) != 2 {
+				t.Fatalf("%q, %v", removed, err)
+			}
+		}, true, line[3]},
+		"back": {src, roots, line[0], install(line[3], line[4]), false, line[3]},
+	}
 }
 
 // A power switch, an OOM kill or a reboot in the middle must leave the node on a whole release, and the next run must
 // end where it would have ended without.
 func TestCrashAnywhere(t *testing.T) {
-	for i, place := range CrashPoints {
-		for _, how := range []string{"exit", "kill"} {
-			t.Run(place+"="+how, func(t *testing.T) {
-				dir := t.TempDir()
-				whole().write(t, filepath.Join(dir, "tree"))
-				r, src := mustBuild(t, filepath.Join(dir, "tree"))
-				old, oldSrc := publish(t, golden)
-				s := newStore(t, filepath.Join(dir, "state"))
-				mustInstall(t, s, oldSrc, old)
-				mustActivate(t, s, old.Tree)
+	for name, c := range situations(t) {
+		for _, place := range CrashPoints {
+			if place == "install:spare-taken" && !c.spare {
+				continue
+			}
+			for _, how := range []string{"exit", "kill"} {
+				t.Run(name+"/"+place+"="+how, func(t *testing.T) { crashAndRecover(t, c, place, how) })
+			}
+		}
+	}
+}
 
-				crash(t, dir, place, how)
+func crashAndRecover(t *testing.T, c situation, place, how string) {
+	dir := quick(t)
+	c.store(t, dir)
+	s := newStore(t, filepath.Join(dir, "state"))
+	c.prepare(t, s)
+	old, err := s.Current()
+	if err != nil || old == "" {
+		t.Fatalf("%q, %v", old, err)
+	}
+	before := trees(t, s)
 
-				current, err := s.Current()
-				if swapped := place == "install:after-swap"; err != nil || swapped && current != r.Tree || !swapped && current != old.Tree {
-					t.Errorf("current is %q, %v", current, err)
-				}
-				trees, err := s.installed()
-				if want := 1 + min(1, i/5); err != nil || len(trees) != want {
-					t.Errorf("%d trees, %v; want %d", len(trees), err, want)
-				}
-				for _, tree := range trees {
-					if err := s.Verify(tree.tree); err != nil {
-						t.Error(err)
-					}
-				}
+	crash(t, dir, place, how)
 
-				s = newStore(t, filepath.Join(dir, "state"))
-				mustInstall(t, s, src, r)
-				mustActivate(t, s, r.Tree)
-				wantTrees(t, s, old.Tree, r.Tree)
-				if removed, _, err := s.Collect(nil, 0); err != nil || len(removed) != 1 {
-					t.Errorf("collect: %q, %v", removed, err)
-				}
-			})
+	s = &Store{Reserve: 0, Now: s.Now, dir: s.dir} // as the next process finds it, before it clears up
+	current, err := s.Current()
+	if swapped := place == "install:after-swap"; err != nil || swapped && current != c.to.Tree || !swapped && current != old {
+		t.Errorf("current is %q, %v", current, err)
+	}
+	want := before
+	if n := slices.Index(CrashPoints, place); n >= slices.Index(CrashPoints, "install:after-rename") {
+		want = append(slices.Clone(before), c.to.Tree)
+	}
+	c.wantWhole(t, s, want)
+
+	s = newStore(t, s.dir)
+	mustInstall(t, s, c.src, c.to)
+	mustActivate(t, s, c.to.Tree)
+	c.wantWhole(t, s, append(slices.Clone(before), c.to.Tree))
+	wantTrees(t, s, append(slices.Clone(before), c.to.Tree)...)
+	if place != "install:after-rename" { // what is left there goes with the next release
+		wantEmptySpool(t, s)
+	}
+	if _, _, err := s.Collect(nil, 0); err != nil {
+		t.Error(err)
+	}
+	c.wantWhole(t, s, []string{c.to.Tree})
+	wantTrees(t, s, c.to.Tree)
+	left, err := os.ReadDir(filepath.Join(s.dir, releasesDir))
+	if err != nil || len(left) > 3 { // the tree, its manifest, its lock
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if left, err := os.ReadDir(s.spares()); err == nil && len(left) > 0 {
+		t.Errorf("left as spare: %v", left)
+	}
+	mustInstall(t, s, c.src, c.later)
+	c.wantWhole(t, s, []string{c.to.Tree, c.later.Tree})
+	wantEmptySpool(t, s)
+}
+
+// store puts what the child needs into files.
+func (c situation) store(t *testing.T, dir string) {
+	t.Helper()
+	for name, b := range c.src {
+		if err := folderSource(dir).put(strings.ReplaceAll(name, "/", "."), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := json.Marshal(c.to)
+	if err == nil {
+		err = folderSource(dir).put("record", b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func trees(t *testing.T, s *Store) []string {
+	t.Helper()
+	there, err := s.installed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, tree := range there {
+		all = append(all, tree.tree)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// wantWhole makes sure, by reading everything, that these trees can be seen and no others, each with its manifest.
+func (c situation) wantWhole(t *testing.T, s *Store, want []string) {
+	t.Helper()
+	want = slices.Compact(slices.Sorted(slices.Values(want)))
+	if got := trees(t, s); !slices.Equal(got, want) {
+		t.Errorf("trees are %q, want %q", got, want)
+	}
+	for _, tree := range want {
+		wantPublished(t, c.roots[tree], s.Path(tree))
+		if k := mustLoad(t, s, tree); k.record.Tree != tree || k.record.Check() != nil {
+			t.Errorf("the record beside %s is %+v", tree, k.record)
+		}
+		if _, _, ok := s.Position(tree); !ok {
+			t.Errorf("%s has lost its position", tree)
 		}
 	}
 }
@@ -80,4 +221,26 @@ func crash(t *testing.T, dir, place, how string) {
 	if how == "kill" && status.Signal() != syscall.SIGKILL || how == "exit" && exit.ExitCode() != 3 {
 		t.Fatalf("it died otherwise: %v\n%s", err, out)
 	}
+}
+
+// A process that dies while it collects, and one that dies while it heals, leave a node that the next run puts right.
+func TestCrashThenDangling(t *testing.T) {
+	c := situations(t)["by delta"]
+	s := newStore(t, quick(t))
+	c.prepare(t, s)
+	current, err := s.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(s.Path(current)); err != nil { // its manifest and its lock are still there
+		t.Fatal(err)
+	}
+	wantCurrent(t, s, "")
+	s = newStore(t, s.dir)
+	mustInstall(t, s, c.src, c.to)
+	mustActivate(t, s, c.to.Tree)
+	if _, _, err := s.Collect(nil, 2); err != nil {
+		t.Error(err)
+	}
+	c.wantWhole(t, s, trees(t, s))
 }

@@ -8,9 +8,13 @@ import (
 	"strings"
 )
 
-// Source hands out stored objects by hash. What it returns is checked, so it need not be trusted.
+// Source hands out what was published. What it returns is checked, so it need not be trusted. It is used by several
+// goroutines at once.
 type Source interface {
+	// Object returns stored bytes by their hash.
 	Object(ctx context.Context, hash string) ([]byte, error)
+	// Deltas returns the deltas of a line at the positions from to to, both included; an error when one is missing.
+	Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error)
 }
 
 // fetchObject returns the stored bytes of o: exactly those that were published, or an error.
@@ -22,127 +26,243 @@ func fetchObject(ctx context.Context, src Source, o Object) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot fetch object %s: %w", o.Hash, err)
 	}
+	return stored, o.accept(stored)
+}
+
+// accept says whether stored are the bytes of o.
+func (o Object) accept(stored []byte) error {
 	if int64(len(stored)) != o.Size {
-		return nil, fmt.Errorf("cannot accept object %s: it has %d bytes instead of %d", o.Hash, len(stored), o.Size)
+		return fmt.Errorf("cannot accept object %s: it has %d bytes instead of %d", o.Hash, len(stored), o.Size)
 	}
 	if hashOf(stored) != o.Hash {
-		return nil, fmt.Errorf("cannot accept object %s: its bytes are not those that were published", o.Hash)
+		return fmt.Errorf("cannot accept object %s: its bytes are not those that were published", o.Hash)
 	}
-	return stored, nil
+	return nil
 }
 
-// stream reads objects one after another as one run of bytes. It holds one of them at a time.
+// ahead is how many objects are being fetched, or wait to be decoded, at a time.
+const ahead = 4
+
+// fetched is one object that is on its way.
+type fetched chan struct {
+	stored []byte
+	err    error
+}
+
+// stream reads the contents of packs in their order. It fetches only those packs that hold something wanted.
 type stream struct {
-	fetch    func(Object) ([]byte, error)
-	objects  []Object // still to come
-	rest     []byte   // of the one being read
+	ctx      context.Context
+	cancel   context.CancelFunc
+	src      Source
+	packs    []placed // wanted, and not yet asked for
+	coming   []placed
+	answers  []fetched // of coming
 	unpacker *unpacker
+
+	at   int64  // where rest lies
+	rest []byte // of the pack that is being read
 }
 
-func openStream(ctx context.Context, src Source, objects []Object) (*stream, error) {
+// placed is an object, and where its raw bytes lie among those of all.
+type placed struct {
+	Object
+	at int64
+}
+
+// openStream begins to read those of the objects that wants is true of, given where their raw bytes begin and end.
+func openStream(ctx context.Context, src Source, objects []Object, wants func(from, to int64) bool) (*stream, error) {
 	u, err := newUnpacker()
 	if err != nil {
 		return nil, err
 	}
-	fetch := func(o Object) ([]byte, error) { return fetchObject(ctx, src, o) }
-	return &stream{fetch: fetch, objects: objects, unpacker: u}, nil
+	s := &stream{src: src, unpacker: u}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	var at int64
+	for _, o := range objects {
+		if wants(at, at+o.Raw) {
+			s.packs = append(s.packs, placed{o, at})
+		}
+		at += o.Raw
+	}
+	return s, nil
 }
 
-func (s *stream) close() { s.unpacker.close() }
+func everything(int64, int64) bool { return true }
+
+func (s *stream) close() {
+	s.cancel()
+	for _, a := range s.answers {
+		<-a // its goroutine may hold the source, which the caller closes next
+	}
+	s.unpacker.close()
+}
+
+// ask keeps requests under way.
+func (s *stream) ask() {
+	for len(s.packs) > 0 && len(s.coming) < ahead {
+		o := s.packs[0]
+		answer := make(fetched, 1)
+		s.packs, s.coming, s.answers = s.packs[1:], append(s.coming, o), append(s.answers, answer)
+		go func() {
+			stored, err := fetchObject(s.ctx, s.src, o.Object)
+			answer <- struct {
+				stored []byte
+				err    error
+			}{stored, err}
+		}()
+	}
+}
+
+// next decodes the next wanted pack.
+func (s *stream) next() error {
+	s.ask()
+	if len(s.coming) == 0 {
+		return io.EOF
+	}
+	o, answer := s.coming[0], s.answers[0]
+	s.coming, s.answers = s.coming[1:], s.answers[1:]
+	got := <-answer
+	if got.err != nil {
+		return got.err
+	}
+	s.ask()
+	raw, err := s.unpacker.unpack(got.stored, o.Raw)
+	if err != nil {
+		return fmt.Errorf("cannot decode object %s: %w", o.Hash, err)
+	}
+	s.at, s.rest = o.at, raw
+	return nil
+}
+
+var errGap = errors.New("cannot read on: a pack in between was not wanted")
+
+// seek goes forward to a place in a wanted pack.
+func (s *stream) seek(at int64) error {
+	for at >= s.at+int64(len(s.rest)) {
+		if err := s.next(); err != nil {
+			return err
+		}
+	}
+	if at < s.at {
+		return errGap
+	}
+	s.rest = s.rest[at-s.at:]
+	s.at = at
+	return nil
+}
 
 func (s *stream) Read(b []byte) (int, error) {
 	for len(s.rest) == 0 {
-		if len(s.objects) == 0 {
-			return 0, io.EOF
-		}
+		at := s.at
 		if err := s.next(); err != nil {
 			return 0, err
+		}
+		if at != 0 && s.at != at {
+			return 0, errGap
 		}
 	}
 	n := copy(b, s.rest)
 	s.rest = s.rest[n:]
+	s.at += int64(n)
 	return n, nil
 }
 
-// skip goes n bytes further and does not fetch objects that it passes over.
-func (s *stream) skip(n int64) error {
-	for n > 0 {
-		if len(s.rest) == 0 {
-			if len(s.objects) == 0 {
-				return io.ErrUnexpectedEOF
-			}
-			if raw := s.objects[0].Raw; n >= raw {
-				s.objects = s.objects[1:]
-				n -= raw
-				continue
-			}
-			if err := s.next(); err != nil {
-				return err
-			}
-		}
-		passed := min(n, int64(len(s.rest)))
-		s.rest = s.rest[passed:]
-		n -= passed
-	}
-	return nil
-}
-
-func (s *stream) next() error {
-	o := s.objects[0]
-	stored, err := s.fetch(o)
+// fetchWhole decodes objects one after another into one string.
+func fetchWhole(ctx context.Context, src Source, objects []Object) (string, error) {
+	s, err := openStream(ctx, src, objects, everything)
 	if err != nil {
-		return err
-	}
-	if s.rest, err = s.unpacker.unpack(stored, o.Raw); err != nil {
-		return fmt.Errorf("cannot decode object %s: %w", o.Hash, err)
-	}
-	s.objects = s.objects[1:]
-	return nil
-}
-
-// fetchManifest returns the manifest that a record names: it has the record's tree hash, counts and sizes.
-func fetchManifest(ctx context.Context, src Source, r Record) (*Manifest, error) {
-	if err := r.Check(); err != nil {
-		return nil, err
-	}
-	s, err := openStream(ctx, src, r.Manifest)
-	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer s.close()
-	var encoded strings.Builder
-	var size int64
-	for _, o := range r.Manifest {
-		size += o.Raw
-	}
-	encoded.Grow(int(size))
-	if _, err := io.Copy(&encoded, s); err != nil {
-		return nil, err
-	}
-	m, err := DecodeManifest(encoded.String())
+	var whole strings.Builder
+	raw, _, _ := sumObjects(objects)
+	whole.Grow(int(raw))
+	_, err = io.Copy(&whole, s)
+	return whole.String(), err
+}
+
+// fetchBase returns the index and the manifest of a base.
+func fetchBase(ctx context.Context, src Source, b Base) (*index, *Manifest, error) {
+	encoded, err := fetchWhole(ctx, src, []Object{b.Index})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return m, m.matches(r)
+	x, err := decodeIndex(encoded)
+	if err != nil {
+		return nil, nil, err
+	}
+	if stored := b.Index.Size + x.stored(); stored != b.Stored {
+		return nil, nil, fmt.Errorf("cannot accept index: its objects have %d bytes instead of %d", stored, b.Stored)
+	}
+	if encoded, err = fetchWhole(ctx, src, x.manifest); err != nil {
+		return nil, nil, err
+	}
+	m, err := DecodeManifest(encoded)
+	if err == nil && m.Tree() != b.Tree {
+		err = fmt.Errorf("%w: tree hash %s instead of %s", errLying, m.Tree(), b.Tree)
+	}
+	return x, m, err
 }
 
 var errLying = errors.New("cannot accept manifest: it is not the one of this release")
 
+// fetchSteps returns the deltas that lead from position from to the release, in order, with m as the tree at from. The
+// release's record vouches for the last of them, and each of them for the one before, so none is decoded unchecked.
+func fetchSteps(ctx context.Context, src Source, r Record, from int64, m *Manifest) ([]*step, *Manifest, error) {
+	if from == r.Chain.Seq {
+		return nil, m, m.matches(r)
+	}
+	stored, err := src.Deltas(ctx, r.Chain.Line, from+1, r.Chain.Seq)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot fetch deltas: %w", err)
+	}
+	if int64(len(stored)) != r.Chain.Seq-from {
+		return nil, nil, fmt.Errorf("cannot fetch deltas: %d came instead of %d", len(stored), r.Chain.Seq-from)
+	}
+	u, err := newUnpackerFor(maxDeltaWeight, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer u.close()
+	steps := make([]*step, len(stored))
+	o, weight := r.Chain.Delta, int64(0)
+	for i := len(stored) - 1; i >= 0; i-- {
+		if o == nil {
+			return nil, nil, errors.New("cannot accept deltas: none leads to the first of them")
+		}
+		if weight += o.Raw; weight > MaxWeight {
+			return nil, nil, fmt.Errorf("cannot accept deltas: they take more than %d bytes of memory", MaxWeight)
+		}
+		if err := o.accept(stored[i]); err != nil {
+			return nil, nil, err
+		}
+		if steps[i], err = openDelta(stored[i], *o, u); err != nil {
+			return nil, nil, err
+		}
+		o = steps[i].previous
+	}
+	if tree := hashBytes(m.Tree()); tree != steps[0].from {
+		return nil, nil, fmt.Errorf("cannot accept delta: it starts from tree %.6x and not from %.6x", steps[0].from, tree)
+	}
+	for _, s := range steps {
+		s.link(m)
+		if m, err = apply(m, s.differences); err != nil {
+			return nil, nil, err
+		}
+	}
+	// The trees in between are only steps on the way: the rules and the hash of the last one decide.
+	if err := checkEntries(m.Entries); err != nil {
+		return nil, nil, err
+	}
+	return steps, m, m.matches(r)
+}
+
 func (m *Manifest) matches(r Record) error {
-	var packed, files int64
-	for _, o := range r.Packs {
-		packed += o.Raw
-	}
-	for _, e := range distinct(m) {
-		files += e.Size
-	}
 	switch {
 	case m.Tree() != r.Tree:
 		return fmt.Errorf("%w: tree hash %s instead of %s", errLying, m.Tree(), r.Tree)
 	case m.Files() != r.Files || m.Bytes() != r.Bytes:
 		return fmt.Errorf("%w: %d files of %d bytes instead of %d of %d", errLying, m.Files(), m.Bytes(), r.Files, r.Bytes)
-	case packed != files:
-		return fmt.Errorf("%w: its files have %d bytes, the packs hold %d", errLying, files, packed)
 	}
 	return nil
 }

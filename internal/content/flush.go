@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,31 +16,33 @@ const fewEntries = 64
 
 // flush makes the tree safe from a power cut and opens its root to everyone. Without it the rename could survive a power
 // cut that the contents don't, and an empty file would look like a complete release.
-func (st *staged) flush(m *Manifest) error {
+func (st *staged) flush() error {
 	if err := st.lock.Chmod(0o755); err != nil {
 		return err
 	}
-	if len(m.Entries) > fewEntries && syncfsTellsErrors() {
+	// Collection goes by this time; a spare's folder has an old one.
+	now := time.Now()
+	if err := os.Chtimes(st.path, now, now); err != nil {
+		return err
+	}
+	if len(st.files)+len(st.folders) > fewEntries && syncfsTellsErrors() {
 		if err := unix.Syncfs(int(st.lock.Fd())); err != nil {
 			return &fs.PathError{Op: "syncfs", Path: st.path, Err: err}
 		}
 		return nil
 	}
-	return st.flushEach(m)
+	return st.flushEach()
 }
 
-func (st *staged) flushEach(m *Manifest) error {
-	for _, e := range m.Entries {
-		if e.Kind == KindLink { // lives in its folder
-			continue
-		}
-		f, err := st.root.Open(e.Path)
-		if err != nil {
+// flushEach flushes what is new. A file that was linked was flushed when it was written.
+func (st *staged) flushEach() error {
+	for path := range st.files {
+		if err := st.root.sync(path, false); err != nil {
 			return err
 		}
-		err = f.Sync()
-		f.Close()
-		if err != nil {
+	}
+	for path := range st.folders {
+		if err := st.root.sync(path, true); err != nil {
 			return err
 		}
 	}

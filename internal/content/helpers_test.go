@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // folder is a tree to be: content by path. A path that ends in "/" is a folder, a content that starts with "-> " a link
@@ -45,7 +47,7 @@ func (f folder) write(t testing.TB, root string) {
 
 func (f folder) make(t testing.TB) string {
 	t.Helper()
-	root := t.TempDir()
+	root := quick(t)
 	f.write(t, root)
 	return root
 }
@@ -69,24 +71,64 @@ func (o objects) Object(_ context.Context, hash string) ([]byte, error) {
 	return nil, fmt.Errorf("no such object: %w", fs.ErrNotExist)
 }
 
+// Deltas are kept under their line and position.
+func (o objects) Deltas(_ context.Context, line string, from, to int64) ([][]byte, error) {
+	var all [][]byte
+	for seq := from; seq <= to; seq++ {
+		b, ok := o[deltaKey(line, seq)]
+		if !ok {
+			return nil, fmt.Errorf("no delta at %d: %w", seq, fs.ErrNotExist)
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+func deltaKey(line string, seq int64) string { return fmt.Sprintf("%s/%d", line, seq) }
+
 func (o objects) add(obj Object, stored []byte) error {
 	o[obj.Hash] = stored
 	return nil
 }
 
-// sourceFunc is a source that misbehaves.
-type sourceFunc func(hash string) ([]byte, error)
+// spoiled is a source whose objects misbehave.
+type spoiled struct {
+	objects
+	object func(hash string) ([]byte, error)
+}
 
-func (f sourceFunc) Object(_ context.Context, hash string) ([]byte, error) { return f(hash) }
+func (s spoiled) Object(_ context.Context, hash string) ([]byte, error) { return s.object(hash) }
 
 func mustBuild(t testing.TB, root string) (Record, objects) {
 	t.Helper()
 	src := objects{}
-	r, err := Build(root, mustRead(t, root), src.add)
+	return src.build(t, root, Record{}, "1.0.0"), src
+}
+
+// build adds a folder as the release that follows parent; the zero parent begins a line of this name.
+func (o objects) build(t testing.TB, root string, parent Record, line string) Record {
+	t.Helper()
+	var p Parent
+	if parent.Tree != "" {
+		p = Parent{View: mustOpen(t, o, parent), Last: true}
+	}
+	r, delta, err := Build(t.Context(), root, mustRead(t, root), p, line, o.add)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, src
+	if delta != nil {
+		o[deltaKey(r.Chain.Line, r.Chain.Seq)] = delta
+	}
+	return r
+}
+
+func mustOpen(t testing.TB, src Source, r Record) *View {
+	t.Helper()
+	v, err := OpenView(t.Context(), src, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 func publish(t testing.TB, f folder) (Record, objects) {
@@ -96,6 +138,12 @@ func publish(t testing.TB, f folder) (Record, objects) {
 
 // forge makes a record of a manifest that no honest publisher would write, with every hash on the way right.
 func forge(t testing.TB, m *Manifest, contents ...string) (Record, objects) {
+	t.Helper()
+	return forgeIndex(t, m, func(*index) {}, contents...)
+}
+
+// forgeIndex does the same with an index that no honest publisher would write.
+func forgeIndex(t testing.TB, m *Manifest, change func(*index), contents ...string) (Record, objects) {
 	t.Helper()
 	src := objects{}
 	pack := func(parts ...string) []Object {
@@ -114,10 +162,14 @@ func forge(t testing.TB, m *Manifest, contents ...string) (Record, objects) {
 		}
 		return list
 	}
-	r := Record{Tree: m.Tree(), Files: m.Files(), Bytes: m.Bytes(), Manifest: pack(string(m.Encode())), Packs: pack(contents...)}
-	for _, o := range slices.Concat(r.Manifest, r.Packs) {
-		r.Stored += o.Size
+	x := index{manifest: pack(string(m.Encode())), packs: pack(contents...)}
+	if n := len(distinct(m)); n > 0 {
+		x.spans = []span{{0, int64(n)}}
 	}
+	change(&x)
+	r := Record{Tree: m.Tree(), Files: m.Files(), Bytes: m.Bytes(), Chain: Chain{Line: "1.0.0"}}
+	o := pack(string(x.encode()))[0]
+	r.Base = Base{Tree: r.Tree, Index: o, Stored: o.Size + x.stored()}
 	return r, src
 }
 
@@ -130,6 +182,26 @@ func linkEntry(path, target string) Entry {
 }
 
 func dirEntry(path string) Entry { return Entry{Path: path, Kind: KindDirectory} }
+
+// quick is a folder in memory where there is plenty of it: a test that installs hundreds of trees would else spend its time
+// with waiting for the disk. Tests of few installations stay on the disk.
+func quick(t testing.TB) string {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs("/dev/shm", &st); err != nil || int64(st.Bavail)*st.Bsize < 2<<30 {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "pulley-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
 
 func newStore(t testing.TB, dir string) *Store {
 	t.Helper()

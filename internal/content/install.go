@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,12 +16,15 @@ import (
 )
 
 // CrashPoints are the places where a test can make Install and Activate die, in the order in which they are passed.
+// Those about a spare are passed only when there is one.
 var CrashPoints = []string{
+	"install:spare-taken",
 	"install:after-staging-created",
+	"install:linked",
 	"install:half-written",
-	"install:before-verify",
 	"install:before-sync",
 	"install:before-rename",
+	"install:between-renames",
 	"install:after-rename",
 	"install:before-swap",
 	"install:after-swap",
@@ -28,7 +32,8 @@ var CrashPoints = []string{
 
 // Install puts a release's tree beside those that are there, unless it is there already. It becomes visible, by one
 // rename, when it is complete, verified and safe from a power cut; after any error nothing has changed. Nobody uses it
-// before Activate. Errors: NoSpaceError (or syscall.ENOSPC), RefusedError, those of src, and those of the file system.
+// before Activate. It takes the cheapest way, and the next one when that fails; the tree hash decides. Errors: NoSpaceError
+// (or syscall.ENOSPC), RefusedError, those of src, and those of the file system.
 func (s *Store) Install(ctx context.Context, src Source, r Record) error {
 	if s.Has(r.Tree) {
 		return nil
@@ -40,8 +45,7 @@ func (s *Store) Install(ctx context.Context, src Source, r Record) error {
 }
 
 func (s *Store) install(ctx context.Context, src Source, r Record) error {
-	m, err := fetchManifest(ctx, src, r)
-	if err != nil {
+	if err := r.Check(); err != nil {
 		return err
 	}
 	if err := s.makeFolders(); err != nil {
@@ -50,31 +54,79 @@ func (s *Store) install(ctx context.Context, src Source, r Record) error {
 	if err := s.sweep(); err != nil {
 		return err
 	}
-	room, err := s.room()
-	if err != nil {
+	spool := s.spool(src)
+	have := s.known()
+	var failed []error
+	for _, w := range ways(r, have) {
+		i := &installation{store: s, src: spool, record: r, way: w, have: have}
+		err := i.run(ctx)
+		if err == nil {
+			spool.empty()
+			return nil
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", w, err))
+		if ctx.Err() != nil || errors.Is(err, syscall.ENOSPC) {
+			break
+		}
+	}
+	if len(failed) == 1 {
+		return errors.Unwrap(failed[0])
+	}
+	return errors.Join(failed...)
+}
+
+// installation is one attempt to install a release, by one way.
+type installation struct {
+	store  *Store
+	src    Source
+	record Record
+	way    way
+	have   []*known
+
+	manifest *Manifest
+	supply   *supply
+	stock    *stock
+	staged   *staged
+	asked    bool // contents were asked for
+}
+
+func (i *installation) run(ctx context.Context) (err error) {
+	if i.manifest, i.supply, err = i.store.get(ctx, i.src, i.record, i.way); err != nil {
 		return err
 	}
-	p := planInstall(r, m, room.blockSize)
-	if err := p.fits(room, s.dir, s.Reserve); err != nil {
+	i.stock = i.store.stockFor(i.way, i.have)
+	defer i.stock.close()
+	i.supply.local = i.stock.read
+	// A spare takes only what differs.
+	if i.staged = i.store.takeSpare(); i.staged != nil {
+		failpoint.Here("install:spare-taken")
+		if err := i.into(ctx); err == nil || i.asked || ctx.Err() != nil {
+			return err
+		}
+	}
+	if i.staged, err = i.store.stage(i.record.Tree); err != nil {
 		return err
 	}
-	st, err := s.stage(r.Tree)
-	if err != nil {
+	return i.into(ctx)
+}
+
+// into makes the release out of a staged folder.
+func (i *installation) into(ctx context.Context) error {
+	defer i.staged.discard()
+	if err := i.fits(); err != nil {
 		return err
 	}
-	defer st.discard()
 	for _, step := range []struct {
 		place string
 		do    func() error
 	}{
-		{"after-staging-created", func() error { return writeTree(ctx, st.root, m, src, p.packs) }},
-		{"before-verify", func() error { return verifyTree(st.path, r.Tree) }},
-		{"before-sync", func() error { return st.flush(m) }},
-		{"before-rename", func() error { return s.show(st, r.Tree) }},
+		{"after-staging-created", func() error { return i.write(ctx) }},
+		{"before-sync", i.staged.flush},
+		{"before-rename", func() error { return i.store.show(i.staged, i) }},
 		{"after-rename", func() error { return nil }},
 	} {
 		failpoint.Here("install:" + step.place)
-		if err := ctx.Err(); err != nil && !st.shown {
+		if err := ctx.Err(); err != nil && !i.staged.shown {
 			return err
 		}
 		if err := step.do(); err != nil {
@@ -82,6 +134,34 @@ func (s *Store) install(ctx context.Context, src Source, r Record) error {
 		}
 	}
 	return nil
+}
+
+func (i *installation) fits() error {
+	room, err := i.store.room()
+	if err != nil {
+		return err
+	}
+	linked := func(e Entry) bool { _, ok := i.stock.find(e); return ok }
+	there := func(Entry) bool { return false }
+	if spare := i.staged.from; spare != nil {
+		t := tree(spare.manifest.Entries)
+		there = func(e Entry) bool { old, ok := t.find(e.Path); return ok && old == e }
+	}
+	return needs(i.manifest, linked, there, i.way.bytes, room.blockSize).fits(room, i.store.dir, i.store.Reserve)
+}
+
+// checked is when everything that is used again was last read and found right.
+func (i *installation) checked() time.Time {
+	at := i.store.now()
+	for _, k := range i.stock.trees { // what comes from a distrusted one has just been read
+		if i.staged.linked && !k.distrusted() && k.checked.Before(at) {
+			at = k.checked
+		}
+	}
+	if k := i.staged.from; k != nil && k.checked.Before(at) {
+		at = k.checked
+	}
+	return at
 }
 
 func (s *Store) room() (room, error) {
@@ -97,19 +177,29 @@ func (s *Store) room() (room, error) {
 	}, nil
 }
 
-// staged is a tree that is being written. Its folder is open to its owner alone, and locked, until it is shown.
+// staged is a tree that is being written. Its folder is locked until it is shown, and lies in one that only its owner
+// may enter.
 type staged struct {
-	path  string
-	root  *os.Root
-	lock  *os.File
-	shown bool
+	path   string
+	from   *known // the spare that it was made of; nil: it began empty
+	root   *beneath
+	lock   *os.File
+	shown  bool
+	linked bool // files of other trees are in it
+
+	files   map[string]bool // written or linked
+	folders map[string]bool // in which a name came or went
 }
 
 // stage makes the folder while nobody sweeps, so that nobody finds it before it is locked.
 func (s *Store) stage(tree string) (*staged, error) {
-	st := &staged{}
+	return s.stageBy(func() (string, error) { return os.MkdirTemp(s.staging(), tree+".*") })
+}
+
+func (s *Store) stageBy(appear func() (string, error)) (*staged, error) {
+	st := &staged{files: map[string]bool{}, folders: map[string]bool{}}
 	err := s.exclusively(func() (err error) {
-		if st.path, err = os.MkdirTemp(s.staging(), tree+".*"); err != nil {
+		if st.path, err = appear(); err != nil {
 			return err
 		}
 		if st.lock, err = os.Open(st.path); err != nil {
@@ -118,7 +208,7 @@ func (s *Store) stage(tree string) (*staged, error) {
 		return flock(st.lock, unix.LOCK_EX, 0)
 	})
 	if err == nil {
-		st.root, err = os.OpenRoot(st.path)
+		st.root, err = openBeneath(st.path)
 	}
 	if err != nil {
 		st.discard()
@@ -130,7 +220,7 @@ func (s *Store) stage(tree string) (*staged, error) {
 // discard removes the folder unless it has been shown. What it can't remove is swept by a later installation.
 func (st *staged) discard() {
 	if st.root != nil {
-		st.root.Close()
+		st.root.close()
 	}
 	if !st.shown && st.path != "" {
 		_ = os.RemoveAll(st.path)
@@ -140,15 +230,26 @@ func (st *staged) discard() {
 	}
 }
 
-// show makes a finished tree visible.
-func (s *Store) show(st *staged, tree string) error {
-	err := s.exclusively(func() error { return os.Rename(st.path, s.Path(tree)) })
-	// Another process that installed the same tree was first.
-	wasThere := (errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)) && s.Has(tree)
-	if err != nil && !wasThere {
+// show makes a finished tree visible, and its manifest with it.
+func (s *Store) show(st *staged, i *installation) error {
+	tree := i.record.Tree
+	err := s.exclusively(func() error {
+		if s.Has(tree) { // another process that installed the same tree was first
+			return nil
+		}
+		if err := s.remember(tree, i.record, i.manifest, i.checked()); err != nil {
+			return err
+		}
+		failpoint.Here("install:between-renames")
+		if err := os.Rename(st.path, s.Path(tree)); err != nil {
+			return err
+		}
+		st.shown = true
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	st.shown = !wasThere
 	// Without this a power cut could take the folder back after the node has recorded that it has it.
 	err = s.syncReleases()
 	if err != nil && st.shown && os.Rename(s.Path(tree), st.path) == nil {
@@ -172,7 +273,7 @@ func (s *Store) sweep() error {
 			f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 			switch {
 			case errors.Is(err, fs.ErrNotExist): // another process has just removed it
-			case err != nil: // not a folder: the link of an Activate that died
+			case err != nil: // not a folder: the link of an Activate that died, or a manifest
 				if err := os.Remove(path); err != nil {
 					return err
 				}

@@ -21,6 +21,18 @@ const (
 
 	maxRaw           = 1 << 20  // of one frame; larger ones compress little better and cost the node memory
 	maxManifestBytes = 16 << 20 // encoded; 100,000 entries with paths of 120 bytes
-	maxObjects       = 4096     // of each kind in one record, which itself has to fit one value
+	maxObjects       = 4096     // packs or pieces of a manifest in one index, which itself has to fit one value
 	maxWindow        = 8 << 20  // of a zstd frame
+)
+
+// The caps on deltas.
+const (
+	MaxDeltas = 256      // after a base
+	MaxWeight = 24 << 20 // bytes of memory that decoding the deltas after a base may take, so that a node stays small
+
+	maxDeltaWeight = 8 << 20 // of one delta
+	maxDictionary  = 2 << 20 // earlier contents against which a delta's contents are compressed
+	maxSeq         = 999_999_999
+	maxSum         = 1 << 50 // of sizes along a whole line
+	maxLineBytes   = 128
 )

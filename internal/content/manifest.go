@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Kind is what an entry of a tree is. Its byte is the one that the tree hash and the encoded manifest contain.
@@ -29,6 +30,16 @@ type Entry struct {
 }
 
 func (e Entry) regular() bool { return e.Kind == KindFile || e.Kind == KindExecutable }
+
+// flipped is the same file with the other mode.
+func (e Entry) flipped() Entry {
+	if e.Kind == KindExecutable {
+		e.Kind = KindFile
+	} else {
+		e.Kind = KindExecutable
+	}
+	return e
+}
 
 // Manifest is everything that a tree contains, sorted by the bytes of its paths. The root itself has no entry; every
 // other folder has one.
@@ -83,13 +94,18 @@ func (m *Manifest) Bytes() int64 {
 func (m *Manifest) Encode() []byte {
 	b := []byte(manifestTag)
 	for _, e := range m.Entries {
-		b = appendHead(b, e)
-		switch e.Kind {
-		case KindLink:
-			b = append(b, e.Target...)
-		case KindFile, KindExecutable:
-			b = append(b, e.Hash[:]...)
-		}
+		b = appendEntry(b, e)
+	}
+	return b
+}
+
+func appendEntry(b []byte, e Entry) []byte {
+	b = appendHead(b, e)
+	switch e.Kind {
+	case KindLink:
+		b = append(b, e.Target...)
+	case KindFile, KindExecutable:
+		b = append(b, e.Hash[:]...)
 	}
 	return b
 }
@@ -118,10 +134,10 @@ func parseManifest(encoded string) (*Manifest, error) {
 	if len(encoded) > maxManifestBytes {
 		return nil, fmt.Errorf("has %d bytes, at most %d are allowed", len(encoded), maxManifestBytes)
 	}
-	if len(encoded) < len(manifestTag) || encoded[:len(manifestTag)] != manifestTag {
-		return nil, errors.New("unknown format, perhaps of a newer Pulley")
+	p, err := newParser(encoded, manifestTag)
+	if err != nil {
+		return nil, err
 	}
-	p := parser{rest: encoded[len(manifestTag):]}
 	m := &Manifest{}
 	for len(p.rest) > 0 {
 		if len(m.Entries) == MaxEntries {
@@ -138,7 +154,24 @@ func parseManifest(encoded string) (*Manifest, error) {
 
 var errTruncated = errors.New("ends too early")
 
+// parser reads what the encoders of this package wrote.
 type parser struct{ rest string }
+
+func newParser(encoded, tag string) (*parser, error) {
+	rest, ok := strings.CutPrefix(encoded, tag)
+	if !ok {
+		return nil, errors.New("unknown format, perhaps of a newer Pulley")
+	}
+	return &parser{rest}, nil
+}
+
+func (p *parser) path() (string, error) {
+	length, err := p.uvarint(maxPathBytes)
+	if err != nil {
+		return "", err
+	}
+	return p.take(length)
+}
 
 func (p *parser) entry() (Entry, error) {
 	kind, err := p.take(1)
@@ -146,11 +179,7 @@ func (p *parser) entry() (Entry, error) {
 		return Entry{}, err
 	}
 	e := Entry{Kind: Kind(kind[0])}
-	length, err := p.uvarint(maxPathBytes)
-	if err != nil {
-		return Entry{}, err
-	}
-	if e.Path, err = p.take(length); err != nil {
+	if e.Path, err = p.path(); err != nil {
 		return Entry{}, err
 	}
 	if e.Size, err = p.uvarint(MaxFileBytes); err != nil {

@@ -19,9 +19,7 @@ type packer struct {
 }
 
 func newPacker(emit func(Object, []byte) error) (*packer, error) {
-	// A publisher encodes once and every node decodes: the best level costs it a second for 27 MB.
-	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
-		zstd.WithWindowSize(maxRaw), zstd.WithSingleSegment(true), zstd.WithEncoderCRC(false))
+	encoder, err := newEncoder(maxRaw, nil)
 	if err != nil {
 		return nil, err
 	}

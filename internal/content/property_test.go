@@ -12,7 +12,8 @@ import (
 
 // Whatever tree an operator publishes, nodes get that tree: the same hash, the same files.
 func TestAnyTreeRoundTrips(t *testing.T) {
-	base := t.TempDir()
+	t.Parallel()
+	base := quick(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(base, "")
 		if err != nil {

@@ -123,6 +123,9 @@ func checkEntries(entries []Entry) error {
 
 // fold maps paths that differ only in case, by Unicode's simple folding, or only in how a character is composed, to one.
 func fold(p string) string {
+	if isASCII(p) {
+		return strings.ToLower(p)
+	}
 	return norm.NFC.String(strings.Map(func(r rune) rune {
 		least := r
 		for o := unicode.SimpleFold(r); o != r; o = unicode.SimpleFold(o) {
@@ -130,6 +133,16 @@ func fold(p string) string {
 		}
 		return unicode.ToLower(least)
 	}, norm.NFC.String(p)))
+}
+
+// isASCII tells the paths for which there is a quicker way, with the same result.
+func isASCII(p string) bool {
+	for i := range len(p) {
+		if p[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 // tree looks entries up by path; they have to be sorted.

@@ -8,19 +8,26 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Store is the releases of one node:
 //
-//	releases/<tree hash>/      complete trees, and nothing else: being there is the mark of being complete
-//	releases/<tree hash>.lock  held, shared, by whoever uses the tree
-//	staging/                   trees that come or go; each is locked by the process that works on it
-//	current                    → releases/<tree hash>
+//	releases/<tree hash>/          complete trees, and nothing else: being there is the mark of being complete
+//	releases/<tree hash>.lock      held, shared, by whoever uses the tree
+//	releases/<tree hash>.manifest  what it contains; its time is when all of the tree was last read and found right
+//	spare/                         a tree that nobody needs any more, from which the next one is made
+//	fetched/                       objects of a release whose installation was cut off
+//	staging/                       trees that come or go; each is locked by the process that works on it
+//	current                        → releases/<tree hash>
 //
 // Any number of processes may work on one Store.
 type Store struct {
 	// Reserve is what Install leaves free, in bytes; it leaves 3% of the file system where that is more.
 	Reserve int64
+
+	// Now is the clock that says whether a tree is due to be read whole again.
+	Now func() time.Time
 
 	dir string
 }
@@ -28,6 +35,7 @@ type Store struct {
 const (
 	releasesDir = "releases"
 	stagingDir  = "staging"
+	spareDir    = "spare"
 	currentLink = "current"
 )
 
@@ -38,7 +46,7 @@ func OpenStore(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open content store: %w", err)
 	}
-	s := &Store{Reserve: DefaultReserve, dir: dir}
+	s := &Store{Reserve: DefaultReserve, Now: time.Now, dir: dir}
 	if err := s.makeFolders(); err != nil {
 		return nil, fmt.Errorf("cannot open content store: %w", err)
 	}
@@ -93,6 +101,7 @@ func (s *Store) Current() (tree string, err error) {
 	return tree, nil
 }
 
+func (s *Store) now() time.Time  { return s.Now() }
 func (s *Store) current() string { return filepath.Join(s.dir, currentLink) }
 func (s *Store) staging() string { return filepath.Join(s.dir, stagingDir) }
 

@@ -112,7 +112,7 @@ func TestCollect(t *testing.T) {
 	}
 	wantTrees(t, s, trees[0], trees[1], trees[2], trees[5], trees[6])
 	// Another process may activate a tree after it was found to be unneeded.
-	if _, err := s.remove(trees[0], false); !errors.Is(err, ErrInUse) {
+	if _, err := s.remove(trees[0], removal{}); !errors.Is(err, ErrInUse) {
 		t.Errorf("the current tree: %v", err)
 	}
 	release()
@@ -121,26 +121,33 @@ func TestCollect(t *testing.T) {
 	}
 	wantTrees(t, s, trees[0])
 	left, err := os.ReadDir(filepath.Join(s.dir, releasesDir))
-	if err != nil || len(left) > 2 {
+	if err != nil || len(left) > 3 { // the tree, its lock and its manifest
 		t.Errorf("left: %v, %v", left, err)
+	}
+	if left, err := os.ReadDir(s.spares()); err != nil || len(left) > 0 {
+		t.Errorf("left as a spare although room is short: %v, %v", left, err)
 	}
 	if removed, _, err := s.Collect(nil, 0); err != nil || len(removed) != 0 {
 		t.Errorf("again: %q, %v", removed, err)
 	}
 }
 
-// A lock file that is left behind for every release ever installed would fill the folder.
-func TestCollectSweepsLockFiles(t *testing.T) {
+// A lock file or a manifest that is left behind for every release ever installed would fill the folder.
+func TestCollectSweepsWhatLayBesideATree(t *testing.T) {
 	s := newStore(t, t.TempDir())
-	orphan := filepath.Join(s.dir, releasesDir, goldenTree+".lock")
-	if err := os.WriteFile(orphan, nil, 0o644); err != nil {
-		t.Fatal(err)
+	orphans := []string{s.lockFile(goldenTree), s.manifestFile(goldenTree)}
+	for _, orphan := range orphans {
+		if err := os.WriteFile(orphan, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, _, err := s.Collect(nil, 0); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Lstat(orphan); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("still there: %v", err)
+	for _, orphan := range orphans {
+		if _, err := os.Lstat(orphan); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("still there: %v", err)
+		}
 	}
 }
 

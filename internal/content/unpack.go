@@ -13,9 +13,18 @@ type unpacker struct {
 	buffer  []byte
 }
 
-func newUnpacker() (*unpacker, error) {
-	decoder, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(maxRaw), zstd.WithDecoderMaxWindow(maxWindow),
-		zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecodeAllCapLimit(true))
+func newUnpacker() (*unpacker, error) { return newUnpackerFor(maxRaw, nil) }
+
+// newUnpackerFor makes one for frames of up to limit bytes that may be compressed against a dictionary.
+func newUnpackerFor(limit uint64, dictionary []byte) (*unpacker, error) {
+	options := []zstd.DOption{
+		zstd.WithDecoderMaxMemory(limit), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderLowmem(true), zstd.WithDecodeAllCapLimit(true),
+	}
+	if len(dictionary) > 0 {
+		options = append(options, zstd.WithDecoderDictRaw(dictionaryID, dictionary))
+	}
+	decoder, err := zstd.NewReader(nil, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -26,8 +35,12 @@ func (u *unpacker) close() { u.decoder.Close() }
 
 // unpack returns the raw bytes of one stored frame, valid until the next call. Its caller has checked stored's hash.
 func (u *unpacker) unpack(stored []byte, raw int64) ([]byte, error) {
-	if raw <= 0 || raw > maxRaw {
-		return nil, fmt.Errorf("declared as %d bytes once decoded, 1 to %d are allowed", raw, maxRaw)
+	return u.unpackUpTo(stored, raw, maxRaw)
+}
+
+func (u *unpacker) unpackUpTo(stored []byte, raw, limit int64) ([]byte, error) {
+	if raw <= 0 || raw > limit {
+		return nil, fmt.Errorf("declared as %d bytes once decoded, 1 to %d are allowed", raw, limit)
 	}
 	if err := checkFrame(stored, raw); err != nil {
 		return nil, err
@@ -46,7 +59,7 @@ func (u *unpacker) unpack(stored []byte, raw int64) ([]byte, error) {
 	return decoded, nil
 }
 
-var errTrailing = errors.New("is not exactly one zstd frame")
+var errTrailing = errors.New("is followed by something that does not belong to it")
 
 // checkFrame makes sure that stored is one frame that states its size as raw and is followed by nothing: the decoder
 // itself would go on with further frames. Format: RFC 8878, sections 3.1.1 and 3.1.1.2.

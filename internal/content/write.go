@@ -1,8 +1,10 @@
 package content
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,75 +14,221 @@ import (
 	"pulley/internal/failpoint"
 )
 
-// writeTree fills an empty folder with what m lists: folders, then files, then links, so that nothing is ever written
-// through a link. It sets modes itself, whatever the umask is.
-func writeTree(ctx context.Context, root *os.Root, m *Manifest, src Source, packs []Object) error {
-	contents, err := openStream(ctx, src, packs)
-	if err != nil {
-		return err
-	}
-	defer contents.close()
-	w := writer{root: root, contents: contents, first: map[[sha256.Size]byte]string{}}
-	files, half := 0, m.Files()/2
-	for _, pass := range []struct {
-		takes func(Entry) bool
-		write func(Entry) error
-	}{
-		{func(e Entry) bool { return e.Kind == KindDirectory }, w.directory},
-		{Entry.regular, func(e Entry) error {
-			if files == half {
-				failpoint.Here("install:half-written")
-			}
-			files++
-			return w.file(e)
-		}},
-		{func(e Entry) bool { return e.Kind == KindLink }, w.link},
-	} {
-		for _, e := range m.Entries {
-			if !pass.takes(e) {
-				continue
-			}
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := pass.write(e); err != nil {
-				return fmt.Errorf("cannot write %q: %w", e.Path, err)
-			}
+// write fills the staged folder: folders and what can be linked, then the contents that have to be fetched, then links, so
+// that nothing is ever written through a link.
+func (i *installation) write(ctx context.Context) error {
+	w := &writer{installation: i, st: i.staged, ctx: ctx, missing: map[int]bool{}, masked: umaskMasks()}
+	for _, do := range []func() error{w.clear, w.prepare, w.survey, w.fetch, w.links} {
+		if err := do(); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 type writer struct {
-	root     *os.Root
-	contents io.Reader
-	first    map[[sha256.Size]byte]string // where a content was written first
+	*installation
+	st      *staged
+	ctx     context.Context
+	masked  bool         // by the umask: modes have to be set apart
+	missing map[int]bool // entries that are files and not there yet
+	later   map[int]bool // entries that are links and not there yet
 }
 
-func (w *writer) directory(e Entry) error {
-	if err := w.root.Mkdir(e.Path, 0o755); err != nil {
-		return err
+// clear removes from a spare what the release has not, or has otherwise.
+func (w *writer) clear() error {
+	if w.st.from == nil {
+		return nil
 	}
-	f, err := w.root.Open(e.Path)
+	differences := Diff(w.st.from.manifest, w.manifest)
+	for n := len(differences) - 1; n >= 0; n-- { // what lies in a folder goes before the folder
+		d := differences[n]
+		if d.Before == nil || d.Before.Kind == KindDirectory && d.After != nil && d.After.Kind == KindDirectory {
+			continue
+		}
+		if err := w.remove(d.Path, d.Before.Kind == KindDirectory); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *writer) remove(path string, folder bool) error {
+	w.st.touch(path)
+	delete(w.st.folders, path)
+	return w.st.root.remove(path, folder)
+}
+
+// touch notes that a name came or went.
+func (st *staged) touch(path string) {
+	dir := "."
+	if n := bytes.LastIndexByte([]byte(path), '/'); n >= 0 {
+		dir = path[:n]
+	}
+	st.folders[dir] = true
+	delete(st.files, path)
+}
+
+// prepare makes the folders and links what other trees have.
+func (w *writer) prepare() error {
+	var old tree
+	if w.st.from != nil {
+		old = tree(w.st.from.manifest.Entries)
+	}
+	w.later = map[int]bool{}
+	for n, e := range w.manifest.Entries {
+		if before, ok := old.find(e.Path); ok && before == e {
+			continue
+		}
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		w.st.touch(e.Path)
+		switch {
+		case e.Kind == KindDirectory:
+			if err := w.st.root.mkdir(e.Path, w.masked); err != nil {
+				return err
+			}
+			w.st.folders[e.Path] = true
+		case e.Kind == KindLink:
+			w.later[n] = true
+		case e.Size == 0:
+			if err := w.file(e, bytes.NewReader(nil)); err != nil {
+				return err
+			}
+		case !w.link(e):
+			w.missing[n] = true
+		}
+	}
+	failpoint.Here("install:linked")
+	return nil
+}
+
+// link takes a file from another tree and says whether it could.
+func (w *writer) link(e Entry) bool {
+	p, ok := w.stock.find(e)
+	if !ok { // perhaps with the other mode, which an inode can't have as well
+		p, ok = w.stock.find(e.flipped())
+		return ok && w.clone(p, e) == nil
+	}
+	root, err := w.stock.root(p.tree)
+	if err != nil || p.tree.distrusted() && !w.stock.right(p, e) {
+		return false
+	}
+	err = w.st.root.link(root, p.path, e.Path)
+	switch {
+	case err == nil:
+		w.st.linked = true
+		return true
+	case errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EMLINK) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP):
+		return w.clone(p, e) == nil
+	}
+	return false
+}
+
+// clone copies a file from another tree where it can't be linked, and shares its blocks where the file system can.
+func (w *writer) clone(p place, e Entry) error {
+	f, err := w.stock.open(p)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return f.Chmod(0o755)
+	return w.file(e, f)
 }
 
-// file writes one file read-only: trees are never changed in place, and this stops most that try.
-func (w *writer) file(e Entry) (err error) {
-	from := w.contents
-	if path, ok := w.first[e.Hash]; ok {
-		f, err := w.root.Open(path)
+// survey looks whether everything that was taken from elsewhere is as it should be. What isn't is fetched.
+func (w *writer) survey() error {
+	if w.st.from == nil && !w.st.linked {
+		return nil
+	}
+	pending := map[int]bool{}
+	for n := range w.missing {
+		pending[n] = true
+	}
+	for n := range w.later {
+		pending[n] = true
+	}
+	flaws, err := survey(w.st.path, w.manifest, pending)
+	if err != nil {
+		return err
+	}
+	for _, f := range flaws {
+		if f.entry < 0 || !w.manifest.Entries[f.entry].regular() {
+			return fmt.Errorf("cannot use what is on disk: %q: %s", f.path, f.why)
+		}
+		err := w.remove(f.path, false)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		w.missing[f.entry] = true
+	}
+	return nil
+}
+
+// fetch writes the contents that are nowhere on disk.
+func (w *writer) fetch() error {
+	if len(w.missing) == 0 {
+		failpoint.Here("install:half-written")
+		return nil
+	}
+	var wanted []Entry
+	paths := map[[sha256.Size]byte][]Entry{}
+	for n, e := range w.manifest.Entries {
+		if !w.missing[n] {
+			continue
+		}
+		if len(paths[e.Hash]) == 0 {
+			wanted = append(wanted, e)
+		}
+		paths[e.Hash] = append(paths[e.Hash], e)
+	}
+	w.asked = true
+	scribes, err := hire(w.st.path, w.masked)
+	if err != nil {
+		return err
+	}
+	written, half := 0, len(wanted)/2
+	return scribes.dismiss(w.supply.each(w.ctx, wanted, func(e Entry, r io.Reader) error {
+		if written == half {
+			failpoint.Here("install:half-written")
+		}
+		written++
+		if err := w.ctx.Err(); err != nil {
+			return err
+		}
+		if e.Size > smallFile {
+			return w.everywhere(paths[e.Hash], r)
+		}
+		for _, same := range paths[e.Hash] {
+			w.st.files[same.Path] = true
+		}
+		return scribes.give(paths[e.Hash], r)
+	}))
+}
+
+// everywhere writes one content to all paths that have it.
+func (w *writer) everywhere(entries []Entry, r io.Reader) error {
+	first := entries[0]
+	if err := w.file(first, r); err != nil {
+		return fmt.Errorf("cannot write %q: %w", first.Path, err)
+	}
+	for _, e := range entries[1:] {
+		f, err := w.st.root.open(first.Path)
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		from = f
+		err = w.file(e, f)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("cannot write %q: %w", e.Path, err)
+		}
 	}
-	f, err := w.root.OpenFile(e.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_NOFOLLOW, 0o400)
+	return nil
+}
+
+// file writes one new file and sets its mode and time itself, whatever the umask and the clock are.
+func (w *writer) file(e Entry, r io.Reader) (err error) {
+	f, err := w.st.root.create(e.Path)
 	if err != nil {
 		return err
 	}
@@ -88,19 +236,56 @@ func (w *writer) file(e Entry) (err error) {
 		if closing := f.Close(); err == nil {
 			err = closing
 		}
+		if err != nil { // it may come from elsewhere yet
+			_ = w.st.root.remove(e.Path, false)
+		}
 	}()
+	w.st.files[e.Path] = true
 	h := sha256.New()
-	if _, err := io.CopyN(io.MultiWriter(f, h), from, e.Size); err != nil {
+	if reflink(f, r) {
+		_, err = io.Copy(h, io.NewSectionReader(f, 0, e.Size+1))
+	} else {
+		_, err = io.CopyN(io.MultiWriter(f, h), r, e.Size)
+	}
+	if err != nil {
 		return err
 	}
 	if [sha256.Size]byte(h.Sum(nil)) != e.Hash {
 		return wrongContent(e.Path)
 	}
-	w.first[e.Hash] = e.Path
-	if e.Kind == KindExecutable {
-		return f.Chmod(0o555)
+	fd := int(f.Fd())
+	if err := unix.Fchmod(fd, e.perm()); err != nil {
+		return pathError("chmod", e.Path, err)
 	}
-	return f.Chmod(0o444)
+	return pathError("set the time of", e.Path, setTime(fd, e))
 }
 
-func (w *writer) link(e Entry) error { return w.root.Symlink(e.Target, e.Path) }
+// reflink makes a new file share all blocks of the one that it is to be a copy of, and says whether it could.
+func reflink(to *os.File, from io.Reader) bool {
+	f, ok := from.(*os.File)
+	return ok && unix.IoctlFileClone(int(to.Fd()), int(f.Fd())) == nil
+}
+
+// setTime gives an open file the time of its content.
+func setTime(fd int, e Entry) error {
+	at := mtime(e)
+	ts := unix.NsecToTimespec(at.UnixNano())
+	tv := []unix.Timeval{unix.NsecToTimeval(at.UnixNano()), unix.NsecToTimeval(at.UnixNano())}
+	err := unix.UtimesNanoAt(fd, "", []unix.Timespec{ts, ts}, unix.AT_EMPTY_PATH)
+	if err != nil { // before Linux 5.8
+		err = unix.Futimes(fd, tv)
+	}
+	return err
+}
+
+func (w *writer) links() error {
+	for n, e := range w.manifest.Entries {
+		if !w.later[n] {
+			continue
+		}
+		if err := w.st.root.symlink(e.Target, e.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -133,7 +133,7 @@ func TestValidateParsesManifestsOnce(t *testing.T) {
 	calls := 0
 	report, err := Validate(t.Context(), dir, Options{Manifests: func(_ context.Context, d string, files []string) []Finding {
 		calls++
-		if d != dir || !slices.Contains(files, "manifests/site.pp") || len(files) != 6 {
+		if d != dir || !slices.Contains(files, "manifests/site.pp") || len(files) != 7 {
 			t.Errorf("asked to parse %v of %s", files, d)
 		}
 		return []Finding{{File: "manifests/site.pp", Line: 3, Severity: Error, Problem: "x"}}

@@ -128,18 +128,21 @@ func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 
 // scan pages through a prefix at one revision, so that no single answer grows with the fleet.
 func (s *Store) scan(ctx context.Context, prefix string, each func(rest string, value []byte) error) (revision int64, err error) {
-	const page = 500
+	return s.pages(ctx, prefix, 500, each)
+}
+
+// pages is scan with a page of so many keys, for values that are large, and with further options.
+func (s *Store) pages(ctx context.Context, prefix string, page int64, each func(rest string, value []byte) error, more ...clientv3.OpOption) (revision int64, err error) {
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
-		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page)}
-		if revision != 0 {
-			opts = append(opts, clientv3.WithRev(revision))
-		}
-		resp, err := s.get(ctx, from, opts...)
+		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision)}
+		resp, err := s.get(ctx, from, append(opts, more...)...)
 		if err != nil {
 			return 0, err
 		}
-		revision = resp.Header.Revision
+		if revision == 0 {
+			revision = resp.Header.Revision
+		}
 		for _, kv := range resp.Kvs {
 			if err := each(strings.TrimPrefix(string(kv.Key), prefix), kv.Value); err != nil {
 				return 0, err
@@ -215,6 +218,12 @@ func plainCause(err error) error {
 		text = "no answer within the deadline"
 	}
 	return errors.New(text)
+}
+
+// nothingBelow is the guard that no key begins with a prefix. Of a range without keys etcd compares 0; of any other, the
+// revision of each, which is never 0.
+func nothingBelow(prefix string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0)
 }
 
 // same is the guard of a write: the key is as it was when it was read. Revision 0 means that it did not exist.

@@ -14,6 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/trust"
 )
 
 // Data is one generation of an environment's live data, and what guards a change of it.
@@ -27,19 +28,40 @@ type dataHead struct {
 	Newest agent.Generation `json:"newest"`
 }
 
+// SignedGeneration is a generation with the very bytes that its signatures are over. Nobody has checked those yet.
+type SignedGeneration struct {
+	hieradata.Generation
+	Record     []byte // one line of JSON, without its end; a target's DataDigest is the digest of this
+	Signatures []byte // nil when it is not signed
+}
+
 // Generation reads generation n; ErrNotFound when there is none.
-func (s *Store) Generation(ctx context.Context, env string, n agent.Generation) (hieradata.Generation, error) {
+func (s *Store) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
 	key := s.keys.generation(env, n)
 	resp, err := s.get(ctx, key)
 	if err != nil {
-		return hieradata.Generation{}, err
+		return SignedGeneration{}, err
 	}
 	if len(resp.Kvs) == 0 {
-		return hieradata.Generation{}, fmt.Errorf("cannot find data generation %d of %s: %w", n, env, ErrNotFound)
+		return SignedGeneration{}, fmt.Errorf("cannot find data generation %d of %s: %w", n, env, ErrNotFound)
 	}
-	g, err := hieradata.DecodeGeneration(resp.Kvs[0].Value)
-	if err != nil {
-		return hieradata.Generation{}, &UnreadableError{key, err.Error()}
+	return s.decodeGeneration(env, key, resp.Kvs[0].Value)
+}
+
+// decodeGeneration reads a generation's document. One that was copied from another key is unreadable; one that names no
+// environment is from before generations did, and a node with allowed signers refuses it.
+func (s *Store) decodeGeneration(env, key string, value []byte) (SignedGeneration, error) {
+	var g SignedGeneration
+	var err error
+	g.Record, g.Signatures = trust.Split(value)
+	if g.Generation, err = hieradata.DecodeGeneration(g.Record); err != nil {
+		return SignedGeneration{}, &UnreadableError{key, err.Error()}
+	}
+	if g.Environment != "" && g.Environment != env {
+		return SignedGeneration{}, &UnreadableError{key, fmt.Sprintf("it is data of environment %.64q", g.Environment)}
+	}
+	if s.keys.generation(env, agent.Generation(g.Number)) != key {
+		return SignedGeneration{}, &UnreadableError{key, fmt.Sprintf("it is data generation %d", g.Number)}
 	}
 	return g, nil
 }
@@ -79,24 +101,33 @@ func (s *Store) Data(ctx context.Context, ref environments.Ref, d Desires) (Data
 		}
 	}
 	if n := d.Default.Data; n > 0 {
-		data.Generation, err = s.Generation(ctx, env, n)
+		g, err := s.Generation(ctx, env, n)
+		if err != nil {
+			return Data{}, err
+		}
+		data.Generation = g.Generation
 	}
-	return data, err
+	return data, nil
 }
 
 // ChangeData makes the next generation from data with these layers (canonical bytes; empty removes one), and makes it the
-// default target's data, all in one transaction. The layer, the generation, its head, the target, the gate and the record
-// of it appear together or not at all.
+// default target's data, all in one transaction. The layer, the generation, signed by a, its head, the target, the gate and
+// the record of it appear together or not at all.
 func (s *Store) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
 	env := ref.String()
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
 	if err != nil {
 		return Change{}, err
 	}
+	next.Environment = env
 	next.Number = int64(data.head.Newest) + 1 // a rollback leaves newer generations behind; numbers are never used twice
 	record, err := next.Encode()
 	if err != nil {
 		return Change{}, err
+	}
+	document, err := a.Sign.document(ctx, trust.Data, record)
+	if err != nil {
+		return Change{}, fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
 	}
 	number := agent.Generation(next.Number)
 	head, err := encode(dataHead{Newest: number})
@@ -104,7 +135,7 @@ func (s *Store) ChangeData(ctx context.Context, ref environments.Ref, d Desires,
 		return Change{}, err
 	}
 	ops := []clientv3.Op{
-		clientv3.OpPut(s.keys.generation(env, number), string(record)),
+		clientv3.OpPut(s.keys.generation(env, number), document),
 		clientv3.OpPut(s.keys.dataHead(env), head),
 	}
 	for _, bytes := range layers {

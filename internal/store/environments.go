@@ -61,31 +61,43 @@ func (s *Store) PutSpec(ctx context.Context, e *environments.Environment, revisi
 
 // Environments lists the environments that have a spec, in order.
 func (s *Store) Environments(ctx context.Context) ([]string, error) {
+	all, err := s.segments(ctx, s.keys.environments())
+	if err != nil {
+		return nil, fmt.Errorf("cannot list environments: %w", err)
+	}
 	var names []string
-	last := ""
-	// Only keys are read: a fleet's values are not needed to name it.
-	prefix := s.keys.environments()
-	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
-	for {
-		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-		if err != nil {
-			return nil, fmt.Errorf("cannot list environments: %w", err)
-		}
-		if len(resp.Kvs) == 0 {
-			return names, nil
-		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(string(resp.Kvs[0].Key), prefix), "/")
-		if name == last {
-			return names, nil
-		}
-		last = name
-		spec, err := s.get(ctx, s.keys.spec(unescape(name)), clientv3.WithCountOnly())
+	for _, name := range all {
+		spec, err := s.get(ctx, s.keys.spec(name), clientv3.WithCountOnly())
 		if err != nil {
 			return nil, fmt.Errorf("cannot list environments: %w", err)
 		}
 		if spec.Count > 0 {
-			names = append(names, unescape(name))
+			names = append(names, name)
 		}
-		from = clientv3.GetPrefixRangeEnd(prefix + name + "/") // skip all other keys of this environment
+	}
+	return names, nil
+}
+
+// segments lists the names that follow a prefix, up to the next slash. It skips the keys below each, whose values may be
+// a fleet's.
+func (s *Store) segments(ctx context.Context, prefix string) ([]string, error) {
+	var names []string
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+		if err != nil {
+			return nil, err
+		}
+		if len(resp.Kvs) == 0 {
+			return names, nil
+		}
+		key := string(resp.Kvs[0].Key)
+		name, _, below := strings.Cut(strings.TrimPrefix(key, prefix), "/")
+		if !below { // a key that means nothing
+			from = key + "\x00"
+			continue
+		}
+		names = append(names, unescape(name))
+		from = clientv3.GetPrefixRangeEnd(prefix + name + "/")
 	}
 }

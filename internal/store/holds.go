@@ -48,13 +48,18 @@ func (s *Store) Unhold(ctx context.Context, ref environments.Ref, scope Scope) e
 
 // lease is what ends a key after a while, by etcd's own clock, which runs on only while etcd does.
 func (s *Store) lease(ctx context.Context, lasts time.Duration) (clientv3.OpOption, error) {
+	id, err := s.grant(ctx, lasts)
+	return clientv3.WithLease(id), err
+}
+
+func (s *Store) grant(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	lease, err := s.client.Grant(ctx, int64((lasts+time.Second-1)/time.Second))
 	if err != nil {
-		return nil, s.explain(err)
+		return 0, s.explain(err)
 	}
-	return clientv3.WithLease(lease.ID), nil
+	return lease.ID, nil
 }
 
 // EndHolds makes the holds of all environments end when they say, after etcd was restarted: a member that starts gives

@@ -7,17 +7,23 @@ import (
 	"pulley/agent"
 )
 
-// keys spells every key. Written by: o operator, p publisher, n the node itself, c controller.
+// keys spells every key. Written by: o operator, p publisher, n the node itself, c controller. Only a prune, which an
+// operator starts, deletes what is called immutable.
 //
-//	releases/<version>                                   p  record of a release
+//	releases/<version>                                   p  record of a release, signed; immutable but for its signatures
 //	content/<sha256>                                     p  immutable bytes, named by their hash
+//	deltas/<line>/<seq>                                  p  immutable; what leads from one release of a line to the next
+//	publishing/<id>                                      p  a publish is under way; a lease ends it
+//	pruning                                              o  a prune is under way; a lease ends it
+//	targets                                              o,c  changes whenever any target or assignment does; a prune compares it
 //	environments/<env>/spec                              o  the environment
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
 //	environments/<env>/gate                              o  epoch and whether anything may start
 //	environments/<env>/history/<epoch>                   o  what each epoch changed, for rollback
+//	environments/<env>/rollbacks/<epoch>                 o  signed leave to go back, for nodes that stood higher
 //	environments/<env>/assigned/<node>                   c  a rollout's word to one node
 //	environments/<env>/data/head                         o  number of the newest generation
-//	environments/<env>/data/generations/<n>              o  immutable
+//	environments/<env>/data/generations/<n>              o  immutable, signed
 //	environments/<env>/data/layers/<sha256>              o  immutable
 //	environments/<env>/hosts/head                        n,o  changes whenever the list of hosts does
 //	environments/<env>/hosts/nodes/<node>                n,o  the hosts that should be alive
@@ -40,7 +46,17 @@ func newKeys(prefix string) keys {
 
 func (k keys) releases() string              { return k.prefix + "releases/" }
 func (k keys) release(version string) string { return k.releases() + escape(version) }
-func (k keys) object(hash string) string     { return k.prefix + "content/" + escape(hash) }
+func (k keys) objects() string               { return k.prefix + "content/" }
+func (k keys) object(hash string) string     { return k.objects() + escape(hash) }
+func (k keys) deltas() string                { return k.prefix + "deltas/" }
+func (k keys) line(line string) string       { return k.deltas() + escape(line) + "/" }
+func (k keys) delta(line string, seq int64) string {
+	return k.line(line) + fmt.Sprintf("%09d", seq)
+}
+func (k keys) publishings() string           { return k.prefix + "publishing/" }
+func (k keys) publishing(id string) string   { return k.publishings() + escape(id) }
+func (k keys) pruning() string               { return k.prefix + "pruning" }
+func (k keys) targets() string               { return k.prefix + "targets" }
 func (k keys) environments() string          { return k.prefix + "environments/" }
 func (k keys) environment(env string) string { return k.environments() + escape(env) + "/" }
 func (k keys) spec(env string) string        { return k.environment(env) + "spec" }
@@ -53,6 +69,10 @@ func (k keys) history(env string) string { return k.environment(env) + "history/
 func (k keys) change(env string, e agent.Epoch) string {
 	return k.history(env) + fmt.Sprintf("%012d", e)
 }
+func (k keys) rollbacks(env string) string { return k.environment(env) + "rollbacks/" }
+func (k keys) rollback(env string, e agent.Epoch) string {
+	return k.rollbacks(env) + fmt.Sprintf("%012d", e)
+}
 func (k keys) assigned(env, node string) string {
 	return k.environment(env) + "assigned/" + escape(node)
 }
@@ -61,15 +81,15 @@ func (k keys) generations(env string) string { return k.environment(env) + "data
 func (k keys) generation(env string, n agent.Generation) string {
 	return k.generations(env) + fmt.Sprintf("%012d", n)
 }
-func (k keys) layer(env, digest string) string {
-	return k.environment(env) + "data/layers/" + escape(digest)
-}
+func (k keys) layers(env string) string        { return k.environment(env) + "data/layers/" }
+func (k keys) layer(env, digest string) string { return k.layers(env) + escape(digest) }
 func (k keys) hostsHead(env string) string     { return k.environment(env) + "hosts/head" }
 func (k keys) hosts(env string) string         { return k.environment(env) + "hosts/nodes/" }
 func (k keys) host(env, node string) string    { return k.hosts(env) + escape(node) }
 func (k keys) holds(env string) string         { return k.environment(env) + "holds/" }
 func (k keys) hold(env string, s Scope) string { return k.holds(env) + s.segment("all") }
-func (k keys) statuses(env string) string      { return k.prefix + "status/" + escape(env) + "/" }
+func (k keys) fleets() string                  { return k.prefix + "status/" }
+func (k keys) statuses(env string) string      { return k.fleets() + escape(env) + "/" }
 func (k keys) status(env, node string) string  { return k.statuses(env) + escape(node) }
 func (k keys) runs(env, node string) string {
 	return k.prefix + "runs/" + escape(env) + "/" + escape(node) + "/"

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/trust"
 )
 
 // A rollback that was decided before a colleague promoted must not take that promotion back on the way.
@@ -29,7 +31,7 @@ func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, release(version, "a").Target(), me); err != nil {
+		if _, err := st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, published(t, st, version, "a"), me); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,9 +70,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 		}
 	}
 	st := open(t, etcdtest.Start(t), "")
-	if _, err := st.PutRelease(t.Context(), release("1.0.0", "a")); err != nil {
-		t.Fatal(err)
-	}
+	published(t, st, "1.0.0", "a")
 	if _, err := st.Resolve(t.Context(), "v1.0.0"); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
 		t.Errorf("promoting v1.0.0: %v", err)
 	}
@@ -81,7 +81,7 @@ func TestUnknownKeysCountForNobody(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
-	if _, err := st.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, release("1.0.0", "a").Target(), me); err != nil {
+	if _, err := st.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, published(t, st, "1.0.0", "a"), me); err != nil {
 		t.Fatal(err)
 	}
 	unknown := []string{"desired/zzz", "desired/roles", "desired/roles/", "desired/nodes/a/b", "desired/all", "holds/zzz", "holds/default", "holds/roles/a/b"}
@@ -192,6 +192,11 @@ func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
 func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 	server := etcdtest.Start(t)
 	ctx := t.Context()
+	direct := open(t, server, "")
+	target := published(t, direct, "1.0.0", "a")
+	if _, err := direct.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, published(t, direct, "2.0.0", "b"), me); err != nil {
+		t.Fatal(err)
+	}
 	for _, back := range []bool{true, false} {
 		wire := newWire(t, strings.TrimPrefix(server.Endpoint, "http://"))
 		st, err := store.Open(store.Config{Endpoints: []string{wire.address()}, Timeout: 2 * time.Second})
@@ -203,7 +208,11 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wire.mute()
+		author := me
+		author.Sign = func(context.Context, trust.Namespace, []byte) ([]byte, error) {
+			wire.mute() // all has been read; what is left is the write
+			return nil, nil
+		}
 		go func() { // the wire is cut only when etcd has the change
 			key := "/pulley/v1/environments/dev/gate"
 			for watched := range server.Client().Watch(ctx, key, clientv3.WithRev(d.Revision+1)) {
@@ -213,7 +222,7 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 				}
 			}
 		}()
-		c, err := st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, release("1.0.0", "a").Target(), me)
+		c, err := st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, target, author)
 		if back && (err != nil || c.Epoch != d.Gate.Epoch+1) {
 			t.Errorf("the change is in force, and yet: %v", err)
 		}

@@ -1,33 +1,43 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
-	"strings"
 	"time"
 
-	version "github.com/hashicorp/go-version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
 	"pulley/internal/content"
+	"pulley/internal/trust"
 )
-
-// MaxValueBytes bounds every value of content.
-const MaxValueBytes = 512 << 10
 
 // Release is the record of a published release. It never changes.
 type Release struct {
-	Version string         `json:"version"`
-	Content content.Record `json:"content"`
-	Commit  string         `json:"commit,omitempty"` // of the work tree that was published
-	Dirty   bool           `json:"dirty,omitempty"`  // it had changes that are in no commit
-	Message string         `json:"message,omitempty"`
-	Author  string         `json:"author"`
-	At      time.Time      `json:"at"`
+	Version      string         `json:"version"`
+	Content      content.Record `json:"content"`
+	Commit       string         `json:"commit,omitempty"`  // of the work tree that was published
+	Ref          string         `json:"ref,omitempty"`     // as which the commit was asked for
+	Dirty        bool           `json:"dirty,omitempty"`   // it had changes that are in no commit
+	Message      string         `json:"message,omitempty"` // what is in it
+	Author       string         `json:"author"`            // who published it
+	CommitAuthor string         `json:"commit_author,omitempty"`
+	Modules      string         `json:"modules,omitempty"` // what resolved its Puppetfile, like r10k; "" when nothing did
+	At           time.Time      `json:"at"`
 }
+
+// SignedRelease is a release with the very bytes that its signatures are over. Nobody has checked those yet.
+type SignedRelease struct {
+	Release
+	Record     []byte `json:"-"` // one line of JSON, without its end
+	Signatures []byte `json:"-"` // nil when it is not signed
+	Revision   int64  `json:"-"` // at which it was last written
+}
+
+// Sign makes armored signatures over a record, for one purpose.
+type Sign func(ctx context.Context, ns trust.Namespace, record []byte) (signatures []byte, err error)
 
 // ErrNotFound is wrapped by errors about something that is positively absent.
 var ErrNotFound = errors.New("not found")
@@ -35,93 +45,153 @@ var ErrNotFound = errors.New("not found")
 // ErrConflict is wrapped when somebody else changed the same thing first.
 var ErrConflict = errors.New("somebody else changed it at the same moment")
 
-var _ content.Source = (*Store)(nil)
-
-// Object reads immutable bytes by their hash. A serializable read is enough: what a member has under a hash is right, and
-// the reader checks it. A member that lags may lack it, so absence is asked for again, of the whole cluster.
-func (s *Store) Object(ctx context.Context, hash string) ([]byte, error) {
-	resp, err := s.get(ctx, s.keys.object(hash), clientv3.WithSerializable())
-	if err == nil && len(resp.Kvs) == 0 {
-		resp, err = s.get(ctx, s.keys.object(hash))
+// document puts a record and its signature together; without sign it stays unsigned.
+func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte) (string, error) {
+	var signatures []byte
+	if sign != nil {
+		var err error
+		if signatures, err = sign(ctx, ns, record); err != nil {
+			return "", err
+		}
 	}
-	if err != nil {
-		return nil, err
-	}
-	if len(resp.Kvs) == 0 {
-		return nil, fmt.Errorf("cannot read content %.12s: %w in etcd", hash, ErrNotFound)
-	}
-	return resp.Kvs[0].Value, nil
+	return string(trust.Join(record, signatures)), nil
 }
 
-// PutObject stores immutable bytes under their hash unless they are there. It reports whether it wrote them.
-func (s *Store) PutObject(ctx context.Context, hash string, b []byte) (bool, error) {
-	if len(b) > MaxValueBytes {
-		return false, fmt.Errorf("cannot store content %.12s: %d bytes are more than the %d of one value", hash, len(b), MaxValueBytes)
-	}
-	key := s.keys.object(hash)
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
-	if err != nil {
-		return false, fmt.Errorf("cannot store content %.12s: %w", hash, err)
-	}
-	return resp.Succeeded, nil
-}
-
-// PutRelease publishes a record whose objects are stored already. The same tree under the same version is no error and
-// changes nothing (created is false); another tree is.
-func (s *Store) PutRelease(ctx context.Context, r Release) (created bool, err error) {
+// PutRelease publishes a record whose objects are stored already, with the delta that leads to it (nil for none), all or
+// nothing, and only while p stands. The same tree under the same version is no error and changes nothing (created is
+// false); another tree is. ErrConflict means that another release has its place after the one that it follows: it has to
+// be built anew, after that one.
+func (s *Store) PutRelease(ctx context.Context, p *Publishing, r Release, delta []byte, sign Sign) (created bool, err error) {
 	if _, err := ParseVersion(r.Version); err != nil {
 		return false, err
 	}
-	b, err := encode(r)
-	if err != nil {
-		return false, err
+	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot publish %s: %w", r.Version, err) }
+	chain := r.Content.Chain
+	switch {
+	case (delta == nil) != (chain.Delta == nil):
+		return fail(errors.New("its record and its delta don't belong together"))
+	case len(delta) > MaxValueBytes:
+		return fail(fmt.Errorf("its delta's %d bytes are more than the %d of one value", len(delta), MaxValueBytes))
 	}
-	key := s.keys.release(r.Version)
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, b)}, []clientv3.Op{clientv3.OpGet(key)})
+	key, position := s.keys.release(r.Version), s.keys.delta(chain.Line, chain.Seq)
+	there, err := s.get(ctx, key)
 	if err != nil {
-		return false, fmt.Errorf("cannot publish %s: %w", r.Version, err)
+		return fail(err)
 	}
-	if resp.Succeeded {
+	if len(there.Kvs) > 0 { // nobody has to touch a hardware key for nothing
+		return false, s.published(key, there.Kvs[0].Value, r)
+	}
+	record, err := encode(r)
+	if err != nil {
+		return fail(err)
+	}
+	document, err := sign.document(ctx, trust.Release, []byte(record))
+	if err != nil {
+		return fail(err)
+	}
+	if len(document) > MaxValueBytes {
+		return fail(fmt.Errorf("its record's %d bytes are more than the %d of one value", len(document), MaxValueBytes))
+	}
+	cmps := []clientv3.Cmp{same(key, 0), p.standing()}
+	ops := []clientv3.Op{clientv3.OpPut(key, document)}
+	if chain.Seq > 0 { // also where no delta leads to it: two releases at one position could not be told apart
+		cmps = append(cmps, same(position, 0))
+		ops = append(ops, clientv3.OpPut(position, string(delta)))
+	} else { // a version that was pruned may come again, but its line must not go on from another tree
+		cmps = append(cmps, nothingBelow(s.keys.line(chain.Line)))
+	}
+	resp, err := s.txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(p.key, clientv3.WithCountOnly())})
+	if errors.Is(err, agent.ErrUnreachable) {
+		if there, again := s.get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
+			return true, nil // only the answer was lost
+		}
+		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it is there", err)
+	}
+	switch {
+	case err != nil:
+		return fail(err)
+	case resp.Succeeded:
 		return true, nil
 	}
-	var have Release
-	if err := decode(key, resp.Responses[0].GetResponseRange().Kvs[0].Value, &have); err != nil {
-		return false, err
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		return false, s.published(key, kvs[0].Value, r)
 	}
-	if have.Content.Tree != r.Content.Tree {
-		return false, fmt.Errorf("cannot publish %s: it is published already, with another tree (%.12s, not %.12s)\na release never changes: publish this one under a new version",
-			r.Version, have.Content.Tree, r.Content.Tree)
+	if resp.Responses[1].GetResponseRange().Count == 0 {
+		return fail(errors.New("etcd had no sign of life from this publish for a minute, so what it found there may be pruned\npublish it again"))
 	}
-	return false, nil
+	if chain.Seq == 0 {
+		return fail(errors.New("a release of this version was pruned, and others that follow it are still there\npublish this one under a new version"))
+	}
+	return fail(fmt.Errorf("position %d of line %s is taken: %w", chain.Seq, chain.Line, ErrConflict))
 }
 
-// Release reads one record; ErrNotFound when there is none of that version.
-func (s *Store) Release(ctx context.Context, v string) (Release, error) {
-	key := s.keys.release(v)
-	resp, err := s.get(ctx, key)
+// published is nil when what stands at a release's key is that release already.
+func (s *Store) published(key string, value []byte, r Release) error {
+	have, err := s.decodeRelease(key, value)
 	if err != nil {
-		return Release{}, err
+		return err
 	}
-	if len(resp.Kvs) == 0 {
-		return Release{}, fmt.Errorf("cannot find release %s: %w\n`pulley releases` lists what is published", v, ErrNotFound)
+	if have.Content.Tree != r.Content.Tree {
+		return fmt.Errorf("cannot publish %s: it is published already, with another tree (%.12s, not %.12s)\na release never changes: publish this one under a new version",
+			r.Version, have.Content.Tree, r.Content.Tree)
 	}
-	var r Release
-	if err := decode(key, resp.Kvs[0].Value, &r); err != nil {
-		return Release{}, err
+	return nil
+}
+
+// decodeRelease reads a release's document; a record that was copied from another version's key is unreadable.
+func (s *Store) decodeRelease(key string, value []byte) (SignedRelease, error) {
+	var r SignedRelease
+	r.Record, r.Signatures = trust.Split(value)
+	if err := decode(key, r.Record, &r.Release); err != nil {
+		return SignedRelease{}, err
+	}
+	if s.keys.release(r.Version) != key {
+		return SignedRelease{}, &UnreadableError{key, fmt.Sprintf("it is the record of release %.64q", r.Version)}
 	}
 	return r, nil
 }
 
-// Releases lists every record. Their order is that of versions; see SortReleases.
-func (s *Store) Releases(ctx context.Context) ([]Release, error) {
-	var all []Release
-	_, err := s.scan(ctx, s.keys.releases(), func(rest string, value []byte) error {
-		var r Release
-		if err := decode(s.keys.releases()+rest, value, &r); err != nil {
-			return err
+// Release reads one release; ErrNotFound when there is none of that version.
+func (s *Store) Release(ctx context.Context, v string) (SignedRelease, error) {
+	r, _, err := s.Approach(ctx, v, "", 0)
+	return r, err
+}
+
+// Approach reads, as one request, a release and the delta that leads to position seq of a line, which may be all that a
+// node lacks. Without a line, or where no such delta is, it is nil. Whether it belongs to the release, the record says.
+func (s *Store) Approach(ctx context.Context, v, line string, seq int64) (r SignedRelease, delta []byte, err error) {
+	key := s.keys.release(v)
+	ops := []clientv3.Op{clientv3.OpGet(key)}
+	if line != "" {
+		ops = append(ops, clientv3.OpGet(s.keys.delta(line, seq)))
+	}
+	resp, err := s.txn(ctx, nil, ops, nil)
+	if err != nil {
+		return SignedRelease{}, nil, err
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		return SignedRelease{}, nil, fmt.Errorf("cannot find release %s: %w\n`pulley releases` lists what is published", v, ErrNotFound)
+	}
+	if r, err = s.decodeRelease(key, kvs[0].Value); err != nil {
+		return SignedRelease{}, nil, err
+	}
+	r.Revision = kvs[0].ModRevision
+	if line != "" {
+		if kvs := resp.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 && len(kvs[0].Value) > 0 {
+			delta = kvs[0].Value
 		}
+	}
+	return r, delta, nil
+}
+
+// Releases lists every release. Their order is that of versions; see SortReleases.
+func (s *Store) Releases(ctx context.Context) ([]SignedRelease, error) {
+	var all []SignedRelease
+	_, err := s.scan(ctx, s.keys.releases(), func(rest string, value []byte) error {
+		r, err := s.decodeRelease(s.keys.releases()+rest, value)
 		all = append(all, r)
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list releases: %w", err)
@@ -130,36 +200,37 @@ func (s *Store) Releases(ctx context.Context) ([]Release, error) {
 	return all, nil
 }
 
+// SignRelease replaces the signatures of a release by a new one, or adds it to them; the record stays as it is, byte for
+// byte. ErrConflict means that somebody else signed it, or pruned it, at the same moment.
+func (s *Store) SignRelease(ctx context.Context, v string, sign Sign, add bool) error {
+	r, err := s.Release(ctx, v)
+	if err != nil {
+		return err
+	}
+	fail := func(err error) error { return fmt.Errorf("cannot sign release %s: %w", v, err) }
+	signatures, err := sign(ctx, trust.Release, r.Record)
+	if err != nil {
+		return fail(err)
+	}
+	if add {
+		signatures = append(bytes.Clone(r.Signatures), signatures...)
+	}
+	document := trust.Join(r.Record, signatures)
+	if len(document) > MaxValueBytes {
+		return fail(fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes))
+	}
+	key := s.keys.release(v)
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
 // Target names a release as part of a target.
 func (r Release) Target() agent.Target {
 	return agent.Target{Release: r.Version, Tree: r.Content.Tree}
-}
-
-// canonical is how a version is spelled: MAJOR.MINOR.PATCH[-PRE] of https://semver.org, without build metadata. Go-version
-// also takes 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
-var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?$`)
-
-const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
-
-// ParseVersion reads a release's version as hashicorp/go-version orders it; one that is longer than 64 bytes or not in its
-// canonical spelling is an error that says so.
-func ParseVersion(v string) (*version.Version, error) {
-	if len(v) > 64 {
-		return nil, fmt.Errorf("cannot use version %.64q…: it is longer than 64 bytes", v)
-	}
-	parsed, err := version.NewVersion(v)
-	if err == nil && canonical.MatchString(v) {
-		return parsed, nil
-	}
-	hint := ""
-	if err == nil && len(parsed.Segments()) == 3 {
-		meant := parsed.Core().String()
-		if pre := strings.Trim(parsed.Prerelease(), "-"); pre != "" {
-			meant += "-" + pre
-		}
-		if canonical.MatchString(meant) {
-			hint = "\ndid you mean " + meant + "?"
-		}
-	}
-	return nil, fmt.Errorf("cannot use version %q: it is not like 1.4.0 or 1.4.0-rc1%s", v, hint)
 }

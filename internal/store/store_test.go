@@ -36,6 +36,31 @@ func release(v, tree string) store.Release {
 	return store.Release{Version: v, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: strings.Repeat(tree, 64)[:64]}}
 }
 
+// publish puts a release without a delta, as the first of its line.
+func publish(t *testing.T, st *store.Store, r store.Release) (created bool, err error) {
+	t.Helper()
+	p, err := st.Publishing(t.Context(), "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	return st.PutRelease(t.Context(), p, r, nil, nil)
+}
+
+// published is the target of a release that is there.
+func published(t *testing.T, st *store.Store, v, tree string) agent.Target {
+	t.Helper()
+	r := release(v, tree)
+	if _, err := publish(t, st, r); err != nil {
+		t.Fatal(err)
+	}
+	return r.Target()
+}
+
 // A fleet's targets, epochs and rollbacks are what operators stake their night's sleep on.
 func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 	st := open(t, etcdtest.Start(t), "")
@@ -83,7 +108,7 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	one, two := release("1.0.0", "a").Target(), release("2.0.0", "b").Target()
+	one, two := published(t, st, "1.0.0", "a"), published(t, st, "2.0.0", "b")
 
 	promote(store.Scope{}, one)
 	setData("x", "1")
@@ -133,17 +158,17 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 func TestReleasesNeverChange(t *testing.T) {
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
-	if created, err := st.PutRelease(ctx, release("1.0.0", "a")); err != nil || !created {
+	if created, err := publish(t, st, release("1.0.0", "a")); err != nil || !created {
 		t.Fatal(created, err)
 	}
-	if created, err := st.PutRelease(ctx, release("1.0.0", "a")); err != nil || created {
+	if created, err := publish(t, st, release("1.0.0", "a")); err != nil || created {
 		t.Errorf("the same tree again: created %v, %v", created, err)
 	}
-	if _, err := st.PutRelease(ctx, release("1.0.0", "b")); err == nil || !strings.Contains(err.Error(), "another tree") {
+	if _, err := publish(t, st, release("1.0.0", "b")); err == nil || !strings.Contains(err.Error(), "another tree") {
 		t.Errorf("another tree: %v", err)
 	}
 	for _, v := range []string{"1.10.0", "1.2.0", "1.2.0-rc1", "2.0.0"} {
-		if _, err := st.PutRelease(ctx, release(v, "c")); err != nil {
+		if _, err := publish(t, st, release(v, "c")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -168,7 +193,7 @@ func TestReleasesNeverChange(t *testing.T) {
 			t.Errorf("%q resolved", wish)
 		}
 	}
-	if _, err := st.PutRelease(ctx, release("latest", "c")); err == nil {
+	if _, err := publish(t, st, release("latest", "c")); err == nil {
 		t.Error("a release named latest was published")
 	}
 }
@@ -192,7 +217,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = st.Promote(ctx, dev, d, store.Scope{Role: "compute"}, store.Promoted, release("1.0.0", "a").Target(), me)
+			_, err = st.Promote(ctx, dev, d, store.Scope{Role: "compute"}, store.Promoted, published(t, st, "1.0.0", "a"), me)
 			return err
 		},
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
@@ -27,6 +28,9 @@ type Change struct {
 	By     string       `json:"by"`
 	Why    string       `json:"why,omitempty"`
 	At     time.Time    `json:"at"`
+
+	// Unsigned: it takes nodes lower than they may have been, and nobody signed a permit for that.
+	Unsigned bool `json:"-"`
 }
 
 // ChangeKind is what an operator did.
@@ -46,6 +50,7 @@ func (c Change) Scope() Scope { return Scope{Role: c.Role, Node: c.Node} }
 type Author struct {
 	By, Why string
 	At      time.Time
+	Sign    Sign // with their key; nil: unsigned
 }
 
 // Desires are all targets of an environment, as one revision shows them.
@@ -68,11 +73,14 @@ func (d Desires) For(role, node string) agent.Desired {
 
 // Desires reads an environment's gate and targets in one transaction.
 func (s *Store) Desires(ctx context.Context, ref environments.Ref) (Desires, error) {
-	env := ref.String()
+	return s.desires(ctx, ref.String())
+}
+
+func (s *Store) desires(ctx context.Context, env string) (Desires, error) {
 	prefix := s.keys.desired(env)
 	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.keys.gate(env)), clientv3.OpGet(prefix, clientv3.WithPrefix())}, nil)
 	if err != nil {
-		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", ref, err)
+		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
 	}
 	d := Desires{Revision: resp.Header.Revision, Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
@@ -105,12 +113,18 @@ func (s *Store) Desires(ctx context.Context, ref environments.Ref) (Desires, err
 }
 
 // Promote makes after the target of a scope and raises the epoch, which voids every assignment. A zero target makes a role
-// or node inherit again. It fails with ErrConflict when the targets changed since d was read.
+// or node inherit again. It fails with ErrConflict when the targets changed since d was read, or the release is not there:
+// a prune may have taken it after it was looked up.
 func (s *Store) Promote(ctx context.Context, ref environments.Ref, d Desires, scope Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
-	return s.change(ctx, ref, d, Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}, a, nil, nil)
+	var published []clientv3.Cmp
+	if after.Release != "" {
+		published = append(published, clientv3.Compare(clientv3.CreateRevision(s.keys.release(after.Release)), ">", 0))
+	}
+	return s.change(ctx, ref, d, Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}, a, published, nil)
 }
 
-// change writes a target, the gate and the record of it in one transaction, with what more belongs to it.
+// change writes a target, the gate and the record of it in one transaction, with what more belongs to it: the permit for
+// nodes that it takes lower, and whatever its callers add.
 func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
 	env, scope := ref.String(), c.Scope()
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, a.Why, a.At.UTC().Truncate(time.Second)
@@ -133,8 +147,13 @@ func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c C
 		}
 		put = clientv3.OpPut(key, value)
 	}
+	permit, err := s.permit(ctx, ref, d, &c, a.Sign)
+	if err != nil {
+		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
+	}
 	cmps = append(cmps, same(s.keys.gate(env), d.gateRevision), same(key, d.revisions[key]))
 	ops = append(ops, put, clientv3.OpPut(s.keys.gate(env), gateValue), clientv3.OpPut(s.keys.change(env, c.Epoch), changeValue))
+	ops = append(append(ops, permit...), s.touchTargets())
 	resp, err := s.txn(ctx, cmps, ops, nil)
 	switch {
 	case errors.Is(err, agent.ErrUnreachable):
@@ -146,6 +165,12 @@ func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c C
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
 	}
 	return c, nil
+}
+
+// touchTargets announces a change of any target. It is a blind put, in the change's own transaction: what counts is its
+// ModRevision, and the changes of two environments must not conflict.
+func (s *Store) touchTargets() clientv3.Op {
+	return clientv3.OpPut(s.keys.targets(), fmt.Sprintf(`{"v":%d}`, valueFormat))
 }
 
 // outcome finds out what became of a write that etcd did not answer: nil when its record is there, ErrConflict when
@@ -163,21 +188,24 @@ func (s *Store) outcome(ctx context.Context, key, value string, unanswered error
 
 // History lists an environment's changes, newest first, at most limit of them (0: all).
 func (s *Store) History(ctx context.Context, ref environments.Ref, limit int64) ([]Change, error) {
-	return s.history(ctx, ref, clientv3.WithLimit(limit))
+	return s.history(ctx, ref.String(), clientv3.WithLimit(limit))
 }
 
 // HistoryOf lists all changes that led to d, newest first. It reads them at d's revision, so that what is decided from
 // both is decided from one state: the guards of d then cover the history too.
 func (s *Store) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
-	return s.history(ctx, ref, clientv3.WithRev(d.Revision))
+	return s.history(ctx, ref.String(), clientv3.WithRev(d.Revision))
 }
 
-func (s *Store) history(ctx context.Context, ref environments.Ref, opts ...clientv3.OpOption) ([]Change, error) {
-	prefix := s.keys.history(ref.String())
+func (s *Store) history(ctx context.Context, env string, opts ...clientv3.OpOption) ([]Change, error) {
+	prefix := s.keys.history(env)
 	opts = append(opts, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	resp, err := s.get(ctx, prefix, opts...)
+	if errors.Is(err, rpctypes.ErrCompacted) { // a prune did that at this moment: what was read before is too old
+		err = ErrConflict
+	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the history of %s: %w", ref, err)
+		return nil, fmt.Errorf("cannot read the history of %s: %w", env, err)
 	}
 	changes := make([]Change, len(resp.Kvs))
 	for i, kv := range resp.Kvs {

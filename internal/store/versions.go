@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -10,39 +11,70 @@ import (
 )
 
 // SortReleases puts releases in the order of their versions, oldest first.
-func SortReleases(all []Release) {
-	slices.SortStableFunc(all, func(a, b Release) int {
-		va, errA := ParseVersion(a.Version)
-		vb, errB := ParseVersion(b.Version)
-		if errA != nil || errB != nil {
-			return strings.Compare(a.Version, b.Version)
-		}
-		return va.Compare(vb)
-	})
+func SortReleases(all []SignedRelease) {
+	slices.SortStableFunc(all, func(a, b SignedRelease) int { return compareVersions(a.Version, b.Version) })
+}
+
+func compareVersions(a, b string) int {
+	va, errA := ParseVersion(a)
+	vb, errB := ParseVersion(b)
+	if errA != nil || errB != nil {
+		return strings.Compare(a, b)
+	}
+	return va.Compare(vb)
 }
 
 // Resolve turns an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`) into the newest published release that fits.
 // What a constraint resolved to is recorded in the target: the word "newest" never reaches a node.
-func (s *Store) Resolve(ctx context.Context, wish string) (Release, error) {
+func (s *Store) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
 	_, err := ParseVersion(wish)
 	if err == nil {
 		return s.Release(ctx, wish)
 	}
 	if _, isVersion := version.NewVersion(wish); isVersion == nil {
-		return Release{}, err // 1.0 as a constraint would be "exactly 1.0.0": that is said, not guessed
+		return SignedRelease{}, err // 1.0 as a constraint would be "exactly 1.0.0": that is said, not guessed
 	}
 	constraint, err := version.NewConstraint(wish)
 	if err != nil {
-		return Release{}, fmt.Errorf("cannot use %q: it is neither a version like 1.4.0 nor a constraint like '~> 1.4'", wish)
+		return SignedRelease{}, fmt.Errorf("cannot use %q: it is neither a version like 1.4.0 nor a constraint like '~> 1.4'", wish)
 	}
 	all, err := s.Releases(ctx)
 	if err != nil {
-		return Release{}, err
+		return SignedRelease{}, err
 	}
 	for _, r := range slices.Backward(all) {
 		if v, err := ParseVersion(r.Version); err == nil && constraint.Check(v) {
 			return r, nil
 		}
 	}
-	return Release{}, fmt.Errorf("cannot find a release for %q: %w among the %d that are published\n`pulley releases` lists them", wish, ErrNotFound, len(all))
+	return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w among the %d that are published\n`pulley releases` lists them", wish, ErrNotFound, len(all))
+}
+
+// canonical is how a version is spelled: MAJOR.MINOR.PATCH[-PRE] of https://semver.org, without build metadata. Go-version
+// also takes 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
+var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?$`)
+
+const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
+
+// ParseVersion reads a release's version as hashicorp/go-version orders it; one that is longer than 64 bytes or not in its
+// canonical spelling is an error that says so.
+func ParseVersion(v string) (*version.Version, error) {
+	if len(v) > 64 {
+		return nil, fmt.Errorf("cannot use version %.64q…: it is longer than 64 bytes", v)
+	}
+	parsed, err := version.NewVersion(v)
+	if err == nil && canonical.MatchString(v) {
+		return parsed, nil
+	}
+	hint := ""
+	if err == nil && len(parsed.Segments()) == 3 {
+		meant := parsed.Core().String()
+		if pre := strings.Trim(parsed.Prerelease(), "-"); pre != "" {
+			meant += "-" + pre
+		}
+		if canonical.MatchString(meant) {
+			hint = "\ndid you mean " + meant + "?"
+		}
+	}
+	return nil, fmt.Errorf("cannot use version %q: it is not like 1.4.0 or 1.4.0-rc1%s", v, hint)
 }

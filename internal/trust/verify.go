@@ -74,6 +74,27 @@ func (s *Signers) Verify(ns Namespace, environment string, record, signatures []
 	return "", refused("none of its %d signatures counts: %s", len(whys), strings.Join(whys, "; "))
 }
 
+// Signature is whose a signature says that it is. Nothing of it is verified.
+type Signature struct {
+	Fingerprint string // of the key, as ssh-keygen -l shows it; "" for one that can't be read
+	Type        string // of the key
+}
+
+// SignedBy lists what signs a document, for people to look at.
+func SignedBy(signatures []byte) []Signature {
+	blocks, err := unarmor(signatures)
+	if err != nil {
+		return []Signature{{}}
+	}
+	all := make([]Signature, len(blocks))
+	for i, block := range blocks {
+		if sig, err := parseSignature(block); err == nil {
+			all[i] = Signature{ssh.FingerprintSHA256(sig.PublicKey), sig.PublicKey.Type()}
+		}
+	}
+	return all
+}
+
 // verify judges one signature: who, or else why not. What it is is looked at before its arithmetic, so that no stranger's
 // key is ever calculated with.
 func (s *Signers) verify(ns Namespace, environment string, record, block []byte, now time.Time) (by, why string) {

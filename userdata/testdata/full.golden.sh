@@ -86,6 +86,10 @@ POfsaAc5MA8GA1UdEwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDRwAwRAIgdS74joqp
 +qL8ji4QdMebuivG
 -----END CERTIFICATE-----
 PULLEY
+	put /etc/pulley/allowed_signers 644 <<'PULLEY'
+alice@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb alice's laptop
+bob@dev namespaces="pulley-data",valid-before="20300101" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl
+PULLEY
 	put "$config" 600 <<'PULLEY'
 node: controller1_t42
 environment: dev@t42
@@ -94,6 +98,10 @@ endpoints:
     - https://etcd2.example:2379
 prefix: /fleets/north
 cacert: /etc/pulley/ca.pem
+allowed_signers: /etc/pulley/allowed_signers
+mirrors:
+    - https://pulley.example:8443
+    - https://mirror.example/pulley
 PULLEY
 }
 

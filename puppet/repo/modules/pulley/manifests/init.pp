@@ -1,4 +1,4 @@
-# Keeps the agent running: its schedule in cron.
+# Keeps the agent running: its schedule in cron; and, where they are given, the keys that may sign what it runs.
 #
 # @param ensure          present, or absent where something else starts the agent (such as `pulley-agent daemon`)
 # @param schedule        five fields of cron, or a word such as @hourly
@@ -6,13 +6,18 @@
 # @param path            PATH of the run: cron's own lacks /usr/local/bin and /opt/puppetlabs/bin
 # @param log_tag         the name under which the run's output goes to syslog
 # @param manage_package  install cron where the machine's image lacks it (families Debian and RedHat)
+# @param allowed_signers the whole text of /etc/pulley/allowed_signers, see ssh-keygen(1); undef leaves the file as it is
+# @param revoked_signers the whole text of /etc/pulley/revoked_signers, one public key a line; undef leaves the file as it is
 class pulley (
-  Enum['present', 'absent']              $ensure         = 'present',
-  Pattern[/\A(@[a-z]+|\S+( +\S+){4})\z/] $schedule       = '*/5 * * * *',
-  Pattern[/\A[^\n\r%]+\z/]              $command        = '/usr/local/bin/pulley-agent run --splay',
-  Pattern[/\A[^\n\r"]+\z/]              $path           = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin',
-  Pattern[/\A[A-Za-z0-9._-]+\z/]        $log_tag        = 'pulley-agent',
-  Boolean                                $manage_package = true,
+  Enum['present', 'absent']              $ensure          = 'present',
+  Pattern[/\A(@[a-z]+|\S+( +\S+){4})\z/] $schedule        = '*/5 * * * *',
+  Pattern[/\A[^\n\r%]+\z/]              $command         = '/usr/local/bin/pulley-agent run --splay',
+  Pattern[/\A[^\n\r"]+\z/]              $path            = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin',
+  Pattern[/\A[A-Za-z0-9._-]+\z/]        $log_tag         = 'pulley-agent',
+  Boolean                                $manage_package  = true,
+  Optional[Pattern[/^[^#\s]/]]           $allowed_signers = undef,
+  Optional[String]                       $revoked_signers = undef,
 ) {
   contain pulley::cron
+  contain pulley::signers
 }

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pulley/agent"
+	"pulley/internal/content"
+	"pulley/internal/trust"
+)
+
+const (
+	alice = "alice@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb\n"
+	bob   = "bob@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n"
+)
+
+// listed makes a machine's lists; "" makes no file.
+func listed(t *testing.T, allowed, revoked string, change func(*config)) signersFiles {
+	t.Helper()
+	c := config{root: t.TempDir()}
+	if change != nil {
+		change(&c)
+	}
+	for _, dir := range []string{"etc/pulley", "var/lib/pulley"} {
+		if err := os.MkdirAll(filepath.Join(c.root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := c.signers()
+	for path, text := range map[string]string{f.allowed: allowed, f.revoked: revoked} {
+		if text == "" {
+			continue
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// A node that loses its list of signers, by an accident or by whoever wants that, must not take what nobody signed.
+func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
+	named := func(c *config) {
+		c.AllowedSigners, c.RevokedSigners = filepath.Join(c.root, "allowed"), filepath.Join(c.root, "revoked")
+	}
+	revokedOnly := func(c *config) { c.RevokedSigners = filepath.Join(c.root, "revoked") }
+	for name, c := range map[string]struct {
+		allowed, revoked string
+		floor            trust.Floor
+		spoil            string // content of trust.json
+		change           func(*config)
+		want             string // part of the error, or what `pulley-agent status` says
+	}{
+		"there never was one":              {want: "not checked"},
+		"there is one":                     {allowed: alice, want: "checked"},
+		"of two people":                    {allowed: alice + bob, revoked: strings.TrimPrefix(alice, "alice@* "), want: "checked"},
+		"there was one":                    {floor: trust.Floor{Required: true}, want: "etc/pulley/allowed_signers, is gone"},
+		"there was one, elsewhere":         {floor: trust.Floor{Required: true, Environment: "dev", Release: "1.0.0"}, want: "is gone"},
+		"the settings name one":            {change: named, want: "/allowed, is gone"},
+		"the settings name both":           {allowed: alice, change: named, want: "cannot read the revoked keys"},
+		"the settings name a list of lost": {allowed: alice, change: revokedOnly, want: "cannot read the revoked keys"},
+		"a line that can't be read":        {allowed: alice + "bob\n", want: "line 2"},
+		"a revoked key that can't be read": {allowed: alice, revoked: "bob\n", want: "cannot read the revoked keys: line 1"},
+		"a list that is far too long":      {allowed: alice + strings.Repeat("#\n", maxConfigBytes/2), want: "bytes"},
+		"a floor that makes no sense":      {allowed: alice, spoil: "{", want: "trust.json: it is damaged"},
+		"a floor, and no list":             {spoil: "{", want: "trust.json: it is damaged"},
+		"a floor of a newer agent":         {allowed: alice, spoil: `{"v":99}`, want: "upgrade pulley"},
+	} {
+		f := listed(t, c.allowed, c.revoked, c.change)
+		if c.floor != (trust.Floor{}) {
+			if err := c.floor.Save(f.floor); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.spoil != "" {
+			if err := os.WriteFile(f.floor, []byte(c.spoil), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := &prover{files: f}
+		signers, _, err := p.signers()
+		says := f.words()
+		var refused *agent.RefusedError
+		if failed := strings.HasPrefix(says, "nothing new is taken: "); failed != (err != nil) || failed != errors.As(err, &refused) || !strings.Contains(says, c.want) {
+			t.Errorf("%s: %q, %v; want %q", name, says, err, c.want)
+		}
+		if (signers != nil) != (says == "checked") {
+			t.Errorf("%s: signers are %v", name, signers)
+		}
+		if after, err := trust.LoadFloor(f.floor); signers != nil && (err != nil || !after.Required) {
+			t.Errorf("%s: were the list lost now, signatures would not be missed: %+v, %v", name, after, err)
+		}
+	}
+}
+
+// A list on which nobody can sign any more would make the release that brought it the last one that a node ever takes.
+func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after [2]string // allowed, revoked
+		bad           string
+	}{
+		"nothing changes":                {[2]string{alice, ""}, [2]string{alice, ""}, ""},
+		"there is none":                  {[2]string{"", ""}, [2]string{"", ""}, ""},
+		"a list comes":                   {[2]string{"", ""}, [2]string{alice, ""}, ""},
+		"a signer more, and one revoked": {[2]string{alice, ""}, [2]string{alice + bob, strings.TrimPrefix(alice, "alice@* ")}, ""},
+		"what was spoilt is mended":      {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
+		"what was spoilt stays so":       {[2]string{"alice\n", ""}, [2]string{"alice\n", ""}, ""},
+		"the list goes":                  {[2]string{alice, ""}, [2]string{"", ""}, "is gone"},
+		"a line that can't be read":      {[2]string{alice, ""}, [2]string{alice + "bob\n", ""}, "line 2"},
+		"nobody is left":                 {[2]string{alice, ""}, [2]string{"# nobody\n", ""}, "names nobody"},
+		"a first list that is none":      {[2]string{"", ""}, [2]string{"alice\n", ""}, "line 1"},
+		"revoked keys that are none":     {[2]string{alice, ""}, [2]string{alice, "alice\n"}, "revoked keys: line 1"},
+	} {
+		f := listed(t, c.before[0], c.before[1], nil)
+		k := keptSigners{files: f}
+		k.remember()
+		for i, path := range []string{f.allowed, f.revoked} {
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+			if c.after[i] != "" {
+				if err := os.WriteFile(path, []byte(c.after[i]), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		err := k.check()
+		if (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
+			t.Errorf("%s: %v; want %q", name, err, c.bad)
+		}
+		want := c.after
+		if c.bad != "" {
+			want = c.before
+		}
+		for i, path := range []string{f.allowed, f.revoked} {
+			if b, _ := os.ReadFile(path); string(b) != want[i] {
+				t.Errorf("%s: %s holds %q, should hold %q", name, path, b, want[i])
+			}
+		}
+	}
+}
+
+// deltas is a source that has every delta, and counts how often it is asked.
+type deltas struct {
+	content.Source
+	asked []int64
+	err   error
+}
+
+func (d *deltas) Deltas(_ context.Context, line string, from, to int64) ([][]byte, error) {
+	d.asked = append(d.asked, from, to)
+	var all [][]byte
+	for i := from; i <= to; i++ {
+		all = append(all, []byte{line[0], byte(i)})
+	}
+	return all, d.err
+}
+
+// The delta that came with the record is most of what ten thousand nodes need: asked for again it would double their reads.
+func TestWhatWasReadAlreadyIsNotAskedForAgain(t *testing.T) {
+	have := ahead{line: "1.0.0", seq: 5, bytes: []byte{'1', 5}}
+	for name, c := range map[string]struct {
+		have     ahead
+		line     string
+		from, to int64
+		asked    []int64
+	}{
+		"just this one":     {have, "1.0.0", 5, 5, nil},
+		"and those behind":  {have, "1.0.0", 5, 8, []int64{6, 8}},
+		"later ones":        {have, "1.0.0", 6, 8, []int64{6, 8}},
+		"earlier ones":      {have, "1.0.0", 4, 6, []int64{4, 6}},
+		"of another line":   {have, "2.0.0", 5, 6, []int64{5, 6}},
+		"there was no such": {ahead{line: "1.0.0", seq: 5}, "1.0.0", 5, 5, []int64{5, 5}},
+	} {
+		src := &deltas{}
+		got, err := c.have.before(src).Deltas(t.Context(), c.line, c.from, c.to)
+		want, _ := (&deltas{}).Deltas(t.Context(), c.line, c.from, c.to)
+		if err != nil || !slices.EqualFunc(got, want, bytes.Equal) || !reflect.DeepEqual(src.asked, c.asked) {
+			t.Errorf("%s: %v, %v; asked for %v", name, got, err, src.asked)
+		}
+	}
+	if _, err := have.before(&deltas{err: os.ErrNotExist}).Deltas(t.Context(), "1.0.0", 5, 6); err == nil {
+		t.Error("a delta that is missing is not missed")
+	}
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/cli"
+)
+
+// pulley runs a command line in this process, with the surroundings of the test.
+func pulley(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, err bytes.Buffer
+	env := cli.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &err, Getenv: func(string) string { return "" }, Now: time.Now, User: "ann"}
+	code = Main(t.Context(), env, args)
+	return out.String(), err.String(), code
+}
+
+// An operator whose machine can't make keys must know what to install.
+func TestKeyCreateNeedsOpenSSH(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	file := filepath.Join(dir, "id")
+	_, stderr, code := pulley(t, "key", "create", file)
+	want := "pulley: cannot create key " + file + ": there is no ssh-keygen on this machine\n  install OpenSSH's client: package openssh-client on Debian"
+	if code != cli.ExitFailed || !strings.HasPrefix(stderr, want) {
+		t.Errorf("exit code %d:\n%s", code, stderr)
+	}
+}

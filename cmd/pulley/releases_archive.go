@@ -1,0 +1,98 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// writeArchive writes the tree below root as a tar file that depends on nothing but the tree and the time: names sorted,
+// one time for all, owned by root.
+func writeArchive(ctx context.Context, file string, zipped bool, root string, at time.Time) error {
+	return writeFile(file, func(w io.Writer) (err error) {
+		if zipped {
+			z := gzip.NewWriter(w) // names no file and no time
+			defer func() { err = errors.Join(err, z.Close()) }()
+			w = z
+		}
+		t := tar.NewWriter(w)
+		defer func() { err = errors.Join(err, t.Close()) }()
+		return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil || path == root {
+				return err
+			}
+			return addToArchive(t, root, path, d, at)
+		})
+	})
+}
+
+func addToArchive(t *tar.Writer, root, path string, d fs.DirEntry, at time.Time) error {
+	name, err := filepath.Rel(root, path)
+	if err != nil {
+		return err
+	}
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	h := &tar.Header{Name: filepath.ToSlash(name), ModTime: at.UTC().Truncate(time.Second), Uname: "root", Gname: "root"}
+	switch {
+	case d.IsDir():
+		h.Typeflag, h.Mode, h.Name = tar.TypeDir, 0o755, h.Name+"/"
+		return t.WriteHeader(h)
+	case d.Type() == fs.ModeSymlink:
+		h.Typeflag, h.Mode = tar.TypeSymlink, 0o777
+		if h.Linkname, err = os.Readlink(path); err != nil {
+			return err
+		}
+		return t.WriteHeader(h)
+	}
+	h.Typeflag, h.Mode, h.Size = tar.TypeReg, int64(exportedMode(info.Mode())), info.Size()
+	if err := t.WriteHeader(h); err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(t, f)
+	return err
+}
+
+// writeFile writes a file that appears whole or not at all: a temporary one beside it, flushed, then renamed.
+func writeFile(file string, write func(io.Writer) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(file), ".pulley-export-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := write(f); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
+
+func writeWhole(file string, b []byte) error {
+	return writeFile(file, func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	})
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+func newReleasesShow(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show VERSION", Short: "show all of one release's record, and who uses it now",
+		Args: arguments(1, 1, "takes one version"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return o.showRelease(ctx, s, args[0]) })
+		},
+	}
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// shownRelease is one release and who uses it.
+type shownRelease struct {
+	listedRelease
+	Users []releaseUser `json:"users"`
+}
+
+// releaseUser is an environment that wants a release, or that has nodes on it.
+type releaseUser struct {
+	Environment string   `json:"environment"`
+	Desired     []string `json:"desired"` // everybody, role R, node N
+	Nodes       int      `json:"nodes"`   // that run it
+}
+
+// signature is who made one, as far as it says so itself: nothing here is verified.
+type signature struct {
+	Key  string `json:"key"`  // fingerprint, as ssh-keygen -l shows it
+	Type string `json:"type"` // of the key
+}
+
+// signaturesOf lists what signs a record. What can't be read has no key.
+func signaturesOf(armored []byte) []signature {
+	all := []signature{}
+	if len(armored) == 0 {
+		return all
+	}
+	for _, s := range trust.SignedBy(armored) {
+		one := signature{Key: s.Fingerprint, Type: s.Type}
+		if one.Key == "" {
+			one.Key = "unreadable"
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func (o *options) showRelease(ctx context.Context, s *store.Store, version string) error {
+	r, err := s.Release(ctx, version)
+	if err != nil {
+		return err
+	}
+	users, err := o.usersOf(ctx, s, r.Version, r.Content.Tree)
+	if err != nil {
+		return err
+	}
+	shown := shownRelease{listed(r), users}
+	return o.out.Print(o.env, shown, func(*cli.Table) error {
+		o.describeRelease(shown)
+		return nil
+	})
+}
+
+// usersOf finds out which environments want a release, and how many of their nodes run it.
+func (o *options) usersOf(ctx context.Context, s *store.Store, version, tree string) ([]releaseUser, error) {
+	names, err := s.Environments(ctx)
+	if err != nil {
+		return nil, err
+	}
+	users := []releaseUser{}
+	for _, name := range names {
+		ref, err := environments.ParseRef(name)
+		if err != nil {
+			continue // no key of ours
+		}
+		f, err := s.Fleet(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		u := releaseUser{Environment: name, Desired: []string{}}
+		if f.Desires.Default.Release == version {
+			u.Desired = append(u.Desired, store.Scope{}.String())
+		}
+		for _, role := range slices.Sorted(maps.Keys(f.Desires.Roles)) {
+			if f.Desires.Roles[role].Release == version {
+				u.Desired = append(u.Desired, store.Scope{Role: role}.String())
+			}
+		}
+		for _, node := range slices.Sorted(maps.Keys(f.Desires.Nodes)) {
+			if f.Desires.Nodes[node].Release == version {
+				u.Desired = append(u.Desired, store.Scope{Node: node}.String())
+			}
+		}
+		for _, st := range f.Statuses {
+			if st.Enforcing.Release == version && st.Enforcing.Tree == tree {
+				u.Nodes++
+			}
+		}
+		if len(u.Desired) > 0 || u.Nodes > 0 {
+			users = append(users, u)
+		}
+	}
+	return users, nil
+}
+
+func (o *options) describeRelease(r shownRelease) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(o.env.Stdout, "%-11s", name)
+		cli.Cleanf(o.env.Stdout, format, args...)
+		_, _ = io.WriteString(o.env.Stdout, "\n")
+	}
+	line("release", "%s", r.Version)
+	if r.Message != "" {
+		line("message", "%s", r.Message)
+	}
+	line("published", "%s, %s, by %s", r.At.UTC().Format(time.RFC3339), cli.Ago(o.env.Now(), r.At), r.Author)
+	if r.Commit != "" {
+		text := r.Commit
+		if r.Ref != "" {
+			text += " (" + r.Ref + ")"
+		}
+		if r.CommitAuthor != "" {
+			text += " by " + r.CommitAuthor
+		}
+		if r.Dirty {
+			text += ", with changes that are in no commit"
+		}
+		line("commit", "%s", text)
+	}
+	if r.Modules != "" {
+		line("modules", "as %s resolved its Puppetfile", r.Modules)
+	}
+	if len(r.Signatures) == 0 {
+		line("signed by", "%s", "nobody")
+	}
+	for _, s := range r.Signatures {
+		line("signed by", "%s (%s; `pulley releases verify --signers` says whether it counts)", s.Key, s.Type)
+	}
+	line("tree", "%s", r.Content.Tree)
+	line("content", "%s, %s", cli.Count(r.Content.Files, "file"), cli.Bytes(r.Content.Bytes))
+	c := r.Content.Chain
+	line("line", "%s, position %d, with the base at %d", c.Line, c.Seq, r.Content.Base.Seq)
+	fetch := cli.Bytes(r.Cold) + " by a node that has nothing yet"
+	if c.Delta != nil {
+		fetch += ", " + cli.Bytes(c.Delta.Size) + " by one that has the release before"
+	}
+	line("to fetch", "%s", fetch)
+	if len(r.Users) == 0 {
+		line("used by", "%s", "nobody")
+	}
+	for _, u := range r.Users {
+		wants := "no target names it"
+		if len(u.Desired) > 0 {
+			wants = "the target of " + strings.Join(u.Desired, ", ")
+		}
+		line("used by", "%s: %s; %s on it", u.Environment, wants, cli.Count(u.Nodes, "node"))
+	}
+}

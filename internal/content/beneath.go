@@ -1,0 +1,207 @@
+package content
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// beneath reaches what lies below one folder, by paths that a manifest lists. It never follows a link and never crosses
+// into another file system, so nothing outside can be meant, whatever the folder contains.
+type beneath struct {
+	root *os.File
+	last string // the folder that fd is open on
+	fd   int
+}
+
+func openBeneath(dir string) (*beneath, error) {
+	root, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &beneath{root: root, last: ".", fd: int(root.Fd())}, nil
+}
+
+func (b *beneath) close() {
+	b.leave()
+	b.root.Close()
+}
+
+func (b *beneath) leave() {
+	if b.last != "." {
+		unix.Close(b.fd)
+	}
+	b.last, b.fd = ".", int(b.root.Fd())
+}
+
+// in returns an open folder, valid until the next call.
+func (b *beneath) in(dir string) (int, error) {
+	if dir == b.last {
+		return b.fd, nil
+	}
+	b.leave()
+	if dir == "." {
+		return b.fd, nil
+	}
+	fd, err := openFolder(int(b.root.Fd()), dir)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: dir, Err: err}
+	}
+	b.last, b.fd = dir, fd
+	return fd, nil
+}
+
+// at returns the folder that a path lies in, open, and its last component.
+func (b *beneath) at(path string) (fd int, name string, err error) {
+	dir, name := ".", path
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		dir, name = path[:i], path[i+1:]
+	}
+	fd, err = b.in(dir)
+	return fd, name, err
+}
+
+const folderFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+func openFolder(root int, dir string) (int, error) {
+	fd, err := unix.Openat2(root, dir, &unix.OpenHow{
+		Flags: folderFlags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EAGAIN) {
+		return fd, err
+	}
+	// Before Linux 5.6, or where a sandbox knows no such call: one component at a time.
+	at := root
+	for component := range strings.SplitSeq(dir, "/") {
+		next, err := unix.Openat(at, component, folderFlags, 0)
+		if at != root {
+			unix.Close(at)
+		}
+		if err != nil {
+			return -1, err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+func (b *beneath) mkdir(path string, masked bool) error {
+	fd, name, err := b.at(path)
+	if err == nil {
+		err = pathError("mkdir", path, unix.Mkdirat(fd, name, 0o755))
+	}
+	if err == nil && masked {
+		err = pathError("chmod", path, unix.Fchmodat(fd, name, 0o755, 0))
+	}
+	return err
+}
+
+// create opens a file that does not exist yet.
+func (b *beneath) create(path string) (*os.File, error) {
+	dir, name, err := b.at(path)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o400)
+	if err != nil {
+		return nil, pathError("create", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// open opens a regular file for reading; it never waits for a pipe.
+func (b *beneath) open(path string) (*os.File, error) {
+	dir, name, err := b.at(path)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, pathError("open", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func (b *beneath) symlink(target, path string) error {
+	fd, name, err := b.at(path)
+	if err != nil {
+		return err
+	}
+	return pathError("symlink", path, unix.Symlinkat(target, fd, name))
+}
+
+// link makes path another name of a file below from.
+func (b *beneath) link(from *beneath, old, path string) error {
+	there, oldName, err := from.at(old)
+	if err != nil {
+		return err
+	}
+	here, name, err := b.at(path)
+	if err != nil {
+		return err
+	}
+	return pathError("link", path, unix.Linkat(there, oldName, here, name, 0))
+}
+
+// remove removes a file, a link or an empty folder.
+func (b *beneath) remove(path string, folder bool) error {
+	flags := 0
+	if folder {
+		b.leave()
+		flags = unix.AT_REMOVEDIR
+	}
+	fd, name, err := b.at(path)
+	if err != nil {
+		return err
+	}
+	return pathError("remove", path, unix.Unlinkat(fd, name, flags))
+}
+
+// sync flushes one file or folder.
+func (b *beneath) sync(path string, folder bool) error {
+	var f *os.File
+	if folder {
+		fd, err := b.in(path)
+		if err != nil {
+			return err
+		}
+		return pathError("sync", path, unix.Fsync(fd))
+	}
+	f, err := b.open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+func pathError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}
+
+// mtime is the time that an installed file bears, made from the hash of its content: a file whose time, size and mode are
+// right has not been written to since, by anything that does not hide it. All of them lie in the past, on a whole
+// microsecond, which older kernels can set too.
+func mtime(e Entry) time.Time {
+	var seconds, nanos uint32
+	for i := range 4 {
+		seconds = seconds<<8 | uint32(e.Hash[i])
+		nanos = nanos<<8 | uint32(e.Hash[i+4])
+	}
+	return time.Unix(1_000_000_000+int64(seconds%500_000_000), int64(nanos%1_000_000)*1000)
+}
+
+// perm is the mode of an installed file: read-only, as trees are never changed in place, and this stops most that try.
+func (e Entry) perm() uint32 {
+	if e.Kind == KindExecutable {
+		return 0o555
+	}
+	return 0o444
+}

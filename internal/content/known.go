@@ -1,0 +1,235 @@
+package content
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// known is a complete tree on this node whose manifest is at hand, so that what it has in common with another needs
+// neither fetching nor writing. The manifest lies beside the tree, after the record as one line of JSON; the file's time
+// is when all of the tree was last read and found right.
+type known struct {
+	tree     string
+	dir      string
+	record   Record // as it was when the tree was installed; of no authority
+	checked  time.Time
+	manifest *Manifest // nil until it is loaded
+}
+
+const manifestSuffix = ".manifest"
+
+func (s *Store) manifestFile(tree string) string { return s.Path(tree) + manifestSuffix }
+
+// known lists the trees that are here, with their places on their lines.
+func (s *Store) known() []*known {
+	trees, err := s.installed()
+	if err != nil {
+		return nil
+	}
+	var all []*known
+	for _, t := range trees {
+		if k, err := s.look(t.tree); err == nil {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// look reads what is known of a tree, without its manifest.
+func (s *Store) look(tree string) (*known, error) {
+	return lookAt(s.manifestFile(tree), s.Path(tree), tree)
+}
+
+const maxRecordLine = 16 << 10
+
+// distrusted says that the tree shares files with one that was found damaged, and has not been read since.
+func (k *known) distrusted() bool { return k.checked.Unix() == 0 }
+
+// distrust makes every installation, by any process, read what it takes from disk, until the tree that it comes from was
+// read whole: one of the trees, which share files, is damaged.
+func (s *Store) distrust() {
+	trees, _ := s.installed()
+	for _, t := range trees {
+		_ = os.Chtimes(s.manifestFile(t.tree), time.Unix(0, 0), time.Unix(0, 0))
+	}
+	s.dropSpare()
+}
+
+func lookAt(file, dir, tree string) (*known, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	k := &known{tree: tree, dir: dir, checked: info.ModTime()}
+	head, err := io.ReadAll(io.LimitReader(f, maxRecordLine))
+	if err != nil {
+		return nil, err
+	}
+	line, _, _ := bytes.Cut(head, []byte("\n"))
+	if err := json.Unmarshal(line, &k.record); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return k, nil
+}
+
+// load reads the manifest. It is checked against the tree hash alone: whoever installed the tree checked the rules.
+func (k *known) load(file string) error {
+	if k.manifest != nil {
+		return nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	_, encoded, _ := bytes.Cut(b, []byte("\n"))
+	m, err := parseManifest(string(encoded))
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if m.Tree() != k.tree {
+		return fmt.Errorf("%s: %w", file, errLying)
+	}
+	k.manifest = m
+	return nil
+}
+
+// remember writes a tree's manifest beside it. The caller holds the store's lock.
+func (s *Store) remember(tree string, r Record, m *Manifest, checked time.Time) error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	// Not flushed: after a power cut the tree hash tells what it is worth, and it can be made from the tree.
+	next := filepath.Join(s.staging(), "manifest") // a sweep finds it there should we die
+	err = os.WriteFile(next, append(append(line, '\n'), m.Encode()...), 0o600)
+	if err == nil {
+		err = os.Chtimes(next, checked, checked)
+	}
+	if err == nil {
+		err = os.Rename(next, s.manifestFile(tree))
+	}
+	if err != nil {
+		_ = os.Remove(next) // it may be what filled the disk
+	}
+	return err
+}
+
+// Position is where on its line a tree that is here stands; ok is false when that is not known.
+func (s *Store) Position(tree string) (line string, seq int64, ok bool) {
+	if !s.Has(tree) {
+		return "", 0, false
+	}
+	k, err := s.look(tree)
+	if err != nil || k.record.Chain.Line == "" {
+		return "", 0, false
+	}
+	return k.record.Chain.Line, k.record.Chain.Seq, true
+}
+
+// stock is the contents that some trees have.
+type stock struct {
+	trees []*known
+	files map[stocked]place
+	roots map[string]*beneath
+}
+
+// stocked is a content with a mode: a file of another mode can't be linked.
+type stocked struct {
+	hash [sha256.Size]byte
+	kind Kind
+}
+
+type place struct {
+	tree *known
+	path string
+}
+
+func newStock(trees []*known) *stock {
+	s := &stock{trees: trees, files: map[stocked]place{}, roots: map[string]*beneath{}}
+	for _, k := range trees {
+		for _, e := range k.manifest.Entries {
+			if e.regular() && e.Size > 0 {
+				s.files[stocked{e.Hash, e.Kind}] = place{k, e.Path}
+			}
+		}
+	}
+	return s
+}
+
+func (s *stock) close() {
+	for _, b := range s.roots {
+		b.close()
+	}
+}
+
+// find returns where a content with this mode is.
+func (s *stock) find(e Entry) (place, bool) {
+	p, ok := s.files[stocked{e.Hash, e.Kind}]
+	return p, ok
+}
+
+func (s *stock) root(k *known) (*beneath, error) {
+	if b, ok := s.roots[k.tree]; ok {
+		return b, nil
+	}
+	b, err := openBeneath(k.dir)
+	if err == nil {
+		s.roots[k.tree] = b
+	}
+	return b, err
+}
+
+// read returns a content whatever its mode, checked.
+func (s *stock) read(e Entry) ([]byte, error) {
+	for _, kind := range []Kind{KindFile, KindExecutable} {
+		p, ok := s.files[stocked{e.Hash, kind}]
+		if !ok {
+			continue
+		}
+		b, err := s.readPlace(p, e)
+		if err == nil {
+			return b, nil
+		}
+	}
+	return nil, errNotSupplied
+}
+
+func (s *stock) open(p place) (*os.File, error) {
+	root, err := s.root(p.tree)
+	if err != nil {
+		return nil, err
+	}
+	return root.open(p.path)
+}
+
+// right reads a file and says whether it is what it should be.
+func (s *stock) right(p place, e Entry) bool {
+	f, err := s.open(p)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	h := sha256.New()
+	n, err := io.Copy(h, io.LimitReader(f, e.Size+1))
+	return err == nil && n == e.Size && [sha256.Size]byte(h.Sum(nil)) == e.Hash
+}
+
+func (s *stock) readPlace(p place, e Entry) ([]byte, error) {
+	f, err := s.open(p)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readContent(e, f)
+}

@@ -1,0 +1,168 @@
+package content
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+)
+
+// View is a release as it lies in a Source: what its tree contains, and where the contents are.
+type View struct {
+	record   Record
+	manifest *Manifest
+	supply   supply
+}
+
+// OpenView reads what a release contains: the index and manifest of its base, and the deltas since. It reads no contents.
+func OpenView(ctx context.Context, src Source, r Record) (*View, error) {
+	v, err := openView(ctx, src, r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read release tree %s: %w", r.Tree, err)
+	}
+	return v, nil
+}
+
+func openView(ctx context.Context, src Source, r Record) (*View, error) {
+	if err := r.Check(); err != nil {
+		return nil, err
+	}
+	x, m, err := fetchBase(ctx, src, r.Base)
+	if err != nil {
+		return nil, err
+	}
+	at, err := x.places(m)
+	if err != nil {
+		return nil, err
+	}
+	v := &View{record: r, supply: supply{src: src, index: x, at: at}}
+	v.supply.steps, v.manifest, err = fetchSteps(ctx, src, r, r.Base.Seq, m)
+	return v, err
+}
+
+// Record returns what the view was opened with.
+func (v *View) Record() Record { return v.record }
+
+// Manifest returns what the release's tree contains. It is not to be changed.
+func (v *View) Manifest() *Manifest { return v.manifest }
+
+// Objects lists what the release's base consists of: its index, the pieces of its manifest, and its packs.
+func (v *View) Objects() []Object {
+	objects := []Object{v.record.Base.Index}
+	objects = append(objects, v.supply.index.manifest...)
+	return append(objects, v.supply.index.packs...)
+}
+
+// contents reads the contents of some entries, by hash.
+func (v *View) contents(ctx context.Context, wanted []Entry) (map[[sha256.Size]byte][]byte, error) {
+	contents := map[[sha256.Size]byte][]byte{emptyHash: {}}
+	var missing []Entry
+	for _, e := range wanted {
+		if e.Size > 0 {
+			missing = append(missing, e)
+		}
+	}
+	err := v.supply.each(ctx, missing, func(e Entry, r io.Reader) error {
+		b, err := readContent(e, r)
+		contents[e.Hash] = b
+		return err
+	})
+	return contents, err
+}
+
+// ReadFiles returns the contents of those files of a release, by path, that want says true to, without installing it.
+// It fetches only the packs that hold them. A link to a file is such a file too; what lies behind a link to a folder is
+// found under its own path only.
+func ReadFiles(ctx context.Context, src Source, r Record, want func(path string) bool) (map[string][]byte, error) {
+	v, err := OpenView(ctx, src, r)
+	if err != nil {
+		return nil, err
+	}
+	return v.ReadFiles(ctx, want)
+}
+
+// ReadFiles is the function of that name, for a release that is open already.
+func (v *View) ReadFiles(ctx context.Context, want func(path string) bool) (map[string][]byte, error) {
+	wanted := wantedFiles(v.manifest, want)
+	entries := make([]Entry, 0, len(wanted))
+	for _, e := range wanted {
+		entries = append(entries, e)
+	}
+	contents, err := v.contents(ctx, entries)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read files of release tree %s: %w", v.record.Tree, err)
+	}
+	files := make(map[string][]byte, len(wanted))
+	for p, e := range wanted {
+		files[p] = contents[e.Hash]
+	}
+	return files, nil
+}
+
+// wantedFiles returns the regular files behind the wanted paths.
+func wantedFiles(m *Manifest, want func(path string) bool) map[string]Entry {
+	t := tree(m.Entries)
+	wanted := map[string]Entry{}
+	for _, e := range m.Entries {
+		if e.Kind == KindDirectory || !want(e.Path) {
+			continue
+		}
+		file := e
+		if e.Kind == KindLink {
+			end, _ := t.resolve(e)
+			file, _ = t.find(end)
+		}
+		if file.regular() {
+			wanted[e.Path] = file
+		}
+	}
+	return wanted
+}
+
+// References lists the objects that installing a release from nothing takes, apart from the deltas.
+func References(ctx context.Context, src Source, r Record) ([]Object, error) {
+	if err := r.Check(); err != nil {
+		return nil, err
+	}
+	encoded, err := fetchWhole(ctx, src, []Object{r.Base.Index})
+	if err == nil {
+		var x *index
+		if x, err = decodeIndex(encoded); err == nil {
+			return append(append([]Object{r.Base.Index}, x.manifest...), x.packs...), nil
+		}
+	}
+	return nil, fmt.Errorf("cannot list the objects of release tree %s: %w", r.Tree, err)
+}
+
+// Audit reads and checks every byte that installing a release from nothing takes.
+func Audit(ctx context.Context, src Source, r Record) error {
+	v, err := OpenView(ctx, src, r)
+	if err != nil {
+		return err
+	}
+	if err := v.audit(ctx); err != nil {
+		return fmt.Errorf("cannot read release tree %s: %w", r.Tree, err)
+	}
+	return nil
+}
+
+func (v *View) audit(ctx context.Context) error {
+	// Packs of an earlier base may hold what nobody needs any more; those bytes are checked too.
+	for _, o := range v.supply.index.packs {
+		if _, err := fetchObject(ctx, v.supply.src, o); err != nil {
+			return err
+		}
+	}
+	return v.supply.each(ctx, distinct(v.manifest), func(e Entry, r io.Reader) error {
+		h := sha256.New()
+		n, err := io.Copy(h, r)
+		if err != nil {
+			return err
+		}
+		if n != e.Size || !bytes.Equal(h.Sum(nil), e.Hash[:]) {
+			return wrongContent(e.Path)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,110 @@
+package mirror
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+)
+
+// cache keeps what was read last, up to a number of bytes, and lets any number of requests for one name wait for a single
+// read: a fleet that asks for the same release costs etcd one read, not one a node.
+type cache struct {
+	limit int64 // bytes
+	now   func() time.Time
+
+	mu      sync.Mutex
+	bytes   int64
+	entries map[name]*list.Element // of *entry
+	order   *list.List             // the most recently used in front
+	flights map[name]*flight
+}
+
+type entry struct {
+	name  name
+	value []byte
+	until time.Time // zero: for ever
+}
+
+// flight is a read that is under way; value and err are there once done is closed.
+type flight struct {
+	done  chan struct{}
+	value []byte
+	err   error
+}
+
+func newCache(limit int64, now func() time.Time) *cache {
+	return &cache{limit: limit, now: now, entries: map[name]*list.Element{}, order: list.New(), flights: map[name]*flight{}}
+}
+
+// get returns what is kept under n, or what read returns, which is kept for as long as keep says (0: for ever). The read
+// goes on when the request that began it is given up: others may wait for it.
+func (c *cache) get(ctx context.Context, n name, keep time.Duration, read func(context.Context) ([]byte, error)) ([]byte, error) {
+	c.mu.Lock()
+	if value, ok := c.kept(n); ok {
+		c.mu.Unlock()
+		return value, nil
+	}
+	f, joined := c.flights[n]
+	if !joined {
+		f = &flight{done: make(chan struct{})}
+		c.flights[n] = f
+		go c.fly(context.WithoutCancel(ctx), n, keep, f, read)
+	}
+	c.mu.Unlock()
+	select {
+	case <-f.done:
+		return f.value, f.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c *cache) fly(ctx context.Context, n name, keep time.Duration, f *flight, read func(context.Context) ([]byte, error)) {
+	f.value, f.err = read(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.flights, n)
+	if f.err == nil {
+		c.keep(n, f.value, keep)
+	}
+	close(f.done)
+}
+
+// kept needs the lock.
+func (c *cache) kept(n name) ([]byte, bool) {
+	at, ok := c.entries[n]
+	if !ok {
+		return nil, false
+	}
+	e := at.Value.(*entry)
+	if !e.until.IsZero() && !c.now().Before(e.until) {
+		c.remove(at)
+		return nil, false
+	}
+	c.order.MoveToFront(at)
+	return e.value, true
+}
+
+// keep needs the lock.
+func (c *cache) keep(n name, value []byte, keep time.Duration) {
+	if int64(len(value)) > c.limit {
+		return
+	}
+	e := &entry{name: n, value: value}
+	if keep > 0 {
+		e.until = c.now().Add(keep)
+	}
+	c.entries[n] = c.order.PushFront(e)
+	c.bytes += int64(len(value))
+	for c.bytes > c.limit {
+		c.remove(c.order.Back())
+	}
+}
+
+func (c *cache) remove(at *list.Element) {
+	e := at.Value.(*entry)
+	c.order.Remove(at)
+	delete(c.entries, e.name)
+	c.bytes -= int64(len(e.value))
+}

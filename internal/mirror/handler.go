@@ -1,0 +1,144 @@
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	cacheBytes = 64 << 20
+	// maxReads bounds what the source is asked at once, maxRequests what waits for it or is being sent. Beyond that a node
+	// is told to come back; it has etcd to turn to.
+	maxReads    = 16
+	maxRequests = 1024
+	readTimeout = 15 * time.Second
+	retryAfter  = "5" // seconds
+
+	// An object is what its name says, for ever. A delta is named by its place: once releases were pruned, another
+	// release could take that place, so nobody may keep one for long.
+	objectsAreKept = "public, max-age=31536000, immutable"
+	deltasAreKept  = "public, max-age=60"
+	deltaLifetime  = time.Minute
+)
+
+// handler serves a source.
+type handler struct {
+	src      Source
+	absent   error
+	cache    *cache
+	reads    chan struct{}
+	requests chan struct{}
+}
+
+// Handler serves GET and HEAD of objects and deltas of src, and nothing else of it. Errors of src that wrap absent mean
+// that it positively has no such thing (404); any other one that it can't be asked now (503). What was read last stays in
+// memory, up to 64 MiB.
+func Handler(src Source, absent error) http.Handler {
+	return &handler{
+		src: src, absent: absent, cache: newCache(cacheBytes, time.Now),
+		reads: make(chan struct{}, maxReads), requests: make(chan struct{}, maxRequests),
+	}
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	// The path as it was sent: a name that is valid has nothing to escape, so what is escaped is not valid.
+	n, err := parseName(strings.TrimPrefix(r.URL.EscapedPath(), "/"))
+	switch {
+	case errors.Is(err, errNoSuchName):
+		refuse(w, http.StatusNotFound, err)
+		return
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		refuse(w, http.StatusMethodNotAllowed, errors.New("a mirror is only read"))
+		return
+	case err != nil:
+		refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	select {
+	case h.requests <- struct{}{}:
+		defer func() { <-h.requests }()
+	default:
+		busy(w, errors.New("too many requests at once"))
+		return
+	}
+	value, err := h.read(r.Context(), n)
+	switch {
+	case err != nil && h.absent != nil && errors.Is(err, h.absent):
+		refuse(w, http.StatusNotFound, ErrAbsent)
+		return
+	case errors.Is(err, errDamaged):
+		refuse(w, http.StatusInternalServerError, errDamaged)
+		return
+	case err != nil:
+		busy(w, errors.New("etcd can't be asked now")) // and not why: that names what this network should not know
+		return
+	}
+	sum := n.hash
+	kept := objectsAreKept
+	if sum == "" {
+		sum, kept = hashOf(value), deltasAreKept
+	}
+	w.Header().Set("ETag", `"`+sum+`"`)
+	w.Header().Set("Cache-Control", kept)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(value))
+}
+
+var errDamaged = errors.New("what is stored under this name is damaged")
+
+// read returns what n names, from memory or from the source.
+func (h *handler) read(ctx context.Context, n name) ([]byte, error) {
+	keep := time.Duration(0)
+	if n.hash == "" {
+		keep = deltaLifetime
+	}
+	return h.cache.get(ctx, n, keep, func(ctx context.Context) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		select {
+		case h.reads <- struct{}{}:
+			defer func() { <-h.reads }()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if n.hash == "" {
+			deltas, err := h.src.Deltas(ctx, n.line, n.seq, n.seq)
+			if err == nil && len(deltas) != 1 {
+				err = fmt.Errorf("cannot read delta %d of %s: %d were found", n.seq, n.line, len(deltas))
+			}
+			if err != nil {
+				return nil, err
+			}
+			return deltas[0], nil
+		}
+		value, err := h.src.Object(ctx, n.hash)
+		if err == nil && hashOf(value) != n.hash {
+			err = errDamaged // and others would keep it for a year
+		}
+		return value, err
+	})
+}
+
+func busy(w http.ResponseWriter, err error) {
+	w.Header().Set("Retry-After", retryAfter)
+	refuse(w, http.StatusServiceUnavailable, err)
+}
+
+func refuse(w http.ResponseWriter, code int, err error) {
+	w.Header().Set("Cache-Control", "no-store")
+	http.Error(w, err.Error(), code)
+}
+
+func hashOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

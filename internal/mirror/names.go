@@ -1,0 +1,85 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Source hands out stored bytes. What it returns is checked by whoever uses it. It has the shape of content.Source.
+type Source interface {
+	Object(ctx context.Context, hash string) ([]byte, error)
+	Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error)
+}
+
+// MaxBytes bounds each object and each delta: content.MaxStored.
+const MaxBytes = 512 << 10
+
+// ErrAbsent is wrapped when a mirror says that it has no such thing.
+var ErrAbsent = errors.New("there is none")
+
+// Lines are named by versions, so that no name ever needs escaping, neither in a URL nor as a file.
+var (
+	hashName = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	lineName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`)
+	seqName  = regexp.MustCompile(`^[0-9]{9}$`)
+)
+
+const (
+	contentFolder = "content/"
+	deltasFolder  = "deltas/"
+	maxSeq        = 999_999_999
+)
+
+// ObjectName is where an object lies below a mirror's base, as a relative path with slashes.
+func ObjectName(hash string) (string, error) {
+	if !hashName.MatchString(hash) {
+		return "", fmt.Errorf("%.80q is not a SHA-256 in lower-case hexadecimal", hash)
+	}
+	return contentFolder + hash, nil
+}
+
+// DeltaName is where the delta at a position of a line lies below a mirror's base.
+func DeltaName(line string, seq int64) (string, error) {
+	switch {
+	case !lineName.MatchString(line):
+		return "", fmt.Errorf("%.80q is not the name of a line: that is a version, like 1.4.0", line)
+	case seq < 0 || seq > maxSeq:
+		return "", fmt.Errorf("%d is no position of a line", seq)
+	}
+	return fmt.Sprintf("%s%s/%09d", deltasFolder, line, seq), nil
+}
+
+// name is what ObjectName and DeltaName spell, taken apart: either an object or a delta.
+type name struct {
+	hash string
+	line string
+	seq  int64
+}
+
+var (
+	errNoSuchName = errors.New("a mirror has content/<sha256> and deltas/<line>/<position>, and nothing else")
+	errMalformed  = errors.New("malformed name")
+)
+
+// parseName reads a relative path. Only what ObjectName and DeltaName write is a name.
+func parseName(path string) (name, error) {
+	if hash, ok := strings.CutPrefix(path, contentFolder); ok {
+		if !hashName.MatchString(hash) {
+			return name{}, errMalformed
+		}
+		return name{hash: hash}, nil
+	}
+	if rest, ok := strings.CutPrefix(path, deltasFolder); ok {
+		line, digits, _ := strings.Cut(rest, "/")
+		seq, err := strconv.ParseInt(digits, 10, 64)
+		if err != nil || !lineName.MatchString(line) || !seqName.MatchString(digits) {
+			return name{}, errMalformed
+		}
+		return name{line: line, seq: seq}, nil
+	}
+	return name{}, errNoSuchName
+}

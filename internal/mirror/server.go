@@ -1,0 +1,99 @@
+package mirror
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// NewServer is a server for h with every limit that a listener towards a network needs. TLS 1.2 is the least that it
+// speaks; ServeTLS is called without files, as certificate has them.
+func NewServer(h http.Handler, certificate *Certificate) *http.Server {
+	return &http.Server{
+		Handler: h,
+		TLSConfig: &tls.Config{
+			MinVersion:     tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate.Current() },
+		},
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       20 * time.Second,
+		WriteTimeout:      2 * time.Minute, // 512 KiB at 35 kbit/s
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 64},
+		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // any port scan would fill it
+	}
+}
+
+// Certificate is a certificate and its key in two files that are read again whenever they change, so that a renewal needs
+// no restart. While they can't be used (one of the two is written already, the other is not) the last good pair serves.
+type Certificate struct {
+	certFile, keyFile string
+	complain          func(error)
+
+	mu      sync.Mutex
+	pair    *tls.Certificate
+	stamp   stamp  // of the files when they were last looked into
+	trouble string // what was complained of last
+}
+
+// stamp tells one state of two files from the next.
+type stamp struct {
+	certTime, keyTime time.Time
+	certSize, keySize int64
+}
+
+// LoadCertificate reads the two files, and fails if they can't be used. What is wrong with them later goes to complain,
+// once.
+func LoadCertificate(certFile, keyFile string, complain func(error)) (*Certificate, error) {
+	c := &Certificate{certFile: certFile, keyFile: keyFile, complain: complain}
+	if err := c.reload(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Current is the pair to serve with now.
+func (c *Certificate) Current() (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.reload()
+	switch {
+	case err == nil:
+		c.trouble = ""
+	case c.trouble != err.Error():
+		c.trouble = err.Error()
+		c.complain(fmt.Errorf("%w\nthe last good certificate goes on serving", err))
+	}
+	return c.pair, nil
+}
+
+func (c *Certificate) reload() error {
+	now, err := c.look()
+	if err != nil {
+		return fmt.Errorf("cannot read the HTTPS certificate: %w", err)
+	}
+	if c.pair != nil && now == c.stamp {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil { // the stamp stays: the next handshake looks again
+		return fmt.Errorf("cannot use the HTTPS certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
+	}
+	c.pair, c.stamp = &pair, now
+	return nil
+}
+
+func (c *Certificate) look() (stamp, error) {
+	cert, certErr := os.Stat(c.certFile)
+	key, keyErr := os.Stat(c.keyFile)
+	if err := errors.Join(certErr, keyErr); err != nil {
+		return stamp{}, err
+	}
+	return stamp{cert.ModTime(), key.ModTime(), cert.Size(), key.Size()}, nil
+}

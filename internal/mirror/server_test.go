@@ -1,0 +1,102 @@
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"pulley/internal/etcdtest"
+)
+
+// A certificate that ends while the server runs must be replaced by its files alone; half of a renewal must not end it.
+func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
+	first, second := etcdtest.NewPKI(t), etcdtest.NewPKI(t)
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	age := time.Now().Add(-time.Hour)
+	put := func(from, to string) {
+		t.Helper()
+		b, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, b, 0o600)
+		}
+		if age = age.Add(time.Second); err == nil {
+			err = os.Chtimes(to, age, age) // as if time had gone by between renewals
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(first.ServerCert, cert)
+	put(first.ServerKey, key)
+	var complaints []error
+	c, err := LoadCertificate(cert, key, func(err error) { complaints = append(complaints, err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := newStored(hello)
+	s := NewServer(Handler(src, errAbsent), c)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.ServeTLS(l, "", "") }()
+	works := func(p etcdtest.PKI) bool {
+		t.Helper()
+		pem, err := os.ReadFile(p.CA)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(pem)
+		b, err := client(t, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, soon, "https://"+l.Addr().String()).Object(t.Context(), hashOf([]byte(hello)))
+		return err == nil && bytes.Equal(b, []byte(hello))
+	}
+	if !works(first) || works(second) {
+		t.Error("it does not serve with the first certificate")
+	}
+	put(second.ServerCert, cert)
+	if !works(first) || !works(first) {
+		t.Error("half of a renewal ended it")
+	}
+	if len(complaints) != 1 {
+		t.Errorf("complaints: %v", complaints)
+	}
+	put(second.ServerKey, key)
+	if works(first) || !works(second) {
+		t.Error("the renewed certificate is not served")
+	}
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	if !works(second) || len(complaints) != 2 {
+		t.Errorf("without its file: %v", complaints)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != http.ErrServerClosed { //nolint:errorlint // as net/http returns it
+		t.Error(err)
+	}
+	if _, err := LoadCertificate(cert, key, nil); err == nil {
+		t.Error("a missing file is not told at the start")
+	}
+}
+
+// Old TLS, and a client that never ends its headers, are what any listener on a network meets.
+func TestServerHasLimits(t *testing.T) {
+	s := NewServer(Handler(newStored(), errAbsent), nil)
+	if s.TLSConfig.MinVersion < tls.VersionTLS12 || s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 {
+		t.Errorf("%+v", s)
+	}
+}

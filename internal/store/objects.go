@@ -1,0 +1,147 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/internal/content"
+)
+
+// MaxValueBytes bounds every value of content.
+const MaxValueBytes = 512 << 10
+
+// How much of many values one answer may hold: etcd builds it whole in its memory.
+const (
+	answerBytes = 1 << 20
+	mostDeltas  = 64 // of the usual size of a few kilobytes; what is larger is asked for in smaller pages
+)
+
+var _ content.Source = (*Store)(nil)
+
+// Object reads immutable bytes by their hash. A serializable read is enough: what a member has under a hash is right, and
+// the reader checks it. A member that lags may lack it, so absence is asked for again, of the whole cluster.
+func (s *Store) Object(ctx context.Context, hash string) ([]byte, error) {
+	resp, err := s.get(ctx, s.keys.object(hash), clientv3.WithSerializable())
+	if err == nil && len(resp.Kvs) == 0 {
+		resp, err = s.get(ctx, s.keys.object(hash))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, fmt.Errorf("cannot read content %.12s: %w in etcd", hash, ErrNotFound)
+	}
+	return resp.Kvs[0].Value, nil
+}
+
+// PutObject stores immutable bytes under their hash unless they are there. It reports whether it wrote them. Only what is
+// put while a Publishing stands is safe from being pruned before a release names it.
+func (s *Store) PutObject(ctx context.Context, hash string, b []byte) (bool, error) {
+	if len(b) > MaxValueBytes {
+		return false, fmt.Errorf("cannot store content %.12s: %d bytes are more than the %d of one value", hash, len(b), MaxValueBytes)
+	}
+	key := s.keys.object(hash)
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
+	if err != nil {
+		return false, fmt.Errorf("cannot store content %.12s: %w", hash, err)
+	}
+	return resp.Succeeded, nil
+}
+
+// Deltas reads the deltas of a line that lead to the positions from..to, in their order. One that is missing is an error
+// that wraps ErrNotFound and names its position.
+func (s *Store) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
+	var all [][]byte
+	limit := int64(mostDeltas)
+	for next := from; next <= to; next = from + int64(len(all)) {
+		page, err := s.deltas(ctx, line, next, to, limit)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the deltas of line %s: %w", line, err)
+		}
+		size := 0
+		for _, b := range page {
+			size += len(b)
+		}
+		all = append(all, page...)
+		limit = max(1, min(mostDeltas, int64(answerBytes*len(page)/max(size, 1))))
+	}
+	return all, nil
+}
+
+// deltas reads as many deltas as there are without a gap, and at least one, as Object does: of one member first.
+func (s *Store) deltas(ctx context.Context, line string, from, to, limit int64) ([][]byte, error) {
+	for _, opts := range [][]clientv3.OpOption{{clientv3.WithSerializable()}, nil} {
+		opts = append(opts, clientv3.WithRange(s.keys.delta(line, to)+"\x00"), clientv3.WithLimit(limit))
+		resp, err := s.get(ctx, s.keys.delta(line, from), opts...)
+		if err != nil {
+			return nil, err
+		}
+		var found [][]byte
+		for i, kv := range resp.Kvs {
+			// An empty value only says that the position is taken, by a release that no delta leads to.
+			if string(kv.Key) != s.keys.delta(line, from+int64(i)) || len(kv.Value) == 0 {
+				break
+			}
+			found = append(found, kv.Value)
+		}
+		if len(found) > 0 {
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("there is none to position %d: %w in etcd", from, ErrNotFound)
+}
+
+// DeltaKey names a delta: the position of a line that it leads to.
+type DeltaKey struct {
+	Line string `json:"line"`
+	Seq  int64  `json:"seq"`
+}
+
+// DeltaKeys lists the positions of all lines that are taken, by line and position.
+func (s *Store) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
+	var all []DeltaKey
+	prefix := s.keys.deltas()
+	_, err := s.pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
+		line, position, _ := strings.Cut(rest, "/")
+		seq, err := strconv.ParseInt(position, 10, 64)
+		k := DeltaKey{Line: unescape(line), Seq: seq}
+		if err != nil || s.keys.delta(k.Line, k.Seq) != prefix+rest {
+			return &UnreadableError{prefix + rest, "it is no key of pulley's"}
+		}
+		all = append(all, k)
+		return nil
+	}, clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, fmt.Errorf("cannot list deltas: %w", err)
+	}
+	return all, nil
+}
+
+// Objects lists the hashes of all objects, in order. Etcd tells the size of a value only with the value: so sizes are -1
+// unless they are asked for, which reads every byte, an answer at a time.
+func (s *Store) Objects(ctx context.Context, sizes bool, each func(hash string, size int64) error) error {
+	prefix := s.keys.objects()
+	page, opts := int64(1000), []clientv3.OpOption{clientv3.WithKeysOnly()}
+	if sizes {
+		page, opts = answerBytes/MaxValueBytes, nil
+	}
+	_, err := s.pages(ctx, prefix, page, func(rest string, value []byte) error {
+		hash := unescape(rest)
+		if s.keys.object(hash) != prefix+rest {
+			return &UnreadableError{prefix + rest, "it is no key of pulley's"}
+		}
+		size := int64(-1)
+		if sizes {
+			size = int64(len(value))
+		}
+		return each(hash, size)
+	}, opts...)
+	if err != nil {
+		return fmt.Errorf("cannot list objects: %w", err)
+	}
+	return nil
+}

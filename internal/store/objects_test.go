@@ -1,0 +1,98 @@
+package store_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+// Fifty releases behind is one request or two; and a line of large deltas must not be built in etcd's memory at once.
+func TestDeltasComeInPages(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	raw := server.Client()
+	put := func(line string, seq, size int) {
+		t.Helper()
+		if _, err := raw.Put(ctx, fmt.Sprintf("/pulley/v1/deltas/%s/%09d", line, seq), strings.Repeat(fmt.Sprint(seq%10), size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for seq := 1; seq <= 200; seq++ {
+		put("1.0.0", seq, 1+seq)
+		put("1.0.0-rc1", seq, 1)
+	}
+	for seq := 1; seq <= 10; seq++ {
+		put("2.0.0", seq, 400<<10)
+	}
+	for _, c := range []struct {
+		line     string
+		from, to int64
+		requests int
+	}{{"1.0.0", 1, 50, 1}, {"1.0.0", 7, 7, 1}, {"1.0.0", 1, 200, 4}, {"2.0.0", 1, 10, 1}, {"1.0.0", 5, 4, 0}} {
+		before := server.Requests()
+		got, err := st.Deltas(ctx, c.line, c.from, c.to)
+		if n := server.Requests() - before; err != nil || n != c.requests {
+			t.Errorf("%s from %d to %d: %d requests, %v", c.line, c.from, c.to, n, err)
+		}
+		if int64(len(got)) != c.to-c.from+1 {
+			t.Errorf("%s from %d to %d: %d deltas", c.line, c.from, c.to, len(got))
+		}
+		for i, b := range got {
+			if seq := c.from + int64(i); b[0] != byte('0'+seq%10) || c.line == "1.0.0" && int64(len(b)) != 1+seq {
+				t.Errorf("%s: at position %d stands %.10q", c.line, seq, b)
+			}
+		}
+	}
+	server.Drop("/pulley/v1/deltas/1.0.0/000000040")
+	for _, c := range [][2]int64{{1, 50}, {40, 40}, {40, 50}} {
+		if _, err := st.Deltas(ctx, "1.0.0", c[0], c[1]); !errors.Is(err, store.ErrNotFound) || !strings.Contains(err.Error(), "position 40:") {
+			t.Errorf("from %d to %d: %v", c[0], c[1], err)
+		}
+	}
+	if _, err := st.Deltas(ctx, "1.0.0", 200, 201); err == nil || !strings.Contains(err.Error(), "position 201:") {
+		t.Errorf("behind the end: %v", err)
+	}
+	keys, err := st.DeltaKeys(ctx)
+	if err != nil || len(keys) != 199+200+10 || keys[200] != (store.DeltaKey{Line: "1.0.0", Seq: 1}) {
+		t.Errorf("%d keys, %v", len(keys), err)
+	}
+}
+
+// The list of objects is what a prune goes by: no answer may hold them all.
+func TestObjectsAreListedWithTheirSizesWhenAsked(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	want := map[string]int64{}
+	for i := range 1203 {
+		hash := fmt.Sprintf("%064x", i)
+		want[hash] = int64(i%7 + 1)
+		if _, err := st.PutObject(ctx, hash, bytes.Repeat([]byte("x"), i%7+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, sizes := range []bool{false, true} {
+		seen := map[string]bool{}
+		err := st.Objects(ctx, sizes, func(hash string, size int64) error {
+			if seen[hash] = true; sizes && size != want[hash] || !sizes && size != -1 {
+				t.Errorf("%s has %d bytes", hash, size)
+			}
+			return nil
+		})
+		if err != nil || len(seen) != len(want) {
+			t.Errorf("%d objects, %v", len(seen), err)
+		}
+	}
+	if _, err := server.Client().Put(ctx, "/pulley/v1/content/a/b", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Objects(ctx, false, func(string, int64) error { return nil }); err == nil || !strings.Contains(err.Error(), "content/a/b") {
+		t.Errorf("a key that is not Pulley's: %v", err)
+	}
+}

@@ -1,0 +1,82 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+
+	"pulley/agent"
+	"pulley/internal/trust"
+)
+
+// Without the right step a node that was away refuses to come back, or one goes lower than anybody signed.
+func TestPermitForCoversEachPartThatIsLowerThanAnyBefore(t *testing.T) {
+	tree := func(v string, n agent.Generation) agent.Target {
+		if v == "" && n == 0 {
+			return agent.Target{}
+		}
+		return agent.Target{Release: v, Tree: "tree of " + v, Data: n, DataDigest: fmt.Sprint("digest of ", n)}
+	}
+	history := []agent.Target{tree("1.0.0", 0), tree("", 2), tree("1.10.0", 3), tree("1.9.0", 1), tree("nonsense", 0)}
+	for _, c := range []struct {
+		to    agent.Target
+		named []agent.Target
+		want  string
+	}{
+		{tree("1.0.0", 1), nil, "nothing"},
+		{tree("1.10.0", 3), history, "nothing"},
+		{tree("2.0.0", 4), history, "nothing"},
+		{tree("1.9.0", 3), history, "1.10.0 to 1.9.0 (tree of 1.9.0)"},
+		{tree("1.10.0-rc1", 4), history, "1.10.0 to 1.10.0-rc1 (tree of 1.10.0-rc1)"},
+		{tree("2.0.0", 2), history, "data 3 to 2 (digest of 2)"},
+		{tree("1.0.0", 2), history, "1.10.0 to 1.0.0 (tree of 1.0.0), data 3 to 2 (digest of 2)"},
+		{agent.Target{Release: "2.0.0", Tree: "x"}, history, "data 3 to 0 ()"},
+		{agent.Target{}, history, "data 3 to 0 ()"}, // roles may have releases of their own, and their data from here
+		{agent.Target{}, []agent.Target{tree("1.0.0", 0)}, "nothing"},
+		{tree("1.0.0", 0), []agent.Target{{Release: "latest", Tree: "x"}}, "nothing"},
+	} {
+		p, lower := permitFor(c.to, c.named)
+		if got := steps(p); got != c.want || lower != (got != "nothing") {
+			t.Errorf("to %s: %s (%v), want %s", c.to, got, lower, c.want)
+		}
+	}
+}
+
+func steps(p trust.Permit) string {
+	said := ""
+	if r := p.Release; r != nil {
+		said = fmt.Sprintf("%s to %s (%s)", r.From, r.To, r.Tree)
+	}
+	if d := p.Data; d != nil {
+		if said != "" {
+			said += ", "
+		}
+		said += fmt.Sprintf("data %d to %d (%s)", d.From, d.To, d.Digest)
+	}
+	if said == "" {
+		return "nothing"
+	}
+	return said
+}
+
+// What a change leaves nodes with is put together as a node does it: node over role over everybody.
+func TestAfterAChangeInheritanceCounts(t *testing.T) {
+	d := Desires{
+		Default: agent.Target{Release: "1.0.0", Tree: "a", Data: 4, DataDigest: "d"},
+		Roles:   map[string]agent.Target{"compute": {Release: "2.0.0", Tree: "b"}},
+		Nodes:   map[string]agent.Target{"compute1": {Release: "3.0.0", Tree: "c"}},
+	}
+	for _, c := range []struct {
+		change Change
+		want   string
+	}{
+		{Change{After: agent.Target{Release: "0.9.0", Tree: "z"}}, "0.9.0"},
+		{Change{Role: "compute"}, "1.0.0 with data 4"},
+		{Change{Role: "compute", After: agent.Target{Release: "0.9.0", Tree: "z"}}, "0.9.0 with data 4"},
+		{Change{Node: "compute1"}, "2.0.0 with data 4"},
+		{Change{Node: "compute1", After: agent.Target{Data: 2, DataDigest: "e"}}, "2.0.0 with data 2"},
+	} {
+		if got := d.after(c.change, "compute").String(); got != c.want {
+			t.Errorf("%s, %s: %s, want %s", c.change.Scope(), c.change.After, got, c.want)
+		}
+	}
+}

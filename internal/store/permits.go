@@ -1,0 +1,150 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/trust"
+)
+
+// mostPermits is how many of an environment's permits nodes read, newest first. Each one covers the whole target that it
+// was written for, so that the newest of a scope is all that its nodes need.
+const mostPermits = 64
+
+// SignedPermit is a permit with the very bytes that its signatures are over. Nobody has checked those yet.
+type SignedPermit struct {
+	trust.Permit
+	Record     []byte // one line of JSON, without its end
+	Signatures []byte // nil when it is not signed
+}
+
+// Permits lists the newest permits to go back, newest first. One that can't be read, or that was copied from another key,
+// is left out: it permits nothing, and must not hide those that do.
+func (s *Store) Permits(ctx context.Context, env string) ([]SignedPermit, error) {
+	resp, err := s.get(ctx, s.keys.rollbacks(env), clientv3.WithPrefix(), clientv3.WithLimit(mostPermits), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the permits to go back in %s: %w", env, err)
+	}
+	var all []SignedPermit
+	for _, kv := range resp.Kvs {
+		var p SignedPermit
+		p.Record, p.Signatures = trust.Split(kv.Value)
+		if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.keys.rollback(env, agent.Epoch(p.Epoch)) == string(kv.Key) {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// permit is the operation that lets nodes go where c takes them although it is lower than they may have been; none when it
+// isn't, or when nobody signs: a node without allowed signers needs no permit, and one with them takes none unsigned.
+func (s *Store) permit(ctx context.Context, ref environments.Ref, d Desires, c *Change, sign Sign) ([]clientv3.Op, error) {
+	env := ref.String()
+	p, lower, err := s.permitOf(ctx, env, d, *c)
+	if err != nil {
+		return nil, err
+	}
+	if !lower || sign == nil {
+		c.Unsigned = lower
+		return nil, nil
+	}
+	p.Environment, p.Epoch, p.By, p.Why, p.At = env, int64(c.Epoch), c.By, c.Why, c.At
+	record, err := p.Encode()
+	if err != nil {
+		return nil, err
+	}
+	document, err := sign.document(ctx, trust.Rollback, record)
+	if err != nil {
+		return nil, fmt.Errorf("cannot sign the permit to go back: %w", err)
+	}
+	return []clientv3.Op{clientv3.OpPut(s.keys.rollback(env, c.Epoch), document)}, nil
+}
+
+// Permitted reports whether nodes that stood higher may follow a scope to the target that it has: nothing of it is lower
+// than anything before, or a permit that somebody signed covers it. Whose signature that is nobody asks.
+func (s *Store) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope Scope) (bool, error) {
+	needed, lower, err := s.permitOf(ctx, ref.String(), d, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
+	if err != nil || !lower {
+		return err == nil, err
+	}
+	permits, err := s.Permits(ctx, ref.String())
+	if err != nil {
+		return false, err
+	}
+	release, data := needed.Release == nil, needed.Data == nil
+	for _, p := range permits {
+		if p.Signatures != nil {
+			release = release || p.Release != nil && *p.Release == *needed.Release
+			data = data || p.Data != nil && *p.Data == *needed.Data
+		}
+	}
+	return release && data, nil
+}
+
+// permitOf is the permit that a change of d needs, with nothing but its steps; lower is false when it needs none.
+func (s *Store) permitOf(ctx context.Context, env string, d Desires, c Change) (p trust.Permit, lower bool, err error) {
+	role := c.Role
+	if c.Node != "" {
+		if role, err = s.roleOf(ctx, env, c.Node); err != nil {
+			return p, false, err
+		}
+	}
+	named, err := s.named(ctx, env, d)
+	if err != nil {
+		return p, false, err
+	}
+	p, lower = permitFor(d.after(c, role), named)
+	return p, lower, nil
+}
+
+// roleOf is a node's role by the list of hosts, else by its name; "" when nobody knows it.
+func (s *Store) roleOf(ctx context.Context, env, node string) (string, error) {
+	resp, err := s.get(ctx, s.keys.host(env, node))
+	if err != nil {
+		return "", err
+	}
+	if len(resp.Kvs) > 0 {
+		var h agent.Host
+		if decode(string(resp.Kvs[0].Key), resp.Kvs[0].Value, &h) == nil && h.Role != "" {
+			return h.Role, nil
+		}
+	}
+	n, err := environments.ParseNode(node)
+	if err != nil {
+		return "", nil
+	}
+	return n.Role, nil
+}
+
+// named lists every target that an environment ever had, as far as its history goes: a node that was away may have stood
+// on any. A change that can't be read is left out: it must not keep operators from the next one.
+func (s *Store) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
+	all := []agent.Target{d.Default}
+	for _, t := range d.Roles {
+		all = append(all, t)
+	}
+	for _, t := range d.Nodes {
+		all = append(all, t)
+	}
+	var at []clientv3.OpOption
+	if d.Revision != 0 {
+		at = append(at, clientv3.WithRev(d.Revision))
+	}
+	_, err := s.pages(ctx, s.keys.history(env), 500, func(rest string, value []byte) error {
+		var c Change
+		if decode(rest, value, &c) == nil {
+			all = append(all, c.Before, c.After)
+		}
+		return nil
+	}, at...)
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		err = ErrConflict
+	}
+	return all, err
+}

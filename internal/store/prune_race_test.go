@@ -1,0 +1,209 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/internal/content"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+// Operators go on promoting while somebody prunes: what they were told is promoted is there.
+func TestPromotionsAndPrunesRace(t *testing.T) {
+	server := etcdtest.Start(t)
+	for round := range 4 {
+		promoteWhilePruning(t, open(t, server, fmt.Sprint("fleet", round)))
+	}
+}
+
+func promoteWhilePruning(t *testing.T, st *store.Store) {
+	ctx := t.Context()
+	const n = 12
+	all := line(t, st, n)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(stop)
+		for _, i := range rand.Perm(n) {
+			r, err := st.Resolve(ctx, all[i].Version)
+			if errors.Is(err, store.ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			d, err := st.Desires(ctx, dev)
+			if err == nil {
+				_, err = st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, r.Target(), me)
+			}
+			if errors.Is(err, store.ErrConflict) {
+				continue
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if there, err := st.Release(ctx, r.Version); err != nil {
+				t.Errorf("%s is promoted: %v", r.Version, err)
+			} else if err := content.Audit(ctx, st, there.Content); err != nil {
+				t.Errorf("%s is promoted: %v", r.Version, err)
+			}
+		}
+	})
+	wg.Go(func() {
+		for last := false; !last; {
+			select {
+			case <-stop:
+				last = true
+			default:
+			}
+			plan, err := st.MakePrunePlan(ctx, few, time.Now())
+			if err == nil {
+				_, err = st.ApplyPrune(ctx, plan)
+			}
+			if err != nil && !errors.Is(err, store.ErrConflict) {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	if left, err := st.Releases(ctx); err != nil || len(left) > 3 {
+		t.Errorf("left: %s, %v", versions(left), err)
+	}
+}
+
+// A promotion that was decided before the prune must not come into force after it, for a release that is gone.
+func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	all := line(t, st, 3)
+	promoteTo(t, st, store.Scope{}, all[2].Target())
+	author := me
+	author.Sign = func(context.Context, trust.Namespace, []byte) ([]byte, error) { // for going back: all has been read by then
+		plan, err := st.MakePrunePlan(ctx, few, time.Now())
+		if err == nil {
+			_, err = st.ApplyPrune(ctx, plan)
+		}
+		return nil, err
+	}
+	_, err := st.Promote(ctx, dev, desires(t, st, dev), store.Scope{}, store.Promoted, all[0].Target(), author)
+	if !errors.Is(err, store.ErrConflict) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := st.Resolve(ctx, "1.0.0"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("it was to be pruned: %v", err)
+	}
+}
+
+// What a publisher finds in etcd it does not send again: it must not be pruned before its release names it.
+func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	nothing := func() error {
+		plan, err := st.MakePrunePlan(ctx, few, time.Now())
+		if err == nil {
+			_, err = st.ApplyPrune(ctx, plan)
+		}
+		return err
+	}
+	first, second := publishing(t, st, "ann"), publishing(t, st, "eve") // any number may publish at once
+	if err := nothing(); err == nil || !strings.Contains(err.Error(), "cannot prune while ann publishes, since 2") {
+		t.Errorf("a prune during a publish: %v", err)
+	}
+	if err := errors.Join(first.Close(), second.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := nothing(); err != nil {
+		t.Errorf("nobody publishes any more: %v", err)
+	}
+	if keys := server.Keys(); len(keys) != 0 {
+		t.Errorf("left: %v", keys)
+	}
+	for value, said := range map[string]string{`{"v":1,"by":"bob","since":"2026-05-04T12:00:00Z"}`: "cannot publish while bob prunes, since 2026-05-04T12:00:00Z\n", "?": "cannot publish while somebody prunes (/pulley/v1/pruning)\n"} {
+		if _, err := server.Client().Put(ctx, "/pulley/v1/pruning", value); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.Publishing(ctx, "ann"); err == nil || !strings.Contains(err.Error(), said) {
+			t.Errorf("a publish during a prune: %v", err)
+		}
+		if err := nothing(); err == nil || !strings.Contains(err.Error(), "cannot prune while ") {
+			t.Errorf("two prunes: %v", err)
+		}
+		server.Drop("/pulley/v1/pruning")
+	}
+	publishing(t, st, "ann")
+}
+
+// The same, for as many as want to at any moment.
+func TestPublishersAndPrunesRace(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	const rounds = 15
+	end := time.Now().Add(60 * time.Second)
+	patient := func(do func(context.Context) error) error {
+		for {
+			err := do(t.Context())
+			if err == nil || !strings.Contains(err.Error(), " while ") || time.Now().After(end) {
+				return err
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() {
+			for round := range rounds {
+				var p *store.Publishing
+				err := patient(func(ctx context.Context) (err error) { p, err = st.Publishing(ctx, "ann"); return err })
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				hash := fmt.Sprintf("%064x", round*2+i)
+				if _, err := st.PutObject(t.Context(), hash, []byte("x")); err != nil {
+					t.Error(err)
+				}
+				for range 3 {
+					if _, err := st.Object(t.Context(), hash); err != nil {
+						t.Errorf("it was pruned from under a publisher: %v", err)
+					}
+				}
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for range rounds {
+			err := patient(func(ctx context.Context) error {
+				plan, err := st.MakePrunePlan(ctx, few, time.Now())
+				if err == nil {
+					_, err = st.ApplyPrune(ctx, plan)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	wg.Wait()
+	plan, err := st.MakePrunePlan(t.Context(), few, time.Now())
+	if err == nil {
+		_, err = st.ApplyPrune(t.Context(), plan)
+	}
+	if keys := server.Keys(); err != nil || len(keys) != 0 {
+		t.Errorf("left: %v, %v", keys, err)
+	}
+}

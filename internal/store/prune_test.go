@@ -1,0 +1,253 @@
+package store_test
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/content"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+// few keeps nothing that is not in use, but for the newest change and the newest release.
+var few = store.PruneOptions{By: "bob", Keep: 1, History: time.Nanosecond, Changes: 1}
+
+// line publishes releases 1.0.0, 1.1.0, …, as `pulley publish` does it, each with a file that the others don't have. Every
+// third begins a line of its own, so that there are several bases.
+func line(t *testing.T, st *store.Store, n int) []store.Release {
+	t.Helper()
+	ctx := t.Context()
+	dir := t.TempDir()
+	var all []store.Release
+	var parent content.Parent
+	for i := range n {
+		name := fmt.Sprintf("f%02d", i)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Repeat(name+rand.Text(), 50)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		m, err := content.ReadTree(dir, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%3 == 0 {
+			parent = content.Parent{}
+		}
+		p := publishing(t, st, "ann")
+		r := release(fmt.Sprintf("1.%d.0", i), "a")
+		r.At = time.Now().UTC().Truncate(time.Second).Add(time.Duration(i-n) * time.Hour)
+		var delta []byte
+		r.Content, delta, err = content.Build(ctx, dir, m, parent, r.Version, func(o content.Object, b []byte) error {
+			_, err := st.PutObject(ctx, o.Hash, b)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if created, err := st.PutRelease(ctx, p, r, delta, nil); err != nil || !created {
+			t.Fatal(created, err)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		view, err := content.OpenView(ctx, st, r.Content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parent = content.Parent{View: view, Last: true}
+		all = append(all, r)
+	}
+	return all
+}
+
+func promoteTo(t *testing.T, st *store.Store, scope store.Scope, target agent.Target) {
+	t.Helper()
+	if _, err := st.Promote(t.Context(), dev, desires(t, st, dev), scope, store.Promoted, target, me); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func versions(all []store.SignedRelease) string {
+	var names []string
+	for _, r := range all {
+		names = append(names, r.Version)
+	}
+	return strings.Join(names, " ")
+}
+
+// After a prune everything that is in use can be installed from nothing, byte for byte, and what nobody needs is gone.
+func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	all := line(t, st, 9) // lines 1.0.0–1.2.0, 1.3.0–1.5.0, 1.6.0–1.8.0
+	promoteTo(t, st, store.Scope{}, all[0].Target())
+	set(t, st, dev, "x", "1", me)
+	set(t, st, dev, "x", "2", me)
+	promoteTo(t, st, store.Scope{Role: "compute"}, all[1].Target())
+	promoteTo(t, st, store.Scope{}, all[7].Target()) // the newest change: 1.7.0, and before it 1.0.0 with data
+	said := agent.Status{Node: "compute9", Role: "compute", LastGood: all[4].Target(), Enforcing: all[4].Target()}
+	if err := st.Report(ctx, agent.Identity{Environment: "gone", Node: "compute9"}, said, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.PutObject(ctx, strings.Repeat("d", 64), []byte("left by a publish that was killed")); err != nil {
+		t.Fatal(err)
+	}
+	before := server.Keys()
+
+	plan, err := st.MakePrunePlan(ctx, few, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(plan.Releases, " "); got != "1.2.0 1.3.0 1.5.0 1.6.0" {
+		t.Errorf("goes: %s", got)
+	}
+	if got := fmt.Sprint(plan.Deltas); got != "[{1.0.0 2} {1.3.0 2}]" {
+		t.Errorf("deltas that go: %s", got)
+	}
+	if !slices.Equal(plan.Objects, []string{strings.Repeat("d", 64)}) {
+		t.Errorf("objects that go: %v", plan.Objects)
+	}
+	if len(plan.Generations) != 1 || plan.Generations[0] != (store.GenerationKey{Environment: "dev", Number: 1}) || len(plan.Layers) != 1 {
+		t.Errorf("data that goes: %v %v", plan.Generations, plan.Layers)
+	}
+	for _, k := range []store.KeptRelease{
+		{Version: "1.0.0", Why: "epoch 5 of dev can be taken back to it"}, {Version: "1.1.0", Why: "role compute in dev is to be on it"},
+		{Version: "1.4.0", Why: "node compute9 of gone enforces it"}, {Version: "1.7.0", Why: "everybody in dev is to be on it"},
+		{Version: "1.8.0", Why: "it is the first of the highest versions"},
+	} {
+		if !slices.Contains(plan.Kept, k) {
+			t.Errorf("%v is not among %v", k, plan.Kept)
+		}
+	}
+	if after := server.Keys(); !slices.Equal(before, after) {
+		t.Fatalf("a plan changed something: %v", after)
+	}
+
+	freed, err := st.ApplyPrune(ctx, plan)
+	if err != nil || freed != plan.Bytes || freed == 0 {
+		t.Errorf("freed %d of %d, %v", freed, plan.Bytes, err)
+	}
+	left, err := st.Releases(ctx)
+	if err != nil || versions(left) != "1.0.0 1.1.0 1.4.0 1.7.0 1.8.0" {
+		t.Errorf("left: %s, %v", versions(left), err)
+	}
+	for _, r := range left {
+		if err := content.Audit(ctx, st, r.Content); err != nil {
+			t.Errorf("%s: %v", r.Version, err)
+		}
+	}
+	if data, err := st.Data(ctx, dev, desires(t, st, dev)); err != nil {
+		t.Error(err)
+	} else {
+		for _, digest := range data.Layers {
+			if _, err := st.Layer(ctx, "dev", digest); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if keys := server.Keys(); len(keys) != len(before)-len(plan.Releases)-len(plan.Deltas)-len(plan.Objects)-len(plan.Generations)-len(plan.Layers) {
+		t.Errorf("left: %v", keys)
+	}
+	if _, err := server.Client().Get(ctx, "x", clientv3.WithRev(2)); err == nil {
+		t.Error("etcd still has what was removed: it was not compacted")
+	}
+	again, err := st.MakePrunePlan(ctx, few, time.Now())
+	if err != nil || !again.Empty() {
+		t.Errorf("a second prune: %+v, %v", again, err)
+	}
+
+	// A version that was pruned may come again only where it can't be mistaken.
+	r := release("1.0.0", "f")
+	server.Drop("/pulley/v1/releases/1.0.0")
+	r.Content.Chain.Line = "1.0.0"
+	if _, err := publish(t, st, r); err == nil || !strings.Contains(err.Error(), "under a new version") {
+		t.Errorf("a line that begins twice: %v", err)
+	}
+}
+
+// Between what an operator was shown and what is done there are minutes; what is needed since then must stay.
+func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	all := line(t, st, 7) // 1.3.0 begins the second line, 1.6.0 the third
+	plan, err := st.MakePrunePlan(ctx, few, time.Now())
+	if err != nil || len(plan.Releases) != 6 {
+		t.Fatal(plan.Releases, err)
+	}
+	promoteTo(t, st, store.Scope{}, all[4].Target())
+	freed, err := st.ApplyPrune(ctx, plan)
+	if err != nil || freed >= plan.Bytes {
+		t.Errorf("freed %d of %d, %v", freed, plan.Bytes, err)
+	}
+	left, err := st.Releases(ctx)
+	if err != nil || versions(left) != "1.4.0 1.6.0" {
+		t.Fatalf("left: %s, %v", versions(left), err)
+	}
+	for _, r := range left {
+		if err := content.Audit(ctx, st, r.Content); err != nil {
+			t.Errorf("%s: %v", r.Version, err)
+		}
+	}
+}
+
+// What can't be read may name anything: then nothing goes, also when it was planned before.
+func TestPruneEndsAtWhatItCannotRead(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	all := line(t, st, 4)
+	promoteTo(t, st, store.Scope{}, all[0].Target())
+	set(t, st, dev, "x", "1", me)
+	promoteTo(t, st, store.Scope{}, all[3].Target())
+	plan, err := st.MakePrunePlan(ctx, few, time.Now())
+	if err != nil || plan.Empty() {
+		t.Fatal(plan, err)
+	}
+	raw := server.Client()
+	for _, key := range []string{
+		"releases/1.9.0", "environments/dev/desired/roles/compute", "environments/dev/desired/nonsense", "environments/dev/history/000000000009",
+		"environments/dev/gate", "environments/dev/assigned/compute1", "status/dev/compute1", "status/other/compute1",
+		"environments/dev/data/generations/000000000009", "deltas/1.0.0/x", "content/x/y", "content/" + all[0].Content.Base.Index.Hash,
+	} {
+		key = "/pulley/v1/" + key
+		was := value(t, server, key)
+		before := server.Keys()
+		if _, err := raw.Put(ctx, key, `{"v":2}`); err != nil {
+			t.Fatal(err)
+		}
+		named := key
+		if strings.HasSuffix(key, all[0].Content.Base.Index.Hash) {
+			named = "release 1.0.0"
+		}
+		if _, err := st.MakePrunePlan(ctx, few, time.Now()); err == nil || !strings.Contains(err.Error(), named) {
+			t.Errorf("a plan with %s: %v", key, err)
+		}
+		if freed, err := st.ApplyPrune(ctx, plan); err == nil || freed != 0 || !strings.Contains(err.Error(), named) {
+			t.Errorf("a prune with %s: %d, %v", key, freed, err)
+		}
+		if len(was.Kvs) > 0 {
+			_, err = raw.Put(ctx, key, string(was.Kvs[0].Value))
+		} else {
+			_, err = raw.Delete(ctx, key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after := server.Keys(); !slices.Equal(before, after) {
+			t.Errorf("%s: left %v of %v", key, after, before)
+		}
+	}
+	if freed, err := st.ApplyPrune(ctx, plan); err != nil || freed != plan.Bytes {
+		t.Errorf("all can be read again: %d, %v", freed, err)
+	}
+}

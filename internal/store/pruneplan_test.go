@@ -1,0 +1,134 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/hieradata"
+	"pulley/internal/content"
+)
+
+var planned = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+// at is a release of line 1.0.0 at a position, on the base at another; it was published so many days before planned.
+func at(version string, seq, base int64, days int) SignedRelease {
+	r := Release{Version: version, At: planned.AddDate(0, 0, -days)}
+	r.Content.Chain = content.Chain{Line: "1.0.0", Seq: seq}
+	r.Content.Base = content.Base{Seq: base, Index: content.Object{Hash: fmt.Sprintf("index%d", base)}}
+	return SignedRelease{Release: r}
+}
+
+// twoObjects is what each base takes: its index, and a pack that is shared with the next base.
+func twoObjects(r content.Record) ([]content.Object, error) {
+	return []content.Object{{Hash: r.Base.Index.Hash}, {Hash: fmt.Sprintf("pack%d", r.Base.Seq/10)}}, nil
+}
+
+func to(release string, data agent.Generation) agent.Target {
+	return agent.Target{Release: release, Data: data}
+}
+
+func removed(p PrunePlan) string {
+	var all []string
+	all = append(all, p.Releases...)
+	for _, d := range p.Deltas {
+		all = append(all, fmt.Sprintf("%s/%d", d.Line, d.Seq))
+	}
+	all = append(all, p.Objects...)
+	for _, g := range p.Generations {
+		all = append(all, fmt.Sprintf("%s:%d", g.Environment, g.Number))
+	}
+	for _, l := range p.Layers {
+		all = append(all, l.Environment+":"+l.Digest)
+	}
+	return strings.Join(all, " ")
+}
+
+// A prune that takes what somebody still needs is found out when a machine burns: at the rollback that fails.
+func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
+	releases := []SignedRelease{at("1.0.0", 0, 0, 50), at("1.1.0", 1, 0, 40), at("1.2.0", 2, 0, 30), at("1.3.0", 3, 3, 20), at("1.4.0", 4, 3, 10)}
+	deltas := []DeltaKey{{"1.0.0", 1}, {"1.0.0", 2}, {"1.0.0", 3}, {"1.0.0", 4}, {"1.0.0", 5}, {"gone", 1}}
+	objects := []string{"index0", "index3", "pack0", "stray"}
+	generation := func(n int64, layer string) hieradata.Generation {
+		return hieradata.Generation{Number: n, Layers: map[hieradata.Layer]string{hieradata.Common: layer}}
+	}
+	data := fleetStock{name: "dev", generations: []hieradata.Generation{generation(1, "a"), generation(2, "b"), generation(3, "a")}, layers: []string{"a", "b", "c"}}
+	with := func(f fleetStock, uses []use, history ...Change) []fleetStock {
+		f.uses, f.history = uses, history
+		return []fleetStock{f}
+	}
+	old := func(epoch agent.Epoch, days int, before, after agent.Target) Change {
+		return Change{Epoch: epoch, Before: before, After: after, At: planned.AddDate(0, 0, -days)}
+	}
+	few := PruneOptions{Changes: 1, History: 24 * time.Hour}
+	for _, c := range []struct {
+		name   string
+		fleets []fleetStock
+		o      PruneOptions
+		want   string
+	}{
+		{"nobody needs anything", nil, few,
+			"1.0.0 1.1.0 1.2.0 1.3.0 1.4.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/4 1.0.0/5 gone/1 index0 index3 pack0 stray"},
+		{"the highest two", nil, PruneOptions{Keep: 2}, "1.0.0 1.1.0 1.2.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
+		{"a target, and deltas from its base on", with(fleetStock{name: "dev"}, []use{{to("1.2.0", 0), "x"}}), PruneOptions{Keep: 1},
+			"1.0.0 1.1.0 1.3.0 1.0.0/5 gone/1 stray"},
+		{"a base that is not at the start of the line", with(fleetStock{name: "dev"}, []use{{to("1.4.0", 0), "x"}}), few,
+			"1.0.0 1.1.0 1.2.0 1.3.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
+		{"the newest change, however old", with(fleetStock{name: "dev"}, nil, old(2, 400, to("1.3.0", 0), to("1.4.0", 0)), old(1, 401, to("1.0.0", 0), to("1.1.0", 0))), few,
+			"1.0.0 1.1.0 1.2.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
+		{"young changes, however many", with(fleetStock{name: "dev"}, nil, old(2, 1, to("1.3.0", 0), to("1.4.0", 0)), old(1, 2, to("", 0), to("1.2.0", 0))), PruneOptions{Changes: 1, History: 49 * time.Hour},
+			"1.0.0 1.1.0 1.0.0/5 gone/1 stray"},
+		{"what is not published", with(fleetStock{name: "dev"}, []use{{to("9.0.0", 0), "x"}}), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray"},
+		{"the newest data, and its layers", with(data, nil), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
+		{"data that a node runs, and that a rollback needs", with(data, []use{{to("", 2), "x"}}, old(1, 400, to("1.4.0", 1), agent.Target{})), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:c"},
+		{"data of another environment", append(with(data, nil), fleetStock{name: "production", uses: []use{{to("", 2), "x"}}}), PruneOptions{Keep: 5},
+			"1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
+	} {
+		p, err := planPrune(stock{releases, deltas, objects, c.fleets}, c.o, planned, twoObjects)
+		if got := removed(p); err != nil || got != c.want {
+			t.Errorf("%s: removes\n%s, %v, want\n%s", c.name, got, err, c.want)
+		}
+		if len(p.Kept)+len(p.Releases) != len(releases) {
+			t.Errorf("%s: keeps %v", c.name, p.Kept)
+		}
+	}
+}
+
+// A correction of an old version is not among the highest, and nobody has promoted it yet.
+func TestPrunePlanKeepsWhatWasPublishedLast(t *testing.T) {
+	releases := []SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
+	p, err := planPrune(stock{releases: releases}, PruneOptions{Keep: 1}, planned, twoObjects)
+	if err != nil || strings.Join(p.Releases, " ") != "1.0.0 1.1.0" {
+		t.Errorf("removes %v, %v", p.Releases, err)
+	}
+	want := []KeptRelease{{"1.0.1", "it is the first of those that were published last"}, {"2.0.0", "it is the first of the highest versions"}}
+	if !slices.Equal(p.Kept, want) {
+		t.Errorf("keeps %v, want %v", p.Kept, want)
+	}
+}
+
+// What a base consists of is not known where its index can't be read: then nothing may go.
+func TestPrunePlanEndsWhereABaseCannotBeRead(t *testing.T) {
+	bad := errors.New("index0 is damaged")
+	_, err := planPrune(stock{releases: []SignedRelease{at("1.0.0", 0, 0, 1)}, objects: []string{"x"}}, PruneOptions{Keep: 1}, planned,
+		func(content.Record) ([]content.Object, error) { return nil, bad })
+	if !errors.Is(err, bad) || !strings.Contains(err.Error(), "release 1.0.0") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Without it a zero would mean to keep nothing that can be taken back.
+func TestPruneOptionsHaveDefaults(t *testing.T) {
+	if o, err := (PruneOptions{}).filled(); err != nil || o.History != DefaultPruneHistory || o.Changes != DefaultPruneChanges {
+		t.Errorf("got %+v, %v", o, err)
+	}
+	for _, o := range []PruneOptions{{Keep: -1}, {History: -1}, {Changes: -1}} {
+		if _, err := o.filled(); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+}

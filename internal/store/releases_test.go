@@ -1,0 +1,357 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/content"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+// signer is a new key, and a list of allowed signers on which it signs for these environments.
+func signer(t *testing.T, name, environments string) (key trust.Key, allowed string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", file).CombinedOutput(); err != nil {
+		t.Fatalf("cannot make a key: %v\n%s", err, out)
+	}
+	public, err := os.ReadFile(file + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trust.Key{File: file}, name + "@" + environments + " " + string(public)
+}
+
+func signers(t *testing.T, allowed ...string) *trust.Signers {
+	t.Helper()
+	s, err := trust.ParseSigners([]byte(strings.Join(allowed, "")), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func publishing(t *testing.T, st *store.Store, by string) *store.Publishing {
+	t.Helper()
+	p, err := st.Publishing(t.Context(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// following is a release at a position of line 1.0.0, with the delta that leads to it.
+func following(v, tree string, seq int64, delta string) (store.Release, []byte) {
+	r := release(v, tree)
+	r.Content.Chain = content.Chain{Line: "1.0.0", Seq: seq}
+	if delta == "" {
+		return r, nil
+	}
+	sum := sha256.Sum256([]byte(delta))
+	r.Content.Chain.Delta = &content.Object{Hash: hex.EncodeToString(sum[:]), Size: int64(len(delta)), Raw: 1}
+	return r, []byte(delta)
+}
+
+func value(t *testing.T, server *etcdtest.Server, key string) *clientv3.GetResponse {
+	t.Helper()
+	resp, err := server.Client().Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// Whoever has to prove what a release is has plain tools at hand, not Pulley.
+func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	ann, annAllowed := signer(t, "ann", "*")
+	bob, bobAllowed := signer(t, "bob", "dev")
+	r := release("1.0.0", "a")
+	r.Message, r.Commit, r.Ref, r.CommitAuthor, r.Modules = "line\nbreak and ünicode <&>", "c0ffee", "v1", "Eve <eve@example.com>", "r10k"
+	if created, err := st.PutRelease(ctx, publishing(t, st, "ann"), r, nil, ann.Sign); err != nil || !created {
+		t.Fatal(created, err)
+	}
+	got, err := st.Release(ctx, "1.0.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !got.At.Equal(r.At) || got.Message != r.Message || got.Modules != r.Modules || got.Ref != r.Ref || got.CommitAuthor != r.CommitAuthor || got.Content.Tree != r.Content.Tree {
+		t.Errorf("got %+v, want %+v", got.Release, r)
+	}
+	if by, err := signers(t, annAllowed).Verify(trust.Release, "dev", got.Record, got.Signatures, time.Now()); err != nil || by != "ann" {
+		t.Errorf("signed by %q, %v", by, err)
+	}
+
+	dir := t.TempDir()
+	raw := value(t, server, "/pulley/v1/releases/1.0.0").Kvs[0].Value
+	line, signature, _ := bytes.Cut(raw, []byte("\n"))
+	for name, b := range map[string][]byte{"allowed": []byte(annAllowed), "sig": signature} {
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	verify := func(message []byte) error {
+		cmd := exec.Command("ssh-keygen", "-Y", "verify", "-f", "allowed", "-I", "ann@dev", "-n", "pulley-release", "-s", "sig")
+		cmd.Dir, cmd.Stdin = dir, bytes.NewReader(message)
+		return cmd.Run()
+	}
+	if err := verify(append(line, '\n')); err != nil {
+		t.Errorf("ssh-keygen does not take the signature: %v", err)
+	}
+	if err := verify(append(bytes.Replace(line, []byte("c0ffee"), []byte("c0ffef"), 1), '\n')); err == nil {
+		t.Error("ssh-keygen takes the signature of another record")
+	}
+
+	// A second signature beside the first, then another key alone; the record stays.
+	both, onlyBob := signers(t, annAllowed), signers(t, bobAllowed)
+	if err := st.SignRelease(ctx, "1.0.0", bob.Sign, true); err != nil {
+		t.Fatal(err)
+	}
+	added, err := st.Release(ctx, "1.0.0")
+	if err != nil || !bytes.Equal(added.Record, got.Record) {
+		t.Fatalf("%s, %v", added.Record, err)
+	}
+	for who, s := range map[string]*trust.Signers{"ann": both, "bob": onlyBob} {
+		if by, err := s.Verify(trust.Release, "dev", added.Record, added.Signatures, time.Now()); err != nil || by != who {
+			t.Errorf("by %q, %v, want %s", by, err, who)
+		}
+	}
+	if err := st.SignRelease(ctx, "1.0.0", bob.Sign, false); err != nil {
+		t.Fatal(err)
+	}
+	replaced, err := st.Release(ctx, "1.0.0")
+	if err != nil || !bytes.Equal(replaced.Record, got.Record) {
+		t.Fatalf("%s, %v", replaced.Record, err)
+	}
+	if by, err := both.Verify(trust.Release, "dev", replaced.Record, replaced.Signatures, time.Now()); err == nil {
+		t.Errorf("the first signature is still there, by %s", by)
+	}
+
+	// Two who sign at once: none may lose theirs without hearing of it.
+	err = st.SignRelease(ctx, "1.0.0", func(ctx context.Context, ns trust.Namespace, record []byte) ([]byte, error) {
+		if err := st.SignRelease(ctx, "1.0.0", ann.Sign, true); err != nil {
+			return nil, err
+		}
+		return bob.Sign(ctx, ns, record)
+	}, true)
+	if !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a signature over one that came between: %v", err)
+	}
+	if all, err := st.Releases(ctx); err != nil || len(all) != 1 || len(all[0].Signatures) == 0 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// Two releases at one position of a line would send nodes a delta that fits neither.
+func TestOneReleaseAPosition(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	published(t, st, "1.0.0", "a")
+	var wg sync.WaitGroup
+	results := make([]error, 2)
+	for i := range results {
+		p := publishing(t, st, fmt.Sprint("publisher ", i))
+		wg.Go(func() {
+			r, delta := following(fmt.Sprintf("1.1.%d", i), fmt.Sprint(i), 1, fmt.Sprint("delta ", i))
+			_, results[i] = st.PutRelease(ctx, p, r, delta, nil)
+		})
+	}
+	wg.Wait()
+	if (results[0] == nil) == (results[1] == nil) || !errors.Is(errors.Join(results...), store.ErrConflict) {
+		t.Fatalf("two followers of one release: %v", results)
+	}
+	if all, err := st.Releases(ctx); err != nil || len(all) != 2 {
+		t.Errorf("%d releases, %v", len(all), err)
+	}
+
+	// Nor may one that no delta leads to share its position.
+	p := publishing(t, st, "ann")
+	r, _ := following("1.2.0", "c", 2, "")
+	if created, err := st.PutRelease(ctx, p, r, nil, nil); err != nil || !created {
+		t.Fatal(created, err)
+	}
+	r, delta := following("1.3.0", "d", 2, "delta")
+	if _, err := st.PutRelease(ctx, p, r, delta, nil); !errors.Is(err, store.ErrConflict) || !strings.Contains(err.Error(), "position 2 of line 1.0.0 is taken") {
+		t.Errorf("the position of a release without a delta: %v", err)
+	}
+	if _, err := st.Deltas(ctx, "1.0.0", 1, 2); !errors.Is(err, store.ErrNotFound) || !strings.Contains(err.Error(), "position 2") {
+		t.Errorf("a delta that is none: %v", err)
+	}
+	if got, delta, err := st.Approach(ctx, "1.2.0", "1.0.0", 2); err != nil || got.Version != "1.2.0" || delta != nil {
+		t.Errorf("%q, %v", delta, err)
+	}
+
+	// What was published already is not signed a second time, and takes no second position.
+	asked := func(context.Context, trust.Namespace, []byte) ([]byte, error) {
+		return nil, errors.New("asked for a signature for nothing")
+	}
+	r, delta = following("1.2.0", "c", 3, "delta")
+	if created, err := st.PutRelease(ctx, p, r, delta, asked); err != nil || created {
+		t.Errorf("the same tree again: created %v, %v", created, err)
+	}
+	if keys := strings.Join(server.Keys(), " "); strings.Contains(keys, "deltas/1.0.0/000000003") {
+		t.Errorf("a delta without a release: %s", keys)
+	}
+	if _, err := st.PutRelease(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "don't belong together") {
+		t.Errorf("a record without its delta: %v", err)
+	}
+	r, delta = following("2.0.0", "e", 3, strings.Repeat("x", store.MaxValueBytes+1))
+	if _, err := st.PutRelease(ctx, p, r, delta, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
+		t.Errorf("a delta that is too large: %v", err)
+	}
+	r = release("2.0.0", "e")
+	r.Message = strings.Repeat("x", store.MaxValueBytes)
+	if _, err := st.PutRelease(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
+		t.Errorf("a record that is too large: %v", err)
+	}
+}
+
+// A publisher that etcd took for dead may have had its objects pruned; its release would name what is gone.
+func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	for _, end := range []string{"its lease ends", "it is closed", "its mark was set anew"} {
+		p := publishing(t, st, "ann")
+		marks, err := server.Client().Get(ctx, "/pulley/v1/publishing/", clientv3.WithPrefix())
+		if err != nil || len(marks.Kvs) != 1 {
+			t.Fatal(marks, err)
+		}
+		key, lease := string(marks.Kvs[0].Key), clientv3.LeaseID(marks.Kvs[0].Lease)
+		if ttl, err := server.Client().TimeToLive(ctx, lease); err != nil || ttl.GrantedTTL != 60 {
+			t.Errorf("the mark lasts %+v, %v", ttl, err)
+		}
+		switch end {
+		case "it is closed":
+			err = p.Close()
+		default:
+			_, err = server.Client().Revoke(ctx, lease)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end == "its mark was set anew" {
+			if _, err := server.Client().Put(ctx, key, `{"v":1}`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, delta := following("1.1.0", "b", 1, "delta")
+		created, err := st.PutRelease(ctx, p, r, delta, nil)
+		if err == nil || created {
+			t.Errorf("%s: published, %v", end, err)
+		}
+		server.Drop("/pulley/v1/publishing/")
+		if keys := server.Keys(); len(keys) != 0 {
+			t.Errorf("%s: left %v", end, keys)
+		}
+	}
+}
+
+// A release that etcd took although its answer was lost is published: who is told otherwise publishes it under a new version.
+func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
+	server := etcdtest.Start(t)
+	ctx := t.Context()
+	for version, back := range map[string]bool{"1.0.0": true, "2.0.0": false} {
+		wire := newWire(t, strings.TrimPrefix(server.Endpoint, "http://"))
+		st, err := store.Open(store.Config{Endpoints: []string{wire.address()}, Timeout: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = st.Close() })
+		p := publishing(t, st, "ann")
+		watched := server.Client().Watch(ctx, "/pulley/v1/releases/"+version)
+		go func() { // the wire is cut only when etcd has the release
+			for w := range watched {
+				if len(w.Events) > 0 {
+					wire.cut(back)
+					return
+				}
+			}
+		}()
+		created, err := st.PutRelease(ctx, p, release(version, "a"), nil, func(context.Context, trust.Namespace, []byte) ([]byte, error) {
+			wire.mute() // all has been read; what is left is the write
+			return nil, nil
+		})
+		if back && (err != nil || !created) {
+			t.Errorf("it is published, and yet: %v", err)
+		}
+		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: publish it again")) {
+			t.Errorf("nobody knows the outcome, and yet: %v", err)
+		}
+	}
+}
+
+// What a node needs for a change of one line is one request: ten thousand make it at once.
+func TestApproachIsOneRequest(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	published(t, st, "1.0.0", "a")
+	p := publishing(t, st, "ann")
+	r, delta := following("1.1.0", "b", 1, "the delta")
+	if _, err := st.PutRelease(ctx, p, r, delta, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := server.Requests()
+	got, found, err := st.Approach(ctx, "1.1.0", "1.0.0", 1)
+	if n := server.Requests() - before; err != nil || got.Version != "1.1.0" || string(found) != "the delta" || n != 1 {
+		t.Errorf("%s with %q after %d requests, %v", got.Version, found, n, err)
+	}
+	if got.Revision == 0 {
+		t.Error("no revision to guard a change of it")
+	}
+	for _, c := range []struct {
+		line string
+		seq  int64
+	}{{"", 1}, {"1.0.0", 2}, {"2.0.0", 1}, {"1.0", 0}} {
+		if _, found, err := st.Approach(ctx, "1.1.0", c.line, c.seq); err != nil || found != nil {
+			t.Errorf("line %q at %d: %q, %v", c.line, c.seq, found, err)
+		}
+	}
+	if _, _, err := st.Approach(ctx, "1.2.0", "1.0.0", 1); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a release that is not there: %v", err)
+	}
+}
+
+// A record that stands under another version would be taken for that one, with a good signature.
+func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	published(t, st, "1.0.0", "a")
+	copied := value(t, server, "/pulley/v1/releases/1.0.0").Kvs[0].Value
+	if _, err := server.Client().Put(ctx, "/pulley/v1/releases/2.0.0", string(copied)); err != nil {
+		t.Fatal(err)
+	}
+	var unreadable *store.UnreadableError
+	_, err := st.Release(ctx, "2.0.0")
+	if !errors.As(err, &unreadable) || unreadable.Key != "/pulley/v1/releases/2.0.0" {
+		t.Errorf("read: %v", err)
+	}
+	if _, err := st.Releases(ctx); !errors.As(err, &unreadable) {
+		t.Errorf("listed: %v", err)
+	}
+}

@@ -1,0 +1,331 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+func desires(t *testing.T, st *store.Store, ref environments.Ref) store.Desires {
+	t.Helper()
+	d, err := st.Desires(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// set makes the next generation of data.
+func set(t *testing.T, st *store.Store, ref environments.Ref, key, value string, a store.Author) store.Change {
+	t.Helper()
+	d := desires(t, st, ref)
+	data, err := st.Data(t.Context(), ref, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := hieradata.Set(nil, key, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := st.ChangeData(t.Context(), ref, d, data, map[hieradata.Layer][]byte{hieradata.Common: layer}, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Data that is signed for dev must not be good for production, nor an old generation for a new one.
+func TestDataIsSignedForItsEnvironment(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	stack := environments.Ref{Environment: "dev", Stack: "t42"}
+	key, allowed := signer(t, "ann", "*")
+	author := me
+	author.Sign = key.Sign
+	c := set(t, st, stack, "x", "1", author)
+	g, err := st.Generation(ctx, stack.String(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.Environment != "dev@t42" || !strings.Contains(string(g.Record), `"environment":"dev@t42"`) || hieradata.Digest(g.Record) != c.After.DataDigest || g.Digest() != c.After.DataDigest {
+		t.Errorf("generation %+v for %+v", g.Generation, c.After)
+	}
+	if by, err := signers(t, allowed).Verify(trust.Data, "dev", g.Record, g.Signatures, time.Now()); err != nil || by != "ann" {
+		t.Errorf("signed by %q, %v", by, err)
+	}
+	if _, err := signers(t, allowed).Verify(trust.Release, "dev", g.Record, g.Signatures, time.Now()); err == nil {
+		t.Error("a signature of data counts for a release")
+	}
+	author.Sign = func(context.Context, trust.Namespace, []byte) ([]byte, error) { return nil, errors.New("no such key") }
+	d := desires(t, st, stack)
+	data, err := st.Data(ctx, stack, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.ChangeData(ctx, stack, d, data, nil, author); err == nil || !strings.Contains(err.Error(), "cannot sign data generation 2 of dev@t42: no such key") {
+		t.Errorf("without a signature: %v", err)
+	}
+
+	const prefix = "/pulley/v1/environments/"
+	document := string(value(t, server, prefix+"dev@t42/data/generations/000000000001").Kvs[0].Value)
+	legacy := strings.Replace(string(g.Record), `"environment":"dev@t42",`, "", 1)
+	for _, c := range []struct{ env, key, value, problem string }{
+		{"production", "000000000001", document, `it is data of environment "dev@t42"`},
+		{"dev@t42", "000000000007", document, "it is data generation 1"},
+		{"dev@t42", "000000000001", document + " ", ""}, // what follows the record is for whoever checks the signature
+		{"dev@t42", "000000000001", " " + document, "not what Pulley writes"},
+		{"dev", "000000000001", legacy, ""},
+		{"dev", "000000000001", legacy + "\n", ""},
+	} {
+		if _, err := server.Client().Put(ctx, prefix+c.env+"/data/generations/"+c.key, c.value); err != nil {
+			t.Fatal(err)
+		}
+		n := agent.Generation(c.key[len(c.key)-1] - '0')
+		got, err := st.Generation(ctx, c.env, n)
+		if c.problem == "" {
+			if err != nil || got.Number != 1 {
+				t.Errorf("%s: %+v, %v", c.env, got, err)
+			}
+			continue
+		}
+		var unreadable *store.UnreadableError
+		if !errors.As(err, &unreadable) || !strings.Contains(err.Error(), c.problem) {
+			t.Errorf("%s: %v, want %s", c.env, err, c.problem)
+		}
+	}
+}
+
+// A node that was away during a rollback comes back to a target that is lower than what it stood on: it goes there only
+// with a permit, and to nowhere else.
+func TestGoingBackIsPermittedBySignature(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	key, allowed := signer(t, "ann", "*")
+	author := me
+	author.Sign = key.Sign
+	for i, v := range []string{"1.0.0", "1.5.0", "2.0.0", "2.1.0"} {
+		published(t, st, v, string(rune('a'+i)))
+	}
+	if err := st.Register(ctx, "dev", agent.Host{Node: "odd", Role: "compute"}); err != nil {
+		t.Fatal(err)
+	}
+	promote := func(scope store.Scope, wish string) store.Change {
+		t.Helper()
+		d := desires(t, st, dev)
+		var after agent.Target
+		if wish != "" {
+			r, err := st.Resolve(ctx, wish)
+			if err != nil {
+				t.Fatal(err)
+			}
+			after = r.Target()
+			if scope == (store.Scope{}) {
+				after.Data, after.DataDigest = d.Default.Data, d.Default.DataDigest
+			}
+		}
+		c, err := st.Promote(ctx, dev, d, scope, store.Promoted, after, author)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	back := func() store.Change {
+		t.Helper()
+		d := desires(t, st, dev)
+		history, err := st.HistoryOf(ctx, dev, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		undo, ok := store.Undo(history)
+		if !ok {
+			t.Fatal("nothing to take back")
+		}
+		c, err := st.Rollback(ctx, dev, d, undo, author)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	compute, odd := store.Scope{Role: "compute"}, store.Scope{Node: "odd"}
+	list := signers(t, allowed)
+	for _, step := range []struct {
+		what string
+		do   func() store.Change
+		want string
+	}{
+		{"the first release", func() store.Change { return promote(store.Scope{}, "1.0.0") }, ""},
+		{"data", func() store.Change { return set(t, st, dev, "x", "1", author) }, ""},
+		{"a newer release", func() store.Change { return promote(store.Scope{}, "2.0.0") }, ""},
+		{"more data", func() store.Change { return set(t, st, dev, "x", "2", author) }, ""},
+		{"the data back", back, "data 2 to 1"},
+		{"the release back", back, "2.0.0 to 1.0.0, data 2 to 1"},
+		// Higher than what was, and yet lower than where a node that was away stands.
+		{"a release between", func() store.Change { return promote(store.Scope{}, "1.5.0") }, "2.0.0 to 1.5.0, data 2 to 1"},
+		{"data above all", func() store.Change { return set(t, st, dev, "x", "3", author) }, "2.0.0 to 1.5.0"},
+		{"a role goes first", func() store.Change { return promote(compute, "2.1.0") }, ""},
+		{"a role inherits again", func() store.Change { return promote(compute, "") }, "2.1.0 to 1.5.0"},
+		{"a role on its own", func() store.Change { return promote(compute, "2.0.0") }, "2.1.0 to 2.0.0"},
+		{"a node goes first", func() store.Change { return promote(odd, "2.1.0") }, ""},
+		{"a node inherits its role's", func() store.Change { return promote(odd, "") }, "2.1.0 to 2.0.0"},
+		{"the highest for all", func() store.Change { return promote(store.Scope{}, "2.1.0") }, ""},
+	} {
+		before, err := st.Permits(ctx, "dev")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := step.do()
+		if c.Unsigned {
+			t.Errorf("%s: unsigned", step.what)
+		}
+		permits, err := st.Permits(ctx, "dev")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if step.want == "" {
+			if len(permits) != len(before) {
+				t.Errorf("%s: permitted %s", step.what, permits[0].Record)
+			}
+			continue
+		}
+		if len(permits) != len(before)+1 {
+			t.Errorf("%s: no permit", step.what)
+			continue
+		}
+		p := permits[0]
+		var got []string
+		if r := p.Release; r != nil {
+			got = append(got, r.From+" to "+r.To)
+		}
+		if d := p.Data; d != nil {
+			got = append(got, fmt.Sprintf("data %d to %d", d.From, d.To))
+		}
+		if strings.Join(got, ", ") != step.want || p.Epoch != int64(c.Epoch) || p.Environment != "dev" || p.By != "ann" || !p.At.Equal(c.At) {
+			t.Errorf("%s: permitted %s", step.what, p.Record)
+		}
+		if by, err := list.Verify(trust.Rollback, "dev", p.Record, p.Signatures, time.Now()); err != nil || by != "ann" {
+			t.Errorf("%s: signed by %q, %v", step.what, by, err)
+		}
+		// A node that saw all there ever was goes where it is told, by this permit alone.
+		role := "compute"
+		if c.Scope() == (store.Scope{}) {
+			role = "controller"
+		}
+		wanted := desires(t, st, dev).For(role, "odd").Wanted()
+		highest := trust.Floor{Environment: "dev", Release: "2.1.0", Data: 3}
+		if c.Epoch <= 8 {
+			highest.Release = "2.0.0"
+		}
+		if c.Epoch < 8 {
+			highest.Data = 2
+		}
+		to := trust.Target{Environment: "dev", Release: wanted.Release, Tree: wanted.Tree, Data: int64(wanted.Data), DataDigest: wanted.DataDigest}
+		if _, err := highest.Check(to, []trust.Permit{p.Permit}); err != nil {
+			t.Errorf("%s: a node that was away stays away: %v", step.what, err)
+		}
+		if _, err := highest.Check(to, nil); err == nil {
+			t.Errorf("%s: a node needs no permit", step.what)
+		}
+	}
+}
+
+// Who has no key is told that nodes may refuse; and nothing is stored that looks like a permit.
+func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	for _, step := range []struct {
+		version string
+		lower   bool
+	}{{"1.0.0", false}, {"2.0.0", false}, {"1.5.0", true}, {"2.0.0", false}} {
+		c, err := st.Promote(ctx, dev, desires(t, st, dev), store.Scope{}, store.Promoted, published(t, st, step.version, "a"), me)
+		if err != nil || c.Unsigned != step.lower {
+			t.Errorf("%s: unsigned %v, %v", step.version, c.Unsigned, err)
+		}
+	}
+	if permits, err := st.Permits(ctx, "dev"); err != nil || len(permits) != 0 {
+		t.Errorf("%v, %v", permits, err)
+	}
+	history, err := st.History(ctx, dev, 0)
+	if err != nil || len(history) != 4 || history[1].Unsigned {
+		t.Errorf("%+v, %v", history, err)
+	}
+}
+
+// Who went back without a key can sign that afterwards; and a script that promotes what is promoted changes nothing.
+func TestWhatIsPermittedIsKnown(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	key, _ := signer(t, "ann", "*")
+	signing := me
+	signing.Sign = key.Sign
+	one, two := published(t, st, "1.0.0", "a"), published(t, st, "2.0.0", "b")
+	compute := store.Scope{Role: "compute"}
+	for _, step := range []struct {
+		what   string
+		scope  store.Scope
+		target agent.Target
+		author store.Author
+		want   bool
+	}{
+		{"the first", store.Scope{}, one, me, true},
+		{"up", store.Scope{}, two, me, true},
+		{"down, unsigned", store.Scope{}, one, me, false},
+		{"the same, signed", store.Scope{}, one, signing, true},
+		{"a role up", compute, two, me, true},
+		{"a role down, to what is permitted already", compute, one, me, true},
+		{"a role inherits what is permitted", compute, agent.Target{}, me, true},
+	} {
+		if _, err := st.Promote(t.Context(), dev, desires(t, st, dev), step.scope, store.Promoted, step.target, step.author); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := st.Permitted(t.Context(), dev, desires(t, st, dev), step.scope); err != nil || got != step.want {
+			t.Errorf("%s: permitted %v, %v", step.what, got, err)
+		}
+	}
+}
+
+// A value that is no permit must neither permit anything nor hide those that do.
+func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	put := func(epoch int, value []byte) {
+		t.Helper()
+		if _, err := server.Client().Put(ctx, fmt.Sprintf("/pulley/v1/environments/dev/rollbacks/%012d", epoch), string(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	permit := func(env string, epoch int64) []byte {
+		t.Helper()
+		p := trust.Permit{Environment: env, Epoch: epoch, Data: &trust.DataStep{From: 2, To: 1, Digest: "d"}}
+		record, err := p.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return record
+	}
+	for epoch := 1; epoch <= 70; epoch++ {
+		put(epoch, permit("dev", int64(epoch)))
+	}
+	put(70, []byte("hello"))
+	put(69, permit("production", 69))
+	put(68, permit("dev", 67))
+	put(67, trust.Join(permit("dev", 67), []byte("a signature")))
+	permits, err := st.Permits(ctx, "dev")
+	if err != nil || len(permits) != 61 || permits[0].Epoch != 67 || permits[60].Epoch != 7 {
+		t.Fatalf("%d permits, %v", len(permits), err)
+	}
+	if string(permits[0].Signatures) != "a signature" || !bytes.Equal(permits[0].Record, permit("dev", 67)) || permits[1].Signatures != nil {
+		t.Errorf("%s %s", permits[0].Record, permits[0].Signatures)
+	}
+}
