@@ -1,0 +1,206 @@
+//go:build bench
+
+package bench
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// figures are measurements of one thing, in the unit that whoever prints them says. None is ever dropped.
+type figures []float64
+
+// spread is "median [least–most]", with so many digits after the point.
+func (f figures) spread(digits int) string {
+	return fmt.Sprintf("%.*f [%.*f–%.*f]", digits, f.percentile(50), digits, slices.Min(f), digits, slices.Max(f))
+}
+
+func (f figures) median() float64 { return f.percentile(50) }
+
+func (f figures) times(by float64) figures {
+	scaled := make(figures, len(f))
+	for i := range f {
+		scaled[i] = by * f[i]
+	}
+	return scaled
+}
+
+func (f figures) percentile(p int) float64 { return percentile(slices.Clone(f), p) }
+
+// job is one way to get a tree into a folder.
+type job struct {
+	name    string
+	flushes bool                   // it is safe from a power cut when it returns; the others get a syncfs within the timed part
+	prepare func(round int) error  // what is there before; not timed
+	run     func(round int) error  // timed
+	tree    func(round int) string // where the tree lies afterwards
+}
+
+// timing is what one job took, run by run, in seconds.
+type timing struct {
+	job  string
+	wall figures // until the tree is there, and durable
+	walk figures // of the independent walk over it: what knowing that it is right costs those that don't look
+}
+
+// inTurn runs the jobs A B C A B C, so that a noisy minute counts for all, and after each run compares what is there with
+// want(round) by treeHash. Everything that was written before is flushed before a run begins.
+func inTurn(t *testing.T, rounds int, want func(round int) string, jobs []job) []timing {
+	t.Helper()
+	all := make([]timing, len(jobs))
+	for round := range rounds {
+		for i, j := range jobs {
+			if j.prepare != nil {
+				if err := j.prepare(round); err != nil {
+					t.Fatalf("cannot prepare %s: %v", j.name, err)
+				}
+			}
+			unix.Sync()
+			start := time.Now()
+			err := j.run(round)
+			if err == nil && !j.flushes {
+				err = syncfs(j.tree(round))
+			}
+			wall := time.Since(start)
+			if err != nil {
+				t.Fatalf("cannot measure %s: %v", j.name, err)
+			}
+			start = time.Now()
+			got, err := treeHash(j.tree(round))
+			if err != nil || got != want(round) {
+				t.Fatalf("%s, round %d: the tree in %s is not the one that was wanted: %.12s, not %.12s (%v)", j.name, round, j.tree(round), got, want(round), err)
+			}
+			all[i].job = j.name
+			all[i].wall = append(all[i].wall, wall.Seconds())
+			all[i].walk = append(all[i].walk, time.Since(start).Seconds())
+		}
+	}
+	return all
+}
+
+// seconds is how long do takes.
+func seconds(t *testing.T, do func() error) float64 {
+	t.Helper()
+	start := time.Now()
+	if err := do(); err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(start).Seconds()
+}
+
+func syncfs(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
+}
+
+// markers are what peers leave in a tree beside its content.
+var markers = map[string]bool{".git": true, ".g10k-deploy.json": true, ".r10k-deploy.json": true}
+
+// treeHash is a walker of its own, that shares nothing with what it checks: a hash over the type, the path, the execute bit
+// and the content of all that is below dir. A folder that is a link is followed, as Puppet does with `current`.
+func treeHash(dir string) (string, error) {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if markers[name] {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		line, err := describe(path, name, d)
+		lines = append(lines, line)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func describe(path, name string, d fs.DirEntry) (string, error) {
+	switch {
+	case d.IsDir():
+		return fmt.Sprintf("%q folder", name), nil
+	case d.Type() == fs.ModeSymlink:
+		target, err := os.Readlink(path)
+		return fmt.Sprintf("%q link %q", name, target), err
+	case !d.Type().IsRegular():
+		return "", fmt.Errorf("%s is neither a file nor a folder nor a link", path)
+	}
+	info, err := d.Info()
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%q file %t %x", name, info.Mode()&0o100 != 0, sha256.Sum256(b)), nil
+}
+
+// printTimings prints a table of jobs, fastest first, each beside the first of them.
+func printTimings(all []timing) {
+	ours := all[0].wall.median()
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b timing) int { return cmp.Compare(a.wall.median(), b.wall.median()) })
+	fmt.Println("| | seconds, median [least–most] | of Pulley's | with the walk that checks it |")
+	fmt.Println("|---|---|---|---|")
+	for _, a := range all {
+		checked := make(figures, len(a.wall))
+		for i := range a.wall {
+			checked[i] = a.wall[i] + a.walk[i]
+		}
+		fmt.Printf("| %s | %s | %.2f | %s |\n", a.job, a.wall.spread(3), a.wall.median()/ours, checked.spread(3))
+	}
+	fmt.Println()
+}
+
+// command runs a program to its end; what it said is in the error.
+func command(name string, args ...string) error {
+	_, err := output(name, args...)
+	return err
+}
+
+// output is what a program printed. Git gets a name, and none of the machine's settings.
+func output(name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*", "GIT_AUTHOR_NAME=bench", "GIT_AUTHOR_EMAIL=bench@example.org",
+		"GIT_COMMITTER_NAME=bench", "GIT_COMMITTER_EMAIL=bench@example.org", "GIT_AUTHOR_DATE=2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE=2026-01-01T00:00:00Z", "LC_ALL=C.UTF-8")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s%s", name, strings.Join(args, " "), err, out, stderr.String())
+	}
+	return strings.TrimSpace(string(out)), nil
+}

@@ -1,0 +1,130 @@
+//go:build bench
+
+package bench
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// pulley is the commands under test, their etcd, and a key that signs releases.
+type pulley struct {
+	*member
+	bin, key, signers string
+	h                 *history
+	peak              map[string]float64 // KiB, the largest of all runs, by what was done
+}
+
+func newPulley(t *testing.T, h *history, dir string) *pulley {
+	t.Helper()
+	requirePeers(t, "ssh-keygen")
+	p := &pulley{member: startMember(t), bin: filepath.Join(dir, "bin"), key: filepath.Join(dir, "key"), signers: filepath.Join(dir, "allowed_signers"), h: h, peak: map[string]float64{}}
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", p.bin+"/", "../../cmd/pulley", "./installer", "./fleet")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build: %v\n%s", err, out)
+	}
+	if err := command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f", p.key); err != nil {
+		t.Fatal(err)
+	}
+	public, err := os.ReadFile(p.key + ".pub")
+	if err == nil {
+		err = os.WriteFile(p.signers, append([]byte("alice@* "), public...), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// publish publishes what is checked out, as commit i, and returns how long that took, in seconds.
+func (p *pulley) publish(i int) float64 {
+	p.t.Helper()
+	args := []string{"publish", p.h.work, "--version", p.h.version(i), "--sign-key", p.key, "--endpoints", p.endpoint}
+	if !p.h.debian {
+		args = append(args, "--no-validate", "--puppetfile", "ignore") // what others have written, a masterless run may refuse
+	}
+	return seconds(p.t, func() error { return command(filepath.Join(p.bin, "pulley"), args...) })
+}
+
+// install brings the node whose folder is dir to some releases, one after another, in one process.
+func (p *pulley) install(endpoint, dir string, commits ...int) error {
+	what := "update"
+	if _, err := os.Lstat(filepath.Join(dir, "current")); err != nil {
+		what = "cold"
+	}
+	args := []string{endpoint, p.signers, dir}
+	for _, i := range commits {
+		args = append(args, p.h.version(i))
+	}
+	out, err := output(filepath.Join(p.bin, "installer"), args...)
+	if err != nil {
+		return err
+	}
+	kib, err := strconv.ParseFloat(out, 64)
+	p.peak[what] = max(p.peak[what], kib)
+	return err
+}
+
+// cold installs into an empty folder.
+func (p *pulley) cold(dir string, commit int) job {
+	at := func(round int) string { return filepath.Join(dir, fmt.Sprintf("pulley-%d", round)) }
+	return job{
+		name: "**Pulley**", flushes: true, tree: func(round int) string { return filepath.Join(at(round), "current") },
+		run: func(round int) error { return p.install(p.endpoint, at(round), commit) },
+	}
+}
+
+// settled is how many updates it takes until a node's folder is as it will always be, with old releases and a spare.
+const settled = 5
+
+// update follows the history from commit first on: as a node that has done so for a while, and as one that has nothing but
+// the release before.
+func (p *pulley) update(dir string, first int) []job {
+	p.t.Helper()
+	old := filepath.Join(dir, "pulley")
+	for i := first - settled; i <= first; i++ {
+		if err := p.install(p.endpoint, old, i); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	young := func(round int) string { return filepath.Join(dir, fmt.Sprintf("pulley-young-%d", round)) }
+	return []job{
+		{
+			name: "**Pulley**, beside", flushes: true, tree: func(int) string { return filepath.Join(old, "current") },
+			run: func(round int) error { return p.install(p.endpoint, old, first+1+round) },
+		},
+		{
+			name: "Pulley, the first update of a node", flushes: true, tree: func(round int) string { return filepath.Join(young(round), "current") },
+			prepare: func(round int) error { return p.install(p.endpoint, young(round), first+round) },
+			run:     func(round int) error { return p.install(p.endpoint, young(round), first+1+round) },
+		},
+	}
+}
+
+// transfer is what one installation read from etcd.
+type transfer struct{ wire, payload, requests float64 }
+
+// measured installs through the tap, with nobody else at etcd.
+func (p *pulley) measured(through *tap, dir string, commits ...int) transfer {
+	p.t.Helper()
+	wire, payload, requests := through.bytes.Load(), p.sent(), p.requests()
+	if err := p.install(through.endpoint, dir, commits...); err != nil {
+		p.t.Fatal(err)
+	}
+	return transfer{float64(through.settledBytes() - wire), p.sent() - payload, p.requests() - requests}
+}
+
+// settledBytes waits until the count does not change any more: the end of a connection passes after its client has gone.
+func (p *tap) settledBytes() int64 {
+	last := int64(-1)
+	for ; last != p.bytes.Load(); time.Sleep(20 * time.Millisecond) {
+		last = p.bytes.Load()
+	}
+	return last
+}

@@ -1,0 +1,136 @@
+//go:build bench
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"pulley/internal/content"
+)
+
+const (
+	readUpdates  = 200
+	g10kUpdates  = 5 // it takes too long for more
+	readersFirst = commits - 40
+)
+
+// seen counts the reads of whole trees, by whether a tree was one that was ever published.
+type seen struct{ whole, mixed, unreadable int }
+
+// benchReaders hashes the tree that a node shows, again and again, while it is updated, as a run of Puppet reads it.
+func benchReaders(t *testing.T, p *pulley, others *peers, dir string) {
+	t.Helper()
+	fmt.Println("| what a reader saw | updates | reads | no published tree | could not be read |\n|---|---|---|---|---|")
+	row := func(name string, updates int, s seen) {
+		fmt.Printf("| %s | %d | %d | %d | %d |\n", name, updates, s.whole+s.mixed+s.unreadable, s.mixed, s.unreadable)
+	}
+	turns := func(round int) int { // around and around, so that no release is there any more when its turn comes again
+		return readersFirst + round%(commits-readersFirst+1)
+	}
+
+	node := filepath.Join(dir, "pulley")
+	if err := p.install(p.endpoint, node, turns(0)); err != nil {
+		t.Fatal(err)
+	}
+	trees, err := content.OpenStore(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row("**Pulley**", readUpdates, reading(t, p.h, func() (string, func(), error) {
+		for {
+			tree, err := trees.Current()
+			if err != nil {
+				return "", nil, err
+			}
+			release, err := trees.Lock(tree)
+			var gone *content.NotInstalledError
+			if errors.As(err, &gone) { // between the two, it was replaced and collected
+				continue
+			}
+			return trees.Path(tree), release, err
+		}
+	}, func(ctx context.Context) error {
+		for round := 1; round <= readUpdates && ctx.Err() == nil; round++ {
+			if err := p.install(p.endpoint, node, turns(round)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+
+	inPlace := func(tree string) func() (string, func(), error) {
+		return func() (string, func(), error) { return tree, func() {}, nil }
+	}
+	clone := filepath.Join(dir, "git")
+	g10k := others.g10k(filepath.Join(dir, "g10k"))
+	if err := errors.Join(p.h.checkout(turns(0)), command("git", "clone", "-q", "--branch", "main", "file://"+p.h.origin, clone), g10k.configure(), g10k.run()); err != nil {
+		t.Fatal(err)
+	}
+	row("`git fetch`, `git checkout`", readUpdates, reading(t, p.h, inPlace(clone), func(context.Context) error {
+		for round := 1; round <= readUpdates; round++ {
+			if err := errors.Join(p.h.checkout(turns(round)), command("git", "-C", clone, "fetch", "-q", "origin", "main"),
+				command("git", "-C", clone, "checkout", "-q", "--force", "--detach", "FETCH_HEAD")); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	if err := p.h.checkout(turns(0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g10k.run(); err != nil {
+		t.Fatal(err)
+	}
+	row("g10k", g10kUpdates, reading(t, p.h, inPlace(g10k.tree()), func(context.Context) error {
+		for round := 1; round <= g10kUpdates; round++ {
+			if err := errors.Join(p.h.checkout(turns(round)), g10k.run()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	fmt.Println()
+}
+
+// reading reads the tree that open returns, again and again, until update has ended.
+func reading(t *testing.T, h *history, open func() (string, func(), error), update func(context.Context) error) seen {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var s seen
+	var wg sync.WaitGroup
+	var failed error
+	wg.Go(func() {
+		for ctx.Err() == nil && failed == nil {
+			var tree string
+			var done func()
+			if tree, done, failed = open(); failed != nil {
+				cancel()
+				return
+			}
+			hash, err := treeHash(tree)
+			done()
+			switch {
+			case err != nil:
+				s.unreadable++
+			case slices.Contains(h.hashes, hash):
+				s.whole++
+			default:
+				s.mixed++
+			}
+		}
+	})
+	err := update(ctx)
+	cancel()
+	wg.Wait()
+	if err := errors.Join(err, failed); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

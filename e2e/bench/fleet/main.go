@@ -1,0 +1,104 @@
+// Command fleet is many nodes in one process, each with a connection and a folder of its own. It says "ready" when all are
+// connected, waits for a line, lets them all install a release at once, and says how many seconds each took. Then it removes
+// what is old.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"pulley/internal/content"
+	"pulley/internal/store"
+)
+
+func main() {
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: fleet ENDPOINT FOLDER VERSION, with a folder for each node in FOLDER")
+		os.Exit(2)
+	}
+	if err := run(os.Stdin, os.Stdout, os.Args[1], os.Args[2], os.Args[3]); err != nil {
+		fmt.Fprintln(os.Stderr, "fleet:", err)
+		os.Exit(1)
+	}
+}
+
+// node is one of them.
+type node struct {
+	store *store.Store
+	trees *content.Store
+	took  time.Duration
+	err   error
+}
+
+func run(stdin io.Reader, stdout io.Writer, endpoint, dir, version string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	folders, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return err
+	}
+	var nodes []*node
+	for _, f := range folders {
+		n, err := connect(ctx, endpoint, f, version)
+		if err != nil {
+			return err
+		}
+		defer n.store.Close()
+		nodes = append(nodes, n)
+	}
+	fmt.Fprintln(stdout, "ready")
+	if _, err := bufio.NewReader(stdin).ReadString('\n'); err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	for _, n := range nodes {
+		wg.Go(func() { n.update(ctx, version) })
+	}
+	wg.Wait()
+	for _, n := range nodes {
+		err = errors.Join(err, n.err)
+		fmt.Fprintln(stdout, n.took.Seconds())
+	}
+	fmt.Fprintln(stdout, "done")
+	for _, n := range nodes {
+		_, _, collectErr := n.trees.Collect(nil, 1)
+		err = errors.Join(err, collectErr)
+	}
+	return err
+}
+
+// connect is a node as it idles: connected, with what it follows in place.
+func connect(ctx context.Context, endpoint, dir, version string) (*node, error) {
+	s, err := store.Open(store.Config{Endpoints: []string{endpoint}, Timeout: time.Minute})
+	if err != nil {
+		return nil, err
+	}
+	n := &node{store: s}
+	if n.trees, err = content.OpenStore(dir); err == nil {
+		n.trees.Reserve = 0 // they share one file system, which holds nothing else
+		_, err = s.Release(ctx, version)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return n, nil
+}
+
+func (n *node) update(ctx context.Context, version string) {
+	start := time.Now()
+	r, err := n.store.Release(ctx, version)
+	if err == nil {
+		err = n.trees.Install(ctx, n.store, r.Content)
+	}
+	if err == nil {
+		err = n.trees.Activate(r.Content.Tree)
+	}
+	n.took, n.err = time.Since(start), err
+}
