@@ -148,7 +148,7 @@ func TestARefusalAndAnUnreachableEtcdAreTwoThings(t *testing.T) {
 	w.etcd.mend()
 	w.content.onStage, w.content.refuses = func(Target) error { return fmt.Errorf("record: %w", ErrUnreachable) }, nil
 	before := w.state(t)
-	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Err == nil {
+	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Decision.Reason != ReasonUnreachable || r.Err != nil {
 		t.Errorf("%+v", r)
 	}
 	same(t, "the state", w.state(t), before)

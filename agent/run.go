@@ -24,7 +24,7 @@ type Control interface {
 type Content interface {
 	// Stage fetches and verifies a target's tree and data beside what is there; Puppet sees nothing of it. When taking, the
 	// target is new to this node and must prove that it is authentic; an error that is a *RefusedError says that it is not.
-	Stage(ctx context.Context, id Identity, t Target, taking bool) (Staged, error)
+	Stage(ctx context.Context, id Identity, t Target, how Staging) (Staged, error)
 	// Current is the tree that was activated last; "" when there is none.
 	Current() (tree string, err error)
 	// Activate makes a staged tree the current one, by one rename.
@@ -67,6 +67,12 @@ type Memory interface {
 	Spool(EncodedRun) error
 	Spooled(limit int) ([]EncodedRun, error)
 	Unspool(ids []string) error
+}
+
+// Staging says what a target is staged for.
+type Staging struct {
+	Taking bool // it is new to this node: it has to prove that it is authentic
+	Noop   bool // only to look at: nothing is remembered of it
 }
 
 // Staged says where a target's parts lie.

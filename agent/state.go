@@ -11,6 +11,7 @@ type State struct {
 	Format       int       `json:"v"`
 	LastGood     Target    `json:"last_good"`      // the last target that was applied and verified
 	LastGoodData string    `json:"last_good_data"` // digest of the layers of it that concern this node
+	PreviousGood Target    `json:"previous_good"`  // the last good one before it with another tree: the way back stays on disk
 	Enforcing    Target    `json:"enforcing"`      // LastGood, or the newer target that the machine is part way to
 	Before       Target    `json:"before"`         // what was enforced before the run that is open
 	OpenRun      string    `json:"open_run,omitempty"`
@@ -95,6 +96,9 @@ func (s *State) begin(run string, t Target, now time.Time, afresh bool) {
 
 // succeed ends the open run: its target is the last good one from here on.
 func (s *State) succeed(r Run, dataDigest string, now time.Time) {
+	if s.LastGood.Tree != r.Target.Tree {
+		s.PreviousGood = s.LastGood
+	}
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
 	// What is known of attempts at another target stays known: enforcing this one says nothing about that one.
 	s.forgive(r.Target)

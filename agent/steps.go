@@ -112,15 +112,24 @@ func (t *tick) decide(context.Context) error {
 // alone: what is in place is enforced as if the other had never been wanted.
 func (t *tick) stage(ctx context.Context) error {
 	err := t.fetch(ctx)
-	var refused *RefusedError
-	if errors.As(err, &refused) && t.decision.Action == Take && !t.opts.Noop {
-		if err := t.refuse(refused.Why); err != nil {
-			return err
+	if taking := t.decision.Action == Take && !t.opts.Noop; taking && ctx.Err() == nil {
+		var refused *RefusedError
+		switch {
+		case errors.As(err, &refused):
+			if err := t.refuse(refused.Why); err != nil {
+				return err
+			}
+		case errors.Is(err, ErrUnreachable):
+			t.lose(err)
+		default:
+			taking = false // there is nothing to decide again
 		}
-		if t.decision.Action == Nothing {
+		if taking && t.decision.Action == Nothing {
 			return errEnd
 		}
-		err = t.fetch(ctx)
+		if taking {
+			err = t.fetch(ctx)
+		}
 	}
 	d := t.decision
 	switch {
@@ -154,8 +163,19 @@ func (t *tick) stage(ctx context.Context) error {
 }
 
 func (t *tick) fetch(ctx context.Context) (err error) {
-	t.staged, err = t.Content.Stage(ctx, t.Identity, t.decision.Target, t.decision.Action == Take)
+	how := Staging{Taking: t.decision.Action == Take, Noop: t.opts.Noop}
+	t.staged, err = t.Content.Stage(ctx, t.Identity, t.decision.Target, how)
 	return err
+}
+
+// lose decides again, as one does without etcd: what is new can't be had, and what is in place goes on being enforced.
+func (t *tick) lose(err error) {
+	t.Log.Warn("the target can't be fetched", "release", t.decision.Target.Release, "data", t.decision.Target.Data, "err", err)
+	t.offline = true
+	wanted := t.decision.Wanted
+	t.desired = Desired{Unreachable: err.Error()}
+	t.decision = Decide(t.observed, t.desired, t.Now())
+	t.decision.Wanted = wanted
 }
 
 // refuse remembers that the target is refused, and decides again.
@@ -315,7 +335,7 @@ func (t *tick) commit(context.Context) error {
 	if err := t.Content.Activate(t.run.Target.Tree); err != nil {
 		return err
 	}
-	if err := t.Content.Collect([]Target{t.state.LastGood, t.decision.Wanted}, []string{t.staged.DataDigest}); err != nil {
+	if err := t.Content.Collect([]Target{t.state.LastGood, t.state.PreviousGood, t.decision.Wanted}, []string{t.staged.DataDigest}); err != nil {
 		t.Log.Warn("cannot collect old releases", "err", err)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -542,10 +543,46 @@ func TestWithoutEtcdAndWithoutTheTreeNothingIsCounted(t *testing.T) {
 	w.promote(t, verB)
 	w.content.onStage = func(Target) error { return fmt.Errorf("chunk 3: %w", ErrUnreachable) }
 	before := w.state(t)
-	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Err == nil {
+	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Decision.Wanted != verB || !strings.Contains(r.Decision.Detail, "chunk 3") {
 		t.Errorf("%+v", r)
 	}
 	same(t, "the state", w.state(t), before)
+}
+
+// A release that a slow link never brings in time must not keep what is in place from being enforced.
+func TestWhatCannotBeFetchedStopsNoEnforcing(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	w.content.onStage = func(target Target) error {
+		if target == verB {
+			return fmt.Errorf("chunk 3: %w", ErrUnreachable)
+		}
+		return nil
+	}
+	w.now = w.now.Add(time.Hour)
+	if run := w.good(t); run.Target != verA || run.Action != Enforce {
+		t.Errorf("it ran %+v", run)
+	}
+	w.stands(t, verA, verA)
+	w.content.onStage = nil
+	if run := w.good(t); run.Target != verB {
+		t.Errorf("afterwards it took %s", run.Target)
+	}
+}
+
+// Going back after a day of releases that failed must need no download: the last one that worked before stays on disk.
+func TestThePreviousGoodOneIsKept(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.promote(t, verB)
+	w.good(t)
+	w.now = w.now.Add(time.Hour)
+	w.good(t) // enforces
+	if s := w.state(t); s.LastGood != verB || s.PreviousGood != verA {
+		t.Errorf("%+v", s)
+	}
+	if !slices.Contains(w.content.kept, verA) || !slices.Contains(w.content.kept, verB) {
+		t.Errorf("collection keeps %v", w.content.kept)
+	}
 }
 
 // Puppet's own corrective_change is silent under apply: without this nobody sees that somebody edits files by hand.

@@ -304,13 +304,14 @@ type fakeContent struct {
 	onStage  func(Target) error
 	refuses  func(Target) string // why a new target is refused; "" when it is not
 	concerns func(Target) string // digest of what of a target's data concerns this node
+	kept     []Target            // by the last collection
 }
 
 func (c *fakeContent) tree(tree string) string { return filepath.Join(c.dir, "trees", tree) }
 
 // Stage refuses a release that is named "refused", unless the test has other words.
-func (c *fakeContent) Stage(_ context.Context, _ Identity, t Target, taking bool) (Staged, error) {
-	if taking && c.refuses != nil && c.refuses(t) != "" {
+func (c *fakeContent) Stage(_ context.Context, _ Identity, t Target, how Staging) (Staged, error) {
+	if how.Taking && c.refuses != nil && c.refuses(t) != "" {
 		return Staged{}, fmt.Errorf("cannot take %s: %w", t, &RefusedError{Why: c.refuses(t)})
 	}
 	if c.onStage != nil {
@@ -356,6 +357,7 @@ func (c *fakeContent) Collect(keep []Target, _ []string) error {
 	if err != nil {
 		return err
 	}
+	c.kept = keep
 	kept := map[string]bool{}
 	for _, t := range keep {
 		kept[t.Tree] = true

@@ -43,9 +43,9 @@ type found struct {
 // Stage fetches what of a target is not here yet. What is new has to prove first that it is authentic, and is remembered
 // as attempted before anybody can hand it to Puppet. What is in place only has to be whole: whoever signed it may have
 // left since.
-func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target, taking bool) (agent.Staged, error) {
+func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target, how agent.Staging) (agent.Staged, error) {
 	var f found
-	if !taking {
+	if !how.Taking {
 		return p.fetch(ctx, id, t, &f)
 	}
 	signers, floor, err := p.prover.signers()
@@ -60,7 +60,7 @@ func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target, ta
 		return agent.Staged{}, err
 	}
 	s, err := p.fetch(ctx, id, t, &f)
-	if err == nil && risen != floor {
+	if err == nil && risen != floor && !how.Noop {
 		err = risen.Save(p.prover.files.floor)
 	}
 	return s, err
@@ -72,7 +72,8 @@ func (p *parts) prove(ctx context.Context, signers *trust.Signers, floor trust.F
 	if err == nil {
 		err = p.prover.release(signers, id, t, r)
 	}
-	if err == nil && t.Data > 0 {
+	known := floor.Environment == id.Environment && floor.Proven == t.DataDigest // with data that expired since, a new release is still one
+	if err == nil && t.Data != 0 && !known {
 		var g store.SignedGeneration
 		if g, err = p.record(ctx, id, t, f); err == nil {
 			err = p.prover.data(signers, id, t, g)
@@ -85,7 +86,11 @@ func (p *parts) prove(ctx context.Context, signers *trust.Signers, floor trust.F
 	if err != nil {
 		return floor, err
 	}
-	return p.prover.rise(ctx, signers, floor, id, t)
+	risen, err := p.prover.rise(ctx, signers, floor, id, t)
+	if err == nil {
+		risen.Proven = t.DataDigest
+	}
+	return risen, err
 }
 
 func (p *parts) fetch(ctx context.Context, id agent.Identity, t agent.Target, f *found) (agent.Staged, error) {
@@ -167,18 +172,20 @@ func (a ahead) before(src content.Source) content.Source {
 	if a.bytes == nil {
 		return src
 	}
-	return &aheadOf{src, a}
+	return &aheadOf{Source: src, have: a}
 }
 
 type aheadOf struct {
 	content.Source
 	have ahead
+	gave bool // whoever asks again found no use for it
 }
 
 func (s *aheadOf) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
-	if line != s.have.line || from != s.have.seq || to < from {
+	if s.gave || line != s.have.line || from != s.have.seq || to < from {
 		return s.Source.Deltas(ctx, line, from, to)
 	}
+	s.gave = true
 	deltas := [][]byte{s.have.bytes}
 	if to == from {
 		return deltas, nil
@@ -196,83 +203,6 @@ func (p *parts) install(ctx context.Context, src content.Source, r content.Recor
 		}
 	}
 	return err
-}
-
-// generation is a target's data: from disk where it was before, so that enforcing needs no etcd.
-func (p *parts) generation(ctx context.Context, id agent.Identity, t agent.Target, f *found) (hieradata.Generation, error) {
-	if g, err := p.load(t.DataDigest); err == nil {
-		return g, nil
-	}
-	g, err := p.record(ctx, id, t, f)
-	if err != nil {
-		return g.Generation, err
-	}
-	if digest := hieradata.Digest(g.Record); digest != t.DataDigest {
-		return g.Generation, fmt.Errorf("cannot use data generation %d: its digest is %.12s and the target names %.12s", t.Data, digest, t.DataDigest)
-	}
-	return g.Generation, p.save(g.Record)
-}
-
-// record is what etcd says of a target's data.
-func (p *parts) record(ctx context.Context, id agent.Identity, t agent.Target, f *found) (store.SignedGeneration, error) {
-	if f.data != nil {
-		return *f.data, nil
-	}
-	g, err := p.store.Generation(ctx, id.Environment, t.Data)
-	if err == nil {
-		f.data = &g
-	}
-	return g, err
-}
-
-// materialise writes the layers that concern this node. What is in place already is not fetched again.
-func (p *parts) materialise(ctx context.Context, id agent.Identity, g hieradata.Generation) (string, error) {
-	contents := map[string][]byte{}
-	inPlace := filepath.Join(p.dir, hieradata.NodeDigest(g, id.Role, id.Node))
-	files := hieradata.Files()
-	for i, layer := range hieradata.Order(id.Role, id.Node) {
-		digest, has := g.Layers[layer]
-		if !has {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(inPlace, files[i]))
-		if err != nil || hieradata.Digest(b) != digest {
-			if b, err = p.store.Layer(ctx, id.Environment, digest); err != nil {
-				return "", err
-			}
-		}
-		contents[digest] = b
-	}
-	return hieradata.Materialise(p.dir, g, id.Role, id.Node, contents)
-}
-
-const recordSuffix = ".generation"
-
-func (p *parts) load(digest string) (hieradata.Generation, error) {
-	b, err := os.ReadFile(filepath.Join(p.dir, digest+recordSuffix))
-	if err != nil {
-		return hieradata.Generation{}, err
-	}
-	if hieradata.Digest(b) != digest {
-		return hieradata.Generation{}, fmt.Errorf("cannot use the data record %.12s: it is damaged", digest)
-	}
-	return hieradata.DecodeGeneration(b)
-}
-
-func (p *parts) save(b []byte) error {
-	name := filepath.Join(p.dir, hieradata.Digest(b)+recordSuffix)
-	if err := os.MkdirAll(p.dir, 0o700); err != nil {
-		return fmt.Errorf("cannot keep the data record: %w", err)
-	}
-	// Not flushed: load checks the hash, and a lost record is fetched again.
-	err := os.WriteFile(name+".new", b, 0o600)
-	if err == nil {
-		err = os.Rename(name+".new", name)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot keep the data record: %w", err)
-	}
-	return nil
 }
 
 func (p *parts) Current() (string, error)   { return p.trees.Current() }

@@ -138,7 +138,7 @@ func (c config) enforced(ctx context.Context, t agent.Target, now func() time.Ti
 	if err != nil {
 		return agent.Job{}, nil, err
 	}
-	staged, err := p.Stage(ctx, c.identity, t, false)
+	staged, err := p.Stage(ctx, c.identity, t, agent.Staging{})
 	if err := errors.Join(err, p.close()); err != nil {
 		return agent.Job{}, nil, err
 	}

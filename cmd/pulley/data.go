@@ -3,15 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"path"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/cli"
-	"pulley/internal/content"
 	"pulley/internal/store"
 )
 
@@ -31,7 +29,10 @@ func newData(o *options) *cobra.Command {
 		Long: `Live data stands above the data of the release, in four layers: node, role, environment, common. Each change is a new
 generation of the environment's data, and the target of its nodes becomes the pair of release and generation: a change
 that breaks compilation leaves nodes on their last good pair, and ` + "`pulley rollback`" + ` takes it back. Nodes that have allowed
-signers take only generations that --sign-key signed.`,
+signers take only generations that --sign-key signed.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	cmd.AddCommand(newDataSet(o), newDataUnset(o), newDataGet(o))
@@ -43,6 +44,11 @@ func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *sto
 	d.scope.add(cmd, "the layer")
 	cmd.Flags().BoolVar(&d.common, "common", false, "the lowest layer, below the environment's")
 	cmd.RunE = func(c *cobra.Command, args []string) error {
+		if c.Flags().Lookup("sign-key") != nil {
+			if err := d.sign.check(d.env); err != nil {
+				return err
+			}
+		}
 		return d.inFleet(c, d.fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error { return run(ctx, s, ref, args) })
 	}
 	return cmd
@@ -68,7 +74,8 @@ func newDataSet(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set KEY VALUE -e ENVIRONMENT", Short: "set a key of one layer to a YAML value",
 		Long: `set reads VALUE as YAML and keeps its type: 8080 is a number, '"8080"' a string, '[a, b]' a list. It says what of the
-release the value shadows, and how Hiera merges the two.
+release the value shadows, and how Hiera merges the two. What is set already changes nothing, but for a generation that
+--sign-key did not sign: that becomes a new one that it did.
 
 EXIT STATUS
   0 done, or it was set to that already; 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -91,6 +98,10 @@ func newDataUnset(o *options) *cobra.Command {
 	d := &dataOptions{options: o}
 	cmd := &cobra.Command{
 		Use: "unset KEY -e ENVIRONMENT", Short: "remove a key from one layer",
+		Long: `unset takes the key out of the layer: nodes get what a lower layer or the release has.
+
+EXIT STATUS
+  0 done; 1 failed, or the layer has no such key; 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes a key"),
 	}
 	d.sign.add(cmd)
@@ -133,12 +144,14 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 		return err
 	}
 	if len(after) > 0 && string(before) == string(after) {
-		fmt.Fprintf(d.env.Stdout, "layer %s of %s says so already\n", layer, ref)
-		return nil
+		return d.already(ctx, s, ref, fleet, data, layer)
 	}
 	c, err := s.ChangeData(ctx, ref, fleet.Desires, data, map[hieradata.Layer][]byte{layer: after}, d.author(d.message, d.sign))
 	if err != nil {
 		return err
+	}
+	if !d.sign.given(d.env) {
+		fmt.Fprintf(d.env.Stderr, "%s: unsigned: nodes that have allowed signers will refuse it\n", program)
 	}
 	affected := 0
 	for _, h := range fleet.Hosts {
@@ -157,211 +170,26 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 	return d.warn(ctx, s, ref, fleet, layer, key)
 }
 
-// mostLayersRead, of nodes, bounds what a warning may cost where thousands of nodes have layers of their own.
-const mostLayersRead = 200
-
-// warnOfLayers names the other live layers that have the key: those that the layer hides, and those that hide it.
-func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.Fleet, data store.Data, layer hieradata.Layer, key string) error {
-	var above, below []string
-	ofNodes := 0
-	for _, other := range data.SortedLayers() {
-		if !related(fleet, layer, other) {
-			continue
-		}
-		if kind, _, _ := strings.Cut(string(other), "/"); kind == "nodes" {
-			if ofNodes++; ofNodes > mostLayersRead {
-				continue
-			}
-		}
-		b, err := s.Layer(ctx, ref.String(), data.Layers[other])
-		if err != nil {
-			return warnOnly(d.options, err)
-		}
-		if _, has, err := hieradata.Get(b, key); err != nil {
-			return warnOnly(d.options, err)
-		} else if has && other.Rank() > layer.Rank() {
-			below = append(below, string(other))
-		} else if has {
-			above = append(above, string(other))
-		}
-	}
-	if len(below) > 0 {
-		fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s shadows layer %s\n", program, key, layer, strings.Join(below, ", "))
-	}
-	if len(above) > 0 {
-		fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s is itself shadowed by layer %s, for its nodes\n", program, key, layer, strings.Join(above, ", "))
-	}
-	return nil
-}
-
-// related reports whether there may be a node that sees both layers.
-func related(fleet store.Fleet, a, b hieradata.Layer) bool {
-	kindA, nameA, _ := strings.Cut(string(a), "/")
-	kindB, nameB, _ := strings.Cut(string(b), "/")
-	switch {
-	case kindA == kindB:
-		return false // another node's or role's
-	case kindA == "nodes" && kindB == "roles":
-		return roleOf(fleet, nameA) == nameB
-	case kindA == "roles" && kindB == "nodes":
-		return roleOf(fleet, nameB) == nameA
-	}
-	return true
-}
-
-// roleOf is a node's role by the list of hosts, else by its name.
-func roleOf(fleet store.Fleet, node string) string {
-	if h, ok := fleet.Hosts[node]; ok {
-		return h.Role
-	}
-	n, err := environments.ParseNode(node)
-	if err != nil {
-		return ""
-	}
-	return n.Role
-}
-
-// warn names what a key of one layer hides or is merged with: lower layers, and the release's own data.
-func (d *dataOptions) warn(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.Fleet, layer hieradata.Layer, key string) error {
-	if fleet.Desires.Default.Release == "" {
+// already is change where the layer has it so: there is a signature to add at most, which takes a generation of its own, as
+// one never changes.
+func (d *dataOptions) already(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.Fleet, data store.Data, layer hieradata.Layer) error {
+	says := fmt.Sprintf("layer %s of %s says so already", layer, ref)
+	if !d.sign.given(d.env) {
+		fmt.Fprintln(d.env.Stdout, says)
 		return nil
 	}
-	r, err := s.Release(ctx, fleet.Desires.Default.Release)
-	if err != nil {
-		return warnOnly(d.options, err)
-	}
-	files, err := content.ReadFiles(ctx, s, r.Content, hieradata.WantFile)
-	if err != nil {
-		return warnOnly(d.options, err)
-	}
-	places, merge, err := hieradata.Shadows(files, key)
-	if err != nil {
-		if err := warnOnly(d.options, err); err != nil {
-			return err
-		}
-	}
-	var names []string
-	for _, p := range places {
-		if concerns(fleet.Spec, layer, p.File) {
-			names = append(names, p.String())
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	verb := "shadows"
-	if merge != "" && merge != "first" {
-		verb = "is merged (" + merge + ") with"
-	}
-	fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s %s %s of release %s\n", program, key, layer, verb, strings.Join(names, ", "), r.Version)
-	return nil
-}
-
-// concerns leaves out files of a hierarchy that are another role's than the layer's: a value for controllers hides nothing
-// in roles/compute.yaml.
-func concerns(e *environments.Environment, layer hieradata.Layer, file string) bool {
-	kind, name, _ := strings.Cut(string(layer), "/")
-	role := name
-	if n, err := environments.ParseNode(name); kind == "nodes" && err == nil {
-		role = n.Role
-	}
-	if kind != "roles" && kind != "nodes" {
-		return true
-	}
-	base := strings.TrimSuffix(path.Base(file), path.Ext(file))
-	_, ofRole := e.Role(base)
-	return !ofRole || base == role
-}
-
-// warnOnly reports an error that must not undo what was done already.
-func warnOnly(o *options, err error) error {
-	cli.Complain(o.env, program, fmt.Errorf("warning: cannot tell what it shadows: %w", err))
-	return nil
-}
-
-func newDataGet(o *options) *cobra.Command {
-	d := &dataOptions{options: o}
-	cmd := &cobra.Command{
-		Use: "get [KEY] -e ENVIRONMENT", Short: "show a key in every layer that has it, or all keys",
-		Long: `get shows the live data that the environment's target names. With --role, --node or --common only that layer's; with
---node and no such layer it is an error.
-
-EXIT STATUS
-  0 found, 1 failed or not found, 2 wrong usage, 3 etcd unreachable`,
-		Args: arguments(0, 1, "takes at most one key"),
-	}
-	o.out.AddFlags(cmd.Flags())
-	return d.command(cmd, d.get)
-}
-
-// heldValue is one line of `data get -o json`.
-type heldValue struct {
-	Layer hieradata.Layer `json:"layer"`
-	Key   string          `json:"key"`
-	Value any             `json:"value"`
-	text  string
-}
-
-func (d *dataOptions) get(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-	fleet, scope, err := d.scope.find(ctx, s, ref)
+	current, err := s.Generation(ctx, ref.String(), agent.Generation(data.Number))
 	if err != nil {
 		return err
 	}
-	only, err := d.layer(scope)
-	if err != nil {
-		return err
-	}
-	data, err := s.Data(ctx, ref, fleet.Desires)
-	if err != nil {
-		return err
-	}
-	values := []heldValue{}
-	for _, layer := range data.SortedLayers() {
-		if (scope != (store.Scope{}) || d.common) && layer != only {
-			continue
-		}
-		b, err := s.Layer(ctx, ref.String(), data.Layers[layer])
-		if err != nil {
-			return err
-		}
-		held, err := valuesOf(layer, b, args)
-		if err != nil {
-			return err
-		}
-		values = append(values, held...)
-	}
-	if len(args) == 1 && len(values) == 0 {
-		return fmt.Errorf("cannot find %s in the live data of %s: %w\nthe release's own data may have it: pulley-agent puppet -- lookup --explain %s", args[0], ref, store.ErrNotFound, args[0])
-	}
-	return d.out.Print(d.env, values, func(t *cli.Table) error {
-		if len(values) == 0 {
-			fmt.Fprintln(d.env.Stdout, "no live data is set")
-			return nil
-		}
-		t.Row("LAYER", "KEY", "VALUE")
-		for _, v := range values {
-			t.Row(string(v.Layer), v.Key, v.text)
-		}
+	if by := d.sign.signed(d.env, current.Signatures); by != "" {
+		fmt.Fprintf(d.env.Stdout, "%s, and data %d has a signature by %s\n", says, data.Number, by)
 		return nil
-	})
-}
-
-func valuesOf(layer hieradata.Layer, b []byte, keys []string) ([]heldValue, error) {
-	if len(keys) == 0 {
-		var err error
-		if keys, err = hieradata.Keys(b); err != nil {
-			return nil, err
-		}
 	}
-	var held []heldValue
-	for _, key := range keys {
-		v, found, err := hieradata.Get(b, key)
-		if err != nil {
-			return nil, err
-		}
-		if found {
-			held = append(held, heldValue{layer, key, v.Any(), v.String()})
-		}
+	c, err := s.ChangeData(ctx, ref, fleet.Desires, data, nil, d.author(d.message, d.sign))
+	if err != nil {
+		return err
 	}
-	return held, nil
+	fmt.Fprintf(d.env.Stdout, "%s; signed now, as data %d (epoch %d)\n", says, c.After.Data, c.Epoch)
+	return nil
 }

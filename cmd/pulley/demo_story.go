@@ -71,7 +71,7 @@ func (d *demo) beginning(ctx context.Context) error {
 	d.prompt("$", "export", "PULLEY_ENDPOINTS="+d.endpoint)
 	d.say("Operators sign what they publish with an SSH key. Nodes take nothing that is not signed by one of their allowed signers.")
 	err = d.operators(ctx,
-		[]string{"key", "create", signKey},
+		[]string{"key", "create", signKey, "--no-passphrase"},
 		[]string{"key", "allow", signKey + ".pub", "--name", "operator", "--environments", "dev", "--signers", signersFile})
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			signers, err := files.read()
+			signers, _, err := files.read()
 			if err != nil {
 				return err
 			}
@@ -58,13 +58,13 @@ EXIT STATUS
 
 // readRecord reads a record and its signatures, from one file or two; it judges neither.
 func readRecord(file string) (record, signatures []byte, err error) {
-	value, err := readList(file)
+	value, err := readKeyFile(file)
 	if err != nil {
 		return nil, nil, err
 	}
 	record, signatures = trust.Split(value)
 	if signatures == nil {
-		signatures, err = readListToAdd(file + ".sig")
+		signatures, err = readKeyFileToAdd(file + ".sig")
 	}
 	return record, signatures, err
 }

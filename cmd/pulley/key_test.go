@@ -24,7 +24,7 @@ func TestKeyCreateNeedsOpenSSH(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
 	file := filepath.Join(dir, "id")
-	_, stderr, code := pulley(t, "key", "create", file)
+	_, stderr, code := pulley(t, "key", "create", file, "--no-passphrase")
 	want := "pulley: cannot create key " + file + ": there is no ssh-keygen on this machine\n  install OpenSSH's client: package openssh-client on Debian"
 	if code != cli.ExitFailed || !strings.HasPrefix(stderr, want) {
 		t.Errorf("exit code %d:\n%s", code, stderr)

@@ -124,7 +124,7 @@ func (o *options) announce(ref environments.Ref, before store.Fleet, c store.Cha
 	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at the next tick\n",
 		c.Scope(), ref, describeTarget(c.Before), describeTarget(c.After), c.Epoch, takers(reached))
 	if c.Unsigned {
-		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes that have allowed signers will refuse to go back\n", program)
+		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes that have allowed signers will refuse to go back\n  give --sign-key and promote the same target again\n", program)
 	}
 	if c.Scope() == (store.Scope{}) {
 		for _, pinned := range before.Desires.Pinned() {

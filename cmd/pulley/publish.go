@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,11 +74,15 @@ func (p publishOptions) check(c *cobra.Command) error {
 	if _, err := source.ParseResolver(p.puppetfile); err != nil {
 		return cli.Usagef("%v", err)
 	}
-	if p.version == "" {
+	if p.version != "" {
+		if _, err := store.ParseVersion(p.version); err != nil {
+			return cli.Usagef("%v", err)
+		}
+	}
+	if p.dryRun {
 		return nil
 	}
-	_, err := store.ParseVersion(p.version)
-	return err
+	return p.sign.check(p.env)
 }
 
 // reading is a folder that is fit to be published. It is to be closed.
@@ -106,26 +109,27 @@ func (p publishOptions) read(ctx context.Context, dir string, progress *cli.Prog
 	for _, note := range folder.Notes {
 		p.note(progress, note)
 	}
+	// First the tree: it names what no release can have, and validate could not read.
+	if r.manifest, err = content.ReadTree(folder.Root, folder.Ignore); err != nil {
+		return nil, err
+	}
 	if !p.noValidate {
 		progress.Show("validating " + dir)
 		if err := p.validatePublished(ctx, dir, folder, progress); err != nil {
 			return nil, err
 		}
 	}
-	progress.Show("reading " + dir)
-	r.manifest, err = content.ReadTree(folder.Root, folder.Ignore)
-	return r, err
+	return r, nil
 }
 
 // validatePublished looks into what is published only: what is left out may be wrong.
 func (p publishOptions) validatePublished(ctx context.Context, dir string, folder *source.Folder, progress *cli.Progress) error {
-	report, _, err := p.validate(ctx, folder.Root, true)
+	ctx, cancel := context.WithTimeout(ctx, validateDeadline)
+	defer cancel()
+	report, err := controlrepo.Validate(ctx, folder.Root, controlrepo.Options{Ignore: folder.Ignore})
 	if err != nil {
 		return err
 	}
-	report.Findings = slices.DeleteFunc(report.Findings, func(f controlrepo.Finding) bool {
-		return f.File != "" && !folder.Publishes(f.File)
-	})
 	if n := report.Errors(); n > 0 {
 		progress.Done()
 		p.showFindings(report, "manifests not parsed: publish does without Puppet")
@@ -137,6 +141,11 @@ func (p publishOptions) validatePublished(ctx context.Context, dir string, folde
 func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string) (err error) {
 	progress := cli.NewProgress(p.env)
 	defer progress.Done()
+	defer func() {
+		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+			err = fmt.Errorf("cannot publish %s: it was interrupted\npublish again: what was sent is used", p.version)
+		}
+	}()
 	from, err := p.read(ctx, dir, progress)
 	if err != nil {
 		return err

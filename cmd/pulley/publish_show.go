@@ -38,7 +38,11 @@ func (p publishOptions) show(ctx context.Context, dir string) (err error) {
 			return err
 		}
 	}
-	cli.Cleanf(p.env.Stdout, "would publish %s: %s, %s, tree %.12s; %d left out\n", strings.TrimSpace(p.version+" from "+dir),
+	what := dir
+	if p.version != "" {
+		what = p.version + " from " + dir
+	}
+	cli.Cleanf(p.env.Stdout, "would publish %s: %s, %s, tree %.12s; %d left out\n", what,
 		cli.Count(from.manifest.Files(), "file"), cli.Bytes(from.manifest.Bytes()), from.manifest.Tree(), len(left))
 	if about := describeSource(from.Facts); about != "" {
 		cli.Cleanf(p.env.Stdout, "%s\n", about)
@@ -77,15 +81,30 @@ func describeSource(f source.Facts) string {
 	return strings.Join(parts, "; ")
 }
 
+// signedNow says what became of the signature of a release that was there already.
+func (done published) signedNow() string {
+	switch {
+	case done.signedBy != "":
+		return "; it has a signature by " + done.signedBy
+	case done.signed:
+		return "; signed now"
+	}
+	return ""
+}
+
 // report says what was published, what it costs a node, and whether nodes will believe it.
 func (p publishOptions) report(done published) {
 	r := done.release
 	if !done.created {
-		fmt.Fprintf(p.env.Stdout, "%s is published already, with this very tree %.12s\n", r.Version, r.Content.Tree)
+		fmt.Fprintf(p.env.Stdout, "%s is published already, with this very tree %.12s%s\n", r.Version, r.Content.Tree, done.signedNow())
 		return
 	}
+	sent := cli.Count(done.sent, "new object")
+	if r.Content.Chain.Delta != nil {
+		sent += " and a delta"
+	}
 	fmt.Fprintf(p.env.Stdout, "published %s: %s, %s, tree %.12s; %s, %s, went to etcd\n",
-		r.Version, cli.Count(r.Content.Files, "file"), cli.Bytes(r.Content.Bytes), r.Content.Tree, cli.Count(done.sent, "new object"), cli.Bytes(done.sentBytes))
+		r.Version, cli.Count(r.Content.Files, "file"), cli.Bytes(r.Content.Bytes), r.Content.Tree, sent, cli.Bytes(done.sentBytes))
 	if r.Content.Chain.Delta != nil && done.parent != "" {
 		fmt.Fprintf(p.env.Stdout, "nodes on %s fetch %s, others up to %s\n", done.parent, cli.Bytes(r.Content.Chain.Delta.Size), cli.Bytes(r.Content.Cold()))
 	} else {

@@ -32,7 +32,8 @@ type published struct {
 	release   store.Release
 	created   bool
 	parent    string // the version that the delta leads from; "" without a delta
-	signed    bool
+	signed    bool   // by this publish
+	signedBy  string // fingerprint of the key to sign with, where it had signed before
 	sent      int
 	sentBytes int64
 }
@@ -58,8 +59,7 @@ func (w *writing) attempt(ctx context.Context, taken content.Chain) (published, 
 	tree := w.from.manifest.Tree()
 	for _, r := range all {
 		if r.Version == w.version && r.Content.Tree == tree {
-			done.release = r.Release
-			return done, nil
+			return w.already(ctx, r)
 		}
 	}
 	parent, of, err := w.openParent(ctx, all, taken)
@@ -85,8 +85,29 @@ func (w *writing) attempt(ctx context.Context, taken content.Chain) (published, 
 		w.progress.Done() // ssh-keygen may ask for a passphrase
 	}
 	done.created, err = w.store.PutRelease(ctx, w.mark, done.release, delta, w.sign.signer(w.env))
-	done.sent, done.sentBytes = w.sent, w.sentBytes
+	if err == nil && !done.created { // somebody else published it meanwhile
+		r, err := w.store.Release(ctx, w.version)
+		if err != nil {
+			return done, err
+		}
+		return w.already(ctx, r)
+	}
+	done.sent, done.sentBytes = w.sent, w.sentBytes+int64(len(delta))
 	return done, err
+}
+
+// already gives a release that is there, with this very tree, the signature that it lacks.
+func (w *writing) already(ctx context.Context, r store.SignedRelease) (published, error) {
+	done := published{release: r.Release}
+	if !w.sign.given(w.env) {
+		return done, nil
+	}
+	if done.signedBy = w.sign.signed(w.env, r.Signatures); done.signedBy != "" {
+		return done, nil
+	}
+	w.progress.Done() // ssh-keygen may ask for a passphrase
+	done.signed = true
+	return done, retryConflicts(func() error { return w.store.SignRelease(ctx, r.Version, w.sign.signer(w.env), true) })
 }
 
 // without says that the release can't be built upon the one before.

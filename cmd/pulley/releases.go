@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,6 +16,11 @@ import (
 func newReleases(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "releases", Short: "list what is published, newest version first",
+		Long: `releases lists what is published, the newest version first. A record that can't be read is told of, and the others are
+listed.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 0, "takes no arguments, or one of its verbs"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.releases) },
 	}
@@ -38,6 +44,13 @@ func listed(r store.SignedRelease) listedRelease {
 
 func (o *options) releases(ctx context.Context, s *store.Store) error {
 	published, err := s.Releases(ctx)
+	var unreadable *store.UnreadableReleases
+	if errors.As(err, &unreadable) {
+		for _, err := range unreadable.Errors {
+			cli.Complain(o.env, program, fmt.Errorf("warning: the list is not whole: %w", err))
+		}
+		err = nil
+	}
 	if err != nil {
 		return err
 	}
@@ -46,7 +59,7 @@ func (o *options) releases(ctx context.Context, s *store.Store) error {
 		all = append(all, listed(r))
 	}
 	return o.out.Print(o.env, all, func(t *cli.Table) error {
-		if len(all) == 0 {
+		if len(all) == 0 && unreadable == nil {
 			fmt.Fprintln(o.env.Stdout, "no release is published; `pulley publish DIR --version 1.0.0` makes the first one")
 			return nil
 		}

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -69,11 +70,38 @@ func addToArchive(t *tar.Writer, root, path string, d fs.DirEntry, at time.Time)
 	return err
 }
 
+// temporary begins the names of what is not whole yet.
+const temporary = ".pulley-export-"
+
+// isFolder refuses a place that nothing can be written to.
+func isFolder(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("there is no folder %s", dir)
+	case err == nil && !info.IsDir():
+		return fmt.Errorf("%s is no folder", dir)
+	}
+	return err
+}
+
+// besides names the folder that something temporary could not be made in, and not the temporary name.
+func besides(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return &fs.PathError{Op: "write to", Path: filepath.Dir(path.Path), Err: path.Err}
+	}
+	return err
+}
+
 // writeFile writes a file that appears whole or not at all: a temporary one beside it, flushed, then renamed.
 func writeFile(file string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(file), ".pulley-export-")
-	if err != nil {
+	if err := isFolder(filepath.Dir(file)); err != nil {
 		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), temporary)
+	if err != nil {
+		return besides(err)
 	}
 	defer func() {
 		if err != nil {

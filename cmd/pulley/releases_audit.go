@@ -48,6 +48,8 @@ type auditProblem struct {
 	Key      string   `json:"key"` // below the prefix of all keys
 	Problem  string   `json:"problem"`
 	Releases []string `json:"releases"` // that can't be installed for it
+
+	next string // what to do about it; "" for what is missing or damaged, and may be put back
 }
 
 func newAudit(s *store.Store, shown func()) *audit {
@@ -67,6 +69,29 @@ func (a *audit) note(key, problem, release string) {
 	}
 	if release != "" && !slices.Contains(p.Releases, release) {
 		p.Releases = append(p.Releases, release)
+	}
+}
+
+// refused keeps a signature that does not count: beside what may be wrong with the value itself.
+func (a *audit) refused(key string, why error, release, next string) {
+	p := &auditProblem{Key: key, Problem: "signature: " + why.Error(), Releases: []string{}, next: next}
+	if release != "" {
+		p.Releases = append(p.Releases, release)
+	}
+	a.result.Problems = append(a.result.Problems, p)
+}
+
+// unreadable keeps a record that can't be read.
+func (a *audit) unreadable(version string, err error) {
+	a.result.Releases++
+	key, problem := "releases/"+version, err.Error()
+	var what *store.UnreadableError
+	if errors.As(err, &what) {
+		problem = what.Problem
+	}
+	a.note(key, problem, version)
+	if what != nil {
+		a.problems[key].next = what.Next
 	}
 }
 

@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/diff"
@@ -52,10 +54,6 @@ var kindNames = map[content.Kind]string{
 	content.KindFile: "file", content.KindExecutable: "executable", content.KindLink: "link", content.KindDirectory: "directory",
 }
 
-var kindModes = map[content.Kind]string{
-	content.KindFile: "0644", content.KindExecutable: "0755", content.KindLink: "link", content.KindDirectory: "directory",
-}
-
 func stateOf(e *content.Entry) *fileState {
 	if e == nil {
 		return nil
@@ -66,6 +64,9 @@ func stateOf(e *content.Entry) *fileState {
 	}
 	return s
 }
+
+// file says whether there is something that a patch can change.
+func (s *fileState) file() bool { return s != nil && s.Hash != "" }
 
 func isFile(e *content.Entry) bool {
 	return e != nil && (e.Kind == content.KindFile || e.Kind == content.KindExecutable)
@@ -169,7 +170,7 @@ func (c *fileChange) describe() string {
 		case c.Before.Kind != c.After.Kind:
 			notes = append(notes, c.Before.Kind+" → "+c.After.Kind)
 		}
-	} else if s := cmpState(c.Before, c.After); s != nil && s.Kind != "file" {
+	} else if s := cmp.Or(c.After, c.Before); s != nil && s.Kind != "file" {
 		note := s.Kind
 		if s.Target != "" {
 			note += " to " + s.Target
@@ -177,13 +178,6 @@ func (c *fileChange) describe() string {
 		notes = append(notes, note)
 	}
 	return strings.Join(notes, ", ")
-}
-
-func cmpState(before, after *fileState) *fileState {
-	if after != nil {
-		return after
-	}
-	return before
 }
 
 // maxPatchBytes bounds a file that is compared line by line.
@@ -200,7 +194,7 @@ func needsContents(before, after *content.Entry) bool {
 	return !isFile(before) || !isFile(after) || before.Hash != after.Hash
 }
 
-// setPatch fills in the patch and its counts. Before and after are the contents; a link's is its target, as git has it.
+// setPatch fills in the patch and its counts. Before and after are the contents; what is no file has none.
 func (c *fileChange) setPatch(before, after []byte) {
 	if isBinary(before) || isBinary(after) {
 		c.Binary = true
@@ -210,13 +204,13 @@ func (c *fileChange) setPatch(before, after []byte) {
 	if c.OldPath != "" {
 		from = "a/" + c.OldPath
 	}
-	if c.Before == nil {
+	if !c.Before.file() {
 		from = "/dev/null"
 	}
-	if c.After == nil {
+	if !c.After.file() {
 		to = "/dev/null"
 	}
-	text := diff.Diff(from, before, to, after)
+	text := diff.Diff(patchName(from), before, patchName(to), after)
 	added, removed := 0, 0
 	for i, line := range bytes.Split(text, []byte("\n")) {
 		switch {
@@ -228,6 +222,14 @@ func (c *fileChange) setPatch(before, after []byte) {
 		}
 	}
 	c.Patch, c.Added, c.Removed = string(text), &added, &removed
+}
+
+// patchName is a name as patch(1) reads it to its end: without a tab, a blank would end it.
+func patchName(name string) string {
+	if strings.ContainsFunc(name, unicode.IsSpace) {
+		return name + "\t"
+	}
+	return name
 }
 
 // isBinary is git's rule, a NUL byte near the beginning, and text that no terminal could show.

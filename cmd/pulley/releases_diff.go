@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,8 +33,8 @@ func newReleasesDiff(o *options) *cobra.Command {
 		Use:   "diff FROM TO [PATH...]",
 		Short: "show what differs between two releases",
 		Long: `diff lists the files that were added (A), removed (D), changed (M) or renamed (R) from one release to the other. Paths
-narrow it down to files, or to what is in folders. --patch shows the lines that differ, as patch -p1 and git apply read
-them; files that are no text, or have more than 1 MiB, are only named.
+narrow it down to files, or to what is in folders. --patch shows the lines that differ, as patch -p1 reads them; what it
+can't say (renames, modes, links, empty folders, files that are no text or larger than 1 MiB) is only named.
 
 EXIT STATUS
   0 done, whether they differ or not; 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -60,10 +61,15 @@ func (d diffOptions) diff(ctx context.Context, s *store.Store, from, to string, 
 	if err != nil {
 		return err
 	}
+	for _, p := range paths {
+		if !has(a.Manifest(), p) && !has(b.Manifest(), p) {
+			return fmt.Errorf("cannot compare %s: neither %s nor %s has it\ngive paths from the root of a release, like manifests/site.pp", quoted(p), from, to)
+		}
+	}
 	c := compare(a.Manifest(), b.Manifest(), func(p string) bool { return within(p, paths) })
 	if d.patch || d.stat {
 		if err := c.readPatches(ctx, a, b); err != nil {
-			return err
+			return damaged(ctx, err)
 		}
 	}
 	result := releaseDiff{From: from, To: to, Changes: c.changes}
@@ -75,12 +81,12 @@ func (d diffOptions) diff(ctx context.Context, s *store.Store, from, to string, 
 			f.Patch = ""
 		}
 	}
-	if d.patch && (d.out.Format == "" || d.out.Format == "table") {
+	if d.patch && d.out.ForPeople() && len(result.Changes) > 0 {
 		d.showPatches(result)
 		return nil
 	}
 	return d.out.Print(d.env, result, func(t *cli.Table) error {
-		d.table(t, result)
+		d.table(t, result, paths)
 		return nil
 	})
 }
@@ -92,9 +98,22 @@ func openRelease(ctx context.Context, s *store.Store, version string) (*content.
 	}
 	v, err := content.OpenView(ctx, s, r.Content)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read release %s: %w", version, err)
+		return nil, damaged(ctx, fmt.Errorf("cannot read release %s: %w", version, err))
 	}
 	return v, nil
+}
+
+// damaged says where to look for what is wrong with content that can't be read from etcd.
+func damaged(ctx context.Context, err error) error {
+	if fatal(ctx, err) {
+		return err
+	}
+	return fmt.Errorf("%w\n`pulley releases verify` names the key", err)
+}
+
+// has says whether a release has something under a path.
+func has(m *content.Manifest, p string) bool {
+	return p == "." || slices.ContainsFunc(m.Entries, func(e content.Entry) bool { return e.Path == p })
 }
 
 // within says whether a path is one of those that were asked for, or in one of these folders.
@@ -151,8 +170,12 @@ func bytesOf(e *content.Entry, files map[string][]byte) []byte {
 
 var changeLetters = map[changeKind]string{fileAdded: "A", fileRemoved: "D", fileChanged: "M", fileRenamed: "R"}
 
-func (d diffOptions) table(t *cli.Table, r releaseDiff) {
-	if len(r.Changes) == 0 {
+func (d diffOptions) table(t *cli.Table, r releaseDiff, paths []string) {
+	switch {
+	case len(r.Changes) == 0 && len(paths) > 0:
+		cli.Cleanf(d.env.Stdout, "nothing differs in %s\n", strings.Join(paths, ", "))
+		return
+	case len(r.Changes) == 0:
 		fmt.Fprintf(d.env.Stdout, "%s and %s have the same files\n", r.From, r.To)
 		return
 	}

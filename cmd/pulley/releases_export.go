@@ -44,6 +44,8 @@ EXIT STATUS
 				return cli.Usagef("where to? give --to, --record or --mirror")
 			case e.mirror != "" && (e.to != "" || e.record != ""):
 				return cli.Usagef("--mirror excludes --to and --record")
+			case otherArchive(e.to) != "":
+				return cli.Usagef("cannot write %s: there are a folder, .tar, .tar.gz and .tgz", cli.Clean(otherArchive(e.to)))
 			case e.mirror == "" && len(args) != 1:
 				return cli.Usagef("`%s` takes one version with --to or --record", c.CommandPath())
 			}
@@ -116,9 +118,12 @@ func (e exportOptions) exportTree(ctx context.Context, s *store.Store, r store.S
 			return err
 		}
 	}
-	private, err := os.MkdirTemp(filepath.Dir(to), ".pulley-export-")
-	if err != nil {
+	if err := isFolder(filepath.Dir(to)); err != nil {
 		return err
+	}
+	private, err := os.MkdirTemp(filepath.Dir(to), temporary)
+	if err != nil {
+		return besides(err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(private)) }()
 	trees, err := content.OpenStore(private)
@@ -127,6 +132,9 @@ func (e exportOptions) exportTree(ctx context.Context, s *store.Store, r store.S
 	}
 	trees.Reserve = 0
 	if err := trees.Install(ctx, s, r.Content); err != nil {
+		if content.Audit(ctx, s, r.Content) != nil { // it is not this machine that is in the way
+			err = damaged(ctx, err)
+		}
 		return err
 	}
 	root := trees.Path(r.Content.Tree)
@@ -147,6 +155,30 @@ func archiveName(to string) (archive, zipped bool) {
 		return true, true
 	}
 	return false, false
+}
+
+// otherArchives end what somebody means to be a file, and would get as a folder.
+var otherArchives = []string{
+	".zip", ".7z", ".rar", ".cpio", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".tbz", ".tbz2", ".txz", ".tzst",
+}
+
+// otherArchive is the kind of file that is asked for and can't be written; "" when there is none.
+func otherArchive(to string) string {
+	if to == "-" {
+		return to
+	}
+	if archive, _ := archiveName(to); archive {
+		return ""
+	}
+	for _, end := range otherArchives {
+		if rest, ok := strings.CutSuffix(to, end); ok {
+			if strings.HasSuffix(rest, ".tar") {
+				end = ".tar" + end
+			}
+			return end
+		}
+	}
+	return ""
 }
 
 // newOrEmpty refuses a folder that has something in it: what is not of the release would pass for a part of it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 type mirrorFolder struct {
 	dir     string
 	seen    map[string]bool
+	want    map[string]string // hashes of deltas by their names, as records of releases say
 	written int
 	bytes   int64
 }
@@ -25,11 +27,15 @@ type mirrorFolder struct {
 // exportMirror writes what installing these releases takes as files. A node that reads while it runs finds whole files, or
 // none, and asks etcd.
 func (e exportOptions) exportMirror(ctx context.Context, s *store.Store, versions []string) error {
+	var unreadable *store.UnreadableReleases
 	releases, err := releasesOf(ctx, s, versions)
-	if err != nil {
+	if err != nil && !errors.As(err, &unreadable) {
 		return err
 	}
 	m := &mirrorFolder{dir: e.mirror, seen: map[string]bool{}}
+	if m.want, err = deltaHashes(ctx, s); err != nil {
+		return err
+	}
 	progress := cli.NewProgress(e.env)
 	defer progress.Done()
 	for _, r := range releases {
@@ -41,82 +47,125 @@ func (e exportOptions) exportMirror(ctx context.Context, s *store.Store, version
 	progress.Done()
 	fmt.Fprintf(e.env.Stdout, "%s has %s: %s, %s of them new with %s\n",
 		m.dir, cli.Count(len(releases), "release"), cli.Count(len(m.seen), "file"), cli.Count(m.written, "file"), cli.Bytes(m.bytes))
+	if unreadable != nil {
+		return fmt.Errorf("cannot mirror all: %w", unreadable)
+	}
 	return nil
+}
+
+// deltaHashes are the hashes of all deltas that a release's record tells, whichever releases are asked for.
+func deltaHashes(ctx context.Context, s *store.Store) (map[string]string, error) {
+	all, err := s.Releases(ctx)
+	var unreadable *store.UnreadableReleases
+	if err != nil && !errors.As(err, &unreadable) {
+		return nil, err
+	}
+	hashes := map[string]string{}
+	for _, r := range all {
+		if chain := r.Content.Chain; chain.Delta != nil {
+			name, err := mirror.DeltaName(chain.Line, chain.Seq)
+			if err != nil {
+				return nil, err
+			}
+			hashes[name] = chain.Delta.Hash
+		}
+	}
+	return hashes, nil
 }
 
 func (m *mirrorFolder) release(ctx context.Context, s *store.Store, r store.SignedRelease) error {
 	src := mirror.Checked(s)
 	objects, err := content.References(ctx, src, r.Content)
 	if err != nil {
-		return err
+		return damaged(ctx, err)
 	}
 	for _, o := range objects {
 		name, err := mirror.ObjectName(o.Hash)
 		if err != nil {
 			return err
 		}
-		err = m.file(name, o.Hash, func() ([]byte, error) { return src.Object(ctx, o.Hash) })
+		err = m.file(name, o.Hash, func([]byte) ([]byte, error) {
+			b, err := src.Object(ctx, o.Hash)
+			if err != nil {
+				err = damaged(ctx, err)
+			}
+			return b, err
+		})
 		if err != nil {
 			return err
 		}
 	}
 	chain := r.Content.Chain
 	for seq := r.Content.Base.Seq + 1; seq <= chain.Seq; seq++ {
-		want := "" // only the record of the release at that position says
-		if seq == chain.Seq && chain.Delta != nil {
-			want = chain.Delta.Hash
-		}
-		if err := m.delta(ctx, s, chain.Line, seq, want); err != nil {
+		if err := m.delta(ctx, s, r, seq); err != nil {
 			return err
 		}
 	}
 	// Of a release with a base of its own, for nodes that come from the one before.
 	if chain.Delta != nil && r.Content.Base.Seq == chain.Seq {
-		if err := m.delta(ctx, s, chain.Line, chain.Seq, chain.Delta.Hash); !errors.Is(err, store.ErrNotFound) { // pruned, with those before
+		if err := m.delta(ctx, s, r, chain.Seq); !errors.Is(err, store.ErrNotFound) { // pruned, with those before
 			return err
 		}
 	}
 	return nil
 }
 
-func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, line string, seq int64, want string) error {
+// delta writes the delta to a position of a release's line. What its bytes have to be, the record of the release at that
+// position says; where that is pruned, only the whole chain does.
+func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.SignedRelease, seq int64) error {
+	line := r.Content.Chain.Line
 	name, err := mirror.DeltaName(line, seq)
 	if err != nil {
 		return err
 	}
-	return m.file(name, want, func() ([]byte, error) {
+	want := m.want[name]
+	return m.file(name, want, func(have []byte) ([]byte, error) {
 		deltas, err := s.Deltas(ctx, line, seq, seq)
 		if err != nil {
-			return nil, err
+			return nil, damaged(ctx, err)
 		}
-		if want != "" && hashOf(deltas[0]) != want {
-			return nil, errors.New("delta " + name + " is damaged\n`pulley releases verify` says what else is")
+		b := deltas[0]
+		wrong := want != "" && hashOf(b) != want
+		if want == "" && have != nil && !bytes.Equal(have, b) {
+			if err := content.Audit(ctx, s, r.Content); fatal(ctx, err) {
+				return nil, err
+			} else if err != nil {
+				wrong = true
+			}
 		}
-		return deltas[0], nil
+		switch {
+		case wrong && have != nil:
+			return nil, fmt.Errorf("delta %s is damaged in etcd, or one behind it; the mirror keeps its own\n`pulley releases verify` says what else is", name)
+		case wrong:
+			return nil, fmt.Errorf("delta %s is damaged in etcd\n`pulley releases verify` says what else is", name)
+		}
+		return b, nil
 	})
 }
 
-// file makes sure that a file is there. One that is there and whole stays; where nobody says what it has to be, it is read
-// and compared.
-func (m *mirrorFolder) file(name, want string, read func() ([]byte, error)) error {
-	if m.seen[name] && want == "" {
+// file makes sure that a file is there. One that is there and whole stays. Read gets what is there, nil for nothing, and
+// returns what is to be there; an error leaves it.
+func (m *mirrorFolder) file(name, want string, read func(have []byte) ([]byte, error)) error {
+	if m.seen[name] {
 		return nil
 	}
-	m.seen[name] = true
 	file := filepath.Join(m.dir, filepath.FromSlash(name))
 	have, err := os.ReadFile(file)
 	switch {
 	case err == nil && want != "" && hashOf(have) == want:
+		m.seen[name] = true
 		return nil
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist):
+		have = nil
+	case err != nil:
 		return err
 	}
-	there := err == nil
-	b, err := read()
+	b, err := read(have)
 	if err != nil {
 		return err
 	}
-	if there && string(have) == string(b) {
+	m.seen[name] = true
+	if have != nil && bytes.Equal(have, b) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

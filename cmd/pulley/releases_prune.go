@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -68,20 +67,18 @@ func (p pruneOptions) check() error {
 		return cli.Usagef("--keep can't be below 0, and --history and --changes have to be above it")
 	case p.dryRun || p.yes:
 		return nil
-	case !p.env.Terminal || !p.env.ErrTerminal || !p.table():
+	case !p.env.Terminal || !p.env.ErrTerminal || !p.out.ForPeople():
 		return cli.Usagef("prune asks before it removes anything, and nobody can answer here\ngive --yes, or --dry-run to see what would go")
 	}
 	return nil
 }
-
-func (p pruneOptions) table() bool { return p.out.Format == "" || p.out.Format == "table" }
 
 func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 	plan, err := s.MakePrunePlan(ctx, store.PruneOptions{By: p.env.User, Keep: p.keep, History: p.history, Changes: p.changes}, p.env.Now())
 	if err != nil {
 		return err
 	}
-	if p.table() {
+	if p.out.ForPeople() {
 		if err := p.show(plan); err != nil {
 			return err
 		}
@@ -109,12 +106,16 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 
 // listsOf has no list that is null.
 func listsOf(p store.PrunePlan) store.PrunePlan {
-	p.Releases, p.Objects = slices.Concat([]string{}, p.Releases), slices.Concat([]string{}, p.Objects)
-	p.Deltas = slices.Concat([]store.DeltaKey{}, p.Deltas)
-	p.Generations = slices.Concat([]store.GenerationKey{}, p.Generations)
-	p.Layers = slices.Concat([]store.LayerKey{}, p.Layers)
-	p.Kept = slices.Concat([]store.KeptRelease{}, p.Kept)
+	p.Releases, p.Objects, p.Deltas = list(p.Releases), list(p.Objects), list(p.Deltas)
+	p.Generations, p.Layers, p.Kept = list(p.Generations), list(p.Layers), list(p.Kept)
 	return p
+}
+
+func list[T any](all []T) []T {
+	if all == nil {
+		return []T{}
+	}
+	return all
 }
 
 func (p pruneOptions) show(plan store.PrunePlan) error {

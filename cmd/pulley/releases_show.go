@@ -20,6 +20,10 @@ import (
 func newReleasesShow(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show VERSION", Short: "show all of one release's record, and who uses it now",
+		Long: `show prints all of one release's record, and which environments want it or have nodes that run it.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return o.showRelease(ctx, s, args[0]) })
@@ -153,6 +157,10 @@ func (o *options) describeRelease(r shownRelease) {
 		line("signed by", "%s", "nobody")
 	}
 	for _, s := range r.Signatures {
+		if s.Type == "" {
+			line("signed by", "%s (nobody can tell whose it is, and no node takes it)", s.Key)
+			continue
+		}
 		line("signed by", "%s (%s; `pulley releases verify --signers` says whether it counts)", s.Key, s.Type)
 	}
 	line("tree", "%s", r.Content.Tree)

@@ -17,8 +17,9 @@ func newReleasesSign(o *options) *cobra.Command {
 		Use:   "sign VERSION --sign-key FILE",
 		Short: "add a signature to a release, or replace those that it has",
 		Long: `sign signs the record of a release that is published already: one that was published without a signature, or whose
-signer is to be followed by another. The record itself stays as it is, byte for byte. FILE is a private key, or a public
-one whose private part an ssh-agent or a hardware key has.
+signer is to be followed by another. The record itself stays as it is, byte for byte. What the same key signed before is
+replaced; a release has at most 8 signatures. FILE is a private key, or a public one whose private part an ssh-agent or a
+hardware key has.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -49,7 +50,11 @@ func (o *options) signRelease(ctx context.Context, s *store.Store, version strin
 	all := signaturesOf(r.Signatures)
 	fmt.Fprintf(o.env.Stdout, "%s has %s:\n", r.Version, cli.Count(len(all), "signature"))
 	for _, one := range all {
-		cli.Cleanf(o.env.Stdout, "  %s (%s)\n", one.Key, one.Type)
+		kind := one.Type
+		if kind == "" {
+			kind = "nobody can tell whose it is"
+		}
+		cli.Cleanf(o.env.Stdout, "  %s (%s)\n", one.Key, kind)
 	}
 	return nil
 }

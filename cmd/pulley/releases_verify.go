@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,7 +58,8 @@ func (v verifyOptions) verify(ctx context.Context, s *store.Store, versions []st
 		return err
 	}
 	releases, err := releasesOf(ctx, s, versions)
-	if err != nil {
+	var unreadable *store.UnreadableReleases
+	if err != nil && !errors.As(err, &unreadable) {
 		return err
 	}
 	// By line and position: neighbours share what is read.
@@ -72,6 +74,11 @@ func (v verifyOptions) verify(ctx context.Context, s *store.Store, versions []st
 	a = newAudit(s, func() {
 		progress.Show(fmt.Sprintf("verifying %s: %s, %s", what, cli.Count(a.result.Objects+a.result.Deltas, "value"), cli.Bytes(a.result.Bytes)))
 	})
+	if unreadable != nil {
+		for i, version := range unreadable.Versions {
+			a.unreadable(version, unreadable.Errors[i])
+		}
+	}
 	for _, r := range releases {
 		what = r.Version
 		if err := a.release(ctx, r); err != nil {
@@ -79,7 +86,7 @@ func (v verifyOptions) verify(ctx context.Context, s *store.Store, versions []st
 		}
 		if trusted != nil {
 			if _, err := trusted.Verify(trust.Release, environment.Environment, r.Record, r.Signatures, v.env.Now()); err != nil {
-				a.note("releases/"+r.Version, "signature: "+err.Error(), r.Version)
+				a.refused("releases/"+r.Version, err, r.Version, "sign them again: pulley releases sign VERSION --sign-key FILE")
 			} else {
 				a.result.Signatures++
 			}
@@ -137,18 +144,31 @@ func readSmall(file string) ([]byte, error) {
 	return b, err
 }
 
-// releasesOf are the releases of these versions; all when there is none.
+// releasesOf are the releases of these versions, each once; all when there is none. As store.Releases does, it returns those
+// that can be read with *store.UnreadableReleases for the others.
 func releasesOf(ctx context.Context, s *store.Store, versions []string) ([]store.SignedRelease, error) {
 	if len(versions) == 0 {
 		return s.Releases(ctx)
 	}
 	var all []store.SignedRelease
-	for _, version := range versions {
-		r, err := s.Release(ctx, version)
-		if err != nil {
-			return nil, err
+	var unreadable store.UnreadableReleases
+	for i, version := range versions {
+		if slices.Contains(versions[:i], version) {
+			continue
 		}
-		all = append(all, r)
+		r, err := s.Release(ctx, version)
+		var one *store.UnreadableError
+		switch {
+		case errors.As(err, &one):
+			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, version), append(unreadable.Errors, err)
+		case err != nil:
+			return nil, err
+		default:
+			all = append(all, r)
+		}
+	}
+	if len(unreadable.Errors) > 0 {
+		return all, &unreadable
 	}
 	return all, nil
 }
@@ -167,22 +187,57 @@ func (v verifyOptions) tell(r auditResult) error {
 	if err != nil {
 		return err
 	}
-	if v.out.Format == "" || v.out.Format == "table" {
+	if v.out.ForPeople() {
 		fmt.Fprintln(v.env.Stdout, v.summary(r))
 	}
 	if len(r.Problems) == 0 {
 		return nil
 	}
-	concerned := map[string]bool{}
+	return errors.New(strings.Join(append([]string{r.verdict()}, r.advice()...), "\n"))
+}
+
+// verdict is what the problems mean, in one line.
+func (r auditResult) verdict() string {
+	concerned, keys := map[string]bool{}, map[string]bool{}
 	for _, p := range r.Problems {
+		keys[p.Key] = true
 		for _, release := range p.Releases {
 			concerned[release] = true
 		}
 	}
-	return fmt.Errorf("cannot vouch for %s of %d: %s not as it has to be\n"+
-		"nodes that have such a release on disk keep it; others refuse it and stay on what they have\n"+
-		"promote a release that is whole; put the keys back from a mirror's files or a backup of etcd, or, where they are missing, publish the folder as a new version",
-		cli.Count(len(concerned), "release"), r.Releases, cli.Count(len(r.Problems), "key"))
+	wrong := "1 value is not as it has to be"
+	if len(keys) > 1 {
+		wrong = fmt.Sprintf("%d values are not as they have to be", len(keys))
+	}
+	if len(concerned) == 0 {
+		return "cannot vouch for what is beside the releases: " + wrong
+	}
+	return fmt.Sprintf("cannot vouch for %s of %d: %s", cli.Count(len(concerned), "release"), r.Releases, wrong)
+}
+
+// advice is what to do about the problems, each thing once.
+func (r auditResult) advice() []string {
+	const (
+		keep    = "nodes that have such a release on disk keep it; others refuse it and stay on what they have"
+		whole   = "promote a release that is whole"
+		restore = "put the keys back from a mirror's files or a backup of etcd, or, where they are missing, publish the folder as a new version"
+	)
+	var lines []string
+	say := func(line string) {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	for _, p := range r.Problems {
+		if p.next == "" && len(p.Releases) > 0 {
+			say(keep)
+			say(whole)
+		}
+	}
+	for _, p := range r.Problems {
+		say(cmp.Or(p.next, restore))
+	}
+	return lines
 }
 
 func (v verifyOptions) summary(r auditResult) string {

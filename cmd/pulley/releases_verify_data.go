@@ -49,7 +49,7 @@ func (v verifyOptions) verifyData(ctx context.Context, s *store.Store, a *audit,
 			}
 			if trusted != nil && ref == signedFor {
 				if _, err := trusted.Verify(trust.Data, ref.Environment, g.Record, g.Signatures, v.env.Now()); err != nil {
-					a.note(key, "signature: "+err.Error(), "")
+					a.refused(key, err, "", "set live data again with --sign-key FILE")
 				} else {
 					a.result.Signatures++
 				}

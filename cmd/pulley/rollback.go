@@ -30,7 +30,7 @@ func newRollback(o *options) *cobra.Command {
 		Use:   "rollback -e ENVIRONMENT",
 		Short: "take the last change of targets back: release and data together",
 		Long: `rollback gives the scope of the newest change that is still in force the whole target that it had before: release and
-data generation. Again, it goes one change further back; --to EPOCH goes back until that epoch is in force again.
+data generation. A promotion of what was the target already, to sign it, is no change. Again, it goes one change further back; --to EPOCH goes back until that epoch is in force again.
 ` + "`pulley history` lists the epochs. Nodes that have the release on disk need no download." + `
 
 Nodes that have allowed signers go below the highest release and data that they ever attempted only where --sign-key
@@ -125,7 +125,12 @@ func newHistory(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	var limit int64
 	cmd := &cobra.Command{
-		Use: "history -e ENVIRONMENT", Short: "list who changed which target, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		Use: "history -e ENVIRONMENT", Short: "list who changed which target, newest first",
+		Long: `history lists the changes of an environment's targets, the newest first. Each is an epoch, which ` + "`pulley rollback --to`" + ` takes.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				if _, _, err := s.MustSpec(ctx, ref); err != nil {

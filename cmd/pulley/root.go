@@ -48,9 +48,9 @@ EXIT STATUS
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			o.out.Fill(o.env)
-			return o.out.Check()
+			return errors.Join(o.out.Check(), checkMessage(c))
 		},
 	}
 	o.connection.AddFlags(root.PersistentFlags())
@@ -61,6 +61,17 @@ EXIT STATUS
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o),
 	)
 	return root
+}
+
+// maxMessageBytes is how long the -m of a verb may be: each change of a fleet is recorded with it.
+const maxMessageBytes = 1 << 10
+
+// checkMessage refuses a long one before anything is read or sent.
+func checkMessage(c *cobra.Command) error {
+	if m := c.Flags().Lookup("message"); m != nil && len(m.Value.String()) > maxMessageBytes {
+		return cli.Usagef("cannot use a message of %s: give -m at most %s", cli.Bytes(int64(len(m.Value.String()))), cli.Bytes(maxMessageBytes))
+	}
+	return nil
 }
 
 // arguments checks how many there are; hint says what is wanted.

@@ -92,8 +92,12 @@ func (s serveOptions) embedded(ctx context.Context) error {
 	https.serve(st)
 	defer https.close() // before etcd, which it asks
 	stored, inUse := etcd.Size()
-	fmt.Fprintf(s.env.Stdout, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s; %s stored, %s in use\n",
-		etcd.Endpoint(), s.dataDir, cli.Bytes(s.quota), s.retention, cli.Bytes(stored), cli.Bytes(inUse))
+	alarm := ""
+	if health, err := st.Health(ctx); err == nil && len(health) > 0 {
+		alarm = alarms(health[0])
+	}
+	fmt.Fprintf(s.env.Stdout, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s; %s stored, %s in use%s\n",
+		etcd.Endpoint(), s.dataDir, cli.Bytes(s.quota), s.retention, cli.Bytes(stored), cli.Bytes(inUse), alarm)
 	fmt.Fprintf(s.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", etcd.Endpoint())
 	select {
 	case <-ctx.Done():
@@ -129,6 +133,10 @@ func (s serveOptions) external(c *cobra.Command) error {
 	defer https.close()
 	return s.withStore(c, func(ctx context.Context, st *store.Store) error {
 		health, err := st.Health(ctx)
+		if err != nil && ctx.Err() != nil {
+			fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -150,6 +158,7 @@ func (s serveOptions) external(c *cobra.Command) error {
 			health, err := st.Health(ctx)
 			switch {
 			case ctx.Err() != nil:
+				fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
 				return nil
 			case err != nil && answers:
 				cli.Complain(s.env, program, err)
@@ -163,11 +172,15 @@ func (s serveOptions) external(c *cobra.Command) error {
 
 func (s serveOptions) show(health []store.Health) {
 	for _, h := range health {
-		alarms := ""
-		if len(h.Alarms) > 0 {
-			alarms = ", ALARM: " + strings.Join(h.Alarms, "; ")
-		}
 		fmt.Fprintf(s.env.Stdout, "etcd %s answers at %s: %s stored, %s in use%s\n",
-			h.Version, h.Endpoint, cli.Bytes(h.DBBytes), cli.Bytes(h.InUseBytes), alarms)
+			h.Version, h.Endpoint, cli.Bytes(h.DBBytes), cli.Bytes(h.InUseBytes), alarms(h))
 	}
+}
+
+// alarms are those that a member has raised, to be put behind what is said of it.
+func alarms(h store.Health) string {
+	if len(h.Alarms) == 0 {
+		return ""
+	}
+	return ", ALARM: " + strings.Join(h.Alarms, "; ")
 }

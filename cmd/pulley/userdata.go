@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,7 @@ import (
 func newUserdata(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	var u userdata.Options
-	var signers string
+	var files keyFiles
 	cmd := &cobra.Command{
 		Use:   "userdata NODE -e ENVIRONMENT",
 		Short: "print the small script that turns a bare machine into a node",
@@ -52,8 +53,8 @@ EXIT STATUS
 					return fmt.Errorf("cannot read the CA certificate: %w", err)
 				}
 			}
-			if signers != "" {
-				if u.AllowedSigners, err = readSigners(signers); err != nil {
+			if files.signers != "" {
+				if u.AllowedSigners, err = files.signersOf(ref, o.env.Now()); err != nil {
 					return err
 				}
 			}
@@ -67,7 +68,7 @@ EXIT STATUS
 	}
 	f := cmd.Flags()
 	fleet.AddFlag(f)
-	f.StringVar(&signers, "allowed-signers", "", "file of those who may sign what the machine runs, see ssh-keygen(1)")
+	f.StringVar(&files.signers, "allowed-signers", "", "file of those who may sign what the machine runs, see ssh-keygen(1)")
 	f.StringArrayVar(&u.Mirrors, "mirror", nil, "https URL where the machine fetches releases before it asks etcd; may be given again")
 	f.StringVar(&u.AgentURL, "agent-url", "", "where the machine downloads pulley-agent (default: the image has it)")
 	f.StringVar(&u.AgentSHA256, "agent-sha256", "", "checksum of that download")
@@ -79,14 +80,15 @@ EXIT STATUS
 	return cmd
 }
 
-// readSigners refuses a list that the machine itself could not read: it would take nothing, and nobody would be there to see.
-func readSigners(file string) ([]byte, error) {
-	text, err := os.ReadFile(file)
+// signersOf refuses a list that the machine could not read, or that lets nobody sign for it: it would take nothing, and
+// nobody would be there to see.
+func (k *keyFiles) signersOf(ref environments.Ref, now time.Time) ([]byte, error) {
+	signers, allowed, err := k.read()
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the allowed signers: %w", err)
+		return nil, fmt.Errorf("cannot use %s: %w", k.signers, err)
 	}
-	if _, err := trust.ParseSigners(text, nil); err != nil {
-		return nil, fmt.Errorf("cannot use %s: %w", file, err)
+	if len(signers.MaySign(trust.Release, ref.Environment, now)) == 0 {
+		return nil, fmt.Errorf("cannot use %s: nobody in %s may sign for %s\n`pulley key list --signers %s` shows who may, where and until when", k.signers, k.signers, ref.Environment, k.signers)
 	}
-	return text, nil
+	return allowed, nil
 }

@@ -68,6 +68,9 @@ func (o *Output) Print(e Env, value any, table func(w *Table) error) error {
 	return o.Check()
 }
 
+// ForPeople reports whether a table is wanted, which may have more beside it than a program could read.
+func (o *Output) ForPeople() bool { return o.Format == "" || o.Format == "table" }
+
 // Check refuses a format that there is not. Programs call it before they do anything.
 func (o *Output) Check() error {
 	switch o.Format {

@@ -198,9 +198,13 @@ func mtime(e Entry) time.Time {
 	return time.Unix(1_000_000_000+int64(seconds%500_000_000), int64(nanos%1_000_000)*1000)
 }
 
-// perm is the mode of an installed file: read-only, as trees are never changed in place, and this stops most that try.
+// perm is the mode of an installed file or folder. Files are read-only, as trees are never changed in place, and this
+// stops most that try.
 func (e Entry) perm() uint32 {
-	if e.Kind == KindExecutable {
+	switch e.Kind {
+	case KindDirectory:
+		return 0o755
+	case KindExecutable:
 		return 0o555
 	}
 	return 0o444

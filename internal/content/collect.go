@@ -43,7 +43,7 @@ func (s *Store) Collect(keep []string, last int) (removed []string, freed int64,
 			failed = append(failed, fmt.Errorf("cannot collect release tree %s: %w", tree, err))
 		}
 	}
-	failed = append(failed, s.exclusively(s.sweepLocks))
+	failed = append(failed, s.exclusively(s.sweepLocks), s.sweep())
 	return removed, freed, errors.Join(failed...)
 }
 

@@ -120,7 +120,6 @@ func TestDiskFullAtAnyPoint(t *testing.T) {
 				}
 				return src[hash], nil
 			}}
-			s.spool(nil).empty()
 			err := s.Install(t.Context(), filling, r)
 			undo()
 			if err == nil {
@@ -142,7 +141,6 @@ func TestDiskFullAtAnyPoint(t *testing.T) {
 		}
 	}
 
-	s.spool(nil).empty()
 	defer leave(t, dir, 40_000)()
 	var short *NoSpaceError
 	if err := s.Install(t.Context(), src, r); !errors.As(err, &short) {

@@ -13,7 +13,7 @@ import (
 type Source interface {
 	// Object returns stored bytes by their hash.
 	Object(ctx context.Context, hash string) ([]byte, error)
-	// Deltas returns the deltas of a line at the positions from to to, both included; an error when one is missing.
+	// Deltas returns the deltas of a line at the positions from to to, both included; an error that names it when one is missing.
 	Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error)
 }
 
@@ -122,6 +122,10 @@ func (s *stream) next() error {
 	o, answer := s.coming[0], s.answers[0]
 	s.coming, s.answers = s.coming[1:], s.answers[1:]
 	got := <-answer
+	if got.err != nil && s.ctx.Err() == nil {
+		// Several at a time may have been too many for a slow link: alone it has all of it.
+		got.stored, got.err = fetchObject(s.ctx, s.src, o.Object)
+	}
 	if got.err != nil {
 		return got.err
 	}
@@ -206,46 +210,33 @@ func fetchBase(ctx context.Context, src Source, b Base) (*index, *Manifest, erro
 
 var errLying = errors.New("cannot accept manifest: it is not the one of this release")
 
-// fetchSteps returns the deltas that lead from position from to the release, in order, with m as the tree at from. The
-// release's record vouches for the last of them, and each of them for the one before, so none is decoded unchecked.
-func fetchSteps(ctx context.Context, src Source, r Record, from int64, m *Manifest) ([]*step, *Manifest, error) {
-	if from == r.Chain.Seq {
+// fetchSteps returns the deltas that lead from an earlier position to the release, in order, with m as the tree there. The
+// release's record vouches for the last of them, and each of them for the one before, so none is decoded unchecked. When
+// what comes is no good it is asked for once more: behind src may be another place that has it whole.
+func fetchSteps(ctx context.Context, src Source, r Record, from Chain, m *Manifest) ([]*step, *Manifest, error) {
+	if from.Seq == r.Chain.Seq {
 		return nil, m, m.matches(r)
 	}
-	stored, err := src.Deltas(ctx, r.Chain.Line, from+1, r.Chain.Seq)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot fetch deltas: %w", err)
-	}
-	if int64(len(stored)) != r.Chain.Seq-from {
-		return nil, nil, fmt.Errorf("cannot fetch deltas: %d came instead of %d", len(stored), r.Chain.Seq-from)
-	}
-	u, err := newUnpackerFor(maxDeltaWeight, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer u.close()
-	steps := make([]*step, len(stored))
-	o, weight := r.Chain.Delta, int64(0)
-	for i := len(stored) - 1; i >= 0; i-- {
-		if o == nil {
-			return nil, nil, errors.New("cannot accept deltas: none leads to the first of them")
+	var steps []*step
+	for again := range 2 {
+		stored, err := fetchDeltas(ctx, src, r.Chain, from)
+		if err != nil {
+			return nil, nil, fmt.Errorf("cannot fetch deltas: %w", err)
 		}
-		if weight += o.Raw; weight > MaxWeight {
-			return nil, nil, fmt.Errorf("cannot accept deltas: they take more than %d bytes of memory", MaxWeight)
+		steps, err = openDeltas(stored, r.Chain.Delta)
+		if err == nil {
+			break
 		}
-		if err := o.accept(stored[i]); err != nil {
+		if again > 0 || ctx.Err() != nil {
 			return nil, nil, err
 		}
-		if steps[i], err = openDelta(stored[i], *o, u); err != nil {
-			return nil, nil, err
-		}
-		o = steps[i].previous
 	}
 	if tree := hashBytes(m.Tree()); tree != steps[0].from {
 		return nil, nil, fmt.Errorf("cannot accept delta: it starts from tree %.6x and not from %.6x", steps[0].from, tree)
 	}
 	for _, s := range steps {
 		s.link(m)
+		var err error
 		if m, err = apply(m, s.differences); err != nil {
 			return nil, nil, err
 		}
@@ -255,6 +246,64 @@ func fetchSteps(ctx context.Context, src Source, r Record, from int64, m *Manife
 		return nil, nil, err
 	}
 	return steps, m, m.matches(r)
+}
+
+// deltaBytes is how much is asked for at a time.
+const deltaBytes = 1 << 20
+
+// fetchDeltas reads the deltas between two positions, and no more bytes than their records say that they have.
+func fetchDeltas(ctx context.Context, src Source, to, from Chain) ([][]byte, error) {
+	budget, steps := to.Stored-from.Stored, to.Seq-from.Seq
+	page := steps
+	if budget > deltaBytes {
+		page = max(1, steps*deltaBytes/budget)
+	}
+	var all [][]byte
+	for seq := from.Seq + 1; seq <= to.Seq; seq += page {
+		end := min(seq+page-1, to.Seq)
+		stored, err := src.Deltas(ctx, to.Line, seq, end)
+		if err != nil {
+			return nil, err
+		}
+		if int64(len(stored)) != end-seq+1 {
+			return nil, fmt.Errorf("%d came instead of %d", len(stored), end-seq+1)
+		}
+		for _, b := range stored {
+			budget -= int64(len(b))
+		}
+		if budget < 0 {
+			return nil, errors.New("they are larger than the records say")
+		}
+		all = append(all, stored...)
+	}
+	return all, nil
+}
+
+// openDeltas checks and decodes deltas, of which last is the one at the end.
+func openDeltas(stored [][]byte, last *Object) ([]*step, error) {
+	u, err := newUnpackerFor(maxDeltaWeight, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer u.close()
+	steps := make([]*step, len(stored))
+	o, weight := last, int64(0)
+	for i := len(stored) - 1; i >= 0; i-- {
+		if o == nil {
+			return nil, errors.New("cannot accept deltas: none leads to the first of them")
+		}
+		if weight += o.Raw; weight > MaxWeight {
+			return nil, fmt.Errorf("cannot accept deltas: they take more than %d bytes of memory", MaxWeight)
+		}
+		if err := o.accept(stored[i]); err != nil {
+			return nil, err
+		}
+		if steps[i], err = openDelta(stored[i], *o, u); err != nil {
+			return nil, err
+		}
+		o = steps[i].previous
+	}
+	return steps, nil
 }
 
 func (m *Manifest) matches(r Record) error {

@@ -265,3 +265,10 @@ func wantTrees(t testing.TB, s *Store, want ...string) {
 		t.Errorf("%s is left in staging", l.Name())
 	}
 }
+
+// Objects lists what a release's base consists of: its index, the pieces of its manifest, and its packs.
+func (v *View) Objects() []Object {
+	objects := []Object{v.record.Base.Index}
+	objects = append(objects, v.supply.index.manifest...)
+	return append(objects, v.supply.index.packs...)
+}

@@ -51,17 +51,29 @@ func (s *Store) install(ctx context.Context, src Source, r Record) error {
 	if err := s.makeFolders(); err != nil {
 		return err
 	}
-	if err := s.sweep(); err != nil {
-		return err
+	_ = s.sweep() // what it can't remove is no reason to do without a release; Collect tells of it
+	here := s.partial(src)
+	err := s.installSomehow(ctx, here, r)
+	if errors.Is(err, syscall.ENOSPC) && here.bytes() > 0 {
+		// It may be of a release that nobody wants any more, and it is in the way.
+		here.empty()
+		err = s.installSomehow(ctx, here, r)
 	}
-	spool := s.spool(src)
+	if err == nil {
+		here.empty()
+	}
+	return err
+}
+
+// installSomehow goes one way after another.
+func (s *Store) installSomehow(ctx context.Context, here *partial, r Record) error {
 	have := s.known()
 	var failed []error
 	for _, w := range ways(r, have) {
-		i := &installation{store: s, src: spool, record: r, way: w, have: have}
+		w.bytes = max(0, w.bytes-here.bytes())
+		i := &installation{store: s, src: here, record: r, way: w, have: have}
 		err := i.run(ctx)
 		if err == nil {
-			spool.empty()
 			return nil
 		}
 		failed = append(failed, fmt.Errorf("%s: %w", w, err))

@@ -83,7 +83,7 @@ func (p *packer) cut() error {
 	}
 	o := Object{Hash: hashOf(stored), Size: int64(len(stored)), Raw: int64(size)}
 	if err := p.emit(o, stored); err != nil {
-		return fmt.Errorf("cannot store object %s: %w", o.Hash, err)
+		return err // which names the object
 	}
 	p.objects = append(p.objects, o)
 	p.drop(size)

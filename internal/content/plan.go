@@ -52,7 +52,7 @@ func (s *Store) get(ctx context.Context, src Source, r Record, w way) (*Manifest
 	if err := w.from.load(s.manifestFile(w.from.tree)); err != nil {
 		return nil, nil, err
 	}
-	steps, m, err := fetchSteps(ctx, src, r, w.from.record.Chain.Seq, w.from.manifest)
+	steps, m, err := fetchSteps(ctx, src, r, w.from.record.Chain, w.from.manifest)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -81,7 +81,7 @@ func TestInstallOneObjectATime(t *testing.T) {
 
 func wantEmptySpool(t *testing.T, s *Store) {
 	t.Helper()
-	if left, err := os.ReadDir(filepath.Join(s.dir, spoolDir)); len(left) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
+	if left, err := os.ReadDir(filepath.Join(s.dir, partialDir)); len(left) > 0 || err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%d objects are left in the spool, %v", len(left), err)
 	}
 }
@@ -103,7 +103,7 @@ func TestSpoolIsNotTrusted(t *testing.T) {
 		"unfinished": func(p string, b []byte) error { return os.WriteFile(p+".new", b[:len(b)/2], 0o600) },
 	} {
 		s := newStore(t, quick(t))
-		dir := filepath.Join(s.dir, spoolDir)
+		dir := filepath.Join(s.dir, partialDir)
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestSpoolIsNotTrusted(t *testing.T) {
 		wantEmptySpool(t, s)
 	}
 	s := newStore(t, quick(t))
-	if err := os.WriteFile(filepath.Join(s.dir, spoolDir), nil, 0o600); err != nil { // it can't be written at all
+	if err := os.WriteFile(filepath.Join(s.dir, partialDir), nil, 0o600); err != nil { // it can't be written at all
 		t.Fatal(err)
 	}
 	mustInstall(t, s, src, r)

@@ -3,6 +3,7 @@ package content
 import (
 	"errors"
 	"io"
+	"os"
 	"path"
 	"slices"
 
@@ -16,8 +17,8 @@ type flaw struct {
 	why   string
 }
 
-// survey compares a folder with a manifest without reading a file: names, types, targets, and of each file its size, mode
-// and time. Pending says of which entries (by index) nothing is there yet; it may be nil.
+// survey compares a folder with a manifest without reading a file: names, types, targets, owners, modes, and of each file
+// its size and time. Pending says of which entries (by index) nothing is there yet; it may be nil.
 func survey(dir string, m *Manifest, pending map[int]bool) ([]flaw, error) {
 	all := listings(m)
 	half := len(all) / 2
@@ -146,8 +147,13 @@ func differs(dir int, name string, e Entry) string {
 	kind := st.Mode & unix.S_IFMT
 	switch e.Kind {
 	case KindDirectory:
-		if kind != unix.S_IFDIR {
+		switch {
+		case kind != unix.S_IFDIR:
 			return "it is no folder"
+		case st.Mode&0o7777 != e.perm():
+			return "its mode is another"
+		case st.Uid != uint32(os.Geteuid()):
+			return "its owner is another"
 		}
 		return ""
 	case KindLink:
@@ -168,6 +174,8 @@ func differs(dir int, name string, e Entry) string {
 		return "its size is another"
 	case st.Mode&0o7777 != e.perm():
 		return "its mode is another"
+	case st.Uid != uint32(os.Geteuid()): // who could change it, and hide that
+		return "its owner is another"
 	// Some file systems keep whole seconds only.
 	case st.Mtim.Sec != want.Unix() || st.Mtim.Nsec != 0 && st.Mtim.Nsec != int64(want.Nanosecond()):
 		return "it was written to"

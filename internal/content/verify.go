@@ -55,7 +55,7 @@ func (s *Store) verifyWhole(tree string, k *known) error {
 	m, err := readTree(s.Path(tree), func(string, bool) bool { return false })
 	var refused *RefusedError
 	switch {
-	case errors.As(err, &refused) || errors.Is(err, syscall.EIO) || errors.Is(err, errNotRegular):
+	case errors.As(err, &refused) || isDamage(err):
 	case err != nil:
 		return err
 	case m.Tree() != tree:
@@ -83,6 +83,16 @@ func (s *Store) verifyWhole(tree string, k *known) error {
 	return err
 }
 
+// isDamage tells errors that say something of the tree from those that say something of this process.
+func isDamage(err error) bool {
+	for _, damage := range []error{syscall.EIO, syscall.EUCLEAN, syscall.EBADMSG, errNotRegular} { // the second and third are ext4's and XFS's
+		if errors.Is(err, damage) {
+			return true
+		}
+	}
+	return false
+}
+
 func firstDifference(want, got *Manifest) string {
 	for _, d := range Diff(want, got) {
 		switch {
@@ -97,7 +107,7 @@ func firstDifference(want, got *Manifest) string {
 	return "its manifest is"
 }
 
-// restoreLooks gives files the modes and times that Verify goes by.
+// restoreLooks gives files and folders the owners, modes and times that Verify goes by.
 func restoreLooks(dir string, m *Manifest) error {
 	flaws, err := survey(dir, m, nil)
 	if err != nil || len(flaws) == 0 {
@@ -109,7 +119,7 @@ func restoreLooks(dir string, m *Manifest) error {
 	}
 	defer b.close()
 	for _, f := range flaws {
-		if f.entry < 0 || !m.Entries[f.entry].regular() {
+		if f.entry < 0 || m.Entries[f.entry].Kind == KindLink {
 			continue
 		}
 		if err := restoreLook(b, m.Entries[f.entry]); err != nil {
@@ -125,7 +135,10 @@ func restoreLook(b *beneath, e Entry) error {
 		return err
 	}
 	defer f.Close()
-	if err := f.Chmod(fs.FileMode(e.perm())); err != nil {
+	if err := f.Chown(os.Geteuid(), -1); err != nil {
+		return err
+	}
+	if err := f.Chmod(fs.FileMode(e.perm())); err != nil || e.Kind == KindDirectory {
 		return err
 	}
 	return pathError("set the time of", e.Path, setTime(int(f.Fd()), e))

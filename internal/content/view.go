@@ -37,22 +37,12 @@ func openView(ctx context.Context, src Source, r Record) (*View, error) {
 		return nil, err
 	}
 	v := &View{record: r, supply: supply{src: src, index: x, at: at}}
-	v.supply.steps, v.manifest, err = fetchSteps(ctx, src, r, r.Base.Seq, m)
+	v.supply.steps, v.manifest, err = fetchSteps(ctx, src, r, Chain{Seq: r.Base.Seq, Stored: r.Base.Deltas}, m)
 	return v, err
 }
 
-// Record returns what the view was opened with.
-func (v *View) Record() Record { return v.record }
-
 // Manifest returns what the release's tree contains. It is not to be changed.
 func (v *View) Manifest() *Manifest { return v.manifest }
-
-// Objects lists what the release's base consists of: its index, the pieces of its manifest, and its packs.
-func (v *View) Objects() []Object {
-	objects := []Object{v.record.Base.Index}
-	objects = append(objects, v.supply.index.manifest...)
-	return append(objects, v.supply.index.packs...)
-}
 
 // contents reads the contents of some entries, by hash.
 func (v *View) contents(ctx context.Context, wanted []Entry) (map[[sha256.Size]byte][]byte, error) {

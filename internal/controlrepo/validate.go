@@ -23,7 +23,8 @@ type ManifestCheck func(ctx context.Context, dir string, files []string) []Findi
 
 // Options are what Validate can be told.
 type Options struct {
-	Manifests ManifestCheck // nil: manifests are not parsed, only searched
+	Manifests ManifestCheck                    // nil: manifests are not parsed, only searched
+	Ignore    func(path string, dir bool) bool // what is as if it were not there, by its path from dir; nil: nothing is
 }
 
 // Validate says what is wrong with the control repository in dir. The error is about reading it; what is wrong with what was
@@ -39,10 +40,15 @@ func Validate(ctx context.Context, dir string, opts Options) (report Report, err
 		if err == nil {
 			err = ctx.Err()
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case name == "." || opts.Ignore == nil || !opts.Ignore(name, d.IsDir()):
+			return r.visit(root.FS(), name, d)
+		case d.IsDir():
+			return fs.SkipDir
 		}
-		return r.visit(root.FS(), name, d)
+		return nil
 	}); err != nil {
 		return Report{}, fmt.Errorf("cannot validate %s: %w", dir, err)
 	}

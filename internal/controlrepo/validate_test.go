@@ -193,3 +193,19 @@ echo "Warning: Unrecognised escape sequence '\\.' (file: `+dir+`/b.pp, line: 4, 
 		t.Errorf("of no manifests: %v", f)
 	}
 }
+
+// What is left out of a release must not keep it from being published, wherever it lies; and what leaves out a file that a
+// node needs must be told.
+func TestValidateLooksAtWhatIsNotIgnored(t *testing.T) {
+	dir := repo(t, map[string]string{"fixtures/bad.yaml": "a: [", "fixtures/\xff/x": "x", "data/\xff.yaml": "a: [", "manifests/old.pp": "@@file { 'x': }"})
+	ignored := []string{"fixtures", "data/\xff.yaml", "manifests/old.pp"}
+	ignore := func(path string, _ bool) bool { return slices.Contains(ignored, path) }
+	report, err := Validate(t.Context(), dir, Options{Ignore: ignore})
+	if err != nil || len(report.Findings) != 0 {
+		t.Errorf("%v %v", report.Findings, err)
+	}
+	ignored = append(ignored, "manifests")
+	if report, err = Validate(t.Context(), dir, Options{Ignore: ignore}); err != nil || report.Errors() != 1 || report.Findings[0].File != "manifests/site.pp" {
+		t.Errorf("%v %v", report.Findings, err)
+	}
+}

@@ -50,6 +50,15 @@ func (e *commandError) Error() string {
 
 func (e *commandError) Unwrap() error { return e.err }
 
+// cause is what a process said, or else how it ended.
+func cause(err error) string {
+	var ended *commandError
+	if errors.As(err, &ended) && ended.said != "" {
+		return ended.said
+	}
+	return err.Error()
+}
+
 func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, deadline, &tooLongError{deadline})
 	defer cancel()

@@ -53,7 +53,7 @@ func copyTree(ctx context.Context, from, to string, skip func(name string, dir b
 		case 0:
 			n, err := copyFile(src, dst, name)
 			if total += n; err == nil && total > content.MaxTreeBytes {
-				err = fmt.Errorf("with %s it has more than %d bytes\npublish a smaller tree", name, content.MaxTreeBytes)
+				err = fmt.Errorf("with %s it has more than %d MiB\npublish a smaller tree", name, content.MaxTreeBytes>>20)
 			}
 			return err
 		}
@@ -81,7 +81,7 @@ func copyFile(src, dst *os.Root, name string) (n int64, err error) {
 	}
 	n, err = io.Copy(out, io.LimitReader(in, content.MaxFileBytes+1))
 	if err == nil && n > content.MaxFileBytes {
-		err = fmt.Errorf("%s has more than %d bytes\nleave it out by a line in %s", name, content.MaxFileBytes, IgnoreFile)
+		err = fmt.Errorf("%s has more than %d MiB\nleave it out by a line in %s", name, content.MaxFileBytes>>20, IgnoreFile)
 	}
 	return n, errors.Join(err, out.Close())
 }

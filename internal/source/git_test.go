@@ -148,3 +148,15 @@ func TestSubmodules(t *testing.T) {
 	git(t, dir, "commit", "-q", "-m", "without it")
 	same(t, "left out", published(t, open(t, control, Options{Ref: "main"})), "site.pp")
 }
+
+// "exit status 128" tells nobody to set safe.directory.
+func TestNoteSaysWhatGitSaid(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a": "a"})
+	commit(t, dir, "one")
+	t.Setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+	f := open(t, dir, Options{})
+	if len(f.Notes) != 1 || !strings.HasPrefix(f.Notes[0], "the commit is not recorded: fatal: detected dubious ownership in repository at ") {
+		t.Errorf("%q", f.Notes)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
@@ -83,6 +84,9 @@ func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error)
 			if err == nil && found[0] == "!" {
 				err = errors.New("an exception of nothing")
 			}
+		}
+		if err == nil && !utf8.ValidString(line) { // the library would say so on standard error, and take it
+			err = errors.New("it is not UTF-8")
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("line %d: %q is no pattern: %w\nits syntax is that of .dockerignore: * ? [a-z] ** and ! for exceptions", i+1, strings.TrimSpace(line), err)

@@ -118,8 +118,10 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error) (c
 	switch {
 	case errors.Is(found, errNoRepository):
 		return changes{}, nil
+	case ctx.Err() != nil:
+		return changes{}, ctx.Err()
 	case found != nil:
-		f.Notes = append(f.Notes, "the commit is not recorded: "+firstLine(found.Error()))
+		f.Notes = append(f.Notes, "the commit is not recorded: "+firstLine(cause(found)))
 		return changes{}, nil
 	}
 	commit, err := repo.commit(ctx, "HEAD")

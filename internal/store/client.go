@@ -23,6 +23,9 @@ import (
 // DefaultTimeout bounds every call to etcd.
 const DefaultTimeout = 5 * time.Second
 
+// maxAnswerBytes bounds the memory that one answer can take. What is read at a time is far smaller.
+const maxAnswerBytes = 16 << 20
+
 // Config says how to reach etcd.
 type Config struct {
 	Endpoints         []string
@@ -58,7 +61,8 @@ func Open(c Config) (*Store, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: tlsConfig, DialTimeout: c.Timeout,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
-		Logger: zap.NewNop(), // errors are returned; the client's own log would say them a second time
+		MaxCallRecvMsgSize: maxAnswerBytes,
+		Logger:             zap.NewNop(), // errors are returned; the client's own log would say them a second time
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
@@ -173,7 +177,7 @@ func (s *Store) explain(err error) error {
 	}
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`", err)
+		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):

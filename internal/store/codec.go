@@ -25,7 +25,13 @@ func encode(value any) (string, error) {
 // UnreadableError is a value in etcd that is damaged, not Pulley's, or from a newer Pulley.
 type UnreadableError struct {
 	Key, Problem string
+	Next         string // what an operator can do, where that is not plain
+
+	newer bool // a newer Pulley wrote it
 }
+
+// Hint says what to do.
+func (e *UnreadableError) Hint() string { return e.Next }
 
 func (e *UnreadableError) Error() string {
 	return fmt.Sprintf("cannot read key %s: %s", e.Key, e.Problem)
@@ -38,16 +44,16 @@ func decode(key string, b []byte, into any) error {
 		V *int `json:"v"`
 	}
 	if err := json.Unmarshal(b, &head); err != nil {
-		return &UnreadableError{key, "its value is damaged or was not written by pulley: " + err.Error()}
+		return &UnreadableError{Key: key, Problem: "its value is damaged or was not written by pulley: " + err.Error()}
 	}
 	switch {
 	case head.V == nil || !bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")):
-		return &UnreadableError{key, "its value was not written by pulley"}
+		return &UnreadableError{Key: key, Problem: "its value was not written by pulley"}
 	case *head.V > valueFormat:
-		return &UnreadableError{key, fmt.Sprintf("its format %d is newer than this program's %d; upgrade pulley here", *head.V, valueFormat)}
+		return &UnreadableError{Key: key, Problem: fmt.Sprintf("its format %d is newer than this program's %d; upgrade pulley here", *head.V, valueFormat), newer: true}
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		return &UnreadableError{key, "its value is damaged or was not written by pulley: " + err.Error()}
+		return &UnreadableError{Key: key, Problem: "its value is damaged or was not written by pulley: " + err.Error()}
 	}
 	return nil
 }

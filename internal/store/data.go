@@ -55,13 +55,13 @@ func (s *Store) decodeGeneration(env, key string, value []byte) (SignedGeneratio
 	var err error
 	g.Record, g.Signatures = trust.Split(value)
 	if g.Generation, err = hieradata.DecodeGeneration(g.Record); err != nil {
-		return SignedGeneration{}, &UnreadableError{key, err.Error()}
+		return SignedGeneration{}, &UnreadableError{Key: key, Problem: err.Error()}
 	}
 	if g.Environment != "" && g.Environment != env {
-		return SignedGeneration{}, &UnreadableError{key, fmt.Sprintf("it is data of environment %.64q", g.Environment)}
+		return SignedGeneration{}, &UnreadableError{Key: key, Problem: fmt.Sprintf("it is data of environment %.64q", g.Environment)}
 	}
 	if s.keys.generation(env, agent.Generation(g.Number)) != key {
-		return SignedGeneration{}, &UnreadableError{key, fmt.Sprintf("it is data generation %d", g.Number)}
+		return SignedGeneration{}, &UnreadableError{Key: key, Problem: fmt.Sprintf("it is data generation %d", g.Number)}
 	}
 	return g, nil
 }
@@ -82,7 +82,7 @@ func (s *Store) Layer(ctx context.Context, env, digest string) ([]byte, error) {
 	if b := resp.Kvs[0].Value; hieradata.Digest(b) == digest {
 		return b, nil
 	}
-	return nil, &UnreadableError{key, "its bytes are not what its digest says"}
+	return nil, &UnreadableError{Key: key, Problem: "its bytes are not what its digest says"}
 }
 
 // Data reads the generation that d's default target names: the one that a change starts from. Without any it is the zero

@@ -22,7 +22,7 @@ func (s *Store) Spec(ctx context.Context, ref environments.Ref) (*environments.E
 	}
 	e, err := environments.Decode(resp.Kvs[0].Value)
 	if err != nil {
-		return nil, 0, &UnreadableError{key, err.Error()}
+		return nil, 0, &UnreadableError{Key: key, Problem: err.Error()}
 	}
 	return e, resp.Kvs[0].ModRevision, nil
 }

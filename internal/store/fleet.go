@@ -162,7 +162,11 @@ type Health struct {
 // Health asks each endpoint for its version and size.
 func (s *Store) Health(ctx context.Context) ([]Health, error) {
 	var all []Health
-	for _, e := range s.client.Endpoints() {
+	endpoints := s.client.Endpoints()
+	if len(endpoints) == 0 { // inside of its process
+		endpoints = []string{s.endpoints}
+	}
+	for _, e := range endpoints {
 		one, cancel := context.WithTimeout(ctx, s.timeout)
 		st, err := s.client.Status(one, e)
 		cancel()

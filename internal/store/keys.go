@@ -133,7 +133,7 @@ func scopeOf(segment, everybody string) (s Scope, ok bool) {
 
 // unknownKey is how Fleet.Damaged has a key that means nothing.
 func unknownKey(key string) string {
-	return (&UnreadableError{key, "it is no key of pulley's: it counts for nobody"}).Error()
+	return (&UnreadableError{Key: key, Problem: "it is no key of pulley's: it counts for nobody"}).Error()
 }
 
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@+"

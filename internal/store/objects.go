@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -25,9 +26,9 @@ var _ content.Source = (*Store)(nil)
 // Object reads immutable bytes by their hash. A serializable read is enough: what a member has under a hash is right, and
 // the reader checks it. A member that lags may lack it, so absence is asked for again, of the whole cluster.
 func (s *Store) Object(ctx context.Context, hash string) ([]byte, error) {
-	resp, err := s.get(ctx, s.keys.object(hash), clientv3.WithSerializable())
+	resp, err := s.getContent(ctx, s.keys.object(hash), clientv3.WithSerializable())
 	if err == nil && len(resp.Kvs) == 0 {
-		resp, err = s.get(ctx, s.keys.object(hash))
+		resp, err = s.getContent(ctx, s.keys.object(hash))
 	}
 	if err != nil {
 		return nil, err
@@ -36,6 +37,17 @@ func (s *Store) Object(ctx context.Context, hash string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read content %.12s: %w in etcd", hash, ErrNotFound)
 	}
 	return resp.Kvs[0].Value, nil
+}
+
+// contentTimeout is how long one read of content may take: half a megabyte comes in that time over the slowest link that
+// is worth a name. Everything else that is read is small.
+const contentTimeout = 45 * time.Second
+
+func (s *Store) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(s.timeout, contentTimeout))
+	defer cancel()
+	resp, err := s.client.Get(ctx, key, opts...)
+	return resp, s.explain(err)
 }
 
 // PutObject stores immutable bytes under their hash unless they are there. It reports whether it wrote them. Only what is
@@ -76,7 +88,7 @@ func (s *Store) Deltas(ctx context.Context, line string, from, to int64) ([][]by
 func (s *Store) deltas(ctx context.Context, line string, from, to, limit int64) ([][]byte, error) {
 	for _, opts := range [][]clientv3.OpOption{{clientv3.WithSerializable()}, nil} {
 		opts = append(opts, clientv3.WithRange(s.keys.delta(line, to)+"\x00"), clientv3.WithLimit(limit))
-		resp, err := s.get(ctx, s.keys.delta(line, from), opts...)
+		resp, err := s.getContent(ctx, s.keys.delta(line, from), opts...)
 		if err != nil {
 			return nil, err
 		}
@@ -110,7 +122,7 @@ func (s *Store) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 		seq, err := strconv.ParseInt(position, 10, 64)
 		k := DeltaKey{Line: unescape(line), Seq: seq}
 		if err != nil || s.keys.delta(k.Line, k.Seq) != prefix+rest {
-			return &UnreadableError{prefix + rest, "it is no key of pulley's"}
+			return &UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		all = append(all, k)
 		return nil
@@ -132,7 +144,7 @@ func (s *Store) Objects(ctx context.Context, sizes bool, each func(hash string, 
 	_, err := s.pages(ctx, prefix, page, func(rest string, value []byte) error {
 		hash := unescape(rest)
 		if s.keys.object(hash) != prefix+rest {
-			return &UnreadableError{prefix + rest, "it is no key of pulley's"}
+			return &UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		size := int64(-1)
 		if sizes {

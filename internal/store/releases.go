@@ -1,10 +1,10 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -142,14 +142,35 @@ func (s *Store) published(key string, value []byte, r Release) error {
 func (s *Store) decodeRelease(key string, value []byte) (SignedRelease, error) {
 	var r SignedRelease
 	r.Record, r.Signatures = trust.Split(value)
-	if err := decode(key, r.Record, &r.Release); err != nil {
-		return SignedRelease{}, err
+	err := decode(key, r.Record, &r.Release)
+	if err == nil && s.keys.release(r.Version) != key {
+		err = &UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of release %.64q", r.Version)}
 	}
-	if s.keys.release(r.Version) != key {
-		return SignedRelease{}, &UnreadableError{key, fmt.Sprintf("it is the record of release %.64q", r.Version)}
+	var unreadable *UnreadableError
+	if errors.As(err, &unreadable) && !unreadable.newer {
+		unreadable.Next = fmt.Sprintf("put it back from a backup, or `etcdctl del %s`", key)
+	}
+	if err != nil {
+		return SignedRelease{}, err
 	}
 	return r, nil
 }
+
+// UnreadableReleases are records that can't be read, each an *UnreadableError, beside others that can.
+type UnreadableReleases struct {
+	Versions []string // by their keys
+	Errors   []error
+}
+
+func (e *UnreadableReleases) Error() string {
+	texts := make([]string, len(e.Errors))
+	for i, err := range e.Errors {
+		texts[i] = err.Error()
+	}
+	return "cannot list all releases: " + strings.Join(texts, "; ")
+}
+
+func (e *UnreadableReleases) Unwrap() []error { return e.Errors }
 
 // Release reads one release; ErrNotFound when there is none of that version.
 func (s *Store) Release(ctx context.Context, v string) (SignedRelease, error) {
@@ -185,23 +206,32 @@ func (s *Store) Approach(ctx context.Context, v, line string, seq int64) (r Sign
 	return r, delta, nil
 }
 
-// Releases lists every release. Their order is that of versions; see SortReleases.
+// Releases lists every release. Their order is that of versions; see SortReleases. Where some can't be read it returns the
+// others with *UnreadableReleases: whoever has to know all of them, as a prune does, stops there.
 func (s *Store) Releases(ctx context.Context) ([]SignedRelease, error) {
 	var all []SignedRelease
+	var unreadable UnreadableReleases
 	_, err := s.scan(ctx, s.keys.releases(), func(rest string, value []byte) error {
 		r, err := s.decodeRelease(s.keys.releases()+rest, value)
+		if err != nil {
+			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, unescape(rest)), append(unreadable.Errors, err)
+			return nil
+		}
 		all = append(all, r)
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list releases: %w", err)
 	}
 	SortReleases(all)
+	if len(unreadable.Errors) > 0 {
+		return all, &unreadable
+	}
 	return all, nil
 }
 
-// SignRelease replaces the signatures of a release by a new one, or adds it to them; the record stays as it is, byte for
-// byte. ErrConflict means that somebody else signed it, or pruned it, at the same moment.
+// SignRelease replaces the signatures of a release by a new one, or adds it to those of other keys; the record stays as it
+// is, byte for byte. What nodes would refuse to read is not written. ErrConflict means that somebody else signed it, or pruned it, at the same moment.
 func (s *Store) SignRelease(ctx context.Context, v string, sign Sign, add bool) error {
 	r, err := s.Release(ctx, v)
 	if err != nil {
@@ -212,8 +242,15 @@ func (s *Store) SignRelease(ctx context.Context, v string, sign Sign, add bool) 
 	if err != nil {
 		return fail(err)
 	}
-	if add {
-		signatures = append(bytes.Clone(r.Signatures), signatures...)
+	earlier := r.Signatures
+	if !add {
+		earlier = nil
+	}
+	if signatures, err = trust.AddSignatures(earlier, signatures); err != nil {
+		if add {
+			err = fmt.Errorf("%w\n--replace takes them away", err)
+		}
+		return fail(err)
 	}
 	document := trust.Join(r.Record, signatures)
 	if len(document) > MaxValueBytes {

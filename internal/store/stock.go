@@ -95,7 +95,7 @@ func (s *Store) fleetStock(ctx context.Context, env string) (fleetStock, error) 
 	_, err = s.pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
 		f.layers = append(f.layers, unescape(rest))
 		if s.keys.layer(env, unescape(rest)) != prefix+rest {
-			return &UnreadableError{prefix + rest, "it is no key of pulley's"}
+			return &UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		return nil
 	}, clientv3.WithKeysOnly())

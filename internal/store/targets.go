@@ -216,7 +216,8 @@ func (s *Store) history(ctx context.Context, env string, opts ...clientv3.OpOpti
 	return changes, nil
 }
 
-// Undo is the change that a rollback would take back: the newest that is no rollback and that none has taken back.
+// Undo is the change that a rollback would take back: the newest that changed a target, is no rollback, and that none has
+// taken back.
 func Undo(history []Change) (Change, bool) {
 	limit := agent.Epoch(-1)
 	for _, c := range history {
@@ -225,6 +226,8 @@ func Undo(history []Change) (Change, bool) {
 			continue
 		case c.Kind == RolledBack:
 			limit = c.Undoes
+			continue
+		case c.Before == c.After: // promoted again, to sign it
 			continue
 		}
 		return c, true

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -39,6 +40,10 @@ func (s *Store) Resolve(ctx context.Context, wish string) (SignedRelease, error)
 		return SignedRelease{}, fmt.Errorf("cannot use %q: it is neither a version like 1.4.0 nor a constraint like '~> 1.4'", wish)
 	}
 	all, err := s.Releases(ctx)
+	var unreadable *UnreadableReleases
+	if errors.As(err, &unreadable) { // it may be the newest that fits
+		return SignedRelease{}, fmt.Errorf("cannot find the newest release for %q: %w\nan exact version can be promoted all the same", wish, unreadable.Errors[0])
+	}
 	if err != nil {
 		return SignedRelease{}, err
 	}

@@ -44,6 +44,40 @@ func Split(value []byte) (record, signatures []byte) {
 	return record, signatures
 }
 
+// AddSignatures puts signatures behind earlier ones, which may be nil. What the same keys signed earlier goes: one signature
+// of a key is enough, and there is room for few. What no node would read is an error.
+func AddSignatures(earlier, added []byte) ([]byte, error) {
+	blocks, err := unarmor(added)
+	if err != nil {
+		return nil, err
+	}
+	again := map[string]bool{} // keys, as they are encoded
+	for _, b := range blocks {
+		sig, err := parseSignature(b)
+		if err != nil {
+			return nil, fmt.Errorf("the new signature can't be read: %w", err)
+		}
+		again[string(sig.PublicKey.Marshal())] = true
+	}
+	var all []byte
+	if len(earlier) > 0 {
+		if blocks, err = unarmor(earlier); err != nil {
+			return nil, err
+		}
+		for i, text := range bytes.SplitAfter(earlier, []byte(endSignature+"\n"))[:len(blocks)] {
+			if sig, err := parseSignature(blocks[i]); err != nil || !again[string(sig.PublicKey.Marshal())] {
+				all = append(all, text...)
+			}
+		}
+		if blocks, err := unarmor(all); err == nil && len(blocks) == maxSignatures {
+			return nil, fmt.Errorf("it has %d signatures already", maxSignatures)
+		}
+	}
+	all = append(all, added...)
+	_, err = unarmor(all)
+	return all, err
+}
+
 // message is what is signed: the line with its newline, so that `head -n1` of a value gives it.
 func message(record []byte) []byte {
 	return append(append(make([]byte, 0, len(record)+1), record...), '\n')

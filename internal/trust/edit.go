@@ -75,11 +75,26 @@ func Allow(allowed []byte, key PublicKey, p Permission) ([]byte, error) {
 	}
 	l := line{key: key.text()}
 	for _, e := range p.Environments {
+		if err := checkEnvironment(e); err != nil {
+			return nil, err
+		}
 		l.principals = append(l.principals, p.Name+"@"+e)
 	}
 	l.limit(optAfter, p.ValidAfter)
 	l.limit(optBefore, p.ValidBefore)
 	return withLine(allowed, l.String())
+}
+
+// checkEnvironment refuses what would make another principal than was meant: of alice@dev@t42 the last @ divides.
+func checkEnvironment(text string) error {
+	environment, stack, isStack := strings.Cut(text, "@")
+	switch {
+	case isStack && environmentPattern.MatchString(environment) && environmentPattern.MatchString(stack):
+		return fmt.Errorf("%q is a stack, which counts as its environment: give %s", text, environment)
+	case !environmentPattern.MatchString(text):
+		return fmt.Errorf("%q is no environment: lower-case letters, digits, _ and the patterns * ?", text)
+	}
+	return nil
 }
 
 // Expire returns a list of allowed signers in which a key, given by the name of its holder or its fingerprint, is valid
@@ -135,6 +150,21 @@ func (s *Signers) Find(who string) (Signer, error) {
 		return found[0], nil
 	}
 	return Signer{}, fmt.Errorf("%q has %d lines: %s\ngive a fingerprint; of a key with several lines change the file itself", who, len(found), strings.Join(prints, ", "))
+}
+
+// MaySign lists who may sign for a use in an environment and whose key has not come to its end, by their names.
+func (s *Signers) MaySign(ns Namespace, environment string, now time.Time) []string {
+	var names []string
+	for _, signer := range s.all {
+		state := s.State(signer, now)
+		if state == Expired || state == Revoked || signer.namespaces != nil && !matchesList(string(ns), signer.namespaces) {
+			continue
+		}
+		if name := signer.in(environment); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Revoke returns a list of revoked keys with one more, and whether it was missing.

@@ -79,19 +79,21 @@ func TestChangesOfListsAreRefused(t *testing.T) {
 	}
 	_, again := Allow(list, alice, Permission{Name: "eve", Environments: []string{"*"}})
 	for want, err := range map[string]error{
-		"is there already, on line 1, for alice":                        again,
-		`cannot use the name "eve@dev,mallory"`:                         allow(list, Permission{Name: "eve@dev,mallory", Environments: []string{"dev"}}),
-		`cannot use the name "#eve"`:                                    allow(list, Permission{Name: "#eve", Environments: []string{"dev"}}),
-		`"Dev" is no environment`:                                       allow(list, Permission{Name: "eve", Environments: []string{"Dev"}}),
-		"valid-before is not after valid-after":                         expire(list, "alice", now.Add(-time.Hour)),
-		`no allowed signer is called "eve"`:                             expire(list, "eve", now),
-		`"alice" has 2 lines: ` + ssh256(t, 1) + " (line 1)":            expire(two, "alice", now),
-		"cannot read the allowed signers: line 1: ":                     expire([]byte("nonsense"), "alice", now),
-		"cannot read the allowed signers: line 1: a line is":            allow([]byte("nonsense"), Permission{Name: "eve", Environments: []string{"dev"}}),
-		"it is a private key; its public half":                          parseError("-----BEGIN OPENSSH PRIVATE KEY-----\n"),
-		"it has 2 keys, not one":                                        parseError(text(alice.PublicKey) + "\n" + text(alice.PublicKey) + "\n"),
-		"it has 0 keys, not one":                                        parseError("# none\n"),
-		"line 1: there is no public key: a type, and the key in base64": parseError("hello\n"),
+		"is there already, on line 1, for alice":                                      again,
+		`cannot use the name "eve@dev,mallory"`:                                       allow(list, Permission{Name: "eve@dev,mallory", Environments: []string{"dev"}}),
+		`cannot use the name "#eve"`:                                                  allow(list, Permission{Name: "#eve", Environments: []string{"dev"}}),
+		`"dev@t42" is a stack, which counts as its environment: give dev`:             allow(list, Permission{Name: "eve", Environments: []string{"prod", "dev@t42"}}),
+		`"" is no environment: lower-case`:                                            allow(list, Permission{Name: "eve", Environments: []string{""}}),
+		`"Dev" is no environment: lower-case letters, digits, _ and the patterns * ?`: allow(list, Permission{Name: "eve", Environments: []string{"Dev"}}),
+		"valid-before is not after valid-after":                                       expire(list, "alice", now.Add(-time.Hour)),
+		`no allowed signer is called "eve"`:                                           expire(list, "eve", now),
+		`"alice" has 2 lines: ` + ssh256(t, 1) + " (line 1)":                          expire(two, "alice", now),
+		"cannot read the allowed signers: line 1: ":                                   expire([]byte("nonsense"), "alice", now),
+		"cannot read the allowed signers: line 1: a line is":                          allow([]byte("nonsense"), Permission{Name: "eve", Environments: []string{"dev"}}),
+		"it is a private key; its public half":                                        parseError("-----BEGIN OPENSSH PRIVATE KEY-----\n"),
+		"it has 2 keys, not one":                                                      parseError(text(alice.PublicKey) + "\n" + text(alice.PublicKey) + "\n"),
+		"it has 0 keys, not one":                                                      parseError("# none\n"),
+		"line 1: there is no public key: a type, and the key in base64":               parseError("hello\n"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %q", err, want)
@@ -119,5 +121,27 @@ func TestRevoke(t *testing.T) {
 	}
 	if _, _, err := Revoke([]byte("nonsense"), publicKey(t, 1, "")); err == nil {
 		t.Error("a damaged list was written on")
+	}
+}
+
+// A machine is born with a list that lets nobody sign for it, or one that serves it is turned away.
+func TestMaySign(t *testing.T) {
+	line := func(principals, options string, key byte) string {
+		return principals + " " + options + text(softKey(t, key).PublicKey()) + "\n"
+	}
+	s, err := ParseSigners([]byte(line("alice@prod,alice@dev", "", 1)+line("bob@*", `valid-before="20260615110000Z" `, 2)+
+		line("carol@*", `namespaces="pulley-data" `, 3)+line("dave@*,!dave@prod", "", 4)+line("eve@*", `valid-after="20260615130000Z" `, 5)+
+		line("mallory@*", "", 6)), []byte(text(softKey(t, 6).PublicKey())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		ns          Namespace
+		environment string
+		want        string
+	}{{Release, "prod", "alice eve"}, {Release, "dev", "alice dave eve"}, {Data, "staging", "carol dave eve"}} {
+		if got := strings.Join(s.MaySign(c.ns, c.environment, now), " "); got != c.want {
+			t.Errorf("%s in %s: %s, not %s", c.ns, c.environment, got, c.want)
+		}
 	}
 }

@@ -15,6 +15,7 @@ type Floor struct {
 	Data        int64  `json:"data"`     // generation; 0 before the first
 	Permit      int64  `json:"permit"`   // epoch of the newest permit that was used: no older one lets it go back again
 	Required    bool   `json:"required"` // signers were in force once: from then on their absence is no leave
+	Proven      string `json:"proven"`   // digest of the data record that was last proven authentic; its signature is not judged again
 }
 
 // Target is where a node is sent, as far as the floor is concerned.

@@ -185,7 +185,7 @@ func TestFloorOnDisk(t *testing.T) {
 	if f, err := LoadFloor(path); err != nil || f != (Floor{}) {
 		t.Fatalf("%+v: %v", f, err)
 	}
-	for _, want := range []Floor{{}, {Required: true}, {"dev@t42", "1.4.0", 7, 20, true}, {"dev", "1.3.0", 0, 21, false}} {
+	for _, want := range []Floor{{}, {Required: true}, {"dev@t42", "1.4.0", 7, 20, true, "ab"}, {"dev", "1.3.0", 0, 21, false, ""}} {
 		if err := want.Save(path); err != nil {
 			t.Fatal(err)
 		}

@@ -177,7 +177,7 @@ func FuzzParsePermit(f *testing.F) {
 
 // What is taken for a floor is one that can be saved, and holds.
 func FuzzParseFloor(f *testing.F) {
-	for _, floor := range []Floor{{}, {"dev@t42", "1.4.0", 7, 20, true}} {
+	for _, floor := range []Floor{{}, {"dev@t42", "1.4.0", 7, 20, true, "ab"}} {
 		b, err := json.Marshal(floorFile{FloorFormat, floor})
 		if err != nil {
 			f.Fatal(err)

@@ -37,8 +37,8 @@ func (k Key) Sign(ctx context.Context, ns Namespace, record []byte) (armored []b
 	if err := checkRecord(record); err != nil {
 		return nil, fmt.Errorf("cannot sign: %w", err)
 	}
-	if _, err := os.Stat(k.File); err != nil {
-		return nil, k.missing(err)
+	if err := k.Check(); err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp("", "pulley-sign-")
 	if err != nil {
@@ -133,8 +133,10 @@ func (k Key) run(ctx context.Context, verb string, args ...string) error {
 // explain turns what ssh-keygen said into what to do.
 func (k Key) explain(verb string, err error, said string) error {
 	info, statErr := os.Stat(k.File)
-	public := statErr == nil && isPublicKey(k.File)
-	if statErr == nil && !public && info.Mode().Perm()&0o077 != 0 {
+	head := k.read(k.File)
+	_, notPublic := ParsePublicKey(head)
+	public := statErr == nil && notPublic == nil
+	if statErr == nil && bytes.HasPrefix(head, []byte("-----BEGIN")) && info.Mode().Perm()&0o077 != 0 {
 		return fmt.Errorf("cannot %s %s: others may read it (mode %04o)\nrun: chmod 600 %s", verb, k.File, info.Mode().Perm(), k.File)
 	}
 	lines := strings.FieldsFunc(said, func(r rune) bool { return r == '\n' || r == '\r' })
@@ -152,21 +154,9 @@ func (k Key) explain(verb string, err error, said string) error {
 	return fmt.Errorf("cannot %s %s: %s%s", verb, k.File, what, hint)
 }
 
-func (k Key) missing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot sign with %s: there is no such file\n`pulley key create %s` makes a key", k.File, k.File)
-	}
-	return fmt.Errorf("cannot sign with %s: %w", k.File, err)
-}
-
-func isPublicKey(file string) bool {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return false
-	}
-	_, err = ParsePublicKey(b)
-	return err == nil
-}
+// CanAsk says whether Create could ask a person for a passphrase: ssh-keygen asks where standard input is a terminal, and
+// elsewhere makes a key without one.
+func CanAsk() bool { return terminal(os.Stdin) }
 
 // terminal says whether a person may be looking at a file: the null device is no terminal, though it is a device too.
 func terminal(f *os.File) bool {

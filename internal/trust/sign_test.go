@@ -2,6 +2,7 @@ package trust
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,5 +67,64 @@ func TestSigningEnds(t *testing.T) {
 	}
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("it took %s", took)
+	}
+}
+
+// Who gives the wrong path is told to change the mode of a README, or hears of it after a minute of packing.
+func TestWhatIsNoKeyIsTold(t *testing.T) {
+	dir := t.TempDir()
+	readme, key, fails := filepath.Join(dir, "README"), filepath.Join(dir, "id"), filepath.Join(dir, "fails")
+	for file, text := range map[string]string{readme: "for us\n", key: "-----BEGIN OPENSSH PRIVATE KEY-----\n", fails: "#!/bin/sh\necho invalid format >&2\nexit 1\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := (Key{File: key}).Check(); err != nil {
+		t.Error(err)
+	}
+	sign := func(file string) error {
+		_, err := Key{File: file, Program: fails}.Sign(t.Context(), Release, []byte(record))
+		return err
+	}
+	for want, err := range map[string]error{
+		"cannot sign with " + dir + ": it is no file":            sign(dir),
+		"cannot sign with " + dir + "/gone: there is no such":    Key{File: dir + "/gone"}.Check(),
+		"cannot sign with " + readme + ": invalid format":        sign(readme),
+		"cannot sign with " + key + ": others may read it (mode": sign(key),
+	} {
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, not %q", err, want)
+		}
+	}
+}
+
+// A signature that is there already would be made again and again, or one that is missing never: a key's file has to say
+// which key it is, in each form.
+func TestFingerprintOfEachForm(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		gone []string // removed beside it
+	}{
+		{"private", []string{"-t", "ed25519", "-N", ""}, []string{".pub"}},
+		{"locked", []string{"-t", "ed25519", "-N", "a secret"}, []string{".pub"}},
+		{"old", []string{"-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "a secret"}, nil},
+	} {
+		file := filepath.Join(t.TempDir(), "id")
+		if out, err := exec.CommandContext(t.Context(), "ssh-keygen", append(c.args, "-q", "-f", file)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		want := Key{File: file + ".pub"}.Fingerprint()
+		for _, suffix := range c.gone {
+			if err := os.Remove(file + suffix); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := (Key{File: file}).Fingerprint(); got != want || !strings.HasPrefix(want, "SHA256:") {
+			t.Errorf("%s: %q, not %q", c.name, got, want)
+		}
+	}
+	if got := (Key{File: filepath.Join(t.TempDir(), "gone")}).Fingerprint(); got != "" {
+		t.Errorf("of nothing: %q", got)
 	}
 }

@@ -6,22 +6,22 @@ import (
 	"path/filepath"
 )
 
-// spool keeps objects on disk from when they were fetched until the release that needs them is installed, so that an
+// partial keeps objects on disk from when they were fetched until the release that needs them is installed, so that an
 // installation that was cut off goes on where it stopped. What it holds is checked like what a source says. It is no loss
 // when it can't be written.
-type spool struct {
+type partial struct {
 	Source
 	dir string
 }
 
-const spoolDir = "fetched"
+const partialDir = "fetched"
 
-func (s *Store) spool(src Source) *spool {
-	return &spool{Source: src, dir: filepath.Join(s.dir, spoolDir)}
+func (s *Store) partial(src Source) *partial {
+	return &partial{Source: src, dir: filepath.Join(s.dir, partialDir)}
 }
 
-// Object returns what is spooled, or asks the source.
-func (s *spool) Object(ctx context.Context, hash string) ([]byte, error) {
+// Object returns what is here, or asks the source.
+func (s *partial) Object(ctx context.Context, hash string) ([]byte, error) {
 	path := filepath.Join(s.dir, hash)
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() <= MaxStored {
 		if b, err := os.ReadFile(path); err == nil && hashOf(b) == hash {
@@ -43,5 +43,20 @@ func (s *spool) Object(ctx context.Context, hash string) ([]byte, error) {
 	return b, nil
 }
 
+// bytes is how much is here.
+func (s *partial) bytes() int64 {
+	names, err := os.ReadDir(s.dir)
+	if err != nil {
+		return 0
+	}
+	var sum int64
+	for _, n := range names {
+		if info, err := n.Info(); err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum
+}
+
 // empty removes everything.
-func (s *spool) empty() { _ = os.RemoveAll(s.dir) }
+func (s *partial) empty() { _ = os.RemoveAll(s.dir) }

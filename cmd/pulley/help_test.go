@@ -1,0 +1,27 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"pulley/internal/cli"
+)
+
+// A script that has to tell "not found" from "etcd is away" finds nothing about it.
+func TestHelpNamesExitCodes(t *testing.T) {
+	var look func(*cobra.Command)
+	look = func(c *cobra.Command) {
+		if !strings.Contains(c.Long, "EXIT STATUS\n  0 ") && !c.Hidden {
+			t.Errorf("the help of `%s` does not", c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			look(sub)
+		}
+	}
+	o := &options{env: cli.Env{}}
+	for _, c := range []*cobra.Command{newPublish(o), newKey(o), newData(o), newUserdata(o)} {
+		look(c)
+	}
+}
