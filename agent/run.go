@@ -43,9 +43,11 @@ type Puppet interface {
 
 // Machine is what a tick checks around Puppet's run.
 type Machine interface {
-	// Schedule remembers what starts the agent, for Verify.
-	Schedule() error
-	// Verify checks that the agent's schedule is as it was (and puts it back if it isn't), then runs the release's validate.d.
+	// Remember keeps what no run may spoil, what starts the agent and who may sign for it, durably: the run may be cut off.
+	Remember() error
+	// Mend puts back what the run since Remember spoilt, of this agent or of one that is gone. Its error says what that was.
+	Mend() error
+	// Verify runs the release's own checks.
 	Verify(ctx context.Context, job Job) error
 }
 
@@ -179,10 +181,11 @@ type tick struct {
 	staged   Staged
 	run      *Run
 	began    time.Time
-	puppet   bool // Puppet was started, or the attempt ended before that
-	settled  bool // the node's state is no longer the one that was decided on
-	offline  bool // etcd did not answer, at some point
-	untold   bool // etcd may have a status of this node that Reported knows nothing of
+	puppet   bool  // Puppet was started, or the attempt ended before that
+	spoilt   error // what the run spoilt of the machine, and whether it was put back
+	settled  bool  // the node's state is no longer the one that was decided on
+	offline  bool  // etcd did not answer, at some point
+	untold   bool  // etcd may have a status of this node that Reported knows nothing of
 	note     string
 	took     map[string]time.Duration
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,9 @@ func (t *tick) observe(context.Context) error {
 		return err
 	}
 	t.state = state
+	if err := t.Machine.Mend(); err != nil { // before anybody asks who may sign
+		t.Log.Warn("a run that was cut off spoilt this machine", "err", err)
+	}
 	if err := t.finish(); err != nil {
 		return err
 	}
@@ -245,7 +249,7 @@ func (t *tick) apply(ctx context.Context) error {
 		return nil // staging failed
 	}
 	job := t.job()
-	if err := t.Machine.Schedule(); err != nil {
+	if err := t.Machine.Remember(); err != nil {
 		return err
 	}
 	if err := t.Memory.Begin(t.run.ID); err != nil {
@@ -257,10 +261,14 @@ func (t *tick) apply(ctx context.Context) error {
 		result = Result{Kind: Untouched, Outcome: Failed, Problem: err.Error()}
 	}
 	t.puppet = true
+	// Now, and however it went: a run that failed may have spoilt as much, and none that follows could make up for it.
+	if t.spoilt = t.Machine.Mend(); t.spoilt != nil && result.Kind != Success {
+		result.Problem += "; " + t.spoilt.Error()
+	}
 	t.run.Result = result
 	t.run.Drift = !t.opts.Noop && t.decision.Action == Enforce && t.state.Before == t.state.LastGood && result.Outcome == Changed
 	if t.opts.Noop {
-		return errEnd
+		return cmp.Or(t.spoilt, errEnd)
 	}
 	if err := t.Memory.End(t.run.ID, result); err != nil {
 		return err
@@ -277,13 +285,16 @@ func (t *tick) keepRecord() error {
 	return t.spool(fresh)
 }
 
-// verify looks whether the node is still one that can be managed: its schedule, etcd for what is new, and what the
+// verify looks whether the node is still one that can be managed: what the run spoilt, etcd for what is new, and what the
 // release itself wants to have checked. When the agent is told to stop meanwhile, the run stays open, and is done again.
 func (t *tick) verify(ctx context.Context) error {
 	if t.run.Kind != Success {
 		return nil
 	}
-	err := t.Machine.Verify(ctx, t.job())
+	err := t.spoilt
+	if err == nil {
+		err = t.Machine.Verify(ctx, t.job())
+	}
 	if err == nil && t.run.Target != t.state.LastGood && !t.offline {
 		err = t.answers(ctx)
 	}

@@ -49,7 +49,7 @@ func TestANewTargetIsTakenVerifiedCommittedAndReported(t *testing.T) {
 	}
 	run := w.good(t)
 	w.stands(t, verA, verA)
-	if w.machine.scheduled != 1 || w.machine.verified != 1 {
+	if w.machine.remembered != 1 || w.machine.verified != 1 {
 		t.Error("the machine's schedule was not remembered and verified")
 	}
 	same(t, "what was asked of etcd", w.etcd.calls, []string{"desire", "admit", "desire", "report"})
@@ -506,6 +506,39 @@ func TestATickThatIsToldToStopBeforePuppetChangesNothing(t *testing.T) {
 		w.etcd.mend()
 		w.good(t)
 	}
+}
+
+// A run that fails may have spoilt as much as one that goes well: what it took from the machine is put back, whatever else
+// it did, and by the next agent when this one did not live to do it.
+func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
+	spoilt := errors.New("the list is gone (it was put back)")
+	for name, kind := range map[string]Kind{"2.0.0": Between, "halfway": Between, "syntax": Untouched} {
+		w := fleetOn(t, verA)
+		w.promote(t, Target{Release: name, Tree: verB.Tree})
+		w.machine.spoilt = spoilt
+		verified := w.machine.verified
+		r := w.tick(t)
+		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem, spoilt.Error()) {
+			t.Errorf("%s: %+v", name, r.Run)
+		}
+		if w.machine.pending || w.machine.verified != verified {
+			t.Errorf("%s: pending %v, and its own checks ran %d times", name, w.machine.pending, w.machine.verified-verified)
+		}
+	}
+	w := fleetOn(t, verA)
+	w.machine.spoilt = spoilt
+	if r := w.tick(t, Options{Noop: true}); !errors.Is(r.Err, spoilt) || w.machine.pending {
+		t.Errorf("a noop that changed something: %+v", r)
+	}
+	w.machine.pending, w.machine.spoilt = true, spoilt // an agent was killed
+	w.content.onStage = func(Target) error {
+		if w.machine.pending {
+			t.Error("who may sign was asked of what the run left behind")
+		}
+		return nil
+	}
+	w.promote(t, verB)
+	w.good(t)
 }
 
 // A stop while a release is being verified says nothing about the release: the next tick does the run again.

@@ -420,11 +420,22 @@ func (p *fakePuppet) apply(what string) error {
 
 // fakeMachine finds fault with a release that is named "unverified".
 type fakeMachine struct {
-	scheduled, verified int
-	during              func() error
+	remembered, verified int
+	during               func() error
+	spoilt               error // what Mend finds after the next run of Puppet; an agent that is gone leaves it to the next one
+	pending              bool
 }
 
-func (m *fakeMachine) Schedule() error { m.scheduled++; return nil }
+func (m *fakeMachine) Remember() error { m.remembered++; m.pending = true; return nil }
+
+func (m *fakeMachine) Mend() error {
+	if !m.pending {
+		return nil
+	}
+	err := m.spoilt
+	m.pending, m.spoilt = false, nil
+	return err
+}
 
 func (m *fakeMachine) Verify(_ context.Context, job Job) error {
 	m.verified++

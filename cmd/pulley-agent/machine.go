@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,59 +20,100 @@ import (
 // validateTimeout is how long one script of validate.d may take.
 const validateTimeout = 5 * time.Minute
 
-// machine checks what a run must leave alone: the agent's own schedule, and who may sign for it; and what the release itself wants checked.
+// machine keeps what a run must leave alone: the agent's own schedule, and who may sign for it; and checks what the release
+// itself wants checked.
 type machine struct {
 	schedule string // the cron file; a machine on which there is none runs the agent in some other way
 	signers  keptSigners
+	kept     string // file of what both were before a run
 	log      *slog.Logger
 	timeout  time.Duration
-	before   []byte
-	mode     fs.FileMode
 }
 
 var _ agent.Machine = (*machine)(nil)
 
-// Schedule remembers the cron file as it is before the run.
-func (m *machine) Schedule() error {
-	m.before = nil
-	m.signers.remember()
-	info, err := os.Stat(m.schedule)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		m.mode = info.Mode().Perm()
-		m.before, err = os.ReadFile(m.schedule)
-	}
+// Remember keeps both as they are before a run. What an earlier run spoilt and nobody could put back yet stays as it was
+// kept then: else what is spoilt would be what there is to go back to.
+func (m *machine) Remember() error {
+	before, err := loadKept(m.kept)
 	if err != nil {
+		m.log.Warn("what was kept of the machine is damaged; it is kept anew", "err", err)
+	}
+	k := kept{Signers: m.signers.remember()}
+	if k.Schedule, k.Mode, err = m.crontab(); err != nil {
 		return fmt.Errorf("cannot read the agent's schedule: %w", err)
 	}
-	return nil
+	if before != nil && m.lost(before) {
+		k.Schedule, k.Mode = before.Schedule, before.Mode
+	}
+	if before != nil && m.signers.spoilt(before.Signers) != nil {
+		k.Signers = before.Signers
+	}
+	return k.save(m.kept)
 }
 
-// Verify puts the schedule back when the run removed it, and says so: else this run would have been the node's last. Then
-// it runs the release's own checks.
-func (m *machine) Verify(ctx context.Context, job agent.Job) error {
-	if err := errors.Join(m.keepSchedule(), m.signers.check()); err != nil {
+// Mend puts back what the run since Remember spoilt: else it would have been the node's last.
+func (m *machine) Mend() error {
+	before, err := loadKept(m.kept)
+	if before == nil {
 		return err
 	}
+	scheduled, scheduleErr := m.keepSchedule(before)
+	listed, listErr := m.signers.mend(before.Signers)
+	if err = both(scheduleErr, listErr); !scheduled || !listed {
+		return err // it stays kept, for the next try
+	}
+	if removeErr := os.Remove(m.kept); removeErr != nil {
+		return errors.Join(err, fmt.Errorf("cannot forget what a run must not spoil: %w", removeErr))
+	}
+	return err
+}
+
+// both is one line, as what it says becomes a run's problem.
+func both(a, b error) error {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return fmt.Errorf("%w; %w", a, b)
+}
+
+// Verify runs the release's own checks.
+func (m *machine) Verify(ctx context.Context, job agent.Job) error {
 	return m.validate(ctx, job)
 }
 
-// keepSchedule accepts a schedule that a release changed, as long as it still starts this agent.
-func (m *machine) keepSchedule() error {
-	before := agentJobs(m.before)
-	if len(before) == 0 {
-		return nil
+// crontab is the agent's cron file; nil when there is none.
+func (m *machine) crontab() ([]byte, fs.FileMode, error) {
+	info, err := os.Stat(m.schedule)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, nil
 	}
-	now, err := os.ReadFile(m.schedule)
-	if err == nil && startsSame(before, agentJobs(now)) {
-		return nil
+	if err != nil {
+		return nil, 0, err
 	}
-	if err := os.WriteFile(m.schedule, m.before, m.mode); err != nil {
-		return fmt.Errorf("the release removed the agent's schedule %s, and it cannot be put back: %w", m.schedule, err)
+	b, err := os.ReadFile(m.schedule)
+	return b, info.Mode().Perm(), err
+}
+
+// lost says whether nothing starts this agent any more as it did before. A schedule that a release changed is fine, as
+// long as it does.
+func (m *machine) lost(before *kept) bool {
+	jobs := agentJobs(before.Schedule)
+	if len(jobs) == 0 {
+		return false
 	}
-	return fmt.Errorf("the release removed the agent's schedule %s (it was put back)", m.schedule)
+	now, _, err := m.crontab()
+	return err != nil || !startsSame(jobs, agentJobs(now))
+}
+
+func (m *machine) keepSchedule(before *kept) (put bool, err error) {
+	if !m.lost(before) {
+		return true, nil
+	}
+	if err := putBack(m.schedule, before.Schedule, before.Mode); err != nil {
+		return false, fmt.Errorf("the release removed the agent's schedule %s, and it cannot be put back: %w", m.schedule, err)
+	}
+	return true, fmt.Errorf("the release removed the agent's schedule %s (it was put back)", m.schedule)
 }
 
 // validate runs the executables of the release's validate.d in the order of their names; the first that fails is the

@@ -46,14 +46,21 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 	n.agent = &agent.Agent{
 		Identity: c.identity, Settings: c.settings, Version: version, Boot: machineID(),
 		Control: n.store, Content: n.parts, Puppet: &blockable{n.puppet},
-		Machine: &machine{schedule: c.schedule(), signers: keptSigners{files: c.signers()}, log: log, timeout: validateTimeout},
+		Machine: c.machine(now, log),
 		Memory:  disk, Now: now, Log: log, RunDeadline: c.Puppet.Deadline, VerifyTimeout: c.VerifyTimeout,
 	}
 	return n, nil
 }
 
+func (c config) machine(now func() time.Time, log *slog.Logger) *machine {
+	return &machine{
+		schedule: c.schedule(), signers: keptSigners{files: c.signers(), environment: c.identity.Environment, now: now},
+		kept: filepath.Join(c.stateDir(), keptFile), log: log, timeout: validateTimeout,
+	}
+}
+
 // openParts connects to etcd, and to the mirrors where there are any. What is large comes from a mirror first, as thousands
-// of nodes may want it at once; deltas are small and come from etcd. Each is the other's fallback.
+// of nodes may want it at once; deltas come from etcd. Each is the other's fallback.
 func (c config) openParts(now func() time.Time, log *slog.Logger) (*parts, error) {
 	trees, err := content.OpenStore(c.stateDir())
 	if err != nil {
@@ -69,11 +76,11 @@ func (c config) openParts(now func() time.Time, log *slog.Logger) (*parts, error
 		return nil, err
 	}
 	p := &parts{
-		store: s, source: s, mirrors: mirrors, prover: &prover{files: c.signers(), store: s, now: now},
+		store: s, objects: s, mirrors: mirrors, prover: &prover{files: c.signers(), store: s, now: now},
 		trees: trees, dir: filepath.Join(c.stateDir(), "data"), log: log,
 	}
 	if mirrors != nil {
-		p.source = split{objects: mirror.Fallback(mirrors, s), deltas: mirror.Fallback(s, mirrors)}
+		p.objects = mirror.Fallback(mirrors, s)
 	}
 	return p, nil
 }

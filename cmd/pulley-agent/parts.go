@@ -23,7 +23,7 @@ const keptReleases = 3
 // parts puts a target's release and data on disk, from etcd and mirrors.
 type parts struct {
 	store   *store.Store
-	source  content.Source // of what releases are made of
+	objects content.Source // what releases are made of, but for their deltas
 	mirrors *mirror.Client // nil when there is none
 	prover  *prover
 	trees   *content.Store
@@ -134,7 +134,7 @@ func (p *parts) ensure(ctx context.Context, t agent.Target, f *found) error {
 		err = p.trees.Discard(t.Tree)
 	}
 	if err == nil {
-		err = p.install(ctx, f.delta.before(p.source), r.Content)
+		err = p.install(ctx, p.source(f.delta), r.Content)
 	}
 	if err != nil && damaged != nil {
 		return fmt.Errorf("%w; it can't be installed anew: %w", damaged, err)
@@ -165,6 +165,19 @@ type ahead struct {
 	line  string
 	seq   int64
 	bytes []byte // nil when there is none
+}
+
+// source is what an installation reads. Deltas are small and come from etcd, as what was read ahead did: when they are no
+// good and asked for again, a mirror may have them whole.
+func (p *parts) source(a ahead) content.Source {
+	if p.mirrors == nil {
+		return a.before(p.store)
+	}
+	return split{p.objects, a.or(p.store, p.mirrors)}
+}
+
+func (a ahead) or(etcd, mirrors content.Source) content.Source {
+	return mirror.Fallback(a.before(etcd), mirrors)
 }
 
 // before is src for whoever asks for deltas from this one on.

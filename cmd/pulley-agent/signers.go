@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -120,17 +118,20 @@ func (p *prover) rise(ctx context.Context, signers *trust.Signers, floor trust.F
 	if err == nil {
 		return risen, nil
 	}
-	signed, readErr := p.store.Permits(ctx, id.Environment)
+	var permits []trust.Permit
+	readErr := p.store.Permits(ctx, id.Environment, func(page []store.SignedPermit) bool {
+		for _, s := range page {
+			if _, err := signers.Verify(trust.Rollback, id.Environment, s.Record, s.Signatures, p.now()); err == nil {
+				permits = append(permits, s.Permit)
+			}
+		}
+		risen, err = floor.Check(target, permits)
+		return err != nil
+	})
 	if readErr != nil {
 		return floor, readErr
 	}
-	var permits []trust.Permit
-	for _, s := range signed {
-		if _, err := signers.Verify(trust.Rollback, id.Environment, s.Record, s.Signatures, p.now()); err == nil {
-			permits = append(permits, s.Permit)
-		}
-	}
-	if risen, err = floor.Check(target, permits); err != nil {
+	if err != nil {
 		return floor, refusal("", err)
 	}
 	return risen, nil
@@ -143,63 +144,4 @@ func refusal(what string, err error) error {
 		why = what + ": " + why
 	}
 	return &agent.RefusedError{Why: why}
-}
-
-// keptSigners notices when a run leaves the lists of signers such that nothing could be signed for the node any more, and
-// puts them back: that release would be the last that it takes.
-type keptSigners struct {
-	files  signersFiles
-	usable bool              // before the run; else there is nothing to go back to
-	before map[string][]byte // by path; those that were there
-}
-
-func (k *keptSigners) remember() {
-	_, _, err := k.files.read()
-	k.usable, k.before = err == nil, map[string][]byte{}
-	for _, path := range []string{k.files.allowed, k.files.revoked} {
-		if b, err := readBounded(path); err == nil {
-			k.before[path] = b
-		}
-	}
-}
-
-func (k *keptSigners) check() error {
-	if !k.usable {
-		return nil
-	}
-	signers, _, err := k.files.read()
-	_, had := k.before[k.files.allowed]
-	switch {
-	case err == nil && signers == nil && had:
-		err = fmt.Errorf("%s is gone", k.files.allowed)
-	case err == nil && signers != nil && len(signers.All()) == 0:
-		err = fmt.Errorf("%s names nobody", k.files.allowed)
-	}
-	if err == nil {
-		return nil
-	}
-	why, _, _ := strings.Cut(err.Error(), "\n")
-	if err := k.restore(); err != nil {
-		return fmt.Errorf("the release spoiled the list of those who may sign for this node (%s), and it cannot be put back: %w", why, err)
-	}
-	return fmt.Errorf("the release spoiled the list of those who may sign for this node: %s (it was put back)", why)
-}
-
-func (k *keptSigners) restore() error {
-	for _, path := range []string{k.files.allowed, k.files.revoked} {
-		b, had := k.before[path]
-		if !had {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			continue
-		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := trust.WriteFile(path, b, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -100,53 +100,6 @@ func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 	}
 }
 
-// A list on which nobody can sign any more would make the release that brought it the last one that a node ever takes.
-func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
-	for name, c := range map[string]struct {
-		before, after [2]string // allowed, revoked
-		bad           string
-	}{
-		"nothing changes":                {[2]string{alice, ""}, [2]string{alice, ""}, ""},
-		"there is none":                  {[2]string{"", ""}, [2]string{"", ""}, ""},
-		"a list comes":                   {[2]string{"", ""}, [2]string{alice, ""}, ""},
-		"a signer more, and one revoked": {[2]string{alice, ""}, [2]string{alice + bob, strings.TrimPrefix(alice, "alice@* ")}, ""},
-		"what was spoilt is mended":      {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
-		"what was spoilt stays so":       {[2]string{"alice\n", ""}, [2]string{"alice\n", ""}, ""},
-		"the list goes":                  {[2]string{alice, ""}, [2]string{"", ""}, "is gone"},
-		"a line that can't be read":      {[2]string{alice, ""}, [2]string{alice + "bob\n", ""}, "line 2"},
-		"nobody is left":                 {[2]string{alice, ""}, [2]string{"# nobody\n", ""}, "names nobody"},
-		"a first list that is none":      {[2]string{"", ""}, [2]string{"alice\n", ""}, "line 1"},
-		"revoked keys that are none":     {[2]string{alice, ""}, [2]string{alice, "alice\n"}, "revoked keys: line 1"},
-	} {
-		f := listed(t, c.before[0], c.before[1], nil)
-		k := keptSigners{files: f}
-		k.remember()
-		for i, path := range []string{f.allowed, f.revoked} {
-			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-				t.Fatal(err)
-			}
-			if c.after[i] != "" {
-				if err := os.WriteFile(path, []byte(c.after[i]), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		err := k.check()
-		if (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
-			t.Errorf("%s: %v; want %q", name, err, c.bad)
-		}
-		want := c.after
-		if c.bad != "" {
-			want = c.before
-		}
-		for i, path := range []string{f.allowed, f.revoked} {
-			if b, _ := os.ReadFile(path); string(b) != want[i] {
-				t.Errorf("%s: %s holds %q, should hold %q", name, path, b, want[i])
-			}
-		}
-	}
-}
-
 // deltas is a source that has every delta, and counts how often it is asked.
 type deltas struct {
 	content.Source
@@ -188,5 +141,19 @@ func TestWhatWasReadAlreadyIsNotAskedForAgain(t *testing.T) {
 	}
 	if _, err := have.before(&deltas{err: os.ErrNotExist}).Deltas(t.Context(), "1.0.0", 5, 6); err == nil {
 		t.Error("a delta that is missing is not missed")
+	}
+}
+
+// A delta that came with the record and is damaged must not be all that a node ever gets, where a mirror has it whole.
+func TestADeltaThatWasReadAheadAndIsNoGoodComesFromAMirror(t *testing.T) {
+	etcd, mirrors := &deltas{}, &deltas{}
+	src := ahead{line: "1.0.0", seq: 5, bytes: []byte("damaged")}.or(etcd, mirrors)
+	for _, want := range []string{"damaged", "1\x05"} {
+		if got, err := src.Deltas(t.Context(), "1.0.0", 5, 5); err != nil || string(got[0]) != want {
+			t.Errorf("%q, %v; want %q", got, err, want)
+		}
+	}
+	if etcd.asked != nil || !slices.Equal(mirrors.asked, []int64{5, 5}) {
+		t.Errorf("etcd was asked for %v, the mirror for %v", etcd.asked, mirrors.asked)
 	}
 }

@@ -20,8 +20,5 @@ func TestHelpNamesExitCodes(t *testing.T) {
 			look(sub)
 		}
 	}
-	o := &options{env: cli.Env{}}
-	for _, c := range []*cobra.Command{newPublish(o), newKey(o), newData(o), newUserdata(o)} {
-		look(c)
-	}
+	look(newRoot(cli.Env{}))
 }

@@ -35,7 +35,8 @@ func newPublish(o *options) *cobra.Command {
 		Long: `publish reads the folder, or with --git-ref the tree of a commit, resolves its Puppetfile, validates it (without Puppet),
 packs what the release before has not, stores what etcd lacks, and then the record of the release. What .pulleyignore in
 the folder names is left out. Nothing is written in the folder, and nothing reaches a node until the release is promoted.
-The same tree under the same version again changes nothing; another tree under it is an error.
+The same tree under the same version again changes nothing, but for a signature that it lacks and --sign-key makes; another
+tree under it is an error.
 
 EXIT STATUS
   0 published, or published already; 1 failed, 2 wrong usage, 3 etcd unreachable`,

@@ -115,7 +115,12 @@ func writeFile(file string, write func(io.Writer) error) (err error) {
 	if err := errors.Join(f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), file)
+	err = os.Rename(f.Name(), file)
+	var link *os.LinkError
+	if errors.As(err, &link) {
+		err = &fs.PathError{Op: "write", Path: file, Err: link.Err}
+	}
+	return err
 }
 
 func writeWhole(file string, b []byte) error {

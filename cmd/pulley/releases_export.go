@@ -33,7 +33,7 @@ func newReleasesExport(o *options) *cobra.Command {
   --to FILE.tar     as a tar file, the same bytes each time; also .tar.gz and .tgz
   --record FILE     its record, and FILE.sig with its signatures, as ssh-keygen -Y verify takes them
   --mirror DIR      everything that installing it takes, as files that any web server can hand out to nodes; without a
-                    version, all releases. Files that are there and whole stay; nothing is removed
+                    version, all releases. Files that are there and whole stay, also where etcd's are damaged; nothing is removed
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,

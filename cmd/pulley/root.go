@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -60,7 +61,21 @@ EXIT STATUS
 		newEnv(o), newData(o),
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o),
 	)
+	tellExitCodes(root)
 	return root
+}
+
+// tellExitCodes adds the usual exit codes to the help of every verb that does not tell its own.
+func tellExitCodes(c *cobra.Command) {
+	if c.Long == "" {
+		c.Long = c.Short
+	}
+	if !strings.Contains(c.Long, "EXIT STATUS") {
+		c.Long += "\n\nEXIT STATUS\n  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable"
+	}
+	for _, sub := range c.Commands() {
+		tellExitCodes(sub)
+	}
 }
 
 // maxMessageBytes is how long the -m of a verb may be: each change of a fleet is recorded with it.

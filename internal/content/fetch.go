@@ -220,10 +220,11 @@ func fetchSteps(ctx context.Context, src Source, r Record, from Chain, m *Manife
 	var steps []*step
 	for again := range 2 {
 		stored, err := fetchDeltas(ctx, src, r.Chain, from)
-		if err != nil {
+		if err == nil {
+			steps, err = openDeltas(stored, r.Chain.Delta)
+		} else if !errors.Is(err, errNoGood) {
 			return nil, nil, fmt.Errorf("cannot fetch deltas: %w", err)
 		}
-		steps, err = openDeltas(stored, r.Chain.Delta)
 		if err == nil {
 			break
 		}
@@ -248,6 +249,8 @@ func fetchSteps(ctx context.Context, src Source, r Record, from Chain, m *Manife
 	return steps, m, m.matches(r)
 }
 
+var errNoGood = errors.New("cannot accept deltas")
+
 // deltaBytes is how much is asked for at a time.
 const deltaBytes = 1 << 20
 
@@ -266,13 +269,13 @@ func fetchDeltas(ctx context.Context, src Source, to, from Chain) ([][]byte, err
 			return nil, err
 		}
 		if int64(len(stored)) != end-seq+1 {
-			return nil, fmt.Errorf("%d came instead of %d", len(stored), end-seq+1)
+			return nil, fmt.Errorf("%w: %d came instead of %d", errNoGood, len(stored), end-seq+1)
 		}
 		for _, b := range stored {
 			budget -= int64(len(b))
 		}
 		if budget < 0 {
-			return nil, errors.New("they are larger than the records say")
+			return nil, fmt.Errorf("%w: they are larger than the records say", errNoGood)
 		}
 		all = append(all, stored...)
 	}

@@ -218,3 +218,16 @@ func TestUnpackRefuses(t *testing.T) {
 		t.Errorf("with a checksum: %q, %v", got, err)
 	}
 }
+
+// An error that names an object three times hides what happened to it.
+func TestAnObjectThatCannotBeStoredIsNamedOnce(t *testing.T) {
+	full := errors.New("cannot store content 0123456789ab: etcd has no space left")
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "a"), []byte("a"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := Build(t.Context(), root, mustRead(t, root), Parent{}, "1.0.0", func(Object, []byte) error { return full })
+	if !errors.Is(err, full) || strings.Contains(err.Error(), "object") {
+		t.Error(err)
+	}
+}

@@ -3,6 +3,7 @@ package mirror
 import (
 	"container/list"
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -18,7 +19,24 @@ type cache struct {
 	entries map[name]*list.Element // of *entry
 	order   *list.List             // the most recently used in front
 	flights map[name]*flight
+	absent  map[name]absence
 }
+
+// absence is that there is no such thing, as it was told.
+type absence struct {
+	err   error
+	until time.Time
+}
+
+const (
+	// maxFlights bounds the reads that are under way or wait to be: they outlive the requests that began them.
+	maxFlights = maxRequests
+	// What is not there is not asked for again for so long, for so many names. It is soon forgotten: it may be published.
+	absenceLifetime = 3 * time.Second
+	maxAbsent       = 4096
+)
+
+var errCrowded = errors.New("too many reads at once")
 
 type entry struct {
 	name  name
@@ -34,22 +52,30 @@ type flight struct {
 }
 
 func newCache(limit int64, now func() time.Time) *cache {
-	return &cache{limit: limit, now: now, entries: map[name]*list.Element{}, order: list.New(), flights: map[name]*flight{}}
+	return &cache{limit: limit, now: now, entries: map[name]*list.Element{}, order: list.New(), flights: map[name]*flight{}, absent: map[name]absence{}}
 }
 
 // get returns what is kept under n, or what read returns, which is kept for as long as keep says (0: for ever). The read
-// goes on when the request that began it is given up: others may wait for it.
-func (c *cache) get(ctx context.Context, n name, keep time.Duration, read func(context.Context) ([]byte, error)) ([]byte, error) {
+// goes on when the request that began it is given up: others may wait for it. Errors that gone names are remembered too.
+func (c *cache) get(ctx context.Context, n name, keep time.Duration, gone func(error) bool, read func(context.Context) ([]byte, error)) ([]byte, error) {
 	c.mu.Lock()
 	if value, ok := c.kept(n); ok {
 		c.mu.Unlock()
 		return value, nil
 	}
+	if a, ok := c.absent[n]; ok && c.now().Before(a.until) {
+		c.mu.Unlock()
+		return nil, a.err
+	}
 	f, joined := c.flights[n]
 	if !joined {
+		if len(c.flights) >= maxFlights {
+			c.mu.Unlock()
+			return nil, errCrowded
+		}
 		f = &flight{done: make(chan struct{})}
 		c.flights[n] = f
-		go c.fly(context.WithoutCancel(ctx), n, keep, f, read)
+		go c.fly(context.WithoutCancel(ctx), n, keep, f, gone, read)
 	}
 	c.mu.Unlock()
 	select {
@@ -60,13 +86,20 @@ func (c *cache) get(ctx context.Context, n name, keep time.Duration, read func(c
 	}
 }
 
-func (c *cache) fly(ctx context.Context, n name, keep time.Duration, f *flight, read func(context.Context) ([]byte, error)) {
+func (c *cache) fly(ctx context.Context, n name, keep time.Duration, f *flight, gone func(error) bool, read func(context.Context) ([]byte, error)) {
 	f.value, f.err = read(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.flights, n)
-	if f.err == nil {
+	switch {
+	case f.err == nil:
+		delete(c.absent, n)
 		c.keep(n, f.value, keep)
+	case gone(f.err):
+		if len(c.absent) >= maxAbsent {
+			clear(c.absent)
+		}
+		c.absent[n] = absence{f.err, c.now().Add(absenceLifetime)}
 	}
 	close(f.done)
 }

@@ -72,11 +72,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	value, err := h.read(r.Context(), n)
 	switch {
-	case err != nil && h.absent != nil && errors.Is(err, h.absent):
+	case err != nil && h.isAbsent(err):
 		refuse(w, http.StatusNotFound, ErrAbsent)
 		return
 	case errors.Is(err, errDamaged):
 		refuse(w, http.StatusInternalServerError, errDamaged)
+		return
+	case errors.Is(err, errCrowded):
+		busy(w, errCrowded)
 		return
 	case err != nil:
 		busy(w, errors.New("etcd can't be asked now")) // and not why: that names what this network should not know
@@ -93,6 +96,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(value))
 }
 
+func (h *handler) isAbsent(err error) bool { return h.absent != nil && errors.Is(err, h.absent) }
+
 var errDamaged = errors.New("what is stored under this name is damaged")
 
 // read returns what n names, from memory or from the source.
@@ -101,7 +106,7 @@ func (h *handler) read(ctx context.Context, n name) ([]byte, error) {
 	if n.hash == "" {
 		keep = deltaLifetime
 	}
-	return h.cache.get(ctx, n, keep, func(ctx context.Context) ([]byte, error) {
+	return h.cache.get(ctx, n, keep, h.isAbsent, func(ctx context.Context) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
 		select {

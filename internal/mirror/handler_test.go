@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -217,7 +218,7 @@ func TestCacheIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
 	reads := 0
 	read := func(n name, size int, keep time.Duration) {
 		t.Helper()
-		b, err := c.get(t.Context(), n, keep, func(context.Context) ([]byte, error) {
+		b, err := c.get(t.Context(), n, keep, errAbsentOnly, func(context.Context) ([]byte, error) {
 			reads++
 			return bytes.Repeat([]byte("x"), size), nil
 		})
@@ -255,6 +256,74 @@ func TestCacheIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
 	now = now.Add(time.Minute)
 	read(delta, 10, time.Minute)
 	want(8)
+}
+
+func errAbsentOnly(err error) bool { return errors.Is(err, errAbsent) }
+
+// Whoever asks for thousands of names and hangs up must not leave thousands of reads behind, and is told to come back.
+func TestRequestsThatAreGivenUpLeaveBoundedWork(t *testing.T) {
+	src := newStored()
+	src.gate = make(chan struct{})
+	h := Handler(src, errAbsent).(*handler)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range 20 * maxFlights {
+		r := httptest.NewRequest("GET", fmt.Sprintf("/content/%064x", i), nil).WithContext(gone)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != 503 || w.Header().Get("Retry-After") == "" {
+			t.Fatalf("%d: %d", i, w.Code)
+		}
+	}
+	h.cache.mu.Lock()
+	n := len(h.cache.flights)
+	h.cache.mu.Unlock()
+	if n > maxFlights {
+		t.Errorf("%d reads are left behind", n)
+	}
+	if r := get(h, "GET", fmt.Sprintf("/content/%064x", 1<<40)); r.StatusCode != 503 || !strings.Contains(body(t, r), "too many") {
+		t.Errorf("one too many: %s", r.Status)
+	}
+	close(src.gate)
+	for end := time.Now().Add(10 * time.Second); n > 0; time.Sleep(time.Millisecond) {
+		h.cache.mu.Lock()
+		n = len(h.cache.flights)
+		h.cache.mu.Unlock()
+		if time.Now().After(end) {
+			t.Fatalf("%d reads never end", n)
+		}
+	}
+	if r := get(h, "GET", fmt.Sprintf("/content/%064x", 1<<40)); r.StatusCode != 404 {
+		t.Errorf("after the crowd: %s", r.Status)
+	}
+}
+
+// A name that is not there, asked for without end, must not be as many reads of etcd; and is found soon after it came.
+func TestWhatIsAbsentIsRememberedForAMoment(t *testing.T) {
+	now := time.Now()
+	src := newStored()
+	h := Handler(src, errAbsent).(*handler)
+	h.cache.now = func() time.Time { return now }
+	path := "/content/" + hashOf([]byte(hello))
+	for range 100 {
+		if r := get(h, "GET", path); r.StatusCode != 404 {
+			t.Fatal(r.Status)
+		}
+	}
+	if n := src.count(); n != 1 {
+		t.Errorf("etcd was read %d times", n)
+	}
+	src.objects[hashOf([]byte(hello))] = []byte(hello)
+	now = now.Add(absenceLifetime)
+	if r := get(h, "GET", path); r.StatusCode != 200 {
+		t.Errorf("once it is published: %s", r.Status)
+	}
+	for i := range 3 * maxAbsent {
+		_, _ = h.read(t.Context(), name{line: "2.0.0", seq: int64(i)})
+	}
+	if n := len(h.cache.absent); n > maxAbsent {
+		t.Errorf("%d names are remembered", n)
+	}
 }
 
 // A request that is given up must not take the answer from those that wait for the same.
@@ -326,11 +395,11 @@ func FuzzHandler(f *testing.F) {
 		h.ServeHTTP(w, r)
 		served := strings.TrimPrefix(r.URL.EscapedPath(), "/")
 		switch {
-		case w.Code == 200 && method == http.MethodGet:
+		case w.Code == 200 && r.Method == http.MethodGet: // an empty method is that, too
 			if served != "content/"+hash && served != "deltas/1.0.0/000000001" {
 				t.Errorf("%s %q is answered with %q", method, target, w.Body)
 			}
-		case w.Code == 200 && method != http.MethodHead, w.Code == 500, w.Code == 503:
+		case w.Code == 200 && r.Method != http.MethodHead, w.Code == 500, w.Code == 503:
 			t.Errorf("%s %q: %d", method, target, w.Code)
 		}
 	})

@@ -64,8 +64,10 @@ func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 		t.Error("it does not serve with the first certificate")
 	}
 	put(second.ServerCert, cert)
-	if !works(first) || !works(first) {
-		t.Error("half of a renewal ended it")
+	for range 2 { // and it complains only once
+		if !works(first) {
+			t.Error("half of a renewal ended it")
+		}
 	}
 	if len(complaints) != 1 {
 		t.Errorf("complaints: %v", complaints)

@@ -206,6 +206,9 @@ func (r rules) mayKeep(dir string) bool {
 		if !exception {
 			continue
 		}
+		if strings.ContainsAny(text, "^+(){}|") { // to the library they mean what they mean in a regular expression
+			return true
+		}
 		plain := text
 		if i := strings.IndexAny(text, `*?[\`); i >= 0 {
 			plain = text[:i]

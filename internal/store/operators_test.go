@@ -53,6 +53,25 @@ func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
 	}
 }
 
+// A rollback that takes back what only signed a target goes nowhere, in the night in which somebody needs it.
+func TestUndoPassesOverWhatChangedNothing(t *testing.T) {
+	one, two := agent.Target{Release: "1.0.0"}, agent.Target{Release: "2.0.0"}
+	history := []store.Change{
+		{Epoch: 4, Kind: store.Promoted, Before: one, After: one},
+		{Epoch: 3, Kind: store.RolledBack, Before: two, After: one, Undoes: 2},
+		{Epoch: 2, Kind: store.Promoted, Before: one, After: two},
+		{Epoch: 1, Kind: store.Promoted, After: one},
+	}
+	for from, want := range map[int]agent.Epoch{0: 1, 1: 1, 2: 2, 3: 1} {
+		if undo, ok := store.Undo(history[from:]); !ok || undo.Epoch != want {
+			t.Errorf("from epoch %d it takes back %d, want %d", history[from].Epoch, undo.Epoch, want)
+		}
+	}
+	if undo, ok := store.Undo(history[:1]); ok {
+		t.Errorf("takes back %+v", undo)
+	}
+}
+
 // One version under two spellings is two releases that nobody can tell apart.
 func TestVersionsHaveOneSpelling(t *testing.T) {
 	for _, v := range []string{"1.0.0", "0.0.1", "1.10.0", "1.0.0-rc1", "1.0.0-rc.1", "1.0.0-1", "1.0.0-alpha-beta.2"} {

@@ -13,9 +13,12 @@ import (
 	"pulley/internal/trust"
 )
 
-// mostPermits is how many of an environment's permits nodes read, newest first. Each one covers the whole target that it
-// was written for, so that the newest of a scope is all that its nodes need.
-const mostPermits = 64
+// Each permit covers the whole target that it was written for, so that the newest of a scope is all that its nodes need:
+// mostly it is on the first page. A node that was away may have to look behind those of every other scope since.
+const (
+	permitPage  = 64
+	mostPermits = 2048 // that anybody looks through
+)
 
 // SignedPermit is a permit with the very bytes that its signatures are over. Nobody has checked those yet.
 type SignedPermit struct {
@@ -24,22 +27,30 @@ type SignedPermit struct {
 	Signatures []byte // nil when it is not signed
 }
 
-// Permits lists the newest permits to go back, newest first. One that can't be read, or that was copied from another key,
-// is left out: it permits nothing, and must not hide those that do.
-func (s *Store) Permits(ctx context.Context, env string) ([]SignedPermit, error) {
-	resp, err := s.get(ctx, s.keys.rollbacks(env), clientv3.WithPrefix(), clientv3.WithLimit(mostPermits), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the permits to go back in %s: %w", env, err)
-	}
-	var all []SignedPermit
-	for _, kv := range resp.Kvs {
-		var p SignedPermit
-		p.Record, p.Signatures = trust.Split(kv.Value)
-		if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.keys.rollback(env, agent.Epoch(p.Epoch)) == string(kv.Key) {
-			all = append(all, p)
+// Permits hands out the permits to go back, newest first, page by page until more has enough of them. One that can't be
+// read, or that was copied from another key, is left out: it permits nothing, and must not hide those that do.
+func (s *Store) Permits(ctx context.Context, env string, more func([]SignedPermit) bool) error {
+	from := s.keys.rollbacks(env)
+	end := clientv3.GetPrefixRangeEnd(from)
+	for range mostPermits / permitPage {
+		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(permitPage), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+		if err != nil {
+			return fmt.Errorf("cannot read the permits to go back in %s: %w", env, err)
+		}
+		var page []SignedPermit
+		for _, kv := range resp.Kvs {
+			var p SignedPermit
+			p.Record, p.Signatures = trust.Split(kv.Value)
+			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.keys.rollback(env, agent.Epoch(p.Epoch)) == string(kv.Key) {
+				page = append(page, p)
+			}
+			end = string(kv.Key) // what is older lies before it
+		}
+		if !more(page) || !resp.More {
+			return nil
 		}
 	}
-	return all, nil
+	return nil
 }
 
 // permit is the operation that lets nodes go where c takes them although it is lower than they may have been; none when it
@@ -73,18 +84,17 @@ func (s *Store) Permitted(ctx context.Context, ref environments.Ref, d Desires, 
 	if err != nil || !lower {
 		return err == nil, err
 	}
-	permits, err := s.Permits(ctx, ref.String())
-	if err != nil {
-		return false, err
-	}
 	release, data := needed.Release == nil, needed.Data == nil
-	for _, p := range permits {
-		if p.Signatures != nil {
-			release = release || p.Release != nil && *p.Release == *needed.Release
-			data = data || p.Data != nil && *p.Data == *needed.Data
+	err = s.Permits(ctx, ref.String(), func(page []SignedPermit) bool {
+		for _, p := range page {
+			if p.Signatures != nil {
+				release = release || p.Release != nil && *p.Release == *needed.Release
+				data = data || p.Data != nil && *p.Data == *needed.Data
+			}
 		}
-	}
-	return release && data, nil
+		return !release || !data
+	})
+	return release && data && err == nil, err
 }
 
 // permitOf is the permit that a change of d needs, with nothing but its steps; lower is false when it needs none.

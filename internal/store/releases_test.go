@@ -355,3 +355,33 @@ func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 		t.Errorf("listed: %v", err)
 	}
 }
+
+// One damaged record must not hide the others, and what can't be known of it must not be passed over.
+func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	published(t, st, "1.0.0", "a")
+	for key, text := range map[string]string{"1.2.0": "foreign", "1.1.0": `{"v":99}`} {
+		if _, err := server.Client().Put(ctx, "/pulley/v1/releases/"+key, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := st.Releases(ctx)
+	var unreadable *store.UnreadableReleases
+	if !errors.As(err, &unreadable) || len(all) != 1 || all[0].Version != "1.0.0" || strings.Join(unreadable.Versions, " ") != "1.1.0 1.2.0" {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, next := range []string{"", "put it back from a backup, or `etcdctl del /pulley/v1/releases/1.2.0`"} { // a newer one is no rubbish
+		var one *store.UnreadableError
+		if !errors.As(unreadable.Errors[i], &one) || one.Hint() != next {
+			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())
+		}
+	}
+	if r, err := st.Resolve(ctx, "~> 1.0"); !errors.As(err, new(*store.UnreadableError)) {
+		t.Errorf("the newest is %s, %v", r.Version, err)
+	}
+	if r, err := st.Resolve(ctx, "1.0.0"); err != nil || r.Version != "1.0.0" {
+		t.Errorf("%s, %v", r.Version, err)
+	}
+}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
@@ -24,6 +26,16 @@ func desires(t *testing.T, st *store.Store, ref environments.Ref) store.Desires 
 		t.Fatal(err)
 	}
 	return d
+}
+
+// permitsOf reads all of them.
+func permitsOf(t *testing.T, st *store.Store) (all []store.SignedPermit, err error) {
+	t.Helper()
+	err = st.Permits(t.Context(), "dev", func(page []store.SignedPermit) bool {
+		all = append(all, page...)
+		return true
+	})
+	return all, err
 }
 
 // set makes the next generation of data.
@@ -181,7 +193,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 		{"a node inherits its role's", func() store.Change { return promote(odd, "") }, "2.1.0 to 2.0.0"},
 		{"the highest for all", func() store.Change { return promote(store.Scope{}, "2.1.0") }, ""},
 	} {
-		before, err := st.Permits(ctx, "dev")
+		before, err := permitsOf(t, st)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +201,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 		if c.Unsigned {
 			t.Errorf("%s: unsigned", step.what)
 		}
-		permits, err := st.Permits(ctx, "dev")
+		permits, err := permitsOf(t, st)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +265,7 @@ func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 			t.Errorf("%s: unsigned %v, %v", step.version, c.Unsigned, err)
 		}
 	}
-	if permits, err := st.Permits(ctx, "dev"); err != nil || len(permits) != 0 {
+	if permits, err := permitsOf(t, st); err != nil || len(permits) != 0 {
 		t.Errorf("%v, %v", permits, err)
 	}
 	history, err := st.History(ctx, dev, 0)
@@ -321,11 +333,48 @@ func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
 	put(69, permit("production", 69))
 	put(68, permit("dev", 67))
 	put(67, trust.Join(permit("dev", 67), []byte("a signature")))
-	permits, err := st.Permits(ctx, "dev")
-	if err != nil || len(permits) != 61 || permits[0].Epoch != 67 || permits[60].Epoch != 7 {
+	permits, err := permitsOf(t, st)
+	if err != nil || len(permits) != 67 || permits[0].Epoch != 67 || permits[66].Epoch != 1 {
 		t.Fatalf("%d permits, %v", len(permits), err)
 	}
 	if string(permits[0].Signatures) != "a signature" || !bytes.Equal(permits[0].Record, permit("dev", 67)) || permits[1].Signatures != nil {
 		t.Errorf("%s %s", permits[0].Record, permits[0].Signatures)
+	}
+}
+
+// A node that was away while every role's data was set a hundred times still finds the permit that it needs; one that was
+// not asks once; and nobody reads for ever.
+func TestPermitsAreReadUntilThereAreEnough(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	const n = 2100
+	for first := 1; first <= n; first += 100 {
+		var ops []clientv3.Op
+		for epoch := first; epoch < first+100; epoch++ {
+			record, err := trust.Permit{Environment: "dev", Epoch: int64(epoch), Data: &trust.DataStep{From: 2, To: 1, Digest: "d"}}.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("/pulley/v1/environments/dev/rollbacks/%012d", epoch), string(record)))
+		}
+		if _, err := server.Client().Txn(t.Context()).Then(ops...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for enough, pages := range map[int64]int{n: 1, n - 63: 1, n - 64: 2, n - 200: 4, 1: 32} {
+		got, next := 0, int64(n)
+		err := st.Permits(t.Context(), "dev", func(page []store.SignedPermit) bool {
+			got++
+			for _, p := range page {
+				if p.Epoch != next {
+					t.Fatalf("%d follows %d", p.Epoch, next+1)
+				}
+				next--
+			}
+			return next >= enough
+		})
+		if err != nil || got != pages {
+			t.Errorf("until %d: %d pages, %v", enough, got, err)
+		}
 	}
 }

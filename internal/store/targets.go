@@ -116,11 +116,8 @@ func (s *Store) desires(ctx context.Context, env string) (Desires, error) {
 // or node inherit again. It fails with ErrConflict when the targets changed since d was read, or the release is not there:
 // a prune may have taken it after it was looked up.
 func (s *Store) Promote(ctx context.Context, ref environments.Ref, d Desires, scope Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
-	var published []clientv3.Cmp
-	if after.Release != "" {
-		published = append(published, clientv3.Compare(clientv3.CreateRevision(s.keys.release(after.Release)), ">", 0))
-	}
-	return s.change(ctx, ref, d, Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}, a, published, nil)
+	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
+	return s.change(ctx, ref, d, c, a, s.there(ref.String(), after), nil)
 }
 
 // change writes a target, the gate and the record of it in one transaction, with what more belongs to it: the permit for
@@ -158,6 +155,11 @@ func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c C
 	switch {
 	case errors.Is(err, agent.ErrUnreachable):
 		err = s.outcome(ctx, s.keys.change(env, c.Epoch), changeValue, err)
+	case err == nil && !resp.Succeeded && c.Kind == RolledBack:
+		if pruned := s.pruned(ctx, env, c.After); pruned != nil {
+			return Change{}, pruned
+		}
+		err = ErrConflict
 	case err == nil && !resp.Succeeded:
 		err = ErrConflict
 	}
@@ -165,6 +167,33 @@ func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c C
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
 	}
 	return c, nil
+}
+
+// there guards a change by what its target names: a prune may have taken it since it was looked up.
+func (s *Store) there(env string, t agent.Target) []clientv3.Cmp {
+	var cmps []clientv3.Cmp
+	if t.Release != "" {
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.keys.release(t.Release)), ">", 0))
+	}
+	if t.Data != 0 {
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.keys.generation(env, t.Data)), ">", 0))
+	}
+	return cmps
+}
+
+// pruned says what of a target is gone; nil when nothing is, or nobody knows.
+func (s *Store) pruned(ctx context.Context, env string, t agent.Target) error {
+	if t.Release != "" {
+		if resp, err := s.get(ctx, s.keys.release(t.Release), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
+			return fmt.Errorf("cannot roll back to %s: it was pruned\npublish it again under a new version, and promote that", t.Release)
+		}
+	}
+	if t.Data != 0 {
+		if resp, err := s.get(ctx, s.keys.generation(env, t.Data), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
+			return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset what it held again: `pulley data set`, or `pulley data import`", t.Data, env)
+		}
+	}
+	return nil
 }
 
 // touchTargets announces a change of any target. It is a blind put, in the change's own transaction: what counts is its
@@ -236,10 +265,11 @@ func Undo(history []Change) (Change, bool) {
 }
 
 // Rollback takes one change back: its scope gets the whole target that it had before, release and data. The change has to
-// come from HistoryOf(d): one that was looked up at another revision would take back what came between as well.
+// come from HistoryOf(d): one that was looked up at another revision would take back what came between as well. It fails
+// when a prune took what that target names.
 func (s *Store) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
 	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
-	return s.change(ctx, ref, d, c, a, nil, nil)
+	return s.change(ctx, ref, d, c, a, s.there(ref.String(), c.After), nil)
 }
 
 // Target is the target that a scope itself has, nothing inherited.

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -126,5 +127,51 @@ func TestFingerprintOfEachForm(t *testing.T) {
 	}
 	if got := (Key{File: filepath.Join(t.TempDir(), "gone")}).Fingerprint(); got != "" {
 		t.Errorf("of nothing: %q", got)
+	}
+}
+
+// A release that was signed too often is one that no node takes any more.
+func TestAddedSignaturesCanStillBeRead(t *testing.T) {
+	allowed := ""
+	var all []byte
+	var err error
+	for number := range byte(maxSignatures) {
+		key := softKey(t, number)
+		allowed += "ann@* " + text(key.PublicKey()) + "\n"
+		for range 3 { // one signature of a key is enough
+			if all, err = AddSignatures(all, sign(t, key, Release, record)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := SignedBy(all); len(got) != int(number)+1 {
+			t.Fatalf("%d signatures by %d keys", len(got), number+1)
+		}
+	}
+	first := softKey(t, 0)
+	again, err := AddSignatures(all, sign(t, first, Release, record))
+	if err != nil || len(again) != len(all) {
+		t.Errorf("the first of eight again: %d bytes, not %d, %v", len(again), len(all), err)
+	}
+	if _, err := mustParse(t, allowed, "").Verify(Release, "dev", []byte(record), again, now); err != nil {
+		t.Error(err)
+	}
+	more := sign(t, softKey(t, 99), Release, record)
+	line := strings.Repeat("A", maxArmorLine) + "\n"
+	large := []byte(beginSignature + "\n" + strings.Repeat(line, maxSignaturesBytes/len(line)-1) + endSignature + "\n")
+	for _, c := range []struct {
+		earlier, added []byte
+		why            string
+	}{
+		{all, more, "it has 8 signatures already"},
+		{append(bytes.Clone(all), more...), more, "it has more than 8 signatures"},
+		{[]byte("nonsense"), more, "what follows the record is cut off, or no SSH signature"},
+		{nil, bytes.Repeat(more, maxSignatures+1), "it has more than 8 signatures"},
+		{nil, append(bytes.Clone(large), large...), "its signatures have"},
+		{large, more, "its signatures have"},
+		{nil, []byte(beginSignature + "\nAAAA\n" + endSignature + "\n"), "the new signature can't be read"},
+	} {
+		if got, err := AddSignatures(c.earlier, c.added); err == nil || !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%d bytes pass: %v, want %s", len(got), err, c.why)
+		}
 	}
 }

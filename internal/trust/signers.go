@@ -3,6 +3,7 @@ package trust
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,15 @@ func (s *Signers) State(signer Signer, now time.Time) State {
 		return Revoked
 	}
 	return signer.validity(now)
+}
+
+// Anybody says whether somebody's signature would count in an environment at a time.
+func (s *Signers) Anybody(ns Namespace, environment string, now time.Time) bool {
+	environment, _, _ = strings.Cut(environment, "@")
+	return slices.ContainsFunc(s.all, func(signer Signer) bool {
+		_, problem := signer.counts(ns, environment, now)
+		return problem == "" && s.State(signer, now) == Valid
+	})
 }
 
 // of are the lines of a key.

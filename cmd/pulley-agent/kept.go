@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pulley/internal/trust"
+)
+
+// keptFile holds, in the state folder, what no run may spoil. It is there from before Puppet starts until what that run
+// did was looked at: one that is found was left by a run that was cut off.
+const keptFile = "kept.json"
+
+// kept is what no run may spoil, as it was before one.
+type kept struct {
+	V        int         `json:"v"`
+	Schedule []byte      `json:"schedule,omitempty"` // the cron file; nil where something else starts the agent
+	Mode     fs.FileMode `json:"mode,omitempty"`     // of the cron file
+	Signers  *lists      `json:"signers,omitempty"`  // nil when nothing could be signed for this node anyway
+}
+
+const keptFormat = 1
+
+// lists are the files of a node's signers at one moment; nil is one that is not there.
+type lists struct {
+	Allowed []byte `json:"allowed"`
+	Revoked []byte `json:"revoked"`
+}
+
+// save is durable when it returns.
+func (k kept) save(path string) error {
+	k.V = keptFormat
+	b, err := json.Marshal(k)
+	if err == nil {
+		err = trust.WriteFile(path, append(b, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep what a run must not spoil: %w", err)
+	}
+	return nil
+}
+
+// loadKept returns nil when no run is looked at yet.
+func loadKept(path string) (*kept, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var k kept
+	if err == nil {
+		err = json.Unmarshal(b, &k)
+	}
+	if err == nil && k.V != keptFormat {
+		err = fmt.Errorf("its format is %d, not %d", k.V, keptFormat)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read what a run must not spoil: %w", err)
+	}
+	return &k, nil
+}
+
+// keptSigners notices when a run leaves the lists of signers such that nothing could be signed for the node any more, and
+// puts them back: that release would be the last that it takes.
+type keptSigners struct {
+	files       signersFiles
+	environment string
+	now         func() time.Time
+}
+
+// lists reads the files as they are.
+func (k keptSigners) lists() (lists, error) {
+	var l lists
+	for path, into := range map[string]*[]byte{k.files.allowed: &l.Allowed, k.files.revoked: &l.Revoked} {
+		b, err := readBounded(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return l, err
+		}
+		*into = b
+	}
+	return l, nil
+}
+
+// usable returns nil when somebody can sign releases for this node now, or nobody has to. A release is what matters: it
+// can bring a list on which more people may sign more.
+func (k keptSigners) usable(l lists) error {
+	floor, err := trust.LoadFloor(k.files.floor)
+	required := err != nil || floor.Required
+	switch {
+	case l.Allowed == nil && (k.files.allowedNamed || required):
+		return fmt.Errorf("%s is gone", k.files.allowed)
+	case l.Allowed == nil:
+		return nil
+	case l.Revoked == nil && k.files.revokedNamed:
+		return fmt.Errorf("%s is gone", k.files.revoked)
+	}
+	signers, err := trust.ParseSigners(l.Allowed, l.Revoked)
+	if err != nil {
+		return err
+	}
+	if !signers.Anybody(trust.Release, k.environment, k.now()) {
+		return fmt.Errorf("%s names nobody who can sign for %s now", k.files.allowed, k.environment)
+	}
+	return nil
+}
+
+// remember is the lists before a run; nil when there is nothing to go back to.
+func (k keptSigners) remember() *lists {
+	l, err := k.lists()
+	if err != nil || k.usable(l) != nil {
+		return nil
+	}
+	return &l
+}
+
+// spoilt says what is wrong with the lists that was not before; nil when nothing is. Both are judged as of now: a key
+// that expired meanwhile is no run's fault.
+func (k keptSigners) spoilt(before *lists) error {
+	if before == nil || k.usable(*before) != nil {
+		return nil
+	}
+	now, err := k.lists()
+	switch {
+	case err != nil:
+		return err
+	case now.Allowed == nil && before.Allowed != nil:
+		return fmt.Errorf("%s is gone", k.files.allowed)
+	}
+	return k.usable(now)
+}
+
+// mend puts the lists back when a run spoilt them, and says so.
+func (k keptSigners) mend(before *lists) (put bool, err error) {
+	if err = k.spoilt(before); err == nil {
+		return true, nil
+	}
+	why, _, _ := strings.Cut(err.Error(), "\n")
+	if err := k.restore(*before); err != nil {
+		return false, fmt.Errorf("the release spoiled the list of those who may sign for this node (%s), and it cannot be put back: %w", why, err)
+	}
+	return true, fmt.Errorf("the release spoiled the list of those who may sign for this node: %s (it was put back)", why)
+}
+
+// restore writes the revoked keys first: cut off between the two, no key counts that did not before.
+func (k keptSigners) restore(l lists) error {
+	for _, file := range []struct {
+		path  string
+		bytes []byte
+	}{{k.files.revoked, l.Revoked}, {k.files.allowed, l.Allowed}} {
+		if now, err := readBounded(file.path); err == nil && file.bytes != nil && bytes.Equal(now, file.bytes) {
+			continue
+		}
+		if err := putBack(file.path, file.bytes, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putBack writes a file as it was; nil bytes: it was not there.
+func putBack(path string, b []byte, mode fs.FileMode) error {
+	if b == nil {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := trust.WriteFile(path, b, mode); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode) // WriteFile leaves the mode of what is there
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func keeps(f signersFiles) keptSigners {
+	return keptSigners{files: f, environment: "dev@t42", now: func() time.Time { return time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC) }}
+}
+
+// A list on which nobody can sign any more would make the release that brought it the last one that a node ever takes.
+func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, after [2]string // allowed, revoked
+		bad           string
+	}{
+		"all keys are revoked":           {[2]string{alice, ""}, [2]string{alice, strings.TrimPrefix(alice, "alice@* ")}, "nobody who can sign for dev@t42 now"},
+		"all keys are expired":           {[2]string{alice, ""}, [2]string{strings.Replace(alice, " ", ` valid-before="20260101Z" `, 1), ""}, "nobody who can sign"},
+		"none counts yet":                {[2]string{alice, ""}, [2]string{strings.Replace(alice, " ", ` valid-after="20270101Z" `, 1), ""}, "nobody who can sign"},
+		"they sign for another one":      {[2]string{bob, ""}, [2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, "nobody who can sign"},
+		"they sign no releases":          {[2]string{bob, ""}, [2]string{strings.Replace(bob, " ", ` namespaces="pulley-data" `, 1), ""}, "nobody who can sign"},
+		"a first list without this node": {[2]string{"", ""}, [2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, "nobody who can sign"},
+		"nobody could sign before":       {[2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, [2]string{"bob\n", ""}, ""},
+		"nothing changes":                {[2]string{alice, ""}, [2]string{alice, ""}, ""},
+		"there is none":                  {[2]string{"", ""}, [2]string{"", ""}, ""},
+		"a list comes":                   {[2]string{"", ""}, [2]string{alice, ""}, ""},
+		"a signer more, and one revoked": {[2]string{alice, ""}, [2]string{alice + bob, strings.TrimPrefix(alice, "alice@* ")}, ""},
+		"what was spoilt is mended":      {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
+		"a person had spoilt it":         {[2]string{"alice\n", ""}, [2]string{"alice\n", ""}, ""},
+		"the list goes":                  {[2]string{alice, ""}, [2]string{"", ""}, "is gone"},
+		"a line that can't be read":      {[2]string{alice, ""}, [2]string{alice + "bob\n", ""}, "line 2"},
+		"nobody is left":                 {[2]string{alice, ""}, [2]string{"# nobody\n", ""}, "nobody who can sign"},
+		"a first list that is none":      {[2]string{"", ""}, [2]string{"alice\n", ""}, "line 1"},
+		"revoked keys that are none":     {[2]string{alice, ""}, [2]string{alice, "alice\n"}, "revoked keys: line 1"},
+	} {
+		f := listed(t, c.before[0], c.before[1], nil)
+		k := keeps(f)
+		before := k.remember()
+		for i, path := range []string{f.allowed, f.revoked} {
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+			if c.after[i] != "" {
+				if err := os.WriteFile(path, []byte(c.after[i]), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		_, err := k.mend(before)
+		if (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
+			t.Errorf("%s: %v; want %q", name, err, c.bad)
+		}
+		want := c.after
+		if c.bad != "" {
+			want = c.before
+		}
+		for i, path := range []string{f.allowed, f.revoked} {
+			if b, _ := os.ReadFile(path); string(b) != want[i] {
+				t.Errorf("%s: %s holds %q, should hold %q", name, path, b, want[i])
+			}
+		}
+	}
+}
+
+const everyFive = "*/5 * * * * root pulley-agent run\n"
+
+// guarded is a machine with a list of signers and a schedule; each call is an agent that was started anew.
+func guarded(t *testing.T) (start func() *machine, f signersFiles) {
+	t.Helper()
+	f = listed(t, alice, "", nil)
+	dir := t.TempDir()
+	cron := filepath.Join(dir, "cron.d", "pulley")
+	spoil(t, cron, everyFive)
+	return func() *machine {
+		return &machine{schedule: cron, signers: keeps(f), kept: filepath.Join(dir, keptFile), log: slog.New(slog.DiscardHandler)}
+	}, f
+}
+
+// spoil writes a file; "" removes it.
+func spoil(t *testing.T, path, text string) {
+	t.Helper()
+	err := os.RemoveAll(path)
+	if text != "" {
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func holds(t *testing.T, path, want string) {
+	t.Helper()
+	if b, err := os.ReadFile(path); err != nil || string(b) != want {
+		t.Errorf("%s holds %q, should hold %q: %v", path, b, want, err)
+	}
+}
+
+// A run that is killed after it spoilt the list, or the schedule, must not be the last that the node ever does.
+func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
+	start, f := guarded(t)
+	m := start()
+	if err := m.Remember(); err != nil {
+		t.Fatal(err)
+	}
+	spoil(t, f.allowed, "alice\n")
+	spoil(t, m.schedule, "")
+	err := start().Mend()
+	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "removed the agent's schedule") {
+		t.Errorf("it says %v", err)
+	}
+	holds(t, f.allowed, alice)
+	holds(t, m.schedule, everyFive)
+	if err := start().Mend(); err != nil {
+		t.Errorf("once it is put back: %v", err)
+	}
+}
+
+// Who revokes every key by hand, because one was stolen, must not find it allowed again after the next run.
+func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
+	start, f := guarded(t)
+	m := start()
+	if err := errors.Join(m.Remember(), m.Mend()); err != nil {
+		t.Fatal(err)
+	}
+	stolen := strings.TrimPrefix(alice, "alice@* ")
+	spoil(t, f.revoked, stolen)
+	spoil(t, m.schedule, "# by hand, for now\n")
+	for range 2 {
+		m := start()
+		if err := errors.Join(m.Mend(), m.Remember(), m.Mend()); err != nil {
+			t.Error(err)
+		}
+	}
+	holds(t, f.revoked, stolen)
+	holds(t, m.schedule, "# by hand, for now\n")
+}
+
+// What can't be put back now is put back later, and is never taken for what there was.
+func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
+	start, f := guarded(t)
+	m := start()
+	if err := m.Remember(); err != nil {
+		t.Fatal(err)
+	}
+	spoil(t, f.allowed, "")
+	spoil(t, m.schedule, "")
+	spoil(t, filepath.Join(f.allowed, "in the way"), "a folder, where the list was") // no rename replaces that
+	spoil(t, filepath.Join(m.schedule, "in the way"), "a folder, where the schedule was")
+	for range 2 {
+		m := start()
+		if err := m.Mend(); err == nil || strings.Count(err.Error(), "cannot be put back") != 2 {
+			t.Errorf("it says %v", err)
+		}
+		if err := m.Remember(); err == nil {
+			t.Error("a schedule that can't be read is taken for none")
+		}
+	}
+	spoil(t, m.schedule, "")
+	spoil(t, f.allowed, "alice\n")
+	m = start()
+	if err := m.Remember(); err != nil {
+		t.Fatal(err)
+	}
+	if err := start().Mend(); err == nil {
+		t.Error("what was spoilt is now what there is to go back to")
+	}
+	holds(t, f.allowed, alice)
+	holds(t, m.schedule, everyFive)
+}
+
+// A file of what was kept that makes no sense must neither stop the node for good nor go unnoticed.
+func TestWhatWasKeptAndIsDamagedIsKeptAnew(t *testing.T) {
+	start, f := guarded(t)
+	m := start()
+	spoil(t, m.kept, "{")
+	if err := m.Mend(); err == nil {
+		t.Error("nobody is told")
+	}
+	if err := m.Remember(); err != nil {
+		t.Fatal(err)
+	}
+	spoil(t, f.allowed, "")
+	if err := m.Mend(); err == nil || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("it says %v", err)
+	}
+	holds(t, f.allowed, alice)
+}

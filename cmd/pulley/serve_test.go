@@ -1,0 +1,22 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"time"
+
+	"pulley/internal/cli"
+)
+
+// A unit that is stopped while its cluster is away must not count as failed.
+func TestServeEndsBeforeEtcdAnswered(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // as a signal does
+	var stdout, stderr bytes.Buffer
+	env := cli.Env{Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }, Now: time.Now}
+	code := Main(ctx, env, []string{"serve", "--endpoints", "http://127.0.0.1:1"})
+	if code != cli.ExitDone || stdout.String() != "ends: asked to by a signal\n" || stderr.Len() > 0 {
+		t.Errorf("exit code %d, %q, %q", code, stdout.String(), stderr.String())
+	}
+}

@@ -1,0 +1,61 @@
+package store_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+// A rollback to what a prune took would send every node to something that nobody can install.
+func TestNobodyGoesBackToWhatWasPruned(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	ctx := t.Context()
+	all := line(t, st, 4)
+	for _, r := range all {
+		promoteTo(t, st, store.Scope{}, r.Target())
+	}
+	for _, value := range []string{"a", "b", "c", "d"} {
+		set(t, st, dev, "ntp", value, me)
+	}
+	history, err := st.History(ctx, dev, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := st.MakePrunePlan(ctx, few, time.Now())
+	if err == nil {
+		_, err = st.ApplyPrune(ctx, plan)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := desires(t, st, dev)
+	for _, undo := range history {
+		b := undo.Before
+		wants := "1.0.0"
+		switch {
+		case b.Data == 1 && b.Release == all[3].Version:
+			wants = "data generation 1 of dev"
+		case b.Data == 0 && b.Release == all[0].Version:
+		default:
+			continue
+		}
+		_, err := st.Rollback(ctx, dev, d, undo, me)
+		if err == nil || errors.Is(err, store.ErrConflict) || !strings.HasPrefix(err.Error(), "cannot roll back to "+wants) || !strings.Contains(err.Error(), ": it was pruned\n") {
+			t.Errorf("epoch %d, to %s: %v", undo.Epoch, b, err)
+		}
+	}
+	if now := desires(t, st, dev); now.Default != d.Default || now.Gate != d.Gate {
+		t.Errorf("the target is now %s", now.Default)
+	}
+	undo, ok := store.Undo(history)
+	if !ok || undo.Before.Data != 3 {
+		t.Fatalf("the newest is %+v", undo)
+	}
+	if _, err := st.Rollback(ctx, dev, d, undo, me); err != nil {
+		t.Errorf("to what was kept: %v", err)
+	}
+}
