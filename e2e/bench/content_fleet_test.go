@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,14 +23,20 @@ import (
 const (
 	fleetNodes  = 200
 	fleetRounds = 3
+	etcdCPU     = 0
+	nodesCPU    = 1
 	quietTime   = 4 * time.Second
 )
 
 // benchFleet measures what somebody else's puts take while many nodes update at once, beside what they take when nobody
-// does. Nodes have processors and disks of their own in truth: here they run only when nothing else does, and in memory
-// where there is room.
+// does. Nodes have processors and disks of their own in truth: here they have one processor, etcd and the puts have another,
+// in both cases; and nodes are in memory where there is room.
 func benchFleet(t *testing.T, p *pulley, dir string) {
 	t.Helper()
+	if runtime.NumCPU() > 1 {
+		pin(t, etcdCPU)
+		defer pin(t, etcdCPU, nodesCPU)
+	}
 	where := "on the disk of etcd"
 	if memory, ok := memoryFolder(t, p); ok {
 		dir, where = memory, "in memory"
@@ -45,12 +52,34 @@ func benchFleet(t *testing.T, p *pulley, dir string) {
 		quietly, during, nodes = append(quietly, before...), append(during, then...), append(nodes, took...)
 		ratios = append(ratios, then.percentile(99)/before.percentile(99))
 	}
-	fmt.Printf("%d nodes, with folders %s, update at once, %d times, in turn with nobody; meanwhile 100 B are put, again and again\n\n", fleetNodes, where, fleetRounds)
+	fmt.Printf("%d nodes, with folders %s and a processor apart from etcd's, update at once, %d times, in turn with nobody; meanwhile 100 B are put, again and again\n\n", fleetNodes, where, fleetRounds)
 	fmt.Println("| a put of 100 B | puts | median, ms | p99, ms |\n|---|---|---|---|")
 	fmt.Printf("| quiet | %d | %.2f | %.2f |\n", len(quietly), 1e3*quietly.median(), 1e3*quietly.percentile(99))
 	fmt.Printf("| during updates | %d | %.2f | %.2f |\n", len(during), 1e3*during.median(), 1e3*during.percentile(99))
 	fmt.Printf("| ratio of the p99, round by round | | | %s |\n\n", ratios.spread(2))
 	fmt.Printf("A node's update took %s s in that crowd.\n\n", nodes.spread(2))
+}
+
+// pin lets this process, which etcd is part of, run on these processors only.
+func pin(t *testing.T, cpus ...int) {
+	t.Helper()
+	var set unix.CPUSet
+	for _, cpu := range cpus {
+		set.Set(cpu)
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err == nil {
+			err = unix.SchedSetaffinity(id, &set)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) { // it has just ended
+			t.Fatal(err)
+		}
+	}
 }
 
 // memoryFolder is a folder on a tmpfs with room for all nodes' trees, of which there are two at a time.
@@ -120,7 +149,11 @@ func (p *pulley) puts(ended <-chan struct{}) figures {
 // updateAll lets all nodes update at once, and returns what the puts took meanwhile, and each node's update.
 func (p *pulley) updateAll(dir string, commit int) (put, nodes figures) {
 	p.t.Helper()
-	cmd := exec.CommandContext(p.t.Context(), "chrt", "--idle", "0", filepath.Join(p.bin, "fleet"), p.endpoint, dir, p.h.version(commit))
+	args := []string{"chrt", "--idle", "0", filepath.Join(p.bin, "fleet"), p.endpoint, dir, p.h.version(commit)}
+	if runtime.NumCPU() > 1 {
+		args = append([]string{"taskset", "--cpu-list", strconv.Itoa(nodesCPU)}, args...)
+	}
+	cmd := exec.CommandContext(p.t.Context(), args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -77,6 +77,7 @@ func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error)
 		found, err := ignorefile.ReadAll(strings.NewReader(line))
 		var one *patternmatcher.PatternMatcher
 		if err == nil && len(found) == 1 {
+			found[0] = strings.TrimSpace(found[0]) // as the library does later
 			if one, err = patternmatcher.New([]string{strings.TrimPrefix(found[0], "!")}); err == nil {
 				// Only this finds out whether it is one: a pattern is compiled when it is used first.
 				_, err = one.MatchesOrParentMatches("x")
