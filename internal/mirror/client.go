@@ -56,8 +56,8 @@ func New(urls []string, tlsConfig *tls.Config, timeout time.Duration) (*Client, 
 		CheckRedirect: checkRedirect,
 		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true,
-			DialContext:         (&net.Dialer{Timeout: timeout}).DialContext,
-			TLSHandshakeTimeout: timeout, ResponseHeaderTimeout: timeout, IdleConnTimeout: time.Minute,
+			DialContext:            (&net.Dialer{Timeout: timeout}).DialContext,
+			IdleConnTimeout:        time.Minute, // all else is bound by the deadline of a request
 			MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: parallelDeltas,
 			DisableCompression: true, // what is unpacked on the way has no limit
 		},
