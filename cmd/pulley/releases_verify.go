@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -115,33 +113,9 @@ func (v verifyOptions) trusted() (*trust.Signers, environments.Ref, error) {
 	if err != nil {
 		return nil, environments.Ref{}, err
 	}
-	allowed, err := readSmall(v.signers)
-	if err != nil {
-		return nil, environments.Ref{}, fmt.Errorf("cannot read the allowed signers: %w", err)
-	}
-	var revoked []byte
-	if v.revoked != "" {
-		if revoked, err = readSmall(v.revoked); err != nil {
-			return nil, environments.Ref{}, fmt.Errorf("cannot read the revoked signers: %w", err)
-		}
-	}
-	trusted, err := trust.ParseSigners(allowed, revoked)
+	files := keyFiles{signers: v.signers, revoked: v.revoked}
+	trusted, _, err := files.read()
 	return trusted, ref, err
-}
-
-// readSmall reads a file that a person wrote.
-func readSmall(file string) ([]byte, error) {
-	const most = 1 << 20
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && len(b) > most {
-		err = fmt.Errorf("%s has more than %s", file, cli.Bytes(most))
-	}
-	return b, err
 }
 
 // releasesOf are the releases of these versions, each once; all when there is none. As store.Releases does, it returns those

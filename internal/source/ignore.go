@@ -104,9 +104,6 @@ func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error)
 // Ignore is for content.ReadTree.
 func (f *Folder) Ignore(name string, dir bool) bool { return f.Why(name, dir) != "" }
 
-// Publishes says whether a file, by its path from the root, is part of the release.
-func (f *Folder) Publishes(name string) bool { return !f.leftOut(name, false) }
-
 // leftOut is Ignore for a path that nobody walked down to: a folder above it may be left out.
 func (f *Folder) leftOut(name string, dir bool) bool {
 	if f.Ignore(name, dir) {
