@@ -1,0 +1,292 @@
+package firstboot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"pulley/internal/failpoint"
+)
+
+// Step is one step's work on this machine.
+type Step struct {
+	Name     Name
+	Words    string                                // what it does, after "cannot": "install Puppet"
+	Deadline time.Duration                         // of all its tries together
+	Optional bool                                  // the first boot goes on when it failed
+	Left     func(context.Context) (string, error) // what is left to do, for people, and changes nothing; "" is nothing
+	Do       func(context.Context) error           // does it; may be repeated at any point
+}
+
+// Teller tells whoever waits for this machine where it is. It is asked for little patience: see Engine.tell.
+type Teller interface {
+	Tell(ctx context.Context, step Name, state Progress, problem string) error
+}
+
+// Memory keeps the state.
+type Memory interface {
+	Load() (State, error)
+	Save(State) error
+}
+
+// Engine does the steps in their order.
+type Engine struct {
+	Steps    []Step
+	Replaced Replacements
+	Program  func(ctx context.Context, step Name, program string) error // runs what replaces a step
+	Memory   Memory                                                     // nil: nothing is remembered, every start begins anew
+	Machine  string                                                     // machine id
+	Plan     string                                                     // digest of what the machine was told
+	Teller   Teller                                                     // nil: nobody is told
+	Patient  bool                                                       // what passes by itself is waited for, up to a step's deadline
+	Log      *slog.Logger
+	Now      func() time.Time
+	Sleep    func(context.Context, time.Duration) error // nil waits
+
+	state State
+	mute  time.Time // until then nobody is told: who did not answer would cost each step its patience
+}
+
+// Options are of one start.
+type Options struct {
+	From Name // this step, and those behind it, are done again; "" goes on
+}
+
+// ErrFinished says that this machine's first boot is over.
+var ErrFinished = errors.New("the first boot of this machine is finished")
+
+// Run does what is left of the first boot. A step that was finished by an earlier start is not repeated. It returns
+// ErrFinished when nothing was left, and the error of the step that it ended at.
+func (e *Engine) Run(ctx context.Context, o Options) error {
+	if err := e.open(o); err != nil {
+		return err
+	}
+	for _, s := range e.Steps {
+		if err := e.step(ctx, s); err != nil {
+			return err
+		}
+	}
+	e.state.Finished = e.Now().UTC()
+	return e.save()
+}
+
+// open reads how far an earlier start came.
+func (e *Engine) open(o Options) error {
+	from := slices.IndexFunc(e.Steps, func(s Step) bool { return s.Name == o.From })
+	if o.From != "" && from < 0 {
+		return fmt.Errorf("cannot start from step %q: the steps are %s", o.From, listed(e.names()))
+	}
+	fresh := State{Machine: e.Machine, Plan: e.Plan, Started: e.Now().UTC(), Steps: map[Name]StepState{}}
+	if e.Memory == nil {
+		e.state = fresh
+		for _, s := range e.Steps[:max(from, 0)] {
+			e.state.Steps[s.Name] = StepState{State: Done}
+		}
+		return nil
+	}
+	var err error
+	if e.state, err = e.Memory.Load(); err != nil {
+		return err
+	}
+	if e.state.Steps == nil || e.state.Machine != e.Machine || e.state.Plan != e.Plan {
+		e.state = fresh
+	}
+	if from < 0 {
+		if !e.state.Finished.IsZero() {
+			return ErrFinished
+		}
+		return nil
+	}
+	e.state.Finished = time.Time{}
+	for _, s := range e.Steps[from:] {
+		delete(e.state.Steps, s.Name)
+	}
+	return nil
+}
+
+// step does one step unless it is done. The log, the time, the error's context, the crash points and the telling are here,
+// once for all of them.
+func (e *Engine) step(ctx context.Context, s Step) error {
+	is := e.state.Steps[s.Name]
+	if is.State == Done {
+		e.Log.Info("first boot", "step", s.Name, "state", "done before")
+		return nil
+	}
+	failpoint.Here(before + string(s.Name))
+	is = StepState{State: Started, Started: e.Now().UTC(), Attempts: is.Attempts + 1, Replaced: e.Replaced[s.Name]}
+	if err := e.note(s.Name, is); err != nil {
+		return err
+	}
+	e.tell(ctx, s.Name, Started, "")
+	did, err := e.work(ctx, s)
+	is.Took = e.Now().Sub(is.Started).Round(time.Millisecond)
+	failpoint.Here(after + string(s.Name))
+	if err != nil {
+		err = fmt.Errorf("cannot %s: %w", s.Words, err)
+		is.State, is.Error = Failed, err.Error()
+		e.Log.Error("first boot", "step", s.Name, "state", Failed, "took", is.Took, "attempt", is.Attempts)
+		noted := e.note(s.Name, is)
+		e.tell(context.WithoutCancel(ctx), s.Name, Failed, is.Error)
+		if s.Optional && ctx.Err() == nil {
+			e.Log.Warn("the first boot goes on without it", "step", s.Name, "err", err)
+			return noted
+		}
+		return errors.Join(err, noted)
+	}
+	is.State = Done
+	e.Log.Info("first boot", "step", s.Name, "state", Done, "took", is.Took, "attempt", is.Attempts, "did", did)
+	if err := e.note(s.Name, is); err != nil {
+		return err
+	}
+	e.tell(ctx, s.Name, Done, "")
+	return nil
+}
+
+// work does a step, or what replaces it, and says what it did. What passes by itself is tried again.
+func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Deadline)
+	defer cancel()
+	switch instead := e.Replaced[s.Name]; instead {
+	case "":
+	case Off:
+		return "nothing: it is switched off", nil
+	default:
+		return "ran " + instead, e.Program(ctx, s.Name, instead)
+	}
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		did, err = s.Left(ctx)
+		if err == nil && did == "" {
+			return "nothing was left to do", nil
+		}
+		if err == nil {
+			err = s.Do(ctx)
+		}
+		var passing *PassingError
+		if err == nil || !e.Patient || !errors.As(err, &passing) {
+			return did, err
+		}
+		wait := max(jittered(pause), passing.After)
+		e.Log.Warn("first boot waits", "step", s.Name, "again_in", wait.Round(time.Millisecond), "err", err)
+		if e.sleep(ctx, wait) != nil {
+			return "", err // what it waited for says more than that its time is over
+		}
+	}
+}
+
+// The pauses between the tries of a step.
+const (
+	firstPause   = time.Second
+	longestPause = 30 * time.Second
+)
+
+func jittered(d time.Duration) time.Duration {
+	return d*9/10 + rand.N(d/5) // machines that boot together don't come back together
+}
+
+// PassingError is what may pass by itself: the network, a server that is not there yet.
+type PassingError struct {
+	Err   error
+	After time.Duration // not before; 0 when nobody said
+}
+
+func (e *PassingError) Error() string { return e.Err.Error() }
+func (e *PassingError) Unwrap() error { return e.Err }
+
+// Passing marks an error as one that may pass by itself.
+func Passing(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &PassingError{Err: err}
+}
+
+// The patience for being told.
+const (
+	tellTimeout = 5 * time.Second
+	tellPause   = time.Minute // after somebody did not answer
+)
+
+// tell is best effort: a first boot never waits for who watches it. Nobody can be told before there is a network.
+func (e *Engine) tell(ctx context.Context, step Name, state Progress, problem string) {
+	if e.Teller == nil || step == Network && state == Started || e.Now().Before(e.mute) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	if err := e.Teller.Tell(ctx, step, state, problem); err != nil {
+		e.mute = e.Now().Add(tellPause)
+		e.Log.Warn("cannot tell where the first boot is", "step", step, "err", err)
+	}
+}
+
+// DryRun writes what each step would do, and changes nothing.
+func (e *Engine) DryRun(ctx context.Context, o Options, out io.Writer) error {
+	err := e.open(o)
+	if err != nil && !errors.Is(err, ErrFinished) {
+		return err
+	}
+	for _, s := range e.Steps {
+		would := ""
+		switch instead := e.Replaced[s.Name]; {
+		case e.state.Steps[s.Name].State == Done:
+			would = "is done"
+		case instead == Off:
+			would = "is switched off"
+		case instead != "":
+			would = "would run " + instead
+		default:
+			left, err := s.Left(ctx)
+			switch {
+			case err != nil:
+				would = fmt.Sprintf("cannot be told yet: %v", err)
+			case left == "":
+				would = "has nothing left to do"
+			default:
+				would = "would " + left
+			}
+		}
+		if _, err := fmt.Fprintf(out, "%-8s  %s\n", s.Name, would); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Engine) note(name Name, s StepState) error {
+	e.state.Steps[name] = s
+	return e.save()
+}
+
+func (e *Engine) save() error {
+	if e.Memory == nil {
+		return nil
+	}
+	return e.Memory.Save(e.state)
+}
+
+func (e *Engine) sleep(ctx context.Context, d time.Duration) error {
+	if e.Sleep != nil {
+		return e.Sleep(ctx, d)
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+func (e *Engine) names() []Name {
+	names := make([]Name, len(e.Steps))
+	for i, s := range e.Steps {
+		names[i] = s.Name
+	}
+	return names
+}

@@ -1,0 +1,239 @@
+package firstboot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// boot is a first boot whose steps write down that they ran.
+type boot struct {
+	*Engine
+	ran  []Name
+	told []string
+	fail map[Name]error
+	log  bytes.Buffer
+}
+
+func (b *boot) Tell(_ context.Context, step Name, state Progress, problem string) error {
+	b.told = append(b.told, string(step)+" "+string(state)+problem)
+	return b.fail["tell"]
+}
+
+func newBoot(dir string) *boot {
+	b := &boot{fail: map[Name]error{}}
+	b.Engine = &Engine{
+		Memory: Disk{dir}, Machine: "m1", Plan: "p1", Teller: b, Patient: true, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Now: time.Now,
+		Program: func(_ context.Context, step Name, program string) error {
+			b.ran = append(b.ran, Name(string(step)+":"+program))
+			return nil
+		},
+	}
+	for _, name := range Names() {
+		b.Steps = append(b.Steps, Step{
+			Name: name, Words: "do " + string(name), Deadline: time.Minute,
+			Left: func(context.Context) (string, error) { return "do it", nil },
+			Do:   func(context.Context) error { b.ran = append(b.ran, name); return b.fail[name] },
+		})
+	}
+	return b
+}
+
+// A step that is done twice may ask for a second certificate, or run somebody's script again.
+func TestAStartGoesOnWhereTheLastOneStopped(t *testing.T) {
+	dir := t.TempDir()
+	first := newBoot(dir)
+	first.fail[Puppet] = errors.New("no space left")
+	err := first.Run(t.Context(), Options{})
+	if err == nil || err.Error() != "cannot do puppet: no space left" {
+		t.Errorf("it ended with %v", err)
+	}
+	at := slices.Index(Names(), Puppet)
+	if !slices.Equal(first.ran, Names()[:at+1]) {
+		t.Errorf("it did %v", first.ran)
+	}
+	state, _ := Disk{dir}.Load()
+	if s := state.Steps[Puppet]; s.State != Failed || s.Attempts != 1 || !strings.Contains(s.Error, "no space left") || s.Started.IsZero() {
+		t.Errorf("the state says %+v", s)
+	}
+
+	second := newBoot(dir)
+	if err := second.Run(t.Context(), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(second.ran, Names()[at:]) {
+		t.Errorf("the second start did %v", second.ran)
+	}
+	if state, _ = (Disk{dir}).Load(); state.Finished.IsZero() || state.Steps[Puppet].Attempts != 2 || state.Steps[Puppet].Error != "" {
+		t.Errorf("the state says %+v", state)
+	}
+	if err := newBoot(dir).Run(t.Context(), Options{}); !errors.Is(err, ErrFinished) {
+		t.Errorf("a third start: %v", err)
+	}
+	again := newBoot(dir)
+	if err := again.Run(t.Context(), Options{From: Enable}); err != nil || !slices.Equal(again.ran, []Name{Enable, Notify, Post, Unlock}) {
+		t.Errorf("from enable it did %v: %v", again.ran, err)
+	}
+	if err := newBoot(dir).Run(t.Context(), Options{From: "nonsense"}); err == nil || !strings.Contains(err.Error(), "the steps are network, lock") {
+		t.Errorf("from nonsense: %v", err)
+	}
+}
+
+// A disk that was copied to another machine, or a plan that says something else, is another first boot.
+func TestAnotherMachineAndAnotherPlanBeginAnew(t *testing.T) {
+	for say, change := range map[string]func(*boot){"machine": func(b *boot) { b.Machine = "m2" }, "plan": func(b *boot) { b.Engine.Plan = "p2" }} {
+		dir := t.TempDir()
+		if err := newBoot(dir).Run(t.Context(), Options{}); err != nil {
+			t.Fatal(err)
+		}
+		other := newBoot(dir)
+		change(other)
+		if err := other.Run(t.Context(), Options{}); err != nil || len(other.ran) != len(Names()) {
+			t.Errorf("another %s did %v: %v", say, other.ran, err)
+		}
+	}
+}
+
+// An operator's "off" that is not obeyed renames a machine that had its name for a reason.
+func TestStepsAreReplacedAndSwitchedOff(t *testing.T) {
+	b := newBoot(t.TempDir())
+	b.Replaced = Replacements{Hostname: Off, Puppet: "/opt/install"}
+	if err := b.Run(t.Context(), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Contains(b.ran, Hostname) || slices.Contains(b.ran, Puppet) || !slices.Contains(b.ran, "puppet:/opt/install") {
+		t.Errorf("it did %v", b.ran)
+	}
+}
+
+// What passes by itself ends no first boot; what does not is not tried for a quarter of an hour.
+func TestWaitsForWhatPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBoot(t.TempDir())
+		tries := 0
+		join := &b.Steps[slices.Index(Names(), Join)]
+		join.Deadline = 10 * time.Minute
+		join.Do = func(context.Context) error {
+			if tries++; tries < 6 {
+				return Passing(errors.New("nobody answers"))
+			}
+			return nil
+		}
+		begun := time.Now()
+		if err := b.Run(t.Context(), Options{}); err != nil || tries != 6 {
+			t.Errorf("after %d tries: %v", tries, err)
+		}
+		// 1 + 2 + 4 + 8 + 16 seconds, a tenth more or less
+		if took := time.Since(begun); took < 27*time.Second || took > 35*time.Second {
+			t.Errorf("it waited %s", took)
+		}
+
+		late := newBoot(t.TempDir())
+		late.fail[Join] = Passing(errors.New("nobody answers"))
+		begun = time.Now()
+		err := late.Run(t.Context(), Options{})
+		if err == nil || !strings.Contains(err.Error(), "nobody answers") || time.Since(begun) > 2*time.Minute {
+			t.Errorf("after %s: %v", time.Since(begun), err)
+		}
+		final := newBoot(t.TempDir())
+		final.fail[Join] = errors.New("refused")
+		begun = time.Now()
+		if err := final.Run(t.Context(), Options{}); err == nil || time.Since(begun) > 0 {
+			t.Errorf("after %s: %v", time.Since(begun), err)
+		}
+		person := newBoot(t.TempDir())
+		person.Patient, person.fail[Join] = false, Passing(errors.New("nobody answers"))
+		begun = time.Now()
+		if err := person.Run(t.Context(), Options{}); err == nil || time.Since(begun) > 0 {
+			t.Errorf("whoever sits at the machine waited %s: %v", time.Since(begun), err)
+		}
+	})
+}
+
+// That nobody can be told is no reason not to become a node, nor that people can't be notified.
+func TestGoesOnUnheard(t *testing.T) {
+	b := newBoot(t.TempDir())
+	b.fail["tell"] = errors.New("nobody answers")
+	b.fail[Notify] = errors.New("nobody answers")
+	b.Steps[slices.Index(Names(), Notify)].Optional = true
+	if err := b.Run(t.Context(), Options{}); err != nil || !slices.Equal(b.ran, Names()) {
+		t.Errorf("it did %v: %v", b.ran, err)
+	}
+	if len(b.told) != 1 {
+		t.Errorf("who did not answer was told again at once: %q", b.told)
+	}
+}
+
+// `pulley nodes` can show no more than what was told.
+func TestTellsEachStep(t *testing.T) {
+	b := newBoot(t.TempDir())
+	b.fail[Register] = errors.New("etcd is full")
+	_ = b.Run(t.Context(), Options{})
+	text := strings.Join(b.told, ", ")
+	if !strings.HasPrefix(text, "network done, lock started, lock done, pre started") || !strings.HasSuffix(text, "register started, register failedcannot do register: etcd is full") {
+		t.Errorf("it told %s", text)
+	}
+}
+
+// A look that changes something is none.
+func TestDryRunChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	b := newBoot(dir)
+	b.Replaced = Replacements{Hostname: Off, Puppet: "/opt/install"}
+	b.Steps[slices.Index(Names(), Register)].Left = func(context.Context) (string, error) { return "", nil }
+	var out bytes.Buffer
+	if err := b.DryRun(t.Context(), Options{}, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"network   would do it\n", "hostname  is switched off\n", "puppet    would run /opt/install\n", "register  has nothing left to do\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("there is no %q in\n%s", want, &out)
+		}
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 || len(b.ran) > 0 || len(b.told) > 0 {
+		t.Errorf("it left %v, did %v, told %v", left, b.ran, b.told)
+	}
+}
+
+// A script that hangs, or fails without a word, would be found weeks later.
+func TestPrograms(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	var out bytes.Buffer
+	p := Programs{Env: []string{"PULLEY_NODE=web1"}, Output: &out, Log: slog.New(slog.DiscardHandler)}
+	if err := p.Run(t.Context(), write("good", `echo "$PULLEY_NODE $HOME $1"`)); err != nil || out.String() != "web1 /root \n" {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	if err := p.Run(t.Context(), write("bad", "echo out of luck >&2; exit 7")); err == nil || !strings.Contains(err.Error(), "exit status 7: out of luck") {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if err := p.Run(ctx, write("hangs", "sleep 1000 & sleep 1000")); err == nil || !strings.Contains(err.Error(), "it took too long") || time.Since(begun) > 8*time.Second {
+		t.Errorf("after %s: %v", time.Since(begun), err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "README"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := Executables(dir); err != nil || len(found) != 3 || filepath.Base(found[0]) != "bad" {
+		t.Errorf("%v, %v", found, err)
+	}
+	if found, err := Executables(filepath.Join(dir, "none")); err != nil || found != nil {
+		t.Errorf("%v, %v", found, err)
+	}
+}

@@ -1,0 +1,256 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/rand"
+	"crypto/sha1"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Files of a CA's folder. The current CA signs. The next one is trusted already by everybody, so that a rotation meets
+// nobody who does not know it. The previous one signs no more, and is trusted until it is retired.
+const (
+	currentCert  = "ca.pem"
+	currentKey   = "ca.key"
+	nextCert     = "next.pem"
+	nextKey      = "next.key"
+	previousCert = "previous.pem"
+	retiredCerts = "retired.pem" // all that were previous once: trusted by nobody
+)
+
+// caLifetime is how long a CA may sign.
+const caLifetime = 10 * 365 * 24 * time.Hour
+
+// Options say where a CA's key is, when it is not in the CA's folder.
+type Options struct {
+	// KeyFile is a PEM file of the keys: that of the current CA, and that of the next one behind it, if there is one.
+	KeyFile string
+	// SignCommand is a program with its arguments that signs: it gets the digest on standard input, the hash's name in
+	// PULLEY_SIGN_HASH and the pin of the CA that is to sign in PULLEY_SIGN_CA, and prints the signature: ASN.1 for ECDSA,
+	// PKCS #1 v1.5 for RSA. The CA's certificate has to be in the folder as ca.pem, the next one's as next.pem.
+	SignCommand []string
+	Now         func() time.Time // time.Now when nil
+}
+
+// CA is a fleet's certificate authority: a folder of files, looked at before each use, so that what another process changed
+// there counts at once. It is safe for concurrent use.
+type CA struct {
+	dir     string
+	options Options
+
+	mu     sync.Mutex
+	stamps map[string]stamp
+	is     material
+}
+
+// material is what the files say.
+type material struct {
+	current, next, previous *x509.Certificate // next and previous may be nil
+	key                     crypto.Signer     // of current
+	nextKey                 crypto.Signer     // nil when it is not at hand
+}
+
+// OpenCA opens the CA in a folder and makes what is missing, keys before certificates; what is there is never overwritten.
+// Several processes may open it at once.
+func OpenCA(dir string, o Options) (*CA, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	c := &CA{dir: dir, options: o}
+	if o.KeyFile != "" && len(o.SignCommand) > 0 {
+		return nil, errors.New("cannot open the CA: its key is in a file or behind a command, not both")
+	}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = os.Chmod(dir, 0o700) // it may have been there, open to others
+	}
+	if err == nil {
+		err = c.locked(c.finish)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the CA in %s: %w", dir, err)
+	}
+	return c, nil
+}
+
+func (c *CA) path(name string) string { return filepath.Join(c.dir, name) }
+
+// elsewhere reports whether the keys are kept out of the folder.
+func (c *CA) elsewhere() bool { return c.options.KeyFile != "" || len(c.options.SignCommand) > 0 }
+
+// locked runs what changes the folder, then reads it.
+func (c *CA) locked(change func() error) error {
+	unlock, err := lockFolder(c.dir)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err = change()
+	if err == nil {
+		err = c.read()
+	}
+	return errors.Join(err, unlock())
+}
+
+// finish brings the folder to where each CA has its key and its certificate, whatever an earlier process left undone.
+func (c *CA) finish() error {
+	current, err := readCertificate(c.path(currentCert))
+	if err != nil {
+		return err
+	}
+	if current == nil {
+		if current, err = c.begin(); err != nil {
+			return err
+		}
+	}
+	next, err := readCertificate(c.path(nextCert))
+	if err != nil {
+		return err
+	}
+	if !c.elsewhere() {
+		if err := c.moveKey(current); err != nil {
+			return err
+		}
+	}
+	if next == nil || sameKey(next.PublicKey, current) { // the second: a rotation was interrupted
+		return c.makeNext(current)
+	}
+	return nil
+}
+
+// begin makes the current CA of a folder that has none.
+func (c *CA) begin() (*x509.Certificate, error) {
+	for _, name := range []string{nextCert, previousCert} {
+		if _, err := os.Stat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s is missing, and %s is there: bring it back from a backup\nwith a new CA no node of this fleet would be known any more", currentCert, name)
+		}
+	}
+	if len(c.options.SignCommand) > 0 {
+		return nil, fmt.Errorf("%s is missing\nwhere a command signs, the CA's certificate has to be there first", currentCert)
+	}
+	keys, err := c.keysOr(currentKey)
+	if err != nil {
+		return nil, err
+	}
+	return c.selfSign(currentCert, keys[0])
+}
+
+// keysOr are the keys of the file elsewhere, else that of a file in the folder, which is made when it is missing.
+func (c *CA) keysOr(name string) ([]crypto.Signer, error) {
+	if file := c.options.KeyFile; file != "" {
+		keys, err := readKeys(file)
+		if err == nil && len(keys) == 0 {
+			err = fmt.Errorf("there is no key file %s", file)
+		}
+		return keys, err
+	}
+	keys, err := readKeys(c.path(name))
+	if err != nil || len(keys) > 0 {
+		return keys, err
+	}
+	key, err := NewKey()
+	if err == nil {
+		err = SaveKey(c.path(name), key)
+	}
+	return []crypto.Signer{key}, err
+}
+
+// moveKey finishes a rotation that ended between moving the certificate and moving its key.
+func (c *CA) moveKey(current *x509.Certificate) error {
+	keys, err := readKeys(c.path(nextKey))
+	if err != nil || len(keys) != 1 || !sameKey(keys[0].Public(), current) {
+		return err
+	}
+	if err := os.Rename(c.path(nextKey), c.path(currentKey)); err != nil {
+		return err
+	}
+	return syncFolder(c.dir)
+}
+
+// makeNext makes the next CA, if its key can be had.
+func (c *CA) makeNext(current *x509.Certificate) error {
+	if len(c.options.SignCommand) > 0 {
+		return nil
+	}
+	keys, err := c.keysOr(nextKey)
+	if err != nil {
+		return err
+	}
+	had, err := c.former()
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if !slices.ContainsFunc(append(had, current), func(cert *x509.Certificate) bool { return sameKey(key.Public(), cert) }) {
+			_, err := c.selfSign(nextCert, key)
+			return err
+		}
+	}
+	return nil
+}
+
+// former are the CAs that were: none of their keys may ever be trusted again, as one may have been stolen.
+func (c *CA) former() ([]*x509.Certificate, error) {
+	var all []*x509.Certificate
+	for _, name := range []string{previousCert, retiredCerts} {
+		b, err := readBounded(c.path(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		certs, _, err := parsePEM(b)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.path(name), err)
+		}
+		all = append(all, certs...)
+	}
+	return all, nil
+}
+
+func (c *CA) selfSign(name string, key crypto.Signer) (*x509.Certificate, error) {
+	if err := checkKey(key.Public()); err != nil {
+		return nil, err
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	id := sha1.Sum(public) // names a key, as RFC 5280 has it; nothing rests on it
+	now := c.options.Now()
+	der, err := x509.CreateCertificate(rand.Reader, c.template(pkix.Name{CommonName: "pulley CA " + hex.EncodeToString(id[:4])}, now, caLifetime, func(t *x509.Certificate) {
+		t.IsCA, t.MaxPathLenZero = true, true
+		t.KeyUsage, t.SubjectKeyId = x509.KeyUsageCertSign|x509.KeyUsageCRLSign, id[:]
+	}), c.template(pkix.Name{CommonName: "pulley CA " + hex.EncodeToString(id[:4])}, now, caLifetime, nil), key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err == nil {
+		err = writeFile(c.path(name), encodeCertificates(cert))
+	}
+	return cert, err
+}
+
+// template is what all certificates have alike.
+func (c *CA) template(subject pkix.Name, now time.Time, lifetime time.Duration, more func(*x509.Certificate)) *x509.Certificate {
+	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) // never fails; 127 bits are positive in 16 bytes
+	t := &x509.Certificate{
+		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: subject, BasicConstraintsValid: true,
+		NotBefore: now.Add(-clockSkew).UTC(), NotAfter: now.Add(lifetime).UTC(),
+	}
+	if more != nil {
+		more(t)
+	}
+	return t
+}

@@ -1,0 +1,211 @@
+package pki
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// maxFileBytes is far more than any file of certificates and keys needs.
+const maxFileBytes = 1 << 20
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err == nil && len(b) > maxFileBytes {
+		err = fmt.Errorf("%s is larger than any file of certificates", path)
+	}
+	return b, err
+}
+
+// writeFile writes a file that only its owner may read, that appears whole or not at all, and that is durable when writeFile
+// returns.
+func writeFile(path string, b []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(b)
+	if err == nil { // or a power cut leaves the new name on an empty file
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path)) // or a power cut undoes the renaming
+}
+
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// lockTimeout is how long one process waits for another that changes the same folder.
+const lockTimeout = 10 * time.Second
+
+// lockFolder keeps other processes, and others in this one, from changing the CA meanwhile.
+func lockFolder(dir string) (unlock func() error, err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lockTimeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return f.Close, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return nil, errors.Join(err, f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(errors.New("another process has been changing it for too long"), f.Close())
+		case <-tick.C:
+		}
+	}
+}
+
+const (
+	typeCertificate = "CERTIFICATE"
+	typeKey         = "PRIVATE KEY"
+)
+
+func encodeCertificates(certs ...*x509.Certificate) []byte {
+	var b bytes.Buffer
+	for _, c := range certs {
+		_ = pem.Encode(&b, &pem.Block{Type: typeCertificate, Bytes: c.Raw}) // a buffer takes everything
+	}
+	return b.Bytes()
+}
+
+func encodeKey(key crypto.Signer) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: typeKey, Bytes: der}), nil
+}
+
+// ParseCertificates reads every certificate of a PEM text, and ignores keys. None at all is an error.
+func ParseCertificates(b []byte) ([]*x509.Certificate, error) {
+	certs, _, err := parsePEM(b)
+	if err == nil && len(certs) == 0 {
+		err = errors.New("no PEM certificate is in it")
+	}
+	return certs, err
+}
+
+// parsePEM reads the certificates and the keys of a text, each in the order in which they stand.
+func parsePEM(b []byte) (certs []*x509.Certificate, keys []crypto.Signer, err error) {
+	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
+		switch block.Type {
+		case typeCertificate:
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, nil, err
+			}
+			certs = append(certs, c)
+		case typeKey, "EC PRIVATE KEY", "RSA PRIVATE KEY":
+			k, err := parseKey(block)
+			if err != nil {
+				return nil, nil, err
+			}
+			keys = append(keys, k)
+		}
+	}
+	return certs, keys, nil
+}
+
+func parseKey(block *pem.Block) (crypto.Signer, error) {
+	var key any
+	var err error
+	switch block.Type {
+	case "EC PRIVATE KEY":
+		key, err = x509.ParseECPrivateKey(block.Bytes)
+	case "RSA PRIVATE KEY":
+		key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+	default:
+		key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+	}
+	if err != nil {
+		return nil, errors.New("its key can't be read; it has to be a PEM key without a passphrase")
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("its key is of a kind that can't sign")
+	}
+	return signer, nil
+}
+
+// readCertificate reads a file of one certificate; nil when there is no such file.
+func readCertificate(path string) (*x509.Certificate, error) {
+	b, err := readBounded(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	certs, err := ParseCertificates(b)
+	if err == nil && len(certs) > 1 {
+		err = errors.New("more than one certificate is in it")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return certs[0], nil
+}
+
+// readKeys reads the keys of a file; none when there is no such file.
+func readKeys(path string) ([]crypto.Signer, error) {
+	b, err := readBounded(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, keys, err := parsePEM(b)
+	if err == nil && len(keys) == 0 {
+		err = errors.New("no PEM key is in it")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return keys, nil
+}
+
+// sameKey reports whether a public key is that of a certificate.
+func sameKey(public crypto.PublicKey, cert *x509.Certificate) bool {
+	k, ok := cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && k.Equal(public)
+}

@@ -1,0 +1,128 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+)
+
+// Identity is a key with its certificate, and those behind it if any. Its file is one PEM text, so that a renewal is one
+// rename: no reader ever sees a key beside the certificate of another.
+type Identity struct {
+	Key          crypto.Signer
+	Certificates []*x509.Certificate // the leaf first
+}
+
+// NewIdentity is a key with the PEM of its certificates.
+func NewIdentity(key crypto.Signer, certPEM []byte) (Identity, error) {
+	certs, err := ParseCertificates(certPEM)
+	if err != nil {
+		return Identity{}, fmt.Errorf("cannot use the certificate: %w", err)
+	}
+	i := Identity{Key: key, Certificates: certs}
+	return i, i.check()
+}
+
+func (i Identity) check() error {
+	switch {
+	case i.Key == nil:
+		return errors.New("cannot use the identity: it has no key")
+	case len(i.Certificates) == 0:
+		return errors.New("cannot use the identity: it has no certificate")
+	case !sameKey(i.Key.Public(), i.Certificates[0]):
+		return errors.New("cannot use the identity: its certificate is of another key")
+	}
+	return nil
+}
+
+// Leaf is the identity's own certificate.
+func (i Identity) Leaf() *x509.Certificate { return i.Certificates[0] }
+
+// Name is who the identity is.
+func (i Identity) Name() (Name, error) { return ParseName(i.Leaf().Subject.CommonName) }
+
+// Certificate is the identity as package tls has it.
+func (i Identity) Certificate() tls.Certificate {
+	t := tls.Certificate{PrivateKey: i.Key, Leaf: i.Leaf()}
+	for _, c := range i.Certificates {
+		t.Certificate = append(t.Certificate, c.Raw)
+	}
+	return t
+}
+
+// TLS is how to reach a server of the fleet as this identity; bundle is the PEM of the CAs that are trusted.
+func (i Identity) TLS(bundle []byte) (*tls.Config, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bundle) {
+		return nil, errors.New("cannot use the CA certificates: no PEM certificate is in them")
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{i.Certificate()}}, nil
+}
+
+// LoadIdentity reads what Save wrote. That there is no such file is fs.ErrNotExist.
+func LoadIdentity(path string) (Identity, error) {
+	b, err := readBounded(path)
+	if err != nil {
+		return Identity{}, fmt.Errorf("cannot read the identity: %w", err)
+	}
+	certs, keys, err := parsePEM(b)
+	if err == nil && len(keys) > 1 {
+		err = errors.New("more than one key is in it")
+	}
+	if err != nil {
+		return Identity{}, fmt.Errorf("cannot read the identity in %s: %w", path, err)
+	}
+	i := Identity{Certificates: certs}
+	if len(keys) == 1 {
+		i.Key = keys[0]
+	}
+	if err := i.check(); err != nil {
+		return Identity{}, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return i, nil
+}
+
+// Save writes key and certificates into one file that only its owner may read, whole and durable. Its folder has to exist.
+func (i Identity) Save(path string) error {
+	if err := i.check(); err != nil {
+		return err
+	}
+	key, err := encodeKey(i.Key)
+	if err == nil {
+		err = writeFile(path, append(key, encodeCertificates(i.Certificates...)...))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep the identity: %w", err)
+	}
+	return nil
+}
+
+// SaveKey writes a key alone, as Save writes an identity: for one that waits for its certificate.
+func SaveKey(path string, key crypto.Signer) error {
+	b, err := encodeKey(key)
+	if err == nil {
+		err = writeFile(path, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep the key: %w", err)
+	}
+	return nil
+}
+
+// LoadKey reads what SaveKey wrote. That there is no such file is fs.ErrNotExist.
+func LoadKey(path string) (crypto.Signer, error) {
+	b, err := readBounded(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the key: %w", err)
+	}
+	_, keys, err := parsePEM(b)
+	if err == nil && len(keys) != 1 {
+		err = fmt.Errorf("%d keys are in it", len(keys))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the key in %s: %w", path, err)
+	}
+	return keys[0], nil
+}

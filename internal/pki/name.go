@@ -1,0 +1,119 @@
+package pki
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Kind is what somebody with a certificate is.
+type Kind string
+
+// The kinds.
+const (
+	KindNode     Kind = "node"
+	KindOperator Kind = "operator"
+	KindServe    Kind = "serve"
+)
+
+// Name is who a certificate speaks for. As text it is the certificate's common name and etcd's user:
+//
+//	<prefix>/node/<environment>/<node>/<incarnation>
+//	<prefix>/operator/<name>/<incarnation>
+//	<prefix>/serve/<host>/<incarnation>
+//
+// It may have more than the 64 characters that X.520 gives a common name: Go, which etcd is written in, does not mind.
+type Name struct {
+	Prefix      string // first part of the fleet's keys, without slashes around it; it may have several segments
+	Kind        Kind
+	Environment string // of a node; with its stack, as in dev@t42
+	Subject     string // the node, the operator, or the host of a serve
+	Incarnation string // 16 hexadecimal digits, another one for each join: what was revoked never lives again
+}
+
+// String is the name as text. Check tells whether it can be read back.
+func (n Name) String() string {
+	parts := []string{n.Prefix, string(n.Kind)}
+	if n.Kind == KindNode {
+		parts = append(parts, n.Environment)
+	}
+	return strings.Join(append(parts, n.Subject, n.Incarnation), "/")
+}
+
+// Role is the name without its incarnation: what stays the same when somebody joins again, and so etcd's role of a node.
+func (n Name) Role() string { return strings.TrimSuffix(n.String(), "/"+n.Incarnation) }
+
+// Check refuses a name that can't be one: an empty part, a byte that is none of letters, digits and -_.@+, or a prefix
+// whose end would be taken for a kind.
+func (n Name) Check() error {
+	if back, err := ParseName(n.String()); err != nil {
+		return err
+	} else if back != n {
+		return fmt.Errorf("cannot use %q as a name: it reads as that of another one, %s %s", n.String(), back.Kind, back.Subject)
+	}
+	return nil
+}
+
+// ParseName reads what String wrote.
+func ParseName(cn string) (Name, error) {
+	fail := func(problem string) (Name, error) {
+		return Name{}, fmt.Errorf("cannot read %q as the name of a node, an operator or a serve: %s", cn, problem)
+	}
+	parts := strings.Split(cn, "/")
+	for _, p := range parts {
+		if err := checkPart(p); err != nil {
+			return fail(err.Error())
+		}
+	}
+	last := len(parts) - 1
+	n := Name{Incarnation: parts[last]}
+	if !isIncarnation(n.Incarnation) {
+		return fail("its last part is no incarnation of 16 hexadecimal digits")
+	}
+	switch {
+	case last >= 4 && Kind(parts[last-3]) == KindNode:
+		n.Prefix, n.Kind = strings.Join(parts[:last-3], "/"), KindNode
+		n.Environment, n.Subject = parts[last-2], parts[last-1]
+	case last >= 3 && (Kind(parts[last-2]) == KindOperator || Kind(parts[last-2]) == KindServe):
+		n.Prefix, n.Kind, n.Subject = strings.Join(parts[:last-2], "/"), Kind(parts[last-2]), parts[last-1]
+	default:
+		return fail("it does not say of which kind it is")
+	}
+	return n, nil
+}
+
+const (
+	maxPartBytes     = 253 // as long as a host's name may be
+	incarnationBytes = 8
+)
+
+func checkPart(p string) error {
+	switch {
+	case p == "":
+		return errors.New("a part of it is empty")
+	case len(p) > maxPartBytes:
+		return errors.New("a part of it is too long")
+	}
+	for _, c := range []byte(p) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-_.@+", c) >= 0:
+		default:
+			return fmt.Errorf("%q can't be in it", c)
+		}
+	}
+	return nil
+}
+
+func isIncarnation(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == incarnationBytes && s == strings.ToLower(s)
+}
+
+// NewIncarnation is 16 random hexadecimal digits.
+func NewIncarnation() string {
+	b := make([]byte, incarnationBytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}

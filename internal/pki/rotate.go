@@ -1,0 +1,115 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Rotate makes the next CA sign: what was current becomes previous, which is trusted until it is retired, and a new next CA
+// is made where its key can be had. It refuses while an earlier previous one is still trusted, unless forced: then that one
+// ends at once. Whether everybody trusts the next CA by now is for the caller to find out.
+func (c *CA) Rotate(force bool) error {
+	err := c.locked(func() error {
+		if err := c.finish(); err != nil {
+			return err
+		}
+		if err := c.read(); err != nil {
+			return err
+		}
+		m := c.is
+		switch {
+		case m.next == nil:
+			return errors.New("there is no next CA\nwhere keys are elsewhere, put the next CA's certificate beside ca.pem as next.pem, or its key behind the first in the file of keys, and restart `pulley serve`")
+		case m.nextKey == nil:
+			return fmt.Errorf("the key of the next CA (%s) is not at hand", Fingerprint(m.next))
+		case m.previous != nil && !force:
+			return fmt.Errorf("the CA before (%s) is still trusted\n`pulley ca retire` ends that once nobody has a certificate of it", Fingerprint(m.previous))
+		case !c.options.Now().Before(m.next.NotAfter):
+			return fmt.Errorf("the next CA ended at %s", m.next.NotAfter.Format(time.RFC3339))
+		}
+		return c.rotate(m)
+	})
+	if err != nil {
+		return fmt.Errorf("cannot rotate the CA in %s: %w", c.dir, err)
+	}
+	return nil
+}
+
+// rotate does it in an order in which, wherever it ends, nobody's CA is missing, and finish goes on.
+func (c *CA) rotate(m material) error {
+	if err := c.retire(); err != nil { // forced
+		return err
+	}
+	err := writeFile(c.path(previousCert), encodeCertificates(m.current))
+	if err == nil {
+		err = writeFile(c.path(currentCert), encodeCertificates(m.next))
+	}
+	if err == nil && c.elsewhere() {
+		err = c.drop(nextCert)
+	}
+	if err != nil {
+		return err
+	}
+	return c.finish()
+}
+
+// Retire ends the trust in the previous CA. Without one there is nothing to do.
+func (c *CA) Retire() error {
+	if err := c.locked(c.retire); err != nil {
+		return fmt.Errorf("cannot retire the previous CA in %s: %w", c.dir, err)
+	}
+	return nil
+}
+
+// retire remembers the previous CA before it drops it.
+func (c *CA) retire() error {
+	previous, err := readCertificate(c.path(previousCert))
+	if err != nil || previous == nil {
+		return err
+	}
+	had, err := c.former() // the previous one is the first
+	if err == nil {
+		err = writeFile(c.path(retiredCerts), encodeCertificates(had...))
+	}
+	if err != nil {
+		return err
+	}
+	return c.drop(previousCert)
+}
+
+func (c *CA) drop(name string) error {
+	if err := os.Remove(c.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return syncFolder(c.dir)
+}
+
+// Probe is a certificate of the next CA that names nobody, to find out with whether a server trusts that CA already. It is
+// valid for a minute.
+func (c *CA) Probe() (tls.Certificate, error) {
+	m, err := c.fresh()
+	if err == nil && m.next == nil {
+		err = errors.New("there is no next CA")
+	}
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := NewKey()
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	t := c.template(pkix.Name{CommonName: "pulley: does anybody trust the next CA?"}, c.options.Now(), time.Minute, func(t *x509.Certificate) {
+		t.KeyUsage, t.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	})
+	leaf, _, err := sign(t, m.next, key.Public(), m.nextKey)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("cannot sign with the next CA: %w", err)
+	}
+	return Identity{Key: key, Certificates: []*x509.Certificate{leaf}}.Certificate(), nil
+}

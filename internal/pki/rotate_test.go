@@ -1,0 +1,120 @@
+package pki
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A rotation after which somebody is not trusted takes a fleet down.
+func TestRotationLosesNobody(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	serve, verb := open(t, dir, Options{}), open(t, dir, Options{})
+	before := client(t, serve, time.Hour)
+	bundleBefore, pins := serve.Bundle(), serve.Fingerprints()
+
+	if err := verb.Rotate(false); err != nil {
+		t.Fatal(err)
+	}
+	after := client(t, serve, time.Hour) // the process that runs meanwhile
+	if got := serve.Fingerprints(); got[0] != pins[1] || got[1] == pins[0] || got[1] == pins[1] {
+		t.Errorf("pins were %q and are %q", pins, got)
+	}
+	for _, c := range []struct {
+		what   string
+		bundle []byte
+		id     Identity
+	}{
+		{"before by before", bundleBefore, before}, {"after by before", bundleBefore, after},
+		{"before by after", serve.Bundle(), before}, {"after by after", serve.Bundle(), after},
+	} {
+		if err := trusted(t, c.bundle, c.id.Leaf(), now); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	if err := verb.Rotate(false); err == nil || !strings.Contains(err.Error(), "still trusted") {
+		t.Errorf("a second rotation drops the first CA: %v", err)
+	}
+	if err := verb.Retire(); err != nil {
+		t.Fatal(err)
+	}
+	if trusted(t, serve.Bundle(), before.Leaf(), now) == nil {
+		t.Error("the retired CA is trusted")
+	}
+	if err := verb.Rotate(false); err != nil {
+		t.Error(err)
+	}
+	if err := verb.Rotate(true); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(string(serve.Bundle()), "BEGIN CERT"); n != 3 {
+		t.Errorf("%d CAs are trusted", n)
+	}
+}
+
+// A power cut in the middle of a rotation must not leave a CA without its key, nor somebody without trust.
+func TestRotationCutOff(t *testing.T) {
+	move := func(t *testing.T, dir, from, to string) {
+		t.Helper()
+		if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	steps := []struct {
+		name string
+		do   func(t *testing.T, dir string, was map[string]string)
+	}{
+		{"previous is written", func(t *testing.T, dir string, was map[string]string) {
+			write(t, filepath.Join(dir, previousCert), was[currentCert])
+		}},
+		{"current is replaced", func(t *testing.T, dir string, was map[string]string) {
+			write(t, filepath.Join(dir, currentCert), was[nextCert])
+		}},
+		{"its key is moved", func(t *testing.T, dir string, _ map[string]string) { move(t, dir, nextKey, currentKey) }},
+		{"a new key is made", func(t *testing.T, dir string, _ map[string]string) {
+			if err := SaveKey(filepath.Join(dir, nextKey), newKey(t)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	}
+	for cut := range steps {
+		dir := t.TempDir()
+		running := open(t, dir, Options{})
+		pins, was, old := running.Fingerprints(), files(t, dir), client(t, running, time.Hour)
+		for _, s := range steps[:cut+1] {
+			s.do(t, dir, was)
+		}
+		// The process that runs sees the folder as it is now, the next one finishes it.
+		for who, ca := range map[string]*CA{"running": running, "started": open(t, dir, Options{})} {
+			id := client(t, ca, time.Hour)
+			for what, leaf := range map[string]Identity{"old": old, "new": id} {
+				if err := trusted(t, ca.Bundle(), leaf.Leaf(), time.Now()); err != nil {
+					t.Errorf("cut off after %q: %s, %s: %v", steps[cut].name, who, what, err)
+				}
+			}
+			want := pins[min(cut, 1)] // from the second step on the next CA signs
+			if got := ca.Fingerprints(); got[0] != want || who == "started" && len(got) != 2 {
+				t.Errorf("cut off after %q: %s: pins were %q and are %q", steps[cut].name, who, pins, got)
+			}
+		}
+	}
+}
+
+// Whoever got the bundle before the next CA was in it does not know that CA yet.
+func TestNextSinceIsWhenItWasPublished(t *testing.T) {
+	dir, began := t.TempDir(), time.Now().Add(-time.Second)
+	ca := open(t, dir, Options{})
+	since, ok := ca.NextSince()
+	if !ok || since.Before(began.Truncate(time.Second)) || since.After(time.Now().Add(time.Second)) {
+		t.Errorf("published %s, %v", since, ok)
+	}
+	later := time.Now().Add(3 * time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, nextCert), later, later); err != nil {
+		t.Fatal(err)
+	}
+	if since, _ := ca.NextSince(); !since.Equal(later) {
+		t.Errorf("a certificate that was put there later counts from %s", since)
+	}
+}
