@@ -8,6 +8,9 @@ TOOLS   := $(CURDIR)/.tools
 GOLANGCI_LINT := v2.15.0
 ARGS    ?=
 
+# What the tests need beyond Go, make and git: Puppet and what it works with, and whole machines.
+TESTED := puppet-agent cron shellcheck openssh-client openssl git g10k r10k curl cloud-init debootstrap systemd systemd-container iproute2 genisoimage
+
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -22,8 +25,8 @@ demo: build ## play a fleet's story on this machine: make demo, or make demo ARG
 	bin/pulley demo $(ARGS)
 
 .PHONY: test
-test: ## run all tests: unit tests, etcd, crash points, real Puppet in local machines
-	@e2e/packages puppet-agent cron shellcheck openssh-client git g10k r10k
+test: ## run all tests: unit tests, etcd, crash points, real Puppet, and machines that boot
+	@e2e/packages $(TESTED)
 	$(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' ./...
 
 .PHONY: unit
@@ -31,8 +34,8 @@ unit: ## run the tests that need neither Puppet nor any package, in less than th
 	$(GO) test ./...
 
 .PHONY: e2e
-e2e: ## run only what needs real Puppet
-	@e2e/packages puppet-agent cron shellcheck openssh-client git g10k r10k
+e2e: ## run only what needs real Puppet, cloud-init and machines that boot
+	@e2e/packages $(TESTED)
 	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/puppettest ./internal/provision/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: lint
@@ -42,7 +45,7 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, vet, layering and
 	$(GO) vet ./...
 	$(GO) vet -tags 'e2e failpoint bench' ./...
 	$< run --build-tags 'e2e failpoint bench' ./...
-	shellcheck .ci/run e2e/packages
+	shellcheck .ci/run e2e/packages e2e/nspawn/image.sh
 
 $(TOOLS)/golangci-lint-$(GOLANGCI_LINT):
 	GOBIN=$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)

@@ -27,6 +27,7 @@ const (
 	ReasonUnreachable   Reason = "etcd is unreachable: it goes on with what it was enforcing"
 	ReasonUnreadable    Reason = "etcd holds something that this agent can't read: it goes on with what it was enforcing"
 	ReasonUnregistered  Reason = "it is not on the list of hosts that should be alive"
+	ReasonOtherMachine  Reason = "another machine has this node's name: it goes on with what it was enforcing"
 	ReasonNoTarget      Reason = "no release was promoted for it yet"
 	ReasonFrozen        Reason = "an operator's hold freezes it on the target that it has"
 	ReasonGateClosed    Reason = "the environment's gate is closed: nothing new starts"
@@ -49,6 +50,7 @@ type Observed struct {
 	Identity
 	State         State
 	Settings      Settings
+	Machine       string // machine id; "" where there is none
 	Disabled      string // why an operator disabled it on the machine; "" when enabled
 	PuppetBlocked string // why the machine's own Puppet forbids a run; "" when it doesn't
 	Force, Noop   bool
@@ -129,8 +131,12 @@ func (l *ladder) climb() Decision {
 			"run `pulley-agent bootstrap` on it, or `pulley nodes add "+l.o.Node+"`")
 	}
 	l.pass("on the list of hosts that should be alive", "yes, as "+l.d.Host.Role)
-
 	l.dec.Wanted = l.d.Wanted()
+	const own = "that entry is this machine's"
+	if other := otherMachine(l.d.Host, l.o.Machine); other != "" {
+		return l.enforce(own, ReasonOtherMachine, other)
+	}
+	l.pass(own, "yes")
 	if l.dec.Wanted.IsZero() {
 		return l.enforce("a release is promoted for it", ReasonNoTarget, "")
 	}
@@ -274,6 +280,14 @@ func (l *ladder) pass(question, answer string) {
 
 func (l *ladder) fail(question, answer string) {
 	l.dec.Ladder = append(l.dec.Ladder, Rung{Question: question, Answer: answer})
+}
+
+// otherMachine tells the two machines apart that have one node's name; "" when there is one, as far as is known.
+func otherMachine(h *Host, machine string) string {
+	if h.MachineID == "" || machine == "" || h.MachineID == machine {
+		return ""
+	}
+	return fmt.Sprintf("the list of hosts has machine %s, and this is machine %s", h.MachineID, machine)
 }
 
 // retryDue says whether a target may be tried (again), and if not, when.

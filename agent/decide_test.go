@@ -168,6 +168,22 @@ var decisions = []decision{
 	{"and goes on with what it has",
 		func(o *Observed, d *Desired) { notRunFor(o, time.Hour); d.Host, d.Default = nil, verB },
 		want{Enforce, ReasonDue, verA, ReasonUnregistered, ""}},
+
+	{"a node whose name another machine has takes nothing new",
+		func(o *Observed, d *Desired) { o.Machine, d.Host.MachineID, d.Default = "aaaa", "bbbb", verB },
+		want{Nothing, ReasonOtherMachine, verA, ReasonOtherMachine, "the list of hosts has machine bbbb, and this is machine aaaa"}},
+	{"and goes on enforcing what it has",
+		func(o *Observed, d *Desired) {
+			o.Machine, d.Host.MachineID, d.Default = "aaaa", "bbbb", verB
+			notRunFor(o, time.Hour)
+		},
+		want{Enforce, ReasonDue, verA, ReasonOtherMachine, ""}},
+	{"a list that an operator wrote says nothing of machines",
+		func(o *Observed, d *Desired) { o.Machine, d.Default = "aaaa", verB },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"and a machine without an id is taken for the one that is meant",
+		func(_ *Observed, d *Desired) { d.Host.MachineID, d.Default = "bbbb", verB },
+		want{Take, ReasonNew, verB, "", ""}},
 	{"before the first release there is nothing to do",
 		func(o *Observed, d *Desired) { o.State, d.Default = State{}, Target{} },
 		want{Nothing, ReasonNoTarget, Target{}, ReasonNoTarget, ""}},
@@ -431,7 +447,7 @@ func TestDecisions(t *testing.T) {
 	}
 	ladder := []string{
 		"enabled on the machine", "Puppet may run", "not stopped by a hold", "etcd answers",
-		"on the list of hosts that should be alive", "a release is promoted for it", "its target is in place",
+		"on the list of hosts that should be alive", "that entry is this machine's", "a release is promoted for it", "its target is in place",
 		"not frozen by a hold", "the gate is open", "its target is authentic", "its next attempt is due", "enforcing what it has is due",
 	}
 	for _, q := range ladder {

@@ -188,7 +188,7 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 		at := &tick{
 			Agent: &Agent{
 				Identity: Identity{Node: name.Draw(t, "node"), Role: name.Draw(t, "role")}, Settings: DefaultSettings(),
-				Version: "v1.24.3-17-g0123456789ab", Boot: strings.Repeat("f", 32), Now: func() time.Time { return start },
+				Version: "v1.24.3-17-g0123456789ab", MachineID: strings.Repeat("f", 32), Boot: strings.Repeat("f", 36), Now: func() time.Time { return start },
 			},
 			observed: Observed{Disabled: words.Draw(t, "disabled")},
 			decision: Decision{
@@ -199,6 +199,10 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 				LastGood: target.Draw(t, "last good"), Enforcing: enforcing, RanAt: start, Outcome: Unchanged, LastRun: "20260304T050607Z-1234567",
 				Attempts: []Attempt{{Target: wanted, Started: 1 << 30, Finished: 1 << 30, Last: start, Kind: Untouched, Problem: words.Draw(t, "problem")}},
 			},
+		}
+		own := words.Draw(t, "own agent")
+		at.Upgrade = func(AgentChoice) *Upgrade {
+			return &Upgrade{Wanted: strings.Repeat("1", 64), Phase: UpgradeProbation, Problem: own}
 		}
 		at.state.refuse(wanted, words.Draw(t, "refused"), start)
 		s := at.status()

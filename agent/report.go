@@ -11,7 +11,7 @@ import (
 
 // Bounds of what one node keeps in etcd.
 const (
-	maxStatusBytes  = 3 << 9   // of a status, as JSON: a node that is well needs half of it, one between targets all
+	maxStatusBytes  = 7 << 8   // of a status, as JSON: a node that is well needs half of it, one between targets all
 	maxRunsBytes    = 64 << 10 // of a node's run records together
 	maxRunsKept     = 20       // and their number
 	spooledPerTick  = 5        // so that a fleet that comes back does not send everything at once
@@ -113,7 +113,10 @@ func (t *tick) status() Status {
 		Node: t.Identity.Node, Role: t.Identity.Role, Phase: Idle, Action: d.Action, Reason: why,
 		Detail: clip(detail, maxDetailInHead), Target: d.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
 		Outcome: t.state.Outcome, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
-		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.Boot, Disabled: clip(t.observed.Disabled, 120),
+		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: clip(t.observed.Disabled, 120),
+	}
+	if t.Upgrade != nil {
+		s.Agent = t.Upgrade(t.desired.Agent)
 	}
 	if r := t.state.Refusal; r != nil && r.Target == d.Wanted {
 		s.Refusal = r
@@ -157,6 +160,11 @@ func fit(s Status) Status {
 			r := *s.Refusal
 			r.Why = clip(r.Why, limit)
 			s.Refusal = &r
+		}
+		if s.Agent != nil {
+			u := *s.Agent
+			u.Wanted, u.Problem = clip(u.Wanted, 64), clip(u.Problem, limit)
+			s.Agent = &u
 		}
 		if s.Hold != nil {
 			h := *s.Hold

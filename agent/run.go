@@ -98,10 +98,11 @@ func (e *RefusedError) Error() string { return e.Why }
 
 // Agent is one node.
 type Agent struct {
-	Identity Identity
-	Settings Settings
-	Version  string
-	Boot     string // machine id, for the status
+	Identity  Identity
+	Settings  Settings
+	Version   string
+	MachineID string // tells this machine from a copy of it
+	Boot      string // the kernel's id of this boot, for the status
 
 	Control Control
 	Content Content
@@ -111,6 +112,9 @@ type Agent struct {
 
 	Now func() time.Time
 	Log *slog.Logger
+
+	Step    func(name string)               // is told each step as it begins; nil: nobody watches
+	Upgrade func(want AgentChoice) *Upgrade // where this node stands with its own agent, for the status; nil: nobody knows
 
 	RunDeadline   time.Duration // of Puppet; 0 means its default
 	VerifyTimeout time.Duration // how long etcd may take to answer after a new target was applied
@@ -125,6 +129,7 @@ type Options struct {
 // Report is what a tick did.
 type Report struct {
 	Decision    Decision
+	Desired     Desired
 	Run         *Run   // nil when Puppet was not started
 	Note        string // why a tick that had something to do ended without a run
 	Unreachable bool   // etcd did not answer at least once
@@ -197,7 +202,7 @@ func (a *Agent) Tick(ctx context.Context, opts Options) Report {
 	if t.staged.Release != nil {
 		t.staged.Release()
 	}
-	return Report{Decision: t.decision, Run: t.run, Note: t.note, Unreachable: t.offline, Err: err}
+	return Report{Decision: t.decision, Desired: t.desired, Run: t.run, Note: t.note, Unreachable: t.offline, Err: err}
 }
 
 // errEnd ends a tick early, without a failure.
@@ -215,6 +220,9 @@ func (t *tick) do(ctx context.Context) error {
 		if ctx.Err() != nil && !t.puppet && s.when != anyhow {
 			failed = fmt.Errorf("cannot %s: the agent was told to stop: %w", s.name, errors.Join(ctx.Err(), t.withdraw()))
 			continue
+		}
+		if t.Step != nil {
+			t.Step(s.name)
 		}
 		failpoint.Here("before:" + s.name)
 		start := t.Now()

@@ -33,7 +33,7 @@ func (t *tick) observe(context.Context) error {
 		return err
 	}
 	t.observed = Observed{
-		Identity: t.Identity, State: t.state, Settings: t.Settings, Disabled: disabled,
+		Identity: t.Identity, State: t.state, Settings: t.Settings, Machine: t.MachineID, Disabled: disabled,
 		PuppetBlocked: t.Puppet.Blocked(), Force: t.opts.Force, Noop: t.opts.Noop,
 	}
 	return nil

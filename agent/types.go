@@ -228,7 +228,8 @@ type Desired struct {
 	ForNode     Target           `json:"for_node"`
 	Assigned    *Assignment      `json:"assigned,omitempty"`
 	Holds       []Hold           `json:"holds,omitempty"` // node's, role's, all's; those that exist
-	Guards      map[string]int64 `json:"-"`               // the store's own: key → ModRevision that Admit compares
+	Agent       AgentChoice      `json:"agent,omitzero"`
+	Guards      map[string]int64 `json:"-"` // the store's own: key → ModRevision that Admit compares
 }
 
 // Status is what a node last said of itself; at most 2 KiB as JSON, and less than 1 KiB when all is well.
@@ -253,7 +254,9 @@ type Status struct {
 	Settings  Settings  `json:"settings"`
 	Version   string    `json:"version,omitempty"` // of the agent
 	Machine   string    `json:"machine,omitempty"` // machine id
+	Boot      string    `json:"boot,omitempty"`    // the kernel's id of this boot
 	Disabled  string    `json:"disabled,omitempty"`
+	Agent     *Upgrade  `json:"agent,omitempty"` // nil when it runs the agent that is wanted
 }
 
 // Phase is whether a run is under way.

@@ -14,7 +14,7 @@ const (
 	Converged    NodeState = "converged"    // on its target, applied and verified
 	Pending      NodeState = "pending"      // its target is newer than what it has; it will look
 	InRun        NodeState = "running"      // Puppet is at work
-	FailedState  NodeState = "failed"       // its last attempt failed, or its target is refused; it will try again
+	FailedState  NodeState = "failed"       // its last attempt failed, its target is refused, or its name is another machine's; it will try again
 	Stuck        NodeState = "stuck"        // it failed too often; it tries on, rarely
 	Held         NodeState = "held"         // a hold, or its own machine, says to leave it alone
 	Silent       NodeState = "silent"       // it has not been heard of for too long
@@ -67,6 +67,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 	}
 	attempt := attemptAt(s, v.Wanted)
 	hold := strictest(d.Holds)
+	other := otherMachine(d.Host, s.Machine)
 	switch age := now.Sub(s.SeenAt); {
 	case age > quiet:
 		v.State, v.Why = Silent, fmt.Sprintf("it was last heard of at %s", s.SeenAt.UTC().Format(time.RFC3339))
@@ -78,6 +79,8 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Why = Held, string(ReasonDisabled)+": "+s.Disabled
 	case s.Reason == ReasonPuppetBlocked:
 		v.State, v.Why = Held, string(s.Reason)+": "+s.Detail
+	case other != "":
+		v.State, v.Why = FailedState, string(ReasonOtherMachine)+": "+other
 	case s.Refusal != nil && s.Refusal.Target == v.Wanted:
 		v.State, v.Why = FailedState, string(ReasonRefused)+": "+s.Refusal.Why
 	case attempt != nil && attempt.Started >= max(s.Settings.MaxAttempts, 1):
@@ -117,7 +120,7 @@ func attemptAt(s *Status, wanted Target) *Attempt {
 
 // Observed is what a node knows of itself, as far as its status tells: enough for Decide to give the node's own answer.
 func (s *Status) Observed(id Identity) Observed {
-	o := Observed{Identity: id, Settings: s.Settings, Disabled: s.Disabled, State: State{
+	o := Observed{Identity: id, Settings: s.Settings, Machine: s.Machine, Disabled: s.Disabled, State: State{
 		LastGood: s.LastGood, Enforcing: s.Enforcing, RanAt: s.RanAt, Outcome: s.Outcome, LastRun: s.LastRun,
 		Refusal: s.Refusal,
 	}}

@@ -50,6 +50,7 @@ func TestLook(t *testing.T) {
 			d.Default, s.Attempt, d.Holds = verB, tried(verB, 5, 5), []Hold{freeze}
 		}, Held, "freeze"},
 		{"it was disabled on the machine", func(s *Status, _ *Desired) { s.Disabled = "kernel debugging" }, Held, "kernel debugging"},
+		{"another machine has its name", func(s *Status, d *Desired) { s.Machine, d.Host.MachineID = "aaaa", "bbbb" }, FailedState, "this is machine aaaa"},
 		{"its own Puppet forbids runs", func(s *Status, _ *Desired) { s.Reason, s.Detail = ReasonPuppetBlocked, "agent_disabled.lock" }, Held, "agent_disabled.lock"},
 		{"it missed some heartbeats", func(s *Status, _ *Desired) { s.SeenAt = start.Add(-19 * time.Minute) }, Converged, ""},
 		{"it missed too many", func(s *Status, _ *Desired) { s.SeenAt = start.Add(-21 * time.Minute) }, Silent, "2026-03-04T04:45:07Z"},
@@ -118,7 +119,7 @@ func TestAStatusIsEnoughToExplainTheNode(t *testing.T) {
 			o.Force, o.Noop = false, false // one tick's, not the node's
 			own := Decide(o, d, start)
 			tick := &tick{
-				Agent:    &Agent{Identity: o.Identity, Settings: o.Settings, Now: func() time.Time { return start }},
+				Agent:    &Agent{Identity: o.Identity, Settings: o.Settings, MachineID: o.Machine, Now: func() time.Time { return start }},
 				observed: o, desired: d, decision: own, state: o.State,
 			}
 			b, err := json.Marshal(tick.status())

@@ -62,7 +62,7 @@ func openWorld(dir string, now time.Time) (*world, error) {
 	w.machine = &fakeMachine{}
 	w.agent = &Agent{
 		Identity: Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
-		Settings: DefaultSettings(), Version: "1.2.3", Boot: strings.Repeat("5", 32),
+		Settings: DefaultSettings(), Version: "1.2.3", MachineID: strings.Repeat("5", 32), Boot: strings.Repeat("b", 36),
 		Control: w.etcd, Content: w.content, Puppet: w.puppet, Machine: w.machine, Memory: disk,
 		Now: func() time.Time { return w.now }, Log: slog.New(slog.DiscardHandler), VerifyTimeout: 20 * time.Millisecond,
 	}

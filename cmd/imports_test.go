@@ -56,6 +56,11 @@ var allowed = map[string][]string{
 	"pulley/internal/failpoint":       {},
 	"pulley/internal/content":         {"github.com/klauspost/compress/zstd", "golang.org/x/sys/unix", "golang.org/x/text/", "pulley/internal/failpoint"},
 	"pulley/internal/mirror":          {},
+	"pulley/internal/pki":             {},
+	"pulley/internal/join":            {"pulley/internal/pki"},
+	"pulley/internal/join/desk":       {"github.com/prometheus/client_golang/prometheus", "pulley/agent", "pulley/environments", "pulley/internal/join", "pulley/internal/pki", "pulley/internal/store"},
+	"pulley/internal/firstboot":       {"pulley/internal/failpoint", yaml},
+	"pulley/internal/upgrade":         {"pulley/agent", "pulley/internal/failpoint"},
 	"pulley/internal/source":          {"pulley/internal/content", "github.com/moby/patternmatcher", "github.com/moby/patternmatcher/ignorefile"},
 	"pulley/internal/trust":           {"github.com/hashicorp/go-version", "github.com/hiddeco/sshsig", "golang.org/x/crypto/ssh"},
 	"pulley/internal/controlrepo":     {"pulley/agent/puppet", "pulley/environments", "pulley/hieradata", "pulley/puppet", yaml},
@@ -99,7 +104,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 func TestAgentLinksNoServer(t *testing.T) {
 	for _, p := range list(t, "pulley/cmd/pulley-agent") {
 		for _, dep := range p.Deps {
-			if strings.HasPrefix(dep, etcdServer) || dep == "testing" || dep == "pulley/internal/control" || dep == "pulley/internal/provision/local" {
+			if strings.HasPrefix(dep, etcdServer) || dep == "testing" || dep == "pulley/internal/control" || dep == "pulley/internal/join/desk" || dep == "pulley/internal/provision/local" {
 				t.Errorf("pulley-agent links %s", dep)
 			}
 		}

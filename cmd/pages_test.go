@@ -356,11 +356,14 @@ func TestSettingsOfTheAgentAreDocumented(t *testing.T) {
 	if err == nil || !found {
 		t.Fatalf("an unknown key is not refused: %v\n%s", err, out)
 	}
-	list, nested, _ := strings.Cut(list, " and puppet: {")
-	keys := strings.Split(list, ", ")
-	for _, key := range strings.Split(strings.TrimRight(strings.TrimSpace(nested), "}"), ", ") {
-		keys = append(keys, "puppet."+key)
+	var keys []string
+	group := regexp.MustCompile(`(?:, | and )(\w+): \{([^}]*)\}`)
+	for _, m := range group.FindAllStringSubmatch(list, -1) {
+		for _, key := range strings.Split(m[2], ", ") {
+			keys = append(keys, m[1]+"."+key)
+		}
 	}
+	keys = append(keys, strings.Split(strings.TrimSpace(group.ReplaceAllString(list, "")), ", ")...)
 	b, err := os.ReadFile(filepath.Join(repository, "docs", "operations.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -60,6 +60,7 @@ func TestScenarios(t *testing.T) {
 			"starts": starts, "code": code, "until": until, "appears": appears, "running": running,
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
+			"agent": agentProgram, "secured": secured, "machine": machine,
 			"keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})

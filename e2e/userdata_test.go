@@ -12,13 +12,16 @@ func TestUserdataTurnsABareMachineIntoANode(t *testing.T) {
 	f := newFleet(t)
 	f.start("compute1")
 	f.write("compute1", "/root/userdata", f.pulley("userdata", "compute1", "--endpoints", f.endpoint, "--schedule", "*/10 * * * *"))
-	for range 2 {
-		contains(t, f.in("compute1", 0, "sh", "/root/userdata"), "compute1: is a node of dev")
+	for _, says := range []string{"compute1: is a node of dev", "is finished"} {
+		contains(t, f.in("compute1", 0, "sh", "/root/userdata"), says)
 		contains(t, f.read("compute1", "/etc/cron.d/pulley-agent"), "*/10 * * * * root")
 		contains(t, f.pulley("nodes"), "compute1")
 		if s := f.status("compute1"); s.State != "pending" {
 			t.Fatalf("after its first boot: %+v", s)
 		}
+		// What would go on after a reboot has nothing left to do.
+		f.in("compute1", 0, "test", "!", "-e", "/var/lib/pulley/first-boot.sh")
+		f.in("compute1", 0, "test", "!", "-e", "/etc/cron.d/pulley-first-boot")
 	}
 	f.pulley("promote", "1.0.0")
 	contains(t, f.agent("compute1", 0, "run"), "changed on 1.0.0")

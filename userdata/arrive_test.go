@@ -2,19 +2,33 @@ package userdata
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
 	"math/rand/v2"
+	"mime"
+	"mime/multipart"
+	"net/mail"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/firstboot"
 )
 
-// A value that a shell or YAML reads differently than it was written is a broken machine at best, a command run as root
-// at worst.
+// A value that a shell, YAML or MIME reads differently than it was written is a broken machine at best, a command run as
+// root at worst.
 func TestValuesArrive(t *testing.T) {
 	const alphabet = "a1 /'\"`$(){};&|<>\\!*?#~%:,[]-_=@^äπ\u2028"
 	random := rand.New(rand.NewPCG(42, 1))
@@ -27,81 +41,150 @@ func TestValuesArrive(t *testing.T) {
 		return string(out)
 	}
 	rendered := 0
-	for range 120 {
+	for i := range 60 {
 		o := full(t)
+		if i%2 == 1 {
+			join(&o)
+			o.Token = "plt_" + strings.Trim(strings.ReplaceAll(hostile(), "ä", ""), " ")
+			o.Servers = append(o.Servers, "https://pulley.example/"+strings.NewReplacer(" ", "+", "?", "", "#", "", "%", "").Replace(hostile()))
+		}
 		o.Prefix = hostile()
 		o.AllowedSigners = append(o.AllowedSigners, "carol@"+hostile()+" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc "+hostile()+"\n"...)
 		o.Mirrors = []string{"https://mirror.example/" + strings.NewReplacer(" ", "+", "?", "", "#", "", "%", "").Replace(hostile())}
 		o.PackageRepo = "deb " + hostile()
-		o.AgentURL = "https://downloads.example/" + strings.ReplaceAll(hostile(), " ", "+")
+		o.AgentURLs = []string{"https://downloads.example/" + strings.ReplaceAll(hostile(), " ", "+"), "https://elsewhere.example/a"}
+		o.Steps = map[string]string{"puppet": "/" + hostile(), "pre": "off"}
+		o.Pre = []Step{{"10-a", []byte("#!/bin/sh\n" + hostile() + "\nPULLEY\n\t" + hostile() + "  \n" + hostile())}}
 		if valuesArrive(t, o) {
 			rendered++
 		}
 	}
-	if rendered < 60 {
-		t.Errorf("only %d of 120 sets of values were rendered: this test has lost its grip", rendered)
+	if rendered < 15 {
+		t.Errorf("only %d of 60 sets of values were rendered: this test has lost its grip", rendered)
 	}
 }
 
 func FuzzRender(f *testing.F) {
-	f.Add("controller1", "controller1", "controller", "dev", "http://127.0.0.1:2379", "/pulley", "https://d.example/a", "puppet-agent", "7.34", "deb https://apt.example a b", "http://proxy:3128", "*/5 * * * *", "a@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc", "https://m.example")
-	f.Add("a'; reboot; '", "a$(reboot)", "`reboot`", "dev@$(id)", "http://h:1/';reboot;'", "'\nPULLEY\nreboot\n", "https://d.example/'$(reboot)`reboot`\\", "--reinstall", "1'", "deb '\"$(reboot)\\", "http://p'q:1", "* * * * *;reboot", "PULLEY\nreboot\n\ta@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc PULLEY\nPULLEY", "https://m'$(reboot)")
-	f.Add("1e3", "", "null", "y", "[::1]:2379", "~", "", "", "", "", "", "", "", "")
-	f.Add("0x1f", "", "true", "no", "h:1", "!!binary x: {y # z", "", "", "", "deb \u0085\u2028\ufeff", "", "", "-----BEGIN", "https://m/\u2028")
-	f.Fuzz(func(t *testing.T, node, host, role, environment, endpoint, prefix, agentURL, pkg, version, repo, proxy, schedule, signers, mirror string) {
+	f.Add("controller1", "controller1", "controller", "dev", "http://127.0.0.1:2379", "/pulley", "https://d.example/a", "puppet-agent", "7.34", "deb https://apt.example a b", "http://proxy:3128", "*/5 * * * *", "a@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc", "https://m.example", "", "", "#!/bin/sh\n")
+	f.Add("a'; reboot; '", "a$(reboot)", "`reboot`", "dev@$(id)", "http://h:1/';reboot;'", "'\nPULLEY\nreboot\n", "https://d.example/'$(reboot)`reboot`\\", "--reinstall", "1'", "deb '\"$(reboot)\\", "http://p'q:1", "* * * * *;reboot", "PULLEY\nreboot\n\ta@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc PULLEY\nPULLEY", "https://m'$(reboot)", "https://s.example/'$(reboot)", "plt_'$(reboot)", "#!/bin/sh\nPULLEY\nPULLEY_\nreboot")
+	f.Add("1e3", "", "null", "y", "[::1]:2379", "~", "", "", "", "", "", "", "", "", "https://[::1]:8443", "null", "#!/bin/sh\n: \u2028\ufeff\n\n  \n")
+	f.Add("0x1f", "", "true", "no", "h:1", "!!binary x: {y # z", "", "", "", "deb \u0085\u2028\ufeff", "", "", "-----BEGIN", "https://m/\u2028", "https://s/\u2028", "=3D", "#!/bin/sh\n--pulley-\n=3D=\nä\n")
+	f.Add("", "node", "compute", "dev", "", "", "", "", "", "", "", "", "", "", "https://s:8443", "plt_1_2", "")
+	f.Fuzz(func(t *testing.T, node, host, role, environment, endpoint, prefix, agentURL, pkg, version, repo, proxy, schedule, signers, mirror, server, token, step string) {
 		o := Options{
-			Node: node, Hostname: host, Role: role, Environment: environment, Endpoints: []string{endpoint}, Prefix: prefix,
-			AgentURL: agentURL, PuppetPackage: pkg, PuppetVersion: version, PackageRepo: repo, Proxy: proxy, Schedule: schedule,
-			AllowedSigners: []byte(signers),
+			Node: node, Hostname: host, Role: role, Environment: environment, Prefix: prefix,
+			PuppetPackage: pkg, PuppetVersion: version, PackageRepo: repo, Proxy: proxy, Schedule: schedule,
+			AllowedSigners: []byte(signers), Token: token,
+		}
+		if endpoint != "" {
+			o.Endpoints = []string{endpoint}
 		}
 		if mirror != "" {
 			o.Mirrors = []string{mirror}
 		}
+		if server != "" {
+			o.Servers, o.CA = []string{server}, joining().CA
+		}
 		if agentURL != "" {
-			o.AgentSHA256 = checksum(nil)
+			o.AgentURLs, o.AgentSHA256 = []string{agentURL}, map[string]string{"": checksum(nil)}
+		}
+		if step != "" {
+			o.Post = []Step{{"10-a", []byte(step)}}
 		}
 		valuesArrive(t, o)
 	})
 }
 
-// seams replaces, in a rendered script, all that would touch the machine by writing down what it was given. What is
-// left is the script's own flow and quoting.
+// seams replaces, in a script, all that would touch the machine by writing down what it was given. What is left is the
+// script's own flow and quoting.
 const seams = `
+survive_a_power_cut() { :; }
 one_at_a_time() { :; }
-keep_log() { :; }
-id() { echo 0; }
-uname() { echo another; }
-hostnamectl() { printf '%s' "$2" >"$out/hostname.arg"; }
-hostname() { printf '%s' "$1" >"$out/hostname.arg"; }
+uname() { echo x86_64; }
 mkdir() { :; }
-put() { cat >"$out/${1##*/}"; }
+put() { command mkdir -p "$out/root${1%/*}"; cat >"$out/root$1"; chmod "$2" "$out/root$1"; }
 finish() { :; }
 sleep() { :; }
-command() { :; }
-timeout() { printf '%s\0' "$@" >"$out/fetch"; }
-genuine() { [ -e "$out/fetch" ]; }
+timeout() {
+	for last; do :; done
+	printf '%s\0' "$last" >>"$out/fetch"
+	printf '%s\0' "${http_proxy-}" "${https_proxy-}" "${no_proxy-}" >"$out/proxy"
+}
+genuine() { [ "$(tr -cd '\0' 2>/dev/null <"$out/fetch" | wc -c)" = "$sources" ]; }
 agent=$out/agent
 main
 `
 
-// fakeAgent writes down its arguments, and what it knows of a proxy.
+// fakeAgent writes down its arguments. It must know of no proxy but the plan's: etcd would be reached through it.
 const fakeAgent = `#!/bin/sh
-printf '%s\0' "$@" >"$out/args"
-printf '%s\0' "${http_proxy-}" "${HTTPS_PROXY-}" "${no_proxy-}" >"$out/proxy"
+printf '%s\0' "$@" ${http_proxy-} ${https_proxy-} >"$out/args"
 `
 
-// valuesArrive renders o and, where that is accepted, compares what a shell makes of the script with o. It reports
-// whether o was accepted.
+// valuesArrive renders o in every form and, where that is accepted, compares what becomes of it on a machine with o. It
+// reports whether o was accepted.
 func valuesArrive(t *testing.T, o Options) bool {
 	t.Helper()
-	script, err := Render(o)
-	if err != nil {
+	var before map[string]string
+	for _, form := range Forms {
+		text, err := Render(o, form)
+		if err != nil && strings.Contains(err.Error(), "clouds take at most") {
+			continue // larger than another form
+		}
+		if err != nil {
+			if before != nil {
+				t.Fatalf("%s is refused, and another form is not: %v", form, err)
+			}
+			return false
+		}
+		if len(text) > MaxSizeBytes {
+			t.Fatalf("%d bytes were rendered", len(text))
+		}
+		files := arrives(t, o, form, text)
+		if before != nil && !maps.Equal(files, before) {
+			t.Errorf("%s leaves\n%q\non the machine, another form\n%q", form, files, before)
+		}
+		before = files
+	}
+	if before == nil {
 		return false
 	}
-	if len(script) > MaxSizeBytes {
-		t.Fatalf("%d bytes were rendered", len(script))
+	filesSay(t, o, before)
+	return true
+}
+
+// arrives does what cloud-init does with the text and the shell with the script in it, and returns the files that it leaves
+// behind: mode and content by path.
+func arrives(t *testing.T, o Options, form Form, text []byte) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	script := text
+	switch form {
+	case CloudConfig:
+		var config struct {
+			Files []struct{ Path, Permissions, Content string } `yaml:"write_files"`
+			Boot  []string                                      `yaml:"bootcmd"`
+			Run   []string                                      `yaml:"runcmd"`
+		}
+		decoder := yaml.NewDecoder(bytes.NewReader(text))
+		decoder.KnownFields(true)
+		if err := decoder.Decode(&config); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		for _, f := range config.Files {
+			files[f.Path] = f.Permissions[1:] + " " + f.Content
+		}
+		script = []byte(strings.TrimPrefix(files[scriptPath], "700 "))
+		delete(files, scriptPath)
+		if len(config.Run) != 1 || config.Run[0] != "sh "+scriptPath || len(config.Boot) != 1 {
+			t.Fatalf("nothing starts the script: %+v", config)
+		}
+	case Multipart:
+		script = scriptPart(t, text)
+		if whole := mustRender(t, o, Script); !bytes.Equal(script, whole) {
+			t.Fatalf("the part is\n%s\nthe script\n%s", script, whole)
+		}
 	}
-	functions, ok := bytes.CutSuffix(script, []byte("\nmain\n"))
+	functions, ok := bytes.CutSuffix(script, []byte("\nmain \"$@\"\n"))
 	if !ok {
 		t.Fatalf("the script does not end by calling main:\n%s", script)
 	}
@@ -109,64 +192,158 @@ func valuesArrive(t *testing.T, o Options) bool {
 	if err := os.WriteFile(filepath.Join(out, "agent"), []byte(fakeAgent), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	sources := addresses(o)
 	cmd := exec.Command("sh")
 	cmd.Stdin = strings.NewReader(string(functions) + seams)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "out=" + out}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "out=" + out, "sources=" + strconv.Itoa(len(sources))}
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, text, script)
 	}
+	if got := words(t, out, "args"); !slices.Equal(got, []string{"bootstrap"}) {
+		t.Errorf("pulley-agent would get %q", got)
+	}
+	if len(sources) > 0 {
+		if got := words(t, out, "fetch"); !slices.Equal(got, sources) {
+			t.Errorf("the downloads would be of %q, should be of %q", got, sources)
+		}
+		proxy := words(t, out, "proxy")
+		if proxy[0] != o.Proxy || proxy[1] != o.Proxy {
+			t.Errorf("the proxy would be %q, should be %q", proxy, o.Proxy)
+		}
+		for _, server := range o.Servers {
+			if u, err := url.Parse(server); o.Proxy != "" && err == nil && !slices.Contains(strings.Split(proxy[2], ","), u.Hostname()) {
+				t.Errorf("%s would be reached through the proxy: no_proxy is %q", server, proxy[2])
+			}
+		}
+	}
+	root := filepath.Join(out, "root")
+	if form == CloudConfig {
+		if _, err := os.Stat(root); err == nil {
+			t.Error("cloud-init writes the files, and the script too")
+		}
+		return files
+	}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		files[strings.TrimPrefix(path, root)] = fmt.Sprintf("%o %s", info.Mode().Perm(), read(t, filepath.Dir(path), d.Name()))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
 
-	want := append([]string{"bootstrap", "--config", "/etc/pulley/agent.yaml"}, bootstrapFlags(o)...)
-	if got := words(t, out, "args"); !slices.Equal(got, want) {
-		t.Errorf("pulley-agent would get %q, should get %q", got, want)
+// addresses are where the agent is looked for, in turn; empty where the image has it.
+func addresses(o Options) []string {
+	var all []string
+	sum := cmp.Or(o.AgentSHA256["amd64"], o.AgentSHA256[""])
+	if sum == "" {
+		return nil
 	}
-	if o.AgentURL != "" {
-		if got := words(t, out, "fetch"); got[len(got)-1] != o.AgentURL {
-			t.Errorf("the download would be %q, should be of %q", got, o.AgentURL)
+	all = append(all, o.AgentURLs...)
+	for _, base := range slices.Concat(o.Servers, o.Mirrors) {
+		if address := strings.TrimRight(base, "/") + "/agent/" + sum; !slices.Contains(all, address) {
+			all = append(all, address)
 		}
 	}
-	if o.Hostname != "" {
-		if got := read(t, out, "hostname.arg"); got != o.Hostname {
-			t.Errorf("the hostname would be %q, should be %q", got, o.Hostname)
+	return all
+}
+
+// scriptPart reads a multipart as a mail program does.
+func scriptPart(t *testing.T, text []byte) []byte {
+	t.Helper()
+	message, err := mail.ReadMessage(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, params, err := mime.ParseMediaType(message.Header.Get("Content-Type"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	var script []byte
+	for r := multipart.NewReader(message.Body, params["boundary"]); ; {
+		part, err := r.NextPart() // decodes quoted-printable
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds = append(kinds, part.Header.Get("Content-Type")+" "+part.FileName())
+		if script, err = io.ReadAll(part); err != nil {
+			t.Fatal(err)
 		}
 	}
-	proxy := words(t, out, "proxy")
-	if proxy[0] != o.Proxy || proxy[1] != o.Proxy {
-		t.Errorf("the proxy would be %q, should be %q", proxy, o.Proxy)
+	if want := []string{"text/cloud-boothook pulley-later.sh", "text/x-shellscript " + scriptName}; !slices.Equal(kinds, want) {
+		t.Fatalf("the parts are %q, should be %q", kinds, want)
 	}
-	if o.Proxy != "" && !strings.HasSuffix(proxy[2], noProxy(o.Endpoints)) {
-		t.Errorf("etcd would be reached through the proxy: no_proxy is %q", proxy[2])
+	return script
+}
+
+// filesSay compares the files with o. The agent itself reads the plan.
+func filesSay(t *testing.T, o Options, files map[string]string) {
+	t.Helper()
+	take := func(path, mode string) string {
+		text, ok := strings.CutPrefix(files[path], mode+" ")
+		if !ok {
+			t.Errorf("%s is not of mode %s: %q", path, mode, files[path])
+		}
+		delete(files, path)
+		return text
 	}
-	var config struct {
-		Node, Environment, Role, Prefix, CACert string
-		Endpoints, Mirrors                      []string
-		Signers                                 string `yaml:"allowed_signers"`
+	text := take(planPath, "600")
+	got, err := firstboot.ParsePlan(planPath, []byte(text))
+	if err != nil {
+		t.Fatalf("the agent can't read its plan: %v\n%s", err, text)
 	}
-	decoder := yaml.NewDecoder(strings.NewReader(read(t, out, "agent.yaml")))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&config); err != nil {
-		t.Fatalf("agent.yaml: %v\n%s", err, read(t, out, "agent.yaml"))
+	want := firstboot.Plan{
+		Node: o.Node, Role: o.Role, Environment: o.Environment, Servers: o.Servers, CA: o.CA, Token: o.Token,
+		Endpoints: o.Endpoints, Prefix: o.Prefix, Mirrors: o.Mirrors, Hostname: o.Hostname, Proxy: o.Proxy,
+		Puppet:   firstboot.PuppetPlan{Package: o.PuppetPackage, Version: o.PuppetVersion, Repository: o.PackageRepo},
+		Schedule: o.Schedule, Leave: firstboot.Leave(o.Leave),
 	}
-	role := o.Role
+	for name, instead := range o.Steps {
+		if want.Steps == nil {
+			want.Steps = firstboot.Replacements{}
+		}
+		want.Steps[firstboot.Name(name)] = instead
+	}
 	if roleInName(o.Role, o.Node, o.Environment) {
-		role = ""
+		want.Role = ""
 	}
-	if config.Node != o.Node || config.Environment != o.Environment || config.Role != role || config.Prefix != o.Prefix ||
-		!slices.Equal(config.Endpoints, o.Endpoints) || !slices.Equal(config.Mirrors, o.Mirrors) {
-		t.Errorf("agent.yaml holds %+v, should hold %+v", config, o)
-	}
-	if len(o.CACert) > 0 && read(t, out, "ca.pem") != string(o.CACert) {
-		t.Errorf("ca.pem is %s", read(t, out, "ca.pem"))
+	if len(o.CACert) > 0 {
+		want.CACert = caPath
+		if got := take(caPath, "644"); got != string(o.CACert) {
+			t.Errorf("ca.pem is %s", got)
+		}
 	}
 	if len(o.AllowedSigners) > 0 {
-		if config.Signers != "/etc/pulley/allowed_signers" {
-			t.Errorf("a node that lost its signers would take what nobody signed: agent.yaml says %q", config.Signers)
-		}
-		if got, want := read(t, out, "allowed_signers"), signerLines(o.AllowedSigners); got != want {
+		want.AllowedSigners = signersPath // a node that lost its signers would take what nobody signed
+		if got, want := take(signersPath, "644"), signerLines(o.AllowedSigners); got != want {
 			t.Errorf("allowed_signers is %q, should be %q", got, want)
 		}
 	}
-	return true
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the plan is %+v, should be %+v", got, want)
+	}
+	for folder, steps := range map[string][]Step{"/pre.d/": o.Pre, "/post.d/": o.Post} {
+		for _, s := range steps {
+			if got, want := take(stepsPath+folder+s.Name, "755"), strings.TrimRight(string(s.Text), "\n")+"\n"; got != want {
+				t.Errorf("step %s is %q, should be %q", s.Name, got, want)
+			}
+		}
+	}
+	if len(files) > 0 {
+		t.Errorf("there are other files: %q", files)
+	}
 }
 
 // signerLines are the lines of an allowed_signers file that say something.

@@ -1,9 +1,6 @@
 package userdata
 
 import (
-	"bytes"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -25,11 +22,17 @@ var (
 	sha256Hex   = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	packageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+_-]*$`)
 	packagePin  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+:~^_-]*$`)
+	pin         = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	word        = regexp.MustCompile(`^[A-Za-z0-9_.:=+/-]+$`)
+	stepName    = regexp.MustCompile(`^[a-z]+$`)
 	cronFields  = regexp.MustCompile(`^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$`)
 )
 
 // linuxNameMax is Linux's HOST_NAME_MAX: sethostname(2) refuses more.
 const linuxNameMax = 64
+
+// nodeHostname as a hostname names the machine as the node is called.
+const nodeHostname = "node"
 
 // check returns the first thing that a first boot could not work with.
 func (o Options) check() error {
@@ -39,13 +42,14 @@ func (o Options) check() error {
 		shape       *regexp.Regexp
 		like        string
 	}{
-		{"node", o.Node, false, name, "controller1"},
+		{"node", o.Node, true, name, "controller1"},
 		{"environment", o.Environment, false, fleet, "dev or dev@t42"},
 		{"role", o.Role, true, name, "controller"},
 		{"hostname", o.Hostname, true, hostname, "controller1"},
 		{"Puppet package", o.PuppetPackage, true, packageName, "puppet-agent"},
 		{"Puppet version", o.PuppetVersion, true, packagePin, "7.34.0-1bookworm"},
 		{"schedule", o.Schedule, true, cronFields, "*/5 * * * *"},
+		{"time of leaving", o.Leave, true, regexp.MustCompile(`^poweroff$`), "poweroff"},
 	} {
 		if v.value == "" && v.optional {
 			continue
@@ -60,14 +64,60 @@ func (o Options) check() error {
 	if err := oneLine("prefix", o.Prefix); err != nil {
 		return err
 	}
-	return errors.Join(checkEndpoints(o.Endpoints), checkMirrors(o.Mirrors), checkAgent(o.AgentURL, o.AgentSHA256), checkProxy(o.Proxy),
-		checkRepo(o.PackageRepo))
+	for _, check := range []error{
+		o.checkJoin(), checkEndpoints(o.Endpoints), checkMirrors(o.Mirrors), o.checkAgent(), checkProxy(o.Proxy),
+		checkRepo(o.PackageRepo), o.checkSteps(),
+	} {
+		if check != nil {
+			return check
+		}
+	}
+	return nil
+}
+
+// checkJoin refuses half of what a join needs, and what nothing but a join can give.
+func (o Options) checkJoin() error {
+	if len(o.Servers) == 0 {
+		switch {
+		case o.Node == "" && o.Role == "":
+			return errors.New("it has neither a node nor a role")
+		case o.Node == "":
+			return errors.New("a machine claims a node of its role by joining, and no server is given")
+		case o.Token != "" || len(o.CA) > 0:
+			return errors.New("a token or the pin of a CA is given, and no server to join at")
+		case o.Leave != "":
+			return errors.New("a machine leaves at a server, and none is given")
+		case len(o.Endpoints) == 0:
+			return errors.New("no etcd endpoint is given, and no server to join at")
+		}
+		return nil
+	}
+	for _, s := range o.Servers {
+		if err := checkBase("server", s); err != nil {
+			return err
+		}
+	}
+	for _, p := range o.CA {
+		if !pin.MatchString(p) {
+			return fmt.Errorf("the CA's pin %q is not like sha256:… with 64 hex digits", p)
+		}
+	}
+	switch {
+	case o.Node == "" && o.Role == "":
+		return errors.New("it has neither a node nor a role")
+	case len(o.CA) == 0:
+		return errors.New("servers are given without the pin of their CA: the machine could not tell them from others")
+	case o.Token == "":
+		return errors.New("servers are given without a token: they would not let the machine join")
+	case !word.MatchString(o.Token):
+		return errors.New("the token is not one word of letters and digits") // it is not repeated: this may end up in a log
+	case len(o.CACert) > 0:
+		return errors.New("with servers, the join answers the certificates of the CA; its pin is enough")
+	}
+	return nil
 }
 
 func checkEndpoints(endpoints []string) error {
-	if len(endpoints) == 0 {
-		return errors.New("no etcd endpoint is given")
-	}
 	for _, e := range endpoints {
 		if !isEndpoint(e) {
 			return fmt.Errorf("endpoint %q is not like https://etcd1:2379", e)
@@ -78,15 +128,21 @@ func checkEndpoints(endpoints []string) error {
 
 func checkMirrors(mirrors []string) error {
 	for _, m := range mirrors {
-		u, err := url.Parse(m)
-		if err != nil || u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery {
-			return fmt.Errorf("mirror %q is not like https://pulley.example:8443", m)
-		}
-		if err := checkURL("mirror", m, "https://pulley.example:8443"); err != nil {
+		if err := checkBase("mirror", m); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// checkBase takes the https URL below which a server has its paths.
+func checkBase(what, value string) error {
+	const like = "https://pulley.example:8443"
+	u, err := url.Parse(value)
+	if err != nil || u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery {
+		return fmt.Errorf("%s %q is not like %s", what, value, like)
+	}
+	return checkURL(what, value, like)
 }
 
 func isEndpoint(s string) bool {
@@ -102,17 +158,61 @@ func isEndpoint(s string) bool {
 		strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
 }
 
-func checkAgent(address, sha256 string) error {
-	if address == "" && sha256 == "" {
+func (o Options) checkAgent() error {
+	if len(o.AgentSHA256) == 0 {
+		if len(o.AgentURLs) > 0 {
+			return errors.New("an agent URL is given without the agent's checksum")
+		}
 		return nil
 	}
-	if address == "" {
-		return errors.New("a checksum of the agent is given without the URL to download it from")
+	if len(o.AgentURLs)+len(o.Servers)+len(o.Mirrors) == 0 {
+		return errors.New("a checksum of the agent is given without a URL to download it from")
 	}
-	if !sha256Hex.MatchString(sha256) {
-		return fmt.Errorf("agent checksum %q is not a SHA-256 of 64 lower-case hex digits", sha256)
+	for arch, sum := range o.AgentSHA256 {
+		if _, known := machines[arch]; !known {
+			return fmt.Errorf("architecture %q of the agent is neither amd64 nor arm64", arch)
+		}
+		if !sha256Hex.MatchString(sum) {
+			return fmt.Errorf("agent checksum %q is not a SHA-256 of 64 lower-case hex digits", sum)
+		}
 	}
-	return checkURL("agent URL", address, "https://downloads.example/pulley-agent")
+	for _, address := range o.AgentURLs {
+		if err := checkURL("agent URL", address, "https://downloads.example/pulley-agent"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkSteps leaves it to the agent which steps there are.
+func (o Options) checkSteps() error {
+	for step, instead := range o.Steps {
+		if !stepName.MatchString(step) {
+			return fmt.Errorf("%q is not the name of a step", step)
+		}
+		if instead != "off" && !path.IsAbs(instead) {
+			return fmt.Errorf("step %s is %q; it may be \"off\", or the absolute path of a program that runs instead", step, instead)
+		}
+		if err := oneLine("step "+step, instead); err != nil {
+			return err
+		}
+	}
+	for _, own := range [][]Step{o.Pre, o.Post} {
+		seen := map[string]bool{}
+		for _, s := range own {
+			if !name.MatchString(s.Name) {
+				return fmt.Errorf("step %q is not called like 10-disks", s.Name)
+			}
+			if seen[s.Name] {
+				return fmt.Errorf("two steps are called %s", s.Name)
+			}
+			seen[s.Name] = true
+			if err := stepText(s.Name, s.Text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func checkProxy(proxy string) error {
@@ -171,53 +271,4 @@ func oneLine(what, value string) error {
 		return fmt.Errorf("%s %q holds a line break or another control character", what, value)
 	}
 	return nil
-}
-
-// publicKey is what makes a line one of an allowed_signers file: a type of key and, as base64, the key itself.
-var publicKey = regexp.MustCompile(`(^|\s)(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+\s+[A-Za-z0-9+/]{16,}=*(\s|$)`)
-
-// allowedSigners returns the file's lines that count, without comments. Whether they can be read is for the agent to say;
-// here a line has to look like one, so that neither a private key nor the end of a here-document gets into the script.
-func allowedSigners(text []byte) (string, error) {
-	var out strings.Builder
-	n := 0
-	for line := range strings.Lines(string(text)) {
-		n++
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if !publicKey.MatchString(line) || strings.HasPrefix(line, "-----") {
-			return "", fmt.Errorf("line %d of the allowed signers is not like alice@production ssh-ed25519 AAAA…", n)
-		}
-		if err := oneLine("a line of the allowed signers", strings.ReplaceAll(line, "\t", " ")); err != nil {
-			return "", err
-		}
-		out.WriteString(line + "\n")
-	}
-	if len(text) > 0 && out.Len() == 0 {
-		return "", errors.New("the file of allowed signers names none: the node would refuse everything")
-	}
-	return out.String(), nil
-}
-
-// certificates returns the PEM text in its canonical form: certificates only, without whatever stood around them.
-func certificates(text []byte) (string, error) {
-	var out strings.Builder
-	found := 0
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			return "", fmt.Errorf("the CA file holds a %s; only certificates may be in userdata", block.Type)
-		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return "", fmt.Errorf("cannot read the CA certificate: %w", err)
-		}
-		out.Write(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes}))
-		found++
-	}
-	// pem.Decode passes over what it can't read: a cut certificate would be missing without a word.
-	if len(text) > 0 && (found == 0 || found != bytes.Count(text, []byte("-----BEGIN "))) {
-		return "", errors.New("the CA file is not made of whole PEM certificates")
-	}
-	return out.String(), nil
 }

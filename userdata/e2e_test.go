@@ -3,7 +3,6 @@
 package userdata
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,9 +49,25 @@ func TestShellcheck(t *testing.T) {
 	if _, err := exec.LookPath("shellcheck"); err != nil {
 		t.Fatal("shellcheck is missing: apt-get install shellcheck, or dnf install ShellCheck")
 	}
-	for _, golden := range []string{"testdata/minimal.golden.sh", "testdata/full.golden.sh"} {
-		if out, err := exec.Command("shellcheck", "--shell=sh", "--severity=style", golden).CombinedOutput(); err != nil {
-			t.Errorf("shellcheck: %v\n%s", err, out)
+	scripts := map[string]string{"the boothook": strings.TrimPrefix(boothook, "#cloud-boothook\n"), "bootcmd": "#!/bin/sh\n" + later}
+	for name, o := range samples(t) {
+		p, err := o.parts()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, whole := range []bool{true, false} {
+			script, err := p.script(whole)
+			if err != nil {
+				t.Fatal(err)
+			}
+			scripts[fmt.Sprintf("%s, whole: %v", name, whole)] = string(script)
+		}
+	}
+	for name, script := range scripts {
+		cmd := exec.Command("shellcheck", "--shell=sh", "--severity=style", "-")
+		cmd.Stdin = strings.NewReader(script)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: shellcheck: %v\n%s", name, err, out)
 		}
 	}
 }
@@ -61,10 +76,7 @@ func TestShellcheck(t *testing.T) {
 func TestFirstBootTwice(t *testing.T) {
 	agent := []byte(recorder)
 	server := serve(t, agent)
-	o := full(t)
-	o.Hostname = "controller1-t42"
-	o.Proxy = ""
-	o.AgentURL, o.AgentSHA256 = server.URL+"/pulley-agent", checksum(agent)
+	o := from(full(t), server, agent)
 	m := newMachine(t)
 
 	m.boot(t, o, 0)
@@ -74,26 +86,22 @@ func TestFirstBootTwice(t *testing.T) {
 		t.Errorf("the second run left\n%s\nthe first\n%s", second, first)
 	}
 
+	plan, err := Plan(o)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]struct {
 		text string
 		mode fs.FileMode
 	}{
-		"/etc/hostname":               {"controller1-t42\n", 0o644},
-		"/etc/pulley/ca.pem":          {string(o.CACert), 0o644},
-		"/etc/pulley/allowed_signers": {signerLines(o.AllowedSigners), 0o644},
-		"/usr/local/bin/pulley-agent": {recorder, 0o755},
-		"/etc/pulley/agent.yaml": {`node: controller1_t42
-environment: dev@t42
-endpoints:
-    - https://etcd1.example:2379
-    - https://etcd2.example:2379
-prefix: /fleets/north
-cacert: /etc/pulley/ca.pem
-allowed_signers: /etc/pulley/allowed_signers
-mirrors:
-    - https://pulley.example:8443
-    - https://mirror.example/pulley
-`, 0o600},
+		"/etc/pulley/first-boot.yaml":           {string(plan), 0o600},
+		"/etc/pulley/ca.pem":                    {string(o.CACert), 0o644},
+		"/etc/pulley/allowed_signers":           {signerLines(o.AllowedSigners), 0o644},
+		"/etc/pulley/first-boot/pre.d/10-disks": {string(o.Pre[0].Text), 0o755},
+		"/etc/pulley/first-boot/post.d/10-tell": {string(o.Post[0].Text), 0o755},
+		"/usr/local/bin/pulley-agent":           {recorder, 0o755},
+		"/var/lib/pulley/first-boot.sh":         {string(mustRender(t, o, Script)), 0o700},
+		"/etc/cron.d/pulley-first-boot":         {"@reboot root sh /var/lib/pulley/first-boot.sh\n", 0o644},
 	} {
 		if got := m.read(t, path); got != want.text {
 			t.Errorf("%s holds %q, should hold %q", path, got, want.text)
@@ -102,15 +110,7 @@ mirrors:
 			t.Errorf("%s: mode %v (%v), should be %v", path, info.Mode(), err, want.mode)
 		}
 	}
-	var uts syscall.Utsname
-	if err := syscall.Uname(&uts); err != nil {
-		t.Fatal(err)
-	}
-	if got := utsName(uts); got != o.Hostname {
-		t.Errorf("the machine's name is %q, should be %q", got, o.Hostname)
-	}
-	call := "bootstrap|--config|/etc/pulley/agent.yaml|--puppet-package=openvox-agent|--puppet-version=8.19.2-1+debian12|" +
-		"--package-repo=https://apt.example/openvox8-release-debian12.deb|--schedule=*/5 * * * *|umask 0022 HOME /root LANG C.UTF-8\n"
+	const call = "bootstrap|umask 0022 HOME /root LC_ALL C.UTF-8\n"
 	if got := m.read(t, "/calls"); got != call+call {
 		t.Errorf("pulley-agent was called\n%sshould have been called twice\n%s", got, call)
 	}
@@ -119,65 +119,132 @@ mirrors:
 	}
 }
 
-// A run that is killed anywhere is healed by the next one.
+// A machine that is switched off in the middle goes on at its next start, with nobody there.
 func TestFirstBootKilled(t *testing.T) {
 	agent := []byte(recorder)
 	server := serve(t, agent)
-	o := full(t)
-	o.Proxy = ""
-	o.AgentURL, o.AgentSHA256 = server.URL, checksum(agent)
+	o := from(full(t), server, agent)
 
 	good := newMachine(t)
 	good.boot(t, o, 0)
 	want := good.state(t)
 
 	// Each of these programs is, in turn, the last that the script gets to start.
-	for _, last := range []string{"flock", "mkfifo", "rm", "mkdir", "cat", "chmod", "sync", "mv", "hostname", "sha256sum", "timeout"} {
-		t.Run(last, func(t *testing.T) {
+	for _, c := range []struct {
+		last  string
+		alone bool // it went far enough to go on by itself
+	}{
+		{"grep", false}, {"mkdir", false}, {"cat", false}, {"chmod", false}, {"mv", false},
+		{"flock", true}, {"uname", true}, {"sha256sum", true}, {"timeout", true},
+	} {
+		t.Run(c.last, func(t *testing.T) {
 			m := newMachine(t)
-			m.program(t, last, "#!/bin/sh\nkill -KILL 0\n")
-			if err := syscall.Sethostname([]byte("bare")); err != nil {
-				t.Fatal(err)
-			}
+			m.program(t, c.last, "#!/bin/sh\nkill -KILL 0\n")
 			m.boot(t, o, -1)
 			if m.exists("/calls") {
-				t.Fatalf("the agent was started: %s was not needed before", last)
+				t.Fatalf("the agent was started: %s was not needed before", c.last)
 			}
-			m.remove(t, "/usr/local/sbin/"+last)
-			m.boot(t, o, 0)
+			m.remove(t, "/usr/local/sbin/"+c.last)
+			if c.alone {
+				m.reboot(t)
+			} else {
+				m.boot(t, o, 0)
+			}
 			if got := m.state(t); got != want {
-				t.Errorf("killed at %s and run again, the machine holds\n%s\nshould hold\n%s", last, got, want)
+				t.Errorf("killed at %s and run again, the machine holds\n%s\nshould hold\n%s", c.last, got, want)
 			}
 		})
+	}
+}
+
+// Where systemd runs, it is systemd that goes on after a reboot and after a failure: the unit has to be one that it takes.
+func TestFirstBootWithSystemd(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Fatal("systemd-analyze is missing: apt-get install systemd")
+	}
+	m := newMachine(t)
+	m.program(t, "systemctl", "#!/bin/sh\necho \"$*\" >>/systemctl\n")
+	m.program(t, "../bin/pulley-agent", recorder)
+	if err := os.MkdirAll(m.root+"/run/systemd/system", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out := m.boot(t, minimal(), 0); !strings.Contains(out, "it goes on in pulley-first-boot.service") {
+		t.Errorf("the console does not say where to look:\n%s", out)
+	}
+	if got, want := m.read(t, "/systemctl"), "-q enable pulley-first-boot.service\n--no-block start pulley-first-boot.service\n"; got != want {
+		t.Errorf("systemctl was called\n%sshould have been called\n%s", got, want)
+	}
+	if m.exists("/calls") || m.exists("/etc/cron.d/pulley-first-boot") {
+		t.Error("it is started by systemd, and otherwise too")
+	}
+	const unit = "/etc/systemd/system/pulley-first-boot.service"
+	verify := exec.Command("systemd-analyze", "verify", "--man=no", m.root+unit)
+	if out, err := verify.CombinedOutput(); err != nil || strings.Contains(string(out), "pulley-first-boot") {
+		t.Errorf("systemd does not take the unit: %v\n%s", err, out)
+	}
+	_, start, _ := strings.Cut(m.read(t, unit), "ExecStart=")
+	start, _, _ = strings.Cut(start, "\n")
+	m.run(t, 0, strings.Fields(start)...)
+	if got := m.read(t, "/calls"); !strings.HasPrefix(got, "bootstrap|umask") {
+		t.Errorf("the unit calls the agent %q", got)
+	}
+	if m.exists("/systemctl.again") || strings.Count(m.read(t, "/systemctl"), "start") != 1 {
+		t.Error("the unit starts itself")
 	}
 }
 
 // What comes over the network runs as root only when it is what the operator meant.
 func TestFirstBootRefusesOtherAgent(t *testing.T) {
 	server := serve(t, []byte("#!/bin/sh\ntouch /owned\n"))
-	o := full(t)
-	o.Proxy = ""
-	o.AgentURL, o.AgentSHA256 = server.URL, checksum([]byte(recorder))
+	o := from(full(t), server, []byte(recorder))
 	m := newMachine(t)
 	out := m.boot(t, o, 1)
 	if m.exists("/owned") || m.exists("/usr/local/bin/pulley-agent") {
 		t.Error("an agent with a wrong checksum was installed")
 	}
-	if !strings.Contains(out, "wrong checksum: ") || !strings.Contains(out, "cannot download pulley-agent from "+server.URL) {
+	if !strings.Contains(out, "wrong checksum") || !strings.Contains(out, "cannot download pulley-agent") {
 		t.Errorf("the console does not say why:\n%s", out)
 	}
-	if got := m.read(t, "/sleeps"); got != "0 5 10 20 40 " {
+	if got := m.read(t, "/sleeps"); got != "0 2 5 10 20 40 60 60 60 60 " {
 		t.Errorf("the pauses between downloads were %q", got)
+	}
+}
+
+// A server that is down, or that has another agent, must not keep a machine from the one beside it.
+func TestFirstBootTriesEverySource(t *testing.T) {
+	agent := []byte(recorder)
+	wrong, good := serveTLS(t, []byte("another")), serveTLS(t, agent)
+	gone := serveTLS(t, agent)
+	gone.Close()
+	o := joining()
+	o.AgentSHA256 = map[string]string{"amd64": checksum(agent), "arm64": checksum(agent)}
+	o.Servers = []string{gone.URL, wrong.URL, good.URL}
+	m := newMachine(t)
+	out := m.boot(t, o, 0)
+	if !m.exists("/calls") || m.read(t, "/sleeps") != "0 " {
+		t.Errorf("the agent was not found in the first round:\n%s", out)
+	}
+	if got, want := good.path.Load(), "/agent/"+checksum(agent); got != want {
+		t.Errorf("the server was asked for %v, should have been asked for %s", got, want)
+	}
+}
+
+// A machine of an architecture without an agent would be given one that does not start.
+func TestFirstBootOfAnotherArchitecture(t *testing.T) {
+	m := newMachine(t)
+	m.program(t, "uname", "#!/bin/sh\necho riscv64\n")
+	if out := m.boot(t, joining(), 1); !strings.Contains(out, "cannot install pulley-agent: there is none for riscv64") {
+		t.Errorf("the console does not say why:\n%s", out)
 	}
 }
 
 // With wget in place of curl, a first boot ends in the same state.
 func TestFirstBootWithWget(t *testing.T) {
 	agent := []byte(recorder)
-	server := serve(t, agent)
-	o := full(t)
-	o.Proxy = ""
-	o.AgentURL, o.AgentSHA256 = server.URL, checksum(agent)
+	server := serveTLS(t, agent)
+	o := joining()
+	o.AgentSHA256 = map[string]string{"": checksum(agent)}
+	o.Servers = []string{server.URL}
 	m := newMachine(t)
 	m.remove(t, "/usr/bin/curl")
 	m.boot(t, o, 0)
@@ -185,7 +252,7 @@ func TestFirstBootWithWget(t *testing.T) {
 		t.Error("the agent was not started")
 	}
 	m.remove(t, "/usr/bin/wget", "/usr/local/bin/pulley-agent")
-	if out := m.boot(t, o, 1); !strings.Contains(out, "neither curl nor wget") {
+	if out := m.boot(t, o, 1); !strings.Contains(out, "wget") {
 		t.Errorf("the console does not say what is missing:\n%s", out)
 	}
 }
@@ -198,32 +265,18 @@ func TestFirstBootWithoutAgent(t *testing.T) {
 		t.Errorf("the console does not say what is missing:\n%s", out)
 	}
 	m.program(t, "../bin/pulley-agent", recorder)
-	m.boot(t, minimal(), 0)
-	if got := m.read(t, "/calls"); !strings.HasPrefix(got, "bootstrap|--config|/etc/pulley/agent.yaml|umask") {
+	m.reboot(t)
+	if got := m.read(t, "/calls"); !strings.HasPrefix(got, "bootstrap|umask") {
 		t.Errorf("the agent was called %q", got)
 	}
 }
 
-// An etcd that comes up later than the machine is waited for; a usage that is wrong now will be wrong in ten minutes.
-func TestBootstrapRetries(t *testing.T) {
-	for _, c := range []struct {
-		name, agent string
-		code        int
-		sleeps      string
-	}{
-		{"good at third", "#!/bin/sh\necho x >>/tries\n[ $(wc -l </tries) = 3 ]\n", 0, "0 5 10 "},
-		{"never good", "#!/bin/sh\nexit 3\n", 3, "0 5 10 20 40 60 60 60 60 60 "},
-		{"wrong usage", "#!/bin/sh\nexit 2\n", 2, "0 "},
-		{"another architecture", "\x7fELF", 126, "0 "},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m := newMachine(t)
-			m.program(t, "../bin/pulley-agent", c.agent)
-			out := m.boot(t, minimal(), c.code)
-			if got := m.read(t, "/sleeps"); got != c.sleeps {
-				t.Errorf("the pauses were %q, should be %q; console:\n%s", got, c.sleeps, out)
-			}
-		})
+// How the agent ended must reach whoever started the script: systemd tries again what failed, but not what is written wrong.
+func TestFirstBootEndsAsTheAgentDid(t *testing.T) {
+	for _, code := range []int{0, 1, 2, 3} {
+		m := newMachine(t)
+		m.program(t, "../bin/pulley-agent", fmt.Sprintf("#!/bin/sh\nexit %d\n", code))
+		m.boot(t, minimal(), code)
 	}
 }
 
@@ -257,41 +310,34 @@ func TestSecondRunAtOnce(t *testing.T) {
 	}
 }
 
-// A service that outlives its installation must neither keep the first boot from ending nor hold its lock.
+// A service that outlives its installation must not hold the first boot's lock.
 func TestServiceLeftBehind(t *testing.T) {
 	m := newMachine(t)
-	m.program(t, "../bin/pulley-agent", "#!/bin/sh\n/bin/sleep 300 &\necho $! >>/service\necho \"it's done\"\n")
+	m.program(t, "../bin/pulley-agent", "#!/bin/sh\n/bin/sleep 300 >/dev/null 2>&1 &\necho $! >>/service\necho \"it's done\"\n")
 	t.Cleanup(func() {
 		if err := exec.Command("kill", append([]string{"-KILL"}, strings.Fields(m.read(t, "/service"))...)...).Run(); err != nil {
 			t.Error(err)
 		}
 	})
 	for range 2 {
-		console, err := os.Create(filepath.Join(t.TempDir(), "console"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := m.command(t, minimal())
-		cmd.Stdout, cmd.Stderr = console, console // a file: its reader need not wait for the service
-		if err := cmd.Run(); err != nil {
-			t.Fatalf("the first boot did not end: %v", err)
-		}
-		for _, path := range []string{console.Name(), m.root + "/var/log/pulley-bootstrap.log"} {
-			waitUntil(t, "the end is written to "+path, func() bool {
-				text, err := os.ReadFile(path)
-				return err == nil && strings.HasSuffix(string(text), "it's done\n")
-			})
-		}
-		if text, err := os.ReadFile(console.Name()); err != nil || strings.Contains(string(text), "another run") {
-			t.Fatalf("the service of the run before holds the lock: %s (%v)", text, err)
+		if out := m.boot(t, minimal(), 0); !strings.HasSuffix(out, "it's done\n") {
+			t.Fatalf("the service of the run before holds the lock:\n%s", out)
 		}
 	}
+}
+
+// from takes the agent from a server.
+func from(o Options, server *agentServer, agent []byte) Options {
+	o.Proxy = ""
+	o.AgentURLs, o.Mirrors = []string{server.URL}, nil
+	o.AgentSHA256 = map[string]string{"": checksum(agent)}
+	return o
 }
 
 // recorder stands for pulley-agent: it writes down how it was called.
 const recorder = `#!/bin/sh
 for word; do printf '%s|' "$word"; done >>/calls
-echo "umask $(umask) HOME $HOME LANG $LANG" >>/calls
+echo "umask $(umask) HOME $HOME LC_ALL $LC_ALL" >>/calls
 `
 
 // machine is a copy-on-write view of this one, without an agent, with programs of the test's own in /usr/local/sbin.
@@ -321,27 +367,40 @@ func newMachine(t *testing.T) machine {
 	mount("/dev", m.root+"/dev", "", syscall.MS_BIND|syscall.MS_REC, "")
 	mount("/proc", m.root+"/proc", "", syscall.MS_BIND|syscall.MS_REC, "")
 	mount("tmpfs", m.root+"/run", "tmpfs", 0, "size=4m")
-	m.remove(t, "/usr/local/bin/pulley-agent", "/etc/pulley", "/calls", "/sleeps")
+	m.remove(t, "/usr/local/bin/pulley-agent", "/etc/pulley", "/var/lib/pulley", "/calls", "/sleeps")
 	m.program(t, "sleep", "#!/bin/sh\nprintf '%s ' \"$1\" >>/sleeps\n")
 	return m
 }
 
-func (m machine) command(t *testing.T, o Options) *exec.Cmd {
+// boot runs the script as cloud-init does, which should end with code (-1: by a signal), and returns what the console showed.
+func (m machine) boot(t *testing.T, o Options, code int) string {
+	t.Helper()
+	if err := os.WriteFile(m.root+"/part-001", mustRender(t, o, Script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return m.run(t, code, "/part-001")
+}
+
+// reboot does what cron does at the machine's next start.
+func (m machine) reboot(t *testing.T) {
+	t.Helper()
+	_, command, ok := strings.Cut(m.read(t, "/etc/cron.d/pulley-first-boot"), "@reboot root ")
+	if !ok {
+		t.Fatal("cron starts nothing")
+	}
+	m.run(t, 0, "/bin/sh", "-c", command)
+}
+
+func (m machine) run(t *testing.T, code int, command ...string) string {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, "/bin/sh")
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Stdin = bytes.NewReader(mustRender(t, o))
 	cmd.Dir = "/"
 	cmd.Env = []string{} // as bare as cloud-init's
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: m.root, Setpgid: true}
-	return cmd
-}
-
-// boot runs the script, which should end with code (-1: by a signal), and returns what the console showed.
-func (m machine) boot(t *testing.T, o Options, code int) string {
-	t.Helper()
-	out, err := m.command(t, o).CombinedOutput()
+	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	got := 0
 	if errors.As(err, &exit) {
@@ -350,7 +409,7 @@ func (m machine) boot(t *testing.T, o Options, code int) string {
 		t.Error(err)
 	}
 	if got != code {
-		t.Errorf("the script ended with %d, should end with %d:\n%s", got, code, out)
+		t.Errorf("%q ended with %d, should end with %d:\n%s", command, got, code, out)
 	}
 	return string(out)
 }
@@ -364,7 +423,7 @@ func (m machine) state(t *testing.T) string {
 			return err
 		}
 		name := strings.TrimPrefix(path, m.upper)
-		if slices.Contains([]string{"/calls", "/sleeps", "/var/log/pulley-bootstrap.log"}, name) {
+		if slices.Contains([]string{"/calls", "/sleeps", "/part-001"}, name) {
 			return nil
 		}
 		info, err := d.Info()
@@ -417,28 +476,34 @@ func (m machine) read(t *testing.T, path string) string {
 type agentServer struct {
 	*httptest.Server
 	hits atomic.Int32
+	path atomic.Value
+}
+
+func newServer(agent []byte) *agentServer {
+	s := &agentServer{}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.hits.Add(1)
+		s.path.Store(r.URL.Path)
+		_, _ = w.Write(agent) // a client that is gone will ask again
+	}))
+	return s
 }
 
 func serve(t *testing.T, agent []byte) *agentServer {
 	t.Helper()
-	s := &agentServer{}
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		s.hits.Add(1)
-		_, _ = w.Write(agent) // a client that is gone will ask again
-	}))
+	s := newServer(agent)
+	s.Start()
 	t.Cleanup(s.Close)
 	return s
 }
 
-func utsName(uts syscall.Utsname) string {
-	var name []byte
-	for _, c := range uts.Nodename {
-		if c == 0 {
-			break
-		}
-		name = append(name, byte(c))
-	}
-	return string(name)
+// serveTLS serves with a certificate that the machine has no reason to trust.
+func serveTLS(t *testing.T, agent []byte) *agentServer {
+	t.Helper()
+	s := newServer(agent)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
 }
 
 func waitUntil(t *testing.T, what string, done func() bool) {

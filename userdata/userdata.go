@@ -1,167 +1,107 @@
 package userdata
 
 import (
-	"bytes"
-	_ "embed"
 	"fmt"
-	"net/url"
 	"strings"
-	"text/template"
-
-	"gopkg.in/yaml.v3"
 )
 
 // MaxSizeBytes is what every cloud accepts as userdata; EC2 allows the least.
 const MaxSizeBytes = 16 << 10
 
-// Options is what a first boot needs to know. Node, Environment and Endpoints must be given.
+// Form is how a machine is handed its userdata.
+type Form string
+
+// The forms. All of them lead to the same files on the machine.
+const (
+	Script      Form = "script"       // a shell script: for every cloud, and for a person at a terminal
+	CloudConfig Form = "cloud-config" // cloud-init's own YAML, which can be merged with more of it
+	Multipart   Form = "multipart"    // the script, and a part that cloud-init runs at every boot
+)
+
+// Forms are all of them, the usual one first.
+var Forms = []Form{Script, CloudConfig, Multipart}
+
+// Options is what a first boot needs to know. Environment must be given, Node or Role, and Servers or Endpoints.
 type Options struct {
-	Node        string   // "controller1_t42"
-	Hostname    string   // "controller1-t42"; empty: the machine keeps the name that it has
-	Role        string   // "controller"; left out of agent.yaml where the node's name already says it
-	Environment string   // the fleet: "dev", or "dev@t42" for a stack of it
-	Endpoints   []string // of etcd: URLs, or host:port
-	Prefix      string   // of the keys in etcd; empty: the agent's default
-	CACert      []byte   // PEM certificates that etcd's certificate is checked against; empty: the machine's own
+	Node        string // "controller1_t42"; empty: the join claims the next free number of Role
+	Role        string // "controller"; left out of the plan where the node's name already says it
+	Environment string // the fleet: "dev", or "dev@t42" for a stack of it
+	Hostname    string // "controller1-t42"; "node": as the node is called; empty: the machine keeps the name that it has
+
+	Servers   []string // https URLs of `pulley serve`, where the machine joins; none: there is nothing to join
+	CA        []string // pins of the servers' CAs, "sha256:…"; must come with Servers
+	Token     string   // that it joins with; must come with Servers
+	Leave     string   // "poweroff": leaves the fleet when it is powered off
+	Endpoints []string // of etcd: URLs, or host:port; may be left out with Servers, which know them
+	Prefix    string   // of the keys in etcd; empty: the agent's default
+	CACert    []byte   // PEM certificates that etcd's is checked against; with Servers, the join answers them
 
 	AllowedSigners []byte   // who may sign what the node runs: the content of its allowed_signers file, see ssh-keygen(1)
 	Mirrors        []string // https URLs that releases are fetched from before etcd is asked
 
-	AgentURL    string // where pulley-agent is downloaded from; empty: it is part of the image
-	AgentSHA256 string // of the download, 64 hex digits; must come with AgentURL
+	AgentSHA256 map[string]string // of pulley-agent, 64 hex digits, by architecture as Go calls it; "" is any; none: the image has it
+	AgentURLs   []string          // where it is downloaded from, beside Servers; must come with AgentSHA256
 
 	PuppetPackage string // empty: the agent takes the first that the machine's repositories have
 	PuppetVersion string // empty: the newest that the package repository has
 	PackageRepo   string // URL of the .deb or .rpm that sets up a package repository, or an apt line "deb …"
-	Proxy         string // URL of the HTTP proxy of downloads and package installation; etcd is reached directly
+	Proxy         string // URL of the HTTP proxy of downloads and package installation; etcd and servers are reached directly
 	Schedule      string // of the agent, five cron fields; empty: the agent's default
+
+	Pre, Post []Step            // own scripts, run in this order before and after the steps
+	Steps     map[string]string // steps by name that are done otherwise: "off", or the path of a program on the machine
 }
 
-// Render returns the script as cloud-init takes it. A value that a first boot could not use is an error, as is a script
-// above MaxSizeBytes.
-func Render(o Options) ([]byte, error) {
-	script, err := render(o)
-	if err != nil {
-		return nil, fmt.Errorf("cannot render userdata of node %q: %w", o.Node, err)
-	}
-	return script, nil
+// Step is a script of one's own.
+type Step struct {
+	Name string // "10-disks": of the file
+	Text []byte // starts with #!
 }
 
-//go:embed bootstrap.sh.tmpl
-var scriptText string
+// Render returns the userdata in a form. A value that a first boot could not use is an error, as is a result above
+// MaxSizeBytes.
+func Render(o Options, form Form) ([]byte, error) {
+	text, err := render(o, form)
+	if err != nil {
+		return nil, fmt.Errorf("cannot render userdata of %s: %w", o.subject(), err)
+	}
+	return text, nil
+}
 
-func render(o Options) ([]byte, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	ca, err := certificates(o.CACert)
-	if err != nil {
-		return nil, err
-	}
-	signers, err := allowedSigners(o.AllowedSigners)
-	if err != nil {
-		return nil, err
-	}
-	config, err := agentConfig(o)
+func render(o Options, form Form) ([]byte, error) {
+	p, err := o.parts()
 	if err != nil {
 		return nil, err
 	}
-	script, err := template.New("bootstrap.sh").Funcs(template.FuncMap{"sh": shellQuote}).Parse(scriptText)
-	if err != nil {
-		return nil, err
+	var text []byte
+	switch form {
+	case Script:
+		text, err = p.script(true)
+	case CloudConfig:
+		text, err = p.cloudConfig()
+	case Multipart:
+		text, err = p.multipart()
+	default:
+		return nil, fmt.Errorf("there is no form %q; there are %s", form, listed(Forms))
 	}
-	var out bytes.Buffer
-	err = script.Execute(&out, struct {
-		Options
-		CACert  string // canonical PEM, so that it can stand in the script as it is
-		Signers string // lines of principals and keys, for the same reason
-		Config  string // YAML without multi-line values, for the same reason
-		NoProxy string
-		Flags   []string
-	}{o, ca, signers, config, noProxy(o.Endpoints), bootstrapFlags(o)})
-	if err != nil {
-		return nil, err
+	if err == nil && len(text) > MaxSizeBytes {
+		err = fmt.Errorf("it would be %d bytes, and clouds take at most %d (%s)", len(text), MaxSizeBytes, p.sizes())
 	}
-	if out.Len() > MaxSizeBytes {
-		return nil, fmt.Errorf("it would be %d bytes, and clouds take at most %d (%d of them are CA certificates, %d allowed signers)",
-			out.Len(), MaxSizeBytes, len(ca), len(signers))
-	}
-	return out.Bytes(), nil
+	return text, err
 }
 
-// agentConfig returns /etc/pulley/agent.yaml.
-func agentConfig(o Options) (string, error) {
-	config := struct {
-		Node        string   `yaml:"node"`
-		Environment string   `yaml:"environment"`
-		Role        string   `yaml:"role,omitempty"`
-		Endpoints   []string `yaml:"endpoints"`
-		Prefix      string   `yaml:"prefix,omitempty"`
-		CACert      string   `yaml:"cacert,omitempty"`
-		Signers     string   `yaml:"allowed_signers,omitempty"`
-		Mirrors     []string `yaml:"mirrors,omitempty"`
-	}{Node: o.Node, Environment: o.Environment, Role: o.Role, Endpoints: o.Endpoints, Prefix: o.Prefix, Mirrors: o.Mirrors}
-	if roleInName(o.Role, o.Node, o.Environment) {
-		config.Role = ""
+// subject is what a machine becomes, in words.
+func (o Options) subject() string {
+	if o.Node != "" {
+		return fmt.Sprintf("node %q", o.Node)
 	}
-	if len(o.CACert) > 0 {
-		config.CACert = "/etc/pulley/ca.pem"
-	}
-	if len(o.AllowedSigners) > 0 {
-		config.Signers = "/etc/pulley/allowed_signers" // said, so that a node that lost the file refuses what is new
-	}
-	text, err := yaml.Marshal(config)
-	return string(text), err
+	return fmt.Sprintf("a node of role %q", o.Role)
 }
 
-// roleInName reports whether node is <role><num>[_<stack>] beyond doubt. A role with digits of its own is always
-// written down: "web21" may be number 1 of web2 or number 21 of web.
-func roleInName(role, node, environment string) bool {
-	rest, ok := strings.CutPrefix(node, role)
-	if role == "" || !ok || strings.ContainsAny(role, "0123456789_") {
-		return false
+func listed(forms []Form) string {
+	words := make([]string, len(forms))
+	for i, f := range forms {
+		words[i] = string(f)
 	}
-	if _, stack, ok := strings.Cut(environment, "@"); ok {
-		if rest, ok = strings.CutSuffix(rest, "_"+stack); !ok {
-			return false
-		}
-	}
-	return number.MatchString(rest)
-}
-
-// bootstrapFlags returns what `pulley-agent bootstrap` needs beyond its configuration. Flag and value are one word, so
-// that no value is taken for a flag.
-func bootstrapFlags(o Options) []string {
-	var flags []string
-	for _, f := range []struct{ name, value string }{
-		{"puppet-package", o.PuppetPackage},
-		{"puppet-version", o.PuppetVersion},
-		{"package-repo", o.PackageRepo},
-		{"schedule", o.Schedule},
-	} {
-		if f.value != "" {
-			flags = append(flags, "--"+f.name+"="+f.value)
-		}
-	}
-	return flags
-}
-
-// noProxy lists the hosts that are reached directly: this machine, the cloud's metadata service, and etcd, whose
-// client would otherwise follow https_proxy too.
-func noProxy(endpoints []string) string {
-	hosts := []string{"localhost", "127.0.0.1", "::1", "169.254.169.254"}
-	for _, e := range endpoints {
-		if !strings.Contains(e, "://") {
-			e = "https://" + e
-		}
-		if u, err := url.Parse(e); err == nil {
-			hosts = append(hosts, u.Hostname())
-		}
-	}
-	return strings.Join(hosts, ",")
-}
-
-// shellQuote returns s as one word of POSIX sh that stands for exactly s.
-func shellQuote(s string) string {
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	return strings.Join(words, ", ")
 }

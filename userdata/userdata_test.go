@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"flag"
+	"fmt"
 	"math/big"
 	"os"
 	"os/exec"
@@ -44,22 +45,55 @@ func full(t testing.TB) Options {
 			"alice@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb alice's laptop\n" +
 			"bob@dev namespaces=\"pulley-data\",valid-before=\"20300101\" ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n"),
 		Mirrors:       []string{"https://pulley.example:8443", "https://mirror.example/pulley"},
-		AgentURL:      "https://downloads.example/pulley-agent?arch=amd64",
-		AgentSHA256:   strings.Repeat("5e", 32),
+		AgentURLs:     []string{"https://downloads.example/pulley-agent?arch=amd64"},
+		AgentSHA256:   map[string]string{"": strings.Repeat("5e", 32)},
 		PuppetPackage: "openvox-agent",
 		PuppetVersion: "8.19.2-1+debian12",
 		PackageRepo:   "https://apt.example/openvox8-release-debian12.deb",
 		Proxy:         "http://proxy.example:3128",
 		Schedule:      "*/5 * * * *",
+		Pre:           []Step{{"10-disks", []byte("#!/bin/sh\nmount /srv\n")}},
+		Post:          []Step{{"10-tell", []byte("#!/bin/sh\ncat <<'PULLEY'\nit's \"done\"\nPULLEY\n")}},
+		Steps:         map[string]string{"hostname": "off", "puppet": "/usr/local/sbin/install-puppet"},
 	}
 }
 
-// A change of the script must be seen by whoever reviews it: it runs as root on machines that nobody watches.
+// joining is what a machine gets that claims a number of its role: what most machines get.
+func joining() Options {
+	return Options{
+		Role: "compute", Environment: "dev", Hostname: "node",
+		Servers:        []string{"https://10.0.0.1:8443", "https://10.0.0.2:8443"},
+		CA:             []string{"sha256:" + strings.Repeat("ab", 32), "sha256:" + strings.Repeat("cd", 32)},
+		Token:          "plt_01234567_" + strings.Repeat("ef", 32),
+		AllowedSigners: []byte("operator@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n"),
+		AgentSHA256:    map[string]string{"amd64": strings.Repeat("5e", 32)},
+	}
+}
+
+// group is what the machines of an autoscaling group get, of either architecture.
+func group() Options {
+	o := joining()
+	o.Leave = "poweroff"
+	o.AgentSHA256["arm64"] = strings.Repeat("5f", 32)
+	return o
+}
+
+func samples(t testing.TB) map[string]Options {
+	return map[string]Options{"minimal": minimal(), "joining": joining(), "group": group(), "full": full(t)}
+}
+
+// endings are the forms as files.
+var endings = map[Form]string{Script: "sh", CloudConfig: "yaml", Multipart: "mime"}
+
+// A change of what runs as root on machines that nobody watches must be seen by whoever reviews it.
 func TestGolden(t *testing.T) {
-	for name, o := range map[string]Options{"minimal": minimal(), "full": full(t)} {
-		t.Run(name, func(t *testing.T) {
-			got := mustRender(t, o)
-			golden := filepath.Join("testdata", name+".golden.sh")
+	for name, o := range samples(t) {
+		for _, form := range Forms {
+			if form != Script && name != "joining" {
+				continue // the other forms are made of the same parts
+			}
+			got := mustRender(t, o, form)
+			golden := filepath.Join("testdata", name+".golden."+endings[form])
 			if *update {
 				if err := os.WriteFile(golden, got, 0o644); err != nil {
 					t.Fatal(err)
@@ -70,23 +104,45 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("the script is not %s (see what changed: go test ./userdata -update && git diff):\n%s", golden, got)
+				t.Errorf("it is not %s (see what changed: go test ./userdata -update && git diff):\n%s", golden, got)
 			}
-			if len(got) >= 4<<10+len(o.CACert)+len(o.AllowedSigners) {
-				t.Errorf("the script has %d bytes: more than 4 KiB, the certificates and the signers", len(got))
+		}
+	}
+}
+
+// Whoever picks a form for a cloud must be able to trust the sizes that docs/userdata.md lists.
+func TestSizesAreAsDocumented(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "docs", "userdata.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		o    Options
+	}{
+		{"a node, the agent in the image", minimal()},
+		{"a machine that claims a number", joining()},
+		{"a group of two architectures", group()},
+	} {
+		row := "| " + c.what
+		for _, form := range Forms {
+			size := len(mustRender(t, c.o, form))
+			row += fmt.Sprintf(" | %d", size)
+			if most := 4 << 10; size >= most && form == Script {
+				t.Errorf("the %s of %s has %d bytes: it should usually stay below %d", form, c.what, size, most)
 			}
-			if !bytes.HasPrefix(got, []byte("#!/bin/sh\n")) {
-				t.Errorf("cloud-init would not run it as a script: it starts with %q", got[:20])
-			}
-		})
+		}
+		if !strings.Contains(string(page), row+" |\n") {
+			t.Errorf("docs/userdata.md lacks the line\n%s |", row)
+		}
 	}
 }
 
 // A script that no shell can read would leave a machine that nobody can reach.
 func TestShellReadsIt(t *testing.T) {
-	for name, o := range map[string]Options{"minimal": minimal(), "full": full(t)} {
+	for name, o := range samples(t) {
 		cmd := exec.Command("sh", "-n")
-		cmd.Stdin = bytes.NewReader(mustRender(t, o))
+		cmd.Stdin = bytes.NewReader(mustRender(t, o, Script))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: sh -n: %v\n%s", name, err, out)
 		}
@@ -101,7 +157,8 @@ func TestRefuses(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"no node":                 {func(o *Options) { o.Node = "" }, `node ""`},
+		"no node, no server":      {func(o *Options) { o.Node = "" }, "claims a node of its role by joining"},
+		"neither node nor role":   {func(o *Options) { o.Node, o.Role = "", "" }, "neither a node nor a role"},
 		"node with a line break":  {func(o *Options) { o.Node = "a\nreboot" }, `node "a\nreboot" is not like`},
 		"node with a path":        {func(o *Options) { o.Node = "../a" }, `node "../a"`},
 		"no environment":          {func(o *Options) { o.Environment = "" }, `environment ""`},
@@ -115,11 +172,31 @@ func TestRefuses(t *testing.T) {
 		"endpoints in one word":   {func(o *Options) { o.Endpoints = []string{"http://a:1,http://b:1"} }, "endpoint"},
 		"prefix with a tab":       {func(o *Options) { o.Prefix = "/a\tb" }, "control character"},
 		"prefix not UTF-8":        {func(o *Options) { o.Prefix = "/\xff" }, "not UTF-8"},
-		"agent without checksum":  {func(o *Options) { o.AgentSHA256 = "" }, "agent checksum"},
-		"checksum without agent":  {func(o *Options) { o.AgentURL = "" }, "without the URL"},
-		"checksum cut short":      {func(o *Options) { o.AgentSHA256 = o.AgentSHA256[:63] }, "64 lower-case hex"},
-		"agent from a file":       {func(o *Options) { o.AgentURL = "file:///tmp/agent" }, "agent URL"},
-		"agent with a password":   {func(o *Options) { o.AgentURL = "https://u:secret@d.example/a" }, "user or password"},
+		"agent without checksum":  {func(o *Options) { o.AgentSHA256 = nil }, "without the agent's checksum"},
+		"checksum without agent":  {func(o *Options) { o.AgentURLs, o.Mirrors = nil, nil }, "without a URL"},
+		"checksum cut short":      {func(o *Options) { o.AgentSHA256[""] = o.AgentSHA256[""][:63] }, "64 lower-case hex"},
+		"checksum of an s390x":    {func(o *Options) { o.AgentSHA256["s390x"] = o.AgentSHA256[""] }, "neither amd64 nor arm64"},
+		"agent from a file":       {func(o *Options) { o.AgentURLs = []string{"file:///tmp/agent"} }, "agent URL"},
+		"agent with a password":   {func(o *Options) { o.AgentURLs = []string{"https://u:secret@d.example/a"} }, "user or password"},
+		"server without TLS":      {func(o *Options) { join(o).Servers = []string{"http://10.0.0.1:8443"} }, `server "http://10.0.0.1:8443" is not like`},
+		"server without a pin":    {func(o *Options) { join(o).CA = nil }, "without the pin"},
+		"pin cut short":           {func(o *Options) { join(o).CA = []string{"sha256:ab"} }, `pin "sha256:ab"`},
+		"server without a token":  {func(o *Options) { join(o).Token = "" }, "without a token"},
+		"token of two lines":      {func(o *Options) { join(o).Token = "plt_secret\nPULLEY" }, "one word"},
+		"token without a server":  {func(o *Options) { o.Token = "plt_secret" }, "no server to join at"},
+		"pin without a server":    {func(o *Options) { o.CA = joining().CA }, "no server to join at"},
+		"join with certificates":  {func(o *Options) { join(o).CACert = []byte(ca) }, "its pin is enough"},
+		"leaving without a join":  {func(o *Options) { o.Leave = "poweroff" }, "leaves at a server"},
+		"leaving at another time": {func(o *Options) { join(o).Leave = "reboot" }, `time of leaving "reboot"`},
+		"step of two words":       {func(o *Options) { o.Steps["a b"] = "off" }, "not the name of a step"},
+		"step replaced by a word": {func(o *Options) { o.Steps["pre"] = "reboot" }, "absolute path"},
+		"step of two lines":       {func(o *Options) { o.Steps["pre"] = "/a\nb" }, "line break"},
+		"own step with a path":    {func(o *Options) { o.Pre[0].Name = "../a" }, `step "../a"`},
+		"own steps of one name":   {func(o *Options) { o.Post = append(o.Post, o.Post[0]) }, "two steps are called 10-tell"},
+		"own step no program":     {func(o *Options) { o.Pre[0].Text = []byte("reboot\n") }, "begin with #!"},
+		"own step from Windows":   {func(o *Options) { o.Pre[0].Text = []byte("#!/bin/sh\r\n") }, "line ends of Windows"},
+		"own step with a NUL":     {func(o *Options) { o.Pre[0].Text = []byte("#!/bin/sh\n\x00") }, "no text"},
+		"own step larger":         {func(o *Options) { o.Pre[0].Text = []byte("#!/bin/sh\n" + strings.Repeat(": \n", 6<<10)) }, "own steps 18"},
 		"package that is a flag":  {func(o *Options) { o.PuppetPackage = "--reinstall" }, "Puppet package"},
 		"version with a space":    {func(o *Options) { o.PuppetVersion = "7 8" }, "Puppet version"},
 		"repo of another kind":    {func(o *Options) { o.PackageRepo = "https://apt.example/key.gpg" }, ".deb or .rpm"},
@@ -141,17 +218,19 @@ func TestRefuses(t *testing.T) {
 		"signers of one word":     {func(o *Options) { o.AllowedSigners = append(o.AllowedSigners, "PULLEY\nreboot\n"...) }, "line 5 of the allowed signers"},
 		"signers with a BEL":      {func(o *Options) { o.AllowedSigners = append(o.AllowedSigners[:len(o.AllowedSigners)-1], " \a\n"...) }, "control character"},
 		"signers that are none":   {func(o *Options) { o.AllowedSigners = []byte("# later\n") }, "names none"},
-		"more signers than fit":   {func(o *Options) { o.AllowedSigners = bytes.Repeat(o.AllowedSigners, 60) }, "allowed signers)"},
+		"more signers than fit":   {func(o *Options) { o.AllowedSigners = bytes.Repeat(o.AllowedSigners, 60) }, "clouds take at most 16384"},
 		"more than a cloud takes": {func(o *Options) { o.CACert = []byte(strings.Repeat(ca, 40)) }, "clouds take at most 16384"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := full(t)
 			c.change(&o)
-			script, err := Render(o)
-			if err == nil {
-				t.Fatalf("rendered:\n%s", script)
+			for _, form := range Forms {
+				if text, err := Render(o, form); err == nil {
+					t.Fatalf("rendered as %s:\n%s", form, text)
+				}
 			}
-			if !strings.HasPrefix(err.Error(), "cannot render userdata of node ") || !strings.Contains(err.Error(), c.want) {
+			_, err := Render(o, Script)
+			if !strings.HasPrefix(err.Error(), "cannot render userdata of ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the error is %q, should speak of %q", err, c.want)
 			}
 			if strings.Contains(err.Error(), "secret") {
@@ -164,6 +243,12 @@ func TestRefuses(t *testing.T) {
 // What is right must not be refused: each of these is in use somewhere.
 func TestAccepts(t *testing.T) {
 	for name, change := range map[string]func(*Options){
+		"joins":            func(o *Options) { *o = joining() },
+		"joins as a group": func(o *Options) { *o = group() },
+		"joins, knows etcd": func(o *Options) {
+			*o = joining()
+			o.Node, o.Endpoints = "compute7", []string{"https://etcd1:2379"}
+		},
 		"existing machine": func(o *Options) { o.Node, o.Hostname = "db.example.com", "" },
 		"bare endpoint":    func(o *Options) { o.Endpoints = []string{"etcd1:2379", "[::1]:2379", "http://[fd00::1]:2379/"} },
 		"apt line": func(o *Options) {
@@ -179,7 +264,7 @@ func TestAccepts(t *testing.T) {
 	} {
 		o := full(t)
 		change(&o)
-		if _, err := Render(o); err != nil {
+		if _, err := Render(o, Script); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -211,9 +296,16 @@ func TestRoleInName(t *testing.T) {
 	}
 }
 
-func mustRender(t testing.TB, o Options) []byte {
+// join makes o join, so that a test can spoil how.
+func join(o *Options) *Options {
+	j := joining()
+	o.CACert, o.Servers, o.CA, o.Token = nil, j.Servers, j.CA, j.Token
+	return o
+}
+
+func mustRender(t testing.TB, o Options, form Form) []byte {
 	t.Helper()
-	script, err := Render(o)
+	script, err := Render(o, form)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ type Installer struct {
 	Root       string // of the machine; "" means "/"; commands for another root run in a chroot
 	Package    string // "" takes the first of puppet-agent, openvox-agent and puppet that the machine's repositories have
 	Version    string // of the package, as the package manager spells it; "" takes its newest
+	Proxy      string // URL of the HTTP proxy of downloads and of the package manager; "" for none
 	Repository string // where to get it besides: an https URL or an absolute path of a .deb or .rpm that sets up a repository, a `deb …` line, or the text of a .repo file; "" for none
 
 	Logger *slog.Logger // nil: silent
@@ -166,6 +167,9 @@ func (i *Installer) run(ctx context.Context, name string, args ...string) (strin
 		name, args = "chroot", append([]string{i.path("/"), name}, args...)
 	}
 	env := append(environ(), "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=l")
+	if i.Proxy != "" {
+		env = append(env, "http_proxy="+i.Proxy, "https_proxy="+i.Proxy)
+	}
 	i.log().Info("running a command", "command", quoted(append([]string{name}, args...)))
 	execute := i.Exec
 	if execute == nil {

@@ -178,3 +178,23 @@ func TestInstallCommandsEnd(t *testing.T) {
 		t.Errorf("%d bytes, error %v", len(out), err)
 	}
 }
+
+// Behind a proxy, packages come through it or not at all; Puppet's own runs get nothing of it.
+func TestPackagesComeThroughTheProxy(t *testing.T) {
+	b := newBare(t, "usr/bin/apt-get")
+	b.Proxy = "http://proxy.example:3128"
+	b.out["policy puppet-agent"] = "  Candidate: 7.23.0-1\n"
+	through := 0
+	b.Exec = func(ctx context.Context, env []string, name string, args ...string) (string, error) {
+		if slices.Contains(env, "http_proxy=http://proxy.example:3128") && slices.Contains(env, "https_proxy=http://proxy.example:3128") {
+			through++
+		}
+		return b.exec(ctx, env, name, args...)
+	}
+	if err := b.Ensure(t.Context()); err != nil || through != len(b.commands) {
+		t.Errorf("%d of %d commands go through the proxy: %v", through, len(b.commands), err)
+	}
+	if slices.ContainsFunc(environ(), func(v string) bool { return strings.Contains(strings.ToLower(v), "proxy") }) {
+		t.Error("Puppet's runs go through the proxy")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	neturl "net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -121,7 +122,7 @@ func (i *Installer) download(ctx context.Context, suffix string) (string, error)
 	file := filepath.Join("/var/tmp", "pulley-"+path.Base(i.Repository))
 	fetch := i.Fetch
 	if fetch == nil {
-		fetch = fetchURL
+		fetch = func(ctx context.Context, url, path string) error { return fetchURL(ctx, i.Proxy, url, path) }
 	}
 	if err := os.MkdirAll(i.path("/var/tmp"), 0o777); err != nil {
 		return "", fmt.Errorf("cannot keep %s: %w", i.Repository, err)
@@ -134,14 +135,22 @@ func (i *Installer) download(ctx context.Context, suffix string) (string, error)
 }
 
 // fetchURL downloads at most 64 MiB.
-func fetchURL(ctx context.Context, url, path string) error {
+func fetchURL(ctx context.Context, proxy, url, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	client := http.DefaultClient
+	if proxy != "" {
+		way, err := neturl.Parse(proxy)
+		if err != nil {
+			return fmt.Errorf("cannot use proxy %q: %w", proxy, err)
+		}
+		client = &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(way)}}
+	}
+	answer, err := client.Do(request)
 	if err != nil {
 		return err
 	}

@@ -1,29 +1,35 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/agent/puppet"
 	"pulley/internal/cli"
-	"pulley/internal/store"
+	"pulley/internal/firstboot"
 )
 
 type bootstrapOptions struct {
 	*options
 	installer puppet.Installer
+	planPath  string
+	servers   []string
+	pins      []string
+	token     string
 	schedule  string
+	from      string
+	dryRun    bool
 	noCron    bool
 	overwrite bool
 }
@@ -33,240 +39,257 @@ func newBootstrap(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bootstrap",
 		Short: "make this machine a node: once, on its first boot",
-		Long: `bootstrap writes the agent's settings, puts the agent in place, installs Puppet when it is missing, registers this host
-under those that should be alive, and runs Puppet once with a catalog that only sets up cron. From then on cron runs the
-agent. It may be run again at any point, and goes on where it stopped.
+		Long: `bootstrap goes through the steps of a first boot: ` + steps() + `.
+
+Userdata says in /etc/pulley/first-boot.yaml what the machine is to become; flags override it. With that file each step is
+done once: a machine that is rebooted in the middle goes on by itself. Without it, flags say everything, and a start looks
+at each step what is left to do. It may be run again at any point.
 
 EXIT STATUS
-  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+  0 done, or finished before, or another one is in progress
+  1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return b.run(c.Context()) },
 	}
 	f := cmd.Flags()
+	f.StringVar(&b.planPath, "plan", "", "what the first boot is told (default <root>/"+firstboot.PlanPath+" where there is one)")
+	f.StringArrayVar(&b.servers, "server", nil, "https URL of `pulley serve`, to join at; may be given again")
+	f.StringArrayVar(&b.pins, "ca", nil, "pin of the CA that servers are of, sha256:…; may be given again")
+	f.StringVar(&b.token, "token", "", "token to join with [PULLEY_TOKEN]")
 	f.StringVar(&b.installer.Package, "puppet-package", "", "package that brings Puppet (default: the first that the machine's repositories have)")
 	f.StringVar(&b.installer.Version, "puppet-version", "", "its version, as the package manager spells it (default: the newest)")
 	f.StringVar(&b.installer.Repository, "package-repo", "", "where to get it besides: a .deb or .rpm that sets up a repository, or an apt line 'deb …'")
-	f.StringVar(&b.schedule, "schedule", "*/5 * * * *", "when cron starts the agent, five fields")
+	f.StringVar(&b.schedule, "schedule", "", "when cron starts the agent, five fields (default '"+defaultSchedule+"')")
 	f.BoolVar(&b.noCron, "no-cron", false, "no schedule: something else starts the agent (`pulley-agent daemon`)")
 	f.BoolVar(&b.overwrite, "overwrite", false, "write the settings anew where the command line says something else than the file")
+	f.StringVar(&b.from, "from", "", "do this step, and those behind it, again")
+	f.BoolVar(&b.dryRun, "dry-run", false, "say what each step would do, and change nothing")
 	return cmd
+}
+
+const defaultSchedule = "*/5 * * * *"
+
+func steps() string {
+	var names []string
+	for _, n := range firstboot.Names() {
+		names = append(names, string(n))
+	}
+	return strings.Join(names, ", ")
 }
 
 // bootstrap is the work of one start.
 type bootstrap struct {
 	bootstrapOptions
-	config
-	log *slog.Logger
+	log      *slog.Logger
+	plan     firstboot.Plan // the file, overridden by the flags
+	planned  bool           // there is a file: a first boot that goes on after a reboot
+	digest   string         // of the plan without its token
+	self     *config        // who this machine is, once that was asked for
+	named    bool           // that can be known: before its join nobody knows
+	again    bool           // somebody wrote the plan of a first boot that was over anew
+	finished bool           // the machine is a node, and people were told
+	untold   error          // what serve answered last
+	waits    time.Time      // since when a time server is waited for
 }
 
-// run does the steps in their order. Each looks first whether there is anything left for it to do.
 func (o bootstrapOptions) run(ctx context.Context) error {
-	o.bootstraps = true
-	c, err := o.load()
+	b, err := o.prepare()
 	if err != nil {
 		return err
 	}
-	if c.root != "/" && !o.noCron {
-		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.root, c.root)
+	engine := b.engine()
+	opts := firstboot.Options{From: firstboot.Name(o.from)}
+	if b.again && o.from == "" {
+		opts.From = firstboot.Names()[0]
 	}
-	for _, path := range []*string{&c.path, &c.store.CACert, &c.store.Cert, &c.store.Key, &c.AllowedSigners, &c.RevokedSigners} {
-		if *path == "" {
-			continue
-		}
-		if *path, err = filepath.Abs(*path); err != nil { // cron starts the agent in another folder
-			return fmt.Errorf("cannot use %s: %w", *path, err)
-		}
+	if o.dryRun {
+		return engine.DryRun(ctx, opts, o.env.Stdout)
 	}
-	b := &bootstrap{bootstrapOptions: o, config: c, log: o.logger()}
-	for _, s := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"write the settings", b.writeSettings},
-		{"put the agent in place", b.placeAgent},
-		{"install Puppet", b.installPuppet},
-		{"register", b.register},
-		{"set up the schedule", b.setUpSchedule},
-	} {
-		start := o.env.Now()
-		if err := s.do(ctx); err != nil {
-			return fmt.Errorf("cannot %s: %w", s.name, err)
-		}
-		b.log.Info("bootstrap", "step", s.name, "took", o.env.Now().Sub(start).Round(time.Millisecond))
+	lock, err := b.takeLock()
+	if err != nil || lock == nil {
+		return err
+	}
+	defer lock.Close()
+	if err := errors.Join(b.forgetCopy(), b.goDirectly()); err != nil {
+		return err
+	}
+	err = engine.Run(ctx, opts)
+	if errors.Is(err, firstboot.ErrFinished) {
+		fmt.Fprintln(o.env.Stdout, "the first boot of this machine is finished; --from STEP does that step, and those behind it, again")
+		return b.tidy()
+	}
+	if err == nil {
+		err = b.tidy()
+	}
+	if err != nil {
+		return err
+	}
+	c, err := b.known()
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(o.env.Stdout, "%s: is a node of %s\n", c.identity.Node, c.identity.Environment)
 	return nil
 }
 
-// writeSettings keeps what the command line said for the runs that cron starts. A file that is there stays as it is, as
-// long as those runs do what was said here: it is the operator's, or the userdata's.
-func (b *bootstrap) writeSettings(context.Context) error {
-	if _, err := os.Stat(b.path); err == nil && !b.overwrite {
-		return b.agrees()
-	}
-	settings := b.file
-	settings.Node, settings.Role, settings.Environment = b.identity.Node, b.identity.Role, b.identity.Environment
-	settings.Endpoints, settings.Prefix = b.store.Endpoints, b.store.Prefix
-	settings.CACert, settings.Cert, settings.Key = b.store.CACert, b.store.Cert, b.store.Key
-	text, err := encodeYAML(settings)
+// prepare reads the plan and finds out as much as can be known before the first step, so that a command line or a file that
+// can't be meant changes nothing.
+func (o bootstrapOptions) prepare() (*bootstrap, error) {
+	o.bootstraps = true
+	root, err := filepath.Abs(o.root)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("cannot use root %s: %w", o.root, err)
 	}
-	if err := os.MkdirAll(filepath.Dir(b.path), 0o755); err != nil {
-		return err
+	shared := *o.options
+	o.options = &shared
+	o.root = root
+	b := &bootstrap{bootstrapOptions: o, log: o.logger()}
+	if err := b.readPlan(); err != nil {
+		return nil, err
 	}
-	return writeWhole(b.path, text, 0o600)
+	b.override()
+	if err := b.plan.Check(); err != nil {
+		return nil, &cli.UsageError{Problem: "cannot bootstrap this machine: " + err.Error()}
+	}
+	if o.from != "" && !slices.Contains(firstboot.Names(), firstboot.Name(o.from)) {
+		return nil, cli.Usagef("cannot start from step %q: the steps are %s", o.from, steps())
+	}
+	if err := checkSchedule(b.plan.Schedule); err != nil {
+		return nil, err
+	}
+	if b.root != "/" && b.plan.Steps[firstboot.Schedule] == "" {
+		return nil, cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", b.root, b.root)
+	}
+	if err := b.absolute(); err != nil {
+		return nil, err
+	}
+	b.named = !b.joins() || b.hasJoined()
+	if b.named && b.plan.Steps[firstboot.Join] == "" { // else the operator's program says it
+		_, err = b.known()
+	}
+	return b, err
 }
 
-// agrees compares what was said here with what the file says alone, as to the runs that cron starts.
-func (b *bootstrap) agrees() error {
-	env := b.env
-	env.Getenv = func(string) string { return "" }
-	alone, err := (&options{env: env, root: b.root, config: b.path}).load()
-	if err != nil {
-		return fmt.Errorf("%w\nthis time the command line said it; `--overwrite` writes it into %s", err, b.path)
-	}
-	var differ []string
-	for _, s := range []struct{ key, file, said string }{
-		{"node", alone.identity.Node, b.identity.Node},
-		{"role", alone.identity.Role, b.identity.Role},
-		{"environment", alone.identity.Environment, b.identity.Environment},
-		{"endpoints", strings.Join(alone.store.Endpoints, ","), strings.Join(b.store.Endpoints, ",")},
-		{"prefix", alone.store.Prefix, b.store.Prefix},
-		{"cacert", alone.store.CACert, b.store.CACert},
-		{"cert", alone.store.Cert, b.store.Cert},
-		{"key", alone.store.Key, b.store.Key},
-		{"allowed_signers", alone.AllowedSigners, b.AllowedSigners},
-		{"revoked_signers", alone.RevokedSigners, b.RevokedSigners},
-		{"mirrors", strings.Join(alone.Mirrors, ","), strings.Join(b.Mirrors, ",")},
-	} {
-		if s.file != s.said {
-			differ = append(differ, fmt.Sprintf("%s is %q there and %q here", s.key, s.file, s.said))
+// joins says whether this machine gets its identity from pulley serve.
+func (b *bootstrap) joins() bool {
+	return len(b.plan.Servers) > 0 && b.plan.Steps[firstboot.Join] == ""
+}
+
+// known is who this machine is; before its join nobody knows.
+func (b *bootstrap) known() (config, error) {
+	if b.self == nil {
+		if !b.named {
+			return config{}, errors.New("the join tells which node this is")
 		}
-	}
-	if differ == nil {
-		return nil
-	}
-	return fmt.Errorf("%s says something else than the command line: %s\nleave out what is in the file, or write it anew with `--overwrite`",
-		b.path, strings.Join(differ, "; "))
-}
-
-const agentPath = "usr/local/bin/pulley-agent"
-
-// placeAgent copies this very program to where cron looks for it, in the place of any other.
-func (b *bootstrap) placeAgent(context.Context) error {
-	target := filepath.Join(b.root, agentPath)
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	program, err := os.ReadFile(self)
-	if err != nil {
-		return err
-	}
-	there, err := os.ReadFile(target)
-	if info, statErr := os.Stat(target); err == nil && statErr == nil && info.Mode()&0o111 != 0 && bytes.Equal(there, program) {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-		return err
-	}
-	return writeWhole(target, program, 0o755)
-}
-
-func (b *bootstrap) installPuppet(ctx context.Context) error {
-	b.installer.Logger = b.log
-	if program := b.Puppet.Program; program != "" {
-		if _, err := os.Stat(program); err == nil {
-			return nil
+		c, err := b.load()
+		if err != nil {
+			return config{}, err
 		}
+		b.self = &c
 	}
-	return b.installer.Ensure(ctx)
+	return *b.self, nil
 }
 
-// register puts this host on the list of those that should be alive. What is there already and says the same stays, with
-// its time.
-func (b *bootstrap) register(ctx context.Context) error {
-	s, err := store.Open(b.config.store)
+func (b *bootstrap) stateDir() string         { return config{root: b.root}.stateDir() }
+func (b *bootstrap) memory() firstboot.Disk   { return firstboot.Disk{Dir: b.stateDir()} }
+func (b *bootstrap) path(under string) string { return filepath.Join(b.root, under) }
+
+func (b *bootstrap) engine() *firstboot.Engine {
+	e := &firstboot.Engine{
+		Steps: b.steps(), Replaced: b.plan.Steps, Program: b.replacement, Machine: machineID(b.root), Plan: b.digest,
+		Patient: b.planned, Log: b.log, Now: b.env.Now,
+	}
+	if b.planned {
+		e.Memory = b.memory()
+	}
+	if len(b.plan.Servers) > 0 {
+		e.Teller = b
+	}
+	return e
+}
+
+// takeLock keeps a second first boot out; nil says that there is one.
+func (b *bootstrap) takeLock() (*os.File, error) {
+	if err := os.MkdirAll(b.stateDir(), 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make the state folder: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(b.stateDir(), "first-boot.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the lock of the first boot: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		fmt.Fprintln(b.env.Stdout, "another first boot is in progress")
+		return nil, f.Close()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot lock the first boot: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// forgetCopy drops what a copied disk brought of the machine that it was copied from: its identity is that machine's.
+func (b *bootstrap) forgetCopy() error {
+	state, err := b.memory().Load()
 	if err != nil {
 		return err
 	}
-	host := b.host()
-	d, err := s.Desire(ctx, b.identity)
-	if err == nil && (d.Host == nil || !sameHost(*d.Host, host)) {
-		if d.Host != nil && d.Host.MachineID != "" && d.Host.MachineID != host.MachineID {
-			b.log.Warn("another machine had this name", "node", host.Node, "machine", d.Host.MachineID, "registered", d.Host.At)
+	if !b.joins() || b.plan.Token == "" || state.Machine == "" || state.Machine == machineID(b.root) {
+		return nil
+	}
+	b.log.Warn("this disk was another machine's; its identity is forgotten", "machine", state.Machine)
+	for _, name := range []string{identityPath, newKeyPath} {
+		if err := os.Remove(filepath.Join(b.stateDir(), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot forget another machine's identity: %w", err)
 		}
-		err = s.Register(ctx, b.identity.Environment, host)
-	}
-	return errors.Join(err, s.Close())
-}
-
-func (b *bootstrap) host() agent.Host {
-	name, _ := os.Hostname() // shown to people only
-	return agent.Host{
-		Node: b.identity.Node, Role: b.identity.Role, Hostname: name, Addresses: addresses(), MachineID: machineID(),
-		At: b.env.Now().UTC().Truncate(time.Second), By: "bootstrap",
-	}
-}
-
-func sameHost(a, b agent.Host) bool {
-	return a.Node == b.Node && a.Role == b.Role && a.Hostname == b.Hostname && a.MachineID == b.MachineID &&
-		strings.Join(a.Addresses, " ") == strings.Join(b.Addresses, " ")
-}
-
-// maxAddresses keeps a host's entry small on machines with an address for each container.
-const maxAddresses = 8
-
-// addresses are the machine's own global ones, in the kernel's order.
-func addresses() []string {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil
-	}
-	var found []string
-	for _, a := range all {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && len(found) < maxAddresses {
-			found = append(found, ip.IP.String())
-		}
-	}
-	return found
-}
-
-// setUpSchedule runs Puppet once, with a catalog that only sets up cron. A node that has a release keeps the schedule
-// that the release gave it.
-func (b *bootstrap) setUpSchedule(ctx context.Context) error {
-	if b.noCron {
-		return nil
-	}
-	n, err := b.open(ctx, b.env.Version, b.env.Now, b.log)
-	if err != nil {
-		return err
-	}
-	return errors.Join(b.firstRun(ctx, n), n.close())
-}
-
-func (b *bootstrap) firstRun(ctx context.Context, n *node) error {
-	state, err := n.disk.Load()
-	var damaged *agent.DamagedError
-	if err != nil && !errors.As(err, &damaged) { // a damaged one is for the next run to put aside
-		return err
-	}
-	schedule, err := os.ReadFile(b.config.schedule())
-	if err == nil && len(agentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
-		return nil
-	}
-	tree := filepath.Join(b.stateDir(), "bootstrap")
-	if err := writeBootstrapTree(tree, b.bootstrapOptions.schedule, b.path); err != nil {
-		return err
-	}
-	defer os.RemoveAll(tree) // what is left of it is written anew by the next start
-	result, err := n.puppet.Apply(ctx, agent.Job{Identity: b.identity, ID: "bootstrap", Tree: tree})
-	if err != nil {
-		return err
-	}
-	if result.Kind != agent.Success {
-		return fmt.Errorf("the first run of Puppet did not succeed: %s", cli.Clean(result.Problem))
 	}
 	return nil
+}
+
+// goDirectly keeps the plan's proxy, which userdata's script exports for its downloads, from those whom it is not for: servers
+// and etcd. What this program starts is told of it anyway.
+func (b *bootstrap) goDirectly() error {
+	if b.plan.Proxy == "" {
+		return nil
+	}
+	var all []error
+	for _, name := range []string{"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"} {
+		all = append(all, os.Unsetenv(name))
+	}
+	return errors.Join(all...)
+}
+
+// patience of each step, with all its tries.
+const (
+	networkDeadline  = 5 * time.Minute
+	quickDeadline    = time.Minute
+	scriptsDeadline  = 30 * time.Minute
+	joinDeadline     = 15 * time.Minute
+	puppetDeadline   = 45 * time.Minute
+	registerDeadline = 15 * time.Minute
+	scheduleDeadline = 15 * time.Minute
+	notifyDeadline   = time.Minute
+)
+
+// steps is the list of a first boot, in its order.
+func (b *bootstrap) steps() []firstboot.Step {
+	settings := "write the settings"
+	if b.joins() {
+		settings = "join the fleet"
+	}
+	return []firstboot.Step{
+		{Name: firstboot.Network, Words: "wait for the network and the time", Deadline: networkDeadline, Left: b.networkLeft, Do: b.waitForNetwork},
+		{Name: firstboot.Lock, Words: "lock the first boot", Deadline: quickDeadline, Left: b.lockLeft, Do: b.lockBoot},
+		{Name: firstboot.Pre, Words: "run the scripts before", Deadline: scriptsDeadline, Left: b.scriptsLeft(preDir), Do: b.runScripts(firstboot.Pre, preDir)},
+		{Name: firstboot.Agent, Words: "put the agent in place", Deadline: quickDeadline, Left: b.agentLeft, Do: b.placeAgent},
+		{Name: firstboot.Join, Words: settings, Deadline: joinDeadline, Left: b.joinLeft, Do: b.join},
+		{Name: firstboot.Hostname, Words: "name the machine", Deadline: quickDeadline, Left: b.hostnameLeft, Do: b.setHostname},
+		{Name: firstboot.Puppet, Words: "install Puppet", Deadline: puppetDeadline, Left: b.puppetLeft, Do: b.installPuppet},
+		{Name: firstboot.Register, Words: "register", Deadline: registerDeadline, Left: b.registerLeft, Do: b.register},
+		{Name: firstboot.Schedule, Words: "set up the schedule", Deadline: scheduleDeadline, Left: b.scheduleLeft, Do: b.setUpSchedule},
+		{Name: firstboot.Enable, Words: "enable the agent", Deadline: quickDeadline, Left: b.enableLeft, Do: b.enable},
+		{Name: firstboot.Notify, Words: "say that the first boot is over", Deadline: notifyDeadline, Optional: true, Left: b.notifyLeft, Do: b.notify},
+		{Name: firstboot.Post, Words: "run the scripts after", Deadline: scriptsDeadline, Left: b.scriptsLeft(postDir), Do: b.runScripts(firstboot.Post, postDir)},
+		{Name: firstboot.Unlock, Words: "unlock the first boot", Deadline: quickDeadline, Left: b.unlockLeft, Do: b.unlockBoot},
+	}
 }

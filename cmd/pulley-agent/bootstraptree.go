@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,8 +15,11 @@ import (
 
 // writeBootstrapTree writes a release that has one module, the one that keeps the agent's schedule, and one class.
 func writeBootstrapTree(dir, schedule, config string) error {
-	if strings.ContainsAny(schedule+config, "'\\\n\r%") || len(strings.Fields(schedule)) != 5 && !strings.HasPrefix(schedule, "@") {
-		return cli.Usagef("cannot use schedule %q: give the five fields of a crontab, like '*/5 * * * *'", schedule)
+	if err := checkSchedule(schedule); err != nil {
+		return err
+	}
+	if strings.ContainsAny(config, "'\\\n\r%") {
+		return fmt.Errorf("cannot start the agent from cron with the settings %s: cron and Puppet read some of its characters otherwise", config)
 	}
 	command := "/" + agentPath + " run --splay"
 	if config != "/etc/pulley/agent.yaml" {
@@ -36,6 +38,14 @@ func writeBootstrapTree(dir, schedule, config string) error {
 	return os.WriteFile(filepath.Join(dir, "manifests", "site.pp"), []byte(site), 0o644)
 }
 
+// checkSchedule refuses what would not stay one field of a manifest and one line of a crontab.
+func checkSchedule(schedule string) error {
+	if strings.ContainsAny(schedule, "'\\\n\r%") || len(strings.Fields(schedule)) != 5 && !strings.HasPrefix(schedule, "@") {
+		return cli.Usagef("cannot use schedule %q: give the five fields of a crontab, like '*/5 * * * *'", schedule)
+	}
+	return nil
+}
+
 func encodeYAML(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
@@ -46,32 +56,24 @@ func encodeYAML(v any) ([]byte, error) {
 	return b.Bytes(), enc.Close()
 }
 
-// writeWhole makes a file appear whole or not at all, and durable: a first boot may end in a power cut.
-func writeWhole(path string, b []byte, mode fs.FileMode) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+// bootID is the kernel's name for this boot of the machine.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return err
+		return "" // it only tells two machines of one machine id apart
 	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return strings.TrimSpace(string(b))
 }
 
-func machineID() string {
-	b, err := os.ReadFile("/etc/machine-id")
+// machineID is the machine's own name for itself (machine-id(5)), of the root where that has one; "" where there is none, as
+// in some containers.
+func machineID(root string) string {
+	b, err := os.ReadFile(filepath.Join(root, "etc/machine-id"))
 	if err != nil {
-		return "" // absent in some containers; it only helps people to tell machines apart
+		b, err = os.ReadFile("/etc/machine-id")
+	}
+	if err != nil {
+		return ""
 	}
 	return strings.TrimSpace(string(b))
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/join"
 	"pulley/internal/mirror"
 	"pulley/internal/store"
 )
@@ -31,6 +33,7 @@ type file struct {
 	CACert          string        `yaml:"cacert,omitempty"`
 	Cert            string        `yaml:"cert,omitempty"`
 	Key             string        `yaml:"key,omitempty"`
+	Servers         []string      `yaml:"servers,omitempty"` // https URLs of `pulley serve`, where certificates are renewed
 	Prefix          string        `yaml:"prefix,omitempty"`
 	Timeout         time.Duration `yaml:"timeout,omitempty"`
 	AllowedSigners  string        `yaml:"allowed_signers,omitempty"`
@@ -41,6 +44,7 @@ type file struct {
 	MaxAttempts     int           `yaml:"max_attempts,omitempty"`
 	VerifyTimeout   time.Duration `yaml:"verify_timeout,omitempty"`
 	Puppet          puppetFile    `yaml:"puppet,omitempty"`
+	Upgrade         upgradeFile   `yaml:"upgrade,omitempty"`
 }
 
 type puppetFile struct {
@@ -67,10 +71,19 @@ const (
 	schedulePath         = "etc/cron.d/pulley-agent"
 	allowedPath          = "etc/pulley/allowed_signers"
 	revokedPath          = "etc/pulley/revoked_signers"
+	identityPath         = "identity/node.pem" // key and certificate, in the state folder; written by the join and by renewals
+	bundlePath           = "identity/ca.pem"   // the CAs that are trusted
 )
 
 func (c config) stateDir() string { return filepath.Join(c.root, "var/lib/pulley") }
 func (c config) schedule() string { return filepath.Join(c.root, schedulePath) }
+
+// identityFile and bundleFile are where a node that has joined keeps who it is and whom it trusts.
+func (c config) identityFile() string { return filepath.Join(c.stateDir(), identityPath) }
+func (c config) bundleFile() string   { return filepath.Join(c.stateDir(), bundlePath) }
+
+// joined says whether this node is who it is by the identity of a join.
+func (c config) joined() bool { return c.store.Cert != "" && c.store.Cert == c.identityFile() }
 
 // load reads the settings. A verb that works offline (status, enable, disable) does without.
 func (o *options) load() (config, error) {
@@ -106,6 +119,11 @@ func (o *options) load() (config, error) {
 	if _, err := c.mirror(); err != nil {
 		return config{}, err
 	}
+	if len(c.Servers) > 0 {
+		if _, err := join.NewClient(c.Servers, nil, 0); err != nil {
+			return config{}, fmt.Errorf("cannot use %s: %w", c.path, err)
+		}
+	}
 	return c, c.limits()
 }
 
@@ -134,8 +152,9 @@ func parseFile(path string, b []byte) (file, error) {
 	problem = strings.TrimPrefix(problem, "unmarshal errors:  ")
 	problem = strings.ReplaceAll(problem, " in type main.file", "")
 	problem = strings.ReplaceAll(problem, " in type main.puppetFile", " in puppet")
-	return file{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, prefix, timeout, allowed_signers, revoked_signers, mirrors, "+
-		"enforce_interval, heartbeat, max_attempts, verify_timeout and puppet: {program, deadline, grace, state_dirs}", path, problem)
+	problem = strings.ReplaceAll(problem, " in type main.upgradeFile", " in upgrade")
+	return file{}, fmt.Errorf("cannot read %s: %s\nits keys are node, role, environment, endpoints, cacert, cert, key, servers, prefix, timeout, allowed_signers, revoked_signers, mirrors, "+
+		"enforce_interval, heartbeat, max_attempts, verify_timeout, puppet: {program, deadline, grace, state_dirs} and upgrade: {self_test, first_step, step, probation}", path, problem)
 }
 
 // identify finds out who this node is: from the flags, else the file, else the hostname.
@@ -189,7 +208,21 @@ func (c *config) connect(o *options) error {
 		conn.Timeout = c.Timeout
 	}
 	c.store = conn.Config()
+	c.useIdentity()
 	return nil
+}
+
+// useIdentity takes the files of the join where neither a flag nor the settings name any. Etcd in plain text asks nobody who
+// he is.
+func (c *config) useIdentity() {
+	s := &c.store
+	if s.CACert != "" || s.Cert != "" || s.Key != "" || !slices.ContainsFunc(s.Endpoints, func(e string) bool { return !strings.HasPrefix(e, "http://") }) {
+		return
+	}
+	if _, err := os.Stat(c.identityFile()); err != nil {
+		return
+	}
+	s.Cert, s.Key, s.CACert = c.identityFile(), c.identityFile(), c.bundleFile()
 }
 
 // limits fills in defaults and refuses what makes no sense.
@@ -203,7 +236,8 @@ func (c *config) limits() error {
 		{"enforce_interval", c.EnforceInterval, &c.settings.EnforceInterval},
 		{"heartbeat", c.Heartbeat, &c.settings.Heartbeat},
 		{"timeout", c.Timeout, nil}, {"puppet.deadline", c.Puppet.Deadline, nil}, {"puppet.grace", c.Puppet.Grace, nil},
-		{"verify_timeout", c.VerifyTimeout, nil},
+		{"verify_timeout", c.VerifyTimeout, nil}, {"upgrade.self_test", c.Upgrade.SelfTest, nil}, {"upgrade.first_step", c.Upgrade.FirstStep, nil},
+		{"upgrade.step", c.Upgrade.Step, nil}, {"upgrade.probation", c.Upgrade.Probation, nil},
 	} {
 		if d.from < 0 {
 			return fmt.Errorf("cannot use %s: %s is %s; give a duration like 30m", c.path, d.name, d.from)

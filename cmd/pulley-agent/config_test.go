@@ -127,3 +127,42 @@ func TestWhereSignersAndMirrorsAre(t *testing.T) {
 		}
 	}
 }
+
+// A node that has joined and comes to etcd as nobody is refused there; one whose etcd is in plain text needs no identity.
+func TestTheIdentityOfTheJoinIsUsed(t *testing.T) {
+	for say, c := range map[string]struct {
+		text   string
+		joined bool
+		cert   string // what is used otherwise
+	}{
+		"joined":                     {"endpoints: [https://e:2379]", true, ""},
+		"in plain text":              {"endpoints: [http://e:2379]", false, ""},
+		"with files of its own":      {"endpoints: [https://e:2379]\ncert: /a.pem\nkey: /a.key\ncacert: /ca.pem", false, "/a.pem"},
+		"with a CA of its own":       {"endpoints: [https://e:2379]\ncacert: /ca.pem", false, ""},
+		"with an endpoint of either": {"endpoints: [http://e:2379, https://e:2379]", true, ""},
+	} {
+		t.Run(say, func(t *testing.T) {
+			for _, there := range []bool{true, false} {
+				got, err := load(t, "node: web1\nenvironment: dev\n"+c.text+"\n", nil, func(o *options) {
+					file := filepath.Join(o.root, "var/lib/pulley/identity/node.pem")
+					if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+						t.Fatal(err)
+					}
+					if !there {
+						return
+					}
+					if err := os.WriteFile(file, nil, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				joined := there && c.joined
+				if got.joined() != joined || !joined && got.store.Cert != c.cert || joined && (got.store.Key != got.identityFile() || got.store.CACert != got.bundleFile()) {
+					t.Errorf("with an identity on the disk: %t; it goes to etcd with %+v", there, got.store)
+				}
+			}
+		})
+	}
+}

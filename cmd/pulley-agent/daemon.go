@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -24,13 +26,13 @@ same time. SIGTERM ends it: a Puppet at work gets the gentle signal first.
 EXIT STATUS
   0 ended by a signal, 1 failed, 2 wrong usage`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return o.daemon(c.Context(), schedule) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.daemon(c.Context(), schedule, inherited(c)) },
 	}
 	cmd.Flags().StringVar(&schedule, "schedule", "*/5 * * * *", "when to tick")
 	return cmd
 }
 
-func (o *options) daemon(ctx context.Context, spec string) error {
+func (o *options) daemon(ctx context.Context, spec string, flags []string) error {
 	schedule, err := cron.ParseStandard(spec)
 	if err != nil {
 		return cli.Usagef("cannot use schedule %q: %v\ngive five fields as in crontab ('*/5 * * * *'), or '@every 5m'", spec, err)
@@ -43,18 +45,27 @@ func (o *options) daemon(ctx context.Context, spec string) error {
 		return err
 	}
 	fmt.Fprintf(o.env.Stdout, "%s: ticks now and then at %s\n", c.identity.Node, spec)
+	told := ctx
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	replaced := false
 	agent.Loop(ctx, time.Now, schedule.Next, func(ctx context.Context) {
-		report, err := o.tick(ctx, c, agent.Options{})
-		switch {
-		case errors.Is(err, agent.ErrLocked):
-			fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.identity.Node)
-		case err == nil:
-			err = o.conclude(c, runOptions{}, report)
-		}
+		var err error
+		replaced, err = o.turn(ctx, c, runOptions{}, flags)
 		var silent *cli.SilentError
-		if err != nil && !errors.Is(err, agent.ErrLocked) && !errors.As(err, &silent) {
+		if err != nil && !errors.As(err, &silent) {
 			cli.Complain(o.env, program, err)
 		}
+		if replaced {
+			end()
+		}
 	})
+	if !replaced || told.Err() != nil {
+		return nil
+	}
+	// The same process, so that whoever started the daemon sees no end of it.
+	if err := syscall.Exec(c.own().Installed, os.Args, os.Environ()); err != nil {
+		return fmt.Errorf("cannot start the new agent: %w\nstart `%s daemon` again", err, program)
+	}
 	return nil
 }

@@ -44,7 +44,7 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 	}
 	n.store = n.parts.store
 	n.agent = &agent.Agent{
-		Identity: c.identity, Settings: c.settings, Version: version, Boot: machineID(),
+		Identity: c.identity, Settings: c.settings, Version: version, MachineID: machineID(c.root), Boot: bootID(),
 		Control: n.store, Content: n.parts, Puppet: &blockable{n.puppet},
 		Machine: c.machine(now, log),
 		Memory:  disk, Now: now, Log: log, RunDeadline: c.Puppet.Deadline, VerifyTimeout: c.VerifyTimeout,

@@ -17,8 +17,9 @@ const defaultSplay = 4 * time.Minute
 
 type runOptions struct {
 	agent.Options
-	splay    time.Duration
-	detailed bool
+	splay      time.Duration
+	detailed   bool
+	supervised int // descriptor of the pipe to the agent that watches this one; 0: nobody does
 }
 
 func newRun(o *options) *cobra.Command {
@@ -40,7 +41,12 @@ EXIT STATUS
 			}
 			return noArgs(c, args)
 		},
-		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), r) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if r.supervised != 0 {
+				return o.watched(c.Context(), r)
+			}
+			return o.run(c.Context(), r, inherited(c))
+		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&r.Force, "force", false, "run now: skip waits, forget failed attempts (holds and gates still count)")
@@ -48,10 +54,12 @@ EXIT STATUS
 	f.DurationVar(&r.splay, "splay", 0, "wait first, up to this long (as in --splay=1m), always the same time on one node")
 	f.Lookup("splay").NoOptDefVal = defaultSplay.String()
 	f.BoolVar(&r.detailed, "detailed-exitcodes", false, "tell by Puppet's exit codes what the run did")
+	f.IntVar(&r.supervised, "supervised-by", 0, "descriptor of the pipe to the agent that watches this one")
+	_ = f.MarkHidden("supervised-by") // one agent says it to another
 	return cmd
 }
 
-func (o *options) run(ctx context.Context, r runOptions) error {
+func (o *options) run(ctx context.Context, r runOptions, flags []string) error {
 	c, err := o.load()
 	if err != nil {
 		return err
@@ -59,15 +67,8 @@ func (o *options) run(ctx context.Context, r runOptions) error {
 	if err := wait(ctx, agent.Splay(c.identity.Node, r.splay)); err != nil {
 		return err
 	}
-	report, err := o.tick(ctx, c, r.Options)
-	if errors.Is(err, agent.ErrLocked) {
-		fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.identity.Node)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return o.conclude(c, r, report)
+	_, err = o.turn(ctx, c, r, flags)
+	return err
 }
 
 // tick is one tick with the node's lock held.
@@ -79,7 +80,11 @@ func (o *options) tick(ctx context.Context, c config, opts agent.Options) (agent
 	if opts.Noop {
 		n.puppet.Stdout = o.env.Stdout // a person asked what would change
 	}
+	n.agent.Step, n.agent.Upgrade = o.step, o.standing(c)
 	report := n.agent.Tick(ctx, opts)
+	if !opts.Noop {
+		o.renew(ctx, n)
+	}
 	return report, n.close()
 }
 
@@ -155,7 +160,7 @@ func exitCode(r runOptions, report agent.Report) int {
 
 // failing says whether what keeps a node from its target is a fault, which cron's mail or a monitor has to show.
 func failing(blocked agent.Reason) bool {
-	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRefused
+	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRefused || blocked == agent.ReasonOtherMachine
 }
 
 func wait(ctx context.Context, d time.Duration) error {

@@ -91,6 +91,10 @@ func (x explanation) print(o *options) {
 	} else {
 		cli.Cleanf(out, "  last heard    %s, last run %s %s\n", cli.Ago(o.env.Now(), x.Said.SeenAt), x.Said.LastRun, x.Said.Outcome)
 	}
+	if x.Said != nil && x.Said.Agent != nil {
+		u := x.Said.Agent
+		cli.Cleanf(out, "  its own agent %s, is to be %s: %s%s\n", plainVersion(x.Said.Version), u.Wanted, u.Phase, because(u.Problem))
+	}
 	fmt.Fprintln(out)
 	for _, r := range x.Ladder {
 		mark := "yes"

@@ -25,9 +25,9 @@ EXIT STATUS
   pulley key check record -e production --signers allowed_signers --revoked revoked_signers`,
 		Args: arguments(1, 1, "takes the file of a signed record"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			ns, known := map[string]trust.Namespace{"release": trust.Release, "data": trust.Data, "rollback": trust.Rollback}[use]
+			ns, known := map[string]trust.Namespace{"release": trust.Release, "data": trust.Data, "rollback": trust.Rollback, "agent": trust.Agent}[use]
 			if !known {
-				return cli.Usagef("cannot check a record as %s: there are release, data and rollback", quoted(use))
+				return cli.Usagef("cannot check a record as %s: there are release, data, rollback and agent", quoted(use))
 			}
 			ref, err := fleet.Ref(o.env)
 			if err != nil {
@@ -52,7 +52,7 @@ EXIT STATUS
 	fleet.AddFlag(cmd.Flags())
 	files.addSigners(cmd.Flags(), "")
 	files.addRevoked(cmd.Flags(), " (default: none is)")
-	cmd.Flags().StringVar(&use, "as", "release", "what it is: release, data or rollback")
+	cmd.Flags().StringVar(&use, "as", "release", "what it is: release, data, rollback or agent")
 	return cmd
 }
 

@@ -16,22 +16,26 @@ import (
 func newNodes(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	cmd := &cobra.Command{
-		Use: "nodes -e ENVIRONMENT", Short: "list the hosts that should be alive", Args: arguments(0, 0, "takes no arguments, or the verb add or remove"),
+		Use: "nodes -e ENVIRONMENT", Short: "list the hosts that should be alive", Args: arguments(0, 0, "takes no arguments, or the verb add, remove or unlock"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, fleet, o.nodes)
 		},
 	}
 	fleet.AddFlag(cmd.PersistentFlags())
 	o.out.AddFlags(cmd.Flags())
-	cmd.AddCommand(newNodesAdd(o, &fleet), newNodesRemove(o, &fleet))
+	cmd.AddCommand(newNodesAdd(o, &fleet), newNodesRemove(o, &fleet), newNodesUnlock(o, &fleet))
 	return cmd
 }
 
-// listedNode is one node that is called for, registered, or both.
+// listedNode is one node that is called for, registered, or both; or a machine that has no name yet, whose Node is "".
 type listedNode struct {
 	agent.Host
-	Registered bool `json:"registered"`
-	CalledFor  bool `json:"called_for"` // by the environment
+	Registered bool           `json:"registered"`
+	CalledFor  bool           `json:"called_for"` // by the environment
+	Joined     *shownJoin     `json:"joined,omitempty"`
+	FirstBoot  *shownBoot     `json:"first_boot,omitempty"`
+	Clone      *store.Clone   `json:"clone,omitempty"`
+	Removed    *store.Removal `json:"removed,omitempty"`
 }
 
 func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Ref) error {
@@ -43,11 +47,18 @@ func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Re
 	if err != nil {
 		return err
 	}
+	joins, err := o.readJoins(ctx, s, ref)
+	if err != nil {
+		return err
+	}
 	names, called := map[string]bool{}, map[string]bool{}
 	for n := range e.Nodes() {
 		names[n.String()], called[n.String()] = true, true
 	}
 	for n := range hosts {
+		names[n] = true
+	}
+	for n := range joins.boots {
 		names[n] = true
 	}
 	listed := make([]listedNode, 0, len(names))
@@ -59,19 +70,17 @@ func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Re
 				h.Role, h.Hostname = n.Role, n.Hostname()
 			}
 		}
-		listed = append(listed, listedNode{h, ok, called[name]})
+		listed = append(listed, joins.of(listedNode{Host: h, Registered: ok, CalledFor: called[name]}))
 	}
+	listed = append(listed, joins.nameless...)
 	return o.out.Print(o.env, listed, func(t *cli.Table) error {
-		t.Row("NODE", "ROLE", "REGISTERED", "ADDRESSES", "MACHINE ID", "NOTE")
+		t.Row("NODE", "ROLE", "REGISTERED", "ADDRESSES", "MACHINE ID", "FIRST BOOT", "NOTE")
 		for _, n := range listed {
-			since, note := "not yet", ""
+			since := "not yet"
 			if n.Registered {
 				since = cli.Ago(o.env.Now(), n.At)
 			}
-			if !n.CalledFor {
-				note = "not called for by the environment"
-			}
-			t.Row(n.Node, n.Role, since, strings.Join(n.Addresses, " "), fmt.Sprintf("%.8s", n.MachineID), note)
+			t.Row(n.Node, n.Role, since, strings.Join(n.Addresses, " "), fmt.Sprintf("%.8s", n.MachineID), n.FirstBoot.words(o.env.Now()), n.note(o.env.Now()))
 		}
 		return nil
 	})
@@ -122,26 +131,4 @@ func newHost(e *environments.Environment, name, role string) (agent.Host, error)
 		return agent.Host{}, err
 	}
 	return agent.Host{Node: name, Role: role}, checkRole(e, role)
-}
-
-func newNodesRemove(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
-	var forget bool
-	cmd := &cobra.Command{
-		Use: "remove NODE -e ENVIRONMENT", Short: "take a node off the list; it then takes nothing new", Args: arguments(1, 1, "takes one node"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, *fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				stays := "what it last said stays to be seen"
-				if forget {
-					stays = "what it said is forgotten"
-				}
-				if err := s.Unregister(ctx, ref, args[0], forget); err != nil {
-					return err
-				}
-				fmt.Fprintf(o.env.Stdout, "%s is off the list of %s; %s\n", args[0], ref, stays)
-				return nil
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&forget, "forget", false, "delete what it last said and its runs too; for machines that are gone, and names that never were")
-	return cmd
 }

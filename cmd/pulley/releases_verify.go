@@ -92,6 +92,9 @@ func (v verifyOptions) verify(ctx context.Context, s *store.Store, versions []st
 	}
 	if len(versions) == 0 {
 		what = "what no release names"
+		if err := a.agents(ctx); err != nil {
+			return err
+		}
 		if err := a.unused(ctx); err != nil {
 			return err
 		}

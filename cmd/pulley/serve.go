@@ -23,6 +23,9 @@ type serveOptions struct {
 	listenHTTPS string
 	httpsCert   string
 	httpsKey    string
+	secure      secureFlags
+	agents      []string
+	notify      []string
 }
 
 func newServe(o *options) *cobra.Command {
@@ -33,53 +36,76 @@ func newServe(o *options) *cobra.Command {
 		Long: `serve runs a single etcd member with its data under --data-dir. With --endpoints it uses your cluster instead and
 checks that it answers.
 
-Plain text is served on loopback only. For any other address give --cert and --key of this server and, with --cacert, the
-CA whose client certificates are let in.
+Plain text is served on loopback only. With --auth, which any other address implies, serve makes a CA of its own in the
+data folder, and etcd checks who its clients are: nodes and operators join with tokens, and each has a certificate and may
+do what its part is. Users are made before etcd listens. Once a data folder was served so, it always is. The first start
+writes the identity of an administrator. With --cert, --key and --cacert instead, certificates are yours, and whoever has
+one may do everything.
 
-With --listen-https it also mirrors what is published over HTTPS, for nodes that name it in their mirrors: objects of
-releases and deltas, by their names, and nothing else that etcd has. Its certificate is read again when the files change.
+With --listen-https (with --auth: always) it serves over HTTPS to nodes: joining, programs of the agent, metrics, and a
+mirror of what is published: objects of releases and deltas, by their names, and nothing else that etcd has. Its
+certificate is read again when the files change.
 
 EXIT STATUS
   0 ended by a signal, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if c.Flags().Changed("endpoints") {
+			s.secure.given(c.Flags())
+			if len(s.notify) == 0 { // on a command line everybody on this machine can read them
+				s.notify = strings.Fields(s.env.Getenv("PULLEY_NOTIFY"))
+			}
+			if err := control.CheckNotify(s.notify); err != nil {
+				return cli.Usagef("%v", err)
+			}
+			switch {
+			case c.Flags().Changed("endpoints"):
 				return s.external(c)
+			case s.checksUsers():
+				return s.secured(c.Context())
 			}
 			return s.embedded(c.Context())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.dataDir, "data-dir", "pulley-data", "folder of the embedded etcd")
+	f.StringVar(&s.dataDir, "data-dir", "pulley-data", "folder of the embedded etcd and of the CA")
 	f.StringVar(&s.listen, "listen", control.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
 	f.Int64Var(&s.quota, "quota", control.DefaultQuota, "how large etcd's data may grow, in bytes: 16 MiB to 8 GiB")
 	f.DurationVar(&s.retention, "retention", control.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
-	f.StringVar(&s.listenHTTPS, "listen-https", "", "host:port to mirror published content at, over HTTPS; port 0 picks a free one and prints it")
+	f.StringVar(&s.listenHTTPS, "listen-https", "", "host:port to serve nodes at, over HTTPS; port 0 picks a free one and prints it (default with --auth: port 8443 of --listen's host)")
 	f.StringVar(&s.httpsCert, "https-cert", "", "PEM file of the certificate for --listen-https (default: that of --cert)")
 	f.StringVar(&s.httpsKey, "https-key", "", "PEM file of its key (default: that of --key)")
+	f.StringArrayVar(&s.agents, "agent", nil, "program pulley-agent that first boots may fetch from here by its digest; may be repeated")
+	f.StringArrayVar(&s.notify, "notify", nil, "URL that is told of finished and stuck first boots, clones and floods, as shoutrrr has it (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, with spaces between]")
+	s.secure.add(f)
 	return cmd
 }
 
-func (s serveOptions) embedded(ctx context.Context) error {
-	config := control.EtcdConfig{
-		Dir: s.dataDir, Listen: s.listen, CACert: s.connection.CACert, Cert: s.connection.Cert, Key: s.connection.Key,
-		QuotaBytes: s.quota, Retention: s.retention, Log: zapcore.AddSync(s.env.Stderr),
-	}
+// embeddedConfig is what every kind of embedded member has.
+func (s serveOptions) embeddedConfig() (control.EtcdConfig, error) {
+	config := control.EtcdConfig{Dir: s.dataDir, Listen: s.listen, QuotaBytes: s.quota, Retention: s.retention, Log: zapcore.AddSync(s.env.Stderr)}
 	if err := config.Limits(); err != nil {
-		return cli.Usagef("%v", err)
+		return config, cli.Usagef("%v", err)
 	}
-	if err := s.connection.Check(); err != nil {
+	return config, s.connection.Check()
+}
+
+func (s serveOptions) embedded(ctx context.Context) error {
+	config, err := s.embeddedConfig()
+	if err != nil {
 		return err
 	}
-	https, err := s.openHTTPS(config.Cert, config.Key)
+	if err := s.secure.none(); err != nil {
+		return err
+	}
+	config.CACert, config.Cert, config.Key = s.connection.CACert, s.connection.Cert, s.connection.Key
+	https, err := s.openHTTPS(config.Cert, config.Key, false)
 	if err != nil {
 		return err
 	}
 	defer https.close()
 	etcd, err := control.StartEtcd(ctx, config)
 	if err != nil && ctx.Err() != nil {
-		fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
-		return nil
+		return s.endedBySignal()
 	}
 	if err != nil {
 		return err
@@ -88,9 +114,18 @@ func (s serveOptions) embedded(ctx context.Context) error {
 	c := s.connection // filled only here: a client's certificate in a variable is none to serve with
 	c.Fill(s.env)
 	st := etcd.Store(c.Prefix, c.Timeout)
+	if on, err := st.AuthEnabled(ctx); err == nil && on {
+		return fmt.Errorf("cannot serve %s so: etcd checks its users there\nstart it with --auth, without --cert, --key and --cacert", s.dataDir)
+	}
 	s.endHolds(ctx, st)
-	https.serve(st)
-	defer https.close() // before etcd, which it asks
+	return s.watchOver(ctx, service{st: st, https: https, failed: etcd.Failed(), ready: func() {
+		s.tellEtcd(ctx, etcd, st)
+		fmt.Fprintf(s.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", etcd.Endpoint())
+	}})
+}
+
+// tellEtcd says where the embedded member serves, and how full it is.
+func (s serveOptions) tellEtcd(ctx context.Context, etcd *control.Etcd, st *store.Store) {
 	stored, inUse := etcd.Size()
 	alarm := ""
 	if health, err := st.Health(ctx); err == nil && len(health) > 0 {
@@ -98,16 +133,11 @@ func (s serveOptions) embedded(ctx context.Context) error {
 	}
 	fmt.Fprintf(s.env.Stdout, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s; %s stored, %s in use%s\n",
 		etcd.Endpoint(), s.dataDir, cli.Bytes(s.quota), s.retention, cli.Bytes(stored), cli.Bytes(inUse), alarm)
-	fmt.Fprintf(s.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", etcd.Endpoint())
-	select {
-	case <-ctx.Done():
-		fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
-		return nil
-	case err := <-etcd.Failed():
-		return fmt.Errorf("etcd ended by itself: %w", err)
-	case err := <-https.ended():
-		return err
-	}
+}
+
+func (s serveOptions) endedBySignal() error {
+	fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
+	return nil
 }
 
 // endHolds makes up for the restart: holds end when they said, not later by the time that they ran before it.
@@ -119,68 +149,4 @@ func (s serveOptions) endHolds(ctx context.Context, st *store.Store) {
 	if err != nil && ctx.Err() == nil {
 		cli.Complain(s.env, program, fmt.Errorf("warning: some holds may last longer than they say: %w", err))
 	}
-}
-
-// healthInterval is how often an external cluster is looked at.
-const healthInterval = 30 * time.Second
-
-// external watches over a cluster that is there: it says when it stops and starts to answer.
-func (s serveOptions) external(c *cobra.Command) error {
-	https, err := s.openHTTPS(s.connection.Cert, s.connection.Key) // as flags have them, not yet as variables do
-	if err != nil {
-		return err
-	}
-	defer https.close()
-	return s.withStore(c, func(ctx context.Context, st *store.Store) error {
-		health, err := st.Health(ctx)
-		if err != nil && ctx.Err() != nil {
-			fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		s.show(health)
-		https.serve(st)
-		defer https.close()
-		answers := true
-		ticker := time.NewTicker(healthInterval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
-				return nil
-			case err := <-https.ended():
-				return err
-			case <-ticker.C:
-			}
-			health, err := st.Health(ctx)
-			switch {
-			case ctx.Err() != nil:
-				fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
-				return nil
-			case err != nil && answers:
-				cli.Complain(s.env, program, err)
-			case err == nil && !answers:
-				s.show(health)
-			}
-			answers = err == nil
-		}
-	})
-}
-
-func (s serveOptions) show(health []store.Health) {
-	for _, h := range health {
-		fmt.Fprintf(s.env.Stdout, "etcd %s answers at %s: %s stored, %s in use%s\n",
-			h.Version, h.Endpoint, cli.Bytes(h.DBBytes), cli.Bytes(h.InUseBytes), alarms(h))
-	}
-}
-
-// alarms are those that a member has raised, to be put behind what is said of it.
-func alarms(h store.Health) string {
-	if len(h.Alarms) == 0 {
-		return ""
-	}
-	return ", ALARM: " + strings.Join(h.Alarms, "; ")
 }

@@ -10,46 +10,56 @@ import (
 	"time"
 
 	"pulley/internal/cli"
+	"pulley/internal/control"
 	"pulley/internal/mirror"
-	"pulley/internal/store"
 )
 
 // httpsGrace is how long requests that are under way may take when serve ends.
 const httpsGrace = 10 * time.Second
 
-// httpsServer is the listener towards nodes: the mirror of what is published.
+// httpsServer is the listener towards nodes: the mirror of what is published, and with a CA also joining.
 type httpsServer struct {
 	env         cli.Env
 	listener    net.Listener
-	certificate *mirror.Certificate
-	server      *http.Server
+	certificate *mirror.Certificate // nil until the CA has made one
+	server      *http.Server        // nil until it serves
 	failed      chan error
 }
 
 // openHTTPS takes the address and reads the certificate, so that a mistake in either is told before etcd starts. It is
-// nil, whose methods do nothing, when no address is given.
-func (s serveOptions) openHTTPS(certDefault, keyDefault string) (*httpsServer, error) {
+// nil, whose methods do nothing, when no address is given. With a CA the certificate is of it, and may come later.
+func (s serveOptions) openHTTPS(certDefault, keyDefault string, ca bool) (*httpsServer, error) {
 	cert, key := s.httpsCert, s.httpsKey
-	if cert == "" && key == "" {
+	own := cert != "" || key != ""
+	if !own {
 		cert, key = certDefault, keyDefault
 	}
+	later := !own && ca && certDefault == ""
 	switch {
-	case s.listenHTTPS == "" && (s.httpsCert != "" || s.httpsKey != ""):
+	case own && ca:
+		return nil, cli.Usagef("machines that join know serve by the fingerprint of its CA: leave out --https-cert and --https-key")
+	case s.listenHTTPS == "" && own:
 		return nil, cli.Usagef("--https-cert and --https-key are for --listen-https, which is missing")
 	case s.listenHTTPS == "":
 		return nil, nil
-	case cert == "" || key == "":
+	case !later && (cert == "" || key == ""):
 		return nil, cli.Usagef("cannot serve HTTPS without a certificate and its key: a mirror is never served in plain text\ngive --https-cert and --https-key")
 	}
-	certificate, err := mirror.LoadCertificate(cert, key, func(err error) { cli.Complain(s.env, program, err) })
-	if err != nil {
-		return nil, err
+	h := &httpsServer{env: s.env, failed: make(chan error, 1)}
+	var err error
+	if !later {
+		if h.certificate, err = h.load(cert, key); err != nil {
+			return nil, err
+		}
 	}
-	listener, err := net.Listen("tcp", s.listenHTTPS)
-	if err != nil {
+	if h.listener, err = net.Listen("tcp", s.listenHTTPS); err != nil {
 		return nil, fmt.Errorf("cannot listen on %s for HTTPS: %w\ngive host:port, as in 0.0.0.0:8443; port 0 picks a free one", s.listenHTTPS, err)
 	}
-	return &httpsServer{s.env, listener, certificate, mirror.NewServer(nil, certificate), make(chan error, 1)}, nil
+	return h, nil
+}
+
+func (h *httpsServer) load(cert, key string) (*mirror.Certificate, error) {
+	return mirror.LoadCertificate(cert, key, func(err error) { cli.Complain(h.env, program, err) })
 }
 
 func certificateName(c *x509.Certificate) string {
@@ -62,12 +72,21 @@ func certificateName(c *x509.Certificate) string {
 	return c.Subject.CommonName
 }
 
-// serve answers from st, and says where.
-func (h *httpsServer) serve(st *store.Store) {
+// serve answers with handler, and says where and what. With certs, clients are asked for certificates of that CA.
+func (h *httpsServer) serve(handler http.Handler, certs *control.Certificates, what string) error {
 	if h == nil {
-		return
+		return nil
 	}
-	h.server.Handler = mirror.Handler(st, store.ErrNotFound)
+	if h.certificate == nil {
+		var err error
+		if h.certificate, err = h.load(certs.Server(), certs.Server()); err != nil {
+			return err
+		}
+	}
+	h.server = mirror.NewServer(handler, h.certificate)
+	if certs != nil {
+		certs.AskForCertificates(h.server.TLSConfig)
+	}
 	go func() {
 		if err := h.server.ServeTLS(h.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			h.failed <- fmt.Errorf("HTTPS ended by itself: %w", err)
@@ -77,7 +96,8 @@ func (h *httpsServer) serve(st *store.Store) {
 	if pair, err := h.certificate.Current(); err == nil && pair.Leaf != nil {
 		until = fmt.Sprintf(" with the certificate of %s, valid until %s", quoted(certificateName(pair.Leaf)), pair.Leaf.NotAfter.UTC().Format(time.DateOnly))
 	}
-	fmt.Fprintf(h.env.Stdout, "mirror of published content serves at https://%s%s\n", h.listener.Addr(), until)
+	fmt.Fprintf(h.env.Stdout, "%s at https://%s%s\n", what, h.listener.Addr(), until)
+	return nil
 }
 
 // ended is when serving has ended by itself; never for nil.
@@ -93,10 +113,12 @@ func (h *httpsServer) close() {
 	if h == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), httpsGrace)
-	defer cancel()
-	if err := h.server.Shutdown(ctx); err != nil {
-		_ = h.server.Close()
+	if h.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), httpsGrace)
+		defer cancel()
+		if err := h.server.Shutdown(ctx); err != nil {
+			_ = h.server.Close()
+		}
 	}
 	_ = h.listener.Close() // for one that never served
 }

@@ -32,15 +32,21 @@ func (e *SilentError) Error() string { return fmt.Sprintf("exit code %d", e.Code
 // Exit says what went wrong and returns the program's exit code.
 func Exit(e Env, program string, err error) int {
 	var silent *SilentError
+	if err != nil && !errors.As(err, &silent) {
+		Complain(e, program, err)
+	}
+	return Code(err)
+}
+
+// Code is the exit code of a program that ends with this error.
+func Code(err error) int {
+	var silent *SilentError
 	var usage *UsageError
 	switch {
 	case err == nil:
 		return ExitDone
 	case errors.As(err, &silent):
 		return silent.Code
-	}
-	Complain(e, program, err)
-	switch {
 	case errors.As(err, &usage):
 		return ExitUsage
 	case errors.Is(err, agent.ErrUnreachable):

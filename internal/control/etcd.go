@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -39,10 +40,11 @@ const (
 
 // EtcdConfig says how to run the embedded member.
 type EtcdConfig struct {
-	Dir           string // its data
-	Listen        string // host:port for clients; port 0 picks one
-	CACert        string // files: whose client certificates are let in,
-	Cert, Key     string // and the member's own
+	Dir           string   // its data
+	Listen        string   // host:port for clients; port 0 picks one
+	Advertise     []string // URLs that its clients may be told; none: what it listens on
+	CACert        string   // files: whose client certificates are let in,
+	Cert, Key     string   // and the member's own; they may be one file
 	QuotaBytes    int64
 	Retention     time.Duration // how long old revisions are kept
 	Log           zapcore.WriteSyncer
@@ -51,11 +53,11 @@ type EtcdConfig struct {
 
 // Etcd is a running embedded member.
 type Etcd struct {
-	server *embed.Etcd
-	lock   *os.File // of its data folder
-	secure bool
-	level  zap.AtomicLevel // of the member's log
-	once   sync.Once
+	server  *embed.Etcd
+	release func() error // what it holds on disk
+	secure  bool
+	level   zap.AtomicLevel // of the member's log
+	once    sync.Once
 }
 
 // Limits refuses a quota or a retention that can't be meant; etcd itself takes any, and divides by some.
@@ -95,12 +97,24 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	if err := c.Limits(); err != nil {
 		return nil, err
 	}
+	if IsSecured(c.Dir) {
+		return nil, errSecured(c.Dir)
+	}
 	lock, err := lockFolder(c.Dir)
 	if err != nil {
 		return nil, err
 	}
-	cfg, level := c.embedded(secure)
-	e := &Etcd{lock: lock, secure: secure, level: level}
+	e, err := c.start(ctx, c.embedded(c.clientURL(secure), peersOnLoopback()), lock.Close)
+	if err == nil && !secure && e.server.Server.AuthStore().IsAuthEnabled() {
+		e.Close()
+		return nil, errSecured(c.Dir)
+	}
+	return e, err
+}
+
+// start runs a member and waits until it serves. Whatever comes of it, release is called once the folder is free again.
+func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func() error) (*Etcd, error) {
+	e := &Etcd{release: release, secure: strings.HasSuffix(cfg.ListenClientUrls[0].Scheme, "s"), level: c.log(cfg)}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	// In a goroutine, since etcd waits without end for a data folder that another program has open.
@@ -113,7 +127,7 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	select {
 	case err := <-started:
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), lock.Close())
+			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), release())
 		}
 	case <-ctx.Done():
 		go func() { // should it start after all
@@ -161,33 +175,52 @@ func lockFolder(dir string) (*os.File, error) {
 	return f, nil
 }
 
-func (c EtcdConfig) embedded(secure bool) (*embed.Config, zap.AtomicLevel) {
+// peersOnLoopback is where a member that has no peers listens for them: port 0 keeps it from colliding with anything, and
+// loopback from being found.
+func peersOnLoopback() url.URL { return url.URL{Scheme: "http", Host: "127.0.0.1:0"} }
+
+func (c EtcdConfig) clientURL(secure bool) url.URL {
+	if secure {
+		return url.URL{Scheme: "https", Host: c.Listen}
+	}
+	return url.URL{Scheme: "http", Host: c.Listen}
+}
+
+// embedded is the member's configuration: clients are let in at one URL, with TLS if its scheme says so, peers at another.
+func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "pulley"
 	cfg.Dir = filepath.Join(c.Dir, "etcd")
-	scheme := "http"
-	if secure {
-		scheme = "https"
+	if strings.HasSuffix(clients.Scheme, "s") {
 		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: c.Cert, KeyFile: c.Key, TrustedCAFile: c.CACert, ClientCertAuth: true}
 	}
-	cfg.ListenClientUrls = []url.URL{{Scheme: scheme, Host: c.Listen}}
+	cfg.ListenClientUrls = []url.URL{clients}
 	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
-	// A single member talks to no peers: port 0 keeps it from colliding with anything, and loopback from being found.
-	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	cfg.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	for i, a := range c.Advertise {
+		if u, err := url.Parse(a); err == nil {
+			cfg.AdvertiseClientUrls = append(cfg.AdvertiseClientUrls[:i:i], *u)
+		}
+	}
+	cfg.ListenPeerUrls = []url.URL{peers}
+	cfg.AdvertisePeerUrls = []url.URL{peersOnLoopback()} // of the membership: the same for ever
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.EnableGRPCGateway = false
 	cfg.QuotaBackendBytes = c.QuotaBytes
 	cfg.AutoCompactionMode = embed.CompactorModePeriodic
 	cfg.AutoCompactionRetention = c.Retention.String()
 	cfg.UnsafeNoFsync = c.UnsafeNoFsync
+	return cfg
+}
+
+// log sends the member's log to c.Log, and returns what decides how much of it.
+func (c EtcdConfig) log(cfg *embed.Config) zap.AtomicLevel {
 	if c.Log == nil {
 		c.Log = zapcore.AddSync(os.Stderr)
 	}
 	level := zap.NewAtomicLevelAt(zapcore.ErrorLevel)
 	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), c.Log, level)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(core))
-	return cfg, level
+	return level
 }
 
 // explain adds what to do about the two errors that people meet.
@@ -227,6 +260,6 @@ func (e *Etcd) Close() {
 	e.once.Do(func() {
 		e.level.SetLevel(zapcore.FatalLevel) // closing its listeners is an error in etcd's eyes
 		e.server.Close()
-		_ = e.lock.Close() // which is what unlocks; the process may go on, as tests do
+		_ = e.release() // the process may go on, as tests do
 	})
 }

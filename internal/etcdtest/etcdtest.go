@@ -39,7 +39,12 @@ func StartTLS(t testing.TB, p PKI) *Server {
 
 func start(t testing.TB, c control.EtcdConfig) *Server {
 	t.Helper()
-	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = control.DefaultQuota, control.DefaultRetention, true
+	return startWith(t, c, control.DefaultQuota)
+}
+
+func startWith(t testing.TB, c control.EtcdConfig, quotaBytes int64) *Server {
+	t.Helper()
+	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = quotaBytes, control.DefaultRetention, true
 	c.Log = zapcore.AddSync(discard{})
 	s := &Server{t: t, config: c}
 	s.Up()

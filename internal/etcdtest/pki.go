@@ -18,6 +18,9 @@ import (
 // PKI is a CA and two certificates of it, as PEM files.
 type PKI struct {
 	CA, ServerCert, ServerKey, ClientCert, ClientKey string
+
+	ca    *x509.Certificate
+	caKey *ecdsa.PrivateKey
 }
 
 // NewPKI makes a CA, a server certificate for loopback and a client certificate, valid for an hour.
@@ -29,28 +32,36 @@ func NewPKI(t testing.TB) PKI {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pulley test CA"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}
-	p := PKI{CA: filepath.Join(dir, "ca.pem")}
+	p := PKI{CA: filepath.Join(dir, "ca.pem"), ca: ca, caKey: caKey}
 	write(t, p.CA, "CERTIFICATE", sign(t, ca, ca, caKey, caKey))
-	issue := func(name string, serial int64) (cert, key string) {
-		k := newKey(t)
-		c := &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
-			NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
-			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
-		}
-		cert, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
-		write(t, cert, "CERTIFICATE", sign(t, c, ca, k, caKey))
-		der, err := x509.MarshalECPrivateKey(k)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, key, "EC PRIVATE KEY", der)
-		return cert, key
-	}
-	p.ServerCert, p.ServerKey = issue("server", 2)
-	p.ClientCert, p.ClientKey = issue("client", 3)
+	p.ServerCert, p.ServerKey = p.Issue(t, "server")
+	p.ClientCert, p.ClientKey = p.Issue(t, "client")
 	return p
+}
+
+// Issue makes a certificate of the CA with this common name, valid for an hour, for a client or a server on loopback.
+func (p PKI) Issue(t testing.TB, name string) (cert, key string) {
+	t.Helper()
+	dir := t.TempDir()
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKey(t)
+	c := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
+	}
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	write(t, cert, "CERTIFICATE", sign(t, c, p.ca, k, p.caKey))
+	der, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, key, "EC PRIVATE KEY", der)
+	return cert, key
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {

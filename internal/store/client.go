@@ -2,12 +2,8 @@ package store
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -41,6 +37,8 @@ type Store struct {
 	timeout   time.Duration
 	endpoints string
 	identity  string // as errors name it
+	user      string // whom etcd takes it for; "" without a certificate
+	peer      *peer  // nil inside of etcd's process
 }
 
 // Open makes a client. It does not wait for a connection: the first call does, within its deadline.
@@ -48,7 +46,8 @@ func Open(c Config) (*Store, error) {
 	if len(c.Endpoints) == 0 {
 		return nil, errors.New("cannot reach etcd: no endpoints are given\nset --endpoints or PULLEY_ENDPOINTS")
 	}
-	tlsConfig, err := c.tls()
+	seen := &peer{}
+	tlsConfig, err := c.tls(seen)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func Open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
 	}
-	return &Store{client: client, keys: newKeys(c.Prefix), timeout: c.Timeout, endpoints: strings.Join(c.Endpoints, ","), identity: identityOf(tlsConfig)}, nil
+	return &Store{client: client, keys: newKeys(c.Prefix), timeout: c.Timeout, endpoints: strings.Join(c.Endpoints, ","), identity: identityOf(tlsConfig), user: userOf(tlsConfig), peer: seen}, nil
 }
 
 // Over is a store over a client that is there: that of an embedded member, inside of its process.
@@ -80,40 +79,6 @@ func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duratio
 
 // Close ends the connection.
 func (s *Store) Close() error { return s.client.Close() }
-
-func (c Config) tls() (*tls.Config, error) {
-	secure := c.CACert != "" || c.Cert != "" || c.Key != ""
-	for _, e := range c.Endpoints {
-		if strings.HasPrefix(e, "https://") {
-			secure = true
-		}
-	}
-	if !secure {
-		return nil, nil
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.CACert != "" {
-		pem, err := os.ReadFile(c.CACert)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the CA certificate: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("cannot use CA certificate %s: no PEM certificate is in it", c.CACert)
-		}
-	}
-	if (c.Cert == "") != (c.Key == "") {
-		return nil, errors.New("cannot use a client certificate without its key, or a key without its certificate\nset both --cert and --key")
-	}
-	if c.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, fmt.Errorf("cannot load the client certificate: %w", err)
-		}
-		t.Certificates = []tls.Certificate{pair}
-	}
-	return t, nil
-}
 
 // txn runs one transaction within the store's deadline.
 func (s *Store) txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
@@ -177,7 +142,7 @@ func (s *Store) explain(err error) error {
 	}
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
+		return fmt.Errorf("etcd has no space left: %w\nuntil there is room nothing can be written: `pulley doctor` says who fills it; raise the quota (`pulley serve --quota`), or compact and defragment etcd, then `etcdctl alarm disarm`; then `pulley releases prune`", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
@@ -194,7 +159,7 @@ func (s *Store) explain(err error) error {
 	case notEtcd(err, code):
 		return &unreachable{s.endpoints, errors.New("what answers at " + s.endpoints + " does not answer as etcd")}
 	case code == codes.PermissionDenied || code == codes.Unauthenticated || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed):
-		return fmt.Errorf("etcd refuses %s: %w\nask whoever runs etcd which user and role this is to be; `--cert` and `--key` say who it is", s.identity, err)
+		return s.refused(err)
 	}
 	return err
 }
@@ -202,14 +167,6 @@ func (s *Store) explain(err error) error {
 // notEtcd reports whether something else than etcd answered, as gRPC tells it: with HTTP's own words, or with no such method.
 func notEtcd(err error, code codes.Code) bool {
 	return code == codes.Unimplemented || strings.Contains(err.Error(), "unexpected HTTP status code") || strings.Contains(err.Error(), "unexpected content-type")
-}
-
-// identityOf is whom etcd takes a connection for: the common name of its certificate.
-func identityOf(t *tls.Config) string {
-	if t == nil || len(t.Certificates) == 0 || t.Certificates[0].Leaf == nil {
-		return "a client without a certificate"
-	}
-	return "the certificate of " + strconv.Quote(t.Certificates[0].Leaf.Subject.CommonName)
 }
 
 // plainCause cuts gRPC's wording down to what happened.

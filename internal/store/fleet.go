@@ -109,31 +109,6 @@ func (s *Store) Hosts(ctx context.Context, ref environments.Ref) (map[string]age
 	return hosts, nil
 }
 
-// Unregister takes a node off the list of hosts; ErrNotFound when it is not on it. Its status and runs stay, unless they
-// are to be forgotten: then ErrNotFound means that there was nothing of it at all. It needs no guard: the operator's newest
-// word counts, and a node that registers at the same moment is on the list or off it, whichever came last.
-func (s *Store) Unregister(ctx context.Context, ref environments.Ref, node string, forget bool) error {
-	env := ref.String()
-	ops := []clientv3.Op{clientv3.OpDelete(s.keys.host(env, node))}
-	if forget {
-		ops = append(ops, clientv3.OpDelete(s.keys.status(env, node)), clientv3.OpDelete(s.keys.runs(env, node), clientv3.WithPrefix()))
-	}
-	resp, err := s.txn(ctx, nil, append(ops, s.touchHosts(env)), nil)
-	if err == nil {
-		var deleted int64
-		for i := range ops {
-			deleted += resp.Responses[i].GetResponseDeleteRange().Deleted
-		}
-		if deleted == 0 {
-			err = ErrNotFound
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("cannot remove node %s: %w", node, err)
-	}
-	return nil
-}
-
 // Runs lists a node's run records, oldest first. Records that can't be read are named in damaged.
 func (s *Store) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
 	prefix := s.keys.runs(ref.String(), node)

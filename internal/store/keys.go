@@ -7,8 +7,9 @@ import (
 	"pulley/agent"
 )
 
-// keys spells every key. Written by: o operator, p publisher, n the node itself, c controller. Only a prune, which an
-// operator starts, deletes what is called immutable.
+// keys spells every key. Written by: o operator, p publisher, a administrator, n the node itself, s serve, c controller. Where
+// etcd knows no users, a node also writes its entry of the list of hosts. Only a prune, which an operator starts, deletes
+// what is called immutable.
 //
 //	releases/<version>                                   p  record of a release, signed; immutable but for its signatures
 //	content/<sha256>                                     p  immutable bytes, named by their hash
@@ -25,11 +26,23 @@ import (
 //	environments/<env>/data/head                         o  number of the newest generation
 //	environments/<env>/data/generations/<n>              o  immutable, signed
 //	environments/<env>/data/layers/<sha256>              o  immutable
-//	environments/<env>/hosts/head                        n,o  changes whenever the list of hosts does
-//	environments/<env>/hosts/nodes/<node>                n,o  the hosts that should be alive
+//	environments/<env>/hosts/head                        s,n,o  changes whenever the list of hosts does
+//	environments/<env>/hosts/nodes/<node>                s,n,o  the hosts that should be alive
 //	environments/<env>/holds/{all,roles/R,nodes/N}       o  holds; a lease ends them
+//	environments/<env>/agent                             o  which version of pulley-agent
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
+//	facts/<env>/<node>                                   n
+//	agents/<version>                                     p  record of a release of pulley-agent, signed; immutable
+//	tokens/nodes/<id>                                    o,s  who may join as a node; hashed
+//	tokens/operators/<id>                                a,s  who may join as an operator; hashed
+//	identities/<env>/<node>                              s,a  who holds a node's name, or that it was removed
+//	operators/<name>                                     s,a  who holds an operator's name
+//	reserve/<env>/<node>                                 s  the etcd user made ahead for a node that is to join
+//	firstboots/<env>/<machine>                           s,o  where a machine is in its first boot
+//	notices/<id>                                         s  what is to be told, once
+//	refusals                                             s  joins that were refused, counted
+//	floods/<env>/<node>                                  s  nodes that write too much
 type keys struct {
 	prefix string // ends with /pulley/v1/ or <prefix>/v1/
 }
@@ -95,6 +108,33 @@ func (k keys) runs(env, node string) string {
 	return k.prefix + "runs/" + escape(env) + "/" + escape(node) + "/"
 }
 func (k keys) run(env, node, id string) string { return k.runs(env, node) + escape(id) }
+
+func (k keys) facts(env, node string) string {
+	return k.prefix + "facts/" + escape(env) + "/" + escape(node)
+}
+func (k keys) agents() string                     { return k.prefix + "agents/" }
+func (k keys) agentRelease(version string) string { return k.agents() + escape(version) }
+func (k keys) agentWanted(env string) string      { return k.environment(env) + "agent" }
+func (k keys) nodeTokens() string                 { return k.prefix + "tokens/nodes/" }
+func (k keys) nodeToken(id string) string         { return k.nodeTokens() + escape(id) }
+func (k keys) operatorTokens() string             { return k.prefix + "tokens/operators/" }
+func (k keys) operatorToken(id string) string     { return k.operatorTokens() + escape(id) }
+func (k keys) identities(env string) string       { return k.prefix + "identities/" + escape(env) + "/" }
+func (k keys) identity(env, node string) string   { return k.identities(env) + escape(node) }
+func (k keys) operators() string                  { return k.prefix + "operators/" }
+func (k keys) operator(name string) string        { return k.operators() + escape(name) }
+func (k keys) reserves(env string) string         { return k.prefix + "reserve/" + escape(env) + "/" }
+func (k keys) reserve(env, node string) string    { return k.reserves(env) + escape(node) }
+func (k keys) firstBoots(env string) string       { return k.prefix + "firstboots/" + escape(env) + "/" }
+func (k keys) firstBoot(env, machine string) string {
+	return k.firstBoots(env) + escape(machine)
+}
+func (k keys) notices() string               { return k.prefix + "notices/" }
+func (k keys) notice(id string) string       { return k.notices() + escape(id) }
+func (k keys) refusals() string              { return k.prefix + "refusals" }
+func (k keys) floods(env string) string      { return k.prefix + "floods/" + escape(env) + "/" }
+func (k keys) flood(env, node string) string { return k.floods(env) + escape(node) }
+func (k keys) allRuns(env string) string     { return k.prefix + "runs/" + escape(env) + "/" }
 
 // Scope is what a target or a hold is for: one node, one role, or everybody.
 type Scope struct{ Role, Node string }

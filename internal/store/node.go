@@ -13,7 +13,7 @@ import (
 
 var _ agent.Control = (*Store)(nil)
 
-// Desire reads everything that concerns a node: nine point keys in one transaction, so at one revision.
+// Desire reads everything that concerns a node: ten point keys in one transaction, so at one revision.
 func (s *Store) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
 	points := s.points(id)
 	ops := make([]clientv3.Op, len(points))
@@ -68,6 +68,13 @@ func (s *Store) points(id agent.Identity) []point {
 		{s.keys.hold(env, node), hold},
 		{s.keys.hold(env, role), hold},
 		{s.keys.hold(env, Scope{}), hold},
+		{s.keys.agentWanted(env), func(d *agent.Desired, kv *mvccpb.KeyValue) error {
+			var w AgentWish
+			if decode(string(kv.Key), kv.Value, &w) == nil { // its operators are told; nodes go on with the agent that they have
+				d.Agent = w.For(id.Role, id.Node)
+			}
+			return nil
+		}},
 	}
 }
 

@@ -336,13 +336,13 @@ func TestANodeCanBeForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := st.Unregister(ctx, dev, "controller1", true); err != nil {
+	if _, err := st.ForgetNode(ctx, dev, "controller1", store.Removal{}); err != nil {
 		t.Fatal(err)
 	}
 	if keys := strings.Join(server.Keys(), " "); strings.Contains(keys+" ", "/controller1 ") || strings.Contains(keys, "/controller1/") || strings.Count(keys, "controller10") != 3 {
 		t.Errorf("left: %s", keys)
 	}
-	if err := st.Unregister(ctx, dev, "controller1", true); !errors.Is(err, store.ErrNotFound) {
+	if _, err := st.ForgetNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("nothing was left to forget: %v", err)
 	}
 }

@@ -110,8 +110,9 @@ func (s *Store) compact(ctx context.Context) error {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, compactWithin)
 		defer cancel()
-		if _, err = s.client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical()); errors.Is(err, rpctypes.ErrCompacted) {
-			err = nil // somebody else did
+		_, err = s.client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
+		if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
+			err = nil // somebody else did; or will, as only etcd's administrators may, and `pulley serve` is one
 		}
 		err = s.explain(err)
 	}

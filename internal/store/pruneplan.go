@@ -68,6 +68,7 @@ func (p PrunePlan) Empty() bool {
 type stock struct {
 	releases []SignedRelease // in the order of versions
 	deltas   []DeltaKey
+	agents   []SignedAgent
 	objects  []string
 	fleets   []fleetStock
 }
@@ -135,7 +136,7 @@ func planPrune(st stock, o PruneOptions, now time.Time, references func(content.
 		}
 	}
 	p.planDeltas(st.deltas, kept)
-	return p, p.planObjects(st.objects, kept, references)
+	return p, p.planObjects(st, kept, references)
 }
 
 // needed lists what somebody in the environment needs: those who use it now, and whoever takes changes back.
@@ -192,8 +193,8 @@ func (p *PrunePlan) planDeltas(deltas []DeltaKey, kept []SignedRelease) {
 	}
 }
 
-// planObjects keeps what the bases of the releases that stay consist of.
-func (p *PrunePlan) planObjects(objects []string, kept []SignedRelease, references func(content.Record) ([]content.Object, error)) error {
+// planObjects keeps what the bases of the releases that stay consist of, and the programs of all agents.
+func (p *PrunePlan) planObjects(st stock, kept []SignedRelease, references func(content.Record) ([]content.Object, error)) error {
 	needed, looked := map[string]bool{}, map[string]bool{}
 	for _, r := range kept {
 		index := r.Content.Base.Index.Hash
@@ -209,7 +210,14 @@ func (p *PrunePlan) planObjects(objects []string, kept []SignedRelease, referenc
 			needed[o.Hash] = true
 		}
 	}
-	for _, hash := range objects {
+	for _, r := range st.agents {
+		for _, b := range r.Platforms {
+			for _, c := range b.Chunks {
+				needed[c.Hash] = true
+			}
+		}
+	}
+	for _, hash := range st.objects {
 		if !needed[hash] {
 			p.Objects = append(p.Objects, hash)
 		}

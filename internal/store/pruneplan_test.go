@@ -88,7 +88,7 @@ func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
 		{"data of another environment", append(with(data, nil), fleetStock{name: "production", uses: []use{{to("", 2), "x"}}}), PruneOptions{Keep: 5},
 			"1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
 	} {
-		p, err := planPrune(stock{releases, deltas, objects, c.fleets}, c.o, planned, twoObjects)
+		p, err := planPrune(stock{releases: releases, deltas: deltas, objects: objects, fleets: c.fleets}, c.o, planned, twoObjects)
 		if got := removed(p); err != nil || got != c.want {
 			t.Errorf("%s: removes\n%s, %v, want\n%s", c.name, got, err, c.want)
 		}

@@ -20,6 +20,9 @@ func (s *Store) stock(ctx context.Context) (st stock, err error) {
 	if st.deltas, err = s.DeltaKeys(ctx); err != nil {
 		return st, err
 	}
+	if st.agents, err = s.Agents(ctx); err != nil {
+		return st, err
+	}
 	err = s.Objects(ctx, false, func(hash string, _ int64) error { st.objects = append(st.objects, hash); return nil })
 	if err != nil {
 		return st, err

@@ -211,7 +211,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 			return st.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0)
 		},
 		"registration": func() error { return st.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}) },
-		"removal":      func() error { return st.Unregister(ctx, dev, "controller1", false) },
+		"removal":      func() error { return st.RemoveNode(ctx, dev, "controller1", store.Removal{}) },
 		"promotion": func() error {
 			d, err := st.Desires(ctx, dev)
 			if err != nil {
@@ -237,7 +237,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.Holds) != 3 {
+	if len(d.Holds) != 2 { // its own went with its removal
 		t.Errorf("holds: %+v", d.Holds)
 	}
 	if err := st.Admit(ctx, id, d, agent.Status{Node: id.Node, Phase: agent.Running}); err != nil {
@@ -326,15 +326,15 @@ func TestUnreachableIsTold(t *testing.T) {
 }
 
 // A tick with nothing to do is one request, whatever the fleet does; ten thousand nodes pay it every five minutes.
-func TestDesireIsOneTransactionOfNineKeys(t *testing.T) {
+func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	d, err := st.Desire(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.Guards) != 9 {
-		t.Errorf("%d keys were read, want 9: %v", len(d.Guards), d.Guards)
+	if len(d.Guards) != 10 {
+		t.Errorf("%d keys were read, want 10: %v", len(d.Guards), d.Guards)
 	}
 }
 

@@ -11,11 +11,12 @@ import (
 // Namespace says what a signature is for, so that one of a permit is none of a release.
 type Namespace string
 
-// The namespaces: records of releases, generations of data, permits to go back.
+// The namespaces: records of releases, generations of data, permits to go back, releases of pulley-agent itself.
 const (
 	Release  Namespace = "pulley-release"
 	Data     Namespace = "pulley-data"
 	Rollback Namespace = "pulley-rollback"
+	Agent    Namespace = "pulley-agent"
 )
 
 // Bounds of what is read. A record is a value of etcd, and those are small.

@@ -1,96 +1,86 @@
 #!/bin/sh
-# Turns a bare machine into a node of Pulley. Written by `pulley userdata`; may be run again at any point.
+# Turns this machine into node controller1 of dev. Written by `pulley userdata`; may be run again at any point.
+# pulley-agent does the steps of /etc/pulley/first-boot.yaml, and then removes this.
 set -eu
-
+umask 022 # Puppet and packages inherit it
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 agent=/usr/local/bin/pulley-agent
-config=/etc/pulley/agent.yaml
-log=/var/log/pulley-bootstrap.log
+self=/var/lib/pulley/first-boot.sh
+unit=pulley-first-boot.service
 
 main() {
-	prepare
+	[ "${1-}" = go ] || survive_a_power_cut
 	one_at_a_time
-	keep_log
-	say "first boot of "'controller1'
-	write_config
+	write_files
 	install_agent
-	bootstrap
+	cd /
+	"$agent" bootstrap </dev/null 9>&-
 }
 
 say() { printf 'pulley: %s\n' "$*"; }
 
-die() {
-	say "cannot $*" >&2
-	exit 1
-}
-
-prepare() {
-	umask 022 # Puppet and packages inherit it
-	cd /
-	export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin
-	export HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive
-	unset LC_ALL
-	[ "$(id -u)" = 0 ] || die "set up this machine: not root"
-}
+die() { say "cannot $*" && exit 1; }
 
 one_at_a_time() {
-	exec 9>/run/pulley-bootstrap.lock
-	command -v flock >/dev/null || die "lock: this image has no flock (package util-linux)"
+	exec 9>/run/pulley-first-boot.lock
 	flock -n 9 || { say "another run is in progress" && exit 0; }
 }
 
-# Log and console get the same, by a pipe that nobody waits for: a service that a package starts may keep it open.
-keep_log() {
-	(umask 077 && : >>"$log")
-	pipe=/run/pulley-bootstrap.out
-	rm -f "$pipe"
-	mkfifo -m 600 "$pipe"
-	tee -a "$log" <"$pipe" 9>&- &
-	exec >"$pipe" 2>&1
-	rm "$pipe"
+# cloud-init runs this only once. The unit goes on after a reboot, and after a failure.
+survive_a_power_cut() {
+	grep -qs 'pulley userdata' "$0" || return 0 # read from standard input: a person is here
+	put "$self" 700 <"$0"
+	if [ ! -d /run/systemd/system ]; then
+		echo "@reboot root sh $self" | put /etc/cron.d/pulley-first-boot 644
+		sync
+		return 0
+	fi
+	put /etc/systemd/system/$unit 644 <<-PULLEY
+		[Unit]
+		Description=First boot of a node of Pulley
+		Wants=network-online.target
+		After=network-online.target
+		[Service]
+		ExecStart=/bin/sh $self go
+		StandardOutput=journal+console
+		Restart=on-failure
+		RestartPreventExitStatus=2
+		RestartSec=5min
+		[Install]
+		WantedBy=multi-user.target
+	PULLEY
+	systemctl -q enable $unit
+	sync # else a power cut leaves empty files
+	say "it goes on in $unit"
+	exec systemctl --no-block start $unit
 }
 
 # put PATH MODE: standard input becomes the file, whole or not at all.
 put() {
+	mkdir -p "${1%/*}"
 	(umask 077 && cat >"$1.new")
 	finish "$1" "$2"
 }
 
 finish() {
 	chmod "$2" "$1.new"
-	sync "$1.new" # without it, a power cut may leave an empty file
+	sync "$1.new"
 	mv -f "$1.new" "$1"
 }
 
-write_config() {
-	mkdir -p /etc/pulley
-	put "$config" 600 <<'PULLEY'
+write_files() {
+	put /etc/pulley/first-boot.yaml 600 <<'PULLEY'
 node: controller1
 environment: dev
 endpoints:
-    - http://127.0.0.1:2379
+  - http://127.0.0.1:2379
 PULLEY
 }
 
 install_agent() {
-	[ -x "$agent" ] && return 0
-	say "put it into the image, or give pulley userdata an address to download it from"
+	[ -x "$agent" ] && return
+	say "put it into the image, or give pulley userdata --agent-sha256 and an address"
 	die "start pulley-agent: this image has no $agent"
 }
 
-bootstrap() {
-	set -- bootstrap --config "$config"
-	for pause in 0 5 10 20 40 60 60 60 60 60; do
-		sleep "$pause"
-		status=0
-		"$agent" "$@" </dev/null 9>&- || status=$?
-		case $status in
-		0) exit 0 ;;
-		2 | 126 | 127) break ;; # wrong usage, or no program for this machine: the next try would end the same
-		esac
-		say "pulley-agent bootstrap ended with $status"
-	done
-	say "cannot bootstrap this machine: see above, or $log" >&2
-	exit "$status"
-}
-
-main
+main "$@"

@@ -1,0 +1,28 @@
+package agent
+
+import "context"
+
+// Peek decides what a tick would do now, and leaves the node and etcd as they are. The caller holds the node's lock.
+func (a *Agent) Peek(ctx context.Context) (Decision, Desired, error) {
+	t := &tick{Agent: a}
+	state, err := a.Memory.Load()
+	if err != nil {
+		return Decision{}, Desired{}, err
+	}
+	disabled, err := a.Memory.Disabled()
+	if err != nil {
+		return Decision{}, Desired{}, err
+	}
+	if err := t.desire(ctx); err != nil {
+		return Decision{}, Desired{}, err
+	}
+	o := Observed{Identity: a.Identity, State: state, Settings: a.Settings, Machine: a.MachineID, Disabled: disabled, PuppetBlocked: a.Puppet.Blocked()}
+	return Decide(o, t.desired, a.Now()), t.desired, nil
+}
+
+// Calm says whether a tick with this decision concerns nothing but what is in place: no new target, no hold, no closed
+// gate, nothing that failed. Only then may the agent itself change: never in one step with content.
+func (d Decision) Calm(on Desired) bool {
+	open := on.Gate.State == GateOpen || on.Gate.State == ""
+	return open && d.Hold == nil && d.Blocked == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue)
+}

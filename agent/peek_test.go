@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// An agent that changes together with what it applies leaves nobody able to tell which of the two broke a machine.
+func TestOnlyACalmTickMayChangeTheAgent(t *testing.T) {
+	open := Desired{Gate: Gate{State: GateOpen}}
+	for _, c := range []struct {
+		name string
+		d    Decision
+		on   Desired
+		calm bool
+	}{
+		{"up to date", Decision{Reason: ReasonUpToDate}, open, true},
+		{"a gate that nobody set", Decision{Reason: ReasonUpToDate}, Desired{}, true},
+		{"due", Decision{Action: Enforce, Reason: ReasonDue}, open, true},
+		{"a new target", Decision{Action: Take, Reason: ReasonNew}, open, false},
+		{"between two targets", Decision{Action: Take, Reason: ReasonReturn}, open, false},
+		{"a retry", Decision{Action: Enforce, Reason: ReasonRetry}, open, false},
+		{"a run that was cut off", Decision{Action: Enforce, Reason: ReasonInterrupted}, open, false},
+		{"an attempt that failed", Decision{Reason: ReasonBackoff, Blocked: ReasonBackoff}, open, false},
+		{"a refused target", Decision{Reason: ReasonRefused, Blocked: ReasonRefused}, open, false},
+		{"a node that is stuck", Decision{Reason: ReasonStuck, Blocked: ReasonStuck}, open, false},
+		{"not on the list", Decision{Reason: ReasonUnregistered, Blocked: ReasonUnregistered}, open, false},
+		{"etcd is unreachable", Decision{Action: Enforce, Reason: ReasonDue, Blocked: ReasonUnreachable}, open, false},
+		{"a hold on what is in place", Decision{Reason: ReasonUpToDate, Hold: &Hold{Mode: Freeze}}, open, false},
+		{"paused", Decision{Reason: ReasonUpToDate}, Desired{Gate: Gate{State: GatePaused}}, false},
+		{"aborted", Decision{Reason: ReasonUpToDate}, Desired{Gate: Gate{State: GateAborted}}, false},
+		{"disabled", Decision{Reason: ReasonDisabled, Blocked: ReasonDisabled}, open, false},
+		{"asked for", Decision{Action: Enforce, Reason: ReasonForced}, open, false},
+	} {
+		if calm := c.d.Calm(c.on); calm != c.calm {
+			t.Errorf("%s: calm %t", c.name, calm)
+		}
+	}
+}
+
+// A look that changes something is done twice by a node whose new agent is on probation; one that sees otherwise than a tick
+// has the new agent do what the old one should.
+func TestPeekDecidesAsATickAndChangesNothing(t *testing.T) {
+	w := newWorld(t)
+	look := func(action Action, reason Reason) {
+		t.Helper()
+		before := everything(t, w.dir)
+		d, _, err := w.agent.Peek(t.Context())
+		if err != nil || d.Action != action || d.Reason != reason {
+			t.Errorf("it sees %s, %s, %v; want %s, %s", d.Action, d.Reason, err, action, reason)
+		}
+		if after := everything(t, w.dir); !reflect.DeepEqual(before, after) {
+			t.Errorf("it changed something: %v, before %v", after, before)
+		}
+	}
+	w.promote(t, version("1.0.0"))
+	look(Take, ReasonNew)
+	w.good(t)
+	look(Nothing, ReasonUpToDate)
+	w.now = w.now.Add(time.Hour)
+	look(Enforce, ReasonDue)
+	var steps []string
+	w.agent.Step = func(name string) { steps = append(steps, name) }
+	w.good(t)
+	if !reflect.DeepEqual(steps, Steps()) {
+		t.Errorf("it told of the steps %v", steps)
+	}
+}
+
+// everything is each file below a folder with its bytes.
+func everything(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		all[path] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"pulley/internal/failpoint"
+	"pulley/internal/firstboot"
+	"pulley/internal/join"
+	"pulley/internal/pki"
+)
+
+// newKeyPath is the key that a join is asked with, from before the first request until its certificate is kept: asking again
+// with the same key, after an answer that was lost, makes nothing new.
+const newKeyPath = "identity/key.pem.new"
+
+func (b *bootstrap) joinLeft(context.Context) (string, error) {
+	if !b.joins() {
+		return b.settingsLeft()
+	}
+	where := strings.Join(b.plan.Servers, ", ")
+	_, err := pki.LoadIdentity(config{root: b.root}.identityFile())
+	switch {
+	case machineID(b.root) == "":
+		return "", errors.New("this machine has no id in /etc/machine-id\n`systemd-machine-id-setup` gives it one")
+	case b.plan.Token != "":
+		return "join at " + where + ", and write the settings", nil
+	case err == nil:
+		b.named = true
+		return b.settingsLeft()
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("there is no token, and this machine has no identity\n`pulley token create` makes one; give it with --token, or as `token:` in %s", b.planPath)
+	}
+	return "", err
+}
+
+// join gets this machine its certificate, and writes down what it learns. The key is on the disk before anybody is asked.
+func (b *bootstrap) join(ctx context.Context) error {
+	if !b.joins() || b.plan.Token == "" {
+		return b.writeSettings()
+	}
+	if err := os.MkdirAll(filepath.Dir(b.state(identityPath)), 0o700); err != nil {
+		return fmt.Errorf("cannot keep an identity: %w", err)
+	}
+	key, node, err := b.joinKey()
+	if err != nil {
+		return err
+	}
+	client, err := b.pinned()
+	if err != nil {
+		return err
+	}
+	answer, err := client.Join(ctx, key, join.Request{
+		Token: b.plan.Token, Environment: b.plan.Environment, Role: b.plan.Role, Node: first(b.plan.Node, node), Machine: b.machine(),
+	})
+	if err != nil {
+		return passingJoin(err)
+	}
+	failpoint.Here(firstboot.JoinAnswered)
+	identity, err := pki.NewIdentity(key, []byte(answer.Certificate))
+	if err != nil {
+		return err
+	}
+	if err := firstboot.WriteFile(b.state(bundlePath), []byte(answer.CA), 0o644); err != nil {
+		return fmt.Errorf("cannot keep the CA certificates: %w", err)
+	}
+	if err := identity.Save(b.state(identityPath)); err != nil {
+		return err
+	}
+	failpoint.Here(firstboot.JoinKept)
+	if err := b.writeAnswer(answer); err != nil {
+		return err
+	}
+	failpoint.Here(firstboot.JoinWritten)
+	if err := b.removeKeys(); err != nil {
+		return fmt.Errorf("cannot remove the key of the request: %w", err)
+	}
+	b.log.Info("joined", "node", answer.Node, "role", answer.Role, "env", answer.Environment, "until", utcTime(identity.Leaf().NotAfter))
+	return nil
+}
+
+// removeKeys removes the key of the request, and what a power cut left of an identity that was half written.
+func (b *bootstrap) removeKeys() error {
+	left, err := filepath.Glob(b.state("identity/.node.pem-*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range append(left, b.state(newKeyPath)) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// passingJoin tells apart what passes by itself: that nobody answers. A refusal does not, nor does another fleet's server.
+func passingJoin(err error) error {
+	var nobody *join.UnreachableError
+	if !errors.As(err, &nobody) || errors.Is(err, pki.ErrPin) {
+		return err
+	}
+	return &firstboot.PassingError{Err: err, After: nobody.After}
+}
+
+// joinKey is the key that was asked with before, else the one of the identity that is there, else a new one. Who says
+// `--from join` wants a new one. The node is the one that the identity is of, "" without.
+func (b *bootstrap) joinKey() (key crypto.Signer, node string, err error) {
+	if key, err = readKey(b.state(newKeyPath)); !errors.Is(err, fs.ErrNotExist) {
+		return key, "", err
+	}
+	if identity, err := pki.LoadIdentity(b.state(identityPath)); err == nil && !b.asks(firstboot.Join) && b.env.Now().Before(identity.Leaf().NotAfter) {
+		if name, err := identity.Name(); err == nil && (b.plan.Environment == "" || b.plan.Environment == name.Environment) {
+			node = name.Subject
+		}
+		return identity.Key, node, nil
+	}
+	if key, err = pki.NewKey(); err != nil {
+		return nil, "", fmt.Errorf("cannot make a key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot encode a key: %w", err)
+	}
+	// Else a crash after the request would leave a certificate whose key nobody has.
+	err = firstboot.WriteFile(b.state(newKeyPath), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot keep the key: %w", err)
+	}
+	return key, "", nil
+}
+
+func readKey(path string) (crypto.Signer, error) {
+	text, err := readBounded(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("cannot read the key in %s: it is no PEM\nremove the file to join with a new key", path)
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the key in %s: %w\nremove the file to join with a new key", path, err)
+	}
+	if signer, ok := key.(*ecdsa.PrivateKey); ok {
+		return signer, nil
+	}
+	return nil, fmt.Errorf("cannot use the key in %s: it is a %T\nremove the file to join with a new key", path, key)
+}
+
+func (b *bootstrap) state(name string) string { return filepath.Join(b.stateDir(), name) }
+
+// machine is what this one says of itself.
+func (b *bootstrap) machine() join.Machine {
+	name, _ := os.Hostname() // shown to people only
+	return join.Machine{
+		ID: machineID(b.root), Boot: bootID(), Hostname: name, Addresses: addresses(), Agent: b.env.Version, Arch: runtime.GOARCH,
+	}
+}
+
+// pinned asks as somebody who has only a token.
+func (b *bootstrap) pinned() (*join.Client, error) {
+	trust, err := pki.Pinned(b.plan.CA)
+	if err != nil {
+		return nil, err
+	}
+	return join.NewClient(b.plan.Servers, trust, 0)
+}
+
+// serveClient asks as the node whose identity is on the disk; fs.ErrNotExist when there is none.
+func (c config) serveClient(servers []string) (*join.Client, error) {
+	identity, err := pki.LoadIdentity(c.identityFile())
+	if err != nil {
+		return nil, err
+	}
+	bundle, err := readBounded(c.bundleFile())
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the CA certificates: %w", err)
+	}
+	trust, err := identity.TLS(bundle)
+	if err != nil {
+		return nil, err
+	}
+	return join.NewClient(servers, trust, 0)
+}
+
+// Tell tells serve of a step: with the token until there is a certificate.
+func (b *bootstrap) Tell(ctx context.Context, step firstboot.Name, state firstboot.Progress, problem string) error {
+	b.untold = b.tell(ctx, join.Progress{Step: string(step), State: string(state), Error: problem, Finished: b.finished})
+	return b.untold
+}
+
+func (b *bootstrap) tell(ctx context.Context, p join.Progress) error {
+	p.Machine, p.Hostname = machineID(b.root), b.machine().Hostname
+	p.Environment, p.Node, p.Role = b.plan.Environment, b.plan.Node, b.plan.Role
+	if b.self != nil {
+		id := b.self.identity
+		p.Environment, p.Node, p.Role = id.Environment, id.Node, id.Role
+		client, err := b.self.serveClient(b.plan.Servers)
+		if err == nil {
+			return client.Progress(ctx, "", p)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if b.plan.Token == "" || p.Machine == "" {
+		return nil
+	}
+	client, err := b.pinned()
+	if err != nil {
+		return err
+	}
+	return client.Progress(ctx, b.plan.Token, p)
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"pulley/internal/cli"
+	"pulley/internal/firstboot"
+)
+
+// The folders of own scripts, which userdata fills.
+const (
+	preDir  = "etc/pulley/first-boot/pre.d"
+	postDir = "etc/pulley/first-boot/post.d"
+)
+
+// scriptsLeft lists the scripts of a folder. By flags alone there are none: somebody else's first boot put them there.
+func (b *bootstrap) scriptsLeft(dir string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		if !b.planned {
+			return "", nil
+		}
+		found, err := firstboot.Executables(b.path(dir))
+		if err != nil || len(found) == 0 {
+			return "", err
+		}
+		return "run " + strings.Join(found, ", "), nil
+	}
+}
+
+func (b *bootstrap) runScripts(step firstboot.Name, dir string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		found, err := firstboot.Executables(b.path(dir))
+		if err != nil {
+			return err
+		}
+		for _, script := range found {
+			if err := b.replacement(ctx, step, script); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// replacement runs a program of the operator's in a step, and tells it what is known by then.
+func (b *bootstrap) replacement(ctx context.Context, step firstboot.Name, program string) error {
+	env := []string{"PULLEY_STEP=" + string(step), "PULLEY_ROOT=" + b.root}
+	node, role, environment := b.plan.Node, b.plan.Role, b.plan.Environment
+	if b.self != nil {
+		id := b.self.identity
+		node, role, environment = id.Node, id.Role, id.Environment
+	}
+	env = append(env, "PULLEY_NODE="+node, "PULLEY_ROLE="+role, "PULLEY_ENVIRONMENT="+environment)
+	if proxy := b.installer.Proxy; proxy != "" {
+		env = append(env, "http_proxy="+proxy, "https_proxy="+proxy, "HTTP_PROXY="+proxy, "HTTPS_PROXY="+proxy)
+	}
+	run := firstboot.Programs{Env: env, Output: b.env.Stderr, Log: b.log}
+	return run.Run(ctx, program)
+}
+
+const agentPath = "usr/local/bin/pulley-agent"
+
+func (b *bootstrap) agentLeft(context.Context) (string, error) {
+	target := b.path(agentPath)
+	program, err := ownProgram()
+	if err != nil {
+		return "", err
+	}
+	there, err := os.ReadFile(target)
+	if info, statErr := os.Stat(target); err == nil && statErr == nil && info.Mode()&0o111 != 0 && bytes.Equal(there, program) {
+		return "", nil
+	}
+	return "put this program at " + target, nil
+}
+
+// placeAgent copies this very program to where cron looks for it, in the place of any other.
+func (b *bootstrap) placeAgent(context.Context) error {
+	target := b.path(agentPath)
+	program, err := ownProgram()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return err
+	}
+	return firstboot.WriteFile(target, program, 0o755)
+}
+
+func ownProgram() ([]byte, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(self)
+}
+
+func (b *bootstrap) puppetLeft(context.Context) (string, error) {
+	if c, err := b.known(); err == nil && c.Puppet.Program != "" {
+		if _, err := os.Stat(c.Puppet.Program); err == nil {
+			return "", nil
+		}
+	}
+	return "make sure that Puppet is installed", nil
+}
+
+func (b *bootstrap) installPuppet(ctx context.Context) error {
+	b.installer.Logger = b.log
+	if b.root != "/" {
+		b.installer.Root = b.root
+	}
+	return b.installer.Ensure(ctx)
+}
+
+// hostname is what the machine is to be called; "" leaves its name alone.
+func (b *bootstrap) hostname() (string, error) {
+	if b.plan.Hostname != firstboot.NodeHostname {
+		return b.plan.Hostname, nil
+	}
+	c, err := b.known()
+	return c.identity.Certname, err
+}
+
+func (b *bootstrap) hostnameLeft(context.Context) (string, error) {
+	name, err := b.hostname()
+	if err != nil || name == "" {
+		return "", err
+	}
+	written, _ := os.ReadFile(b.path("etc/hostname"))
+	if strings.TrimSpace(string(written)) == name && (b.root != "/" || kernelName() == name) && b.cloudKeepsName() {
+		return "", nil
+	}
+	return "name the machine " + name, nil
+}
+
+// preservePath keeps cloud-init from giving the machine its old name back at the next boot (cloud-init, module
+// "Update Hostname").
+const (
+	cloudPath    = "etc/cloud/cloud.cfg.d"
+	preservePath = cloudPath + "/99-pulley-hostname.cfg"
+	preserve     = "# Written by pulley-agent: the machine has its node's name.\npreserve_hostname: true\n"
+)
+
+// cloudKeepsName says whether there is nothing to tell cloud-init.
+func (b *bootstrap) cloudKeepsName() bool {
+	if _, err := os.Stat(b.path(cloudPath)); err != nil {
+		return true
+	}
+	text, err := os.ReadFile(b.path(preservePath))
+	return err == nil && string(text) == preserve
+}
+
+func (b *bootstrap) setHostname(ctx context.Context) error {
+	name, err := b.hostname()
+	if err != nil {
+		return err
+	}
+	if !b.cloudKeepsName() {
+		if err := firstboot.WriteFile(b.path(preservePath), []byte(preserve), 0o644); err != nil {
+			return err
+		}
+	}
+	if b.root == "/" && b.systemd() {
+		out, err := exec.CommandContext(ctx, "hostnamectl", "set-hostname", name).CombinedOutput()
+		if err == nil {
+			return nil
+		}
+		b.log.Warn("hostnamectl can't name the machine", "err", err, "output", cli.Clean(string(out)))
+	}
+	if err := os.MkdirAll(b.path("etc"), 0o755); err != nil {
+		return err
+	}
+	if err := firstboot.WriteFile(b.path("etc/hostname"), []byte(name+"\n"), 0o644); err != nil {
+		return err
+	}
+	if b.root != "/" {
+		return nil // the running kernel is another machine's
+	}
+	if err := syscall.Sethostname([]byte(name)); err != nil {
+		return fmt.Errorf("cannot name the machine %s: %w", name, err)
+	}
+	return nil
+}
+
+func kernelName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// systemd says whether it runs this machine (sd_booted(3)).
+func (b *bootstrap) systemd() bool {
+	_, err := os.Lstat(b.path("run/systemd/system"))
+	return err == nil
+}
+
+// removeFiles removes files of this machine; one that is not there is removed.
+func (b *bootstrap) removeFiles(names ...string) error {
+	var all []error
+	for _, name := range names {
+		if err := os.Remove(b.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"pulley/internal/firstboot"
+)
+
+// The patience of one look at the network.
+const (
+	dialTimeout     = 3 * time.Second
+	timesyncPatient = time.Minute // for a time server; a machine that reaches none may have the right time all the same
+)
+
+// networkLeft looks once. A machine that is told by flags alone is one that somebody sits at.
+func (b *bootstrap) networkLeft(ctx context.Context) (string, error) {
+	if !b.planned {
+		return "", nil
+	}
+	if problem := b.offline(ctx); problem != "" {
+		return "wait for the network: " + problem, nil
+	}
+	if problem := b.wrongTime(ctx); problem != "" {
+		return "wait for the time: " + problem, nil
+	}
+	return "", nil
+}
+
+func (b *bootstrap) waitForNetwork(ctx context.Context) error {
+	problem, err := b.networkLeft(ctx)
+	if err != nil || problem == "" {
+		return err
+	}
+	return firstboot.Passing(errors.New(strings.TrimPrefix(problem, "wait for ")))
+}
+
+// offline says what is missing: a way out of this machine, or somebody who answers where it is told to go.
+func (b *bootstrap) offline(ctx context.Context) string {
+	var far []string
+	for _, address := range b.plan.Servers {
+		far = append(far, hostPort(address, "443"))
+	}
+	for _, address := range b.plan.Endpoints {
+		far = append(far, hostPort(address, "2379"))
+	}
+	outside := len(far) == 0
+	for _, address := range far {
+		host, _, err := net.SplitHostPort(address)
+		if ip := net.ParseIP(host); err == nil && (host == "localhost" || ip != nil && ip.IsLoopback()) {
+			continue
+		}
+		outside = true
+		if reaches(ctx, address) {
+			return ""
+		}
+	}
+	if !outside || hasRoute() {
+		return ""
+	}
+	if len(far) == 0 {
+		return "there is no default route"
+	}
+	return "there is no default route, and nobody answers at " + strings.Join(far, ", ")
+}
+
+func hostPort(address, port string) string {
+	if u, err := url.Parse(address); err == nil && u.Host != "" {
+		address = u.Host
+	}
+	if _, _, err := net.SplitHostPort(address); err == nil {
+		return address
+	}
+	return net.JoinHostPort(strings.Trim(address, "[]"), port)
+}
+
+func reaches(ctx context.Context, address string) bool {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	return err == nil && conn.Close() == nil
+}
+
+// hasRoute says whether the kernel knows a way to everywhere (proc(5), /proc/net/route and ipv6_route).
+func hasRoute() bool {
+	four, _ := os.ReadFile("/proc/net/route")
+	for line := range bytes.Lines(four) {
+		if f := bytes.Fields(line); len(f) > 7 && string(f[1]) == "00000000" && string(f[7]) == "00000000" && string(f[0]) != "lo" {
+			return true
+		}
+	}
+	six, _ := os.ReadFile("/proc/net/ipv6_route")
+	for line := range bytes.Lines(six) {
+		if f := bytes.Fields(line); len(f) > 9 && string(f[1]) == "00" && string(f[0]) == strings.Repeat("0", 32) && string(f[9]) != "lo" {
+			return true
+		}
+	}
+	return false
+}
+
+// wrongTime says how the clock can be seen to be wrong. With one that lags, no certificate is valid yet.
+func (b *bootstrap) wrongTime(ctx context.Context) string {
+	now := b.env.Now()
+	if made := builtAt(); now.Before(made) {
+		return fmt.Sprintf("the clock says %s, and this program was made at %s", utcTime(now), utcTime(made))
+	}
+	for _, server := range b.plan.Servers {
+		if valid := validFrom(ctx, server); now.Before(valid) {
+			return fmt.Sprintf("the clock says %s, and the certificate of %s was made at %s", utcTime(now), server, utcTime(valid))
+		}
+	}
+	// systemd-timesyncd.service(8): the file is there once the clock was set.
+	if _, err := os.Stat(b.path("run/systemd/timesync")); err != nil {
+		return ""
+	}
+	if _, err := os.Stat(b.path("run/systemd/timesync/synchronized")); err == nil {
+		return ""
+	}
+	if b.waits.IsZero() {
+		b.waits = now
+	}
+	if now.Sub(b.waits) > timesyncPatient {
+		b.log.Warn("no time server has set the clock; it is taken to be right", "clock", utcTime(now))
+		return ""
+	}
+	return "no time server has set the clock yet"
+}
+
+// builtAt is when this program's source was written; the zero time when it does not say.
+func builtAt() time.Time {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if at, err := time.Parse(time.RFC3339, s.Value); s.Key == "vcs.time" && err == nil {
+				return at
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// validFrom is when a server's certificate begins, whoever it is: this is about the clock, and nothing is sent. The zero time
+// when it can't be seen.
+func validFrom(ctx context.Context, server string) time.Time {
+	dialer := tls.Dialer{
+		NetDialer: &net.Dialer{Timeout: dialTimeout},
+		Config:    &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13},
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*dialTimeout)
+	defer cancel()
+	conn, err := dialer.DialContext(ctx, "tcp", hostPort(server, "443"))
+	if err != nil {
+		return time.Time{}
+	}
+	defer conn.Close()
+	var from time.Time
+	for _, c := range conn.(*tls.Conn).ConnectionState().PeerCertificates {
+		if c.NotBefore.After(from) {
+			from = c.NotBefore
+		}
+	}
+	return from
+}
+
+func utcTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"pulley/internal/firstboot"
+)
+
+// readPlan reads the file where there is one. A first boot that is over does not keep flags from saying something new.
+func (b *bootstrap) readPlan() error {
+	named := b.planPath != ""
+	if !named {
+		b.planPath = filepath.Join(b.root, firstboot.PlanPath)
+	}
+	text, err := readBounded(b.planPath)
+	if errors.Is(err, fs.ErrNotExist) && !named {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the plan of the first boot: %w", err)
+	}
+	plan, err := firstboot.ParsePlan(b.planPath, text)
+	if err != nil {
+		return err
+	}
+	b.digest, err = planDigest(plan)
+	if err != nil {
+		return err
+	}
+	state, err := b.memory().Load()
+	if err != nil {
+		return err
+	}
+	over := !state.Finished.IsZero() && state.Plan == b.digest && state.Machine == machineID(b.root)
+	if over && b.from == "" && b.says() {
+		return nil
+	}
+	b.plan, b.planned = plan, true
+	b.again = over && plan.Token != "" // unlock had removed it: every step looks again
+	return nil
+}
+
+// says reports whether the command line says what this machine is to be.
+func (b *bootstrap) says() bool {
+	return b.options.node != "" || b.role != "" || b.fleet.Name != "" || len(b.connection.Endpoints) > 0 || len(b.servers) > 0 ||
+		b.token != "" || b.overwrite || b.noCron || b.schedule != ""
+}
+
+// planDigest names what a machine was told, whatever its token is: a token is replaced when it has expired.
+func planDigest(p firstboot.Plan) (string, error) {
+	p.Token = ""
+	text, err := p.Encode()
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), err
+}
+
+// override lets flags speak louder than the file.
+func (b *bootstrap) override() {
+	p := &b.plan
+	p.Node, p.Role, p.Environment = first(b.options.node, p.Node), first(b.role, p.Role), first(b.fleet.Name, p.Environment)
+	p.Prefix, p.CACert = first(b.connection.Prefix, p.Prefix), first(b.connection.CACert, p.CACert)
+	p.AllowedSigners = first(b.allowed, p.AllowedSigners)
+	p.Token = first(b.token, p.Token, b.env.Getenv("PULLEY_TOKEN"))
+	p.Schedule = first(b.schedule, p.Schedule, defaultSchedule)
+	for _, l := range []struct{ said, to *[]string }{
+		{&b.servers, &p.Servers}, {&b.pins, &p.CA}, {&b.connection.Endpoints, &p.Endpoints}, {&b.mirrors, &p.Mirrors},
+	} {
+		if len(*l.said) > 0 {
+			*l.to = *l.said
+		}
+	}
+	i := &b.installer
+	i.Package, i.Version, i.Repository = first(i.Package, p.Puppet.Package), first(i.Version, p.Puppet.Version), first(i.Repository, p.Puppet.Repository)
+	i.Proxy = first(p.Proxy, b.env.Getenv("https_proxy"), b.env.Getenv("http_proxy"))
+	if b.noCron {
+		replaced := firstboot.Replacements{firstboot.Schedule: firstboot.Off}
+		for name, instead := range p.Steps {
+			replaced[name] = instead
+		}
+		replaced[firstboot.Schedule] = firstboot.Off
+		p.Steps = replaced
+	}
+	o := b.options
+	o.node, o.role, o.fleet.Name, o.allowed, o.mirrors = p.Node, p.Role, p.Environment, p.AllowedSigners, p.Mirrors
+	o.connection.Endpoints, o.connection.Prefix, o.connection.CACert = p.Endpoints, p.Prefix, p.CACert
+}
+
+// absolute makes paths such as cron's runs can use, which start in another folder.
+func (b *bootstrap) absolute() error {
+	c := &b.connection
+	for _, path := range []*string{&b.options.config, &c.CACert, &c.Cert, &c.Key, &b.allowed, &b.revoked} {
+		if *path == "" {
+			continue
+		}
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return fmt.Errorf("cannot use %s: %w", *path, err)
+		}
+	}
+	return nil
+}
+
+// hasJoined says whether an earlier start of this first boot joined, and this one does not again.
+func (b *bootstrap) hasJoined() bool {
+	if b.again || b.from == "" && !b.planned || b.asks(firstboot.Join) {
+		return false
+	}
+	if !b.planned { // whoever says where to start knows what is done
+		return true
+	}
+	state, err := b.memory().Load()
+	return err == nil && state.Machine == machineID(b.root) && state.Plan == b.digest && state.Steps[firstboot.Join].State == firstboot.Done
+}
+
+// asks reports whether --from has a step done again.
+func (b *bootstrap) asks(step firstboot.Name) bool {
+	names := firstboot.Names()
+	return b.from != "" && slices.Index(names, firstboot.Name(b.from)) <= slices.Index(names, step)
+}

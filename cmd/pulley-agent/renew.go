@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"pulley/internal/cli"
+	"pulley/internal/join"
+	"pulley/internal/pki"
+	"pulley/internal/trust"
+)
+
+const (
+	// renewTimeout is of one request to one server: a tick must not wait longer for what can wait till the next.
+	renewTimeout = 15 * time.Second
+	// After a renewal that failed the next one is tried when this part of the time that is left is over, or the interval.
+	retryParts    = 20
+	retryInterval = time.Hour
+	triedFile     = "identity/renewal-failed" // when that was; in the state folder
+)
+
+// renew gets a new certificate when the node's own is near its end, or the servers have one of another CA by now. It is
+// tried after a tick, under the node's lock, and is never a tick's failure.
+func (o *options) renew(ctx context.Context, n *node) {
+	if !n.joined() || len(n.Servers) == 0 || ctx.Err() != nil {
+		return
+	}
+	now := o.env.Now()
+	id, err := pki.LoadIdentity(n.identityFile())
+	if err != nil {
+		cli.Complain(o.env, program, err)
+		return
+	}
+	bundle, err := readBounded(n.bundleFile())
+	if err != nil {
+		cli.Complain(o.env, program, fmt.Errorf("cannot read whom this node trusts: %w", err))
+		return
+	}
+	left := id.Leaf().NotAfter.Sub(now)
+	if !pki.RenewDue(id.Leaf(), ofBundle(bundle, n.store.ServerIssuer()), n.identity.Node, now) || n.triedLately(now, left) {
+		return
+	}
+	if left <= 0 {
+		cli.Complain(o.env, program, fmt.Errorf("cannot renew this node's certificate: it ended at %s by this machine's clock\nlet the node join again with a token that is for it: `pulley token create --node %s`",
+			id.Leaf().NotAfter.Format(time.RFC3339), n.identity.Node))
+		n.tried(now)
+		return
+	}
+	fresh, err := n.askForNew(ctx, id, bundle)
+	if err != nil {
+		n.tried(now)
+		cli.Complain(o.env, program, fmt.Errorf("cannot renew this node's certificate, which ends in %s (%s): %w", cli.Span(left), id.Leaf().NotAfter.Format(time.RFC3339), err))
+		return
+	}
+	_ = os.Remove(filepath.Join(n.stateDir(), triedFile)) // one that stays delays nothing for long
+	o.logger().Info("this node's certificate was renewed", "node", n.identity.Node, "until", fresh.Leaf().NotAfter)
+}
+
+// askForNew makes a new key, has it certified, and writes both; the CAs first, as those that vouch for the servers'
+// certificate may be new.
+func (n *node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (pki.Identity, error) {
+	t, err := id.TLS(bundle)
+	if err != nil {
+		return pki.Identity{}, err
+	}
+	client, err := join.NewClient(n.Servers, t, renewTimeout)
+	if err != nil {
+		return pki.Identity{}, err
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		return pki.Identity{}, err
+	}
+	answer, err := client.Renew(ctx, key)
+	if err != nil {
+		return pki.Identity{}, err
+	}
+	fresh, err := pki.NewIdentity(key, []byte(answer.Certificate))
+	if err != nil {
+		return pki.Identity{}, err
+	}
+	if err := acceptable(fresh.Leaf(), id.Leaf(), []byte(answer.CA)); err != nil {
+		return pki.Identity{}, err
+	}
+	if err := trust.WriteFile(n.bundleFile(), []byte(answer.CA), 0o644); err != nil {
+		return pki.Identity{}, fmt.Errorf("cannot write whom this node trusts: %w", err)
+	}
+	return fresh, fresh.Save(n.identityFile())
+}
+
+// acceptable refuses an answer with which this node would be shut out: of another name, or of a CA that is not in the bundle.
+func acceptable(fresh, old *x509.Certificate, bundle []byte) error {
+	if fresh.Subject.CommonName != old.Subject.CommonName {
+		return fmt.Errorf("the new certificate is of %q, and this node is %q", fresh.Subject.CommonName, old.Subject.CommonName)
+	}
+	cas, err := pki.ParseCertificates(bundle)
+	if err != nil {
+		return fmt.Errorf("the CAs that came with the new certificate can't be used: %w", err)
+	}
+	for _, ca := range cas {
+		if fresh.CheckSignatureFrom(ca) == nil {
+			return nil
+		}
+	}
+	return errors.New("the new certificate is of none of the CAs that came with it")
+}
+
+// ofBundle is issuer, an authority key id, if it is of one of the CAs in the bundle: a cluster of somebody else's has
+// certificates of another CA, which says nothing of a rotation.
+func ofBundle(bundle, issuer []byte) []byte {
+	cas, err := pki.ParseCertificates(bundle)
+	if err != nil {
+		return nil
+	}
+	for _, ca := range cas {
+		if bytes.Equal(ca.SubjectKeyId, issuer) {
+			return issuer
+		}
+	}
+	return nil
+}
+
+// triedLately says whether it is too early for another try: servers that are away must not be asked by a whole fleet at
+// each of its ticks.
+func (n *node) triedLately(now time.Time, left time.Duration) bool {
+	b, err := readBounded(filepath.Join(n.stateDir(), triedFile))
+	if err != nil {
+		return false
+	}
+	tried, err := time.Parse(time.RFC3339Nano, string(b))
+	if err != nil || tried.After(now) { // the clock was set back
+		return false
+	}
+	pause := retryInterval
+	if left > 0 {
+		pause = min(pause, left/retryParts)
+	}
+	return now.Sub(tried) < pause
+}
+
+func (n *node) tried(now time.Time) {
+	text := []byte(now.UTC().Format(time.RFC3339Nano))
+	_ = trust.WriteFile(filepath.Join(n.stateDir(), triedFile), text, 0o600) // without it the next tick tries again
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+	"pulley/internal/content"
+	"pulley/internal/failpoint"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+	"pulley/internal/upgrade"
+)
+
+// consider looks after a tick whether another version of the agent is wanted, and fetches and tests it. It does so only
+// where there was nothing else to do: an agent never changes in one step with content.
+func (u *upgrader) consider(ctx context.Context, report agent.Report) error {
+	quiet := report.Err == nil && report.Run == nil && !report.Unreachable && report.Decision.Reason == agent.ReasonUpToDate
+	if !quiet || !report.Decision.Calm(report.Desired) {
+		return nil
+	}
+	want := report.Desired.Agent
+	s, err := u.folder.Load()
+	if err != nil || s.Next(want, u.env.Now()) == upgrade.Stay && !u.folder.Untidy(s) {
+		return err
+	}
+	lock, err := u.folder.Lock()
+	if errors.Is(err, agent.ErrLocked) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if s, err = u.folder.Load(); err != nil {
+		return err
+	}
+	if s.Next(want, u.env.Now()) == upgrade.Forget {
+		if s, err = u.forget(s, want); err != nil {
+			return err
+		}
+	}
+	if s.Next(want, u.env.Now()) != upgrade.Fetch {
+		return u.folder.Tidy(s)
+	}
+	s, err = u.try(ctx, s, want)
+	if err != nil {
+		return err
+	}
+	if err := u.folder.Save(s); err != nil {
+		return err
+	}
+	if s.Candidate != nil {
+		failpoint.Here("upgrade:on-probation")
+	}
+	return u.folder.Tidy(s)
+}
+
+func (u *upgrader) forget(s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
+	s = s.Forgotten(want)
+	return s, errors.Join(u.folder.Save(s), u.folder.Tidy(s))
+}
+
+// try fetches a version and tests it, and returns the state that follows. Its error means that nothing is known of it.
+func (u *upgrader) try(ctx context.Context, s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
+	parts, err := u.openParts(u.env.Now, u.log)
+	if err != nil {
+		return s, err
+	}
+	defer parts.close()
+	p, there, err := u.find(ctx, parts, s, want)
+	if err == nil && !there {
+		err = u.folder.Place(p.SHA256, func(w io.Writer) error { return p.CopyTo(ctx, w, parts.objects) })
+	}
+	program := upgrade.Program{Version: want.Version, Digest: p.SHA256}
+	switch {
+	case ctx.Err() != nil:
+		return s, ctx.Err()
+	case err != nil:
+		why, _, _ := strings.Cut(err.Error(), "\n")
+		u.log.Warn("the wanted agent can't be had", "version", want.Version, "why", why)
+		return s.Wait(want, why, u.env.Now()), nil
+	case there:
+		return s.Found(program, want.Try, u.folder.File()), nil
+	}
+	err = upgrade.SelfTest(ctx, u.command(program, "selftest"), u.proof().SelfTest)
+	failpoint.Here("upgrade:tested")
+	var failed *upgrade.FailedError
+	switch {
+	case err == nil:
+		u.log.Info("the new agent is on probation", "version", want.Version)
+		return s.Tested(program, want.Try, u.env.Now()), nil
+	case !errors.As(err, &failed):
+		return s, err
+	case failed.Code == cli.ExitUnreachable && u.reach(ctx) != nil:
+		return s.Wait(want, "etcd was unreachable when it was to be tested", u.env.Now()), nil
+	}
+	u.log.Error("the new agent is dropped", "version", want.Version, "why", failed.Why)
+	return s.Drop(program, want.Try, failed.Why, u.env.Now()), nil
+}
+
+// find reads the record of a version and says which program of it is this machine's, and whether that is in place already.
+// Its error says why this node does not take it.
+func (u *upgrader) find(ctx context.Context, parts *parts, s upgrade.State, want agent.AgentChoice) (p content.Program, there bool, err error) {
+	r, err := parts.store.Agent(ctx, want.Version)
+	if err != nil {
+		return p, false, err
+	}
+	platform := runtime.GOOS + "/" + runtime.GOARCH
+	p, ok := r.Platforms[platform]
+	if !ok {
+		return p, false, fmt.Errorf("version %s has no program for %s", want.Version, platform)
+	}
+	have, err := upgrade.Digest(u.folder.Installed)
+	if err != nil || have == p.SHA256 {
+		return p, true, err
+	}
+	own := u.ownVersion()
+	if s.Installed != nil {
+		own = s.Installed.Version
+	}
+	if _, err := store.ParseVersion(own); err == nil && store.CompareVersions(want.Version, own) < 0 && !want.Downgrade {
+		return p, false, fmt.Errorf("version %s is older than %s, which is in place, and nobody said that it may be", want.Version, own)
+	}
+	signers, _, err := parts.prover.signers()
+	if err == nil && signers != nil {
+		_, err = signers.Verify(trust.Agent, u.identity.Environment, r.Record, r.Signatures, u.env.Now())
+	}
+	if err != nil {
+		return p, false, fmt.Errorf("version %s is refused: %w", want.Version, err)
+	}
+	return p, false, nil
+}
+
+// command is how a candidate is started with a verb and the flags of this process.
+func (u *upgrader) command(p upgrade.Program, verb string, more ...string) upgrade.Command {
+	args := append([]string{verb}, u.flags...)
+	return upgrade.Command{
+		Path: u.folder.Candidate(p.Digest), Args: append(args, more...), Stdout: u.env.Stdout, Stderr: u.env.Stderr, Log: u.log, Gentle: u.grace(),
+	}
+}
+
+// reach is nil when etcd answers this agent.
+func (u *upgrader) reach(ctx context.Context) error {
+	s, err := store.Open(u.config.store)
+	if err != nil {
+		return err
+	}
+	_, err = s.Desire(ctx, u.identity)
+	if !errors.Is(err, agent.ErrUnreachable) {
+		err = nil // whatever it says, it answers
+	}
+	return errors.Join(err, s.Close())
+}

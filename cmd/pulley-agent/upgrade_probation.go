@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+	"pulley/internal/failpoint"
+	"pulley/internal/store"
+	"pulley/internal/upgrade"
+)
+
+// probation has the candidate do this tick, judges it, and goes on as that demands. Ticks that concern more than what is
+// in place are done by this agent.
+func (u *upgrader) probation(ctx context.Context, r runOptions) (replaced bool, err error) {
+	own := func() (bool, error) {
+		_, err := u.ownTick(ctx, u.config, r)
+		return false, err
+	}
+	lock, err := u.folder.Lock()
+	if errors.Is(err, agent.ErrLocked) {
+		u.busy(u.config)
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer lock.Close()
+	s, err := u.folder.Load()
+	if err != nil {
+		return false, err
+	}
+	if s, done, err := u.folder.Finish(s); done || err != nil || s.Candidate == nil {
+		if err != nil {
+			u.log.Warn("the agent's upgrade can't be finished", "err", err)
+		}
+		return own()
+	}
+	decision, desired, err := u.peek(ctx)
+	switch {
+	case errors.Is(err, agent.ErrLocked):
+		u.busy(u.config)
+		return false, nil
+	case err != nil: // the tick says it better
+		return own()
+	}
+	if known := desired.Unreachable == "" && desired.Unreadable == ""; known && desired.Agent.Version != s.Candidate.Version {
+		u.log.Info("another agent is wanted by now", "version", desired.Agent.Version, "before", s.Candidate.Version)
+		if _, err := u.forget(s, desired.Agent); err != nil {
+			u.log.Warn("the agent that was on probation can't be removed", "err", err)
+		}
+		return own()
+	}
+	if !decision.Calm(desired) {
+		return own()
+	}
+	if have, err := upgrade.Digest(u.folder.Candidate(s.Candidate.Digest)); err != nil || have != s.Candidate.Digest {
+		return u.drop(ctx, s, r, "its program on disk was damaged")
+	}
+	return u.watch(ctx, s, r)
+}
+
+// watch has the candidate do the tick.
+func (u *upgrader) watch(ctx context.Context, s upgrade.State, r runOptions) (replaced bool, err error) {
+	more := []string{fmt.Sprintf("--supervised-by=%d", upgrade.Descriptor)}
+	if r.detailed {
+		more = append(more, "--detailed-exitcodes")
+	}
+	trial := upgrade.Watch(ctx, u.command(s.Candidate.Program, "run", more...), u.proof())
+	finding, why := upgrade.Judge(trial)
+	switch finding {
+	case upgrade.Good:
+		if why, told := u.told(ctx, s.Candidate.Program); !told { // what it said is not all
+			if why == "" {
+				return false, silently(trial.Code)
+			}
+			return u.drop(ctx, s, r, why)
+		}
+		replaced, err = u.credit(s)
+		if err != nil {
+			u.log.Error("the new agent did well and can't be put in place", "err", err)
+		}
+		return replaced, silently(trial.Code)
+	case upgrade.Reach:
+		if u.reach(ctx) == nil {
+			return u.drop(ctx, s, r, why+", and version "+u.ownVersion()+" could right after")
+		}
+	case upgrade.Compare:
+		return false, u.compare(ctx, s, r, trial, why)
+	case upgrade.Bad:
+		return u.drop(ctx, s, r, why)
+	}
+	return false, silently(trial.Code)
+}
+
+// credit counts a good tick; after enough of them the candidate is put in place.
+func (u *upgrader) credit(s upgrade.State) (replaced bool, err error) {
+	s, proven := s.Credit(u.proof(), u.env.Now())
+	if err := u.folder.Save(s); err != nil {
+		return false, err
+	}
+	failpoint.Here("upgrade:credited")
+	if !proven {
+		u.log.Info("the new agent did a tick well", "version", s.Candidate.Version, "ticks", s.Candidate.Good, "since", s.Candidate.Since)
+		return false, nil
+	}
+	version := s.Candidate.Version
+	if _, err := u.folder.TakeOver(s, u.ownVersion(), u.env.Now()); err != nil {
+		return false, err
+	}
+	u.log.Info("the new agent has proven itself and is in place", "version", version, "before", u.ownVersion())
+	return true, nil
+}
+
+// drop remembers that the candidate is no good, and does the tick with this agent.
+func (u *upgrader) drop(ctx context.Context, s upgrade.State, r runOptions, why string) (replaced bool, err error) {
+	u.discard(s, why)
+	_, err = u.ownTick(ctx, u.config, r)
+	return false, err
+}
+
+func (u *upgrader) discard(s upgrade.State, why string) {
+	u.log.Error("the new agent is dropped", "version", s.Candidate.Version, "why", why)
+	s = s.Drop(s.Candidate.Program, s.Candidate.Try, why, u.env.Now())
+	if err := errors.Join(u.folder.Save(s), u.folder.Tidy(s)); err != nil {
+		u.log.Error("that it is dropped can't be remembered", "err", err)
+	}
+}
+
+// compare does a tick that failed once more with this agent. Where that succeeds the candidate is at fault; else the
+// release is, or the machine. A run of Puppet that failed would have to wait before the next: it is done at once.
+func (u *upgrader) compare(ctx context.Context, s upgrade.State, r runOptions, trial upgrade.Trial, why string) error {
+	again := r
+	again.Force = trial.Ending.Failed
+	report, err := u.ownTick(ctx, u.config, again)
+	if report == nil {
+		return err
+	}
+	fine := report.Err == nil && !report.Unreachable && (report.Run == nil || report.Run.Outcome != agent.Failed)
+	if fine {
+		u.discard(s, why+", and that of version "+u.ownVersion()+" right after did not")
+	}
+	return err
+}
+
+// peek decides what a tick would do, without doing it.
+func (u *upgrader) peek(ctx context.Context) (agent.Decision, agent.Desired, error) {
+	n, err := u.open(ctx, u.env.Version, u.env.Now, u.log)
+	if err != nil {
+		return agent.Decision{}, agent.Desired{}, err
+	}
+	decision, desired, err := n.agent.Peek(ctx)
+	return decision, desired, errors.Join(err, n.close())
+}
+
+// told says whether etcd has heard of this node from the candidate: one that says that it reported, and did not, is mute.
+// Without an answer from etcd nobody knows, and there is no why.
+func (u *upgrader) told(ctx context.Context, p upgrade.Program) (why string, told bool) {
+	s, err := store.Open(u.config.store)
+	if err != nil {
+		return "", false
+	}
+	defer s.Close()
+	st, ok, err := s.Said(ctx, u.identity)
+	switch {
+	case err != nil:
+		return "", false
+	case !ok:
+		return "it says that it reported, and etcd has never heard of this node", false
+	case strings.TrimPrefix(st.Version, "v") != p.Version:
+		return fmt.Sprintf("it says that it reported, and the last that etcd has heard of this node is from version %s", st.Version), false
+	}
+	return "", true
+}
+
+func silently(code int) error {
+	if code == cli.ExitDone {
+		return nil
+	}
+	return &cli.SilentError{Code: code}
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+	"pulley/internal/upgrade"
+)
+
+// ownAgent is what `pulley-agent upgrade -o json` prints.
+type ownAgent struct {
+	Running   string             `json:"running"`   // version of the program that printed this
+	Installed *upgrade.Program   `json:"installed"` // null: it was never compared with a published one
+	Candidate *upgrade.Candidate `json:"candidate"`
+	Dropped   *upgrade.Dropped   `json:"dropped"`
+	Waiting   *upgrade.Waiting   `json:"waiting"`
+	Previous  *upgrade.Previous  `json:"previous"`
+}
+
+func newUpgrade(o *options) *cobra.Command {
+	var out cli.Output
+	var back, retry bool
+	cmd := &cobra.Command{
+		Use:   "upgrade",
+		Short: "show where this machine stands with its own agent; take an upgrade back",
+		Long: `upgrade shows which agent is in place, which one is on probation, and which one was dropped and why. Runs upgrade the
+agent by themselves, as ` + "`pulley agents promote`" + ` says.
+
+--back puts the agent that was there before in place again. Should the one that is in place not even start, its
+predecessor can be told to do so: /var/lib/pulley/agent/previous upgrade --back.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage`,
+		Args: noArgs,
+		PreRunE: func(*cobra.Command, []string) error {
+			out.Fill(o.env)
+			return out.Check()
+		},
+		RunE: func(*cobra.Command, []string) error {
+			switch {
+			case back && retry:
+				return cli.Usagef("--back and --retry exclude each other")
+			case back:
+				return o.upgradeBack()
+			case retry:
+				return o.upgradeRetry()
+			}
+			return o.showUpgrade(out)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&back, "back", false, "put the agent that was there before in place again; the version that is there now stays back")
+	f.BoolVar(&retry, "retry", false, "try a version again that was dropped here")
+	out.AddFlags(f)
+	return cmd
+}
+
+func (o *options) showUpgrade(out cli.Output) error {
+	s, err := o.ownFolder().Load()
+	if err != nil {
+		return err
+	}
+	v := ownAgent{Running: o.ownVersion(), Candidate: s.Candidate, Dropped: s.Dropped, Waiting: s.Waiting, Previous: s.Previous}
+	if s.Installed != nil {
+		v.Installed = &s.Installed.Program
+	}
+	return out.Print(o.env, v, func(t *cli.Table) error {
+		t.Row("running", v.Running)
+		if v.Installed != nil {
+			t.Row("in place", v.Installed.String())
+		}
+		if c := v.Candidate; c != nil {
+			t.Row("on probation", fmt.Sprintf("%s since %s, %s done well", c.Program, when(c.Since), cli.Count(c.Good, "tick")))
+		}
+		if d := v.Dropped; d != nil {
+			t.Row("dropped", fmt.Sprintf("%s at %s: %s", d.Program, when(d.At), d.Why))
+		}
+		if w := v.Waiting; w != nil {
+			t.Row("waits for", fmt.Sprintf("%s since %s: %s", w.Version, when(w.At), w.Why))
+		}
+		if p := v.Previous; p != nil {
+			t.Row("before", fmt.Sprintf("%s until %s; `%s upgrade --back` puts it in place again", p.Program, when(p.Until), program))
+		}
+		return nil
+	})
+}
+
+func when(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+
+// ownFolder needs no settings: these may be what the new agent can't read.
+func (o *options) ownFolder() upgrade.Folder { return config{root: o.root}.own() }
+
+func (o *options) upgradeBack() error {
+	return o.changeUpgrade(func(f upgrade.Folder, s upgrade.State) error {
+		s, err := f.Back(s, o.ownVersion(), "it was taken back by hand, by "+o.env.User, o.env.Now())
+		if err != nil {
+			return err
+		}
+		there := "the agent before"
+		if s.Installed != nil {
+			there = s.Installed.String()
+		}
+		fmt.Fprintf(o.env.Stdout, "%s is in place again; %s stays back until another version is wanted, or it is tried again\n", there, s.Dropped.Program)
+		return f.Tidy(s)
+	})
+}
+
+func (o *options) upgradeRetry() error {
+	return o.changeUpgrade(func(f upgrade.Folder, s upgrade.State) error {
+		if s.Dropped == nil && s.Waiting == nil {
+			fmt.Fprintln(o.env.Stdout, "no version was dropped here")
+			return nil
+		}
+		s.Dropped, s.Waiting = nil, nil
+		if err := f.Save(s); err != nil {
+			return err
+		}
+		fmt.Fprintln(o.env.Stdout, "the version that is wanted is tried again, after the next run with nothing else to do")
+		return nil
+	})
+}
+
+func (o *options) changeUpgrade(change func(upgrade.Folder, upgrade.State) error) error {
+	f := o.ownFolder()
+	lock, err := f.Lock()
+	if errors.Is(err, agent.ErrLocked) {
+		return fmt.Errorf("cannot change the agent: %w\nan agent that is on probation is at work; try again in a minute", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	s, err := f.Load()
+	if err != nil {
+		return err
+	}
+	if s, _, err = f.Finish(s); err != nil {
+		return err
+	}
+	return change(f, s)
+}

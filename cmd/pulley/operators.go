@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+func newOperators(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "operators", Short: "who may work on the fleet, and as what", Args: arguments(0, 0, "takes the verb list or revoke"),
+		Long: `Operators have certificates of their own, where etcd checks its users. A viewer reads everything; an operator also
+publishes, promotes, holds, and makes tokens for nodes; an admin may do everything. They join with a token, which an admin
+makes: pulley token create --operator NAME --as ROLE.`,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	cmd.AddCommand(newOperatorsList(o), newOperatorsRevoke(o))
+	return cmd
+}
+
+func newOperatorsList(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Short: "list operators, also those that were revoked", Args: arguments(0, 0, "takes no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.operators) },
+	}
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// listedOperator is what -o json has of one: what is secret of nobody.
+type listedOperator struct {
+	Name    string             `json:"name"`
+	As      store.OperatorRole `json:"as"`
+	User    string             `json:"user,omitempty"`
+	Joined  time.Time          `json:"joined,omitzero"`
+	Until   time.Time          `json:"until,omitzero"`
+	By      string             `json:"by,omitempty"`
+	Revoked *store.Revoked     `json:"revoked,omitempty"`
+}
+
+func (o *options) operators(ctx context.Context, s *store.Store) error {
+	all, damaged, err := s.Operators(ctx)
+	if err != nil {
+		return err
+	}
+	listed := make([]listedOperator, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		i := all[name]
+		listed = append(listed, listedOperator{name, i.As, i.User, i.Joined, i.Until, i.By, i.Revoked})
+	}
+	for _, problem := range damaged {
+		cli.Cleanf(o.env.Stderr, "%s: %s\n", program, problem)
+	}
+	return o.out.Print(o.env, listed, func(t *cli.Table) error {
+		t.Row("OPERATOR", "AS", "JOINED", "UNTIL", "BY", "NOTE")
+		for _, l := range listed {
+			until, note := "", ""
+			if !l.Until.IsZero() {
+				until = l.Until.UTC().Format(time.DateOnly)
+			}
+			switch {
+			case l.Revoked != nil:
+				note = "revoked " + cli.Ago(o.env.Now(), l.Revoked.At) + " by " + l.Revoked.By
+				if l.Revoked.Why != "" {
+					note += ": " + l.Revoked.Why
+				}
+			case !l.Until.IsZero() && o.env.Now().After(l.Until):
+				note = "the certificate has ended"
+			}
+			t.Row(l.Name, string(l.As), cli.Ago(o.env.Now(), l.Joined), until, l.By, note)
+		}
+		return nil
+	})
+}
+
+func newOperatorsRevoke(o *options) *cobra.Command {
+	var why string
+	cmd := &cobra.Command{
+		Use: "revoke NAME", Short: "end an operator's certificate at once and for good", Args: arguments(1, 1, "takes one operator"),
+		Long: `revoke ends an operator's certificate: etcd refuses it from the next request on. A connection that only watches goes on
+to hear until it is closed. To let the operator back in, make them a new token. It needs an admin.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				err := s.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: why})
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(o.env.Stdout, "operator %s is revoked: their certificate is dead\n", cli.Clean(args[0]))
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&why, "message", "m", "", "why, for the record")
+	return cmd
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"pulley/internal/cli"
+	"pulley/internal/control"
+	"pulley/internal/join/desk"
+	"pulley/internal/mirror"
+	"pulley/internal/store"
+)
+
+// service is what every kind of serve has by the time that it serves.
+type service struct {
+	st        *store.Store
+	certs     *control.Certificates // nil: nobody joins here
+	endpoints []string              // of etcd, as nodes are told
+	https     *httpsServer          // nil: none
+	failed    <-chan error          // of the embedded etcd; nil: it is elsewhere
+	look      func(context.Context) // at an etcd that is elsewhere, now and then; nil: there is none
+	ready     func()                // says so
+}
+
+// watchOver serves nodes and runs the loops until ctx ends or a part fails.
+func (s serveOptions) watchOver(ctx context.Context, v service) error {
+	log := slog.New(slog.NewTextHandler(s.env.Stderr, nil))
+	metrics := prometheus.NewRegistry()
+	programs, cleanUp, err := s.programs(v.st)
+	if err != nil {
+		return err
+	}
+	defer cleanUp()
+	web := control.Web{
+		Agents: programs, Mirror: mirror.Handler(v.st, store.ErrNotFound),
+		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, promhttp.HandlerOpts{}),
+	}
+	keeper, err := control.NewKeeper(control.KeeperConfig{
+		Store: v.st, Certificates: v.certs, Now: s.env.Now, Log: log, Metrics: metrics, Notify: s.notify,
+	})
+	if err != nil {
+		return cli.Usagef("%v", err)
+	}
+	run := func(context.Context) {}
+	what := "mirror of published content serves"
+	if v.certs != nil {
+		what = "joins and the mirror of published content serve"
+		at := s.desk(v, keeper)
+		web.Join, run = at.Handler(), at.Run
+	}
+	if err := v.https.serve(web, v.certs, what); err != nil {
+		return err
+	}
+	for path, digest := range programs.Digests() {
+		fmt.Fprintf(s.env.Stdout, "agent %s serves as /agent/%s\n", path, digest)
+	}
+	if v.ready != nil {
+		v.ready()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var loops sync.WaitGroup
+	loops.Go(func() { keeper.Run(ctx) })
+	loops.Go(func() { run(ctx) })
+	defer loops.Wait() // before etcd, which they ask, is closed
+	defer cancel()
+	defer v.https.close()
+	return s.untilEnd(ctx, v)
+}
+
+// untilEnd waits for a signal or for a part that fails.
+func (s serveOptions) untilEnd(ctx context.Context, v service) error {
+	ticker := time.NewTicker(healthInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return s.endedBySignal()
+		case err := <-v.failed:
+			return fmt.Errorf("etcd ended by itself: %w", err)
+		case err := <-v.https.ended():
+			return err
+		case <-ticker.C:
+			if v.look != nil {
+				v.look(ctx)
+			}
+		}
+	}
+}
+
+// programs serves the agent's programs; cleanUp removes what it needed for that.
+func (s serveOptions) programs(st *store.Store) (programs *control.Agents, cleanUp func(), err error) {
+	dir, cleanUp := filepath.Join(s.dataDir, "agents"), func() {}
+	if _, err := os.Stat(s.dataDir); errors.Is(err, os.ErrNotExist) { // an etcd that is elsewhere, and no CA
+		if dir, err = os.MkdirTemp("", "pulley-agents-"); err != nil {
+			return nil, nil, fmt.Errorf("cannot make a folder for agents: %w", err)
+		}
+		cleanUp = func() { _ = os.RemoveAll(dir) }
+	}
+	if programs, err = control.NewAgents(st, dir, s.agents); err != nil {
+		cleanUp()
+		return nil, nil, err
+	}
+	return programs, cleanUp, nil
+}
+
+// desk is where machines and operators join; run has to run beside it.
+func (s serveOptions) desk(v service, keeper *control.Keeper) *desk.Desk {
+	filled := s.connection
+	filled.Fill(s.env)
+	return desk.New(desk.Config{
+		Store: v.st, CA: v.certs.CA, Now: s.env.Now, Log: keeper.Log, Metrics: keeper.Metrics,
+		Endpoints: v.endpoints, NodeLifetime: s.secure.nodeLifetime,
+		OnFirstBoot: keeper.FirstBoot, OnClone: keeper.Clone,
+	})
+}

@@ -1,0 +1,163 @@
+package cmd_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"pulley/internal/upgrade"
+)
+
+// TestUpgradeCrashes shows that a power cut, an OOM kill or a reboot anywhere in the agent's own upgrade leaves one of the
+// two agents in place, never none and never half of one; and that the runs after it end where one ends that did not die.
+func TestUpgradeCrashes(t *testing.T) {
+	f := newCrashFleet(t)
+	var names []string
+	places := map[string]string{}
+	for i, place := range upgrade.CrashPoints {
+		for j, how := range []string{"exit", "kill"} {
+			name := fmt.Sprintf("good%d", 2*i+j+2)
+			names, places[name] = append(names, name), place+"="+how
+		}
+	}
+	f.write("crash.yaml", fmt.Sprintf("roles:\n  good: {cardinality: %d, flavor: bare-metal}\n", len(names)+1))
+	f.must("pulley", "env", "apply", "crash.yaml")
+	f.must("pulley", "init", "R")
+	if err := os.RemoveAll(filepath.Join(f.dir, "R", "validate.d")); err != nil {
+		t.Fatal(err)
+	}
+	f.write("R/manifests/site.pp", "node default { }\n")
+	f.must("pulley", "publish", "R", "--version", "1.0.0")
+	f.must("pulley", "promote", "1.0.0")
+	old, fresh := programOf(t, "1.0.0"), programOf(t, "1.1.0")
+	for _, name := range append([]string{"good1"}, names...) {
+		f.join(name)
+		f.write(name+"/etc/pulley/agent.yaml", f.read(name+"/etc/pulley/agent.yaml")+"upgrade: {probation: 1ms}\n")
+		install(t, old, f.installed(name))
+	}
+	f.must("pulley", "agents", "publish", fresh)
+	f.must("pulley", "agents", "promote", "1.1.0")
+	f.upgrade(t, "good1")
+	want := f.upgraded(t, "good1")
+	for _, name := range names {
+		t.Run(places[name], func(t *testing.T) {
+			f.dieUpgrading(t, name, places[name])
+			if out, err := exec.Command(f.installed(name), "--version").CombinedOutput(); err != nil || !strings.Contains(string(out), "version 1.") {
+				t.Fatalf("after the crash no agent is in place: %s, %v", out, err)
+			}
+			f.upgrade(t, name)
+			if got := f.upgraded(t, name); got != want {
+				t.Errorf("with the crash:\n%s\nwithout it:\n%s", got, want)
+			}
+		})
+	}
+}
+
+func programOf(t *testing.T, version string) string {
+	t.Helper()
+	program, err := buildAgent(version, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+func install(t *testing.T, program, to string) {
+	t.Helper()
+	b, err := os.ReadFile(program)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(to), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(to, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *crashFleet) installed(node string) string {
+	return filepath.Join(f.dir, node, "usr", "local", "bin", "pulley-agent")
+}
+
+func (f *crashFleet) read(name string) string {
+	f.t.Helper()
+	b, err := os.ReadFile(filepath.Join(f.dir, name))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// runInstalled is one run of the agent that is in place.
+func (f *crashFleet) runInstalled(node string, env ...string) (string, error) {
+	cmd := exec.Command(f.installed(node), "run", "--root", node)
+	cmd.Dir, cmd.Env = f.dir, append(append([]string(nil), f.env...), env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// upgrade runs a node's agent until it has nothing more to do about itself.
+func (f *crashFleet) upgrade(t *testing.T, node string) {
+	t.Helper()
+	left := 12
+	for done := 0; done < 2 && left > 0; left-- { // and two more, in which what is left of it is tidied and told
+		out, err := f.runInstalled(node)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if version, err := exec.Command(f.installed(node), "--version").Output(); err == nil && strings.Contains(string(version), "1.1.0") {
+			done++
+		}
+	}
+}
+
+// dieUpgrading runs a node's agent until it dies at the place, and makes sure that it died there and so.
+func (f *crashFleet) dieUpgrading(t *testing.T, node, place string) {
+	t.Helper()
+	for range 10 {
+		out, err := f.runInstalled(node, "PULLEY_FAILPOINT="+place)
+		if err == nil {
+			continue
+		}
+		var exit *exec.ExitError
+		killed := errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+		if strings.HasSuffix(place, "=kill") != killed || !killed && exit.ExitCode() != 3 {
+			t.Fatalf("it died otherwise: %v\n%s", err, out)
+		}
+		return
+	}
+	t.Fatalf("it never died")
+}
+
+// upgraded is where a node stands with its own agent, without times.
+func (f *crashFleet) upgraded(t *testing.T, node string) string {
+	t.Helper()
+	out, err := exec.Command(f.installed(node), "--version").CombinedOutput()
+	if err != nil {
+		t.Fatalf("no agent is in place: %v\n%s", err, out)
+	}
+	before, err := exec.Command(filepath.Join(f.dir, node, "var/lib/pulley/agent/previous"), "--version").CombinedOutput()
+	if err != nil {
+		t.Fatalf("no agent is kept: %v\n%s", err, before)
+	}
+	shown := f.must("pulley-agent", "upgrade", "--root", node)
+	files, err := filepath.Glob(filepath.Join(f.dir, node, "var/lib/pulley/agent/*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside, err := filepath.Glob(filepath.Join(f.dir, node, "usr/local/bin/.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := f.must("pulley", "agents", "show")
+	_, line, _ := strings.Cut(agents, "\n"+node+" ")
+	line, _, _ = strings.Cut(line, "\n")
+	all := fmt.Sprintf("in place %sbefore %s%s%q %q\n%s", out, before, volatile.ReplaceAllString(shown, "…"), files, beside, strings.Join(strings.Fields(line), " "))
+	return strings.ReplaceAll(all, "/"+node+"/", "/NODE/")
+}

@@ -1,0 +1,107 @@
+package etcdtest
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"pulley/internal/control"
+	"pulley/internal/store"
+)
+
+// Serve is the user that StartAuth makes for `pulley serve`.
+const Serve = "pulley/serve/test/00000000000000aa"
+
+// Auth is a member with TLS that checks its users: each client has a certificate, whose common name is its user.
+type Auth struct {
+	*Server
+	PKI PKI
+
+	issued  map[string][2]string // certificate and key by common name
+	clients map[string]*clientv3.Client
+}
+
+// AuthOptions are what tests choose.
+type AuthOptions struct {
+	QuotaBytes int64  // control.DefaultQuota when 0
+	Trusted    []byte // PEM of further CAs whose clients are let in, beside the one of PKI
+}
+
+// StartAuth runs such a member until the test ends. Its users are root and Serve.
+func StartAuth(t testing.TB, o AuthOptions) *Auth {
+	t.Helper()
+	a := &Auth{PKI: NewPKI(t), issued: map[string][2]string{}, clients: map[string]*clientv3.Client{}}
+	c := control.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: filepath.Join(t.TempDir(), "trusted.pem"), Cert: a.PKI.ServerCert, Key: a.PKI.ServerKey}
+	own, err := os.ReadFile(a.PKI.CA)
+	if err == nil {
+		err = os.WriteFile(c.CACert, append(own, o.Trusted...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.QuotaBytes == 0 {
+		o.QuotaBytes = control.DefaultQuota
+	}
+	a.Server = startWith(t, c, o.QuotaBytes)
+	if err := a.Admin().SetUpAuth(t.Context(), Serve); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Admin is a connection as `pulley serve`, which may do everything.
+func (a *Auth) Admin() *store.Store { a.t.Helper(); return a.Store(Serve) }
+
+// Store is a connection with a certificate of this name; whether there is such a user is up to the test.
+func (a *Auth) Store(user string) *store.Store {
+	a.t.Helper()
+	s, err := store.Open(a.Config(user))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// Config is how to connect with a certificate of this name, which is the same at every call.
+func (a *Auth) Config(user string) store.Config {
+	a.t.Helper()
+	pair, ok := a.issued[user]
+	if !ok {
+		pair[0], pair[1] = a.PKI.Issue(a.t, user)
+		a.issued[user] = pair
+	}
+	return store.Config{Endpoints: []string{a.Endpoint}, CACert: a.PKI.CA, Cert: pair[0], Key: pair[1], Timeout: 5 * time.Second}
+}
+
+// ClientOf is a plain client with a certificate of this name, for what Pulley would never do.
+func (a *Auth) ClientOf(user string) *clientv3.Client {
+	a.t.Helper()
+	if c, ok := a.clients[user]; ok {
+		return c
+	}
+	config := a.Config(user)
+	pair, err := tls.LoadX509KeyPair(config.Cert, config.Key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	pem, err := os.ReadFile(config.CACert)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	secure := &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
+	secure.RootCAs.AppendCertsFromPEM(pem)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{a.Endpoint}, TLS: secure, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { _ = c.Close() })
+	a.clients[user] = c
+	return c
+}

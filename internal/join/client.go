@@ -1,0 +1,273 @@
+package join
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"pulley/internal/pki"
+)
+
+var randomness io.Reader = rand.Reader
+
+// DefaultTimeout bounds one request to one server. A join may take a while at the server: etcd rebuilds its permissions.
+const DefaultTimeout = 30 * time.Second
+
+// Client asks the servers of one fleet, in turn, until one answers.
+type Client struct {
+	servers []server
+	timeout time.Duration
+}
+
+// server is one of them, with a client that checks its certificate against its host.
+type server struct {
+	url  string
+	http *http.Client
+}
+
+// NewClient takes the URLs of servers (https://host:port), and how to know them: pki.Pinned before the join, and the
+// fleet's CA with the node's own certificate after it. Timeout is of each request to each server, DefaultTimeout when 0.
+func NewClient(servers []string, t *tls.Config, timeout time.Duration) (*Client, error) {
+	if len(servers) == 0 {
+		return nil, errors.New("cannot reach pulley serve: no servers are given")
+	}
+	c := &Client{timeout: timeout}
+	if c.timeout <= 0 {
+		c.timeout = DefaultTimeout
+	}
+	if t == nil {
+		t = &tls.Config{}
+	}
+	for _, each := range servers {
+		u, err := url.Parse(each)
+		if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+			return nil, fmt.Errorf("cannot use server %q: give https://host:port", each)
+		}
+		c.servers = append(c.servers, server{"https://" + u.Host, httpClient(pki.Named(t, u.Hostname()))})
+	}
+	return c, nil
+}
+
+func httpClient(t *tls.Config) *http.Client {
+	t.MinVersion = tls.VersionTLS13 // the proof rests on its keying material
+	t.NextProtos = []string{"http/1.1"}
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: t, TLSHandshakeTimeout: 10 * time.Second,
+			DisableKeepAlives: true, // each request has a connection of its own, which its proof is for
+			TLSNextProto:      map[string]func(string, *tls.Conn) http.RoundTripper{},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a token goes nowhere else
+	}
+}
+
+// Join asks for a certificate for key. Asking again with the same key, after an answer that was lost, costs no use of the
+// token and makes nothing new. It fills in r.CSR.
+func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer, error) {
+	csr, err := pki.CSR(key)
+	if err != nil {
+		return Answer{}, err
+	}
+	r.CSR = string(csr)
+	ask, err := json.Marshal(r)
+	if err != nil {
+		return Answer{}, fmt.Errorf("cannot encode the request: %w", err)
+	}
+	var a Answer
+	err = c.post(ctx, PathJoin, func(connection *tls.ConnectionState) ([]byte, error) {
+		statement, err := Statement(connection, ask)
+		if err != nil {
+			return nil, err
+		}
+		proof, err := prove(key, statement)
+		if err != nil {
+			return nil, fmt.Errorf("cannot sign the request: %w", err)
+		}
+		return json.Marshal(Envelope{Ask: ask, Proof: proof})
+	}, &a)
+	return a, err
+}
+
+// Renew asks for a certificate of the same name for a new key.
+func (c *Client) Renew(ctx context.Context, key crypto.Signer) (Answer, error) {
+	csr, err := pki.CSR(key)
+	if err != nil {
+		return Answer{}, err
+	}
+	var a Answer
+	err = c.post(ctx, PathRenew, always(Renewal{CSR: string(csr)}), &a)
+	return a, err
+}
+
+// Register says what the machine's name and addresses are now.
+func (c *Client) Register(ctx context.Context, m Machine) error {
+	return c.post(ctx, PathRegister, always(m), nil)
+}
+
+// Leave takes the node off the fleet: its certificate is worth nothing afterwards.
+func (c *Client) Leave(ctx context.Context) error {
+	return c.post(ctx, PathLeave, always(struct{}{}), nil)
+}
+
+// Progress tells of a step; token is "" for who has a certificate. A RefusedError says that the machine must not go on:
+// another one is at it.
+func (c *Client) Progress(ctx context.Context, token string, p Progress) error {
+	return c.post(ctx, PathProgress, always(Told{token, p}), nil)
+}
+
+// CA reads the bundle of CA certificates that are trusted now, as PEM.
+func (c *Client) CA(ctx context.Context) ([]byte, error) {
+	var bundle []byte
+	err := c.each(ctx, func(ctx context.Context, s server) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+PathCA, nil)
+		if err != nil {
+			return err
+		}
+		bundle, err = s.do(req)
+		return err
+	})
+	return bundle, err
+}
+
+// always is a body that is the same on each connection.
+func always(value any) func(*tls.ConnectionState) ([]byte, error) {
+	return func(*tls.ConnectionState) ([]byte, error) { return json.Marshal(value) }
+}
+
+// post sends what body makes for the connection that is there, and reads the answer into into, unless that is nil.
+func (c *Client) post(ctx context.Context, path string, body func(*tls.ConnectionState) ([]byte, error), into any) error {
+	return c.each(ctx, func(ctx context.Context, s server) error {
+		late := &lateBody{make: body}
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: late.got})
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, late)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		answer, err := s.do(req)
+		if err != nil || into == nil {
+			return err
+		}
+		if err := json.Unmarshal(answer, into); err != nil {
+			return fmt.Errorf("what it answers is no answer of pulley serve: %w", err)
+		}
+		return nil
+	})
+}
+
+// each tries the servers in turn. A refusal ends it: all servers have the same etcd.
+func (c *Client) each(ctx context.Context, ask func(context.Context, server) error) error {
+	failed := &UnreachableError{}
+	var all []error
+	for _, server := range c.servers {
+		failed.Servers = append(failed.Servers, server.url)
+		one, cancel := context.WithTimeout(ctx, c.timeout)
+		err := ask(one, server)
+		cancel()
+		var refused *RefusedError
+		var busy *busyError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &refused):
+			return refused
+		case errors.As(err, &busy):
+			failed.After = max(failed.After, busy.after)
+		}
+		var ofURL *url.Error // says the method and the URL again
+		if errors.As(err, &ofURL) {
+			err = ofURL.Err
+		}
+		all = append(all, fmt.Errorf("%s: %w", server.url, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	failed.Err = errors.Join(all...)
+	return failed
+}
+
+// busyError is an answer that asks to come again.
+type busyError struct {
+	says  string
+	after time.Duration
+}
+
+func (e *busyError) Error() string { return e.says }
+
+// do sends a request and returns the body of an answer that is good.
+func (s server) do(req *http.Request) ([]byte, error) {
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
+	if err != nil {
+		return nil, fmt.Errorf("its answer broke off: %w", err)
+	}
+	if len(body) > MaxBody {
+		return nil, errors.New("its answer is too long")
+	}
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent {
+		return body, nil
+	}
+	var refused RefusedError
+	if json.Unmarshal(body, &refused) != nil || refused.Reason == "" {
+		return nil, fmt.Errorf("it answers %s, not as pulley serve does", resp.Status)
+	}
+	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= 500 {
+		busy := &busyError{says: string(refused.Reason)}
+		if refused.Detail != "" {
+			busy.says += ": " + refused.Detail
+		}
+		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && s <= 3600 {
+			busy.after = time.Duration(s) * time.Second
+		}
+		return nil, busy
+	}
+	return nil, &refused
+}
+
+// lateBody is a body that is made once the connection that it goes over is known.
+type lateBody struct {
+	make       func(*tls.ConnectionState) ([]byte, error)
+	connection *tls.ConnectionState
+	reader     *bytes.Reader
+}
+
+func (b *lateBody) got(info httptrace.GotConnInfo) {
+	if conn, ok := info.Conn.(*tls.Conn); ok {
+		state := conn.ConnectionState()
+		b.connection = &state
+	}
+}
+
+func (b *lateBody) Read(p []byte) (int, error) {
+	if b.reader == nil {
+		if b.connection == nil {
+			return 0, errors.New("cannot send a join request: the connection has no TLS")
+		}
+		made, err := b.make(b.connection)
+		if err != nil {
+			return 0, err
+		}
+		b.reader = bytes.NewReader(made)
+	}
+	return b.reader.Read(p)
+}
+
+// Close does nothing: there is nothing to close.
+func (b *lateBody) Close() error { return nil }

@@ -1,0 +1,126 @@
+package join
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/pki"
+)
+
+// server answers each request with do, at an address with a certificate of a CA of its own.
+func answering(t *testing.T, ca *pki.CA, do http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewUnstartedServer(do)
+	certPEM, keyPEM, err := ca.IssueServer(nil, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func says(status int, body string, header ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for i := 0; i+1 < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func newCA(t *testing.T) *pki.CA {
+	t.Helper()
+	ca, err := pki.OpenCA(t.TempDir(), pki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+func client(t *testing.T, ca *pki.CA, servers ...string) *Client {
+	t.Helper()
+	trust, err := pki.Pinned(ca.Fingerprints())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewClient(servers, trust, 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A machine must get in while any server is up, and must stop at once where one says no: going on would look like an attack,
+// and would never end.
+func TestServersAreTriedInTurnUntilOneAnswers(t *testing.T) {
+	ca := newCA(t)
+	good := answering(t, ca, says(200, `{"node":"controller1"}`))
+	refuses := answering(t, ca, says(403, `{"reason":"the join token has expired","detail":"at noon","next":"make another"}`))
+	busy := answering(t, ca, says(503, `{"reason":"too many join at this moment"}`, "Retry-After", "7"))
+	dead := "https://127.0.0.1:1"
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, servers := range map[string][]string{
+		"the first is dead":         {dead, good},
+		"the first is busy":         {busy, good},
+		"the first is no serve":     {answering(t, ca, says(404, "not found")), good},
+		"the first answers badly":   {answering(t, ca, says(200, "<html>")), good},
+		"the first talks too much":  {answering(t, ca, says(200, `{"node":"`+strings.Repeat("x", MaxBody)+`"}`)), good},
+		"the first sends elsewhere": {answering(t, ca, says(307, "", "Location", good)), good},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, err := client(t, ca, servers...).Join(t.Context(), key, Request{Token: "t"})
+			if err != nil || a.Node != "controller1" {
+				t.Errorf("got %+v, %v", a, err)
+			}
+		})
+	}
+	var refused *RefusedError
+	if _, err := client(t, ca, refuses, good).Join(t.Context(), key, Request{}); !errors.As(err, &refused) || refused.Reason != ExpiredToken || refused.Hint() != "make another" {
+		t.Errorf("a refusal is %v", err)
+	}
+	var nobody *UnreachableError
+	if err := client(t, ca, dead, busy).Register(t.Context(), Machine{}); !errors.As(err, &nobody) || nobody.After != 7*time.Second || len(nobody.Servers) != 2 {
+		t.Errorf("where nobody answers: %v", err)
+	}
+}
+
+// A token that is sent to whoever answers at the address is a token that is given away.
+func TestNothingIsSentToAServerThatIsNotThePinnedOne(t *testing.T) {
+	ca, other := newCA(t), newCA(t)
+	heard := false
+	stranger := answering(t, other, func(http.ResponseWriter, *http.Request) { heard = true })
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client(t, ca, stranger).Join(t.Context(), key, Request{Token: "secret"})
+	var nobody *UnreachableError
+	if !errors.As(err, &nobody) || !errors.Is(err, pki.ErrPin) || heard {
+		t.Errorf("it was heard: %t; %v", heard, err)
+	}
+	for _, url := range []string{"http://127.0.0.1:1", "127.0.0.1:1", "https://", "https://u:p@h", "https://h/path", "https://h?x=1"} {
+		if _, err := NewClient([]string{url}, nil, 0); err == nil {
+			t.Errorf("%s is taken for a server", url)
+		}
+	}
+	if _, err := NewClient(nil, nil, 0); err == nil {
+		t.Error("no server at all is enough")
+	}
+}

@@ -1,0 +1,99 @@
+package desk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// certify makes the user of an identity that is written, and its certificate. The incarnation before is dead by then.
+func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i placed) (join.Answer, error) {
+	env := ref.String()
+	if err := d.sharedRole(ctx, env); err != nil {
+		return join.Answer{}, err
+	}
+	if !i.ready {
+		if err := d.Store.EnsureNode(ctx, env, i.Node, i.User); err != nil {
+			return join.Answer{}, err
+		}
+	}
+	if i.Replaces != "" {
+		if err := d.Store.DropUser(ctx, i.Replaces); err != nil {
+			return join.Answer{}, err
+		}
+	}
+	// Removed, or joined again, while its user was made: then the user must not stay, whoever removed it having found none.
+	now, revision, err := d.Store.Identity(ctx, ref, i.Node)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	if !now.Live() || now.User != i.User {
+		if err := errors.Join(d.Store.DropUser(ctx, i.User), d.dropRole(ctx, env, now, i.Node)); err != nil {
+			return join.Answer{}, err
+		}
+		return join.Answer{}, no(join.WasRemoved, i.Node+", while it joined", anotherToken)
+	}
+	if now.Replaces != "" {
+		now.Replaces = ""
+		if err := d.Store.PutIdentity(ctx, ref, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
+			return join.Answer{}, err
+		}
+	}
+	return d.signNode(ref, a.CSR, i.Identity)
+}
+
+// dropRole removes the role of a name that nobody has any more.
+func (d *Desk) dropRole(ctx context.Context, env string, now *store.Identity, node string) error {
+	if now.Live() {
+		return nil
+	}
+	return d.Store.DropNodeRole(ctx, env, node)
+}
+
+func (d *Desk) signNode(ref environments.Ref, csr string, i store.Identity) (join.Answer, error) {
+	name, err := pki.ParseName(i.User)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	answer, err := d.sign(csr, name, d.NodeLifetime)
+	answer.Environment, answer.Node, answer.Role = ref.String(), i.Node, i.Role
+	return answer, err
+}
+
+// sign answers with a certificate of name for the key of csr.
+func (d *Desk) sign(csr string, name pki.Name, lifetime time.Duration) (join.Answer, error) {
+	request, refused := parseCSR(csr)
+	if refused != nil {
+		return join.Answer{}, refused
+	}
+	cert, err := d.CA.IssueClient(request.PublicKey, name, lifetime)
+	if err != nil {
+		return join.Answer{}, fmt.Errorf("cannot sign the certificate of %s: %w", name.Subject, err)
+	}
+	return join.Answer{
+		Certificate: string(cert), CA: string(d.CA.Bundle()), Endpoints: d.Endpoints, Prefix: "/" + d.Store.Prefix(),
+	}, nil
+}
+
+// sharedRole makes sure, from time to time, that what the nodes of an environment share exists and is as it should be.
+func (d *Desk) sharedRole(ctx context.Context, env string) error {
+	d.mu.Lock()
+	looked, now := d.roles[env], d.Now()
+	d.mu.Unlock()
+	if now.Sub(looked) < rolesLastFor {
+		return nil
+	}
+	if err := d.Store.EnsureEnvironment(ctx, env); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.roles[env] = now
+	d.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,171 @@
+package desk
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/store"
+)
+
+// namesLast is for how long the names of a role that are taken are believed. A number that becomes free meanwhile is handed
+// out a moment later; one that is taken meanwhile is noticed when the join is written.
+const namesLast = time.Second
+
+// claims hands out numbers, so that those who ask this serve at the same moment don't all want the same one.
+type claims struct {
+	mu    sync.Mutex
+	roles map[string]*roleClaims
+}
+
+// roleClaims is what is known of a role's numbers.
+type roleClaims struct {
+	lock chan struct{} // of who reads and picks
+	read time.Time     // when names were
+
+	mu      sync.Mutex // of what follows
+	names   store.Names
+	pending map[string]bool // handed out, not yet written
+}
+
+// free takes a number back; one that is taken is not handed out again.
+func (r *roleClaims) free(node string, taken bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pending, node)
+	if taken {
+		r.names.Taken[node] = true
+	}
+}
+
+func (r *roleClaims) handedOut() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.pending)
+}
+
+func (c *claims) role(ref environments.Ref, role string) *roleClaims {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := ref.String() + "/" + role
+	if c.roles[key] == nil {
+		c.roles[key] = &roleClaims{lock: make(chan struct{}, 1), pending: map[string]bool{}}
+	}
+	return c.roles[key]
+}
+
+// claimed is a number that was handed out; free has to be called, with whether it turned out to be taken.
+type claimed struct {
+	node string
+	free func(taken bool)
+}
+
+// claim picks the lowest free number of a role. After attempts that another serve overtook it looks a little further, so
+// that two serves don't go on wanting the same one.
+func (d *Desk) claim(ctx context.Context, ref environments.Ref, role string, a ask, attempt int) (claimed, error) {
+	e, _, err := d.Store.Spec(ctx, ref)
+	if err != nil {
+		return claimed{}, err
+	}
+	if e == nil {
+		return claimed{}, no(join.NoEnvironment, ref.String(), "store it: pulley env apply")
+	}
+	of, ok := e.Role(role)
+	if !ok {
+		return claimed{}, no(join.NotCalledFor, "role "+role+" of "+ref.String(), "add the role to the environment: pulley env apply")
+	}
+	r := d.claims.role(ref, role)
+	select {
+	case r.lock <- struct{}{}:
+	case <-ctx.Done():
+		return claimed{}, &busyError{join.TooBusy, 3 * time.Second}
+	}
+	defer func() { <-r.lock }()
+	begun := d.Now()
+	if attempt > 0 {
+		r.read = time.Time{} // what is known was wrong
+	}
+	for {
+		if err := d.readNames(ctx, r, ref, role); err != nil {
+			return claimed{}, err
+		}
+		if err := d.mayReturn(ctx, r, ref, a); err != nil {
+			return claimed{}, err
+		}
+		if node := r.pick(e, of, attempt); node != "" {
+			return claimed{node, func(taken bool) { r.free(node, taken) }}, nil
+		}
+		if !r.read.Before(begun) {
+			break
+		}
+		r.read = time.Time{} // one may have become free
+	}
+	if r.handedOut() > 0 { // one of them may come back
+		return claimed{}, &busyError{join.TooBusy, 3 * time.Second}
+	}
+	return claimed{}, no(join.AllTaken, fmt.Sprintf("role %s of %s has %d", role, ref, of.Cardinality),
+		"raise its cardinality with `pulley env apply`, or remove nodes that are gone")
+}
+
+// readNames reads which names are taken, unless that was done a moment ago.
+func (d *Desk) readNames(ctx context.Context, r *roleClaims, ref environments.Ref, role string) error {
+	now := d.Now()
+	if age := now.Sub(r.read); age >= 0 && age < namesLast {
+		return nil
+	}
+	// What was written before this read began is in it; what is handed out and not yet written stays pending.
+	names, err := d.Store.Names(ctx, ref, role)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.names, r.read = names, now
+	r.mu.Unlock()
+	return nil
+}
+
+// mayReturn refuses a machine that was removed under whatever name, unless its token was made afterwards, or it had left by
+// itself.
+func (d *Desk) mayReturn(ctx context.Context, r *roleClaims, ref environments.Ref, a ask) error {
+	node, was := r.names.Removed[a.Machine.ID]
+	if !was {
+		return nil
+	}
+	f, err := d.Store.JoinFacts(ctx, a.id, ref, node, a.Machine.ID)
+	if err != nil {
+		return err
+	}
+	if f.Identity == nil || f.Identity.Removed == nil || f.Identity.Removed.Left || f.Minted > f.Changed {
+		return nil
+	}
+	return no(join.WasRemoved, node+removedBy(*f.Identity.Removed), "with a token that is made now it may join again: pulley token create")
+}
+
+// pick hands out a free number: the lowest, or at later attempts one of the lowest.
+func (r *roleClaims) pick(e *environments.Environment, of environments.Role, attempt int) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	skip := 0
+	if attempt > 0 {
+		skip = rand.N(2 * attempt)
+	}
+	last := ""
+	for num := 1; num <= of.Cardinality; num++ {
+		node := environments.Node{Role: of.Name, Num: num, Stack: e.Stack}.String()
+		if r.names.Taken[node] || r.pending[node] {
+			continue
+		}
+		if last = node; skip == 0 {
+			break
+		}
+		skip--
+	}
+	if last != "" {
+		r.pending[last] = true
+	}
+	return last
+}

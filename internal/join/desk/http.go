@@ -1,0 +1,103 @@
+package desk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/join"
+)
+
+// caller is one request, and what is known of it for the log.
+type caller struct {
+	*http.Request
+	from string // its address
+	say  []any  // attributes for slog: what it is about
+}
+
+// about adds what the request turned out to be about.
+func (c *caller) about(attributes ...any) { c.say = append(c.say, attributes...) }
+
+// busyError is a no that passes by itself.
+type busyError struct {
+	reason join.Reason
+	after  time.Duration
+}
+
+func (e *busyError) Error() string { return string(e.reason) }
+
+// answer makes a handler of what does the work: bounds, time limits, and one place in which refusals are counted and logged.
+func (d *Desk) answer(do func(context.Context, *caller) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &caller{Request: r, from: addressOf(r)}
+		if wait := d.limits.blocked(c.from, d.Now()); wait > 0 {
+			d.metrics.turnedAway.Inc()
+			tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooManyRefused}, wait)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), requestTime)
+		defer cancel()
+		r.Body = http.MaxBytesReader(w, r.Body, join.MaxBody)
+		value, err := do(ctx, c)
+		var refused *join.RefusedError
+		var busy *busyError
+		switch {
+		case err == nil && value == nil:
+			w.WriteHeader(http.StatusNoContent)
+		case err == nil:
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(value)
+		case errors.As(err, &refused):
+			d.refuse(c, refused)
+			tell(w, http.StatusForbidden, refused, 0)
+		case errors.As(err, &busy):
+			d.metrics.turnedAway.Inc()
+			tell(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: busy.reason}, busy.after)
+		case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
+			d.log.Warn("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
+			tell(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: join.NoEtcd}, 2*time.Second)
+		default:
+			d.log.Error("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
+			tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken, Detail: "its log has more"}, 5*time.Second)
+		}
+	}
+}
+
+func tell(w http.ResponseWriter, status int, e *join.RefusedError, after time.Duration) {
+	w.Header().Set("Content-Type", "application/json")
+	if after > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(e)
+}
+
+// read takes a request's body; what is not understood is refused.
+func (c *caller) read(into any) error {
+	b, err := io.ReadAll(c.Body)
+	if err == nil {
+		err = json.Unmarshal(b, into)
+	}
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return no(join.BadRequest, "it is longer than "+strconv.FormatInt(long.Limit, 10)+" bytes", "")
+	case err != nil:
+		return no(join.BadRequest, "it is no JSON of the kind that is wanted here", "")
+	}
+	return nil
+}
+
+func addressOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}

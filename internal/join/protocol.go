@@ -1,0 +1,169 @@
+package join
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Root is what the paths of all requests begin with; another version of what is said has another one.
+const Root = "/v1"
+
+// The paths below a server of `pulley serve`. All but CA are POST, with JSON in both directions.
+const (
+	PathJoin     = Root + "/join"     // Envelope → Answer
+	PathRenew    = Root + "/renew"    // Renewal → Answer; by the certificate that ends
+	PathRegister = Root + "/register" // Machine → nothing; by certificate
+	PathLeave    = Root + "/leave"    // nothing; by certificate
+	PathProgress = Root + "/progress" // Told → nothing; by certificate, or by token
+	PathCA       = Root + "/ca"       // GET: all CA certificates that are trusted, as PEM
+)
+
+// MaxBody bounds a request and an answer, in bytes.
+const MaxBody = 64 << 10
+
+// Machine is what a machine says of itself.
+type Machine struct {
+	ID        string   `json:"id"`             // /etc/machine-id
+	Boot      string   `json:"boot,omitempty"` // /proc/sys/kernel/random/boot_id
+	Hostname  string   `json:"hostname,omitempty"`
+	Addresses []string `json:"addresses,omitempty"`
+	Agent     string   `json:"agent,omitempty"` // version of pulley-agent
+	Arch      string   `json:"arch,omitempty"`  // as Go names it: amd64, arm64
+}
+
+// Request asks for a certificate. An operator's has neither node nor machine.
+type Request struct {
+	Token       string  `json:"token"`
+	CSR         string  `json:"csr"`                   // PEM; the name in it counts for nothing
+	Environment string  `json:"environment,omitempty"` // what the machine believes; "" leaves it to the token
+	Role        string  `json:"role,omitempty"`        // likewise
+	Node        string  `json:"node,omitempty"`        // "": what the token says, else the lowest free number of its role
+	Machine     Machine `json:"machine,omitzero"`
+}
+
+// Envelope is a Request as it travels: its bytes, and the proof that they were written for this connection.
+type Envelope struct {
+	Ask   []byte `json:"ask"`   // a Request, as JSON
+	Proof []byte `json:"proof"` // signature over statement, by the key of the CSR
+}
+
+// Answer is a certificate and what goes with it.
+type Answer struct {
+	Environment string   `json:"environment,omitempty"`
+	Node        string   `json:"node,omitempty"`
+	Role        string   `json:"role,omitempty"`
+	Operator    string   `json:"operator,omitempty"`
+	As          string   `json:"as,omitempty"` // an operator's role: viewer, operator, admin
+	Certificate string   `json:"certificate"`  // PEM; its CN is the user in etcd
+	CA          string   `json:"ca"`           // PEM bundle of all that is to be trusted
+	Endpoints   []string `json:"endpoints,omitempty"`
+	Prefix      string   `json:"prefix,omitempty"` // first part of every key in etcd, with its slash: /pulley
+}
+
+// Progress is a step of a first boot that began or ended.
+type Progress struct {
+	Environment string `json:"environment,omitempty"`
+	Node        string `json:"node,omitempty"` // "" until it is known
+	Role        string `json:"role,omitempty"`
+	Machine     string `json:"machine"` // machine id
+	Hostname    string `json:"hostname,omitempty"`
+	Step        string `json:"step"`
+	State       string `json:"state"` // started, done or failed
+	Error       string `json:"error,omitempty"`
+	Finished    bool   `json:"finished,omitempty"` // the whole first boot has
+}
+
+// Told is a Progress as it travels; the token is "" for who has a certificate.
+type Told struct {
+	Token string `json:"token,omitempty"`
+	Progress
+}
+
+// Renewal is a request for a new certificate of the same name.
+type Renewal struct {
+	CSR     string  `json:"csr"`
+	Machine Machine `json:"machine,omitzero"`
+}
+
+// RefusedError is what serve said no to. It is final: asking again, or another server, changes nothing.
+type RefusedError struct {
+	Reason Reason `json:"reason"`
+	Detail string `json:"detail,omitempty"` // names and times that the reason is about
+	Next   string `json:"next,omitempty"`   // what a person can do
+}
+
+func (e *RefusedError) Error() string {
+	text := "pulley serve refuses: " + string(e.Reason)
+	if e.Detail != "" {
+		text += ": " + e.Detail
+	}
+	return text
+}
+
+// Hint is what a person can do.
+func (e *RefusedError) Hint() string { return e.Next }
+
+// UnreachableError is that no server gave an answer that counts: it may pass by itself.
+type UnreachableError struct {
+	Servers []string
+	Err     error         // of each server
+	After   time.Duration // what a server asked to wait; 0 when none did
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("cannot reach pulley serve: %v", e.Err)
+}
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// exporterLabel names the keying material (RFC 5705, RFC 8446 7.5) that ties a request to its connection, and
+// exporterBytes is how much of it is taken.
+const (
+	exporterLabel = "EXPORTER-pulley-join"
+	exporterBytes = 32
+)
+
+// Statement is what the key of a CSR signs: the connection, and the request that was sent on it.
+func Statement(connection *tls.ConnectionState, ask []byte) ([]byte, error) {
+	material, err := connection.ExportKeyingMaterial(exporterLabel, nil, exporterBytes)
+	if err != nil {
+		return nil, fmt.Errorf("cannot bind the request to its connection: %w", err)
+	}
+	sum := sha256.Sum256(ask)
+	return append(append([]byte("pulley join\n"), material...), sum[:]...), nil
+}
+
+// prove signs a statement with a key.
+func prove(key crypto.Signer, statement []byte) ([]byte, error) {
+	if _, pure := key.Public().(ed25519.PublicKey); pure {
+		return key.Sign(nil, statement, crypto.Hash(0))
+	}
+	sum := sha256.Sum256(statement)
+	return key.Sign(randomness, sum[:], crypto.SHA256)
+}
+
+// CheckProof reports whether proof is a signature over statement by the key pub.
+func CheckProof(pub crypto.PublicKey, statement, proof []byte) error {
+	sum := sha256.Sum256(statement)
+	good := false
+	switch k := pub.(type) {
+	case ed25519.PublicKey:
+		good = ed25519.Verify(k, statement, proof)
+	case *ecdsa.PublicKey:
+		good = ecdsa.VerifyASN1(k, sum[:], proof)
+	case *rsa.PublicKey:
+		good = rsa.VerifyPKCS1v15(k, crypto.SHA256, sum[:], proof) == nil
+	default:
+		return fmt.Errorf("cannot check a proof by a key of type %T", pub)
+	}
+	if !good {
+		return errors.New("the proof is not by this key over this connection")
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/content"
+	"pulley/internal/trust"
+)
+
+// AgentRelease is the record of one version of pulley-agent. It never changes.
+type AgentRelease struct {
+	Version   string                     `json:"version"`
+	Platforms map[string]content.Program `json:"platforms"` // by GOOS/GOARCH, like linux/amd64
+	Message   string                     `json:"message,omitempty"`
+	Author    string                     `json:"author"` // who published it
+	At        time.Time                  `json:"at"`
+}
+
+// SignedAgent is an AgentRelease with the very bytes that its signatures are over. Nobody has checked those yet.
+type SignedAgent struct {
+	AgentRelease
+	Record     []byte `json:"-"` // one line of JSON, without its end
+	Signatures []byte `json:"-"` // nil when it is not signed
+	Revision   int64  `json:"-"` // at which it was last written
+}
+
+// maxAgentPlatforms is how many programs one version may have.
+const maxAgentPlatforms = 16
+
+// check refuses a record that no node could use.
+func (r AgentRelease) check() error {
+	if _, err := ParseVersion(r.Version); err != nil {
+		return err
+	}
+	if n := len(r.Platforms); n == 0 || n > maxAgentPlatforms {
+		return fmt.Errorf("it has programs for %d platforms; there may be 1 to %d", n, maxAgentPlatforms)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Platforms)) {
+		if err := r.Platforms[name].Check(); err != nil {
+			return fmt.Errorf("its program for %.40q can't be used: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// PutAgent publishes a record whose chunks are stored already, and only while p stands. The same programs under the same
+// version are no error and change nothing (created is false); others are.
+func (s *Store) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, sign Sign) (created bool, err error) {
+	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot publish agent %s: %w", r.Version, err) }
+	if err := r.check(); err != nil {
+		return fail(err)
+	}
+	key := s.keys.agentRelease(r.Version)
+	there, err := s.get(ctx, key)
+	if err != nil {
+		return fail(err)
+	}
+	if len(there.Kvs) > 0 { // nobody has to touch a hardware key for nothing
+		return false, s.agentPublished(key, there.Kvs[0].Value, r)
+	}
+	record, err := encode(r)
+	if err != nil {
+		return fail(err)
+	}
+	document, err := sign.document(ctx, trust.Agent, []byte(record))
+	if err != nil {
+		return fail(err)
+	}
+	if len(document) > MaxValueBytes {
+		return fail(fmt.Errorf("its record's %d bytes are more than the %d of one value", len(document), MaxValueBytes))
+	}
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0), p.standing()}, []clientv3.Op{clientv3.OpPut(key, document)}, []clientv3.Op{clientv3.OpGet(key)})
+	if errors.Is(err, agent.ErrUnreachable) {
+		if there, again := s.get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
+			return true, nil // only the answer was lost
+		}
+		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it is there", err)
+	}
+	switch {
+	case err != nil:
+		return fail(err)
+	case resp.Succeeded:
+		return true, nil
+	}
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		return false, s.agentPublished(key, kvs[0].Value, r)
+	}
+	return fail(errors.New("etcd had no sign of life from this publish for a minute, so what it stored may be pruned\npublish it again"))
+}
+
+// agentPublished is nil when what stands at the key has the same programs.
+func (s *Store) agentPublished(key string, value []byte, r AgentRelease) error {
+	have, err := s.decodeAgent(key, value)
+	if err != nil {
+		return err
+	}
+	sameProgram := func(a, b content.Program) bool { return a.SHA256 == b.SHA256 }
+	if !maps.EqualFunc(have.Platforms, r.Platforms, sameProgram) {
+		return fmt.Errorf("cannot publish agent %s: it is published already, with other programs\nan agent's release never changes: publish these under a new version", r.Version)
+	}
+	return nil
+}
+
+// decodeAgent reads an agent's document; a record that was copied from another version's key is unreadable.
+func (s *Store) decodeAgent(key string, value []byte) (SignedAgent, error) {
+	var r SignedAgent
+	r.Record, r.Signatures = trust.Split(value)
+	err := decode(key, r.Record, &r.AgentRelease)
+	if err == nil && s.keys.agentRelease(r.Version) != key {
+		err = &UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of agent %.64q", r.Version)}
+	}
+	if err == nil {
+		if problem := r.check(); problem != nil {
+			err = &UnreadableError{Key: key, Problem: problem.Error()}
+		}
+	}
+	if err != nil {
+		return SignedAgent{}, err
+	}
+	return r, nil
+}
+
+// Agent reads one version's record; ErrNotFound when there is none.
+func (s *Store) Agent(ctx context.Context, version string) (SignedAgent, error) {
+	key := s.keys.agentRelease(version)
+	resp, err := s.get(ctx, key)
+	if err != nil {
+		return SignedAgent{}, fmt.Errorf("cannot read agent %s: %w", version, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return SignedAgent{}, fmt.Errorf("cannot find agent %s: %w\n`pulley agents list` lists what is published", version, ErrNotFound)
+	}
+	r, err := s.decodeAgent(key, resp.Kvs[0].Value)
+	r.Revision = resp.Kvs[0].ModRevision
+	return r, err
+}
+
+// Agents lists every version, lowest first. One that can't be read is an error that names its key: a prune must not take
+// for unneeded what it could not look into.
+func (s *Store) Agents(ctx context.Context) ([]SignedAgent, error) {
+	var all []SignedAgent
+	prefix := s.keys.agents()
+	_, err := s.pages(ctx, prefix, 50, func(rest string, value []byte) error {
+		r, err := s.decodeAgent(prefix+rest, value)
+		all = append(all, r)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list agents: %w", err)
+	}
+	slices.SortStableFunc(all, func(a, b SignedAgent) int { return CompareVersions(a.Version, b.Version) })
+	return all, nil
+}
+
+// AgentProgram finds a published program by its digest; ErrNotFound when there is none.
+func (s *Store) AgentProgram(ctx context.Context, sha256 string) (content.Program, error) {
+	all, err := s.Agents(ctx)
+	if err != nil {
+		return content.Program{}, err
+	}
+	for _, r := range all {
+		for _, b := range r.Platforms {
+			if b.SHA256 == sha256 {
+				return b, nil
+			}
+		}
+	}
+	return content.Program{}, fmt.Errorf("cannot find an agent with digest %.12s: %w", sha256, ErrNotFound)
+}
+
+// SignAgent adds a signature to those of an agent's record, which stays as it is, byte for byte. ErrConflict means that
+// somebody else did at the same moment.
+func (s *Store) SignAgent(ctx context.Context, version string, sign Sign) error {
+	r, err := s.Agent(ctx, version)
+	if err != nil {
+		return err
+	}
+	fail := func(err error) error { return fmt.Errorf("cannot sign agent %s: %w", version, err) }
+	signatures, err := sign(ctx, trust.Agent, r.Record)
+	if err == nil {
+		signatures, err = trust.AddSignatures(r.Signatures, signatures)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	document := trust.Join(r.Record, signatures)
+	if len(document) > MaxValueBytes {
+		return fail(fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes))
+	}
+	key := s.keys.agentRelease(version)
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// CompareVersions orders two versions as hashicorp/go-version does; what is no version is ordered by its bytes.
+func CompareVersions(a, b string) int { return compareVersions(a, b) }

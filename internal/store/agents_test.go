@@ -1,0 +1,227 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/content"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+// putAgent publishes a version as `pulley agents publish` does, and returns its record and its program.
+func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease, []byte) {
+	t.Helper()
+	program := bytes.Repeat([]byte("agent "+version+"\n"), 10_000)
+	p := publishing(t, st, "ann")
+	packed, err := content.PackProgram(program, func(hash string, b []byte) error {
+		_, err := st.PutObject(t.Context(), hash, b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := store.AgentRelease{Version: version, Platforms: map[string]content.Program{"linux/amd64": packed}, Author: "ann", At: time.Now().UTC().Truncate(time.Second)}
+	if created, err := st.PutAgent(t.Context(), p, r, nil); err != nil || !created {
+		t.Fatal(created, err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return r, program
+}
+
+// A version that changes after it was tested on one node is another on the next.
+func TestAnAgentsReleaseNeverChanges(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	r, _ := putAgent(t, st, "1.2.0")
+	p := publishing(t, st, "bob")
+	defer p.Close()
+	if created, err := st.PutAgent(t.Context(), p, r, nil); err != nil || created {
+		t.Errorf("the same again: %t, %v", created, err)
+	}
+	other, _ := putAgent(t, st, "1.3.0")
+	other.Version = "1.2.0"
+	if _, err := st.PutAgent(t.Context(), p, other, nil); err == nil || !strings.Contains(err.Error(), "it is published already, with other programs") {
+		t.Errorf("other programs under the same version: %v", err)
+	}
+	for name, change := range map[string]func(*store.AgentRelease){
+		"no version": func(r *store.AgentRelease) { r.Version = "newest" },
+		"no program": func(r *store.AgentRelease) { r.Platforms = nil },
+		"no real hash": func(r *store.AgentRelease) {
+			r.Platforms = map[string]content.Program{"linux/amd64": {SHA256: "../x", Size: 1}}
+		},
+	} {
+		bad := r
+		change(&bad)
+		if _, err := st.PutAgent(t.Context(), p, bad, nil); err == nil {
+			t.Errorf("%s: it is published", name)
+		}
+	}
+}
+
+// A signature that is over other bytes than those that nodes read is none.
+func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	r, program := putAgent(t, st, "1.2.0")
+	var signed []byte
+	sign := func(_ context.Context, ns trust.Namespace, record []byte) ([]byte, error) {
+		if ns != trust.Agent {
+			t.Errorf("signed as %q", ns)
+		}
+		signed = record
+		return nil, errors.New("the key is at home")
+	}
+	if err := st.SignAgent(t.Context(), "1.2.0", sign); err == nil || !strings.Contains(err.Error(), "at home") {
+		t.Errorf("without the key: %v", err)
+	}
+	have, err := st.Agent(t.Context(), "1.2.0")
+	if err != nil || !bytes.Equal(have.Record, signed) {
+		t.Errorf("signed\n%s\nstored\n%s, %v", signed, have.Record, err)
+	}
+	if _, err := st.Agent(t.Context(), "1.2.1"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("one that there is not: %v", err)
+	}
+	found, err := st.AgentProgram(t.Context(), r.Platforms["linux/amd64"].SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := found.CopyTo(t.Context(), &out, st); err != nil || !bytes.Equal(out.Bytes(), program) {
+		t.Errorf("the program comes out with %d bytes: %v", out.Len(), err)
+	}
+	if _, err := st.AgentProgram(t.Context(), strings.Repeat("0", 64)); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a digest that nobody published: %v", err)
+	}
+}
+
+// A prune that takes an agent's program leaves a fleet that can't go back to it, and machines that can't boot.
+func TestAPruneLeavesAgentsWhole(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	line(t, st, 7)
+	r, program := putAgent(t, st, "1.2.0")
+	plan, err := st.MakePrunePlan(t.Context(), few, time.Now())
+	if err != nil || len(plan.Releases) == 0 || len(plan.Objects) == 0 {
+		t.Fatalf("there is nothing to prune: %+v, %v", plan, err)
+	}
+	if _, err := st.ApplyPrune(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := r.Platforms["linux/amd64"].CopyTo(t.Context(), &out, st); err != nil || !bytes.Equal(out.Bytes(), program) {
+		t.Errorf("after a prune the program has %d bytes: %v", out.Len(), err)
+	}
+	// What can't be read might need anything.
+	if _, err := server.Client().Put(t.Context(), "/pulley/v1/agents/1.2.0", "nonsense"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.MakePrunePlan(t.Context(), few, time.Now()); err == nil || !strings.Contains(err.Error(), "agents/1.2.0") {
+		t.Errorf("with a record that can't be read: %v", err)
+	}
+}
+
+// A node that takes its role's agent for its own, or anybody's, runs what nobody wanted there.
+func TestWhoseAgentCounts(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	ctx := t.Context()
+	wants := func(when, want string, downgrade bool, try int64) {
+		t.Helper()
+		d, err := st.Desire(ctx, id)
+		if err != nil || d.Agent != (agent.AgentChoice{Version: want, Downgrade: downgrade, Try: try}) {
+			t.Errorf("%s: %+v, %v", when, d.Agent, err)
+		}
+	}
+	put := func(change func(*store.AgentWish)) {
+		t.Helper()
+		w, revision, err := st.AgentWish(ctx, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(&w)
+		if err := st.PutAgentWish(ctx, dev, w, revision); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.PutAgentWish(ctx, dev, w, revision); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("a second write at the same revision: %v", err)
+		}
+	}
+	choose := func(s store.Scope, version string, downgrade bool) {
+		t.Helper()
+		put(func(w *store.AgentWish) { w.Choose(s, agent.AgentChoice{Version: version, Downgrade: downgrade}) })
+	}
+	wants("nobody wants any", "", false, 0)
+	choose(store.Scope{}, "1.0.0", false)
+	wants("the default", "1.0.0", false, 0)
+	choose(store.Scope{Role: "compute"}, "1.5.0", false)
+	choose(store.Scope{Node: "controller2"}, "1.6.0", false)
+	wants("other roles and nodes", "1.0.0", false, 0)
+	choose(store.Scope{Role: id.Role}, "2.0.0", false)
+	wants("the role's", "2.0.0", false, 0)
+	choose(store.Scope{Node: id.Node}, "1.0.0", true)
+	wants("its own", "1.0.0", true, 0)
+	put(func(w *store.AgentWish) { w.Try++ })
+	wants("once more", "1.0.0", true, 1)
+	choose(store.Scope{Node: id.Node}, "", false)
+	choose(store.Scope{Role: id.Role}, "", false)
+	wants("given back", "1.0.0", false, 1)
+	choose(store.Scope{}, "", false)
+	wants("no default", "", false, 0)
+
+	// What can't be read says nothing of the agent, and keeps no node from its target.
+	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/agent", `{"v":99}`); err != nil {
+		t.Fatal(err)
+	}
+	wants("a document of a newer pulley", "", false, 0)
+}
+
+// Every node reads the document with each tick: thousands of pins in it would cost a fleet more than anything else.
+func TestAnAgentsWishStaysSmall(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	var w store.AgentWish
+	for n := range 1000 {
+		w.Choose(store.Scope{Node: fmt.Sprintf("compute%d", n)}, agent.AgentChoice{Version: "1.0.0"})
+	}
+	if err := st.PutAgentWish(t.Context(), dev, w, 0); err == nil || !strings.Contains(err.Error(), "pin roles, not nodes") {
+		t.Errorf("a thousand pins: %v", err)
+	}
+}
+
+// A self-test that changes what a node said makes an operator believe it.
+func TestRepeatChangesNothing(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	if err := st.Repeat(t.Context(), id); err != nil || len(server.Keys()) != 0 {
+		t.Errorf("of a node that never spoke: %v, %v", err, server.Keys())
+	}
+	if _, ok, err := st.Said(t.Context(), id); ok || err != nil {
+		t.Errorf("it spoke: %t, %v", ok, err)
+	}
+	said := agent.Status{Node: id.Node, Role: id.Role, Version: "1.0.0"}
+	if err := st.Report(t.Context(), id, said, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	key := "/pulley/v1/status/dev/" + id.Node
+	before, err := server.Client().Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Repeat(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	after, err := server.Client().Get(t.Context(), key)
+	if err != nil || !bytes.Equal(before.Kvs[0].Value, after.Kvs[0].Value) || after.Kvs[0].Version != before.Kvs[0].Version+1 {
+		t.Errorf("before %v, after %v, %v", before.Kvs, after.Kvs, err)
+	}
+	if st, ok, err := st.Said(t.Context(), id); !ok || err != nil || st.Version != "1.0.0" {
+		t.Errorf("%+v, %t, %v", st, ok, err)
+	}
+}

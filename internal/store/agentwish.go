@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// AgentWish is which versions of pulley-agent the nodes of one environment are to run. It is one small document, because
+// every node reads it with each tick.
+type AgentWish struct {
+	Default agent.AgentChoice            `json:"default,omitzero"`
+	Roles   map[string]agent.AgentChoice `json:"roles,omitempty"`
+	Nodes   map[string]agent.AgentChoice `json:"nodes,omitempty"`
+	Try     int64                        `json:"try,omitempty"` // raised to have versions tried again that nodes dropped
+	By      string                       `json:"by,omitempty"`
+	Why     string                       `json:"why,omitempty"`
+	At      time.Time                    `json:"at,omitzero"`
+}
+
+// maxWishBytes bounds the document: ten thousand nodes read it every five minutes.
+const maxWishBytes = 16 << 10
+
+// For is what counts for one node: its own, else its role's, else the default.
+func (w AgentWish) For(role, node string) agent.AgentChoice {
+	c := w.Default
+	if own, ok := w.Roles[role]; ok {
+		c = own
+	}
+	if own, ok := w.Nodes[node]; ok {
+		c = own
+	}
+	if c.Version != "" {
+		c.Try = w.Try
+	}
+	return c
+}
+
+// Choice is that of one scope itself, nothing inherited; false when it has none.
+func (w AgentWish) Choice(scope Scope) (agent.AgentChoice, bool) {
+	switch {
+	case scope.Node != "":
+		c, ok := w.Nodes[scope.Node]
+		return c, ok
+	case scope.Role != "":
+		c, ok := w.Roles[scope.Role]
+		return c, ok
+	}
+	return w.Default, w.Default.Version != ""
+}
+
+// Choose sets the choice of one scope; the zero choice takes it away.
+func (w *AgentWish) Choose(scope Scope, c agent.AgentChoice) {
+	set := func(m *map[string]agent.AgentChoice, name string) {
+		switch {
+		case c.Version == "":
+			delete(*m, name)
+		case *m == nil:
+			*m = map[string]agent.AgentChoice{name: c}
+		default:
+			(*m)[name] = c
+		}
+	}
+	switch {
+	case scope.Node != "":
+		set(&w.Nodes, scope.Node)
+	case scope.Role != "":
+		set(&w.Roles, scope.Role)
+	default:
+		w.Default = c
+	}
+}
+
+// AgentWish reads an environment's document and the revision at which it was last written; 0 when there is none.
+func (s *Store) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
+	key := s.keys.agentWanted(ref.String())
+	resp, err := s.get(ctx, key)
+	if err != nil {
+		return AgentWish{}, 0, fmt.Errorf("cannot read which agent %s is to run: %w", ref, err)
+	}
+	for _, kv := range resp.Kvs {
+		if err := decode(key, kv.Value, &w); err != nil {
+			return AgentWish{}, kv.ModRevision, err
+		}
+		revision = kv.ModRevision
+	}
+	return w, revision, nil
+}
+
+// PutAgentWish stores the document unless it was written since revision: then the error wraps ErrConflict.
+func (s *Store) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
+	fail := func(err error) error { return fmt.Errorf("cannot say which agent %s is to run: %w", ref, err) }
+	value, err := encode(w)
+	if err != nil {
+		return fail(err)
+	}
+	if len(value) > maxWishBytes {
+		return fail(fmt.Errorf("with so many nodes and roles of their own it has %d bytes, and every node reads it with each tick; there may be %d\npin roles, not nodes", len(value), maxWishBytes))
+	}
+	key := s.keys.agentWanted(ref.String())
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// Said is what a node last said of itself, and whether it ever did.
+func (s *Store) Said(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
+	key := s.keys.status(id.Environment, id.Node)
+	resp, err := s.get(ctx, key)
+	if err != nil || len(resp.Kvs) == 0 {
+		return agent.Status{}, false, err
+	}
+	return st, true, decode(key, resp.Kvs[0].Value, &st)
+}
+
+// Repeat writes a node's own status again, byte for byte: whoever can do that can report. A node that never reported has
+// none to repeat, which is no error.
+func (s *Store) Repeat(ctx context.Context, id agent.Identity) error {
+	key := s.keys.status(id.Environment, id.Node)
+	resp, err := s.get(ctx, key)
+	if err != nil {
+		return fmt.Errorf("cannot read the node's own status: %w", err)
+	}
+	for _, kv := range resp.Kvs {
+		// Where the guard fails a tick reported at this moment; that the write was allowed is all that was to be known.
+		_, err = s.txn(ctx, []clientv3.Cmp{same(key, kv.ModRevision)}, []clientv3.Op{clientv3.OpPut(key, string(kv.Value))}, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the node's own status: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package store_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+const (
+	nodeA    = "pulley/node/dev/controller1/00000000000000a1"
+	nodeAOld = "pulley/node/dev/controller1/00000000000000a0"
+	nodeB    = "pulley/node/dev/compute1/00000000000000b1"
+)
+
+// A fleet whose users can't be set up a second time could not be started again, nor mended after a crash in the middle.
+func TestUsersAreSetUpAnyNumberOfTimes(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	if on, err := st.AuthEnabled(ctx); err != nil || !on {
+		t.Fatalf("auth is on: %v, %v", on, err)
+	}
+	raw := server.ClientOf(etcdtest.Serve)
+	var revision uint64
+	for range 2 {
+		for _, err := range []error{
+			st.SetUpAuth(ctx, etcdtest.Serve), st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "controller1", nodeA),
+			st.EnsureOperator(ctx, "pulley/operator/ann/0000000000000001", store.RoleViewer),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		status, err := raw.AuthStatus(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if revision != 0 && status.AuthRevision != revision {
+			t.Errorf("what was there already was changed again: auth revision %d became %d; each change rebuilds the permissions of every user", revision, status.AuthRevision)
+		}
+		revision = status.AuthRevision
+	}
+	users, err := st.Users(ctx)
+	if err != nil || !slices.Equal(users, []string{nodeA, "pulley/operator/ann/0000000000000001", etcdtest.Serve, "root"}) {
+		t.Errorf("users are %v, %v", users, err)
+	}
+}
+
+// A join that needs more changes than it must makes etcd rebuild every user's permissions as often, for the whole fleet.
+func TestAJoinMakesFewChanges(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
+	changes := func(do func() error) uint64 {
+		t.Helper()
+		before, err := raw.AuthStatus(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		after, err := raw.AuthStatus(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return after.AuthRevision - before.AuthRevision
+	}
+	if err := st.EnsureEnvironment(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		do   func() error
+		most uint64
+	}{
+		{"a new node", func() error { return st.EnsureNode(ctx, "dev", "controller1", nodeAOld) }, 7}, // RoleAdd rebuilds nothing
+		{"the same again", func() error { return st.EnsureNode(ctx, "dev", "controller1", nodeAOld) }, 0},
+		{"its rejoin", func() error { return st.EnsureNode(ctx, "dev", "controller1", nodeA) }, 3},
+		{"dropping a user", func() error { return st.DropUser(ctx, nodeAOld) }, 1},
+		{"dropping nobody", func() error { return st.DropUser(ctx, nodeAOld) }, 0},
+		{"an environment that is set up", func() error { return st.EnsureEnvironment(ctx, "dev") }, 0},
+	} {
+		if n := changes(c.do); n > c.most {
+			t.Errorf("%s took %d changes of etcd's users and roles, more than %d", c.what, n, c.most)
+		}
+	}
+}
+
+// A role that lost a grant stops a fleet, and one that has a grant too many opens it: setting up mends both.
+func TestGrantsThatAreWrongAreMended(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
+	for _, err := range []error{st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "controller1", nodeA)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := raw.RoleRevokePermission(ctx, "pulley/nodes/dev", "/pulley/v1/releases/", "/pulley/v1/releases0")
+	if err == nil {
+		_, err = raw.RoleGrantPermission(ctx, "pulley/nodes/dev", "/pulley/v1/tokens/", "/pulley/v1/tokens0", 0)
+	}
+	if err == nil { // the same range, with more
+		_, err = raw.RoleGrantPermission(ctx, "pulley/nodes/dev", "/pulley/v1/environments/dev/", "/pulley/v1/environments/dev0", 2)
+	}
+	if err == nil {
+		_, err = raw.UserGrantRole(ctx, nodeA, "root")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "controller1", nodeA)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	role, err := raw.RoleGet(ctx, "pulley/nodes/dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var has []string
+	for _, p := range role.Perm {
+		has = append(has, strings.TrimPrefix(string(p.Key), "/pulley/v1/")+" "+p.PermType.String())
+	}
+	if want := []string{"agents/ READ", "content/ READ", "deltas/ READ", "environments/dev/ READ", "releases/ READ"}; !slices.Equal(has, want) {
+		t.Errorf("nodes may %v, not %v", has, want)
+	}
+	user, err := raw.UserGet(ctx, nodeA)
+	if err != nil || !slices.Equal(user.Roles, []string{"pulley/node/dev/controller1", "pulley/nodes/dev"}) {
+		t.Errorf("the node's roles are %v, %v", user, err)
+	}
+}

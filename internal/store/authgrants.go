@@ -1,0 +1,77 @@
+package store
+
+import (
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// grant is one permission of a role: on a key (end is empty) or on all keys of a range.
+type grant struct {
+	key, end string
+	may      clientv3.PermissionType
+}
+
+// Prefix is the first part of every key without slashes around it, as names of users and roles begin.
+func (s *Store) Prefix() string { return strings.Trim(strings.TrimSuffix(s.keys.prefix, "v1/"), "/") }
+
+// PrefixOf is that of a store that is opened with this prefix.
+func PrefixOf(prefix string) string { return (&Store{keys: newKeys(prefix)}).Prefix() }
+
+// nodesRole is what all nodes of an environment share, and nodeRole what one node has of its own.
+func (s *Store) nodesRole(env string) string      { return s.Prefix() + "/nodes/" + env }
+func (s *Store) nodeRole(env, node string) string { return s.Prefix() + "/node/" + env + "/" + node }
+
+// operatorRole is etcd's name of an operator's role; an admin has etcd's own.
+func (s *Store) operatorRole(r OperatorRole) string {
+	if r == RoleAdmin {
+		return rootRole
+	}
+	return s.Prefix() + "/" + string(r)
+}
+
+// nodesGrants is what a node reads: its environment, and content, which is named by hash and the same for all. Nothing of
+// it is a single key that is made later, so that a new key of an environment needs no new grant.
+func (s *Store) nodesGrants(env string) []grant {
+	var all []grant
+	for _, prefix := range []string{s.keys.environment(env), s.keys.releases(), s.keys.objects(), s.keys.deltas(), s.keys.agents()} {
+		all = append(all, below(prefix, clientv3.PermRead))
+	}
+	return all
+}
+
+// nodeGrants is what a node writes: what it says of itself.
+func (s *Store) nodeGrants(env, node string) []grant {
+	return []grant{
+		{s.keys.status(env, node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
+		below(s.keys.runs(env, node), clientv3.PermReadWrite),
+		{s.keys.facts(env, node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
+	}
+}
+
+// operatorGrants is what a viewer or an operator may. Operators write what operators and publishers write (the table of
+// keys); they make no operators, and nothing in the name of a node or of serve.
+func (s *Store) operatorGrants(r OperatorRole) []grant {
+	all := []grant{below(s.keys.prefix, clientv3.PermRead)}
+	if r != RoleOperator {
+		return all
+	}
+	for _, prefix := range []string{
+		s.keys.environments(), s.keys.releases(), s.keys.objects(), s.keys.deltas(), s.keys.agents(), s.keys.publishings(),
+		s.keys.nodeTokens(), above(s.keys.firstBoots("")),
+	} {
+		all = append(all, below(prefix, clientv3.PermReadWrite))
+	}
+	for _, key := range []string{s.keys.pruning(), s.keys.targets()} {
+		all = append(all, grant{key, "", clientv3.PermissionType(clientv3.PermReadWrite)})
+	}
+	return all
+}
+
+// below grants all keys that begin with a prefix.
+func below[P ~int32](prefix string, may P) grant {
+	return grant{prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(may)}
+}
+
+// above is the prefix over all environments, of the prefix of one without a name.
+func above(prefix string) string { return strings.TrimSuffix(prefix, "/") }

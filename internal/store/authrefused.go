@@ -1,0 +1,54 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"pulley/internal/pki"
+)
+
+// ErrRevoked is that etcd does not know whom a certificate names: the node was removed, the operator revoked, or either
+// joined again since, under another incarnation. The certificate never becomes good again.
+var ErrRevoked = errors.New("etcd has no such user (any more)")
+
+// refused says what to do about a request that etcd refused. Whether the user is there at all is one question more, which
+// everybody may ask about themselves.
+func (s *Store) refused(err error) error {
+	advice := "ask whoever runs etcd which user and role this is to be; `--cert` and `--key` say who it is"
+	switch name, notPulleys := pki.ParseName(s.user); {
+	case s.user == "" || notPulleys != nil:
+	case !s.revoked():
+		if name.Kind == pki.KindOperator {
+			advice = "this needs an operator with another role: `pulley operators list` shows who is an admin"
+		}
+	case name.Kind == pki.KindNode:
+		return fmt.Errorf("etcd refuses %s: %w\nthis node was removed or its certificate was revoked; to bring it back, give it a new token: "+
+			"`pulley token create -e %s --node %s`, and boot it anew with that", s.identity, ErrRevoked, name.Environment, name.Subject)
+	default:
+		return fmt.Errorf("etcd refuses %s: %w\nthis certificate was revoked, or there is a newer one; ask an admin for a token, and `pulley login` with it", s.identity, ErrRevoked)
+	}
+	return fmt.Errorf("etcd refuses %s: %w\n%s", s.identity, err, advice)
+}
+
+// revoked asks etcd whether it still knows this connection's user. No answer is none that says so.
+func (s *Store) revoked() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	_, err := s.client.UserGet(ctx, s.user)
+	return errors.Is(err, rpctypes.ErrUserNotFound)
+}
+
+// userOf is whom etcd takes a connection for: the common name of its certificate.
+func userOf(t *tls.Config) string {
+	if t == nil || len(t.Certificates) == 0 || t.Certificates[0].Leaf == nil {
+		return ""
+	}
+	return t.Certificates[0].Leaf.Subject.CommonName
+}
+
+// ErrFull is that etcd has no space left: it takes nothing but deletions until somebody makes room.
+var ErrFull = rpctypes.ErrNoSpace

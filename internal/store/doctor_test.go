@@ -1,0 +1,265 @@
+package store_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+// found is a diagnosis as lines, without what is well.
+func found(t *testing.T, d store.Diagnosis) string {
+	t.Helper()
+	var lines []string
+	for _, f := range d {
+		if f.Severity != store.Fine {
+			lines = append(lines, fmt.Sprintf("%s %s %s -> %s", f.Severity, f.Check, f.Text, f.Advice))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func examine(t *testing.T, server *etcdtest.Auth, user string, mend bool) store.Diagnosis {
+	t.Helper()
+	d, err := server.Store(user).Doctor(t.Context(), server.Config(user), time.Now(), mend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func apply(t *testing.T, st *store.Store) {
+	t.Helper()
+	e, err := environments.Parse("dev.yaml", []byte("roles:\n  controller: {cardinality: 2}\n  compute: {cardinality: 1}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.PutSpec(t.Context(), e, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An operator who hears of trouble where there is none stops listening; one who hears of none where there is some, does nothing.
+func TestDoctorFindsNothingWhereAllIsWell(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	apply(t, st)
+	if err := st.EnsureEnvironment(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now().UTC()
+	if err := st.EnsureNode(ctx, "dev", "controller1", nodeA); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.PutIdentity(ctx, dev, store.Identity{Node: "controller1", User: nodeA, Joined: at, Issued: at, Until: at.Add(90 * 24 * time.Hour)}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := st.ReadyReserve(ctx, dev, "controller2", at); err != nil {
+		t.Fatal(err)
+	}
+	d := examine(t, server, etcdtest.Serve, false)
+	// The certificates of the test last an hour, which is soon.
+	if lines := found(t, d); d.Worst() != store.Fine && strings.Count(lines, "\n")+1 != strings.Count(lines, "warning certificate") {
+		t.Errorf("found:\n%s", lines)
+	}
+	for _, check := range []string{"answers", "version", "quota", "alarms", "tls", "auth", "root", "grants", "operators", "nodes"} {
+		ok := false
+		for _, f := range d {
+			ok = ok || f.Check == check && f.Severity == store.Fine
+		}
+		if !ok {
+			t.Errorf("nothing says that %s is well", check)
+		}
+	}
+}
+
+// What doctor does not see stays open or broken until it hurts; and each finding has to say what to do.
+func TestDoctorNamesEachGap(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
+	apply(t, st)
+	now := time.Now().UTC()
+	for node, user := range map[string]string{"controller1": nodeA, "compute1": nodeB} {
+		joined(t, server, node, user)
+		i, revision, err := st.Identity(ctx, dev, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.Issued, i.Until = now.Add(-80*24*time.Hour), now.Add(10*24*time.Hour)
+		if node == "compute1" {
+			i.Until = now.Add(-time.Hour)
+		}
+		i.Clone = &store.Clone{Machine: "other", Hostname: "cloned", From: "192.0.2.9", First: now, At: now, Times: 3}
+		if err := st.PutIdentity(ctx, dev, *i, revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stray := "pulley/node/dev/controller2/00000000000000dd"
+	var errs []error
+	try := func(_ any, err error) { errs = append(errs, err) }
+	try(nil, st.EnsureNode(ctx, "dev", "controller2", stray))
+	try(nil, st.EnsureOperator(ctx, "pulley/operator/ghost/00000000000000ee", store.RoleOperator))
+	try(nil, st.DropUser(ctx, nodeB)) // half of a removal
+	try(raw.RoleRevokePermission(ctx, "pulley/nodes/dev", "/pulley/v1/releases/", "/pulley/v1/releases0"))
+	try(raw.RoleGrantPermission(ctx, "pulley/node/dev/controller1", "/pulley/v1/environments/dev/gate", "", 1))
+	try(raw.UserGrantRole(ctx, nodeA, "root"))
+	try(raw.UserChangePassword(ctx, "root", "geheim")) // takes nothing on a user without password
+	try(st.NoteFlood(ctx, dev, store.Flood{Node: "controller1", Bytes: 9 << 20, Writes: 900, First: now, Last: now}))
+	try(nil, st.Register(ctx, "dev", agent.Host{Node: "controller7", Role: "controller"}))
+	for n := range 80 {
+		try(raw.Put(ctx, fmt.Sprintf("/pulley/v1/runs/dev/gone1/%d", n), "x"))
+	}
+	try(raw.Put(ctx, "/pulley/v1/firstboots/dev/m9", `{"v":1,"machine":"m9","node":"compute2","step":"puppet","state":"failed","error":"no route","heard":"2020-01-01T00:00:00Z"}`))
+	try(raw.Put(ctx, "/pulley/v1/operators/ann", `{"v":1,"name":"ann","as":"admin","user":"pulley/operator/ann/00000000000000ff"}`))
+	try(raw.Put(ctx, "/pulley/v1/identities/dev/strange", "not ours"))
+	try(raw.Put(ctx, "/pulley/v1/status/old/web1", `{"v":1}`))
+	for _, err := range errs {
+		if err != nil {
+			t.Logf("setting up: %v", err)
+		}
+	}
+	lines := found(t, examine(t, server, etcdtest.Serve, false))
+	for _, want := range []string{
+		"problem flood controller1 floods etcd: 9216 KiB and 900 writes within its worst minute -> shut it out and clean up: `pulley nodes remove controller1 -e dev --forget`",
+		"problem flood gone1 has 80 keys in etcd",
+		"warning leftovers gone1 is on no list, and 80 keys of what it said are left -> `pulley nodes remove gone1 -e dev --forget`",
+		"problem clone another machine comes as controller1: machine id other",
+		"warning certificate the certificate of controller1 ends on",
+		"problem certificate the certificate of compute1 ended on",
+		"problem first-boot the first boot of compute2 stands still at step puppet",
+		"problem users compute1 has an identity and no etcd user: etcd refuses it -> a removal was cut off: `pulley nodes remove compute1 -e dev`",
+		"warning users on the list of hosts, and not joined, so that etcd refuses them: controller7",
+		"problem grants role pulley/nodes/dev lacks: read all below /pulley/v1/releases/ -> `pulley doctor --mend`",
+		"problem grants role pulley/node/dev/controller1 may do more than it should: write /pulley/v1/environments/dev/gate",
+		"problem grants etcd user " + nodeA + " has the roles pulley/node/dev/controller1, pulley/nodes/dev, root, and should have",
+		"problem grants role pulley/viewer", // only where it is wrong
+		"problem leftovers etcd user " + stray + " belongs to nobody",
+		"problem leftovers etcd user pulley/operator/ghost/00000000000000ee belongs to nobody",
+		"problem operators operator ann has no etcd user",
+		"problem readable cannot read key /pulley/v1/identities/dev/strange",
+		"warning leftovers environment old is not there",
+	} {
+		if want == "problem grants role pulley/viewer" {
+			if strings.Contains(lines, want) {
+				t.Errorf("the role of viewers is said to be wrong")
+			}
+			continue
+		}
+		if !strings.Contains(lines, want) {
+			t.Errorf("doctor does not find: %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("found:\n%s", lines)
+	}
+	// One that is no admin sees what it may, and hears what it may not.
+	if err := st.EnsureOperator(ctx, viewer, store.RoleViewer); err != nil {
+		t.Fatal(err)
+	}
+	if seen := found(t, examine(t, server, viewer, false)); !strings.Contains(seen, "warning users who may do what can't be looked at") || !strings.Contains(seen, "controller1 floods") {
+		t.Errorf("a viewer finds:\n%s", seen)
+	}
+	// What can't be read may be whose: until it is gone, nobody's user is dropped.
+	if lines := found(t, examine(t, server, etcdtest.Serve, true)); !strings.Contains(lines, stray) || strings.Contains(lines, "problem grants role") {
+		t.Errorf("mended in the dark:\n%s", lines)
+	}
+	if _, err := raw.Delete(ctx, "/pulley/v1/identities/dev/strange"); err != nil {
+		t.Fatal(err)
+	}
+	mended := found(t, examine(t, server, etcdtest.Serve, true))
+	for _, gone := range []string{"belongs to nobody", "problem grants"} {
+		if strings.Contains(mended, gone) {
+			t.Errorf("after mending there is still %s:\n%s", gone, mended)
+		}
+	}
+	if !strings.Contains(mended, "compute1 has an identity and no etcd user") {
+		t.Error("mending gave a node back what a removal took")
+	}
+}
+
+// A fleet on which everybody may write everything must not be called well.
+func TestDoctorSaysThatAFleetIsOpen(t *testing.T) {
+	plain := etcdtest.Start(t)
+	st := open(t, plain, "")
+	d, err := st.Doctor(t.Context(), store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := found(t, d); d.Worst() != store.Warning || !strings.Contains(lines, "is in plain text, for this machine alone") || !strings.Contains(lines, "etcd does not check its users") {
+		t.Errorf("plain text on loopback:\n%s", lines)
+	}
+	p := etcdtest.NewPKI(t)
+	secure := etcdtest.StartTLS(t, p)
+	c := store.Config{Endpoints: []string{secure.Endpoint}, CACert: p.CA, Cert: p.ClientCert, Key: p.ClientKey}
+	tls, err := store.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tls.Close()
+	if d, err = tls.Doctor(t.Context(), c, time.Now(), false); err != nil {
+		t.Fatal(err)
+	}
+	if lines := found(t, d); d.Worst() != store.Problem || !strings.Contains(lines, "whoever has any certificate of its CA may write everything") {
+		t.Errorf("TLS without users:\n%s", lines)
+	}
+	plain.Down()
+	if _, err := st.Doctor(t.Context(), store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), false); err == nil {
+		t.Error("an etcd that does not answer is well")
+	}
+}
+
+// With a server that asks for no certificate, a common name proves nothing: anybody could be anybody.
+func TestDoctorSeesThatCertificatesAreNotAskedFor(t *testing.T) {
+	p := etcdtest.NewPKI(t)
+	cfg := embed.NewConfig()
+	cfg.Dir, cfg.LogLevel, cfg.LogOutputs = t.TempDir(), "fatal", []string{"/dev/null"}
+	cfg.ClientTLSInfo = transport.TLSInfo{CertFile: p.ServerCert, KeyFile: p.ServerKey}
+	cfg.ListenClientUrls = []url.URL{{Scheme: "https", Host: "127.0.0.1:0"}}
+	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
+	cfg.ListenPeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	cfg.AdvertisePeerUrls = cfg.ListenPeerUrls
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	<-e.Server.ReadyNotify()
+	c := store.Config{Endpoints: []string{"https://" + e.Clients[0].Addr().String()}, CACert: p.CA, Cert: p.ClientCert, Key: p.ClientKey}
+	st, err := store.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	d, err := st.Doctor(t.Context(), c, time.Now(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := found(t, d); !strings.Contains(lines, "talks to clients without a certificate") {
+		t.Errorf("found:\n%s", lines)
+	}
+}
+
+// A version with a hole that is called well leaves nodes able to read or write past their roles.
+func TestVersionsOfEtcdThatAreNotRepaired(t *testing.T) {
+	for v, ok := range map[string]bool{
+		"3.5.32": false, "3.5.33": true, "3.5.40": true, "3.6.13": false, "3.6.14": true, "3.7.0": false, "3.7.1": true, "3.7.3": true, "3.8.0": true,
+		"4.0.0": true, "3.4.99": false, "3.7.1-rc.0": true, "": false, "unknown": false,
+	} {
+		if store.Repaired(v) != ok {
+			t.Errorf("etcd %q: repaired is said to be %v", v, !ok)
+		}
+	}
+}

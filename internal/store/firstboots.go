@@ -1,0 +1,173 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
+)
+
+// StandsStill is after how long without a word a first boot is shown as one that stands still. The longest silence of one
+// that goes on is the installation of Puppet on a slow line.
+const StandsStill = 15 * time.Minute
+
+// BootState is how far a step of a first boot is.
+type BootState string
+
+// The states of a step.
+const (
+	BootStarted BootState = "started"
+	BootDone    BootState = "done"
+	BootFailed  BootState = "failed" // it is tried again, unless Refused says that it is of no use
+)
+
+// FirstBoot is where a machine is in its first boot. While it is not finished the machine holds the name of its node.
+type FirstBoot struct {
+	Machine  string    `json:"machine"` // machine id
+	Hostname string    `json:"hostname,omitempty"`
+	Node     string    `json:"node,omitempty"` // "" until it is known
+	Role     string    `json:"role,omitempty"`
+	Step     string    `json:"step"`
+	State    BootState `json:"state"`
+	Error    string    `json:"error,omitempty"` // of the last attempt at this step, clipped
+	Attempts int       `json:"attempts"`        // at this step
+	Started  time.Time `json:"started"`         // the first boot
+	Since    time.Time `json:"since"`           // this step
+	Heard    time.Time `json:"heard"`           // last word, by serve's clock
+	Finished time.Time `json:"finished,omitzero"`
+	Token    string    `json:"token,omitempty"`  // id of the token that it joins with
+	Joined   bool      `json:"joined,omitempty"` // it has its certificate
+	Unlocked *Revoked  `json:"unlocked,omitempty"`
+}
+
+// Stands reports whether nothing was heard of an unfinished first boot for too long.
+func (f FirstBoot) Stands(now time.Time) bool {
+	return f.Finished.IsZero() && now.Sub(f.Heard) >= StandsStill
+}
+
+// Locks reports whether the machine holds its node's name.
+func (f *FirstBoot) Locks() bool {
+	return f != nil && f.Node != "" && f.Finished.IsZero() && f.Unlocked == nil
+}
+
+// FirstBoots lists the first boots of an environment, by machine id. Those that can't be read are named in damaged.
+func (s *Store) FirstBoots(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
+	all = map[string]FirstBoot{}
+	var f Fleet
+	err = collect(ctx, s, s.keys.firstBoots(ref.String()), &f, func(rest string, b FirstBoot) { all[unescape(rest)] = b })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the first boots of %s: %w", ref, err)
+	}
+	return all, f.Damaged, nil
+}
+
+// FirstBoot reads where a machine is, and the revision at which that was last written; nil and 0 when nobody knows.
+func (s *Store) FirstBoot(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
+	return single[FirstBoot](ctx, s, s.keys.firstBoot(ref.String(), machine))
+}
+
+// How long a record of a first boot is kept, by etcd's leases: of one that is not finished since its last word, and of one
+// that is.
+const (
+	firstBootKept = 30 * 24 * time.Hour
+	finishedKept  = 24 * time.Hour
+)
+
+// Bounds of what a machine says of its first boot, in bytes.
+const (
+	maxBootWord  = 64
+	maxBootError = 512
+)
+
+// PutFirstBoot writes where a machine is, unless that was written since revision: then ErrConflict.
+func (s *Store) PutFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) error {
+	put, err := s.putFirstBoot(ctx, ref, b, revision)
+	if err != nil {
+		return err
+	}
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(s.keys.firstBoot(ref.String(), b.Machine), revision)}, []clientv3.Op{put}, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	return err
+}
+
+// putFirstBoot is the write, for a transaction that compares revision. A lease ends the record.
+func (s *Store) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, error) {
+	b.Hostname, b.Step, b.Error = clip(b.Hostname, maxBootWord), clip(b.Step, maxBootWord), clip(b.Error, maxBootError)
+	value, err := encode(b)
+	if err != nil {
+		return clientv3.Op{}, err
+	}
+	lasts := firstBootKept
+	switch {
+	case !b.Finished.IsZero():
+		lasts = finishedKept
+	case revision != 0:
+		return clientv3.OpPut(s.keys.firstBoot(ref.String(), b.Machine), value, clientv3.WithIgnoreLease()), nil
+	}
+	lease, err := s.lease(ctx, lasts)
+	if err != nil {
+		return clientv3.Op{}, fmt.Errorf("cannot write where machine %s is: %w", b.Machine, err)
+	}
+	return clientv3.OpPut(s.keys.firstBoot(ref.String(), b.Machine), value, lease), nil
+}
+
+// clip cuts s to at most size bytes of whole characters.
+func clip(s string, size int) string {
+	if len(s) <= size {
+		return s
+	}
+	for size > 0 && !utf8.RuneStart(s[size]) {
+		size--
+	}
+	return s[:size]
+}
+
+// Unlock frees a node's name from the machine that is in its first boot under it, and forgets another machine that came
+// under the name, which takes an administrator. ErrNotFound when there was neither.
+func (s *Store) Unlock(ctx context.Context, ref environments.Ref, node string, r Revoked) ([]FirstBoot, error) {
+	var freed []FirstBoot
+	all, _, err := s.FirstBoots(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	for machine, b := range all {
+		for b.Node == node && b.Locks() {
+			now, revision, err := s.FirstBoot(ctx, ref, machine)
+			if err == nil && now.Locks() && now.Node == node {
+				now.Unlocked = &r
+				if err = s.PutFirstBoot(ctx, ref, *now, revision); errors.Is(err, ErrConflict) {
+					continue // it said something at this moment
+				}
+				freed = append(freed, *now)
+			}
+			if err != nil {
+				return freed, fmt.Errorf("cannot free the name %s: %w", node, err)
+			}
+			break
+		}
+	}
+	i, revision, err := s.Identity(ctx, ref, node)
+	switch {
+	case err != nil:
+	case i != nil && i.Clone != nil:
+		i.Clone = nil
+		err = s.PutIdentity(ctx, ref, *i, revision)
+		if len(freed) > 0 && errors.Is(err, rpctypes.ErrPermissionDenied) {
+			err = nil // what an operator may do is done; the other machine is for an administrator to forget
+		}
+	case len(freed) == 0:
+		err = ErrNotFound
+	}
+	if err != nil {
+		return freed, fmt.Errorf("cannot free the name %s: %w", node, err)
+	}
+	return freed, nil
+}

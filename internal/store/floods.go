@@ -1,0 +1,107 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// Flood is that a node writes far more than a node does. It is noted while it lasts, and for a day.
+type Flood struct {
+	Node   string    `json:"node"`
+	Bytes  int64     `json:"bytes"`  // written within the worst minute
+	Writes int64     `json:"writes"` // within the worst minute
+	First  time.Time `json:"first"`
+	Last   time.Time `json:"last"`
+}
+
+// Floods lists the nodes of an environment that flooded lately. Those that can't be read are named in damaged.
+func (s *Store) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
+	all = map[string]Flood{}
+	var f Fleet
+	err = collect(ctx, s, s.keys.floods(ref.String()), &f, func(rest string, one Flood) { all[unescape(rest)] = one })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the nodes of %s that flood: %w", ref, err)
+	}
+	return all, f.Damaged, nil
+}
+
+// NoteFlood notes that a node flooded within the last minute, and adds to what was noted before. It reports whether
+// nothing had been: of several serves that see the same, one gets true. There is no lease, as etcd makes none once it is
+// full: ForgetFlood deletes the note.
+func (s *Store) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
+	key := s.keys.flood(ref.String(), now.Node)
+	for {
+		old, revision, err := single[Flood](ctx, s, key)
+		if err != nil {
+			return false, err
+		}
+		sum := now
+		if old != nil {
+			sum.First = old.First
+			sum.Bytes, sum.Writes = max(sum.Bytes, old.Bytes), max(sum.Writes, old.Writes)
+		}
+		if err := s.replace(ctx, key, sum, revision); !errors.Is(err, ErrConflict) {
+			if err != nil {
+				err = fmt.Errorf("cannot note that node %s floods: %w", now.Node, err)
+			}
+			return old == nil, err
+		}
+	}
+}
+
+// ForgetFlood deletes the note unless the node flooded after it. It needs no guard beyond that: what goes on is noted again.
+func (s *Store) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
+	key := s.keys.flood(ref.String(), node)
+	old, revision, err := single[Flood](ctx, s, key)
+	if err != nil || old == nil || old.Last.After(last) {
+		return err
+	}
+	_, err = s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+	return err
+}
+
+// HoldUnlessHeld sets a hold on a scope that has none of its own, and reports whether it did: an operator's word stays.
+func (s *Store) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope Scope, h agent.Hold) (bool, error) {
+	key := s.keys.hold(ref.String(), scope)
+	h.Scope = scope.segment("all")
+	value, err := encode(h)
+	if err != nil {
+		return false, err
+	}
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
+	if err != nil {
+		return false, fmt.Errorf("cannot hold %s: %w", scope, err)
+	}
+	return resp.Succeeded, nil
+}
+
+// NoteTwin writes down that two machines run under a node's name with one machine's identity, as their boot ids show. It
+// reports whether that is news: of several serves that see the same, one gets true.
+func (s *Store) NoteTwin(ctx context.Context, ref environments.Ref, node string, c Clone) (bool, error) {
+	for {
+		i, revision, err := s.Identity(ctx, ref, node)
+		if err != nil || !i.Live() {
+			return false, err
+		}
+		old := i.Clone
+		c.First, c.Times = c.At, 1
+		if old != nil && old.Boot == c.Boot {
+			c.First, c.Times = old.First, old.Times+1
+		}
+		i.Clone = &c
+		err = s.PutIdentity(ctx, ref, *i, revision)
+		if err == nil {
+			return old == nil, nil
+		}
+		if !errors.Is(err, ErrConflict) {
+			return false, fmt.Errorf("cannot note that two machines run as node %s: %w", node, err)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// NodeWrite is one write of a node, as a watch tells it.
+type NodeWrite struct {
+	Ref    environments.Ref
+	Node   string
+	Bytes  int64         // of the key and of the value
+	Status *agent.Status // nil for anything but a status that can be read
+}
+
+// WatchNodes tells each of the writes of all nodes from now on: statuses, runs and facts. It returns when ctx ends or the
+// watch breaks off: begin again then; what happened in between is not told.
+func (s *Store) WatchNodes(ctx context.Context, each func(NodeWrite)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Without a leader the watch ends rather than to be silent; large answers come in parts.
+	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFragment(), clientv3.WithFilterDelete()}
+	need := clientv3.WithRequireLeader(ctx)
+	statuses := s.client.Watch(need, s.keys.fleets(), opts...)
+	runs := s.client.Watch(need, allOf(s.keys.allRuns("")), opts...)
+	facts := s.client.Watch(need, allOf(s.keys.facts("", "")), opts...)
+	for {
+		var resp clientv3.WatchResponse
+		var open bool
+		select {
+		case resp, open = <-statuses:
+		case resp, open = <-runs:
+		case resp, open = <-facts:
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := resp.Err(); err != nil || !open {
+			return fmt.Errorf("cannot watch what nodes write: %w", s.explain(watchEnd(err)))
+		}
+		for _, e := range resp.Events {
+			if w, ok := s.nodeWrite(e); ok {
+				each(w)
+			}
+		}
+	}
+}
+
+// watchEnd is why a watch ended, where etcd gives no reason.
+func watchEnd(err error) error {
+	if err == nil {
+		return errors.New("etcd ended the watch")
+	}
+	return err
+}
+
+// allOf cuts a prefix of one environment without a name down to that of all: runs// to runs/.
+func allOf(key string) string { return strings.TrimRight(key, "/") + "/" }
+
+// nodeWrite reads whose write it was from its key: <kind>/<env>/<node>[/…].
+func (s *Store) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
+	key := string(e.Kv.Key)
+	rest, ours := strings.CutPrefix(key, s.keys.prefix)
+	parts := strings.SplitN(rest, "/", 4)
+	if !ours || len(parts) < 3 {
+		return NodeWrite{}, false
+	}
+	ref, err := environments.ParseRef(unescape(parts[1]))
+	if err != nil {
+		return NodeWrite{}, false
+	}
+	w := NodeWrite{Ref: ref, Node: unescape(parts[2]), Bytes: int64(len(key) + len(e.Kv.Value))}
+	if parts[0]+"/" == strings.TrimPrefix(s.keys.fleets(), s.keys.prefix) {
+		var st agent.Status
+		if decode(key, e.Kv.Value, &st) == nil {
+			w.Status = &st
+		}
+	}
+	return w, true
+}
+
+// WatchSpecs tells each that some environment was written, until ctx ends or the watch breaks off.
+func (s *Store) WatchSpecs(ctx context.Context, each func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	last := "/" + segmentAfter(s.keys.spec("x"))
+	for resp := range s.client.Watch(clientv3.WithRequireLeader(ctx), s.keys.environments(), clientv3.WithPrefix(), clientv3.WithFragment()) {
+		if err := resp.Err(); err != nil {
+			return fmt.Errorf("cannot watch environments: %w", s.explain(err))
+		}
+		for _, e := range resp.Events {
+			if strings.HasSuffix(string(e.Kv.Key), last) {
+				each()
+			}
+		}
+	}
+	return watchEnd(ctx.Err())
+}
+
+// segmentAfter is the last segment of a key.
+func segmentAfter(key string) string { return key[strings.LastIndex(key, "/")+1:] }

@@ -1,0 +1,207 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// Identity says who holds a node's name, or that the node was removed: then Removed is set, and the rest tells who it was.
+type Identity struct {
+	Node        string    `json:"node"`
+	Role        string    `json:"role"`
+	User        string    `json:"user,omitempty"`        // in etcd, and the certificate's common name; "" once removed
+	Incarnation string    `json:"incarnation,omitempty"` // last part of User: 16 hex digits
+	Replaces    string    `json:"replaces,omitempty"`    // user of the incarnation before, until it is known to be gone
+	Machine     string    `json:"machine,omitempty"`     // machine id
+	Boot        string    `json:"boot,omitempty"`        // the kernel's boot id at the join
+	Key         string    `json:"key,omitempty"`         // as pki.KeyDigest names it: sha256:…
+	Joined      time.Time `json:"joined,omitzero"`
+	Revision    int64     `json:"revision,omitempty"` // of etcd, before it joined: a token made later is another word
+	Issued      time.Time `json:"issued,omitzero"`    // of the newest certificate
+	Until       time.Time `json:"until,omitzero"`     // its end
+	CA          string    `json:"ca,omitempty"`       // pin of the CA that signed it: sha256:…
+	Token       string    `json:"token,omitempty"`    // id
+	By          string    `json:"by,omitempty"`       // who made the token
+	Clone       *Clone    `json:"clone,omitempty"`
+	Removed     *Removal  `json:"removed,omitempty"`
+}
+
+// Live reports whether a certificate of this identity is good for anything.
+func (i *Identity) Live() bool { return i != nil && i.Removed == nil && i.User != "" }
+
+// Clone is another machine that came under a name that is taken.
+type Clone struct {
+	Machine   string    `json:"machine"`
+	Boot      string    `json:"boot,omitempty"`
+	Hostname  string    `json:"hostname,omitempty"`
+	Addresses []string  `json:"addresses,omitempty"`
+	From      string    `json:"from,omitempty"` // address that it came from
+	First     time.Time `json:"first"`
+	At        time.Time `json:"at"` // last
+	Times     int       `json:"times"`
+}
+
+// Removal is when a node left the fleet, and by whose word.
+type Removal struct {
+	At   time.Time `json:"at"`
+	By   string    `json:"by,omitempty"`
+	Why  string    `json:"why,omitempty"`
+	Left bool      `json:"left,omitempty"` // it left by itself: it may come back with its token
+}
+
+// OperatorIdentity says who holds an operator's name.
+type OperatorIdentity struct {
+	Name        string       `json:"name"`
+	As          OperatorRole `json:"as"`
+	User        string       `json:"user,omitempty"` // in etcd; "" once revoked
+	Incarnation string       `json:"incarnation,omitempty"`
+	Replaces    string       `json:"replaces,omitempty"` // as of Identity
+	Key         string       `json:"key,omitempty"`
+	Joined      time.Time    `json:"joined,omitzero"`
+	Issued      time.Time    `json:"issued,omitzero"`
+	Until       time.Time    `json:"until,omitzero"`
+	CA          string       `json:"ca,omitempty"`
+	Token       string       `json:"token,omitempty"`
+	By          string       `json:"by,omitempty"`
+	Revoked     *Revoked     `json:"revoked,omitempty"`
+}
+
+// Live reports whether a certificate of this operator is good for anything.
+func (o *OperatorIdentity) Live() bool { return o != nil && o.Revoked == nil && o.User != "" }
+
+// Identities lists who holds the names of an environment's nodes, and the nodes that were removed. Those that can't be
+// read are named in damaged.
+func (s *Store) Identities(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
+	all = map[string]Identity{}
+	var f Fleet
+	err = collect(ctx, s, s.keys.identities(ref.String()), &f, func(rest string, i Identity) { all[unescape(rest)] = i })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the identities of %s: %w", ref, err)
+	}
+	return all, f.Damaged, nil
+}
+
+// Identity reads who holds a node's name, and the revision at which that was last written; nil and 0 for nobody.
+func (s *Store) Identity(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
+	return single[Identity](ctx, s, s.keys.identity(ref.String(), node))
+}
+
+// PutIdentity replaces an identity unless it was written since revision: then ErrConflict.
+func (s *Store) PutIdentity(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
+	return s.replace(ctx, s.keys.identity(ref.String(), i.Node), i, revision)
+}
+
+// Operators lists who holds the names of operators.
+func (s *Store) Operators(ctx context.Context) (all map[string]OperatorIdentity, damaged []string, err error) {
+	all = map[string]OperatorIdentity{}
+	var f Fleet
+	err = collect(ctx, s, s.keys.operators(), &f, func(rest string, o OperatorIdentity) { all[unescape(rest)] = o })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list operators: %w", err)
+	}
+	return all, f.Damaged, nil
+}
+
+// Operator reads who holds an operator's name, and the revision at which that was last written; nil and 0 for nobody.
+func (s *Store) Operator(ctx context.Context, name string) (*OperatorIdentity, int64, error) {
+	return single[OperatorIdentity](ctx, s, s.keys.operator(name))
+}
+
+// PutOperator replaces an operator unless it was written since revision: then ErrConflict.
+func (s *Store) PutOperator(ctx context.Context, o OperatorIdentity, revision int64) error {
+	return s.replace(ctx, s.keys.operator(o.Name), o, revision)
+}
+
+// single reads one key.
+func single[T any](ctx context.Context, s *Store, key string) (*T, int64, error) {
+	resp, err := s.get(ctx, key)
+	if err != nil || len(resp.Kvs) == 0 {
+		return nil, 0, err
+	}
+	var value T
+	if err := decode(key, resp.Kvs[0].Value, &value); err != nil {
+		return nil, 0, err
+	}
+	return &value, resp.Kvs[0].ModRevision, nil
+}
+
+// replace writes one key unless it was written since revision; replaceAt returns the revision that it has then.
+func (s *Store) replace(ctx context.Context, key string, value any, revision int64) error {
+	_, err := s.replaceAt(ctx, key, value, revision)
+	return err
+}
+
+func (s *Store) replaceAt(ctx context.Context, key string, value any, revision int64) (int64, error) {
+	b, err := encode(value)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, b)}, nil)
+	if err != nil {
+		return 0, err
+	}
+	if !resp.Succeeded {
+		return 0, ErrConflict
+	}
+	return resp.Header.Revision, nil
+}
+
+// cloneNoted is how often a clone that keeps trying is written down.
+const cloneNoted = time.Minute
+
+// NoteClone writes down that another machine came under a node's name. It gives way to every other write.
+func (s *Store) NoteClone(ctx context.Context, ref environments.Ref, node string, c Clone) error {
+	i, revision, err := s.Identity(ctx, ref, node)
+	if err != nil || !i.Live() || i.Machine == c.Machine {
+		return err
+	}
+	c.First, c.Times = c.At, 1
+	if old := i.Clone; old != nil && old.Machine == c.Machine {
+		if c.At.Sub(old.At) < cloneNoted {
+			return nil
+		}
+		c.First, c.Times = old.First, old.Times+1
+	}
+	i.Clone = &c
+	if err := s.PutIdentity(ctx, ref, *i, revision); err != nil && !errors.Is(err, ErrConflict) {
+		return fmt.Errorf("cannot note a second machine under the name %s: %w", node, err)
+	}
+	return nil
+}
+
+// UpdateHost writes what a node's machine says of itself into the list of hosts, if that is something new. It fails with
+// ErrConflict when the identity was written since revision.
+func (s *Store) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
+	env := ref.String()
+	key := s.keys.host(env, i.Node)
+	old, listed, err := single[agent.Host](ctx, s, key)
+	if err != nil {
+		return err
+	}
+	h := agent.Host{Node: i.Node, Role: i.Role, At: now, By: "join"}
+	if old != nil {
+		h = *old
+	}
+	if old != nil && h.Hostname == hostname && slices.Equal(h.Addresses, addresses) && h.MachineID == i.Machine {
+		return nil
+	}
+	h.Hostname, h.Addresses, h.MachineID, h.At = hostname, addresses, i.Machine, now
+	value, err := encode(h)
+	if err != nil {
+		return err
+	}
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, listed), same(s.keys.identity(env, i.Node), revision)},
+		[]clientv3.Op{clientv3.OpPut(key, value), s.touchHosts(env)}, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	return err
+}

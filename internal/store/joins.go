@@ -1,0 +1,313 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/pki"
+)
+
+// JoinFacts is everything that a join rests on. Revisions are etcd's order of things, which no clock spoils; 0 is for what
+// there is not.
+type JoinFacts struct {
+	Revision int64
+	Spec     *environments.Environment // nil: there is none
+	Token    *Token
+	Minted   int64 // when the token was made
+	Identity *Identity
+	Changed  int64 // when the identity was last written
+	Host     *agent.Host
+	Listed   int64      // when the host was last written
+	Machine  *FirstBoot // of the machine that asks
+	Holder   *FirstBoot // of the machine that has the name, where that is another one
+	Reserve  *Reserve   // the user that was made ahead
+
+	guards map[string]int64
+}
+
+// JoinFacts reads what a join rests on: the token of this id, the environment, the name and the machine. CommitJoin fails
+// if any of it has changed since.
+func (s *Store) JoinFacts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
+	env := ref.String()
+	f := JoinFacts{guards: map[string]int64{}}
+	err := s.joinPoints(ctx, &f, []joinPoint{
+		{s.keys.nodeToken(token), func(kv *mvccpb.KeyValue) error {
+			f.Minted = kv.CreateRevision
+			return decode(string(kv.Key), kv.Value, &f.Token)
+		}},
+		{s.keys.spec(env), func(kv *mvccpb.KeyValue) (err error) {
+			if f.Spec, err = environments.Decode(kv.Value); err != nil {
+				err = &UnreadableError{Key: string(kv.Key), Problem: err.Error()}
+			}
+			return err
+		}},
+		{s.keys.identity(env, node), func(kv *mvccpb.KeyValue) error {
+			f.Changed = kv.ModRevision
+			return decode(string(kv.Key), kv.Value, &f.Identity)
+		}},
+		{s.keys.host(env, node), func(kv *mvccpb.KeyValue) error {
+			f.Listed = kv.ModRevision
+			return decode(string(kv.Key), kv.Value, &f.Host)
+		}},
+		{s.keys.firstBoot(env, machine), func(kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, &f.Machine) }},
+		{s.keys.reserve(env, node), func(kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, &f.Reserve) }},
+	})
+	if err == nil && f.Identity.Live() && f.Identity.Machine != machine {
+		// Read a moment later, and compared with the rest when the join is written.
+		err = s.joinPoints(ctx, &f, []joinPoint{{s.keys.firstBoot(env, f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
+			return decode(string(kv.Key), kv.Value, &f.Holder)
+		}}})
+	}
+	if err != nil {
+		return JoinFacts{}, fmt.Errorf("cannot read what a join of %s rests on: %w", node, err)
+	}
+	return f, nil
+}
+
+// joinPoint is one key of a join, and what reads its value.
+type joinPoint struct {
+	key  string
+	read func(*mvccpb.KeyValue) error
+}
+
+func (s *Store) joinPoints(ctx context.Context, f *JoinFacts, points []joinPoint) error {
+	ops := make([]clientv3.Op, len(points))
+	for i, p := range points {
+		ops[i] = clientv3.OpGet(p.key)
+	}
+	resp, err := s.txn(ctx, nil, ops, nil)
+	if err != nil {
+		return err
+	}
+	f.Revision = resp.Header.Revision
+	for i, p := range points {
+		f.guards[p.key] = 0
+		if kvs := resp.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
+			f.guards[p.key] = kvs[0].ModRevision
+			if err := p.read(kvs[0]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// FindToken reads a token of nodes or of operators; nil when there is none of this id.
+func (s *Store) FindToken(ctx context.Context, id string) (*Token, error) {
+	for _, key := range []string{s.keys.nodeToken(id), s.keys.operatorToken(id)} {
+		t, _, err := single[Token](ctx, s, key)
+		if err != nil || t != nil {
+			return t, err
+		}
+	}
+	return nil, nil
+}
+
+// Join is what a join writes: all of it in one transaction, or nothing.
+type Join struct {
+	Token    Token // with its use counted
+	Identity Identity
+	Host     agent.Host
+	Machine  FirstBoot
+}
+
+// CommitJoin writes a join if nothing that it rests on has changed since facts were read; else ErrConflict. A reserve of the
+// node is gone then: its user is the identity's.
+func (s *Store) CommitJoin(ctx context.Context, ref environments.Ref, facts JoinFacts, j Join) error {
+	env, node := ref.String(), j.Identity.Node
+	var cmps []clientv3.Cmp
+	for key, revision := range facts.guards {
+		cmps = append(cmps, same(key, revision))
+	}
+	boot, err := s.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.keys.firstBoot(env, j.Machine.Machine)])
+	if err != nil {
+		return err
+	}
+	ops := []clientv3.Op{boot, clientv3.OpDelete(s.keys.reserve(env, node)), s.touchHosts(env)}
+	for _, put := range []struct {
+		key   string
+		value any
+	}{{s.tokenKey(j.Token), j.Token}, {s.keys.identity(env, node), j.Identity}, {s.keys.host(env, node), j.Host}} {
+		value, err := encode(put.value)
+		if err != nil {
+			return err
+		}
+		ops = append(ops, clientv3.OpPut(put.key, value))
+	}
+	resp, err := s.txn(ctx, cmps, ops, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	return err
+}
+
+// CommitOperator writes that an operator has joined, if neither the token nor the operator was written since facts were
+// read: then ErrConflict.
+func (s *Store) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
+	token, err := encode(t)
+	if err != nil {
+		return err
+	}
+	operator, err := encode(o)
+	if err != nil {
+		return err
+	}
+	key, name := s.tokenKey(t), s.keys.operator(o.Name)
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, facts.token), same(name, facts.operator)},
+		[]clientv3.Op{clientv3.OpPut(key, token), clientv3.OpPut(name, operator)}, nil)
+	if err == nil && !resp.Succeeded {
+		err = ErrConflict
+	}
+	return err
+}
+
+// OperatorFacts is what an operator's join rests on.
+type OperatorFacts struct {
+	Token    *Token
+	Operator *OperatorIdentity
+
+	token, operator int64
+}
+
+// OperatorFacts reads what an operator's join rests on. What is read second is compared when the join is written.
+func (s *Store) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
+	if f.Token, f.token, err = single[Token](ctx, s, s.keys.operatorToken(token)); err == nil {
+		f.Operator, f.operator, err = s.Operator(ctx, name)
+	}
+	if err != nil {
+		return OperatorFacts{}, fmt.Errorf("cannot read what the join of operator %s rests on: %w", name, err)
+	}
+	return f, nil
+}
+
+// Reserve is the etcd user that was made ahead for a node, under the incarnation that it will have.
+type Reserve struct {
+	User        string    `json:"user"`
+	Incarnation string    `json:"incarnation"`
+	Ready       bool      `json:"ready,omitempty"` // the user has all that it needs
+	At          time.Time `json:"at"`
+}
+
+// Reserves lists the users that were made ahead for an environment's nodes.
+func (s *Store) Reserves(ctx context.Context, ref environments.Ref) (all map[string]Reserve, damaged []string, err error) {
+	all = map[string]Reserve{}
+	var f Fleet
+	err = collect(ctx, s, s.keys.reserves(ref.String()), &f, func(rest string, r Reserve) { all[unescape(rest)] = r })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the users made ahead in %s: %w", ref, err)
+	}
+	return all, f.Damaged, nil
+}
+
+// ReadyReserve makes sure that a node has a reserve whose user is ready, and returns it with its revision. What it will be
+// is written before the user is made: one that dies in between leaves no user that nobody knows, and the next one goes on
+// with it. Two that do this at the same moment end with the same reserve. The role that the environment's nodes share is
+// not touched: see EnsureEnvironment.
+func (s *Store) ReadyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
+	for {
+		r, revision, err := s.readyReserve(ctx, ref, node, now)
+		if !errors.Is(err, ErrConflict) || ctx.Err() != nil {
+			if err != nil {
+				err = fmt.Errorf("cannot make the etcd user of node %s: %w", node, err)
+			}
+			return r, revision, err
+		}
+	}
+}
+
+func (s *Store) readyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
+	env := ref.String()
+	key := s.keys.reserve(env, node)
+	old, revision, err := single[Reserve](ctx, s, key)
+	if err != nil {
+		return Reserve{}, 0, err
+	}
+	if old == nil {
+		name := pki.Name{Prefix: s.Prefix(), Kind: pki.KindNode, Environment: env, Subject: node, Incarnation: pki.NewIncarnation()}
+		old = &Reserve{User: name.String(), Incarnation: name.Incarnation, At: now}
+		if revision, err = s.replaceAt(ctx, key, *old, 0); err != nil {
+			return Reserve{}, 0, err
+		}
+	}
+	if old.Ready {
+		return *old, revision, nil
+	}
+	if err := s.EnsureNode(ctx, env, node, old.User); err != nil {
+		return Reserve{}, 0, err
+	}
+	old.Ready = true
+	if revision, err = s.replaceAt(ctx, key, *old, revision); err == nil {
+		return *old, revision, nil
+	}
+	// The reserve was taken, or dropped, meanwhile. A user that then belongs to nobody must not stay: it might be one that
+	// was removed a moment ago.
+	if now, _, readErr := s.Identity(ctx, ref, node); readErr == nil && !(now.Live() && now.User == old.User) {
+		if r, _, readErr := single[Reserve](ctx, s, key); readErr == nil && (r == nil || r.User != old.User) {
+			if dropErr := s.DropUser(ctx, old.User); dropErr != nil {
+				return Reserve{}, 0, dropErr
+			}
+		}
+	}
+	return Reserve{}, 0, err
+}
+
+// DropReserve deletes a reserve and its user. The user goes last: one that joins with it meanwhile keeps it.
+func (s *Store) DropReserve(ctx context.Context, ref environments.Ref, node string) error {
+	key := s.keys.reserve(ref.String(), node)
+	r, revision, err := single[Reserve](ctx, s, key)
+	if err != nil || r == nil {
+		return err
+	}
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+	if err == nil && resp.Succeeded {
+		err = s.DropUser(ctx, r.User)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot drop the user made ahead for node %s: %w", node, err)
+	}
+	return nil
+}
+
+// Names is which names of a role are taken, by a live identity or by an entry of the list of hosts, and under which names
+// machines were removed from the environment.
+type Names struct {
+	Taken   map[string]bool
+	Removed map[string]string // machine id → node
+}
+
+// Names reads the names of a role that are taken.
+func (s *Store) Names(ctx context.Context, ref environments.Ref, role string) (Names, error) {
+	env := ref.String()
+	n := Names{map[string]bool{}, map[string]string{}}
+	var f Fleet
+	err := collect(ctx, s, s.keys.identities(env), &f, func(rest string, i Identity) {
+		switch {
+		case i.Live():
+			n.Taken[unescape(rest)] = true
+		case i.Removed != nil && i.Machine != "":
+			n.Removed[i.Machine] = unescape(rest)
+		}
+	})
+	if err == nil {
+		prefix := s.keys.host(env, role)
+		_, err = s.pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
+			n.Taken[unescape(strings.TrimPrefix(prefix+rest, s.keys.hosts(env)))] = true
+			return nil
+		}, clientv3.WithKeysOnly())
+	}
+	if err != nil {
+		return Names{}, fmt.Errorf("cannot read which names of %s are taken: %w", ref, err)
+	}
+	for _, damaged := range f.Damaged { // a name that can't be read may be taken
+		return Names{}, fmt.Errorf("cannot tell which names of %s are taken: %s", ref, damaged)
+	}
+	return n, nil
+}

@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/pki"
+)
+
+// RemoveNode takes a node out of the fleet. First its etcd users and its role go, whatever their incarnation: from then on
+// etcd refuses each of its requests. Then one transaction writes into its identity that it was removed, and deletes its
+// entry of the list of hosts, its holds, its targets and assignment, its user made ahead, its first boot and what was noted
+// of it. Its status and runs stay. ErrNotFound when nothing of it was there. It may be repeated after a crash anywhere.
+func (s *Store) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
+	for try := 0; ; try++ {
+		found, err := s.shutOut(ctx, ref.String(), node)
+		if err == nil {
+			err = s.takeOff(ctx, ref, node, r, found)
+		}
+		if err == nil || !errors.Is(err, ErrConflict) || try == 9 {
+			if err != nil {
+				err = fmt.Errorf("cannot remove node %s: %w", node, err)
+			}
+			return err
+		}
+	}
+}
+
+// shutOut drops a node's users and its role, and reports whether there were any. It goes before all else: what a node joins
+// with meanwhile is found by the transaction's guards, and dropped in the next round.
+func (s *Store) shutOut(ctx context.Context, env, node string) (found bool, err error) {
+	users, err := s.usersOf(ctx, env, node)
+	if err != nil {
+		return false, err
+	}
+	for _, user := range users {
+		if err := s.DropUser(ctx, user); err != nil {
+			return false, err
+		}
+	}
+	return len(users) > 0, s.DropNodeRole(ctx, env, node)
+}
+
+// usersOf lists the etcd users of all incarnations of a node.
+func (s *Store) usersOf(ctx context.Context, env, node string) (users []string, err error) {
+	all, err := s.Users(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, user := range all {
+		if n, err := pki.ParseName(user); err == nil && n.Kind == pki.KindNode && n.Prefix == s.Prefix() && n.Environment == env && n.Subject == node {
+			users = append(users, user)
+		}
+	}
+	return users, nil
+}
+
+// takeOff is the transaction of a removal. ErrConflict when the node joined, or was changed, since it was read.
+func (s *Store) takeOff(ctx context.Context, ref environments.Ref, node string, r Removal, found bool) error {
+	env := ref.String()
+	identity, identityAt, err := s.Identity(ctx, ref, node)
+	if err != nil {
+		return err
+	}
+	host, hostAt, err := single[agent.Host](ctx, s, s.keys.host(env, node))
+	if err != nil {
+		return err
+	}
+	_, reserveAt, err := single[Reserve](ctx, s, s.keys.reserve(env, node))
+	if err != nil {
+		return err
+	}
+	boots, _, err := s.FirstBoots(ctx, ref)
+	if err != nil {
+		return err
+	}
+	hold, target := s.keys.hold(env, Scope{Node: node}), s.keys.target(env, Scope{Node: node})
+	gone := []string{s.keys.host(env, node), s.keys.reserve(env, node), hold, target, s.keys.assigned(env, node), s.keys.flood(env, node)}
+	for machine, b := range boots {
+		mine := identity.Live() && machine == identity.Machine || host != nil && host.MachineID != "" && machine == host.MachineID
+		if (b.Node == node || mine) && len(gone) < maxOps/2 {
+			gone = append(gone, s.keys.firstBoot(env, machine))
+		}
+	}
+	var ops []clientv3.Op
+	for _, key := range gone {
+		ops = append(ops, clientv3.OpDelete(key))
+	}
+	deletes := len(ops)
+	ops = append(ops, s.touchHosts(env), s.touchTargets())
+	var users []string // of a join that came since the node was shut out
+	if identity.Live() {
+		users = []string{identity.User, identity.Replaces}
+	}
+	if identity != nil && (identity.Removed == nil || host != nil) {
+		identity.User, identity.Replaces, identity.Clone, identity.Removed = "", "", nil, &r
+		tombstone, err := encode(identity)
+		if err != nil {
+			return err
+		}
+		ops, found = append(ops, clientv3.OpPut(s.keys.identity(env, node), tombstone)), true
+	}
+	cmps := []clientv3.Cmp{same(s.keys.identity(env, node), identityAt), same(s.keys.host(env, node), hostAt), same(s.keys.reserve(env, node), reserveAt)}
+	resp, err := s.txn(ctx, cmps, ops, nil)
+	switch {
+	case err != nil:
+		return err
+	case !resp.Succeeded:
+		return ErrConflict
+	}
+	for _, user := range users {
+		if user == "" {
+			continue
+		}
+		if err := s.DropUser(ctx, user); err != nil {
+			return err
+		}
+	}
+	for i := range deletes {
+		found = found || resp.Responses[i].GetResponseDeleteRange().Deleted > 0
+	}
+	if !found {
+		return ErrNotFound
+	}
+	return nil
+}
+
+// Forgotten is what there was of a node.
+type Forgotten struct {
+	Keys  int64 // statuses, runs and facts that were deleted
+	Room  bool  // etcd was full, and room was made
+	Bytes int64 // how much smaller etcd's files are then
+}
+
+// ForgetNode is RemoveNode, and deletes what the node said as well: its status, runs and facts. Where etcd is full, as after
+// a flood, it makes room too. The node is shut out before anything is deleted, so that it can't write it again.
+func (s *Store) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (Forgotten, error) {
+	fail := func(f Forgotten, err error) (Forgotten, error) {
+		return f, fmt.Errorf("cannot forget node %s: %w", node, err)
+	}
+	env := ref.String()
+	known, err := s.shutOut(ctx, env, node)
+	if err != nil {
+		return fail(Forgotten{}, err)
+	}
+	f, err := s.forget(ctx, env, node)
+	if err != nil {
+		return fail(f, err)
+	}
+	full, err := s.full(ctx)
+	if err == nil && full {
+		f.Room = true
+		f.Bytes, err = s.MakeRoom(ctx)
+	}
+	if err != nil {
+		return fail(f, err)
+	}
+	if err := s.RemoveNode(ctx, ref, node, r); err != nil && !(errors.Is(err, ErrNotFound) && (known || f.Keys > 0)) {
+		return f, err
+	}
+	return f, nil
+}
+
+// forget deletes what a node said. It holds no puts, so that a full etcd takes it.
+func (s *Store) forget(ctx context.Context, env, node string) (f Forgotten, err error) {
+	resp, err := s.txn(ctx, nil, []clientv3.Op{
+		clientv3.OpDelete(s.keys.status(env, node)), clientv3.OpDelete(s.keys.runs(env, node), clientv3.WithPrefix()), clientv3.OpDelete(s.keys.facts(env, node)),
+	}, nil)
+	if err != nil {
+		return f, err
+	}
+	for _, r := range resp.Responses {
+		f.Keys += r.GetResponseDeleteRange().Deleted
+	}
+	return f, nil
+}
+
+// full reports whether etcd has raised the alarm that it has no space.
+func (s *Store) full(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	resp, err := s.client.AlarmList(ctx)
+	if err != nil {
+		return false, s.explain(err)
+	}
+	for _, a := range resp.Alarms {
+		if strings.Contains(a.Alarm.String(), "NOSPACE") {
+			return true, nil
+		}
+	}
+	return false, nil
+}

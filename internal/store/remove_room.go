@@ -1,0 +1,113 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// defragmentWithin bounds the defragmentation of one member: it rewrites its whole file, of at most 8 GiB.
+const defragmentWithin = 5 * time.Minute
+
+// MakeRoom has etcd forget what was overwritten or deleted, write its files anew without that, one member after the other
+// and the leader last, and accept writes again. It returns by how many bytes the files are smaller. A member answers nobody
+// while its file is rewritten. It needs an admin.
+func (s *Store) MakeRoom(ctx context.Context) (freed int64, err error) {
+	if err := s.compact(ctx); err != nil {
+		return 0, err
+	}
+	members, err := s.members(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("cannot make room in etcd: %w", err)
+	}
+	for _, m := range members {
+		one, cancel := context.WithTimeout(ctx, defragmentWithin)
+		_, err := s.client.Defragment(one, m.endpoint)
+		cancel()
+		var after int64
+		if err == nil {
+			after, err = s.size(ctx, m.endpoint)
+		}
+		if err != nil {
+			return freed, fmt.Errorf("cannot make room in etcd at %s: %w", m.endpoint, s.explain(err))
+		}
+		freed += m.bytes - after
+	}
+	within, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	// Without a member named, that is every alarm that there is. One about damaged data must stay.
+	alarms, err := s.client.AlarmList(within)
+	for i := 0; err == nil && i < len(alarms.Alarms); i++ {
+		if a := alarms.Alarms[i]; a.Alarm == etcdserverpb.AlarmType_NOSPACE {
+			_, err = s.client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
+		}
+	}
+	if err != nil {
+		return freed, fmt.Errorf("cannot have etcd accept writes again: %w", s.explain(err))
+	}
+	return freed, nil
+}
+
+// member is one of the cluster, as it was before.
+type member struct {
+	endpoint string
+	bytes    int64
+	leader   bool
+}
+
+// members are those of the cluster that a client can reach, the leader last. A single member is the one that answers, by
+// whatever address.
+func (s *Store) members(ctx context.Context) (members []member, err error) {
+	within, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	list, err := s.client.MemberList(within)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	endpoints := s.client.Endpoints()
+	if len(endpoints) == 0 {
+		endpoints = []string{s.endpoints} // inside of its process
+	}
+	if len(list.Members) > 1 {
+		endpoints = nil
+		for _, m := range list.Members {
+			if len(m.ClientURLs) == 0 {
+				return nil, errors.New("a member has not started: " + m.Name)
+			}
+			endpoints = append(endpoints, m.ClientURLs[0])
+		}
+	}
+	for _, endpoint := range endpoints[:min(len(endpoints), len(list.Members))] {
+		st, err := s.client.Status(within, endpoint)
+		if err != nil {
+			return nil, s.explain(err)
+		}
+		members = append(members, member{endpoint, st.DbSize, st.Leader == st.Header.MemberId})
+	}
+	slices.SortStableFunc(members, func(a, b member) int {
+		if a.leader != b.leader {
+			if b.leader {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.endpoint, b.endpoint)
+	})
+	return members, nil
+}
+
+func (s *Store) size(ctx context.Context, endpoint string) (int64, error) {
+	within, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	st, err := s.client.Status(within, endpoint)
+	if err != nil {
+		return 0, err
+	}
+	return st.DbSize, nil
+}

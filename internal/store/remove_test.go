@@ -1,0 +1,214 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+// joined makes a node that has joined as user, with all that can concern it.
+func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
+	t.Helper()
+	st, ctx := server.Admin(), t.Context()
+	at := time.Now().UTC()
+	for _, err := range []error{
+		st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", node, user),
+		st.Register(ctx, "dev", agent.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
+		st.PutIdentity(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
+		st.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "reserve/dev/" + node, "floods/dev/" + node} {
+		if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, "/pulley/v1/"+key, `{"v":1}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := server.Store(user)
+	if err := own.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// of are the keys that have a node's name in them, in order.
+func of(t *testing.T, server *etcdtest.Auth, node string) []string {
+	t.Helper()
+	var keys []string
+	for _, key := range slices.Sorted(maps.Keys(contents(t, server))) {
+		if slices.Contains(strings.Split(key, "/"), node) {
+			keys = append(keys, strings.TrimPrefix(key, "/pulley/v1/"))
+		}
+	}
+	return keys
+}
+
+// A stolen key of a node that was removed must be worth nothing from then on, and nothing of the node may stand in the way
+// of others; what it said has to stay until somebody says otherwise.
+func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	joined(t, server, "controller1", nodeA)
+	joined(t, server, "controller10", "pulley/node/dev/controller10/00000000000000f0")
+	if err := st.EnsureNode(ctx, "dev", "controller1", nodeAOld); err != nil { // half of a rejoin that was cut off
+		t.Fatal(err)
+	}
+	others := of(t, server, "controller10")
+	node := server.Store(nodeA)
+	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "scrapped"}); err != nil {
+		t.Fatal(err)
+	}
+	if left, want := of(t, server, "controller1"), []string{"identities/dev/controller1", "runs/dev/controller1/1", "status/dev/controller1"}; !slices.Equal(left, want) {
+		t.Errorf("left of it is %v, not %v", left, want)
+	}
+	if now := of(t, server, "controller10"); !slices.Equal(now, others) {
+		t.Errorf("another node had %v and has %v", others, now)
+	}
+	users, err := st.Users(ctx)
+	if err != nil || slices.ContainsFunc(users, func(u string) bool { return strings.Contains(u, "/controller1/") }) {
+		t.Errorf("users are %v, %v", users, err)
+	}
+	if _, err := server.ClientOf(etcdtest.Serve).RoleGet(ctx, "pulley/node/dev/controller1"); err == nil {
+		t.Error("its role is there still")
+	}
+	i, _, err := st.Identity(ctx, dev, "controller1")
+	if err != nil || i.Live() || i.Removed == nil || i.Removed.By != "ann" || i.Removed.Why != "scrapped" || i.Machine != "machine of controller1" {
+		t.Errorf("its identity says %+v, %v", i, err)
+	}
+	_, err = node.Desire(ctx, id)
+	if !errors.Is(err, store.ErrRevoked) || !strings.Contains(err.Error(), "this node was removed or its certificate was revoked; to bring it back, give it a new token: `pulley token create -e dev --node controller1`") {
+		t.Errorf("it hears: %v", err)
+	}
+	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("removed again: %v", err)
+	}
+	if f, err := st.ForgetNode(ctx, dev, "controller1", store.Removal{}); err != nil || f.Keys != 2 || f.Room {
+		t.Errorf("forgotten: %+v, %v", f, err)
+	}
+	if left := of(t, server, "controller1"); !slices.Equal(left, []string{"identities/dev/controller1"}) {
+		t.Errorf("left of it is %v", left)
+	}
+	if i, _, err := st.Identity(ctx, dev, "controller1"); err != nil || i.Removed == nil || i.Removed.Why != "scrapped" {
+		t.Errorf("who removed it is forgotten: %+v, %v", i, err)
+	}
+}
+
+// An operator without the right to it must not half remove a node, and must hear whom to ask.
+func TestOnlyAnAdminRemovesNodes(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	ctx := t.Context()
+	joined(t, server, "controller1", nodeA)
+	if err := server.Admin().EnsureOperatorRoles(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Admin().EnsureOperator(ctx, operator, store.RoleOperator); err != nil {
+		t.Fatal(err)
+	}
+	before := contents(t, server)
+	err := server.Store(operator).RemoveNode(ctx, dev, "controller1", store.Removal{})
+	if err == nil || !strings.Contains(err.Error(), "`pulley operators list` shows who is an admin") {
+		t.Errorf("an operator hears: %v", err)
+	}
+	if !maps.Equal(before, contents(t, server)) {
+		t.Error("something was removed")
+	}
+	if _, err := server.Store(nodeA).Desire(ctx, id); err != nil {
+		t.Errorf("the node is shut out: %v", err)
+	}
+}
+
+// A node that fills etcd stops the whole fleet. One command of an admin has to shut it out, make room and let others go on.
+func TestAFloodIsEndedByOneCommand(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{QuotaBytes: 16 << 20})
+	st, ctx := server.Admin(), t.Context()
+	joined(t, server, "controller1", nodeA)
+	joined(t, server, "compute1", nodeB)
+	flood := server.ClientOf(nodeA)
+	noise := strings.Repeat("x", 1<<20)
+	full := false
+	for n := 0; n < 200 && !full; n++ {
+		_, err := flood.Put(ctx, fmt.Sprintf("/pulley/v1/runs/dev/controller1/%d", n), noise)
+		if full = errors.Is(err, store.ErrFull); err != nil && !full {
+			t.Fatal(err)
+		}
+	}
+	if !full {
+		t.Fatal("16 MiB did not get full")
+	}
+	other := agent.Identity{Node: "compute1", Environment: "dev"}
+	if err := server.Store(nodeB).Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); !errors.Is(err, store.ErrFull) {
+		t.Fatalf("another node reports into a full etcd: %v", err)
+	}
+	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{By: "ann"}); !errors.Is(err, store.ErrFull) {
+		t.Errorf("removed without making room: %v", err)
+	}
+	if _, err := flood.Delete(ctx, "/pulley/v1/runs/dev/controller1/0"); !refusal(err) {
+		t.Errorf("what could not be removed is not shut out: %v", err)
+	}
+	f, err := st.ForgetNode(ctx, dev, "controller1", store.Removal{By: "ann", Why: "it floods"})
+	if err != nil || !f.Room || f.Bytes < 8<<20 || f.Keys < 10 {
+		t.Errorf("forgotten: %+v, %v", f, err)
+	}
+	if _, err := flood.Put(ctx, "/pulley/v1/runs/dev/controller1/0", "x"); !refusal(err) {
+		t.Errorf("the flood goes on: %v", err)
+	}
+	if err := server.Store(nodeB).Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); err != nil {
+		t.Errorf("another node can't report: %v", err)
+	}
+	if i, _, err := st.Identity(ctx, dev, "controller1"); err != nil || i.Removed == nil {
+		t.Errorf("its identity says %+v, %v", i, err)
+	}
+	alarms, err := server.ClientOf(etcdtest.Serve).AlarmList(ctx)
+	if err != nil || len(alarms.Alarms) > 0 {
+		t.Errorf("alarms: %v, %v", alarms, err)
+	}
+	if got, err := server.ClientOf(etcdtest.Serve).Get(ctx, "/pulley/v1/runs/dev/controller1/", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || got.Count != 0 {
+		t.Errorf("%d of its runs are left, %v", got.Count, err)
+	}
+}
+
+// A node that joins again at the very moment of its removal must be out or in, not a certificate that works for a node that
+// nobody lists.
+func TestARemovalAndARejoinAtOnce(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	for round := range 10 {
+		node := fmt.Sprintf("controller%d", round+1)
+		first, second := fmt.Sprintf("pulley/node/dev/%s/%016x", node, 1), fmt.Sprintf("pulley/node/dev/%s/%016x", node, 2)
+		joined(t, server, node, first)
+		rejoin := make(chan error, 1)
+		go func() {
+			i, at, err := st.Identity(ctx, dev, node)
+			if err == nil {
+				err = st.EnsureNode(ctx, "dev", node, second)
+			}
+			if err == nil && i.Live() {
+				i.User, i.Replaces = second, first
+				err = st.PutIdentity(ctx, dev, *i, at)
+			}
+			rejoin <- err
+		}()
+		if err := st.RemoveNode(ctx, dev, node, store.Removal{At: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		// One whose role went under its hands fails, and tries again from the start, where it finds the removal.
+		if err := <-rejoin; err == nil {
+			t.Logf("%s: the rejoin was before", node)
+		}
+		i, _, err := st.Identity(ctx, dev, node)
+		if err != nil || i.Live() {
+			t.Errorf("%s is %+v, %v", node, i, err)
+		}
+	}
+}

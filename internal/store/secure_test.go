@@ -1,0 +1,117 @@
+package store_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"pulley/internal/etcdtest"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// A process that lives longer than its certificate would be shut out although a new one lies there.
+func TestRenewedCertificateCountsWithoutANewClient(t *testing.T) {
+	a := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	file := filepath.Join(t.TempDir(), "identity.pem")
+	become := func(user string) store.Config {
+		t.Helper()
+		c := a.Config(user)
+		var both []byte
+		for _, f := range []string{c.Key, c.Cert} {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			both = append(both, b...)
+		}
+		if err := os.WriteFile(file, both, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.Cert, c.Key = file, file
+		return c
+	}
+	s, err := store.Open(become("pulley/node/dev/nobody/00000000000000bb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Users(t.Context()); err == nil {
+		t.Fatal("a certificate that etcd knows no user for is let in")
+	}
+	become(etcdtest.Serve)
+	a.Down()
+	a.Up()
+	if _, err := s.Users(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node that does not see that the servers have certificates of another CA by now would follow a rotation months later.
+func TestServerIssuerFollowsARotation(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := pki.OpenCA(filepath.Join(dir, "pki"), pki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := etcdtest.PKI{CA: filepath.Join(dir, "bundle.pem"), ServerCert: filepath.Join(dir, "server.pem"), ServerKey: filepath.Join(dir, "server.pem")}
+	issue := func() {
+		t.Helper()
+		certs, key, err := ca.IssueServer(nil, time.Hour)
+		if err == nil {
+			err = os.WriteFile(p.ServerCert, append(key, certs...), 0o600)
+		}
+		if err == nil {
+			err = os.WriteFile(p.CA, ca.Bundle(), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	issue()
+	me := filepath.Join(dir, "me.pem")
+	key, err := pki.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := ca.IssueClient(key.Public(), pki.Name{Prefix: "pulley", Kind: pki.KindServe, Subject: "test", Incarnation: pki.NewIncarnation()}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := pki.NewIdentity(key, cert)
+	if err == nil {
+		err = id.Save(me)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := etcdtest.StartTLS(t, p)
+	see := func() []byte {
+		t.Helper()
+		s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, CACert: p.CA, Cert: me, Key: me})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if got := s.ServerIssuer(); got != nil {
+			t.Errorf("before the first call it says %x", got)
+		}
+		if _, err := s.AuthEnabled(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return s.ServerIssuer()
+	}
+	first, next := ca.Authorities()[0].Certificate.SubjectKeyId, ca.Authorities()[1].Certificate.SubjectKeyId
+	if got := see(); !bytes.Equal(got, first) {
+		t.Errorf("it is %x, and it says %x", first, got)
+	}
+	if err := ca.Rotate(false); err != nil {
+		t.Fatal(err)
+	}
+	issue() // etcd reads its certificate for each connection, and knew the next CA from its start
+	if got := see(); !bytes.Equal(got, next) {
+		t.Errorf("after the rotation it is %x, and it says %x", next, got)
+	}
+}

@@ -1,0 +1,122 @@
+package store_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+// Whoever reads a backup of etcd must not be able to join: of a token's secret there is nothing but a hash.
+func TestTokensAreStoredHashed(t *testing.T) {
+	server := etcdtest.Start(t)
+	s := open(t, server, "")
+	now := time.Now().UTC().Truncate(time.Second)
+	text, made, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Uses: 1, Created: now, Expires: now.Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, secret, err := store.ParseToken(text)
+	if err != nil || id != made.ID || !made.Matches(secret) || made.Matches(secret[1:]+"0") || made.Matches("") {
+		t.Errorf("the token %+v does not match what was printed: %v", made, err)
+	}
+	resp, err := server.Client().Get(t.Context(), "/pulley/v1/tokens/nodes/"+id)
+	if err != nil || len(resp.Kvs) != 1 || strings.Contains(string(resp.Kvs[0].Value), secret) {
+		t.Errorf("etcd has %v (%v)", resp.Kvs, err)
+	}
+	for _, bad := range []string{"", "plt_", text[1:], text + "0", strings.ToUpper(text), "plt_" + id + "_" + secret[1:]} {
+		if _, _, err := store.ParseToken(bad); err == nil {
+			t.Errorf("%q is taken for a token", bad)
+		}
+	}
+	if _, err := s.RevokeToken(t.Context(), "ffffffff", store.Revoked{}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a token that there is not: %v", err)
+	}
+	// One that ended long ago goes when the next is made.
+	later := now.Add(30*24*time.Hour + 2*time.Hour)
+	if _, _, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Created: later, Expires: later.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if all, _, err := s.Tokens(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("the tokens are %v (%v)", all, err)
+	}
+}
+
+// The count of refusals is what somebody who is refused makes grow: it must not grow without end.
+func TestRefusalsAreBounded(t *testing.T) {
+	var all store.Refusals
+	for i := range 1000 {
+		all.Add(store.Refusal{Reason: fmt.Sprintf("reason %d", i), Detail: strings.Repeat("x", 1000), Node: strings.Repeat("n", 1000), Machine: strings.Repeat("m", 1000)})
+	}
+	text, err := json.Marshal(all)
+	if err != nil || all.Total != 1000 || len(all.Counts) > 64 || len(all.Last) > 20 || len(text) > 32<<10 {
+		t.Errorf("%d reasons, %d in full, %d bytes (%v)", len(all.Counts), len(all.Last), len(text), err)
+	}
+	if all.Last[0].Reason != "reason 999" {
+		t.Errorf("the newest is not the first: %s", all.Last[0].Reason)
+	}
+	s := open(t, etcdtest.Start(t), "")
+	for range 2 {
+		if err := s.AddRefusals(t.Context(), store.Refusals{Total: 3, Counts: map[string]int64{"a": 3}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := s.Refusals(t.Context()); err != nil || got.Total != 6 || got.Counts["a"] != 6 {
+		t.Errorf("etcd has %+v (%v)", got, err)
+	}
+}
+
+// A record of a first boot that never ends would be shown for ever, and thousands of them fill etcd: leases end them.
+func TestRecordsOfFirstBootsEnd(t *testing.T) {
+	server := etcdtest.Start(t)
+	s, ref := open(t, server, ""), environments.Ref{Environment: "dev"}
+	lease := func(machine string) time.Duration {
+		t.Helper()
+		c := server.Client()
+		resp, err := c.Get(t.Context(), "/pulley/v1/firstboots/dev/"+machine)
+		if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 {
+			t.Fatalf("the record has no lease: %v, %v", resp.Kvs, err)
+		}
+		left, err := c.TimeToLive(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(left.TTL) * time.Second
+	}
+	b := store.FirstBoot{Machine: "m", Node: "controller1", Step: "puppet", State: store.BootStarted, Heard: time.Now()}
+	if err := s.PutFirstBoot(t.Context(), ref, b, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := lease("m"); got < 25*24*time.Hour || got > 31*24*time.Hour {
+		t.Errorf("one that is not over ends in %s", got)
+	}
+	_, revision, err := s.FirstBoot(t.Context(), ref, "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutFirstBoot(t.Context(), ref, b, revision); err != nil {
+		t.Fatal(err)
+	}
+	if got := lease("m"); got < 25*24*time.Hour {
+		t.Errorf("after another word it ends in %s", got)
+	}
+	if err := s.PutFirstBoot(t.Context(), ref, b, revision); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a word that comes late replaces a newer one: %v", err)
+	}
+	_, revision, _ = s.FirstBoot(t.Context(), ref, "m")
+	b.Finished = time.Now()
+	if err := s.PutFirstBoot(t.Context(), ref, b, revision); err != nil {
+		t.Fatal(err)
+	}
+	if got := lease("m"); got > 25*time.Hour {
+		t.Errorf("one that is over ends in %s", got)
+	}
+}

@@ -1,0 +1,355 @@
+package upgrade
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/failpoint"
+)
+
+// Folder is where a node keeps what it knows of its own agent, and the file that is in place.
+type Folder struct {
+	Dir       string // agent/ of the state folder; made when something is to be kept
+	Installed string // the program that cron starts
+}
+
+// CrashPoints are the places at which tests have an upgrade die, in their order.
+var CrashPoints = []string{"upgrade:fetched", "upgrade:tested", "upgrade:on-probation", "upgrade:credited", "upgrade:previous-kept", "upgrade:in-place", "upgrade:taken-over"}
+
+// Format is the version of state.json that this agent writes; it reads no newer one.
+const Format = 1
+
+const (
+	stateFile    = "state.json"
+	previousFile = "previous"
+	programFile  = "pulley-agent"
+	maxState     = 64 << 10
+)
+
+// Candidate is the path of a candidate's program.
+func (f Folder) Candidate(digest string) string { return filepath.Join(f.Dir, digest, programFile) }
+
+// Previous is the path of the program that was in place before.
+func (f Folder) Previous() string { return filepath.Join(f.Dir, previousFile) }
+
+// Lock keeps a second agent from upgrading beside this one, or returns agent.ErrLocked. It is held by the open file.
+func (f Folder) Lock() (*os.File, error) {
+	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make the folder of the agent's own upgrade: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(f.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the agent's own upgrade: %w", err)
+	}
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = agent.ErrLocked
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot lock the agent's own upgrade: %w", err), lock.Close())
+	}
+	return lock, nil
+}
+
+// Load reads the state; a missing file is an empty one. A file that makes no sense is put aside: what it costs is that an
+// agent which was dropped is tried once more. What is known of the installed program counts only for the very file.
+func (f Folder) Load() (State, error) {
+	path := filepath.Join(f.Dir, stateFile)
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{Format: Format}, nil
+	}
+	var b []byte
+	if err == nil {
+		b, err = io.ReadAll(io.LimitReader(file, maxState+1))
+		file.Close()
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("cannot read the state of the agent's own upgrade: %w", err)
+	}
+	s, err := parseState(b)
+	if errors.Is(err, errNewer) {
+		return State{}, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	if err != nil {
+		if err := os.Rename(path, path+".damaged"); err != nil {
+			return State{}, fmt.Errorf("cannot put the damaged %s aside: %w", path, err)
+		}
+		return State{Format: Format}, nil
+	}
+	if s.Installed != nil && s.Installed.File != fileOf(f.Installed) {
+		s.Installed = nil
+	}
+	return s, nil
+}
+
+var errNewer = errors.New("its format is newer than this agent's; a newer agent was here")
+
+func parseState(b []byte) (State, error) {
+	if len(b) > maxState {
+		return State{}, errors.New("it is too large")
+	}
+	var s State
+	err := json.Unmarshal(b, &s)
+	if s.Format > Format { // before all else: what looks damaged may only be newer
+		return State{}, errNewer
+	}
+	if err != nil {
+		return State{}, err
+	}
+	if c := s.Candidate; c != nil && (!isDigest(c.Digest) || c.Good < 0) {
+		return State{}, errors.New("its candidate makes no sense")
+	}
+	s.Format = Format
+	return s, nil
+}
+
+func isDigest(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == sha256.Size && hex.EncodeToString(b) == s
+}
+
+// Save writes the state; it is durable when Save returns.
+func (f Folder) Save(s State) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(f.Dir, 0o755)
+	}
+	if err == nil {
+		_, err = place(filepath.Join(f.Dir, stateFile), 0o644, func(w io.Writer) error { _, err := w.Write(append(b, '\n')); return err })
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the state of the agent's own upgrade: %w", err)
+	}
+	return nil
+}
+
+// Place puts a candidate's program on disk, as write gives it; what is there already with the right bytes stays.
+func (f Folder) Place(digest string, write func(io.Writer) error) error {
+	path := f.Candidate(digest)
+	if have, err := Digest(path); err == nil && have == digest {
+		return nil
+	}
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		var got string
+		if got, err = place(path, 0o755, write); err == nil && got != digest {
+			err = errors.Join(errors.New("its bytes are not those that were published"), os.Remove(path))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot put the new agent on disk: %w", err)
+	}
+	failpoint.Here("upgrade:fetched")
+	return nil
+}
+
+// Tidy removes the programs of candidates that are none any more, and what a crash left half written. Its caller holds the
+// lock: what another agent is fetching would look the same.
+func (f Folder) Tidy(s State) error {
+	names, err := f.leftover(s)
+	for _, name := range names {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(f.Dir, name)))
+	}
+	return err
+}
+
+// Untidy says whether there may be something for Tidy to do.
+func (f Folder) Untidy(s State) bool {
+	names, err := f.leftover(s)
+	return err == nil && len(names) > 0
+}
+
+func (f Folder) leftover(s State) (names []string, err error) {
+	entries, err := os.ReadDir(f.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		name := e.Name()
+		kept := s.Candidate != nil && name == s.Candidate.Digest
+		if half, _ := filepath.Match(".*.new", name); !kept && isDigest(name) || half {
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
+
+// TakeOver puts the candidate in place of the installed program, of version own, and keeps that one.
+func (f Folder) TakeOver(s State, own string, now time.Time) (State, error) {
+	fail := func(err error) (State, error) { return s, fmt.Errorf("cannot put the new agent in place: %w", err) }
+	c := s.Candidate
+	if have, err := Digest(f.Candidate(c.Digest)); err != nil || have != c.Digest {
+		return fail(fmt.Errorf("its program on disk is damaged (%w)", errors.Join(err, errors.New("found "+have))))
+	}
+	digest, err := copyProgram(f.Installed, f.Previous())
+	if err != nil {
+		return fail(err)
+	}
+	failpoint.Here("upgrade:previous-kept")
+	previous := Program{Version: own, Digest: digest}
+	if s.Installed != nil {
+		previous.Version = s.Installed.Version
+	}
+	s.Previous = &Previous{Program: previous, Until: now.UTC().Truncate(time.Second)}
+	if err := f.Save(s); err != nil {
+		return fail(err)
+	}
+	if _, err := copyProgram(f.Candidate(c.Digest), f.Installed); err != nil {
+		return fail(err)
+	}
+	failpoint.Here("upgrade:in-place")
+	return f.settle(s)
+}
+
+// Finish ends a take-over that a crash cut off after the program was put in place, and says whether there was one.
+func (f Folder) Finish(s State) (State, bool, error) {
+	if s.Candidate == nil {
+		return s, false, nil
+	}
+	if have, err := Digest(f.Installed); err != nil || have != s.Candidate.Digest {
+		return s, false, nil
+	}
+	s, err := f.settle(s)
+	return s, true, err
+}
+
+// settle is the state once the candidate is in place.
+func (f Folder) settle(s State) (State, error) {
+	c := s.Candidate
+	s = s.Found(c.Program, c.Try, fileOf(f.Installed))
+	s.Candidate = nil
+	if err := f.Save(s); err != nil {
+		return s, err
+	}
+	failpoint.Here("upgrade:taken-over")
+	return s, f.Tidy(s)
+}
+
+// Back puts the previous program in place again. The one that was there stays back like one that failed.
+func (f Folder) Back(s State, own, why string, now time.Time) (State, error) {
+	fail := func(err error) (State, error) {
+		return s, fmt.Errorf("cannot go back to the agent before: %w", err)
+	}
+	previous, err := Digest(f.Previous())
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail(fmt.Errorf("none is kept: there is no %s", f.Previous()))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if s.Previous != nil && s.Previous.Digest != previous {
+		return fail(fmt.Errorf("%s was altered since it was kept", f.Previous()))
+	}
+	now = now.UTC()
+	bad, try := Program{Version: own}, int64(0)
+	if s.Installed != nil {
+		bad, try = s.Installed.Program, s.Installed.Try
+	} else if bad.Digest, err = Digest(f.Installed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fail(err)
+	}
+	// First what keeps it from coming again, then the program: cut off between the two, it is in place and nothing is lost.
+	s = s.Drop(bad, try, why, now)
+	if err := f.Save(s); err != nil {
+		return fail(err)
+	}
+	if _, err := copyProgram(f.Previous(), f.Installed); err != nil {
+		return fail(err)
+	}
+	s.Installed = nil
+	if s.Previous != nil {
+		s = s.Found(s.Previous.Program, 0, fileOf(f.Installed))
+	}
+	s.Previous = nil
+	return s, f.Save(s)
+}
+
+// Digest is the sha256 of a file, as 64 hex digits.
+func Digest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// File tells whether the installed program is still the very file that was compared.
+func (f Folder) File() string { return fileOf(f.Installed) }
+
+func fileOf(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	inode := uint64(0)
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		inode = st.Ino
+	}
+	return fmt.Sprintf("%d bytes, inode %d, %s", info.Size(), inode, info.ModTime().UTC().Format(time.RFC3339Nano))
+}
+
+func copyProgram(from, to string) (digest string, err error) {
+	src, err := os.Open(from)
+	if err != nil {
+		return "", err
+	}
+	defer src.Close()
+	return place(to, 0o755, func(w io.Writer) error { _, err := io.Copy(w, src); return err })
+}
+
+// place makes a file appear whole or not at all, durably, and returns its digest.
+func place(path string, mode fs.FileMode, write func(io.Writer) error) (digest string, err error) {
+	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	err = write(io.MultiWriter(f, sum))
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil { // or a power cut leaves the new name on an empty file
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err == nil {
+		err = syncFolder(filepath.Dir(path)) // or a power cut undoes the renaming
+	}
+	if err != nil {
+		return "", errors.Join(err, ignoreMissing(os.Remove(temporary)))
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,221 @@
+package upgrade
+
+import (
+	"fmt"
+	"time"
+
+	"pulley/agent"
+)
+
+// Program is one build of the agent.
+type Program struct {
+	Version string `json:"version"` // as it was published
+	Digest  string `json:"digest"`  // sha256 of the file: 64 hex digits
+}
+
+// State is what a node remembers of its own agent, in agent/state.json.
+type State struct {
+	Format    int        `json:"v"`
+	Installed *Installed `json:"installed,omitempty"` // nil: nobody compared it with a published one yet
+	Candidate *Candidate `json:"candidate,omitempty"`
+	Dropped   *Dropped   `json:"dropped,omitempty"`
+	Waiting   *Waiting   `json:"waiting,omitempty"`
+	Previous  *Previous  `json:"previous,omitempty"`
+}
+
+// Installed is the agent that is in place.
+type Installed struct {
+	Program
+	Try  int64  `json:"try,omitempty"` // see agent.AgentChoice
+	File string `json:"file"`          // size and time of the file that was compared: another one is to be compared anew
+}
+
+// Candidate is an agent that passed its self-test and is on probation.
+type Candidate struct {
+	Program
+	Try   int64     `json:"try,omitempty"`
+	Since time.Time `json:"since"`          // when its probation began
+	Good  int       `json:"good,omitempty"` // ticks that it did well
+}
+
+// Dropped is an agent that failed. It stays back while its version is wanted, until somebody has it tried again.
+type Dropped struct {
+	Program
+	Try int64     `json:"try,omitempty"`
+	Why string    `json:"why"`
+	At  time.Time `json:"at"`
+}
+
+// Waiting says why a version that is wanted could not be tested yet. It is looked at again after a while.
+type Waiting struct {
+	Version string    `json:"version"`
+	Try     int64     `json:"try,omitempty"`
+	Why     string    `json:"why"`
+	At      time.Time `json:"at"`
+}
+
+// Previous is the agent that was in place before; its file is kept.
+type Previous struct {
+	Program
+	Until time.Time `json:"until"` // when it was replaced
+}
+
+// Proof is what a candidate has to show. Each limit of it is a named constant, and may be set otherwise.
+type Proof struct {
+	SelfTest  time.Duration // of its self-test
+	FirstStep time.Duration // from its start until its first step
+	Step      time.Duration // of a step that has no limit of its own
+	Slow      time.Duration // of the steps stage and verify, which wait for downloads and for the release's own checks
+	Apply     time.Duration // of the step apply: Puppet's own deadline and some
+	Ticks     int           // that it has to do well
+	Probation time.Duration // that has to pass from its self-test until it is put in place, at least
+}
+
+// The limits of a proof.
+const (
+	SelfTestLimit  = 60 * time.Second
+	FirstStepLimit = 60 * time.Second
+	StepLimit      = 5 * time.Minute
+	SlowLimit      = 30 * time.Minute
+	EndLimit       = 30 * time.Second // from its last word until its exit
+	GoodTicks      = 3
+	Probation      = 10 * time.Minute
+)
+
+// askAgain is the wait after a version could not be fetched. It is less than two of cron's five minutes.
+const askAgain = 9 * time.Minute
+
+// maxWhy is how many bytes of words the state keeps.
+const maxWhy = 300
+
+// Move is what a node does about its own agent after a tick with nothing else to do.
+type Move string
+
+// The moves.
+const (
+	Stay   Move = "stay"   // nothing is to be done, or not now
+	Fetch  Move = "fetch"  // the wanted version is to be fetched and tested
+	Forget Move = "forget" // what is known of other versions is no longer of interest
+)
+
+// Next decides what to do, as a pure function of the state, the choice and the time.
+func (s State) Next(want agent.AgentChoice, now time.Time) Move {
+	if s.stale(want) {
+		return Forget
+	}
+	switch {
+	case want.Version == "", s.Candidate != nil, s.Installed != nil && s.Installed.Version == want.Version:
+		return Stay
+	case s.Dropped != nil && want.Try <= s.Dropped.Try:
+		return Stay
+	case s.Waiting != nil && want.Try <= s.Waiting.Try:
+		if age := now.Sub(s.Waiting.At); age >= 0 && age < askAgain {
+			return Stay
+		}
+	}
+	return Fetch
+}
+
+// stale says whether something is remembered of a version that is no longer wanted, or that is in place by now.
+func (s State) stale(want agent.AgentChoice) bool {
+	installed := s.Installed != nil && s.Installed.Version == want.Version
+	return s.Candidate != nil && s.Candidate.Version != want.Version ||
+		s.Dropped != nil && s.Dropped.Version != want.Version && s.Dropped.Version != s.installedVersion() ||
+		s.Waiting != nil && (s.Waiting.Version != want.Version || installed)
+}
+
+func (s State) installedVersion() string {
+	if s.Installed == nil {
+		return ""
+	}
+	return s.Installed.Version
+}
+
+// Forgotten is the state without what is no longer of interest.
+func (s State) Forgotten(want agent.AgentChoice) State {
+	if s.Candidate != nil && s.Candidate.Version != want.Version {
+		s.Candidate = nil
+	}
+	if s.Dropped != nil && s.Dropped.Version != want.Version {
+		s.Dropped = nil
+	}
+	s.Waiting = nil
+	return s
+}
+
+// Found is the state once the wanted version turned out to be in place.
+func (s State) Found(p Program, try int64, file string) State {
+	s.Installed = &Installed{Program: p, Try: try, File: file}
+	s.Waiting = nil
+	return s
+}
+
+// Tested is the state once a candidate passed its self-test.
+func (s State) Tested(p Program, try int64, now time.Time) State {
+	s.Candidate = &Candidate{Program: p, Try: try, Since: now.UTC().Truncate(time.Second)}
+	s.Dropped, s.Waiting = nil, nil
+	return s
+}
+
+// Wait is the state once a version could not be had.
+func (s State) Wait(want agent.AgentChoice, why string, now time.Time) State {
+	s.Waiting = &Waiting{Version: want.Version, Try: want.Try, Why: clip(why), At: now.UTC().Truncate(time.Second)}
+	return s
+}
+
+// Drop is the state once p failed.
+func (s State) Drop(p Program, try int64, why string, now time.Time) State {
+	s.Dropped = &Dropped{Program: p, Try: try, Why: clip(why), At: now.UTC().Truncate(time.Second)}
+	s.Candidate, s.Waiting = nil, nil
+	return s
+}
+
+// Credit counts a tick that the candidate did well, and says whether it has proven itself. A clock that went back begins
+// the time anew, not the count.
+func (s State) Credit(p Proof, now time.Time) (State, bool) {
+	c := *s.Candidate
+	c.Good++
+	if now.Before(c.Since) {
+		c.Since = now.UTC().Truncate(time.Second)
+	}
+	s.Candidate = &c
+	return s, c.Good >= p.Ticks && now.Sub(c.Since) >= p.Probation
+}
+
+// Report is what the node's status says; own is the version of the agent that is in place. Nil when it is the wanted one.
+func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
+	if want.Version == "" || s.Installed != nil && s.Installed.Version == want.Version {
+		return nil
+	}
+	u := &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting}
+	switch {
+	case s.Candidate != nil && s.Candidate.Version == want.Version:
+		u.Phase = agent.UpgradeProbation
+	case s.Dropped != nil && s.Dropped.Version == want.Version && want.Try <= s.Dropped.Try:
+		u.Phase, u.Problem = agent.UpgradeDropped, s.Dropped.Why
+	case s.Waiting != nil && s.Waiting.Version == want.Version:
+		u.Problem = s.Waiting.Why
+	case s.Installed == nil && own == want.Version:
+		return nil // as far as anybody knows
+	}
+	return u
+}
+
+// String is how people see a program.
+func (p Program) String() string {
+	if p.Version == "" {
+		return fmt.Sprintf("one with digest %.12s", p.Digest)
+	}
+	return p.Version
+}
+
+func clip(s string) string {
+	if len(s) <= maxWhy {
+		return s
+	}
+	cut := maxWhy - len("…")
+	for cut > 0 && s[cut]&0xC0 == 0x80 {
+		cut--
+	}
+	return s[:cut] + "…"
+}

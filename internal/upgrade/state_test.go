@@ -1,0 +1,126 @@
+package upgrade
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+)
+
+var now = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
+
+func program(version string) Program {
+	return Program{Version: version, Digest: strings.Repeat("0", 63) + version[:1]}
+}
+
+// A version that failed on a node and comes again by itself fails again, each five minutes; one that somebody had repaired
+// or asked for once more must come.
+func TestWhatADroppedVersionWaitsFor(t *testing.T) {
+	dropped := State{}.Drop(program("2.0.0"), 3, "it crashed", now)
+	for _, c := range []struct {
+		name string
+		s    State
+		want agent.AgentChoice
+		move Move
+	}{
+		{"nobody wants any", State{}, agent.AgentChoice{}, Stay},
+		{"a version is wanted", State{}, agent.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), agent.AgentChoice{Version: "2.0.0"}, Stay},
+		{"another is in place", State{}.Found(program("1.0.0"), 0, "x"), agent.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"it is on probation", State{}.Tested(program("2.0.0"), 0, now), agent.AgentChoice{Version: "2.0.0"}, Stay},
+		{"another is on probation", State{}.Tested(program("1.5.0"), 0, now), agent.AgentChoice{Version: "2.0.0"}, Forget},
+		{"none is wanted any more", State{}.Tested(program("1.5.0"), 0, now), agent.AgentChoice{}, Forget},
+		{"it was dropped", dropped, agent.AgentChoice{Version: "2.0.0", Try: 3}, Stay},
+		{"it was dropped, and nobody had it tried again", dropped, agent.AgentChoice{Version: "2.0.0", Try: 2}, Stay},
+		{"it was dropped, and is to be tried again", dropped, agent.AgentChoice{Version: "2.0.0", Try: 4}, Fetch},
+		{"another was dropped", dropped, agent.AgentChoice{Version: "2.0.1", Try: 3}, Forget},
+		{"it could not be had a minute ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, "no", now.Add(-time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Stay},
+		{"it could not be had ten minutes ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, "no", now.Add(-10*time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"it could not be had by a clock that was ahead", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, "no", now.Add(time.Hour)), agent.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"another could not be had", State{}.Wait(agent.AgentChoice{Version: "1.9.0"}, "no", now), agent.AgentChoice{Version: "2.0.0"}, Forget},
+	} {
+		got := c.s.Next(c.want, now)
+		if got != c.move {
+			t.Errorf("%s: %s, want %s", c.name, got, c.move)
+		}
+		if got == Forget { // else the node would forget for ever, and never fetch
+			if next := c.s.Forgotten(c.want).Next(c.want, now); next == Forget || c.want.Version != "" && next != Fetch {
+				t.Errorf("%s: once forgotten: %s", c.name, next)
+			}
+		}
+	}
+}
+
+// An agent that takes over too early was not watched for long enough to crash.
+func TestACandidateNeedsBothTicksAndTime(t *testing.T) {
+	p := Proof{Ticks: GoodTicks, Probation: Probation}
+	s := State{}.Tested(program("2.0.0"), 0, now)
+	for i, c := range []struct {
+		after  time.Duration
+		proven bool
+	}{{time.Minute, false}, {2 * time.Minute, false}, {3 * time.Minute, false}, {9 * time.Minute, false}, {10 * time.Minute, true}} {
+		var proven bool
+		if s, proven = s.Credit(p, now.Add(c.after)); proven != c.proven {
+			t.Errorf("tick %d after %s: proven %t", i+1, c.after, proven)
+		}
+	}
+	s = State{}.Tested(program("2.0.0"), 0, now)
+	for i, c := range []struct {
+		after  time.Duration
+		proven bool
+	}{{time.Hour, false}, {2 * time.Hour, false}, {3 * time.Hour, true}} {
+		var proven bool
+		if s, proven = s.Credit(p, now.Add(c.after)); proven != c.proven {
+			t.Errorf("rare tick %d: proven %t", i+1, proven)
+		}
+	}
+	// A clock that was a year ahead when probation began must not keep a node from its agent for a year.
+	s = State{}.Tested(program("2.0.0"), 0, now.Add(8760*time.Hour))
+	for _, after := range []time.Duration{0, 5 * time.Minute} {
+		if s, _ = s.Credit(p, now.Add(after)); !s.Candidate.Since.Equal(now) {
+			t.Errorf("probation began at %s", s.Candidate.Since)
+		}
+	}
+	if _, proven := s.Credit(p, now.Add(10*time.Minute)); !proven {
+		t.Error("it is not proven")
+	}
+}
+
+// Operators see by these words alone why a node does not run what they want.
+func TestAStatusSaysWhereTheUpgradeStands(t *testing.T) {
+	want := agent.AgentChoice{Version: "2.0.0"}
+	for _, c := range []struct {
+		name  string
+		s     State
+		want  agent.AgentChoice
+		own   string
+		phase agent.UpgradePhase
+		says  string
+	}{
+		{"nobody wants any", State{}, agent.AgentChoice{}, "1.0.0", "", ""},
+		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), want, "2.0.0", "", ""},
+		{"it seems to be in place", State{}, want, "2.0.0", "", ""},
+		{"it is to be fetched", State{}, want, "1.0.0", agent.UpgradeWaiting, ""},
+		{"it can't be had", State{}.Wait(want, "no program for linux/arm64", now), want, "1.0.0", agent.UpgradeWaiting, "arm64"},
+		{"it is on probation", State{}.Tested(program("2.0.0"), 0, now), want, "1.0.0", agent.UpgradeProbation, ""},
+		{"the candidate says so too", State{}.Tested(program("2.0.0"), 0, now), want, "2.0.0", agent.UpgradeProbation, ""},
+		{"it was dropped", State{}.Found(program("1.0.0"), 0, "x").Drop(program("2.0.0"), 0, "it crashed", now), want, "1.0.0", agent.UpgradeDropped, "crashed"},
+		{"it is tried again", State{}.Drop(program("2.0.0"), 0, "it crashed", now), agent.AgentChoice{Version: "2.0.0", Try: 1}, "1.0.0", agent.UpgradeWaiting, ""},
+	} {
+		u := c.s.Report(c.want, c.own)
+		switch {
+		case u == nil && c.phase == "":
+		case u == nil || u.Phase != c.phase || u.Wanted != "2.0.0" || !strings.Contains(u.Problem, c.says) || c.says == "" && u.Problem != "":
+			t.Errorf("%s: %+v", c.name, u)
+		}
+	}
+}
+
+// What a broken agent says of itself is kept and shown: a megabyte of it must not fill a status.
+func TestWhatIsKeptOfAProblemIsBounded(t *testing.T) {
+	s := State{}.Drop(program("2.0.0"), 0, strings.Repeat("ä", 1<<20), now)
+	if n := len(s.Dropped.Why); n > maxWhy || !strings.HasSuffix(s.Dropped.Why, "ä…") {
+		t.Errorf("%d bytes are kept", n)
+	}
+}

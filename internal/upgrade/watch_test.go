@@ -1,0 +1,216 @@
+package upgrade
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain makes this test's own program the candidate that it watches.
+func TestMain(m *testing.M) {
+	if how := os.Getenv("CANDIDATE"); how != "" {
+		candidate(how)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func candidate(how string) {
+	teller, err := OpenTeller(Descriptor)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	switch how {
+	case "good":
+		for _, s := range []string{"observe", "desire", "report"} {
+			teller.Step(s)
+		}
+		teller.End(Ending{Code: 0})
+	case "deaf":
+		signal.Ignore(syscall.SIGTERM)
+		teller.Step("observe")
+		fmt.Println("hangs")
+		<-time.After(time.Hour)
+	case "gentle":
+		told := make(chan os.Signal, 1)
+		signal.Notify(told, syscall.SIGTERM)
+		teller.Step("observe")
+		fmt.Println("hangs")
+		<-told
+		os.Exit(1)
+	case "child": // a Puppet that it started must not get the pipe
+		teller.Step("observe")
+		fd, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(Descriptor))
+		fmt.Println(fd, err)
+		flags, _, _ := syscall.Syscall(syscall.SYS_FCNTL, Descriptor, syscall.F_GETFD, 0)
+		teller.End(Ending{Code: int(flags & syscall.FD_CLOEXEC)})
+		os.Exit(int(flags & syscall.FD_CLOEXEC))
+	case "parent": // watches one that is deaf, and is killed
+		os.Setenv("CANDIDATE", "deaf")
+		Watch(context.Background(), command(os.Stdout), quick())
+	}
+}
+
+func command(out io.Writer) Command {
+	self, _ := os.Executable()
+	return Command{Path: self, Stdout: out, Stderr: out, Log: slog.New(slog.DiscardHandler)}
+}
+
+func quick() Proof {
+	return Proof{SelfTest: 10 * time.Second, FirstStep: 20 * time.Second, Step: time.Minute, Slow: time.Minute, Apply: time.Minute}
+}
+
+// A candidate whose words get lost on the way is dropped although it is good.
+func TestWatchTakesDownWhatACandidateSays(t *testing.T) {
+	t.Setenv("CANDIDATE", "good")
+	trial := Watch(t.Context(), command(io.Discard), quick())
+	if got := strings.Join(trial.Steps, " "); got != "observe desire report" || trial.Ending == nil || trial.Code != 0 || trial.Late != "" {
+		t.Errorf("%+v", trial)
+	}
+	if finding, why := Judge(trial); finding != Good {
+		t.Errorf("%s: %s", finding, why)
+	}
+}
+
+// A Puppet that held the pipe would keep the agent waiting for a candidate that is gone.
+func TestWhatACandidateStartsDoesNotGetThePipe(t *testing.T) {
+	t.Setenv("CANDIDATE", "child")
+	if trial := Watch(t.Context(), command(io.Discard), quick()); trial.Code != 1 || trial.Ending == nil {
+		t.Errorf("%+v", trial)
+	}
+}
+
+// A candidate that hangs, and obeys no gentle signal, must not keep the node from its ticks.
+func TestWatchEndsWhatStandsStill(t *testing.T) {
+	t.Setenv("CANDIDATE", "gentle")
+	limits := quick()
+	limits.Step = 200 * time.Millisecond
+	trial := Watch(t.Context(), command(io.Discard), limits)
+	if trial.Late != "observe" || trial.Code != 1 {
+		t.Errorf("%+v", trial)
+	}
+	t.Setenv("CANDIDATE", "deaf")
+	began := time.Now()
+	trial = Watch(t.Context(), command(io.Discard), limits)
+	if trial.Late != "observe" || trial.Signal != "killed" {
+		t.Errorf("%+v", trial)
+	}
+	if took := time.Since(began); took > gentleWait+10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// An agent that is told to end must end, and so must the candidate; that says nothing against it.
+func TestWatchEndsWhenItIsToldTo(t *testing.T) {
+	t.Setenv("CANDIDATE", "gentle")
+	ctx, cancel := context.WithCancel(t.Context())
+	trial := Watch(ctx, command(calls(cancel)), quick())
+	if finding, _ := Judge(trial); finding != Nothing || !trial.Stopped {
+		t.Errorf("%+v", trial)
+	}
+}
+
+// calls is called whenever something is written.
+type calls func()
+
+func (c calls) Write(b []byte) (int, error) {
+	c()
+	return len(b), nil
+}
+
+// A candidate that outlives its killed watcher and hangs would hold the node's lock until somebody comes.
+func TestACandidateDoesNotOutliveItsWatcher(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inherited, ours, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The watcher needs a pipe of its own under the number, as it is a candidate to its TestMain.
+	p, err := os.StartProcess(self, []string{self}, &os.ProcAttr{
+		Env: append(os.Environ(), "CANDIDATE=parent"), Files: []*os.File{nil, write, os.Stderr, ours},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write.Close()
+	ours.Close()
+	defer inherited.Close()
+	line := make([]byte, len("hangs\n"))
+	if _, err := io.ReadFull(read, line); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	// The candidate holds the other end of the pipe for as long as it lives.
+	if err := read.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(read); err != nil {
+		t.Errorf("the candidate lives on: %v", err)
+	}
+}
+
+// Lines of a candidate that is broken must neither block it nor fill the agent's memory.
+func TestListenSurvivesNonsense(t *testing.T) {
+	words := make(chan word)
+	text := "step a\n" + strings.Repeat("x", 3*maxLine) + "\nend {\nnew words 1\n\nstep b\nend {\"code\":3}\nstep c"
+	go listen(strings.NewReader(text), words)
+	var got []string
+	for w := range words {
+		if w.ending != nil {
+			got = append(got, fmt.Sprint("end ", w.ending.Code))
+			continue
+		}
+		got = append(got, w.step)
+	}
+	if s := strings.Join(got, ","); s != "a,b,end 3" {
+		t.Errorf("heard %s", s)
+	}
+}
+
+// What is said to a descriptor that is no pipe would be written into somebody's file.
+func TestATellerWantsAPipe(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, fd := range []int{int(f.Fd()), 9999} {
+		if _, err := OpenTeller(fd); err == nil {
+			t.Errorf("descriptor %d is taken for a pipe", fd)
+		}
+	}
+}
+
+// A self-test that hangs, or fails, must end the trial of a version, and say why.
+func TestSelfTestSaysWhyItFailed(t *testing.T) {
+	for _, c := range []struct{ script, says string }{
+		{"exit 0", ""}, {"echo 'panic: many goroutines' >&2; seq 20000 >&2; exit 2", "ended with exit status 2: panic: many goroutines"}, {"echo 'panic: oh no' >&2; exit 2", "ended with exit status 2: panic: oh no"}, {"sleep 1000 & sleep 1000", "took longer than"},
+	} {
+		err := SelfTest(t.Context(), Command{Path: "/bin/sh", Args: []string{"-c", c.script}, Log: slog.New(slog.DiscardHandler)}, 300*time.Millisecond)
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", c.script, err)
+		}
+	}
+}

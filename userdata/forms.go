@@ -1,0 +1,156 @@
+package userdata
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"mime/quotedprintable"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// cloudConfig returns the form in which cloud-init itself writes the files. It writes them, and runs commands, at the first
+// boot only, even when that is cut off in the middle; bootcmd is what it runs at every one.
+func (p *parts) cloudConfig() ([]byte, error) {
+	script, err := p.script(false)
+	if err != nil {
+		return nil, err
+	}
+	type written struct {
+		Path        string `yaml:"path"`
+		Permissions string `yaml:"permissions"`
+		Content     string `yaml:"content"`
+	}
+	var files []written
+	for _, f := range append(p.files, file{Path: scriptPath, Mode: "700", Text: string(script)}) {
+		files = append(files, written{f.Path, "0" + f.Mode, f.Text})
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "#cloud-config\n# Turns this machine into %s. Written by `pulley userdata`.\n", p.becomes())
+	for _, section := range []struct {
+		key  string
+		list any
+	}{{"write_files", files}, {"bootcmd", []string{later}}, {"runcmd", []string{"sh " + scriptPath}}} {
+		fmt.Fprintf(&out, "%s:\n", section.key) // what follows needs no further indentation, as it is a list
+		enc := yaml.NewEncoder(&out)
+		enc.SetIndent(2)
+		if err := errors.Join(enc.Encode(section.list), enc.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// later is run by cloud-init at every boot, the first one included.
+const later = `# A first boot that was cut off at its very beginning goes on
+if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ]; then
+  cloud-init single --name write_files --frequency always
+  sh ` + scriptPath + `
+fi
+`
+
+// scriptName is what cloud-init calls the script of a multipart: from there it is started anew as long as nothing else can.
+const scriptName = "pulley-first-boot.sh"
+
+// boothook is run by cloud-init at every boot, before it writes the script at the first one.
+const boothook = `#cloud-boothook
+#!/bin/sh
+# A first boot that was cut off at its very beginning goes on
+script=/var/lib/cloud/instance/scripts/` + scriptName + `
+if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ] && [ -e $script ]; then sh $script; fi
+`
+
+// multipart returns the script, and before it what goes on with it at a later boot.
+func (p *parts) multipart() ([]byte, error) {
+	script, err := p.script(true)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(script)
+	boundary := "pulley-" + hex.EncodeToString(sum[:8]) // a text does not hold its own checksum
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=%s\n\n", boundary)
+	for _, part := range []struct{ kind, name, text string }{
+		{"cloud-boothook", "pulley-later.sh", boothook},
+		{"x-shellscript", scriptName, string(script)},
+	} {
+		fmt.Fprintf(&out, "--%s\nContent-Type: text/%s\nContent-Disposition: attachment; filename=%s\n", boundary, part.kind, part.name)
+		if isASCII(part.text) {
+			fmt.Fprintf(&out, "\n%s\n", part.text)
+			continue
+		}
+		out.WriteString("Content-Transfer-Encoding: quoted-printable\n\n") // cloud-init's parser garbles 8bit
+		var quoted bytes.Buffer
+		w := quotedprintable.NewWriter(&quoted)
+		if _, err := w.Write([]byte(part.text)); err != nil {
+			return nil, err
+		}
+		if err := w.Close(); err != nil {
+			return nil, err
+		}
+		out.WriteString(strings.ReplaceAll(quoted.String(), "\r\n", "\n") + "\n")
+	}
+	fmt.Fprintf(&out, "--%s--\n", boundary)
+	return out.Bytes(), nil
+}
+
+func isASCII(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r > 0x7e }) < 0
+}
+
+// SeedFile is a file of a NoCloud seed.
+type SeedFile struct {
+	Name string // "user-data", "meta-data" or "network-config"
+	Text []byte
+}
+
+// Seed returns the files of a NoCloud seed: a folder or a volume called cidata that has them. networkConfig is the
+// machine's network as cloud-init takes it, or empty. The instance's id follows from the content, so that a machine that
+// is given another seed has another first boot.
+func Seed(o Options, networkConfig []byte) ([]SeedFile, error) {
+	data, err := Render(o, CloudConfig)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkNetwork(networkConfig); err != nil {
+		return nil, fmt.Errorf("cannot render the seed of %s: %w", o.subject(), err)
+	}
+	sum := sha256.Sum256(append(data, networkConfig...))
+	name := o.Node
+	if name == "" {
+		name = o.Role
+	}
+	meta := struct {
+		ID   string `yaml:"instance-id"`
+		Host string `yaml:"local-hostname,omitempty"`
+	}{ID: strings.ReplaceAll(name, "_", "-") + "-" + hex.EncodeToString(sum[:4])}
+	if o.Hostname != nodeHostname {
+		meta.Host = o.Hostname
+	}
+	text, err := yaml.Marshal(meta)
+	if err != nil {
+		return nil, err
+	}
+	files := []SeedFile{{"user-data", data}, {"meta-data", text}}
+	if len(networkConfig) > 0 {
+		files = append(files, SeedFile{"network-config", networkConfig})
+	}
+	return files, nil
+}
+
+// checkNetwork takes what may be a network configuration; cloud-init would leave out another file with a warning.
+func checkNetwork(text []byte) error {
+	var config map[string]any
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		return fmt.Errorf("the network configuration is not YAML: %w", err)
+	}
+	_, network := config["network"]
+	_, version := config["version"]
+	if len(text) > 0 && !network && !version {
+		return errors.New("the network configuration has neither `network:` nor `version:`")
+	}
+	return nil
+}
