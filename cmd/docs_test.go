@@ -106,7 +106,10 @@ var proof = regexp.MustCompile("`(?:([\\w/.]+): )?([\\w]+)`")
 
 func exists(dir, name string) error {
 	if dir == "" {
-		_, err := os.Stat(filepath.Join("testdata", "script", name+".txtar"))
+		found, err := filepath.Glob(filepath.Join("testdata", "*", name+".txtar"))
+		if err == nil && len(found) == 0 {
+			err = fmt.Errorf("there is no scenario %s", name)
+		}
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(repository, dir, "*_test.go"))

@@ -6,10 +6,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+)
+
+var (
+	exports   = regexp.MustCompile(`(?m)^export (PULLEY_\w+=.*)$`)
+	joinsAt   = regexp.MustCompile(`serve at (https://[0-9.:]+) with`)
+	firstPins = regexp.MustCompile(`fingerprints? (?:are|is) (sha256:[0-9a-f]{64})`)
 )
 
 // secured runs `pulley serve --auth` until the script ends, beside the scenario's own etcd, and points the variables of

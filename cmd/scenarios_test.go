@@ -3,10 +3,12 @@
 package cmd_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -42,14 +44,22 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "cannot build the commands: %v\n%s", err, out)
 		return 1
 	}
+	// Scenarios wait more than they compute.
+	if err := flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	return m.Run()
 }
 
 // TestScenarios runs each script with an etcd of its own and the scripted Puppet. $PULLEY_ENDPOINTS is set; words_test.go
 // has the words that scripts use beside testscript's own.
-func TestScenarios(t *testing.T) {
+func TestScenarios(t *testing.T) { play(t, "testdata/script") }
+
+// play runs the scripts of a folder.
+func play(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",

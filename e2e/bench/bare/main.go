@@ -1,4 +1,4 @@
-// Command bare is the floor of a tick with nothing to do: connect to etcd with mTLS, read nine keys in one transaction, exit.
+// Command bare is the floor of a tick with nothing to do: connect to etcd with mTLS, read ten keys in one transaction, exit.
 package main
 
 import (

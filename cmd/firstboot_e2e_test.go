@@ -1,3 +1,5 @@
+//go:build e2e
+
 package cmd_test
 
 import (
@@ -101,12 +103,6 @@ func newBootFleet(t *testing.T, machines int) *bootFleet {
 	f.token = strings.TrimSpace(f.quietly("pulley", "token", "create", "--role", "controller", "--uses", "0"))
 	return f
 }
-
-var (
-	exports   = regexp.MustCompile(`(?m)^export (PULLEY_\w+=.*)$`)
-	joinsAt   = regexp.MustCompile(`serve at (https://[0-9.:]+) with`)
-	firstPins = regexp.MustCompile(`fingerprints? (?:are|is) (sha256:[0-9a-f]{64})`)
-)
 
 // serve runs pulley serve until the test ends, and takes what it says into the surroundings.
 func (f *bootFleet) serve() {

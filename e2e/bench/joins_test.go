@@ -1,0 +1,410 @@
+//go:build bench
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/control"
+	"pulley/internal/join"
+	"pulley/internal/join/desk"
+	"pulley/internal/mirror"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+const (
+	paced      = 500 // joins in a minute
+	sampled    = 15  // joins of each kind at each size
+	bystanders = 4   // nodes that read all the time, as ticks do
+)
+
+var joinSizes = []int{100, 1000, 5000, 10_000}
+
+// What a join costs where many nodes are, with and without users made ahead; and five hundred joins in a minute on one
+// serve, with nobody lost and no name twice.
+func TestBenchJoins(t *testing.T) {
+	fmt.Printf("\njoins on one serve (embedded etcd with TLS, users and fsync, in the process that measures); %s, %d CPUs\n", runtime.Version(), runtime.NumCPU())
+	benchPaced(t)
+	fmt.Printf("\na join at so many nodes with users, %d joins of each kind, one after the other; reads are those of ticks\n\n", sampled)
+	fmt.Println("| nodes | one change of a user | join, median | users made ahead: join, median | ratio | p99 of a read, idle | while joining | while joining, made ahead |")
+	fmt.Println("|---|---|---|---|---|---|---|---|")
+	for _, n := range joinSizes {
+		benchSize(t, n)
+	}
+	fmt.Println()
+}
+
+// desked is a serve in this process.
+type desked struct {
+	t      *testing.T
+	etcd   *control.Secured
+	st     *store.Store
+	server string
+	ref    environments.Ref
+}
+
+func secureConfig(dir string) control.SecureConfig {
+	return control.SecureConfig{
+		EtcdConfig: control.EtcdConfig{
+			Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: control.DefaultQuota, Retention: control.DefaultRetention, Log: zapcore.AddSync(io.Discard),
+		},
+		Hostname: "bench", Timeout: 30 * time.Second,
+	}
+}
+
+// newDesk starts it; with keeper, users are made ahead as in a real one.
+func newDesk(t *testing.T, dir string, keeper bool) *desked {
+	t.Helper()
+	etcd, err := control.StartSecure(t.Context(), secureConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desked{t: t, etcd: etcd, ref: environments.Ref{Environment: "dev"}}
+	if d.st, err = store.Open(etcd.Connection); err != nil {
+		t.Fatal(err)
+	}
+	at := desk.New(desk.Config{Store: d.st, CA: etcd.Certificates.CA, Endpoints: etcd.Connection.Endpoints})
+	certificate, err := mirror.LoadCertificate(etcd.Certificates.Server(), etcd.Certificates.Server(), func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := mirror.NewServer(control.Web{Join: at.Handler()}, certificate)
+	etcd.Certificates.AskForCertificates(server.TLSConfig)
+	ctx, cancel := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	loops.Go(func() { at.Run(ctx) })
+	loops.Go(func() {
+		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	if keeper {
+		k, err := control.NewKeeper(control.KeeperConfig{Store: d.st, Certificates: etcd.Certificates, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		loops.Go(func() { k.Run(ctx) })
+	}
+	d.server = "https://" + listener.Addr().String()
+	t.Cleanup(func() {
+		cancel()
+		_ = server.Close()
+		loops.Wait()
+		_ = d.st.Close()
+		etcd.Close()
+	})
+	return d
+}
+
+// calls makes the environment call for so many nodes.
+func (d *desked) calls(n int) {
+	d.t.Helper()
+	e, err := environments.Parse("dev.yaml", fmt.Appendf(nil, "roles:\n  compute: {cardinality: %d}\n", n))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_, revision, err := d.st.Spec(d.t.Context(), d.ref)
+	if err == nil {
+		err = d.st.PutSpec(d.t.Context(), e, revision)
+	}
+	if err == nil {
+		err = d.st.EnsureEnvironment(d.t.Context(), "dev")
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *desked) token() string {
+	d.t.Helper()
+	text, _, err := d.st.CreateToken(d.t.Context(), store.Token{Environment: "dev", Role: "compute", Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return text
+}
+
+// joined is one machine that joined.
+type joined struct {
+	join.Answer
+	key   pki.Identity
+	took  time.Duration // until it had its certificate
+	tries int
+}
+
+// joinPatience is how long a machine goes on asking, as a first boot does; joinPause what it waits in between, at least.
+const (
+	joinPatience = 2 * time.Minute
+	joinPause    = time.Second
+)
+
+func (d *desked) join(machine, token string) joined {
+	pinned, err := pki.Pinned(d.etcd.Certificates.CA.Fingerprints())
+	if err != nil {
+		d.t.Error(err)
+		return joined{}
+	}
+	c, err := join.NewClient([]string{d.server}, pki.Named(pinned, "localhost"), time.Minute)
+	if err != nil {
+		d.t.Error(err)
+		return joined{}
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		d.t.Error(err)
+		return joined{}
+	}
+	begun := time.Now()
+	j := joined{}
+	for {
+		j.tries++
+		j.Answer, err = c.Join(d.t.Context(), key, join.Request{Token: token, Machine: join.Machine{ID: machine, Boot: "b-" + machine, Hostname: machine}})
+		var later *join.UnreachableError
+		if !errors.As(err, &later) || time.Since(begun) > joinPatience {
+			break
+		}
+		<-time.After(max(joinPause, later.After) + rand.N(joinPause))
+	}
+	j.took = time.Since(begun)
+	if err != nil {
+		d.t.Errorf("machine %s could not join: %v", machine, err)
+		return joined{}
+	}
+	if j.key, err = pki.NewIdentity(key, []byte(j.Certificate)); err != nil {
+		d.t.Error(err)
+	}
+	return j
+}
+
+// reads lets some nodes read as their ticks do until stop is called, which returns the 99th percentile.
+func (d *desked) reads(as joined) (stop func() time.Duration) {
+	file := filepath.Join(d.t.TempDir(), "node.pem")
+	if err := as.key.Save(file); err != nil {
+		d.t.Fatal(err)
+	}
+	config := d.etcd.Connection
+	config.Cert, config.Key = file, file
+	ctx, cancel := context.WithCancel(d.t.Context())
+	var mu sync.Mutex
+	var all []time.Duration
+	var readers sync.WaitGroup
+	for range bystanders {
+		st, err := store.Open(config)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		readers.Go(func() {
+			defer st.Close()
+			for tick := time.NewTicker(20 * time.Millisecond); ; {
+				begun := time.Now()
+				_, err := st.Desire(ctx, agent.Identity{Node: as.Node, Role: "compute", Environment: "dev"})
+				took := time.Since(begun)
+				if ctx.Err() != nil {
+					return
+				}
+				if err != nil {
+					d.t.Errorf("a node could not read while others joined: %v", err)
+				}
+				mu.Lock()
+				all = append(all, took)
+				mu.Unlock()
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+			}
+		})
+	}
+	return func() time.Duration {
+		cancel()
+		readers.Wait()
+		return durationAt(all, 99)
+	}
+}
+
+func durationAt(all []time.Duration, p int) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[min(len(all)-1, len(all)*p/100)]
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }
+
+// benchPaced lets five hundred machines claim their numbers, over a minute and then all at once.
+func benchPaced(t *testing.T) {
+	fmt.Printf("\n| %d machines claim numbers of one role | joined | names twice | lost | asked again | join, median | p99 | p99 of a node's read meanwhile |\n|---|---|---|---|---|---|---|---|\n", paced)
+	for _, c := range []struct {
+		name  string
+		pause time.Duration
+		ahead bool
+	}{{"over a minute, users made ahead", time.Minute / paced, true}, {"at once, none made ahead", 0, false}} {
+		d := newDesk(t, t.TempDir(), c.ahead)
+		d.calls(paced + 1)
+		token := d.token()
+		if c.ahead {
+			d.awaitReserves(paced + 1)
+		}
+		first := d.join("first", token)
+		stop := d.reads(first)
+		got := make([]joined, paced)
+		var all sync.WaitGroup
+		begun := time.Now()
+		for i := range paced {
+			<-time.After(time.Until(begun.Add(time.Duration(i) * c.pause)))
+			all.Go(func() { got[i] = d.join(fmt.Sprintf("m%d", i), token) })
+		}
+		all.Wait()
+		took := time.Since(begun)
+		read := stop()
+		d.tellPaced(c.name+", "+took.Round(100*time.Millisecond).String(), got, first.Node, read)
+	}
+}
+
+// awaitReserves waits until serve has made so many users ahead.
+func (d *desked) awaitReserves(n int) {
+	d.t.Helper()
+	for end := time.Now().Add(3 * time.Minute); ; <-time.After(200 * time.Millisecond) {
+		all, _, err := d.st.Reserves(d.t.Context(), d.ref)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		ready := 0
+		for _, r := range all {
+			if r.Ready {
+				ready++
+			}
+		}
+		if ready >= n {
+			return
+		}
+		if time.Now().After(end) {
+			d.t.Fatalf("only %d of %d users were made ahead", ready, n)
+		}
+	}
+}
+
+func (d *desked) tellPaced(name string, got []joined, first string, read time.Duration) {
+	names, twice, lost, again := map[string]bool{first: true}, 0, 0, 0
+	var took []time.Duration
+	for _, j := range got {
+		switch {
+		case j.Node == "":
+			lost++
+			continue
+		case names[j.Node]:
+			twice++
+		}
+		names[j.Node] = true
+		again += j.tries - 1
+		took = append(took, j.took)
+	}
+	hosts, err := d.st.Hosts(d.t.Context(), d.ref)
+	if err != nil || len(hosts) != len(names) || twice > 0 || lost > 0 {
+		d.t.Errorf("%d hosts, %d names, %d twice, %d lost: %v", len(hosts), len(names), twice, lost, err)
+	}
+	d.mayReport(got)
+	fmt.Printf("| %s | %d | %d | %d | %d | %s | %s | %s |\n", name, len(took), twice, lost, again, ms(durationAt(took, 50)), ms(durationAt(took, 99)), ms(read))
+}
+
+// mayReport has each node write its own status with the certificate that it got.
+func (d *desked) mayReport(got []joined) {
+	for i, j := range got {
+		if j.Node == "" || i%10 != 0 {
+			continue
+		}
+		file := filepath.Join(d.t.TempDir(), "node.pem")
+		config := d.etcd.Connection
+		config.Cert, config.Key = file, file
+		err := j.key.Save(file)
+		if err == nil {
+			var st *store.Store
+			if st, err = store.Open(config); err == nil {
+				err = st.Report(d.t.Context(), agent.Identity{Node: j.Node, Role: "compute", Environment: "dev"}, agent.Status{Node: j.Node}, nil, nil)
+				_ = st.Close()
+			}
+		}
+		if err != nil {
+			d.t.Errorf("%s can't use its certificate: %v", j.Node, err)
+		}
+	}
+}
+
+// benchSize measures joins where n nodes have users.
+func benchSize(t *testing.T, n int) {
+	dir := t.TempDir()
+	begin, err := control.StartSecure(t.Context(), secureConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin.Close()
+	incarnations := fill(t, filepath.Join(dir, "etcd", "member", "snap", "db"), n)
+	d := newDesk(t, dir, false)
+	d.calls(n + 2*sampled + 2)
+	d.people(incarnations)
+	token := d.token()
+	first := d.join("first", token)
+
+	begun := time.Now()
+	const changes = 5
+	for i := range changes {
+		if err := d.st.EnsureOperator(t.Context(), pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: fmt.Sprint("o", i), Incarnation: pki.NewIncarnation()}.String(), store.RoleViewer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change := time.Since(begun) / (2 * changes) // a user, and its role
+
+	stop := d.reads(first)
+	<-time.After(3 * time.Second) // of nothing but reads
+	idle := stop()
+	stop = d.reads(first)
+	plain := d.joins("plain", token)
+	plainRead := stop()
+
+	taken, err := d.st.Hosts(t.Context(), d.ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range sampled {
+		if _, _, err := d.st.ReadyReserve(t.Context(), d.ref, fmt.Sprint("compute", len(taken)+1+i), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop = d.reads(first)
+	ahead := d.joins("ahead", token)
+	aheadRead := stop()
+	fmt.Printf("| %d | %s | %s | %s | %.1f | %s | %s | %s |\n", n, ms(change), ms(plain), ms(ahead), float64(plain)/float64(ahead), ms(idle), ms(plainRead), ms(aheadRead))
+}
+
+// joins lets machines join one after the other, and returns the median.
+func (d *desked) joins(name, token string) time.Duration {
+	var took []time.Duration
+	for i := range sampled {
+		took = append(took, d.join(fmt.Sprint(name, i), token).took)
+	}
+	return durationAt(took, 50)
+}
