@@ -124,6 +124,7 @@ type Agent struct {
 type Options struct {
 	Force bool // run now: skip waits and forget failed attempts; holds and gates still count
 	Noop  bool // show what a run would change
+	Keep  bool // take nothing new: the agent that watches this one does that, in the next tick
 }
 
 // Report is what a tick did.

@@ -96,6 +96,10 @@ func (t *tick) desire(ctx context.Context) error {
 // attempts at what is no longer wanted are not.
 func (t *tick) decide(context.Context) error {
 	t.decision = Decide(t.observed, t.desired, t.Now())
+	if t.opts.Keep && t.decision.Action == Take { // it came after the other agent looked
+		t.note = "nothing for an agent on probation: what is new is taken by the next tick"
+		return errEnd
+	}
 	if t.desired.Unreachable != "" || t.desired.Unreadable != "" {
 		return nil
 	}

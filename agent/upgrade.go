@@ -5,6 +5,7 @@ type AgentChoice struct {
 	Version   string `json:"version,omitempty"`   // as `pulley agents list` shows it
 	Downgrade bool   `json:"downgrade,omitempty"` // also where an older one than the node's own
 	Try       int64  `json:"try,omitempty"`       // a version that was dropped at a lower number is tried once more
+	Unknown   bool   `json:"-"`                   // etcd holds something else here that can't be read: that takes nothing back
 }
 
 // UpgradePhase says how far a node is on the way to another agent.

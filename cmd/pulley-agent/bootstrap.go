@@ -53,14 +53,14 @@ EXIT STATUS
 	}
 	f := cmd.Flags()
 	f.StringVar(&b.planPath, "plan", "", "what the first boot is told (default <root>/"+firstboot.PlanPath+" where there is one)")
-	f.StringArrayVar(&b.servers, "server", nil, "https URL of `pulley serve`, to join at; may be given again")
+	f.StringArrayVar(&b.servers, "server", nil, "https `URL` of pulley serve, to join at; may be given again")
 	f.StringArrayVar(&b.pins, "ca", nil, "pin of the CA that servers are of, sha256:…; may be given again")
 	f.StringVar(&b.token, "token", "", "token to join with [PULLEY_TOKEN]")
 	f.StringVar(&b.installer.Package, "puppet-package", "", "package that brings Puppet (default: the first that the machine's repositories have)")
 	f.StringVar(&b.installer.Version, "puppet-version", "", "its version, as the package manager spells it (default: the newest)")
 	f.StringVar(&b.installer.Repository, "package-repo", "", "where to get it besides: a .deb or .rpm that sets up a repository, or an apt line 'deb …'")
 	f.StringVar(&b.schedule, "schedule", "", "when cron starts the agent, five fields (default '"+defaultSchedule+"')")
-	f.BoolVar(&b.noCron, "no-cron", false, "no schedule: something else starts the agent (`pulley-agent daemon`)")
+	f.BoolVar(&b.noCron, "no-cron", false, "no schedule: something else starts the agent, such as pulley-agent daemon")
 	f.BoolVar(&b.overwrite, "overwrite", false, "write the settings anew where the command line says something else than the file")
 	f.StringVar(&b.from, "from", "", "do this step, and those behind it, again")
 	f.BoolVar(&b.dryRun, "dry-run", false, "say what each step would do, and change nothing")
@@ -84,9 +84,10 @@ type bootstrap struct {
 	plan     firstboot.Plan // the file, overridden by the flags
 	planned  bool           // there is a file: a first boot that goes on after a reboot
 	digest   string         // of the plan without its token
+	given    string         // digest of the token that the file has, "" without
 	self     *config        // who this machine is, once that was asked for
 	named    bool           // that can be known: before its join nobody knows
-	again    bool           // somebody wrote the plan of a first boot that was over anew
+	again    bool           // somebody gave a first boot that was over another token
 	finished bool           // the machine is a node, and people were told
 	untold   error          // what serve answered last
 	waits    time.Time      // since when a time server is waited for
@@ -196,7 +197,7 @@ func (b *bootstrap) path(under string) string { return filepath.Join(b.root, und
 
 func (b *bootstrap) engine() *firstboot.Engine {
 	e := &firstboot.Engine{
-		Steps: b.steps(), Replaced: b.plan.Steps, Program: b.replacement, Machine: machineID(b.root), Plan: b.digest,
+		Steps: b.steps(), Replaced: b.plan.Steps, Program: b.replacement, Machine: machineID(b.root), Plan: b.digest, Token: b.given,
 		Patient: b.planned, Log: b.log, Now: b.env.Now,
 	}
 	if b.planned {

@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -89,9 +86,9 @@ func (b *bootstrap) join(ctx context.Context) error {
 	return nil
 }
 
-// removeKeys removes the key of the request, and what a power cut left of an identity that was half written.
+// removeKeys removes the key of the request, and what a power cut left of files that were half written.
 func (b *bootstrap) removeKeys() error {
-	left, err := filepath.Glob(b.state("identity/.node.pem-*"))
+	left, err := filepath.Glob(b.state("identity/.*.pem*-*"))
 	if err != nil {
 		return err
 	}
@@ -115,8 +112,10 @@ func passingJoin(err error) error {
 // joinKey is the key that was asked with before, else the one of the identity that is there, else a new one. Who says
 // `--from join` wants a new one. The node is the one that the identity is of, "" without.
 func (b *bootstrap) joinKey() (key crypto.Signer, node string, err error) {
-	if key, err = readKey(b.state(newKeyPath)); !errors.Is(err, fs.ErrNotExist) {
-		return key, "", err
+	if key, err = pki.LoadKey(b.state(newKeyPath)); err == nil {
+		return key, "", nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("%w\nremove the file to join with a new key", err)
 	}
 	if identity, err := pki.LoadIdentity(b.state(identityPath)); err == nil && !b.asks(firstboot.Join) && b.env.Now().Before(identity.Leaf().NotAfter) {
 		if name, err := identity.Name(); err == nil && (b.plan.Environment == "" || b.plan.Environment == name.Environment) {
@@ -127,35 +126,11 @@ func (b *bootstrap) joinKey() (key crypto.Signer, node string, err error) {
 	if key, err = pki.NewKey(); err != nil {
 		return nil, "", fmt.Errorf("cannot make a key: %w", err)
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, "", fmt.Errorf("cannot encode a key: %w", err)
-	}
 	// Else a crash after the request would leave a certificate whose key nobody has.
-	err = firstboot.WriteFile(b.state(newKeyPath), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600)
-	if err != nil {
-		return nil, "", fmt.Errorf("cannot keep the key: %w", err)
+	if err := pki.SaveKey(b.state(newKeyPath), key); err != nil {
+		return nil, "", err
 	}
 	return key, "", nil
-}
-
-func readKey(path string) (crypto.Signer, error) {
-	text, err := readBounded(path)
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, fmt.Errorf("cannot read the key in %s: it is no PEM\nremove the file to join with a new key", path)
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the key in %s: %w\nremove the file to join with a new key", path, err)
-	}
-	if signer, ok := key.(*ecdsa.PrivateKey); ok {
-		return signer, nil
-	}
-	return nil, fmt.Errorf("cannot use the key in %s: it is a %T\nremove the file to join with a new key", path, key)
 }
 
 func (b *bootstrap) state(name string) string { return filepath.Join(b.stateDir(), name) }

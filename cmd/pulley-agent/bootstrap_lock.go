@@ -25,6 +25,9 @@ const (
 	resumeScript = "var/lib/pulley/first-boot.sh"
 )
 
+// resumeHeader begins what this program wrote there itself.
+const resumeHeader = "# Goes on with a first boot that a reboot cut off. Written by pulley-agent, which removes it.\n"
+
 // lockLeft: by flags alone somebody is there who starts it again, and an agent that works goes on working.
 func (b *bootstrap) lockLeft(context.Context) (string, error) {
 	if !b.planned {
@@ -37,12 +40,7 @@ func (b *bootstrap) lockBoot(context.Context) error {
 	if err := b.resumeAfterReboot(); err != nil {
 		return fmt.Errorf("cannot make a reboot go on here: %w", err)
 	}
-	if err := b.withDisk(func(d *agent.Disk) error {
-		if reason, err := d.Disabled(); err != nil || reason != "" {
-			return err // somebody else's reason is to outlive the first boot
-		}
-		return d.Disable(bootReason)
-	}); err != nil {
+	if err := b.keepTicksAway(); err != nil {
 		return err
 	}
 	// Serve was told that the lock was begun. Whether the name is this machine's, if it did not answer, the join decides.
@@ -53,13 +51,35 @@ func (b *bootstrap) lockBoot(context.Context) error {
 	return nil
 }
 
-// resumeAfterReboot writes what starts this program at the next boot.
-func (b *bootstrap) resumeAfterReboot() error {
-	self, err := os.Executable()
-	if err != nil {
+// keepTicksAway disables the agent. One that worked before goes on working: should this first boot fail, the machine is still
+// the node that it was.
+func (b *bootstrap) keepTicksAway() error {
+	state, err := b.memory().Load()
+	if err != nil || !state.Before.IsZero() {
 		return err
 	}
-	args := []string{self, "bootstrap", "--plan", b.planPath}
+	return b.withDisk(func(d *agent.Disk) error {
+		if reason, err := d.Disabled(); err != nil || reason != "" {
+			return err // somebody else's reason is to outlive the first boot
+		}
+		return d.Disable(bootReason)
+	})
+}
+
+// resumed is what starts this program at the next boot.
+type resumed struct{ path, text string }
+
+// resumption names the installed program once it is there: the one that was started may lie in /tmp.
+func (b *bootstrap) resumption() (resumed, error) {
+	program := b.path(agentPath)
+	there, err := b.inPlace()
+	if err == nil && !there {
+		program, err = os.Executable()
+	}
+	if err != nil {
+		return resumed{}, err
+	}
+	args := []string{program, "bootstrap", "--plan", b.planPath}
 	if b.root != "/" {
 		args = append(args, "--root", b.root)
 	}
@@ -68,32 +88,68 @@ func (b *bootstrap) resumeAfterReboot() error {
 	}
 	for _, a := range args {
 		if strings.ContainsAny(a, " \t\r\n%'\"\\$") {
-			return fmt.Errorf("%q has characters that systemd and cron read otherwise", a)
+			return resumed{}, fmt.Errorf("%q has characters that systemd and cron read otherwise", a)
 		}
 	}
 	if !b.systemd() {
-		return b.writeUnlessThere(resumeCron, "# Goes on with a first boot that a reboot cut off. Written by pulley-agent, which removes it.\n@reboot root "+strings.Join(args, " ")+"\n")
+		return resumed{resumeCron, resumeHeader + "@reboot root " + strings.Join(args, " ") + "\n"}, nil
 	}
-	err = b.writeUnlessThere(resumeUnit, `# Goes on with a first boot that a reboot cut off. Written by pulley-agent, which removes it.
-[Unit]
+	return resumed{resumeUnit, resumeHeader + `[Unit]
 Description=First boot of this machine as a node of Pulley
 Wants=network-online.target
 After=network-online.target
 
 [Service]
 Type=simple
-ExecStart=`+strings.Join(args, " ")+`
+ExecStart=` + strings.Join(args, " ") + `
 Restart=on-failure
 RestartSec=5min
 RestartPreventExitStatus=2
 
 [Install]
 WantedBy=multi-user.target
-`)
+`}, nil
+}
+
+// resumeAfterReboot has a reboot go on here, unless userdata's script does.
+func (b *bootstrap) resumeAfterReboot() error {
+	r, err := b.resumption()
 	if err != nil {
 		return err
 	}
-	return b.link(resumeWanted)
+	if _, err := os.Stat(b.path(r.path)); errors.Is(err, fs.ErrNotExist) {
+		if err := b.writeResumption(r); err != nil {
+			return err
+		}
+	}
+	if r.path == resumeUnit {
+		return b.link(resumeWanted)
+	}
+	return nil
+}
+
+// resumesElsewhere is what a reboot should go on with, where this program wrote what names another; nil when all is well.
+func (b *bootstrap) resumesElsewhere() (*resumed, error) {
+	if !b.planned {
+		return nil, nil
+	}
+	r, err := b.resumption()
+	if err != nil {
+		return nil, err
+	}
+	there, err := os.ReadFile(b.path(r.path))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (string(there) == r.text || !strings.HasPrefix(string(there), resumeHeader)) {
+		return nil, nil
+	}
+	return &r, err
+}
+
+func (b *bootstrap) writeResumption(r resumed) error {
+	path := b.path(r.path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return firstboot.WriteFile(path, []byte(r.text), 0o644)
 }
 
 // link has systemd start a unit with the machine (systemctl(1), enable).
@@ -107,17 +163,6 @@ func (b *bootstrap) link(wanted string) error {
 		return nil
 	}
 	return err
-}
-
-func (b *bootstrap) writeUnlessThere(name, text string) error {
-	path := b.path(name)
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return firstboot.WriteFile(path, []byte(text), 0o644)
 }
 
 func (b *bootstrap) enableLeft(context.Context) (string, error) {
@@ -191,10 +236,16 @@ func (b *bootstrap) unlockBoot(context.Context) error {
 	return firstboot.WriteFile(b.planPath, text, 0o600)
 }
 
-// tidy removes what went on after a reboot. It comes last: without it the next boot finds that all is done, and tidies.
+// tidy removes what went on after a reboot, whoever unlocks, and a token that came back meanwhile. It comes last: without it
+// the next boot finds that all is done, and tidies.
 func (b *bootstrap) tidy() error {
-	if !b.planned || b.plan.Steps[firstboot.Unlock] != "" {
+	if !b.planned {
 		return nil
+	}
+	if b.plan.Steps[firstboot.Unlock] == "" {
+		if err := b.unlockBoot(context.Background()); err != nil {
+			return fmt.Errorf("cannot remove the token from the plan: %w", err)
+		}
 	}
 	if err := b.removeFiles(resumeScript, resumeWanted, resumeUnit, resumeCron); err != nil {
 		return fmt.Errorf("cannot remove what goes on with a first boot: %w", err)

@@ -5,14 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 
+	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/upgrade"
 )
 
 // The folders of own scripts, which userdata fills.
@@ -69,29 +72,82 @@ func (b *bootstrap) replacement(ctx context.Context, step firstboot.Name, progra
 const agentPath = "usr/local/bin/pulley-agent"
 
 func (b *bootstrap) agentLeft(context.Context) (string, error) {
-	target := b.path(agentPath)
-	program, err := ownProgram()
+	there, err := b.inPlace()
 	if err != nil {
 		return "", err
 	}
-	there, err := os.ReadFile(target)
-	if info, statErr := os.Stat(target); err == nil && statErr == nil && info.Mode()&0o111 != 0 && bytes.Equal(there, program) {
-		return "", nil
+	if !there {
+		return "put this program at " + b.path(agentPath), nil
 	}
-	return "put this program at " + target, nil
+	if other, err := b.resumesElsewhere(); err != nil || other != nil {
+		return "have a reboot go on with " + b.path(agentPath), err
+	}
+	return "", nil
 }
 
-// placeAgent copies this very program to where cron looks for it, in the place of any other.
-func (b *bootstrap) placeAgent(context.Context) error {
-	target := b.path(agentPath)
+// inPlace says whether the program where cron looks for it needs no replacing: it is this very one, or an upgrade put it
+// there, which knows better than userdata that was written once.
+func (b *bootstrap) inPlace() (bool, error) {
 	program, err := ownProgram()
+	if err != nil {
+		return false, err
+	}
+	target := b.path(agentPath)
+	info, err := os.Stat(target)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&0o111 == 0 {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	there, err := os.ReadFile(target)
+	if err != nil || bytes.Equal(there, program) {
+		return err == nil, err
+	}
+	if b.asks(firstboot.Agent) { // a person wants this one
+		return false, nil
+	}
+	state, err := b.ownFolder().Load()
+	return err == nil && state.Installed != nil, err
+}
+
+func (b *bootstrap) ownFolder() upgrade.Folder { return config{root: b.root}.own() }
+
+// placeAgent copies this very program to where cron looks for it. No upgrade does the same meanwhile.
+func (b *bootstrap) placeAgent(context.Context) error {
+	lock, err := b.ownFolder().Lock()
+	if errors.Is(err, agent.ErrLocked) {
+		return firstboot.Passing(err)
+	}
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+	return errors.Join(b.placeLocked(), lock.Close())
+}
+
+func (b *bootstrap) placeLocked() error {
+	there, err := b.inPlace()
+	if err != nil {
 		return err
 	}
-	return firstboot.WriteFile(target, program, 0o755)
+	if !there {
+		target := b.path(agentPath)
+		program, err := ownProgram()
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(target), 0o755)
+		}
+		if err == nil {
+			err = firstboot.WriteFile(target, program, 0o755)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	other, err := b.resumesElsewhere()
+	if err != nil || other == nil {
+		return err
+	}
+	return b.writeResumption(*other)
 }
 
 func ownProgram() ([]byte, error) {

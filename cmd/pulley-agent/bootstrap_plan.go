@@ -42,7 +42,12 @@ func (b *bootstrap) readPlan() error {
 		return nil
 	}
 	b.plan, b.planned = plan, true
-	b.again = over && plan.Token != "" // unlock had removed it: every step looks again
+	if plan.Token != "" {
+		sum := sha256.Sum256([]byte(plan.Token))
+		b.given = hex.EncodeToString(sum[:])
+	}
+	// The token of before came back with the userdata of before; another one is somebody's word that every step looks again.
+	b.again = over && b.given != "" && b.given != state.Token
 	return nil
 }
 

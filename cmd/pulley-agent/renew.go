@@ -77,7 +77,7 @@ func (n *node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (p
 	if err != nil {
 		return pki.Identity{}, err
 	}
-	answer, err := client.Renew(ctx, key)
+	answer, err := client.Renew(ctx, key, join.Machine{ID: machineID(n.root), Boot: bootID()})
 	if err != nil {
 		return pki.Identity{}, err
 	}

@@ -70,6 +70,12 @@ func newRenewing(t *testing.T) *renewing {
 	if err := os.MkdirAll(filepath.Dir(c.identityFile()), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll(filepath.Join(c.root, "etc"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.root, "etc/machine-id"), []byte("machine-of-compute1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	own, err := pki.NewKey()
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +107,9 @@ func (w *renewing) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil || r.URL.Path != join.PathRenew || r.TLS.PeerCertificates[0].Subject.CommonName != w.name.String() {
 		w.t.Errorf("asked for %s by %s: %v", r.URL.Path, r.TLS.PeerCertificates[0].Subject, err)
+	}
+	if asked.Machine.ID != "machine-of-compute1" || asked.Machine.Boot == "" { // else a copy of it would be renewed too
+		w.t.Errorf("it says that it is %+v", asked.Machine)
 	}
 	csr, err := pki.ParseCSR([]byte(asked.CSR))
 	if err != nil {

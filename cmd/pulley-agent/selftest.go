@@ -33,6 +33,15 @@ func (o *options) selftest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := o.able(ctx, c); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.env.Stdout, "%s: version %s could be its agent\n", c.identity.Node, o.ownVersion())
+	return nil
+}
+
+// able says whether this program could be the machine's agent.
+func (o *options) able(ctx context.Context, c config) error {
 	for _, part := range []struct {
 		name string
 		test func(context.Context) error
@@ -47,7 +56,6 @@ func (o *options) selftest(ctx context.Context) error {
 			return fmt.Errorf("cannot %s: %w", part.name, err)
 		}
 	}
-	fmt.Fprintf(o.env.Stdout, "%s: version %s could be its agent\n", c.identity.Node, o.ownVersion())
 	return nil
 }
 

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/control"
+	"pulley/internal/pki"
 	"pulley/internal/store"
 )
 
@@ -74,7 +73,7 @@ It is good for a year; etcd reads the file anew for each connection, so writing 
 			}
 			pair, key, err := certs.CA.IssueServer(hosts, memberLifetime)
 			if err == nil {
-				err = writeSecret(args[0], append(key, pair...))
+				err = pki.WriteFile(args[0], append(key, pair...), 0o600)
 			}
 			if err != nil {
 				return fmt.Errorf("cannot make a server certificate: %w", err)
@@ -86,23 +85,6 @@ It is good for a year; etcd reads the file anew for each connection, so writing 
 	flags.add(cmd)
 	cmd.Flags().StringArrayVar(&hosts, "host", nil, "name or address of the member, as clients have it; may be repeated")
 	return cmd
-}
-
-// writeSecret writes a file that only its owner reads, whole.
-func writeSecret(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".pulley-*") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
-	}
-	return err
 }
 
 func newAuthSetup(o *options) *cobra.Command {

@@ -33,8 +33,8 @@ func newLogin(o *options) *cobra.Command {
 		Short: "become an operator: make a key, and get a certificate for it with a join token",
 		Long: `login makes a key, which never leaves this machine, and asks ` + "`pulley serve`" + ` for a certificate with a token of
 ` + "`pulley token create --operator NAME`" + `. Both go into FILE, which only its owner can read (default: operator.pem in
-$XDG_CONFIG_HOME/pulley or ~/.config/pulley), and the fleet's CA certificates into ca.pem beside it. It prints the variables
-that all verbs read. If the answer is lost, the same command goes on with the same key.
+$XDG_CONFIG_HOME/pulley or ~/.config/pulley), and the fleet's CA certificates into a file beside it (operator-ca.pem). It
+prints the variables that all verbs read. If the answer is lost, the same command goes on with the same key.
 
 With --renew it asks for a new certificate by the one that is in FILE, which must not have ended.
 
@@ -58,8 +58,8 @@ EXIT STATUS
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.servers, "servers", nil, "URLs of `pulley serve`, https://host:port, with commas [PULLEY_SERVERS]")
-	flags.StringSliceVar(&f.pins, "ca", nil, "fingerprints of the fleet's CA, sha256:…, with commas; `pulley ca show` tells them")
+	flags.StringSliceVar(&f.servers, "servers", nil, "`URLs` of pulley serve, https://host:port, with commas [PULLEY_SERVERS]")
+	flags.StringSliceVar(&f.pins, "ca", nil, "fingerprints of the fleet's CA, sha256:…, with commas; pulley ca show tells them")
 	flags.StringVar(&f.token, "token", "", "the join token; others on this machine see it, --token-file does not show it")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the join token, - for standard input")
 	flags.BoolVar(&f.renew, "renew", false, "renew the certificate that is in FILE")
@@ -118,7 +118,8 @@ func loginFile(env cli.Env, args []string) (string, error) {
 	return filepath.Join(config, "pulley", "operator.pem"), nil
 }
 
-func bundleBeside(file string) string { return filepath.Join(filepath.Dir(file), "ca.pem") }
+// bundleBeside is where the fleet's CA certificates go. The name follows the identity's, so that nobody else's are replaced.
+func bundleBeside(file string) string { return strings.TrimSuffix(file, ".pem") + "-ca.pem" }
 
 func (o *options) login(ctx context.Context, f loginFlags, file string) error {
 	trust, err := pki.Pinned(f.pins)
@@ -191,7 +192,7 @@ func (o *options) renewLogin(ctx context.Context, f loginFlags, file string) err
 	if err != nil {
 		return fmt.Errorf("cannot make a key: %w", err)
 	}
-	answer, err := client.Renew(ctx, key)
+	answer, err := client.Renew(ctx, key, join.Machine{})
 	if err != nil {
 		return fmt.Errorf("cannot renew the certificate: %w", err)
 	}
@@ -204,8 +205,12 @@ func (o *options) keepLogin(key crypto.Signer, answer join.Answer, file string) 
 	if err != nil {
 		return err
 	}
-	if err := writeLoginBundle(bundleBeside(file), answer.CA); err != nil {
-		return err
+	_, err = pki.ParseCertificates([]byte(answer.CA))
+	if err == nil {
+		err = pki.WriteFile(bundleBeside(file), []byte(answer.CA), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep the fleet's CA certificates: %w", err)
 	}
 	if err := identity.Save(file); err != nil {
 		return err
@@ -218,21 +223,5 @@ func (o *options) keepLogin(key crypto.Signer, answer join.Answer, file string) 
 		fmt.Fprintf(o.env.Stdout, "export PULLEY_PREFIX=%s\n", shellQuoted(answer.Prefix))
 	}
 	fmt.Fprintf(o.env.Stdout, "export PULLEY_CACERT=%s\nexport PULLEY_CERT=%s\nexport PULLEY_KEY=%s\n", shellQuoted(bundleBeside(file)), shellQuoted(file), shellQuoted(file))
-	return nil
-}
-
-// writeLoginBundle replaces the CA certificates whole.
-func writeLoginBundle(file, pem string) error {
-	if _, err := pki.ParseCertificates([]byte(pem)); err != nil {
-		return fmt.Errorf("cannot keep the fleet's CA certificates: %w", err)
-	}
-	temporary := file + ".new"
-	err := os.WriteFile(temporary, []byte(pem), 0o600)
-	if err == nil {
-		err = os.Rename(temporary, file)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot keep the fleet's CA certificates: %w", err)
-	}
 	return nil
 }

@@ -42,7 +42,8 @@ func (s serveOptions) watchOver(ctx context.Context, v service) error {
 	defer cleanUp()
 	web := control.Web{
 		Agents: programs, Mirror: mirror.Handler(v.st, store.ErrNotFound),
-		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, promhttp.HandlerOpts{}),
+		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, // anybody may ask
+			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
 	keeper, err := control.NewKeeper(control.KeeperConfig{
 		Store: v.st, Certificates: v.certs, Now: s.env.Now, Log: log, Metrics: metrics, Notify: s.notify,

@@ -67,7 +67,7 @@ EXIT STATUS
 	f.StringVar(&u.to, "to", "", "folder to write a NoCloud seed to")
 	f.StringVar(&u.iso, "iso", "", "file to write a NoCloud seed to, as an ISO")
 	f.StringVar(&u.networkYML, "network-config", "", "file with the machine's network, for the seed")
-	f.StringSliceVar(&u.told.Servers, "servers", nil, "https URLs of `pulley serve`, with commas, where the machine joins [PULLEY_SERVERS]")
+	f.StringSliceVar(&u.told.Servers, "servers", nil, "https `URLs` of pulley serve, with commas, where the machine joins [PULLEY_SERVERS]")
 	f.StringSliceVar(&u.told.CA, "ca", nil, "pins of the servers' CA, sha256:…, with commas (default: those of --cacert)")
 	f.StringVar(&u.token, "token", "", "token that the machine joins with")
 	f.StringVar(&u.tokenFile, "token-file", "", "file that has the token; - is standard input")

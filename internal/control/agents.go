@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,30 +23,44 @@ import (
 
 const (
 	agentPath = "/agent/"
-	// agentTimeout is how long one program may take to be sent: 30 MB at 300 kbit/s.
-	agentTimeout = 15 * time.Minute
+	// Who takes less than minRate bytes a second on the whole, after a while to begin, is cut off: 30 MB in 16 minutes.
+	minRate    = 32 << 10
+	beginsSlow = 30 * time.Second
 	// fetchTimeout is how long putting one together from etcd may take, and maxKept how many are kept on disk.
 	fetchTimeout = time.Minute
 	maxKept      = 6
 	// maxSending bounds the programs that are on their way at once: a node that is told to come back does.
 	maxSending = 256
+	// maxOfOne bounds those towards one address: nobody is to have all of them, and a rack may be behind one address.
+	maxOfOne = 32
+	// publishedFor is for how long what is published is believed: digests made up at random are not worth a look each.
+	publishedFor = time.Second
 )
 
 // Programs is where published programs of the agent come from.
 type Programs interface {
 	content.ObjectSource
-	AgentProgram(ctx context.Context, sha256 string) (content.Program, error)
+	Agents(ctx context.Context) ([]store.SignedAgent, error)
 }
 
 // Agents serves GET /agent/<sha256>: programs of the agent by their digest, from files of this machine and from what is
 // published. Who fetches one checks its digest before running it. It is safe for concurrent use.
 type Agents struct {
-	src     Programs
-	dir     string // of what was put together
-	sending chan struct{}
+	src      Programs
+	dir      string // of what was put together
+	sending  chan struct{}
+	fetching chan struct{} // one at a time; others wait for it too
+
+	minRate    float64       // bytes a second
+	beginsSlow time.Duration // before it counts
 
 	mu    sync.Mutex
 	files map[string]agentFile // by path
+	of    map[string]int       // how many are being sent, by address
+
+	reading   chan struct{} // of who has what follows
+	published map[string]content.Program
+	read      time.Time
 }
 
 // agentFile is a program on this machine as it was when its digest was made.
@@ -56,7 +72,11 @@ type agentFile struct {
 
 // NewAgents reads the digests of files, and keeps what it puts together in dir.
 func NewAgents(src Programs, dir string, files []string) (*Agents, error) {
-	a := &Agents{src: src, dir: dir, sending: make(chan struct{}, maxSending), files: map[string]agentFile{}}
+	a := &Agents{
+		src: src, dir: dir, sending: make(chan struct{}, maxSending), fetching: make(chan struct{}, 1),
+		minRate: minRate, beginsSlow: beginsSlow,
+		files: map[string]agentFile{}, of: map[string]int{}, reading: make(chan struct{}, 1),
+	}
 	for _, f := range files {
 		digest, err := a.digest(f)
 		if err != nil {
@@ -92,13 +112,12 @@ func (a *Agents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "an agent is named by its SHA-256: 64 hexadecimal digits", http.StatusBadRequest)
 		return
 	}
-	select {
-	case a.sending <- struct{}{}:
-		defer func() { <-a.sending }()
-	default:
+	done := a.enter(r)
+	if done == nil {
 		busy(w, "too many programs are being sent")
 		return
 	}
+	defer done()
 	f, err := a.open(r.Context(), digest)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -109,11 +128,63 @@ func (a *Agents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer f.Close()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(agentTimeout)) // else the server's own counts
 	w.Header().Set("ETag", `"`+digest+`"`)
 	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	w.Header().Set("Content-Type", "application/octet-stream")
-	http.ServeContent(w, r, "", time.Time{}, f)
+	http.ServeContent(&paced{ResponseWriter: w, control: http.NewResponseController(w), of: a, begun: time.Now()}, r, "", time.Time{}, f)
+}
+
+// paced cuts off who takes too long for what it has got; the deadline of the server would cut off slow lines too.
+type paced struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	of      *Agents
+	begun   time.Time
+	sent    int
+}
+
+func (p *paced) Write(b []byte) (int, error) {
+	p.sent += len(b)
+	_ = p.control.SetWriteDeadline(p.begun.Add(p.of.beginsSlow + time.Duration(float64(p.sent)/p.of.minRate*float64(time.Second))))
+	return p.ResponseWriter.Write(b)
+}
+
+// enter takes a place among those that are sent to, and one of the address; nil when there is none.
+func (a *Agents) enter(r *http.Request) (done func()) {
+	from := partyOf(r)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of[from] >= maxOfOne {
+		return nil
+	}
+	select {
+	case a.sending <- struct{}{}:
+	default:
+		return nil
+	}
+	a.of[from]++
+	return func() {
+		<-a.sending
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.of[from]--; a.of[from] == 0 {
+			delete(a.of, from)
+		}
+	}
+}
+
+// partyOf is what one party has of addresses: one of IPv4, 2⁶⁴ of IPv6.
+func partyOf(r *http.Request) string {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || from.Addr().Unmap().Is4() {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		return host
+	}
+	p, err := from.Addr().WithZone("").Prefix(64)
+	if err != nil {
+		return from.Addr().String()
+	}
+	return p.String()
 }
 
 func busy(w http.ResponseWriter, says string) {
@@ -128,28 +199,75 @@ func isDigest(s string) bool {
 
 // open finds a program: among the files, among what was put together before, or in etcd.
 func (a *Agents) open(ctx context.Context, digest string) (*os.File, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for path := range a.files {
-		if now, err := a.digestLocked(path); err == nil && now == digest {
-			return os.Open(path)
-		}
+	if path := a.fileOf(digest); path != "" {
+		return os.Open(path)
 	}
 	kept := filepath.Join(a.dir, digest)
 	if f, err := os.Open(kept); err == nil {
 		return f, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout) // others wait for it too
-	defer cancel()
-	program, err := a.src.AgentProgram(ctx, digest)
+	program, err := a.find(ctx, digest)
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case a.fetching <- struct{}{}:
+		defer func() { <-a.fetching }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if f, err := os.Open(kept); err == nil { // this is what was waited for
+		return f, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout) // others wait for it too
+	defer cancel()
 	if err := a.keep(ctx, program, kept); err != nil {
 		return nil, err
 	}
 	a.drop(digest)
 	return os.Open(kept)
+}
+
+// find is the published program with a digest.
+func (a *Agents) find(ctx context.Context, digest string) (content.Program, error) {
+	select {
+	case a.reading <- struct{}{}:
+		defer func() { <-a.reading }()
+	case <-ctx.Done():
+		return content.Program{}, ctx.Err()
+	}
+	program, ok := a.published[digest]
+	if age := time.Since(a.read); age >= publishedFor && (!ok || age >= time.Minute) { // one may have been pruned
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
+		defer cancel()
+		all, err := a.src.Agents(ctx)
+		if err != nil {
+			return content.Program{}, err
+		}
+		a.published, a.read = map[string]content.Program{}, time.Now()
+		for _, r := range all {
+			for _, p := range r.Platforms {
+				a.published[p.SHA256] = p
+			}
+		}
+		program, ok = a.published[digest]
+	}
+	if !ok {
+		return content.Program{}, store.ErrNotFound
+	}
+	return program, nil
+}
+
+// fileOf is the path of the file with a digest; "" for none.
+func (a *Agents) fileOf(digest string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for path := range a.files {
+		if now, err := a.digestLocked(path); err == nil && now == digest {
+			return path
+		}
+	}
+	return ""
 }
 
 // keep puts a program together in a file, which appears whole or not at all.

@@ -26,12 +26,11 @@ type published struct {
 	reads   atomic.Int64
 }
 
-func (p *published) AgentProgram(_ context.Context, sha256 string) (content.Program, error) {
-	if sha256 != p.program.SHA256 {
-		return content.Program{}, store.ErrNotFound
-	}
+func (p *published) Agents(context.Context) ([]store.SignedAgent, error) {
 	p.reads.Add(1)
-	return p.program, nil
+	r := store.SignedAgent{}
+	r.Platforms = map[string]content.Program{"linux/amd64": p.program}
+	return []store.SignedAgent{r}, nil
 }
 
 func (p *published) Object(_ context.Context, hash string) ([]byte, error) {

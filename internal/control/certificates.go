@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ type Certificates struct {
 	now                   func() time.Time
 	mu                    sync.Mutex
 	hosts                 []string
+	recorded              string // the administrator's key, as the list of operators has it
 }
 
 // OpenCertificates opens the folder and makes what is missing of the CA; Refresh makes the rest.
@@ -254,6 +256,38 @@ func (c *Certificates) publishAdmin() (string, error) {
 		return "", fmt.Errorf("cannot keep the administrator's identity: %w", err)
 	}
 	return c.admin(), nil
+}
+
+// recordRenewal tells the list of operators that the administrator's certificate was renewed here, once for each.
+func (c *Certificates) recordRenewal(ctx context.Context, st *store.Store) error {
+	if !c.own {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, err := pki.LoadIdentity(c.admin())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	key, err := pki.KeyDigest(id.Key.Public()) // each renewal has a new one
+	if err != nil || key == c.recorded {
+		return err
+	}
+	o, revision, err := st.Operator(ctx, adminName)
+	if err != nil {
+		return fmt.Errorf("cannot tell the list of operators that the administrator's certificate was renewed: %w", err)
+	}
+	if o.Live() && o.User == id.Leaf().Subject.CommonName && o.Key != key {
+		o.Key, o.Issued, o.Until, o.CA = key, pki.Issued(id.Leaf()), id.Leaf().NotAfter, c.CA.Fingerprints()[0]
+		if err := st.PutOperator(ctx, *o, revision); err != nil {
+			return fmt.Errorf("cannot tell the list of operators that the administrator's certificate was renewed: %w", err)
+		}
+	}
+	c.recorded = key
+	return nil
 }
 
 // Hosts are the addresses of this machine by which others may reach it, for a server that listens on all of them.

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ type Keeper struct {
 	watcher *watcher
 	senders []sender
 	told    chan store.Notice
+	hush    hush
 	owner   string // this serve, as claims name it
 	events  *prometheus.CounterVec
 	ahead   *prometheus.GaugeVec
@@ -88,7 +90,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	if k.Certificates != nil {
 		loops.Go(func() { k.keepReserves(ctx) })
 		loops.Go(func() {
-			k.every(ctx, keepInterval, "cannot renew certificates", func(context.Context) error { return k.Certificates.Renew() })
+			k.every(ctx, keepInterval, "cannot renew certificates", func(ctx context.Context) error {
+				return errors.Join(k.Certificates.Renew(), k.Certificates.recordRenewal(ctx, k.Store))
+			})
 		})
 	}
 	loops.Wait()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"pulley/environments"
@@ -25,7 +26,52 @@ const (
 	sendAttempts = 5
 	firstRetry   = 10 * time.Second // doubled after each
 	maxTold      = 1024             // things that wait to be put into the outbox
+	// One node, or machine, is told of once in toldEvery for each kind; machines that have not joined, maxOfToken times for
+	// each token and kind: what they say of themselves is all that is known of them.
+	toldEvery  = time.Hour
+	maxOfToken = 20
+	maxHushed  = 10000
 )
+
+// hush remembers what was told lately.
+type hush struct {
+	mu   sync.Mutex
+	told map[string]hushed
+}
+
+type hushed struct {
+	since time.Time
+	times int
+}
+
+// may reports whether something may be told once more, at most most times within toldEvery, and counts it.
+func (h *hush) may(what string, most int, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.told) >= maxHushed {
+		for key, one := range h.told {
+			if now.Sub(one.since) >= toldEvery {
+				delete(h.told, key)
+			}
+		}
+	}
+	one, ok := h.told[what]
+	if !ok || now.Sub(one.since) >= toldEvery {
+		if !ok && len(h.told) >= maxHushed {
+			return false
+		}
+		one = hushed{since: now}
+	}
+	if one.times >= most {
+		return false
+	}
+	one.times++
+	if h.told == nil {
+		h.told = map[string]hushed{}
+	}
+	h.told[what] = one
+	return true
+}
 
 // noticeID names a thing that is told.
 func noticeID(kind string, ref environments.Ref, parts ...string) string {
@@ -33,9 +79,24 @@ func noticeID(kind string, ref environments.Ref, parts ...string) string {
 	return kind + "-" + hex.EncodeToString(sum[:8])
 }
 
-// tell has people told of something; it never blocks.
-func (k *Keeper) tell(n store.Notice) {
-	if len(k.senders) == 0 {
+// tell has people told of a node; it never blocks.
+func (k *Keeper) tell(n store.Notice) { k.tellOf(n.Node, "", n) }
+
+// tellBoot has people told of a first boot.
+func (k *Keeper) tellBoot(who string, b store.FirstBoot, n store.Notice) {
+	token := b.Token
+	if b.Joined {
+		token = ""
+	}
+	k.tellOf(who, token, n)
+}
+
+// tellOf has people told of who, which is all that a token speaks for unless token is "".
+func (k *Keeper) tellOf(who, token string, n store.Notice) {
+	if len(k.senders) == 0 || !k.hush.may(strings.Join([]string{n.Kind, n.Environment, who}, " "), 1, k.Now()) {
+		return
+	}
+	if token != "" && !k.hush.may(n.Kind+" by token "+token, maxOfToken, k.Now()) {
 		return
 	}
 	n.At = k.Now().UTC().Truncate(time.Second)
@@ -65,7 +126,7 @@ func (k *Keeper) FirstBoot(ref environments.Ref, b store.FirstBoot) {
 	default:
 		return
 	}
-	k.tell(n)
+	k.tellBoot(who, b, n)
 }
 
 // Clone takes note of a second machine that came under a node's name; it never blocks.
@@ -101,7 +162,7 @@ func (k *Keeper) watchBoots(ctx context.Context) error {
 			if who == "" {
 				who = "machine " + machine
 			}
-			k.tell(store.Notice{
+			k.tellBoot(who, b, store.Notice{
 				ID: noticeID("first-boot-stands-still", ref, machine, b.Started.UTC().Format(time.RFC3339), b.Step), Kind: "first-boot-stands-still",
 				Environment: ref.String(), Node: b.Node, Title: fmt.Sprintf("the first boot of %s in %s stands still at step %s", who, ref, b.Step),
 				Text: fmt.Sprintf("Nothing was heard of it since %s. %s", b.Heard.UTC().Format(time.RFC3339), b.Error),

@@ -162,7 +162,8 @@ func plan(spec *environments.Environment, reserves map[string]store.Reserve, ide
 	return missing, superfluous
 }
 
-// dropStrangers removes the users of nodes that nobody knows any more: a join or a removal was cut off in the middle.
+// dropStrangers removes the users of nodes and operators that nobody knows any more: a join, a removal or the like was cut
+// off in the middle.
 func (k *Keeper) dropStrangers(ctx context.Context) error {
 	users, err := k.Store.Users(ctx) // before who is who: a user is made after it was written whose it is
 	if err != nil {
@@ -174,7 +175,7 @@ func (k *Keeper) dropStrangers(ctx context.Context) error {
 	}
 	for _, user := range users {
 		name, err := pki.ParseName(user)
-		if known[user] || err != nil || name.Kind != pki.KindNode || name.Prefix != k.Store.Prefix() {
+		if known[user] || err != nil || name.Prefix != k.Store.Prefix() {
 			continue
 		}
 		stranger, err := k.isStranger(ctx, name)
@@ -184,7 +185,7 @@ func (k *Keeper) dropStrangers(ctx context.Context) error {
 		if !stranger {
 			continue
 		}
-		k.Log.Info("removing the user of a node that is none", "user", user)
+		k.Log.Info("removing a user who is nobody", "user", user)
 		if err := k.rested(ctx, func() error { return k.Store.DropUser(ctx, user) }); err != nil {
 			return err
 		}
@@ -192,7 +193,8 @@ func (k *Keeper) dropStrangers(ctx context.Context) error {
 	return nil
 }
 
-// knownUsers are those of all environments that have a spec.
+// knownUsers are those of operators, and of the nodes of all environments that have a spec. What a newer incarnation
+// replaced is not known: it is to be dead once that is written.
 func (k *Keeper) knownUsers(ctx context.Context) (map[string]bool, error) {
 	names, err := k.Store.Environments(ctx)
 	if err != nil {
@@ -217,8 +219,17 @@ func (k *Keeper) knownUsers(ctx context.Context) (map[string]bool, error) {
 		}
 		for _, i := range identities {
 			if i.Live() {
-				known[i.User], known[i.Replaces] = true, true // whoever joined drops the one before
+				known[i.User] = true
 			}
+		}
+	}
+	operators, _, err := k.Store.Operators(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range operators {
+		if o.Live() {
+			known[o.User] = true
 		}
 	}
 	return known, nil
@@ -226,6 +237,20 @@ func (k *Keeper) knownUsers(ctx context.Context) (map[string]bool, error) {
 
 // isStranger looks at one name alone, also of an environment that has no spec. What can't be read is none.
 func (k *Keeper) isStranger(ctx context.Context, name pki.Name) (bool, error) {
+	switch name.Kind {
+	case pki.KindOperator:
+		o, _, err := k.Store.Operator(ctx, name.Subject)
+		if err != nil {
+			return false, fmt.Errorf("cannot tell whether the user %s is needed: %w", name, err)
+		}
+		return !o.Live() || o.User != name.String(), nil
+	case pki.KindNode:
+		return k.isStrangeNode(ctx, name)
+	}
+	return false, nil
+}
+
+func (k *Keeper) isStrangeNode(ctx context.Context, name pki.Name) (bool, error) {
 	ref, err := environments.ParseRef(name.Environment)
 	if err != nil {
 		return false, nil
@@ -238,7 +263,7 @@ func (k *Keeper) isStranger(ctx context.Context, name pki.Name) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot tell whether the user %s is needed: %w", name, err)
 	}
-	return !i.Live() || i.User != name.String() && i.Replaces != name.String(), nil
+	return !i.Live() || i.User != name.String(), nil
 }
 
 // rested does one piece of work, and then rests in proportion to how long it took.

@@ -124,7 +124,10 @@ func (s *Secured) Endpoints() []string {
 
 // prepare makes the certificates and, in the first phase, the users.
 func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
-	var err error
+	err := keepsCA(c.Dir)
+	if err != nil {
+		return err
+	}
 	if s.Certificates, err = OpenCertificates(filepath.Join(c.Dir, PKIName), c.Prefix, c.Hostname, c.CA); err != nil {
 		return err
 	}
@@ -140,6 +143,18 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 		return fmt.Errorf("cannot set up etcd's users: %w", err)
 	}
 	return nil
+}
+
+// keepsCA refuses a folder whose etcd has users but whose CA is gone: another one would be made in silence.
+func keepsCA(dir string) error {
+	pkiDir := filepath.Join(dir, PKIName)
+	_, data := os.Lstat(filepath.Join(dir, "etcd"))
+	_, ca := os.Lstat(filepath.Join(pkiDir, "ca.pem"))
+	if !IsSecured(dir) || errors.Is(data, fs.ErrNotExist) || !errors.Is(ca, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("cannot serve %s: the CA of its fleet, %s, is missing\nbring %s back from a backup: with a new CA no node and no operator of this fleet would be known any more",
+		dir, filepath.Join(pkiDir, "ca.pem"), pkiDir)
 }
 
 // hosts are all names of the server's certificate; the CA adds this machine's own.
@@ -196,7 +211,7 @@ func (s *Secured) makeUsers(ctx context.Context, st *store.Store) error {
 		return err
 	}
 	if id == nil {
-		return s.recordRenewal(ctx, st)
+		return s.Certificates.recordRenewal(ctx, st)
 	}
 	if err := st.EnsureOperator(ctx, id.Leaf().Subject.CommonName, store.RoleAdmin); err != nil {
 		return err
@@ -227,23 +242,6 @@ func (s *Secured) recordAdmin(ctx context.Context, st *store.Store, id pki.Ident
 		Name: name.Subject, As: store.RoleAdmin, User: name.String(), Incarnation: name.Incarnation, Key: key,
 		Joined: issued, Issued: issued, Until: id.Leaf().NotAfter, CA: s.Certificates.CA.Fingerprints()[0], By: "pulley serve",
 	}, revision)
-}
-
-// recordRenewal tells the list of operators that the administrator's certificate was renewed here.
-func (s *Secured) recordRenewal(ctx context.Context, st *store.Store) error {
-	id, err := pki.LoadIdentity(s.Certificates.admin())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	o, revision, err := st.Operator(ctx, adminName)
-	if err != nil || !o.Live() || o.User != id.Leaf().Subject.CommonName || o.Until.Equal(id.Leaf().NotAfter) {
-		return err
-	}
-	o.Issued, o.Until, o.CA = pki.Issued(id.Leaf()), id.Leaf().NotAfter, s.Certificates.CA.Fingerprints()[0]
-	return st.PutOperator(ctx, *o, revision)
 }
 
 // dropFormer removes the users that serve had before: its identity was lost, or this machine had another name. Nobody else

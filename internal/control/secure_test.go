@@ -163,6 +163,29 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	}
 }
 
+// With a new CA in place of one that was lost, every node and operator would be shut out, and nobody would be told why.
+func TestALostCAIsNotReplacedInSilence(t *testing.T) {
+	c := secureConfig(t, t.TempDir())
+	startSecure(t, c).Close()
+	lost := filepath.Join(c.Dir, PKIName)
+	if err := os.Rename(lost, lost+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := StartSecure(t.Context(), c); err == nil {
+		s.Close()
+		t.Error("serve started with a CA that nobody knows")
+	} else if !strings.Contains(err.Error(), "from a backup") {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(lost); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a start that was refused left a folder where the backup belongs: %v", err)
+	}
+	if err := os.Rename(lost+"-away", lost); err != nil {
+		t.Fatal(err)
+	}
+	startSecure(t, c)
+}
+
 // For the moment between the first start of etcd and its users being on, whoever has any certificate of the CA could write
 // what every node then runs as root.
 func TestNoCertificateMayEverWrite(t *testing.T) {

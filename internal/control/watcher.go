@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,9 @@ const (
 	floodsKept   = 24 * time.Hour   // a note of one
 	bootsKept    = 4                // of a node: the last different ones
 )
+
+// kernelID is what an id of a machine or of a boot looks like.
+var kernelID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
 
 // nodeKey names a node of any environment.
 type nodeKey struct {
@@ -86,8 +90,12 @@ func (w *watcher) saw(write store.NodeWrite) {
 		w.floods[k] = store.Flood{Node: k.node, Bytes: bytes, Writes: writes, First: now, Last: now}
 		w.signal()
 	}
-	if write.Status != nil && write.Status.Boot != "" {
-		w.booted(k, *write.Status)
+	if write.Status != nil && kernelID.MatchString(write.Status.Boot) { // what goes on from here is written by serve
+		st := agent.Status{Boot: write.Status.Boot}
+		if kernelID.MatchString(write.Status.Machine) {
+			st.Machine = write.Status.Machine
+		}
+		w.booted(k, st)
 	}
 }
 

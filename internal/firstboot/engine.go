@@ -42,6 +42,7 @@ type Engine struct {
 	Memory   Memory                                                     // nil: nothing is remembered, every start begins anew
 	Machine  string                                                     // machine id
 	Plan     string                                                     // digest of what the machine was told
+	Token    string                                                     // digest of the plan's token; "" when it has none
 	Teller   Teller                                                     // nil: nobody is told
 	Patient  bool                                                       // what passes by itself is waited for, up to a step's deadline
 	Log      *slog.Logger
@@ -93,8 +94,13 @@ func (e *Engine) open(o Options) error {
 	if e.state, err = e.Memory.Load(); err != nil {
 		return err
 	}
+	before := e.state.finishedBefore(e.Machine)
 	if e.state.Steps == nil || e.state.Machine != e.Machine || e.state.Plan != e.Plan {
 		e.state = fresh
+		e.state.Before = before
+	}
+	if e.Token != "" {
+		e.state.Token = e.Token
 	}
 	if from < 0 {
 		if !e.state.Finished.IsZero() {
@@ -102,7 +108,7 @@ func (e *Engine) open(o Options) error {
 		}
 		return nil
 	}
-	e.state.Finished = time.Time{}
+	e.state.Before, e.state.Finished = before, time.Time{}
 	for _, s := range e.Steps[from:] {
 		delete(e.state.Steps, s.Name)
 	}

@@ -15,9 +15,22 @@ type State struct {
 	Format   int                `json:"v"`
 	Machine  string             `json:"machine,omitempty"` // machine id: a copy of this machine begins anew
 	Plan     string             `json:"plan,omitempty"`    // digest of what it was told, without the token: another plan begins anew
+	Token    string             `json:"token,omitempty"`   // digest of the last token that the plan had: the same one is no word of an operator
+	Before   time.Time          `json:"before,omitzero"`   // when an earlier first boot of this very machine was finished
 	Started  time.Time          `json:"started"`
 	Finished time.Time          `json:"finished,omitzero"`
 	Steps    map[Name]StepState `json:"steps"`
+}
+
+// finishedBefore is when a first boot of the machine was finished last; zero when none was.
+func (s State) finishedBefore(machine string) time.Time {
+	switch {
+	case s.Machine != machine: // a copy's is another machine's
+		return time.Time{}
+	case !s.Finished.IsZero():
+		return s.Finished
+	}
+	return s.Before
 }
 
 // StepState is where one step is.

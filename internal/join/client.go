@@ -100,14 +100,15 @@ func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer
 	return a, err
 }
 
-// Renew asks for a certificate of the same name for a new key.
-func (c *Client) Renew(ctx context.Context, key crypto.Signer) (Answer, error) {
+// Renew asks for a certificate of the same name for a new key. A node says which machine it is, so that a copy of it is
+// found out; an operator's m is empty.
+func (c *Client) Renew(ctx context.Context, key crypto.Signer, m Machine) (Answer, error) {
 	csr, err := pki.CSR(key)
 	if err != nil {
 		return Answer{}, err
 	}
 	var a Answer
-	err = c.post(ctx, PathRenew, always(Renewal{CSR: string(csr)}), &a)
+	err = c.post(ctx, PathRenew, always(Renewal{CSR: string(csr), Machine: m}), &a)
 	return a, err
 }
 

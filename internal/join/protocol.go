@@ -86,7 +86,7 @@ type Told struct {
 	Progress
 }
 
-// Renewal is a request for a new certificate of the same name.
+// Renewal is a request for a new certificate of the same name. An operator's has no machine.
 type Renewal struct {
 	CSR     string  `json:"csr"`
 	Machine Machine `json:"machine,omitzero"`

@@ -1,12 +1,14 @@
 package mirror
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -26,8 +28,19 @@ func NewServer(h http.Handler, certificate *Certificate) *http.Server {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 64},
-		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // any port scan would fill it
+		ErrorLog:          slog.NewLogLogger(onlyPanics{slog.NewTextHandler(os.Stderr, nil)}, slog.LevelError),
 	}
+}
+
+// onlyPanics passes on what a handler that panicked leaves, and drops the rest: any port scan would fill a log.
+type onlyPanics struct{ slog.Handler }
+
+func (o onlyPanics) Handle(ctx context.Context, r slog.Record) error {
+	if !strings.Contains(r.Message[:min(len(r.Message), 200)], "panic serving") {
+		return nil
+	}
+	r.Message = r.Message[:min(len(r.Message), 8<<10)]
+	return o.Handler.Handle(ctx, r)
 }
 
 // Certificate is a certificate and its key in two files that are read again whenever they change, so that a renewal needs

@@ -237,7 +237,7 @@ func (c *CA) selfSign(name string, key crypto.Signer) (*x509.Certificate, error)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err == nil {
-		err = writeFile(c.path(name), encodeCertificates(cert))
+		err = WriteFile(c.path(name), encodeCertificates(cert), 0o600)
 	}
 	return cert, err
 }

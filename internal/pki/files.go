@@ -32,9 +32,8 @@ func readBounded(path string) ([]byte, error) {
 	return b, err
 }
 
-// writeFile writes a file that only its owner may read, that appears whole or not at all, and that is durable when writeFile
-// returns.
-func writeFile(path string, b []byte) (err error) {
+// WriteFile writes a file that appears whole or not at all, and that is durable when WriteFile returns. Its folder exists.
+func WriteFile(path string, b []byte, mode fs.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // 0600
 	if err != nil {
 		return err
@@ -45,6 +44,9 @@ func writeFile(path string, b []byte) (err error) {
 		}
 	}()
 	_, err = f.Write(b)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
 	if err == nil { // or a power cut leaves the new name on an empty file
 		err = f.Sync()
 	}

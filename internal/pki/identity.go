@@ -91,7 +91,7 @@ func (i Identity) Save(path string) error {
 	}
 	key, err := encodeKey(i.Key)
 	if err == nil {
-		err = writeFile(path, append(key, encodeCertificates(i.Certificates...)...))
+		err = WriteFile(path, append(key, encodeCertificates(i.Certificates...)...), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the identity: %w", err)
@@ -103,7 +103,7 @@ func (i Identity) Save(path string) error {
 func SaveKey(path string, key crypto.Signer) error {
 	b, err := encodeKey(key)
 	if err == nil {
-		err = writeFile(path, b)
+		err = WriteFile(path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the key: %w", err)

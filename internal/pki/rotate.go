@@ -46,9 +46,9 @@ func (c *CA) rotate(m material) error {
 	if err := c.retire(); err != nil { // forced
 		return err
 	}
-	err := writeFile(c.path(previousCert), encodeCertificates(m.current))
+	err := WriteFile(c.path(previousCert), encodeCertificates(m.current), 0o600)
 	if err == nil {
-		err = writeFile(c.path(currentCert), encodeCertificates(m.next))
+		err = WriteFile(c.path(currentCert), encodeCertificates(m.next), 0o600)
 	}
 	if err == nil && c.elsewhere() {
 		err = c.drop(nextCert)
@@ -75,7 +75,7 @@ func (c *CA) retire() error {
 	}
 	had, err := c.former() // the previous one is the first
 	if err == nil {
-		err = writeFile(c.path(retiredCerts), encodeCertificates(had...))
+		err = WriteFile(c.path(retiredCerts), encodeCertificates(had...), 0o600)
 	}
 	if err != nil {
 		return err

@@ -17,8 +17,12 @@ import (
 	"time"
 )
 
-// signTimeout is how long a command may take for one signature: a person may have to touch a token.
-const signTimeout = 60 * time.Second
+// SignTimeout is how long a command may take for one signature, and signGrace how long it then has to end. Both together are
+// less than anybody waits who asks for a certificate: a node renews within 15 s, serve answers within 25 s.
+const (
+	SignTimeout = 10 * time.Second
+	signGrace   = 2 * time.Second
+)
 
 // commandSigner is a key that is elsewhere: a command signs with it.
 type commandSigner struct {
@@ -31,7 +35,7 @@ func (s commandSigner) Public() crypto.PublicKey { return s.cert.PublicKey }
 // Sign gives the command the digest on standard input, the name of the hash as PULLEY_SIGN_HASH (SHA-256) and the pin of the
 // CA as PULLEY_SIGN_CA, and takes the signature from its standard output: ASN.1 for ECDSA, PKCS #1 v1.5 for RSA.
 func (s commandSigner) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), signTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), SignTimeout)
 	defer cancel()
 	c := exec.CommandContext(ctx, s.argv[0], s.argv[1:]...)
 	var out, problem bytes.Buffer
@@ -39,10 +43,10 @@ func (s commandSigner) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) 
 	c.Env = append(os.Environ(), "PULLEY_SIGN_HASH="+opts.HashFunc().String(), "PULLEY_SIGN_CA="+Fingerprint(s.cert))
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }
-	c.WaitDelay = 5 * time.Second // after which it is killed
+	c.WaitDelay = signGrace // after which it is killed
 	if err := c.Run(); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("no signature within %s", signTimeout)
+			err = fmt.Errorf("no signature within %s", SignTimeout)
 		}
 		if said := strings.TrimSpace(problem.String()); said != "" {
 			err = fmt.Errorf("%w: %.500s", err, said)

@@ -4,6 +4,7 @@ package pki
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 )
@@ -17,5 +18,19 @@ func TestOpenSSLSigns(t *testing.T) {
 	ca := open(t, dir, Options{SignCommand: []string{"openssl", "pkeyutl", "-sign", "-inkey", key, "-pkeyopt", "digest:sha256"}})
 	if err := trusted(t, ca.Bundle(), client(t, ca, time.Hour).Leaf(), time.Now()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A command that hangs must not hold up a join or a renewal for longer than the machine waits that asked.
+func TestCommandThatHangsIsEndedInTime(t *testing.T) {
+	if limit := SignTimeout + signGrace; limit >= 15*time.Second {
+		t.Errorf("a signature may take %s: a renewal waits for 15s", limit)
+	}
+	dir, _, _ := kept(t)
+	ca := open(t, dir, Options{SignCommand: []string{"/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"}})
+	began := time.Now()
+	_, err := ca.IssueClient(newKey(t).Public(), nodeName("compute1"), time.Hour)
+	if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "no signature within 10s") || took > SignTimeout+signGrace+3*time.Second {
+		t.Errorf("after %s: %v", took, err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // RevokeOperator ends an operator's certificates, whatever their incarnation: first the etcd users go, from then on etcd
-// refuses them; then it is written down. ErrNotFound when there is no such operator. The last admin can't be revoked:
+// refuses them; then it is written down; then the users go once more, as a login may have made one in between. ErrNotFound when there is no such operator. The last admin can't be revoked:
 // nobody could make another.
 func (s *Store) RevokeOperator(ctx context.Context, name string, r Revoked) error {
 	for try := 0; ; try++ {
@@ -38,18 +38,9 @@ func (s *Store) revokeOperator(ctx context.Context, name string, r Revoked) erro
 	if known.Live() && known.As == RoleAdmin && others == 0 {
 		return errors.New("nobody else is an admin\nmake another one first: `pulley token create --operator NAME --as admin`")
 	}
-	users, err := s.Users(ctx)
+	found, err := s.dropOperator(ctx, name)
 	if err != nil {
 		return err
-	}
-	found := false
-	for _, user := range users {
-		if n, err := pki.ParseName(user); err == nil && n.Kind == pki.KindOperator && n.Prefix == s.Prefix() && n.Subject == name {
-			found = true
-			if err := s.DropUser(ctx, user); err != nil {
-				return err
-			}
-		}
 	}
 	o, revision, err := s.Operator(ctx, name)
 	switch {
@@ -61,5 +52,54 @@ func (s *Store) revokeOperator(ctx context.Context, name string, r Revoked) erro
 		return nil
 	}
 	o.User, o.Replaces, o.Revoked = "", "", &r
-	return s.PutOperator(ctx, *o, revision)
+	if err := s.PutOperator(ctx, *o, revision); err != nil {
+		return err
+	}
+	_, err = s.dropOperator(ctx, name) // a login that makes its user after this finds the record, and drops it
+	return err
+}
+
+// dropOperator drops all users of an operator, and reports whether there were any.
+func (s *Store) dropOperator(ctx context.Context, name string) (found bool, err error) {
+	users, err := s.operatorUsers(ctx, name)
+	for i := 0; err == nil && i < len(users); i++ {
+		found, err = true, s.DropUser(ctx, users[i])
+	}
+	return found, err
+}
+
+// DropFormerOperator removes the users of all incarnations of an operator but the one that is user, however many logins were
+// cut off before they could. Where the operator has another one by now, or none, nothing happens.
+func (s *Store) DropFormerOperator(ctx context.Context, name, user string) error {
+	users, err := s.operatorUsers(ctx, name) // before whose they are: a later login makes its user after it was written down
+	if err != nil {
+		return err
+	}
+	o, _, err := s.Operator(ctx, name)
+	if err != nil || !o.Live() || o.User != user {
+		return err
+	}
+	for _, former := range users {
+		if former == user {
+			continue
+		}
+		if err := s.DropUser(ctx, former); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// operatorUsers lists the etcd users of all incarnations of an operator.
+func (s *Store) operatorUsers(ctx context.Context, name string) (users []string, err error) {
+	all, err := s.Users(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, user := range all {
+		if n, err := pki.ParseName(user); err == nil && n.Kind == pki.KindOperator && n.Prefix == s.Prefix() && n.Subject == name {
+			users = append(users, user)
+		}
+	}
+	return users, nil
 }

@@ -85,9 +85,10 @@ const (
 	maxBootError = 512
 )
 
-// PutFirstBoot writes where a machine is, unless that was written since revision: then ErrConflict.
+// PutFirstBoot writes where a machine is, unless that was written since revision: then ErrConflict. No lease is left that
+// ends nothing: a machine may say a lot.
 func (s *Store) PutFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) error {
-	put, err := s.putFirstBoot(ctx, ref, b, revision)
+	put, l, err := s.putFirstBoot(ctx, ref, b, revision)
 	if err != nil {
 		return err
 	}
@@ -95,28 +96,71 @@ func (s *Store) PutFirstBoot(ctx context.Context, ref environments.Ref, b FirstB
 	if err == nil && !resp.Succeeded {
 		err = ErrConflict
 	}
+	s.settleLease(ctx, l, err)
 	return err
 }
 
-// putFirstBoot is the write, for a transaction that compares revision. A lease ends the record.
-func (s *Store) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, error) {
+// bootLease is the lease that a write of a first boot was to use, and the one that it takes the place of.
+type bootLease struct{ fresh, old clientv3.LeaseID }
+
+// settleLease revokes the lease that ends nothing after a write that gave err. Where nobody knows what became of the write,
+// both stay: revoking one could delete the record.
+func (s *Store) settleLease(ctx context.Context, l bootLease, err error) {
+	idle := l.old
+	switch {
+	case errors.Is(err, ErrConflict):
+		idle = l.fresh
+	case err != nil:
+		return
+	}
+	if idle == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
+	defer cancel()
+	_, _ = s.client.Revoke(ctx, idle) // else it ends by itself
+}
+
+// putFirstBoot is the write, for a transaction that compares revision, and after which settleLease is called. A lease ends
+// the record.
+func (s *Store) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, bootLease, error) {
 	b.Hostname, b.Step, b.Error = clip(b.Hostname, maxBootWord), clip(b.Step, maxBootWord), clip(b.Error, maxBootError)
 	value, err := encode(b)
 	if err != nil {
-		return clientv3.Op{}, err
+		return clientv3.Op{}, bootLease{}, err
 	}
-	lasts := firstBootKept
-	switch {
-	case !b.Finished.IsZero():
+	fail := func(err error) (clientv3.Op, bootLease, error) {
+		return clientv3.Op{}, bootLease{}, fmt.Errorf("cannot write where machine %s is: %w", b.Machine, err)
+	}
+	key := s.keys.firstBoot(ref.String(), b.Machine)
+	lasts, l := firstBootKept, bootLease{}
+	if revision != 0 {
+		keep := b.Finished.IsZero()
+		if !keep { // its lease becomes a shorter one, once
+			resp, err := s.get(ctx, key)
+			if err != nil {
+				return fail(err)
+			}
+			if len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision != revision {
+				return clientv3.Op{}, bootLease{}, ErrConflict
+			}
+			var before FirstBoot
+			if err := decode(key, resp.Kvs[0].Value, &before); err != nil {
+				return fail(err)
+			}
+			keep, l.old = !before.Finished.IsZero(), clientv3.LeaseID(resp.Kvs[0].Lease)
+		}
+		if keep {
+			return clientv3.OpPut(key, value, clientv3.WithIgnoreLease()), bootLease{}, nil
+		}
+	}
+	if !b.Finished.IsZero() {
 		lasts = finishedKept
-	case revision != 0:
-		return clientv3.OpPut(s.keys.firstBoot(ref.String(), b.Machine), value, clientv3.WithIgnoreLease()), nil
 	}
-	lease, err := s.lease(ctx, lasts)
-	if err != nil {
-		return clientv3.Op{}, fmt.Errorf("cannot write where machine %s is: %w", b.Machine, err)
+	if l.fresh, err = s.grant(ctx, lasts); err != nil {
+		return fail(err)
 	}
-	return clientv3.OpPut(s.keys.firstBoot(ref.String(), b.Machine), value, lease), nil
+	return clientv3.OpPut(key, value, clientv3.WithLease(l.fresh)), l, nil
 }
 
 // clip cuts s to at most size bytes of whole characters.

@@ -29,7 +29,11 @@ type JoinFacts struct {
 	Machine  *FirstBoot // of the machine that asks
 	Holder   *FirstBoot // of the machine that has the name, where that is another one
 	Reserve  *Reserve   // the user that was made ahead
+	Was      *Past      // the newest removal of the machine that asks, under whatever name, that an operator meant
 
+	token  string // its key
+	mine   *Past  // what the machine's own record has
+	theirs *Past  // the same of the machine that has or had the name, where that is another one
 	guards map[string]int64
 }
 
@@ -37,11 +41,12 @@ type JoinFacts struct {
 // if any of it has changed since.
 func (s *Store) JoinFacts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
 	env := ref.String()
-	f := JoinFacts{guards: map[string]int64{}}
+	f := JoinFacts{token: s.keys.nodeToken(token), guards: map[string]int64{}}
 	err := s.joinPoints(ctx, &f, []joinPoint{
-		{s.keys.nodeToken(token), func(kv *mvccpb.KeyValue) error {
-			f.Minted = kv.CreateRevision
-			return decode(string(kv.Key), kv.Value, &f.Token)
+		{f.token, func(kv *mvccpb.KeyValue) error {
+			t, err := s.decodeToken(string(kv.Key), kv.Value)
+			f.Minted, f.Token = kv.CreateRevision, &t
+			return err
 		}},
 		{s.keys.spec(env), func(kv *mvccpb.KeyValue) (err error) {
 			if f.Spec, err = environments.Decode(kv.Value); err != nil {
@@ -59,15 +64,38 @@ func (s *Store) JoinFacts(ctx context.Context, token string, ref environments.Re
 		}},
 		{s.keys.firstBoot(env, machine), func(kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, &f.Machine) }},
 		{s.keys.reserve(env, node), func(kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, &f.Reserve) }},
+		{s.keys.machine(env, machine), func(kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, &f.mine) }},
 	})
-	if err == nil && f.Identity.Live() && f.Identity.Machine != machine {
+	var before *Identity // of the name that the machine had last, where that is another one
+	if err == nil {
 		// Read a moment later, and compared with the rest when the join is written.
-		err = s.joinPoints(ctx, &f, []joinPoint{{s.keys.firstBoot(env, f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
-			return decode(string(kv.Key), kv.Value, &f.Holder)
-		}}})
+		var more []joinPoint
+		other := f.Identity != nil && f.Identity.Machine != "" && f.Identity.Machine != machine
+		if other && f.Identity.Live() {
+			more = append(more, joinPoint{s.keys.firstBoot(env, f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
+				return decode(string(kv.Key), kv.Value, &f.Holder)
+			}})
+		}
+		if other {
+			more = append(more, joinPoint{s.keys.machine(env, f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
+				return decode(string(kv.Key), kv.Value, &f.theirs)
+			}})
+		}
+		if f.mine != nil && f.mine.Node != node {
+			more = append(more, joinPoint{s.keys.identity(env, f.mine.Node), func(kv *mvccpb.KeyValue) error {
+				return decode(string(kv.Key), kv.Value, &before)
+			}})
+		}
+		if len(more) > 0 {
+			err = s.joinPoints(ctx, &f, more)
+		}
 	}
 	if err != nil {
 		return JoinFacts{}, fmt.Errorf("cannot read what a join of %s rests on: %w", node, err)
+	}
+	f.Was = f.mine.removal().newest(f.Identity.removalOf(machine, node, f.Changed))
+	if f.mine != nil {
+		f.Was = f.Was.newest(before.removalOf(machine, f.mine.Node, f.guards[s.keys.identity(env, f.mine.Node)]))
 	}
 	return f, nil
 }
@@ -100,17 +128,6 @@ func (s *Store) joinPoints(ctx context.Context, f *JoinFacts, points []joinPoint
 	return nil
 }
 
-// FindToken reads a token of nodes or of operators; nil when there is none of this id.
-func (s *Store) FindToken(ctx context.Context, id string) (*Token, error) {
-	for _, key := range []string{s.keys.nodeToken(id), s.keys.operatorToken(id)} {
-		t, _, err := single[Token](ctx, s, key)
-		if err != nil || t != nil {
-			return t, err
-		}
-	}
-	return nil, nil
-}
-
 // Join is what a join writes: all of it in one transaction, or nothing.
 type Join struct {
 	Token    Token // with its use counted
@@ -127,15 +144,19 @@ func (s *Store) CommitJoin(ctx context.Context, ref environments.Ref, facts Join
 	for key, revision := range facts.guards {
 		cmps = append(cmps, same(key, revision))
 	}
-	boot, err := s.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.keys.firstBoot(env, j.Machine.Machine)])
+	boot, lease, err := s.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.keys.firstBoot(env, j.Machine.Machine)])
 	if err != nil {
 		return err
 	}
-	ops := []clientv3.Op{boot, clientv3.OpDelete(s.keys.reserve(env, node)), s.touchHosts(env)}
+	pasts, pastLease, err := s.putPasts(ctx, env, facts, j.Identity)
+	if err != nil {
+		return err
+	}
+	ops := append(pasts, boot, clientv3.OpDelete(s.keys.reserve(env, node)), s.touchHosts(env))
 	for _, put := range []struct {
 		key   string
 		value any
-	}{{s.tokenKey(j.Token), j.Token}, {s.keys.identity(env, node), j.Identity}, {s.keys.host(env, node), j.Host}} {
+	}{{facts.token, j.Token}, {s.keys.identity(env, node), j.Identity}, {s.keys.host(env, node), j.Host}} {
 		value, err := encode(put.value)
 		if err != nil {
 			return err
@@ -146,12 +167,17 @@ func (s *Store) CommitJoin(ctx context.Context, ref environments.Ref, facts Join
 	if err == nil && !resp.Succeeded {
 		err = ErrConflict
 	}
+	s.settleLease(ctx, lease, err)
+	s.settleLease(ctx, pastLease, err)
 	return err
 }
 
 // CommitOperator writes that an operator has joined, if neither the token nor the operator was written since facts were
 // read: then ErrConflict.
 func (s *Store) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
+	if facts.Token == nil || o.Name != facts.Token.Operator || o.As != facts.Token.As {
+		return fmt.Errorf("cannot write that operator %s joined as %s: the token is for somebody else", o.Name, o.As)
+	}
 	token, err := encode(t)
 	if err != nil {
 		return err
@@ -160,7 +186,7 @@ func (s *Store) CommitOperator(ctx context.Context, facts OperatorFacts, t Token
 	if err != nil {
 		return err
 	}
-	key, name := s.tokenKey(t), s.keys.operator(o.Name)
+	key, name := s.keys.operatorToken(facts.Token.ID), s.keys.operator(o.Name)
 	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, facts.token), same(name, facts.operator)},
 		[]clientv3.Op{clientv3.OpPut(key, token), clientv3.OpPut(name, operator)}, nil)
 	if err == nil && !resp.Succeeded {
@@ -179,7 +205,14 @@ type OperatorFacts struct {
 
 // OperatorFacts reads what an operator's join rests on. What is read second is compared when the join is written.
 func (s *Store) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
-	if f.Token, f.token, err = single[Token](ctx, s, s.keys.operatorToken(token)); err == nil {
+	key := s.keys.operatorToken(token)
+	resp, err := s.get(ctx, key)
+	if err == nil && len(resp.Kvs) > 0 {
+		var t Token
+		t, err = s.decodeToken(key, resp.Kvs[0].Value)
+		f.Token, f.token = &t, resp.Kvs[0].ModRevision
+	}
+	if err == nil {
 		f.Operator, f.operator, err = s.Operator(ctx, name)
 	}
 	if err != nil {
@@ -276,24 +309,19 @@ func (s *Store) DropReserve(ctx context.Context, ref environments.Ref, node stri
 	return nil
 }
 
-// Names is which names of a role are taken, by a live identity or by an entry of the list of hosts, and under which names
-// machines were removed from the environment.
+// Names is which names of a role are taken, by a live identity or by an entry of the list of hosts.
 type Names struct {
-	Taken   map[string]bool
-	Removed map[string]string // machine id → node
+	Taken map[string]bool
 }
 
 // Names reads the names of a role that are taken.
 func (s *Store) Names(ctx context.Context, ref environments.Ref, role string) (Names, error) {
 	env := ref.String()
-	n := Names{map[string]bool{}, map[string]string{}}
+	n := Names{map[string]bool{}}
 	var f Fleet
 	err := collect(ctx, s, s.keys.identities(env), &f, func(rest string, i Identity) {
-		switch {
-		case i.Live():
+		if i.Live() {
 			n.Taken[unescape(rest)] = true
-		case i.Removed != nil && i.Machine != "":
-			n.Removed[i.Machine] = unescape(rest)
 		}
 	})
 	if err == nil {

@@ -40,6 +40,7 @@ import (
 //	operators/<name>                                     s,a  who holds an operator's name
 //	reserve/<env>/<node>                                 s  the etcd user made ahead for a node that is to join
 //	firstboots/<env>/<machine>                           s,o  where a machine is in its first boot
+//	machines/<env>/<machine>                             s  which node a machine joined as, and that it was removed
 //	notices/<id>                                         s  what is to be told, once
 //	refusals                                             s  joins that were refused, counted
 //	floods/<env>/<node>                                  s  nodes that write too much
@@ -128,6 +129,9 @@ func (k keys) reserve(env, node string) string    { return k.reserves(env) + esc
 func (k keys) firstBoots(env string) string       { return k.prefix + "firstboots/" + escape(env) + "/" }
 func (k keys) firstBoot(env, machine string) string {
 	return k.firstBoots(env) + escape(machine)
+}
+func (k keys) machine(env, machine string) string {
+	return k.prefix + "machines/" + escape(env) + "/" + escape(machine)
 }
 func (k keys) notices() string               { return k.prefix + "notices/" }
 func (k keys) notice(id string) string       { return k.notices() + escape(id) }

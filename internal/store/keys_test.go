@@ -63,7 +63,7 @@ func TestTheTableOfKeysHasAllKeys(t *testing.T) {
 		"runs": k.runs(env, node), "run": k.run(env, node, "id1"), "facts": k.facts(env, node), "agents": k.agents(), "agentRelease": k.agentRelease("1.0.0"),
 		"agentWanted": k.agentWanted(env), "nodeTokens": k.nodeTokens(), "nodeToken": k.nodeToken("id1"), "operatorTokens": k.operatorTokens(),
 		"operatorToken": k.operatorToken("id1"), "identities": k.identities(env), "identity": k.identity(env, node), "operators": k.operators(), "operator": k.operator("ann"),
-		"reserves": k.reserves(env), "reserve": k.reserve(env, node), "firstBoots": k.firstBoots(env), "firstBoot": k.firstBoot(env, "m1"),
+		"reserves": k.reserves(env), "reserve": k.reserve(env, node), "firstBoots": k.firstBoots(env), "firstBoot": k.firstBoot(env, "m1"), "machine": k.machine(env, "m1"),
 		"notices": k.notices(), "notice": k.notice("id1"), "refusals": k.refusals(), "floods": k.floods(env), "flood": k.flood(env, node), "allRuns": k.allRuns(env),
 	}
 	rows := tableOfKeys(t, env, node)

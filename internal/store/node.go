@@ -70,9 +70,11 @@ func (s *Store) points(id agent.Identity) []point {
 		{s.keys.hold(env, Scope{}), hold},
 		{s.keys.agentWanted(env), func(d *agent.Desired, kv *mvccpb.KeyValue) error {
 			var w AgentWish
-			if decode(string(kv.Key), kv.Value, &w) == nil { // its operators are told; nodes go on with the agent that they have
-				d.Agent = w.For(id.Role, id.Node)
+			if decode(string(kv.Key), kv.Value, &w) != nil { // its operators are told; nodes go on with what they are at
+				d.Agent = agent.AgentChoice{Unknown: true}
+				return nil
 			}
+			d.Agent = w.For(id.Role, id.Node)
 			return nil
 		}},
 	}

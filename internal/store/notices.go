@@ -59,13 +59,16 @@ func (s *Store) AddNotice(ctx context.Context, n Notice) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot note what is to be told: %w", err)
 	}
-	lease, err := s.lease(ctx, noticesKept)
+	lease, err := s.grant(ctx, noticesKept)
 	if err != nil {
 		return false, fmt.Errorf("cannot note what is to be told: %w", err)
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value, lease)}, nil)
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(lease))}, nil)
 	if err != nil {
 		return false, fmt.Errorf("cannot note what is to be told: %w", err)
+	}
+	if !resp.Succeeded {
+		s.settleLease(ctx, bootLease{fresh: lease}, ErrConflict)
 	}
 	return resp.Succeeded, nil
 }

@@ -33,8 +33,14 @@ func (s *Store) RemoveNode(ctx context.Context, ref environments.Ref, node strin
 }
 
 // shutOut drops a node's users and its role, and reports whether there were any. It goes before all else: what a node joins
-// with meanwhile is found by the transaction's guards, and dropped in the next round.
+// with meanwhile is found by the transaction's guards, and dropped in the next round. The reserve goes first of all: cut off
+// in between, it would promise a user that is gone to whoever joins next.
 func (s *Store) shutOut(ctx context.Context, env, node string) (found bool, err error) {
+	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.reserve(env, node))}, nil)
+	if err != nil {
+		return false, err
+	}
+	found = resp.Responses[0].GetResponseDeleteRange().Deleted > 0
 	users, err := s.usersOf(ctx, env, node)
 	if err != nil {
 		return false, err
@@ -44,7 +50,35 @@ func (s *Store) shutOut(ctx context.Context, env, node string) (found bool, err 
 			return false, err
 		}
 	}
-	return len(users) > 0, s.DropNodeRole(ctx, env, node)
+	return found || len(users) > 0, s.DropNodeRole(ctx, env, node)
+}
+
+// DropFormer removes the users of all incarnations of a node but the one that is user, however many joins were cut off
+// before they could. Where the node is another one by now, or none, it is that one's to do, and nothing happens.
+func (s *Store) DropFormer(ctx context.Context, ref environments.Ref, node, user string) error {
+	env := ref.String()
+	// Users first, then who has a claim: what a later join makes or takes is not among these users, or makes itself known.
+	users, err := s.usersOf(ctx, env, node)
+	if err != nil {
+		return err
+	}
+	reserve, _, err := single[Reserve](ctx, s, s.keys.reserve(env, node))
+	if err != nil {
+		return err
+	}
+	i, _, err := s.Identity(ctx, ref, node)
+	if err != nil || !i.Live() || i.User != user {
+		return err
+	}
+	for _, former := range users {
+		if former == user || reserve != nil && former == reserve.User {
+			continue
+		}
+		if err := s.DropUser(ctx, former); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // usersOf lists the etcd users of all incarnations of a node.
@@ -72,7 +106,7 @@ func (s *Store) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	if err != nil {
 		return err
 	}
-	_, reserveAt, err := single[Reserve](ctx, s, s.keys.reserve(env, node))
+	reserve, reserveAt, err := single[Reserve](ctx, s, s.keys.reserve(env, node))
 	if err != nil {
 		return err
 	}
@@ -94,11 +128,15 @@ func (s *Store) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	}
 	deletes := len(ops)
 	ops = append(ops, s.touchHosts(env), s.touchTargets())
-	var users []string // of a join that came since the node was shut out
+	var users []string // of a join, or made ahead, since the node was shut out
 	if identity.Live() {
 		users = []string{identity.User, identity.Replaces}
 	}
-	if identity != nil && (identity.Removed == nil || host != nil) {
+	if reserve != nil {
+		users = append(users, reserve.User)
+	}
+	// A node that left by itself may come back with its old token, and others with its name; by this word not any more.
+	if identity != nil && (identity.Removed == nil || host != nil || identity.Removed.Left && !r.Left) {
 		identity.User, identity.Replaces, identity.Clone, identity.Removed = "", "", nil, &r
 		tombstone, err := encode(identity)
 		if err != nil {

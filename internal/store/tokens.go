@@ -99,38 +99,83 @@ func (s *Store) CreateToken(ctx context.Context, t Token) (text string, made Tok
 	if err != nil {
 		return "", Token{}, err
 	}
-	key := s.tokenKey(t)
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
+	nodes, operators := s.keys.nodeToken(t.ID), s.keys.operatorToken(t.ID)
+	key, ofOperators := nodes, t.Operator != ""
+	if ofOperators {
+		key = operators
+	}
+	if _, err := s.decodeToken(key, []byte(value)); err != nil {
+		return "", Token{}, fmt.Errorf("cannot make a join token: %w", err)
+	}
+	resp, err := s.txn(ctx, []clientv3.Cmp{same(nodes, 0), same(operators, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
 	if err == nil && !resp.Succeeded {
 		err = ErrConflict
 	}
 	if err != nil {
 		return "", Token{}, fmt.Errorf("cannot store a join token: %w", err)
 	}
-	if err := s.forgetTokens(ctx, t.Operator != "", t.Created); err != nil {
+	if err := s.forgetTokens(ctx, ofOperators, t.Created); err != nil {
 		return "", Token{}, fmt.Errorf("cannot delete join tokens that ended: %w", err)
 	}
 	return tokenMark + t.ID + "_" + secret, t, nil
 }
 
-func (s *Store) tokenKey(t Token) string {
-	if t.Operator != "" {
-		return s.keys.operatorToken(t.ID)
+// decodeToken reads the token at key. Its id and whom it is for are told by the key alone: operators may write what they like
+// below the tokens of nodes, but nothing below those of operators.
+func (s *Store) decodeToken(key string, b []byte) (Token, error) {
+	var t Token
+	if err := decode(key, b, &t); err != nil {
+		return Token{}, err
 	}
-	return s.keys.nodeToken(t.ID)
+	rest, ofOperators := strings.CutPrefix(key, s.keys.operatorTokens())
+	if !ofOperators {
+		rest = strings.TrimPrefix(key, s.keys.nodeTokens())
+	}
+	t.ID = rest
+	switch {
+	case !isHex(rest, tokenIDBytes):
+		return Token{}, &UnreadableError{Key: key, Problem: "its name is no id of a token: it counts for nobody"}
+	case ofOperators && (t.Operator == "" || t.As == "" || t.Environment != "" || t.Role != "" || t.Node != ""):
+		return Token{}, &UnreadableError{Key: key, Problem: "it is not a token for an operator: it counts for nobody"}
+	case !ofOperators && (t.Environment == "" || t.Operator != "" || t.As != ""):
+		return Token{}, &UnreadableError{Key: key, Problem: "it is not a token for nodes: it counts for nobody"}
+	}
+	return t, nil
+}
+
+// FindToken reads a token of nodes or of operators; nil when there is none of this id. An id that both have counts for
+// nobody.
+func (s *Store) FindToken(ctx context.Context, id string) (*Token, error) {
+	keys := []string{s.keys.nodeToken(id), s.keys.operatorToken(id)}
+	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])}, nil)
+	if err != nil {
+		return nil, err
+	}
+	nodes, operators := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
+	found := append(nodes, operators...)
+	switch len(found) {
+	case 0:
+		return nil, nil
+	case 1:
+		t, err := s.decodeToken(string(found[0].Key), found[0].Value)
+		if err != nil {
+			return nil, err
+		}
+		return &t, nil
+	}
+	return nil, &UnreadableError{Key: keys[0], Problem: "there is a token for an operator with this id: neither counts", Next: "revoke it: pulley token revoke " + id}
 }
 
 // forgetTokens needs no guard: a token that has ended never comes back.
 func (s *Store) forgetTokens(ctx context.Context, ofOperators bool, now time.Time) error {
-	all, _, err := s.tokens(ctx, ofOperators)
+	var ops []clientv3.Op
+	_, err := s.eachToken(ctx, ofOperators, func(key string, t Token) {
+		if now.Sub(t.Expires) > tokenKept && len(ops) < maxOps {
+			ops = append(ops, clientv3.OpDelete(key))
+		}
+	})
 	if err != nil {
 		return err
-	}
-	var ops []clientv3.Op
-	for _, t := range all {
-		if now.Sub(t.Expires) > tokenKept && len(ops) < maxOps {
-			ops = append(ops, clientv3.OpDelete(s.tokenKey(t)))
-		}
 	}
 	if len(ops) == 0 {
 		return nil
@@ -142,25 +187,32 @@ func (s *Store) forgetTokens(ctx context.Context, ofOperators bool, now time.Tim
 // Tokens lists the tokens of nodes and of operators, the newest first. Those that can't be read are named in damaged.
 func (s *Store) Tokens(ctx context.Context) (all []Token, damaged []string, err error) {
 	for _, ofOperators := range []bool{false, true} {
-		some, bad, err := s.tokens(ctx, ofOperators)
+		bad, err := s.eachToken(ctx, ofOperators, func(_ string, t Token) { all = append(all, t) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("cannot list join tokens: %w", err)
 		}
-		all, damaged = append(all, some...), append(damaged, bad...)
+		damaged = append(damaged, bad...)
 	}
 	slices.SortStableFunc(all, func(a, b Token) int { return b.Created.Compare(a.Created) })
 	return all, damaged, nil
 }
 
-func (s *Store) tokens(ctx context.Context, ofOperators bool) ([]Token, []string, error) {
+// eachToken calls each with every token of a kind and the key that it is at.
+func (s *Store) eachToken(ctx context.Context, ofOperators bool, each func(key string, t Token)) (damaged []string, err error) {
 	prefix := s.keys.nodeTokens()
 	if ofOperators {
 		prefix = s.keys.operatorTokens()
 	}
-	var all []Token
-	var f Fleet
-	err := collect(ctx, s, prefix, &f, func(_ string, t Token) { all = append(all, t) })
-	return all, f.Damaged, err
+	_, err = s.scan(ctx, prefix, func(rest string, b []byte) error {
+		t, err := s.decodeToken(prefix+rest, b)
+		if err != nil {
+			damaged = append(damaged, err.Error())
+			return nil
+		}
+		each(prefix+rest, t)
+		return nil
+	})
+	return damaged, err
 }
 
 // RevokeToken ends a token; ErrNotFound when there is none of this id. Who has joined with it stays.
@@ -176,32 +228,39 @@ func (s *Store) RevokeToken(ctx context.Context, id string, r Revoked) (Token, e
 	}
 }
 
-func (s *Store) revokeToken(ctx context.Context, id string, r Revoked) (Token, error) {
-	var t Token
+// revokeToken goes on where one of two with this id can't be read: it must not keep the other one alive.
+func (s *Store) revokeToken(ctx context.Context, id string, r Revoked) (t Token, err error) {
+	err = ErrNotFound
 	for _, key := range []string{s.keys.nodeToken(id), s.keys.operatorToken(id)} {
-		resp, err := s.get(ctx, key)
-		if err != nil {
-			return Token{}, err
+		revoked, failed := s.revokeAt(ctx, key, r)
+		var unreadable *UnreadableError
+		switch {
+		case failed == nil:
+			t, err = revoked, nil
+		case errors.Is(failed, ErrNotFound):
+		case errors.As(failed, &unreadable):
+			if t.ID == "" {
+				err = failed
+			}
+		default:
+			return Token{}, failed
 		}
-		if len(resp.Kvs) == 0 {
-			continue
-		}
-		if err := decode(key, resp.Kvs[0].Value, &t); err != nil {
-			return Token{}, err
-		}
-		if t.Revoked != nil {
-			return t, nil
-		}
-		t.Revoked = &r
-		value, err := encode(t)
-		if err != nil {
-			return Token{}, err
-		}
-		done, err := s.txn(ctx, []clientv3.Cmp{same(key, resp.Kvs[0].ModRevision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
-		if err == nil && !done.Succeeded {
-			err = ErrConflict
-		}
+	}
+	return t, err
+}
+
+func (s *Store) revokeAt(ctx context.Context, key string, r Revoked) (Token, error) {
+	resp, err := s.get(ctx, key)
+	if err != nil {
+		return Token{}, err
+	}
+	if len(resp.Kvs) == 0 {
+		return Token{}, ErrNotFound
+	}
+	t, err := s.decodeToken(key, resp.Kvs[0].Value)
+	if err != nil || t.Revoked != nil {
 		return t, err
 	}
-	return Token{}, ErrNotFound
+	t.Revoked = &r
+	return t, s.replace(ctx, key, t, resp.Kvs[0].ModRevision)
 }

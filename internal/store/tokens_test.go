@@ -50,6 +50,100 @@ func TestTokensAreStoredHashed(t *testing.T) {
 	}
 }
 
+// Operators may write what they like below the tokens of nodes. What a record there says of itself must not make serve write,
+// delete or keep alive another token.
+func TestATokenIsWhatItsKeySays(t *testing.T) {
+	server := etcdtest.Start(t)
+	s, c, ref := open(t, server, ""), server.Client(), environments.Ref{Environment: "dev"}
+	now := time.Now().UTC().Truncate(time.Second)
+	_, ann, err := s.CreateToken(t.Context(), store.Token{Operator: "ann", As: store.RoleAdmin, Created: now, Expires: now.Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, node, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Created: now, Expires: now.Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(key, value string) {
+		t.Helper()
+		if _, err := c.Put(t.Context(), "/pulley/v1/tokens/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var unreadable *store.UnreadableError
+	for key, value := range map[string]string{
+		"nodes/aaaaaaaa":     `{"v":1,"operator":"ann","as":"admin"}`,
+		"nodes/aaaaaaab":     `{"v":1,"environment":"dev","operator":"ann"}`,
+		"nodes/aaaaaaac":     `{"v":1,"environment":"dev","as":"admin"}`,
+		"nodes/aaaaaaad":     `{"v":1}`,
+		"operators/aaaaaaae": `{"v":1,"environment":"dev"}`,
+		"operators/aaaaaaaf": `{"v":1,"environment":"dev","operator":"ann","as":"admin"}`,
+	} {
+		put(key, value)
+		_, id, _ := strings.Cut(key, "/")
+		if got, err := s.FindToken(t.Context(), id); !errors.As(err, &unreadable) {
+			t.Errorf("%s is taken for %+v, %v", key, got, err)
+		}
+		if strings.HasPrefix(key, "nodes/") {
+			if f, err := s.JoinFacts(t.Context(), id, ref, "controller1", "m"); !errors.As(err, &unreadable) {
+				t.Errorf("%s is taken for %+v, %v", key, f.Token, err)
+			}
+		} else if f, err := s.OperatorFacts(t.Context(), id, "ann"); !errors.As(err, &unreadable) {
+			t.Errorf("%s is taken for %+v, %v", key, f.Token, err)
+		}
+	}
+	if _, damaged, err := s.Tokens(t.Context()); err != nil || len(damaged) != 6 {
+		t.Errorf("listed as damaged are %q (%v)", damaged, err)
+	}
+
+	// A use is counted where the token was read.
+	put("nodes/bbbbbbbb", `{"v":1,"environment":"dev","id":"`+ann.ID+`"}`)
+	f, err := s.JoinFacts(t.Context(), "bbbbbbbb", ref, "controller1", "m")
+	if err != nil || f.Token.ID != "bbbbbbbb" {
+		t.Fatalf("its id is %+v, %v", f.Token, err)
+	}
+	used := *f.Token
+	used.Used, used.ID, used.Operator = 1, node.ID, "ann"
+	if err := s.CommitJoin(t.Context(), ref, f, store.Join{Token: used, Identity: store.Identity{Node: "controller1", Machine: "m"}, Machine: store.FirstBoot{Machine: "m"}}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Get(t.Context(), "/pulley/v1/tokens/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range resp.Kvs {
+		if written, want := kv.Version > 1, strings.HasSuffix(string(kv.Key), "/nodes/bbbbbbbb"); written != want {
+			t.Errorf("%s was written %d times", kv.Key, kv.Version)
+		}
+	}
+
+	// A record that ended long ago goes, not the one that it names.
+	put("nodes/cccccccc", `{"v":1,"environment":"dev","id":"`+node.ID+`","expires":"2020-01-01T00:00:00Z"}`)
+	if _, _, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Created: now, Expires: now.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.FindToken(t.Context(), node.ID); got == nil || err != nil {
+		t.Errorf("another token is gone: %v", err)
+	}
+	if got, err := s.FindToken(t.Context(), "cccccccc"); got != nil || err != nil {
+		t.Errorf("one that ended long ago is there: %+v, %v", got, err)
+	}
+
+	// An id that two have counts for nobody, and whatever is below the tokens of nodes keeps no other one alive.
+	for _, value := range []string{`{"v":1,"environment":"dev"}`, `junk`} {
+		put("nodes/"+ann.ID, value)
+		if got, err := s.FindToken(t.Context(), ann.ID); !errors.As(err, &unreadable) {
+			t.Errorf("an id that two have is %+v, %v", got, err)
+		}
+	}
+	if got, err := s.RevokeToken(t.Context(), ann.ID, store.Revoked{At: now}); err != nil || got.Operator != "ann" {
+		t.Errorf("revoked is %+v, %v", got, err)
+	}
+	if f, err := s.OperatorFacts(t.Context(), ann.ID, "ann"); err != nil || f.Token.Revoked == nil {
+		t.Errorf("the operator's token is alive: %+v, %v", f.Token, err)
+	}
+}
+
 // The count of refusals is what somebody who is refused makes grow: it must not grow without end.
 func TestRefusalsAreBounded(t *testing.T) {
 	var all store.Refusals

@@ -2,8 +2,10 @@ package desk
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 
 	"pulley/environments"
 	"pulley/internal/join"
@@ -24,12 +26,23 @@ func (d *Desk) nameIn(c *caller) (pki.Name, error) {
 	if c.TLS == nil || len(c.TLS.VerifiedChains) == 0 {
 		return pki.Name{}, no(join.NoCertificate, "", "a machine without one joins with a token")
 	}
-	name, err := pki.ParseName(c.TLS.PeerCertificates[0].Subject.CommonName)
+	leaf := c.TLS.PeerCertificates[0]
+	name, err := pki.ParseName(leaf.Subject.CommonName)
 	if err != nil || name.Prefix != d.Store.Prefix() {
 		return pki.Name{}, no(join.WrongCertificate, "it is not of this fleet", "")
 	}
 	c.about("user", name.String())
+	if !d.trusted(leaf) {
+		return pki.Name{}, no(join.WrongCertificate, "its CA is not trusted any more", "join again with a new token")
+	}
 	return name, nil
+}
+
+// trusted reports whether a CA that is trusted now signed a certificate. The listener asked that when the connection was
+// made, and a connection may outlive its CA.
+func (d *Desk) trusted(leaf *x509.Certificate) bool {
+	cas, err := pki.ParseCertificates(d.CA.Bundle())
+	return err == nil && slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return leaf.CheckSignatureFrom(ca) == nil })
 }
 
 // node is which node asks. A certificate from before the node joined again, or was removed, counts for nothing, though the
@@ -93,14 +106,18 @@ func (d *Desk) renew(ctx context.Context, c *caller) (any, error) {
 }
 
 func (d *Desk) renewNode(ctx context.Context, c *caller, r join.Renewal, key string) (join.Answer, error) {
+	machine, refused := tidy(r.Machine)
 	for attempt := range maxAttempts {
 		who, err := d.node(ctx, c)
 		if err != nil {
 			return join.Answer{}, err
 		}
-		if r.Machine.ID != "" && r.Machine.ID != who.identity.Machine {
-			d.clone(ctx, who.ref, who.identity.Node, r.Machine, c.from)
-			return join.Answer{}, wrongMachine(who, r.Machine.ID)
+		if refused != nil {
+			return join.Answer{}, refused
+		}
+		if machine.ID != who.identity.Machine {
+			d.clone(ctx, who.ref, who.identity.Node, machine, c.from)
+			return join.Answer{}, wrongMachine(who, machine.ID)
 		}
 		now := d.Now().UTC()
 		who.identity.Key, who.identity.Issued, who.identity.Until, who.identity.CA = key, now, now.Add(d.NodeLifetime), d.pin()

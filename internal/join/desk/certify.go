@@ -12,19 +12,25 @@ import (
 	"pulley/internal/store"
 )
 
-// certify makes the user of an identity that is written, and its certificate. The incarnation before is dead by then.
+// certifyTime bounds making a user, and looking whether it may stay. It is not the client's time: one that hangs up in
+// between must not leave a user behind that was removed meanwhile.
+const certifyTime = time.Minute
+
+// certify makes the user of an identity that is written, and its certificate. The incarnations before are dead by then.
 func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i placed) (join.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), certifyTime)
+	defer cancel()
 	env := ref.String()
 	if err := d.sharedRole(ctx, env); err != nil {
 		return join.Answer{}, err
 	}
-	if !i.ready {
+	if !i.ready { // a reserve goes before its user does, and was there when the join was written: so its user is too
 		if err := d.Store.EnsureNode(ctx, env, i.Node, i.User); err != nil {
 			return join.Answer{}, err
 		}
 	}
 	if i.Replaces != "" {
-		if err := d.Store.DropUser(ctx, i.Replaces); err != nil {
+		if err := d.Store.DropFormer(ctx, ref, i.Node, i.User); err != nil {
 			return join.Answer{}, err
 		}
 	}

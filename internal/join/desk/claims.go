@@ -66,7 +66,7 @@ type claimed struct {
 
 // claim picks the lowest free number of a role. After attempts that another serve overtook it looks a little further, so
 // that two serves don't go on wanting the same one.
-func (d *Desk) claim(ctx context.Context, ref environments.Ref, role string, a ask, attempt int) (claimed, error) {
+func (d *Desk) claim(ctx context.Context, ref environments.Ref, role string, attempt int) (claimed, error) {
 	e, _, err := d.Store.Spec(ctx, ref)
 	if err != nil {
 		return claimed{}, err
@@ -91,9 +91,6 @@ func (d *Desk) claim(ctx context.Context, ref environments.Ref, role string, a a
 	}
 	for {
 		if err := d.readNames(ctx, r, ref, role); err != nil {
-			return claimed{}, err
-		}
-		if err := d.mayReturn(ctx, r, ref, a); err != nil {
 			return claimed{}, err
 		}
 		if node := r.pick(e, of, attempt); node != "" {
@@ -126,23 +123,6 @@ func (d *Desk) readNames(ctx context.Context, r *roleClaims, ref environments.Re
 	r.names, r.read = names, now
 	r.mu.Unlock()
 	return nil
-}
-
-// mayReturn refuses a machine that was removed under whatever name, unless its token was made afterwards, or it had left by
-// itself.
-func (d *Desk) mayReturn(ctx context.Context, r *roleClaims, ref environments.Ref, a ask) error {
-	node, was := r.names.Removed[a.Machine.ID]
-	if !was {
-		return nil
-	}
-	f, err := d.Store.JoinFacts(ctx, a.id, ref, node, a.Machine.ID)
-	if err != nil {
-		return err
-	}
-	if f.Identity == nil || f.Identity.Removed == nil || f.Identity.Removed.Left || f.Minted > f.Changed {
-		return nil
-	}
-	return no(join.WasRemoved, node+removedBy(*f.Identity.Removed), "with a token that is made now it may join again: pulley token create")
 }
 
 // pick hands out a free number: the lowest, or at later attempts one of the lowest.

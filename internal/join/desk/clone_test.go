@@ -41,6 +41,8 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 	first := w.joined(m, a, s)
 	copied := machine{first.Client, first.key, join.Machine{ID: "copy", Hostname: "controller1", Addresses: []string{"10.0.0.77"}}}
 	want(t, copied.Register(t.Context(), copied.is), join.WrongMachine)
+	_, err = copied.Renew(t.Context(), w.key(), copied.is)
+	want(t, err, join.WrongMachine)
 	want(t, copied.Progress(t.Context(), "", join.Progress{Machine: "copy", Step: "puppet", State: "started"}), join.WrongMachine)
 	_, err = w.machine("stranger", s).join(t.Context(), token, "controller1")
 	want(t, err, join.LockedByAnother)
@@ -53,11 +55,11 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 		t.Errorf("the list of hosts has %+v (%v)", hosts, err)
 	}
 	mu.Lock()
-	if wanted := []string{"dev controller1 copy", "dev controller1 copy", "dev controller1 stranger"}; !slices.Equal(told, wanted) {
+	if wanted := []string{"dev controller1 copy", "dev controller1 copy", "dev controller1 copy", "dev controller1 stranger"}; !slices.Equal(told, wanted) {
 		t.Errorf("told were %q, want %q", told, wanted)
 	}
 	mu.Unlock()
-	if got := s.count(t, "pulley_clones_total", ""); got != 3 {
+	if got := s.count(t, "pulley_clones_total", ""); got != 4 {
 		t.Errorf("%d clones were counted", got)
 	}
 	if err := first.Register(t.Context(), m.is); err != nil {
@@ -91,7 +93,7 @@ func TestJoiningAgainEndsTheOldCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, first.Register(t.Context(), old.is), join.WrongCertificate)
-	_, err = first.Renew(t.Context(), w.key())
+	_, err = first.Renew(t.Context(), w.key(), old.is)
 	want(t, err, join.WrongCertificate)
 	users, err := w.st.Users(t.Context())
 	i, _, identityErr := w.st.Identity(t.Context(), dev, "controller1")
@@ -130,7 +132,7 @@ func TestANodeRenewsAndLeaves(t *testing.T) {
 	}
 	at = at.Add(time.Hour)
 	fresh := w.key()
-	renewed, err := node.Renew(t.Context(), fresh)
+	renewed, err := node.Renew(t.Context(), fresh, m.is)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ const (
 
 // Limits of what the desk does at a time.
 const (
-	maxJoins     = 16               // joins that are worked on; etcd makes users one after the other anyway
+	maxJoins     = 16               // joins that are worked on, and as many others; etcd makes users one after the other anyway
 	maxWaiting   = 512              // that wait for their turn
 	requestTime  = 25 * time.Second // of one request, the wait included: less than a client waits
 	maxAttempts  = 50               // of one join against others that want the same name or token
@@ -71,7 +71,11 @@ type Desk struct {
 	claims  claims
 	boots   boots
 	refused refusals
-	limits  limiter
+	limits  *limiter // of what is refused
+	asked   *limiter // of what is asked by who is let in
+
+	othersTurn    chan struct{} // one for each request that is worked on and no join
+	othersWaiting chan struct{}
 
 	mu    sync.Mutex
 	roles map[string]time.Time // environments whose role was looked at
@@ -94,8 +98,9 @@ func New(c Config) *Desk {
 	return &Desk{
 		Config: c, log: c.Log, metrics: newMetrics(c.Metrics),
 		turn: make(chan struct{}, maxJoins), waiting: make(chan struct{}, maxWaiting), tokens: newStripes(),
-		claims: claims{roles: map[string]*roleClaims{}}, boots: boots{all: map[string]*bootView{}},
-		limits: limiter{buckets: map[string]*bucket{}}, roles: map[string]time.Time{},
+		claims: claims{roles: map[string]*roleClaims{}}, boots: boots{all: map[string]*bootView{}, who: map[string]*joinedView{}},
+		limits: newLimiter(refusedBurst, refusedEvery), asked: newLimiter(askedBurst, askedEvery),
+		othersTurn: make(chan struct{}, maxJoins), othersWaiting: make(chan struct{}, maxWaiting), roles: map[string]time.Time{},
 	}
 }
 
@@ -104,10 +109,10 @@ func New(c Config) *Desk {
 func (d *Desk) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+join.PathJoin, d.answer(d.join))
-	mux.HandleFunc("POST "+join.PathRenew, d.answer(d.renew))
-	mux.HandleFunc("POST "+join.PathRegister, d.answer(d.register))
-	mux.HandleFunc("POST "+join.PathLeave, d.answer(d.leave))
-	mux.HandleFunc("POST "+join.PathProgress, d.answer(d.progress))
+	mux.HandleFunc("POST "+join.PathRenew, d.answer(d.inTurn(d.renew)))
+	mux.HandleFunc("POST "+join.PathRegister, d.answer(d.inTurn(d.register)))
+	mux.HandleFunc("POST "+join.PathLeave, d.answer(d.inTurn(d.leave)))
+	mux.HandleFunc("POST "+join.PathProgress, d.answer(d.inTurn(d.progress)))
 	mux.HandleFunc("GET "+join.PathCA, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/x-pem-file")
 		_, _ = w.Write(d.CA.Bundle())

@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"pulley/agent"
@@ -17,12 +19,30 @@ import (
 // caller is one request, and what is known of it for the log.
 type caller struct {
 	*http.Request
-	from string // its address
-	say  []any  // attributes for slog: what it is about
+	from  string // its address
+	party string // whose budget it is on: its certificate's, else its address's
+	say   []any  // attributes for slog: what it is about
 }
 
+// maxSaid bounds, in bytes, what a log repeats of one thing that a request says.
+const maxSaid = 256
+
 // about adds what the request turned out to be about.
-func (c *caller) about(attributes ...any) { c.say = append(c.say, attributes...) }
+func (c *caller) about(attributes ...any) {
+	for _, a := range attributes {
+		if text, ok := a.(string); ok {
+			a = clip(text)
+		}
+		c.say = append(c.say, a)
+	}
+}
+
+func clip(text string) string {
+	if len(text) <= maxSaid {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxSaid], "") + "…"
+}
 
 // busyError is a no that passes by itself.
 type busyError struct {
@@ -36,7 +56,16 @@ func (e *busyError) Error() string { return string(e.reason) }
 func (d *Desk) answer(do func(context.Context, *caller) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &caller{Request: r, from: addressOf(r)}
-		if wait := d.limits.blocked(c.from, d.Now()); wait > 0 {
+		c.party = c.from
+		defer d.recover(w, c)
+		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 { // not to suffer from others behind the same address
+			c.party = "certificate " + r.TLS.PeerCertificates[0].Subject.CommonName
+			if wait := d.asked.ask(c.party, d.Now()); wait > 0 {
+				d.metrics.turnedAway.Inc()
+				tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: tooOften}, wait)
+				return
+			}
+		} else if wait := d.limits.blocked(c.party, d.Now()); wait > 0 {
 			d.metrics.turnedAway.Inc()
 			tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooManyRefused}, wait)
 			return
@@ -67,6 +96,19 @@ func (d *Desk) answer(do func(context.Context, *caller) (any, error)) http.Handl
 			tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken, Detail: "its log has more"}, 5*time.Second)
 		}
 	}
+}
+
+// recover answers for what panicked, and leaves a trace: the listener's own log is no place that anybody reads.
+func (d *Desk) recover(w http.ResponseWriter, c *caller) {
+	what := recover()
+	if what == nil {
+		return
+	}
+	if what == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
+		panic(what)
+	}
+	d.log.Error("a request ended in a panic", append(c.say, "path", c.URL.Path, "from", c.from, "panic", what, "stack", string(debug.Stack()))...)
+	tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken, Detail: "its log has more"}, 5*time.Second)
 }
 
 func tell(w http.ResponseWriter, status int, e *join.RefusedError, after time.Duration) {

@@ -179,20 +179,14 @@ func (d *Desk) place(ctx context.Context, c *caller, ref environments.Ref, role 
 		claim := claimed{node: a.node, free: func(bool) {}}
 		if a.claimed {
 			var err error
-			if claim, err = d.claim(ctx, ref, role, a, attempt); err != nil {
+			if claim, err = d.claim(ctx, ref, role, attempt); err != nil {
 				return placed{}, err
 			}
 		}
-		mine := a
-		mine.node = claim.node
-		p, err := d.settle(ctx, ref, mine)
-		// A number that somebody else got meanwhile, by another serve, is no reason to refuse: there may be a next one.
-		var refused *join.RefusedError
-		lost := a.claimed && errors.As(err, &refused) && nameIsTaken(refused.Reason)
-		claim.free(err == nil || lost)
+		p, lost, err := d.try(ctx, ref, a, claim)
 		if !lost && !errors.Is(err, store.ErrConflict) {
 			if a.claimed {
-				c.about("node", mine.node)
+				c.about("node", claim.node)
 			}
 			return p, err
 		}
@@ -202,6 +196,19 @@ func (d *Desk) place(ctx context.Context, c *caller, ref environments.Ref, role 
 		}
 	}
 	return placed{}, &busyError{join.TooBusy, 3 * time.Second}
+}
+
+// try settles a claim, and gives it back whatever happens. A number that somebody else got meanwhile, by another serve, is no
+// reason to refuse, but lost: there may be a next one.
+func (d *Desk) try(ctx context.Context, ref environments.Ref, a ask, claim claimed) (p placed, lost bool, err error) {
+	taken := false
+	defer func() { claim.free(taken) }()
+	a.node = claim.node
+	p, err = d.settle(ctx, ref, a)
+	var refused *join.RefusedError
+	lost = a.claimed && errors.As(err, &refused) && nameIsTaken(refused.Reason)
+	taken = err == nil || lost
+	return p, lost, err
 }
 
 func nameIsTaken(r join.Reason) bool {
@@ -234,6 +241,7 @@ func (d *Desk) settle(ctx context.Context, ref environments.Ref, a ask) (placed,
 		return placed{}, err
 	}
 	now := d.Now().UTC()
+	a.env = ref.String()
 	v := judge(a, f, now)
 	if v.clone && !a.claimed {
 		d.clone(ctx, ref, a.node, a.Machine, a.from)

@@ -15,7 +15,7 @@ type ask struct {
 	id, secret string // of the token
 	from       string // address
 	key        string // digest of the public key
-	node       string // that it is about; "" while no number is claimed
+	env, node  string // that it is about; node is "" while no number is claimed
 	claimed    bool   // the node is the lowest free number of a role
 }
 
@@ -89,12 +89,22 @@ func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 	if refused := judgeScope(*f.Token, a.Request); refused != nil {
 		return verdict{refused: refused}
 	}
+	// The token was read before as well, to learn what the request is about: it may have been written since.
+	switch {
+	case f.Token.Environment != a.env:
+		return verdict{refused: no(join.WrongEnvironment, "it is not for "+a.env, anotherToken)}
+	case f.Token.Node != "" && f.Token.Node != a.node:
+		return verdict{refused: no(join.WrongNode, "it is not for "+a.node, anotherToken)}
+	}
 	role, refused := roleOf(a, f)
 	if refused != nil {
 		return verdict{refused: refused}
 	}
 	v := judgeName(a, f)
 	v.role = role
+	if was := f.Was; was != nil && v.refused == nil && !v.again && f.Minted <= was.Revision {
+		v.refused = no(join.WasRemoved, was.As+removedBy(*was.Removed), "with a token that is made now it may join again: pulley token create")
+	}
 	if v.refused == nil && !v.again && f.Token.UsedUp() {
 		v.refused = no(join.UsedUpToken, fmt.Sprintf("it was used %d times", f.Token.Used), anotherToken)
 	}
@@ -136,8 +146,11 @@ func judgeName(a ask, f store.JoinFacts) verdict {
 			return verdict{}
 		}
 		return verdict{refused: no(join.WasRemoved, a.node+removedBy(*f.Identity.Removed), "to have it back: "+word)}
+	case f.Host != nil && a.claimed:
+		// Put on the list since the number was claimed. Machine ids are no secrets: none gets a listed name by a claim.
+		return verdict{refused: no(join.HeldByAnother, a.node+" is on the list", "if this machine is to be it: "+word)}
 	case f.Host != nil && f.Host.MachineID != "" && f.Host.MachineID != a.Machine.ID && !(exact && f.Minted > f.Listed):
-		return verdict{refused: no(join.HeldByAnother, a.node+" is on the list with machine id "+f.Host.MachineID, "if this machine is to be it: "+word)}
+		return verdict{refused: no(join.HeldByAnother, a.node+" is on the list with machine id "+begin(f.Host.MachineID), "if this machine is to be it: "+word)}
 	}
 	return verdict{}
 }
@@ -145,7 +158,7 @@ func judgeName(a ask, f store.JoinFacts) verdict {
 func judgeTaken(a ask, f store.JoinFacts, fresh bool, word string) verdict {
 	i := f.Identity
 	own := i.Machine == a.Machine.ID
-	joined := a.node + " joined at " + i.Joined.UTC().Format(time.RFC3339) + " with machine id " + i.Machine
+	joined := a.node + " joined at " + i.Joined.UTC().Format(time.RFC3339) + " with machine id " + begin(i.Machine)
 	switch {
 	case own && i.Key == a.key:
 		return verdict{again: true}
@@ -158,6 +171,15 @@ func judgeTaken(a ask, f store.JoinFacts, fresh bool, word string) verdict {
 		return verdict{refused: no(join.NameTaken, joined, "if it was installed anew: "+word)}
 	}
 	return verdict{clone: true, refused: no(join.HeldByAnother, joined, "if this machine is to replace it: "+word)}
+}
+
+// begin is as much of a machine id as tells two machines apart: who is refused must not learn what to say to get in.
+func begin(machine string) string {
+	const shown = 8
+	if len(machine) <= shown {
+		return machine
+	}
+	return machine[:shown] + "…"
 }
 
 func removedBy(r store.Removal) string {

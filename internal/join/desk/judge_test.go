@@ -1,6 +1,7 @@
 package desk
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 	listed := func(machine string) *agent.Host {
 		return &agent.Host{Node: "controller1", Role: "controller", MachineID: machine}
 	}
+	gone := &store.Past{Node: "controller2", As: "controller2", Removed: &store.Removal{At: noon, By: "ann"}, Revision: 50}
 	inBoot := &store.FirstBoot{Machine: "other", Node: "controller1", Step: "puppet"}
 	unlocked := &store.FirstBoot{Machine: "other", Node: "controller1", Unlocked: &store.Revoked{By: "ann"}}
 	over := &store.FirstBoot{Machine: "other", Node: "controller1", Finished: noon}
@@ -35,6 +37,7 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 		identity *store.Identity
 		host     *agent.Host
 		holder   *store.FirstBoot
+		was      *store.Past
 		want     join.Reason // "" joins
 		again    bool
 		clone    bool
@@ -66,6 +69,10 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 		"on the list with another machine":                {minted: 60, host: listed("other"), want: join.HeldByAnother},
 		"the same, with an old token for it":              {exact: true, minted: 10, host: listed("other"), want: join.HeldByAnother},
 		"the same, with a new token for it":               {exact: true, minted: 60, host: listed("other")},
+		"put on the list since it was claimed":            {minted: 10, claimed: true, host: listed("me"), want: join.HeldByAnother},
+		"removed under another name, the old token":       {minted: 10, was: gone, want: join.WasRemoved},
+		"removed under another name, by claim":            {minted: 10, claimed: true, was: gone, want: join.WasRemoved},
+		"removed under another name, a new token":         {minted: 60, was: gone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			token := &store.Token{Environment: "dev", Role: "controller", Uses: 1, Expires: noon.Add(time.Hour)}
@@ -78,10 +85,10 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 				token.Used = 1
 			}
 			f := store.JoinFacts{
-				Token: token, Minted: c.minted, Identity: c.identity, Changed: 50, Host: c.host, Listed: 50, Holder: c.holder,
+				Token: token, Minted: c.minted, Identity: c.identity, Changed: 50, Host: c.host, Listed: 50, Holder: c.holder, Was: c.was,
 				Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 1)}},
 			}
-			a := ask{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: secret, key: "key", node: "controller1", claimed: c.claimed}
+			a := ask{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: secret, key: "key", env: "dev", node: "controller1", claimed: c.claimed}
 			v := judge(a, f, noon)
 			got := join.Reason("")
 			if v.refused != nil {
@@ -94,6 +101,44 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 				t.Error("it does not say what to do")
 			}
 		})
+	}
+}
+
+// Machine ids are what a name is held by: who is refused must not learn from the refusal what to say the next time.
+func TestARefusalDoesNotTellTheMachineID(t *testing.T) {
+	const id = "0123456789abcdef0123456789abcdef"
+	token := &store.Token{Environment: "dev", Hash: sha("secret"), Expires: noon.Add(time.Hour)}
+	f := store.JoinFacts{Token: token, Minted: 10, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 1)}}}
+	a := ask{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: "secret", env: "dev", node: "controller1"}
+	listed, held, inBoot := f, f, f
+	listed.Host = &agent.Host{Node: "controller1", MachineID: id}
+	held.Identity = &store.Identity{Node: "controller1", User: "u", Machine: id}
+	inBoot.Identity, inBoot.Holder = held.Identity, &store.FirstBoot{Machine: id, Node: "controller1", Step: "puppet"}
+	for name, f := range map[string]store.JoinFacts{"on the list": listed, "joined": held, "in its first boot": inBoot} {
+		v := judge(a, f, noon)
+		if v.refused == nil || strings.Contains(v.refused.Error(), id[:9]) || !strings.Contains(v.refused.Error(), id[:8]) {
+			t.Errorf("%s: %v", name, v.refused)
+		}
+	}
+}
+
+// A token is read twice, and an operator may write it in between: what was decided by the first reading must not be given to
+// the second one.
+func TestATokenThatChangesMeanwhileIsRefused(t *testing.T) {
+	f := store.JoinFacts{Minted: 60, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 2)}}}
+	a := ask{secret: "secret", env: "dev", node: "controller1"}
+	for name, c := range map[string]struct {
+		token store.Token
+		want  join.Reason
+	}{
+		"now of another environment": {store.Token{Environment: "prod"}, join.WrongEnvironment},
+		"now for another node":       {store.Token{Environment: "dev", Node: "controller2"}, join.WrongNode},
+	} {
+		c.token.Hash, c.token.Expires = sha("secret"), noon.Add(time.Hour)
+		f.Token = &c.token
+		if v := judge(a, f, noon); v.refused == nil || v.refused.Reason != c.want {
+			t.Errorf("%s: %v", name, v.refused)
+		}
 	}
 }
 

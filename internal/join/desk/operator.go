@@ -38,6 +38,7 @@ func (d *Desk) joinOperator(ctx context.Context, c *caller, a ask, t store.Token
 	return answer, "operator", err
 }
 
+// settleOperator decides by the token that the transaction compares: what was read of it before only said where to look.
 func (d *Desk) settleOperator(ctx context.Context, a ask, name string) (store.OperatorIdentity, error) {
 	f, err := d.Store.OperatorFacts(ctx, a.id, name)
 	if err != nil {
@@ -46,6 +47,9 @@ func (d *Desk) settleOperator(ctx context.Context, a ask, name string) (store.Op
 	now := d.Now().UTC()
 	if refused := judgeToken(f.Token, a.secret, now); refused != nil {
 		return store.OperatorIdentity{}, refused
+	}
+	if f.Token.Operator != name || f.Token.ID != a.id {
+		return store.OperatorIdentity{}, no(join.UnknownToken, "", anotherToken)
 	}
 	if f.Operator.Live() && f.Operator.Key == a.key && f.Operator.Token == a.id {
 		return *f.Operator, nil // its answer was lost
@@ -69,12 +73,15 @@ func (d *Desk) settleOperator(ctx context.Context, a ask, name string) (store.Op
 	return o, d.Store.CommitOperator(ctx, f, t, o)
 }
 
+// certifyOperator is certify of a person.
 func (d *Desk) certifyOperator(ctx context.Context, a ask, o store.OperatorIdentity) (join.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), certifyTime)
+	defer cancel()
 	if err := d.Store.EnsureOperator(ctx, o.User, o.As); err != nil {
 		return join.Answer{}, err
 	}
 	if o.Replaces != "" {
-		if err := d.Store.DropUser(ctx, o.Replaces); err != nil {
+		if err := d.Store.DropFormerOperator(ctx, o.Name, o.User); err != nil {
 			return join.Answer{}, err
 		}
 	}

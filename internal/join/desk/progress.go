@@ -3,6 +3,9 @@ package desk
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
 	"sync"
 	"time"
 
@@ -21,13 +24,19 @@ const (
 // bootsLast is for how long the first boots of an environment are believed where only their number and their names matter.
 const bootsLast = 2 * time.Second
 
+// stepName is what the name of a step looks like: people are told it, and an agent that is newer may have other steps.
+var stepName = regexp.MustCompile(`^[a-z][a-z-]{0,19}$`)
+
+// sameLasts is for how long a word that says nothing new is not written again.
+const sameLasts = 10 * time.Second
+
 // progress writes down a step of a first boot. A refusal tells the machine that another one is at it under the same name.
 func (d *Desk) progress(ctx context.Context, c *caller) (any, error) {
 	var p join.Told
 	if err := c.read(&p); err != nil {
 		return nil, err
 	}
-	if !machineID.MatchString(p.Machine) || p.Step == "" {
+	if !machineID.MatchString(p.Machine) || !stepName.MatchString(p.Step) {
 		return nil, no(join.BadRequest, "it names no machine id, or no step", "")
 	}
 	c.about("machine", p.Machine, "step", p.Step)
@@ -79,6 +88,9 @@ func (d *Desk) teller(ctx context.Context, c *caller, p join.Told) (teller, erro
 	if refused := judgeToken(t, secret, d.Now()); refused != nil {
 		return teller{}, refused
 	}
+	if err := d.within("token " + id + " machine " + p.Machine); err != nil { // how many machines, mayBegin bounds
+		return teller{}, err
+	}
 	if t.Operator != "" {
 		return teller{}, no(join.WrongNode, "it is an operator's", anotherToken)
 	}
@@ -115,14 +127,12 @@ func (d *Desk) note(ctx context.Context, who teller, p join.Progress) error {
 	}
 	now := d.Now().UTC()
 	byToken := who.token.ID != ""
-	switch {
-	case byToken && b != nil && b.Joined && b.Finished.IsZero() && b.Token != who.token.ID:
-		// With its certificate it would say so itself.
-		return no(join.WrongMachine, "this machine has joined with another token", "")
-	case b == nil || byToken && !b.Finished.IsZero(): // it begins, or begins again
-		if refused := d.mayBegin(ctx, who, p.Machine); refused != nil {
-			return refused
+	if byToken {
+		if ignored, err := d.mayTell(ctx, who, p.Machine, b); err != nil || ignored {
+			return err
 		}
+	}
+	if b == nil || byToken && !b.Finished.IsZero() { // it begins, or begins again
 		b = &store.FirstBoot{Machine: p.Machine, Started: now, Token: who.token.ID}
 	}
 	word := *b
@@ -152,6 +162,9 @@ func (d *Desk) note(ctx context.Context, who teller, p join.Progress) error {
 	if p.Finished && word.Finished.IsZero() {
 		word.Finished = now
 	}
+	if revision != 0 && says(*b, word) && now.Sub(b.Heard) < sameLasts {
+		return nil
+	}
 	if err := d.Store.PutFirstBoot(ctx, who.ref, word, revision); err != nil {
 		return err
 	}
@@ -162,12 +175,56 @@ func (d *Desk) note(ctx context.Context, who teller, p join.Progress) error {
 	return nil
 }
 
+// says reports whether a word has nothing new; that a step is begun once more within a moment is nothing new.
+func says(before, word store.FirstBoot) bool {
+	word.Heard, word.Attempts = before.Heard, before.Attempts
+	return reflect.DeepEqual(before, word)
+}
+
+// mayTell decides whether a token may tell of a machine whose record is b: of one that has not joined, and under a name that
+// a join with this token could get. Ignored is what changes nothing and is no mistake: the machine has joined, its answer may
+// have been lost, or an operator lets it join anew, on which the join decides.
+func (d *Desk) mayTell(ctx context.Context, who teller, machine string, b *store.FirstBoot) (ignored bool, err error) {
+	if b != nil && b.Joined && b.Finished.IsZero() {
+		if b.Token != who.token.ID { // with its certificate it would say so itself
+			return true, no(join.WrongMachine, "this machine has joined with another token", "")
+		}
+		return true, nil
+	}
+	if who.token.UsedUp() {
+		return true, no(join.UsedUpToken, fmt.Sprintf("it was used %d times", who.token.Used), anotherToken)
+	}
+	goesOn := b != nil && b.Finished.IsZero() && b.Token == who.token.ID
+	if goesOn && (who.node == "" || who.node == b.Node) {
+		return false, nil
+	}
+	if joined, err := d.boots.joined(ctx, d, who.ref, machine); err != nil || joined {
+		return true, err
+	}
+	if who.node != "" {
+		f, err := d.Store.JoinFacts(ctx, who.token.ID, who.ref, who.node, machine)
+		if err != nil {
+			return true, err
+		}
+		if f.Identity.Live() && f.Identity.Machine == machine {
+			return true, nil
+		}
+		if f.Token == nil {
+			return true, no(join.UnknownToken, "", anotherToken)
+		}
+		if v := judgeName(ask{Request: join.Request{Machine: join.Machine{ID: machine}}, node: who.node}, f); v.refused != nil {
+			return true, v.refused
+		}
+	}
+	if refused := d.mayBegin(ctx, who, machine); refused != nil {
+		return true, refused
+	}
+	return false, nil
+}
+
 // mayBegin refuses a machine whose token has too many in the making, or whose name another machine holds. What another serve
 // wrote a moment ago may not be seen; who gets the name is decided at the join. A refusal rests on what is there now.
 func (d *Desk) mayBegin(ctx context.Context, who teller, machine string) error {
-	if who.token.ID == "" {
-		return nil
-	}
 	var refused *join.RefusedError
 	for _, age := range []time.Duration{bootsLast, 0} {
 		err := d.boots.read(ctx, d, who.ref, age, func(all map[string]store.FirstBoot) { refused = who.mayBegin(all, machine) })
@@ -185,10 +242,10 @@ func (who teller) mayBegin(all map[string]store.FirstBoot, machine string) *join
 	}
 	count := 0
 	for id, b := range all {
-		if id == machine || !b.Finished.IsZero() {
+		if id == machine {
 			continue
 		}
-		if b.Token == who.token.ID && !b.Joined {
+		if b.Token == who.token.ID && !b.Joined { // also one that says it is finished
 			if count++; count >= most {
 				return no(join.TooManyMachines, "", anotherToken)
 			}
@@ -206,6 +263,37 @@ func (who teller) mayBegin(all map[string]store.FirstBoot, machine string) *join
 type boots struct {
 	mu  sync.Mutex
 	all map[string]*bootView
+
+	whoMu sync.Mutex
+	who   map[string]*joinedView
+}
+
+// joinedView is which machines of an environment have a name.
+type joinedView struct {
+	at       time.Time
+	machines map[string]bool
+}
+
+// joined reports whether a machine has a name in an environment, as of not longer than bootsLast ago.
+func (b *boots) joined(ctx context.Context, d *Desk, ref environments.Ref, machine string) (bool, error) {
+	b.whoMu.Lock()
+	defer b.whoMu.Unlock() // while it reads, others wait for what it finds
+	now := d.Now()
+	v := b.who[ref.String()]
+	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= bootsLast {
+		all, _, err := d.Store.Identities(ctx, ref)
+		if err != nil {
+			return false, err
+		}
+		v = &joinedView{now, map[string]bool{}}
+		for _, i := range all {
+			if i.Live() {
+				v.machines[i.Machine] = true
+			}
+		}
+		b.who[ref.String()] = v
+	}
+	return v.machines[machine], nil
 }
 
 type bootView struct {

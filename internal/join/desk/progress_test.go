@@ -131,7 +131,7 @@ func TestMachinesInTheMakingAreBounded(t *testing.T) {
 // An address that is refused all the time must not keep serve and etcd busy; who has the right token behind it, or anywhere
 // else, is not its victim for long.
 func TestWhoIsRefusedAllTheTimeWaits(t *testing.T) {
-	l := limiter{buckets: map[string]*bucket{}}
+	l := newLimiter(refusedBurst, refusedEvery)
 	for range refusedBurst {
 		if wait := l.blocked("10.0.0.1", noon); wait > 0 {
 			t.Fatalf("it waits %s already", wait)

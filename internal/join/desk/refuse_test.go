@@ -143,7 +143,7 @@ func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
 		"replayed":           {func() error { return w.raw(s, join.PathJoin, replayed) }, join.NotThisTransport},
 		"no JSON":            {func() error { return w.raw(s, join.PathJoin, []byte("{")) }, join.BadRequest},
 		"too long":           {func() error { return w.raw(s, join.PathJoin, bytes.Repeat([]byte(" "), join.MaxBody+1)) }, join.BadRequest},
-		"renewing as nobody": {func() error { _, err := m.Renew(t.Context(), m.key); return err }, join.NoCertificate},
+		"renewing as nobody": {func() error { _, err := m.Renew(t.Context(), m.key, m.is); return err }, join.NoCertificate},
 		"leaving as nobody":  {func() error { return m.Leave(t.Context()) }, join.NoCertificate},
 		"registering nobody": {func() error { return m.Register(t.Context(), m.is) }, join.NoCertificate},
 		"progress, forged": {func() error {

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// removalKept is for how long a machine's removal is known after another one has its name: as long as a token can last that
+// was made before.
+const removalKept = 90 * 24 * time.Hour
+
+// Past is what is known of a machine by its machine id: which node it joined as last, and its newest removal. While nobody
+// else has the node's name its identity has the removal; the record here has it from then on.
+type Past struct {
+	Node     string   `json:"node"`
+	Removed  *Removal `json:"removed,omitempty"`
+	As       string   `json:"as,omitempty"`       // the node that it was removed as
+	Revision int64    `json:"revision,omitempty"` // of etcd, of the removal: a token made later is another word
+}
+
+// removal is p if it has one.
+func (p *Past) removal() *Past {
+	if p == nil || p.Removed == nil {
+		return nil
+	}
+	return p
+}
+
+func (p *Past) newest(other *Past) *Past {
+	if p == nil || other != nil && other.Revision > p.Revision {
+		return other
+	}
+	return p
+}
+
+// removalOf is the removal of a machine that the identity of a node, last written at revision, tells; nil where it left by
+// itself.
+func (i *Identity) removalOf(machine, node string, revision int64) *Past {
+	if i == nil || i.Removed == nil || i.Removed.Left || i.Machine != machine {
+		return nil
+	}
+	return &Past{Node: node, Removed: i.Removed, As: node, Revision: revision}
+}
+
+// putPasts writes which node the machine is now, and carries over what its identity had of the machine that had the name.
+// settleLease is called afterwards, as of putFirstBoot.
+func (s *Store) putPasts(ctx context.Context, env string, f JoinFacts, i Identity) ([]clientv3.Op, bootLease, error) {
+	mine := Past{Node: i.Node}
+	if f.Was != nil {
+		mine = *f.Was
+		mine.Node = i.Node
+	}
+	value, err := encode(mine)
+	if err != nil {
+		return nil, bootLease{}, err
+	}
+	ops := []clientv3.Op{clientv3.OpPut(s.keys.machine(env, i.Machine), value)}
+	if f.Identity == nil || f.Identity.Machine == "" || f.Identity.Machine == i.Machine {
+		return ops, bootLease{}, nil
+	}
+	key, last := s.keys.machine(env, f.Identity.Machine), i.Node
+	if f.theirs != nil {
+		last = f.theirs.Node
+	}
+	was := f.theirs.removal().newest(f.Identity.removalOf(f.Identity.Machine, i.Node, f.Changed))
+	elsewhere := last != i.Node
+	switch {
+	case was == nil && elsewhere:
+		return ops, bootLease{}, nil
+	case was == nil:
+		return append(ops, clientv3.OpDelete(key)), bootLease{}, nil
+	}
+	theirs := *was
+	theirs.Node = last
+	if value, err = encode(theirs); err != nil {
+		return nil, bootLease{}, err
+	}
+	if elsewhere {
+		return append(ops, clientv3.OpPut(key, value)), bootLease{}, nil
+	}
+	lease, err := s.grant(ctx, removalKept)
+	return append(ops, clientv3.OpPut(key, value, clientv3.WithLease(lease))), bootLease{fresh: lease}, err
+}

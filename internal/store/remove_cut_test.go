@@ -1,0 +1,146 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/etcdtest"
+	"pulley/internal/store"
+)
+
+// A machine that joins after a removal that was cut off would get a certificate that etcd refuses, for good: the user that
+// was made ahead is gone, and nobody may believe that it is there.
+func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	if err := st.EnsureEnvironment(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	reserve, _, err := st.ReadyReserve(ctx, dev, "compute1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := store.ShutOut(st, ctx, "dev", "compute1"); err != nil || !found {
+		t.Fatalf("shut out: %t, %v", found, err)
+	}
+	users, err := st.Users(ctx)
+	if err != nil || slices.Contains(users, reserve.User) {
+		t.Errorf("the users are %q (%v)", users, err)
+	}
+	if left, _, err := st.Reserves(ctx, dev); err != nil || len(left) > 0 {
+		t.Errorf("made ahead are still %+v (%v)", left, err)
+	}
+}
+
+// A stolen machine that left by itself would come back with its old token, and nobody could say no.
+func TestANodeThatLeftCanBeBanned(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	joined(t, server, "controller1", "pulley/node/dev/controller1/00000000000000aa")
+	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "controller1", Left: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "stolen"}); err != nil {
+		t.Fatal(err)
+	}
+	i, _, err := st.Identity(ctx, dev, "controller1")
+	if err != nil || i == nil || i.Removed == nil || i.Removed.Left || i.Removed.By != "ann" {
+		t.Errorf("its identity is %+v (%v)", i, err)
+	}
+	for _, r := range []store.Removal{{At: time.Now(), Left: true}, {At: time.Now(), By: "bob"}} {
+		if err := st.RemoveNode(ctx, dev, "controller1", r); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("once more: %v", err)
+		}
+	}
+}
+
+// far is an etcd whose answers come late.
+func far(t *testing.T, endpoint string, late time.Duration) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			there, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "https://"))
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(there, near); _ = there.Close() }()
+			go func() {
+				defer near.Close()
+				b := make([]byte, 64<<10)
+				for {
+					n, err := there.Read(b)
+					<-time.After(late)
+					if _, wrote := near.Write(b[:n]); err != nil || wrote != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return "https://" + listener.Addr().String()
+}
+
+// An operator who is revoked while a lost answer is asked for again would stay an operator, with a good certificate.
+func TestALoginWhileItIsRevokedMakesNoOperator(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	if err := st.EnsureOperatorRoles(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eve := "pulley/operator/eve/00000000000000ee"
+	err := st.PutOperator(ctx, store.OperatorIdentity{Name: "eve", As: store.RoleOperator, User: eve, Until: time.Now().Add(time.Hour)}, 0)
+	if err == nil {
+		err = st.EnsureOperator(ctx, eve, store.RoleOperator)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := server.Config(etcdtest.Serve)
+	config.Endpoints = []string{far(t, server.Endpoint, 50*time.Millisecond)}
+	slow, err := store.Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	revoked := make(chan error, 1)
+	go func() {
+		revoked <- slow.RevokeOperator(context.WithoutCancel(ctx), "eve", store.Revoked{At: time.Now(), By: "ann"})
+	}()
+	for end := time.Now().Add(20 * time.Second); ; {
+		users, err := st.Users(ctx)
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("%q, %v", users, err)
+		}
+		if !slices.Contains(users, eve) {
+			break
+		}
+	}
+	if err := st.EnsureOperator(ctx, eve, store.RoleOperator); err != nil {
+		t.Fatal(err)
+	}
+	if o, _, err := st.Operator(ctx, "eve"); err != nil || !o.Live() {
+		t.Fatalf("it was revoked too soon for this test: %+v, %v", o, err)
+	}
+	if err := <-revoked; err != nil {
+		t.Fatal(err)
+	}
+	if users, err := st.Users(ctx); err != nil || slices.Contains(users, eve) {
+		t.Errorf("the users are %q (%v)", users, err)
+	}
+}
