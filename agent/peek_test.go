@@ -71,6 +71,23 @@ func TestPeekDecidesAsATickAndChangesNothing(t *testing.T) {
 	}
 }
 
+// A target that comes while a new agent is on probation must not be its first work: nobody could tell which of the two broke
+// the machine.
+func TestAnAgentOnProbationTakesNothingNew(t *testing.T) {
+	w := newWorld(t)
+	w.promote(t, version("1.0.0"))
+	w.good(t)
+	w.promote(t, version("2.0.0"))
+	if r := w.tick(t, Options{Keep: true}); r.Run != nil || r.Err != nil || r.Note == "" {
+		t.Errorf("%+v", r)
+	}
+	w.stands(t, version("1.0.0"), version("1.0.0"))
+	w.good(t)
+	w.stands(t, version("2.0.0"), version("2.0.0"))
+	w.now = w.now.Add(time.Hour)
+	w.good(t, Options{Keep: true}) // what is in place is its work
+}
+
 // everything is each file below a folder with its bytes.
 func everything(t *testing.T, dir string) map[string]string {
 	t.Helper()

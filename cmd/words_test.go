@@ -34,16 +34,18 @@ func usage(ts *testscript.TestScript, wrong bool, text string) {
 	}
 }
 
-// etcd up|down starts or stops the etcd of this scenario.
+// etcd up|down|full|roomy starts or stops the etcd of this scenario, or has it take no writes for want of space.
 func etcd(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg || len(args) != 1, "etcd up|down")
+	usage(ts, neg || len(args) != 1, "etcd up|down|full|roomy")
 	switch args[0] {
 	case "up":
 		serverOf(ts).Up()
 	case "down":
 		serverOf(ts).Down()
+	case "full", "roomy":
+		ts.Check(serverOf(ts).Full(context.Background(), args[0] == "full"))
 	default:
-		ts.Fatalf("etcd is up or down")
+		ts.Fatalf("etcd is up, down, full or roomy")
 	}
 }
 

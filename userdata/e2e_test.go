@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pulley/internal/firstboot"
 )
 
 // TestMain starts the tests again in mount and UTS namespaces of their own: what they mount and name is gone with them,
@@ -101,7 +103,7 @@ func TestFirstBootTwice(t *testing.T) {
 		"/etc/pulley/first-boot/post.d/10-tell": {string(o.Post[0].Text), 0o755},
 		"/usr/local/bin/pulley-agent":           {recorder, 0o755},
 		"/var/lib/pulley/first-boot.sh":         {string(mustRender(t, o, Script)), 0o700},
-		"/etc/cron.d/pulley-first-boot":         {"@reboot root sh /var/lib/pulley/first-boot.sh\n", 0o644},
+		"/etc/cron.d/pulley-first-boot":         {"@reboot root sh /var/lib/pulley/first-boot.sh go\n", 0o644},
 	} {
 		if got := m.read(t, path); got != want.text {
 			t.Errorf("%s holds %q, should hold %q", path, got, want.text)
@@ -307,6 +309,79 @@ func TestSecondRunAtOnce(t *testing.T) {
 	<-done
 	if got := m.read(t, "/calls"); got != "started\n" {
 		t.Errorf("the agent was started more than once: %q", got)
+	}
+}
+
+// A script that goes on must not bring back the token, nor the agent that an upgrade replaced: a node that is ready would
+// have another first boot, and an old agent every five minutes.
+func TestFirstBootGoesOnWithWhatIsThere(t *testing.T) {
+	agent := []byte(recorder)
+	server := serve(t, agent)
+	o := from(full(t), server, agent)
+	const plan, program, state = "/etc/pulley/first-boot.yaml", "/usr/local/bin/pulley-agent", "/var/lib/pulley"
+	const upgraded = recorder + "# upgraded\n"
+	m := newMachine(t)
+	m.boot(t, o, 0)
+	whole := m.read(t, plan)
+	change := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(m.root+path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	steps := map[firstboot.Name]firstboot.StepState{firstboot.Agent: {State: firstboot.Started}}
+	for _, c := range []struct {
+		what          string
+		change        func(*firstboot.State)
+		plan, program string
+	}{
+		{"no step is done", func(*firstboot.State) {}, whole, recorder},
+		{"the agent is in place", func(*firstboot.State) {
+			steps[firstboot.Agent] = firstboot.StepState{State: firstboot.Done, Took: 1}
+			steps[firstboot.Post] = firstboot.StepState{State: firstboot.Failed, Error: `"finished": "agent": { "state": "x"`}
+		}, whole, upgraded},
+		{"all is done", func(s *firstboot.State) { s.Finished = time.Now() }, "tidied\n", upgraded},
+	} {
+		s := firstboot.State{Started: time.Now(), Steps: steps}
+		c.change(&s)
+		if err := (firstboot.Disk{Dir: m.root + state}).Save(s); err != nil {
+			t.Fatal(err)
+		}
+		change(plan, "tidied\n")
+		change(program, upgraded)
+		m.reboot(t)
+		if got := m.read(t, plan); got != c.plan {
+			t.Errorf("%s: the plan is %q, should be %q", c.what, got, c.plan)
+		}
+		if got := m.read(t, program); got != c.program {
+			t.Errorf("%s: the agent is %q, should be %q", c.what, got, c.program)
+		}
+	}
+	if n := strings.Count(m.read(t, "/calls"), "bootstrap"); n != 4 {
+		t.Errorf("the agent was called %d times: it has to tidy", n)
+	}
+
+	// Userdata that comes anew, as on a copy of this disk, says what is to be.
+	m.boot(t, o, 0)
+	if m.read(t, plan) != whole || m.read(t, program) != recorder {
+		t.Error("new userdata was not followed: an older state was there")
+	}
+}
+
+// Without flock, or where it can't lock, a machine that says that all is well and does nothing is found weeks later.
+func TestFirstBootWithoutALock(t *testing.T) {
+	m := newMachine(t)
+	m.program(t, "../bin/pulley-agent", recorder)
+	m.program(t, "flock", "#!/bin/sh\nexit 66\n")
+	if out := m.boot(t, minimal(), 1); !strings.Contains(out, "cannot lock the first boot") || strings.Contains(out, "another run") {
+		t.Errorf("the console says\n%s", out)
+	}
+	m.remove(t, "/usr/local/sbin/flock", "/usr/bin/flock")
+	if out := m.boot(t, minimal(), 1); !strings.Contains(out, "cannot find flock (util-linux)") {
+		t.Errorf("the console says\n%s", out)
+	}
+	if m.exists("/calls") {
+		t.Error("the agent was started beside another")
 	}
 }
 

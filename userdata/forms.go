@@ -60,7 +60,7 @@ const boothook = `#cloud-boothook
 #!/bin/sh
 # A first boot that was cut off at its very beginning goes on
 script=/var/lib/cloud/instance/scripts/` + scriptName + `
-if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ] && [ -e $script ]; then sh $script; fi
+if [ ! -e /var/lib/pulley/first-boot.json ] && [ -e $script ]; then sh $script; fi
 `
 
 // multipart returns the script, and before it what goes on with it at a later boot.

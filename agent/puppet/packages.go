@@ -35,13 +35,17 @@ func (apt) repository(ctx context.Context, i *Installer) error {
 	return err
 }
 
+// refresh also mends what a package manager left that was cut off: it refuses everything else until then. Where a package
+// was unpacked and what it needs was not, dpkg alone can't, and apt brings what is missing.
 func (apt) refresh(ctx context.Context, i *Installer) error {
-	// A package manager that was cut off refuses everything until this is done; otherwise it does nothing.
-	if _, err := i.run(ctx, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a"); err != nil {
-		return err
+	_, configured := i.run(ctx, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")
+	if _, err := i.run(ctx, "apt-get", aptGet("update")...); err != nil || configured == nil {
+		return errors.Join(configured, err)
 	}
-	_, err := i.run(ctx, "apt-get", aptGet("update")...)
-	return err
+	if _, err := i.run(ctx, "apt-get", aptGet("--no-install-recommends", "--fix-broken", "install")...); err != nil {
+		return errors.Join(configured, err)
+	}
+	return nil
 }
 
 func (apt) has(ctx context.Context, i *Installer, name string) bool {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -46,9 +47,16 @@ func (b *bootstrap) readPlan() error {
 		sum := sha256.Sum256([]byte(plan.Token))
 		b.given = hex.EncodeToString(sum[:])
 	}
-	// The token of before came back with the userdata of before; another one is somebody's word that every step looks again.
-	b.again = over && b.given != "" && b.given != state.Token
+	// The token of before came back with the userdata of before, unless the node left since; another one is somebody's word
+	// that every step looks again.
+	b.again = over && b.given != "" && (b.given != state.Token || b.joins() && !b.hasIdentity())
 	return nil
+}
+
+// hasIdentity says whether there is one, whatever it is worth. A node that leaves removes its own.
+func (b *bootstrap) hasIdentity() bool {
+	_, err := os.Stat(b.state(identityPath))
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // says reports whether the command line says what this machine is to be.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/upgrade"
 )
 
 // An address that is dialled otherwise than it was meant looks like a network that is down.
@@ -77,5 +79,55 @@ func TestWaitsForTheTime(t *testing.T) {
 	b.planned, now = false, valid.Add(-time.Hour)
 	if left := look(); left != "" {
 		t.Errorf("a person who sits at the machine waits: %q", left)
+	}
+}
+
+// A first boot that is repeated for its last step would put an old agent in the place of an upgraded one, again and again.
+func TestAnUpgradedAgentStays(t *testing.T) {
+	b := &bootstrap{bootstrapOptions: bootstrapOptions{options: &options{root: t.TempDir()}}, log: slog.New(slog.DiscardHandler)}
+	target := b.path(agentPath)
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	place := func() string {
+		t.Helper()
+		if err := b.placeAgent(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := b.agentLeft(t.Context()); err != nil || left != "" {
+			t.Fatalf("left is %q (%v)", left, err)
+		}
+		text, err := os.ReadFile(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if err := os.WriteFile(target, []byte("upgraded"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f := b.ownFolder()
+	if err := f.Save(upgrade.State{}.Found(upgrade.Program{Version: "2.0.0", Digest: strings.Repeat("ab", 32)}, 0, f.File())); err != nil {
+		t.Fatal(err)
+	}
+	if got := place(); got != "upgraded" {
+		t.Errorf("the upgraded agent was replaced by %d bytes", len(got))
+	}
+	lock, err := f.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var passing *firstboot.PassingError
+	if err := b.placeAgent(t.Context()); !errors.As(err, &passing) {
+		t.Errorf("beside an upgrade at work: %v", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(target, []byte("of nobody"), 0o755); err != nil { // not the file that the upgrade knows
+		t.Fatal(err)
+	}
+	if got := place(); got == "of nobody" {
+		t.Error("an agent that is not the fleet's stays in place")
 	}
 }

@@ -62,7 +62,7 @@ func (o *options) ownVersion() string { return strings.TrimPrefix(o.env.Version,
 // standing says for the status where this node stands with its own agent.
 func (o *options) standing(c config) func(agent.AgentChoice) *agent.Upgrade {
 	return func(want agent.AgentChoice) *agent.Upgrade {
-		if want.Version == "" {
+		if want.Version == "" && !want.Unknown {
 			return nil
 		}
 		s, err := c.own().Load()
@@ -145,7 +145,7 @@ func (o *options) watched(ctx context.Context, r runOptions) error {
 	if err != nil {
 		return err
 	}
-	o.step = teller.Step
+	o.step, r.Keep = teller.Step, true
 	end, err := o.watchedTick(ctx, r)
 	end.Code = cli.Code(err)
 	teller.End(end)

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/internal/cli"
 	"pulley/internal/content"
 	"pulley/internal/failpoint"
 	"pulley/internal/store"
@@ -20,6 +19,7 @@ import (
 // consider looks after a tick whether another version of the agent is wanted, and fetches and tests it. It does so only
 // where there was nothing else to do: an agent never changes in one step with content.
 func (u *upgrader) consider(ctx context.Context, report agent.Report) error {
+	u.seen(report.Desired)
 	quiet := report.Err == nil && report.Run == nil && !report.Unreachable && report.Decision.Reason == agent.ReasonUpToDate
 	if !quiet || !report.Decision.Calm(report.Desired) {
 		return nil
@@ -61,6 +61,30 @@ func (u *upgrader) consider(ctx context.Context, report agent.Report) error {
 	return u.folder.Tidy(s)
 }
 
+// seen notes what is wanted, after a version was taken back by hand.
+func (u *upgrader) seen(d agent.Desired) {
+	if d.Unreachable != "" || d.Unreadable != "" {
+		return
+	}
+	s, err := u.folder.Load()
+	if _, changes := s.Seen(d.Agent); err != nil || !changes {
+		return
+	}
+	lock, err := u.folder.Lock()
+	if err != nil {
+		return // the next tick
+	}
+	defer lock.Close()
+	if s, err = u.folder.Load(); err == nil {
+		if s, changes := s.Seen(d.Agent); changes {
+			err = u.folder.Save(s)
+		}
+	}
+	if err != nil {
+		u.log.Warn("what is wanted of the agent can't be noted", "err", err)
+	}
+}
+
 func (u *upgrader) forget(s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
 	s = s.Forgotten(want)
 	return s, errors.Join(u.folder.Save(s), u.folder.Tidy(s))
@@ -88,21 +112,57 @@ func (u *upgrader) try(ctx context.Context, s upgrade.State, want agent.AgentCho
 	case there:
 		return s.Found(program, want.Try, u.folder.File()), nil
 	}
-	err = upgrade.SelfTest(ctx, u.command(program, "selftest"), u.proof().SelfTest)
+	err = u.selfTest(ctx, program)
 	failpoint.Here("upgrade:tested")
 	var failed *upgrade.FailedError
+	var hindered *hinderedError
 	switch {
 	case err == nil:
 		u.log.Info("the new agent is on probation", "version", want.Version)
 		return s.Tested(program, want.Try, u.env.Now()), nil
-	case !errors.As(err, &failed):
-		return s, err
-	case failed.Code == cli.ExitUnreachable && u.reach(ctx) != nil:
-		return s.Wait(want, "etcd was unreachable when it was to be tested", u.env.Now()), nil
+	case errors.As(err, &failed):
+		u.log.Error("the new agent is dropped", "version", want.Version, "why", failed.Why)
+		return s.Drop(program, want.Try, failed.Why, u.env.Now()), nil
+	case errors.As(err, &hindered):
+		u.log.Warn("the new agent can't be tested", "version", want.Version, "why", hindered.why)
+		return s.Wait(want, hindered.why, u.env.Now()), nil
 	}
-	u.log.Error("the new agent is dropped", "version", want.Version, "why", failed.Why)
-	return s.Drop(program, want.Try, failed.Why, u.env.Now()), nil
+	return s, err
 }
+
+// hinderedError says why a self-test says nothing of the candidate.
+type hinderedError struct{ why string }
+
+func (e *hinderedError) Error() string { return e.why }
+
+// selfTest has a candidate test itself. What this agent can't do either is not the candidate's fault; and what ends in a
+// plain error may be a coincidence, and is tried again. A crash and a hang are none.
+func (u *upgrader) selfTest(ctx context.Context, p upgrade.Program) error {
+	for try := 1; ; try++ {
+		err := upgrade.SelfTest(ctx, u.command(p, "selftest"), u.proof().SelfTest)
+		var failed *upgrade.FailedError
+		var start *upgrade.StartError
+		switch {
+		case errors.As(err, &start):
+			return &hinderedError{start.Error()}
+		case !errors.As(err, &failed) || failed.Code == crashed:
+			return err
+		}
+		if own := u.able(ctx, u.config); own != nil {
+			why, _, _ := strings.Cut(own.Error(), "\n")
+			return &hinderedError{"its self-test failed, and so does that of the agent in place: " + why}
+		}
+		if failed.Code < 0 || try == upgrade.SelfTests {
+			return err
+		}
+		if err := wait(ctx, upgrade.TestAgain); err != nil {
+			return err
+		}
+	}
+}
+
+// crashed is how Go's runtime ends a program that panics.
+const crashed = 2
 
 // find reads the record of a version and says which program of it is this machine's, and whether that is in place already.
 // Its error says why this node does not take it.
@@ -127,14 +187,36 @@ func (u *upgrader) find(ctx context.Context, parts *parts, s upgrade.State, want
 	if _, err := store.ParseVersion(own); err == nil && store.CompareVersions(want.Version, own) < 0 && !want.Downgrade {
 		return p, false, fmt.Errorf("version %s is older than %s, which is in place, and nobody said that it may be", want.Version, own)
 	}
+	return p, false, u.authentic(parts, r)
+}
+
+// authentic says whether somebody who may has signed a version, as of now.
+func (u *upgrader) authentic(parts *parts, r store.SignedAgent) error {
 	signers, _, err := parts.prover.signers()
 	if err == nil && signers != nil {
 		_, err = signers.Verify(trust.Agent, u.identity.Environment, r.Record, r.Signatures, u.env.Now())
 	}
 	if err != nil {
-		return p, false, fmt.Errorf("version %s is refused: %w", want.Version, err)
+		return fmt.Errorf("version %s is refused: %w", r.Version, err)
 	}
-	return p, false, nil
+	return nil
+}
+
+// stillSigned says whether what was signed when a candidate was fetched still is.
+func (u *upgrader) stillSigned(ctx context.Context, p upgrade.Program) error {
+	parts, err := u.openParts(u.env.Now, u.log)
+	if err != nil {
+		return err
+	}
+	defer parts.close()
+	r, err := parts.store.Agent(ctx, p.Version)
+	if err != nil {
+		return err
+	}
+	if published := r.Platforms[runtime.GOOS+"/"+runtime.GOARCH].SHA256; published != p.Digest {
+		return fmt.Errorf("version %s is published with another program than was tested", p.Version)
+	}
+	return u.authentic(parts, r)
 }
 
 // command is how a candidate is started with a verb and the flags of this process.
@@ -143,17 +225,4 @@ func (u *upgrader) command(p upgrade.Program, verb string, more ...string) upgra
 	return upgrade.Command{
 		Path: u.folder.Candidate(p.Digest), Args: append(args, more...), Stdout: u.env.Stdout, Stderr: u.env.Stderr, Log: u.log, Gentle: u.grace(),
 	}
-}
-
-// reach is nil when etcd answers this agent.
-func (u *upgrader) reach(ctx context.Context) error {
-	s, err := store.Open(u.config.store)
-	if err != nil {
-		return err
-	}
-	_, err = s.Desire(ctx, u.identity)
-	if !errors.Is(err, agent.ErrUnreachable) {
-		err = nil // whatever it says, it answers
-	}
-	return errors.Join(err, s.Close())
 }

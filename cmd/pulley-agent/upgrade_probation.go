@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"pulley/agent"
@@ -25,13 +26,15 @@ func (u *upgrader) probation(ctx context.Context, r runOptions) (replaced bool, 
 		u.busy(u.config)
 		return false, nil
 	}
-	if err != nil {
-		return false, err
+	if err != nil { // a disk that is full must not keep the node from its ticks
+		u.log.Warn("the new agent can't be watched", "err", err)
+		return own()
 	}
 	defer lock.Close()
 	s, err := u.folder.Load()
 	if err != nil {
-		return false, err
+		u.log.Warn("the new agent can't be watched", "err", err)
+		return own()
 	}
 	if s, done, err := u.folder.Finish(s); done || err != nil || s.Candidate == nil {
 		if err != nil {
@@ -47,7 +50,7 @@ func (u *upgrader) probation(ctx context.Context, r runOptions) (replaced bool, 
 	case err != nil: // the tick says it better
 		return own()
 	}
-	if known := desired.Unreachable == "" && desired.Unreadable == ""; known && desired.Agent.Version != s.Candidate.Version {
+	if known := desired.Unreachable == "" && desired.Unreadable == "" && !desired.Agent.Unknown; known && desired.Agent.Version != s.Candidate.Version {
 		u.log.Info("another agent is wanted by now", "version", desired.Agent.Version, "before", s.Candidate.Version)
 		if _, err := u.forget(s, desired.Agent); err != nil {
 			u.log.Warn("the agent that was on probation can't be removed", "err", err)
@@ -60,11 +63,11 @@ func (u *upgrader) probation(ctx context.Context, r runOptions) (replaced bool, 
 	if have, err := upgrade.Digest(u.folder.Candidate(s.Candidate.Digest)); err != nil || have != s.Candidate.Digest {
 		return u.drop(ctx, s, r, "its program on disk was damaged")
 	}
-	return u.watch(ctx, s, r)
+	return u.watch(ctx, s, desired.Agent, r)
 }
 
 // watch has the candidate do the tick.
-func (u *upgrader) watch(ctx context.Context, s upgrade.State, r runOptions) (replaced bool, err error) {
+func (u *upgrader) watch(ctx context.Context, s upgrade.State, want agent.AgentChoice, r runOptions) (replaced bool, err error) {
 	more := []string{fmt.Sprintf("--supervised-by=%d", upgrade.Descriptor)}
 	if r.detailed {
 		more = append(more, "--detailed-exitcodes")
@@ -74,40 +77,74 @@ func (u *upgrader) watch(ctx context.Context, s upgrade.State, r runOptions) (re
 	switch finding {
 	case upgrade.Good:
 		if why, told := u.told(ctx, s.Candidate.Program); !told { // what it said is not all
-			if why == "" {
+			if why == "" || u.testEtcd(ctx) != nil { // an etcd that is full takes nothing from this agent either
 				return false, silently(trial.Code)
 			}
 			return u.drop(ctx, s, r, why)
 		}
-		replaced, err = u.credit(s)
+		replaced, err = u.credit(ctx, s, want, slices.Contains(trial.Steps, "apply"))
 		if err != nil {
 			u.log.Error("the new agent did well and can't be put in place", "err", err)
 		}
 		return replaced, silently(trial.Code)
 	case upgrade.Reach:
-		if u.reach(ctx) == nil {
-			return u.drop(ctx, s, r, why+", and version "+u.ownVersion()+" could right after")
+		if u.testEtcd(ctx) == nil {
+			u.doubt(s, why+", and version "+u.ownVersion()+" could right after", false)
+			_, err := u.ownTick(ctx, u.config, r)
+			return false, err
 		}
 	case upgrade.Compare:
 		return false, u.compare(ctx, s, r, trial, why)
 	case upgrade.Bad:
 		return u.drop(ctx, s, r, why)
+	case upgrade.Nothing:
+		if trial.Err != nil {
+			u.log.Warn("the new agent can't be watched", "err", why)
+			if err := u.folder.Save(s.Hindered(why)); err != nil {
+				u.log.Warn("why the new agent can't be watched can't be remembered", "err", err)
+			}
+			_, err := u.ownTick(ctx, u.config, r)
+			return false, err
+		}
 	}
 	return false, silently(trial.Code)
 }
 
-// credit counts a good tick; after enough of them the candidate is put in place.
-func (u *upgrader) credit(s upgrade.State) (replaced bool, err error) {
-	s, proven := s.Credit(u.proof(), u.env.Now())
+// doubt remembers that a tick failed with the candidate and not with this agent, and drops it after too many in a row.
+func (u *upgrader) doubt(s upgrade.State, why string, puppet bool) {
+	s, condemned := s.Doubt(why, puppet)
+	if condemned {
+		u.discard(s, fmt.Sprintf("%s, %d times in a row", why, s.Candidate.Doubts))
+		return
+	}
+	u.log.Warn("the new agent is in doubt", "version", s.Candidate.Version, "why", why, "times", s.Candidate.Doubts, "of", upgrade.MaxDoubts)
+	if err := u.folder.Save(s); err != nil {
+		u.log.Error("that it is in doubt can't be remembered", "err", err)
+	}
+}
+
+// credit counts a good tick; after enough of them the candidate is put in place, if it is still what etcd wants and still
+// signed by somebody who may.
+func (u *upgrader) credit(ctx context.Context, s upgrade.State, want agent.AgentChoice, puppet bool) (replaced bool, err error) {
+	s, proven := s.Credit(u.proof(), puppet, u.env.Now())
 	if err := u.folder.Save(s); err != nil {
 		return false, err
 	}
 	failpoint.Here("upgrade:credited")
-	if !proven {
+	if !proven || want.Version != s.Candidate.Version {
 		u.log.Info("the new agent did a tick well", "version", s.Candidate.Version, "ticks", s.Candidate.Good, "since", s.Candidate.Since)
 		return false, nil
 	}
 	version := s.Candidate.Version
+	switch err := u.stillSigned(ctx, s.Candidate.Program); {
+	case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
+		return false, err // the next tick
+	case err != nil:
+		why, _, _ := strings.Cut(err.Error(), "\n")
+		s.Candidate = nil
+		s = s.Wait(want, why, u.env.Now())
+		return false, errors.Join(err, u.folder.Save(s), u.folder.Tidy(s))
+	}
 	if _, err := u.folder.TakeOver(s, u.ownVersion(), u.env.Now()); err != nil {
 		return false, err
 	}
@@ -141,7 +178,7 @@ func (u *upgrader) compare(ctx context.Context, s upgrade.State, r runOptions, t
 	}
 	fine := report.Err == nil && !report.Unreachable && (report.Run == nil || report.Run.Outcome != agent.Failed)
 	if fine {
-		u.discard(s, why+", and that of version "+u.ownVersion()+" right after did not")
+		u.doubt(s, why+", and that of version "+u.ownVersion()+" right after did not", trial.Ending.Failed)
 	}
 	return err
 }

@@ -102,6 +102,42 @@ func TestAnotherMachineAndAnotherPlanBeginAnew(t *testing.T) {
 	}
 }
 
+// A node that was one before must be known as one, or a first boot that fails stops it; a copy of its disk must not.
+func TestKnowsThatItWasFinishedBefore(t *testing.T) {
+	dir := t.TempDir()
+	good := newBoot(dir)
+	good.Token = "t1"
+	if err := good.Run(t.Context(), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	state, _ := Disk{dir}.Load()
+	finished := state.Finished
+	if finished.IsZero() || !state.Before.IsZero() || state.Token != "t1" {
+		t.Fatalf("the state says %+v", state)
+	}
+	for _, c := range []struct {
+		what          string
+		machine, plan string
+		options       Options
+		before        bool
+	}{
+		{"from its first step", "m1", "p1", Options{From: Network}, true},
+		{"again after that failed", "m1", "p1", Options{}, true},
+		{"by another plan", "m1", "p2", Options{}, true},
+		{"on a copy", "m2", "p2", Options{}, false},
+	} {
+		b := newBoot(dir)
+		b.Machine, b.Engine.Plan, b.fail[Lock] = c.machine, c.plan, errors.New("no")
+		if err := b.Run(t.Context(), c.options); err == nil {
+			t.Fatalf("%s: it did not fail", c.what)
+		}
+		state, _ := Disk{dir}.Load()
+		if want := c.before; state.Before.Equal(finished) != want || state.Before.IsZero() == want || !state.Finished.IsZero() {
+			t.Errorf("%s: the state says %+v", c.what, state)
+		}
+	}
+}
+
 // An operator's "off" that is not obeyed renames a machine that had its name for a reason.
 func TestStepsAreReplacedAndSwitchedOff(t *testing.T) {
 	b := newBoot(t.TempDir())

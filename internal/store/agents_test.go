@@ -175,12 +175,6 @@ func TestWhoseAgentCounts(t *testing.T) {
 	wants("given back", "1.0.0", false, 1)
 	choose(store.Scope{}, "", false)
 	wants("no default", "", false, 0)
-
-	// What can't be read says nothing of the agent, and keeps no node from its target.
-	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/agent", `{"v":99}`); err != nil {
-		t.Fatal(err)
-	}
-	wants("a document of a newer pulley", "", false, 0)
 }
 
 // Every node reads the document with each tick: thousands of pins in it would cost a fleet more than anything else.
@@ -223,5 +217,22 @@ func TestRepeatChangesNothing(t *testing.T) {
 	}
 	if st, ok, err := st.Said(t.Context(), id); !ok || err != nil || st.Version != "1.0.0" {
 		t.Errorf("%+v, %t, %v", st, ok, err)
+	}
+}
+
+// A node that takes a wish which it can't read for none forgets which agents it dropped, and crashes once more.
+func TestAWishThatCantBeReadIsUnknown(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	if d, err := st.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{}) {
+		t.Errorf("no wish: %+v, %v", d.Agent, err)
+	}
+	for _, text := range []string{"{", `{"v":99}`} { // which keeps no node from its target
+		if _, err := server.Client().Put(t.Context(), "/pulley/v1/environments/dev/agent", text); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := st.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{Unknown: true}) {
+			t.Errorf("%s: %+v, %v", text, d.Agent, err)
+		}
 	}
 }

@@ -107,7 +107,7 @@ func parseState(b []byte) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	if c := s.Candidate; c != nil && (!isDigest(c.Digest) || c.Good < 0) {
+	if c := s.Candidate; c != nil && (!isDigest(c.Digest) || c.Good < 0 || c.Doubts < 0) {
 		return State{}, errors.New("its candidate makes no sense")
 	}
 	s.Format = Format
@@ -251,15 +251,21 @@ func (f Folder) Back(s State, own, why string, now time.Time) (State, error) {
 	if s.Previous != nil && s.Previous.Digest != previous {
 		return fail(fmt.Errorf("%s was altered since it was kept", f.Previous()))
 	}
+	have, err := Digest(f.Installed)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fail(err)
+	}
+	if have == previous { // to keep it back as well would make room for the one that was taken back
+		return fail(errors.New("it is in place already"))
+	}
 	now = now.UTC()
-	bad, try := Program{Version: own}, int64(0)
+	bad, try := Program{Version: own, Digest: have}, int64(0)
 	if s.Installed != nil {
 		bad, try = s.Installed.Program, s.Installed.Try
-	} else if bad.Digest, err = Digest(f.Installed); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fail(err)
 	}
 	// First what keeps it from coming again, then the program: cut off between the two, it is in place and nothing is lost.
 	s = s.Drop(bad, try, why, now)
+	s.Dropped.ByHand = true
 	if err := f.Save(s); err != nil {
 		return fail(err)
 	}

@@ -74,10 +74,25 @@ func TestTakeOverAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	reads(t, f.Installed, "old")
-	if move := s.Next(agent.AgentChoice{Version: "2.0.0", Try: 4}, now); move != Stay {
+	// Somebody had versions tried again long before, for a node that never had to look at that.
+	before := agent.AgentChoice{Version: "2.0.0", Try: 9}
+	if move := s.Next(before, now); move != Stay {
 		t.Errorf("once it was taken back: %s", move)
 	}
-	if move := s.Next(agent.AgentChoice{Version: "2.0.0", Try: 5}, now); move != Fetch {
+	if _, err := f.Back(s, "1.0.0", "by hand", now); err == nil {
+		t.Error("it was taken back twice")
+	}
+	if s, err = f.Load(); err != nil || s.Dropped == nil || s.Dropped.Version != "2.0.0" {
+		t.Fatalf("taken back twice: %+v, %v", s, err)
+	}
+	if _, changes := s.Seen(agent.AgentChoice{Unknown: true}); changes {
+		t.Error("it saw what can't be read")
+	}
+	s, _ = s.Seen(before)
+	if _, changes := s.Seen(agent.AgentChoice{Version: "2.0.0", Try: 10}); changes || s.Next(before, now) != Stay {
+		t.Errorf("once the wish was seen: %+v", s.Dropped)
+	}
+	if move := s.Next(agent.AgentChoice{Version: "2.0.0", Try: 10}, now); move != Fetch {
 		t.Errorf("once it is to be tried again: %s", move)
 	}
 	if err := os.Remove(f.Previous()); err != nil {

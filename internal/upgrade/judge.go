@@ -1,9 +1,11 @@
 package upgrade
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -44,6 +46,8 @@ const (
 // Judge decides what a trial says of a candidate, and why, as a pure function.
 func Judge(t Trial) (Finding, string) {
 	switch {
+	case t.Err != nil && machines(t.Err):
+		return Nothing, "it could not be started: " + t.Err.Error()
 	case t.Err != nil:
 		return Bad, "it could not be started: " + t.Err.Error()
 	case t.Late == startStep:
@@ -75,6 +79,10 @@ func Judge(t Trial) (Finding, string) {
 	}
 	return Good, ""
 }
+
+// machines says whether a program that can't be started is the machine's fault: no memory, no more processes, a file system
+// from which nothing may be started. The program's own is only that the kernel can't run it.
+func machines(err error) bool { return !errors.Is(err, syscall.ENOEXEC) }
 
 // said is what a candidate said last, for people: a panic begins with its reason.
 func (t Trial) said() string {

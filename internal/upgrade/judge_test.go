@@ -1,8 +1,9 @@
 package upgrade
 
 import (
-	"errors"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -18,7 +19,10 @@ func TestJudge(t *testing.T) {
 	}{
 		{"all is well", Trial{Steps: all, Ending: &Ending{}}, Good, ""},
 		{"Puppet changed something, told by its exit code", Trial{Steps: all, Ending: &Ending{Code: 2}, Code: 2}, Good, ""},
-		{"it can't be started", Trial{Err: errors.New("exec format error")}, Bad, "exec format error"},
+		{"the kernel can't run it", Trial{Err: &os.PathError{Err: syscall.ENOEXEC}}, Bad, "exec format error"},
+		{"there is no memory for it", Trial{Err: &os.PathError{Err: syscall.ENOMEM}}, Nothing, "cannot allocate memory"},
+		{"there are too many processes", Trial{Err: &os.PathError{Err: syscall.EAGAIN}}, Nothing, "temporarily"},
+		{"nothing may be started where it lies", Trial{Err: &os.PathError{Err: syscall.EACCES}}, Nothing, "permission denied"},
 		{"it panics at its start", Trial{Code: 2, Words: "panic: assignment to entry in nil map\n\ngoroutine 1"}, Bad, "never began its tick: panic: assignment to entry in nil map"},
 		{"it panics in a step", Trial{Steps: []string{"observe"}, Code: 2, Words: "level=INFO\npanic: oh\n"}, Bad, "in the step observe and never said how its tick went: panic: oh"},
 		{"it is killed", Trial{Steps: all, Code: -1, Signal: "killed"}, Bad, "killed"},

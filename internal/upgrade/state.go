@@ -35,7 +35,11 @@ type Candidate struct {
 	Program
 	Try   int64     `json:"try,omitempty"`
 	Since time.Time `json:"since"`          // when its probation began
-	Good  int       `json:"good,omitempty"` // ticks that it did well
+	Good  int       `json:"good,omitempty"` // ticks that it did well, since the last doubt
+
+	Doubts int    `json:"doubts,omitempty"` // in a row: ticks that failed with it, and not with the agent in place right after
+	Puppet bool   `json:"puppet,omitempty"` // a run of Puppet was among them: only one that does well takes the doubts away
+	Why    string `json:"why,omitempty"`    // the last doubt, or why it could not be started
 }
 
 // Dropped is an agent that failed. It stays back while its version is wanted, until somebody has it tried again.
@@ -44,7 +48,14 @@ type Dropped struct {
 	Try int64     `json:"try,omitempty"`
 	Why string    `json:"why"`
 	At  time.Time `json:"at"`
+
+	// By hand: to be tried again is what is asked for after the first look at the wish since. Whoever took it back may never
+	// have seen how often that was asked for before.
+	ByHand bool `json:"by_hand,omitempty"`
 }
+
+// covers says whether d is what keeps the wanted version back.
+func (d *Dropped) covers(want agent.AgentChoice) bool { return d.ByHand || want.Try <= d.Try }
 
 // Waiting says why a version that is wanted could not be tested yet. It is looked at again after a while.
 type Waiting struct {
@@ -79,6 +90,9 @@ const (
 	SlowLimit      = 30 * time.Minute
 	EndLimit       = 30 * time.Second // from its last word until its exit
 	GoodTicks      = 3
+	MaxDoubts      = 3               // in a row, before a candidate is dropped
+	SelfTests      = 3               // of one candidate, before it is dropped
+	TestAgain      = 5 * time.Second // between two of them
 	Probation      = 10 * time.Minute
 )
 
@@ -104,9 +118,9 @@ func (s State) Next(want agent.AgentChoice, now time.Time) Move {
 		return Forget
 	}
 	switch {
-	case want.Version == "", s.Candidate != nil, s.Installed != nil && s.Installed.Version == want.Version:
+	case want.Version == "", want.Unknown, s.Candidate != nil, s.Installed != nil && s.Installed.Version == want.Version:
 		return Stay
-	case s.Dropped != nil && want.Try <= s.Dropped.Try:
+	case s.Dropped != nil && s.Dropped.covers(want):
 		return Stay
 	case s.Waiting != nil && want.Try <= s.Waiting.Try:
 		if age := now.Sub(s.Waiting.At); age >= 0 && age < askAgain {
@@ -118,6 +132,9 @@ func (s State) Next(want agent.AgentChoice, now time.Time) Move {
 
 // stale says whether something is remembered of a version that is no longer wanted, or that is in place by now.
 func (s State) stale(want agent.AgentChoice) bool {
+	if want.Unknown {
+		return false
+	}
 	installed := s.Installed != nil && s.Installed.Version == want.Version
 	return s.Candidate != nil && s.Candidate.Version != want.Version ||
 		s.Dropped != nil && s.Dropped.Version != want.Version && s.Dropped.Version != s.installedVersion() ||
@@ -170,10 +187,42 @@ func (s State) Drop(p Program, try int64, why string, now time.Time) State {
 	return s
 }
 
-// Credit counts a tick that the candidate did well, and says whether it has proven itself. A clock that went back begins
-// the time anew, not the count.
-func (s State) Credit(p Proof, now time.Time) (State, bool) {
+// Seen is the state once the wish was looked at after its version was taken back by hand, and whether that changes it.
+func (s State) Seen(want agent.AgentChoice) (State, bool) {
+	if s.Dropped == nil || !s.Dropped.ByHand || want.Unknown || want.Version != s.Dropped.Version {
+		return s, false
+	}
+	d := *s.Dropped
+	d.Try, d.ByHand = want.Try, false
+	s.Dropped = &d
+	return s, true
+}
+
+// Doubt counts a tick that failed with the candidate, and not with the agent in place right after; puppet says that it was a
+// run of Puppet. One may be a coincidence: condemned says that there were too many in a row.
+func (s State) Doubt(why string, puppet bool) (_ State, condemned bool) {
 	c := *s.Candidate
+	c.Doubts, c.Puppet, c.Why, c.Good = c.Doubts+1, c.Puppet || puppet, clip(why), 0
+	s.Candidate = &c
+	return s, c.Doubts >= MaxDoubts
+}
+
+// Hindered is the state once the candidate could not be started, which says nothing of it.
+func (s State) Hindered(why string) State {
+	c := *s.Candidate
+	c.Why = clip(why)
+	s.Candidate = &c
+	return s
+}
+
+// Credit counts a tick that the candidate did well, with a run of Puppet or without one, and says whether it has proven
+// itself. A clock that went back begins the time anew, not the count.
+func (s State) Credit(p Proof, puppet bool, now time.Time) (State, bool) {
+	c := *s.Candidate
+	if c.Puppet && !puppet {
+		return s, false
+	}
+	c.Doubts, c.Puppet, c.Why = 0, false, ""
 	c.Good++
 	if now.Before(c.Since) {
 		c.Since = now.UTC().Truncate(time.Second)
@@ -184,14 +233,17 @@ func (s State) Credit(p Proof, now time.Time) (State, bool) {
 
 // Report is what the node's status says; own is the version of the agent that is in place. Nil when it is the wanted one.
 func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
+	if want.Unknown {
+		want = s.lastWanted()
+	}
 	if want.Version == "" || s.Installed != nil && s.Installed.Version == want.Version {
 		return nil
 	}
 	u := &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting}
 	switch {
 	case s.Candidate != nil && s.Candidate.Version == want.Version:
-		u.Phase = agent.UpgradeProbation
-	case s.Dropped != nil && s.Dropped.Version == want.Version && want.Try <= s.Dropped.Try:
+		u.Phase, u.Problem = agent.UpgradeProbation, s.Candidate.Why
+	case s.Dropped != nil && s.Dropped.Version == want.Version && s.Dropped.covers(want):
 		u.Phase, u.Problem = agent.UpgradeDropped, s.Dropped.Why
 	case s.Waiting != nil && s.Waiting.Version == want.Version:
 		u.Problem = s.Waiting.Why
@@ -199,6 +251,19 @@ func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
 		return nil // as far as anybody knows
 	}
 	return u
+}
+
+// lastWanted is what this state is about.
+func (s State) lastWanted() agent.AgentChoice {
+	switch {
+	case s.Candidate != nil:
+		return agent.AgentChoice{Version: s.Candidate.Version, Try: s.Candidate.Try}
+	case s.Dropped != nil:
+		return agent.AgentChoice{Version: s.Dropped.Version, Try: s.Dropped.Try}
+	case s.Waiting != nil:
+		return agent.AgentChoice{Version: s.Waiting.Version, Try: s.Waiting.Try}
+	}
+	return agent.AgentChoice{}
 }
 
 // String is how people see a program.

@@ -61,7 +61,7 @@ func TestACandidateNeedsBothTicksAndTime(t *testing.T) {
 		proven bool
 	}{{time.Minute, false}, {2 * time.Minute, false}, {3 * time.Minute, false}, {9 * time.Minute, false}, {10 * time.Minute, true}} {
 		var proven bool
-		if s, proven = s.Credit(p, now.Add(c.after)); proven != c.proven {
+		if s, proven = s.Credit(p, false, now.Add(c.after)); proven != c.proven {
 			t.Errorf("tick %d after %s: proven %t", i+1, c.after, proven)
 		}
 	}
@@ -71,18 +71,18 @@ func TestACandidateNeedsBothTicksAndTime(t *testing.T) {
 		proven bool
 	}{{time.Hour, false}, {2 * time.Hour, false}, {3 * time.Hour, true}} {
 		var proven bool
-		if s, proven = s.Credit(p, now.Add(c.after)); proven != c.proven {
+		if s, proven = s.Credit(p, false, now.Add(c.after)); proven != c.proven {
 			t.Errorf("rare tick %d: proven %t", i+1, proven)
 		}
 	}
 	// A clock that was a year ahead when probation began must not keep a node from its agent for a year.
 	s = State{}.Tested(program("2.0.0"), 0, now.Add(8760*time.Hour))
 	for _, after := range []time.Duration{0, 5 * time.Minute} {
-		if s, _ = s.Credit(p, now.Add(after)); !s.Candidate.Since.Equal(now) {
+		if s, _ = s.Credit(p, false, now.Add(after)); !s.Candidate.Since.Equal(now) {
 			t.Errorf("probation began at %s", s.Candidate.Since)
 		}
 	}
-	if _, proven := s.Credit(p, now.Add(10*time.Minute)); !proven {
+	if _, proven := s.Credit(p, false, now.Add(10*time.Minute)); !proven {
 		t.Error("it is not proven")
 	}
 }
@@ -122,5 +122,55 @@ func TestWhatIsKeptOfAProblemIsBounded(t *testing.T) {
 	s := State{}.Drop(program("2.0.0"), 0, strings.Repeat("ä", 1<<20), now)
 	if n := len(s.Dropped.Why); n > maxWhy || !strings.HasSuffix(s.Dropped.Why, "ä…") {
 		t.Errorf("%d bytes are kept", n)
+	}
+}
+
+// A candidate that breaks Puppet every half hour must not take over for the quiet ticks in between; a good one that met
+// one bad minute must not stay back for ever.
+func TestOneDoubtIsNotEnough(t *testing.T) {
+	p := Proof{Ticks: GoodTicks, Probation: Probation}
+	s := State{}.Tested(program("2.0.0"), 0, now.Add(-time.Hour))
+	var condemned, proven bool
+	for range MaxDoubts - 1 {
+		if s, condemned = s.Doubt("it could not reach etcd", false); condemned {
+			t.Fatalf("condemned after %d", s.Candidate.Doubts)
+		}
+	}
+	if again, condemned := s.Doubt("it could not reach etcd", false); !condemned || s.Candidate.Doubts != MaxDoubts-1 {
+		t.Errorf("not condemned: %+v", again.Candidate)
+	}
+	if s, proven = s.Credit(p, false, now); proven || s.Candidate.Doubts != 0 || s.Candidate.Good != 1 {
+		t.Errorf("after a good tick: %+v, %t", s.Candidate, proven)
+	}
+	s, _ = s.Doubt("its run of Puppet failed", true)
+	if u := s.Report(agent.AgentChoice{Version: "2.0.0"}, "1.0.0"); u.Phase != agent.UpgradeProbation || u.Problem != "its run of Puppet failed" {
+		t.Errorf("the status says %+v", u)
+	}
+	for range GoodTicks {
+		if s, proven = s.Credit(p, false, now); proven || s.Candidate.Doubts != 1 {
+			t.Fatalf("ticks without Puppet took the doubt away: %+v", s.Candidate)
+		}
+	}
+	for range GoodTicks {
+		s, proven = s.Credit(p, true, now)
+	}
+	if !proven {
+		t.Errorf("it is not proven: %+v", s.Candidate)
+	}
+}
+
+// A wish that a newer pulley wrote, or somebody spoilt, would have every node forget what it dropped, and crash once more.
+func TestAWishThatCantBeReadTakesNothingBack(t *testing.T) {
+	unknown := agent.AgentChoice{Unknown: true}
+	for _, s := range []State{
+		State{}.Drop(program("2.0.0"), 3, "it crashed", now), State{}.Tested(program("2.0.0"), 3, now), {},
+		State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, "no", now.Add(-time.Hour)),
+	} {
+		if move := s.Next(unknown, now); move != Stay {
+			t.Errorf("%+v: %s", s, move)
+		}
+	}
+	if u := (State{}.Drop(program("2.0.0"), 3, "it crashed", now)).Report(unknown, "1.0.0"); u == nil || u.Phase != agent.UpgradeDropped || u.Wanted != "2.0.0" {
+		t.Errorf("the status says %+v", u)
 	}
 }

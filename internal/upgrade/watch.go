@@ -26,6 +26,9 @@ type Command struct {
 // Descriptor is under which number a watched candidate finds its pipe.
 const Descriptor = 3
 
+// stopWait is for a signal that ended the candidate to reach this agent too: a shutdown tells all, in no order.
+const stopWait = 2 * time.Second
+
 // gentleWait is between the gentle signal and the hard one.
 const gentleWait = 5 * time.Second
 
@@ -41,7 +44,7 @@ const maxSteps = 100
 func Watch(ctx context.Context, c Command, limits Proof) Trial {
 	read, write, err := os.Pipe()
 	if err != nil {
-		return Trial{Stopped: true} // this machine's fault
+		return Trial{Err: err}
 	}
 	defer read.Close()
 	// The kernel takes the death of the thread that started the child for that of the parent.
@@ -77,8 +80,24 @@ func Watch(ctx context.Context, c Command, limits Proof) Trial {
 	t.Code, t.Words = cmd.ProcessState.ExitCode(), said.String()
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		t.Signal = status.Signal().String()
+		gentle := status.Signal() == syscall.SIGTERM || status.Signal() == syscall.SIGINT
+		t.Stopped = t.Stopped || gentle && endsSoon(ctx)
+	} else if t.Late == "" && t.Code != 0 && (t.Ending == nil || t.Ending.Problem != "") { // so ends one that takes the signal
+		t.Stopped = t.Stopped || endsSoon(ctx)
 	}
 	return t
+}
+
+// endsSoon says whether this agent is told to end, now or in a moment.
+func endsSoon(ctx context.Context) bool {
+	timer := time.NewTimer(stopWait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // follow takes down what a candidate says, and ends it when it says nothing for longer than it may.
@@ -169,15 +188,18 @@ func stop(pid int, gentle time.Duration, gone <-chan struct{}) {
 	<-gone
 }
 
-// SelfTest runs a candidate's self-test; its error says why it did not pass.
+// SelfTest runs a candidate's self-test. A *FailedError says why it did not pass, a *StartError that it could not be tried.
 func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
 	parent := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	// As in Watch: one that hangs must not outlive an agent that is killed.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	said := &tail{limit: maxSaid}
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
 	cmd.Stdout, cmd.Stderr = said, said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	c.Log.Info("tests the new agent", "command", quoted(c.Path, c.Args))
@@ -188,16 +210,23 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
 	case parent.Err() != nil:
 		return parent.Err()
 	case ctx.Err() != nil:
-		return &FailedError{Why: "its self-test took longer than " + limit.String()}
+		return &FailedError{Why: "its self-test took longer than " + limit.String(), Code: -1}
 	}
-	code, why := -1, "its self-test failed: "+err.Error()
 	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		code = exit.ExitCode()
-		why = "its self-test ended with " + exit.String() + Trial{Words: said.String()}.said()
+	switch {
+	case errors.As(err, &exit):
+		return &FailedError{Why: "its self-test ended with " + exit.String() + Trial{Words: said.String()}.said(), Code: exit.ExitCode()}
+	case cmd.Process == nil && machines(err):
+		return &StartError{err}
 	}
-	return &FailedError{Why: why, Code: code}
+	return &FailedError{Why: "its self-test failed: " + err.Error(), Code: -1}
 }
+
+// StartError says why this machine could not start a candidate.
+type StartError struct{ Err error }
+
+func (e *StartError) Error() string { return "it could not be started: " + e.Err.Error() }
+func (e *StartError) Unwrap() error { return e.Err }
 
 // FailedError says why a candidate is no good.
 type FailedError struct {

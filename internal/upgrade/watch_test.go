@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,7 +18,11 @@ import (
 
 // TestMain makes this test's own program the candidate that it watches.
 func TestMain(m *testing.M) {
-	if how := os.Getenv("CANDIDATE"); how != "" {
+	if how := os.Getenv("CANDIDATE"); how == "tester" { // tests one that hangs, and is killed
+		c := Command{Path: "/bin/sh", Args: []string{"-c", `exec >"$FIFO"; echo hangs; exec sleep 1000`}, Log: slog.New(slog.DiscardHandler)}
+		_ = SelfTest(context.Background(), c, time.Minute)
+		os.Exit(0)
+	} else if how != "" {
 		candidate(how)
 		os.Exit(0)
 	}
@@ -55,6 +60,11 @@ func candidate(how string) {
 		flags, _, _ := syscall.Syscall(syscall.SYS_FCNTL, Descriptor, syscall.F_GETFD, 0)
 		teller.End(Ending{Code: int(flags & syscall.FD_CLOEXEC)})
 		os.Exit(int(flags & syscall.FD_CLOEXEC))
+	case "shot": // by a shutdown that tells it first
+		teller.Step("observe")
+		fmt.Println("hangs")
+		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+		<-time.After(time.Hour)
 	case "parent": // watches one that is deaf, and is killed
 		os.Setenv("CANDIDATE", "deaf")
 		Watch(context.Background(), command(os.Stdout), quick())
@@ -212,5 +222,81 @@ func TestSelfTestSaysWhyItFailed(t *testing.T) {
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.script, err)
 		}
+	}
+}
+
+// A shutdown tells all processes to end, in no order: a candidate that went first would be dropped for good.
+func TestAShutdownThatTellsTheCandidateFirst(t *testing.T) {
+	t.Setenv("CANDIDATE", "shot")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	trial := Watch(ctx, command(calls(func() { time.AfterFunc(stopWait/4, cancel) })), quick())
+	if finding, why := Judge(trial); finding != Nothing {
+		t.Errorf("%s: %s", finding, why)
+	}
+	trial = Watch(t.Context(), command(io.Discard), quick())
+	if finding, _ := Judge(trial); finding != Bad {
+		t.Errorf("shot by somebody else: %s", finding)
+	}
+}
+
+// A machine that is short of memory, or starts nothing from there, would have a good version dropped for good.
+func TestSelfTestTellsTheMachinesFaults(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("\x7fELF of nothing"), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	var start *StartError
+	var failed *FailedError
+	test := func(path string) error {
+		return SelfTest(t.Context(), Command{Path: path, Log: slog.New(slog.DiscardHandler)}, time.Minute)
+	}
+	if err := test(write("forbidden", 0o644)); !errors.As(err, &start) || errors.As(err, &failed) {
+		t.Errorf("may not be started: %v", err)
+	}
+	if err := test(write("foreign", 0o755)); !errors.As(err, &failed) {
+		t.Errorf("can't be run: %v", err)
+	}
+}
+
+// A self-test that hangs and outlives its killed watcher would run until somebody comes.
+func TestASelfTestDoesNotOutliveItsWatcher(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := os.StartProcess(self, []string{self}, &os.ProcAttr{
+		Env: append(os.Environ(), "CANDIDATE=tester", "FIFO="+fifo), Files: []*os.File{nil, os.Stderr, os.Stderr},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := os.Open(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	if err := read.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(read, make([]byte, len("hangs\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(read); err != nil {
+		t.Errorf("the self-test lives on: %v", err)
 	}
 }

@@ -6,13 +6,15 @@ umask 022 # Puppet and packages inherit it
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 agent=/usr/local/bin/pulley-agent
 self=/var/lib/pulley/first-boot.sh
+state=/var/lib/pulley/first-boot.json
 unit=pulley-first-boot.service
+how=${1-} # "go": goes on
 
 main() {
-	[ "${1-}" = go ] || survive_a_power_cut
+	[ "$how" = go ] || survive_a_power_cut
 	one_at_a_time
-	write_files
-	install_agent
+	wrote '"finished":' || write_files
+	{ [ -x "$agent" ] && wrote '"agent":{"state":"done"'; } || install_agent
 	cd /
 	"$agent" bootstrap </dev/null 9>&-
 }
@@ -21,9 +23,19 @@ say() { printf 'pulley: %s\n' "$*"; }
 
 die() { say "cannot $*" && exit 1; }
 
+# wrote TEXT: the agent that this script started says so. What is on the machine may be newer than what is here.
+wrote() {
+	# shellcheck disable=SC3013
+	[ "$how" = go ] && [ "$state" -nt "$self" ] && tr -d ' \n' <"$state" | grep -q "$1"
+}
+
 one_at_a_time() {
+	command -v flock >/dev/null || die "find flock (util-linux)"
 	exec 9>/run/pulley-first-boot.lock
-	flock -n 9 || { say "another run is in progress" && exit 0; }
+	flock -n 9 || {
+		[ $? = 1 ] || die "lock the first boot"
+		say "another run is in progress" && exit 0
+	}
 }
 
 # cloud-init runs this only once. The unit goes on after a reboot, and after a failure.
@@ -31,7 +43,7 @@ survive_a_power_cut() {
 	grep -qs 'pulley userdata' "$0" || return 0 # read from standard input: a person is here
 	put "$self" 700 <"$0"
 	if [ ! -d /run/systemd/system ]; then
-		echo "@reboot root sh $self" | put /etc/cron.d/pulley-first-boot 644
+		echo "@reboot root sh $self go" | put /etc/cron.d/pulley-first-boot 644
 		sync
 		return 0
 	fi

@@ -25,6 +25,9 @@ func main() {
 	case "selftest crash-at-start", "run crash-at-start":
 		var nothing map[string]int
 		nothing["x"] = 1
+	case "selftest fails-selftest":
+		fmt.Fprintln(os.Stderr, "a new bug")
+		os.Exit(1)
 	case "selftest hang-in-selftest":
 		hang()
 	}

@@ -1,0 +1,86 @@
+//go:build e2e
+
+package nspawn
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pulley/internal/firstboot"
+)
+
+const stateFile = "/var/lib/pulley/first-boot.json"
+
+// FirstBoot is how far the machine's first boot is: the zero value where the agent has not begun it.
+func (m *Machine) FirstBoot() firstboot.State {
+	var s firstboot.State
+	if text, err := m.read(stateFile); err == nil {
+		_ = json.Unmarshal([]byte(text), &s) // a file that appears whole; a damaged one is as none, as it is for the agent
+	}
+	return s
+}
+
+// Finished is a condition for Wait: the first boot is over.
+func (m *Machine) Finished() string {
+	s := m.FirstBoot()
+	if !s.Finished.IsZero() {
+		return ""
+	}
+	if s.Steps == nil {
+		return "pulley-agent bootstrap has not begun"
+	}
+	var is []string
+	for _, name := range firstboot.Names() {
+		if step, ok := s.Steps[name]; ok {
+			is = append(is, strings.TrimSpace(fmt.Sprintf("%s %s %s", name, step.State, step.Error)))
+		}
+	}
+	return strings.Join(is, ", ")
+}
+
+// Timeline tells where the time went from power on until the node was seen converged, as rows of a table.
+func (m *Machine) Timeline(booted, converged time.Time) string {
+	m.t.Helper()
+	s := m.FirstBoot()
+	var b strings.Builder
+	row := func(what string, d time.Duration) { fmt.Fprintf(&b, "| %s | %.2f |\n", what, d.Seconds()) }
+	b.WriteString("| | seconds |\n|---|---|\n")
+	row("systemd, cloud-init, and the script, which fetches the agent", s.Started.Sub(booted))
+	var steps time.Duration
+	for _, name := range firstboot.Names() {
+		step := s.Steps[name]
+		steps += step.Took
+		row("`"+string(name)+"`", step.Took)
+	}
+	row("between steps: writing down where it is, and telling `pulley serve`", s.Finished.Sub(s.Started)-steps)
+	row("**power on until the first boot is finished**", s.Finished.Sub(booted))
+	for _, run := range m.List("/var/lib/pulley/runs") { // its name begins with its time
+		stamp, _, _ := strings.Cut(run, "-")
+		if began, err := time.Parse("20060102T150405Z", stamp); err == nil {
+			row("waiting: for cron's next minute, then up to a minute of the agent's own splay", began.Sub(s.Finished))
+			row("the first run of the release, until it is seen", converged.Sub(began))
+			break
+		}
+	}
+	row("**power on until converged**", converged.Sub(booted))
+	return b.String()
+}
+
+// FromISO returns the files of a seed that is an ISO, as a program that knows nothing of Pulley reads them.
+func (f *Fleet) FromISO(path string) map[string]string {
+	f.t.Helper()
+	files := map[string]string{}
+	for _, name := range strings.Fields(f.run("isoinfo", "-R", "-f", "-i", path)) {
+		files[strings.TrimPrefix(name, "/")] = f.run("isoinfo", "-R", "-i", path, "-x", name)
+	}
+	if label := f.run("isoinfo", "-d", "-i", path); !strings.Contains(label, "Volume id: cidata\n") {
+		f.t.Errorf("cloud-init would not take this volume for a seed:\n%s", label)
+	}
+	return files
+}
+
+// Path is a file of the operator's.
+func (f *Fleet) Path(name string) string { return filepath.Join(f.dir, name) }

@@ -1,0 +1,299 @@
+//go:build e2e
+
+package nspawn
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// packages is the repository of Puppet's packages that the image has on hand.
+const packages = "deb [trusted=yes] file:/srv/packages ./"
+
+// How long an operator's verb may take, and the start of a server.
+const (
+	verbDeadline  = time.Minute
+	serveDeadline = time.Minute
+)
+
+// Fleet is a `pulley serve` with TLS and users on an address of its own, a control repository, and an operator with the
+// identity that the first start wrote.
+type Fleet struct {
+	Address string   // of serve: "10.77.0.1"
+	Env     []string // what an operator's shell has: PULLEY_ENDPOINTS and so on
+
+	t       *testing.T
+	dir     string
+	repo    string
+	signers string // allowed_signers
+	key     string // that signs releases
+	serve   *exec.Cmd
+	ended   chan error
+}
+
+// NewFleet starts a server with the environment dev, which calls for that many nodes of role compute, and with release
+// 1.0.0 published, signed and promoted.
+func NewFleet(t *testing.T, compute int) *Fleet {
+	t.Helper()
+	f := &Fleet{Address: serverAddress(t), t: t, dir: t.TempDir()}
+	f.repo, f.signers, f.key = filepath.Join(f.dir, "repo"), filepath.Join(f.dir, "allowed_signers"), filepath.Join(f.dir, "key")
+	f.start()
+	t.Cleanup(f.stop)
+	f.Pulley("init", f.repo)
+	f.file("environments/dev.yaml", fmt.Sprintf("roles:\n  compute:\n    cardinality: %d\n    flavor: bare-metal\n", compute))
+	f.replace("hieradata/common.yaml", "'*/5 * * * *'", "'* * * * *'") // a test waits for cron
+	f.Pulley("key", "create", f.key, "--no-passphrase")
+	f.Pulley("key", "allow", f.key+".pub", "--name", "ada@example.com", "--environments", "dev", "--signers", f.signers)
+	f.Pulley("env", "apply", filepath.Join(f.repo, "environments/dev.yaml"))
+	f.Release("1.0.0")
+	return f
+}
+
+// Release publishes what the repository holds, signed, and promotes it.
+func (f *Fleet) Release(version string) {
+	f.t.Helper()
+	f.Pulley("publish", f.repo, "--version", version, "--sign-key", f.key)
+	f.Pulley("promote", version)
+}
+
+func (f *Fleet) start() {
+	f.t.Helper()
+	log, err := os.Create(filepath.Join(f.dir, "serve.log"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.serve = exec.Command(filepath.Join(binDir, "pulley"), "serve", "--data-dir", filepath.Join(f.dir, "data"),
+		"--listen", f.Address+":2379", "--listen-https", f.Address+":8443", "--agent", filepath.Join(binDir, "pulley-agent"))
+	f.serve.Env = operatorEnv()
+	f.serve.Stderr = log
+	out, err := f.serve.StdoutPipe()
+	if err == nil {
+		err = f.serve.Start()
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.ended = make(chan error, 1)
+	ready := make(chan []string, 1)
+	go func() {
+		var env []string
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			fmt.Fprintln(log, lines.Text())
+			if setting, ok := strings.CutPrefix(lines.Text(), "export "); ok {
+				env = append(env, setting)
+			}
+			if strings.HasPrefix(lines.Text(), "export PULLEY_ENDPOINTS=") { // the last of them
+				ready <- env
+			}
+		}
+		f.ended <- f.serve.Wait()
+		_ = log.Close()
+	}()
+	select {
+	case env := <-ready:
+		f.Env = append(operatorEnv(), append(env, "PULLEY_ENVIRONMENT=dev", "PULLEY_SERVERS=https://"+f.Address+":8443")...)
+	case err := <-f.ended:
+		f.serve = nil
+		f.t.Fatalf("pulley serve ended: %v\n%s", err, f.log())
+	case <-time.After(serveDeadline):
+		f.t.Fatalf("pulley serve is not ready in %s\n%s", serveDeadline, f.log())
+	}
+}
+
+// operatorEnv is the environment of a shell without anything of Pulley.
+func operatorEnv() []string {
+	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "TMPDIR=" + os.TempDir(), "LANG=C.UTF-8"}
+}
+
+// stop asks the server to end, which it must do cleanly.
+func (f *Fleet) stop() {
+	if f.serve == nil {
+		return
+	}
+	if f.t.Failed() {
+		f.t.Logf("pulley serve says\n%s", f.log())
+	}
+	_ = f.serve.Process.Signal(syscall.SIGTERM)
+	select {
+	case err := <-f.ended:
+		if err != nil {
+			f.t.Errorf("pulley serve did not end cleanly: %v\n%s", err, f.log())
+		}
+	case <-time.After(serveDeadline):
+		_ = f.serve.Process.Kill()
+		f.t.Errorf("pulley serve does not end\n%s", f.log())
+	}
+	f.serve = nil
+}
+
+func (f *Fleet) log() string {
+	text, _ := os.ReadFile(filepath.Join(f.dir, "serve.log"))
+	return tail(string(text), 60)
+}
+
+// Pulley runs an operator's verb, which must succeed, and returns its standard output.
+func (f *Fleet) Pulley(args ...string) string {
+	f.t.Helper()
+	out, problem, err := f.Try(args...)
+	if err != nil {
+		f.t.Fatalf("pulley %s: %v\n%s%s", strings.Join(args, " "), err, out, problem)
+	}
+	return out
+}
+
+// Try runs an operator's verb.
+func (f *Fleet) Try(args ...string) (stdout, stderr string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), verbDeadline)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(binDir, "pulley"), args...)
+	cmd.Env = f.Env
+	if f.Env == nil {
+		cmd.Env = operatorEnv()
+	}
+	var out, problem strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &problem
+	err = cmd.Run()
+	return out.String(), problem.String(), err
+}
+
+// JSON runs a verb with `-o json` and reads what it prints.
+func (f *Fleet) JSON(into any, args ...string) {
+	f.t.Helper()
+	if err := json.Unmarshal([]byte(f.Pulley(append(args, "-o", "json")...)), into); err != nil {
+		f.t.Fatalf("pulley %s -o json: %v", strings.Join(args, " "), err)
+	}
+}
+
+// Userdata returns the userdata of a machine, with a new token. The arguments say for whom and in which form.
+func (f *Fleet) Userdata(args ...string) string {
+	f.t.Helper()
+	return f.Pulley(append([]string{"userdata", "--new-token", "--agent", filepath.Join(binDir, "pulley-agent"),
+		"--allowed-signers", f.signers, "--package-repo", packages, "--schedule", "* * * * *"}, args...)...)
+}
+
+// run runs a program on what operators have.
+func (f *Fleet) run(program string, args ...string) string {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), verbDeadline)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, args...).Output()
+	if err != nil {
+		f.t.Fatalf("%s %s: %v", program, strings.Join(args, " "), err)
+	}
+	return string(out)
+}
+
+// file writes a file of the control repository.
+func (f *Fleet) file(name, text string) {
+	f.t.Helper()
+	path := filepath.Join(f.repo, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func (f *Fleet) replace(name, from, to string) {
+	f.t.Helper()
+	text, err := os.ReadFile(filepath.Join(f.repo, name))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if !strings.Contains(string(text), from) {
+		f.t.Fatalf("%s has no %q", name, from)
+	}
+	f.file(name, strings.ReplaceAll(string(text), from, to))
+}
+
+// Status is one node of `pulley status -o json`.
+type Status struct {
+	Node, State, Release, Reason, Outcome string
+}
+
+// Status is what operators see of a node; the zero value when they see nothing.
+func (f *Fleet) Status(node string) Status {
+	f.t.Helper()
+	var all struct{ Nodes []Status }
+	f.JSON(&all, "status")
+	for _, n := range all.Nodes {
+		if n.Node == node {
+			return n
+		}
+	}
+	return Status{}
+}
+
+// Converged is a condition for Machine.Wait.
+func (f *Fleet) Converged(node, release string) func() string {
+	return func() string {
+		if s := f.Status(node); s.State != "converged" || s.Release != release {
+			return fmt.Sprintf("%s is %s on %q: %s", node, s.State, s.Release, s.Reason)
+		}
+		return ""
+	}
+}
+
+// Finding is one of `pulley doctor -o json`.
+type Finding struct{ Check, Severity, Text, Node string }
+
+// Doctor returns what is not well.
+func (f *Fleet) Doctor() []Finding {
+	f.t.Helper()
+	out, problem, err := f.Try("doctor", "-o", "json")
+	var all struct{ Findings []Finding }
+	if json.Unmarshal([]byte(out), &all) != nil { // its exit code says that there is a problem
+		f.t.Fatalf("pulley doctor -o json: %v\n%s%s", err, out, problem)
+	}
+	return slices.DeleteFunc(all.Findings, func(f Finding) bool { return f.Severity == "ok" })
+}
+
+// Metrics is what a monitoring system reads from serve.
+func (f *Fleet) Metrics() string {
+	f.t.Helper()
+	return f.run("curl", "--silent", "--show-error", "--fail", "--cacert", filepath.Join(f.dir, "data", "pki", "bundle.pem"), "https://"+f.Address+":8443/metrics")
+}
+
+// For is the same fleet, whose failures are those of a subtest.
+func (f *Fleet) For(t *testing.T) *Fleet {
+	g := *f
+	g.t = t
+	return &g
+}
+
+// Host is one node of `pulley nodes -o json`.
+type Host struct {
+	Node, Role, Hostname string
+	MachineID            string `json:"machine_id"`
+	Addresses            []string
+	Registered           bool
+	FirstBoot            struct {
+		Finished time.Time
+		Error    string
+	} `json:"first_boot"`
+	Joined struct{ User string }
+}
+
+// Host is what the list of nodes says of one.
+func (f *Fleet) Host(node string) Host {
+	f.t.Helper()
+	var all []Host
+	f.JSON(&all, "nodes")
+	for _, h := range all {
+		if h.Node == node {
+			return h
+		}
+	}
+	return Host{}
+}

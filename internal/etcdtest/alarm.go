@@ -1,0 +1,23 @@
+package etcdtest
+
+import (
+	"context"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// Full has the server take no more writes, as one whose quota is used up; or take them again.
+func (s *Server) Full(ctx context.Context, full bool) error {
+	action := etcdserverpb.AlarmRequest_DEACTIVATE
+	if full {
+		action = etcdserverpb.AlarmRequest_ACTIVATE
+	}
+	members, err := s.Client().MemberList(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = etcdserverpb.NewMaintenanceClient(s.Client().ActiveConnection()).Alarm(ctx, &etcdserverpb.AlarmRequest{
+		Action: action, MemberID: members.Members[0].ID, Alarm: etcdserverpb.AlarmType_NOSPACE,
+	})
+	return err
+}
