@@ -36,16 +36,38 @@ func (apt) repository(ctx context.Context, i *Installer) error {
 }
 
 // refresh also mends what a package manager left that was cut off: it refuses everything else until then. Where a package
-// was unpacked and what it needs was not, dpkg alone can't, and apt brings what is missing.
-func (apt) refresh(ctx context.Context, i *Installer) error {
+// was unpacked and what it needs was not, dpkg alone can't, and apt brings what is missing. One that was cut off between
+// being unpacked and being said to be whole, apt only configures, which dpkg refuses: that one has to be installed again.
+func (a apt) refresh(ctx context.Context, i *Installer) error {
 	_, configured := i.run(ctx, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")
 	if _, err := i.run(ctx, "apt-get", aptGet("update")...); err != nil || configured == nil {
 		return errors.Join(configured, err)
 	}
-	if _, err := i.run(ctx, "apt-get", aptGet("--no-install-recommends", "--fix-broken", "install")...); err != nil {
-		return errors.Join(configured, err)
+	fix := aptGet("--no-install-recommends", "--no-remove", "--fix-broken", "install")
+	_, fixed := i.run(ctx, "apt-get", fix...)
+	if fixed == nil {
+		return nil
 	}
-	return nil
+	halves, err := a.halves(ctx, i)
+	if err == nil && len(halves) > 0 {
+		_, err = i.run(ctx, "apt-get", aptGet(append([]string{"--no-install-recommends", "--reinstall", "install"}, halves...)...)...)
+		if err == nil {
+			_, fixed = i.run(ctx, "apt-get", fix...)
+		}
+	}
+	return errors.Join(fixed, err)
+}
+
+// halves are the packages that dpkg says have to be installed again.
+func (apt) halves(ctx context.Context, i *Installer) ([]string, error) {
+	out, err := i.run(ctx, "dpkg-query", "-W", "-f", `${db:Status-Eflag} ${binary:Package}\n`)
+	var names []string
+	for line := range strings.Lines(out) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "reinstreq "); ok {
+			names = append(names, name)
+		}
+	}
+	return names, err
 }
 
 func (apt) has(ctx context.Context, i *Installer, name string) bool {

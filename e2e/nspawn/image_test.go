@@ -3,6 +3,7 @@
 package nspawn
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -22,7 +23,6 @@ var imageScript string
 
 const (
 	suite         = "bookworm"
-	defaultMirror = "http://deb.debian.org/debian" // PULLEY_DEBIAN_MIRROR names another
 	buildDeadline = 15 * time.Minute
 )
 
@@ -68,11 +68,36 @@ func openImage(ctx context.Context) (image, error) {
 	return made, nil
 }
 
+// debianMirror is where Debian is installed from: what PULLEY_DEBIAN_MIRROR says, else where this machine's own apt gets it.
+func debianMirror(ctx context.Context) (string, error) {
+	if mirror := os.Getenv("PULLEY_DEBIAN_MIRROR"); mirror != "" {
+		return mirror, nil
+	}
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)", "Created-By: Packages").Output()
+	if err != nil {
+		return "", fmt.Errorf("cannot ask apt for a mirror of Debian: %w", err)
+	}
+	of := map[string]string{} // by the codename of what is there
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) == 3 && f[1] == "main" && !strings.Contains(f[0], "-") && strings.Contains(f[2], "/debian") {
+			of[f[0]] = f[2]
+			if of[""] == "" {
+				of[""] = f[2]
+			}
+		}
+	}
+	if mirror := cmp.Or(of[suite], of[""]); mirror != "" {
+		return mirror, nil
+	}
+	return "", errors.New("cannot find a mirror of Debian in apt's sources: name one in PULLEY_DEBIAN_MIRROR")
+}
+
 // build makes the image beside where it is to be, and then renames it.
 func build(ctx context.Context, dir string) error {
-	mirror := os.Getenv("PULLEY_DEBIAN_MIRROR")
-	if mirror == "" {
-		mirror = defaultMirror
+	mirror, err := debianMirror(ctx)
+	if err != nil {
+		return err
 	}
 	unfinished := dir + ".new"
 	if err := os.RemoveAll(unfinished); err != nil { // nothing is mounted in it: mounts ended with the build's namespace
