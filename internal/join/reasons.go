@@ -33,6 +33,7 @@ const (
 // The reasons that pass by themselves: the client tries again.
 const (
 	TooManyRefused Reason = "too many requests from this address were refused"
+	TooOften       Reason = "it asks too often"
 	TooBusy        Reason = "too many join at this moment"
 	NoEtcd         Reason = "etcd gives no answer"
 	Broken         Reason = "pulley serve has trouble of its own"

@@ -160,22 +160,6 @@ func (s *Store) Agents(ctx context.Context) ([]SignedAgent, error) {
 	return all, nil
 }
 
-// AgentProgram finds a published program by its digest; ErrNotFound when there is none.
-func (s *Store) AgentProgram(ctx context.Context, sha256 string) (content.Program, error) {
-	all, err := s.Agents(ctx)
-	if err != nil {
-		return content.Program{}, err
-	}
-	for _, r := range all {
-		for _, b := range r.Platforms {
-			if b.SHA256 == sha256 {
-				return b, nil
-			}
-		}
-	}
-	return content.Program{}, fmt.Errorf("cannot find an agent with digest %.12s: %w", sha256, ErrNotFound)
-}
-
 // SignAgent adds a signature to those of an agent's record, which stays as it is, byte for byte. ErrConflict means that
 // somebody else did at the same moment.
 func (s *Store) SignAgent(ctx context.Context, version string, sign Sign) error {

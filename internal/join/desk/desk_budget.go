@@ -27,9 +27,6 @@ const (
 	maxBuckets   = 4096
 )
 
-// tooOften passes by itself.
-const tooOften join.Reason = "it asks too often"
-
 // limiter is a bucket of tokens for each party. Who has not been heard of has a full one.
 type limiter struct {
 	burst float64
@@ -166,5 +163,5 @@ func (d *Desk) within(party string) error {
 	if wait == 0 {
 		return nil
 	}
-	return &busyError{tooOften, wait}
+	return &busyError{join.TooOften, wait}
 }

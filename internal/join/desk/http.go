@@ -62,7 +62,7 @@ func (d *Desk) answer(do func(context.Context, *caller) (any, error)) http.Handl
 			c.party = "certificate " + r.TLS.PeerCertificates[0].Subject.CommonName
 			if wait := d.asked.ask(c.party, d.Now()); wait > 0 {
 				d.metrics.turnedAway.Inc()
-				tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: tooOften}, wait)
+				tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooOften}, wait)
 				return
 			}
 		} else if wait := d.limits.blocked(c.party, d.Now()); wait > 0 {
