@@ -22,25 +22,34 @@ func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
 		say    string
 		target Target
 		runs   Target // what Puppet is started on
+		asked  Deed
 	}{
-		{"a good new target", verB, verB},
-		{"a target that does not compile", syntax, syntax},
-		{"a target that fails in the middle", halfway, halfway},
-		{"a target that does not verify", unverified, unverified},
-		{"the target that is in place, due again", verA, verA},
-		{"a target that is refused, and the one that is in place due again", refusedB, verA},
+		{"a good new target", verB, verB, ""},
+		{"a target that does not compile", syntax, syntax, ""},
+		{"a target that fails in the middle", halfway, halfway, ""},
+		{"a target that does not verify", unverified, unverified, ""},
+		{"the target that is in place, due again", verA, verA, ""},
+		{"a target that is refused, and the one that is in place due again", refusedB, verA, ""},
+		{"a run that was asked for", verA, verA, DeedRun},
+		{"a run that was asked for, of a target that fails in the middle", halfway, halfway, DeedRun},
+		{"a node that is to retire", verA, Target{}, DeedRetire},
+		{"a node that is to retire before it has a release", Target{}, Target{}, DeedRetire},
 	}
 	for _, sc := range scenarios {
 		t.Run(sc.say, func(t *testing.T) {
 			prepared := t.TempDir()
-			prepare(t, prepared, sc.target, sc.runs == verA)
+			prepare(t, prepared, sc.target, sc.runs == verA && sc.asked == "", sc.asked)
 			calm := copyWorld(t, prepared)
 			w := reopen(t, calm, crashAt)
-			if r := w.tick(t); r.Err != nil || r.Run == nil || r.Run.Target != sc.runs {
+			r := w.tick(t)
+			if r.Err != nil || (r.Run == nil) != sc.runs.IsZero() || r.Run != nil && r.Run.Target != sc.runs {
 				t.Fatalf("without a crash: %+v", r)
 			}
 			want := endOf(t, w)
-			for _, place := range places() {
+			if a := w.etcd.status(t).Answer; (a == nil) != (sc.asked == "") {
+				t.Fatalf("it answers %+v", a)
+			}
+			for _, place := range places(r.Decision.Action) {
 				for _, how := range []string{"exit", "kill"} {
 					t.Run(place+"="+how, func(t *testing.T) {
 						dir := copyWorld(t, prepared)
@@ -64,18 +73,25 @@ func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
 	}
 }
 
-// places are the crash points of every step.
-func places() (all []string) {
-	for _, s := range Steps() {
+// places are the crash points of every step of a tick with this action.
+func places(a Action) (all []string) {
+	for _, s := range Steps(a) {
 		all = append(all, "before:"+s, "after:"+s)
 	}
 	return all
 }
 
-// prepare makes a node that is on A in a fleet that is to be on target; due is whether A is to be enforced again.
-func prepare(t *testing.T, dir string, target Target, due bool) {
+// prepare makes a node that is on A in a fleet that is to be on target, or one without any; due is whether A is to be enforced
+// again, asked what the node is asked for.
+func prepare(t *testing.T, dir string, target Target, due bool, asked Deed) {
 	t.Helper()
 	w := reopen(t, dir, start)
+	if asked != "" {
+		defer func() { w.request(t, askedFor(asked)) }()
+	}
+	if target.IsZero() {
+		return
+	}
 	w.promote(t, verA)
 	w.good(t)
 	w.promote(t, target)

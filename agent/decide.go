@@ -14,6 +14,7 @@ const (
 	Nothing Action = "nothing" // leave the machine alone
 	Enforce Action = "enforce" // run Puppet on the target that is being enforced already
 	Take    Action = "take"    // bring the machine to a target that it is not on
+	Retire  Action = "retire"  // run the hooks of its release that say goodbye, and then nothing any more
 )
 
 // Reason says why, as a sentence about the node.
@@ -22,6 +23,8 @@ type Reason string
 // The reasons, in the order of the ladder that gives them.
 const (
 	ReasonDisabled      Reason = "it was disabled on the machine itself"
+	ReasonRetire        Reason = "it was asked to retire"
+	ReasonRetired       Reason = "it is being retired: it runs nothing any more"
 	ReasonPuppetBlocked Reason = "the machine's own Puppet forbids a run"
 	ReasonStopped       Reason = "an operator's hold says not to run Puppet"
 	ReasonUnreachable   Reason = "etcd is unreachable: it goes on with what it was enforcing"
@@ -35,6 +38,7 @@ const (
 	ReasonBackoff       Reason = "the last attempt at its target failed; it waits before the next one"
 	ReasonStuck         Reason = "it is stuck: its target failed too often; it tries on, rarely"
 	ReasonForced        Reason = "somebody asked for a run now"
+	ReasonAsked         Reason = "an operator asked it for a run"
 	ReasonNoop          Reason = "somebody asked what a run would change"
 	ReasonNew           Reason = "its target is new"
 	ReasonReturn        Reason = "it stands between two targets and goes back to the last good one"
@@ -102,14 +106,16 @@ func (l *ladder) climb() Decision {
 		return l.stop("enabled on the machine", ReasonDisabled, l.o.Disabled)
 	}
 	l.pass("enabled on the machine", "yes")
+	if l.retire() {
+		return l.dec
+	}
 	if l.o.PuppetBlocked != "" {
 		return l.stop("Puppet may run", ReasonPuppetBlocked, l.o.PuppetBlocked)
 	}
 	l.pass("Puppet may run", "yes")
 
-	known := l.d.Unreachable == "" && l.d.Unreadable == ""
 	holds := l.d.Holds
-	if !known {
+	if !l.d.known() {
 		holds = l.o.State.Holds
 	}
 	l.dec.Hold = strictest(holds)
@@ -223,6 +229,11 @@ func (l *ladder) enforceOn(t Target) Decision {
 		return l.act(question, ReasonNoop, t)
 	case l.o.Force:
 		return l.act(question, ReasonForced, t)
+	case l.o.pending(l.d, DeedRun) != nil:
+		if l.dec.Detail == "" {
+			l.dec.Detail = l.o.pending(l.d, DeedRun).sentence()
+		}
+		return l.act(question, ReasonAsked, t)
 	case a != nil && !due:
 		if blocked == "" {
 			blocked, detail = l.waitReason(a), a.sentence(next)

@@ -46,6 +46,17 @@ func refused(o *Observed, target Target, ago time.Duration) {
 
 func notRunFor(o *Observed, d time.Duration) { o.State.RanAt = start.Add(-d) }
 
+// askedFor is a request for this deed that has just come.
+func askedFor(do Deed) *Request {
+	return &Request{ID: "00112233aabbccdd", Do: do, Why: "fewer are needed", By: "ann", At: start}
+}
+
+// answered is a request that the node answered before.
+func answered(o *Observed, d *Desired, do Deed, problem string) {
+	d.Host.Request = askedFor(do)
+	o.State.settle(*d.Host.Request, problem)
+}
+
 type want struct {
 	action  Action
 	reason  Reason
@@ -110,6 +121,135 @@ var decisions = []decision{
 	{"a hold that etcd no longer has does not count, although it was seen",
 		func(o *Observed, d *Desired) { o.State.Holds = []Hold{stop}; d.Default = verB },
 		want{Take, ReasonNew, verB, "", ""}},
+
+	{"a node that is asked for a run enforces what it has, although that is not due",
+		func(_ *Observed, d *Desired) { d.Host.Request = askedFor(DeedRun) },
+		want{Enforce, ReasonAsked, verA, "", "asked by ann: fewer are needed"}},
+	{"once it has answered it is left alone again",
+		func(o *Observed, d *Desired) { answered(o, d, DeedRun, "") },
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+	{"one that has answered another request answers this one",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRun, "")
+			d.Host.Request.ID = "ffff"
+		},
+		want{Enforce, ReasonAsked, verA, "", ""}},
+	{"asked for a run it takes what is new first",
+		func(_ *Observed, d *Desired) { d.Default, d.Host.Request = verB, askedFor(DeedRun) },
+		want{Take, ReasonNew, verB, "", ""}},
+	{"asked for a run it does not cut the wait for what failed: it enforces what it has",
+		func(o *Observed, d *Desired) {
+			d.Default, d.Host.Request = verB, askedFor(DeedRun)
+			attempts(o, verB, 1, 1, 30*time.Second)
+		},
+		want{Enforce, ReasonAsked, verA, ReasonBackoff, "it does not compile"}},
+	{"what it stands between is run again at once",
+		func(o *Observed, d *Desired) {
+			o.State.Enforcing, d.Default, d.Host.Request = verB, verB, askedFor(DeedRun)
+			attempts(o, verB, 2, 2, time.Second)
+		},
+		want{Enforce, ReasonAsked, verB, "", ""}},
+	{"a freeze lets it run what it has",
+		func(_ *Observed, d *Desired) {
+			d.Default, d.Holds, d.Host.Request = verB, []Hold{freeze}, askedFor(DeedRun)
+		},
+		want{Enforce, ReasonAsked, verA, ReasonFrozen, "I am looking at it"}},
+	{"a stop does not, whoever asks",
+		func(_ *Observed, d *Desired) { d.Holds, d.Host.Request = []Hold{stop}, askedFor(DeedRun) },
+		want{Nothing, ReasonStopped, verA, ReasonStopped, ""}},
+	{"before the first release there is nothing to run",
+		func(o *Observed, d *Desired) {
+			o.State, d.Default, d.Host.Request = State{}, Target{}, askedFor(DeedRun)
+		},
+		want{Nothing, ReasonNoTarget, Target{}, ReasonNoTarget, ""}},
+	{"what another machine of its name is asked for does not concern it",
+		func(o *Observed, d *Desired) {
+			o.Machine, d.Host.MachineID, d.Host.Request = "aaaa", "bbbb", askedFor(DeedRetire)
+		},
+		want{Nothing, ReasonOtherMachine, verA, ReasonOtherMachine, ""}},
+	{"a request without a name could not be answered: it is none",
+		func(_ *Observed, d *Desired) { d.Host.Request = &Request{Do: DeedRetire} },
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+	{"a deed that this agent does not know changes nothing",
+		func(_ *Observed, d *Desired) { d.Host.Request = askedFor("dance") },
+		want{Nothing, ReasonUpToDate, verA, "", ""}},
+
+	{"a node that is asked to retire does, under the hold of whoever asked, and whatever else is due",
+		func(o *Observed, d *Desired) {
+			notRunFor(o, time.Hour)
+			d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(DeedRetire)
+		},
+		want{Retire, ReasonRetire, verA, "", "asked by ann: fewer are needed"}},
+	{"the machine's own Puppet forbids no hooks",
+		func(o *Observed, d *Desired) {
+			o.PuppetBlocked, d.Host.Request = "agent_disabled.lock", askedFor(DeedRetire)
+		},
+		want{Retire, ReasonRetire, verA, "", ""}},
+	{"a node that stands between uses the hooks that were good",
+		func(o *Observed, d *Desired) { o.State.Enforcing, d.Host.Request = verB, askedFor(DeedRetire) },
+		want{Retire, ReasonRetire, verA, "", ""}},
+	{"and one that never had a good release those that it was part way to",
+		func(o *Observed, d *Desired) {
+			o.State = State{Enforcing: verB}
+			d.Host.Request = askedFor(DeedRetire)
+		},
+		want{Retire, ReasonRetire, verB, "", ""}},
+	{"a node that was disabled on the machine does not retire",
+		func(o *Observed, d *Desired) { o.Disabled, d.Host.Request = "kernel debugging", askedFor(DeedRetire) },
+		want{Nothing, ReasonDisabled, verA, ReasonDisabled, "kernel debugging"}},
+	{"to look at what a run would change runs no hooks",
+		func(o *Observed, d *Desired) { o.Noop, d.Host.Request = true, askedFor(DeedRetire) },
+		want{Nothing, ReasonRetire, verA, ReasonRetire, "only looks"}},
+	{"a node that has retired runs nothing, whatever is due, forced or new",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "")
+			o.Force, d.Default = true, verB
+			notRunFor(o, time.Hour)
+		},
+		want{Nothing, ReasonRetired, verA, ReasonRetired, "its hooks are done"}},
+	{"nor does one whose hooks failed: whoever asked decides what is next",
+		func(o *Observed, d *Desired) { answered(o, d, DeedRetire, "retire.d/10-drain: exit status 1") },
+		want{Nothing, ReasonRetired, verA, ReasonRetired, "10-drain"}},
+	{"asked anew, it runs its hooks anew",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "retire.d/10-drain: exit status 1")
+			d.Host.Request.ID = "ffff"
+		},
+		want{Retire, ReasonRetire, verA, "", ""}},
+	{"without etcd what was begun stays begun",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "")
+			notRunFor(o, time.Hour)
+			*d = Desired{Unreachable: "timeout"}
+		},
+		want{Nothing, ReasonRetired, verA, ReasonRetired, "does not say that this was called off"}},
+	{"so it does once it is taken off the list of hosts",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "")
+			notRunFor(o, time.Hour)
+			d.Host = nil
+		},
+		want{Nothing, ReasonRetired, verA, ReasonRetired, ""}},
+	{"and once another machine has its name",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "")
+			notRunFor(o, time.Hour)
+			o.Machine, d.Host = "aaaa", &Host{MachineID: "bbbb"}
+		},
+		want{Nothing, ReasonRetired, verA, ReasonRetired, ""}},
+	{"called off, it lives on",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "")
+			notRunFor(o, time.Hour)
+			d.Host.Request = nil
+		},
+		want{Enforce, ReasonDue, verA, "", ""}},
+	{"so it does when it is asked for something else",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "")
+			d.Host.Request = &Request{ID: "ffff", Do: DeedRun}
+		},
+		want{Enforce, ReasonAsked, verA, "", "asked by somebody"}},
 
 	{"without etcd a node that never had a target does nothing",
 		func(o *Observed, d *Desired) { o.State = State{}; *d = Desired{Unreachable: "timeout"} },
@@ -446,7 +586,7 @@ func TestDecisions(t *testing.T) {
 		}
 	}
 	ladder := []string{
-		"enabled on the machine", "Puppet may run", "not stopped by a hold", "etcd answers",
+		"enabled on the machine", "not asked to retire", "its hooks have yet to run", "Puppet may run", "not stopped by a hold", "etcd answers",
 		"on the list of hosts that should be alive", "that entry is this machine's", "a release is promoted for it", "its target is in place",
 		"not frozen by a hold", "the gate is open", "its target is authentic", "its next attempt is due", "enforcing what it has is due",
 	}
@@ -586,6 +726,11 @@ func drawObserved(t *rapid.T) Observed {
 	if rapid.Bool().Draw(t, "is refused") {
 		o.State.Refusal = &Refusal{Target: drawTarget(t, "refused"), Why: rapid.String().Draw(t, "refused why"), At: drawTime(t, "refused at")}
 	}
+	ids := rapid.SampledFrom([]string{"", "", "a", "b"})
+	o.State.Retire = ids.Draw(t, "retires")
+	if id := ids.Draw(t, "answered"); id != "" {
+		o.State.Answer = &Answer{ID: id, Problem: rapid.String().Draw(t, "answer")}
+	}
 	return o
 }
 
@@ -602,6 +747,12 @@ func drawDesired(t *rapid.T) Desired {
 	}
 	if rapid.IntRange(0, 4).Draw(t, "host") > 0 {
 		d.Host = &Host{Node: "web1", Role: "web"}
+		if rapid.Bool().Draw(t, "is asked") {
+			d.Host.Request = &Request{
+				ID: rapid.SampledFrom([]string{"", "a", "b", strings.Repeat("z", 1000)}).Draw(t, "request"),
+				Do: rapid.SampledFrom([]Deed{DeedRun, DeedRetire, "", "dance"}).Draw(t, "deed"),
+			}
+		}
 	}
 	if rapid.Bool().Draw(t, "is assigned") {
 		d.Assigned = &Assignment{Target: drawTarget(t, "assigned"), Epoch: Epoch(rapid.Int64Range(0, 3).Draw(t, "its epoch"))}
@@ -639,9 +790,15 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 	for _, h := range holds {
 		stopped = stopped || h.Mode == Stop
 	}
-	forbidden := o.Disabled != "" || o.PuppetBlocked != "" || stopped
+	r, told := o.asked(d)
+	retires := told && r != nil && r.Do == DeedRetire || !told && o.State.Retire != ""
+	forbidden := o.Disabled != "" || o.PuppetBlocked != "" || stopped || retires
 
 	switch got.Action {
+	case Retire:
+		if o.Disabled != "" || o.Noop || !told || o.pending(d, DeedRetire) == nil {
+			t.Fatalf("it retires although nobody asks for that now: %+v", got.Ladder)
+		}
 	case Take:
 		closed := d.Gate.State != "" && d.Gate.State != GateOpen
 		if forbidden || !known || d.Host == nil || len(holds) > 0 || closed {
@@ -661,7 +818,7 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 		if forbidden || o.State.Enforcing.IsZero() {
 			break // only a person, or a first target, ends that
 		}
-		if o.Force || o.Noop {
+		if o.Force || o.Noop || o.pending(d, DeedRun) != nil {
 			t.Fatalf("it was asked for a run and does nothing: %s", got.Reason)
 		}
 		if !got.Next.After(now) {

@@ -496,7 +496,7 @@ func FuzzDecodeState(f *testing.F) {
 		Decide(o, desired, start)
 		s.keepAttempts(verA)
 		s.keepRefusal(verA)
-		s.begin("r", verA, start, false)
+		s.begin("r", verA, start, false, nil)
 		s.fail(Run{ID: "r", Target: verA, Result: Result{Kind: Untouched}}, start)
 		s.forget()
 		want, err := json.Marshal(s)

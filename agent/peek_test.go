@@ -66,7 +66,7 @@ func TestPeekDecidesAsATickAndChangesNothing(t *testing.T) {
 	var steps []string
 	w.agent.Step = func(name string) { steps = append(steps, name) }
 	w.good(t)
-	if !reflect.DeepEqual(steps, Steps()) {
+	if !reflect.DeepEqual(steps, Steps(Enforce)) {
 		t.Errorf("it told of the steps %v", steps)
 	}
 }

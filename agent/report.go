@@ -24,6 +24,9 @@ func (t *tick) report(ctx context.Context) error {
 	if t.decision.Action == "" {
 		return nil // its state could not be read: what etcd knows of the node is better than nothing
 	}
+	if err := t.explainItself(); err != nil {
+		return err
+	}
 	t.finishRun()
 	fresh, err := t.freshRun()
 	if err != nil {
@@ -114,6 +117,7 @@ func (t *tick) status() Status {
 		Detail: clip(detail, maxDetailInHead), Target: d.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
 		Outcome: t.state.Outcome, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
 		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: clip(t.observed.Disabled, 120),
+		Answer: t.state.Answer,
 	}
 	if t.Upgrade != nil {
 		s.Agent = t.Upgrade(t.desired.Agent)
@@ -165,6 +169,11 @@ func fit(s Status) Status {
 			u := *s.Agent
 			u.Wanted, u.Problem = clip(u.Wanted, 64), clip(u.Problem, limit)
 			s.Agent = &u
+		}
+		if s.Answer != nil {
+			a := *s.Answer
+			a.Problem = clip(a.Problem, limit)
+			s.Answer = &a
 		}
 		if s.Hold != nil {
 			h := *s.Hold

@@ -49,6 +49,8 @@ type Machine interface {
 	Mend() error
 	// Verify runs the release's own checks.
 	Verify(ctx context.Context, job Job) error
+	// Retire runs the release's hooks that say goodbye, for the last time.
+	Retire(ctx context.Context, job Job, why string) error
 }
 
 // Memory is the node's own disk. Save and Begin are durable when they return.
@@ -150,11 +152,12 @@ const (
 	always  when = "always"
 	acting  when = "when there is something to do"
 	applied when = "when Puppet was started"
+	leaving when = "when it is to retire"
 	anyhow  when = "whatever happened before"
 )
 
 // steps is a tick, top to bottom. Before apply nothing that Puppet can see changes; commit is the one point where a
-// target becomes the last good one.
+// target becomes the last good one. A node that is to retire does so instead.
 var steps = []step{
 	{"observe", always, (*tick).observe},
 	{"desire", always, (*tick).desire},
@@ -164,14 +167,19 @@ var steps = []step{
 	{"apply", acting, (*tick).apply},
 	{"verify", applied, (*tick).verify},
 	{"commit", applied, (*tick).commit},
+	{"consent", leaving, (*tick).consent},
+	{"retire", leaving, (*tick).retire},
 	{"report", anyhow, (*tick).report},
 }
 
-// Steps names the steps in their order; crash tests are generated from it.
-func Steps() []string {
+// Steps names the steps of a tick with this action, in their order; crash tests are generated from it.
+func Steps(a Action) []string {
+	t := &tick{decision: Decision{Action: a}, puppet: a == Enforce || a == Take}
 	var names []string
 	for _, s := range steps {
-		names = append(names, s.name)
+		if t.wants(s, false) {
+			names = append(names, s.name)
+		}
 	}
 	return names
 }
@@ -246,9 +254,11 @@ func (t *tick) wants(s step, over bool) bool {
 	case anyhow:
 		return true
 	case acting:
-		return !over && t.decision.Action != Nothing
+		return !over && (t.decision.Action == Enforce || t.decision.Action == Take)
 	case applied:
 		return !over && t.puppet
+	case leaving:
+		return !over && t.decision.Action == Retire
 	}
 	return !over
 }

@@ -22,6 +22,10 @@ type State struct {
 	Outcome      Outcome   `json:"outcome,omitempty"`
 	LastRun      string    `json:"last_run,omitempty"`
 	Sequence     int64     `json:"sequence"` // of runs; never goes back
+
+	Asked  string  `json:"asked,omitempty"`  // the request that the open run answers
+	Answer *Answer `json:"answer,omitempty"` // to the last request that was answered
+	Retire string  `json:"retire,omitempty"` // the request by which this node retires: it runs nothing until that is called off
 }
 
 // StateFormat is the version of state.json that this agent writes; it reads no newer one.
@@ -78,8 +82,8 @@ func (s *State) keepRefusal(wanted Target) (forgot bool) {
 // maxWhy is how many bytes of the words of a refusal the node keeps.
 const maxWhy = maxDetailInHead
 
-// begin opens a run at t.
-func (s *State) begin(run string, t Target, now time.Time, afresh bool) {
+// begin opens a run at t, which answers the request where there is one.
+func (s *State) begin(run string, t Target, now time.Time, afresh bool, r *Request) {
 	if afresh {
 		s.forgive(t)
 	}
@@ -91,7 +95,10 @@ func (s *State) begin(run string, t Target, now time.Time, afresh bool) {
 	a.Started++
 	a.Open = true
 	a.Last = now
-	s.Before, s.Enforcing, s.OpenRun = s.Enforcing, t, run
+	s.Before, s.Enforcing, s.OpenRun, s.Asked = s.Enforcing, t, run, ""
+	if r != nil {
+		s.Asked = r.ID
+	}
 }
 
 // succeed ends the open run: its target is the last good one from here on.
@@ -102,7 +109,7 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
 	// What is known of attempts at another target stays known: enforcing this one says nothing about that one.
 	s.forgive(r.Target)
-	s.close(r.ID, r.Outcome)
+	s.close(r.ID, r.Outcome, "")
 }
 
 // endure ends the open run of a target that was applied and could not be verified for want of etcd: it stays enforced, and
@@ -110,7 +117,7 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 func (s *State) endure(r Run, now time.Time) {
 	s.RanAt = now
 	s.forgive(r.Target)
-	s.close(r.ID, r.Outcome)
+	s.close(r.ID, r.Outcome, "")
 }
 
 // fail ends the open run. When it left the machine untouched, what was enforced before stays enforced.
@@ -124,7 +131,7 @@ func (s *State) fail(r Run, now time.Time) {
 		a.Last = now
 		a.Kind, a.Problem = r.Kind, clip(r.Problem, 160)
 	}
-	s.close(r.ID, Failed)
+	s.close(r.ID, Failed, r.Problem)
 }
 
 // forget takes back an open run in which Puppet was never started.
@@ -137,7 +144,7 @@ func (s *State) forget() {
 		}
 	}
 	s.Enforcing = s.Before
-	s.Before, s.OpenRun = Target{}, ""
+	s.Before, s.OpenRun, s.Asked = Target{}, "", ""
 }
 
 // forgive begins the count of attempts at t anew.
@@ -145,9 +152,12 @@ func (s *State) forgive(t Target) {
 	s.Attempts = slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool { return a.Target == t })
 }
 
-func (s *State) close(run string, o Outcome) {
+func (s *State) close(run string, o Outcome, problem string) {
 	s.Outcome, s.LastRun = o, run
-	s.Before, s.OpenRun = Target{}, ""
+	if s.Asked != "" {
+		s.settle(Request{ID: s.Asked, Do: DeedRun}, problem)
+	}
+	s.Before, s.OpenRun, s.Asked = Target{}, "", ""
 }
 
 // clip cuts s to at most n bytes, at a character, and shows that it did.

@@ -95,17 +95,17 @@ func (t *tick) desire(ctx context.Context) error {
 // decide turns the two into an action and a reason. A hold that was seen is remembered, as it counts offline too;
 // attempts at what is no longer wanted are not.
 func (t *tick) decide(context.Context) error {
+	forgot := t.recall()
 	t.decision = Decide(t.observed, t.desired, t.Now())
-	if t.opts.Keep && t.decision.Action == Take { // it came after the other agent looked
+	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // it came after the other agent looked
 		t.note = "nothing for an agent on probation: what is new is taken by the next tick"
 		return errEnd
 	}
-	if t.desired.Unreachable != "" || t.desired.Unreadable != "" {
+	if !t.desired.known() {
 		return nil
 	}
-	forgot := false
 	if w := t.decision.Wanted; !w.IsZero() {
-		forgot = t.state.keepAttempts(w)
+		forgot = t.state.keepAttempts(w) || forgot
 		forgot = t.state.keepRefusal(w) || forgot
 	}
 	if sameHolds(t.state.Holds, t.desired.Holds) && !forgot {
@@ -232,7 +232,7 @@ func (t *tick) admit(ctx context.Context) error {
 }
 
 func (t *tick) openRun() error {
-	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force)
+	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.observed.pending(t.desired, DeedRun))
 	return t.Memory.Save(t.state)
 }
 

@@ -214,6 +214,31 @@ type Host struct {
 	MachineID string    `json:"machine_id,omitempty"`
 	At        time.Time `json:"at,omitzero"`
 	By        string    `json:"by,omitempty"` // bootstrap, or the operator who added it
+	Request   *Request  `json:"request,omitempty"`
+}
+
+// Request asks a node to do something once, in its next tick. A newer one takes the place of an older one.
+type Request struct {
+	ID  string    `json:"id"` // 16 hex digits; the answer names it
+	Do  Deed      `json:"do"`
+	Why string    `json:"why,omitempty"`
+	By  string    `json:"by,omitempty"`
+	At  time.Time `json:"at,omitzero"`
+}
+
+// Deed is what a node is asked to do.
+type Deed string
+
+// The deeds. One that an agent does not know it answers with a problem.
+const (
+	DeedRun    Deed = "run"    // run Puppet now, on the target that it has; holds and gates count
+	DeedRetire Deed = "retire" // run the hooks in retire.d of the release that it has, and then nothing any more
+)
+
+// Answer is what became of the newest request.
+type Answer struct {
+	ID      string `json:"id"`
+	Problem string `json:"problem,omitempty"` // why it was not done; clipped
 }
 
 // Desired is everything in etcd that concerns one node, read at one revision.
@@ -256,7 +281,8 @@ type Status struct {
 	Machine   string    `json:"machine,omitempty"` // machine id
 	Boot      string    `json:"boot,omitempty"`    // the kernel's id of this boot
 	Disabled  string    `json:"disabled,omitempty"`
-	Agent     *Upgrade  `json:"agent,omitempty"` // nil when it runs the agent that is wanted
+	Agent     *Upgrade  `json:"agent,omitempty"`  // nil when it runs the agent that is wanted
+	Answer    *Answer   `json:"answer,omitempty"` // to Host.Request; nil when it was never asked
 }
 
 // Phase is whether a run is under way.

@@ -71,6 +71,8 @@ func judge(s *Status, d Desired, now time.Time) View {
 	switch age := now.Sub(s.SeenAt); {
 	case age > quiet:
 		v.State, v.Why = Silent, fmt.Sprintf("it was last heard of at %s", s.SeenAt.UTC().Format(time.RFC3339))
+	case retires(d.Host, s.Machine):
+		v.State, v.Why = Held, s.farewell(d.Host.Request)
 	case s.Phase == Running:
 		v.State, v.Why = InRun, "Puppet is at work: "+string(s.Reason)
 	case hold != nil:
@@ -95,6 +97,19 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Why = Pending, fmt.Sprintf("it is on %s and has yet to take %s", s.LastGood, v.Wanted)
 	}
 	return v
+}
+
+// retires says whether the machine that speaks is asked to retire.
+func retires(h *Host, machine string) bool {
+	return h.Request != nil && h.Request.Do == DeedRetire && otherMachine(h, machine) == ""
+}
+
+// farewell is how far a node is that was asked to retire.
+func (s *Status) farewell(r *Request) string {
+	if s.Answer == nil || s.Answer.ID != r.ID {
+		return string(ReasonRetire) + ", and has yet to: " + r.sentence()
+	}
+	return string(ReasonRetired) + ": " + s.Answer.sentence()
 }
 
 // runningSilence is how long a run may take until its node counts as silent: Puppet's default deadline and some.
@@ -122,13 +137,16 @@ func attemptAt(s *Status, wanted Target) *Attempt {
 func (s *Status) Observed(id Identity) Observed {
 	o := Observed{Identity: id, Settings: s.Settings, Machine: s.Machine, Disabled: s.Disabled, State: State{
 		LastGood: s.LastGood, Enforcing: s.Enforcing, RanAt: s.RanAt, Outcome: s.Outcome, LastRun: s.LastRun,
-		Refusal: s.Refusal,
+		Refusal: s.Refusal, Answer: s.Answer,
 	}}
 	if s.Attempt != nil {
 		o.State.Attempts = []Attempt{*s.Attempt}
 	}
 	if s.Reason == ReasonPuppetBlocked {
 		o.PuppetBlocked = s.Detail
+	}
+	if s.Reason == ReasonRetired { // by which request counts only for this node itself
+		o.State.Retire = string(ReasonRetired)
 	}
 	return o
 }

@@ -49,6 +49,30 @@ func TestLook(t *testing.T) {
 		{"a hold is what counts for a node that failed", func(s *Status, d *Desired) {
 			d.Default, s.Attempt, d.Holds = verB, tried(verB, 5, 5), []Hold{freeze}
 		}, Held, "freeze"},
+		{"it is asked to retire, and has not looked yet", func(_ *Status, d *Desired) {
+			d.Holds, d.Host.Request = []Hold{stop}, askedFor(DeedRetire)
+		}, Held, "it was asked to retire, and has yet to: asked by ann"},
+		{"its hooks run", func(s *Status, d *Desired) {
+			s.Phase, s.Action, d.Host.Request = Running, Retire, askedFor(DeedRetire)
+		}, Held, "has yet to"},
+		{"its hooks failed", func(s *Status, d *Desired) {
+			d.Host.Request = askedFor(DeedRetire)
+			s.Answer = &Answer{ID: d.Host.Request.ID, Problem: "retire.d/10-drain: exit status 1"}
+		}, Held, "it runs nothing any more: retire.d/10-drain"},
+		{"it has retired", func(s *Status, d *Desired) {
+			d.Host.Request = askedFor(DeedRetire)
+			s.Answer = &Answer{ID: d.Host.Request.ID}
+		}, Held, "its hooks are done"},
+		{"it answered what it was asked before", func(s *Status, d *Desired) {
+			d.Host.Request, s.Answer = askedFor(DeedRetire), &Answer{ID: "ffff"}
+		}, Held, "has yet to"},
+		{"asked to retire it is silent all the same", func(s *Status, d *Desired) {
+			d.Host.Request, s.SeenAt = askedFor(DeedRetire), start.Add(-time.Hour)
+		}, Silent, ""},
+		{"another machine of its name is asked to retire", func(s *Status, d *Desired) {
+			s.Machine, d.Host.MachineID, d.Host.Request = "aaaa", "bbbb", askedFor(DeedRetire)
+		}, FailedState, "this is machine aaaa"},
+		{"it is asked for a run", func(_ *Status, d *Desired) { d.Host.Request = askedFor(DeedRun) }, Converged, ""},
 		{"it was disabled on the machine", func(s *Status, _ *Desired) { s.Disabled = "kernel debugging" }, Held, "kernel debugging"},
 		{"another machine has its name", func(s *Status, d *Desired) { s.Machine, d.Host.MachineID = "aaaa", "bbbb" }, FailedState, "this is machine aaaa"},
 		{"its own Puppet forbids runs", func(s *Status, _ *Desired) { s.Reason, s.Detail = ReasonPuppetBlocked, "agent_disabled.lock" }, Held, "agent_disabled.lock"},

@@ -59,7 +59,7 @@ func openWorld(dir string, now time.Time) (*world, error) {
 		return ""
 	}}
 	w.puppet = &fakePuppet{dir: dir}
-	w.machine = &fakeMachine{}
+	w.machine = &fakeMachine{dir: dir}
 	w.agent = &Agent{
 		Identity: Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
 		Settings: DefaultSettings(), Version: "1.2.3", MachineID: strings.Repeat("5", 32), Boot: strings.Repeat("b", 36),
@@ -420,7 +420,9 @@ func (p *fakePuppet) apply(what string) error {
 
 // fakeMachine finds fault with a release that is named "unverified".
 type fakeMachine struct {
+	dir                  string
 	remembered, verified int
+	retired              []Job
 	during               func() error
 	spoilt               error // what Mend finds after the next run of Puppet; an agent that is gone leaves it to the next one
 	pending              bool
@@ -446,6 +448,30 @@ func (m *fakeMachine) Verify(_ context.Context, job Job) error {
 		return errors.New("validate.d/10-web says no")
 	}
 	return nil
+}
+
+// Retire writes what a hook would do to the world outside: a second time it does the same. A release that is named "clings"
+// has a hook that fails.
+func (m *fakeMachine) Retire(ctx context.Context, job Job, why string) error {
+	m.retired = append(m.retired, job)
+	if m.during != nil {
+		if err := m.during(); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(m.dir, "machine"), []byte("retired from "+job.Target.Release+": "+why), 0o600); err != nil {
+		return err
+	}
+	if strings.HasPrefix(job.Target.Release, "clings") {
+		return errors.New("retire.d/10-drain: exit status 1: there is still work")
+	}
+	return ctx.Err()
+}
+
+// request asks the node for something.
+func (w *world) request(t testing.TB, r *Request) {
+	t.Helper()
+	w.etcd.operator(t, func(d *Desired) { d.Host.Request = r })
 }
 
 func same(t testing.TB, what string, got, want any) {

@@ -39,7 +39,7 @@ var crashRoles = []struct{ name, second string }{
 // crashes is every place at which the agent can die, generated from the list of steps and from those of an installation.
 func crashes() []crash {
 	var places []string
-	for _, step := range agent.Steps() {
+	for _, step := range agent.Steps(agent.Take) {
 		places = append(places, "before:"+step, "after:"+step)
 	}
 	places = append(places, content.CrashPoints...)
@@ -87,9 +87,10 @@ func TestCrashes(t *testing.T) {
 
 // crashFleet is one environment with a node for each crash.
 type crashFleet struct {
-	t   *testing.T
-	dir string
-	env []string
+	t    *testing.T
+	dir  string
+	env  []string
+	etcd *etcdtest.Server
 }
 
 func newCrashFleet(t *testing.T) *crashFleet {
@@ -102,7 +103,7 @@ func newCrashFleet(t *testing.T) *crashFleet {
 	}
 	puppettest.Write(t, filepath.Join(dir, "fake"))
 	return &crashFleet{t, dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
-		"PULLEY_ENDPOINTS="+server.Endpoint, "PULLEY_ENVIRONMENT=crash", "SUDO_USER=ann")}
+		"PULLEY_ENDPOINTS="+server.Endpoint, "PULLEY_ENVIRONMENT=crash", "SUDO_USER=ann"), server}
 }
 
 // prepare puts every node on release 1.0.0, and then each role's second release before it.

@@ -90,7 +90,7 @@ type bootFleet struct {
 
 func newBootFleet(t *testing.T, machines int) *bootFleet {
 	dir := t.TempDir()
-	f := &bootFleet{crashFleet: &crashFleet{t, dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "PULLEY_ENVIRONMENT=dev", "SUDO_USER=ann")}}
+	f := &bootFleet{crashFleet: &crashFleet{t: t, dir: dir, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "PULLEY_ENVIRONMENT=dev", "SUDO_USER=ann")}}
 	for _, name := range []string{"fake", "machine"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)

@@ -92,6 +92,7 @@ func setup(env *testscript.Env) error {
 	env.Setenv("PATH", bin+":"+env.Getenv("PATH"))
 	env.Setenv("PULLEY_ENDPOINTS", server.Endpoint)
 	env.Setenv("PULLEY_ENVIRONMENT", "dev")
+	env.Setenv("PROVIDERS", filepath.Join(repository, "cmd", "testdata", "providers")) // of machines, for the exec driver
 	env.Setenv("SUDO_USER", "ann")
 	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache")) // publish keeps objects there
 	env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid()))           // seconds that nobody else sleeps

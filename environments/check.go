@@ -1,6 +1,15 @@
 package environments
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
 // spot is the part of an environment that a problem is about: a role by its place in Roles, or no role (noRole), and the
 // field of it; "" is the role's name.
@@ -11,49 +20,184 @@ type spot struct {
 
 const noRole = -1
 
-// check tells report everything that is wrong with e, wherever e came from.
-func (e *Environment) check(report func(spot, *Error)) {
-	tell := func(at spot, what string, flaw *Error) {
-		if flaw != nil {
-			report(at, &Error{Problem: what + ": " + flaw.Problem, Advice: flaw.Advice})
-		}
+// checker looks at an environment, wherever it came from.
+type checker struct {
+	*Environment
+	pending bool // what a cloud file can add is not missed
+	report  func(spot, *Error)
+}
+
+func (c checker) flaw(at spot, what string, flaw *Error) {
+	if flaw != nil {
+		c.report(at, &Error{Problem: what + ": " + flaw.Problem, Advice: flaw.Advice})
 	}
-	tell(spot{noRole, "name"}, "environment name "+quoted(e.Name), environmentFlaw(e.Name))
-	var badStack *Error
-	if e.Stack != "" {
-		badStack = stackFlaw(e.Stack)
-		tell(spot{noRole, "stack"}, "stack "+quoted(e.Stack), badStack)
-	}
+}
+
+func (c checker) tell(at spot, hint, format string, args ...any) {
+	c.report(at, &Error{Problem: fmt.Sprintf(format, args...), Advice: hint})
+}
+
+// check tells report everything that is wrong with e.
+func (e *Environment) check(pending bool, report func(spot, *Error)) {
+	c := checker{e, pending, report}
 	if len(e.Roles) > MaxRoles {
-		report(spot{noRole, "roles"}, &Error{Problem: fmt.Sprintf("there are %d roles, at most %d are allowed", len(e.Roles), MaxRoles)})
+		c.checkNames()
+		c.tell(spot{noRole, "roles"}, "", "there are %d roles, at most %d are allowed", len(e.Roles), MaxRoles)
 		return
 	}
+	c.checkRoles(c.checkNames())
+	c.checkOrder()
+	c.checkMembers()
+	c.checkCloud()
+	c.checkMapped()
+	c.checkJoins()
+}
+
+// checkCloud looks at what a cloud file can have, too.
+func (c checker) checkCloud() {
+	c.checkProvider(c.Provider)
+	c.checkWords("flavors", c.Flavors)
+	c.checkWords("images", c.Images)
+	c.checkWords("networks", c.Networks)
+	c.checkUserdata(noRole, c.Userdata)
+}
+
+// checkNames looks at the names of the environment and its stack, and reports whether the stack's is good.
+func (c checker) checkNames() bool {
+	c.flaw(spot{noRole, "name"}, "environment name "+quoted(c.Name), environmentFlaw(c.Name))
+	if c.Stack == "" {
+		return true
+	}
+	flaw := stackFlaw(c.Stack)
+	c.flaw(spot{noRole, "stack"}, "stack "+quoted(c.Stack), flaw)
+	return flaw == nil
+}
+
+// checkRoles looks at each role by itself, and at what they are together.
+func (c checker) checkRoles(goodStack bool) {
 	sum, places := 0, map[string]int{}
-	for i, r := range e.Roles {
+	for i, r := range c.Roles {
 		if _, twice := places[r.Name]; twice {
-			report(spot{i, ""}, &Error{Problem: fmt.Sprintf("role %s is there twice", quoted(r.Name))})
+			c.tell(spot{i, ""}, "", "role %s is there twice", quoted(r.Name))
 		}
 		places[r.Name] = i
 		badName := roleFlaw(r.Name)
-		tell(spot{i, ""}, "role "+quoted(r.Name), badName)
-		if badName == nil && badStack == nil {
-			tell(spot{i, ""}, "role "+quoted(r.Name), hostnameFlaw(r, e.Stack))
+		c.flaw(spot{i, ""}, "role "+quoted(r.Name), badName)
+		if badName == nil && goodStack {
+			c.flaw(spot{i, ""}, "role "+quoted(r.Name), hostnameFlaw(r, c.Stack))
 		}
-		tell(spot{i, "cardinality"}, "cardinality of "+quoted(r.Name), cardinalityFlaw(r.Cardinality))
-		if r.Flavor != "" {
-			tell(spot{i, "flavor"}, "flavor "+quoted(r.Flavor), flavorFlaw(r.Flavor))
-		}
+		c.flaw(spot{i, "cardinality"}, "cardinality of "+quoted(r.Name), cardinalityFlaw(r.Cardinality))
+		c.checkMachine(i, r)
 		before := sum
 		sum += min(max(r.Cardinality, 0), MaxNodes)
 		if before <= MaxNodes && sum > MaxNodes {
-			report(spot{i, "cardinality"}, &Error{Problem: fmt.Sprintf(
-				"with role %s the environment has more than %d nodes", quoted(r.Name), MaxNodes)})
+			c.tell(spot{i, "cardinality"}, "", "with role %s the environment has more than %d nodes", quoted(r.Name), MaxNodes)
 		}
 	}
-	for i, r := range e.Roles {
-		tell(spot{i, ""}, "role "+quoted(r.Name), overlapFlaw(r.Name, places))
+	for i, r := range c.Roles {
+		c.flaw(spot{i, ""}, "role "+quoted(r.Name), overlapFlaw(r.Name, places))
 	}
 }
+
+// checkMachine looks at what a role's machines are made as, and how.
+func (c checker) checkMachine(i int, r Role) {
+	if r.Flavor != "" {
+		c.flaw(spot{i, "flavor"}, "flavor "+quoted(r.Flavor), flavorFlaw(r.Flavor))
+	}
+	if r.Image != "" {
+		c.flaw(spot{i, "image"}, "image "+quoted(r.Image), flavorFlaw(r.Image))
+	}
+	for j, network := range r.Networks {
+		c.flaw(spot{i, "networks." + strconv.Itoa(j)}, "network "+quoted(network), flavorFlaw(network))
+	}
+	if len(r.Labels) > maxLabels {
+		c.tell(spot{i, "labels"}, "", "there are %d labels, at most %d are allowed", len(r.Labels), maxLabels)
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.Labels)) {
+		c.flaw(spot{i, "labels." + key}, "label "+quoted(key), labelFlaw(key, r.Labels[key]))
+	}
+	c.flaw(spot{i, "rollout.batch"}, "rollout.batch "+quoted(r.Rollout.Batch), shape(r.Rollout.Batch, shapes.batch, "2 or 25%, of at least one machine"))
+	c.flaw(spot{i, "rollout.failures"}, "rollout.failures "+quoted(r.Rollout.Failures), shape(r.Rollout.Failures, shapes.failures, "2 or 25%, or 0"))
+	c.flaw(spot{i, "rollout.timeout"}, "rollout.timeout", timeFlaw(r.Rollout.Timeout))
+	c.checkUserdata(i, r.Userdata)
+}
+
+// maxLabels is how many labels a role may have: clouds allow about as many, and need some for themselves.
+const maxLabels = 40
+
+func labelFlaw(key, value string) *Error {
+	switch flaw := wordFlaw(value); {
+	case !shapes.label.MatchString(key):
+		return &Error{Problem: "a label is called with letters, digits and . _ / -, at most 63 of them"}
+	case strings.HasPrefix(strings.ToLower(key), "pulley"):
+		return &Error{Problem: "such labels are Pulley's own, by which it knows its machines"}
+	case value == "":
+		return &Error{Problem: "it is empty"}
+	case flaw != nil:
+		return &Error{Problem: "its value " + quoted(value) + ": " + flaw.Problem}
+	}
+	return nil
+}
+
+// checkWords looks at what symbols stand for.
+func (c checker) checkWords(what string, words map[string]string) {
+	for _, symbol := range slices.Sorted(maps.Keys(words)) {
+		at := spot{noRole, what + "." + symbol}
+		c.flaw(at, what+" "+quoted(symbol), flavorFlaw(symbol))
+		if words[symbol] == "" {
+			c.tell(at, "", "%s.%s is empty", what, symbol)
+		}
+		c.flaw(at, what+"."+symbol+" "+quoted(words[symbol]), wordFlaw(words[symbol]))
+	}
+}
+
+// checkMapped refuses symbols that stand for nothing. Without a table the words are the provider's own.
+func (c checker) checkMapped() {
+	if c.pending || c.Driver() == DriverNone {
+		return
+	}
+	for i, r := range c.Roles {
+		c.mapped(spot{i, "flavor"}, r, "flavor", "flavors", r.Flavor, c.Flavors)
+		c.mapped(spot{i, "image"}, r, "image", "images", r.Image, c.Images)
+		for j, network := range r.Networks {
+			c.mapped(spot{i, "networks." + strconv.Itoa(j)}, r, "network", "networks", network, c.Networks)
+		}
+	}
+}
+
+func (c checker) mapped(at spot, r Role, what, table, symbol string, words map[string]string) {
+	if _, has := words[symbol]; has || symbol == "" || len(words) == 0 {
+		return
+	}
+	known := slices.Sorted(maps.Keys(words))
+	hint := "there is " + listed(known[:min(len(known), 20)])
+	if near := SuggestName(symbol, known); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	c.tell(at, hint, "%s %s of role %s has no entry in %s", what, quoted(symbol), quoted(r.Name), table)
+}
+
+// wordFlaw takes what a provider calls a thing; "" is no word, and no flaw.
+func wordFlaw(word string) *Error {
+	switch {
+	case word == "" || shapes.word.MatchString(word) && !strings.ContainsRune(word, unicode.ReplacementChar):
+		return nil
+	case utf8.RuneCountInString(word) > 255:
+		return &Error{Problem: "it is longer than 255 characters"}
+	}
+	return &Error{Problem: "only printable characters can be part of it, with no space at its ends"}
+}
+
+// shape is nil for "" and for what looks as it should.
+func shape(value string, form *regexp.Regexp, like string) *Error {
+	if value == "" || form.MatchString(value) && len(value) <= maxText && utf8.ValidString(value) {
+		return nil
+	}
+	return &Error{Problem: "it does not look as it should", Advice: "write it like " + like}
+}
+
+// maxText bounds a value of one line.
+const maxText = 2048
 
 func cardinalityFlaw(n int) *Error {
 	switch {

@@ -3,6 +3,7 @@ package environments
 import (
 	"fmt"
 	"iter"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,15 @@ type Changes struct {
 	Fleet     Ref          `json:"environment"`
 	Roles     []RoleChange `json:"roles"`     // in the order of the new file, then those that it lacks
 	Reordered bool         `json:"reordered"` // the roles that stay are in another order
+
+	Settings []SettingChange `json:"settings,omitempty"` // of the environment as a whole, in the order of the reference
+}
+
+// SettingChange is one value of the environment before and after, as text; "" where there is none.
+type SettingChange struct {
+	Name string `json:"name"` // "provider", "flavors.small"
+	Old  string `json:"old"`
+	New  string `json:"new"`
 }
 
 // RoleChange is one role before and after. Old is nil for a role that comes, New for one that goes.
@@ -30,7 +40,7 @@ func Diff(old, new *Environment) Changes {
 	}
 	before, after := byName(old), byName(new)
 	for _, r := range new.Roles {
-		if was := before[r.Name]; was == nil || *was != r {
+		if was := before[r.Name]; was == nil || !reflect.DeepEqual(*was, r) {
 			c.Roles = append(c.Roles, RoleChange{Name: r.Name, Old: was, New: after[r.Name]})
 		}
 	}
@@ -38,6 +48,9 @@ func Diff(old, new *Environment) Changes {
 		if after[r.Name] == nil {
 			c.Roles = append(c.Roles, RoleChange{Name: r.Name, Old: before[r.Name]})
 		}
+	}
+	for _, w := range changed(old.words(), new.words()) {
+		c.Settings = append(c.Settings, SettingChange{w.name, w.old, w.new})
 	}
 	c.Reordered = !slices.Equal(staying(old, after), staying(new, before))
 	return c
@@ -57,7 +70,7 @@ func staying(e *Environment, other map[string]*Role) []string {
 }
 
 // Empty reports whether nothing changes.
-func (c Changes) Empty() bool { return len(c.Roles) == 0 && !c.Reordered }
+func (c Changes) Empty() bool { return len(c.Roles) == 0 && !c.Reordered && len(c.Settings) == 0 }
 
 // Added yields the nodes that are called for from now on: role by role, numbers going up.
 func (c Changes) Added() iter.Seq[Node] {
@@ -94,18 +107,25 @@ func cardinality(r *Role) int {
 // Lines says the changes in one line for each, for people: "compute: cardinality 3 → 5 (+compute4, compute5)".
 func (c Changes) Lines() []string {
 	var lines []string
+	for _, s := range c.Settings {
+		lines = append(lines, fmt.Sprintf("%s: %s → %s", s.Name, or(s.Old, "none"), or(s.New, "none")))
+	}
 	for _, r := range c.Roles {
 		switch nodes := c.nodeList(r); {
 		case r.Old == nil:
-			lines = append(lines, fmt.Sprintf("%s: new, cardinality %d, flavor %s%s", r.Name, r.New.Cardinality, flavorText(r.New), nodes))
+			line := fmt.Sprintf("%s: new, cardinality %d, flavor %s", r.Name, r.New.Cardinality, or(r.New.Flavor, "none"))
+			for _, w := range r.New.words()[1:] {
+				line += ", " + w.said()
+			}
+			lines = append(lines, line+nodes)
 		case r.New == nil:
 			lines = append(lines, fmt.Sprintf("%s: removed, had cardinality %d%s", r.Name, r.Old.Cardinality, nodes))
 		default:
 			if r.Old.Cardinality != r.New.Cardinality {
 				lines = append(lines, fmt.Sprintf("%s: cardinality %d → %d%s", r.Name, r.Old.Cardinality, r.New.Cardinality, nodes))
 			}
-			if r.Old.Flavor != r.New.Flavor {
-				lines = append(lines, fmt.Sprintf("%s: flavor %s → %s", r.Name, flavorText(r.Old), flavorText(r.New)))
+			for _, w := range changed(r.Old.words(), r.New.words()) {
+				lines = append(lines, r.Name+": "+w.line())
 			}
 		}
 	}
@@ -113,13 +133,6 @@ func (c Changes) Lines() []string {
 		lines = append(lines, "the roles are in another order")
 	}
 	return lines
-}
-
-func flavorText(r *Role) string {
-	if r.Flavor == "" {
-		return "none"
-	}
-	return r.Flavor
 }
 
 // nodeList names the nodes that come with or go from one role: all up to four, else the first, the last and how many.

@@ -20,10 +20,11 @@ const (
 	maxLocateBytes = 256 << 10
 )
 
-// document returns the content of the one YAML document in data, or nil after telling why there is none. It uses none of
+// document returns the content of the one YAML document in data, or nil after telling why there is none; what it is and has to
+// hold is for messages. It uses none of
 // YAML's anchors, aliases, merge keys and tags: in a file this small they hide more than they save, and they let a small
 // file describe an enormous one.
-func (p *parser) document(data []byte) *yaml.Node {
+func (p *parser) document(data []byte, what, holds string) *yaml.Node {
 	if len(data) > maxFileBytes {
 		p.problem(nil, "", "the file has %d bytes, at most %d are read", len(data), maxFileBytes)
 		return nil
@@ -36,13 +37,13 @@ func (p *parser) document(data []byte) *yaml.Node {
 	var doc, second yaml.Node
 	err := decodeNext(decoder, &doc)
 	if errors.Is(err, io.EOF) || err == nil && doc.Content[0].Tag == "!!null" && doc.Content[0].Value == "" {
-		p.problem(nil, "it has to hold `roles:`", "the file is empty")
+		p.problem(nil, "it has to hold "+holds, "the file is empty")
 		return nil
 	}
 	if err == nil {
 		switch err = decodeNext(decoder, &second); {
 		case err == nil:
-			p.problem(&second, "an environment is one file", "a second document begins here")
+			p.problem(&second, what+" is one file", "a second document begins here")
 		case errors.Is(err, io.EOF):
 			err = nil
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -15,10 +16,16 @@ func TestEncode(t *testing.T) {
 		e        Environment
 		want     string
 	}{
-		{"the plan's environment", Environment{Name: "dev", Roles: []Role{{"controller", 2, "bare-metal"}, {"compute", 0, ""}}},
+		{"the plan's environment", Environment{Name: "dev", Roles: []Role{{Name: "controller", Cardinality: 2, Flavor: "bare-metal"}, {Name: "compute", Cardinality: 0, Flavor: ""}}},
 			`{"v":1,"name":"dev","roles":[{"name":"controller","cardinality":2,"flavor":"bare-metal"},{"name":"compute","cardinality":0}]}`},
 		{"a stack and no roles", Environment{Name: "dev", Stack: "t42"}, `{"v":1,"name":"dev","stack":"t42","roles":[]}`},
-		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{"web", 1, "<big>"}}}, `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},
+		{"who makes machines, and how", Environment{
+			Name: "dev", Provider: Provider{Driver: DriverExec, Command: []string{"/bin/cloud"}, Timeout: Duration(time.Minute)},
+			Flavors: map[string]string{"s": "m1.small"}, Userdata: Userdata{Proxy: "http://p:1"},
+			Roles: []Role{{Name: "web", Cardinality: 1, Rollout: Rollout{Batch: "2", Timeout: Duration(time.Hour)}, After: []string{"db"}}, {Name: "db", Protected: true}},
+		}, `{"v":2,"name":"dev","provider":{"driver":"exec","command":["/bin/cloud"],"timeout":"1m0s"},"flavors":{"s":"m1.small"},"userdata":{"proxy":"http://p:1"},` +
+			`"roles":[{"name":"web","cardinality":1,"after":["db"],"rollout":{"batch":"2","timeout":"1h0m0s"}},{"name":"db","cardinality":0,"protected":true}]}`},
+		{"a flavor with signs", Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 1, Flavor: "<big>"}}}, `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1,"flavor":"<big>"}]}`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			got, err := Encode(&c.e)
@@ -27,7 +34,7 @@ func TestEncode(t *testing.T) {
 			}
 		})
 	}
-	_, err := Encode(&Environment{Name: "Dev", Roles: []Role{{"web", -1, ""}}})
+	_, err := Encode(&Environment{Name: "Dev", Roles: []Role{{Name: "web", Cardinality: -1, Flavor: ""}}})
 	says(t, err, `cannot store environment "Dev": environment name "Dev": 'D' can't be part of it, only a-z, 0-9 and '_' can
   did you mean dev?
 cardinality of "web": it is -1, below 0
@@ -51,7 +58,7 @@ func TestEncodeRoundTrips(t *testing.T) {
 // A value that is not ours must be told apart from one that a newer Pulley wrote: only the second is cured by upgrading.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, data, problem, hint string }{
-		{"a newer format, whatever it looks like", `{"v":2,"name":["x"]}`, "it was written by a newer Pulley (format 2, this one reads 1)", "use a newer Pulley here, too"},
+		{"a newer format, whatever it looks like", `{"v":3,"name":["x"]}`, "it was written by a newer Pulley (format 3, this one reads 2)", "use a newer Pulley here, too"},
 		{"nothing", ``, "it is damaged: unexpected end of JSON input", ""},
 		{"a part", `{"v":1,"name":"dev","ro`, "it is damaged: unexpected end of JSON input", ""},
 		{"something else", `{"colour":"red"}`, "it is damaged: it has no format version", ""},
@@ -59,6 +66,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{"a field of another type", `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":"1"}]}`,
 			"it is damaged: json: cannot unmarshal string into Go struct field Role.roles.cardinality of type int", ""},
 		{"a field that this format does not have", `{"v":1,"name":"dev","roles":[],"colour":"red"}`, `it is damaged: json: unknown field "colour"`, ""},
+		{"a field that this format does not have yet", `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1,"protected":true}]}`,
+			"it is damaged: format 1 has not all of its fields", ""},
+		{"a time of another kind", `{"v":2,"name":"dev","roles":[{"name":"web","cardinality":1,"rollout":{"timeout":"1 hour"}}]}`,
+			`it is damaged: time: unknown unit " hour" in duration "1 hour"`, ""},
 		{"more than one value", `{"v":1,"name":"dev","roles":[]}{}`, "it is damaged: invalid character '{' after top-level value", ""},
 		{"no name", `{"v":1,"roles":[]}`, `it is damaged: environment name "": it is empty`, ""},
 		{"a role twice", `{"v":1,"name":"dev","roles":[{"name":"web","cardinality":1},{"name":"web","cardinality":1}]}`, `it is damaged: role "web" is there twice`, ""},
@@ -93,7 +104,9 @@ func TestLargestEnvironmentStaysSmall(t *testing.T) {
 
 // The same environment must be the same bytes, or storing it again would look like a change.
 func FuzzDecode(f *testing.F) {
-	for _, s := range []string{`{"v":1,"name":"dev","stack":"t42","roles":[{"name":"web","cardinality":2,"flavor":"small"}]}`, `{"v":1,"name":"dev"}`} {
+	for _, s := range []string{`{"v":1,"name":"dev","stack":"t42","roles":[{"name":"web","cardinality":2,"flavor":"small"}]}`, `{"v":1,"name":"dev"}`,
+		`{"v":2,"name":"dev","provider":{"driver":"exec","command":["/c"],"timeout":"1m0s"},"images":{"a":"b"},"roles":[{"name":"web","cardinality":1,"labels":{"a":"b"},"members":["x.example"],"rollout":{"failures":"5%"}}]}`,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -14,6 +14,7 @@ const (
 	maxStack       = maxHostname - 3
 	maxEnvironment = 63
 	maxFlavor      = 128
+	maxCloud       = 63
 )
 
 // CheckEnvironment returns an error unless name is [a-z][a-z0-9_]*, at most 63 bytes long: what Puppet takes as the name
@@ -29,6 +30,12 @@ func CheckRole(name string) error { return cannot("use role name", quoted(name),
 
 // CheckStack returns an error unless name is [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most 60 bytes long.
 func CheckStack(name string) error { return cannot("use stack name", quoted(name), stackFlaw(name)) }
+
+// CheckCloud returns an error unless name can be that of a cloud file: letters, digits, '-', '_' and '.', with a letter or
+// digit at the start, at most 63 bytes long.
+func CheckCloud(name string) error {
+	return cannot("use cloud name", quoted(name), judge(cloudProblem, name))
+}
 
 func environmentFlaw(name string) *Error { return judge(environmentProblem, name, tidied(name, '_')) }
 func stackFlaw(name string) *Error       { return judge(stackProblem, name, tidied(name, '-')) }
@@ -86,6 +93,19 @@ func stackProblem(name string) string {
 	}
 	if name[0] == '-' || name[len(name)-1] == '-' {
 		return "it can't start or end with a dash"
+	}
+	return ""
+}
+
+func cloudProblem(name string) string {
+	if p := sizeProblem(name, maxCloud); p != "" {
+		return p
+	}
+	for i, r := range name {
+		joins := i > 0 && strings.ContainsRune("-_.", r)
+		if !joins && (r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r)) {
+			return fmt.Sprintf("%q can't be part of it there", r)
+		}
 	}
 	return ""
 }

@@ -13,66 +13,75 @@ import (
 // maxProblems bounds what one file makes us remember and say.
 const maxProblems = 100
 
-var (
-	fileKeys = []string{"stack", "roles"}
-	roleKeys = []string{"cardinality", "flavor"}
-	// otherWords are what people and Pulley's forerunners call our keys.
-	otherWords = map[string]string{
-		"number": "cardinality", "count": "cardinality", "replicas": "cardinality", "instances": "cardinality", "size": "cardinality",
-		"resources": "roles", "stack_id": "stack",
-	}
-)
+// otherWords are what people and Pulley's forerunners call our keys.
+var otherWords = map[string]string{
+	"number": "cardinality", "count": "cardinality", "replicas": "cardinality", "instances": "cardinality", "size": "cardinality",
+	"resources": "roles", "stack_id": "stack", "depends": "after", "depends_on": "after", "network": "networks", "tags": "labels",
+	"metadata": "labels", "type": "driver", "user_data": "userdata",
+}
 
-// Parse reads an environment file of at most 4 MiB. filename is only looked at: its last part without .yaml or .yml is
-// the environment's name, and errors begin with it. The error is an Errors with everything that was found.
+// Parse reads an environment file of at most 4 MiB, alone. filename is only looked at: its last part without .yaml or .yml
+// is the environment's name, and errors begin with it. The error is an Errors with everything that was found.
 func Parse(filename string, data []byte) (*Environment, error) {
-	p := &parser{file: filename, places: map[spot]*yaml.Node{}}
-	e := &Environment{Name: p.environmentName()}
-	if root := p.document(data); root != nil {
-		p.environment(root, e)
-	}
-	e.check(func(at spot, flaw *Error) {
-		if at.field != "name" { // said already, better
-			p.problem(p.places[at], flaw.Advice, "%s", flaw.Problem)
-		}
-	})
-	if len(p.problems) == 0 {
-		return e, nil
-	}
-	slices.SortStableFunc(p.problems, func(a, b *Error) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-	})
-	if p.unsaid > 0 {
-		p.problems = append(p.problems, &Error{File: filename, Problem: fmt.Sprintf("%d more problems", p.unsaid)})
-	}
-	return nil, p.problems
+	return Load(LoadOptions{File: Source{Name: filename, Data: data}})
 }
 
 // parser reads one file: it remembers where the parts of the environment stand, and all problems.
 type parser struct {
-	file     string
-	places   map[spot]*yaml.Node
-	problems Errors
-	unsaid   int // problems beyond maxProblems
+	file      string
+	places    map[spot]*yaml.Node
+	elsewhere map[*yaml.Node]string // nodes that are not of the file: the cloud file, or the flag, that they are of
+	problems  Errors
+	unsaid    int // problems beyond maxProblems
+}
+
+func newParser(file string) *parser {
+	return &parser{file: file, places: map[spot]*yaml.Node{}, elsewhere: map[*yaml.Node]string{}}
+}
+
+// end returns all problems in the order of the file, those of other files and of flags behind; nil where there is none.
+func (p *parser) end() error {
+	if len(p.problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(p.problems, func(a, b *Error) int {
+		return cmp.Or(strings.Compare(p.foreign(a), p.foreign(b)), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if p.unsaid > 0 {
+		p.problems = append(p.problems, &Error{File: p.file, Problem: fmt.Sprintf("%d more problems", p.unsaid)})
+	}
+	return p.problems
+}
+
+func (p *parser) foreign(e *Error) string {
+	if e.File == p.file {
+		return ""
+	}
+	return e.File
 }
 
 // problem remembers a problem at node; a nil node means the file as a whole.
 func (p *parser) problem(at *yaml.Node, hint, format string, args ...any) {
-	line, column := 0, 0
+	file, line, column := p.file, 0, 0
 	if at != nil {
 		line, column = at.Line, at.Column
 	}
-	p.problemAt(line, column, hint, format, args...)
+	if other, ok := p.elsewhere[at]; ok {
+		file = other
+	}
+	p.add(&Error{File: file, Line: line, Column: column, Problem: fmt.Sprintf(format, args...), Advice: hint})
 }
 
 func (p *parser) problemAt(line, column int, hint, format string, args ...any) {
+	p.add(&Error{File: p.file, Line: line, Column: column, Problem: fmt.Sprintf(format, args...), Advice: hint})
+}
+
+func (p *parser) add(e *Error) {
 	if len(p.problems) >= maxProblems {
 		p.unsaid++
 		return
 	}
-	p.problems = append(p.problems, &Error{
-		File: p.file, Line: line, Column: column, Problem: fmt.Sprintf(format, args...), Advice: hint,
-	})
+	p.problems = append(p.problems, e)
 }
 
 func (p *parser) environmentName() string {
@@ -89,41 +98,72 @@ func (p *parser) environmentName() string {
 	return name
 }
 
+// environment reads a document into e.
 func (p *parser) environment(root *yaml.Node, e *Environment) {
-	hasRoles := false
-	whole := p.mapping(root, "an environment", fileKeys, func(key, value *yaml.Node) {
-		switch key.Value {
-		case "stack":
-			p.places[spot{noRole, "stack"}] = value
-			e.Stack = p.text(value, "stack")
-		case "roles":
-			hasRoles = true
-			p.places[spot{noRole, "roles"}] = key
-			p.mapping(value, "roles", nil, func(key, value *yaml.Node) { p.role(key, value, e) })
-		}
-	})
-	if whole && !hasRoles {
+	whole, given := p.keys(root, "an environment", p.fileFields(e))
+	if i := indexOf(root, "roles"); i > 0 {
+		p.places[spot{noRole, "roles"}] = root.Content[i-1]
+	}
+	if whole && !given["roles"] {
 		p.problem(root, "an environment without nodes says `roles: {}`", "roles is missing")
 	}
 }
 
+// fileFields are the keys of an environment file.
+func (p *parser) fileFields(e *Environment) []field {
+	top := scope{p, noRole, ""}
+	roles := field{key: "roles", read: func(n *yaml.Node) {
+		p.mapping(n, "roles", nil, func(key, value *yaml.Node) { p.role(key, value, e) })
+	}}
+	return slices.Concat([]field{top.text("stack", &e.Stack), roles},
+		p.cloudFields(&e.Provider, &e.Flavors, &e.Images, &e.Networks, &e.Userdata))
+}
+
+// cloudFields are the keys that an environment file and a cloud file have in common.
+func (p *parser) cloudFields(provider *Provider, flavors, images, networks *map[string]string, u *Userdata) []field {
+	top := scope{p, noRole, ""}
+	return []field{
+		top.provider(provider), top.words("flavors", flavors), top.words("images", images), top.words("networks", networks),
+		top.userdata(u),
+	}
+}
+
 func (p *parser) role(key, value *yaml.Node, e *Environment) {
-	i, r, hasCardinality := len(e.Roles), Role{Name: key.Value}, false
-	p.places[spot{i, ""}] = key
-	whole := p.mapping(value, "role "+quoted(r.Name), roleKeys, func(key, value *yaml.Node) {
-		p.places[spot{i, key.Value}] = value
-		switch key.Value {
-		case "cardinality":
-			hasCardinality = true
-			r.Cardinality = p.count(value, "cardinality")
-		case "flavor":
-			r.Flavor = p.text(value, "flavor")
-		}
-	})
-	if whole && !hasCardinality {
+	r := Role{Name: key.Value}
+	of := scope{p, len(e.Roles), ""}
+	p.places[spot{of.role, ""}] = key
+	whole, given := p.keys(value, "role "+quoted(r.Name), of.roleFields(&r))
+	if whole && !given["cardinality"] && !given["members"] {
 		p.problem(key, "say how many nodes it has: `cardinality: 1`", "role %s has no cardinality", quoted(r.Name))
 	}
 	e.Roles = append(e.Roles, r)
+}
+
+// roleFields are the keys of a role.
+func (s scope) roleFields(r *Role) []field {
+	return []field{
+		s.count("cardinality", &r.Cardinality), s.text("flavor", &r.Flavor), s.text("image", &r.Image),
+		s.list("networks", &r.Networks), s.words("labels", &r.Labels), s.list("after", &r.After), s.list("reacts_to", &r.ReactsTo),
+		s.flag("protected", &r.Protected), s.rollout(&r.Rollout), s.userdata(&r.Userdata), s.list("members", &r.Members),
+	}
+}
+
+func (s scope) rollout(r *Rollout) field {
+	return s.group("rollout", func(s scope) []field {
+		return []field{s.share("batch", &r.Batch), s.share("failures", &r.Failures), s.duration("timeout", &r.Timeout)}
+	})
+}
+
+func (s scope) userdata(u *Userdata) field {
+	return s.group("userdata", func(s scope) []field {
+		return []field{
+			s.list("servers", &u.Servers), s.list("ca", &u.CA), s.list("endpoints", &u.Endpoints),
+			s.text("allowed_signers", &u.AllowedSigners), s.list("mirrors", &u.Mirrors), s.list("agent_urls", &u.AgentURLs),
+			s.words("agent_sha256", &u.AgentSHA256), s.text("puppet_package", &u.PuppetPackage),
+			s.text("puppet_version", &u.PuppetVersion), s.text("package_repo", &u.PackageRepo), s.text("proxy", &u.Proxy),
+			s.text("schedule", &u.Schedule), s.list("pre", &u.Pre), s.list("post", &u.Post), s.words("steps", &u.Steps),
+		}
+	})
 }
 
 // mapping calls each for the keys of n, once per key. With known, other keys are problems. The result is false where n
@@ -146,7 +186,7 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 			p.problem(key, "keep one of them", "%s is there twice, first in line %d, column %d", quoted(key.Value), first.Line, first.Column)
 		case known != nil && !slices.Contains(known, key.Value):
 			seen[key.Value] = key
-			hint := "its keys are " + strings.Join(known, " and ")
+			hint := "its keys are " + listed(known)
 			if name := meant(key.Value, known); name != "" {
 				hint = "did you mean " + name + "?"
 				whole = false // to miss that one, too, would say the same thing twice

@@ -54,10 +54,12 @@ func DefaultStateDirs(root string) []string {
 func (p *Puppet) Locks() error {
 	for _, dir := range p.stateDirs() {
 		path := filepath.Join(dir, disabledLock)
-		if text, err := readSmall(path); err == nil {
-			return &DisabledError{Path: path, Message: disabledMessage(text)}
-		} else if !errors.Is(err, os.ErrNotExist) {
+		text, err := readSmall(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("cannot look for Puppet's locks: %w", err)
+		}
+		if message := disabledMessage(text); err == nil && (p.Own == "" || message != p.Own) {
+			return &DisabledError{Path: path, Message: message}
 		}
 		if pid := holder(filepath.Join(dir, catalogLock)); pid != 0 {
 			return &BusyError{Path: filepath.Join(dir, catalogLock), Pid: pid}

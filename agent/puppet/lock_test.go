@@ -32,6 +32,35 @@ func TestDisabledMachineRunsNothing(t *testing.T) {
 	}
 }
 
+// The lock that Pulley itself put in the way of puppet agent must not stop Pulley; anybody else's must, wherever it lies.
+func TestOwnLockStopsNobody(t *testing.T) {
+	const own = "taken over by Pulley on 2026-03-04T05:06:07Z: see pulley-agent takeover"
+	for content, stops := range map[string]bool{
+		`{"disabled_message":"` + own + `"}`:          false,
+		`{"disabled_message":"` + own + ` and more"}`: true,
+		`{"disabled_message":"disk is dying"}`:        true,
+		`{}`:                                          true,
+		"":                                            true,
+	} {
+		dir, p, _ := machine(t, "")
+		p.Own = own
+		write(t, filepath.Join(dir, "var", "state", "agent_disabled.lock"), content)
+		if err := p.Locks(); (err != nil) != stops {
+			t.Errorf("lock %q: %v", content, err)
+		}
+		second := t.TempDir()
+		p.StateDirs = append(p.StateDirs, second)
+		write(t, filepath.Join(second, "agent_disabled.lock"), `{"disabled_message":"disk is dying"}`)
+		if p.Locks() == nil {
+			t.Errorf("lock %q hides one in another folder", content)
+		}
+		p.Own, p.StateDirs = "", p.StateDirs[:len(p.StateDirs)-1]
+		if p.Locks() == nil {
+			t.Errorf("lock %q: it counts where nothing was taken over", content)
+		}
+	}
+}
+
 // sleeper starts a process that has the given name and does nothing.
 func sleeper(t *testing.T, name string) *exec.Cmd {
 	t.Helper()

@@ -31,6 +31,10 @@ type Puppet struct {
 	// StateDirs are where the machine's own Puppet may keep its locks; nil means DefaultStateDirs("/").
 	StateDirs []string
 
+	// Own is the message of a lock against puppet agent that Pulley itself put there: it keeps nobody but that agent from
+	// running. "" when there is none.
+	Own string
+
 	// ExtraFiles are open files that Puppet inherits. A file lock among them stays held for as long as Puppet lives,
 	// also when the agent is killed. Reap is then what ends a Puppet that hangs, as the lock alone would never.
 	ExtraFiles []*os.File

@@ -98,6 +98,10 @@ func (o bootstrapOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	beside, err := b.standBack(ctx)
+	if err != nil {
+		return err
+	}
 	engine := b.engine()
 	opts := firstboot.Options{From: firstboot.Name(o.from)}
 	if b.again && o.from == "" {
@@ -111,7 +115,7 @@ func (o bootstrapOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	if err := errors.Join(b.forgetCopy(), b.goDirectly()); err != nil {
+	if err := errors.Join(b.forgetCopy(), b.goDirectly(), beside.remember()); err != nil {
 		return err
 	}
 	err = engine.Run(ctx, opts)
@@ -130,6 +134,7 @@ func (o bootstrapOptions) run(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(o.env.Stdout, "%s: is a node of %s\n", c.identity.Node, c.identity.Environment)
+	beside.tell(o.env)
 	return nil
 }
 

@@ -134,12 +134,13 @@ func (b *bootstrap) setUpSchedule(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(b.firstRun(ctx, n), n.close())
+	return errors.Join(n.setUpCron(ctx, b.plan.Schedule), n.close())
 }
 
-func (b *bootstrap) firstRun(ctx context.Context, n *node) error {
-	tree := filepath.Join(b.stateDir(), "bootstrap")
-	if err := writeBootstrapTree(tree, b.plan.Schedule, n.path); err != nil {
+// setUpCron runs Puppet on a catalog that has cron start this agent, and nothing else.
+func (n *node) setUpCron(ctx context.Context, schedule string) error {
+	tree := filepath.Join(n.stateDir(), "bootstrap")
+	if err := writeBootstrapTree(tree, schedule, n.path); err != nil {
 		return err
 	}
 	defer os.RemoveAll(tree) // what is left of it is written anew by the next start

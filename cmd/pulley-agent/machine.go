@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,25 +8,20 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/cli"
 )
 
-// validateTimeout is how long one script of validate.d may take.
-const validateTimeout = 5 * time.Minute
-
-// machine keeps what a run must leave alone: the agent's own schedule, and who may sign for it; and checks what the release
-// itself wants checked.
+// machine keeps what a run must leave alone: the agent's own schedule, and who may sign for it; and runs what the release
+// itself wants to have run.
 type machine struct {
 	schedule string // the cron file; a machine on which there is none runs the agent in some other way
 	signers  keptSigners
 	kept     string // file of what both were before a run
 	log      *slog.Logger
-	timeout  time.Duration
+	timeout  time.Duration // of one script of the release
 }
 
 var _ agent.Machine = (*machine)(nil)
@@ -79,7 +73,13 @@ func both(a, b error) error {
 
 // Verify runs the release's own checks.
 func (m *machine) Verify(ctx context.Context, job agent.Job) error {
-	return m.validate(ctx, job)
+	return scripts{folder: "validate.d", shown: 600, timeout: m.timeout, log: m.log}.run(ctx, job)
+}
+
+// Retire runs the release's hooks that say goodbye. Less of their output is shown, as it has to fit into an answer.
+func (m *machine) Retire(ctx context.Context, job agent.Job, why string) error {
+	env := []string{"PULLEY_WHY=" + cli.Clean(why)}
+	return scripts{folder: "retire.d", env: env, shown: 140, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 
 // crontab is the agent's cron file; nil when there is none.
@@ -114,73 +114,4 @@ func (m *machine) keepSchedule(before *kept) (put bool, err error) {
 		return false, fmt.Errorf("the release removed the agent's schedule %s, and it cannot be put back: %w", m.schedule, err)
 	}
 	return true, fmt.Errorf("the release removed the agent's schedule %s (it was put back)", m.schedule)
-}
-
-// validate runs the executables of the release's validate.d in the order of their names; the first that fails is the
-// verdict.
-func (m *machine) validate(ctx context.Context, job agent.Job) error {
-	dir := filepath.Join(job.Tree, "validate.d")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot read validate.d: %w", err)
-	}
-	for _, e := range entries {
-		info, err := os.Stat(filepath.Join(dir, e.Name()))
-		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-			continue
-		}
-		if err := m.check(ctx, filepath.Join(dir, e.Name()), job); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-const shownOutput = 600 // bytes of a failed check's output
-
-func (m *machine) check(ctx context.Context, script string, job agent.Job) error {
-	parent := ctx
-	ctx, cancel := context.WithTimeout(parent, m.timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, script)
-	cmd.Dir = "/"
-	cmd.Env = []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root",
-		"PULLEY_NODE=" + job.Node, "PULLEY_ROLE=" + job.Role, "PULLEY_ENVIRONMENT=" + job.Environment,
-		"PULLEY_RELEASE=" + job.Target.Release, "PULLEY_TREE=" + job.Tree,
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
-	output := &tail{limit: shownOutput}
-	cmd.Stdout, cmd.Stderr = output, output
-	m.log.Info("checks the release", "command", script)
-	err := cmd.Run()
-	if err == nil {
-		return nil
-	}
-	switch {
-	case parent.Err() != nil:
-		err = parent.Err()
-	case ctx.Err() != nil:
-		err = fmt.Errorf("it took longer than %s", m.timeout)
-	}
-	return fmt.Errorf("validate.d/%s: %w: %s", filepath.Base(script), err, bytes.TrimSpace(output.bytes))
-}
-
-// tail keeps the last bytes that are written to it.
-type tail struct {
-	limit int
-	bytes []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.bytes = append(t.bytes, p...)
-	if extra := len(t.bytes) - t.limit; extra > 0 {
-		t.bytes = append(t.bytes[:0], t.bytes[extra:]...)
-	}
-	return len(p), nil
 }

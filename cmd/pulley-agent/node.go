@@ -14,6 +14,7 @@ import (
 	"pulley/internal/content"
 	"pulley/internal/mirror"
 	"pulley/internal/store"
+	"pulley/internal/takeover"
 )
 
 // node is this machine with everything that a tick needs, its lock held.
@@ -55,7 +56,7 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 func (c config) machine(now func() time.Time, log *slog.Logger) *machine {
 	return &machine{
 		schedule: c.schedule(), signers: keptSigners{files: c.signers(), environment: c.identity.Environment, now: now},
-		kept: filepath.Join(c.stateDir(), keptFile), log: log, timeout: validateTimeout,
+		kept: filepath.Join(c.stateDir(), keptFile), log: log, timeout: scriptTimeout,
 	}
 }
 
@@ -124,7 +125,7 @@ func (c config) takeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet
 func (c config) newPuppet(log *slog.Logger) *puppet.Puppet {
 	return &puppet.Puppet{
 		Program: c.Puppet.Program, Dir: c.stateDir(), Deadline: c.Puppet.Deadline, Grace: c.Puppet.Grace,
-		StateDirs: c.Puppet.StateDirs, Logger: log,
+		StateDirs: c.Puppet.StateDirs, Own: takeover.Own(c.stateDir()), Logger: log,
 	}
 }
 

@@ -25,6 +25,7 @@ type localStatus struct {
 	OpenRun    string          `json:"open_run,omitempty"`
 	Unsent     int             `json:"unsent"` // run records that etcd has not heard of
 	Refusal    *agent.Refusal  `json:"refusal,omitempty"`
+	Retires    string          `json:"retires,omitempty"`
 	Signatures string          `json:"signatures"` // checked, not checked, or why nothing new is taken
 }
 
@@ -94,7 +95,7 @@ func readStatus(d *agent.Disk) (localStatus, error) {
 	s := localStatus{
 		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun,
 		Attempts: state.Attempts, Holds: state.Holds, Disabled: disabled, OpenRun: state.OpenRun, Unsent: len(unsent),
-		Refusal: state.Refusal,
+		Refusal: state.Refusal, Retires: state.Retires(),
 	}
 	if !state.RanAt.IsZero() {
 		s.RanAt = state.RanAt.UTC().Format("2006-01-02T15:04:05Z")
@@ -122,6 +123,9 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 	}
 	if s.Disabled != "" {
 		t.Row("disabled", s.Disabled)
+	}
+	if s.Retires != "" {
+		t.Row("retires", s.Retires)
 	}
 	if s.OpenRun != "" {
 		t.Row("open run", s.OpenRun)

@@ -47,12 +47,6 @@ const (
 	demoEnforce  = 20 * time.Second
 )
 
-// emptied are the host's folders that a fresh machine would not have: a node's memory, and what Puppet left behind.
-var emptied = []string{
-	"/etc/pulley", "/var/lib/pulley", "/etc/pulley-demo",
-	"/etc/puppet", "/etc/puppetlabs", "/etc/facter", "/var/lib/puppet", "/var/cache/puppet", "/opt/puppetlabs/puppet/cache",
-}
-
 // leash starts a process that dies with this one. What it ended with is sent once.
 func leash(cmd *exec.Cmd) (<-chan error, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true} // Ctrl-C is for the demo
@@ -131,7 +125,7 @@ func (s *stage) watch(what string, ended <-chan error) <-chan struct{} {
 func (s *stage) bear(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, birthTimeout)
 	defer cancel()
-	m, err := local.Start(ctx, local.Config{Hostname: node, Empty: emptied, Binds: []local.Bind{{From: s.agent, To: "/usr/local/bin/pulley-agent"}}})
+	m, err := local.Start(ctx, local.Config{Hostname: node, Empty: local.HostState(), Binds: []local.Bind{{From: s.agent, To: "/usr/local/bin/pulley-agent"}}})
 	if err != nil {
 		return err
 	}

@@ -6,13 +6,15 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/provision/local"
+	"pulley/internal/provision/nspawn"
 )
 
 // version is stamped in by the linker.
 var version = "dev"
 
 func main() {
-	local.MaybeInit() // a machine of the demo is this program, started under another name
+	local.MaybeInit() // parts of machines on this host are this program, started under other names
+	nspawn.MaybeInit()
 	ctx, stop := cli.Interruptible()
 	code := Main(ctx, cli.System(version), os.Args[1:])
 	stop()

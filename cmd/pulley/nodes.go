@@ -16,14 +16,14 @@ import (
 func newNodes(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	cmd := &cobra.Command{
-		Use: "nodes -e ENVIRONMENT", Short: "list the hosts that should be alive", Args: arguments(0, 0, "takes no arguments, or the verb add, remove or unlock"),
+		Use: "nodes -e ENVIRONMENT", Short: "list the hosts that should be alive", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run or unlock"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, fleet, o.nodes)
 		},
 	}
 	fleet.AddFlag(cmd.PersistentFlags())
 	o.out.AddFlags(cmd.Flags())
-	cmd.AddCommand(newNodesAdd(o, &fleet), newNodesRemove(o, &fleet), newNodesUnlock(o, &fleet))
+	cmd.AddCommand(newNodesAdd(o, &fleet), newNodesRemove(o, &fleet), newNodesRun(o, &fleet), newNodesUnlock(o, &fleet))
 	return cmd
 }
 

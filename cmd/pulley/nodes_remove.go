@@ -61,5 +61,12 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 		stays = "its certificate is dead; " + stays
 	}
 	fmt.Fprintf(o.env.Stdout, "%s is off the list of %s; %s\n", node, ref, stays)
+	r, err := s.Record(ctx, ref, node)
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		fmt.Fprintf(o.env.Stdout, "its machine %s is still there, and runs on: `pulley env plan` shows what becomes of it\n", cli.Clean(r.Name))
+	}
 	return nil
 }

@@ -58,7 +58,7 @@ EXIT STATUS
 	root.AddCommand(
 		newServe(o), newDemo(o),
 		newInit(o), newValidate(o), newPublish(o), newReleases(o), newPromote(o), newRollback(o), newHistory(o),
-		newEnv(o), newData(o),
+		newEnv(o), newProvider(o), newData(o),
 		newStatus(o), newNodes(o), newExplain(o), newRuns(o), newHold(o), newUnhold(o), newUserdata(o), newKey(o), newDoctor(o), newOperators(o), newAuth(o), newToken(o), newLogin(o), newCA(o), newAgents(o),
 	)
 	tellExitCodes(root)

@@ -11,6 +11,7 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/control"
+	"pulley/internal/provision"
 	"pulley/internal/store"
 )
 
@@ -26,6 +27,8 @@ type serveOptions struct {
 	secure      secureFlags
 	agents      []string
 	notify      []string
+	watched     []string // environments whose machines are made again when they die
+	budget      int
 }
 
 func newServe(o *options) *cobra.Command {
@@ -57,6 +60,9 @@ EXIT STATUS
 			if err := control.CheckNotify(s.notify); err != nil {
 				return cli.Usagef("%v", err)
 			}
+			if err := s.checkWatched(); err != nil {
+				return err
+			}
 			switch {
 			case c.Flags().Changed("endpoints"):
 				return s.external(c)
@@ -76,6 +82,8 @@ EXIT STATUS
 	f.StringVar(&s.httpsKey, "https-key", "", "PEM file of its key (default: that of --key)")
 	f.StringArrayVar(&s.agents, "agent", nil, "program pulley-agent that first boots may fetch from here by its digest; may be repeated")
 	f.StringArrayVar(&s.notify, "notify", nil, "URL that is told of finished and stuck first boots, clones and floods, as shoutrrr has it (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, with spaces between]")
+	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose machines are made again when they die, with commas, as `pulley env watch` does; with the rights that serve has")
+	f.IntVar(&s.budget, "watch-budget", provision.DefaultBudget, "how many machines of an environment are made again in an hour, at most")
 	s.secure.add(f)
 	return cmd
 }

@@ -71,6 +71,7 @@ func (s serveOptions) watchOver(ctx context.Context, v service) error {
 	var loops sync.WaitGroup
 	loops.Go(func() { keeper.Run(ctx) })
 	loops.Go(func() { run(ctx) })
+	loops.Go(func() { s.watchMachines(ctx, v) })
 	defer loops.Wait() // before etcd, which they ask, is closed
 	defer cancel()
 	defer v.https.close()

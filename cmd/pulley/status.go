@@ -12,14 +12,19 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/provision"
 	"pulley/internal/store"
 )
 
 // fleetStatus is what `pulley status -o json` prints; docs/json.md describes it.
 type fleetStatus struct {
-	Environment string       `json:"environment"`
-	Revision    int64        `json:"revision"`
-	Nodes       []nodeStatus `json:"nodes"`
+	Environment string                 `json:"environment"`
+	Revision    int64                  `json:"revision"`
+	Whole       bool                   `json:"whole"`
+	Roles       []provision.RoleHealth `json:"roles"`
+	Nodes       []nodeStatus           `json:"nodes"`
+
+	health provision.Health
 }
 
 type nodeStatus struct {
@@ -44,6 +49,9 @@ func newStatus(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status -e ENVIRONMENT", Short: "show where every node of an environment stands", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		Long: `status shows each node's state: ` + states() + `.
+
+A fleet is whole when every node that its environment calls for is registered and converged. Where it is not, the second line
+says what is lacking.
 
 EXIT STATUS
   0 done (whatever the nodes' states), 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -93,9 +101,18 @@ func (o *options) status(ctx context.Context, s *store.Store, ref environments.R
 // look judges every node that is registered or that spoke, in the natural order of names.
 func look(f store.Fleet, ref environments.Ref, now time.Time) fleetStatus {
 	out := fleetStatus{Environment: ref.String(), Revision: f.Revision, Nodes: []nodeStatus{}}
+	views := map[string]agent.View{}
 	for _, name := range natural(f.Known()) {
-		out.Nodes = append(out.Nodes, lookAt(f, name, now))
+		n := lookAt(f, name, now)
+		views[name] = n.view
+		out.Nodes = append(out.Nodes, n)
 	}
+	wanted := f.Spec
+	if wanted == nil { // it was removed just now
+		wanted = &environments.Environment{Name: ref.Environment, Stack: ref.Stack}
+	}
+	out.health = provision.Judge(wanted, f.Hosts, views)
+	out.Whole, out.Roles = out.health.Whole, out.health.Roles
 	return out
 }
 
@@ -151,6 +168,7 @@ func (o *options) summary(f store.Fleet, view fleetStatus) {
 	}
 	gate := f.Desires.Gate
 	fmt.Fprintf(o.env.Stdout, "%s: target %s, epoch %d; %s\n", view.Environment, f.Desires.Default, gate.Epoch, strings.Join(parts, ", "))
+	cli.Cleanf(o.env.Stdout, "%s\n", view.health.String())
 }
 
 func release(n nodeStatus) string {

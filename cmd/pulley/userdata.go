@@ -20,24 +20,20 @@ const nocloud = "nocloud"
 
 // userdataOptions are what the command line says, before it becomes what a first boot is told.
 type userdataOptions struct {
-	*options
+	firstBootFlags
 	fleet cli.EnvironmentFlag
-	told  userdata.Options
-	files keyFiles
 
 	role, group, hostname string
 	token, tokenFile      string
 	newToken              bool
 	expires               time.Duration
-	agents, checksums     []string
-	pre, post, steps      []string
 
 	form                string
 	to, iso, networkYML string
 }
 
 func newUserdata(o *options) *cobra.Command {
-	u := userdataOptions{options: o}
+	u := userdataOptions{firstBootFlags: firstBootFlags{options: o}}
 	cmd := &cobra.Command{
 		Use:   "userdata NODE -e ENVIRONMENT",
 		Short: "print the small payload that turns a bare machine into a node",
@@ -67,26 +63,12 @@ EXIT STATUS
 	f.StringVar(&u.to, "to", "", "folder to write a NoCloud seed to")
 	f.StringVar(&u.iso, "iso", "", "file to write a NoCloud seed to, as an ISO")
 	f.StringVar(&u.networkYML, "network-config", "", "file with the machine's network, for the seed")
-	f.StringSliceVar(&u.told.Servers, "servers", nil, "https `URLs` of pulley serve, with commas, where the machine joins [PULLEY_SERVERS]")
-	f.StringSliceVar(&u.told.CA, "ca", nil, "pins of the servers' CA, sha256:…, with commas (default: those of --cacert)")
+	u.add(f)
 	f.StringVar(&u.token, "token", "", "token that the machine joins with")
 	f.StringVar(&u.tokenFile, "token-file", "", "file that has the token; - is standard input")
 	f.BoolVar(&u.newToken, "new-token", false, "make a token for exactly this: of one use, for a group of any number")
 	f.DurationVar(&u.expires, "expires", defaultTokenLife, "how long the new token is good")
-	f.StringVar(&u.files.signers, "allowed-signers", "", "file of those who may sign what the machine runs, see ssh-keygen(1)")
-	f.StringArrayVar(&u.told.Mirrors, "mirror", nil, "https URL where the machine fetches releases before it asks etcd; may be given again")
-	f.StringArrayVar(&u.agents, "agent", nil, "file that is the pulley-agent to run, for its checksum; may be given again")
-	f.StringArrayVar(&u.checksums, "agent-sha256", nil, "its checksum, as HEX or ARCH=HEX with amd64 or arm64 (default: the image's own agent)")
-	f.StringArrayVar(&u.told.AgentURLs, "agent-url", nil, "where it is downloaded, beside the servers and mirrors; may be given again")
-	f.StringVar(&u.told.PuppetPackage, "puppet-package", "", "package that brings Puppet, like openvox-agent (default: the first that the machine's repositories have)")
-	f.StringVar(&u.told.PuppetVersion, "puppet-version", "", "its version (default: the newest there is)")
-	f.StringVar(&u.told.PackageRepo, "package-repo", "", "URL of a .deb or .rpm that sets up a package repository, or an apt line 'deb …'")
-	f.StringVar(&u.told.Proxy, "proxy", "", "HTTP proxy of the machine's downloads")
-	f.StringVar(&u.told.Schedule, "schedule", "", "of the agent, five cron fields (default: every five minutes)")
 	f.StringVar(&u.hostname, "hostname", "", "name of the machine: node (as the node is called), keep, or a name (default: node)")
-	f.StringArrayVar(&u.pre, "pre", nil, "script to run before anything is installed; may be given again")
-	f.StringArrayVar(&u.post, "post", nil, "script to run at the end; may be given again")
-	f.StringArrayVar(&u.steps, "step", nil, "NAME=off, or NAME=/PROGRAM to run instead of a step; may be given again")
 	return cmd
 }
 

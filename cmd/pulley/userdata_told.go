@@ -176,7 +176,7 @@ func pinsOf(file string) ([]string, error) {
 	return pins, nil
 }
 
-func (u *userdataOptions) signers(ref environments.Ref) (err error) {
+func (u *firstBootFlags) signers(ref environments.Ref) (err error) {
 	if u.files.signers != "" {
 		u.told.AllowedSigners, err = u.files.signersOf(ref, u.env.Now())
 	}
@@ -211,7 +211,7 @@ func tokenFrom(r io.Reader, where string) (string, error) {
 }
 
 // agent finds the checksums of the agent, each under its architecture as Go calls it; "" is for any.
-func (u *userdataOptions) agent() error {
+func (u *firstBootFlags) agent() error {
 	sums := map[string]string{}
 	add := func(arch, sum, from string) error {
 		if other, there := sums[arch]; there && other != sum {
@@ -268,7 +268,7 @@ func checksum(file string) (arch, sum string, err error) {
 
 // ownSteps reads the scripts that run before and after the steps, in the order in which they were given, and what runs
 // instead of a step.
-func (u *userdataOptions) ownSteps() error {
+func (u *firstBootFlags) ownSteps() error {
 	for _, s := range u.steps {
 		name, instead, said := strings.Cut(s, "=")
 		if !said {

@@ -45,17 +45,24 @@ type Fleet struct {
 // 1.0.0 published, signed and promoted.
 func NewFleet(t *testing.T, compute int) *Fleet {
 	t.Helper()
+	f := newServer(t)
+	f.file("environments/dev.yaml", fmt.Sprintf("roles:\n  compute:\n    cardinality: %d\n    flavor: bare-metal\n", compute))
+	f.Pulley("env", "apply", filepath.Join(f.repo, "environments/dev.yaml"))
+	f.Release("1.0.0")
+	return f
+}
+
+// newServer starts a server without environments, with a control repository and a key that signs for dev.
+func newServer(t *testing.T) *Fleet {
+	t.Helper()
 	f := &Fleet{Address: serverAddress(t), t: t, dir: t.TempDir()}
 	f.repo, f.signers, f.key = filepath.Join(f.dir, "repo"), filepath.Join(f.dir, "allowed_signers"), filepath.Join(f.dir, "key")
 	f.start()
 	t.Cleanup(f.stop)
 	f.Pulley("init", f.repo)
-	f.file("environments/dev.yaml", fmt.Sprintf("roles:\n  compute:\n    cardinality: %d\n    flavor: bare-metal\n", compute))
 	f.replace("hieradata/common.yaml", "'*/5 * * * *'", "'* * * * *'") // a test waits for cron
 	f.Pulley("key", "create", f.key, "--no-passphrase")
 	f.Pulley("key", "allow", f.key+".pub", "--name", "ada@example.com", "--environments", "dev", "--signers", f.signers)
-	f.Pulley("env", "apply", filepath.Join(f.repo, "environments/dev.yaml"))
-	f.Release("1.0.0")
 	return f
 }
 
@@ -153,7 +160,11 @@ func (f *Fleet) Pulley(args ...string) string {
 
 // Try runs an operator's verb.
 func (f *Fleet) Try(args ...string) (stdout, stderr string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), verbDeadline)
+	return f.try(verbDeadline, args...)
+}
+
+func (f *Fleet) try(within time.Duration, args ...string) (stdout, stderr string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(binDir, "pulley"), args...)
 	cmd.Env = f.Env

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/provision/local"
+	driver "pulley/internal/provision/nspawn"
 )
 
 // Where the inner process finds what the outer one prepared, whatever is mounted elsewhere.
@@ -71,17 +73,17 @@ func outer() (int, error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("cannot build the commands: %w\n%s", err, out)
 	}
-	debian, err := openImage(context.Background())
+	debian, err := driver.OpenImage(context.Background(), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return 1, err
 	}
-	defer debian.lock.Close()
+	defer debian.Close()
 	group, err := newGroup()
 	if err != nil {
 		return 1, err
 	}
 	defer group.remove()
-	code, err := group.enter(scratch.Dir, debian.dir)
+	code, err := group.enter(scratch.Dir, debian.Dir)
 	if left := group.processes(); left != "" {
 		err = errors.Join(err, fmt.Errorf("processes were left behind: %s", left))
 		code = 1

@@ -26,7 +26,8 @@ var lastServer, lastMachine atomic.Int32
 func bridge() error {
 	for _, args := range []string{
 		"link set lo up",
-		"link add " + bridgeName + " type bridge",
+		// With an address of its own: else it is one of its ports', and changes when that machine ends.
+		"link add " + bridgeName + " address 02:70:75:6c:6c:65 type bridge",
 		"link set " + bridgeName + " up",
 		"address add 10.77.255.254/16 dev " + bridgeName, // of nobody: makes the bridge reachable from here
 	} {

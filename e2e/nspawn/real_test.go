@@ -7,9 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	driver "pulley/internal/provision/nspawn"
 )
 
-func TestMain(m *testing.M) { os.Exit(Main(m)) }
+func TestMain(m *testing.M) {
+	driver.MaybeInit() // a keeper is this program, started under another name
+	mayAsk()
+	os.Exit(Main(m))
+}
 
 // What the other scenarios stand on: were cloud-init, cron, the bridge or the power cut not real, they would show nothing.
 func TestMachinesAreReal(t *testing.T) {

@@ -109,17 +109,23 @@ func fill(dir string) (files []string, err error) {
 	for _, source := range []struct {
 		into  string
 		files fs.FS
-	}{{".", puppet.Repo()}, {"environments", environments.Samples}, {"hieradata", hieradata.Sample()}} {
+	}{{".", puppet.Repo()}, {"environments", environments.Samples}, {".", environments.CloudSamples}, {"hieradata", hieradata.Sample()}} {
 		written, err := copyTree(root, source.into, source.files)
 		if err != nil {
 			return nil, err
 		}
 		files = append(files, written...)
 	}
-	if err := root.WriteFile(".gitignore", []byte(gitignore), 0o644); err != nil {
-		return nil, err
+	for _, file := range []struct{ name, text string }{
+		{".gitignore", gitignore},
+		{"environments/environment.schema.json", environments.Schema}, // editors find them beside what they describe
+		{"clouds/cloud.schema.json", environments.CloudSchema},
+	} {
+		if err := root.WriteFile(file.name, []byte(file.text), 0o644); err != nil {
+			return nil, err
+		}
+		files = append(files, file.name)
 	}
-	files = append(files, ".gitignore")
 	entries, err := os.ReadDir(staging)
 	if err != nil {
 		return nil, err
@@ -156,11 +162,19 @@ func copyTree(root *os.Root, into string, source fs.FS) (files []string, err err
 
 // mode is needed because embedded files have none.
 func mode(name string) fs.FileMode {
-	if path.Dir(name) == checksDir {
+	if runs(name) != "" {
 		return 0o755
 	}
 	return 0o644
 }
 
-// checksDir holds the programs that verify a run.
-const checksDir = "validate.d"
+// runs is what a program that nodes run beside Puppet does; "" for all other files.
+func runs(name string) string {
+	switch path.Dir(name) {
+	case "validate.d":
+		return "verifies"
+	case "retire.d":
+		return "drains"
+	}
+	return ""
+}

@@ -17,7 +17,8 @@ func TestInitWritesWhatValidates(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		".gitignore", "README.md", "environment.conf", "environments/dev.yaml", "environments/production.yaml", "hiera.yaml",
+		".gitignore", "README.md", "environment.conf", "clouds/cloud.schema.json", "clouds/openstack.yaml", "environments/dev.yaml",
+		"environments/environment.schema.json", "environments/production.yaml", "hiera.yaml",
 		"hieradata/common.yaml", "hieradata/nodes/controller1.yaml", "hieradata/roles/controller.yaml", "manifests/site.pp",
 		"modules/pulley/manifests/init.pp", "pulley.yaml", "validate.d/10-motd",
 	} {

@@ -9,10 +9,7 @@ import (
 	"os"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
-
-	"pulley/environments"
 )
 
 // maxFileBytes is how large a file may be that is looked into.
@@ -84,8 +81,8 @@ func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
 	if err != nil {
 		return err
 	}
-	if path.Dir(name) == checksDir && info.Mode().Perm()&0o111 == 0 {
-		r.add(Finding{File: name, Severity: Error, Problem: "it can't be executed, so it verifies nothing", Hint: "chmod +x " + name})
+	if does := runs(name); does != "" && info.Mode().Perm()&0o111 == 0 {
+		r.add(Finding{File: name, Severity: Error, Problem: "it can't be executed, so it " + does + " nothing", Hint: "chmod +x " + name})
 	}
 	if !isYAML(name) && path.Ext(name) != ".pp" {
 		return r.look(repo, name)
@@ -132,12 +129,14 @@ func isYAML(name string) bool { return path.Ext(name) == ".yaml" || path.Ext(nam
 
 func isEnvironment(name string) bool { return path.Dir(name) == "environments" && isYAML(name) }
 
+func isCloud(name string) bool { return path.Dir(name) == "clouds" && isYAML(name) }
+
 func (r *reading) check() {
 	for name, data := range r.files {
 		switch {
 		case path.Ext(name) == ".pp":
 			r.add(scan(name, string(data))...)
-		case isEnvironment(name), name == "pulley.yaml":
+		case isEnvironment(name), isCloud(name), name == "pulley.yaml":
 		case path.Base(name) == "hiera.yaml":
 			r.add(checkYAML(name, data)...)
 			r.add(checkHiera(name, data)...)
@@ -168,13 +167,13 @@ func (r *reading) checkNodes() {
 		r.add(Finding{File: "manifests/site.pp", Severity: Warning, Problem: "there are no node declarations, so all nodes get the same",
 			Hint: `give each role its own: node /^controller\d+/ { … }`})
 	}
-	seen := 0
+	seen, clouds := 0, r.checkClouds()
 	for name, data := range r.files {
 		if !isEnvironment(name) {
 			continue
 		}
 		seen++
-		e, err := environments.Parse(name, data)
+		e, err := load(name, data, clouds)
 		if err != nil {
 			r.add(environmentFindings(name, err)...)
 			continue
@@ -186,16 +185,4 @@ func (r *reading) checkNodes() {
 	if seen == 0 {
 		r.add(Finding{File: "environments", Severity: Warning, Problem: "there is no environment", Hint: "say which nodes there are in environments/<environment>.yaml"})
 	}
-}
-
-func environmentFindings(file string, err error) []Finding {
-	var several environments.Errors
-	if !errors.As(err, &several) {
-		return []Finding{{File: file, Severity: Error, Problem: err.Error()}}
-	}
-	out := make([]Finding, 0, len(several))
-	for _, e := range several {
-		out = append(out, Finding{File: file, Line: e.Line, Column: e.Column, Severity: Error, Problem: e.Problem, Hint: e.Advice})
-	}
-	return slices.Clip(out)
 }

@@ -45,6 +45,15 @@ func TestValidateFinds(t *testing.T) {
 		"an environment with a typo": {
 			map[string]string{"environments/dev.yaml": "roles:\n  controller:\n    cardinalty: 2\n"},
 			[]string{"environments/dev.yaml:3:5: error: "}},
+		"a cloud with a typo": {
+			map[string]string{"clouds/west.yaml": "flavours: {bare-metal: m1.large}\n"}, []string{"clouds/west.yaml:1:1: error: a cloud has no key \"flavours\""}},
+		"a cloud that is not found": {
+			map[string]string{"clouds/west.yml": "flavors: {bare-metal: m1.large}\n"}, []string{"clouds/west.yml: warning: `--cloud` does not find it"}},
+		"an environment that is only right in a cloud": {
+			map[string]string{"environments/dev.yaml": "provider: exec\nroles: {compute: {cardinality: 1}}\n", "clouds/west.yaml": "provider: {driver: exec, command: [/c]}\n"}, nil},
+		"an environment that is right in no cloud": {
+			map[string]string{"environments/dev.yaml": "provider: exec\nroles: {compute: {cardinality: 1}}\n", "clouds/west.yaml": "provider: {driver: exec, timeout: 1m}\n"},
+			[]string{"environments/dev.yaml:1:11: error: provider exec has no command"}},
 		"a role without node declaration": {
 			map[string]string{"environments/dev.yaml": "roles:\n  compute: {cardinality: 1, flavor: x}\n  storage: {cardinality: 3, flavor: x}\n"},
 			[]string{"environments/dev.yaml:3:3: warning: no node declaration matches storage1 of role storage"}},
@@ -96,6 +105,8 @@ func TestValidateFinds(t *testing.T) {
 		"no settings": {map[string]string{"pulley.yaml": ""}, nil},
 		"a check that can't run": {
 			map[string]string{"validate.d/20-x": "#!/bin/sh\n"}, []string{"validate.d/20-x: error: it can't be executed"}},
+		"a hook that can't run": {
+			map[string]string{"retire.d/20-x": "#!/bin/sh\n"}, []string{"retire.d/20-x: error: it can't be executed, so it drains nothing"}},
 		"exported resources": {
 			map[string]string{"modules/role/manifests/x.pp": "class role::x {\n  @@file { '/x': }\n}\n"},
 			[]string{"modules/role/manifests/x.pp:2:3: error: exported"}},

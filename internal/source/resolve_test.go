@@ -40,8 +40,8 @@ func TestToolThatHangsIsEnded(t *testing.T) {
 func ended(t *testing.T, file string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
-	if err != nil {
-		return // it was ended before it started anything
+	if err != nil || len(b) == 0 {
+		return // it was ended before it started anything, or said what
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {

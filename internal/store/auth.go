@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
 )
 
 // authTimeout bounds one change of users or roles, where the store's own deadline is shorter: etcd rebuilds all users'
@@ -128,11 +130,32 @@ func (s *Store) DropUser(ctx context.Context, user string) error {
 
 // DropNodeRole removes the role of a node's own; its users, should any be left, can then write nothing. None is no error.
 func (s *Store) DropNodeRole(ctx context.Context, env, node string) error {
-	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.RoleDelete(ctx, s.nodeRole(env, node)); return err })
-	if err != nil && !errors.Is(err, rpctypes.ErrRoleNotFound) {
-		return fmt.Errorf("cannot remove the etcd role of node %s: %w", node, s.explain(err))
+	if err := s.dropRole(ctx, s.nodeRole(env, node)); err != nil {
+		return fmt.Errorf("cannot remove the etcd role of node %s: %w", node, err)
 	}
 	return nil
+}
+
+// DropSharedRole removes the role that the nodes of an environment share, if there is no such environment (any more). None is
+// no error.
+func (s *Store) DropSharedRole(ctx context.Context, ref environments.Ref) error {
+	spec, err := s.get(ctx, s.keys.spec(ref.String()), clientv3.WithCountOnly())
+	if err == nil && spec.Count == 0 {
+		err = s.dropRole(ctx, s.nodesRole(ref.String()))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot remove the etcd role of the nodes of %s: %w", ref, err)
+	}
+	return nil
+}
+
+// dropRole removes a role, and takes it from its users. None is no error.
+func (s *Store) dropRole(ctx context.Context, role string) error {
+	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.RoleDelete(ctx, role); return err })
+	if errors.Is(err, rpctypes.ErrRoleNotFound) {
+		return nil
+	}
+	return s.explain(err)
 }
 
 // Users lists all of etcd's users, also those that are not Pulley's, in order.
@@ -150,6 +173,21 @@ func (s *Store) Users(ctx context.Context) ([]string, error) {
 	}
 	slices.Sort(users)
 	return users, nil
+}
+
+// roles lists all of etcd's roles.
+func (s *Store) roles(ctx context.Context) (roles []string, err error) {
+	err = s.auth(ctx, func(ctx context.Context) error {
+		resp, err := s.client.RoleList(ctx)
+		if err == nil {
+			roles = resp.Roles
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot list etcd's roles: %w", s.explain(err))
+	}
+	return roles, nil
 }
 
 // auth runs one call about users or roles with a deadline of its own. The client's own retries cover a change that came

@@ -62,7 +62,7 @@ func (s *Store) operatorGrants(r OperatorRole) []grant {
 	} {
 		all = append(all, below(prefix, clientv3.PermReadWrite))
 	}
-	for _, key := range []string{s.keys.pruning(), s.keys.targets()} {
+	for _, key := range []string{s.keys.pruning(), s.keys.targets(), s.keys.installation()} {
 		all = append(all, grant{key, "", clientv3.PermissionType(clientv3.PermReadWrite)})
 	}
 	return all

@@ -52,3 +52,6 @@ func userOf(t *tls.Config) string {
 
 // ErrFull is that etcd has no space left: it takes nothing but deletions until somebody makes room.
 var ErrFull = rpctypes.ErrNoSpace
+
+// ErrNoRole is that a user was to get a role that is not there.
+var ErrNoRole = rpctypes.ErrRoleNotFound

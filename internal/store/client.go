@@ -97,8 +97,11 @@ func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 
 // scan pages through a prefix at one revision, so that no single answer grows with the fleet.
 func (s *Store) scan(ctx context.Context, prefix string, each func(rest string, value []byte) error) (revision int64, err error) {
-	return s.pages(ctx, prefix, 500, each)
+	return s.pages(ctx, prefix, pageKeys, each)
 }
+
+// pageKeys is how many keys are read at a time.
+const pageKeys = 500
 
 // pages is scan with a page of so many keys, for values that are large, and with further options.
 func (s *Store) pages(ctx context.Context, prefix string, page int64, each func(rest string, value []byte) error, more ...clientv3.OpOption) (revision int64, err error) {

@@ -13,12 +13,14 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/provision"
 )
 
 // Bounds of what doctor takes for well with nodes.
 const (
 	runsOfOneNode = 64               // records that a node keeps in etcd are at most 20
 	floodsOn      = 10 * time.Minute // a flood that was seen within that goes on
+	applyTakes    = time.Hour        // an apply that is under way for longer waits for something
 	named         = 20               // findings of one kind that are told one by one; of the rest only the number is
 )
 
@@ -32,6 +34,8 @@ type fleetFacts struct {
 	reserves   map[string]Reserve
 	boots      map[string]FirstBoot
 	floods     map[string]Flood
+	records    map[string]provision.Record
+	applying   *marked // nil: nobody applies it
 	damaged    []string
 }
 
@@ -91,12 +95,19 @@ func (s *Store) examineFleet(ctx context.Context, ref environments.Ref) (fleetFa
 			return damaged, err
 		},
 		func() (damaged []string, err error) { f.floods, damaged, err = s.Floods(ctx, ref); return damaged, err },
+		func() (damaged []string, err error) {
+			f.records, damaged, err = s.Records(ctx, ref)
+			return damaged, err
+		},
 	} {
 		damaged, err := read()
 		if err != nil {
 			return f, err
 		}
 		f.damaged = append(f.damaged, damaged...)
+	}
+	if f.applying, _, err = single[marked](ctx, s, s.keys.applying(ref.String())); err != nil {
+		return f, err
 	}
 	for _, prefix := range []string{s.keys.statuses(ref.String()), s.keys.allRuns(ref.String())} {
 		_, err := s.pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
@@ -148,6 +159,7 @@ func judgeFleet(d *Diagnosis, f fleetFacts, now time.Time) {
 		}
 	}
 	judgeLeftovers(d, f)
+	judgeMachines(d, f, now)
 	if len(*d) == before {
 		d.of(env, "", "nodes", Fine, fmt.Sprintf("nothing is wrong with the %d nodes of %s", len(f.hosts), env), "")
 	}
@@ -230,6 +242,35 @@ func judgeLeftovers(d *Diagnosis, f fleetFacts) {
 		if f.spec != nil && !called[node] || i.Live() {
 			d.of(env, node, "leftovers", Warning, "an etcd user was made ahead for "+node+", which needs none", "`pulley serve` drops it by itself; or: `pulley doctor --mend`")
 		}
+	}
+}
+
+// judgeMachines finds machines that nobody will ask for the end of. While somebody applies, that is what they may be at.
+func judgeMachines(d *Diagnosis, f fleetFacts, now time.Time) {
+	env, called := f.ref.String(), f.called()
+	if f.applying != nil {
+		if age := now.Sub(f.applying.Since); age > applyTakes {
+			d.of(env, "", "applying", Warning, fmt.Sprintf("%s applies %s since %s ago, and nobody else can", clip(strings.ToValidUTF8(f.applying.By, "?"), 64), env, age.Round(time.Minute)),
+				"look at where that runs; ended there, it goes by itself within a minute")
+		}
+		return
+	}
+	told, more := 0, 0
+	for node, r := range sorted(f.records) {
+		_, listed := f.hosts[node]
+		i := f.identities[node]
+		if listed || called[node] || i.Live() {
+			continue
+		}
+		if told++; told > named {
+			more++
+			continue
+		}
+		d.of(env, node, "machines", Warning, fmt.Sprintf("pulley had machine %s made for %s, which nothing calls for and is on no list: the machine may still be there", r.Name, node),
+			"`pulley env plan` says what is there of it; `pulley env apply` retires it, and `pulley env destroy` all of the environment")
+	}
+	if more > 0 {
+		d.of(env, "", "machines", Warning, fmt.Sprintf("and %d machines more", more), "")
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/etcdtest"
+	"pulley/internal/provision"
 	"pulley/internal/store"
 )
 
@@ -261,5 +263,39 @@ func TestVersionsOfEtcdThatAreNotRepaired(t *testing.T) {
 		if store.Repaired(v) != ok {
 			t.Errorf("etcd %q: repaired is said to be %v", v, !ok)
 		}
+	}
+}
+
+// A machine that nobody calls for and nobody knows runs on, and costs, until somebody finds it by chance; and an apply that
+// hangs keeps everybody else out.
+func TestDoctorFindsMachinesThatNobodyCallsFor(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	apply(t, st)
+	a := begin(t, st, dev, "ann")
+	for _, node := range []string{"controller1", "controller9", "old1"} {
+		if err := a.Put(ctx, provision.Record{Node: node, Name: node + "-vm", Phase: provision.Made}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Register(ctx, "dev", agent.Host{Node: "old1", Role: "compute"}); err != nil {
+		t.Fatal(err)
+	}
+	if said := found(t, examine(t, server, etcdtest.Serve, false)); strings.Contains(said, "-vm") || strings.Contains(said, "applies dev") {
+		t.Errorf("while an apply is under way:\n%s", said)
+	}
+	key := "/pulley/v1/environments/dev/applying"
+	if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, key, fmt.Sprintf(`{"v":1,"by":"ann","since":%q}`, time.Now().Add(-2*time.Hour).Format(time.RFC3339)), clientv3.WithIgnoreLease()); err != nil {
+		t.Fatal(err)
+	}
+	if said := found(t, examine(t, server, etcdtest.Serve, false)); !strings.Contains(said, "warning applying ann applies dev since 2h0m0s ago") {
+		t.Errorf("of an apply that hangs:\n%s", said)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	said := found(t, examine(t, server, etcdtest.Serve, false))
+	if !strings.Contains(said, "warning machines pulley had machine controller9-vm made for controller9") || strings.Count(said, "-vm") != 1 {
+		t.Errorf("of machines that nobody calls for:\n%s", said)
 	}
 }

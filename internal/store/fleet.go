@@ -24,8 +24,7 @@ type Fleet struct {
 
 // Fleet reads an environment's view: five ranges in one or more pages.
 func (s *Store) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) {
-	env := ref.String()
-	f := Fleet{Hosts: map[string]agent.Host{}, Holds: map[Scope]agent.Hold{}, Statuses: map[string]agent.Status{}, Assigned: map[string]agent.Assignment{}}
+	f := Fleet{}
 	var err error
 	if f.Spec, _, err = s.Spec(ctx, ref); err != nil {
 		return Fleet{}, err
@@ -34,26 +33,37 @@ func (s *Store) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) 
 		return Fleet{}, err
 	}
 	f.Revision, f.Damaged = f.Desires.Revision, f.Desires.Damaged
-	err = collect(ctx, s, s.keys.hosts(env), &f, func(rest string, h agent.Host) { f.Hosts[unescape(rest)] = h })
+	said, err := s.fleetOf(ctx, ref, &f)
+	if err != nil {
+		return Fleet{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
+	}
+	f.Damaged = append(f.Damaged, said...)
+	return f, nil
+}
+
+// fleetOf reads the ranges of a fleet. Statuses that can't be read are returned apart from the rest: each is one node's word.
+func (s *Store) fleetOf(ctx context.Context, ref environments.Ref, f *Fleet, more ...clientv3.OpOption) (said []string, err error) {
+	env := ref.String()
+	f.Hosts, f.Holds, f.Statuses, f.Assigned = map[string]agent.Host{}, map[Scope]agent.Hold{}, map[string]agent.Status{}, map[string]agent.Assignment{}
+	err = collect(ctx, s, s.keys.hosts(env), f, func(rest string, h agent.Host) { f.Hosts[unescape(rest)] = h }, more...)
 	if err == nil {
-		err = collect(ctx, s, s.keys.holds(env), &f, func(rest string, h agent.Hold) {
+		err = collect(ctx, s, s.keys.holds(env), f, func(rest string, h agent.Hold) {
 			if scope, ok := scopeOf(rest, "all"); ok {
 				f.Holds[scope] = h
 			} else {
 				f.Damaged = append(f.Damaged, unknownKey(s.keys.holds(env)+rest))
 			}
-		})
+		}, more...)
 	}
 	if err == nil {
-		err = collect(ctx, s, s.keys.statuses(env), &f, func(rest string, st agent.Status) { f.Statuses[unescape(rest)] = st })
+		err = collect(ctx, s, s.keys.assigned(env, ""), f, func(rest string, a agent.Assignment) { f.Assigned[unescape(rest)] = a }, more...)
 	}
 	if err == nil {
-		err = collect(ctx, s, s.keys.assigned(env, ""), &f, func(rest string, a agent.Assignment) { f.Assigned[unescape(rest)] = a })
+		var unread Fleet
+		err = collect(ctx, s, s.keys.statuses(env), &unread, func(rest string, st agent.Status) { f.Statuses[unescape(rest)] = st }, more...)
+		said = unread.Damaged
 	}
-	if err != nil {
-		return Fleet{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
-	}
-	return f, nil
+	return said, err
 }
 
 // Known are the nodes that are registered or that spoke.
@@ -85,8 +95,8 @@ func (f Fleet) Desired(role, node string) agent.Desired {
 	return d
 }
 
-func collect[T any](ctx context.Context, s *Store, prefix string, f *Fleet, each func(rest string, value T)) error {
-	_, err := s.scan(ctx, prefix, func(rest string, b []byte) error {
+func collect[T any](ctx context.Context, s *Store, prefix string, f *Fleet, each func(rest string, value T), more ...clientv3.OpOption) error {
+	_, err := s.pages(ctx, prefix, pageKeys, func(rest string, b []byte) error {
 		var value T
 		if err := decode(prefix+rest, b, &value); err != nil {
 			f.Damaged = append(f.Damaged, err.Error())
@@ -94,7 +104,7 @@ func collect[T any](ctx context.Context, s *Store, prefix string, f *Fleet, each
 		}
 		each(rest, value)
 		return nil
-	})
+	}, more...)
 	return err
 }
 

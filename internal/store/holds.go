@@ -53,13 +53,19 @@ func (s *Store) lease(ctx context.Context, lasts time.Duration) (clientv3.OpOpti
 }
 
 func (s *Store) grant(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, error) {
+	id, _, err := s.grantFor(ctx, lasts)
+	return id, err
+}
+
+// grantFor returns how long the lease lasts, too: etcd may give more than it was asked for.
+func (s *Store) grantFor(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	lease, err := s.client.Grant(ctx, int64((lasts+time.Second-1)/time.Second))
 	if err != nil {
-		return 0, s.explain(err)
+		return 0, 0, s.explain(err)
 	}
-	return lease.ID, nil
+	return lease.ID, time.Duration(lease.TTL) * time.Second, nil
 }
 
 // EndHolds makes the holds of all environments end when they say, after etcd was restarted: a member that starts gives

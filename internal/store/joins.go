@@ -152,6 +152,7 @@ func (s *Store) CommitJoin(ctx context.Context, ref environments.Ref, facts Join
 	if err != nil {
 		return err
 	}
+	j.Host.Request = askedBefore(facts.Host, j.Host)
 	ops := append(pasts, boot, clientv3.OpDelete(s.keys.reserve(env, node)), s.touchHosts(env))
 	for _, put := range []struct {
 		key   string
@@ -266,7 +267,7 @@ func (s *Store) readyReserve(ctx context.Context, ref environments.Ref, node str
 	if old == nil {
 		name := pki.Name{Prefix: s.Prefix(), Kind: pki.KindNode, Environment: env, Subject: node, Incarnation: pki.NewIncarnation()}
 		old = &Reserve{User: name.String(), Incarnation: name.Incarnation, At: now}
-		if revision, err = s.replaceAt(ctx, key, *old, 0); err != nil {
+		if revision, err = s.reserve(ctx, env, node, *old); err != nil {
 			return Reserve{}, 0, err
 		}
 	}
@@ -290,6 +291,27 @@ func (s *Store) readyReserve(ctx context.Context, ref environments.Ref, node str
 		}
 	}
 	return Reserve{}, 0, err
+}
+
+// reserve writes a reserve where there is none. It is refused where there is no such environment: what belongs to one that
+// was destroyed at this moment would stay for good.
+func (s *Store) reserve(ctx context.Context, env, node string, r Reserve) (int64, error) {
+	value, err := encode(r)
+	if err != nil {
+		return 0, err
+	}
+	key, spec := s.keys.reserve(env, node), s.keys.spec(env)
+	cmps := []clientv3.Cmp{same(key, 0), clientv3.Compare(clientv3.CreateRevision(spec), ">", 0)}
+	resp, err := s.txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(key, value)}, []clientv3.Op{clientv3.OpGet(spec, clientv3.WithCountOnly())})
+	switch {
+	case err != nil:
+		return 0, err
+	case resp.Succeeded:
+		return resp.Header.Revision, nil
+	case resp.Responses[0].GetResponseRange().Count == 0:
+		return 0, fmt.Errorf("there is no environment %s: %w", env, ErrNotFound)
+	}
+	return 0, ErrConflict
 }
 
 // DropReserve deletes a reserve and its user. The user goes last: one that joins with it meanwhile keeps it.

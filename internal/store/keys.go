@@ -16,6 +16,7 @@ import (
 //	deltas/<line>/<seq>                                  p  immutable; what leads from one release of a line to the next
 //	publishing/<id>                                      p  a publish is under way; a lease ends it
 //	pruning                                              o  a prune is under way; a lease ends it
+//	installation                                         o,s  by which providers know this installation's machines; immutable
 //	targets                                              o,c  changes whenever any target or assignment does; a prune compares it
 //	environments/<env>/spec                              o  the environment
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
@@ -30,6 +31,9 @@ import (
 //	environments/<env>/hosts/nodes/<node>                s,n,o  the hosts that should be alive
 //	environments/<env>/holds/{all,roles/R,nodes/N}       o  holds; a lease ends them
 //	environments/<env>/agent                             o  which version of pulley-agent
+//	environments/<env>/machines/<node>                   o,s  the machine that pulley had made for a node
+//	environments/<env>/applying                          o,s  an apply is under way; a lease ends it
+//	environments/<env>/acts/<id>                         o,s  what was done to machines; the newest
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
 //	facts/<env>/<node>                                   n
@@ -133,12 +137,18 @@ func (k keys) firstBoot(env, machine string) string {
 func (k keys) machine(env, machine string) string {
 	return k.prefix + "machines/" + escape(env) + "/" + escape(machine)
 }
-func (k keys) notices() string               { return k.prefix + "notices/" }
-func (k keys) notice(id string) string       { return k.notices() + escape(id) }
-func (k keys) refusals() string              { return k.prefix + "refusals" }
-func (k keys) floods(env string) string      { return k.prefix + "floods/" + escape(env) + "/" }
-func (k keys) flood(env, node string) string { return k.floods(env) + escape(node) }
-func (k keys) allRuns(env string) string     { return k.prefix + "runs/" + escape(env) + "/" }
+func (k keys) installation() string           { return k.prefix + "installation" }
+func (k keys) records(env string) string      { return k.environment(env) + "machines/" }
+func (k keys) record(env, node string) string { return k.records(env) + escape(node) }
+func (k keys) applying(env string) string     { return k.environment(env) + "applying" }
+func (k keys) acts(env string) string         { return k.environment(env) + "acts/" }
+func (k keys) act(env, id string) string      { return k.acts(env) + escape(id) }
+func (k keys) notices() string                { return k.prefix + "notices/" }
+func (k keys) notice(id string) string        { return k.notices() + escape(id) }
+func (k keys) refusals() string               { return k.prefix + "refusals" }
+func (k keys) floods(env string) string       { return k.prefix + "floods/" + escape(env) + "/" }
+func (k keys) flood(env, node string) string  { return k.floods(env) + escape(node) }
+func (k keys) allRuns(env string) string      { return k.prefix + "runs/" + escape(env) + "/" }
 
 // Scope is what a target or a hold is for: one node, one role, or everybody.
 type Scope struct{ Role, Node string }

@@ -20,7 +20,8 @@ type mark struct {
 	key      string
 	revision int64
 	lease    clientv3.LeaseID
-	stop     context.CancelFunc // of the lease's signs of life
+	stands   context.Context // ends when the mark can't be counted on any more; its cause says why
+	end      context.CancelCauseFunc
 }
 
 // marked is a mark's value.
@@ -35,7 +36,7 @@ type Publishing struct{ *mark }
 // Publishing begins a publish; Close ends it. While a prune is under way it is refused, with an error that says whose.
 func (s *Store) Publishing(ctx context.Context, by string) (*Publishing, error) {
 	pruning := s.keys.pruning()
-	m, inTheWay, err := s.mark(ctx, s.keys.publishing, by, same(pruning, 0), clientv3.OpGet(pruning))
+	m, inTheWay, err := s.mark(ctx, markOf{s.keys.publishing, by, markLasts}, same(pruning, 0), clientv3.OpGet(pruning))
 	if err != nil {
 		return nil, fmt.Errorf("cannot begin to publish: %w", err)
 	}
@@ -49,7 +50,7 @@ func (s *Store) Publishing(ctx context.Context, by string) (*Publishing, error) 
 func (s *Store) beginPrune(ctx context.Context, by string) (*mark, error) {
 	nobody := nothingBelow(s.keys.publishings())
 	key := func(string) string { return s.keys.pruning() }
-	m, inTheWay, err := s.mark(ctx, key, by, nobody, clientv3.OpGet(s.keys.publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)), clientv3.OpGet(s.keys.pruning()))
+	m, inTheWay, err := s.mark(ctx, markOf{key, by, markLasts}, nobody, clientv3.OpGet(s.keys.publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)), clientv3.OpGet(s.keys.pruning()))
 	if err != nil {
 		return nil, fmt.Errorf("cannot begin to prune: %w", err)
 	}
@@ -59,17 +60,26 @@ func (s *Store) beginPrune(ctx context.Context, by string) (*mark, error) {
 	return m, nil
 }
 
+// markOf is a mark to be set.
+type markOf struct {
+	key   func(id string) string
+	by    string
+	lasts time.Duration // how long it outlives a program that was killed
+}
+
 // mark sets a mark if the way is free, and else returns nil and the keys that the other operations find.
-func (s *Store) mark(ctx context.Context, key func(id string) string, by string, free clientv3.Cmp, otherwise ...clientv3.Op) (*mark, []*mvccpb.KeyValue, error) {
-	value, err := encode(marked{By: by, Since: time.Now().UTC().Truncate(time.Second)})
+func (s *Store) mark(ctx context.Context, of markOf, free clientv3.Cmp, otherwise ...clientv3.Op) (*mark, []*mvccpb.KeyValue, error) {
+	value, err := encode(marked{By: of.by, Since: time.Now().UTC().Truncate(time.Second)})
 	if err != nil {
 		return nil, nil, err
 	}
-	lease, err := s.grant(ctx, markLasts)
+	asked := time.Now()
+	lease, lasts, err := s.grantFor(ctx, of.lasts)
 	if err != nil {
 		return nil, nil, err
 	}
-	m := &mark{store: s, key: key(fmt.Sprintf("%016x", int64(lease))), lease: lease, stop: func() {}}
+	m := &mark{store: s, key: of.key(fmt.Sprintf("%016x", int64(lease))), lease: lease}
+	m.stands, m.end = context.WithCancelCause(context.WithoutCancel(ctx)) // until Close: what was interrupted still writes how far it came
 	resp, err := s.txn(ctx, []clientv3.Cmp{free, same(m.key, 0)}, []clientv3.Op{clientv3.OpPut(m.key, value, clientv3.WithLease(lease))}, otherwise)
 	if err != nil || !resp.Succeeded {
 		_ = m.Close() // the lease would end by itself
@@ -85,23 +95,8 @@ func (s *Store) mark(ctx context.Context, key func(id string) string, by string,
 		return nil, found, nil
 	}
 	m.revision = resp.Header.Revision
-	return m, nil, m.live(ctx)
-}
-
-// live keeps the lease until Close, or until ctx ends.
-func (m *mark) live(ctx context.Context) error {
-	ctx, m.stop = context.WithCancel(ctx)
-	alive, err := m.store.client.KeepAlive(ctx, m.lease)
-	if err != nil {
-		_ = m.Close()
-		return m.store.explain(err)
-	}
-	go func() {
-		for range alive { // nothing is to be learnt from an answer: who comes too late is found out by standing
-			continue
-		}
-	}()
-	return nil
+	go m.live(asked, lasts)
+	return m, nil, nil
 }
 
 // standing is the guard of a write that is allowed only while the mark stands.
@@ -111,7 +106,7 @@ func (m *mark) standing() clientv3.Cmp {
 
 // Close takes the mark away. When etcd can't be reached it goes by itself, a minute after.
 func (m *mark) Close() error {
-	m.stop()
+	m.end(errClosed)
 	ctx, cancel := context.WithTimeout(context.Background(), m.store.timeout) // also when what was under way was interrupted
 	defer cancel()
 	if _, err := m.store.client.Revoke(ctx, m.lease); err != nil {
@@ -127,8 +122,11 @@ func (s *Store) doing(marks []*mvccpb.KeyValue) string {
 	}
 	key := string(marks[0].Key)
 	verb := "publishes"
-	if key == s.keys.pruning() {
+	switch {
+	case key == s.keys.pruning():
 		verb = "prunes"
+	case strings.HasPrefix(key, s.keys.environments()):
+		verb = "applies"
 	}
 	var m marked
 	if err := decode(key, marks[0].Value, &m); err != nil || m.By == "" {

@@ -137,14 +137,39 @@ func (s *Store) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, erro
 }
 
 // Register puts a node on the list of hosts that should be alive. The entry has no lease: a host that is off should still
-// be alive. It needs no guard: the entry says the same however often it is written, except for the time.
+// be alive. What was asked of the node stays asked.
 func (s *Store) Register(ctx context.Context, env string, h agent.Host) error {
-	b, err := encode(h)
-	if err != nil {
-		return err
+	key := s.keys.host(env, h.Node)
+	for {
+		var old *agent.Host
+		resp, err := s.get(ctx, key)
+		if err != nil {
+			return err
+		}
+		revision := int64(0)
+		for _, kv := range resp.Kvs {
+			revision = kv.ModRevision
+			_ = decode(key, kv.Value, &old) // one that can't be read is written anew
+		}
+		entry := h
+		entry.Request = askedBefore(old, h)
+		b, err := encode(entry)
+		if err != nil {
+			return err
+		}
+		done, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, b), s.touchHosts(env)}, nil)
+		if err != nil || done.Succeeded {
+			return err
+		}
 	}
-	_, err = s.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(s.keys.host(env, h.Node), b), s.touchHosts(env)}, nil)
-	return err
+}
+
+// askedBefore is what a node was asked for, in an entry that takes the place of old: nothing when it is another machine.
+func askedBefore(old *agent.Host, h agent.Host) *agent.Request {
+	if old == nil || old.MachineID != "" && h.MachineID != "" && old.MachineID != h.MachineID {
+		return nil
+	}
+	return old.Request
 }
 
 // touchHosts announces a change of the list of hosts. The head is a blind put in the change's own transaction, and the

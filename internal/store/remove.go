@@ -16,7 +16,8 @@ import (
 // RemoveNode takes a node out of the fleet. First its etcd users and its role go, whatever their incarnation: from then on
 // etcd refuses each of its requests. Then one transaction writes into its identity that it was removed, and deletes its
 // entry of the list of hosts, its holds, its targets and assignment, its user made ahead, its first boot and what was noted
-// of it. Its status and runs stay. ErrNotFound when nothing of it was there. It may be repeated after a crash anywhere.
+// of it. Its status and runs stay, and so does the record of the machine that was made for it, if one was: the machine itself
+// is still there. ErrNotFound when nothing of it was there. It may be repeated after a crash anywhere.
 func (s *Store) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
 	for try := 0; ; try++ {
 		found, err := s.shutOut(ctx, ref.String(), node)
@@ -88,11 +89,17 @@ func (s *Store) usersOf(ctx context.Context, env, node string) (users []string, 
 		return nil, err
 	}
 	for _, user := range all {
-		if n, err := pki.ParseName(user); err == nil && n.Kind == pki.KindNode && n.Prefix == s.Prefix() && n.Environment == env && n.Subject == node {
+		if n, ok := s.nodeUser(user, env); ok && n == node {
 			users = append(users, user)
 		}
 	}
 	return users, nil
+}
+
+// nodeUser is which node of an environment a user of etcd is, in whatever incarnation.
+func (s *Store) nodeUser(user, env string) (node string, ok bool) {
+	n, err := pki.ParseName(user)
+	return n.Subject, err == nil && n.Kind == pki.KindNode && n.Prefix == s.Prefix() && n.Environment == env
 }
 
 // takeOff is the transaction of a removal. ErrConflict when the node joined, or was changed, since it was read.

@@ -19,6 +19,7 @@ import (
 func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
+	apply(t, st)
 	if err := st.EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}

@@ -76,9 +76,10 @@ func (s *Store) Desires(ctx context.Context, ref environments.Ref) (Desires, err
 	return s.desires(ctx, ref.String())
 }
 
-func (s *Store) desires(ctx context.Context, env string) (Desires, error) {
+func (s *Store) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
 	prefix := s.keys.desired(env)
-	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.keys.gate(env)), clientv3.OpGet(prefix, clientv3.WithPrefix())}, nil)
+	all := append([]clientv3.OpOption{clientv3.WithPrefix()}, more...)
+	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.keys.gate(env), more...), clientv3.OpGet(prefix, all...)}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
 	}

@@ -25,7 +25,13 @@ func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i place
 		return join.Answer{}, err
 	}
 	if !i.ready { // a reserve goes before its user does, and was there when the join was written: so its user is too
-		if err := d.Store.EnsureNode(ctx, env, i.Node, i.User); err != nil {
+		err := d.Store.EnsureNode(ctx, env, i.Node, i.User)
+		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed, and made again since this serve looked
+			if err = d.lookAgain(ctx, env); err == nil {
+				err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+			}
+		}
+		if err != nil {
 			return join.Answer{}, err
 		}
 	}
@@ -40,7 +46,7 @@ func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i place
 		return join.Answer{}, err
 	}
 	if !now.Live() || now.User != i.User {
-		if err := errors.Join(d.Store.DropUser(ctx, i.User), d.dropRole(ctx, env, now, i.Node)); err != nil {
+		if err := errors.Join(d.Store.DropUser(ctx, i.User), d.dropRole(ctx, env, now, i.Node), d.Store.DropSharedRole(ctx, ref)); err != nil {
 			return join.Answer{}, err
 		}
 		return join.Answer{}, no(join.WasRemoved, i.Node+", while it joined", anotherToken)
@@ -102,4 +108,12 @@ func (d *Desk) sharedRole(ctx context.Context, env string) error {
 	d.roles[env] = now
 	d.mu.Unlock()
 	return nil
+}
+
+// lookAgain is sharedRole, whenever it looked last.
+func (d *Desk) lookAgain(ctx context.Context, env string) error {
+	d.mu.Lock()
+	delete(d.roles, env)
+	d.mu.Unlock()
+	return d.sharedRole(ctx, env)
 }

@@ -5,8 +5,12 @@
 // are the host's own, run as root, and change /etc, /usr and /var for real, for that machine only. When the machine's
 // first process ends, the kernel ends all its other processes and drops its mounts and its files with them.
 //
-// The package owns: starting and ending such machines, running programs in them, reading and writing their files, and
-// scratch folders that the next program sweeps up when this one was killed.
+// A [Machine] ends with the program that holds it. A [Provider] makes machines that do not: each is held by a keeper, a
+// process of its own, which gives it its userdata and runs its agent.
+//
+// The package owns: starting and ending such machines, running programs in them, reading and writing their files, the folders
+// and keepers of machines that outlive the program, and scratch folders that the next program sweeps up when this one was
+// killed.
 //
 // What a machine is not:
 //   - Not a security boundary. It keeps an honest program's changes away from the host (no raw devices, no kernel
@@ -18,7 +22,7 @@
 //     Config.Empty clears what should not be.
 //
 // The package must never mount anything in the host's mount namespace, write below a machine's paths through the host's
-// symlinks, leave a process behind, or need cleaning up after a SIGKILL.
+// symlinks, leave a process behind other than a keeper that was asked for, or need cleaning up after a SIGKILL.
 //
 // A program that starts machines calls [MaybeInit] first thing in main: machines are started and entered by running the
 // program's own executable again.

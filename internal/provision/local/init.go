@@ -16,9 +16,10 @@ const (
 	argInit      = "pulley-machine-init"      // a machine's first process; inherits the life line
 	argEnter     = "pulley-machine-enter"     // on the host, for one command; inherits the machine's pidfd
 	argSupervise = "pulley-machine-supervise" // in the machine, for one command; inherits the command's life line
+	argKeep      = "pulley-machine-keep"      // on the host, for a machine that outlives the program; inherits its folder's lock
 )
 
-// inherited is the one descriptor beyond stdio that each of them is given.
+// inherited is the first descriptor beyond stdio that each of them is given.
 const inherited = 3
 
 const exitCannotRun = 125 // a machine's own trouble, not its command's: as in docker and chroot(1)
@@ -32,7 +33,7 @@ type setupReply struct {
 // this package started it as a part of a machine, it is that part and never returns.
 func MaybeInit() {
 	switch os.Args[0] {
-	case argInit, argEnter, argSupervise:
+	case argInit, argEnter, argSupervise, argKeep:
 		// What else the owner was started with must not go on to the machine's programs.
 		_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	}
@@ -43,6 +44,8 @@ func MaybeInit() {
 		os.Exit(report(enter(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
 	case argSupervise:
 		os.Exit(report(supervise(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
+	case argKeep:
+		os.Exit(report(runKeeper(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
 	}
 }
 

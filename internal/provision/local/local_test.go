@@ -17,6 +17,7 @@ const (
 	argOwner   = "test-owner"   // owns a machine and is about to be killed
 	argScratch = "test-scratch" // owns a scratch folder and is about to be killed
 	argCheck   = "test-check"   // says whether machines can be started
+	argMaker   = "test-maker"   // makes a machine that it does not keep, and is about to be killed
 )
 
 func TestMain(m *testing.M) {
@@ -26,6 +27,8 @@ func TestMain(m *testing.M) {
 		os.Exit(report(own(os.Args[1])))
 	case argScratch:
 		os.Exit(report(keepScratch(os.Args[1])))
+	case argMaker:
+		os.Exit(report(makeOne(os.Args[1], os.Args[2])))
 	case argCheck:
 		if err := Check(context.Background()); err != nil {
 			os.Exit(report(1, err))

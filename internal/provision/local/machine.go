@@ -35,6 +35,8 @@ type Config struct {
 	SizeBytes int64    // how much the machine may write, in memory, /tmp and /run included; 0 means DefaultSizeBytes
 	Empty     []string // folders of the host that the machine finds empty; those that the host lacks stay absent
 	Binds     []Bind   // what of the host the machine sees beyond its root file system
+
+	held *os.File // a lock that is let go of when the last of the machine is gone; may be nil
 }
 
 // Bind shows a file or folder of the host, with what is mounted below it, read-only at a path in the machine.
@@ -87,7 +89,7 @@ func start(ctx context.Context, config Config) (*Machine, error) {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
 
-	m, theirs, err := newMachine(config.Hostname)
+	m, theirs, err := newMachine(config)
 	if err != nil {
 		return nil, err
 	}
@@ -146,23 +148,26 @@ func (config Config) validate() error {
 }
 
 // newMachine returns a machine whose first process is not started yet, and that process's end of the life line.
-func newMachine(hostname string) (m *Machine, theirs *os.File, err error) {
+func newMachine(config Config) (m *Machine, theirs *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
 	theirs = os.NewFile(uintptr(pair[1]), "machine's life line")
 	m = &Machine{
-		hostname: hostname,
+		hostname: config.Hostname,
 		life:     os.NewFile(uintptr(pair[0]), "life line"),
 		ended:    make(chan struct{}),
 		init: &exec.Cmd{
 			Path:       "/proc/self/exe",
-			Args:       []string{argInit, hostname},
+			Args:       []string{argInit, config.Hostname},
 			Env:        []string{}, // not nil: nothing of this process's environment
 			Dir:        "/",
 			ExtraFiles: []*os.File{theirs},
 		},
+	}
+	if config.held != nil {
+		m.init.ExtraFiles = append(m.init.ExtraFiles, config.held)
 	}
 	return m, theirs, nil
 }

@@ -1,0 +1,258 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Whoever asks a node for a run has to learn that it took place, and it must not take place twice.
+func TestARunThatWasAskedForIsDoneOnceAndAnswered(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(DeedRun))
+	if run := w.good(t); run.Reason != ReasonAsked || run.Target != verA {
+		t.Errorf("it ran %s: %s", run.Target, run.Reason)
+	}
+	same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: askedFor(DeedRun).ID})
+	w.idle(t)
+	same(t, "what was asked of etcd when all was done", w.etcd.calls, []string{"desire"})
+}
+
+// A run that fails is an answer too: nobody may wait for it for ever.
+func TestARunThatWasAskedForAndFailsIsAnswered(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(DeedRun))
+	w.puppet.result = func(Job) (Result, error) {
+		return Result{Kind: Between, Outcome: Failed, Problem: strings.Repeat("File[/etc/motd] failed; ", 100)}, nil
+	}
+	w.tick(t)
+	a := w.etcd.status(t).Answer
+	if a == nil || a.ID != askedFor(DeedRun).ID || !strings.HasPrefix(a.Problem, "File[/etc/motd] failed") || len(a.Problem) > maxAnswer {
+		t.Errorf("it answers %+v", a)
+	}
+	w.idle(t)
+}
+
+// A node that can't do what it is asked for says why, at once: a hold may last for weeks.
+func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
+	for _, c := range []struct {
+		say  string
+		do   Deed
+		when func(*world)
+		want string
+	}{
+		{"a stop hold", DeedRun, func(w *world) { w.etcd.operator(t, func(d *Desired) { d.Holds = []Hold{stop} }) }, "an operator's hold says not to run Puppet: stop on roles/web by bob"},
+		{"disabled on the machine", DeedRun, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "disabled on the machine itself: kernel debugging"},
+		{"to retire, disabled on the machine", DeedRetire, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "disabled on the machine itself: kernel debugging"},
+		{"Puppet is at work", DeedRun, func(w *world) { w.puppet.blocked = "another puppet is running" }, "another puppet is running"},
+		{"nothing to run", DeedRun, func(w *world) {
+			must(t, w.disk.Save(State{}))
+			w.etcd.operator(t, func(d *Desired) { d.Default = Target{} })
+		}, "no release was promoted"},
+		{"a deed of a later version", "dance", func(*world) {}, `this agent does not know the deed "dance"`},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			w := fleetOn(t, verA)
+			c.when(w)
+			w.request(t, askedFor(c.do))
+			w.idle(t, Options{Noop: c.do != "dance"})
+			if s := w.etcd.status(t); c.do != "dance" && s.Answer != nil {
+				t.Errorf("who only looked answered %+v", s.Answer)
+			}
+			w.idle(t)
+			if a := w.etcd.status(t).Answer; a == nil || !strings.Contains(a.Problem, c.want) {
+				t.Errorf("it answers %+v", a)
+			}
+			if len(w.machine.retired) > 0 {
+				t.Error("and it ran its hooks")
+			}
+			w.idle(t)
+			same(t, "what was asked of etcd afterwards", w.etcd.calls, []string{"desire"})
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node that is drained and then runs Puppet again is a node whose service comes back while its machine is deleted.
+func TestANodeRetiresOnceAndRunsNothingAnyMore(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.etcd.operator(t, func(d *Desired) { d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(DeedRetire) })
+	w.machine.during = func() error {
+		s := w.etcd.status(t)
+		if s.Phase != Running || s.Action != Retire || s.Answer != nil {
+			t.Errorf("while the hooks run etcd says %+v", s)
+		}
+		if w.state(t).Retire == "" {
+			t.Error("an agent that is killed now would run Puppet again")
+		}
+		if w.content.held != 1 {
+			t.Error("the release could be collected from under its hooks")
+		}
+		return nil
+	}
+	r := w.idle(t)
+	if r.Err != nil || r.Note == "" || r.Decision.Action != Retire {
+		t.Errorf("%+v", r)
+	}
+	if len(w.machine.retired) != 1 || w.machine.retired[0].Target != verA || w.machine.retired[0].Tree != w.content.tree(verA.Tree) || w.machine.retired[0].Node != "web1" {
+		t.Fatalf("its hooks ran as %+v", w.machine.retired)
+	}
+	s := w.etcd.status(t)
+	same(t, "the answer", s.Answer, &Answer{ID: askedFor(DeedRetire).ID})
+	if s.Phase != Idle || s.Action != Nothing || s.Reason != ReasonRetired {
+		t.Errorf("it says of itself %+v", s)
+	}
+
+	away := func() { w.etcd.cut() }
+	for say, when := range map[string]func(){
+		"nothing changed": func() {}, "etcd is away": away, "it is off the list": func() { w.etcd.mend(); w.etcd.operator(t, func(d *Desired) { d.Host = nil }) },
+	} {
+		when()
+		w.now = w.now.Add(time.Hour)
+		w.idle(t, Options{Force: true})
+		if w.etcd.mend(); len(w.machine.retired) != 1 {
+			t.Errorf("%s: its hooks ran again", say)
+		}
+	}
+}
+
+// An operator who thinks better of it gets the node back, with what the hooks undid.
+func TestARetirementThatIsCalledOffIsForgotten(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(DeedRetire))
+	w.idle(t)
+	w.request(t, nil)
+	if run := w.good(t); run.Target != verA || w.puppet.applied() != verA.Release {
+		t.Errorf("it ran %s, and the machine is %q", run.Target, w.puppet.applied())
+	}
+	w.etcd.cut()
+	w.now = w.now.Add(time.Hour)
+	w.tick(t)
+	if len(w.puppet.jobs) != 1 {
+		t.Error("without etcd it remembers that it was to retire")
+	}
+}
+
+// Hooks that fail are the asker's to judge: the node says how, once, and does not try again by itself.
+func TestHooksThatFailAreAnsweredAndNotRunAgain(t *testing.T) {
+	clings := version("clings-1.0.0")
+	w := fleetOn(t, clings)
+	w.request(t, askedFor(DeedRetire))
+	if r := w.idle(t); r.Err == nil || !strings.Contains(r.Err.Error(), "there is still work") {
+		t.Errorf("the tick ends with %v", r.Err)
+	}
+	if a := w.etcd.status(t).Answer; a == nil || a.Problem != "retire.d/10-drain: exit status 1: there is still work" {
+		t.Errorf("it answers %+v", a)
+	}
+	w.now = w.now.Add(time.Hour)
+	w.idle(t)
+	if again := askedFor(DeedRetire); len(w.machine.retired) == 1 {
+		again.ID = "ffff"
+		w.request(t, again)
+		w.idle(t)
+	}
+	if len(w.machine.retired) != 2 || w.etcd.status(t).Answer.ID != "ffff" {
+		t.Errorf("its hooks ran %d times: once, and once more when asked anew", len(w.machine.retired))
+	}
+}
+
+// A node that has no release yet has no hooks; whoever waits for it must not wait until a deadline.
+func TestANodeWithoutAReleaseRetiresAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.request(t, askedFor(DeedRetire))
+	w.idle(t)
+	if a := w.etcd.status(t).Answer; a == nil || a.Problem != "" || len(w.machine.retired) != 0 {
+		t.Errorf("it answers %+v after hooks %+v", a, w.machine.retired)
+	}
+}
+
+// A request that was taken back between the look and the deed must not be done.
+func TestARequestThatIsTakenBackMeanwhileIsNotDone(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(DeedRetire))
+	w.etcd.onAdmit = func() error {
+		w.etcd.onAdmit = nil
+		w.request(t, nil)
+		return nil
+	}
+	w.idle(t)
+	w.now = w.now.Add(time.Hour)
+	w.good(t)
+	if len(w.machine.retired) != 0 || w.state(t).Answer != nil {
+		t.Error("its hooks ran, and nobody asked any more")
+	}
+}
+
+// Without etcd there is no leave to begin, and what etcd can't be told later is kept.
+func TestRetiringAndEtcdThatGoesAway(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(DeedRetire))
+	w.etcd.onAdmit = func() error { w.etcd.cut(); return w.etcd.onReport() }
+	w.idle(t)
+	if len(w.machine.retired) != 0 || w.state(t).Retire != "" {
+		t.Error("it retired without leave")
+	}
+	w.etcd.mend()
+	w.machine.during = func() error { w.etcd.cut(); return nil }
+	w.idle(t)
+	w.etcd.mend()
+	w.idle(t)
+	if a := w.etcd.status(t).Answer; len(w.machine.retired) != 1 || a == nil || a.Problem != "" {
+		t.Errorf("its hooks ran %d times and it answers %+v", len(w.machine.retired), a)
+	}
+}
+
+// A machine that shuts down in the middle of its hooks goes on with them when it is back.
+func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(DeedRetire))
+	ctx, cancel := context.WithCancel(t.Context())
+	w.machine.during = func() error { cancel(); return nil }
+	if r := w.agent.Tick(ctx, Options{}); r.Err == nil {
+		t.Error("the tick says that all is well")
+	}
+	if a := w.state(t).Answer; a != nil {
+		t.Fatalf("it answers %+v", a)
+	}
+	w.machine.during = nil
+	w.etcd.cut()
+	w.now = w.now.Add(time.Hour)
+	w.idle(t) // until etcd is back
+	w.etcd.mend()
+	w.idle(t)
+	if a := w.etcd.status(t).Answer; a == nil || a.Problem != "" || len(w.machine.retired) != 2 {
+		t.Errorf("it answers %+v after %d times", a, len(w.machine.retired))
+	}
+}
+
+// A release that can't be had any more, on disk or from anywhere, keeps nobody waiting.
+func TestATreeThatIsGoneIsAnAnswer(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(DeedRetire))
+	w.content.onStage = func(Target) error { return &DamagedError{name: "tree", err: context.DeadlineExceeded} }
+	w.tick(t)
+	if a := w.etcd.status(t).Answer; a == nil || !strings.Contains(a.Problem, "cannot use 1.0.0") {
+		t.Errorf("it answers %+v", a)
+	}
+}
+
+// An agent on probation leaves goodbyes to the tick that follows: hooks may take longer than it is watched.
+func TestAnAgentOnProbationDoesNotRetire(t *testing.T) {
+	w := fleetOn(t, verA)
+	w.request(t, askedFor(DeedRetire))
+	w.idle(t, Options{Keep: true})
+	if len(w.machine.retired) != 0 || w.state(t).Answer != nil {
+		t.Error("its hooks ran")
+	}
+	w.idle(t)
+	if len(w.machine.retired) != 1 {
+		t.Error("its hooks never ran")
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"pulley/agent"
+)
+
+// scriptTimeout is how long one script of a release may take.
+const scriptTimeout = 5 * time.Minute
+
+// scripts runs what a release brings along to be run beside its catalog: checks, and hooks.
+type scripts struct {
+	folder  string   // of the release
+	env     []string // beside what all are told
+	shown   int      // bytes of a failed script's output
+	timeout time.Duration
+	log     *slog.Logger
+}
+
+// run runs the executables of the folder in the order of their names, until the first that fails. Where there is no such
+// folder, nothing is to be run.
+func (s scripts) run(ctx context.Context, job agent.Job) error {
+	dir := filepath.Join(job.Tree, s.folder)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read %s: %w", s.folder, err)
+	}
+	for _, e := range entries {
+		script := filepath.Join(dir, e.Name())
+		info, err := os.Stat(script)
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+			continue
+		}
+		if err := s.one(ctx, script, job); err != nil {
+			return fmt.Errorf("%s/%s: %w", s.folder, e.Name(), err)
+		}
+	}
+	return nil
+}
+
+func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
+	parent := ctx
+	ctx, cancel := context.WithTimeout(parent, s.timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, script)
+	cmd.Dir = "/"
+	cmd.Env = append([]string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root",
+		"PULLEY_NODE=" + job.Node, "PULLEY_ROLE=" + job.Role, "PULLEY_ENVIRONMENT=" + job.Environment,
+		"PULLEY_RELEASE=" + job.Target.Release, "PULLEY_TREE=" + job.Tree,
+	}, s.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	output := &tail{limit: s.shown}
+	cmd.Stdout, cmd.Stderr = output, output
+	s.log.Info("runs a script of the release", "command", script)
+	err := cmd.Run()
+	switch {
+	case err == nil:
+		return nil
+	case parent.Err() != nil:
+		err = parent.Err()
+	case ctx.Err() != nil:
+		err = fmt.Errorf("it took longer than %s", s.timeout)
+	}
+	return fmt.Errorf("%w: %s", err, bytes.TrimSpace(output.bytes))
+}
+
+// tail keeps the last bytes that are written to it.
+type tail struct {
+	limit int
+	bytes []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.bytes = append(t.bytes, p...)
+	if extra := len(t.bytes) - t.limit; extra > 0 {
+		t.bytes = append(t.bytes[:0], t.bytes[extra:]...)
+	}
+	return len(p), nil
+}

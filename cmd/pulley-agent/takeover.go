@@ -1,0 +1,45 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"pulley/agent"
+	"pulley/agent/puppet"
+)
+
+func newTakeover(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "takeover",
+		Short: "put Pulley in the place of the puppet agent that manages this machine, in steps that can be undone",
+		Long: `takeover has Pulley manage a machine on which puppet agent runs, from cron or as a service:
+
+  look      shows what starts the agent, and what Pulley would change; changes nothing
+  disable   disables the agent with a message, and sets up Pulley's schedule
+  remove    after a good run of Pulley: what started the agent goes
+  undo      at any time: all of it is as it was found, and Pulley's schedule goes
+  status    how far it is
+
+Everything is written down in /var/lib/pulley/takeover.json before it is changed. A command that was cut off is given again.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	cmd.AddCommand(newTakeoverLook(o), newTakeoverDisable(o), newTakeoverRemove(o), newTakeoverUndo(o), newTakeoverStatus(o))
+	return cmd
+}
+
+// puppetStateDirs is where Puppet's own locks are.
+func puppetStateDirs(root string) []string { return puppet.DefaultStateDirs(root) }
+
+// withNodeLock works while no run of Pulley does.
+func (o *options) withNodeLock(do func(*agent.Disk) error) error {
+	return o.withDisk(func(d *agent.Disk) error {
+		lock, err := d.Lock()
+		if err != nil {
+			return fmt.Errorf("%w; try again when it is over", err)
+		}
+		return errors.Join(do(d), lock.Close())
+	})
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"pulley/internal/cli"
+	"pulley/internal/takeover"
+)
+
+func newTakeoverDisable(o *options) *cobra.Command {
+	var schedule string
+	var noCron bool
+	cmd := &cobra.Command{
+		Use: "disable", Short: "disable puppet agent, with a message, and have cron start Pulley",
+		Long: `disable writes Puppet's own lock with a message (as puppet agent --disable does), disables and stops the agent's service,
+comments out cron's lines that start it, and has cron start Pulley. An agent that somebody disabled before is left alone.
+
+EXIT STATUS
+  0 done; 1 failed; 2 wrong usage`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.takeoverDisable(c.Context(), schedule, noCron)
+		},
+	}
+	cmd.Flags().StringVar(&schedule, "schedule", "", "when cron starts Pulley, five fields (default: as the bootstrap was told, else '"+defaultSchedule+"')")
+	cmd.Flags().BoolVar(&noCron, "no-cron", false, "no schedule: something else starts Pulley, such as pulley-agent daemon")
+	return cmd
+}
+
+func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron bool) error {
+	c, err := o.load()
+	if err != nil {
+		return err
+	}
+	s, err := takeover.Load(c.stateDir())
+	if err != nil {
+		return err
+	}
+	if schedule == "" && s.Stage != takeover.None {
+		noCron = noCron || s.Schedule == ""
+	}
+	schedule = first(schedule, s.Schedule, defaultSchedule)
+	switch err := checkSchedule(schedule); {
+	case err != nil:
+		return err
+	case c.root != "/" && !noCron:
+		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.root, c.root)
+	}
+	n, err := c.open(ctx, o.env.Version, o.env.Now, o.logger())
+	if err != nil {
+		return fmt.Errorf("cannot disable the old agent: %w", err)
+	}
+	err = o.oldAgent(c.Puppet.StateDirs).Disable(ctx, o.env.User, func(ctx context.Context) error {
+		if noCron {
+			return nil
+		}
+		n.puppet.Own = takeover.Own(c.stateDir())
+		return n.setUpCron(ctx, schedule)
+	})
+	if err := errors.Join(err, n.close()); err != nil {
+		return err
+	}
+	fmt.Fprintln(o.env.Stdout, "puppet agent is disabled, and all of it still there")
+	if noCron {
+		fmt.Fprintln(o.env.Stdout, "Pulley has no schedule: something else has to start it")
+	}
+	fmt.Fprintln(o.env.Stdout, "next: pulley-agent takeover remove, after a good run of Pulley; or pulley-agent takeover undo")
+	return nil
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/provision"
+	"pulley/internal/store"
+)
+
+// applyOptions are what the command line of apply says.
+type applyOptions struct {
+	firstBootFlags
+	file     envFileFlags
+	machines machineFlags
+	plan     string
+}
+
+func newEnvApply(o *options) *cobra.Command {
+	a := applyOptions{firstBootFlags: firstBootFlags{options: o}}
+	cmd := &cobra.Command{
+		Use: "apply FILE | --plan PLAN", Short: "store an environment, and make its machines what it says",
+		Long: `apply stores the environment that a file describes; its name is the file's. Where the environment has a provider, its machines
+are then made, replaced and retired until they are what the file says, role by role, each waited for until it is converged.
+
+What is destroyed is named first, and agreed to by its number; --yes is for CI. Interrupted anywhere, the next apply goes on.
+With --plan exactly that plan is applied, which ` + "`pulley env plan --out`" + ` wrote, or none where the world changed since.
+
+How machines boot is told as in ` + "`pulley userdata`" + `: in the file under userdata:, or by flags where that does not say; either is stored
+with the environment, so that a machine that is made again boots as the first one did.
+
+EXIT STATUS
+  0 done, 1 failed: what was begun is known, and the next apply goes on, 2 wrong usage, 3 etcd unreachable`,
+		Args: arguments(0, 1, "takes an environment file, or --plan"),
+		RunE: func(c *cobra.Command, args []string) error { return a.run(c, args) },
+	}
+	a.file.add(cmd)
+	a.machines.add(cmd)
+	a.add(cmd.Flags())
+	cmd.Flags().StringVar(&a.plan, "plan", "", "file that `pulley env plan --out` wrote")
+	return cmd
+}
+
+func (a *applyOptions) run(c *cobra.Command, args []string) error {
+	if (len(args) == 1) == (a.plan != "") {
+		return cli.Usagef("`pulley env apply` takes an environment file, or --plan with a stored plan")
+	}
+	if a.plan != "" && (a.file.cloud != "" || a.file.stack != "" || len(a.file.sets) > 0) {
+		return cli.Usagef("a stored plan says all: --cloud, --stack and --set are for a file")
+	}
+	if err := a.machines.check(); err != nil {
+		return err
+	}
+	want, stored, err := a.wanted(c, args)
+	if err != nil {
+		return err
+	}
+	boot, err := a.into(c, want)
+	if err != nil {
+		return err
+	}
+	return a.withStore(c, func(ctx context.Context, s *store.Store) error {
+		t, err := a.open(ctx, s, want, boot, a.env.User)
+		if err != nil {
+			return err
+		}
+		return errors.Join(a.apply(s, t.with(a.machines), stored), t.close())
+	})
+}
+
+// wanted reads the environment, from its file or from a stored plan, which is then returned, too.
+func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *provision.Plan, error) {
+	if a.plan == "" {
+		e, err := a.readEnvironment(c, args[0], a.file)
+		return e, nil, err
+	}
+	b, err := readBounded(a.plan, maxPlanFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read the plan: %w", err)
+	}
+	p, err := provision.Decode(b)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot use plan %s: %w", a.plan, err)
+	}
+	return p.Spec, &p, nil
+}
+
+// apply plans, asks, stores the environment and carries the plan out.
+func (a *applyOptions) apply(s *store.Store, t *site, stored *provision.Plan) error {
+	ctx := t.ctx
+	p, err := t.applier.Look(ctx, t.want, provision.Options{})
+	if err != nil {
+		return err
+	}
+	if stored != nil {
+		if differs := provision.Same(*stored, p); len(differs) > 0 {
+			return fmt.Errorf("cannot apply plan %s: the world changed since it was made:\n  %s\nmake a new one: pulley env plan --out", a.plan, strings.Join(differs, "\n  "))
+		}
+	}
+	a.showPlan(p)
+	if blocked := p.Blocked(); len(blocked) > 0 {
+		return blockedError(p, blocked)
+	}
+	if err := t.agree(ctx, s, p, a.machines, a.machines.maxRetire); err != nil {
+		return err
+	}
+	r, err := t.carryOut(p)
+	a.showResult(p, r, err)
+	return err
+}
+
+// blockedError says for each machine why nothing is done, and then once what to do.
+func blockedError(p provision.Plan, blocked []provision.Step) error {
+	var lines, hints []string
+	for _, s := range blocked {
+		why, hint, _ := strings.Cut(s.Blocked, "\n")
+		lines = append(lines, fmt.Sprintf("%s %s: %s", s.Verb, s.Node, why))
+		if hint != "" && !slices.Contains(hints, hint) {
+			hints = append(hints, hint)
+		}
+	}
+	hints = append(hints, "nothing was done")
+	return fmt.Errorf("cannot apply %s: %s\n%s", p.Fleet, strings.Join(lines, "; "), strings.Join(hints, "\n"))
+}
+
+// showResult says what came of it; the error is shown by whoever exits.
+func (o *options) showResult(p provision.Plan, r provision.Result, err error) {
+	for _, n := range r.Notes {
+		cli.Cleanf(o.env.Stdout, "%s\n", n)
+	}
+	if err != nil {
+		return
+	}
+	e := p.Spec
+	what := "stored %s: %d nodes\n"
+	switch {
+	case !p.Empty():
+		what = "applied %s: %d nodes\n"
+	case !p.Changed:
+		what = "%s is as in the file: %d nodes\n"
+	}
+	fmt.Fprintf(o.env.Stdout, what, e.Ref(), e.Count())
+}
+
+// maxPlanFile bounds what is read of a stored plan.
+const maxPlanFile = 64 << 20
+
+// writePlan keeps a plan for `pulley env apply --plan`. Only its owner may read it: it has the environment, with its userdata.
+func writePlan(path string, p provision.Plan) error {
+	b, err := provision.Encode(p)
+	if err == nil {
+		err = writePrivate(path, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the plan to %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+)
+
+// maxEnvironmentFile bounds what is read of a file; environments.Load says what is too large.
+const maxEnvironmentFile = 8 << 20
+
+// envFileFlags say what an environment is made of besides its file.
+type envFileFlags struct {
+	cloud, stack string
+	sets         []string
+}
+
+func (f *envFileFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.cloud, "cloud", "", "name of the cloud, whose words are in ../clouds/NAME.yaml, seen from the file")
+	c.Flags().StringVar(&f.stack, "stack", "", "stack of the environment, in the place of the file's")
+	c.Flags().StringArrayVar(&f.sets, "set", nil, "change one value for this once, like compute.cardinality=5; may be given again")
+}
+
+// readEnvironment reads and checks the environment that a file and the flags describe, without asking etcd for anything.
+func (o *options) readEnvironment(_ *cobra.Command, file string, f envFileFlags) (*environments.Environment, error) {
+	data, err := readBounded(file, maxEnvironmentFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the environment: %w", err)
+	}
+	load := environments.LoadOptions{File: environments.Source{Name: file, Data: data}, Sets: f.sets, Stack: f.stack}
+	if f.cloud != "" {
+		if load.Cloud, err = readCloud(file, f.cloud); err != nil {
+			return nil, err
+		}
+	}
+	return environments.Load(load)
+}
+
+// readCloud reads clouds/<name>.yaml beside the folder that the environment is in.
+func readCloud(file, name string) (*environments.Source, error) {
+	if err := environments.CheckCloud(name); err != nil {
+		return nil, cli.Usagef("%v", err)
+	}
+	folder := filepath.Join(filepath.Dir(file), "..", "clouds")
+	path := filepath.Join(folder, name+".yaml")
+	data, err := readBounded(path, maxEnvironmentFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot read cloud %s: %w\n%s", name, err, cloudsIn(folder))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read cloud %s: %w", name, err)
+	}
+	return &environments.Source{Name: path, Data: data}, nil
+}
+
+// cloudsIn says which clouds there are.
+func cloudsIn(folder string) string {
+	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+	if err != nil || len(files) == 0 {
+		return "write what the provider calls things to " + filepath.Join(folder, "NAME.yaml")
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(f), ".yaml"))
+	}
+	return "there is " + strings.Join(names, ", ")
+}
+
+// readBounded reads a file, at most this many bytes of it.
+func readBounded(file string, most int64) (data []byte, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(io.LimitReader(f, most))
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/etcdtest"
+	"pulley/internal/provision"
+	"pulley/internal/store"
+	"pulley/userdata"
+)
+
+// applied begins to apply an environment, with the flags of a command line.
+func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf, *environments.Environment, error) {
+	t.Helper()
+	e, err := environments.Parse("dev.yaml", []byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := etcdtest.Start(t)
+	o := &options{env: cli.Env{Getenv: func(string) string { return "" }, Now: time.Now, User: "ann", Stderr: &bytes.Buffer{}}}
+	u := firstBootFlags{options: o}
+	c := &cobra.Command{}
+	o.connection.AddFlags(c.Flags())
+	u.add(c.Flags())
+	if err := c.ParseFlags(append(args, "--endpoints", server.Endpoint)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	a, err := s.BeginApply(t.Context(), e.Ref(), "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	boot, err := u.bootDefaults(c, e.Ref())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := o.newFleet(s, a, e, userdata.Script, boot)
+	return s, f, e, err
+}
+
+func (f *fleetOf) boots(t *testing.T, node, before string) (text, token string) {
+	t.Helper()
+	n, err := environments.ParseNode(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _ := f.want.Role(n.Role)
+	b, token, err := f.Userdata(t.Context(), provision.Order{Node: node, Name: n.Hostname(), Role: n.Role}, r, userdata.Script, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b), token
+}
+
+// A machine with another's token could take the other's name; one with a token that lasts could be copied much later; and
+// each order of a machine would leave one more way in.
+func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
+	const pin = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	s, f, _, err := applied(t, "roles:\n  web: {cardinality: 2, rollout: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, _, err := s.Tokens(t.Context()); err != nil || len(all) > 0 {
+		t.Fatalf("before any machine is asked for there are tokens: %+v, %v", all, err)
+	}
+	_, first := f.boots(t, "web1", "")
+	text, second := f.boots(t, "web1", first)
+	_, other := f.boots(t, "web2", "")
+	if !strings.Contains(text, "plt_"+second+"_") || strings.Contains(text, placeholderToken) {
+		t.Errorf("its userdata does not have token %s:\n%s", second, text)
+	}
+	for id, want := range map[string]struct {
+		node  string
+		ended bool
+	}{first: {"web1", true}, second: {"web1", false}, other: {"web2", false}} {
+		k, err := s.FindToken(t.Context(), id)
+		if err != nil || k == nil {
+			t.Fatalf("token %s: %v", id, err)
+		}
+		if k.Node != want.node || k.Role != "" || k.Environment != "dev" || k.Uses != 1 || k.Expires.Sub(k.Created) != 80*time.Minute || k.Ended(time.Now()) != want.ended {
+			t.Errorf("token %s is %+v", id, k)
+		}
+	}
+	if _, again := f.boots(t, "web2", "00000000"); again == other { // one that is long gone
+		t.Error("the token is the same")
+	}
+}
+
+// What an operator wrote into the environment's file has to reach the machine, and a role's word before its environment's.
+func TestAMachineIsToldWhatTheFileSays(t *testing.T) {
+	s, f, _, err := applied(t, `userdata: {schedule: "*/7 * * * *", proxy: "http://proxy.example:3128", pre: ["#!/bin/sh\necho of all\n"]}
+roles:
+  web: {cardinality: 1}
+  db: {cardinality: 1, userdata: {schedule: "*/9 * * * *", pre: ["#!/bin/sh\necho of db\n"]}}
+`, "--schedule", "*/3 * * * *", "--puppet-package", "openvox-agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node, want := range map[string][]string{
+		"web1": {"*/7 * * * *", "http://proxy.example:3128", "openvox-agent", "echo of all", "web1"},
+		"db1":  {"*/9 * * * *", "http://proxy.example:3128", "openvox-agent", "echo of all", "echo of db", "db1"},
+	} {
+		text, token := f.boots(t, node, "")
+		for _, word := range want {
+			if !strings.Contains(text, word) {
+				t.Errorf("the userdata of %s does not say %q:\n%s", node, word, text)
+			}
+		}
+		if token != "" || strings.Contains(text, "plt_") {
+			t.Errorf("%s joins nowhere, and has token %q", node, token)
+		}
+		if !strings.Contains(text, f.boot.endpoints[0]) {
+			t.Errorf("%s does not know the operator's etcd %s:\n%s", node, f.boot.endpoints[0], text)
+		}
+	}
+	if all, _, err := s.Tokens(t.Context()); err != nil || len(all) > 0 {
+		t.Errorf("tokens were made for who joins nowhere: %+v, %v", all, err)
+	}
+}
+
+// What no machine could boot with has to be refused while nothing has been destroyed yet, not on the console of the first one.
+func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"servers that nobody can know": {[]string{"--servers", "https://pulley.example:8443"}, "can't know its servers"},
+		"a step that does not exist":   {[]string{"--step", "nosuch=off"}, "nosuch"},
+		"a schedule of four fields":    {[]string{"--schedule", "* * * *"}, "five fields"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _, _, err := applied(t, "roles:\n  web: {cardinality: 1}\n", c.args...)
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "role web") {
+				t.Errorf("the error is: %v", err)
+			}
+			if all, _, err := s.Tokens(t.Context()); err != nil || len(all) > 0 {
+				t.Errorf("tokens were made: %+v, %v", all, err)
+			}
+		})
+	}
+	if _, _, _, err := applied(t, "roles:\n  web: {cardinality: 0}\n", "--servers", "https://pulley.example:8443"); err != nil {
+		t.Errorf("where no machine is made: %v", err)
+	}
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/provision"
+	"pulley/internal/store"
+)
+
+func newEnvHistory(o *options) *cobra.Command {
+	var fleet cli.EnvironmentFlag
+	var since time.Duration
+	cmd := &cobra.Command{
+		Use: "history -e ENVIRONMENT", Short: "show what was done to an environment's machines, by whom and why", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				var from time.Time
+				if since > 0 {
+					from = o.env.Now().Add(-since)
+				}
+				acts, damaged, err := s.Acts(ctx, ref, from)
+				if err != nil {
+					return err
+				}
+				for _, d := range damaged {
+					cli.Complain(o.env, program, fmt.Errorf("warning: %s", d))
+				}
+				if acts == nil {
+					acts = []provision.Act{}
+				}
+				return o.out.Print(o.env, acts, func(t *cli.Table) error {
+					t.Row("WHEN", "NODE", "DID", "BY", "WHY")
+					for _, a := range acts {
+						why := a.Why
+						if a.Problem != "" {
+							why += "; it came to nothing: " + a.Problem
+						}
+						t.Row(a.At.UTC().Format(time.RFC3339), a.Node, string(a.Did), a.By, why)
+					}
+					return nil
+				})
+			})
+		},
+	}
+	fleet.AddFlag(cmd.Flags())
+	cmd.Flags().DurationVar(&since, "since", 0, "only what was done in this time until now, as in 24h (default: all that is kept, the newest 1,000)")
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}

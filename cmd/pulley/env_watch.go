@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/provision"
+	"pulley/internal/store"
+)
+
+// watchFlags say what is done about machines that die.
+type watchFlags struct {
+	budget   int
+	patience time.Duration
+	interval time.Duration
+}
+
+func (w *watchFlags) check() error {
+	switch {
+	case w.budget < 1:
+		return cli.Usagef("cannot make %d machines an hour again: give --budget at least 1", w.budget)
+	case w.patience < 0:
+		return cli.Usagef("cannot wait for %s: give --patience a time, as in 5m", w.patience)
+	case w.interval < time.Second:
+		return cli.Usagef("cannot look every %s: give --interval at least 1s", w.interval)
+	}
+	return nil
+}
+
+const watchInterval = 30 * time.Second
+
+func newEnvWatch(o *options) *cobra.Command {
+	var fleet cli.EnvironmentFlag
+	var w watchFlags
+	cmd := &cobra.Command{
+		Use: "watch -e ENVIRONMENT", Short: "make machines again that died or never joined, until it is stopped",
+		Long: `watch looks at an environment as it is stored, and makes machines again that died, were powered off or never joined: those that
+it has seen dead for --patience, at most --budget in an hour. It never touches protected roles or nodes under a hold, makes none
+that the environment does not call for, and does nothing when most machines look dead at once. Each act is told, and kept with
+its reason: ` + "`pulley env history`" + `. Several may watch one environment. ` + "`pulley serve --watch-machines`" + ` does the same.
+
+EXIT STATUS
+  0 it was stopped, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := w.check(); err != nil {
+				return err
+			}
+			ref, err := fleet.Ref(o.env)
+			if err != nil {
+				return err
+			}
+			boot, err := (&firstBootFlags{options: o}).bootDefaults(c, ref)
+			if err != nil {
+				return err
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				if _, _, err := s.MustSpec(ctx, ref); err != nil {
+					return err
+				}
+				if err := s.MayRemove(ctx); err != nil {
+					return err
+				}
+				watching := o.watchman(s, ref, boot, w, o.env.User)
+				watching.run(ctx)
+				return nil
+			})
+		},
+	}
+	fleet.AddFlag(cmd.Flags())
+	f := cmd.Flags()
+	f.IntVar(&w.budget, "budget", provision.DefaultBudget, "how many machines are made again in an hour, at most")
+	f.DurationVar(&w.patience, "patience", provision.DefaultPatience, "how long a machine has to be seen dead")
+	f.DurationVar(&w.interval, "interval", watchInterval, "between two looks")
+	return cmd
+}
+
+// watchman watches one environment. Nobody else uses it at the same time.
+type watchman struct {
+	*options
+	store    *store.Store
+	ref      environments.Ref
+	boot     *bootDefaults
+	by       string
+	interval time.Duration
+	watcher  provision.Watcher
+	log      *slog.Logger
+	said     string // what was told last, so that it is told once
+}
+
+func (o *options) watchman(s *store.Store, ref environments.Ref, boot *bootDefaults, w watchFlags, by string) *watchman {
+	return &watchman{
+		options: o, store: s, ref: ref, boot: boot, by: by, interval: w.interval,
+		watcher: provision.Watcher{Budget: w.budget, Patience: w.patience},
+		log:     slog.New(slog.NewTextHandler(o.env.Stderr, nil)).With("env", ref.String()),
+	}
+}
+
+// run looks again and again until ctx ends.
+func (w *watchman) run(ctx context.Context) {
+	ticker := time.NewTicker(w.interval)
+	defer ticker.Stop()
+	for {
+		if err := w.look(ctx); err != nil && ctx.Err() == nil {
+			w.say(slog.LevelWarn, "cannot watch machines", "err", err.Error())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// look looks once. Only when something is dead for long enough the fleet is taken: operators who apply meanwhile come first.
+func (w *watchman) look(ctx context.Context) error {
+	want, _, err := w.store.MustSpec(ctx, w.ref)
+	if err != nil {
+		return err
+	}
+	if want.Provider.Driver == "" || want.Provider.Driver == environments.DriverNone {
+		return fmt.Errorf("cannot watch %s: nobody makes its machines\nname a provider in its file, and apply that", w.ref)
+	}
+	p, world, err := w.seen(ctx, want)
+	if err != nil {
+		return err
+	}
+	if ripe, notes := w.watcher.See(p, world); !ripe {
+		w.notes(notes)
+		return nil
+	}
+	t, err := w.open(ctx, w.store, want, w.boot, w.by)
+	var busy *store.BusyError
+	if errors.As(err, &busy) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	t.applier.Log, t.applier.Progress = w.log, w.event
+	d, err := w.watcher.Once(t.ctx, t.applier)
+	w.notes(d.Notes)
+	return errors.Join(err, t.close())
+}
+
+func (w *watchman) seen(ctx context.Context, want *environments.Environment) (provision.Plan, provision.World, error) {
+	id, err := w.store.Installation(ctx)
+	if err != nil {
+		return provision.Plan{}, provision.World{}, err
+	}
+	m, err := w.maker(ctx, want, id)
+	if err != nil {
+		return provision.Plan{}, provision.World{}, err
+	}
+	return w.ahead(ctx, w.store, want, m, provision.Options{})
+}
+
+// notes tells why nothing, or not more, is done; once, as long as it stays the same.
+func (w *watchman) notes(notes []string) {
+	if len(notes) > 0 {
+		w.say(slog.LevelInfo, "machines wait", "why", strings.Join(notes, "; "))
+	} else {
+		w.said = ""
+	}
+}
+
+func (w *watchman) say(level slog.Level, message, key, text string) {
+	if text != w.said {
+		w.said = text
+		w.log.Log(context.Background(), level, message, key, text)
+	}
+}
+
+func (w *watchman) event(e provision.Event) {
+	switch e.State {
+	case provision.Begins, provision.Ends:
+	case provision.Fails:
+		w.log.Warn("machine failed", "node", e.Node, "step", e.Step, "err", e.Text)
+	default:
+		w.log.Info("machine", "node", e.Node, "step", e.Step, "state", string(e.State), "reason", e.Text)
+	}
+}

@@ -1,0 +1,181 @@
+//go:build e2e
+
+package nspawn
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/internal/provision"
+	driver "pulley/internal/provision/nspawn"
+)
+
+// applyDeadline is how long one apply may take: machines boot, install Puppet, wait for cron's next minute and run it.
+const applyDeadline = 5 * time.Minute
+
+// What Pulley is for: a number is changed in a file, and machines are made and go, without a hand on any of them.
+func TestAnEnvironmentBecomesMachines(t *testing.T) {
+	t.Parallel()
+	f := newServer(t)
+	m := madeFleet{Fleet: f, config: newConfig(t), said: listen(t, f.Address)}
+	t.Cleanup(m.story)
+	f.replace("hieradata/common.yaml", "'* * * * *'", "'* * * * *'\npulley::command: '/usr/local/bin/pulley-agent run'") // without splay
+	f.file("retire.d/10-tell", "#!/bin/sh\nexec curl --silent --show-error --fail --max-time 20 \"http://"+m.said.address+"/$(hostname)\"\n")
+	if err := os.Chmod(f.Path("repo/retire.d/10-tell"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.apply(0)
+	f.Release("1.0.0")
+
+	m.apply(2)
+	first := m.machines(t, 2)
+	m.apply(3)
+	m.machines(t, 3)
+	m.apply(1)
+	if got := m.machines(t, 1); got["controller1"] != first["controller1"] {
+		t.Errorf("the machine that stays is another one: %v, and was %v", got, first)
+	}
+	if got := m.said.hosts(); !slices.Equal(got, []string{"controller2", "controller3"}) {
+		t.Errorf("retire.d ran on %v", got)
+	}
+	m.apply(2)
+	if got := m.machines(t, 2); got["controller1"] != first["controller1"] || got["controller2"] == first["controller2"] {
+		t.Errorf("the machines are %v, and were %v", got, first)
+	}
+}
+
+// madeFleet is a fleet whose machines Pulley makes.
+type madeFleet struct {
+	*Fleet
+	config driver.Config
+	said   *said
+}
+
+// apply writes the environment with so many controllers, makes it so, and looks whether there is nothing more to do.
+func (m madeFleet) apply(controllers int) {
+	m.t.Helper()
+	m.file("environments/dev.yaml", fmt.Sprintf(`provider: {driver: nspawn, folder: %s, bridge: %s, subnet: %s}
+userdata:
+  package_repo: %q
+  schedule: "* * * * *"
+  post: # the ticks before the first release come at the full minute, too
+    - "#!/bin/sh\nsed -i 's/ --splay//' /etc/cron.d/pulley-agent\n"
+roles:
+  controller:
+    cardinality: %d
+    image: debian
+`, m.config.Folder, m.config.Bridge, m.config.Subnet, packages, controllers))
+	file := m.Path("repo/environments/dev.yaml")
+	boots := []string{"--agent", filepath.Join(binDir, "pulley-agent"), "--allowed-signers", m.signers}
+	began := time.Now()
+	out, problem, err := m.try(applyDeadline, append([]string{"env", "apply", file, "--yes"}, boots...)...)
+	m.t.Logf("%d controllers in %s\n%s%s", controllers, time.Since(began).Round(time.Second), out, problem)
+	if err != nil {
+		m.t.Fatalf("pulley env apply: %v", err)
+	}
+	var plan struct {
+		Steps []provision.Step
+		Whole bool
+	}
+	m.JSON(&plan, append([]string{"env", "plan", file}, boots...)...)
+	for _, step := range plan.Steps {
+		if step.Verb != provision.Keep {
+			m.t.Errorf("after an apply there is still something to do: %+v", step)
+		}
+	}
+	if said := m.Pulley(append([]string{"env", "plan", file, "--detailed-exitcodes"}, boots...)...); !strings.Contains(said, "dev: nothing changes\n") {
+		m.t.Errorf("after an apply the plan says\n%s", said)
+	}
+	if controllers > 0 && (len(plan.Steps) != controllers || !plan.Whole) {
+		m.t.Errorf("after an apply the plan is %+v", plan)
+	}
+}
+
+// machines are those of the driver, which must be converged nodes: their ids by name.
+func (m madeFleet) machines(t *testing.T, want int) map[string]string {
+	t.Helper()
+	paths, _ := filepath.Glob(filepath.Join(m.config.Folder, "*", "dev", "*"))
+	ids := map[string]string{}
+	for _, path := range paths {
+		config := m.config
+		config.Mark = provision.Mark{Owner: filepath.Base(filepath.Dir(filepath.Dir(path))), Fleet: "dev"}
+		is := the(t, newDriver(t, config), filepath.Base(path))
+		ids[is.Name] = is.ID
+		host, status := m.Host(is.Name), m.Status(is.Name)
+		if is.State != provision.Running || !host.Registered || !slices.Equal(host.Addresses, is.Addresses) || status.State != "converged" || status.Release != "1.0.0" {
+			t.Errorf("%s is %+v, %+v, %+v", is.Name, is, host, status)
+		}
+		if host.FirstBoot.Finished.IsZero() || host.FirstBoot.Error != "" {
+			t.Errorf("the first boot of %s: %+v", is.Name, host.FirstBoot)
+		}
+		motd, err := os.ReadFile(filepath.Join(path, "upper/etc/pulley-demo/motd"))
+		if err != nil || !strings.HasPrefix(string(motd), "A controller, kept by Pulley\n") {
+			t.Errorf("Puppet did not work on %s: %q, %v", is.Name, motd, err)
+		}
+	}
+	var hosts []Host
+	m.JSON(&hosts, "nodes")
+	if len(ids) != want || len(hosts) != want {
+		t.Errorf("there are %d machines, %d nodes, and not %d: %v, %+v", len(ids), len(hosts), want, ids, hosts)
+	}
+	return ids
+}
+
+// story tells what machines did, where the test failed.
+func (m madeFleet) story() {
+	if !m.t.Failed() {
+		return
+	}
+	for _, name := range []string{"console", "state.json", "upper/var/log/cloud-init-output.log", "upper/var/log/pulley-first-boot.log", "upper/var/log/pulley-bootstrap.log", "upper/var/lib/pulley/first-boot.json"} {
+		paths, _ := filepath.Glob(filepath.Join(m.config.Folder, "*", "dev", "*", name))
+		for _, path := range paths {
+			text, _ := os.ReadFile(path)
+			m.t.Logf("--- %s\n%s", path, tail(string(text), 40))
+		}
+	}
+	journals, _ := filepath.Glob(filepath.Join(m.config.Folder, "*", "dev", "*", "upper/var/log/journal"))
+	for _, journal := range journals {
+		m.t.Logf("--- %s\n%s", journal, tail(m.run("journalctl", "--no-pager", "-q", "-D", journal, "SYSLOG_IDENTIFIER=pulley-agent"), 30))
+	}
+}
+
+// said are the hosts that told of their retirement, each the path of a request.
+type said struct {
+	address string
+
+	lock  sync.Mutex
+	names []string
+}
+
+// listen hears what hooks tell.
+func listen(t *testing.T, address string) *said {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "8480"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &said{address: l.Addr().String()}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		s.lock.Lock()
+		defer s.lock.Unlock()
+		s.names = append(s.names, strings.TrimPrefix(r.URL.Path, "/"))
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return s
+}
+
+func (s *said) hosts() []string {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	slices.Sort(s.names)
+	return slices.Clone(s.names)
+}

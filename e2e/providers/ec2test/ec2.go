@@ -1,0 +1,172 @@
+// Package ec2test is Amazon EC2 for tests: launching, describing and terminating instances, by the query protocol, as the EC2
+// API reference describes them. The real command-line client works with it. What it does not model it refuses by EC2's own
+// words, so that no test relies on it.
+//
+// It owns the model of the cloud; it must never be linked into a program.
+package ec2test
+
+import (
+	"encoding/xml"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config is what a region is like.
+type Config struct {
+	Pending, ShuttingDown time.Duration // how long an instance is that
+	Unlisted              time.Duration // until DescribeInstances knows of an instance: EC2 is eventually consistent
+	Limit                 int           // instances; 0 is without
+	PageSize              int           // 0 is 1000
+	Throttled             int           // that many requests are answered with RequestLimitExceeded first
+}
+
+// What there is to choose from.
+const (
+	Image  = "ami-0abcdef1234567890"
+	Type   = "t3.micro"
+	Subnet = "subnet-6e7f829e"
+	KeyID  = "AKIAIOSFODNN7EXAMPLE" // this and the secret are the examples of Amazon's documents
+	Secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+)
+
+// Region is a region. Give it to httptest.NewServer.
+type Region struct {
+	config Config
+
+	mu        sync.Mutex
+	instances []*Instance
+	asked     int
+}
+
+// New makes a region.
+func New(c Config) *Region {
+	if c.PageSize == 0 {
+		c.PageSize = 1000
+	}
+	return &Region{config: c}
+}
+
+// awsError is an error as EC2 answers with it (API reference, "Error codes").
+type awsError struct {
+	status        int
+	code, message string
+}
+
+func bad(code, format string, args ...any) *awsError {
+	return &awsError{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
+}
+
+var credential = regexp.MustCompile(`^AWS4-HMAC-SHA256 Credential=` + KeyID + `/\d{8}/[a-z0-9-]+/ec2/aws4_request, SignedHeaders=[a-z0-9;-]+, Signature=[0-9a-f]{64}$`)
+
+// ServeHTTP answers one request of the query protocol.
+func (r *Region) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked++
+	answer, problem := r.answer(req)
+	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
+	if problem != nil {
+		type one struct{ Code, Message string }
+		w.WriteHeader(problem.status)
+		_ = xml.NewEncoder(w).Encode(struct {
+			XMLName   xml.Name `xml:"Response"`
+			Errors    []one    `xml:"Errors>Error"`
+			RequestID string
+		}{Errors: []one{{problem.code, problem.message}}, RequestID: "ea966190-f9aa-478e-9ede-example"})
+		return
+	}
+	_ = xml.NewEncoder(w).Encode(answer)
+}
+
+func (r *Region) answer(req *http.Request) (any, *awsError) {
+	if r.asked <= r.config.Throttled {
+		return nil, &awsError{http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."}
+	}
+	if err := req.ParseForm(); err != nil {
+		return nil, bad("MalformedQueryString", "%v", err)
+	}
+	if !credential.MatchString(req.Header.Get("Authorization")) {
+		return nil, &awsError{http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials"}
+	}
+	form := req.PostForm
+	action := form.Get("Action")
+	form.Del("Action")
+	form.Del("Version")
+	do := map[string]func(url.Values) (any, *awsError){
+		"RunInstances": r.run, "DescribeInstances": r.describe, "TerminateInstances": r.terminate, "StopInstances": r.stop,
+	}[action]
+	if do == nil {
+		return nil, bad("InvalidAction", "The action %s is not valid for this web service.", action)
+	}
+	return do(form)
+}
+
+// list takes Name.1, Name.2 … out of a form.
+func list(form url.Values, name string) []string {
+	var values []string
+	for i := 1; ; i++ {
+		key := fmt.Sprintf("%s.%d", name, i)
+		if !form.Has(key) {
+			return values
+		}
+		values = append(values, form.Get(key))
+		form.Del(key)
+	}
+}
+
+// take takes one parameter out of a form.
+func take(form url.Values, name string) string {
+	value := form.Get(name)
+	form.Del(name)
+	return value
+}
+
+// rest refuses parameters that nobody has taken.
+func rest(form url.Values) *awsError {
+	for name := range form {
+		return bad("UnknownParameter", "The parameter %s is not recognized", name)
+	}
+	return nil
+}
+
+// Instances returns all that EC2 knows of, the terminated included.
+func (r *Region) Instances() []Instance {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []Instance
+	for _, i := range r.instances {
+		all = append(all, *i)
+	}
+	return all
+}
+
+// Add puts somebody else's instance into the region.
+func (r *Region) Add(name string) Instance {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := &Instance{ID: newID("i-"), Image: Image, Type: Type, Tags: []Tag{{"Name", name}}, Launched: time.Now().Add(-time.Hour)}
+	r.instances = append(r.instances, i)
+	return *i
+}
+
+// find returns the instances of IDs, or says which there is not.
+func (r *Region) find(ids []string) ([]*Instance, *awsError) {
+	var found []*Instance
+	for _, id := range ids {
+		i := slices.IndexFunc(r.instances, func(i *Instance) bool { return i.ID == id })
+		switch {
+		case !strings.HasPrefix(id, "i-"):
+			return nil, bad("InvalidInstanceID.Malformed", "Invalid id: %q", id)
+		case i < 0:
+			return nil, bad("InvalidInstanceID.NotFound", "The instance ID '%s' does not exist", id)
+		}
+		found = append(found, r.instances[i])
+	}
+	return found, nil
+}

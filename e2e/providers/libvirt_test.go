@@ -1,0 +1,172 @@
+//go:build e2e
+
+package providers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/provision"
+	"pulley/internal/provision/conform"
+	"pulley/internal/provision/conform/conformtest"
+)
+
+// libvirtd is a libvirtd in namespaces of its own: the host has no process, bridge, mount or file of it but the folder.
+type libvirtd struct {
+	folder string // sockets, and the disks of the pool
+	uri    string
+}
+
+// startLibvirt starts it, with a pool and a network called default and an empty image called base. Its machines are real ones
+// of QEMU; nothing boots in them.
+func startLibvirt(t *testing.T) libvirtd {
+	t.Helper()
+	l := libvirtd{folder: t.TempDir()}
+	l.uri = "qemu+unix:///system?socket=" + l.folder + "/libvirt-sock"
+	script, err := filepath.Abs("libvirtd.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	daemon := exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", script, l.folder)
+	daemon.Stdout, daemon.Stderr = &log, &log
+	daemon.Env = []string{path, "LC_ALL=C"}
+	life, err := daemon.StdinPipe()
+	if err == nil {
+		err = daemon.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the namespace's first process ends, and all others with it
+		_ = life.Close()
+		stop := time.AfterFunc(10*time.Second, func() { _ = daemon.Process.Kill() })
+		_ = daemon.Wait()
+		stop.Stop()
+		if t.Failed() {
+			t.Logf("libvirtd says:\n%s", &log)
+		}
+	})
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		if _, err := l.virsh(t.Context(), "version"); err == nil {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("libvirtd does not answer: %v", err)
+		}
+	}
+	network := filepath.Join(l.folder, "network.xml")
+	if err := os.WriteFile(network, []byte("<network><name>default</name><forward mode='bridge'/><bridge name='pulleytest'/></network>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range [][]string{
+		{"pool-define-as", "default", "dir", "--target", l.folder + "/pool"}, {"pool-build", "default"}, {"pool-start", "default"},
+		{"vol-create-as", "default", "base", "16M", "--format", "qcow2"}, {"net-define", network}, {"net-start", "default"},
+	} {
+		if _, err := l.virsh(t.Context(), words...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+func (l libvirtd) virsh(ctx context.Context, words ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "virsh", append([]string{"--connect", l.uri}, words...)...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("virsh %q: %w: %s", words, err, &stderr)
+	}
+	return string(out), nil
+}
+
+// userdata reads the disk that cloud-init would.
+func (l libvirtd) userdata(ctx context.Context, m provision.Machine) ([]byte, error) {
+	return exec.CommandContext(ctx, "isoinfo", "-R", "-i", filepath.Join(l.folder, "pool", m.ID+".raw"), "-x", "/user-data").Output()
+}
+
+// Who starts from the documented command must not start from one that makes machines twice, or deletes others'.
+func TestCommandForLibvirtConforms(t *testing.T) {
+	t.Parallel()
+	l := startLibvirt(t)
+	disks := func() int {
+		files, err := filepath.Glob(l.folder + "/pool/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	before := disks()
+	conformtest.Test(t, slow(conform.Config{
+		New: documented(t, []string{"LIBVIRT_DEFAULT_URI=" + l.uri}, "libvirt", "default", "qemu"),
+		Order: func(string) provision.Order {
+			return provision.Order{Flavor: "1x32x1", Image: "base", Networks: []string{"default"}}
+		},
+		Userdata: l.userdata,
+		Foreign: func(ctx context.Context, name string) (func(context.Context) error, error) {
+			file := filepath.Join(t.TempDir(), "domain.xml")
+			text := "<domain type='qemu'><name>" + name + "</name><memory unit='MiB'>32</memory><os><type>hvm</type></os></domain>"
+			err := os.WriteFile(file, []byte(text), 0o600)
+			if err == nil {
+				_, err = l.virsh(ctx, "create", file)
+			}
+			return func(ctx context.Context) error {
+				state, err := l.virsh(ctx, "domstate", name)
+				if err == nil && strings.TrimSpace(state) != "running" {
+					err = errors.New("it is " + state)
+				}
+				return err
+			}, err
+		},
+	}))
+	if after := disks(); after != before {
+		t.Errorf("%d disks are left in the pool", after-before)
+	}
+}
+
+// A create that was cut off between its steps leaves a domain without disks: the next one finishes it, and so does a deletion.
+func TestCommandForLibvirtGoesOn(t *testing.T) {
+	t.Parallel()
+	l := startLibvirt(t)
+	p, err := documented(t, []string{"LIBVIRT_DEFAULT_URI=" + l.uri}, "libvirt", "default", "qemu")(provision.Mark{Owner: "o", Fleet: "dev"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := provision.Order{Name: "compute1", Flavor: "1x32x1", Image: "base", Userdata: []byte("#!/bin/sh\n")}
+	for _, cut := range []string{"destroy", "undefine"} { // what is undone of it
+		m, err := p.Create(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, words := range [][]string{{"destroy", m.ID}, {"autostart", "--disable", m.ID}, {"vol-delete", "--pool=default", m.ID + ".raw"}} {
+			if _, err := l.virsh(t.Context(), words...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if machines, err := p.List(t.Context()); err != nil || len(machines) != 1 || machines[0].State != provision.Building {
+			t.Fatalf("%+v, %v", machines, err)
+		}
+		if cut == "destroy" {
+			again, err := p.Create(t.Context(), o)
+			if err != nil || again.ID != m.ID || again.State != provision.Running {
+				t.Fatalf("%+v, %v", again, err)
+			}
+			if got, err := l.userdata(t.Context(), again); err != nil || !bytes.Equal(got, o.Userdata) {
+				t.Errorf("its userdata is %q, %v", got, err)
+			}
+		}
+		if err := p.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+//go:build e2e
+
+package providers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/provision"
+	"pulley/internal/provision/conform"
+	"pulley/internal/provision/conform/conformtest"
+	"pulley/internal/provision/openstack/novatest"
+)
+
+// openstack starts a cloud, and returns it with what its client has to be told.
+func openstack(t *testing.T, c novatest.Config) (*novatest.Cloud, []string) {
+	t.Helper()
+	cloud := novatest.New(c)
+	server := httptest.NewServer(cloud)
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "clouds.yaml")
+	if err := os.WriteFile(file, []byte(novatest.CloudsYAML(server.URL)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return cloud, []string{"OS_CLIENT_CONFIG_FILE=" + file, "OS_CLOUD=west"}
+}
+
+// A driver's tests are worth as much as the cloud that they run against: OpenStack's own client has to take it for one.
+func TestClientOfOpenStackWorksWithNovatest(t *testing.T) {
+	cloud, environ := openstack(t, novatest.Config{Build: 100 * time.Millisecond, Deletion: 100 * time.Millisecond})
+	client := func(want any, words ...string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "/usr/bin/openstack", words...)
+		cmd.Env = append([]string{path, "HOME=" + t.TempDir()}, environ...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("openstack %q: %v\n%s", words, err, &stderr)
+		}
+		if want != nil {
+			if err := json.Unmarshal(out, want); err != nil {
+				t.Fatalf("openstack %q: %v\n%s", words, err, out)
+			}
+		}
+	}
+	client(nil, "server", "create", "--flavor", "m1.small", "--image", "debian-12", "--network", "front", "--key-name", "operators",
+		"--property", "team=core", "--security-group", "default", "--availability-zone", "nova", "--config-drive", "True", "--wait", "web1")
+	var listed []struct{ ID, Name, Status string }
+	client(&listed, "server", "list", "-f", "json")
+	var shown struct {
+		Flavor, Image string
+		Properties    map[string]string
+	}
+	client(&shown, "server", "show", "web1", "-f", "json")
+	if len(listed) != 1 || listed[0].Name != "web1" || listed[0].Status != "ACTIVE" || shown.Properties["team"] != "core" || shown.Flavor != "m1.small (1)" {
+		t.Errorf("%+v\n%+v", listed, shown)
+	}
+	client(nil, "server", "stop", "web1")
+	client(&listed, "server", "list", "--status", "SHUTOFF", "-f", "json")
+	if len(listed) != 1 {
+		t.Errorf("%+v", listed)
+	}
+	client(nil, "server", "delete", "--wait", "web1")
+	if left := cloud.Servers(); len(left) != 0 {
+		t.Errorf("%+v", left)
+	}
+}
+
+// Who starts from the documented command must not start from one that makes machines twice, or deletes others'.
+func TestCommandForOpenStackConforms(t *testing.T) {
+	t.Parallel()
+	cloud, environ := openstack(t, novatest.Config{Build: 100 * time.Millisecond, Deletion: 100 * time.Millisecond})
+	conformtest.Test(t, slow(conform.Config{
+		New: documented(t, environ, "openstack", "--key-name", "operators"),
+		Order: func(string) provision.Order {
+			return provision.Order{Flavor: "m1.small", Image: "debian-12", Networks: []string{"front"}}
+		},
+		Userdata: func(_ context.Context, m provision.Machine) ([]byte, error) {
+			servers := cloud.Servers()
+			i := slices.IndexFunc(servers, func(s novatest.Server) bool { return s.ID == m.ID })
+			if i < 0 {
+				return nil, fmt.Errorf("there is no server %s", m.ID)
+			}
+			return servers[i].Userdata, nil
+		},
+		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
+			stranger := cloud.Add(novatest.Server{Name: name})
+			return func(context.Context) error {
+				if !slices.ContainsFunc(cloud.Servers(), func(s novatest.Server) bool { return s.ID == stranger.ID }) {
+					return fmt.Errorf("server %s is gone", stranger.ID)
+				}
+				return nil
+			}, nil
+		},
+	}))
+}

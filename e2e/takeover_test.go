@@ -1,0 +1,71 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+)
+
+// Whoever tries Pulley on a machine that puppet agent manages has one master at any time, and gets the machine back as it was.
+func TestTakingOverFromPuppetAgent(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.pulley("promote", "1.0.0")
+	f.start("controller1")
+	const old = "# the old agent\n* * * * * root echo ran >>/root/old; puppet agent --onetime --no-daemonize --server 127.0.0.1\n"
+	f.write("controller1", "/etc/cron.d/puppet", old)
+	puppet := func() string { // which nobody answers; that it gets so far says that it is not disabled
+		return f.in("controller1", 0, "sh", "-c", "puppet agent --onetime --no-daemonize --verbose --server 127.0.0.1 --http_connect_timeout 2 2>&1; true")
+	}
+	if said := puppet(); strings.Contains(said, "administratively disabled") {
+		t.Fatal(said)
+	}
+
+	// A node, beside the old agent.
+	contains(t, f.agent("controller1", 0, "bootstrap", "--node", "controller1", "-e", "dev", "--endpoints", f.endpoint, "--schedule", "* * * * *"),
+		"puppet agent manages this machine, and goes on to")
+	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")
+	if s := f.status("controller1"); s.State != "pending" {
+		t.Errorf("it is %s", s.State)
+	}
+	look := f.agent("controller1", 0, "takeover", "look")
+	contains(t, look, "starts puppet agent: /etc/cron.d/puppet: * * * * * root echo ran")
+	contains(t, look, "controller1: a run would change ")
+	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")
+
+	// A person's word counts, and Puppet's own words say whose it is.
+	f.in("controller1", 0, "puppet", "agent", "--disable", "moving the rack")
+	contains(t, f.agent("controller1", 1, "takeover", "disable"), "puppet agent was disabled by somebody")
+	f.in("controller1", 0, "puppet", "agent", "--enable")
+	if now := f.read("controller1", "/etc/cron.d/puppet"); now != old {
+		t.Errorf("and yet it changed to %s", now)
+	}
+
+	contains(t, f.agent("controller1", 0, "takeover", "disable"), "puppet agent is disabled")
+	contains(t, puppet(), "administratively disabled (Reason: 'taken over by Pulley on ")
+	contains(t, f.read("controller1", "/etc/cron.d/pulley-agent"), "* * * * * root")
+
+	// cron alone: Pulley comes, the old agent does not.
+	f.in("controller1", 0, "sed", "-i", "s/run --splay/run/", "/etc/cron.d/pulley-agent")
+	f.in("controller1", 0, "rm", "-f", "/root/old")
+	f.in("controller1", 0, "/usr/sbin/cron")
+	f.until("cron to converge the node", func() bool { return f.status("controller1").State == "converged" })
+	f.in("controller1", 0, "test", "!", "-e", "/root/old")
+	f.expect("controller1", "converged", "1.0.0", "changed")
+
+	contains(t, f.agent("controller1", 0, "takeover", "remove"), "what started puppet agent is gone")
+	if now := f.read("controller1", "/etc/cron.d/puppet"); now != "# the old agent\n" {
+		t.Errorf("its crontab is %s", now)
+	}
+	contains(t, f.agent("controller1", 0, "run", "--force"), "on 1.0.0")
+
+	contains(t, f.agent("controller1", 0, "takeover", "undo"), "puppet agent is as it was found")
+	if now := f.read("controller1", "/etc/cron.d/puppet"); now != old {
+		t.Errorf("its crontab is %s", now)
+	}
+	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")
+	if said := puppet(); strings.Contains(said, "administratively disabled") {
+		t.Errorf("it is still disabled: %s", said)
+	}
+}

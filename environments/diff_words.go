@@ -1,0 +1,210 @@
+package environments
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// word is one value in words, to be compared and told.
+type word struct {
+	name, text string // text is "" where there is none
+	long       bool   // what it is, is too long to be told
+}
+
+// said tells a value of a new role.
+func (w word) said() string {
+	switch {
+	case w.name == "protected":
+		return w.name
+	case w.long:
+		return "own " + w.name
+	}
+	return w.name + " " + w.text
+}
+
+// Told says what a role has besides its name, cardinality and flavor: "image debian", "after db", "protected".
+func (r Role) Told() []string { return inWords(r.words()[1:]) }
+
+// Told says what the environment has besides its roles: "provider openstack", "flavors.small m1.small".
+func (e *Environment) Told() []string { return inWords(e.words()) }
+
+func inWords(words []word) []string {
+	var out []string
+	for _, w := range words {
+		out = append(out, w.said())
+	}
+	return out
+}
+
+// wordChange is a value that is not what it was.
+type wordChange struct {
+	name, old, new string
+	long           bool
+}
+
+func (w wordChange) line() string {
+	sentence := w.name == "after" || w.name == "reacts to"
+	switch {
+	case w.name == "protected" && w.new != "":
+		return "protected"
+	case w.name == "protected":
+		return "no longer protected"
+	case sentence && w.old == "":
+		return w.name + " " + w.new
+	case sentence && w.new == "":
+		return "no longer " + w.name + " " + w.old
+	case w.long && w.old != "" && w.new != "":
+		return w.name + " changed"
+	}
+	return fmt.Sprintf("%s %s → %s", w.name, or(w.old, "none"), or(w.new, "none"))
+}
+
+// changed returns what two lists of words do not have in common, in the order of the first, then of the second.
+func changed(old, new []word) []wordChange {
+	var out []wordChange
+	after := map[string]word{}
+	for _, w := range new {
+		after[w.name] = w
+	}
+	before := map[string]bool{}
+	for _, was := range old {
+		before[was.name] = true
+		is := after[was.name]
+		if was.text == is.text {
+			continue
+		}
+		change := wordChange{was.name, was.text, is.text, was.long || is.long}
+		out = append(out, change.short())
+	}
+	for _, is := range new {
+		if !before[is.name] && is.text != "" {
+			out = append(out, wordChange{is.name, "", is.text, is.long}.short())
+		}
+	}
+	return out
+}
+
+// short leaves the text of long values out.
+func (w wordChange) short() wordChange {
+	if w.long {
+		if w.old != "" {
+			w.old = "as it was"
+		}
+		if w.new != "" {
+			w.new = "another"
+			if w.old == "" {
+				w.new = "its own"
+			}
+		}
+	}
+	return w
+}
+
+// words are all values of a role besides its name and cardinality; those that it always has come first.
+func (r *Role) words() []word {
+	words := []word{{name: "flavor", text: r.Flavor}}
+	add := func(name, text string) {
+		if text != "" {
+			words = append(words, word{name: name, text: text})
+		}
+	}
+	add("image", r.Image)
+	add("networks", strings.Join(r.Networks, ", "))
+	for _, key := range slices.Sorted(maps.Keys(r.Labels)) {
+		add("label "+key, r.Labels[key])
+	}
+	add("after", strings.Join(r.After, ", "))
+	add("reacts to", strings.Join(r.ReactsTo, ", "))
+	if r.Protected {
+		add("protected", "yes")
+	}
+	add("rollout batch", r.Rollout.Batch)
+	add("rollout failures", r.Rollout.Failures)
+	if r.Rollout.Timeout != 0 {
+		add("rollout timeout", r.Rollout.Timeout.String())
+	}
+	words = append(words, r.Userdata.words("userdata ")...)
+	add("members", strings.Join(r.Members, ", "))
+	return words
+}
+
+// words are all values of the environment besides its roles.
+func (e *Environment) words() []word {
+	var words []word
+	add := func(name, text string) {
+		if text != "" {
+			words = append(words, word{name: name, text: text})
+		}
+	}
+	p := e.Provider
+	add("provider", p.Driver)
+	for _, w := range []struct{ name, text string }{
+		{"owner", p.Owner}, {"command", joined(p.Command)}, {"folder", p.Folder}, {"agent", p.Agent}, {"interval", p.Interval},
+		{"bridge", p.Bridge}, {"subnet", p.Subnet}, {"cloud", p.Cloud}, {"region", p.Region}, {"availability_zone", p.AvailabilityZone},
+		{"key_name", p.KeyName}, {"server_group", p.ServerGroup}, {"security_groups", joined(p.SecurityGroups)},
+	} {
+		add("provider."+w.name, w.text)
+	}
+	if p.Timeout != 0 {
+		add("provider.timeout", p.Timeout.String())
+	}
+	if p.ConfigDrive {
+		add("provider.config_drive", "true")
+	}
+	for _, table := range []struct {
+		name  string
+		words map[string]string
+	}{{"flavors", e.Flavors}, {"images", e.Images}, {"networks", e.Networks}} {
+		for _, symbol := range slices.Sorted(maps.Keys(table.words)) {
+			add(table.name+"."+symbol, table.words[symbol])
+		}
+	}
+	return append(words, e.Userdata.words("userdata.")...)
+}
+
+// words are all values of userdata; texts of many lines are only told to be there.
+func (u *Userdata) words(prefix string) []word {
+	var words []word
+	add := func(name, text string, long bool) {
+		if text != "" {
+			words = append(words, word{prefix + name, text, long})
+		}
+	}
+	add("servers", strings.Join(u.Servers, ", "), false)
+	add("ca", strings.Join(u.CA, ", "), false)
+	add("endpoints", strings.Join(u.Endpoints, ", "), false)
+	add("allowed_signers", u.AllowedSigners, true)
+	add("mirrors", strings.Join(u.Mirrors, ", "), false)
+	add("agent_urls", strings.Join(u.AgentURLs, ", "), false)
+	for _, arch := range slices.Sorted(maps.Keys(u.AgentSHA256)) {
+		add("agent_sha256."+arch, u.AgentSHA256[arch], false)
+	}
+	add("puppet_package", u.PuppetPackage, false)
+	add("puppet_version", u.PuppetVersion, false)
+	add("package_repo", u.PackageRepo, false)
+	add("proxy", u.Proxy, false)
+	add("schedule", u.Schedule, false)
+	add("pre", joined(u.Pre), true)
+	add("post", joined(u.Post), true)
+	for _, step := range slices.Sorted(maps.Keys(u.Steps)) {
+		add("steps."+step, u.Steps[step], false)
+	}
+	return words
+}
+
+// joined keeps texts apart that together would be the same.
+func joined(texts []string) string {
+	if len(texts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%q", texts)
+}
+
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}

@@ -1,0 +1,158 @@
+package environments
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// symbols are hard words: YAML would take some of them for something else.
+var symbols = rapid.SampledFrom([]string{"bare-metal", "m1.large", "ü", "4", "true", "~", "a:b", `"`, "&x", "<big>", "null", "1e3"})
+
+// anyEnvironment draws environments that are valid: role names that could be mistaken for each other are left out.
+var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
+	names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,8}(-[a-z]{1,8})?`), 0, 6, rapid.ID[string]).Draw(t, "roles")
+	e := &Environment{Name: anyEnv.Draw(t, "name"), Stack: anyStack.Draw(t, "stack")}
+	rich := rapid.Bool().Draw(t, "rich")
+	for i, name := range names {
+		r := Role{Name: name, Cardinality: rapid.IntRange(0, 12).Draw(t, "cardinality"), Flavor: maybe(t, symbols)}
+		if rich {
+			r = drawRole(t, r, names[:i], names[i+1:])
+			r.Members = drawList(t, rapid.Just(fmt.Sprintf("old%d.example.com", i)))
+		}
+		e.Roles = append(e.Roles, r)
+	}
+	if rich {
+		e.Provider, e.Userdata = drawProvider(t), drawUserdata(t)
+		e.drawTables(t)
+	}
+	return e
+})
+
+func drawRole(t *rapid.T, r Role, before, behind []string) Role {
+	r.Image, r.Networks = maybe(t, symbols), drawList(t, symbols)
+	r.Labels = drawMap(t, rapid.StringMatching(`[a-oq-z][A-Za-z0-9._/-]{0,8}`), symbols)
+	if len(before) > 0 {
+		r.After = drawList(t, rapid.SampledFrom(before))
+		r.ReactsTo = drawList(t, rapid.SampledFrom(slices.Concat(before, behind)))
+	}
+	r.Protected = rapid.Bool().Draw(t, "protected")
+	r.Rollout = Rollout{
+		Batch: maybe(t, rapid.SampledFrom([]string{"1", "25%", "100%"})), Failures: maybe(t, rapid.SampledFrom([]string{"0", "3", "1%"})), Timeout: drawTime(t),
+	}
+	r.Userdata = drawUserdata(t)
+	r.Userdata.Servers, r.Userdata.CA, r.Userdata.AgentURLs = nil, nil, nil // halves of what belongs together
+	return r
+}
+
+// drawTables adds an entry for each symbol, or none at all.
+func (e *Environment) drawTables(t *rapid.T) {
+	for _, table := range []struct {
+		into *map[string]string
+		used func(Role) []string
+	}{
+		{&e.Flavors, func(r Role) []string { return []string{r.Flavor} }},
+		{&e.Images, func(r Role) []string { return []string{r.Image} }},
+		{&e.Networks, func(r Role) []string { return r.Networks }},
+	} {
+		if rapid.Bool().Draw(t, "table") {
+			continue
+		}
+		words := map[string]string{}
+		for _, r := range e.Roles {
+			for _, symbol := range table.used(r) {
+				if symbol != "" {
+					words[symbol] = rapid.SampledFrom([]string{"m1.small", "Debian 12", "5c1f"}).Draw(t, "word")
+				}
+			}
+		}
+		*table.into = noEmpty(words)
+	}
+}
+
+func drawProvider(t *rapid.T) Provider {
+	p := Provider{Driver: rapid.SampledFrom(append(Drivers(), "")).Draw(t, "driver")}
+	if p.Driver != "" && p.Driver != DriverNone {
+		p.Owner = maybe(t, rapid.Just("acme-prod"))
+	}
+	switch p.Driver {
+	case DriverExec:
+		p.Command, p.Timeout = []string{"/usr/local/bin/cloud", "--fast"}, drawTime(t)
+	case DriverLocal:
+		p.Folder, p.Agent, p.Interval = maybe(t, rapid.Just("/var/lib/m")), maybe(t, rapid.Just("/usr/bin/pulley-agent")), maybe(t, rapid.SampledFrom([]string{"@every 10s", "*/5 * * * *"}))
+	case DriverNspawn:
+		p.Folder, p.Bridge, p.Subnet = maybe(t, rapid.Just("/var/lib/m")), maybe(t, rapid.Just("pulley0")), maybe(t, rapid.Just("10.77.0.0/16"))
+	case DriverOpenStack:
+		p.Cloud, p.Region, p.AvailabilityZone, p.KeyName = maybe(t, symbols), maybe(t, symbols), maybe(t, symbols), maybe(t, symbols)
+		p.ServerGroup, p.SecurityGroups, p.ConfigDrive = maybe(t, symbols), drawList(t, symbols), rapid.Bool().Draw(t, "config_drive")
+	}
+	return p
+}
+
+func drawUserdata(t *rapid.T) Userdata {
+	u := Userdata{
+		Endpoints: drawList(t, rapid.SampledFrom([]string{"https://etcd1.example:2379", "[::1]:2379"})),
+		Mirrors:   drawList(t, rapid.SampledFrom([]string{"https://m.example", "https://[::1]:8443/a/b"})), AllowedSigners: maybe(t, rapid.Just("a@x ssh-ed25519 AAAA\n")),
+		PuppetPackage: maybe(t, rapid.Just("openvox-agent")), PuppetVersion: maybe(t, rapid.Just("8.19.0-1+debian12")),
+		PackageRepo: maybe(t, rapid.SampledFrom([]string{"deb https://apt.example stable main", "https://apt.example/r.deb"})), Proxy: maybe(t, rapid.Just("http://proxy:3128")),
+		Schedule: maybe(t, rapid.Just("*/5 * * * *")), Pre: drawList(t, rapid.Just("#!/bin/sh\necho 'ä'\n")), Post: drawList(t, rapid.Just("#!/bin/sh\n: two\n")),
+		Steps: drawMap(t, rapid.SampledFrom([]string{"puppet", "pre"}), rapid.SampledFrom([]string{"off", "/usr/local/bin/p q"})),
+	}
+	if rapid.Bool().Draw(t, "joins") {
+		u.Servers, u.CA = []string{"https://pulley.example:8443"}, []string{"sha256:" + strings.Repeat("0a", 32)}
+	}
+	if rapid.Bool().Draw(t, "agent") {
+		u.AgentSHA256 = map[string]string{"any": strings.Repeat("0b", 32)}
+		u.AgentURLs = drawList(t, rapid.Just("https://d.example/pulley-agent?x=1"))
+	}
+	return u
+}
+
+func drawTime(t *rapid.T) Duration {
+	return Duration(rapid.SampledFrom([]time.Duration{0, time.Second, 90 * time.Second, 24 * time.Hour}).Draw(t, "time"))
+}
+
+func maybe(t *rapid.T, some *rapid.Generator[string]) string {
+	return rapid.OneOf(rapid.Just(""), some).Draw(t, "maybe")
+}
+
+func drawList(t *rapid.T, of *rapid.Generator[string]) []string {
+	return noNone(rapid.SliceOfNDistinct(of, 0, 1, rapid.ID[string]).Draw(t, "list"))
+}
+
+func drawMap(t *rapid.T, key, value *rapid.Generator[string]) map[string]string {
+	return noEmpty(rapid.MapOfN(key, value, 0, 2).Draw(t, "map"))
+}
+
+// render writes e as a file: as JSON, which is YAML with everything quoted that it might take for something else. The keys
+// of the file are those of the JSON.
+func render(e *Environment) []byte {
+	s := stored{0, "", e.Stack, e.Provider, e.Flavors, e.Images, e.Networks, e.Userdata, nil}
+	text := asJSON(s)
+	var roles []string
+	for _, r := range e.Roles {
+		var keys map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(asJSON(r)), &keys); err != nil {
+			panic(err)
+		}
+		delete(keys, "name")
+		roles = append(roles, asJSON(r.Name)+": "+asJSON(keys))
+	}
+	text = strings.Replace(text, `"roles":null`, `"roles": {`+strings.Join(roles, ", ")+"}", 1)
+	return []byte(strings.Replace(text, `{"v":0,"name":"",`, "{", 1))
+}
+
+func asJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+func same(a, b *Environment) bool { return reflect.DeepEqual(a, b) }

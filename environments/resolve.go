@@ -1,0 +1,161 @@
+package environments
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// FlavorOf returns a role's flavor in the provider's words; "" is the driver's own default.
+func (e *Environment) FlavorOf(r Role) string { return resolved(e.Flavors, r.Flavor) }
+
+// ImageOf returns a role's image in the provider's words; "" is the driver's own default.
+func (e *Environment) ImageOf(r Role) string { return resolved(e.Images, r.Image) }
+
+// NetworksOf returns a role's networks in the provider's words, in the order of the file.
+func (e *Environment) NetworksOf(r Role) []string {
+	var out []string
+	for _, n := range r.Networks {
+		out = append(out, resolved(e.Networks, n))
+	}
+	return out
+}
+
+func resolved(words map[string]string, symbol string) string {
+	if word, ok := words[symbol]; ok {
+		return word
+	}
+	return symbol
+}
+
+// TimeoutOf returns how long a machine of a role may take from being asked for until it is converged.
+func (e *Environment) TimeoutOf(r Role) time.Duration {
+	if r.Rollout.Timeout == 0 {
+		return DefaultTimeout
+	}
+	return time.Duration(r.Rollout.Timeout)
+}
+
+// UserdataOf returns what first boots of a role are told: where the role has a word it stands for the environment's, its
+// steps each for that of the same name, and its scripts come after the environment's.
+func (e *Environment) UserdataOf(r Role) Userdata {
+	all, own := e.Userdata, r.Userdata
+	u := Userdata{
+		Servers:        either(own.Servers, all.Servers),
+		CA:             either(own.CA, all.CA),
+		Endpoints:      either(own.Endpoints, all.Endpoints),
+		AllowedSigners: own.AllowedSigners,
+		Mirrors:        either(own.Mirrors, all.Mirrors),
+		AgentURLs:      either(own.AgentURLs, all.AgentURLs),
+		AgentSHA256:    own.AgentSHA256,
+		PuppetPackage:  own.PuppetPackage,
+		PuppetVersion:  own.PuppetVersion,
+		PackageRepo:    own.PackageRepo,
+		Proxy:          own.Proxy,
+		Schedule:       own.Schedule,
+		Pre:            slices.Concat(all.Pre, own.Pre),
+		Post:           slices.Concat(all.Post, own.Post),
+		Steps:          all.Steps,
+	}
+	for _, word := range []struct{ own, all *string }{
+		{&u.AllowedSigners, &all.AllowedSigners}, {&u.PuppetPackage, &all.PuppetPackage}, {&u.PuppetVersion, &all.PuppetVersion},
+		{&u.PackageRepo, &all.PackageRepo}, {&u.Proxy, &all.Proxy}, {&u.Schedule, &all.Schedule},
+	} {
+		if *word.own == "" {
+			*word.own = *word.all
+		}
+	}
+	if len(u.AgentSHA256) == 0 {
+		u.AgentSHA256 = all.AgentSHA256
+	}
+	if len(own.Steps) > 0 {
+		u.Steps = maps.Clone(own.Steps)
+		for name, instead := range all.Steps {
+			if _, has := u.Steps[name]; !has {
+				u.Steps[name] = instead
+			}
+		}
+	}
+	return u
+}
+
+func either(own, all []string) []string {
+	if len(own) > 0 {
+		return own
+	}
+	return all
+}
+
+// BatchOf returns how many machines of a role with cardinality nodes are replaced at a time, at least 1.
+func (r Rollout) BatchOf(cardinality int) int { return max(1, share(r.Batch, 1, cardinality)) }
+
+// FailuresOf returns how many machines of a role with cardinality nodes may fail before no more are asked for.
+func (r Rollout) FailuresOf(cardinality int) int { return share(r.Failures, 0, cardinality) }
+
+// share returns what a share that was checked stands for, of cardinality machines.
+func share(text string, without, cardinality int) int {
+	if text == "" {
+		return without
+	}
+	digits, percent := strings.CutSuffix(text, "%")
+	n, err := strconv.Atoi(digits)
+	switch {
+	case err != nil || n < 0:
+		return without // check refuses it
+	case percent:
+		return max(1, n*max(cardinality, 0)/100)
+	}
+	return n
+}
+
+// Layers returns the names of all roles, those whose machines can be made at the same time together: a role is in the first
+// layer behind all roles that it comes after. Within a layer they stand as in the file.
+func (e *Environment) Layers() [][]string {
+	var layers [][]string
+	done, left := map[string]bool{}, e.Roles
+	for len(left) > 0 {
+		var layer []string
+		var later []Role
+		for _, r := range left {
+			if slices.ContainsFunc(r.After, func(name string) bool { return !done[name] }) {
+				later = append(later, r)
+			} else {
+				layer = append(layer, r.Name)
+			}
+		}
+		if len(layer) == 0 { // a cycle, or a role that is not there: check refuses both, and nothing may loop for ever
+			for _, r := range later {
+				layer = append(layer, r.Name)
+			}
+			later = nil
+		}
+		for _, name := range layer {
+			done[name] = true
+		}
+		layers, left = append(layers, layer), later
+	}
+	return layers
+}
+
+// RoleOf returns the role of a node by its name: one that the environment calls for, or a member.
+func (e *Environment) RoleOf(name string) (Role, bool) {
+	if n, err := ParseNode(name); err == nil && e.Has(n) {
+		return e.Role(n.Role)
+	}
+	for _, r := range e.Roles {
+		if slices.Contains(r.Members, name) {
+			return r, true
+		}
+	}
+	return Role{}, false
+}
+
+// Driver returns what makes the environment's machines: DriverNone where the file says nothing.
+func (e *Environment) Driver() string {
+	if e.Provider.Driver == "" {
+		return DriverNone
+	}
+	return e.Provider.Driver
+}

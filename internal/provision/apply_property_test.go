@@ -1,0 +1,274 @@
+package provision_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pulley/environments"
+	"pulley/internal/provision"
+	"pulley/internal/provision/provisiontest"
+)
+
+// player plays a story.
+type player struct {
+	*operator
+	story   story
+	want    *environments.Environment
+	foreign []provision.Machine // and strangers: what must never be touched
+	others  provision.Mark
+	mu      sync.Mutex
+	calls   map[string]int
+	wg      sync.WaitGroup
+}
+
+const (
+	maxApplies  = 10            // until there is nothing to do, once faults have ended
+	longestOnce = 4 * time.Hour // of one apply
+)
+
+func (p *player) play() error {
+	p.site.Latency = p.story.Latency
+	p.others = provision.Mark{Owner: "fedcba9876543210", Fleet: "dev"}
+	for _, name := range []string{"web1", "db1", "web77"} {
+		p.foreign = append(p.foreign, p.site.Plant(name, p.others))
+	}
+	p.calls = map[string]int{}
+	p.site.Trouble = p.trouble
+	for i, m := range p.story.Moves {
+		if err := p.move(m); err != nil {
+			return fmt.Errorf("move %d, %s: %w", i, m.Do, err)
+		}
+		if wrong := p.site.Wrong(); len(wrong) > 0 {
+			return fmt.Errorf("move %d, %s: %s", i, m.Do, wrong[0])
+		}
+	}
+	p.wg.Wait()
+	p.site.Heal()
+	return p.settles()
+}
+
+// trouble is called by the site, one call at a time.
+func (p *player) trouble(call string) provisiontest.Fault {
+	p.calls[call]++
+	for _, i := range p.story.Incidents {
+		if i.Call == call && i.Nth == p.calls[call] {
+			return i.Fault
+		}
+	}
+	return provisiontest.None
+}
+
+func (p *player) move(m move) error {
+	switch m.Do {
+	case "edit":
+		p.want = m.Want
+	case "apply":
+		_, err := p.once(m.Think, 0, m.NoDrain)
+		return err
+	case "interrupt":
+		_, err := p.once(0, m.In+time.Second, false)
+		return err
+	case "rivals":
+		var first error
+		var wg sync.WaitGroup
+		wg.Go(func() { _, first = p.once(0, 0, false) })
+		pass(m.Next + time.Second)
+		_, err := p.once(0, 0, false)
+		wg.Wait()
+		if err == nil {
+			err = first
+		}
+		return err
+	case "kill":
+		p.wg.Go(func() {
+			pass(m.In)
+			if ours := p.ours(); len(ours) > 0 {
+				p.site.Kill(ours[m.Pick%len(ours)].ID, m.State)
+			}
+		})
+	case "plant":
+		planted := p.site.Plant(m.Name, p.site.Mark())
+		if n, err := environments.ParseHostname(m.Name); err != nil || n.Stack != "" {
+			p.foreign = append(p.foreign, planted)
+		}
+	case "hold":
+		p.site.HoldNode(m.Name, "it is looked at")
+	}
+	return nil
+}
+
+// ours are the machines with our mark whose names are nodes'.
+func (p *player) ours() (all []provisiontest.Seen) {
+	for _, m := range p.site.Machines() {
+		if n, err := environments.ParseHostname(m.Name); err == nil && m.Mark == p.site.Mark() && n.Stack == "" {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// once applies once, to whatever end. Its error is only what must never be: that it takes for ever.
+func (p *player) once(think, interrupt time.Duration, noDrain bool) (failed error, broken error) {
+	p.mu.Lock()
+	x := p.start()
+	x.applier.Parallel, x.applier.NoDrain, x.applier.Progress = p.story.Parallel, noDrain, nil
+	want := p.want
+	p.mu.Unlock()
+	defer x.end()
+	began := time.Now()
+	plan, err := x.applier.Look(x.ctx, want, provision.Options{})
+	if err != nil {
+		return err, nil
+	}
+	x.session.Agree(plan.Destroyed())
+	pass(think)
+	ctx, cancel := context.WithCancel(x.ctx)
+	defer cancel()
+	if interrupt > 0 {
+		stop := time.AfterFunc(interrupt, cancel)
+		defer stop.Stop()
+	}
+	_, err = x.applier.Apply(ctx, plan, plan.Destroyed())
+	if took := time.Since(began) - think; took > longestOnce {
+		return err, fmt.Errorf("an apply took %s and ended with: %w", took, err)
+	}
+	return err, nil
+}
+
+// settles applies until there is nothing to do, and judges what is there then.
+func (p *player) settles() error {
+	for _, node := range []string{"web1", "app2", "db1"} {
+		p.site.HoldNode(node, "")
+	}
+	if err := p.unprotect(); err != nil {
+		return err
+	}
+	var last error
+	for range maxApplies {
+		// An operator does what the error says.
+		failed, broken := p.once(0, 0, last != nil && strings.Contains(last.Error(), "--no-drain"))
+		if broken != nil {
+			return broken
+		}
+		last = failed
+		x := p.start()
+		plan, err := x.applier.Look(x.ctx, p.want, provision.Options{})
+		x.end()
+		if err != nil {
+			return err
+		}
+		if plan.Empty() && plan.Whole && !p.site.Pending() && !plan.Changed {
+			return p.judge()
+		}
+		// A node that is silent while its machine is up is never made again by a plan: an operator looks at it, and removes it.
+		for _, s := range plan.Steps {
+			if s.Verb == provision.Keep && strings.Contains(s.Why, "silent") {
+				p.site.Unlist(s.Node)
+			}
+		}
+		pass(time.Minute)
+	}
+	x := p.start()
+	defer x.end()
+	plan, _ := x.applier.Look(x.ctx, p.want, provision.Options{})
+	return fmt.Errorf("after %d applies there is still something to do:\n%s\nthe last one said: %w", maxApplies, text(plan), last)
+}
+
+// unprotect has the operator take protection away, as a plan tells how, where it is in the way.
+func (p *player) unprotect() error {
+	open := func(e *environments.Environment) *environments.Environment {
+		all := *e
+		all.Roles = slices.Clone(e.Roles)
+		for i := range all.Roles {
+			all.Roles[i].Protected = false
+		}
+		return &all
+	}
+	aim := open(p.want)
+	if stored := p.site.Spec(); stored != nil {
+		p.want = open(stored)
+		for range 3 {
+			if _, broken := p.once(0, 0, false); broken != nil {
+				return broken
+			}
+		}
+	}
+	p.want = aim
+	return nil
+}
+
+// judge says what of the end is wrong.
+func (p *player) judge() error {
+	if wrong := p.site.Wrong(); len(wrong) > 0 {
+		return fmt.Errorf("%s", wrong[0])
+	}
+	wanted := map[string]string{} // names by node
+	for n := range p.want.Nodes() {
+		wanted[n.String()] = n.Hostname()
+	}
+	found := map[string]string{} // ids by name
+	for _, m := range p.ours() {
+		if other := found[m.Name]; other != "" {
+			return fmt.Errorf("machine %s is there twice: %s and %s", m.Name, other, m.ID)
+		}
+		found[m.Name] = m.ID
+	}
+	records, hosts := p.site.Records(), p.site.Hosts()
+	for node, name := range wanted {
+		r, h := records[node], hosts[node]
+		if id := found[name]; id == "" || r.ID != id || h.MachineID != id || r.Phase != provision.Made {
+			return fmt.Errorf("%s is machine %q, in the books %+v, on the list %+v", node, id, r, h)
+		}
+		role, _ := p.want.RoleOf(node)
+		i := slices.IndexFunc(p.ours(), func(m provisiontest.Seen) bool { return m.Name == name })
+		if m := p.ours()[i]; m.Flavor != role.Flavor && role.Flavor != "" {
+			return fmt.Errorf("%s is of flavor %q, not %q", node, m.Flavor, role.Flavor)
+		}
+	}
+	if len(found) != len(wanted) || len(records) != len(wanted) || len(hosts) != len(wanted) {
+		return fmt.Errorf("wanted are %v; there are the machines %v, the records %v, the hosts %v", wanted, found, slices.Sorted(maps.Keys(records)), slices.Sorted(maps.Keys(hosts)))
+	}
+	all := p.site.Machines()
+	for _, f := range p.foreign {
+		if !slices.ContainsFunc(all, func(m provisiontest.Seen) bool { return m.ID == f.ID && m.State == f.State }) {
+			return fmt.Errorf("machine %q (%s) of somebody else is not what it was", f.Name, f.ID)
+		}
+	}
+	return nil
+}
+
+// Whatever operators, providers and crashes do: machines would be there twice, be lost, be deleted without a word, or others'
+// would be touched, or a fleet would never become what its file says.
+func TestAppliesConvergeWhateverHappens(t *testing.T) {
+	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue {
+		if err := flag.Set("rapid.checks", "700"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = flag.Set("rapid.checks", f.DefValue) }()
+	}
+	count, applies := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		s := drawStory(rt)
+		var err error
+		synctest.Test(t, func(t *testing.T) {
+			p := &player{operator: &operator{t: t, site: provisiontest.NewSite(dev, time.Now)}, story: s}
+			err = p.play()
+			applies += p.calls["put"]
+		})
+		count++
+		if err != nil {
+			rt.Fatal(err)
+		}
+	})
+	t.Logf("%d sequences", count)
+}

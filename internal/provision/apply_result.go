@@ -1,0 +1,118 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Result is what an apply did.
+type Result struct {
+	Done        []Outcome // steps that were carried out, in the order of the plan
+	Failed      []Outcome // steps that were begun and came to nothing
+	Left        []Outcome // steps that were not begun, and why
+	Notes       []string  // sentences: what else an operator should know
+	Stopped     error     // why all of it was given up: the lock was lost, or it was interrupted; nil when it was not
+	Interrupted bool      // Stopped because the operator asked for it
+}
+
+// Outcome is what became of one step.
+type Outcome struct {
+	Verb Verb
+	Node string
+	Role string
+	Step string // where it failed
+	Err  error  // why it failed, or was not begun; nil when it is done
+}
+
+// Err names everything that failed; nil when nothing did.
+func (r Result) Err() error {
+	var lines []error
+	if r.Stopped != nil {
+		hint := "\nwhat was begun is known: apply again to go on"
+		if errors.Is(r.Stopped, ErrLost) {
+			hint = "\nthe other one goes on with what was begun; look at the plan when it is done"
+		}
+		why := r.Stopped
+		if r.Interrupted {
+			why = errors.New("it was interrupted")
+		}
+		lines = append(lines, fmt.Errorf("cannot finish: %w%s", why, hint))
+	}
+	for _, o := range r.Failed {
+		if r.Stopped != nil && errors.Is(o.Err, context.Canceled) {
+			continue // said already
+		}
+		lines = append(lines, fmt.Errorf("cannot %s %s: %w", o.Verb.deed(), o.Node, o.Err))
+	}
+	lines = append(lines, r.quotas()...)
+	if r.Stopped == nil {
+		lines = append(lines, r.left()...)
+	}
+	return errors.Join(lines...)
+}
+
+// quotas says, of each role that met a quota, how far it got.
+func (r Result) quotas() (lines []error) {
+	var roles []string
+	for _, o := range r.Failed {
+		if errors.Is(o.Err, ErrQuota) && !slices.Contains(roles, o.Role) {
+			roles = append(roles, o.Role)
+		}
+	}
+	for _, role := range roles {
+		made, all := 0, 0
+		for _, list := range [][]Outcome{r.Done, r.Failed, r.Left} {
+			for _, o := range list {
+				if o.Role != role || !o.Verb.makes() {
+					continue
+				}
+				all++
+				if o.Err == nil {
+					made++
+				}
+			}
+		}
+		lines = append(lines, fmt.Errorf("the provider's quota was reached at machine %d of %d of %s: %d made\nraise the quota, or lower the cardinality of %s, and apply again", made+1, all, role, made, role))
+	}
+	return lines
+}
+
+// left sums up, by reason, what was not begun.
+func (r Result) left() (lines []error) {
+	var whys []string
+	nodes := map[string][]string{}
+	for _, o := range r.Left {
+		why := o.Err.Error()
+		if nodes[why] == nil {
+			whys = append(whys, why)
+		}
+		nodes[why] = append(nodes[why], o.Verb.deed()+" "+o.Node)
+	}
+	for _, why := range whys {
+		lines = append(lines, fmt.Errorf("not begun, because %s: %s", why, strings.Join(nodes[why], ", ")))
+	}
+	return lines
+}
+
+// makes reports whether a step of this verb asks for a machine.
+func (v Verb) makes() bool {
+	return v == Create || v == Replace || v == Broken || v == Orphan
+}
+
+// deed is what a step of this verb does, as sentences say it: "cannot replace compute1: …".
+func (v Verb) deed() string {
+	switch v {
+	case Broken:
+		return "replace"
+	case Orphan:
+		return "clear away what is left of"
+	case Duplicate:
+		return "delete the second machine of"
+	case Wait:
+		return "wait for"
+	}
+	return string(v)
+}

@@ -1,0 +1,114 @@
+package conform_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pulley/internal/provision"
+	"pulley/internal/provision/conform"
+	"pulley/internal/provision/conform/conformtest"
+)
+
+func (m *model) config() conform.Config {
+	return conform.Config{
+		New:  func(mark provision.Mark) (provision.Provider, error) { return view{m, mark}, nil },
+		Boot: time.Minute, Gone: time.Minute, Poll: 10 * time.Millisecond,
+		Userdata: func(_ context.Context, want provision.Machine) ([]byte, error) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			for _, have := range m.machines {
+				if have.ID == want.ID {
+					return have.userdata, nil
+				}
+			}
+			return nil, errors.New("there is no such machine")
+		},
+		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
+			foreign := &modelled{Machine: provision.Machine{Name: name, ID: "foreign", State: provision.Running}}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.machines = append(m.machines, foreign)
+			return func(context.Context) error {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				for _, have := range m.machines {
+					if have == foreign {
+						return nil
+					}
+				}
+				return errors.New("it is gone")
+			}, nil
+		},
+	}
+}
+
+func TestAModelThatKeepsItsPromisesConforms(t *testing.T) {
+	// A driver that is right would be called wrong.
+	conformtest.Test(t, (&model{}).config())
+}
+
+func TestOtherPeoplesMachinesOutliveADriverThatListsThem(t *testing.T) {
+	// To try out a provider would delete what runs there.
+	for _, fault := range []string{"lists every fleet", "deletes any fleet's"} {
+		synctest.Test(t, func(t *testing.T) {
+			other := &modelled{Machine: provision.Machine{Name: "mail", ID: "m", State: provision.Running}}
+			m := &model{fault: fault, machines: []*modelled{other}}
+			if err := conform.Run(t.Context(), m.config(), func(conform.Result) {}); err == nil {
+				t.Errorf("%s: it passed", fault)
+			}
+			if !slices.Contains(m.machines, other) {
+				t.Errorf("%s: it is gone", fault)
+			}
+		})
+	}
+}
+
+func TestEachFaultIsFound(t *testing.T) {
+	// A driver that deletes other people's machines would pass.
+	for fault, check := range map[string]string{
+		"lists every fleet":                          "other fleets' machines are not listed",
+		"compares the beginning of the fleet's name": "other fleets' machines are not listed",
+		"ignores the owner":                          "other fleets' machines are not listed",
+		"hangs":                                      "each call ends when its context does",
+		"never boots":                                "it comes to run",
+		"fails":                                      "it comes to run",
+		"lists late":                                 "is listed at once",
+		"invents a state":                            "is listed at once",
+		"takes any name and cuts it":                 "a name that is no hostname",
+		"makes any flavor":                           "a flavor that does not exist",
+		"says that a flavor failed":                  "a flavor that does not exist",
+		"makes a second one":                         "makes no second one",
+		"returns another fleet's":                    "a name that another fleet has",
+		"keeps text for userdata":                    "userdata and labels of any bytes",
+		"uses IDs again":                             "its name can be used again",
+		"deletes any fleet's":                        "other fleets' machines are not deleted",
+		"deletes by name although an ID is given":    "reaches no other machine",
+		"deletes by a pattern":                       "to delete a pattern",
+		"keeps what is deleted":                      "is gone from the list",
+		"can't delete twice":                         "to delete what is not there",
+	} {
+		t.Run(fault, func(t *testing.T) {
+			m := &model{fault: fault}
+			var failed []string
+			synctest.Test(t, func(t *testing.T) {
+				err := conform.Run(t.Context(), m.config(), func(r conform.Result) {
+					if r.Err != nil {
+						failed = append(failed, r.Check+": "+r.Err.Error())
+					}
+				})
+				if err == nil {
+					t.Error("it passed")
+				}
+				<-time.After(2 * time.Hour) // what hangs has to end in the bubble
+			})
+			if !strings.Contains(strings.Join(failed, "\n"), check) {
+				t.Errorf("%q is not among what failed:\n%s", check, strings.Join(failed, "\n"))
+			}
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package provision
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/failpoint"
+)
+
+// job is the work for one step.
+type job struct {
+	*engine
+	step   Step
+	role   environments.Role // the zero value of one that is not in the file any more
+	record *Record           // as it is in the books; nil when they have none
+	heard  time.Time         // what the node said last before it was made: its status stays when it is removed
+	since  sightNo           // what the node is now is told by sights from here on
+	resume bool              // an apply before this one has claimed the name, and may have asked for the machine
+	text   string            // what was told last that is waited for
+}
+
+func (e *engine) job(s Step) *job {
+	j := &job{engine: e, step: s}
+	j.role, _ = e.plan.Spec.Role(s.Role)
+	if r, ok := e.before.World.Records[s.Node]; ok {
+		j.record = &r
+	}
+	j.heard = e.before.World.Statuses[s.Node].SeenAt
+	j.resume = j.record != nil && j.record.Phase == Making
+	j.log = e.log.With("node", s.Node, "verb", string(s.Verb))
+	return j
+}
+
+// errOrderAgain sends the work back to where the machine is asked for.
+var errOrderAgain = errors.New("the machine is ordered again")
+
+// do does the work for one step. Progress, the log and crash points are here, once for all parts. Where it fails, part says.
+func (j *job) do() (at string, err error) {
+	parts := partsOf(j.step)
+	for i := 0; i < len(parts); i++ {
+		p := parts[i]
+		if err := j.over(); err != nil {
+			return p.name, err
+		}
+		j.text = ""
+		j.tell(p.name, Begins, "")
+		failpoint.Here("before:" + p.name)
+		start := j.a.Now()
+		err := j.lost(p.run(j))
+		j.log.Debug("step", "step", p.name, "took", j.a.Now().Sub(start), "err", err)
+		switch {
+		case errors.Is(err, errOrderAgain):
+			i = slices.IndexFunc(parts, func(p part) bool { return p.name == "order" }) - 1
+		case err != nil:
+			j.tell(p.name, Fails, err.Error())
+			return p.name, err
+		}
+		failpoint.Here("after:" + p.name)
+		j.tell(p.name, Ends, "")
+	}
+	j.tell("", Done, "")
+	return "", nil
+}
+
+func (j *job) tell(step string, state EventState, text string) {
+	j.engine.tell(Event{Node: j.step.Node, Role: j.step.Role, Verb: j.step.Verb, Step: step, State: state, Text: text})
+}
+
+// waits tells what is waited for, when that is not what was told last.
+func (j *job) waits(step, text string) {
+	if text != j.text {
+		j.text = text
+		j.tell(step, Waits, text)
+	}
+}
+
+func (e *engine) tell(ev Event) {
+	if e.a.Progress == nil {
+		return
+	}
+	ev.At = e.a.Now()
+	e.telling.Lock()
+	defer e.telling.Unlock()
+	e.a.Progress(ev)
+}
+
+// remark adds a note to the result, once.
+func (e *engine) remark(text string) {
+	e.recording.Lock()
+	defer e.recording.Unlock()
+	if !slices.Contains(e.marks, text) {
+		e.marks = append(e.marks, text)
+	}
+}
+
+// view judges a node by what it said since it was made.
+func (j *job) view(s sight) (agent.View, bool) {
+	if s.World.Statuses[j.step.Node].SeenAt.Equal(j.heard) {
+		return agent.View{}, false
+	}
+	v, ok := s.World.Views[j.step.Node]
+	return v, ok
+}

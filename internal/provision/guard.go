@@ -1,0 +1,86 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// guard knows which machines may be destroyed: those that were agreed to, each once, and those that this very apply ordered
+// and that the provider says have failed.
+type guard struct {
+	mu      sync.Mutex
+	allowed map[Victim]bool
+	ordered map[Victim]bool
+}
+
+func newGuard(agreed []Victim) *guard {
+	g := &guard{allowed: map[Victim]bool{}, ordered: map[Victim]bool{}}
+	for _, v := range agreed {
+		g.allowed[v] = true
+	}
+	return g
+}
+
+// agreed reports whether v was named and agreed to, itself or as one of all machines of its name.
+func (g *guard) agreed(v Victim) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.allowed[v] || g.allowed[Victim{Name: v.Name}]
+}
+
+// order notes that this apply asked for a machine.
+func (g *guard) order(m Machine) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ordered[m.victim()] = true
+}
+
+// ours reports whether this apply asked for a machine.
+func (g *guard) ours(m Machine) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ordered[m.victim()]
+}
+
+// fail allows the end of a machine that this apply asked for and that has failed, and of no other.
+func (g *guard) fail(m Machine) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m.State != Failed || !g.ordered[m.victim()] {
+		return false
+	}
+	g.allowed[m.victim()] = true
+	return true
+}
+
+// spend takes back what was agreed to once it is done, so that the next machine of that name is not meant by it.
+func (g *guard) spend(v Victim) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.allowed, v)
+	delete(g.ordered, v)
+}
+
+func (m Machine) victim() Victim { return Victim{Name: m.Name, ID: m.ID} }
+
+// destroy is the one place that asks the provider for the end of a machine. It is noted before, with its reason: a machine
+// that went without a trace is worse than a trace of one that was spared.
+func (j *job) destroy(v Victim, did Did, why string) error {
+	if !j.guard.agreed(v) {
+		return fmt.Errorf("cannot delete machine %s: nobody agreed to that\nlook at a new plan", v)
+	}
+	if err := j.note(did, why); err != nil {
+		return err
+	}
+	j.log.Info("machine is deleted", "machine", v.Name, "id", v.ID, "reason", why)
+	_, err := j.ask("delete", func(ctx context.Context) error { return j.a.Provider.Delete(ctx, v) }, nil)
+	if err != nil {
+		return fmt.Errorf("cannot delete machine %s: %w", v, err)
+	}
+	return nil
+}
+
+// errOtherMachine ends what is done for a node when a machine turns up that the plan did not know.
+var errOtherMachine = errors.New("another machine of this name is there, which the plan did not know\nlook at a new plan")

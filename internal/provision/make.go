@@ -1,0 +1,211 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"pulley/agent"
+)
+
+const (
+	maxOrders = 3               // of one machine within one apply, where the provider fails to make it
+	lostAfter = 2 * time.Minute // a machine that was taken for ordered and is not listed is lost
+)
+
+// claim writes that a machine of this name is made, before the provider is asked for it.
+func (j *job) claim() error {
+	o := j.step.Order
+	r := Record{Node: j.step.Node, Name: o.Name, Phase: Making, Driver: j.a.Driver, Flavor: o.Flavor, Image: o.Image, By: j.a.By, At: j.a.Now().UTC()}
+	if j.record != nil { // its claim stands, and whoever had the token before must not join any more
+		r.Token, r.Tries = j.record.Token, j.record.Tries
+	}
+	return j.put(r)
+}
+
+// order asks the provider for the machine, unless it is there. Its userdata is made once for all tries of one order: the
+// machine may have been made by a try whose answer was lost.
+func (j *job) order() error {
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	if m, ok := j.machine(s); ok {
+		if !j.resume || m.State == Deleting {
+			return errOtherMachine
+		}
+		return j.made(m)
+	}
+	o := *j.step.Order
+	r := *j.record
+	err = j.persist(j.step.Node+"userdata", func(ctx context.Context) (err error) {
+		o.Userdata, r.Token, err = j.a.Fleet.Userdata(ctx, o, j.role, j.a.Form, j.record.Token)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot make userdata: %w", err)
+	}
+	r.Phase, r.ID, r.Problem, r.At = Making, "", "", j.a.Now().UTC()
+	r.Tries++
+	if err := j.put(r); err != nil {
+		return err
+	}
+	j.resume = true // from here on a machine of that name is one that was asked for
+	var made Machine
+	_, err = j.ask("order",
+		func(ctx context.Context) (err error) {
+			made, err = j.a.Provider.Create(ctx, o)
+			if err == nil && made.Name != o.Name {
+				err = fmt.Errorf("the provider answered with a machine called %q: %w", made.Name, ErrRefused)
+			}
+			return err
+		},
+		func() (bool, error) {
+			s, err := j.look()
+			if err != nil {
+				return false, err
+			}
+			var ok bool
+			made, ok = j.machine(s)
+			return ok, nil
+		})
+	if err != nil {
+		j.trouble(err)
+		return err
+	}
+	j.guard.order(made)
+	return j.made(made)
+}
+
+// made writes that the provider has the order. The act comes first: once the record says so, nobody notes it any more. The
+// machine may be of an earlier order whose answer was lost: then what it is counts, so that a plan sees whether that is wanted.
+func (j *job) made(m Machine) error {
+	if err := j.note(Created, j.step.Why); err != nil {
+		return err
+	}
+	r := *j.record
+	earlier := !m.Created.IsZero() && m.Created.Before(r.At)
+	if earlier && r.Flavor != "" {
+		r.Flavor = cmp.Or(m.Flavor, r.Flavor)
+	}
+	if earlier && r.Image != "" {
+		r.Image = cmp.Or(m.Image, r.Image)
+	}
+	r.Phase, r.ID, r.At = Made, m.ID, j.a.Now().UTC()
+	j.since = j.eyes.next()
+	return j.put(r)
+}
+
+// trouble writes down why the last try failed, as well as that goes.
+func (j *job) trouble(err error) {
+	if j.over() != nil {
+		return // it is no trouble of the provider's
+	}
+	r := *j.record
+	r.Problem, _, _ = strings.Cut(err.Error(), "\n")
+	if e := j.put(r); e != nil {
+		j.log.Warn("problem is not written down", "err", e)
+	}
+}
+
+// register waits until the node has joined. A machine that this apply asked for and that the provider could not make, or lost,
+// is asked for again.
+func (j *job) register() error {
+	if j.a.Wait == WaitNone {
+		return nil
+	}
+	ordered := j.a.Now()
+	err := j.await("register", j.deadline(), func(s sight) (bool, string, error) {
+		if _, ok := s.World.Hosts[j.step.Node]; ok {
+			return true, "", nil
+		}
+		m, ok := j.machine(s)
+		switch {
+		case !ok && j.a.Now().Sub(ordered) < lostAfter:
+			return false, "the provider does not list it yet", nil
+		case !ok:
+			return false, "", j.again(Machine{}, "the provider has lost it")
+		case m.State == Failed:
+			return false, "", j.again(m, "the provider says: "+m.problem())
+		case m.State == Running:
+			return false, "it runs, and has not joined yet", nil
+		case m.State == Deleting:
+			return false, "its end was asked for", nil
+		}
+		return false, "it is " + string(m.State), nil
+	})
+	var late *lateError
+	if errors.As(err, &late) {
+		return fmt.Errorf("it has not joined within %s: %s\nthe machine's own log of its first boot tells more; a new plan shows it as broken", j.plan.Spec.TimeoutOf(j.role), late.what)
+	}
+	return err
+}
+
+// again ends a machine that failed and has another one ordered, if it is this apply that asked for it.
+func (j *job) again(m Machine, why string) error {
+	tries := 0
+	if j.record != nil {
+		tries = j.record.Tries
+	}
+	was := Machine{Name: m.Name, ID: m.ID}
+	if j.record != nil && m.Name == "" {
+		was = Machine{Name: j.record.Name, ID: j.record.ID}
+	}
+	if !j.guard.ours(was) {
+		return fmt.Errorf("%s\nlook at a new plan", why)
+	}
+	if tries >= maxOrders {
+		return fmt.Errorf("%s, after %d tries", why, tries)
+	}
+	if m.Name != "" {
+		if !j.guard.fail(m) {
+			return errOtherMachine
+		}
+		if err := j.destroy(m.victim(), Deleted, why); err != nil {
+			return err
+		}
+		if err := j.awaitGone("register", []Victim{m.victim()}, Deleted, why); err != nil {
+			return err
+		}
+	}
+	// It may have joined at the last moment: its name has to be free for the next one.
+	if err := j.removeNode(why); err != nil {
+		return err
+	}
+	j.tell("register", Notes, why+"; it is ordered again")
+	return errOrderAgain
+}
+
+// converge waits until the node is on its target.
+func (j *job) converge() error {
+	if j.a.Wait == WaitNone || j.a.Wait == WaitRegistered {
+		return nil
+	}
+	err := j.await("converge", j.deadline(), func(s sight) (bool, string, error) {
+		if !s.World.Released {
+			j.remark("nothing is promoted in " + j.a.Ref.String() + ": machines are waited for only until they are registered")
+			return true, "", nil
+		}
+		if m, ok := j.machine(s); ok && m.State == Failed {
+			return false, "", fmt.Errorf("the provider says: %s", m.problem())
+		}
+		v, ok := j.view(s)
+		switch {
+		case !ok:
+			return false, "it has joined, and has not reported yet", nil
+		case v.State == agent.Converged:
+			return true, "", nil
+		case v.State == agent.Stuck:
+			return false, "", fmt.Errorf("it is stuck: %s", v.Why)
+		}
+		return false, string(v.State) + ": " + v.Why, nil
+	})
+	var late *lateError
+	if errors.As(err, &late) {
+		return fmt.Errorf("it has not converged within %s: %s\npulley explain %s tells more", j.plan.Spec.TimeoutOf(j.role), late.what, j.step.Node)
+	}
+	return err
+}

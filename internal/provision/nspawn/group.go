@@ -1,0 +1,140 @@
+package nspawn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const groupDeadline = 30 * time.Second
+
+// groupsRoot is where control groups of version 2 are mounted, also beside those of version 1.
+func groupsRoot() (string, error) {
+	const root = "/sys/fs/cgroup"
+	for _, dir := range []string{root, filepath.Join(root, "unified")} {
+		if isMounted(dir, unix.CGROUP2_SUPER_MAGIC) {
+			return dir, nil
+		}
+	}
+	return "", errors.New("this host has no control groups of version 2 in " + root)
+}
+
+func isMounted(dir string, magic int64) bool {
+	var stat unix.Statfs_t
+	return unix.Statfs(dir, &stat) == nil && stat.Type == magic
+}
+
+// groupOf is the control group of a process.
+func groupOf(pid string) (string, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(text)) {
+		if group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return group, nil
+		}
+	}
+	return "", errors.New("process " + pid + " is in no control group of version 2")
+}
+
+// groupFor is the control group for a machine: one below this process's own. Where systemd rules this host, it is systemd who
+// has to make and to name it.
+func groupFor(id string) (name string, bySystemd bool, err error) {
+	if _, err := os.Stat("/run/systemd/system"); err == nil { // sd_booted(3)
+		return "", true, nil
+	}
+	parent, err := groupOf("self")
+	if err != nil {
+		return "", false, err
+	}
+	if strings.HasPrefix(parent, "/..") { // outside of this namespace of groups
+		parent = "/"
+	}
+	return filepath.Join(parent, "pulley-machine-"+id), false, nil
+}
+
+func makeGroup(name string) error {
+	root, err := groupsRoot()
+	if err != nil {
+		return err
+	}
+	return os.Mkdir(filepath.Join(root, name), 0o755)
+}
+
+// scope has systemd move a process into a scope of its own, whose groups are the process's to divide: it is not ended with
+// the service or the session that pulley runs in. It returns the group.
+func scope(ctx context.Context, id, name string, pid int) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, groupDeadline)
+	defer cancel()
+	unit := "pulley-machine-" + id + ".scope"
+	out, err := exec.CommandContext(ctx, "busctl", "--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
+		"org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail",
+		"4", "Description", "s", "Machine "+name+" of Pulley", "Delegate", "b", "true", "Slice", "s", "machine.slice",
+		"PIDs", "au", "1", strconv.Itoa(pid), "0").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("cannot have systemd make %s: %w: %s", unit, err, tail(string(out), 3))
+	}
+	var group string
+	err = poll(ctx, func() (bool, error) {
+		var err error
+		group, err = groupOf(strconv.Itoa(pid))
+		return filepath.Base(group) == unit, err
+	})
+	if err != nil {
+		return "", fmt.Errorf("cannot wait for systemd to move process %d to %s: %w", pid, unit, err)
+	}
+	return group, nil
+}
+
+// killGroup kills every process of a group and of those below it, at once. A group that is not there has none.
+func killGroup(group string) error {
+	root, err := groupsRoot()
+	if err != nil {
+		return err
+	}
+	err = os.WriteFile(filepath.Join(root, group, "cgroup.kill"), []byte("1"), 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) { // gone, or going
+		return nil
+	}
+	return err
+}
+
+// removeGroup kills what is left in a group and removes it with those below it.
+func removeGroup(group string) error {
+	root, err := groupsRoot()
+	if err != nil {
+		return err
+	}
+	if err := killGroup(group); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), groupDeadline)
+	defer cancel()
+	dir := filepath.Join(root, group)
+	if err := poll(ctx, func() (bool, error) { return removeGroupDir(dir), nil }); err != nil {
+		return fmt.Errorf("cannot remove control group %s: a process in it does not end", dir)
+	}
+	return nil
+}
+
+// removeGroupDir reports whether a group and those below it are gone. One in which a process lives stays.
+func removeGroupDir(dir string) bool {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			removeGroupDir(filepath.Join(dir, e.Name()))
+		}
+	}
+	err := unix.Rmdir(dir)
+	return err == nil || errors.Is(err, unix.ENOENT)
+}

@@ -1,0 +1,177 @@
+package nspawn
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// handover is what a keeper is told, once.
+type handover struct {
+	About  about  `json:"about"`
+	Image  string `json:"image"`
+	Bridge string `json:"bridge"`
+	Files  []file `json:"files"`
+}
+
+// answer is what a keeper says, once: the machine's folder is in its place and the machine boots, or why not.
+type answer struct {
+	Problem string `json:"problem,omitempty"`
+}
+
+// start makes a machine's folder aside and a keeper in it, which moves the folder to its place when all is set up. So a
+// machine never is without a keeper, whoever is killed: a keeper that was told everything goes on, another one ends.
+func (p *Provider) start(ctx context.Context, image Image, a about, files []file) error {
+	dir := filepath.Join(p.place(), newPrefix+a.Name+"."+a.ID)
+	for _, sub := range []string{"upper", "work"} { // the upper one is the machine's /
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := lockFile(ctx, filepath.Join(dir, lockName))
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // the keeper has it, too
+	k, err := launch(ctx, dir, lock, image, &a)
+	if err == nil {
+		err = k.tell(ctx, handover{a, image.Dir, p.config.Bridge, files})
+	}
+	if err == nil {
+		return nil
+	}
+	if k != nil {
+		_ = k.talk.Close()
+	}
+	if ctx.Err() != nil { // its keeper finishes what it was told, or ends: the next one who comes sees which
+		return err
+	}
+	if k != nil {
+		_ = k.cmd.Process.Kill()
+		<-k.ended
+	}
+	return errors.Join(err, p.erase(dir))
+}
+
+// keeper is a machine's keeper as the program sees it that started it.
+type keeper struct {
+	cmd   *exec.Cmd
+	talk  *os.File
+	ended chan struct{}
+}
+
+// launch starts a keeper, which waits to be told, in the machine's own control group. What it needs to be found again is
+// written down before it can do anything.
+func launch(ctx context.Context, dir string, lock *os.File, image Image, a *about) (*keeper, error) {
+	group, bySystemd, err := groupFor(a.ID)
+	if err != nil {
+		return nil, err
+	}
+	a.Group = group
+	if err := writeJSON(filepath.Join(dir, aboutFile), a); err != nil {
+		return nil, err
+	}
+	if !bySystemd {
+		if err := makeGroup(group); err != nil {
+			return nil, err
+		}
+	}
+	k, err := startKeeper(dir, lock, image, a)
+	if err != nil || !bySystemd {
+		return k, err
+	}
+	if a.Group, err = scope(ctx, a.ID, a.Name, k.cmd.Process.Pid); err != nil {
+		return k, err
+	}
+	return k, writeJSON(filepath.Join(dir, aboutFile), a)
+}
+
+// startKeeper runs this program as a keeper: away from the terminal, in a mount and a PID namespace of its own.
+func startKeeper(dir string, lock *os.File, image Image, a *about) (*keeper, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	_ = unix.SetNonblock(pair[0], true) // for deadlines
+	theirs := os.NewFile(uintptr(pair[1]), "keeper's end")
+	defer theirs.Close()
+	k := &keeper{talk: os.NewFile(uintptr(pair[0]), "keeper"), ended: make(chan struct{})}
+	console, err := os.OpenFile(filepath.Join(dir, consoleFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer console.Close()
+	k.cmd = &exec.Cmd{
+		Path:       "/proc/self/exe",
+		Args:       []string{argKeep, a.Name},
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
+		Dir:        dir,
+		Stdout:     console,
+		Stderr:     console,
+		ExtraFiles: []*os.File{theirs, lock},
+		SysProcAttr: &syscall.SysProcAttr{
+			Setsid:     true,
+			Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID,
+		},
+	}
+	if image.lock != nil {
+		k.cmd.ExtraFiles = append(k.cmd.ExtraFiles, image.lock)
+	}
+	if a.Group != "" {
+		root, err := groupsRoot()
+		if err != nil {
+			return nil, err
+		}
+		group, err := os.Open(filepath.Join(root, a.Group))
+		if err != nil {
+			return nil, err
+		}
+		defer group.Close()
+		k.cmd.SysProcAttr.UseCgroupFD, k.cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
+	}
+	if err := k.cmd.Start(); err != nil {
+		_ = k.talk.Close()
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w\nin a container this needs one that was started with --privileged", err)
+		}
+		return nil, fmt.Errorf("cannot start its keeper: %w", err)
+	}
+	go func() {
+		_ = k.cmd.Wait() // killed is how a machine ends: nothing to report
+		close(k.ended)
+	}()
+	return k, nil
+}
+
+// tell says what machine to keep, and waits for the answer.
+func (k *keeper) tell(ctx context.Context, h handover) error {
+	defer k.talk.Close()
+	stop := context.AfterFunc(ctx, func() { _ = k.talk.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = k.talk.SetDeadline(time.Now().Add(setUpDeadline))
+	var a answer
+	err := json.NewEncoder(k.talk).Encode(h)
+	if err == nil {
+		err = json.NewDecoder(k.talk).Decode(&a)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return fmt.Errorf("cannot talk to its keeper: %w", err)
+	case a.Problem != "":
+		return errors.New(a.Problem)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package openstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	api "github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/config"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+
+	"pulley/environments"
+	"pulley/internal/provision"
+)
+
+// defaultDeadline bounds one request. A page of a thousand servers takes Nova many seconds.
+const defaultDeadline = 2 * time.Minute
+
+// Config is what a driver works with.
+type Config struct {
+	Provider environments.Provider
+	Mark     provision.Mark
+
+	CloudsFile string        // clouds.yaml; "" is where OpenStack's clients look for it
+	Deadline   time.Duration // of one request; 0 is two minutes
+}
+
+// Driver is a provision.Provider.
+type Driver struct {
+	config  Config
+	compute *gophercloud.ServiceClient
+	images  *gophercloud.ServiceClient
+	network *gophercloud.ServiceClient
+
+	mu       sync.Mutex
+	found    map[string]finding // what names stand for
+	oldNova  bool               // it has no wholeSince
+	lastSeen time.Time          // when all of the cloud was last seen
+}
+
+// New logs in to the cloud. Wrong credentials, and a clouds.yaml that is missing or has no such cloud, are ErrRefused.
+func New(ctx context.Context, c Config) (*Driver, error) {
+	if c.Mark.Owner == "" || c.Mark.Fleet == "" {
+		return nil, errors.New("cannot open the cloud: machines need a mark of an owner and a fleet")
+	}
+	if c.Deadline == 0 {
+		c.Deadline = defaultDeadline
+	}
+	auth, endpoint, tls, err := clouds.Parse(parseOptions(c)...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read clouds.yaml: %w: %w\nname the cloud (`cloud:` of the provider, or OS_CLOUD) and where "+
+			"its file is (OS_CLIENT_CONFIG_FILE)", provision.ErrRefused, err)
+	}
+	auth.AllowReauth = true // tokens end after hours; a watch does not
+	client, err := config.NewProviderClient(ctx, auth,
+		config.WithHTTPClient(http.Client{Timeout: c.Deadline}), config.WithTLSConfig(tls))
+	if err != nil {
+		return nil, cannot(err, "log in to the cloud at %s", auth.IdentityEndpoint)
+	}
+	d := &Driver{config: c, found: map[string]finding{}}
+	for _, service := range []struct {
+		name   string
+		client **gophercloud.ServiceClient
+		open   func(*gophercloud.ProviderClient, gophercloud.EndpointOpts) (*gophercloud.ServiceClient, error)
+	}{
+		{"compute", &d.compute, api.NewComputeV2},
+		{"image", &d.images, api.NewImageV2},
+		{"network", &d.network, api.NewNetworkV2},
+	} {
+		if *service.client, err = service.open(client, endpoint); err != nil {
+			return nil, fmt.Errorf("cannot find the cloud's %s service in region %q: %w: %w",
+				service.name, endpoint.Region, provision.ErrRefused, err)
+		}
+	}
+	return d, nil
+}
+
+func parseOptions(c Config) []clouds.ParseOption {
+	var options []clouds.ParseOption
+	if c.Provider.Cloud != "" {
+		options = append(options, clouds.WithCloudName(c.Provider.Cloud))
+	}
+	if c.Provider.Region != "" {
+		options = append(options, clouds.WithRegion(c.Provider.Region))
+	}
+	if c.CloudsFile != "" {
+		options = append(options, clouds.WithLocations(c.CloudsFile))
+	}
+	return options
+}
+
+// get reads url into answer.
+func get(ctx context.Context, client *gophercloud.ServiceClient, url string, answer any) error {
+	_, err := client.Get(ctx, url, answer, nil)
+	return err
+}

@@ -1,0 +1,132 @@
+package novatest
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Config is what a cloud is like. The zero value is a cloud of one project, without delays and limits.
+type Config struct {
+	Build     time.Duration // from the order of a server until it is ACTIVE
+	Deletion  time.Duration // from its deletion until it is gone
+	TokenLife time.Duration // 0 is an hour
+	Quota     int           // instances of a project; 0 is without a limit
+	MaxLimit  int           // servers on a page; 0 is 1000, Nova's default
+	Newest    int           // 96 stands for microversion 2.96; 0 is that
+
+	Flavors, Images, Networks []Thing // nil is one of each, which the tests of the driver know: see New
+	Groups                    []Thing // server groups
+}
+
+// Thing has a name that need not be the only one.
+type Thing struct{ ID, Name string }
+
+// The one user and its projects. Stranger is another project of the same cloud.
+const (
+	User     = "pulley"
+	Password = "a secret"
+	Project  = "pulley"
+	Stranger = "stranger"
+	Region   = "RegionOne"
+)
+
+// Cloud is a cloud. Its address is where it is asked: give it to httptest.NewServer.
+type Cloud struct {
+	config Config
+	mux    *http.ServeMux
+
+	mu      sync.Mutex
+	servers []*Server // in the order of creation
+	tokens  map[string]token
+	faults  []*Fault
+	doomed  []string // why the next servers become ERROR
+	down    map[string]bool
+	asked   []string
+}
+
+// New makes a cloud.
+func New(c Config) *Cloud {
+	if c.Flavors == nil {
+		c.Flavors = []Thing{{"1", "m1.small"}, {"2", "m1.large"}}
+	}
+	if c.Images == nil {
+		c.Images = []Thing{{"70a599e0-31e7-49b7-b260-868f441e862b", "debian-12"}}
+	}
+	if c.Networks == nil {
+		c.Networks = []Thing{{"e2ba8c3f-8ed2-4c71-a94d-1d7f3c2a9d0e", "front"}}
+	}
+	if c.TokenLife == 0 {
+		c.TokenLife = time.Hour
+	}
+	if c.MaxLimit == 0 {
+		c.MaxLimit = 1000
+	}
+	if c.Newest == 0 {
+		c.Newest = 96
+	}
+	cloud := &Cloud{config: c, mux: http.NewServeMux(), tokens: map[string]token{}, down: map[string]bool{}}
+	cloud.routes()
+	return cloud
+}
+
+func (c *Cloud) routes() {
+	c.keystone()
+	c.nova()
+	c.glance()
+	c.neutron()
+	c.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fail(w, http.StatusNotImplemented, "novatest has no "+r.Method+" "+r.URL.Path)
+	})
+}
+
+// ServeHTTP answers a request, or does what a fault says.
+func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	c.asked = append(c.asked, r.Method+" "+r.URL.RequestURI())
+	c.mu.Unlock()
+	if f := c.fault(r); f != nil {
+		f.serve(w, r, c.mux)
+		return
+	}
+	c.mux.ServeHTTP(w, r)
+}
+
+// Asked returns all requests so far, as "GET /compute/v2.1/servers".
+func (c *Cloud) Asked() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string(nil), c.asked...)
+}
+
+// CloudsYAML returns a clouds.yaml with the cloud at a URL, called west.
+func CloudsYAML(url string) string {
+	return fmt.Sprintf(`clouds:
+  west:
+    auth:
+      auth_url: %s/identity/v3
+      username: %s
+      password: %s
+      project_name: %s
+      user_domain_id: default
+      project_domain_id: default
+    region_name: %s
+    identity_api_version: 3
+`, url, User, Password, Project, Region)
+}
+
+func base(r *http.Request) string {
+	if r.TLS != nil {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
+
+func version(href, id, status, newest, oldest string) map[string]any {
+	return map[string]any{
+		"id": id, "status": status, "version": newest, "min_version": oldest, "updated": "2013-07-23T11:33:21Z",
+		"links": []any{map[string]any{"rel": "self", "href": strings.TrimSuffix(href, "/") + "/"}},
+	}
+}

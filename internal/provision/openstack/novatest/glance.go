@@ -1,0 +1,44 @@
+package novatest
+
+import (
+	"net/http"
+	"slices"
+)
+
+// glance is what the Image API has for finding an image.
+func (c *Cloud) glance() {
+	for _, path := range []string{"GET /image", "GET /image/{$}"} {
+		c.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			answer(w, http.StatusMultipleChoices, map[string]any{"versions": []any{version(base(r)+"/image/v2", "v2.9", "CURRENT", "", "")}})
+		})
+	}
+	c.mux.HandleFunc("GET /image/v2/images", c.allowed(func(w http.ResponseWriter, r *http.Request, project string) {
+		query := r.URL.Query()
+		images := []any{}
+		for _, t := range c.config.Images {
+			if name := query.Get("name"); (name == "" || name == t.Name) && (query.Get("status") == "" || query.Get("status") == "active") {
+				images = append(images, image(t, project))
+			}
+		}
+		answer(w, http.StatusOK, map[string]any{"images": images, "schema": "/v2/schemas/images", "first": "/v2/images"})
+	}))
+	c.mux.HandleFunc("GET /image/v2/images/{id}", c.allowed(func(w http.ResponseWriter, r *http.Request, project string) {
+		i := slices.IndexFunc(c.config.Images, func(t Thing) bool { return t.ID == r.PathValue("id") })
+		if i < 0 {
+			w.Header().Set("Content-Type", "text/html; charset=UTF-8") // as Glance does
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte("<html><head><title>404 Not Found</title></head><body><h1>404 Not Found</h1></body></html>"))
+			return
+		}
+		answer(w, http.StatusOK, image(c.config.Images[i], project))
+	}))
+}
+
+func image(t Thing, project string) map[string]any {
+	return map[string]any{
+		"id": t.ID, "name": t.Name, "status": "active", "visibility": "public", "owner": projectID(project), "protected": false,
+		"disk_format": "qcow2", "container_format": "bare", "min_disk": 0, "min_ram": 0, "size": 1 << 20, "tags": []string{},
+		"created_at": "2024-01-01T00:00:00Z", "updated_at": "2024-01-01T00:00:00Z", "file": "/v2/images/" + t.ID + "/file",
+		"self": "/v2/images/" + t.ID, "schema": "/v2/schemas/image",
+	}
+}

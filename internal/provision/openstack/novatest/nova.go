@@ -1,0 +1,173 @@
+package novatest
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// handler is one request to Nova: who asks, and in which microversion (its minor number).
+type handler func(w http.ResponseWriter, r *http.Request, project string, micro int)
+
+func (c *Cloud) nova() {
+	document := func(r *http.Request) map[string]any {
+		return version(base(r)+"/compute/v2.1", "v2.1", "CURRENT", "2."+strconv.Itoa(c.config.Newest), "2.1")
+	}
+	c.mux.HandleFunc("GET /compute/{$}", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, http.StatusOK, map[string]any{"versions": []any{document(r)}})
+	})
+	for _, path := range []string{"GET /compute/v2.1", "GET /compute/v2.1/{$}"} {
+		c.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			answer(w, http.StatusOK, map[string]any{"version": document(r)})
+		})
+	}
+	for route, do := range map[string]handler{
+		"GET /servers":              c.listServers(false),
+		"GET /servers/detail":       c.listServers(true),
+		"POST /servers":             c.createServer,
+		"GET /servers/{id}":         c.showServer,
+		"DELETE /servers/{id}":      c.deleteServer,
+		"POST /servers/{id}/action": c.actOnServer,
+		"GET /flavors":              c.listFlavors,
+		"GET /flavors/detail":       c.listFlavors,
+		"GET /flavors/{id}":         c.showFlavor,
+		"GET /os-server-groups":     c.listGroups,
+		"GET /flavors/{id}/os-extra_specs": func(w http.ResponseWriter, _ *http.Request, _ string, _ int) {
+			answer(w, http.StatusOK, map[string]any{"extra_specs": map[string]any{}})
+		},
+		"GET /limits": c.limits,
+	} {
+		method, path, _ := strings.Cut(route, " ")
+		c.mux.HandleFunc(method+" /compute/v2.1"+path, c.allowed(c.inMicroversion(do)))
+	}
+}
+
+// inMicroversion reads the headers of both ages ("Microversion specification" of the API guide).
+func (c *Cloud) inMicroversion(do handler) func(http.ResponseWriter, *http.Request, string) {
+	return func(w http.ResponseWriter, r *http.Request, project string) {
+		asked := r.Header.Get("X-OpenStack-Nova-API-Version")
+		if of, v, ok := strings.Cut(r.Header.Get("OpenStack-API-Version"), " "); ok && of == "compute" {
+			asked = v
+		}
+		micro := 1
+		switch asked {
+		case "":
+		case "latest":
+			micro = c.config.Newest
+		default:
+			major, minor, ok := strings.Cut(asked, ".")
+			n, err := strconv.Atoi(minor)
+			if !ok || major == "" || err != nil {
+				fail(w, http.StatusBadRequest, fmt.Sprintf("API Version String %s is of invalid format. Must be of format MajorNum.MinorNum.", asked))
+				return
+			}
+			if major != "2" || n < 1 || n > c.config.Newest {
+				fail(w, http.StatusNotAcceptable, fmt.Sprintf("Version %s is not supported by the API. Minimum is 2.1 and maximum is 2.%d.", asked, c.config.Newest))
+				return
+			}
+			micro = n
+		}
+		w.Header().Set("OpenStack-API-Version", fmt.Sprintf("compute 2.%d", micro))
+		w.Header().Set("X-OpenStack-Nova-API-Version", fmt.Sprintf("2.%d", micro))
+		w.Header().Set("Vary", "OpenStack-API-Version, X-OpenStack-Nova-API-Version")
+		do(w, r, project, micro)
+	}
+}
+
+func (c *Cloud) listFlavors(w http.ResponseWriter, r *http.Request, _ string, micro int) {
+	rest := c.config.Flavors
+	if marker := r.URL.Query().Get("marker"); marker != "" {
+		i := slices.IndexFunc(rest, func(t Thing) bool { return t.ID == marker })
+		if i < 0 {
+			fail(w, http.StatusBadRequest, "marker ["+marker+"] not found")
+			return
+		}
+		rest = rest[i+1:]
+	}
+	limit, ok := c.limit(w, r)
+	if !ok {
+		return
+	}
+	flavors := []any{}
+	for _, t := range rest[:min(limit, len(rest))] {
+		flavors = append(flavors, flavor(t, strings.HasSuffix(r.URL.Path, "/detail"), micro))
+	}
+	body := map[string]any{"flavors": flavors}
+	if len(flavors) == limit {
+		body["flavors_links"] = next(r, rest[limit-1].ID)
+	}
+	answer(w, http.StatusOK, body)
+}
+
+func (c *Cloud) showFlavor(w http.ResponseWriter, r *http.Request, _ string, micro int) {
+	id := r.PathValue("id")
+	i := slices.IndexFunc(c.config.Flavors, func(t Thing) bool { return t.ID == id })
+	if i < 0 {
+		fail(w, http.StatusNotFound, "Flavor "+id+" could not be found.")
+		return
+	}
+	answer(w, http.StatusOK, map[string]any{"flavor": flavor(c.config.Flavors[i], true, micro)})
+}
+
+func flavor(t Thing, detail bool, micro int) map[string]any {
+	f := map[string]any{"id": t.ID, "name": t.Name, "links": []any{}}
+	if detail {
+		for key, value := range map[string]any{
+			"ram": 512, "vcpus": 1, "disk": 1, "swap": "", "OS-FLV-EXT-DATA:ephemeral": 0, "rxtx_factor": 1.0,
+			"OS-FLV-DISABLED:disabled": false, "os-flavor-access:is_public": true,
+		} {
+			f[key] = value
+		}
+	}
+	if micro >= 61 && detail {
+		f["extra_specs"] = map[string]any{}
+	}
+	if micro >= 55 {
+		f["description"] = nil
+	}
+	return f
+}
+
+func (c *Cloud) listGroups(w http.ResponseWriter, _ *http.Request, _ string, _ int) {
+	groups := []any{}
+	for _, t := range c.config.Groups {
+		groups = append(groups, map[string]any{"id": t.ID, "name": t.Name, "policies": []string{"anti-affinity"}, "members": []string{}, "metadata": map[string]any{}})
+	}
+	answer(w, http.StatusOK, map[string]any{"server_groups": groups})
+}
+
+func (c *Cloud) limits(w http.ResponseWriter, _ *http.Request, project string, _ int) {
+	most := c.config.Quota
+	if most == 0 {
+		most = -1
+	}
+	answer(w, http.StatusOK, map[string]any{"limits": map[string]any{"rate": []any{}, "absolute": map[string]any{
+		"maxTotalInstances": most, "totalInstancesUsed": c.used(project),
+	}}})
+}
+
+// limit reads how many entries a page has.
+func (c *Cloud) limit(w http.ResponseWriter, r *http.Request) (int, bool) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return c.config.MaxLimit, true
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		fail(w, http.StatusBadRequest, "Invalid input for query parameters limit. Value: "+text+". '"+text+"' does not match '^[0-9]*$'")
+		return 0, false
+	}
+	if n == 0 {
+		return c.config.MaxLimit, true
+	}
+	return min(n, c.config.MaxLimit), true
+}
+
+// next is the link to the page after a marker.
+func next(r *http.Request, marker string) []any {
+	query := r.URL.Query()
+	query.Set("marker", marker)
+	return []any{map[string]any{"rel": "next", "href": base(r) + r.URL.Path + "?" + query.Encode()}}
+}

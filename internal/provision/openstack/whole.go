@@ -1,0 +1,69 @@
+package openstack
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+)
+
+// wholeSince is the microversion since which Nova says that it can't see some of its servers, because the part of the cloud
+// that has them is down (Compute API guide, "Handling down cells"). Before, it leaves them out, as if they were gone, and
+// someone would make them again. It says so only where a list has no filter, no limit and no marker.
+const wholeSince = "2.69"
+
+// wholeFor is how long a cloud is taken to be whole after it was.
+const wholeFor = 10 * time.Second
+
+var errPart = errors.New("a part of the cloud is down, and its servers can't be seen\ntry again when the cloud is whole")
+
+// whole fails while a part of the cloud can't be seen. It goes before what filters.
+func (d *Driver) whole(ctx context.Context) error {
+	d.mu.Lock()
+	seen := d.lastSeen
+	d.mu.Unlock()
+	if time.Since(seen) < wholeFor {
+		return nil
+	}
+	_, _, err := d.page(ctx, "servers", url.Values{})
+	return err
+}
+
+// page reads one page of a list of servers, and whether there is a next one.
+func (d *Driver) page(ctx context.Context, path string, query url.Values) ([]server, bool, error) {
+	var page struct {
+		Servers []server `json:"servers"`
+		Links   []link   `json:"servers_links"`
+	}
+	d.mu.Lock()
+	old := d.oldNova
+	d.mu.Unlock()
+	client := *d.compute
+	if !old {
+		client.Microversion = wholeSince
+	}
+	err := get(ctx, &client, client.ServiceURL(path)+"?"+query.Encode(), &page)
+	if gophercloud.ResponseCodeIs(err, http.StatusNotAcceptable) && !old {
+		d.mu.Lock()
+		d.oldNova = true
+		d.mu.Unlock()
+		return d.page(ctx, path, query)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	for _, s := range page.Servers {
+		if s.Name == "" {
+			return nil, false, errPart
+		}
+	}
+	if len(query) == 0 {
+		d.mu.Lock()
+		d.lastSeen = time.Now()
+		d.mu.Unlock()
+	}
+	return page.Servers, hasNext(page.Links), nil
+}

@@ -1,0 +1,281 @@
+package provisiontest
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/provision"
+)
+
+// Books is what the contract is about: a fleet but for the payloads of its machines.
+type Books interface {
+	provision.Reader
+	provision.Books
+	provision.Nodes
+}
+
+// Subject is a fleet that nothing is known of yet, with the lock of an apply, and what others do to it.
+type Subject struct {
+	Fleet Books
+	Ref   environments.Ref
+	Join  func(node, role string) // puts a node on the list of hosts, as its own join does
+	Say   func(agent.Status)      // writes what a node says of itself
+	Oust  func()                  // has the lock end, and another apply take it
+}
+
+// contract is what applying relies on, one sentence each.
+var contract = []struct {
+	name string
+	test func(*testing.T, *subject)
+}{
+	{"a fleet that nobody stored is empty", empty},
+	{"an environment is stored only by who knows the one before", spec},
+	{"a record is written only by who knows the one before, and may be written again", records},
+	{"a record is dropped only by who knows it, and may be dropped again", drops},
+	{"acts are kept, oldest first, and found by their time", acts},
+	{"a node that is on the list is asked, and the newest request counts", asks},
+	{"a held node is told with its reason", holds},
+	{"what a node says is seen, and judged", statuses},
+	{"a removed node is off the list, its hold is gone, its record stays", removes},
+	{"who has lost the lock writes nothing any more", fence},
+}
+
+// FleetContract tests a fleet. open returns a new one for each test.
+func FleetContract(t *testing.T, open func(*testing.T) Subject) {
+	for _, c := range contract {
+		t.Run(c.name, func(t *testing.T) { c.test(t, &subject{Subject: open(t), t: t}) })
+	}
+}
+
+// subject adds what the tests say over and over.
+type subject struct {
+	Subject
+	t *testing.T
+}
+
+func (s *subject) world() provision.World {
+	s.t.Helper()
+	w, err := s.Fleet.World(s.t.Context())
+	s.must(err)
+	return w
+}
+
+func (s *subject) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *subject) is(err, want error) {
+	s.t.Helper()
+	if !errors.Is(err, want) {
+		s.t.Fatalf("the error is %v, not %v", err, want)
+	}
+}
+
+// node is a node of the fleet, with its stack.
+func (s *subject) node(role string, num int) string {
+	return environments.Node{Role: role, Num: num, Stack: s.Ref.Stack}.String()
+}
+
+func (s *subject) record(node string) provision.Record {
+	return provision.Record{Node: node, Name: "at-the-provider", Phase: provision.Making, Driver: "model", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
+}
+
+// has fails unless the books have exactly this for a node; nil for nothing.
+func (s *subject) has(node string, want *provision.Record) {
+	s.t.Helper()
+	got, ok := s.world().Records[node]
+	switch {
+	case want == nil && ok:
+		s.t.Fatalf("the books have %+v", got)
+	case want != nil && (!ok || !reflect.DeepEqual(got, *want)):
+		s.t.Fatalf("the books have %+v, not %+v", got, *want)
+	}
+}
+
+func empty(t *testing.T, s *subject) {
+	w := s.world()
+	if w.Old != nil || w.OldRevision != 0 || len(w.Records)+len(w.Hosts)+len(w.Statuses)+len(w.Views)+len(w.Machines) > 0 || w.Released {
+		t.Fatalf("it is not empty: %+v", w)
+	}
+	all, err := s.Fleet.Acts(t.Context(), time.Time{})
+	s.must(err)
+	if len(all) > 0 {
+		t.Fatalf("something was done to it: %v", all)
+	}
+}
+
+func spec(t *testing.T, s *subject) {
+	e := &environments.Environment{Name: s.Ref.Environment, Stack: s.Ref.Stack, Roles: []environments.Role{{Name: "web", Cardinality: 2}}}
+	first, err := s.Fleet.PutSpec(t.Context(), e, 0)
+	s.must(err)
+	w := s.world()
+	if w.OldRevision != first || w.Old == nil || !slices.Equal(w.Old.RoleNames(), []string{"web"}) || w.Old.Ref() != s.Ref {
+		t.Fatalf("at revision %d it is %+v, and it was stored at %d", w.OldRevision, w.Old, first)
+	}
+	_, err = s.Fleet.PutSpec(t.Context(), e, 0)
+	s.is(err, provision.ErrChanged)
+	e.Roles[0].Cardinality = 3
+	second, err := s.Fleet.PutSpec(t.Context(), e, first)
+	s.must(err)
+	if _, err = s.Fleet.PutSpec(t.Context(), e, first); !errors.Is(err, provision.ErrChanged) || second <= first {
+		t.Fatalf("stored at %d, then at %d, and over the first: %v", first, second, err)
+	}
+	if got := s.world().Old.Roles[0].Cardinality; got != 3 {
+		t.Fatalf("there are %d", got)
+	}
+}
+
+func records(t *testing.T, s *subject) {
+	one, two := s.record(s.node("web", 1)), s.record(s.node("web", 10))
+	s.must(s.Fleet.Put(t.Context(), one, nil))
+	s.must(s.Fleet.Put(t.Context(), one, nil)) // its answer may have been lost
+	s.must(s.Fleet.Put(t.Context(), two, nil))
+	s.has(one.Node, &one)
+	s.has(two.Node, &two)
+	other := one
+	other.ID = "other"
+	s.is(s.Fleet.Put(t.Context(), other, nil), provision.ErrChanged)
+	s.has(one.Node, &one)
+	made := one
+	made.Phase, made.ID, made.Tries, made.Drained = provision.Made, "77f0", 2, true
+	s.must(s.Fleet.Put(t.Context(), made, &one))
+	s.must(s.Fleet.Put(t.Context(), made, &one))
+	s.has(one.Node, &made)
+	s.is(s.Fleet.Put(t.Context(), other, &one), provision.ErrChanged)
+	s.has(one.Node, &made)
+	s.has(two.Node, &two)
+}
+
+func drops(t *testing.T, s *subject) {
+	one, two := s.record(s.node("web", 1)), s.record(s.node("web", 10))
+	s.must(s.Fleet.Put(t.Context(), one, nil))
+	s.must(s.Fleet.Put(t.Context(), two, nil))
+	other := one
+	other.ID = "other"
+	s.is(s.Fleet.Drop(t.Context(), other), provision.ErrChanged)
+	s.has(one.Node, &one)
+	s.must(s.Fleet.Drop(t.Context(), one))
+	s.must(s.Fleet.Drop(t.Context(), one))
+	s.has(one.Node, nil)
+	s.has(two.Node, &two)
+}
+
+func acts(t *testing.T, s *subject) {
+	now := time.Now().UTC().Truncate(time.Second)
+	var want []provision.Act
+	for i, did := range []provision.Did{provision.Created, provision.Replaced, provision.Deleted} {
+		a := provision.Act{At: now.Add(time.Duration(i-2) * time.Hour), Node: s.node("web", 1), Did: did, Why: "it is wanted", By: "ann", Watch: i == 1}
+		s.must(s.Fleet.Note(t.Context(), a))
+		want = append(want, a)
+	}
+	for since, count := range map[time.Time]int{{}: 3, now.Add(-90 * time.Minute): 2, now: 1, now.Add(time.Second): 0} {
+		got, err := s.Fleet.Acts(t.Context(), since)
+		s.must(err)
+		if len(got) != count || count > 0 && !reflect.DeepEqual(got, want[3-count:]) {
+			t.Errorf("since %s: %+v, not the last %d of %+v", since, got, count, want)
+		}
+	}
+}
+
+func asks(t *testing.T, s *subject) {
+	one, two := s.node("web", 1), s.node("web", 10)
+	q := agent.Request{ID: "00000000000000aa", Do: agent.DeedRun, Why: "web2 came", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
+	s.is(s.Fleet.Ask(t.Context(), one, q), provision.ErrNotListed)
+	s.Join(one, "web")
+	s.Join(two, "web")
+	before := s.world().Hosts
+	s.must(s.Fleet.Ask(t.Context(), one, q))
+	q.ID, q.Do = "00000000000000bb", agent.DeedRetire
+	s.must(s.Fleet.Ask(t.Context(), one, q))
+	s.must(s.Fleet.Ask(t.Context(), one, q))
+	after := s.world().Hosts
+	h := before[one]
+	h.Request = &q
+	if !reflect.DeepEqual(after[one], h) || !reflect.DeepEqual(after[two], before[two]) {
+		t.Fatalf("asked for %+v, the list has %+v and %+v", q, after[one], after[two])
+	}
+}
+
+func holds(t *testing.T, s *subject) {
+	one, two := s.node("web", 1), s.node("web", 10)
+	s.Join(one, "web")
+	s.Join(two, "web")
+	h := agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Who: "ann", Why: "it is retired", Since: time.Now().UTC().Truncate(time.Second)}
+	s.must(s.Fleet.Hold(t.Context(), one, h))
+	s.must(s.Fleet.Hold(t.Context(), one, h))
+	held := s.world().Held
+	if held[one] == "" || held[two] != "" {
+		t.Fatalf("held: %q", held)
+	}
+}
+
+func statuses(t *testing.T, s *subject) {
+	one := s.node("web", 1)
+	s.Join(one, "web")
+	if v := s.world().Views[one]; v.State != agent.Pending {
+		t.Fatalf("who joined and said nothing is %+v", v)
+	}
+	said := agent.Status{Node: one, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: "00000000000000aa", Problem: "no"}}
+	s.Say(said)
+	w := s.world()
+	if got := w.Statuses[one]; got.Answer == nil || *got.Answer != *said.Answer || !got.SeenAt.Equal(said.SeenAt) {
+		t.Fatalf("it said %+v, not %+v", got, said)
+	}
+	if v := w.Views[one]; v.State == "" || v.Why == "" {
+		t.Fatalf("it is not judged: %+v", v)
+	}
+}
+
+func removes(t *testing.T, s *subject) {
+	one, two := s.node("web", 1), s.node("web", 10)
+	s.must(s.Fleet.Remove(t.Context(), one, "never there"))
+	s.Join(one, "web")
+	s.Join(two, "web")
+	r := s.record(one)
+	s.must(s.Fleet.Put(t.Context(), r, nil))
+	s.must(s.Fleet.Hold(t.Context(), one, agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop}))
+	s.must(s.Fleet.Remove(t.Context(), one, "it is retired"))
+	s.must(s.Fleet.Remove(t.Context(), one, "it is retired"))
+	w := s.world()
+	_, listed := w.Hosts[one]
+	if _, other := w.Hosts[two]; listed || !other || w.Held[one] != "" {
+		t.Fatalf("listed: %v, held: %v", w.Hosts, w.Held)
+	}
+	s.has(one, &r)
+}
+
+func fence(t *testing.T, s *subject) {
+	ctx := t.Context()
+	e := &environments.Environment{Name: s.Ref.Environment, Stack: s.Ref.Stack, Roles: []environments.Role{{Name: "web", Cardinality: 1}}}
+	one, two := s.record(s.node("web", 1)), s.record(s.node("web", 2))
+	s.must(s.Fleet.Put(ctx, one, nil))
+	s.Join(one.Node, "web")
+	before := s.world()
+	s.Oust()
+	next := one
+	next.Phase = provision.Made
+	for what, write := range map[string]func(context.Context) error{
+		"an environment": func(ctx context.Context) error { _, err := s.Fleet.PutSpec(ctx, e, 0); return err },
+		"a new record":   func(ctx context.Context) error { return s.Fleet.Put(ctx, two, nil) },
+		"a record":       func(ctx context.Context) error { return s.Fleet.Put(ctx, next, &one) },
+		"no record":      func(ctx context.Context) error { return s.Fleet.Drop(ctx, one) },
+		"an act":         func(ctx context.Context) error { return s.Fleet.Note(ctx, provision.Act{Node: one.Node}) },
+	} {
+		if err := write(ctx); !errors.Is(err, provision.ErrLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	after := s.world()
+	if !reflect.DeepEqual(before.Records, after.Records) || after.Old != nil {
+		t.Errorf("before: %+v\nafter: %+v", before, after)
+	}
+}

@@ -1,0 +1,180 @@
+package provisiontest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/provision"
+)
+
+var _ provision.Fleet = (*Session)(nil)
+
+// World is provision.Fleet's.
+func (x *Session) World(ctx context.Context) (w provision.World, err error) {
+	s := x.site
+	err = x.call(ctx, "world", false, func(Fault) error {
+		w = provision.World{
+			Old: s.spec, OldRevision: s.revision, Records: maps.Clone(s.records), Hosts: maps.Clone(s.hosts), Statuses: maps.Clone(s.statuses),
+			Views: map[string]agent.View{}, Held: map[string]string{}, Released: !s.target.IsZero(), Now: s.Now(),
+		}
+		for node, h := range s.holds {
+			w.Held[node] = h.Why
+			if h.Why == "" {
+				w.Held[node] = "it is held"
+			}
+		}
+		for node := range s.hosts {
+			w.Views[node] = s.view(node)
+		}
+		for node := range s.statuses {
+			w.Views[node] = s.view(node)
+		}
+		return nil
+	})
+	return w, err
+}
+
+func (s *Site) view(node string) agent.View {
+	d := agent.Desired{Default: s.target}
+	if h, ok := s.hosts[node]; ok {
+		d.Host = &h
+	}
+	if h, ok := s.holds[node]; ok {
+		d.Holds = []agent.Hold{h}
+	}
+	if st, ok := s.statuses[node]; ok {
+		return agent.Look(&st, d, s.Now())
+	}
+	return agent.Look(nil, d, s.Now())
+}
+
+// Acts is provision.Fleet's.
+func (x *Session) Acts(ctx context.Context, since time.Time) (all []provision.Act, err error) {
+	err = x.call(ctx, "acts", false, func(Fault) error {
+		for _, a := range x.site.acts {
+			if !a.At.Before(since) {
+				all = append(all, a)
+			}
+		}
+		slices.SortStableFunc(all, func(a, b provision.Act) int { return a.At.Compare(b.At) })
+		return nil
+	})
+	return all, err
+}
+
+// PutSpec is provision.Fleet's.
+func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revision int64) (at int64, err error) {
+	s := x.site
+	err = x.call(ctx, "put spec", true, func(Fault) error {
+		if s.revision != revision {
+			return provision.ErrChanged
+		}
+		text, err := environments.Encode(e)
+		if err != nil {
+			return err
+		}
+		if s.spec, err = environments.Decode(text); err != nil {
+			return err
+		}
+		s.revision++
+		at = s.revision
+		return nil
+	})
+	return at, err
+}
+
+// Put is provision.Fleet's.
+func (x *Session) Put(ctx context.Context, r provision.Record, was *provision.Record) error {
+	s := x.site
+	return x.call(ctx, "put", true, func(Fault) error {
+		have, ok := s.records[r.Node]
+		switch {
+		case ok && reflect.DeepEqual(have, r):
+			return nil
+		case ok != (was != nil), ok && !reflect.DeepEqual(have, *was):
+			return fmt.Errorf("cannot put %+v over %+v, the books have %+v: %w", r, was, have, provision.ErrChanged)
+		}
+		s.records[r.Node] = r
+		return nil
+	})
+}
+
+// Drop is provision.Fleet's.
+func (x *Session) Drop(ctx context.Context, was provision.Record) error {
+	s := x.site
+	return x.call(ctx, "drop", true, func(Fault) error {
+		have, ok := s.records[was.Node]
+		if ok && !reflect.DeepEqual(have, was) {
+			return provision.ErrChanged
+		}
+		delete(s.records, was.Node)
+		return nil
+	})
+}
+
+// Note is provision.Fleet's.
+func (x *Session) Note(ctx context.Context, a provision.Act) error {
+	s := x.site
+	return x.call(ctx, "note", true, func(Fault) error {
+		s.acts = append(s.acts, a)
+		return nil
+	})
+}
+
+// Userdata is provision.Fleet's: a token, and nothing else.
+func (x *Session) Userdata(ctx context.Context, o provision.Order, _ environments.Role, _ provision.Form, before string) (text []byte, id string, err error) {
+	s := x.site
+	err = x.call(ctx, "userdata", false, func(Fault) error {
+		if t, ok := s.tokens[before]; ok {
+			s.tokens[before] = token{node: t.node, dead: true}
+		}
+		id = fmt.Sprintf("token-%d", len(s.tokens)+1)
+		s.tokens[id] = token{node: o.Node}
+		return nil
+	})
+	return []byte(id), id, err
+}
+
+// Hold is provision.Fleet's.
+func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
+	return x.call(ctx, "hold", false, func(Fault) error {
+		x.site.holds[node] = h
+		return nil
+	})
+}
+
+// Ask is provision.Fleet's.
+func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
+	s := x.site
+	return x.call(ctx, "ask", false, func(f Fault) error {
+		h, ok := s.hosts[node]
+		if !ok {
+			return provision.ErrNotListed
+		}
+		if f == HookFail {
+			s.answers[q.ID] = "the hook 10-leave failed"
+		}
+		if f == HookHang {
+			s.answers[q.ID] = string(HookHang)
+		}
+		h.Request = &q
+		s.hosts[node] = h
+		return nil
+	})
+}
+
+// Remove is provision.Fleet's.
+func (x *Session) Remove(ctx context.Context, node, _ string) error {
+	s := x.site
+	return x.call(ctx, "remove", false, func(Fault) error {
+		delete(s.hosts, node)
+		delete(s.holds, node)
+		return nil
+	})
+}

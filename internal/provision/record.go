@@ -1,0 +1,74 @@
+package provision
+
+import (
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+)
+
+// Phase is where a node's machine stands in Pulley's own books.
+type Phase string
+
+// The phases. A record without one is damaged.
+const (
+	Making   Phase = "making"   // its name is claimed; the provider is asked, or will be
+	Made     Phase = "made"     // the provider has taken the order
+	Retiring Phase = "retiring" // it is drained, removed and deleted
+)
+
+// Record is what Pulley remembers of the machine that it had made for a node; it is written before the provider is asked.
+type Record struct {
+	Node    string    `json:"node"`
+	Name    string    `json:"name"`         // at the provider
+	ID      string    `json:"id,omitempty"` // at the provider, once that is known
+	Phase   Phase     `json:"phase"`
+	Driver  string    `json:"driver"`           // who was asked; another driver's machines are not looked for
+	Flavor  string    `json:"flavor,omitempty"` // as it was ordered, in the provider's words
+	Image   string    `json:"image,omitempty"`
+	Tries   int       `json:"tries,omitempty"`   // orders since the name was claimed
+	Token   string    `json:"token,omitempty"`   // id of the token that its userdata has
+	Ask     string    `json:"ask,omitempty"`     // id of what the node was last asked for
+	Drained bool      `json:"drained,omitempty"` // Retiring: its hooks are done, or were given up
+	Problem string    `json:"problem,omitempty"` // of the last try
+	By      string    `json:"by"`
+	At      time.Time `json:"at"` // of this phase
+}
+
+// Act is one thing that was done to a machine, for `pulley env history`.
+type Act struct {
+	At      time.Time `json:"at"`
+	Node    string    `json:"node"`
+	Did     Did       `json:"did"`
+	Why     string    `json:"why"`               // a sentence
+	By      string    `json:"by"`                // who: an operator, or "pulley env watch"
+	Watch   bool      `json:"watch,omitempty"`   // done by itself: it counts against the budget
+	Problem string    `json:"problem,omitempty"` // why it came to nothing
+}
+
+// Did is what was done.
+type Did string
+
+// What can be done to a machine.
+const (
+	Created  Did = "created"
+	Deleted  Did = "deleted"
+	Replaced Did = "replaced" // deleted and asked for again
+	Adopted  Did = "adopted"
+	Released Did = "released" // taken off the books and the list of hosts; there was no machine to delete
+)
+
+// World is all that a plan is made from, besides the environment that is wanted. Everything of etcd is of one moment, read
+// before the provider was asked.
+type World struct {
+	Old         *environments.Environment // as it is stored; nil for a new one
+	OldRevision int64
+	Records     map[string]Record // by node
+	Hosts       map[string]agent.Host
+	Views       map[string]agent.View // of all nodes that are registered or that spoke
+	Statuses    map[string]agent.Status
+	Released    bool              // a release is promoted for this environment: nodes can converge
+	Held        map[string]string // why a node is under a hold, its role's and everybody's included; absent where it is not
+	Machines    []Machine         // at the provider
+	Now         time.Time
+}

@@ -1,0 +1,116 @@
+package provision
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	goneLimit   = 15 * time.Minute // of a machine's end, from being asked for
+	deleteAgain = time.Minute      // a machine that is not on its way out by then is deleted again
+)
+
+// deleteAll asks for the end of each machine that the plan named.
+func (j *job) deleteAll() error {
+	for _, v := range j.step.Victims {
+		if err := j.destroy(v, j.ends(), j.step.Why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ends is what the end of the node's machines is called.
+func (j *job) ends() Did {
+	if j.step.Makes {
+		return Replaced
+	}
+	return Deleted
+}
+
+// gone waits until none of the machines is listed any more, and makes sure that no other of that name is left: what comes
+// next takes the name for free.
+func (j *job) gone() error {
+	if err := j.cleared(); err != nil {
+		return err
+	}
+	if j.a.Provider == nil {
+		return nil
+	}
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	if _, ok := j.machine(s); ok {
+		return errOtherMachine
+	}
+	return nil
+}
+
+// cleared waits until none of the step's machines is listed any more.
+func (j *job) cleared() error { return j.awaitGone("gone", j.step.Victims, j.ends(), j.step.Why) }
+
+func (j *job) awaitGone(step string, victims []Victim, did Did, why string) error {
+	if len(victims) == 0 {
+		return nil
+	}
+	asked := j.a.Now()
+	j.since = j.eyes.next()
+	err := j.await(step, asked.Add(goneLimit), func(s sight) (bool, string, error) {
+		for _, m := range s.World.Machines {
+			if !slices.ContainsFunc(victims, m.is) {
+				continue
+			}
+			if m.State != Deleting && j.a.Now().Sub(asked) >= deleteAgain {
+				asked = j.a.Now()
+				return false, "its machine is still there: its end is asked for again", j.destroy(m.victim(), did, why)
+			}
+			return false, "its machine is not gone yet", nil
+		}
+		return true, "", nil
+	})
+	var late *lateError
+	if errors.As(err, &late) {
+		return fmt.Errorf("its machine is not gone %s after its end was asked for\nlook at it at the provider, and apply again", goneLimit)
+	}
+	if err != nil {
+		return err
+	}
+	for _, v := range victims {
+		j.guard.spend(v)
+	}
+	return nil
+}
+
+// awaitEnd waits until a machine is gone whose end somebody else asked for.
+func (j *job) awaitEnd(step string, v Victim) error {
+	err := j.await(step, j.a.Now().Add(goneLimit), func(s sight) (bool, string, error) {
+		there := slices.ContainsFunc(s.World.Machines, func(m Machine) bool { return m.is(v) })
+		return !there, "its machine is being deleted by somebody else", nil
+	})
+	if late := (*lateError)(nil); errors.As(err, &late) {
+		return fmt.Errorf("%s, and is not gone after %s\nlook at it at the provider, and apply again", late.what, goneLimit)
+	}
+	return err
+}
+
+// is reports whether m is meant by v.
+func (m Machine) is(v Victim) bool { return m.Name == v.Name && (v.ID == "" || m.ID == v.ID) }
+
+// forget strikes the node off the books: its name is free.
+func (j *job) forget() error {
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	// A machine that was booting may have joined after its node was removed, and before its end.
+	if _, joined := s.World.Hosts[j.step.Node]; joined && j.step.Removes {
+		if err := j.removeNode(j.step.Why); err != nil {
+			return err
+		}
+	}
+	j.heard, j.resume = s.World.Statuses[j.step.Node].SeenAt, false
+	return j.dropRecord()
+}

@@ -1,0 +1,58 @@
+package provision
+
+import (
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxWords is how much of what a provider says is shown, in bytes.
+const maxWords = 200
+
+// clean makes what a provider or a node says fit for a sentence on a terminal: one line, nothing that steers, cut.
+func clean(s string) string { return plain(cut(s, maxWords)) }
+
+// plain makes a text one line without anything that steers a terminal.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// quote prints a name that nobody vouches for.
+func quote(s string) string { return strconv.Quote(cut(s, 80)) }
+
+func cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "…"
+}
+
+// because adds a provider's problem to a sentence.
+func because(problem string) string {
+	if problem == "" {
+		return ""
+	}
+	return ": " + clean(problem)
+}
+
+// span is a duration without parts that are zero: "30m", "1h30m".
+func span(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

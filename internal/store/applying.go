@@ -1,0 +1,122 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
+	"pulley/internal/provision"
+)
+
+var (
+	_ provision.Reader = (*Applying)(nil)
+	_ provision.Books  = (*Applying)(nil)
+	_ provision.Nodes  = (*Applying)(nil)
+)
+
+// Applying is an apply that is under way: the only one of its fleet, as long as its mark stands. All that it writes, it
+// writes only then; what comes later is provision.ErrLost.
+type Applying struct {
+	*mark
+	ref environments.Ref
+	by  string
+}
+
+// BeginApply takes the fleet for this apply alone, until Close or until etcd can't be reached for nearly a minute. While
+// another one is under way it is refused with a *BusyError. The environment need not exist.
+func (s *Store) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
+	return s.beginApply(ctx, ref, by, markLasts)
+}
+
+func (s *Store) beginApply(ctx context.Context, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
+	key := s.keys.applying(ref.String())
+	m, inTheWay, err := s.mark(ctx, markOf{func(string) string { return key }, by, lasts}, same(key, 0), clientv3.OpGet(key))
+	if err != nil {
+		return nil, fmt.Errorf("cannot begin to apply %s: %w", ref, err)
+	}
+	if m == nil {
+		return nil, &BusyError{Ref: ref, Who: s.doing(inTheWay)}
+	}
+	return &Applying{m, ref, by}, nil
+}
+
+// BusyError is that somebody else applies an environment at this moment.
+type BusyError struct {
+	Ref environments.Ref
+	Who string // "ann applies, since 2026-11-20T22:23:30Z"
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("cannot apply %s while %s", e.Ref, e.Who)
+}
+
+// Hint says what to do.
+func (e *BusyError) Hint() string {
+	return "try again when that is done; if it was cut off, it counts for a minute more"
+}
+
+// Context ends with ctx, and when somebody else may apply this fleet: then its cause is provision.ErrLost. Whatever is asked
+// of a provider is asked under it.
+func (a *Applying) Context(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(a.stands, func() { cancel(a.lost()) })
+	return ctx, func() { stop(); cancel(context.Canceled) }
+}
+
+// Close ends the apply: the next one can begin at once.
+func (a *Applying) Close() error {
+	lost := a.stands.Err() != nil
+	if err := a.mark.Close(); err != nil && !lost { // that it was lost was told to whoever wrote
+		return err
+	}
+	return nil
+}
+
+// Ref is the fleet that is applied.
+func (a *Applying) Ref() environments.Ref { return a.ref }
+
+// lost is why nothing may be written any more.
+func (a *Applying) lost() error {
+	return fmt.Errorf("%w: %w", provision.ErrLost, context.Cause(a.stands))
+}
+
+// ended puts the loss of the mark in the place of what came of it.
+func (a *Applying) ended(err error) error {
+	if err != nil && a.stands.Err() != nil && !errors.Is(err, provision.ErrLost) {
+		return a.lost()
+	}
+	return err
+}
+
+// write is a transaction that is done only while the mark stands. When the mark is gone it is ErrLost; when another of the
+// comparisons fails, ErrChanged.
+func (a *Applying) write(ctx context.Context, cmps []clientv3.Cmp, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := a.Context(ctx)
+	defer cancel()
+	cmps = append([]clientv3.Cmp{a.standing()}, cmps...)
+	resp, err := a.store.txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(a.key, clientv3.WithKeysOnly())})
+	if err != nil {
+		return nil, a.ended(err)
+	}
+	if resp.Succeeded {
+		return resp, nil
+	}
+	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) == 0 || kvs[0].CreateRevision != a.revision {
+		a.end(errRevoked)
+		return nil, a.lost()
+	}
+	return nil, provision.ErrChanged
+}
+
+// stillOurs is a read that tells whether the mark stands, for what is done in more than one transaction.
+func (a *Applying) stillOurs(ctx context.Context) error {
+	_, err := a.write(ctx, nil)
+	return err
+}
+
+// now is the time for what is written, to the second.
+func (a *Applying) now() time.Time { return time.Now().UTC().Truncate(time.Second) }

@@ -1,0 +1,248 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/etcdtest"
+	"pulley/internal/provision"
+	"pulley/internal/provision/provisiontest"
+	"pulley/internal/store"
+)
+
+func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *store.Applying {
+	t.Helper()
+	a, err := st.BeginApply(t.Context(), ref, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	return a
+}
+
+// A fleet that keeps other promises than the model would make applies go wrong that are tested with the model only.
+func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
+	server := etcdtest.Start(t)
+	for _, ref := range []environments.Ref{{Environment: "dev"}, {Environment: "dev", Stack: "t4"}} {
+		t.Run(ref.String(), func(t *testing.T) {
+			var opened atomic.Int32
+			provisiontest.FleetContract(t, func(t *testing.T) provisiontest.Subject {
+				prefix := fmt.Sprintf("/contract%s%d", ref.Stack, opened.Add(1))
+				st := open(t, server, prefix)
+				a := begin(t, st, ref, "ann")
+				must := func(err error) {
+					if err != nil {
+						t.Helper()
+						t.Fatal(err)
+					}
+				}
+				return provisiontest.Subject{
+					Fleet: a, Ref: ref,
+					Join: func(node, role string) {
+						must(st.Register(t.Context(), ref.String(), agent.Host{Node: node, Role: role, At: time.Now().UTC()}))
+					},
+					Say: func(s agent.Status) {
+						must(st.Report(t.Context(), agent.Identity{Node: s.Node, Environment: ref.String()}, s, nil, nil))
+					},
+					Oust: func() {
+						oust(t, server.Client(), prefix+"/v1/environments/"+ref.String()+"/applying")
+						begin(t, st, ref, "bob")
+					},
+				}
+			})
+		})
+	}
+}
+
+// oust has etcd end the lease of a mark, as it does when it heard nothing of it for a minute.
+func oust(t *testing.T, raw *clientv3.Client, key string) {
+	t.Helper()
+	resp, err := raw.Get(t.Context(), key)
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatalf("%s: %v, %v", key, resp, err)
+	}
+	if _, err := raw.Revoke(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two applies of one fleet would make each machine twice.
+func TestOneApplyAtATime(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	dev4, dev42 := environments.Ref{Environment: "dev", Stack: "t4"}, environments.Ref{Environment: "dev", Stack: "t42"}
+	first := begin(t, st, dev4, "ann")
+	_, err := st.BeginApply(t.Context(), dev4, "bob")
+	var busy *store.BusyError
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "ann applies, since 2") || busy.Hint() == "" {
+		t.Errorf("the second one is told: %v", err)
+	}
+	begin(t, st, dev42, "bob") // another fleet
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, st, dev4, "bob")
+	if err := first.Put(t.Context(), provision.Record{Node: "web1"}, nil); !errors.Is(err, provision.ErrLost) {
+		t.Errorf("one that was closed writes: %v", err)
+	}
+}
+
+// Of many who begin at the same moment each would think that it is alone.
+func TestOfManyAppliesOneBegins(t *testing.T) {
+	st := open(t, etcdtest.Start(t), "")
+	var begun atomic.Int32
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			_, err := st.BeginApply(t.Context(), dev, fmt.Sprint("operator ", i))
+			var busy *store.BusyError
+			switch {
+			case err == nil:
+				begun.Add(1)
+			case !errors.As(err, &busy):
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if begun.Load() != 1 {
+		t.Errorf("%d began", begun.Load())
+	}
+}
+
+// An apply that goes on asking for machines when another one has begun would make each of them twice.
+func TestAnApplyWhoseLockWasTakenEnds(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	a, err := store.BeginApplyFor(t.Context(), st, dev, "ann", 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	ctx, cancel := a.Context(t.Context())
+	defer cancel()
+	oust(t, server.Client(), "/pulley/v1/environments/dev/applying")
+	select {
+	case <-ctx.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("it goes on for ever")
+	}
+	if err := context.Cause(ctx); !errors.Is(err, provision.ErrLost) {
+		t.Errorf("the cause is %v", err)
+	}
+	for what, err := range map[string]error{
+		"hold": a.Hold(t.Context(), "web1", agent.Hold{}), "ask": a.Ask(t.Context(), "web1", agent.Request{}),
+		"remove": a.Remove(t.Context(), "web1", "why"), "put": a.Put(t.Context(), provision.Record{Node: "web1"}, nil),
+	} {
+		if !errors.Is(err, provision.ErrLost) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := a.Destroy(t.Context(), true); !errors.Is(err, provision.ErrLost) {
+		t.Errorf("destroy: %v", err)
+	}
+}
+
+// stalling is a way to etcd that can be cut so that nothing is heard any more, in neither direction, and nothing fails.
+type stalling struct {
+	endpoint string
+	cut      atomic.Bool
+}
+
+func stall(t *testing.T, endpoint string) *stalling {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	s := &stalling{endpoint: "http://" + listener.Addr().String()}
+	pass := func(to, from net.Conn) {
+		defer to.Close()
+		b := make([]byte, 64<<10)
+		for {
+			n, err := from.Read(b)
+			if s.cut.Load() {
+				<-t.Context().Done()
+				return
+			}
+			if _, wrote := to.Write(b[:n]); err != nil || wrote != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			there, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "http://"))
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			go pass(there, near)
+			go pass(near, there)
+		}
+	}()
+	return s
+}
+
+// An apply that has lost etcd must have stopped when the next one can begin: nobody tells it any more.
+func TestAnApplyStopsBeforeItsLockCanEnd(t *testing.T) {
+	t.Parallel() // with others that take long
+	server := etcdtest.Start(t)
+	way, key, lasts := stall(t, server.Endpoint), "/pulley/v1/environments/dev/applying", 3*time.Second
+	st, err := store.Open(store.Config{Endpoints: []string{way.endpoint}, Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	a, err := store.BeginApplyFor(t.Context(), st, dev, "ann", lasts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	ctx, cancel := a.Context(t.Context())
+	defer cancel()
+	stands := func() bool {
+		resp, err := server.Client().Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(resp.Kvs) == 1
+	}
+	for begun := time.Now(); time.Since(begun) < lasts+lasts/2; <-time.After(100 * time.Millisecond) {
+		if !stands() || ctx.Err() != nil {
+			t.Fatalf("it ended after %s, and etcd answers: %v", time.Since(begun), context.Cause(ctx))
+		}
+	}
+	way.cut.Store(true)
+	select {
+	case <-ctx.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("it goes on for ever")
+	}
+	if !stands() {
+		t.Error("it stopped when its lock had gone already")
+	}
+	if err := context.Cause(ctx); !errors.Is(err, provision.ErrLost) {
+		t.Errorf("the cause is %v", err)
+	}
+	for end := time.Now().Add(30 * time.Second); stands(); <-time.After(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody else can ever begin")
+		}
+	}
+}

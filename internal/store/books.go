@@ -1,0 +1,214 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
+	"pulley/internal/provision"
+)
+
+// How many acts of an environment are kept: the newest, and all that are younger than the time over which a budget is counted.
+const (
+	actsKept   = 1000
+	actsYoung  = time.Hour
+	actsAtOnce = 64 // deletions with each new one
+)
+
+// PutSpec stores the environment unless it was written since revision: then ErrChanged. It returns the revision that it has
+// then. What is stored like that already is not written again: joins compare it.
+func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, revision int64) (int64, error) {
+	fail := func(err error) (int64, error) { return 0, fmt.Errorf("cannot store environment %s: %w", e.Ref(), err) }
+	if e.Ref() != a.ref {
+		return fail(fmt.Errorf("this is an apply of %s", a.ref))
+	}
+	b, err := environments.Encode(e)
+	if err != nil {
+		return 0, err
+	}
+	key := a.store.keys.spec(a.ref.String())
+	resp, err := a.store.get(ctx, key)
+	if err != nil {
+		return fail(a.ended(err))
+	}
+	if len(resp.Kvs) > 0 && resp.Kvs[0].ModRevision == revision && bytes.Equal(resp.Kvs[0].Value, b) {
+		if err := a.stillOurs(ctx); err != nil {
+			return fail(err)
+		}
+		return revision, nil
+	}
+	done, err := a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, string(b)))
+	if err != nil {
+		return fail(err)
+	}
+	return done.Header.Revision, nil
+}
+
+// Put writes a node's record, if what etcd has of it is was (nil: nothing); else ErrChanged. One that is written already is
+// no error: the answer to the write before may have been lost.
+func (a *Applying) Put(ctx context.Context, r provision.Record, was *provision.Record) error {
+	now, revision, err := a.record(ctx, r.Node)
+	if err == nil && !sameRecord(now, was) && !sameRecord(now, &r) {
+		err = provision.ErrChanged
+	}
+	if err == nil {
+		var value string
+		if value, err = encode(r); err == nil {
+			key := a.store.keys.record(a.ref.String(), r.Node)
+			_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, value))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the record of the machine of %s: %w", r.Node, err)
+	}
+	return nil
+}
+
+// Drop deletes a node's record if it is was; else ErrChanged. None is no error. With a retired one goes what the node said, its
+// status, runs and facts: what is left of it are the acts.
+func (a *Applying) Drop(ctx context.Context, was provision.Record) error {
+	now, revision, err := a.record(ctx, was.Node)
+	if err == nil && now != nil && !sameRecord(now, &was) {
+		err = provision.ErrChanged
+	}
+	if err == nil {
+		env, k := a.ref.String(), a.store.keys
+		key := k.record(env, was.Node)
+		ops := []clientv3.Op{clientv3.OpDelete(key)}
+		if was.Phase == provision.Retiring {
+			ops = append(ops, clientv3.OpDelete(k.status(env, was.Node)), clientv3.OpDelete(k.runs(env, was.Node), clientv3.WithPrefix()), clientv3.OpDelete(k.facts(env, was.Node)))
+		}
+		_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, ops...)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot delete the record of the machine of %s: %w", was.Node, err)
+	}
+	return nil
+}
+
+func (a *Applying) record(ctx context.Context, node string) (*provision.Record, int64, error) {
+	ctx, cancel := a.Context(ctx)
+	defer cancel()
+	r, revision, err := single[provision.Record](ctx, a.store, a.store.keys.record(a.ref.String(), node))
+	return r, revision, a.ended(err)
+}
+
+// sameRecord compares what is stored, not how a time is held in memory.
+func sameRecord(a, b *provision.Record) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	x, errX := encode(*a)
+	y, errY := encode(*b)
+	return errX == nil && errY == nil && x == y
+}
+
+// Record reads what Pulley remembers of the machine of a node; nil where it had none made.
+func (s *Store) Record(ctx context.Context, ref environments.Ref, node string) (*provision.Record, error) {
+	r, _, err := single[provision.Record](ctx, s, s.keys.record(ref.String(), node))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the record of the machine of %s: %w", node, err)
+	}
+	return r, nil
+}
+
+// Records reads what Pulley remembers of the machines of an environment, by node. Those that can't be read are named in
+// damaged.
+func (s *Store) Records(ctx context.Context, ref environments.Ref) (all map[string]provision.Record, damaged []string, err error) {
+	all = map[string]provision.Record{}
+	var f Fleet
+	err = collect(ctx, s, s.keys.records(ref.String()), &f, func(rest string, r provision.Record) { all[unescape(rest)] = r })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the machines of %s: %w", ref, err)
+	}
+	return all, f.Damaged, nil
+}
+
+// Note remembers what was done, once however often it is told. Old acts go at this occasion.
+func (a *Applying) Note(ctx context.Context, act provision.Act) error {
+	fail := func(err error) error {
+		return fmt.Errorf("cannot note what was done to the machine of %s: %w", act.Node, err)
+	}
+	act.Why, act.Problem = clip(act.Why, 512), clip(act.Problem, 512)
+	value, err := encode(act)
+	if err != nil {
+		return fail(err)
+	}
+	env := a.ref.String()
+	key := a.store.keys.act(env, actID(act, value))
+	ops := []clientv3.Op{clientv3.OpPut(key, value)}
+	resp, err := a.store.txn(ctx, nil, []clientv3.Op{
+		clientv3.OpGet(key, clientv3.WithCountOnly()),
+		clientv3.OpGet(a.store.keys.acts(env), clientv3.WithPrefix(), clientv3.WithLimit(actsAtOnce), clientv3.WithKeysOnly()),
+	}, nil)
+	if err != nil {
+		return fail(a.ended(err))
+	}
+	old := resp.Responses[1].GetResponseRange()
+	if resp.Responses[0].GetResponseRange().Count > 0 { // nothing is new, and nothing has to go for it
+		old.Kvs = nil
+	}
+	young := a.store.keys.act(env, actTime(act.At.Add(-actsYoung)))
+	for i, kv := range old.Kvs {
+		if int64(i) >= old.Count+1-actsKept || string(kv.Key) >= young {
+			break
+		}
+		ops = append(ops, clientv3.OpDelete(string(kv.Key)))
+	}
+	if _, err := a.write(ctx, nil, ops...); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// actID is the same for the same act, and sorts by time.
+func actID(act provision.Act, value string) string {
+	return fmt.Sprintf("%s-%x", actTime(act.At), sha256.Sum256([]byte(value)))[:25]
+}
+
+func actTime(at time.Time) string {
+	if at.Before(time.Unix(0, 0)) {
+		at = time.Unix(0, 0)
+	}
+	return fmt.Sprintf("%016x", at.UnixNano())
+}
+
+// Acts lists what was done to machines of an environment since a time, the oldest first. What can't be read is named in
+// damaged.
+func (s *Store) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []provision.Act, damaged []string, err error) {
+	env := ref.String()
+	prefix := s.keys.acts(env)
+	from := actTime(since)
+	_, err = s.pages(ctx, prefix, 500, func(rest string, b []byte) error {
+		if strings.Compare(rest, from) < 0 {
+			return nil
+		}
+		var act provision.Act
+		if err := decode(prefix+rest, b, &act); err != nil {
+			damaged = append(damaged, err.Error())
+			return nil
+		}
+		all = append(all, act)
+		return nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list what was done to the machines of %s: %w", ref, err)
+	}
+	return all, damaged, nil
+}
+
+// Acts is the store's. One that can't be read is an error: a budget can't be counted without it.
+func (a *Applying) Acts(ctx context.Context, since time.Time) ([]provision.Act, error) {
+	all, damaged, err := a.store.Acts(ctx, a.ref, since)
+	if err == nil && len(damaged) > 0 {
+		err = errors.New(damaged[0])
+	}
+	return all, err
+}

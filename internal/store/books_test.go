@@ -1,0 +1,329 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/etcdtest"
+	"pulley/internal/provision"
+	"pulley/internal/store"
+)
+
+// Acts that are kept for ever fill etcd; acts of the last hour that are gone let a watch replace machines without end.
+func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	a := begin(t, st, dev, "ann")
+	now := time.Now().UTC().Truncate(time.Second)
+	note := func(at time.Time, i int) {
+		t.Helper()
+		act := provision.Act{At: at, Node: fmt.Sprintf("web%d", i), Did: provision.Created, Why: "it is wanted", By: "ann"}
+		for range 2 { // the answer may be lost
+			if err := a.Note(t.Context(), act); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range 90 {
+		note(now.Add(-2*time.Hour+time.Duration(i)*time.Second), i)
+	}
+	for i := range 990 {
+		note(now.Add(-time.Duration(990-i)*time.Second), i)
+	}
+	if all, damaged, err := st.Acts(t.Context(), dev, time.Time{}); err != nil || len(damaged) > 0 || len(all) != 1000 {
+		t.Fatalf("%d acts are kept (%v, %v)", len(all), damaged, err)
+	}
+	for i := range 60 {
+		note(now, i)
+	}
+	all, _, err := st.Acts(t.Context(), dev, now.Add(-time.Hour))
+	if err != nil || len(all) != 1050 {
+		t.Errorf("of 1050 of the last hour %d are kept (%v)", len(all), err)
+	}
+	if !slices.IsSortedFunc(all, func(a, b provision.Act) int { return a.At.Compare(b.At) }) {
+		t.Error("they are not in order")
+	}
+	if all, _, err = st.Acts(t.Context(), dev, time.Time{}); err != nil || len(all) != 1050 {
+		t.Errorf("%d acts are kept (%v)", len(all), err)
+	}
+}
+
+// A plan that saw a machine's record of one moment and its node of another would make a second machine, or destroy a good one.
+func TestAWorldIsOfOneMoment(t *testing.T) {
+	server := etcdtest.Start(t)
+	st := open(t, server, "")
+	a := begin(t, st, dev, "ann")
+	for i := range 600 { // more than a page
+		if err := a.Put(t.Context(), provision.Record{Node: fmt.Sprintf("aaa%d", i), Phase: provision.Made}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raw, env := server.Client(), "/pulley/v1/environments/dev/"
+	done, stopped := make(chan bool), make(chan error)
+	go func() {
+		var err error
+		for i := 0; err == nil; i++ {
+			select {
+			case <-done:
+				stopped <- nil
+				return
+			default:
+			}
+			here, gone := "machines/web1", "hosts/nodes/web1"
+			if i%2 == 1 {
+				here, gone = gone, here
+			}
+			err = swap(t, raw, env+here, env+gone)
+		}
+		stopped <- err
+	}()
+	seen := map[bool]int{}
+	for range 30 {
+		w, err := st.World(t.Context(), dev, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, made := w.Records["web1"]
+		_, listed := w.Hosts["web1"]
+		if made == listed && len(seen) > 0 || made && listed {
+			t.Fatalf("recorded: %t, listed: %t", made, listed)
+		}
+		if made != listed {
+			seen[made]++
+		}
+	}
+	close(done)
+	if err := <-stopped; err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("seen with and without a record: %v", seen)
+}
+
+// What a plan is made from has to say who may not be touched, and that there is something to converge on.
+func TestAWorldTellsHoldsAndReleases(t *testing.T) {
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	a := begin(t, st, dev, "ann")
+	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}, {Name: "db", Cardinality: 1}, {Name: "off"}}}
+	if _, err := a.PutSpec(ctx, e, 0); err != nil {
+		t.Fatal(err)
+	}
+	held := func(want ...string) {
+		t.Helper()
+		w, err := st.World(ctx, dev, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for node, why := range w.Held {
+			got = append(got, node+": "+why)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("held are %q, should be %q", got, want)
+		}
+	}
+	held()
+	for _, err := range []error{
+		st.Hold(ctx, dev, store.Scope{Role: "web"}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "we look"}, 0),
+		st.Hold(ctx, dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Stop, Who: "bob"}, 0),
+		st.Register(ctx, "dev", agent.Host{Node: "old.example.com", Role: "web"}),
+		a.Put(ctx, provision.Record{Node: "web9", Phase: provision.Retiring}, nil),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	held("old.example.com: freeze on roles/web by ann: we look", "web1: freeze on roles/web by ann: we look", "web2: stop on nodes/web2 by bob", "web9: freeze on roles/web by ann: we look")
+
+	released := func(want bool) {
+		t.Helper()
+		if w, err := st.World(ctx, dev, time.Now()); err != nil || w.Released != want {
+			t.Errorf("a release is promoted: %t, should be %t (%v)", w.Released, want, err)
+		}
+	}
+	released(false)
+	target := published(t, st, "1.0.0", strings.Repeat("a", 64))
+	for i, scope := range []store.Scope{{Node: "web1"}, {Role: "web"}, {Role: "db"}} {
+		d, err := st.Desires(ctx, dev)
+		if err == nil {
+			_, err = st.Promote(ctx, dev, d, scope, store.Promoted, target, me)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		released(i == 2)
+	}
+}
+
+// One node could stop every apply of its fleet with what it says of itself; and what is damaged of the books must stop it.
+func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
+	server := etcdtest.Start(t)
+	st, ctx, raw := open(t, server, ""), t.Context(), server.Client()
+	if err := st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web", At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw.Put(ctx, "/pulley/v1/status/dev/web1", "{"); err != nil {
+		t.Fatal(err)
+	}
+	w, err := st.World(ctx, dev, time.Now())
+	if v := w.Views["web1"]; err != nil || v.State != agent.Pending {
+		t.Errorf("with a damaged status: %+v, %v", v, err)
+	}
+	for _, key := range []string{"machines/web1", "hosts/nodes/web2", "holds/all", "desired/default", "spec", "gate"} {
+		key = "/pulley/v1/environments/dev/" + key
+		if _, err := raw.Put(ctx, key, "{"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := st.World(ctx, dev, time.Now()); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("with a damaged %s: %v", key, err)
+		}
+		if _, err := raw.Delete(ctx, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A request that a join wrote over would leave an apply waiting for an answer that never comes.
+func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
+	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
+	h := agent.Host{Node: "web1", Role: "web", MachineID: "m1"}
+	if err := st.Register(ctx, "dev", h); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			mine := h
+			for n := range 10 {
+				mine.Addresses = []string{fmt.Sprintf("10.0.%d.%d", i, n)}
+				if err := st.Register(ctx, "dev", mine); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	var r agent.Request
+	for i := range 10 {
+		r = agent.Request{ID: fmt.Sprintf("%016x", i), Do: agent.DeedRun}
+		if err := st.Ask(ctx, dev, "web1", r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all.Wait()
+	asked := func() *agent.Request {
+		t.Helper()
+		hosts, err := st.Hosts(ctx, dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hosts["web1"].Request
+	}
+	if got := asked(); got == nil || *got != r {
+		t.Fatalf("it is asked for %+v, not %+v", got, r)
+	}
+	byHand := agent.Host{Node: "web1", Role: "web"}
+	if err := st.Register(ctx, "dev", byHand); err != nil || asked() == nil {
+		t.Errorf("nodes add: %v, %v", asked(), err)
+	}
+	if err := st.Register(ctx, "dev", h); err != nil || asked() == nil {
+		t.Errorf("its machine: %v, %v", asked(), err)
+	}
+	h.MachineID = "m2"
+	if err := st.Register(ctx, "dev", h); err != nil || asked() != nil {
+		t.Errorf("another machine is asked for what the one before was: %v, %v", asked(), err)
+	}
+	if err := st.Ask(ctx, dev, "web2", r); !errors.Is(err, provision.ErrNotListed) {
+		t.Errorf("one that is not on the list: %v", err)
+	}
+}
+
+// Two ids would make an installation disown the machines that it made.
+func TestAnInstallationHasOneID(t *testing.T) {
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	if id, err := st.Installation(ctx); err != nil || id != "" {
+		t.Fatalf("before the first apply: %q, %v", id, err)
+	}
+	ids := make([]string, 8)
+	var all sync.WaitGroup
+	for i := range ids {
+		all.Go(func() {
+			var err error
+			if ids[i], err = st.InstallationID(ctx, "ann"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if slices.Sort(ids); ids[0] != ids[7] || len(ids[0]) != 16 {
+		t.Errorf("the ids are %q", ids)
+	}
+	if id, err := st.Installation(ctx); err != nil || id != ids[0] {
+		t.Errorf("it is %q, was %q (%v)", id, ids[0], err)
+	}
+	if _, err := server.Client().Put(ctx, "/pulley/v1/installation", `{"v":1}`); err != nil {
+		t.Fatal(err)
+	}
+	if id, err := st.InstallationID(ctx, "ann"); err == nil {
+		t.Errorf("one that is damaged is %q", id)
+	}
+}
+
+// An operator who may not remove nodes would find out when machines are half retired.
+func TestWhoMayRetireIsToldAhead(t *testing.T) {
+	if err := open(t, etcdtest.Start(t), "").MayRemove(t.Context()); err != nil {
+		t.Errorf("where etcd knows no users: %v", err)
+	}
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	admin, ctx := server.Admin(), t.Context()
+	if err := errors.Join(admin.EnsureOperatorRoles(ctx), admin.EnsureOperator(ctx, viewer, store.RoleViewer), admin.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.MayRemove(ctx); err != nil {
+		t.Errorf("an admin: %v", err)
+	}
+	for _, user := range []string{viewer, operator} {
+		err := server.Store(user).MayRemove(ctx)
+		if err == nil || !strings.Contains(err.Error(), "admin") || !strings.Contains(err.Error(), "pulley login") {
+			t.Errorf("%s: %v", user, err)
+		}
+		t.Log(err)
+	}
+	// All else that an apply does an operator may do, and a viewer may not.
+	st := server.Store(operator)
+	if id, err := st.InstallationID(ctx, "olga"); err != nil || id == "" {
+		t.Errorf("an operator: %q, %v", id, err)
+	}
+	a := begin(t, st, dev, "olga")
+	r := provision.Record{Node: "web1", Phase: provision.Making}
+	for what, err := range map[string]error{
+		"put": a.Put(ctx, r, nil), "note": a.Note(ctx, provision.Act{Node: "web1", At: time.Now()}),
+		"hold": a.Hold(ctx, "web1", agent.Hold{Mode: agent.Stop}), "drop": a.Drop(ctx, r),
+	} {
+		if err != nil {
+			t.Errorf("an operator's %s: %v", what, err)
+		}
+	}
+	if _, err := server.Store(viewer).BeginApply(ctx, environments.Ref{Environment: "other"}, "vic"); err == nil {
+		t.Error("a viewer applies")
+	}
+	if id, err := server.Store(viewer).InstallationID(ctx, "vic"); err != nil || id == "" {
+		t.Errorf("a viewer reads the id that is there: %q, %v", id, err)
+	}
+}
+
+// swap writes one key and deletes another, in one transaction.
+func swap(t *testing.T, raw *clientv3.Client, here, gone string) error {
+	_, err := raw.Txn(t.Context()).Then(clientv3.OpPut(here, `{"v":1}`), clientv3.OpDelete(gone)).Commit()
+	return err
+}

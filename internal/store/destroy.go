@@ -1,0 +1,221 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
+)
+
+// Bounds of a destruction.
+const (
+	destroyBatch  = 1000 // keys that are deleted at a time
+	destroyRounds = 5    // how often what came meanwhile is looked for
+)
+
+// Destroyed is what there was of an environment.
+type Destroyed struct {
+	Keys  int64 // in etcd, tokens and notices among them
+	Users int   // of etcd: those of its nodes
+	Roles int
+}
+
+// DestroyEnvironment deletes every key of an environment, and the users and roles that etcd has for its nodes; what else
+// there is in etcd stays as it is. It is refused while there is a record of a machine: those are retired first. Unless hosts
+// is set it is refused while hosts are on the list as well. Cut off anywhere, the next call goes on.
+//
+// The environment itself and its join tokens go first: from then on nothing joins. An old certificate stays dead, should
+// an environment of this name be made again: its user is gone, and the next one of its node has another incarnation.
+func (s *Store) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
+	a, err := s.BeginApply(ctx, ref, by)
+	if err != nil {
+		return Destroyed{}, err
+	}
+	d, err := a.Destroy(ctx, hosts)
+	return d, errors.Join(err, a.Close())
+}
+
+// Destroy is DestroyEnvironment by whoever applies the environment already. Nothing can be applied afterwards.
+func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err error) {
+	ctx, cancel := a.Context(ctx)
+	defer cancel()
+	if err = a.store.MayRemove(ctx); err == nil {
+		err = a.destroyable(ctx, hosts)
+	}
+	for round := 0; err == nil; round++ {
+		var again bool
+		if again, err = a.destroy(ctx, &d); !again {
+			break
+		}
+		if round == destroyRounds {
+			err = errors.New("something keeps writing\nstop the agents on its machines, and do it again")
+		}
+	}
+	if err != nil {
+		return d, fmt.Errorf("cannot destroy environment %s: %w", a.ref, a.ended(err))
+	}
+	return d, nil
+}
+
+// destroyable refuses to forget machines that are there.
+func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
+	for _, is := range []struct {
+		prefix, what, next string
+		passed             bool
+	}{
+		{a.store.keys.records(a.ref.String()), "machines that pulley had made", "retire them first: `pulley env destroy` does, and names them", false},
+		{a.store.keys.hosts(a.ref.String()), "hosts on its list", "they run on, and are known to nobody then: `pulley nodes remove`, or say that they may be forgotten", hosts},
+	} {
+		resp, err := a.store.get(ctx, is.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return err
+		}
+		if resp.Count > 0 && !is.passed {
+			return fmt.Errorf("there are %d %s\n%s", resp.Count, is.what, is.next)
+		}
+	}
+	return nil
+}
+
+// destroy goes through all that an environment has, once, and reports whether there was anything.
+func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err error) {
+	before := *d
+	env, k := a.ref.String(), a.store.keys
+	steps := []func() error{
+		func() error { return a.deleteKeys(ctx, d, k.spec(env)) },
+		func() error { return a.destroyTokens(ctx, d) },
+		func() error { return a.deleteBelow(ctx, d, k.reserves(env)) },
+		// Before the users: a join that makes one later finds that it is nobody's, and drops it.
+		func() error { return a.deleteBelow(ctx, d, k.identities(env)) },
+		func() error { return a.destroyUsers(ctx, d) },
+	}
+	for _, prefix := range []string{
+		k.statuses(env), k.allRuns(env), k.facts(env, ""), k.firstBoots(env), k.machine(env, ""), k.floods(env), k.environment(env),
+	} {
+		steps = append(steps, func() error { return a.deleteBelow(ctx, d, prefix) })
+	}
+	steps = append(steps, func() error { return a.destroyNotices(ctx, d) })
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return false, err
+		}
+	}
+	return *d != before, nil
+}
+
+// destroyTokens deletes the tokens that nodes of this environment join with, ended ones too.
+func (a *Applying) destroyTokens(ctx context.Context, d *Destroyed) error {
+	var keys []string
+	_, err := a.store.eachToken(ctx, false, func(key string, t Token) {
+		if t.Environment == a.ref.String() {
+			keys = append(keys, key)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return a.deleteKeys(ctx, d, keys...)
+}
+
+func (a *Applying) destroyNotices(ctx context.Context, d *Destroyed) error {
+	all, _, err := a.store.Notices(ctx)
+	if err != nil {
+		return err
+	}
+	var keys []string
+	for _, n := range all {
+		if n.Environment == a.ref.String() {
+			keys = append(keys, a.store.keys.notice(n.ID))
+		}
+	}
+	return a.deleteKeys(ctx, d, keys...)
+}
+
+// destroyUsers drops the users of all the environment's nodes, then the role of each, and the one that they share.
+func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
+	s, env := a.store, a.ref.String()
+	users, err := s.Users(ctx)
+	if err != nil {
+		return err
+	}
+	for _, user := range users {
+		if _, of := s.nodeUser(user, env); !of {
+			continue
+		}
+		if err := s.DropUser(ctx, user); err != nil {
+			return err
+		}
+		d.Users++
+	}
+	roles, err := s.roles(ctx)
+	if err != nil {
+		return err
+	}
+	for _, role := range roles {
+		if !strings.HasPrefix(role, s.nodeRole(env, "")) && role != s.nodesRole(env) {
+			continue
+		}
+		if err := s.dropRole(ctx, role); err != nil {
+			return err
+		}
+		d.Roles++
+	}
+	return nil
+}
+
+// deleteKeys deletes some keys. None is compared with what was read: whatever it holds, it goes.
+func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string) error {
+	for batch := range slices.Chunk(keys, maxOps-1) {
+		ops := make([]clientv3.Op, len(batch))
+		for i, key := range batch {
+			ops[i] = clientv3.OpDelete(key)
+		}
+		if err := a.delete(ctx, d, ops...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteBelow deletes all keys that begin with a prefix, but the mark itself: that one goes with Close.
+func (a *Applying) deleteBelow(ctx context.Context, d *Destroyed, prefix string) error {
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	if !strings.HasPrefix(a.key, prefix) {
+		return a.deleteRange(ctx, d, prefix, end)
+	}
+	if err := a.deleteRange(ctx, d, prefix, a.key); err != nil {
+		return err
+	}
+	return a.deleteRange(ctx, d, a.key+"\x00", end)
+}
+
+// deleteRange deletes the keys from from to before end, some at a time: etcd answers nobody while it deletes.
+func (a *Applying) deleteRange(ctx context.Context, d *Destroyed, from, end string) error {
+	for {
+		resp, err := a.store.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(destroyBatch), clientv3.WithKeysOnly())
+		if err != nil || len(resp.Kvs) == 0 {
+			return err
+		}
+		next := string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+		if err := a.delete(ctx, d, clientv3.OpDelete(from, clientv3.WithRange(next))); err != nil {
+			return err
+		}
+		from = next
+	}
+}
+
+func (a *Applying) delete(ctx context.Context, d *Destroyed, ops ...clientv3.Op) error {
+	resp, err := a.write(ctx, nil, ops...)
+	if err != nil {
+		return err
+	}
+	for _, r := range resp.Responses {
+		d.Keys += r.GetResponseDeleteRange().Deleted
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/etcdtest"
+	"pulley/internal/provision"
+	"pulley/internal/store"
+)
+
+// neighbours are names that begin, or end, like the one that is destroyed.
+var neighbours = []string{"dev", "dev@t4", "dev@t42", "dev@t421", "dev@4", "dev2", "de", "dev_t4", "production"}
+
+// settled writes all that there can be of some environments: every key of the table, tokens and notices, users and roles.
+func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
+	t.Helper()
+	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(key, value string) { t.Helper(); _, err := raw.Put(ctx, key, value); must(err) }
+	for i, env := range environs {
+		for _, row := range store.TableOfKeys(t, env, "web1") {
+			if strings.Contains(row.Key, "/tokens/") || strings.HasSuffix(row.Key, "/applying") || strings.Contains(row.Key, "/machines/web1") || strings.Contains(row.Key, "/notices/") || strings.Contains(row.Key, "/status/") {
+				continue // as others write them, below
+			}
+			put(row.Key, `{"v":1}`)
+		}
+		put("/pulley/v1/runs/"+env+"/old.example.com/2", "x")
+		must(st.EnsureEnvironment(ctx, env))
+		for n, node := range []string{"web1", "old.example.com"} {
+			must(st.EnsureNode(ctx, env, node, fmt.Sprintf("pulley/node/%s/%s/%016x", env, node, 16*i+n+1)))
+			must(st.Report(ctx, agent.Identity{Node: node, Environment: env}, agent.Status{Node: node}, nil, nil))
+		}
+		for _, node := range []string{"", "web1"} {
+			_, _, err := st.CreateToken(ctx, store.Token{Environment: env, Node: node, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+			must(err)
+		}
+		_, err := st.AddNotice(ctx, store.Notice{ID: "silent:" + env, Kind: "silent", Environment: env, Title: "web1 of " + env + " is silent", At: time.Now()})
+		must(err)
+	}
+	_, _, err := st.CreateToken(ctx, store.Token{Operator: "ann", As: store.RoleAdmin, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+	must(err)
+	put("/pulley/v1/notices/of-nobody", `{"v":1,"id":"of-nobody"}`)
+	put("/other/key", "not ours")
+}
+
+// concerns are the lines of a dump that an environment's destruction is meant to take away: those that have its name as a
+// whole segment, and tokens and notices that say that they are of it.
+func concerns(line, env string) bool {
+	subject, value, _ := strings.Cut(line, ": ")
+	kind, name, _ := strings.Cut(subject, " ")
+	name, _, _ = strings.Cut(name, " at ")
+	if slices.Contains(strings.Split(name, "/"), env) {
+		return true
+	}
+	return kind == "key" && (strings.Contains(name, "/tokens/nodes/") || strings.Contains(name, "/notices/")) && strings.Contains(value, `"environment":"`+env+`"`)
+}
+
+// differ is what two dumps have not in common; a count of leases is none of it: those of keys that are gone end by themselves.
+func differ(before, after []string) (gone, come []string) {
+	has := func(all []string, line string) bool { _, ok := slices.BinarySearch(all, line); return ok }
+	for _, line := range before {
+		if !has(after, line) && !strings.HasSuffix(line, " leases") {
+			gone = append(gone, line)
+		}
+	}
+	for _, line := range after {
+		if !has(before, line) && !strings.HasSuffix(line, " leases") {
+			come = append(come, line)
+		}
+	}
+	return gone, come
+}
+
+// Whoever destroys one stack would lose what belongs to its neighbours, or leave users behind that can still write.
+func TestADestroyedEnvironmentTakesOnlyItsOwnAlong(t *testing.T) {
+	t.Parallel()
+	for _, env := range []string{"dev", "dev@t4", "dev@t42"} {
+		t.Run(env, func(t *testing.T) {
+			server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+			settled(t, server, neighbours)
+			ref, err := environments.ParseRef(env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := server.Everything()
+			d, err := server.Admin().DestroyEnvironment(t.Context(), ref, "ann", true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gone, come := differ(before, server.Everything())
+			var want []string
+			keys, users, roles := int64(0), 0, 0
+			for _, line := range before {
+				if !concerns(line, env) {
+					continue
+				}
+				want = append(want, line)
+				switch kind, _, _ := strings.Cut(line, " "); kind {
+				case "key":
+					keys++
+				case "user":
+					users++
+				case "role":
+					roles++
+				}
+			}
+			if !slices.Equal(gone, want) {
+				t.Errorf("gone is\n%s\nand should be\n%s", strings.Join(gone, "\n"), strings.Join(want, "\n"))
+			}
+			if len(come) > 0 {
+				t.Errorf("this came, or changed:\n%s", strings.Join(come, "\n"))
+			}
+			if d != (store.Destroyed{Keys: keys, Users: users, Roles: roles}) || users != 2 || roles != 3 || keys < 25 {
+				t.Errorf("it says %+v, and took %d keys, %d users, %d roles", d, keys, users, roles)
+			}
+			if d, err := server.Admin().DestroyEnvironment(t.Context(), ref, "ann", true); err != nil || d != (store.Destroyed{}) {
+				t.Errorf("once more: %+v, %v", d, err)
+			}
+		})
+	}
+}
+
+// Machines that nobody knows any more run on, and cost, for ever.
+func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), t.Context()
+	a := begin(t, st, dev, "ann")
+	r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Retiring}
+	if err := errors.Join(a.Put(ctx, r, nil), st.Register(ctx, "dev", agent.Host{Node: "web2"})); err != nil {
+		t.Fatal(err)
+	}
+	before := server.Everything()
+	refused := func(hosts bool, why string) {
+		t.Helper()
+		if d, err := a.Destroy(ctx, hosts); err == nil || !strings.Contains(err.Error(), why) || d != (store.Destroyed{}) {
+			t.Errorf("it is destroyed: %+v, %v", d, err)
+		}
+	}
+	refused(true, "1 machines that pulley had made")
+	if gone, come := differ(before, server.Everything()); len(gone)+len(come) > 0 {
+		t.Errorf("refused, and yet %q went and %q came", gone, come)
+	}
+	if err := a.Drop(ctx, r); err != nil {
+		t.Fatal(err)
+	}
+	refused(false, "1 hosts on its list")
+	if _, err := st.DestroyEnvironment(ctx, dev, "bob", true); err == nil || !strings.Contains(err.Error(), "ann applies") {
+		t.Errorf("while somebody applies: %v", err)
+	}
+	if _, err := a.Destroy(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := slices.Collect(maps.Keys(contents(t, server))); len(left) > 0 {
+		t.Errorf("left are %q", left)
+	}
+	if err := errors.Join(st.EnsureOperatorRoles(ctx), st.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Store(operator).DestroyEnvironment(ctx, dev, "olga", true); err == nil || !strings.Contains(err.Error(), "admin") {
+		t.Errorf("by an operator: %v", err)
+	}
+}
+
+// A destruction that was cut off must be finished by the next one: what it left is known to nobody else. It is cut off after
+// each number of calls to etcd that it makes.
+func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	ref := environments.Ref{Environment: "dev", Stack: "t4"}
+	cuts := 0
+	for calls := int32(1); ; calls += 2 {
+		settled(t, server, []string{"dev@t4", "dev"})
+		ctx, cancel := context.WithCancel(t.Context())
+		store.CancelAfter(server.Admin(), calls, cancel, func(st *store.Store) {
+			_, err := st.DestroyEnvironment(ctx, ref, "ann", true)
+			if err != nil {
+				cuts++
+			}
+		})
+		whole := ctx.Err() == nil
+		cancel()
+		if _, err := server.Admin().DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
+			t.Fatalf("cut off after %d calls: %v", calls, err)
+		}
+		for _, line := range server.Everything() {
+			if concerns(line, ref.String()) {
+				t.Errorf("cut off after %d calls, this is left: %s", calls, line)
+			}
+		}
+		if whole {
+			break
+		}
+	}
+	if cuts < 10 {
+		t.Errorf("it was cut off %d times only", cuts)
+	}
+	t.Logf("cut off %d times", cuts)
+}

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/provision"
+)
+
+// Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
+// provision.ErrNotListed. The head of the list is not touched: the list says the same as before.
+func (s *Store) Ask(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
+	err := s.ask(ctx, ref.String(), node, r, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
+		resp, err := s.txn(ctx, cmps, []clientv3.Op{op}, nil)
+		if err == nil && !resp.Succeeded {
+			err = provision.ErrChanged
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot ask node %s: %w", node, err)
+	}
+	return nil
+}
+
+// ask changes the entry as it is at the moment, which a join of the node may write too.
+func (s *Store) ask(ctx context.Context, env, node string, r agent.Request, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
+	key := s.keys.host(env, node)
+	for {
+		h, revision, err := single[agent.Host](ctx, s, key)
+		switch {
+		case err != nil:
+			return err
+		case h == nil:
+			return provision.ErrNotListed
+		}
+		h.Request = &r
+		value, err := encode(*h)
+		if err != nil {
+			return err
+		}
+		err = write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, value))
+		if !errors.Is(err, provision.ErrChanged) {
+			return err
+		}
+	}
+}
+
+// Ask is the store's, while the mark stands.
+func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error {
+	err := a.store.ask(ctx, a.ref.String(), node, r, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
+		_, err := a.write(ctx, cmps, op)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot ask node %s: %w", node, a.ended(err))
+	}
+	return nil
+}
+
+// Hold keeps a node from running Puppet, until it is removed or the hold is ended.
+func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
+	scope := Scope{Node: node}
+	h.Scope = scope.segment("all")
+	value, err := encode(h)
+	if err == nil {
+		_, err = a.write(ctx, nil, clientv3.OpPut(a.store.keys.hold(a.ref.String(), scope), value))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot hold %s: %w", scope, err)
+	}
+	return nil
+}
+
+// Remove takes a node out of the fleet, as RemoveNode does. One that is not there is no error.
+func (a *Applying) Remove(ctx context.Context, node, why string) error {
+	ctx, cancel := a.Context(ctx)
+	defer cancel()
+	if err := a.stillOurs(ctx); err != nil {
+		return fmt.Errorf("cannot remove node %s: %w", node, err)
+	}
+	err := a.store.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: why})
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return a.ended(err)
+}
+
+// MayRemove reports whether this connection can take nodes out of the fleet, before anything is begun that ends with that:
+// where etcd checks its users this takes an admin.
+func (s *Store) MayRemove(ctx context.Context) error {
+	on, err := s.AuthEnabled(ctx)
+	if err != nil || !on {
+		return err
+	}
+	_, err = s.Users(ctx)
+	switch {
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return fmt.Errorf("cannot take nodes out of the fleet: etcd lets only an admin do that, and not %s\n"+
+			"nothing was done; whoever retires or replaces machines is an admin: `pulley operators list` shows who is one, and makes a token to `pulley login` with", s.identity)
+	case err != nil:
+		return fmt.Errorf("cannot find out who may take nodes out of the fleet: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package store_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/etcdtest"
+	"pulley/internal/provision"
+)
+
+// BenchmarkWorld reads a fleet of 5,000 nodes, each with a host, a status and a record.
+func BenchmarkWorld(b *testing.B) {
+	const nodes = 5000
+	server := etcdtest.StartAuth(b, etcdtest.AuthOptions{})
+	st, ctx := server.Admin(), b.Context()
+	a, err := st.BeginApply(ctx, dev, "ann")
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "compute", Cardinality: nodes}}}
+	if _, err := a.PutSpec(ctx, e, 0); err != nil {
+		b.Fatal(err)
+	}
+	target := agent.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
+	for n := range e.Nodes() {
+		node := n.String()
+		said := agent.Status{
+			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Reason: agent.ReasonUpToDate, Target: target, LastGood: target, Enforcing: target,
+			SeenAt: time.Now(), RanAt: time.Now(), Outcome: agent.Unchanged, LastRun: "20261120T222330Z-0123", Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: fmt.Sprintf("%032d", n.Num), Boot: fmt.Sprintf("%036d", n.Num),
+		}
+		r := provision.Record{Node: node, Name: n.Hostname(), ID: fmt.Sprintf("%036d", n.Num), Phase: provision.Made, Driver: "openstack", Flavor: "m1.large", Image: "debian-12", Tries: 1, Token: "0123abcd", By: "ann", At: time.Now().UTC()}
+		if err := st.Register(ctx, "dev", agent.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: said.Machine, At: time.Now().UTC()}); err != nil {
+			b.Fatal(err)
+		}
+		if err := st.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
+			b.Fatal(err)
+		}
+		if err := a.Put(ctx, r, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		w, err := a.World(ctx)
+		if err != nil || len(w.Views) != nodes || len(w.Records) != nodes {
+			b.Fatalf("%d nodes, %d records, %v", len(w.Views), len(w.Records), err)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package takeover
+
+import (
+	"regexp"
+	"strings"
+)
+
+// mark is put before a line that cron is not to run any more.
+const mark = "# pulley-takeover: "
+
+var (
+	agentCommand = regexp.MustCompile(`(?:^|[\s/'";&|(])puppet\s+agent(?:[\s'";&|)]|$)`)
+	times        = `^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+`
+	ownLine      = regexp.MustCompile(times + `(\S.*)$`)
+	systemLine   = regexp.MustCompile(times + `[^\s=]+\s+(\S.*)$`) // with the user, as in /etc/crontab
+)
+
+// starts says whether a line of a crontab (crontab(5)) starts puppet agent; comments and variables don't.
+func starts(line string, system bool) bool {
+	shape := ownLine
+	if system {
+		shape = systemLine
+	}
+	m := shape.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+	return m != nil && agentCommand.MatchString(m[1])
+}
+
+// agentLines are the lines that start puppet agent.
+func agentLines(text string, system bool) (found []string) {
+	for line := range strings.Lines(text) {
+		if starts(line, system) {
+			found = append(found, strings.TrimRight(line, "\r\n"))
+		}
+	}
+	return found
+}
+
+// each writes a text anew, line by line.
+func each(text string, write func(line string) string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(write(line))
+	}
+	return b.String()
+}
+
+// commented puts the mark before each line that starts puppet agent.
+func commented(text string, system bool) string {
+	return each(text, func(line string) string {
+		if starts(line, system) {
+			return mark + line
+		}
+		return line
+	})
+}
+
+// uncommented takes the marks away.
+func uncommented(text string) string {
+	return each(text, func(line string) string { return strings.TrimPrefix(line, mark) })
+}
+
+// dropped leaves out the lines with a mark.
+func dropped(text string) string {
+	return each(text, func(line string) string {
+		if strings.HasPrefix(line, mark) {
+			return ""
+		}
+		return line
+	})
+}
+
+// restored is what a crontab is to be again, now that it holds this: what it was, or where somebody has edited it since, that
+// with the lines of before. One that is gone is as it was found.
+func (f File) restored(now string) string {
+	switch {
+	case now == "" || now == f.Before || now == f.Disabled || f.Removed != nil && now == *f.Removed:
+		return f.Before
+	case strings.Contains(now, mark):
+		return uncommented(now)
+	}
+	have := map[string]bool{}
+	for line := range strings.Lines(now) {
+		have[strings.TrimRight(line, "\r\n")] = true
+	}
+	for line := range strings.Lines(f.Disabled) {
+		gone, marked := strings.CutPrefix(strings.TrimRight(line, "\r\n"), mark)
+		if marked && !have[gone] {
+			if now != "" && !strings.HasSuffix(now, "\n") {
+				now += "\n"
+			}
+			now += gone + "\n"
+		}
+	}
+	return now
+}

@@ -1,0 +1,69 @@
+package takeover
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A line that is missed goes on running the old agent; one that is hit wrongly is somebody's backup that stops.
+func TestWhatStartsPuppetAgent(t *testing.T) {
+	for line, want := range map[string]struct{ system, own bool }{
+		"*/30 * * * * root puppet agent -t":                            {true, true},
+		"*/30 * * * * root /opt/puppetlabs/bin/puppet agent --onetime": {true, true},
+		"0,30 * * * * root  sleep 5 && puppet  agent":                  {true, true},
+		"@hourly root /bin/sh -c 'puppet agent -t'":                    {true, true},
+		"*/30 * * * * puppet agent -t":                                 {false, true}, // its user would be puppet
+		"# */30 * * * * root puppet agent -t":                          {},
+		"# pulley-takeover: */30 * * * * root puppet agent -t":         {},
+		"MAILTO=puppet agent":                                          {},
+		"* * * * * root puppet apply /etc/site.pp":                     {},
+		"* * * * * root puppet agents":                                 {},
+		"* * * * * root mypuppet agent":                                {},
+		"17 * * * * root /usr/local/bin/pulley-agent run":              {},
+		"": {},
+		"* * * * * root test -e /x || (puppet agent)":                            {true, true},
+		"5 4 * * sun root [ -x /usr/bin/puppet ] && /usr/bin/puppet agent; true": {true, true},
+	} {
+		for _, end := range []string{"", "\n", "\r\n"} {
+			if starts(line+end, true) != want.system || starts(line+end, false) != want.own {
+				t.Errorf("%q: %t in /etc, %t of a user", line+end, starts(line+end, true), starts(line+end, false))
+			}
+		}
+	}
+}
+
+// A crontab that comes back with a byte of difference is a machine that is not as it was.
+func TestCrontabsComeBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		line := rapid.SampledFrom([]string{"*/5 * * * * root puppet agent -t", "@reboot ann puppet agent", "# a word", "X=1", "", "1 1 1 1 1 root true", " # pulley", "\r"})
+		text := strings.Join(rapid.SliceOf(line).Draw(t, "lines"), "\n") + rapid.SampledFrom([]string{"", "\n", "\n\n"}).Draw(t, "end")
+		f := File{Path: "etc/cron.d/x", Before: text, Disabled: commented(text, true)}
+		if len(agentLines(f.Disabled, true)) > 0 {
+			t.Fatalf("still started by\n%s", f.Disabled)
+		}
+		if got := uncommented(f.Disabled); got != text {
+			t.Fatalf("it was\n%q and becomes\n%q", text, got)
+		}
+		gone := dropped(f.Disabled)
+		f.Removed = &gone
+		for _, now := range []string{text, f.Disabled, gone} {
+			if got := f.restored(now); got != text {
+				t.Fatalf("from %q it becomes\n%q, was\n%q", now, got, text)
+			}
+		}
+		// Edited since: what is new stays, and what started the agent is there as often as before, or more.
+		for _, now := range []string{f.Disabled + "9 9 * * * root backup\n", gone + "\n9 9 * * * root backup\n"} {
+			got := f.restored(now)
+			if !strings.Contains(got, "root backup") || strings.Contains(got, mark) {
+				t.Fatalf("from %q it becomes\n%q", now, got)
+			}
+			for _, l := range agentLines(text, true) {
+				if !strings.Contains(got, l) {
+					t.Fatalf("%q is missing in\n%q", l, got)
+				}
+			}
+		}
+	})
+}

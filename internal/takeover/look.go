@@ -1,0 +1,192 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Findings are what starts a puppet agent on this machine.
+type Findings struct {
+	Units   []Unit    `json:"units,omitempty"`
+	Lines   []Line    `json:"lines,omitempty"`
+	Scripts []string  `json:"scripts,omitempty"` // that cron runs by their folder; they stay, and the lock stops what they start
+	Daemons []Process `json:"daemons,omitempty"` // that run now; the lock keeps them from doing anything
+	Ran     bool      `json:"ran,omitempty"`     // a Puppet has left its state here
+}
+
+// Line is a line of a crontab.
+type Line struct {
+	Path string `json:"path"` // below the root
+	Text string `json:"text"`
+}
+
+// Process is one that runs.
+type Process struct {
+	Pid     int    `json:"pid"`
+	Command string `json:"command"`
+}
+
+// InCharge says whether puppet agent manages this machine: cron starts it, or a unit does, and it has been at work. A unit that
+// a package enabled and that nobody has told of a server manages nothing.
+func (f Findings) InCharge() bool {
+	if len(f.Lines) > 0 {
+		return true
+	}
+	for _, u := range f.Units {
+		if u.starts() && f.Ran {
+			return true
+		}
+	}
+	return false
+}
+
+// Empty says whether nothing was found.
+func (f Findings) Empty() bool {
+	return len(f.Units)+len(f.Lines)+len(f.Scripts)+len(f.Daemons) == 0
+}
+
+// Look finds out what starts puppet agent here, and changes nothing.
+func (m *Machine) Look(ctx context.Context) (Findings, error) {
+	var f Findings
+	for _, name := range unitNames {
+		u, err := m.unit(ctx, name)
+		if err != nil {
+			return Findings{}, err
+		}
+		if u != nil && u.starts() {
+			f.Units = append(f.Units, *u)
+		}
+	}
+	tabs, err := m.crontabs()
+	if err != nil {
+		return Findings{}, err
+	}
+	for _, t := range tabs {
+		for _, text := range agentLines(t.Before, t.system()) {
+			f.Lines = append(f.Lines, Line{t.Path, text})
+		}
+	}
+	f.Scripts, f.Daemons, f.Ran = m.scripts(), m.daemons(), m.ran()
+	return f, nil
+}
+
+// crontabGlobs are where cron's tables are, of the packagings of cron that there are.
+var crontabGlobs = []string{"etc/crontab", "etc/cron.d/*", "var/spool/cron/*", "var/spool/cron/crontabs/*"}
+
+// system says whether the lines of a crontab name their user.
+func (f File) system() bool { return strings.HasPrefix(f.Path, "etc/") }
+
+// crontabs are those that start puppet agent.
+func (m *Machine) crontabs() ([]File, error) {
+	var found []File
+	for _, glob := range crontabGlobs {
+		paths, err := filepath.Glob(m.path(glob))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			under, err := filepath.Rel(m.Root, path)
+			if err != nil {
+				return nil, err
+			}
+			t, err := m.crontab(under)
+			if err != nil {
+				return nil, err
+			}
+			if t != nil && len(agentLines(t.Before, t.system())) > 0 {
+				found = append(found, *t)
+			}
+		}
+	}
+	return found, nil
+}
+
+// crontab reads one; nil for what cron does not read, and for one that is not there.
+func (m *Machine) crontab(under string) (*File, error) {
+	path := m.path(under)
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Size() > maxCrontab) {
+		return nil, nil
+	}
+	var b []byte
+	if err == nil {
+		b, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the crontab: %w", err)
+	}
+	f := &File{Path: under, Mode: info.Mode().Perm(), Before: string(b)}
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		f.UID, f.GID = int(s.Uid), int(s.Gid)
+	}
+	return f, nil
+}
+
+// scripts are those of cron.hourly and its like that start puppet agent, as far as can be seen.
+func (m *Machine) scripts() (found []string) {
+	for _, folder := range []string{"hourly", "daily", "weekly", "monthly"} {
+		paths, _ := filepath.Glob(m.path("etc/cron." + folder + "/*")) // only a pattern can be wrong
+		for _, path := range paths {
+			if b, err := readSome(path); err == nil && agentCommand.Match(b) {
+				under, _ := filepath.Rel(m.Root, path)
+				found = append(found, under)
+			}
+		}
+	}
+	return found
+}
+
+// daemons are the agents that run now; only of this very machine.
+func (m *Machine) daemons() (found []Process) {
+	if m.Root != "/" {
+		return nil
+	}
+	paths, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, path := range paths {
+		b, err := readSome(path)
+		if err != nil {
+			continue
+		}
+		command := strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))
+		// Puppet names its process anew; as a script it is ruby's argument.
+		program, rest, _ := strings.Cut(command, " ")
+		if strings.HasPrefix(filepath.Base(program), "ruby") {
+			program, _, _ = strings.Cut(rest, " ")
+		}
+		if filepath.Base(program) == "puppet" && agentCommand.MatchString(command) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			found = append(found, Process{pid, command})
+		}
+	}
+	return found
+}
+
+// ran says whether Puppet has been at work here.
+func (m *Machine) ran() bool {
+	for _, dir := range m.StateDirs {
+		for _, name := range []string{"last_run_report.yaml", "last_run_summary.yaml", "state.yaml", "transactionstore.yaml"} {
+			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// readSome reads the beginning of a file.
+func readSome(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, 64<<10))
+}

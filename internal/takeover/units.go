@@ -1,0 +1,118 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// unitNames are those that packages of Puppet bring along.
+var unitNames = []string{"puppet.service", "pe-puppet.service"}
+
+// unitFolder is where the machine's own units are.
+const unitFolder = "etc/systemd/system"
+
+// systemctlTimeout is longer than any of its calls takes, but for a service that does not stop.
+const systemctlTimeout = 2 * time.Minute
+
+// systemctl runs it: on the machine, or on the files of another root.
+func (m *Machine) systemctl(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, systemctlTimeout)
+	defer cancel()
+	if m.Root != "/" {
+		args = append([]string{"--root=" + m.Root}, args...)
+	}
+	cmd := exec.CommandContext(ctx, "systemctl", args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "SYSTEMD_COLORS=0")
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	text := strings.TrimSpace(string(out))
+	if err != nil {
+		err = fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	}
+	return text, err
+}
+
+// live says whether systemd is at work here, so that units can be started and stopped.
+func (m *Machine) live() bool {
+	_, err := os.Lstat("/run/systemd/system")
+	return m.Root == "/" && err == nil
+}
+
+// unit is how a unit is now; nil when there is none, or no systemctl.
+func (m *Machine) unit(ctx context.Context, name string) (*Unit, error) {
+	was, err := m.systemctl(ctx, "is-enabled", name)
+	var exit *exec.ExitError
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, nil
+	case err != nil && !errors.As(err, &exit):
+		return nil, fmt.Errorf("cannot look at %s: %w", name, err)
+	case was == "" || was == "not-found":
+		return nil, nil
+	}
+	u := &Unit{Name: name, Was: was}
+	if m.live() {
+		active, _ := m.systemctl(ctx, "is-active", name) // its exit code says the same
+		u.Active = active == "active" || active == "activating" || active == "reloading"
+	}
+	return u, nil
+}
+
+// enabled is the word for a unit that starts with the machine, for good.
+const enabled = "enabled"
+
+// starts says whether the unit has or will have an agent run.
+func (u Unit) starts() bool { return u.Active || u.Was == enabled }
+
+func (m *Machine) disableUnit(ctx context.Context, u Unit) error {
+	if u.Was == enabled {
+		if _, err := m.systemctl(ctx, "disable", u.Name); err != nil {
+			return err
+		}
+	}
+	if !m.live() {
+		return nil
+	}
+	_, err := m.systemctl(ctx, "stop", u.Name)
+	return err
+}
+
+// maskable says whether a mask has a place: not where the machine's own unit lies.
+func (m *Machine) maskable(name string) bool {
+	path := m.path(filepath.Join(unitFolder, name))
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	to, err := os.Readlink(path)
+	return err == nil && to == "/dev/null"
+}
+
+// restoreUnit does nothing to a unit that is gone: its package was removed since.
+func (m *Machine) restoreUnit(ctx context.Context, u Unit) error {
+	if u.Masked {
+		if _, err := m.systemctl(ctx, "unmask", u.Name); err != nil {
+			return err
+		}
+	}
+	if now, err := m.unit(ctx, u.Name); err != nil || now == nil {
+		return err
+	}
+	if u.Was == enabled {
+		if _, err := m.systemctl(ctx, "enable", u.Name); err != nil {
+			return err
+		}
+	}
+	if !u.Active || !m.live() {
+		return nil
+	}
+	_, err := m.systemctl(ctx, "start", u.Name)
+	return err
+}
