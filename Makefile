@@ -8,8 +8,9 @@ TOOLS   := $(CURDIR)/.tools
 GOLANGCI_LINT := v2.15.0
 ARGS    ?=
 
-# What the tests need beyond Go, make and git: Puppet and what it works with, and whole machines.
-TESTED := puppet-agent cron shellcheck openssh-client openssl git g10k r10k curl cloud-init debootstrap systemd systemd-container iproute2 genisoimage
+# What the tests need beyond Go, make and git: Puppet and what it works with, whole machines, and the clouds' own tools.
+CLOUDS := python3-openstackclient awscli libvirt-daemon libvirt-clients libvirt-daemon-driver-qemu qemu-system-x86 qemu-utils
+TESTED := puppet-agent cron shellcheck openssh-client openssl git g10k r10k curl cloud-init debootstrap systemd systemd-container iproute2 genisoimage $(CLOUDS)
 
 .PHONY: help
 help: ## list the targets
@@ -45,7 +46,7 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, vet, layering and
 	$(GO) vet ./...
 	$(GO) vet -tags 'e2e failpoint bench' ./...
 	$< run --build-tags 'e2e failpoint bench' ./...
-	shellcheck .ci/run e2e/packages e2e/nspawn/image.sh
+	shellcheck .ci/run e2e/packages e2e/providers/libvirtd.sh internal/provision/nspawn/image.sh cmd/testdata/providers/*.sh
 
 $(TOOLS)/golangci-lint-$(GOLANGCI_LINT):
 	GOBIN=$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)

@@ -65,12 +65,13 @@ var allowed = map[string][]string{
 	"pulley/internal/trust":       {"github.com/hashicorp/go-version", "github.com/hiddeco/sshsig", "golang.org/x/crypto/ssh"},
 	"pulley/internal/controlrepo": {"pulley/agent/puppet", "pulley/environments", "pulley/hieradata", "pulley/puppet", yaml},
 
+	"pulley/internal/takeover":            {"pulley/internal/firstboot"},
 	"pulley/internal/provision":           {"pulley/agent", "pulley/environments", "pulley/internal/failpoint", "pulley/userdata"},
 	"pulley/internal/provision/conform":   {"pulley/internal/provision"},
 	"pulley/internal/provision/command":   {"golang.org/x/sys/unix", "pulley/internal/provision"},
 	"pulley/internal/provision/local":     {"golang.org/x/sys/unix", "pulley/internal/provision", "pulley/userdata"},
 	"pulley/internal/provision/nspawn":    {"golang.org/x/sys/unix", "pulley/internal/provision", "pulley/userdata"},
-	"pulley/internal/provision/openstack": {"github.com/gophercloud/gophercloud/", "pulley/environments", "pulley/internal/provision"},
+	"pulley/internal/provision/openstack": {"github.com/gophercloud/gophercloud/v2", "github.com/gophercloud/gophercloud/v2/", "pulley/environments", "pulley/internal/provision"},
 }
 
 // Layers that leak into each other can't be understood, tested or replaced one by one.

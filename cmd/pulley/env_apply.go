@@ -105,15 +105,25 @@ func (a *applyOptions) apply(s *store.Store, t *site, stored *provision.Plan) er
 		}
 	}
 	a.showPlan(p)
-	if blocked := p.Blocked(); len(blocked) > 0 {
-		return blockedError(p, blocked)
-	}
-	if err := t.agree(ctx, s, p, a.machines, a.machines.maxRetire); err != nil {
-		return err
+	if !p.Unprotects() { // else nothing but the file is stored
+		if blocked := p.Blocked(); len(blocked) > 0 {
+			return blockedError(p, blocked)
+		}
+		if err := t.agree(ctx, s, p, a.machines, a.machines.maxRetire); err != nil {
+			return err
+		}
 	}
 	r, err := t.carryOut(p)
 	a.showResult(p, r, err)
-	return err
+	return goOn(r, err)
+}
+
+// goOn adds to what went wrong how far the apply came, and what to do.
+func goOn(r provision.Result, err error) error {
+	if err == nil || r.Stopped != nil || len(r.Failed) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w\n%d done, %d failed, %d not begun\nmend what failed, and apply again to go on", err, len(r.Done), len(r.Failed), len(r.Left))
 }
 
 // blockedError says for each machine why nothing is done, and then once what to do.
@@ -141,7 +151,7 @@ func (o *options) showResult(p provision.Plan, r provision.Result, err error) {
 	e := p.Spec
 	what := "stored %s: %d nodes\n"
 	switch {
-	case !p.Empty():
+	case !p.Empty() && !p.Unprotects():
 		what = "applied %s: %d nodes\n"
 	case !p.Changed:
 		what = "%s is as in the file: %d nodes\n"

@@ -145,7 +145,8 @@ func (w *watchman) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.applier.Log, t.applier.Progress = w.log, w.event
+	// The fleet is free again as soon as the machine is asked for. One that then does not join is found dead by a later look.
+	t.applier.Log, t.applier.Progress, t.applier.Wait = w.log, w.event, provision.WaitNone
 	d, err := w.watcher.Once(t.ctx, t.applier)
 	w.notes(d.Notes)
 	return errors.Join(err, t.close())

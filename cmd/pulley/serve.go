@@ -29,6 +29,7 @@ type serveOptions struct {
 	notify      []string
 	watched     []string // environments whose machines are made again when they die
 	budget      int
+	patience    time.Duration
 }
 
 func newServe(o *options) *cobra.Command {
@@ -83,6 +84,7 @@ EXIT STATUS
 	f.StringArrayVar(&s.agents, "agent", nil, "program pulley-agent that first boots may fetch from here by its digest; may be repeated")
 	f.StringArrayVar(&s.notify, "notify", nil, "URL that is told of finished and stuck first boots, clones and floods, as shoutrrr has it (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, with spaces between]")
 	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose machines are made again when they die, with commas, as `pulley env watch` does; with the rights that serve has")
+	f.DurationVar(&s.patience, "watch-patience", provision.DefaultPatience, "how long a machine has to be seen dead until it is made again")
 	f.IntVar(&s.budget, "watch-budget", provision.DefaultBudget, "how many machines of an environment are made again in an hour, at most")
 	s.secure.add(f)
 	return cmd

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"sync"
+	"time"
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/provision"
 	"pulley/userdata"
 )
 
@@ -23,8 +23,10 @@ func (s serveOptions) checkWatched() error {
 	return s.watchFlags().check()
 }
 
+// watchFlags looks often enough for its patience.
 func (s serveOptions) watchFlags() *watchFlags {
-	return &watchFlags{budget: s.budget, patience: provision.DefaultPatience, interval: watchInterval}
+	interval := min(watchInterval, max(s.patience/4, time.Second))
+	return &watchFlags{budget: s.budget, patience: s.patience, interval: interval}
 }
 
 // watchMachines makes machines again that died, until ctx ends. Several serves may do it: who takes the fleet first acts.

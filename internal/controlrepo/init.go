@@ -15,6 +15,9 @@ import (
 	"pulley/puppet"
 )
 
+// pulleyignore keeps out of releases what is for operators and their editors.
+const pulleyignore = "# For operators and their editors: nodes don't need it, and it stays out of releases.\nclouds\nenvironments/*.schema.json\n"
+
 const gitignore = `# Editors' leftovers
 *~
 .*.sw?
@@ -118,6 +121,7 @@ func fill(dir string) (files []string, err error) {
 	}
 	for _, file := range []struct{ name, text string }{
 		{".gitignore", gitignore},
+		{".pulleyignore", pulleyignore},
 		{"environments/environment.schema.json", environments.Schema}, // editors find them beside what they describe
 		{"clouds/cloud.schema.json", environments.CloudSchema},
 	} {

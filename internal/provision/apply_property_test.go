@@ -154,6 +154,7 @@ func (p *player) settles() error {
 		return err
 	}
 	var last error
+	whole := false
 	for range maxApplies {
 		// An operator does what the error says.
 		failed, broken := p.once(0, 0, last != nil && strings.Contains(last.Error(), "--no-drain"))
@@ -168,8 +169,14 @@ func (p *player) settles() error {
 			return err
 		}
 		if plan.Empty() && plan.Whole && !p.site.Pending() && !plan.Changed {
-			return p.judge()
+			if whole { // for half an hour: what died at the end has fallen silent
+				return p.judge()
+			}
+			whole = true
+			pass(30 * time.Minute)
+			continue
 		}
+		whole = false
 		// A node that is silent while its machine is up is never made again by a plan: an operator looks at it, and removes it.
 		for _, s := range plan.Steps {
 			if s.Verb == provision.Keep && strings.Contains(s.Why, "silent") {
