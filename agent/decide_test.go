@@ -54,7 +54,10 @@ func askedFor(do Deed) *Request {
 // answered is a request that the node answered before.
 func answered(o *Observed, d *Desired, do Deed, problem string) {
 	d.Host.Request = askedFor(do)
-	o.State.settle(*d.Host.Request, problem)
+	o.State.settle(d.Host.Request.ID, problem)
+	if do == DeedRetire {
+		o.State.Retire = d.Host.Request.ID
+	}
 }
 
 type want struct {
@@ -197,6 +200,18 @@ var decisions = []decision{
 	{"a node that was disabled on the machine does not retire",
 		func(o *Observed, d *Desired) { o.Disabled, d.Host.Request = "kernel debugging", askedFor(DeedRetire) },
 		want{Nothing, ReasonDisabled, verA, ReasonDisabled, "kernel debugging"}},
+	{"one that answered so lives on once it is enabled: its hooks never ran",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "disabled on the machine itself: kernel debugging")
+			o.State.Retire, d.Default = "", verB
+		},
+		want{Take, ReasonNew, verB, "", ""}},
+	{"one that retired before it was disabled, and is asked anew meanwhile, stays retired",
+		func(o *Observed, d *Desired) {
+			answered(o, d, DeedRetire, "disabled on the machine itself: kernel debugging")
+			o.State.Retire = "ffff"
+		},
+		want{Nothing, ReasonRetired, verA, ReasonRetired, "kernel debugging"}},
 	{"to look at what a run would change runs no hooks",
 		func(o *Observed, d *Desired) { o.Noop, d.Host.Request = true, askedFor(DeedRetire) },
 		want{Nothing, ReasonRetire, verA, ReasonRetire, "only looks"}},
@@ -791,7 +806,7 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 		stopped = stopped || h.Mode == Stop
 	}
 	r, told := o.asked(d)
-	retires := told && r != nil && r.Do == DeedRetire || !told && o.State.Retire != ""
+	retires := told && r != nil && r.Do == DeedRetire && (o.State.Retire != "" || o.pending(d, DeedRetire) != nil) || !told && o.State.Retire != ""
 	forbidden := o.Disabled != "" || o.PuppetBlocked != "" || stopped || retires
 
 	switch got.Action {

@@ -205,7 +205,7 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 			return &Upgrade{Wanted: strings.Repeat("1", 64), Phase: UpgradeProbation, Problem: own}
 		}
 		at.state.refuse(wanted, words.Draw(t, "refused"), start)
-		at.state.settle(Request{ID: strings.Repeat("a", 16)}, words.Draw(t, "answer"))
+		at.state.settle(strings.Repeat("a", 16), words.Draw(t, "answer"))
 		s := at.status()
 		b, err := json.Marshal(s)
 		if err != nil {

@@ -41,11 +41,15 @@ func (o Observed) pending(d Desired, deed Deed) *Request {
 
 // retire climbs the rungs of a node that is being retired, and says whether it is. They come before holds, as whoever retires
 // a node holds it first; and before Puppet's own locks, as hooks are not Puppet. While etcd says nothing of this machine, what
-// was begun stays begun: only the list of hosts, with this machine on it and not asked to retire, calls it off.
+// was begun stays begun: only the list of hosts, with this machine on it and not asked to retire, calls it off. What it
+// answered that it could not begin, it did not begin.
 func (l *ladder) retire() bool {
 	r, told := l.o.asked(l.d)
 	const asked = "not asked to retire"
 	switch {
+	case told && r != nil && r.Do == DeedRetire && l.o.State.Retire == "" && l.o.pending(l.d, DeedRetire) == nil:
+		l.pass(asked, "it was, and answered that it could not: "+l.o.State.Answer.sentence())
+		return false
 	case told && r != nil && r.Do == DeedRetire:
 		l.fail(asked, r.sentence())
 	case !told && l.o.State.Retire != "":
@@ -108,12 +112,9 @@ func (s *State) has() Target {
 	return s.LastGood
 }
 
-// settle remembers what became of a request.
-func (s *State) settle(r Request, problem string) {
-	s.Answer = &Answer{ID: r.ID, Problem: clip(problem, maxAnswer)}
-	if r.Do == DeedRetire {
-		s.Retire = r.ID
-	}
+// settle remembers what became of a request. Whether the node retires is another matter: that is so once it consented.
+func (s *State) settle(id, problem string) {
+	s.Answer = &Answer{ID: id, Problem: clip(problem, maxAnswer)}
 }
 
 // strange says why a request can't be done by this agent; "" when it can.

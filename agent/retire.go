@@ -15,7 +15,7 @@ func (t *tick) recall() (changed bool) {
 		changed = true
 	}
 	if r := t.observed.unanswered(t.desired); r != nil && r.strange() != "" {
-		t.state.settle(*r, r.strange())
+		t.state.settle(r.ID, r.strange())
 		changed = true
 	}
 	t.observed.State = t.state
@@ -54,7 +54,7 @@ func (t *tick) retire(ctx context.Context) error {
 	if problem != nil {
 		words = problem.Error()
 	}
-	t.state.settle(r, words)
+	t.state.settle(r.ID, words)
 	t.settled = true
 	if err := t.Memory.Save(t.state); err != nil {
 		return err
@@ -88,6 +88,6 @@ func (t *tick) explainItself() error {
 	if t.decision.Detail != "" {
 		why += ": " + t.decision.Detail
 	}
-	t.state.settle(*r, why)
+	t.state.settle(r.ID, why)
 	return t.Memory.Save(t.state)
 }

@@ -73,6 +73,31 @@ func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
 	}
 }
 
+// A node that was disabled when it was asked to retire, and that nobody drained, would enforce nothing for good.
+func TestADisabledNodeThatWasAskedToRetireLivesOnOnceItIsEnabled(t *testing.T) {
+	w := fleetOn(t, verA)
+	must(t, w.disk.Disable("kernel debugging"))
+	w.request(t, askedFor(DeedRetire))
+	w.idle(t)
+	if a := w.etcd.status(t).Answer; a == nil || a.ID != askedFor(DeedRetire).ID || w.state(t).Retire != "" {
+		t.Fatalf("it answers %+v and retires by %q", a, w.state(t).Retire)
+	}
+	must(t, w.disk.Enable())
+	w.promote(t, verB)
+	if run := w.good(t); run.Target != verB || len(w.machine.retired) != 0 {
+		t.Errorf("it ran %s, after hooks %+v", run.Target, w.machine.retired)
+	}
+	// Asked anew it drains as any other.
+	again := askedFor(DeedRetire)
+	again.ID = "ffff"
+	w.request(t, again)
+	w.idle(t)
+	same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: "ffff"})
+	if len(w.machine.retired) != 1 {
+		t.Errorf("its hooks ran %d times", len(w.machine.retired))
+	}
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -155,7 +155,7 @@ func (s *State) forgive(t Target) {
 func (s *State) close(run string, o Outcome, problem string) {
 	s.Outcome, s.LastRun = o, run
 	if s.Asked != "" {
-		s.settle(Request{ID: s.Asked, Do: DeedRun}, problem)
+		s.settle(s.Asked, problem)
 	}
 	s.Before, s.OpenRun, s.Asked = Target{}, "", ""
 }

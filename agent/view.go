@@ -71,7 +71,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 	switch age := now.Sub(s.SeenAt); {
 	case age > quiet:
 		v.State, v.Why = Silent, fmt.Sprintf("it was last heard of at %s", s.SeenAt.UTC().Format(time.RFC3339))
-	case retires(d.Host, s.Machine):
+	case retires(d.Host, s.Machine) && !s.declined(d.Host.Request):
 		v.State, v.Why = Held, s.farewell(d.Host.Request)
 	case s.Phase == Running:
 		v.State, v.Why = InRun, "Puppet is at work: "+string(s.Reason)
@@ -102,6 +102,11 @@ func judge(s *Status, d Desired, now time.Time) View {
 // retires says whether the machine that speaks is asked to retire.
 func retires(h *Host, machine string) bool {
 	return h.Request != nil && h.Request.Do == DeedRetire && otherMachine(h, machine) == ""
+}
+
+// declined says whether the node answered that it could not retire: it was disabled, and lives on.
+func (s *Status) declined(r *Request) bool {
+	return s.Answer != nil && s.Answer.ID == r.ID && s.Reason != ReasonRetired
 }
 
 // farewell is how far a node is that was asked to retire.

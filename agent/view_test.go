@@ -57,12 +57,20 @@ func TestLook(t *testing.T) {
 		}, Held, "has yet to"},
 		{"its hooks failed", func(s *Status, d *Desired) {
 			d.Host.Request = askedFor(DeedRetire)
-			s.Answer = &Answer{ID: d.Host.Request.ID, Problem: "retire.d/10-drain: exit status 1"}
+			s.Answer, s.Reason = &Answer{ID: d.Host.Request.ID, Problem: "retire.d/10-drain: exit status 1"}, ReasonRetired
 		}, Held, "it runs nothing any more: retire.d/10-drain"},
 		{"it has retired", func(s *Status, d *Desired) {
 			d.Host.Request = askedFor(DeedRetire)
-			s.Answer = &Answer{ID: d.Host.Request.ID}
+			s.Answer, s.Reason = &Answer{ID: d.Host.Request.ID}, ReasonRetired
 		}, Held, "its hooks are done"},
+		{"it was disabled when it was asked to retire, and is enabled again", func(s *Status, d *Desired) {
+			d.Host.Request = askedFor(DeedRetire)
+			s.Answer = &Answer{ID: d.Host.Request.ID, Problem: "disabled on the machine itself: kernel debugging"}
+		}, Converged, ""},
+		{"it was disabled when it was asked to retire, and is held", func(s *Status, d *Desired) {
+			d.Host.Request, d.Holds = askedFor(DeedRetire), []Hold{stop}
+			s.Answer = &Answer{ID: d.Host.Request.ID, Problem: "disabled on the machine itself: kernel debugging"}
+		}, Held, "stop on roles/web"},
 		{"it answered what it was asked before", func(s *Status, d *Desired) {
 			d.Host.Request, s.Answer = askedFor(DeedRetire), &Answer{ID: "ffff"}
 		}, Held, "has yet to"},

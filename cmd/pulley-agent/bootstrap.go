@@ -32,6 +32,7 @@ type bootstrapOptions struct {
 	dryRun    bool
 	noCron    bool
 	overwrite bool
+	alone     bool
 }
 
 func newBootstrap(o *options) *cobra.Command {
@@ -61,6 +62,7 @@ EXIT STATUS
 	f.StringVar(&b.installer.Repository, "package-repo", "", "where to get it besides: a .deb or .rpm that sets up a repository, or an apt line 'deb …'")
 	f.StringVar(&b.schedule, "schedule", "", "when cron starts the agent, five fields (default '"+defaultSchedule+"')")
 	f.BoolVar(&b.noCron, "no-cron", false, "no schedule: something else starts the agent, such as pulley-agent daemon")
+	f.BoolVar(&b.alone, "ignore-puppet-agent", false, "set up the schedule although puppet agent seems to manage this machine")
 	f.BoolVar(&b.overwrite, "overwrite", false, "write the settings anew where the command line says something else than the file")
 	f.StringVar(&b.from, "from", "", "do this step, and those behind it, again")
 	f.BoolVar(&b.dryRun, "dry-run", false, "say what each step would do, and change nothing")

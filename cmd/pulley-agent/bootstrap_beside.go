@@ -17,6 +17,7 @@ type beside struct {
 	machine  *takeover.Machine
 	schedule string // that was not set up
 	user     string
+	alone    bool // a person said otherwise: what an earlier start found is forgotten
 }
 
 // standBack looks for an agent before the first step does anything: the settings are what tells a first start from those that
@@ -30,8 +31,12 @@ func (b *bootstrap) standBack(ctx context.Context) (*beside, error) {
 	switch s.Stage {
 	case takeover.Disabled, takeover.Removing, takeover.Removed:
 		return nil, nil
+	case takeover.Found:
+		if b.alone {
+			return &beside{machine: m, alone: true}, nil
+		}
 	case takeover.None:
-		if b.wasNode() {
+		if b.alone || b.wasNode() {
 			return nil, nil
 		}
 		found, err := m.Look(ctx)
@@ -64,14 +69,17 @@ func (b *bootstrap) wasNode() bool {
 }
 
 func (k *beside) remember() error {
-	if k == nil {
+	switch {
+	case k == nil:
 		return nil
+	case k.alone:
+		return k.machine.Forget()
 	}
 	return k.machine.Find(k.schedule, k.user)
 }
 
 func (k *beside) tell(e cli.Env) {
-	if k == nil {
+	if k == nil || k.alone {
 		return
 	}
 	fmt.Fprint(e.Stdout, `puppet agent manages this machine, and goes on to: Pulley has no schedule here yet

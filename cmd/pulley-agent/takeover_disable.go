@@ -40,32 +40,29 @@ func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron b
 	if err != nil {
 		return err
 	}
-	if schedule == "" && s.Stage != takeover.None {
-		noCron = noCron || s.Schedule == ""
-	}
-	schedule = first(schedule, s.Schedule, defaultSchedule)
-	switch err := checkSchedule(schedule); {
+	chosen := s.Choose(schedule, noCron, defaultSchedule)
+	switch err := checkSchedule(first(schedule, chosen.Cron, defaultSchedule)); {
 	case err != nil:
 		return err
-	case c.root != "/" && !noCron:
+	case c.root != "/" && !chosen.None:
 		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.root, c.root)
 	}
 	n, err := c.open(ctx, o.env.Version, o.env.Now, o.logger())
 	if err != nil {
 		return fmt.Errorf("cannot disable the old agent: %w", err)
 	}
-	err = o.oldAgent(c.Puppet.StateDirs).Disable(ctx, o.env.User, func(ctx context.Context) error {
-		if noCron {
+	err = o.oldAgent(c.Puppet.StateDirs).Disable(ctx, o.env.User, chosen, func(ctx context.Context) error {
+		if chosen.None {
 			return nil
 		}
 		n.puppet.Own = takeover.Own(c.stateDir())
-		return n.setUpCron(ctx, schedule)
+		return n.setUpCron(ctx, chosen.Cron)
 	})
 	if err := errors.Join(err, n.close()); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.env.Stdout, "puppet agent is disabled, and all of it still there")
-	if noCron {
+	if chosen.None {
 		fmt.Fprintln(o.env.Stdout, "Pulley has no schedule: something else has to start it")
 	}
 	fmt.Fprintln(o.env.Stdout, "next: pulley-agent takeover remove, after a good run of Pulley; or pulley-agent takeover undo")

@@ -55,7 +55,7 @@ func newTakeoverStatus(o *options) *cobra.Command {
 func (o *options) printTakeover(t takeoverStatus) {
 	words := map[takeover.Stage]string{
 		takeover.None:      "nothing was taken over on this machine",
-		takeover.Found:     "the first boot found puppet agent in charge, and left it so",
+		takeover.Found:     "puppet agent is in charge: a first boot found it so, or a takeover was undone",
 		takeover.Disabling: "disabling was cut off: give `pulley-agent takeover disable` again",
 		takeover.Disabled:  "puppet agent is disabled, and Pulley in its place",
 		takeover.Removing:  "removing was cut off: give `pulley-agent takeover remove` again",

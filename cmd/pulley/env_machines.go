@@ -25,7 +25,6 @@ type machineFlags struct {
 	wait         string
 	drainTimeout time.Duration
 	noDrain      bool
-	message      string
 }
 
 const defaultMaxRetire = 10
@@ -185,6 +184,9 @@ const maxReply = 64
 func (o *options) ask(question string, yes ...string) error {
 	fmt.Fprint(o.env.Stdout, question)
 	reply, err := readLine(o.env.Stdin)
+	if !o.env.Terminal || reply == "" {
+		fmt.Fprintln(o.env.Stdout) // nobody typed one
+	}
 	if err != nil {
 		return fmt.Errorf("cannot read the answer: %w\nnothing was done", err)
 	}
@@ -192,9 +194,6 @@ func (o *options) ask(question string, yes ...string) error {
 		if strings.EqualFold(reply, answer) {
 			return nil
 		}
-	}
-	if reply == "" {
-		fmt.Fprintln(o.env.Stdout)
 	}
 	return errors.New("cannot go on: nobody agreed to it, and nothing was done\nwhere nobody can answer, look at `pulley env plan` first and give --yes")
 }

@@ -35,6 +35,9 @@ func (w *watchFlags) check() error {
 	return nil
 }
 
+// byWatch is who did what a watch does to machines by itself.
+const byWatch = "pulley env watch"
+
 const watchInterval = 30 * time.Second
 
 func newEnvWatch(o *options) *cobra.Command {
@@ -69,7 +72,7 @@ EXIT STATUS
 				if err := s.MayRemove(ctx); err != nil {
 					return err
 				}
-				watching := o.watchman(s, ref, boot, w, o.env.User)
+				watching := o.watchman(s, ref, boot, w, byWatch)
 				watching.run(ctx)
 				return nil
 			})
@@ -109,8 +112,8 @@ func (w *watchman) run(ctx context.Context) {
 	ticker := time.NewTicker(w.interval)
 	defer ticker.Stop()
 	for {
-		if err := w.look(ctx); err != nil && ctx.Err() == nil {
-			w.say(slog.LevelWarn, "cannot watch machines", "err", err.Error())
+		if err := w.look(ctx); err != nil && ctx.Err() == nil && w.isNew(err.Error()) {
+			w.log.Warn("cannot watch machines", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -166,26 +169,27 @@ func (w *watchman) seen(ctx context.Context, want *environments.Environment) (pr
 
 // notes tells why nothing, or not more, is done; once, as long as it stays the same.
 func (w *watchman) notes(notes []string) {
-	if len(notes) > 0 {
-		w.say(slog.LevelInfo, "machines wait", "why", strings.Join(notes, "; "))
-	} else {
-		w.said = ""
+	why := strings.Join(notes, "; ")
+	if w.isNew(why) && why != "" {
+		w.log.Info("machines wait", "why", why)
 	}
 }
 
-func (w *watchman) say(level slog.Level, message, key, text string) {
-	if text != w.said {
-		w.said = text
-		w.log.Log(context.Background(), level, message, key, text)
-	}
+// isNew reports whether a text is another one than was told last.
+func (w *watchman) isNew(text string) bool {
+	was := w.said
+	w.said = text
+	return text != was
 }
 
 func (w *watchman) event(e provision.Event) {
 	switch e.State {
 	case provision.Begins, provision.Ends:
+	case provision.Done:
+		w.log.Info("machine is made again", "node", e.Node)
 	case provision.Fails:
 		w.log.Warn("machine failed", "node", e.Node, "step", e.Step, "err", e.Text)
 	default:
-		w.log.Info("machine", "node", e.Node, "step", e.Step, "state", string(e.State), "reason", e.Text)
+		w.log.Info("machine is being made again", "node", e.Node, "step", e.Step, "reason", e.Text)
 	}
 }

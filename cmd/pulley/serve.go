@@ -128,7 +128,7 @@ func (s serveOptions) embedded(ctx context.Context) error {
 		return fmt.Errorf("cannot serve %s so: etcd checks its users there\nstart it with --auth, without --cert, --key and --cacert", s.dataDir)
 	}
 	s.endHolds(ctx, st)
-	return s.watchOver(ctx, service{st: st, https: https, failed: etcd.Failed(), ready: func() {
+	return s.watchOver(ctx, service{st: st, endpoints: []string{etcd.Endpoint()}, https: https, failed: etcd.Failed(), ready: func() {
 		s.tellEtcd(ctx, etcd, st)
 		fmt.Fprintf(s.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", etcd.Endpoint())
 	}})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"pulley/environments"
@@ -109,7 +110,8 @@ func spared(dead []Step, world World, d *Watched) (rest []Step) {
 		held := world.Held[s.Node]
 		switch role, _ := world.Old.Role(s.Role); {
 		case s.Blocked != "":
-			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: %s", s.Node, s.Blocked))
+			why, _, _ := strings.Cut(s.Blocked, "\n") // what to do about it is for who applies
+			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: %s", s.Node, why))
 		case role.Protected:
 			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: %s is protected", s.Node, s.Role))
 		case held != "":

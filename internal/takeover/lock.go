@@ -65,10 +65,13 @@ func lock(dir, message string) error {
 	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close()); err == nil {
 		err = os.Link(tmp.Name(), filepath.Join(dir, lockName))
 	}
+	if err == nil {
+		err = syncFolder(dir)
+	}
 	if errors.Is(err, fs.ErrExist) {
 		was, _, readErr := lockedBy(dir)
-		if was == message {
-			return nil
+		if was == message { // of a start that was cut off, perhaps before it lasted
+			return syncFolder(dir)
 		}
 		return errors.Join(&ForeignError{filepath.Join(dir, lockName), was}, readErr)
 	}
@@ -81,10 +84,17 @@ func lock(dir, message string) error {
 // unlock takes away this takeover's lock, and nobody else's.
 func unlock(dir, message string) error {
 	was, there, err := lockedBy(dir)
-	if err != nil || !there || was != message {
+	if err != nil || there && was != message {
 		return err
 	}
-	if err := os.Remove(filepath.Join(dir, lockName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err = os.Remove(filepath.Join(dir, lockName))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if _, gone := os.Stat(dir); err == nil && gone == nil {
+		err = syncFolder(dir)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot enable puppet agent: %w", err)
 	}
 	return nil

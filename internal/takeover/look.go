@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,18 +36,16 @@ type Process struct {
 	Command string `json:"command"`
 }
 
-// InCharge says whether puppet agent manages this machine: cron starts it, or a unit does, and it has been at work. A unit that
-// a package enabled and that nobody has told of a server manages nothing.
+// InCharge says whether puppet agent manages this machine: a crontab starts it, or it runs by itself; or a unit or a script of
+// cron's folders starts it, and it has been at work. What a package brought along, and nobody has told of a server, manages
+// nothing.
 func (f Findings) InCharge() bool {
-	if len(f.Lines) > 0 {
-		return true
-	}
+	starts, runs := false, false
 	for _, u := range f.Units {
-		if u.starts() && f.Ran {
-			return true
-		}
+		starts, runs = starts || u.starts(), runs || u.Active
 	}
-	return false
+	byItself := len(f.Daemons) > 0 && !runs // else it is the unit's
+	return len(f.Lines) > 0 || byItself || f.Ran && (starts || len(f.Scripts) > 0)
 }
 
 // Empty says whether nothing was found.
@@ -79,10 +79,35 @@ func (m *Machine) Look(ctx context.Context) (Findings, error) {
 }
 
 // crontabGlobs are where cron's tables are, of the packagings of cron that there are.
-var crontabGlobs = []string{"etc/crontab", "etc/cron.d/*", "var/spool/cron/*", "var/spool/cron/crontabs/*"}
+var crontabGlobs = []string{"etc/crontab", cronFolder + "/*", "var/spool/cron/*", "var/spool/cron/crontabs/*", "var/spool/cron/tabs/*"}
+
+const cronFolder = "etc/cron.d"
 
 // system says whether the lines of a crontab name their user.
-func (f File) system() bool { return strings.HasPrefix(f.Path, "etc/") }
+func (f File) system() bool { return strings.HasPrefix(f.read(), "etc/") }
+
+// read is where cron reads it.
+func (f File) read() string {
+	if f.Link != "" {
+		return f.Link
+	}
+	return f.Path
+}
+
+// cronName is the names of files in its folders that Debian's cron reads (cron(8), run-parts(8)).
+var cronName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// leavings are what editors and packages leave behind: cronie (cron(8)) leaves out these, and what Debian's package manager
+// keeps beside a file it leaves out too.
+var leavings = regexp.MustCompile(`^\.|~$|,v$|\.(?:rpmsave|rpmorig|rpmnew|cfsaved|swp|dpkg-[a-z]+|ucf-[a-z]+)$`)
+
+// reads says whether cron reads a file of this name in its folders.
+func (m *Machine) reads(name string) bool {
+	if _, err := os.Stat(m.path("etc/debian_version")); err == nil {
+		return cronName.MatchString(name)
+	}
+	return !leavings.MatchString(name)
+}
 
 // crontabs are those that start puppet agent.
 func (m *Machine) crontabs() ([]File, error) {
@@ -97,11 +122,15 @@ func (m *Machine) crontabs() ([]File, error) {
 			if err != nil {
 				return nil, err
 			}
+			if filepath.Dir(under) == cronFolder && !m.reads(filepath.Base(under)) {
+				continue
+			}
 			t, err := m.crontab(under)
 			if err != nil {
 				return nil, err
 			}
-			if t != nil && len(agentLines(t.Before, t.system())) > 0 {
+			again := func(o File) bool { return t != nil && o.Path == t.Path } // two links to one file
+			if t != nil && !slices.ContainsFunc(found, again) && len(agentLines(t.Before, t.system())) > 0 {
 				found = append(found, *t)
 			}
 		}
@@ -109,9 +138,13 @@ func (m *Machine) crontabs() ([]File, error) {
 	return found, nil
 }
 
-// crontab reads one; nil for what cron does not read, and for one that is not there.
+// crontab reads one; nil for what cron does not read, and for one that is not there. A link is followed: its target is edited.
 func (m *Machine) crontab(under string) (*File, error) {
-	path := m.path(under)
+	target, err := m.follow(under)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the crontab: %w", err)
+	}
+	path := m.path(target)
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Size() > maxCrontab) {
 		return nil, nil
@@ -123,11 +156,33 @@ func (m *Machine) crontab(under string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the crontab: %w", err)
 	}
-	f := &File{Path: under, Mode: info.Mode().Perm(), Before: string(b)}
+	f := &File{Path: target, Mode: info.Mode().Perm(), Before: string(b)}
+	if target != under {
+		f.Link = under
+	}
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		f.UID, f.GID = int(s.Uid), int(s.Gid)
 	}
 	return f, nil
+}
+
+// maxLinks is as many as Linux follows, path_resolution(7).
+const maxLinks = 40
+
+// follow is what a path below the root stands for, once its last part is no link any more; of another root links stay below
+// that, as they would for that machine.
+func (m *Machine) follow(under string) (string, error) {
+	for range maxLinks {
+		to, err := os.Readlink(m.path(under))
+		if err != nil { // no link, or nothing there
+			return under, nil //nolint:nilerror // whoever reads it says what is wrong
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join("/", filepath.Dir(under), to)
+		}
+		under = strings.TrimPrefix(filepath.Clean(to), "/")
+	}
+	return "", fmt.Errorf("%s: too many links", m.path(under))
 }
 
 // scripts are those of cron.hourly and its like that start puppet agent, as far as can be seen.
@@ -135,6 +190,10 @@ func (m *Machine) scripts() (found []string) {
 	for _, folder := range []string{"hourly", "daily", "weekly", "monthly"} {
 		paths, _ := filepath.Glob(m.path("etc/cron." + folder + "/*")) // only a pattern can be wrong
 		for _, path := range paths {
+			info, err := os.Stat(path)
+			if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || !m.reads(filepath.Base(path)) {
+				continue
+			}
 			if b, err := readSome(path); err == nil && agentCommand.Match(b) {
 				under, _ := filepath.Rel(m.Root, path)
 				found = append(found, under)

@@ -34,11 +34,36 @@ type State struct {
 	Stage    Stage     `json:"stage"`
 	At       time.Time `json:"at"` // of this stage
 	By       string    `json:"by,omitempty"`
-	Message  string    `json:"message,omitempty"` // in Puppet's lock
-	Schedule string    `json:"schedule,omitempty"`
-	Locks    []string  `json:"locks,omitempty"` // folders that Puppet's lock was put into
+	Message  string    `json:"message,omitempty"`  // in Puppet's lock
+	Schedule string    `json:"schedule,omitempty"` // that a first boot was told, and did not set up; "" for none
+	Chosen   *Schedule `json:"chosen,omitempty"`   // that takes the agent's place; nil until a takeover was begun
+	Locks    []string  `json:"locks,omitempty"`    // folders that Puppet's lock was put into
 	Units    []Unit    `json:"units,omitempty"`
 	Files    []File    `json:"files,omitempty"`
+}
+
+// Schedule is what has Pulley started in the agent's place.
+type Schedule struct {
+	Cron string `json:"cron,omitempty"` // five fields; "" where cron is not to
+	None bool   `json:"none,omitempty"` // something else starts Pulley
+}
+
+// Choose is the schedule for a takeover: what somebody says now, else what was chosen when it was begun, else what a first boot
+// was told, else the usual one.
+func (s State) Choose(cron string, none bool, usual string) Schedule {
+	switch {
+	case none:
+		return Schedule{None: true}
+	case cron != "":
+		return Schedule{Cron: cron}
+	case s.Chosen != nil:
+		return *s.Chosen
+	case s.Stage == Found && s.Schedule == "":
+		return Schedule{None: true}
+	case s.Schedule != "":
+		return Schedule{Cron: s.Schedule}
+	}
+	return Schedule{Cron: usual}
 }
 
 // Unit is a unit of systemd as it was found.
@@ -52,6 +77,7 @@ type Unit struct {
 // File is a crontab as it was found, and what the takeover made of it.
 type File struct {
 	Path     string      `json:"path"` // below the root
+	Link     string      `json:"link,omitempty"` // where cron reads it, when that is a link to Path
 	Mode     fs.FileMode `json:"mode"`
 	UID      int         `json:"uid"`
 	GID      int         `json:"gid"`

@@ -65,9 +65,21 @@ func (m *Machine) at(s *State, stage Stage, by string, set func()) error {
 	return s.save(m.StateDir)
 }
 
-// Disable turns the agent off, with everything of it still there, and then has Pulley started by on. An agent that somebody
-// disabled is a *ForeignError.
-func (m *Machine) Disable(ctx context.Context, by string, on func(context.Context) error) error {
+// Forget takes back Find: whoever is at the machine says that no agent is in charge.
+func (m *Machine) Forget() error {
+	s, err := Load(m.StateDir)
+	if err != nil || s.Stage != Found {
+		return err
+	}
+	if err := os.Remove(filepath.Join(m.StateDir, memoryFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot forget the agent that was found: %w", err)
+	}
+	return nil
+}
+
+// Disable turns the agent off, with everything of it still there, and then has Pulley started by on: as chosen, which is
+// written down before anything changes. An agent that somebody disabled is a *ForeignError.
+func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, on func(context.Context) error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
 		return err
@@ -82,7 +94,7 @@ func (m *Machine) Disable(ctx context.Context, by string, on func(context.Contex
 	if err := m.free(s.Message); err != nil {
 		return fmt.Errorf("cannot disable the old agent: %w\nask whoever did; `puppet agent --enable` lifts it", err)
 	}
-	if err := m.survey(ctx, &s, by); err != nil {
+	if err := m.survey(ctx, &s, by, chosen); err != nil {
 		return err
 	}
 	var all []change
@@ -103,7 +115,7 @@ func (m *Machine) Disable(ctx context.Context, by string, on func(context.Contex
 }
 
 // survey writes down what is about to be changed. What an earlier start wrote down stays as it was found then.
-func (m *Machine) survey(ctx context.Context, s *State, by string) error {
+func (m *Machine) survey(ctx context.Context, s *State, by string, chosen Schedule) error {
 	f, err := m.Look(ctx)
 	if err != nil {
 		return err
@@ -131,6 +143,7 @@ func (m *Machine) survey(ctx context.Context, s *State, by string) error {
 	if s.Message == "" {
 		s.Message = messageAt(m.Now())
 	}
+	s.Chosen = &chosen
 	return m.at(s, Disabling, by, nil)
 }
 
@@ -180,7 +193,8 @@ func (m *Machine) Remove(ctx context.Context, by string) error {
 	return m.at(&s, Removed, by, nil)
 }
 
-// Undo brings all of it back as it was found, and has Pulley started no more by off.
+// Undo brings all of it back as it was found, and has Pulley started no more by off. What stays written down is that the agent
+// is in charge, so that a first boot that comes again sets up no schedule beside it, and which schedule a takeover is to set up.
 func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
@@ -204,10 +218,11 @@ func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 		all = append(all, change{"restore /" + f.Path, func() error { return m.edit(f, f.restored) }})
 	}
 	all = append(all, change{"forget the takeover", func() error {
-		if err := os.Remove(filepath.Join(m.StateDir, memoryFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		found := State{Schedule: s.Schedule}
+		if s.Chosen != nil && found.Schedule == "" {
+			found.Schedule = s.Chosen.Cron
 		}
-		return nil
+		return m.at(&found, Found, by, nil)
 	}})
 	return m.carryOut(ctx, all)
 }
@@ -260,9 +275,14 @@ func writeAs(path, text string, f File) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
-	dir, err := os.Open(filepath.Dir(path))
+	return syncFolder(filepath.Dir(path))
+}
+
+// syncFolder makes last what came or went in it: else a power cut brings back what was there before.
+func syncFolder(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close()) // else a power cut brings the old one back
+	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -42,6 +42,7 @@ var contract = []struct {
 	{"a node that is on the list is asked, and the newest request counts", asks},
 	{"a held node is told with its reason", holds},
 	{"what a node says is seen, and judged", statuses},
+	{"what a retired node said goes with its record, and nobody else's", forgets},
 	{"a removed node is off the list, its hold is gone, its record stays", removes},
 	{"who has lost the lock writes nothing any more", fence},
 }
@@ -232,6 +233,23 @@ func statuses(t *testing.T, s *subject) {
 	}
 	if v := w.Views[one]; v.State == "" || v.Why == "" {
 		t.Fatalf("it is not judged: %+v", v)
+	}
+}
+
+func forgets(t *testing.T, s *subject) {
+	gone, stays := s.record(s.node("web", 1)), s.record(s.node("web", 10))
+	gone.Phase = provision.Retiring
+	for _, r := range []provision.Record{gone, stays} {
+		s.must(s.Fleet.Put(t.Context(), r, nil))
+		s.Say(agent.Status{Node: r.Node, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings()})
+		s.must(s.Fleet.Drop(t.Context(), r))
+	}
+	w := s.world()
+	if _, says := w.Statuses[gone.Node]; says {
+		t.Errorf("%s has retired, and what it said is there still", gone.Node)
+	}
+	if _, says := w.Statuses[stays.Node]; !says {
+		t.Errorf("%s did not retire, and what it said is lost", stays.Node)
 	}
 }
 

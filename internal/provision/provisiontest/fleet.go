@@ -114,6 +114,9 @@ func (x *Session) Drop(ctx context.Context, was provision.Record) error {
 			return provision.ErrChanged
 		}
 		delete(s.records, was.Node)
+		if was.Phase == provision.Retiring {
+			delete(s.statuses, was.Node)
+		}
 		return nil
 	})
 }

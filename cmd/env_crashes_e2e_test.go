@@ -1,0 +1,174 @@
+//go:build e2e
+
+package cmd_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pulley/internal/provision"
+)
+
+// An applyScene is something that an apply has to do, and the parts of the work in which it can die.
+type applyScene struct {
+	name      string
+	was, want string // roles of the environment; was is applied before, where it is not ""
+	wait      string // of that apply; "" is the command's own default
+	parts     []string
+	released  bool             // a release with retire hooks is promoted: nodes converge, and run them
+	happens   func(*applyCase) // in between
+}
+
+// The roles of scenes.
+const (
+	noWeb    = "  web: {cardinality: 0}\n"
+	oneWeb   = "  web: {cardinality: 1}\n"
+	twoWebs  = "  web: {cardinality: 2}\n"
+	largeWeb = "  web: {cardinality: 1, flavor: large}\n"
+)
+
+func applyScenes() []applyScene {
+	making := []string{"claim", "order", "register", "converge"}
+	retiring := []string{"retire", "hold", "ask", "drain", "remove", "delete", "gone", "forget"}
+	return []applyScene{
+		{name: "create", want: twoWebs, parts: making, released: true},
+		{name: "wait", was: twoWebs, want: twoWebs, wait: "none", parts: []string{"settle", "register", "converge"}},
+		{name: "replace", was: oneWeb, want: largeWeb, parts: slices.Concat(retiring, making)},
+		{name: "retire", was: twoWebs, want: oneWeb, parts: retiring, released: true},
+		{name: "adopt", was: twoWebs, want: twoWebs, parts: []string{"adopt", "register", "converge"}, happens: (*applyCase).loseRecord},
+		{name: "duplicate", was: oneWeb, want: oneWeb, parts: []string{"clear", "cleared"}, happens: (*applyCase).plantCopy},
+	}
+}
+
+// TestEnvApplyCrashes shows that whatever moment of an apply a power cut or an OOM kill takes, the next apply ends where one
+// ends that did not die: no machine twice, none forgotten, nothing of anybody else touched. Real are the command, etcd with its
+// users, the machines' agents, and a provider that is a program.
+func TestEnvApplyCrashes(t *testing.T) {
+	f := newApplyFleet(t)
+	var all []*applyCase
+	tried := map[string]bool{}
+	for _, scene := range applyScenes() {
+		all = append(all, f.applyCase(scene, "", ""))
+		for _, part := range scene.parts {
+			for _, place := range []string{"before:" + part, "after:" + part} {
+				tried[place] = true
+				all = append(all, f.applyCase(scene, place, "exit"), f.applyCase(scene, place, "kill"))
+			}
+		}
+	}
+	for _, part := range provision.Parts() {
+		if !tried["before:"+part] {
+			t.Errorf("nothing dies at %s", part)
+		}
+	}
+	var cases sync.WaitGroup
+	cases.Go(func() { t.Run("waits for the lock", f.waitsForTheLock) })
+	abreast := make(chan struct{}, 24) // they wait more than they compute
+	for _, c := range all {
+		cases.Go(func() {
+			abreast <- struct{}{}
+			defer func() { <-abreast }()
+			t.Run(c.String(), c.run)
+		})
+	}
+	cases.Wait()
+	if t.Failed() {
+		return
+	}
+	calm := ""
+	for _, c := range all {
+		if c.place == "" {
+			calm = c.ended
+		} else if c.ended != calm {
+			t.Errorf("%s: after another apply:\n%s\nwithout the crash:\n%s", c, c.ended, calm)
+		}
+	}
+	t.Logf("%d crashes", len(all)-len(applyScenes()))
+}
+
+// run plays the scene: up to the crash, and to the end with another apply.
+func (c *applyCase) run(t *testing.T) {
+	c.t = t
+	c.powerOn()
+	if c.scene.released {
+		c.file(noWeb)
+		c.must("env", "apply", c.env+".yaml")
+		c.must("promote", "1.0.0", "-e", c.env)
+	}
+	if c.scene.was != "" {
+		c.file(c.scene.was)
+		c.must("env", "apply", c.env+".yaml", "--yes", "--wait", cmp.Or(c.scene.wait, string(provision.WaitConverged)))
+	}
+	if c.scene.happens != nil {
+		c.scene.happens(c)
+	}
+	c.file(c.scene.want)
+	if c.place != "" {
+		c.dies()
+		c.unlock()
+	}
+	c.must("env", "apply", c.env+".yaml", "--yes")
+	c.must("env", "plan", c.env+".yaml", "--detailed-exitcodes") // nothing is left to do
+	c.powerOff()
+	c.ended = c.end()
+}
+
+// dies has an apply die, and makes sure that it died there and so.
+func (c *applyCase) dies() {
+	c.t.Helper()
+	out, err := c.within([]string{"PULLEY_FAILPOINT=" + c.place + "=" + c.how}, "pulley", "env", "apply", c.env+".yaml", "--yes")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		c.t.Fatalf("it did not die: %v\n%s", err, out)
+	}
+	killed := exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
+	if c.how == "kill" != killed || c.how == "exit" && exit.ExitCode() != 3 {
+		c.t.Fatalf("it died otherwise: %v\n%s", err, out)
+	}
+}
+
+// waitsForTheLock is an apply after one that was killed, as operators meet it: who has the fleet, since when, and that it is
+// free a minute later without anybody's doing.
+func (f *applyFleet) waitsForTheLock(t *testing.T) {
+	c := f.applyCase(applyScene{name: "lock"}, "after:order", "kill")
+	c.t = t
+	c.powerOn()
+	c.file(oneWeb)
+	began := time.Now().UTC().Truncate(time.Second)
+	c.dies()
+	out, err := c.within(nil, "pulley", "env", "apply", c.env+".yaml", "--yes")
+	_, since, found := strings.Cut(out, "cannot apply "+c.env+" while ann applies, since ")
+	at, parsed := time.Parse(time.RFC3339, strings.SplitN(since, "\n", 2)[0])
+	if err == nil || !found || parsed != nil || at.Before(began) || at.After(time.Now()) || !strings.Contains(out, "it counts for a minute more") {
+		t.Fatalf("the next apply is told: %v\n%s", err, out)
+	}
+	for c.locked() {
+		if time.Since(began) > 90*time.Second {
+			t.Fatal("nobody else can ever begin")
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	out = c.must("env", "apply", c.env+".yaml", "--yes")
+	c.powerOff()
+	if n := len(c.boots["web1"]); n != 1 || !strings.Contains(out, "applied "+c.env+": 1 nodes") {
+		t.Errorf("%d machines were made:\n%s", n, out)
+	}
+	c.must("env", "plan", c.env+".yaml", "--detailed-exitcodes")
+	t.Logf("the lock stood for %s", time.Since(began).Round(time.Second))
+}
+
+// String is the case's name.
+func (c *applyCase) String() string {
+	if c.place == "" {
+		return c.scene.name + "/without a crash"
+	}
+	return fmt.Sprintf("%s/%s=%s", c.scene.name, c.place, c.how)
+}
