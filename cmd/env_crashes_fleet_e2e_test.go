@@ -8,11 +8,9 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,17 +18,17 @@ import (
 	"testing"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
+	etcdclient "go.etcd.io/etcd/client/v3" //nolint:depguard // for what Pulley would never do
+	"go.uber.org/zap"                      //nolint:depguard // etcd's client takes no other
 
 	"pulley/agent"
-	"pulley/internal/provision"
 )
 
 // applyFleet is an etcd that checks its users, and a provider whose machines are folders, for many environments.
 type applyFleet struct {
 	*bootFleet
 	etcd  *etcdclient.Client // as the administrator
+	asked sync.Map           // what nodes were asked for last: ids by keys of the list of hosts
 	count atomic.Int32
 }
 
@@ -68,6 +66,7 @@ esac
 func newApplyFleet(t *testing.T) *applyFleet {
 	f := &applyFleet{bootFleet: newBootFleet(t, 0)}
 	f.etcd = f.admin()
+	go f.watchRequests()
 	f.write("twice.sh", fmt.Sprintf(twice, filepath.Join(repository, "cmd/testdata/providers/files.sh")))
 	f.must("pulley", "init", "R")
 	f.write("R/manifests/site.pp", "node default { }\n# fake: file "+f.dir+"/machine/%{certname} one\n")
@@ -110,20 +109,41 @@ func (f *applyFleet) admin() *etcdclient.Client {
 	return c
 }
 
+// watchRequests sees what nodes are asked for, so that their agents need not look every minute.
+func (f *applyFleet) watchRequests() {
+	for resp := range f.etcd.Watch(f.t.Context(), "/pulley/v1/environments/", etcdclient.WithPrefix()) {
+		for _, ev := range resp.Events {
+			var h agent.Host
+			if key := string(ev.Kv.Key); strings.Contains(key, "/hosts/nodes/") && json.Unmarshal(ev.Kv.Value, &h) == nil && h.Request != nil {
+				f.asked.Store(key, h.Request.ID)
+			}
+		}
+	}
+}
+
 func (f *applyFleet) applyCase(scene applyScene, place, how string) *applyCase {
 	return &applyCase{applyFleet: f, scene: scene, place: place, how: how, env: fmt.Sprintf("%s%dx", scene.name, f.count.Add(1)), boots: map[string][]string{}}
 }
 
+// file writes the environment's file, with these roles.
 func (c *applyCase) file(roles string) {
-	c.write(c.env+".yaml", fmt.Sprintf(`provider: {driver: exec, command: [%s/twice.sh, %s/cloud]}
+	c.write(c.env+".yaml", fmt.Sprintf(`provider: {driver: exec, command: [%s, %s/cloud]}
 userdata: {servers: ["%s"], ca: ["%s"], steps: {agent: "off", hostname: "off", puppet: "off", schedule: "off"}}
 roles:
-%s`, c.dir, c.dir, c.server, c.pin, roles))
+%s`, c.scene.provider(c.dir), c.dir, c.server, c.pin, roles))
+}
+
+// provider is the program that makes the machines.
+func (s applyScene) provider(dir string) string {
+	if s.twice {
+		return filepath.Join(dir, "twice.sh")
+	}
+	return filepath.Join(repository, "cmd/testdata/providers/files.sh")
 }
 
 func (c *applyCase) must(args ...string) string {
 	c.t.Helper()
-	out, err := c.within(nil, "pulley", args...)
+	out, err := c.pulley(nil, args...)
 	if err != nil {
 		c.powerOff()
 		c.t.Fatalf("pulley %s: %v\n%s\nits machines:\n%s", strings.Join(args, " "), err, out, strings.Join(c.said, "\n"))
@@ -131,12 +151,17 @@ func (c *applyCase) must(args ...string) string {
 	return out
 }
 
+// pulley runs the operator's command, with more in its surroundings.
+func (c *applyCase) pulley(env []string, args ...string) (string, error) {
+	return c.within(slices.Concat(c.crashFleet.env, env), "pulley", args...)
+}
+
 // within runs one of the two programs, and kills it when it takes too long.
 func (c *applyCase) within(env []string, program string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, program), args...)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = c.dir, append(slices.Clone(c.crashFleet.env), env...), time.Second
+	cmd.Dir, cmd.Env, cmd.WaitDelay = c.dir, env, time.Second
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -172,158 +197,4 @@ func (c *applyCase) unlock() {
 	if _, err := c.etcd.Revoke(c.t.Context(), etcdclient.LeaseID(kvs[0].Lease)); err != nil {
 		c.t.Fatal(err)
 	}
-}
-
-// powerOn begins to run the machines of the fleet, until powerOff.
-func (c *applyCase) powerOn() {
-	ctx, cancel := context.WithCancel(context.Background())
-	c.stop, c.off = sync.OnceFunc(cancel), make(chan struct{})
-	c.t.Cleanup(c.powerOff)
-	go func() {
-		defer close(c.off)
-		done := map[string]bool{} // boots and requests
-		for every := time.NewTicker(200 * time.Millisecond); ; {
-			select {
-			case <-ctx.Done():
-				every.Stop()
-				return
-			case <-every.C:
-				c.machines(ctx, done)
-			}
-		}
-	}()
-}
-
-func (c *applyCase) powerOff() { c.stop(); <-c.off }
-
-// machines does what machines do by themselves: each boots with its userdata, once, and comes to what its node is asked for.
-func (c *applyCase) machines(ctx context.Context, done map[string]bool) {
-	for name, id := range c.there() {
-		if !slices.Contains(c.boots[name], id) {
-			c.boots[name] = append(c.boots[name], id)
-		}
-		root := filepath.Join(c.dir, "roots", id)
-		if !done[id] {
-			done[id] = c.firstBoot(name, id, root) // else cloud-init's unit tries again
-			continue
-		}
-		resp, err := c.etcd.Get(ctx, "/pulley/v1/environments/"+c.env+"/hosts/nodes/"+name)
-		if err != nil || resp.Count == 0 {
-			continue
-		}
-		var h agent.Host
-		if json.Unmarshal(resp.Kvs[0].Value, &h) == nil && h.Request != nil && !done[h.Request.ID] {
-			done[h.Request.ID] = c.agent("run", "--root", root)
-		}
-	}
-}
-
-var planIn = regexp.MustCompile(`(?s)/etc/pulley/first-boot.yaml 600 <<'PULLEY'\n(.*?)\nPULLEY\n`)
-
-// firstBoot is what cloud-init and cron do with a machine, and reports whether it went well.
-func (c *applyCase) firstBoot(name, id, root string) bool {
-	place, err := filepath.Glob(filepath.Join(c.dir, "cloud", "*", c.env, name, "userdata"))
-	if err != nil || len(place) != 1 {
-		return false // it is gone
-	}
-	b, err := os.ReadFile(place[0])
-	plan := planIn.FindSubmatch(b)
-	if err != nil || plan == nil {
-		return false
-	}
-	for path, text := range map[string]string{
-		"etc/machine-id":             strings.ReplaceAll(id, "-", "") + "\n",
-		"etc/pulley/agent.yaml":      "puppet:\n  program: " + filepath.Join(c.dir, "fake", "puppet") + "\n  state_dirs: [" + filepath.Join(c.dir, "fake", "var") + "]\n",
-		"etc/pulley/first-boot.yaml": string(plan[1]) + "\n",
-	} {
-		path = filepath.Join(root, path)
-		if os.MkdirAll(filepath.Dir(path), 0o755) != nil || os.WriteFile(path, []byte(text), 0o600) != nil {
-			return false
-		}
-	}
-	return c.agent("bootstrap", "--root", root) && (!c.scene.released || c.agent("run", "--root", root))
-}
-
-func (c *applyCase) agent(args ...string) bool {
-	out, err := c.within(nil, "pulley-agent", args...)
-	c.said = append(c.said, fmt.Sprintf("pulley-agent %s: %v\n%s", strings.Join(args, " "), err, out))
-	return err == nil
-}
-
-// there is the ids of the fleet's machines by their names.
-func (c *applyCase) there() map[string]string {
-	ids := map[string]string{}
-	files, _ := filepath.Glob(filepath.Join(c.dir, "cloud", "*", c.env, "*", "id"))
-	for _, file := range files {
-		if b, err := os.ReadFile(file); err == nil {
-			ids[filepath.Base(filepath.Dir(file))] = strings.TrimSpace(string(b))
-		}
-	}
-	return ids
-}
-
-// volatileApply is what differs between applies without meaning anything.
-var volatileApply = regexp.MustCompile(`20\d\d-\d\d-\d\d[T ][0-9:.]+Z|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}|\b[0-9a-f]{8,}\b|\b20\d{6}T\d{6}Z-\d+|"(tries|attempts?|took[a-z_]*|epoch|rev|revision)":\d+,?`)
-
-// end is everything that is left: each key and each user of etcd that is the environment's, and the machines, whether each is the
-// one in the books and on the list of hosts. Times and ids are left out, and what was done twice counts once.
-func (c *applyCase) end() string {
-	c.t.Helper()
-	lines := map[string]bool{}
-	line := func(format string, args ...any) {
-		text := strings.ReplaceAll(fmt.Sprintf(format, args...), c.env, "ENV")
-		lines[volatileApply.ReplaceAllString(text, "…")] = true
-	}
-	there := c.there()
-	for name, id := range there {
-		flavor, _ := filepath.Glob(filepath.Join(c.dir, "cloud", "*", c.env, name, "flavor"))
-		b, err := os.ReadFile(flavor[0])
-		line("machine %s: %q %v, %d ever", name, b, err, len(c.boots[name]))
-		if ids := c.boots[name]; ids[len(ids)-1] != id {
-			c.t.Errorf("%s is %s, and was %q", name, id, ids)
-		}
-	}
-	resp, err := c.etcd.Get(c.t.Context(), "/pulley/v1/", etcdclient.WithPrefix())
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for _, kv := range resp.Kvs {
-		key, value := string(kv.Key), string(kv.Value)
-		switch {
-		case strings.Contains(key, "/tokens/") && strings.Contains(value, `"`+c.env+`"`), strings.Contains(key+"/", "/"+c.env+"/"):
-			line("%s %s", key, value)
-		}
-		switch place, node := filepath.Split(key); place {
-		case "/pulley/v1/environments/" + c.env + "/machines/":
-			var r provision.Record
-			err := json.Unmarshal(kv.Value, &r)
-			line("record of %s: its machine is there %t, %v", node, r.ID == there[r.Name], err)
-		case "/pulley/v1/environments/" + c.env + "/hosts/nodes/":
-			var h agent.Host
-			err := json.Unmarshal(kv.Value, &h)
-			line("host %s: it is the machine %t, %v", node, h.MachineID == strings.ReplaceAll(there[node], "-", ""), err)
-		}
-	}
-	users, err := c.etcd.UserList(c.t.Context())
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	roles, err := c.etcd.RoleList(c.t.Context())
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for _, name := range slices.Concat(users.Users, roles.Roles) {
-		if strings.Contains(name+"/", "/"+c.env+"/") {
-			line("user or role %s", name)
-		}
-	}
-	drained, _ := filepath.Glob(filepath.Join(c.dir, "drained."+c.env+".*"))
-	for _, file := range drained {
-		b, err := os.ReadFile(file)
-		if n := strings.Count(string(b), "drained\n"); n < 1 || n > 2 {
-			c.t.Errorf("%s: the hook ran %d times (%v)", file, n, err)
-		}
-		line("drained %s", filepath.Base(file))
-	}
-	return strings.Join(slices.Sorted(maps.Keys(lines)), "\n")
 }

@@ -71,7 +71,7 @@ func play(t *testing.T, dir string) {
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
 			"sign-with": signWith, "signers": signers, "revoked": revoked,
 			"agent": agentProgram, "secured": secured, "machine": machine,
-			"dump": dump, "keep": keep, "replay": replay, "change": change, "flip": flip,
+			"dump": dump, "aged": aged, "keep": keep, "replay": replay, "change": change, "flip": flip,
 		},
 	})
 }

@@ -2,9 +2,11 @@ package cmd_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -24,4 +26,29 @@ func dump(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(b.String()), 0o600))
+}
+
+// aged DURATION makes all machines in the books older by that much: what is young is given time by its plan.
+func aged(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg || len(args) != 1, "aged DURATION")
+	by, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	for _, key := range serverOf(ts).Keys() {
+		if !strings.Contains(key, "/machines/") || !strings.Contains(key, "/environments/") {
+			continue
+		}
+		resp, err := serverOf(ts).Client().Get(context.Background(), key)
+		ts.Check(err)
+		for _, kv := range resp.Kvs {
+			var record map[string]any
+			ts.Check(json.Unmarshal(kv.Value, &record))
+			at, err := time.Parse(time.RFC3339, record["at"].(string))
+			ts.Check(err)
+			record["at"] = at.Add(-by).Format(time.RFC3339)
+			b, err := json.Marshal(record)
+			ts.Check(err)
+			_, err = serverOf(ts).Client().Put(context.Background(), key, string(b))
+			ts.Check(err)
+		}
+	}
 }

@@ -43,7 +43,12 @@ func TestTakingOverFromPuppetAgent(t *testing.T) {
 	}
 
 	contains(t, f.agent("controller1", 0, "takeover", "disable"), "puppet agent is disabled")
+	// As the documentation says: Puppet's own word for it changes nothing any more, and Pulley's does.
+	f.in("controller1", 0, "puppet", "agent", "--disable", "maintenance")
 	contains(t, puppet(), "administratively disabled (Reason: 'taken over by Pulley on ")
+	f.agent("controller1", 0, "disable", "maintenance")
+	contains(t, f.agent("controller1", 0, "run", "--force"), "it was disabled on the machine itself: maintenance")
+	f.agent("controller1", 0, "enable")
 	contains(t, f.read("controller1", "/etc/cron.d/pulley-agent"), "* * * * * root")
 
 	// cron alone: Pulley comes, the old agent does not.
@@ -68,4 +73,9 @@ func TestTakingOverFromPuppetAgent(t *testing.T) {
 	if said := puppet(); strings.Contains(said, "administratively disabled") {
 		t.Errorf("it is still disabled: %s", said)
 	}
+
+	// A bootstrap that comes again leaves the old agent in charge, alone.
+	contains(t, f.agent("controller1", 0, "bootstrap", "--node", "controller1", "-e", "dev", "--endpoints", f.endpoint, "--schedule", "* * * * *"),
+		"puppet agent manages this machine, and goes on to")
+	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")
 }

@@ -1,6 +1,7 @@
 package environments
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -195,4 +196,19 @@ func timeFlaw(d Duration) *Error {
 		return &Error{Problem: fmt.Sprintf("it is %s, at most %s are allowed", d, Duration(maxTimeout))}
 	}
 	return nil
+}
+
+// Equal reports whether two say the same of who makes machines.
+func (p Provider) Equal(q Provider) bool {
+	said := func(p Provider) string {
+		if p.Driver == "" {
+			p.Driver = DriverNone
+		}
+		b, err := json.Marshal(p) // as it is stored: no list and an empty one are the same
+		if err != nil {
+			return err.Error()
+		}
+		return string(b)
+	}
+	return said(p) == said(q)
 }

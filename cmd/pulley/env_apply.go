@@ -20,6 +20,7 @@ type applyOptions struct {
 	firstBootFlags
 	file     envFileFlags
 	machines machineFlags
+	belief   beliefFlags
 	plan     string
 }
 
@@ -43,6 +44,7 @@ EXIT STATUS
 	}
 	a.file.add(cmd)
 	a.machines.add(cmd)
+	a.belief.add(cmd)
 	a.add(cmd.Flags())
 	cmd.Flags().StringVar(&a.plan, "plan", "", "file that `pulley env plan --out` wrote")
 	return cmd
@@ -55,65 +57,85 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 	if a.plan != "" && (a.file.cloud != "" || a.file.stack != "" || len(a.file.sets) > 0) {
 		return cli.Usagef("a stored plan says all: --cloud, --stack and --set are for a file")
 	}
+	if flag := a.said(c); a.plan != "" && flag != "" {
+		return cli.Usagef("a stored plan says all: --%s is for a file", flag)
+	}
 	if err := a.machines.check(); err != nil {
 		return err
 	}
-	want, stored, err := a.wanted(c, args)
-	if err != nil {
-		return err
-	}
-	boot, err := a.into(c, want)
+	want, stored, boot, err := a.wanted(c, args)
 	if err != nil {
 		return err
 	}
 	return a.withStore(c, func(ctx context.Context, s *store.Store) error {
+		opts := provision.Options{Moved: a.belief.moved, Lost: a.belief.lost}
+		if want.Driver() != environments.DriverNone {
+			if _, err := s.InstallationID(ctx, a.env.User); err != nil {
+				return err
+			}
+		}
+		p, err := a.agreed(ctx, s, want, stored, opts)
+		if err != nil {
+			return err
+		}
 		t, err := a.open(ctx, s, want, boot, a.env.User)
 		if err != nil {
 			return err
 		}
-		return errors.Join(a.apply(s, t.with(a.machines), stored), t.close())
+		return errors.Join(a.apply(t.with(a.machines), p, opts), t.close())
 	})
 }
 
 // wanted reads the environment, from its file or from a stored plan, which is then returned, too.
-func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *provision.Plan, error) {
+func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *provision.Plan, *bootDefaults, error) {
 	if a.plan == "" {
 		e, err := a.readEnvironment(c, args[0], a.file)
-		return e, nil, err
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		boot, err := a.into(c, e)
+		return e, nil, boot, err
 	}
 	b, err := readBounded(a.plan, maxPlanFile)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read the plan: %w", err)
+		return nil, nil, nil, fmt.Errorf("cannot read the plan: %w", err)
 	}
 	p, err := provision.Decode(b)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot use plan %s: %w", a.plan, err)
+		return nil, nil, nil, fmt.Errorf("cannot use plan %s: %w", a.plan, err)
 	}
-	return p.Spec, &p, nil
+	boot, err := a.connectionOnly(c, p.Fleet)
+	return p.Spec, &p, boot, err
 }
 
-// apply plans, asks, stores the environment and carries the plan out.
-func (a *applyOptions) apply(s *store.Store, t *site, stored *provision.Plan) error {
-	ctx := t.ctx
-	p, err := t.applier.Look(ctx, t.want, provision.Options{})
+// agreed plans, shows the plan and asks for what it destroys; nothing is done yet, and others may apply meanwhile.
+func (a *applyOptions) agreed(ctx context.Context, s *store.Store, want *environments.Environment, stored *provision.Plan, opts provision.Options) (provision.Plan, error) {
+	p, err := a.lookAhead(ctx, s, want, opts)
 	if err != nil {
-		return err
+		return p, err
 	}
 	if stored != nil {
 		if differs := provision.Same(*stored, p); len(differs) > 0 {
-			return fmt.Errorf("cannot apply plan %s: the world changed since it was made:\n  %s\nmake a new one: pulley env plan --out", a.plan, strings.Join(differs, "\n  "))
+			return p, fmt.Errorf("cannot apply plan %s: the world changed since it was made:\n  %s\nmake a new one: pulley env plan --out", a.plan, strings.Join(differs, "\n  "))
 		}
 	}
 	a.showPlan(p)
-	if !p.Unprotects() { // else nothing but the file is stored
-		if blocked := p.Blocked(); len(blocked) > 0 {
-			return blockedError(p, blocked)
-		}
-		if err := t.agree(ctx, s, p, a.machines, a.machines.maxRetire); err != nil {
-			return err
-		}
+	if p.Unprotects() { // nothing but the file is stored
+		return p, nil
 	}
-	r, err := t.carryOut(p)
+	if blocked := p.Blocked(); len(blocked) > 0 {
+		return p, blockedError(p, blocked)
+	}
+	return p, a.agree(ctx, s, p, a.machines.yes, a.machines.maxRetire)
+}
+
+// apply carries out what was agreed to, if that is still what there is to do.
+func (a *applyOptions) apply(t *site, agreed provision.Plan, opts provision.Options) error {
+	p, err := t.again(agreed, opts)
+	if err != nil {
+		return err
+	}
+	r, err := t.carryOut(p, agreed.Destroyed())
 	a.showResult(p, r, err)
 	return goOn(r, err)
 }

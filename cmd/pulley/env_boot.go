@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pulley/environments"
 	"pulley/userdata"
@@ -61,6 +62,28 @@ func (u *firstBootFlags) into(c *cobra.Command, e *environments.Environment) (*b
 		to.CA = d.pins
 	}
 	return d, nil
+}
+
+// connectionOnly is what into returns, for an environment that says all: nothing of the command line goes into it.
+func (u *firstBootFlags) connectionOnly(c *cobra.Command, ref environments.Ref) (*bootDefaults, error) {
+	d, err := u.bootDefaults(c, ref)
+	if err != nil {
+		return nil, err
+	}
+	d.told = userdata.Options{Environment: d.told.Environment, Prefix: d.told.Prefix}
+	return d, nil
+}
+
+// said names the first of these flags that the command line has; "" for none.
+func (u *firstBootFlags) said(c *cobra.Command) (name string) {
+	var own pflag.FlagSet
+	(&firstBootFlags{}).add(&own)
+	own.VisitAll(func(f *pflag.Flag) {
+		if name == "" && c.Flags().Changed(f.Name) {
+			name = f.Name
+		}
+	})
+	return name
 }
 
 func texts(scripts []userdata.Step) (all []string) {

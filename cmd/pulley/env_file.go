@@ -30,6 +30,25 @@ func (f *envFileFlags) add(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.sets, "set", nil, "change one value for this once, like compute.cardinality=5; may be given again")
 }
 
+// environmentFile is where an environment's file is in a control repository, seen from its top.
+func environmentFile(ref environments.Ref) string {
+	return filepath.Join("environments", ref.Environment+".yaml")
+}
+
+// namesFile tells a file from an environment's name.
+func namesFile(arg string) bool {
+	ext := filepath.Ext(arg)
+	return ext == ".yaml" || ext == ".yml" || strings.ContainsRune(arg, filepath.Separator)
+}
+
+// of is what else to say of the file so that it is this fleet's.
+func (f envFileFlags) of(ref environments.Ref) envFileFlags {
+	if ref.Stack != "" {
+		f.stack = ref.Stack
+	}
+	return f
+}
+
 // readEnvironment reads and checks the environment that a file and the flags describe, without asking etcd for anything.
 func (o *options) readEnvironment(_ *cobra.Command, file string, f envFileFlags) (*environments.Environment, error) {
 	data, err := readBounded(file, maxEnvironmentFile)

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -27,12 +30,20 @@ type machineFlags struct {
 	noDrain      bool
 }
 
+// beliefFlags say what of the provider's answers is believed although it looks wrong.
+type beliefFlags struct{ moved, lost bool }
+
+func (b *beliefFlags) add(c *cobra.Command) {
+	c.Flags().BoolVar(&b.moved, "moved", false, "the provider is asked in another way than when machines were made (cloud, region, command, folder, owner), and these are the same machines")
+	c.Flags().BoolVar(&b.lost, "lost", false, "most machines are really gone, as the provider's list says")
+}
+
 const defaultMaxRetire = 10
 
 func (m *machineFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVarP(&m.yes, "yes", "y", false, "don't ask: for CI, after a look at the plan")
-	f.IntVar(&m.maxRetire, "max-retire", defaultMaxRetire, "refuse to destroy more machines than this")
+	f.IntVar(&m.maxRetire, "max-retire", defaultMaxRetire, "refuse to destroy more machines, and to remove more nodes, than this")
 	f.IntVar(&m.parallel, "parallel", provision.DefaultParallel, "how many machines are worked on at a time")
 	f.StringVar(&m.wait, "wait", string(provision.WaitConverged), "what new machines are waited for: converged, registered or none")
 	f.DurationVar(&m.drainTimeout, "drain-timeout", provision.DefaultDrainTimeout, "how long a node's retire hooks may take until its machine is left as it is")
@@ -56,27 +67,52 @@ func (m *machineFlags) check() error {
 	return nil
 }
 
-// maker is who makes an environment's machines. Both are zero where they come from elsewhere.
+// maker is who makes an environment's machines, and where that is. All is zero where they come from elsewhere.
 type maker struct {
 	provider provision.Provider
 	form     provision.Form
+	place    string
 }
 
-// maker opens what makes the machines of e. The owner is what they are known by; before the first apply there is none, and no
+// maker opens what makes the machines of e, whose provider must come from a file of this machine and not out of etcd: it names
+// programs, folders and accounts. The installation is what machines are known by; before the first apply there is none, and no
 // machine either.
 func (o *options) maker(ctx context.Context, e *environments.Environment, installation string) (maker, error) {
-	if e.Provider.Driver == "" || e.Provider.Driver == environments.DriverNone {
-		return maker{}, nil
-	}
-	owner := e.Provider.Owner
-	if owner == "" {
-		owner = installation
-	}
-	if owner == "" {
+	owner := cmp.Or(e.Provider.Owner, installation)
+	if e.Driver() == environments.DriverNone || owner == "" {
 		return maker{}, nil
 	}
 	p, form, err := o.openProvider(ctx, e, provision.Mark{Owner: owner, Fleet: e.Ref().String()})
-	return maker{p, form}, err
+	return maker{p, form, o.placeOf(e.Provider, owner)}, err
+}
+
+// placeOf says where a provider's machines are: the same words for the same machines, whoever asks.
+func (o *options) placeOf(p environments.Provider, owner string) string {
+	where := p.Driver
+	switch p.Driver {
+	case environments.DriverExec:
+		where += " " + strings.Join(p.Command, " ")
+	case environments.DriverLocal, environments.DriverNspawn:
+		where += " " + cmp.Or(p.Folder, "the usual folder") + " of machine " + thisMachine()
+	case environments.DriverOpenStack:
+		where += " cloud " + cmp.Or(p.Cloud, o.env.Getenv("OS_CLOUD"), o.env.Getenv("OS_AUTH_URL"))
+		if region := cmp.Or(p.Region, o.env.Getenv("OS_REGION_NAME")); region != "" {
+			where += " region " + region
+		}
+	}
+	return where + " owner " + owner
+}
+
+// thisMachine is the machine's id as systemd has it, else its name.
+func thisMachine() string {
+	if b, err := os.ReadFile("/etc/machine-id"); err == nil && len(bytes.TrimSpace(b)) > 0 {
+		return string(bytes.TrimSpace(b))
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "without a name"
+	}
+	return name
 }
 
 // site is a fleet that this program alone applies, until close.
@@ -86,6 +122,7 @@ type site struct {
 	applier  *provision.Applier
 	want     *environments.Environment
 	ctx      context.Context // ends when somebody else may apply
+	place    string
 	close    func() error
 }
 
@@ -103,6 +140,7 @@ func (o *options) open(ctx context.Context, s *store.Store, want *environments.E
 	if err != nil {
 		return nil, err
 	}
+	standing, end := a.Context(context.WithoutCancel(ctx)) // also when ctx ends first
 	ctx, cancel := a.Context(ctx)
 	form := m.form
 	if boot == nil {
@@ -111,15 +149,12 @@ func (o *options) open(ctx context.Context, s *store.Store, want *environments.E
 	f, err := o.newFleet(s, a, want, form, boot)
 	if err != nil {
 		cancel()
+		end()
 		return nil, errors.Join(err, a.Close())
 	}
-	driver := want.Provider.Driver
-	if driver == "" {
-		driver = environments.DriverNone
-	}
-	t := &site{options: o, applying: a, want: want, ctx: ctx, close: func() error { cancel(); return a.Close() }}
+	t := &site{options: o, applying: a, want: want, ctx: ctx, place: m.place, close: func() error { cancel(); end(); return a.Close() }}
 	t.applier = &provision.Applier{
-		Provider: m.provider, Form: m.form, Fleet: f, Ref: want.Ref(), Driver: driver, By: by, Now: o.env.Now, Log: slog.New(slog.DiscardHandler),
+		Provider: m.provider, Form: m.form, Fleet: f, Ref: want.Ref(), Driver: want.Driver(), Place: m.place, By: by, Lock: standing, Now: o.env.Now, Log: slog.New(slog.DiscardHandler),
 	}
 	return t, nil
 }
@@ -131,59 +166,98 @@ func (t *site) with(m machineFlags) *site {
 }
 
 // carryOut applies a plan that was agreed to, and shows how it goes.
-func (t *site) carryOut(p provision.Plan) (provision.Result, error) {
+func (t *site) carryOut(p provision.Plan, agreed []provision.Victim) (provision.Result, error) {
 	f := newFollower(t.options, p)
 	defer f.progress.Done()
 	t.applier.Progress = f.event
-	return t.applier.Apply(t.ctx, p, p.Destroyed())
+	return t.applier.Apply(t.ctx, p, agreed)
 }
 
-// agree asks a person for what a plan destroys and makes. What is destroyed is agreed to by its number.
-func (t *site) agree(ctx context.Context, s *store.Store, p provision.Plan, m machineFlags, most int) error {
+// again plans once more, now that nobody else applies, and is an error when that is another plan than the one that was agreed to.
+func (t *site) again(agreed provision.Plan, opts provision.Options) (provision.Plan, error) {
+	opts.Place = t.place
+	p, err := t.applier.Look(t.ctx, t.want, opts)
+	if err != nil {
+		return p, err
+	}
+	if differs := provision.Same(agreed, p); len(differs) > 0 {
+		return p, fmt.Errorf("cannot apply %s: the world changed meanwhile:\n  %s\nnothing was done; look at the new plan, and do it again", p.Fleet, strings.Join(differs, "\n  "))
+	}
+	return p, nil
+}
+
+// agree asks a person for what a plan destroys, removes and makes. What goes is agreed to by its number. The fleet is not taken
+// meanwhile: a person may think for hours.
+func (o *options) agree(ctx context.Context, s *store.Store, p provision.Plan, yes bool, most int) error {
 	if err := provision.CheckRetire(p, most); err != nil {
 		return err
 	}
-	removes := 0
-	for _, step := range p.Steps {
-		if step.Removes {
-			removes++
-		}
-	}
-	destroyed := len(p.Destroyed())
-	if removes > 0 || destroyed > 0 {
+	destroyed, gone := victims(p), departed(p)
+	if len(destroyed)+len(gone) > 0 {
 		if err := s.MayRemove(ctx); err != nil {
 			return err
 		}
 	}
-	switch {
-	case m.yes:
+	if yes {
 		return nil
-	case destroyed > 0:
-		return t.ask(fmt.Sprintf("%s will be destroyed: %s.\nType %d to go on: ", cli.Count(destroyed, "machine"), victims(p), destroyed), fmt.Sprint(destroyed))
-	case removes > 0:
-		return t.ask(fmt.Sprintf("%s will leave the fleet. Type %d to go on: ", cli.Count(removes, "node"), removes), fmt.Sprint(removes))
+	}
+	var question string
+	if len(destroyed) > 0 {
+		question = fmt.Sprintf("%s will be destroyed: %s.\n", cli.Count(len(destroyed), "machine"), strings.Join(destroyed, ", "))
+	}
+	if len(gone) > 0 {
+		question += fmt.Sprintf("%s will leave the fleet, with no machine to destroy: %s.\n", cli.Count(len(gone), "node"), strings.Join(gone, ", "))
+	}
+	if n := len(destroyed) + len(gone); n > 0 {
+		return o.ask(ctx, question+fmt.Sprintf("Type %d to go on: ", n), fmt.Sprint(n))
 	}
 	if made := len(p.Made()); made > 0 {
-		return t.ask(fmt.Sprintf("%s will be made. Go on? [y/N] ", cli.Count(made, "machine")), "y", "yes")
+		return o.ask(ctx, fmt.Sprintf("%s will be made. Go on? [y/N] ", cli.Count(made, "machine")), "y", "yes")
 	}
 	return nil
 }
 
-func victims(p provision.Plan) string {
-	var names []string
+func victims(p provision.Plan) (names []string) {
 	for _, v := range p.Destroyed() {
 		names = append(names, cli.Clean(v.String()))
 	}
-	return strings.Join(names, ", ")
+	return names
+}
+
+// departed are the nodes that leave the fleet although no machine of theirs is destroyed.
+func departed(p provision.Plan) (nodes []string) {
+	for _, step := range p.Steps {
+		if step.Removes && len(step.Victims) == 0 {
+			nodes = append(nodes, cli.Clean(step.Node))
+		}
+	}
+	return nodes
 }
 
 // maxReply bounds what is read of an answer.
 const maxReply = 64
 
-// ask puts a question, and is an error unless one of the answers is given.
-func (o *options) ask(question string, yes ...string) error {
+// ask puts a question, and is an error unless one of the answers is given before ctx ends.
+func (o *options) ask(ctx context.Context, question string, yes ...string) error {
 	fmt.Fprint(o.env.Stdout, question)
-	reply, err := readLine(o.env.Stdin)
+	type line struct {
+		text string
+		err  error
+	}
+	read := make(chan line, 1) // what is typed too late is left to a program that ends
+	go func() {
+		text, err := readLine(o.env.Stdin)
+		read <- line{text, err}
+	}()
+	var reply string
+	var err error
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(o.env.Stdout)
+		return errors.New("cannot go on: it was interrupted, and nothing was done")
+	case l := <-read:
+		reply, err = l.text, l.err
+	}
 	if !o.env.Terminal || reply == "" {
 		fmt.Fprintln(o.env.Stdout) // nobody typed one
 	}

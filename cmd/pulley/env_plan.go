@@ -17,6 +17,7 @@ func newEnvPlan(o *options) *cobra.Command {
 	var file envFileFlags
 	var out string
 	var detailed bool
+	var belief beliefFlags
 	cmd := &cobra.Command{
 		Use: "plan FILE", Short: "show what applying an environment file would change, in machines",
 		Long: `plan compares the file with what is stored, with the list of hosts, with what nodes said, and with the machines that the
@@ -37,7 +38,7 @@ EXIT STATUS
 				return err
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				p, err := o.lookAhead(ctx, s, want, provision.Options{})
+				p, err := o.lookAhead(ctx, s, want, provision.Options{Moved: belief.moved, Lost: belief.lost})
 				if err != nil {
 					return err
 				}
@@ -57,6 +58,7 @@ EXIT STATUS
 		},
 	}
 	file.add(cmd)
+	belief.add(cmd)
 	boot.add(cmd.Flags())
 	o.out.AddFlags(cmd.Flags())
 	cmd.Flags().StringVar(&out, "out", "", "file to store the plan in, for apply --plan")
@@ -77,6 +79,7 @@ func (o *options) lookAhead(ctx context.Context, s *store.Store, want *environme
 	if err != nil {
 		return provision.Plan{}, err
 	}
+	opts.Place = m.place
 	p, _, err := o.ahead(ctx, s, want, m, opts)
 	return p, err
 }

@@ -42,42 +42,54 @@ const watchInterval = 30 * time.Second
 
 func newEnvWatch(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
+	var file envFileFlags
 	var w watchFlags
 	cmd := &cobra.Command{
-		Use: "watch -e ENVIRONMENT", Short: "make machines again that died or never joined, until it is stopped",
+		Use: "watch FILE | -e ENVIRONMENT", Short: "make machines again that died or never joined, until it is stopped",
 		Long: `watch looks at an environment as it is stored, and makes machines again that died, were powered off or never joined: those that
 it has seen dead for --patience, at most --budget in an hour. It never touches protected roles or nodes under a hold, makes none
 that the environment does not call for, and does nothing when most machines look dead at once. Each act is told, and kept with
 its reason: ` + "`pulley env history`" + `. Several may watch one environment. ` + "`pulley serve --watch-machines`" + ` does the same.
 
+The file says who makes the machines, which must be what is stored: programs, folders and accounts are never taken out of etcd. All
+else is taken as it is stored. With -e the file is environments/ENVIRONMENT.yaml, seen from here.
+
 EXIT STATUS
   0 it was stopped, 1 failed, 2 wrong usage, 3 etcd unreachable`,
-		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
-		RunE: func(c *cobra.Command, _ []string) error {
+		Args: arguments(0, 1, "takes an environment file, or -e and its name"),
+		RunE: func(c *cobra.Command, args []string) error {
 			if err := w.check(); err != nil {
 				return err
 			}
-			ref, err := fleet.Ref(o.env)
+			if len(args) == 0 {
+				ref, err := fleet.Ref(o.env)
+				if err != nil {
+					return err
+				}
+				args, file = []string{environmentFile(ref)}, file.of(ref)
+			}
+			e, err := o.readEnvironment(c, args[0], file)
 			if err != nil {
 				return err
 			}
-			boot, err := (&firstBootFlags{options: o}).bootDefaults(c, ref)
+			boot, err := (&firstBootFlags{options: o}).connectionOnly(c, e.Ref())
 			if err != nil {
 				return err
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				if _, _, err := s.MustSpec(ctx, ref); err != nil {
+				want, _, err := s.MustSpec(ctx, e.Ref())
+				if err == nil {
+					err = errors.Join(o.trusted(want, &e.Provider), s.MayRemove(ctx))
+				}
+				if err != nil {
 					return err
 				}
-				if err := s.MayRemove(ctx); err != nil {
-					return err
-				}
-				watching := o.watchman(s, ref, boot, w, byWatch)
-				watching.run(ctx)
+				o.watchman(s, e, boot, w, byWatch).run(ctx)
 				return nil
 			})
 		},
 	}
+	file.add(cmd)
 	fleet.AddFlag(cmd.Flags())
 	f := cmd.Flags()
 	f.IntVar(&w.budget, "budget", provision.DefaultBudget, "how many machines are made again in an hour, at most")
@@ -91,21 +103,27 @@ type watchman struct {
 	*options
 	store    *store.Store
 	ref      environments.Ref
+	provider environments.Provider // of a file of this machine
 	boot     *bootDefaults
 	by       string
 	interval time.Duration
 	watcher  provision.Watcher
 	log      *slog.Logger
-	said     string // what was told last, so that it is told once
+	said     string    // what was told last, so that it is told once
+	busy     time.Time // since when somebody else applies; zero when nobody does
 }
 
-func (o *options) watchman(s *store.Store, ref environments.Ref, boot *bootDefaults, w watchFlags, by string) *watchman {
+// watchman watches the environment of a file that was read on this machine.
+func (o *options) watchman(s *store.Store, file *environments.Environment, boot *bootDefaults, w watchFlags, by string) *watchman {
 	return &watchman{
-		options: o, store: s, ref: ref, boot: boot, by: by, interval: w.interval,
+		options: o, store: s, ref: file.Ref(), provider: file.Provider, boot: boot, by: by, interval: w.interval,
 		watcher: provision.Watcher{Budget: w.budget, Patience: w.patience},
-		log:     slog.New(slog.NewTextHandler(o.env.Stderr, nil)).With("env", ref.String()),
+		log:     slog.New(slog.NewTextHandler(o.env.Stderr, nil)).With("env", file.Ref().String()),
 	}
 }
+
+// longBusy is how long somebody may apply until a watch says that it waits for that.
+const longBusy = 10 * time.Minute
 
 // run looks again and again until ctx ends.
 func (w *watchman) run(ctx context.Context) {
@@ -125,34 +143,62 @@ func (w *watchman) run(ctx context.Context) {
 
 // look looks once. Only when something is dead for long enough the fleet is taken: operators who apply meanwhile come first.
 func (w *watchman) look(ctx context.Context) error {
-	want, _, err := w.store.MustSpec(ctx, w.ref)
+	want, revision, err := w.spec(ctx)
 	if err != nil {
 		return err
-	}
-	if want.Provider.Driver == "" || want.Provider.Driver == environments.DriverNone {
-		return fmt.Errorf("cannot watch %s: nobody makes its machines\nname a provider in its file, and apply that", w.ref)
 	}
 	p, world, err := w.seen(ctx, want)
 	if err != nil {
 		return err
 	}
-	if ripe, notes := w.watcher.See(p, world); !ripe {
+	acts, _, err := w.store.Acts(ctx, w.ref, w.env.Now().Add(-time.Hour))
+	if err != nil {
+		return err
+	}
+	if ripe, notes := w.watcher.See(p, world, acts); !ripe {
 		w.notes(notes)
 		return nil
 	}
 	t, err := w.open(ctx, w.store, want, w.boot, w.by)
-	var busy *store.BusyError
-	if errors.As(err, &busy) {
-		return nil
+	if busy, is := errors.AsType[*store.BusyError](err); is {
+		return w.waitsFor(busy)
 	}
 	if err != nil {
 		return err
+	}
+	w.busy = time.Time{}
+	if _, now, err := w.spec(t.ctx); err != nil || now != revision {
+		return errors.Join(err, t.close()) // the next look goes by what is stored then
 	}
 	// The fleet is free again as soon as the machine is asked for. One that then does not join is found dead by a later look.
 	t.applier.Log, t.applier.Progress, t.applier.Wait = w.log, w.event, provision.WaitNone
 	d, err := w.watcher.Once(t.ctx, t.applier)
 	w.notes(d.Notes)
 	return errors.Join(err, t.close())
+}
+
+// waitsFor says when somebody applies for so long that dead machines stay dead.
+func (w *watchman) waitsFor(busy *store.BusyError) error {
+	now := w.env.Now()
+	if w.busy.IsZero() {
+		w.busy = now
+	}
+	if now.Sub(w.busy) < longBusy {
+		return nil
+	}
+	return busy
+}
+
+// spec is the environment as it is stored, with the provider of the file, which must be the same.
+func (w *watchman) spec(ctx context.Context) (*environments.Environment, int64, error) {
+	want, revision, err := w.store.MustSpec(ctx, w.ref)
+	if err != nil {
+		return nil, 0, err
+	}
+	if want.Driver() == environments.DriverNone {
+		return nil, 0, fmt.Errorf("cannot watch %s: nobody makes its machines\nname a provider in its file, and apply that", w.ref)
+	}
+	return want, revision, w.trusted(want, &w.provider)
 }
 
 func (w *watchman) seen(ctx context.Context, want *environments.Environment) (provision.Plan, provision.World, error) {
@@ -164,7 +210,7 @@ func (w *watchman) seen(ctx context.Context, want *environments.Environment) (pr
 	if err != nil {
 		return provision.Plan{}, provision.World{}, err
 	}
-	return w.ahead(ctx, w.store, want, m, provision.Options{})
+	return w.ahead(ctx, w.store, want, m, provision.Options{Place: m.place})
 }
 
 // notes tells why nothing, or not more, is done; once, as long as it stays the same.

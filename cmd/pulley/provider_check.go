@@ -21,6 +21,7 @@ type providerTest struct {
 	file             string
 	sets             envFileFlags
 	order            provision.Order
+	clean            string // the owner of a check that was killed
 	call, boot, gone time.Duration
 }
 
@@ -31,7 +32,7 @@ func newProviderTest(o *options) *cobra.Command {
 		Short: "check that a provider does what is asked of one, with real machines",
 		Long: `Makes machines at the provider that an environment file names, or by a command, in fleets of their own, and says of each
 thing that Pulley counts on whether it is so. At most six machines are there at a time; all are deleted again, also
-when this is interrupted.
+when this is interrupted. What it left when it was killed, --clean OWNER deletes, with the owner that it has said at first.
 
 Without --flavor, --image and --network machines are as the file's first role has them.`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -48,6 +49,9 @@ Without --flavor, --image and --network machines are as the file's first role ha
 			if err != nil {
 				return err
 			}
+			if t.clean != "" {
+				return t.cleanUp(c.Context(), open)
+			}
 			return t.run(c.Context(), open)
 		},
 	}
@@ -57,6 +61,7 @@ Without --flavor, --image and --network machines are as the file's first role ha
 	f.StringVar(&t.order.Flavor, "flavor", "", "flavor of the machines, as the provider calls it")
 	f.StringVar(&t.order.Image, "image", "", "image of the machines, as the provider calls it")
 	f.StringArrayVar(&t.order.Networks, "network", nil, "network of the machines, as the provider calls it; may be given again")
+	f.StringVar(&t.clean, "clean", "", "delete what a check of that owner left, and check nothing")
 	f.DurationVar(&t.call, "call", conform.DefaultCall, "how long one request may take")
 	f.DurationVar(&t.boot, "boot", conform.DefaultBoot, "how long a machine may take until it runs")
 	f.DurationVar(&t.gone, "gone", conform.DefaultGone, "how long a machine that was deleted may still be listed")
@@ -104,11 +109,32 @@ type checked struct {
 	Seconds int    `json:"seconds"`
 }
 
-func (t *providerTest) run(ctx context.Context, open func(provision.Mark) (provision.Provider, error)) error {
-	results := []checked{}
-	err := conform.Run(ctx, conform.Config{
+func (t *providerTest) config(open func(provision.Mark) (provision.Provider, error)) conform.Config {
+	return conform.Config{
 		New: open, Order: func(string) provision.Order { return t.order }, Call: t.call, Boot: t.boot, Gone: t.gone,
-	}, func(r conform.Result) {
+	}
+}
+
+func (t *providerTest) cleanUp(ctx context.Context, open func(provision.Mark) (provision.Provider, error)) error {
+	if err := conform.Clean(ctx, t.config(open), t.clean); err != nil {
+		return err
+	}
+	if t.out.ForPeople() {
+		fmt.Fprintln(t.env.Stdout, "owner", t.clean, "has no machines")
+	}
+	return nil
+}
+
+func (t *providerTest) run(ctx context.Context, open func(provision.Mark) (provision.Provider, error)) error {
+	config := t.config(open)
+	config.Owner = conform.NewOwner()
+	told := t.env.Stdout
+	if !t.out.ForPeople() {
+		told = t.env.Stderr
+	}
+	fmt.Fprintf(told, "owner %s: should this be killed, the same command with --clean %[1]s deletes what it left\n", config.Owner)
+	results := []checked{}
+	err := conform.Run(ctx, config, func(r conform.Result) {
 		c := checked{Check: r.Check, Outcome: "passed", Seconds: int(r.Took.Seconds())}
 		sign := "✓"
 		switch {

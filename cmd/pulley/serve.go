@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
 
+	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/control"
 	"pulley/internal/provision"
@@ -27,7 +28,9 @@ type serveOptions struct {
 	secure      secureFlags
 	agents      []string
 	notify      []string
-	watched     []string // environments whose machines are made again when they die
+	watched     []string // files of environments whose machines are made again when they die
+	watchCloud  string
+	watching    []*environments.Environment // what the files say
 	budget      int
 	patience    time.Duration
 }
@@ -61,7 +64,8 @@ EXIT STATUS
 			if err := control.CheckNotify(s.notify); err != nil {
 				return cli.Usagef("%v", err)
 			}
-			if err := s.checkWatched(); err != nil {
+			var err error
+			if s.watching, err = s.readWatched(c); err != nil {
 				return err
 			}
 			switch {
@@ -83,7 +87,8 @@ EXIT STATUS
 	f.StringVar(&s.httpsKey, "https-key", "", "PEM file of its key (default: that of --key)")
 	f.StringArrayVar(&s.agents, "agent", nil, "program pulley-agent that first boots may fetch from here by its digest; may be repeated")
 	f.StringArrayVar(&s.notify, "notify", nil, "URL that is told of finished and stuck first boots, clones and floods, as shoutrrr has it (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, with spaces between]")
-	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose machines are made again when they die, with commas, as `pulley env watch` does; with the rights that serve has")
+	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose machines are made again when they die, as `pulley env watch` does, with commas: files, or names of environments/NAME.yaml, seen from here")
+	f.StringVar(&s.watchCloud, "watch-cloud", "", "name of their cloud, whose words are in ../clouds/NAME.yaml, seen from the files")
 	f.DurationVar(&s.patience, "watch-patience", provision.DefaultPatience, "how long a machine has to be seen dead until it is made again")
 	f.IntVar(&s.budget, "watch-budget", provision.DefaultBudget, "how many machines of an environment are made again in an hour, at most")
 	s.secure.add(f)

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"pulley/environments"
 	"pulley/internal/cli"
@@ -13,14 +16,24 @@ import (
 // byServe is who did what serve does to machines by itself.
 const byServe = "pulley serve"
 
-// checkWatched refuses names of environments that can't be meant, before anything is started.
-func (s serveOptions) checkWatched() error {
+// readWatched reads the files of the environments whose machines are watched, before anything is started.
+func (s serveOptions) readWatched(c *cobra.Command) (all []*environments.Environment, err error) {
 	for _, name := range s.watched {
-		if _, err := environments.ParseRef(name); err != nil {
-			return cli.Usagef("cannot watch machines: %v", err)
+		file, flags := name, envFileFlags{cloud: s.watchCloud}
+		if !namesFile(name) {
+			ref, err := environments.ParseRef(name)
+			if err != nil {
+				return nil, cli.Usagef("cannot watch machines: %v", err)
+			}
+			file, flags = environmentFile(ref), flags.of(ref)
 		}
+		e, err := s.readEnvironment(c, file, flags)
+		if err != nil {
+			return nil, fmt.Errorf("cannot watch machines: %w", err)
+		}
+		all = append(all, e)
 	}
-	return s.watchFlags().check()
+	return all, s.watchFlags().check()
 }
 
 // watchFlags looks often enough for its patience.
@@ -34,16 +47,12 @@ func (s serveOptions) watchMachines(ctx context.Context, v service) {
 	filled := s.connection
 	filled.Fill(s.env)
 	var loops sync.WaitGroup
-	for _, name := range s.watched {
-		ref, err := environments.ParseRef(name)
-		if err != nil {
-			continue // refused when serve began
-		}
-		boot := &bootDefaults{told: userdata.Options{Environment: ref.String(), Prefix: filled.Prefix}, endpoints: v.endpoints}
+	for _, e := range s.watching {
+		boot := &bootDefaults{told: userdata.Options{Environment: e.Ref().String(), Prefix: filled.Prefix}, endpoints: v.endpoints}
 		if v.certs != nil {
 			boot.pins = v.certs.CA.Fingerprints()
 		}
-		w := s.watchman(v.st, ref, boot, *s.watchFlags(), byServe)
+		w := s.watchman(v.st, e, boot, *s.watchFlags(), byServe)
 		loops.Go(func() { w.run(ctx) })
 	}
 	loops.Wait()

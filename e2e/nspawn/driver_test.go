@@ -345,6 +345,18 @@ func TestNspawnConforms(t *testing.T) {
 			}
 			return os.ReadFile(paths[0])
 		},
+		Labels: func(_ context.Context, m provision.Machine) (map[string]string, error) {
+			paths, err := filepath.Glob(filepath.Join(c.Folder, "*", "*", m.Name, "machine.json"))
+			if err != nil || len(paths) != 1 {
+				return nil, errors.Join(fmt.Errorf("it is in %q", paths), err)
+			}
+			var about struct{ Labels map[string]string }
+			text, err := os.ReadFile(paths[0])
+			if err == nil {
+				err = json.Unmarshal(text, &about)
+			}
+			return about.Labels, err
+		},
 		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
 			foreign++
 			dir := filepath.Join(c.Folder, "somebody", fmt.Sprint(foreign), name)

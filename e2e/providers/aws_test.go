@@ -65,10 +65,7 @@ func TestCommandForAWSConforms(t *testing.T) {
 // EC2 forgets for seconds what it has launched: a second order in that time must not launch a second instance.
 func TestCommandForAWSLaunchesOnce(t *testing.T) {
 	region, environ := region(t, ec2test.Config{Unlisted: 8 * time.Second})
-	p, err := documented(t, environ, "aws")(provision.Mark{Owner: "o", Fleet: "dev"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := open(t, environ, "aws")
 	first, second := instanceOrder("compute1"), instanceOrder("compute1")
 	first.Userdata, second.Userdata = []byte("one token"), []byte("another token")
 	ctx, cutOff := context.WithTimeout(t.Context(), time.Minute)
@@ -94,24 +91,86 @@ func TestCommandForAWSLaunchesOnce(t *testing.T) {
 // What kind an error is decides whether an apply waits, gives up, or asks again.
 func TestCommandForAWSTellsErrorsApart(t *testing.T) {
 	_, environ := region(t, ec2test.Config{Limit: 1})
-	open := func(environ []string, args ...string) provision.Provider {
-		p, err := documented(t, environ, "aws", args...)(provision.Mark{Owner: "o", Fleet: "dev"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	if _, err := open(environ).Create(t.Context(), instanceOrder("compute1")); err != nil {
+	if _, err := open(t, environ, "aws").Create(t.Context(), instanceOrder("compute1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open(environ).Create(t.Context(), instanceOrder("compute2")); !errors.Is(err, provision.ErrQuota) {
+	if _, err := open(t, environ, "aws").Create(t.Context(), instanceOrder("compute2")); !errors.Is(err, provision.ErrQuota) {
 		t.Errorf("at the limit: %v", err)
 	}
-	if _, err := open(environ, "--key-name", "nobody").Create(t.Context(), instanceOrder("compute3")); !errors.Is(err, provision.ErrRefused) {
+	if _, err := open(t, environ, "aws", "--key-name", "nobody").Create(t.Context(), instanceOrder("compute3")); !errors.Is(err, provision.ErrRefused) {
 		t.Errorf("a key that there is not: %v", err)
 	}
 	_, throttled := region(t, ec2test.Config{Throttled: 1000})
-	if _, err := open(append(throttled, "AWS_MAX_ATTEMPTS=1")).List(t.Context()); !errors.Is(err, provision.ErrThrottle) {
+	if _, err := open(t, append(throttled, "AWS_MAX_ATTEMPTS=1"), "aws").List(t.Context()); !errors.Is(err, provision.ErrThrottle) {
 		t.Errorf("throttled: %v", err)
 	}
+}
+
+// A name is used again: when a machine is replaced, and when a region that was full has room. The tokens of before are spent
+// by then, and each order has other userdata.
+func TestCommandForAWSUsesANameAgain(t *testing.T) {
+	t.Parallel()
+	region, environ := region(t, ec2test.Config{Limit: 1})
+	p := open(t, environ, "aws")
+	create := func(name, userdata string) (provision.Machine, error) {
+		o := instanceOrder(name)
+		o.Userdata = []byte(userdata)
+		return p.Create(t.Context(), o)
+	}
+	first, err := create("compute1", "one token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := create("compute2", "another token"); !errors.Is(err, provision.ErrQuota) {
+		t.Fatalf("at the limit: %v", err)
+	}
+	for _, name := range []string{"compute1", "compute2"} {
+		if err := p.Delete(t.Context(), provision.Victim{Name: first.Name, ID: first.ID}); err != nil {
+			t.Fatal(err)
+		}
+		again, err := create(name, "a third token")
+		if err != nil || again.ID == first.ID {
+			t.Fatalf("%s: %+v, %v", name, again, err)
+		}
+		first = again
+	}
+	if n := len(region.Instances()); n != 3 {
+		t.Errorf("%d instances were launched", n)
+	}
+}
+
+// An older instance of the name, a stranger's or one that is going, must not hide the one that is there.
+func TestCommandForAWSFindsItsOwn(t *testing.T) {
+	t.Parallel()
+	region, environ := region(t, ec2test.Config{ShuttingDown: time.Hour})
+	p := open(t, environ, "aws")
+	made, err := p.Create(t.Context(), instanceOrder("compute1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	going := region.Add("compute1", ec2test.Tag{Key: "pulley-owner", Value: "o"}, ec2test.Tag{Key: "pulley-fleet", Value: "dev"})
+	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1", ID: going.ID}); err != nil {
+		t.Fatal(err)
+	}
+	region.Add("compute1")
+	if m, err := p.Create(t.Context(), instanceOrder("compute1")); err != nil || m.ID != made.ID {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// Version 1 of the client is still what many have.
+func TestCommandForAWSWorksWithVersion1(t *testing.T) {
+	t.Parallel()
+	_, environ := region(t, ec2test.Config{})
+	old := instead(t, "aws", `case " $* " in *" --no-cli-pager "*) echo "Unknown options: --no-cli-pager" >&2; exit 252; esac; exec "$tool" "$@"`)
+	if _, err := open(t, append(environ, old), "aws").Create(t.Context(), instanceOrder("compute1")); err != nil {
+		t.Error(err)
+	}
+}
+
+// The join token in a node's userdata must not stay in /tmp when an apply is interrupted.
+func TestCommandForAWSLeavesNoUserdata(t *testing.T) {
+	t.Parallel()
+	_, environ := region(t, ec2test.Config{})
+	leavesNoUserdata(t, environ, "aws", "aws", "run-instances", instanceOrder("compute1"))
 }

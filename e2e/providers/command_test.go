@@ -3,7 +3,9 @@
 package providers
 
 import (
+	"context"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -36,4 +38,52 @@ func documented(t *testing.T, environ []string, name string, args ...string) fun
 func slow(c conform.Config) conform.Config {
 	c.Call, c.Boot, c.Gone, c.Poll = 2*time.Minute, 2*time.Minute, 2*time.Minute, 100*time.Millisecond
 	return c
+}
+
+// instead returns a PATH where a tool is a script. It has the real one as "$tool".
+func instead(t *testing.T, tool, script string) string {
+	t.Helper()
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, tool), []byte("#!/bin/sh\ntool=/usr/bin/"+tool+"\n"+script+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return "PATH=" + folder + ":" + path[len("PATH="):]
+}
+
+// open opens a documented command for a fleet.
+func open(t *testing.T, environ []string, name string, args ...string) provision.Provider {
+	t.Helper()
+	p, err := documented(t, environ, name, args...)(provision.Mark{Owner: "o", Fleet: "dev"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A create that is ended while the tool works must not leave the userdata, and a node's join token in it, in a file.
+func leavesNoUserdata(t *testing.T, environ []string, name, tool, word string, o provision.Order) {
+	t.Helper()
+	folder, reached := t.TempDir(), filepath.Join(t.TempDir(), "reached")
+	hangs := instead(t, tool, `case " $* " in *" `+word+` "*) touch `+reached+`; exec sleep 100; esac; exec "$tool" "$@"`)
+	ctx, cutOff := context.WithTimeout(t.Context(), time.Minute)
+	defer cutOff()
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(reached); err == nil {
+				cutOff()
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	o.Userdata = []byte("#!/bin/sh\n# a secret\n")
+	if m, err := open(t, append(environ, hangs, "TMPDIR="+folder), name, "default", "qemu").Create(ctx, o); err == nil {
+		t.Fatalf("it was not cut off: %+v", m)
+	}
+	if _, err := os.Stat(reached); err != nil {
+		t.Fatalf("it did not come to %s: %v", word, err)
+	}
+	left, err := os.ReadDir(folder)
+	if err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }

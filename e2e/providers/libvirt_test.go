@@ -138,10 +138,7 @@ func TestCommandForLibvirtConforms(t *testing.T) {
 func TestCommandForLibvirtGoesOn(t *testing.T) {
 	t.Parallel()
 	l := startLibvirt(t)
-	p, err := documented(t, []string{"LIBVIRT_DEFAULT_URI=" + l.uri}, "libvirt", "default", "qemu")(provision.Mark{Owner: "o", Fleet: "dev"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := open(t, []string{"LIBVIRT_DEFAULT_URI=" + l.uri}, "libvirt", "default", "qemu")
 	o := provision.Order{Name: "compute1", Flavor: "1x32x1", Image: "base", Userdata: []byte("#!/bin/sh\n")}
 	for _, cut := range []string{"destroy", "undefine"} { // what is undone of it
 		m, err := p.Create(t.Context(), o)
@@ -169,4 +166,42 @@ func TestCommandForLibvirtGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// What virsh can't tell is not "there is none": a domain would be made again, and a disk with a token would be left behind.
+func TestCommandForLibvirtTellsFailuresFromAbsence(t *testing.T) {
+	t.Parallel()
+	l := startLibvirt(t)
+	environ := []string{"LIBVIRT_DEFAULT_URI=" + l.uri}
+	p := open(t, environ, "libvirt", "default", "qemu")
+	o := provision.Order{Name: "compute1", Flavor: "1x32x1", Image: "base", Userdata: []byte("one token")}
+	m, err := p.Create(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ill := instead(t, "virsh", `if [ "$1" = dumpxml ]; then echo "error: failed to get domain '$2'" >&2; exit 1; fi; exec "$tool" "$@"`)
+	if machines, err := open(t, append(environ, ill), "libvirt", "default", "qemu").List(t.Context()); err == nil {
+		t.Errorf("what can't be shown is not listed: %+v", machines)
+	}
+	if err := open(t, environ, "libvirt", "another", "qemu").Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err == nil {
+		t.Error("it is deleted without its disks")
+	}
+	if machines, err := p.List(t.Context()); err != nil || len(machines) != 1 {
+		t.Errorf("%+v, %v", machines, err)
+	}
+
+	// The guest runs, and the create was cut off before the autostart: its disk is not written under it.
+	for _, words := range [][]string{{"start", m.ID}, {"autostart", "--disable", m.ID}} {
+		if _, err := l.virsh(t.Context(), words...); err != nil && words[0] != "start" {
+			t.Fatal(err)
+		}
+	}
+	o.Userdata = []byte("another token")
+	if again, err := p.Create(t.Context(), o); err != nil || again.ID != m.ID || again.State != provision.Running {
+		t.Errorf("%+v, %v", again, err)
+	}
+	if got, err := l.userdata(t.Context(), m); err != nil || string(got) != "one token" {
+		t.Errorf("its userdata is %q, %v", got, err)
+	}
+	leavesNoUserdata(t, environ, "libvirt", "virsh", "vol-upload", provision.Order{Name: "compute2", Flavor: "1x32x1", Image: "base"})
 }

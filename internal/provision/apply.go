@@ -36,16 +36,19 @@ type Applier struct {
 	Fleet    Fleet
 	Ref      environments.Ref
 	Driver   string // as it is written into records
+	Place    string // likewise; "" is unknown
 	By       string
 	Now      func() time.Time
 	Log      *slog.Logger
 
-	Parallel     int           // machines that are worked on at a time; 0 is DefaultParallel
-	Wait         Waiting       // "" is WaitConverged
-	DrainTimeout time.Duration // of a node's retire hooks; 0 is DefaultDrainTimeout
-	NoDrain      bool          // hooks are not run before a machine is retired
-	CallTimeout  time.Duration // of one call of the provider; 0 is DefaultCallTimeout
-	Progress     func(Event)   // is told of everything, from several goroutines, one call at a time; nil: nobody watches
+	Parallel     int             // machines that are worked on at a time; 0 is DefaultParallel
+	Wait         Waiting         // "" is WaitConverged
+	DrainTimeout time.Duration   // of a node's retire hooks; 0 is DefaultDrainTimeout
+	NoDrain      bool            // hooks are not run before a machine is retired
+	CallTimeout  time.Duration   // of one call of the provider; 0 is DefaultCallTimeout
+	Lock         context.Context // ends when the fleet's lock is lost; nil: what ctx ends with has to say so
+	Watch        bool            // a Watcher has it done, and has counted it
+	Progress     func(Event)     // is told of everything, from several goroutines, one call at a time; nil: nobody watches
 }
 
 // Event is progress of one machine. A step of the work begins, and then ends or fails; in between it tells what it waits for.
@@ -79,6 +82,9 @@ func (a *Applier) Look(ctx context.Context, want *environments.Environment, o Op
 	if err != nil {
 		return Plan{}, err
 	}
+	if o.Place == "" {
+		o.Place = a.Place
+	}
 	return Make(want, w, o), nil
 }
 
@@ -110,6 +116,10 @@ func (a *Applier) Apply(ctx context.Context, p Plan, agreed []Victim) (Result, e
 	}
 	e := a.engine(ctx, p, agreed)
 	defer e.stop()
+	if e.over() != nil { // nobody waits for it any more: nothing is stored either
+		r := e.result()
+		return r, r.Err()
+	}
 	if err := e.putSpec(p); err != nil {
 		return Result{}, err
 	}
@@ -159,13 +169,22 @@ func (p Plan) Unprotects() bool {
 	return true
 }
 
-// CheckRetire is an error when a plan destroys more machines than most.
+// CheckRetire is an error when a plan destroys more machines than most, with nodes that it takes out of the fleet without one: a
+// provider that lists too little makes good nodes look like that.
 func CheckRetire(p Plan, most int) error {
-	n := len(p.Destroyed())
+	machines, nodes := len(p.Destroyed()), len(p.Removed())
+	n := machines + nodes
 	if n <= most {
 		return nil
 	}
-	return fmt.Errorf("cannot apply %s: it destroys %d machines, and at most %d may be destroyed at a time\nlook at the plan, and give --max-retire %d if it is right", p.Fleet, n, most, n)
+	what := fmt.Sprintf("it destroys %d machines", machines)
+	switch {
+	case machines == 0:
+		what = fmt.Sprintf("it takes %d nodes out of the fleet whose machines are not there", nodes)
+	case nodes > 0:
+		what += fmt.Sprintf(" and takes %d nodes out of the fleet whose machines are not there", nodes)
+	}
+	return fmt.Errorf("cannot apply %s: %s, and at most %d may go at a time\nlook at the plan, and give --max-retire %d if it is right", p.Fleet, what, most, n)
 }
 
 func (a *Applier) callTimeout() time.Duration {

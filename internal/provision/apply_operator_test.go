@@ -71,7 +71,7 @@ func (o *operator) start() attempt {
 	ctx, end := context.WithCancel(context.Background())
 	s := o.site.Open("ann", end)
 	a := &provision.Applier{
-		Provider: s.Provider(), Form: "script", Fleet: s, Ref: o.site.Ref, Driver: environments.DriverExec, By: "ann", Now: time.Now,
+		Provider: s.Provider(), Form: "script", Fleet: s, Ref: o.site.Ref, Driver: environments.DriverExec, Place: "home", By: "ann", Now: time.Now,
 		Progress: func(e provision.Event) {
 			o.said = append(o.said, e)
 			if o.dies != nil {
@@ -106,6 +106,8 @@ func (o *operator) apply(want *environments.Environment) (provision.Result, erro
 	if err != nil {
 		return provision.Result{}, err
 	}
+	x.session.Aims(provisiontest.Aim{Want: want})
+	x.session.Sentence(p)
 	x.session.Agree(p.Destroyed())
 	return x.applier.Apply(x.ctx, p, p.Destroyed())
 }

@@ -22,6 +22,9 @@ type move struct {
 	In      time.Duration             // kill, interrupt: after this time, while something else is going on
 	Name    string                    // plant
 	NoDrain bool
+	Lost    bool                // apply: it is agreed that machines are gone
+	Skew    time.Duration       // apply: of the operator's clock
+	Hides   provisiontest.Hides // hide
 }
 
 // An incident is a fault of the nth call of a kind.
@@ -34,7 +37,7 @@ type incident struct {
 // what can go wrong with each kind of call.
 var incidents = map[string][]provisiontest.Fault{
 	"create": {
-		provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter, provisiontest.Throttle, provisiontest.Quota,
+		provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter, provisiontest.Throttle, provisiontest.Busy, provisiontest.Quota,
 		provisiontest.Refuse, provisiontest.Late, provisiontest.Twin, provisiontest.ErrorEnd, provisiontest.LoseIt, provisiontest.NoBoot, provisiontest.NoRun,
 	},
 	"delete": {
@@ -46,13 +49,16 @@ var incidents = map[string][]provisiontest.Fault{
 }
 
 func drawIncident(t *rapid.T) incident {
-	call := rapid.SampledFrom([]string{"create", "create", "create", "delete", "delete", "list", "world", "ask", "put", "drop", "note", "put spec", "userdata", "hold", "remove"}).Draw(t, "call")
+	call := rapid.SampledFrom([]string{"create", "create", "create", "delete", "delete", "list", "world", "ask", "put", "drop", "note", "put spec", "userdata", "hold", "release", "remove", "acts"}).Draw(t, "call")
 	faults := incidents[call]
 	if faults == nil {
 		faults = []provisiontest.Fault{provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter}
 	}
 	return incident{call, rapid.IntRange(1, 14).Draw(t, "nth"), rapid.SampledFrom(faults).Draw(t, "fault")}
 }
+
+// oldOne is a machine of somebody else that may be a member of web.
+const oldOne = "old1.example.com"
 
 func drawFleet(t *rapid.T) *environments.Environment {
 	var roles []environments.Role
@@ -72,6 +78,9 @@ func drawFleet(t *rapid.T) *environments.Environment {
 		r.Rollout.Batch = rapid.SampledFrom([]string{"", "2", "50%"}).Draw(t, "batch")
 		r.Rollout.Failures = rapid.SampledFrom([]string{"", "1", "100%"}).Draw(t, "failures")
 		r.Protected = rapid.IntRange(0, 7).Draw(t, "protected") == 0
+		if name == "web" && rapid.IntRange(0, 3).Draw(t, "member") == 0 {
+			r.Members = []string{oldOne}
+		}
 		roles = append(roles, r)
 	}
 	if rapid.Bool().Draw(t, "backwards") {
@@ -81,13 +90,23 @@ func drawFleet(t *rapid.T) *environments.Environment {
 }
 
 func drawMove(t *rapid.T) move {
-	m := move{Do: rapid.SampledFrom([]string{"edit", "edit", "apply", "apply", "apply", "rivals", "kill", "kill", "plant", "hold", "interrupt"}).Draw(t, "do")}
+	m := move{Do: rapid.SampledFrom([]string{"edit", "edit", "apply", "apply", "apply", "rivals", "kill", "kill", "plant", "hold", "interrupt",
+		"unlist", "hide", "hide", "away", "destroy", "watch", "watch", "enroll"}).Draw(t, "do")}
 	pause := rapid.SampledFrom([]time.Duration{0, time.Second, 40 * time.Second, 3 * time.Minute, time.Hour})
 	switch m.Do {
 	case "edit":
 		m.Want = drawFleet(t)
 	case "apply":
 		m.Think, m.NoDrain = pause.Draw(t, "think"), rapid.Bool().Draw(t, "no drain")
+		m.Lost = rapid.IntRange(0, 3).Draw(t, "lost") == 0
+		m.Skew = rapid.SampledFrom([]time.Duration{0, 0, 0, -40 * time.Minute, -5 * time.Minute, 5 * time.Minute}).Draw(t, "skew")
+	case "destroy":
+		m.Think = pause.Draw(t, "think")
+	case "unlist", "watch":
+		m.Pick = rapid.IntRange(0, 9).Draw(t, "pick")
+	case "hide":
+		m.Hides = rapid.SampledFrom([]provisiontest.Hides{provisiontest.All, provisiontest.Half, provisiontest.Lags}).Draw(t, "hides")
+		m.In = rapid.SampledFrom([]time.Duration{30 * time.Second, 4 * time.Minute, time.Hour}).Draw(t, "for")
 	case "rivals":
 		m.Next = pause.Draw(t, "next")
 	case "kill":
@@ -109,6 +128,7 @@ type story struct {
 	Incidents []incident
 	Parallel  int
 	Latency   time.Duration
+	Stack     string
 }
 
 func drawStory(t *rapid.T) story {
@@ -117,5 +137,6 @@ func drawStory(t *rapid.T) story {
 		Incidents: rapid.SliceOfN(rapid.Custom(drawIncident), 0, 8).Draw(t, "incidents"),
 		Parallel:  rapid.IntRange(1, 5).Draw(t, "parallel"),
 		Latency:   rapid.SampledFrom([]time.Duration{time.Millisecond, 300 * time.Millisecond, 3 * time.Second}).Draw(t, "latency"),
+		Stack:     rapid.SampledFrom([]string{"", "", "", "t42"}).Draw(t, "stack"),
 	}
 }

@@ -46,6 +46,7 @@ var (
 		{"converge", (*job).converge},
 	}
 	clearing = []part{
+		{"spare", (*job).spare},
 		{"clear", (*job).deleteAll},
 		{"cleared", (*job).cleared},
 	}
@@ -95,7 +96,8 @@ type engine struct {
 	ctx    context.Context // ends when nothing new may be begun
 	calls  context.Context // ends when what was asked must end, too
 	give   context.CancelCauseFunc
-	caller context.Context // who ends it interrupts
+	cut    context.CancelCauseFunc // ends calls
+	caller context.Context         // who ends it interrupts
 	ending func()
 	before sight // when the apply began
 
@@ -122,10 +124,10 @@ func (a *Applier) engine(ctx context.Context, p Plan, agreed []Victim) *engine {
 	e.slots = make(chan struct{}, parallel)
 	e.ctx, e.give = context.WithCancelCause(ctx)
 	calls, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	e.calls = calls
+	e.calls, e.cut = calls, cut
 	unbind := context.AfterFunc(e.ctx, func() {
 		if errors.Is(context.Cause(e.ctx), ErrLost) {
-			cut(ErrLost) // somebody else is at it: every moment counts
+			cut(ErrLost)
 			return
 		}
 		select {
@@ -134,6 +136,10 @@ func (a *Applier) engine(ctx context.Context, p Plan, agreed []Victim) *engine {
 		}
 		cut(context.Cause(e.ctx))
 	})
+	unlock := func() bool { return true }
+	if a.Lock != nil { // it may be lost after an interrupt, too, whose cause stays what it is
+		unlock = context.AfterFunc(a.Lock, func() { _ = e.lost(ErrLost) })
+	}
 	watched := make(chan struct{})
 	e.eyes = newEyes(e.readWorld, e.readMachines, a.Now)
 	go func() {
@@ -141,6 +147,7 @@ func (a *Applier) engine(ctx context.Context, p Plan, agreed []Victim) *engine {
 		e.eyes.run(e.ctx)
 	}()
 	e.ending = func() {
+		unlock()
 		unbind()
 		e.give(nil)
 		cut(nil)
@@ -151,10 +158,11 @@ func (a *Applier) engine(ctx context.Context, p Plan, agreed []Victim) *engine {
 
 func (e *engine) stop() { e.ending() }
 
-// lost gives everything up when err says that somebody else has taken over.
+// lost gives everything up when err says that somebody else has taken over: calls in flight, too, as every moment counts.
 func (e *engine) lost(err error) error {
 	if errors.Is(err, ErrLost) {
 		e.give(ErrLost)
+		e.cut(ErrLost)
 	}
 	return err
 }

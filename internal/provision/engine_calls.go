@@ -42,7 +42,8 @@ func final(err error) bool {
 }
 
 // ask calls the provider, within a deadline, and again where the outcome is not known, with growing gaps. Where known is
-// given it is asked before each further try, whether the call has had its effect all the same.
+// given it is asked before each further try, whether the call has had its effect all the same. A provider that asks to wait is
+// waited for by all; a machine that has to wait, by this job alone.
 func (j *job) ask(verb string, call func(context.Context) error, known func() (bool, error)) (done bool, err error) {
 	tries, waits := 0, 0
 	for {
@@ -51,6 +52,7 @@ func (j *job) ask(verb string, call func(context.Context) error, known func() (b
 		}
 		err := j.within(j.a.callTimeout(), call)
 		var wait *WaitError
+		var later *LaterError
 		switch {
 		case err == nil:
 			return true, nil
@@ -58,6 +60,13 @@ func (j *job) ask(verb string, call func(context.Context) error, known func() (b
 			return false, j.over()
 		case final(err):
 			return false, err
+		case errors.As(err, &later) && waits < maxWaits:
+			waits++
+			j.waits(verb, err.Error())
+			if !sleep(j.ctx, bounded(later.After)) {
+				return false, j.over()
+			}
+			continue
 		case errors.As(err, &wait) && waits < maxWaits:
 			waits++
 			j.throttle(wait.After)
@@ -91,11 +100,13 @@ func (e *engine) within(limit time.Duration, call func(context.Context) error) e
 func (e *engine) throttle(d time.Duration) {
 	e.slowly.Lock()
 	defer e.slowly.Unlock()
-	d = min(max(d, firstGap), longestWait)
-	if until := e.a.Now().Add(d); until.After(e.until) {
+	if until := e.a.Now().Add(bounded(d)); until.After(e.until) {
 		e.until = until
 	}
 }
+
+// bounded is how much of a wait that a provider asks for is believed.
+func bounded(d time.Duration) time.Duration { return min(max(d, firstGap), longestWait) }
 
 // unthrottled waits until the provider may be called.
 func (j *job) unthrottled(step string) error {

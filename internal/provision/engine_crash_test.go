@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pulley/environments"
 	"pulley/internal/provision"
@@ -34,14 +35,19 @@ func scenes() []scene {
 			}
 		}
 	}
+	lose := func(s *provisiontest.Site) {
+		kill("")(s)
+		pass(30 * time.Minute) // until then it is taken to be alive
+	}
 	return []scene{
 		{"a new fleet", nil, web(2), nil},
 		{"nodes retire", web(3), web(1), nil},
 		{"a role goes", web(2), fleet(role("db", 1)), nil},
 		{"another flavor", web(2), web(2, flavor("large")), nil},
 		{"a machine is off", web(2), web(2), kill(provision.Stopped)},
-		{"a machine is lost", web(2), web(2), kill("")},
-		{"a lost machine is not wanted any more", web(2), web(0), kill("")},
+		{"a machine is lost", web(2), web(2), lose},
+		{"a lost machine is not wanted any more", web(2), web(0), lose},
+		{"a retiring is taken back", web(2), web(2), func(s *provisiontest.Site) { s.Retiring("web2") }},
 		{"a machine that the books don't have", web(2), web(2), func(s *provisiontest.Site) { s.Forget("web1") }},
 		{"a machine that is there twice", web(2), web(2), func(s *provisiontest.Site) { s.Plant("web1", s.Mark()) }},
 	}

@@ -13,13 +13,14 @@ import (
 // job is the work for one step.
 type job struct {
 	*engine
-	step   Step
-	role   environments.Role // the zero value of one that is not in the file any more
-	record *Record           // as it is in the books; nil when they have none
-	heard  time.Time         // what the node said last before it was made: its status stays when it is removed
-	since  sightNo           // what the node is now is told by sights from here on
-	resume bool              // an apply before this one has claimed the name, and may have asked for the machine
-	text   string            // what was told last that is waited for
+	step    Step
+	role    environments.Role // the zero value of one that is not in the file any more
+	record  *Record           // as it is in the books; nil when they have none
+	heard   time.Time         // what the node said last before it was made: its status stays when it is removed
+	since   sightNo           // what the node is now is told by sights from here on
+	claimed bool              // this job has claimed the name
+	resume  bool              // an apply before this one has claimed the name, and may have asked for the machine
+	text    string            // what was told last that is waited for
 }
 
 func (e *engine) job(s Step) *job {

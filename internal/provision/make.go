@@ -16,14 +16,29 @@ const (
 	lostAfter = 2 * time.Minute // a machine that was taken for ordered and is not listed is lost
 )
 
-// claim writes that a machine of this name is made, before the provider is asked for it.
+// claim writes that a machine of this name is made, before the provider is asked for it. What is made again was claimed when
+// the one before was gone.
 func (j *job) claim() error {
-	o := j.step.Order
-	r := Record{Node: j.step.Node, Name: o.Name, Phase: Making, Driver: j.a.Driver, Flavor: o.Flavor, Image: o.Image, By: j.a.By, At: j.a.Now().UTC()}
-	if j.record != nil { // its claim stands, and whoever had the token before must not join any more
-		r.Token, r.Tries = j.record.Token, j.record.Tries
+	if j.claimed {
+		return nil
 	}
-	return j.put(r)
+	return j.put(j.claims())
+}
+
+// claims is a record that claims the name. Whoever had the token of an order before must not join any more.
+func (j *job) claims() Record {
+	o := j.step.Order
+	r := Record{
+		Node: j.step.Node, Name: o.Name, Phase: Making, Driver: j.a.Driver, Place: j.a.Place, Flavor: o.Flavor, Image: o.Image,
+		Watch: j.a.Watch, By: j.a.By, At: j.a.Now().UTC(),
+	}
+	if j.record != nil {
+		r.Token = j.record.Token
+	}
+	if j.record != nil && j.record.Phase == Making { // its claim stands
+		r.Tries = j.record.Tries
+	}
+	return r
 }
 
 // order asks the provider for the machine, unless it is there. Its userdata is made once for all tries of one order: the
@@ -39,6 +54,9 @@ func (j *job) order() error {
 		}
 		return j.made(m)
 	}
+	if _, registered := s.World.Hosts[j.step.Node]; registered {
+		return errors.New("it has joined, and the provider does not list its machine: another one would be there twice\nlook at a new plan")
+	}
 	o := *j.step.Order
 	r := *j.record
 	err = j.persist(j.step.Node+"userdata", func(ctx context.Context) (err error) {
@@ -48,7 +66,7 @@ func (j *job) order() error {
 	if err != nil {
 		return fmt.Errorf("cannot make userdata: %w", err)
 	}
-	r.Phase, r.ID, r.Problem, r.At = Making, "", "", j.a.Now().UTC()
+	r.Phase, r.ID, r.Joined, r.Problem, r.At = Making, "", false, "", j.a.Now().UTC()
 	r.Tries++
 	if err := j.put(r); err != nil {
 		return err
@@ -94,7 +112,7 @@ func (j *job) made(m Machine) error {
 	if earlier && r.Image != "" {
 		r.Image = cmp.Or(m.Image, r.Image)
 	}
-	r.Phase, r.ID, r.At = Made, m.ID, j.a.Now().UTC()
+	r.Phase, r.ID, r.Watch, r.At = Made, m.ID, false, j.a.Now().UTC()
 	j.since = j.eyes.next()
 	return j.put(r)
 }
@@ -105,7 +123,8 @@ func (j *job) trouble(err error) {
 		return // it is no trouble of the provider's
 	}
 	r := *j.record
-	r.Problem, _, _ = strings.Cut(err.Error(), "\n")
+	problem, _, _ := strings.Cut(err.Error(), "\n")
+	r.Problem = clean(problem)
 	if e := j.put(r); e != nil {
 		j.log.Warn("problem is not written down", "err", e)
 	}
@@ -141,7 +160,20 @@ func (j *job) register() error {
 	if errors.As(err, &late) {
 		return fmt.Errorf("it has not joined within %s: %s\nthe machine's own log of its first boot tells more; a new plan shows it as broken", j.plan.Spec.TimeoutOf(j.role), late.what)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return j.joined()
+}
+
+// joined writes down that the node was on the list of hosts: a machine that joined is never taken for one that could not.
+func (j *job) joined() error {
+	if j.record == nil || j.record.Joined {
+		return nil
+	}
+	r := *j.record
+	r.Joined = true
+	return j.put(r)
 }
 
 // again ends a machine that failed and has another one ordered, if it is this apply that asked for it.
@@ -191,6 +223,10 @@ func (j *job) converge() error {
 		}
 		if m, ok := j.machine(s); ok && m.State == Failed {
 			return false, "", fmt.Errorf("the provider says: %s", m.problem())
+		}
+		if why := s.World.Held[j.step.Node]; why != "" {
+			j.remark(fmt.Sprintf("%s is under a hold, and not waited for: %s", j.step.Node, clean(why)))
+			return true, "", nil
 		}
 		v, ok := j.view(s)
 		switch {

@@ -2,11 +2,18 @@ package provision
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"fmt"
+
+	"pulley/agent"
 )
 
-// adopt writes a machine of ours into the books that they don't have.
+// adopt writes a machine of ours into the books that they don't have, or not as one that stays.
 func (j *job) adopt() error {
+	if j.record != nil && j.record.Phase == Retiring {
+		return j.takeBack()
+	}
 	s, err := j.look()
 	if err != nil {
 		return err
@@ -19,8 +26,17 @@ func (j *job) adopt() error {
 		return err
 	}
 	j.since = s.No
-	r := Record{Node: j.step.Node, Name: m.Name, ID: m.ID, Phase: Made, Driver: j.a.Driver, Flavor: m.Flavor, Image: m.Image, By: j.a.By, At: j.a.Now().UTC()}
-	if j.record != nil { // another machine than the books say
+	r := Record{
+		Node: j.step.Node, Name: m.Name, ID: m.ID, Phase: Made, Driver: j.a.Driver, Place: j.a.Place, Flavor: m.Flavor, Image: m.Image,
+		By: j.a.By, At: j.a.Now().UTC(),
+	}
+	_, r.Joined = s.World.Hosts[j.step.Node]
+	switch {
+	case j.record == nil:
+	case m.ID != "" && m.ID == j.record.ID: // at another place now
+		r = *j.record
+		r.Phase, r.Driver, r.Place, r.By = Made, j.a.Driver, j.a.Place, j.a.By
+	default: // another machine than the books say
 		r.Token = j.record.Token
 		r.Flavor, r.Image = cmp.Or(m.Flavor, j.record.Flavor), cmp.Or(m.Image, j.record.Image)
 		if m.Flavor == "" && m.Image == "" { // for all that is known it is of the same order
@@ -45,7 +61,35 @@ func (j *job) settle() error {
 		}
 		return errors.New("its machine was deleted by somebody else, and is gone now\napply again to have another one made")
 	case ok && j.record != nil && j.record.Phase == Making:
-		return j.made(m)
+		if err := j.made(m); err != nil {
+			return err
+		}
+	}
+	if _, registered := s.World.Hosts[j.step.Node]; registered {
+		return j.joined()
 	}
 	return nil
+}
+
+// takeBack has a node stay whose retiring was begun: its hold ends, it is asked for a run instead, which calls its hooks off or
+// puts back what they undid, and the books have it as before. They come last: until then it is taken back again.
+func (j *job) takeBack() error {
+	if j.record.Drained {
+		return errors.New("it was drained already\nlook at a new plan")
+	}
+	err := j.persist(j.step.Node+"release", func(ctx context.Context) error { return j.a.Fleet.Release(ctx, j.step.Node) })
+	if err != nil {
+		return fmt.Errorf("cannot end its hold: %w", err)
+	}
+	q := agent.Request{ID: newID(), Do: agent.DeedRun, Why: "its retirement was called off: " + j.step.Why, By: j.a.By, At: j.a.Now().UTC()}
+	if err := j.persist(j.step.Node+"ask", func(ctx context.Context) error { return j.a.Fleet.Ask(ctx, j.step.Node, q) }); err != nil {
+		return fmt.Errorf("cannot call its retirement off: %w", err)
+	}
+	if err := j.note(Adopted, j.step.Why); err != nil {
+		return err
+	}
+	j.since = j.eyes.next()
+	r := *j.record
+	r.Phase, r.Place, r.Ask, r.Watch, r.Problem, r.By, r.Joined = Made, cmp.Or(j.a.Place, r.Place), "", false, "", j.a.By, true
+	return j.put(r)
 }

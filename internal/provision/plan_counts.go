@@ -33,6 +33,17 @@ func (p Plan) Destroyed() []Victim {
 	return all
 }
 
+// Removed lists the nodes that carrying a plan out takes out of the fleet and that no machine is deleted of.
+func (p Plan) Removed() []string {
+	var nodes []string
+	for _, s := range p.Steps {
+		if s.Removes && len(s.Victims) == 0 {
+			nodes = append(nodes, s.Node)
+		}
+	}
+	return nodes
+}
+
 // Made lists the nodes that machines are asked for.
 func (p Plan) Made() []string {
 	var nodes []string

@@ -15,13 +15,20 @@ func (p *planner) here(n planned) []Step {
 	_, registered := p.Hosts[n.name]
 	keeper, others := p.chosen(n.name, rec)
 	switch {
-	case p.driver == environments.DriverNone, n.member:
+	case n.member:
 		return p.elsewhere(n, registered)
 	case booked && rec.Driver != p.driver:
 		return []Step{p.switched(n.step(Replace, ""), rec)}
+	case p.driver == environments.DriverNone:
+		return p.elsewhere(n, registered)
+	case booked && p.elsewherePlaced(rec):
+		return []Step{p.moved(n, n.step(Replace, ""), rec)}
 	case booked && rec.Phase == Retiring:
-		s := n.step(Replace, fmt.Sprintf("its retiring was begun at %s by %s and is not done; it is wanted again", clock(rec.At), clean(rec.By)))
-		return []Step{p.again(n, s)}
+		s := p.retiring(n, rec, keeper)
+		if s.Verb == Adopt {
+			return append([]Step{s}, p.duplicates(n, *keeper, others)...)
+		}
+		return []Step{s}
 	case keeper == nil:
 		return []Step{p.gone(n, rec, booked, registered)}
 	}
@@ -33,6 +40,25 @@ func (p *planner) here(n planned) []Step {
 		return []Step{p.again(n, s)}
 	}
 	return append([]Step{s}, p.duplicates(n, *keeper, others)...)
+}
+
+// retiring plans a node that is wanted and whose retiring was begun. As long as nothing was taken down, and its machine is what is
+// wanted, that is taken back.
+func (p *planner) retiring(n planned, rec Record, keeper *Machine) Step {
+	begun := fmt.Sprintf("its retiring was begun at %s by %s and is not done; it is wanted again", clock(rec.At), clean(rec.By))
+	if keeper == nil {
+		if s, ok := p.unlisted(n, rec); ok {
+			return s
+		}
+		return p.again(n, n.step(Replace, begun))
+	}
+	_, registered := p.Hosts[n.name]
+	_, differs := p.differs(n, *keeper, rec, true)
+	lives := keeper.State == Running || keeper.State == Unknown
+	if registered && lives && !rec.Drained && differs == "" && (rec.ID == "" || rec.ID == keeper.ID) {
+		return n.step(Adopt, begun+", and nothing was taken down yet: its retirement is called off")
+	}
+	return p.again(n, n.step(Replace, begun))
 }
 
 // elsewhere plans a node whose machine others make.
@@ -67,11 +93,15 @@ func (p *planner) gone(n planned, rec Record, booked, registered bool) Step {
 	case !booked:
 		return made
 	case rec.Phase == Making && !registered:
+		// The end of an order whose answer was lost is seen by the provider's list, or by the next order.
 		made.Why = fmt.Sprintf("it was claimed at %s by %s, and there is no machine of it yet", clock(rec.At), clean(rec.By))
 		if rec.Problem != "" {
 			made.Why += ": " + clean(rec.Problem)
 		}
 		return made
+	}
+	if s, ok := p.unlisted(n, rec); ok {
+		return s
 	}
 	s := n.step(Orphan, fmt.Sprintf("its machine %s, made at %s, is gone", Victim{rec.Name, rec.ID}, clock(rec.At)))
 	s.Removes, s.Makes, s.Order, s.Blocked = true, true, n.order(), n.role.protected
@@ -81,7 +111,7 @@ func (p *planner) gone(n planned, rec Record, booked, registered bool) Step {
 // standing plans a node that has a machine.
 func (p *planner) standing(n planned, m Machine, rec Record, booked, registered bool) Step {
 	begun := m.Created
-	if booked {
+	if booked && rec.At.After(begun) { // of two clocks neither makes it older than it is
 		begun = rec.At
 	}
 	late := !begun.IsZero() && p.Now.Sub(begun) > n.role.timeout
@@ -92,6 +122,10 @@ func (p *planner) standing(n planned, m Machine, rec Record, booked, registered 
 		return p.broken(n, "the provider says of its machine: "+clean(m.problem()))
 	case m.State == Stopped:
 		return p.broken(n, fmt.Sprintf("the provider says that its machine %s is off", m.victim()))
+	case booked && !registered && p.joined(n.name, rec):
+		s := n.step(Keep, fmt.Sprintf("its machine %s is %s, and it was taken off the list of hosts: `pulley nodes add %s` puts it back", m.victim(), m.State, n.name))
+		s.Note = "it was taken off the list of hosts: `pulley nodes add` puts it back; to be rid of it, end its machine at the provider"
+		return s
 	case booked && late && !registered && m.State != Unknown:
 		return p.broken(n, fmt.Sprintf("its machine %s was asked for at %s and has not joined within %s: the provider says that it is %s", m.victim(), clock(begun), span(n.role.timeout), m.State))
 	}
@@ -113,6 +147,12 @@ func (p *planner) standing(n planned, m Machine, rec Record, booked, registered 
 		return n.step(Wait, "it has joined, and has not converged yet")
 	}
 	var more []string
+	if p.settling(n.name, rec) && p.silent(n.name) == "" {
+		more = append(more, "it has never converged since its machine was made; roles that come after "+n.role.Name+" do not wait for it any more")
+	}
+	if other := p.impostor(n.name); other != "" {
+		more = append(more, other)
+	}
 	if n.role.note != "" {
 		more = append(more, n.role.note)
 	}
@@ -137,12 +177,24 @@ func (p *planner) keeps(n planned, state State, notes ...string) Step {
 	return s
 }
 
+// joined reports whether the node of a machine in the books has been on the list of hosts since that was made.
+func (p *planner) joined(node string, rec Record) bool {
+	st, spoke := p.Statuses[node]
+	return rec.Joined || rec.Phase == Made && rec.Tries > 0 && spoke && st.SeenAt.After(rec.At)
+}
+
 // broken makes a node's machine again, or is blocked.
-func (p *planner) broken(n planned, why string) Step {
-	if held := p.Held[n.name]; held != "" {
-		why += "; it is under a hold: " + clean(held)
+func (p *planner) broken(n planned, why string) Step { return n.step(Broken, why).destroys() }
+
+// warned adds to why a node's machine goes what an operator should know before.
+func (p *planner) warned(s Step) Step {
+	if held := p.Held[s.Node]; held != "" && p.Records[s.Node].Phase != Retiring { // whose hold that is, is clear
+		s.Why += "; it is under a hold: " + clean(held)
 	}
-	return n.step(Broken, why).destroys()
+	if other := p.impostor(s.Node); other != "" {
+		s.Why += "; " + other
+	}
+	return s
 }
 
 // destroys marks a step whose machine goes; again tells the rest.
@@ -156,7 +208,7 @@ func (p *planner) again(n planned, s Step) Step {
 	s.Removes, s.Makes, s.Order, s.Blocked = true, true, n.order(), n.role.protected
 	s.Victims = victims(p.machines[n.name])
 	s.Drain = p.drains(n.name, p.machines[n.name])
-	return s
+	return p.warned(s)
 }
 
 // drains reports whether a node can be asked to run its hooks: it is registered, and a machine of it may be up.

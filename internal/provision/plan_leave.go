@@ -22,7 +22,7 @@ func (p *planner) leaving() []Step {
 	}
 	var going, extra []Step
 	for node := range nodes {
-		if s := p.left(node); s.Verb == Extra {
+		if s := p.left(node); s.Verb == Extra || s.Verb == Keep {
 			extra = append(extra, s)
 		} else {
 			going = append(going, s)
@@ -42,21 +42,28 @@ func (p *planner) left(node string) Step {
 	s := n.step(Retire, p.unwanted(node, n.role.Name))
 	s.Removes, s.Blocked = true, n.role.protected
 	s.Victims, s.Drain = victims(machines), p.drains(node, machines)
-	switch {
-	case p.driver == environments.DriverNone:
-		s = n.step(Extra, s.Why+fmt.Sprintf("; machines of this environment come from elsewhere: end its machine, and then `pulley nodes remove %s`", node))
-		if booked {
-			s.Why += fmt.Sprintf(" (it was made by the provider %s)", clean(rec.Driver))
+	if booked && len(machines) == 0 && rec.Driver == p.driver && !rec.foreign() && !p.elsewherePlaced(rec) {
+		if unlisted, ok := p.unlistedLeaving(n, rec, s.Why); ok {
+			return unlisted
 		}
+	}
+	switch {
 	case booked && rec.Driver != p.driver:
 		s.Victims = nil
 		s = p.switched(s, rec)
+	case p.driver == environments.DriverNone:
+		s = n.step(Extra, s.Why+fmt.Sprintf("; machines of this environment come from elsewhere: end its machine, and then `pulley nodes remove %s`", node))
+	case booked && p.elsewherePlaced(rec):
+		s.Victims = nil
+		s = p.moved(n, s, rec)
 	case booked && rec.Phase == Retiring:
 		s.Why = fmt.Sprintf("its retiring was begun at %s by %s and is not done", clock(rec.At), clean(rec.By))
-		s.Drain = s.Drain && !rec.Drained
+		s.Drain = (s.Drain || rec.foreign() && p.reachable(node)) && !rec.Drained
 	case booked && len(machines) == 0:
 		s.Verb = Orphan
 		s.Why = fmt.Sprintf("%s, and its machine %s is gone", s.Why, Victim{rec.Name, rec.ID})
+	case !booked && len(machines) == 0 && p.destroy && !p.options.ForgetHosts:
+		s = n.step(Extra, "the environment is destroyed; its machine was not made by pulley, and runs on: --forget-hosts forgets it")
 	case !booked && len(machines) == 0 && p.wasMember(node):
 		s.Why = "it is not among the members any more; its machine stays"
 		s.Drain = p.reachable(node)
@@ -65,6 +72,9 @@ func (p *planner) left(node string) Step {
 		s.Drain = p.reachable(node)
 	case !booked && len(machines) == 0:
 		s = n.step(Extra, s.Why+fmt.Sprintf("; its machine was not made by pulley: `pulley nodes remove %s` takes it out of the fleet", node))
+	}
+	if s.Removes {
+		s = p.warned(s)
 	}
 	if silent := p.silent(node); s.Drain && silent != "" {
 		s.Why += "; it may not run its hooks: " + silent

@@ -50,6 +50,8 @@ func (p *planner) chosen(node string, rec Record) (keeper *Machine, others []Mac
 	host := p.Hosts[node]
 	rank := func(m Machine) int {
 		switch {
+		case m.State == Deleting: // the other one stays
+			return 4
 		// Of two that were made by one order either may have joined, and then only that one is the node.
 		case slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(host.Addresses, a) }):
 			return 0
@@ -57,10 +59,8 @@ func (p *planner) chosen(node string, rec Record) (keeper *Machine, others []Mac
 			return 1
 		case m.State == Running || m.State == Building || m.State == Unknown:
 			return 2
-		case m.State != Deleting:
-			return 3
 		}
-		return 4
+		return 3
 	}
 	slices.SortStableFunc(all, func(a, b Machine) int {
 		return cmp.Or(rank(a)-rank(b), older(a, b), strings.Compare(a.ID, b.ID))

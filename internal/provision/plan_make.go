@@ -16,7 +16,11 @@ const PlanFormat = 1
 
 // Options says what is asked of a plan beside the environment.
 type Options struct {
-	Destroy bool // nothing is wanted any more: all of it goes
+	Destroy     bool   // nothing is wanted any more: all of it goes
+	Place       string // where the provider is asked now, as records have it; "" is unknown
+	Moved       bool   // machines that were made at another place are taken for the same where the provider lists them
+	Lost        bool   // it is agreed to that most of the machines are gone
+	ForgetHosts bool   // Destroy: nodes whose machines are not ours are taken off the list, too
 }
 
 // Make finds what has to be done to make w what want says. It is pure: the same arguments give the same plan.
@@ -26,6 +30,7 @@ func Make(want *environments.Environment, w World, o Options) Plan {
 		p.steps = append(p.steps, p.here(node)...)
 	}
 	p.steps = append(p.steps, p.leaving()...)
+	p.guardLost()
 	p.steps = append(p.steps, p.strangers...)
 	plan := Plan{
 		Format: PlanFormat, Fleet: want.Ref(), Driver: p.driver, At: w.Now, Spec: want, Revision: w.OldRevision,
@@ -41,13 +46,17 @@ type planner struct {
 	World
 	want, old *environments.Environment // old is never nil
 	driver    string
+	place     string
 	destroy   bool
+	options   Options
 
 	machines  map[string][]Machine // of ours, by node
 	strangers []Step
 	roles     map[string]*plannedRole
 	seen      map[string]bool // nodes that are wanted
 	steps     []Step
+
+	contradicted int // nodes that speak, and whose machines are not listed
 }
 
 // plannedRole is what the nodes of one role have in common.
@@ -62,7 +71,7 @@ type plannedRole struct {
 }
 
 func newPlanner(want *environments.Environment, w World, o Options) *planner {
-	p := &planner{World: w, want: want, old: w.Old, driver: want.Driver(), destroy: o.Destroy, seen: map[string]bool{}, steps: []Step{}}
+	p := &planner{World: w, want: want, old: w.Old, driver: want.Driver(), place: o.Place, destroy: o.Destroy, options: o, seen: map[string]bool{}, steps: []Step{}}
 	if p.old == nil {
 		p.old = &environments.Environment{Name: want.Name, Stack: want.Stack}
 	}

@@ -70,7 +70,7 @@ func TestSame(t *testing.T) {
 		{name: "later", change: later},
 		{name: "another stranger", change: func(w *World) { w.Machines = append(w.Machines, Machine{Name: "../y"}) }},
 		{name: "a node fell silent", change: func(w *World) { w.silence("compute3") }},
-		{name: "a victim is gone", change: func(w *World) { w.Machines = append(w.Machines[:2:2], w.Machines[3:]...) }, want: "compute4: retire was planned, and now it is orphan"},
+		{name: "a victim is gone", change: func(w *World) { w.silence("compute4"); w.Machines = append(w.Machines[:2:2], w.Machines[3:]...) }, want: "compute4: retire was planned, and now it is orphan"},
 		{name: "a victim and its record are gone", change: func(w *World) {
 			w.Machines = append(w.Machines[:2:2], w.Machines[3:]...)
 			delete(w.Records, "compute4")

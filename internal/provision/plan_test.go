@@ -58,6 +58,19 @@ func (w *World) silence(node string) {
 	w.Views[node] = agent.View{State: agent.Silent, Why: "it was last heard of at 2026-11-21T10:00:00Z"}
 }
 
+// unknown has nobody know of a node but the books and the provider.
+func (w *World) unknown(node string) {
+	delete(w.Hosts, node)
+	delete(w.Views, node)
+	delete(w.Statuses, node)
+}
+
+func (w *World) place(node, place string) {
+	r := w.Records[node]
+	r.Place = place
+	w.Records[node] = r
+}
+
 // told is a plan in short: "keep compute1", "replace compute2 -compute2#b +".
 func told(p Plan) string {
 	var parts []string
@@ -123,13 +136,88 @@ func TestPlan(t *testing.T) {
 		{name: "made, and building", world: first(Building, Made), want: "wait compute1" + second},
 		{name: "made, and failed", world: first(Failed, Made), want: "broken compute1 -compute1#a removes makes" + second},
 		{name: "made, and on its way out", world: first(Deleting, Made), want: "wait compute1" + second},
-		{name: "never joined", world: func(w *World) { up(w); delete(w.Hosts, "compute1") },
+		{name: "never joined", world: func(w *World) { up(w); w.unknown("compute1") },
 			want: "broken compute1 -compute1#a removes makes" + second, why: "has not joined within 30m"},
-		{name: "never joined, and the provider does not know", world: func(w *World) { up(w); delete(w.Hosts, "compute1"); w.Machines[0].State = Unknown },
+		{name: "never joined, and the provider does not know", world: func(w *World) { up(w); w.unknown("compute1"); w.Machines[0].State = Unknown },
 			want: "wait compute1" + second, why: "the provider does not know how it is"},
-		{name: "gone", world: func(w *World) { up(w); w.Machines = w.Machines[1:] }, want: "orphan compute1 removes makes" + second, why: "its machine compute1 (id a), made at"},
+		{name: "gone", world: func(w *World) { up(w); w.Machines = w.Machines[1:]; w.silence("compute1") }, want: "orphan compute1 removes makes" + second, why: "its machine compute1 (id a), made at"},
+		{name: "not listed, and it speaks", world: func(w *World) { up(w); w.Machines = w.Machines[1:] }, want: "keep compute1" + second},
+		{name: "not listed, and another machine speaks", world: func(w *World) {
+			up(w)
+			w.Machines = w.Machines[1:]
+			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", MachineID: "new"}
+			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon, Machine: "old"}
+		}, want: "orphan compute1 removes makes" + second},
+		{name: "not listed, and joined without a word", world: func(w *World) {
+			up(w)
+			w.Machines = w.Machines[1:]
+			delete(w.Statuses, "compute1")
+			w.Views["compute1"] = agent.View{State: agent.Pending}
+		}, want: "orphan compute1 removes makes" + second},
+		{name: "not listed yet", world: func(w *World) { first(Running, Made)(w); w.Machines = w.Machines[:1] }, want: "wait compute1" + second, why: "the provider does not list it yet"},
+		{name: "not listed by far", world: func(w *World) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.Machines = nil
+			w.silence("compute1")
+		},
+			want: "orphan compute1 removes makes BLOCKED; keep compute2; keep compute3", why: "the provider lists 0 of 3 machines"},
+		{name: "not listed by far, which is agreed to", world: func(w *World) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.Machines = nil
+			w.silence("compute1")
+		},
+			o: Options{Lost: true}, want: "orphan compute1 removes makes; keep compute2; keep compute3"},
+		{name: "not listed, and not wanted", world: func(w *World) { up(w); w.machine("compute3", "compute", "m1.small", "c"); w.Machines = w.Machines[:2] },
+			want: "keep compute1; keep compute2; keep compute3"},
+		{name: "destroyed, not listed, and it speaks", world: func(w *World) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "look whether that is the right provider"},
+		{name: "destroyed, and made just now", world: func(w *World) { first(Running, Made)(w); w.Machines = w.Machines[:1] }, o: Options{Destroy: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED"},
+		{name: "destroyed, and of others", world: func(w *World) { up(w); w.join("compute3", "compute") }, o: Options{Destroy: true},
+			want: "retire compute2 -compute2#b removes drains; retire compute1 -compute1#a removes drains; extra compute3", why: "runs on: --forget-hosts forgets it"},
+		{name: "destroyed with all of others", world: func(w *World) { up(w); w.join("compute3", "compute") }, o: Options{Destroy: true, ForgetHosts: true},
+			want: "retire compute3 removes drains; retire compute2 -compute2#b removes drains; retire compute1 -compute1#a removes drains"},
+		{name: "at another place", world: func(w *World) { up(w); w.place("compute1", "west") }, o: Options{Place: "east"},
+			want: "replace compute1 BLOCKED" + second, why: "its machine was made at west, and asked is east now"},
+		{name: "at another place, and not wanted", world: func(w *World) { up(w); w.machine("compute3", "compute", "m1.small", "c"); w.place("compute3", "west") }, o: Options{Place: "east"},
+			want: "keep compute1; keep compute2; retire compute3 removes drains BLOCKED", why: "give --moved"},
+		{name: "at a place of another name", world: func(w *World) { up(w); w.place("compute1", "west") }, o: Options{Place: "east", Moved: true},
+			want: "adopt compute1" + second, why: "it is listed there"},
+		{name: "at a place of another name, and not listed", world: func(w *World) { up(w); w.place("compute1", "west"); w.Machines = w.Machines[1:]; w.silence("compute1") },
+			o: Options{Place: "east", Moved: true}, want: "replace compute1 BLOCKED" + second},
+		{name: "at the same place", world: func(w *World) { up(w); w.place("compute1", "west") }, o: Options{Place: "west"}, want: "keep compute1" + second},
+		{name: "taken off the list", world: func(w *World) { up(w); delete(w.Hosts, "compute1") }, want: "keep compute1" + second},
+		{name: "taken off the list, and it never spoke", world: func(w *World) {
+			up(w)
+			w.unknown("compute1")
+			r := w.Records["compute1"]
+			r.Joined = true
+			w.Records["compute1"] = r
+		}, want: "keep compute1" + second},
+		{name: "made by a slow clock", world: func(w *World) { up(w); w.unknown("compute1"); w.Machines[0].Created = noon.Add(-time.Minute) }, want: "wait compute1" + second},
+		{name: "made by a clock that is ahead", world: func(w *World) {
+			up(w)
+			w.unknown("compute1")
+			r := w.Records["compute1"]
+			r.At = noon.Add(time.Hour)
+			w.Records["compute1"] = r
+		}, want: "wait compute1" + second},
+		{name: "of another driver, though there is none now", spec: strings.Replace(twoComputes, "local", "none", 1), world: up,
+			want: "replace compute1 BLOCKED; replace compute2 BLOCKED", why: "none does not see the machines of local"},
+		{name: "two of a name, and the node is on its way out", world: func(w *World) {
+			up(w)
+			w.Machines[0].State = Deleting
+			w.Machines = append(w.Machines, Machine{Name: "compute1", ID: "z", State: Running, Created: noon})
+		}, want: "adopt compute1; duplicate compute1 -compute1#a; keep compute2"},
 		{name: "gone before it joined", world: func(w *World) { up(w); w.Machines = w.Machines[1:]; delete(w.Hosts, "compute1") }, want: "orphan compute1 removes makes" + second},
-		{name: "gone, though claimed again, and registered", world: func(w *World) { up(w); w.Machines = w.Machines[1:]; w.book("compute1", "m1.small", "", Making) },
+		{name: "gone, though claimed again, and registered", world: func(w *World) {
+			up(w)
+			w.Machines = w.Machines[1:]
+			w.silence("compute1")
+			w.book("compute1", "m1.small", "", Making)
+		},
 			want: "orphan compute1 removes makes" + second},
 		{name: "silent", world: func(w *World) { up(w); w.silence("compute1") }, want: "keep compute1; keep compute2"},
 		{name: "silent and off", world: func(w *World) {
@@ -165,12 +253,37 @@ func TestPlan(t *testing.T) {
 			w.Released = false
 		}, want: "keep compute1; keep compute2"},
 		{name: "retiring was begun, and it is wanted again", world: func(w *World) { up(w); w.book("compute1", "m1.small", "a", Retiring) },
-			want: "replace compute1 -compute1#a removes drains makes" + second, why: "its retiring was begun at 2026-11-21 11:00:00Z by ann"},
+			want: "adopt compute1" + second, why: "its retiring was begun at 2026-11-21 11:00:00Z by ann"},
+		{name: "retiring was begun, and another flavor is wanted", world: func(w *World) { up(w); w.book("compute1", "m1.large", "a", Retiring) },
+			want: "replace compute1 -compute1#a removes drains makes" + second, why: "its retiring was begun at"},
+		{name: "retiring was begun, and it is drained", world: func(w *World) {
+			up(w)
+			w.book("compute1", "m1.small", "a", Retiring)
+			r := w.Records["compute1"]
+			r.Drained = true
+			w.Records["compute1"] = r
+		}, want: "replace compute1 -compute1#a removes drains makes" + second},
+		{name: "retiring was begun, and it is off", world: func(w *World) {
+			up(w)
+			w.book("compute1", "m1.small", "a", Retiring)
+			w.Machines[0].State = Stopped
+		}, want: "replace compute1 -compute1#a removes makes" + second},
+		{name: "retiring of a member was begun", old: twoComputes, world: func(w *World) {
+			up(w)
+			w.join("old.example.com", "compute")
+			w.Records["old.example.com"] = Record{Node: "old.example.com", Name: "old.example.com", Phase: Retiring, Driver: "local", By: "ann", At: noon}
+		}, want: "keep compute1; keep compute2; retire old.example.com removes drains", why: "is not done"},
 		{name: "retiring was begun, and the machine is gone", world: func(w *World) {
 			up(w)
 			w.book("compute1", "m1.small", "a", Retiring)
 			w.Machines = w.Machines[1:]
+			w.silence("compute1")
 		}, want: "replace compute1 removes makes" + second},
+		{name: "retiring was begun, and the machine is not listed, and it speaks", world: func(w *World) {
+			up(w)
+			w.book("compute1", "m1.small", "a", Retiring)
+			w.Machines = w.Machines[1:]
+		}, want: "keep compute1" + second},
 		{name: "retiring was begun, and it is not wanted", world: func(w *World) {
 			up(w)
 			w.machine("compute3", "compute", "m1.small", "c")
@@ -319,7 +432,7 @@ func TestPlanSparesTheProtected(t *testing.T) {
 		{name: "another image", spec: strings.Replace(protectedDB, "protected", "image: other, protected", 1), old: protectedDB,
 			want: "replace db1 -db1#a removes drains makes BLOCKED; replace db2 -db2#b removes drains makes BLOCKED; keep web1"},
 		{name: "failed", spec: protectedDB, old: protectedDB, world: func(w *World) { w.Machines[0].State = Failed }, want: "broken db1 -db1#a removes makes BLOCKED; keep db2; keep web1"},
-		{name: "gone", spec: protectedDB, old: protectedDB, world: func(w *World) { w.Machines = w.Machines[1:] }, want: "orphan db1 removes makes BLOCKED; keep db2; keep web1"},
+		{name: "gone", spec: protectedDB, old: protectedDB, world: func(w *World) { w.Machines = w.Machines[1:]; w.silence("db1") }, want: "orphan db1 removes makes BLOCKED; keep db2; keep web1"},
 		{name: "destroyed", spec: protectedDB, old: protectedDB, o: Options{Destroy: true},
 			want: "retire web1 -web1#c removes drains; retire db2 -db2#b removes drains BLOCKED; retire db1 -db1#a removes drains BLOCKED"},
 		{name: "two of a name", spec: protectedDB, old: protectedDB, world: func(w *World) { w.Machines = append(w.Machines, Machine{Name: "db1", ID: "z", State: Running}) },
@@ -428,5 +541,27 @@ func TestPlanOfStrangers(t *testing.T) {
 	w.Machines = []Machine{{Name: "compute1-t42", ID: "x", State: Failed, Problem: "\x1b]0;own\a\n" + strings.Repeat("y", 10_000)}}
 	if p := Make(e, w, Options{}); len(p.Steps[0].Why) > 400 || strings.ContainsAny(p.Steps[0].Why, "\x1b\a\n") {
 		t.Errorf("why: %.300q", p.Steps[0].Why)
+	}
+}
+
+// A provider that lists too little would have a whole fleet thrown out within --max-retire, as no machine of it is deleted.
+func TestCheckRetireCountsNodesWithoutMachines(t *testing.T) {
+	w := known()
+	for _, node := range []string{"compute1", "compute2", "compute3"} {
+		w.machine(node, "compute", "m1.small", node)
+	}
+	w.Machines = w.Machines[1:]
+	w.silence("compute1")
+	p := Make(parsed(t, twoComputes), w, Options{}) // an orphan, and one to retire
+	for most, says := range map[int]string{
+		0: "it destroys 1 machines and takes 1 nodes out of the fleet whose machines are not there, and at most 0 may go",
+		1: "--max-retire 2", 2: "",
+	} {
+		if err := CheckRetire(p, most); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("at most %d: %v", most, err)
+		}
+	}
+	if gone := p.Removed(); strings.Join(gone, " ") != "compute1" {
+		t.Errorf("removed: %v", gone)
 	}
 }

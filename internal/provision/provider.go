@@ -19,7 +19,8 @@ type Provider interface {
 	// a *TakenError.
 	Create(ctx context.Context, o Order) (Machine, error)
 	// Delete asks for the end of one machine and returns when the provider has taken that, not when the machine is gone. One
-	// that is not there is no error. With an ID only the machine of that ID is deleted, else all of that name with the mark.
+	// that is not there is no error. With an ID only the machine that has it and the name is deleted, else all of that name with
+	// the mark.
 	Delete(ctx context.Context, m Victim) error
 }
 
@@ -98,6 +99,15 @@ type WaitError struct {
 
 func (e *WaitError) Error() string   { return e.Err.Error() }
 func (e *WaitError) Unwrap() []error { return []error{ErrThrottle, e.Err} }
+
+// LaterError says that one machine has to wait, as while another of its name is still being deleted. No other call waits for it.
+type LaterError struct {
+	After time.Duration
+	Err   error
+}
+
+func (e *LaterError) Error() string { return e.Err.Error() }
+func (e *LaterError) Unwrap() error { return e.Err }
 
 // TakenError says that a name is taken by a machine that is not ours.
 type TakenError struct{ Name string }

@@ -24,16 +24,22 @@ type Record struct {
 	ID      string    `json:"id,omitempty"` // at the provider, once that is known
 	Phase   Phase     `json:"phase"`
 	Driver  string    `json:"driver"`           // who was asked; another driver's machines are not looked for
+	Place   string    `json:"place,omitempty"`  // where, as the driver's settings say it: another place does not see the machine
 	Flavor  string    `json:"flavor,omitempty"` // as it was ordered, in the provider's words
 	Image   string    `json:"image,omitempty"`
 	Tries   int       `json:"tries,omitempty"`   // orders since the name was claimed
 	Token   string    `json:"token,omitempty"`   // id of the token that its userdata has
 	Ask     string    `json:"ask,omitempty"`     // id of what the node was last asked for
+	Joined  bool      `json:"joined,omitempty"`  // its node was seen on the list of hosts since it was made
 	Drained bool      `json:"drained,omitempty"` // Retiring: its hooks are done, or were given up
 	Problem string    `json:"problem,omitempty"` // of the last try
+	Watch   bool      `json:"watch,omitempty"`   // this phase was begun by a watch, which counted it: the next one goes on with it
 	By      string    `json:"by"`
 	At      time.Time `json:"at"` // of this phase
 }
+
+// foreign reports whether a record is only of a node that leaves: its machine was never asked for here.
+func (r Record) foreign() bool { return r.Phase == Retiring && r.ID == "" && r.Tries == 0 }
 
 // Act is one thing that was done to a machine, for `pulley env history`.
 type Act struct {

@@ -25,6 +25,9 @@ func (j *job) retire() error {
 	if j.step.Verb == Broken && j.well(s) {
 		return errors.New("its machine runs and the node is converged: it is not broken any more\nlook at a new plan")
 	}
+	if at, speaks := s.World.speaks(j.step.Node); speaks && j.step.Verb == Orphan {
+		return fmt.Errorf("its machine was not there, and yet it spoke at %s\nlook at a new plan", clock(at))
+	}
 	if j.record != nil && j.record.Phase == Retiring {
 		return nil
 	}
@@ -33,12 +36,12 @@ func (j *job) retire() error {
 			return err
 		}
 	}
-	r := Record{Node: j.step.Node, Name: j.name(), Driver: j.a.Driver}
+	r := Record{Node: j.step.Node, Name: j.name(), Driver: j.a.Driver, Place: j.a.Place}
 	if j.record != nil {
 		r = *j.record
 	}
 	r.Phase, r.By, r.At = Retiring, j.a.By, j.a.Now().UTC()
-	r.Ask, r.Drained, r.Problem = "", false, ""
+	r.Ask, r.Drained, r.Watch, r.Problem = "", false, j.a.Watch, ""
 	return j.put(r)
 }
 
@@ -59,13 +62,16 @@ func (j *job) well(s sight) bool {
 	return found
 }
 
+// RetiredWhy begins the reason of a hold that a retirement sets: by it whoever calls that off knows the hold again.
+const RetiredWhy = "it is retired: "
+
 // hold keeps the node from running Puppet, so that what its hooks take down stays down.
 func (j *job) hold() error {
 	s, err := j.look()
 	if err != nil || !j.drains(s) {
 		return err
 	}
-	h := agent.Hold{Scope: "nodes/" + j.step.Node, Mode: agent.Stop, Who: j.a.By, Why: "it is retired: " + j.step.Why, Since: j.a.Now().UTC()}
+	h := agent.Hold{Scope: "nodes/" + j.step.Node, Mode: agent.Stop, Who: j.a.By, Why: RetiredWhy + j.step.Why, Since: j.a.Now().UTC()}
 	err = j.persist(j.step.Node+"hold", func(ctx context.Context) error { return j.a.Fleet.Hold(ctx, j.step.Node, h) })
 	if err != nil {
 		return fmt.Errorf("cannot hold it: %w", err)
@@ -129,8 +135,11 @@ func (j *job) drain() error {
 			return true, "", nil
 		}
 		if a := s.World.Statuses[j.step.Node].Answer; a != nil && a.ID == j.record.Ask {
-			problem = a.Problem
+			problem = clean(a.Problem) // the node's own words, of any length
 			return true, "", nil
+		}
+		if asked := s.World.Hosts[j.step.Node].Request; asked == nil || asked.ID != j.record.Ask {
+			return false, "", errors.New("its retirement was called off: it is asked for something else now\nlook at a new plan")
 		}
 		return false, "it is asked to run its retire hooks", nil
 	})

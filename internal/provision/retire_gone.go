@@ -30,6 +30,33 @@ func (j *job) ends() Did {
 	return Deleted
 }
 
+// spare looks once more whether the machine that was taken for the node is there, before another of its name is deleted: what
+// was agreed to may be long ago.
+func (j *job) spare() error {
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	stays, node := false, s.World.Hosts[j.step.Node]
+	for _, m := range s.World.Machines {
+		if m.Name != j.name() {
+			continue
+		}
+		going := m.State == Deleting || m.State == Failed
+		switch victim := slices.ContainsFunc(j.step.Victims, m.is); {
+		case !victim:
+			stays = stays || !going && !j.guard.agreed(m.victim())
+		case going:
+		case slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(node.Addresses, a) }):
+			return fmt.Errorf("machine %s has joined: it is the node by now\nlook at a new plan", m.victim())
+		}
+	}
+	if !stays {
+		return errors.New("the machine that was to stay is gone: this is the last one\nlook at a new plan")
+	}
+	return nil
+}
+
 // gone waits until none of the machines is listed any more, and makes sure that no other of that name is left: what comes
 // next takes the name for free.
 func (j *job) gone() error {
@@ -99,7 +126,8 @@ func (j *job) awaitEnd(step string, v Victim) error {
 // is reports whether m is meant by v.
 func (m Machine) is(v Victim) bool { return m.Name == v.Name && (v.ID == "" || m.ID == v.ID) }
 
-// forget strikes the node off the books: its name is free.
+// forget strikes the node off the books: its name is free. Where another machine is made of it the same write claims the name for
+// that one, so that there is no moment at which nobody knows what was begun.
 func (j *job) forget() error {
 	s, err := j.look()
 	if err != nil {
@@ -112,5 +140,9 @@ func (j *job) forget() error {
 		}
 	}
 	j.heard, j.resume = s.World.Statuses[j.step.Node].SeenAt, false
-	return j.dropRecord()
+	if !j.step.Makes {
+		return j.dropRecord()
+	}
+	j.claimed = true
+	return j.put(j.claims())
 }

@@ -3,6 +3,7 @@ package provision
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -26,10 +27,14 @@ func (e *engine) retireAll(p Plan) {
 			e.remember(i, Outcome{Verb: s.Verb, Node: s.Node, Role: s.Role, Err: &leftError{why}})
 		}
 	}
-	if node := e.spoilt(); node != "" {
-		left(steps, fmt.Errorf("nothing is retired before what is made is well, and %s failed", node))
-		return
-	}
+	spoilt := e.spoilt()
+	steps = slices.DeleteFunc(steps, func(i int) bool {
+		node := spoilt.by(p, p.Steps[i].Role)
+		if node != "" {
+			left([]int{i}, fmt.Errorf("nothing is retired before what is made is well, and %s failed", node))
+		}
+		return node != ""
+	})
 	slices.SortStableFunc(steps, func(i, k int) int { return p.Steps[k].Layer - p.Steps[i].Layer })
 	for len(steps) > 0 {
 		layer := p.Steps[steps[0]].Layer
@@ -45,11 +50,33 @@ func (e *engine) retireAll(p Plan) {
 	}
 }
 
-// spoilt names a node that could not be made for another reason than a quota, which retiring others may mend.
-func (e *engine) spoilt() string {
+// spoils are the roles in which more could not be made than rollout.failures puts up with, each with a node of it. A quota
+// does not count: retiring others may mend that.
+type spoils map[string]string
+
+func (e *engine) spoilt() spoils {
+	all, failed := spoils{}, map[string]int{}
 	for i, s := range e.plan.Steps {
-		if o, ok := e.outcome(i); ok && o.Err != nil && s.Verb != Duplicate && !errors.Is(o.Err, ErrQuota) && !errors.As(o.Err, new(*leftError)) {
-			return s.Node
+		o, ok := e.outcome(i)
+		if !ok || o.Err == nil || s.Verb == Duplicate || errors.Is(o.Err, ErrQuota) || errors.As(o.Err, new(*leftError)) {
+			continue
+		}
+		r, _ := e.plan.Spec.Role(s.Role)
+		if failed[s.Role]++; failed[s.Role] > r.Rollout.FailuresOf(r.Cardinality) {
+			all[s.Role] = s.Node
+		}
+	}
+	return all
+}
+
+// by names the node for which nothing of a role is retired: one of the same role, or of one that comes after it or before it.
+// A role that the file does not have any more may have any other in its place.
+func (s spoils) by(p Plan, role string) string {
+	_, stays := p.Spec.Role(role)
+	behind := comesAfter(p.Spec, role)
+	for _, other := range slices.Sorted(maps.Keys(s)) {
+		if !stays || other == role || behind[other] || comesAfter(p.Spec, other)[role] {
+			return s[other]
 		}
 	}
 	return ""

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
 )
 
@@ -23,12 +24,13 @@ type Watcher struct {
 	Budget   int           // machines an hour; 0 is DefaultBudget
 	Patience time.Duration // how long a machine has to be seen dead before anything is done; 0 is DefaultPatience
 
-	dead map[string]time.Time // since when a node is seen dead
+	dead  map[string]time.Time // since when a node is seen dead
+	tried map[string]time.Time // when a node's machine was last worked at
 }
 
 // Watched is what one look came to.
 type Watched struct {
-	Dead   []Step   // what was found dead
+	Dead   []Step   // what was found dead, and does not speak
 	Acted  []Step   // what was done about it
 	Notes  []string // why nothing, or not more, was done: sentences
 	Result Result
@@ -44,51 +46,77 @@ func (w *Watcher) Once(ctx context.Context, a *Applier) (Watched, error) {
 	if world.Old == nil {
 		return Watched{}, fmt.Errorf("cannot watch %s: it is not stored\napply its file first", a.Ref)
 	}
-	p := Make(world.Old, world, Options{})
-	d := Watched{Dead: deadOf(p)}
-	if w.outage(p, world, &d) {
-		return d, nil
-	}
-	ripe := w.ripe(d.Dead, world.Now)
-	ripe = spared(ripe, world, &d)
-	if ripe, err = w.within(ctx, a, ripe, world.Now, &d); err != nil || len(ripe) == 0 {
+	p := Make(world.Old, world, Options{Place: a.Place})
+	begun, ripe, d := w.judge(p, world)
+	if ripe, err = w.within(ctx, a, ripe, world.Now, &d); err != nil || len(begun)+len(ripe) == 0 {
 		return d, err
 	}
-	return d, w.act(ctx, a, p, ripe, &d)
+	return d, w.act(ctx, a, p, begun, ripe, &d)
 }
 
-// deadOf picks the steps of a plan that make a dead machine again.
-func deadOf(p Plan) (dead []Step) {
+// judge finds what a watch has begun and was cut off in, and what has been dead for long enough.
+func (w *Watcher) judge(p Plan, world World) (begun, ripe []Step, d Watched) {
+	d.Dead = deadOf(p, world, &d)
+	if w.outage(p, world, &d) {
+		return nil, nil, d
+	}
+	begun = spared(w.due(unfinished(p, world, &d), world.Now), world, &d)
+	ripe = spared(w.ripe(d.Dead, world.Now), world, &d)
+	return begun, ripe, d
+}
+
+// deadOf picks the steps of a plan that make a dead machine again. Whatever the provider says of it: what speaks is alive.
+func deadOf(p Plan, world World, d *Watched) (dead []Step) {
 	for _, s := range p.Steps {
-		if (s.Verb == Orphan || s.Verb == Broken) && s.Makes {
-			dead = append(dead, s)
+		if s.Verb != Orphan && s.Verb != Broken || !s.Makes {
+			continue
 		}
+		if at, speaks := world.speaks(s.Node); speaks {
+			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: it spoke at %s, though %s", s.Node, clock(at), s.Why))
+			continue
+		}
+		dead = append(dead, s)
 	}
 	return dead
 }
 
-// outage reports whether so much is dead that it is not the machines: then nothing is done, and nothing remembered.
+// outage reports whether so much is dead, or is not listed, that it is not the machines: then nothing is done, and nothing
+// remembered. Of one or two machines nothing tells a machine that is lost from a list that is not whole.
 func (w *Watcher) outage(p Plan, world World, d *Watched) bool {
-	all := 0
+	all, made, lost := 0, 0, 0
 	for _, s := range p.Steps {
-		if _, known := world.Records[s.Node]; known {
-			all++
+		rec, known := world.Records[s.Node]
+		if !known || s.Verb == Duplicate {
+			continue
+		}
+		all++
+		if rec.Phase == Made {
+			made++
 		}
 	}
-	if len(d.Dead) < 2 || len(d.Dead)*2 <= all {
+	for _, s := range d.Dead {
+		if s.Verb == Orphan && world.Views[s.Node].State != agent.Silent {
+			lost++
+		}
+	}
+	says := ""
+	switch {
+	case made > 0 && len(world.Machines) == 0:
+		says = fmt.Sprintf("the provider lists none of %d machines", made)
+	case len(d.Dead) >= 2 && len(d.Dead)*2 > all:
+		says = fmt.Sprintf("%d of %d machines look dead", len(d.Dead), all)
+	case all <= 2 && lost > 0:
+		says = fmt.Sprintf("%d of %d machines are not listed", lost, all)
+	default:
 		return false
 	}
-	d.Notes = append(d.Notes, fmt.Sprintf("%d of %d machines look dead: that looks like an outage of the provider, and nothing is done; pulley env plan shows them", len(d.Dead), all))
+	d.Notes = append(d.Notes, says+": that looks like an outage of the provider, and nothing is done; pulley env plan shows them")
 	w.dead = nil
 	return true
 }
 
 // ripe picks those that were seen dead in a look that is long enough ago, and in all looks since.
 func (w *Watcher) ripe(dead []Step, now time.Time) (ripe []Step) {
-	patience := w.Patience
-	if patience <= 0 {
-		patience = DefaultPatience
-	}
 	since := map[string]time.Time{}
 	for _, s := range dead {
 		first, ok := w.dead[s.Node]
@@ -96,12 +124,19 @@ func (w *Watcher) ripe(dead []Step, now time.Time) (ripe []Step) {
 			first = now
 		}
 		since[s.Node] = first
-		if ok && now.Sub(first) >= patience {
+		if ok && now.Sub(first) >= w.patience() {
 			ripe = append(ripe, s)
 		}
 	}
 	w.dead = since
 	return ripe
+}
+
+func (w *Watcher) patience() time.Duration {
+	if w.Patience <= 0 {
+		return DefaultPatience
+	}
+	return w.Patience
 }
 
 // spared leaves out those that are protected or under a hold.
@@ -125,16 +160,21 @@ func spared(dead []Step, world World, d *Watched) (rest []Step) {
 
 // within cuts the steps to what is left of the budget, counted from what was done by itself in the last hour.
 func (w *Watcher) within(ctx context.Context, a *Applier, ripe []Step, now time.Time, d *Watched) ([]Step, error) {
-	budget := w.Budget
-	if budget <= 0 {
-		budget = DefaultBudget
-	}
 	if len(ripe) == 0 {
 		return nil, nil
 	}
 	acts, err := a.Fleet.Acts(ctx, now.Add(-time.Hour))
 	if err != nil {
 		return nil, fmt.Errorf("cannot count what was done to %s in the last hour: %w", a.Ref, err)
+	}
+	return w.budgeted(ripe, acts, d), nil
+}
+
+// budgeted is within, with the acts of the last hour.
+func (w *Watcher) budgeted(ripe []Step, acts []Act, d *Watched) []Step {
+	budget := w.Budget
+	if budget <= 0 {
+		budget = DefaultBudget
 	}
 	spent := 0
 	for _, act := range acts {
@@ -144,31 +184,38 @@ func (w *Watcher) within(ctx context.Context, a *Applier, ripe []Step, now time.
 	}
 	left := max(0, budget-spent)
 	if len(ripe) <= left {
-		return ripe, nil
+		return ripe
 	}
 	var late []string
 	for _, s := range ripe[left:] {
 		late = append(late, s.Node)
 	}
 	d.Notes = append(d.Notes, fmt.Sprintf("%s wait: %d machines an hour are made again, and %d were", names(late), budget, spent))
-	return ripe[:left], nil
+	return ripe[:left]
 }
 
-// act makes dead machines again. Each is noted before anything is done, so that a crash never widens the budget.
-func (w *Watcher) act(ctx context.Context, a *Applier, p Plan, ripe []Step, d *Watched) error {
-	var victims []Victim
+// act goes on with what was begun, and makes dead machines again. Each of these is noted before anything is done, so that a crash
+// never widens the budget. Nobody is asked to run hooks: it is dead, or is not the node.
+func (w *Watcher) act(ctx context.Context, a *Applier, p Plan, begun, ripe []Step, d *Watched) error {
+	if w.tried == nil {
+		w.tried = map[string]time.Time{}
+	}
 	for _, s := range ripe {
 		act := Act{At: a.Now().UTC(), Node: s.Node, Did: Replaced, Why: s.Why, By: a.By, Watch: true}
 		if err := a.Fleet.Note(ctx, act); err != nil {
 			return fmt.Errorf("cannot remember that %s is made again: %w", s.Node, err)
 		}
-		victims = append(victims, s.Victims...)
 		delete(w.dead, s.Node)
 	}
-	d.Acted = ripe
-	p.Steps, p.Reacting = ripe, p.reactingTo(ripe)
+	d.Acted = slices.Concat(begun, ripe)
+	for _, s := range d.Acted {
+		w.tried[s.Node] = a.Now()
+	}
+	p.Steps, p.Reacting = d.Acted, p.reactingTo(d.Acted)
+	watching := *a
+	watching.Watch, watching.NoDrain = true, true
 	var err error
-	d.Result, err = a.Apply(ctx, p, victims)
+	d.Result, err = watching.Apply(ctx, p, p.Destroyed())
 	return err
 }
 

@@ -1,6 +1,7 @@
 package provision_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,36 @@ import (
 	"pulley/internal/provision"
 	"pulley/internal/provision/provisiontest"
 )
+
+// fallsSilent is when a node that died is known to be silent.
+const fallsSilent = 25 * time.Minute
+
+// says has the provider call a machine failed.
+type says struct {
+	provision.Provider
+	name string
+}
+
+func (l says) List(ctx context.Context) ([]provision.Machine, error) {
+	all, err := l.Provider.List(ctx)
+	for i := range all {
+		if all[i].Name == l.name {
+			all[i].State, all[i].Problem = provision.Failed, "resize failed"
+		}
+	}
+	return all, err
+}
+
+// without has the provider list all machines but some.
+type without struct {
+	provision.Provider
+	names []string
+}
+
+func (l without) List(ctx context.Context) ([]provision.Machine, error) {
+	all, err := l.Provider.List(ctx)
+	return slices.DeleteFunc(all, func(m provision.Machine) bool { return slices.Contains(l.names, m.Name) }), err
+}
 
 // look has a watcher look once, as `pulley env watch` does each minute.
 func (o *operator) look(w *provision.Watcher) provision.Watched {
@@ -49,6 +80,10 @@ func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 		o.kill(provision.Stopped, "web1", "web2")
 		o.kill("", "web3")
 		var w provision.Watcher
+		if d := o.look(&w); len(d.Dead) != 0 {
+			t.Fatalf("as long as they have just spoken: %+v", d)
+		}
+		pass(fallsSilent)
 		if d := o.look(&w); len(d.Dead) != 3 || len(d.Acted) != 0 {
 			t.Fatalf("at the first look: %+v", d)
 		}
@@ -72,6 +107,8 @@ func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 		if !slices.Equal(noted, []string{"web1", "web3"}) {
 			t.Errorf("noted as done by itself: %v", noted)
 		}
+		pass(fallsSilent)
+		o.look(&w)
 		pass(5 * time.Minute)
 		if got := nodesOf(o.look(&w).Acted); !slices.Equal(got, []string{"web2"}) {
 			t.Errorf("the one that died again: %v", got)
@@ -89,6 +126,7 @@ func TestWatchKeepsItsBudget(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 12)))
 		o.kill(provision.Failed, "web1", "web2", "web3", "web4", "web5")
+		pass(fallsSilent)
 		w := provision.Watcher{Budget: 2}
 		o.look(&w)
 		pass(6 * time.Minute)
@@ -114,10 +152,11 @@ func TestWatchKeepsItsBudget(t *testing.T) {
 // A watcher that dies between its decision and its end would make machines again without counting them.
 func TestWatchCountsWhatItDiedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, at := range []string{"note", "put", "delete", "create", "drop"} {
+		for _, at := range []string{"note", "put", "remove", "delete", "create"} {
 			o := newOperator(t)
 			o.well(fleet(role("web", 5)))
 			o.kill(provision.Failed, "web1", "web2")
+			pass(fallsSilent)
 			w := provision.Watcher{Budget: 1}
 			o.look(&w)
 			pass(6 * time.Minute)
@@ -136,8 +175,8 @@ func TestWatchCountsWhatItDiedOver(t *testing.T) {
 			w = provision.Watcher{Budget: 1}
 			for range 5 {
 				pass(6 * time.Minute)
-				if d := o.look(&w); len(d.Acted) > 0 {
-					t.Fatalf("it died at %s and made %v again within the hour", at, nodesOf(d.Acted))
+				if d := o.look(&w); slices.Contains(nodesOf(d.Acted), "web2") {
+					t.Fatalf("it died at %s and made another one again within the hour", at)
 				}
 			}
 		}
@@ -157,9 +196,17 @@ func TestWatchLeavesAlone(t *testing.T) {
 			o.site.HoldNode("web1", "ann looks at it")
 		}},
 		{"an outage", "4 of 7 machines look dead: that looks like an outage", func(o *operator) { o.kill(provision.Stopped, "web1", "web2", "web3", "web4") }},
-		{"a list that is empty all at once", "7 of 7 machines look dead", func(o *operator) {
+		{"a list that is empty all at once", "the provider lists none of 7 machines: that looks like an outage", func(o *operator) {
 			o.kill("", "web1", "web2", "web3", "web4", "db1", "db2", "db3")
 		}},
+		{"what speaks, whatever the provider says", "web1 is left alone: it spoke at ", func(o *operator) {
+			o.set = func(a *provision.Applier) { a.Provider = says{a.Provider, "web1"} }
+		}},
+		{"what the provider does not list and speaks", "", func(o *operator) {
+			o.set = func(a *provision.Applier) { a.Provider = without{a.Provider, []string{"web1", "web2"}} }
+		}},
+		{"who was taken off the list", "", func(o *operator) { o.site.Unlist("web2") }},
+		{"what an operator has yet to do", "web4 did not die, and wait", func(o *operator) { o.kill("", "web4"); o.site.Unlist("web4"); o.site.Forget("web4") }},
 		{"who was never wanted", "", func(o *operator) { o.site.Plant("web9", o.site.Mark()); o.site.Plant("web1", o.site.Mark()) }},
 	} {
 		t.Run(c.say, func(t *testing.T) {
@@ -167,6 +214,7 @@ func TestWatchLeavesAlone(t *testing.T) {
 				o := newOperator(t)
 				o.well(fleet(role("db", 3, protected), role("web", 4)))
 				c.happen(o)
+				pass(fallsSilent)
 				before := fmt.Sprint(o.site.Machines())
 				var w provision.Watcher
 				for range 5 {
@@ -198,6 +246,30 @@ func TestWatchNeedsAStoredEnvironment(t *testing.T) {
 		defer x.end()
 		if _, err := new(provision.Watcher).Once(x.ctx, x.applier); err == nil || !strings.Contains(err.Error(), "it is not stored") {
 			t.Fatal(err)
+		}
+	})
+}
+
+// Of one machine or two nothing tells a machine that is lost from a list that is not whole: a fleet that small would be made twice.
+func TestWatchOfASmallFleetWantsMoreThanAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 2)))
+		o.kill("", "web1")
+		o.site.Unlist("web1")
+		pass(fallsSilent)
+		before := o.site.Made()
+		var w provision.Watcher
+		for range 4 {
+			if d := o.look(&w); len(d.Acted) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "1 of 2 machines are not listed") {
+				t.Fatalf("%v, %q", nodesOf(d.Acted), d.Notes)
+			}
+			pass(6 * time.Minute)
+		}
+		o.kill("", "web2") // it was on the list of hosts until it fell silent
+		o.well(fleet(role("web", 1)))
+		if o.site.Made() == before {
+			t.Error("an operator could not make it again either")
 		}
 	})
 }

@@ -2,24 +2,92 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
 )
 
-// AnythingOf reports whether etcd has any key of an environment: also one that is not stored, or was destroyed in part.
+// AnythingOf reports whether etcd has anything of an environment that a destruction takes away: also of one that is not
+// stored, or was destroyed in part. Users and roles count for those who may look at them.
 func (s *Store) AnythingOf(ctx context.Context, ref environments.Ref) (bool, error) {
 	env := ref.String()
-	for _, prefix := range []string{s.keys.environment(env), s.keys.statuses(env), s.keys.allRuns(env), s.keys.identities(env)} {
-		resp, err := s.get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err != nil {
-			return false, fmt.Errorf("cannot look for keys of %s: %w", ref, err)
-		}
-		if resp.Count > 0 {
-			return true, nil
+	looks := []func() (bool, error){
+		func() (bool, error) { keys, err := s.tokensOf(ctx, env); return len(keys) > 0, err },
+		func() (bool, error) { keys, err := s.noticesOf(ctx, env); return len(keys) > 0, err },
+		func() (bool, error) {
+			users, roles, err := s.accountsOf(ctx, env)
+			if errors.Is(err, rpctypes.ErrPermissionDenied) {
+				err = nil
+			}
+			return len(users)+len(roles) > 0, err
+		},
+	}
+	for _, prefix := range append(s.saidOf(env), s.keys.environment(env), s.keys.reserves(env), s.keys.identities(env)) {
+		looks = append(looks, func() (bool, error) {
+			resp, err := s.get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+			return err == nil && resp.Count > 0, err
+		})
+	}
+	for _, look := range looks {
+		if any, err := look(); err != nil || any {
+			if err != nil {
+				err = fmt.Errorf("cannot look for what there is of %s: %w", ref, err)
+			}
+			return any, err
 		}
 	}
 	return false, nil
+}
+
+// saidOf are the prefixes of what nodes of an environment said, and what was noted of them.
+func (s *Store) saidOf(env string) []string {
+	k := s.keys
+	return []string{k.statuses(env), k.allRuns(env), k.facts(env, ""), k.firstBoots(env), k.machine(env, ""), k.floods(env)}
+}
+
+// tokensOf are the keys of the tokens that nodes of an environment join with, ended ones too.
+func (s *Store) tokensOf(ctx context.Context, env string) (keys []string, err error) {
+	_, err = s.eachToken(ctx, false, func(key string, t Token) {
+		if t.Environment == env {
+			keys = append(keys, key)
+		}
+	})
+	return keys, err
+}
+
+func (s *Store) noticesOf(ctx context.Context, env string) (keys []string, err error) {
+	all, _, err := s.Notices(ctx)
+	for _, n := range all {
+		if n.Environment == env {
+			keys = append(keys, s.keys.notice(n.ID))
+		}
+	}
+	return keys, err
+}
+
+// accountsOf are the users of all the environment's nodes, and their roles: of each its own, and the one that they share.
+func (s *Store) accountsOf(ctx context.Context, env string) (users, roles []string, err error) {
+	all, err := s.Users(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, user := range all {
+		if _, of := s.nodeUser(user, env); of {
+			users = append(users, user)
+		}
+	}
+	if all, err = s.roles(ctx); err != nil {
+		return nil, nil, err
+	}
+	for _, role := range all {
+		if strings.HasPrefix(role, s.nodeRole(env, "")) || role == s.nodesRole(env) {
+			roles = append(roles, role)
+		}
+	}
+	return users, roles, nil
 }

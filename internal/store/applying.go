@@ -26,8 +26,8 @@ type Applying struct {
 	by  string
 }
 
-// BeginApply takes the fleet for this apply alone, until Close or until etcd can't be reached for nearly a minute. While
-// another one is under way it is refused with a *BusyError. The environment need not exist.
+// BeginApply takes the fleet for this apply alone, until Close or until etcd can't be reached for three quarters of a minute.
+// While another one is under way it is refused with a *BusyError. The environment need not exist.
 func (s *Store) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
 	return s.beginApply(ctx, ref, by, markLasts)
 }

@@ -54,8 +54,8 @@ func (s *Store) AuthEnabled(ctx context.Context) (bool, error) {
 }
 
 // SetUpAuth makes what is missing of the roles of operators, of etcd's user root (without a password, so that nobody can
-// be it without a certificate of that name) and of the user that is `pulley serve`, and then has etcd check its users. It
-// may be repeated, by whoever may: once auth is on that is an admin.
+// be it without a certificate of that name) and of the user that is `pulley serve`, and the installation's id, and then has
+// etcd check its users. It may be repeated, by whoever may: once auth is on that is an admin.
 func (s *Store) SetUpAuth(ctx context.Context, serveUser string) error {
 	err := s.ensureUser(ctx, rootUser, rootRole)
 	if err == nil {
@@ -63,6 +63,9 @@ func (s *Store) SetUpAuth(ctx context.Context, serveUser string) error {
 	}
 	if err == nil {
 		err = s.EnsureOperatorRoles(ctx)
+	}
+	if err == nil {
+		err = s.ensureInstallation(ctx, serveUser)
 	}
 	if err == nil {
 		err = s.auth(ctx, func(ctx context.Context) error { _, err := s.client.AuthEnable(ctx); return err })
@@ -137,14 +140,55 @@ func (s *Store) DropNodeRole(ctx context.Context, env, node string) error {
 }
 
 // DropSharedRole removes the role that the nodes of an environment share, if there is no such environment (any more). None is
-// no error.
+// no error. etcd can't do both at one moment: an environment that was made again in between gets its role back.
 func (s *Store) DropSharedRole(ctx context.Context, ref environments.Ref) error {
-	spec, err := s.get(ctx, s.keys.spec(ref.String()), clientv3.WithCountOnly())
-	if err == nil && spec.Count == 0 {
-		err = s.dropRole(ctx, s.nodesRole(ref.String()))
+	env := ref.String()
+	stored, err := s.hasSpec(ctx, env)
+	if err == nil && !stored {
+		err = s.dropRole(ctx, s.nodesRole(env))
+		if err == nil {
+			stored, err = s.hasSpec(ctx, env)
+		}
+		if err == nil && stored {
+			err = s.shareAgain(ctx, env)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot remove the etcd role of the nodes of %s: %w", ref, err)
+	}
+	return nil
+}
+
+func (s *Store) hasSpec(ctx context.Context, env string) (bool, error) {
+	resp, err := s.get(ctx, s.keys.spec(env), clientv3.WithCountOnly())
+	return err == nil && resp.Count > 0, err
+}
+
+// shareAgain makes the role that the nodes of an environment share, and gives it to those that lost it with the one before:
+// the users that have a role of their own, which is what EnsureNode gives them first.
+func (s *Store) shareAgain(ctx context.Context, env string) error {
+	if err := s.EnsureEnvironment(ctx, env); err != nil {
+		return err
+	}
+	users, err := s.Users(ctx)
+	if err != nil {
+		return err
+	}
+	for _, user := range users {
+		node, of := s.nodeUser(user, env)
+		if !of {
+			continue
+		}
+		have, err := s.rolesOf(ctx, user)
+		if err == nil && slices.Contains(have, s.nodeRole(env, node)) && !slices.Contains(have, s.nodesRole(env)) {
+			err = s.auth(ctx, func(ctx context.Context) error {
+				_, err := s.client.UserGrantRole(ctx, user, s.nodesRole(env))
+				return err
+			})
+		}
+		if err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) { // removed at this moment
+			return s.explain(err)
+		}
 	}
 	return nil
 }

@@ -1,10 +1,14 @@
 package store_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
 	"pulley/internal/etcdtest"
 	"pulley/internal/store"
 )
@@ -130,4 +134,47 @@ func TestGrantsThatAreWrongAreMended(t *testing.T) {
 	if err != nil || !slices.Equal(user.Roles, []string{"pulley/node/dev/controller1", "pulley/nodes/dev"}) {
 		t.Errorf("the node's roles are %v, %v", user, err)
 	}
+}
+
+// An environment that is made again while the last trace of the former one goes would have nodes that can't read anything.
+func TestAnEnvironmentThatIsMadeAgainKeepsItsNodesRole(t *testing.T) {
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	admin, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
+	has := func(user string, want ...string) {
+		t.Helper()
+		if got, err := raw.UserGet(ctx, user); err != nil || !slices.Equal(got.Roles, want) {
+			t.Errorf("%s has the roles %v, not %v (%v)", user, got.Roles, want, err)
+		}
+	}
+	half := "pulley/node/dev/web9/00000000000000a9" // made in part: it has no role of its own
+	again := func() {
+		_, err := raw.UserAddWithOptions(ctx, half, "", &clientv3.UserAddOptions{NoPassword: true})
+		if err := errors.Join(err, admin.PutSpec(ctx, &environments.Environment{Name: "dev"}, 0), admin.EnsureEnvironment(ctx, "dev"), admin.EnsureNode(ctx, "dev", "controller1", nodeA)); err != nil {
+			t.Error(err)
+		}
+	}
+	store.CancelAfter(server.Admin(), 2, again, func(st *store.Store) { // between the look and the deletion
+		if err := st.DropSharedRole(ctx, dev); err != nil {
+			t.Fatal(err)
+		}
+	})
+	has(nodeA, "pulley/node/dev/controller1", "pulley/nodes/dev")
+	has(half)
+	if _, err := server.Store(nodeA).Desire(ctx, id); err != nil {
+		t.Errorf("the node can't read what is wanted of it: %v", err)
+	}
+	if err := admin.DropSharedRole(ctx, environments.Ref{Environment: "dev", Stack: "t4"}); err != nil { // there never was one
+		t.Error(err)
+	}
+	if err := admin.DropSharedRole(ctx, dev); err != nil {
+		t.Fatal(err)
+	}
+	has(nodeA, "pulley/node/dev/controller1", "pulley/nodes/dev")
+	if _, err := raw.Delete(ctx, "/pulley/v1/environments/dev/spec"); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.DropSharedRole(ctx, dev); err != nil {
+		t.Fatal(err)
+	}
+	has(nodeA, "pulley/node/dev/controller1")
 }

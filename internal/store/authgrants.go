@@ -50,7 +50,8 @@ func (s *Store) nodeGrants(env, node string) []grant {
 }
 
 // operatorGrants is what a viewer or an operator may. Operators write what operators and publishers write (the table of
-// keys); they make no operators, and nothing in the name of a node or of serve.
+// keys); they make no operators, nothing in the name of a node or of serve, and not the installation's id: with another one's
+// they would have that one's machines taken for theirs.
 func (s *Store) operatorGrants(r OperatorRole) []grant {
 	all := []grant{below(s.keys.prefix, clientv3.PermRead)}
 	if r != RoleOperator {
@@ -62,7 +63,7 @@ func (s *Store) operatorGrants(r OperatorRole) []grant {
 	} {
 		all = append(all, below(prefix, clientv3.PermReadWrite))
 	}
-	for _, key := range []string{s.keys.pruning(), s.keys.targets(), s.keys.installation()} {
+	for _, key := range []string{s.keys.pruning(), s.keys.targets()} {
 		all = append(all, grant{key, "", clientv3.PermissionType(clientv3.PermReadWrite)})
 	}
 	return all

@@ -15,6 +15,9 @@ import (
 	"pulley/internal/provision"
 )
 
+// maxWords bounds the words of a record or an act that came from elsewhere: from a node, or from a provider.
+const maxWords = 512
+
 // How many acts of an environment are kept: the newest, and all that are younger than the time over which a budget is counted.
 const (
 	actsKept   = 1000
@@ -51,92 +54,12 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 	return done.Header.Revision, nil
 }
 
-// Put writes a node's record, if what etcd has of it is was (nil: nothing); else ErrChanged. One that is written already is
-// no error: the answer to the write before may have been lost.
-func (a *Applying) Put(ctx context.Context, r provision.Record, was *provision.Record) error {
-	now, revision, err := a.record(ctx, r.Node)
-	if err == nil && !sameRecord(now, was) && !sameRecord(now, &r) {
-		err = provision.ErrChanged
-	}
-	if err == nil {
-		var value string
-		if value, err = encode(r); err == nil {
-			key := a.store.keys.record(a.ref.String(), r.Node)
-			_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, value))
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write the record of the machine of %s: %w", r.Node, err)
-	}
-	return nil
-}
-
-// Drop deletes a node's record if it is was; else ErrChanged. None is no error. With a retired one goes what the node said, its
-// status, runs and facts: what is left of it are the acts.
-func (a *Applying) Drop(ctx context.Context, was provision.Record) error {
-	now, revision, err := a.record(ctx, was.Node)
-	if err == nil && now != nil && !sameRecord(now, &was) {
-		err = provision.ErrChanged
-	}
-	if err == nil {
-		env, k := a.ref.String(), a.store.keys
-		key := k.record(env, was.Node)
-		ops := []clientv3.Op{clientv3.OpDelete(key)}
-		if was.Phase == provision.Retiring {
-			ops = append(ops, clientv3.OpDelete(k.status(env, was.Node)), clientv3.OpDelete(k.runs(env, was.Node), clientv3.WithPrefix()), clientv3.OpDelete(k.facts(env, was.Node)))
-		}
-		_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, ops...)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot delete the record of the machine of %s: %w", was.Node, err)
-	}
-	return nil
-}
-
-func (a *Applying) record(ctx context.Context, node string) (*provision.Record, int64, error) {
-	ctx, cancel := a.Context(ctx)
-	defer cancel()
-	r, revision, err := single[provision.Record](ctx, a.store, a.store.keys.record(a.ref.String(), node))
-	return r, revision, a.ended(err)
-}
-
-// sameRecord compares what is stored, not how a time is held in memory.
-func sameRecord(a, b *provision.Record) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	x, errX := encode(*a)
-	y, errY := encode(*b)
-	return errX == nil && errY == nil && x == y
-}
-
-// Record reads what Pulley remembers of the machine of a node; nil where it had none made.
-func (s *Store) Record(ctx context.Context, ref environments.Ref, node string) (*provision.Record, error) {
-	r, _, err := single[provision.Record](ctx, s, s.keys.record(ref.String(), node))
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the record of the machine of %s: %w", node, err)
-	}
-	return r, nil
-}
-
-// Records reads what Pulley remembers of the machines of an environment, by node. Those that can't be read are named in
-// damaged.
-func (s *Store) Records(ctx context.Context, ref environments.Ref) (all map[string]provision.Record, damaged []string, err error) {
-	all = map[string]provision.Record{}
-	var f Fleet
-	err = collect(ctx, s, s.keys.records(ref.String()), &f, func(rest string, r provision.Record) { all[unescape(rest)] = r })
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list the machines of %s: %w", ref, err)
-	}
-	return all, f.Damaged, nil
-}
-
 // Note remembers what was done, once however often it is told. Old acts go at this occasion.
 func (a *Applying) Note(ctx context.Context, act provision.Act) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot note what was done to the machine of %s: %w", act.Node, err)
 	}
-	act.Why, act.Problem = clip(act.Why, 512), clip(act.Problem, 512)
+	act.Why, act.Problem = clip(act.Why, maxWords), clip(act.Problem, maxWords)
 	value, err := encode(act)
 	if err != nil {
 		return fail(err)

@@ -247,38 +247,6 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 	}
 }
 
-// Two ids would make an installation disown the machines that it made.
-func TestAnInstallationHasOneID(t *testing.T) {
-	server := etcdtest.Start(t)
-	st, ctx := open(t, server, ""), t.Context()
-	if id, err := st.Installation(ctx); err != nil || id != "" {
-		t.Fatalf("before the first apply: %q, %v", id, err)
-	}
-	ids := make([]string, 8)
-	var all sync.WaitGroup
-	for i := range ids {
-		all.Go(func() {
-			var err error
-			if ids[i], err = st.InstallationID(ctx, "ann"); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if slices.Sort(ids); ids[0] != ids[7] || len(ids[0]) != 16 {
-		t.Errorf("the ids are %q", ids)
-	}
-	if id, err := st.Installation(ctx); err != nil || id != ids[0] {
-		t.Errorf("it is %q, was %q (%v)", id, ids[0], err)
-	}
-	if _, err := server.Client().Put(ctx, "/pulley/v1/installation", `{"v":1}`); err != nil {
-		t.Fatal(err)
-	}
-	if id, err := st.InstallationID(ctx, "ann"); err == nil {
-		t.Errorf("one that is damaged is %q", id)
-	}
-}
-
 // An operator who may not remove nodes would find out when machines are half retired.
 func TestWhoMayRetireIsToldAhead(t *testing.T) {
 	if err := open(t, etcdtest.Start(t), "").MayRemove(t.Context()); err != nil {
@@ -301,9 +269,6 @@ func TestWhoMayRetireIsToldAhead(t *testing.T) {
 	}
 	// All else that an apply does an operator may do, and a viewer may not.
 	st := server.Store(operator)
-	if id, err := st.InstallationID(ctx, "olga"); err != nil || id == "" {
-		t.Errorf("an operator: %q, %v", id, err)
-	}
 	a := begin(t, st, dev, "olga")
 	r := provision.Record{Node: "web1", Phase: provision.Making}
 	for what, err := range map[string]error{
@@ -316,9 +281,6 @@ func TestWhoMayRetireIsToldAhead(t *testing.T) {
 	}
 	if _, err := server.Store(viewer).BeginApply(ctx, environments.Ref{Environment: "other"}, "vic"); err == nil {
 		t.Error("a viewer applies")
-	}
-	if id, err := server.Store(viewer).InstallationID(ctx, "vic"); err != nil || id == "" {
-		t.Errorf("a viewer reads the id that is there: %q, %v", id, err)
 	}
 }
 

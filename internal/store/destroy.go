@@ -94,12 +94,13 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err e
 		func() error { return a.deleteBelow(ctx, d, k.identities(env)) },
 		func() error { return a.destroyUsers(ctx, d) },
 	}
-	for _, prefix := range []string{
-		k.statuses(env), k.allRuns(env), k.facts(env, ""), k.firstBoots(env), k.machine(env, ""), k.floods(env), k.environment(env),
-	} {
+	for _, prefix := range a.store.saidOf(env) {
 		steps = append(steps, func() error { return a.deleteBelow(ctx, d, prefix) })
 	}
-	steps = append(steps, func() error { return a.destroyNotices(ctx, d) })
+	steps = append(steps,
+		func() error { return a.destroyNotices(ctx, d) },
+		func() error { return a.deleteBelow(ctx, d, k.environment(env)) }, // last: it is what a destroy that goes on is known by
+	)
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return false, err
@@ -108,14 +109,8 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err e
 	return *d != before, nil
 }
 
-// destroyTokens deletes the tokens that nodes of this environment join with, ended ones too.
 func (a *Applying) destroyTokens(ctx context.Context, d *Destroyed) error {
-	var keys []string
-	_, err := a.store.eachToken(ctx, false, func(key string, t Token) {
-		if t.Environment == a.ref.String() {
-			keys = append(keys, key)
-		}
-	})
+	keys, err := a.store.tokensOf(ctx, a.ref.String())
 	if err != nil {
 		return err
 	}
@@ -123,43 +118,27 @@ func (a *Applying) destroyTokens(ctx context.Context, d *Destroyed) error {
 }
 
 func (a *Applying) destroyNotices(ctx context.Context, d *Destroyed) error {
-	all, _, err := a.store.Notices(ctx)
+	keys, err := a.store.noticesOf(ctx, a.ref.String())
 	if err != nil {
 		return err
-	}
-	var keys []string
-	for _, n := range all {
-		if n.Environment == a.ref.String() {
-			keys = append(keys, a.store.keys.notice(n.ID))
-		}
 	}
 	return a.deleteKeys(ctx, d, keys...)
 }
 
 // destroyUsers drops the users of all the environment's nodes, then the role of each, and the one that they share.
 func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
-	s, env := a.store, a.ref.String()
-	users, err := s.Users(ctx)
+	s := a.store
+	users, roles, err := s.accountsOf(ctx, a.ref.String())
 	if err != nil {
 		return err
 	}
 	for _, user := range users {
-		if _, of := s.nodeUser(user, env); !of {
-			continue
-		}
 		if err := s.DropUser(ctx, user); err != nil {
 			return err
 		}
 		d.Users++
 	}
-	roles, err := s.roles(ctx)
-	if err != nil {
-		return err
-	}
 	for _, role := range roles {
-		if !strings.HasPrefix(role, s.nodeRole(env, "")) && role != s.nodesRole(env) {
-			continue
-		}
 		if err := s.dropRole(ctx, role); err != nil {
 			return err
 		}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/etcdtest"
@@ -167,7 +169,7 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if left := slices.Collect(maps.Keys(contents(t, server))); len(left) > 0 {
+	if left := slices.Collect(maps.Keys(contents(t, server))); !slices.Equal(left, []string{"/pulley/v1/installation"}) {
 		t.Errorf("left are %q", left)
 	}
 	if err := errors.Join(st.EnsureOperatorRoles(ctx), st.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
@@ -185,7 +187,7 @@ func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	ref := environments.Ref{Environment: "dev", Stack: "t4"}
 	cuts := 0
-	for calls := int32(1); ; calls += 2 {
+	for calls := int32(1); ; calls++ {
 		settled(t, server, []string{"dev@t4", "dev"})
 		ctx, cancel := context.WithCancel(t.Context())
 		store.CancelAfter(server.Admin(), calls, cancel, func(st *store.Store) {
@@ -196,6 +198,10 @@ func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
 		})
 		whole := ctx.Err() == nil
 		cancel()
+		left := slices.ContainsFunc(server.Everything(), func(line string) bool { return concerns(line, ref.String()) })
+		if known, err := server.Admin().AnythingOf(t.Context(), ref); err != nil || known != left {
+			t.Errorf("cut off after %d calls, something is left: %t, and it is found: %t (%v)", calls, left, known, err)
+		}
 		if _, err := server.Admin().DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
 			t.Fatalf("cut off after %d calls: %v", calls, err)
 		}
@@ -212,4 +218,57 @@ func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
 		t.Errorf("it was cut off %d times only", cuts)
 	}
 	t.Logf("cut off %d times", cuts)
+}
+
+// Whatever single thing a destruction left behind stays for ever where the next one says that there is nothing.
+func TestTheLeastThingOfAnEnvironmentIsFound(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
+	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
+	settled(t, server, []string{"dev@t4", "dev@t421", "de"})
+	ref := environments.Ref{Environment: "dev", Stack: "t42"}
+	env := ref.String()
+	found := func(what string, want bool) {
+		t.Helper()
+		if got, err := st.AnythingOf(ctx, ref); err != nil || got != want {
+			t.Errorf("with %s: %t, should be %t (%v)", what, got, want, err)
+		}
+	}
+	found("its neighbours", false)
+	things := map[string]func() error{
+		"a token": func() error {
+			_, _, err := st.CreateToken(ctx, store.Token{Environment: env, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+			return err
+		},
+		"a notice": func() error {
+			_, err := st.AddNotice(ctx, store.Notice{ID: "silent:" + env, Kind: "silent", Environment: env, At: time.Now()})
+			return err
+		},
+		"the role of its nodes": func() error { return st.EnsureEnvironment(ctx, env) },
+		"a user": func() error {
+			_, err := raw.UserAddWithOptions(ctx, "pulley/node/"+env+"/web1/0000000000000001", "", &clientv3.UserAddOptions{NoPassword: true})
+			return err
+		},
+	}
+	for _, row := range store.TableOfKeys(t, env, "web1") {
+		if strings.Contains(row.Key, "/"+env+"/") && !strings.HasSuffix(row.Key, "/applying") && !strings.Contains(row.Key, "/machines/web1") {
+			things[row.Key] = func() error { _, err := raw.Put(ctx, row.Key, `{"v":1}`); return err }
+		}
+	}
+	for what, make := range things {
+		if err := make(); err != nil {
+			t.Fatal(err)
+		}
+		found(what, true)
+		if _, err := st.DestroyEnvironment(ctx, ref, "ann", true); err != nil {
+			t.Fatalf("with %s: %v", what, err)
+		}
+		found("no "+what, false)
+	}
+	if err := errors.Join(st.EnsureOperatorRoles(ctx), st.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
+		t.Fatal(err)
+	}
+	if any, err := server.Store(operator).AnythingOf(ctx, ref); err != nil || any {
+		t.Errorf("an operator, who may not look at users: %t, %v", any, err)
+	}
 }

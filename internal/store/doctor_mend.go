@@ -14,6 +14,9 @@ func (s *Store) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleet
 	if err := s.EnsureOperatorRoles(ctx); err != nil {
 		return err
 	}
+	if err := s.ensureInstallation(ctx, s.identity); err != nil {
+		return err
+	}
 	for _, f := range fleets {
 		env := f.ref.String()
 		if f.spec == nil {

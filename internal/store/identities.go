@@ -177,8 +177,8 @@ func (s *Store) NoteClone(ctx context.Context, ref environments.Ref, node string
 	return nil
 }
 
-// UpdateHost writes what a node's machine says of itself into the list of hosts, if that is something new. It fails with
-// ErrConflict when the identity was written since revision.
+// UpdateHost writes what a node's machine says of itself into the list of hosts, if that is something new. What was asked of
+// the machine before is not asked of another one. It fails with ErrConflict when the identity was written since revision.
 func (s *Store) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
 	env := ref.String()
 	key := s.keys.host(env, i.Node)
@@ -194,6 +194,7 @@ func (s *Store) UpdateHost(ctx context.Context, ref environments.Ref, i Identity
 		return nil
 	}
 	h.Hostname, h.Addresses, h.MachineID, h.At = hostname, addresses, i.Machine, now
+	h.Request = askedBefore(old, h)
 	value, err := encode(h)
 	if err != nil {
 		return err

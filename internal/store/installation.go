@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // installationBytes is how long an installation's id is, before it is hex digits.
@@ -19,7 +21,7 @@ type installation struct {
 	At time.Time `json:"at"`
 }
 
-// Installation reads by which word providers know this installation's machines: 16 hex digits; "" before the first apply.
+// Installation reads by which word providers know this installation's machines: 16 hex digits; "" where nobody made it yet.
 func (s *Store) Installation(ctx context.Context) (string, error) {
 	key := s.keys.installation()
 	i, _, err := single[installation](ctx, s, key)
@@ -35,7 +37,8 @@ func (s *Store) Installation(ctx context.Context) (string, error) {
 	return i.ID, nil
 }
 
-// InstallationID is Installation, and makes the id where there is none: once, whoever asks at the same moment.
+// InstallationID is Installation, and makes the id where there is none: once, whoever asks at the same moment. Where etcd
+// checks its users that takes an admin, and was done when they were set up.
 func (s *Store) InstallationID(ctx context.Context, by string) (string, error) {
 	for {
 		id, err := s.Installation(ctx)
@@ -51,8 +54,22 @@ func (s *Store) InstallationID(ctx context.Context, by string) (string, error) {
 		if err == nil {
 			return fresh.ID, nil
 		}
+		if errors.Is(err, rpctypes.ErrPermissionDenied) {
+			return "", fmt.Errorf("cannot make this installation's id, by which its machines are known: etcd lets only an admin do that, and not %s\n"+
+				"nothing was done; `pulley serve` makes it when it starts, and `pulley doctor --mend` by an admin does where etcd is a cluster of yours", s.identity)
+		}
 		if !errors.Is(err, ErrConflict) {
 			return "", fmt.Errorf("cannot write this installation's id: %w", err)
 		}
 	}
+}
+
+// ensureInstallation makes the id before the first apply, whose operator may not. What is wrong with it, and an etcd that is
+// full, keep nothing else from being set up: whoever applies is told.
+func (s *Store) ensureInstallation(ctx context.Context, by string) error {
+	_, err := s.InstallationID(ctx, by)
+	if errors.As(err, new(*UnreadableError)) || errors.Is(err, ErrFull) {
+		return nil
+	}
+	return err
 }

@@ -14,7 +14,7 @@ import (
 const (
 	renewEvery = 5 * time.Second
 	lookEvery  = time.Second // at the clock
-	spareShare = 6           // of the lease's time, the last so manieth part is for calls in flight to end
+	spareShare = 4           // of the lease's time, the last so manieth part is for calls in flight to end
 )
 
 // What ends a mark.
@@ -23,6 +23,9 @@ var (
 	errRevoked = errors.New("its lease was taken away")
 	errSilent  = errors.New("etcd gave no sign of life for too long")
 )
+
+// A provider's command that is told to end has some seconds until it is killed: what is spared, less one look at the clock,
+// has to be longer than that (inFlight in the test). Else a machine could be asked for when somebody else applies already.
 
 // live keeps the lease until the mark is closed, and ends the mark before etcd can have ended the lease: a renewal counts
 // from when it was sent, not from when the answer came.

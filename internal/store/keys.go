@@ -16,7 +16,7 @@ import (
 //	deltas/<line>/<seq>                                  p  immutable; what leads from one release of a line to the next
 //	publishing/<id>                                      p  a publish is under way; a lease ends it
 //	pruning                                              o  a prune is under way; a lease ends it
-//	installation                                         o,s  by which providers know this installation's machines; immutable
+//	installation                                         s,a  by which providers know this installation's machines; immutable
 //	targets                                              o,c  changes whenever any target or assignment does; a prune compares it
 //	environments/<env>/spec                              o  the environment
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets

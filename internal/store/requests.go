@@ -14,9 +14,16 @@ import (
 )
 
 // Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
-// provision.ErrNotListed. The head of the list is not touched: the list says the same as before.
+// provision.ErrNotListed; one that is asked to retire is ErrRetires: whoever asked that waits for its answer. The head of the
+// list is not touched: the list says the same as before.
 func (s *Store) Ask(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
-	err := s.ask(ctx, ref.String(), node, r, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
+	lives := func(h agent.Host) error {
+		if h.Request != nil && h.Request.Do == agent.DeedRetire {
+			return ErrRetires
+		}
+		return nil
+	}
+	err := s.ask(ctx, ref.String(), node, r, lives, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
 		resp, err := s.txn(ctx, cmps, []clientv3.Op{op}, nil)
 		if err == nil && !resp.Succeeded {
 			err = provision.ErrChanged
@@ -29,8 +36,11 @@ func (s *Store) Ask(ctx context.Context, ref environments.Ref, node string, r ag
 	return nil
 }
 
-// ask changes the entry as it is at the moment, which a join of the node may write too.
-func (s *Store) ask(ctx context.Context, env, node string, r agent.Request, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
+// ErrRetires is that a node is asked to retire, and can't be asked for anything else meanwhile.
+var ErrRetires = errors.New("it is being retired")
+
+// ask changes the entry as it is at the moment, which a join of the node may write too, if it may be asked.
+func (s *Store) ask(ctx context.Context, env, node string, r agent.Request, may func(agent.Host) error, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
 	key := s.keys.host(env, node)
 	for {
 		h, revision, err := single[agent.Host](ctx, s, key)
@@ -39,6 +49,9 @@ func (s *Store) ask(ctx context.Context, env, node string, r agent.Request, writ
 			return err
 		case h == nil:
 			return provision.ErrNotListed
+		}
+		if err := may(*h); err != nil {
+			return err
 		}
 		h.Request = &r
 		value, err := encode(*h)
@@ -54,26 +67,13 @@ func (s *Store) ask(ctx context.Context, env, node string, r agent.Request, writ
 
 // Ask is the store's, while the mark stands.
 func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error {
-	err := a.store.ask(ctx, a.ref.String(), node, r, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
+	anyhow := func(agent.Host) error { return nil } // an apply knows whom it retires
+	err := a.store.ask(ctx, a.ref.String(), node, r, anyhow, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
 		_, err := a.write(ctx, cmps, op)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("cannot ask node %s: %w", node, a.ended(err))
-	}
-	return nil
-}
-
-// Hold keeps a node from running Puppet, until it is removed or the hold is ended.
-func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
-	scope := Scope{Node: node}
-	h.Scope = scope.segment("all")
-	value, err := encode(h)
-	if err == nil {
-		_, err = a.write(ctx, nil, clientv3.OpPut(a.store.keys.hold(a.ref.String(), scope), value))
-	}
-	if err != nil {
-		return fmt.Errorf("cannot hold %s: %w", scope, err)
 	}
 	return nil
 }
@@ -86,10 +86,14 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 		return fmt.Errorf("cannot remove node %s: %w", node, err)
 	}
 	err := a.store.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: why})
-	if errors.Is(err, ErrNotFound) {
-		return nil
+	gone := errors.Is(err, ErrNotFound)
+	if err != nil && !gone {
+		return a.ended(err)
 	}
-	return a.ended(err)
+	if err := a.off(ctx, node, !gone); err != nil {
+		return fmt.Errorf("cannot remove node %s: %w", node, err)
+	}
+	return nil
 }
 
 // MayRemove reports whether this connection can take nodes out of the fleet, before anything is begun that ends with that:

@@ -71,7 +71,7 @@ func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	}
 	for _, t := range tabs {
 		for _, text := range agentLines(t.Before, t.system()) {
-			f.Lines = append(f.Lines, Line{t.Path, text})
+			f.Lines = append(f.Lines, Line{t.read(), text})
 		}
 	}
 	f.Scripts, f.Daemons, f.Ran = m.scripts(), m.daemons(), m.ran()
@@ -140,9 +140,9 @@ func (m *Machine) crontabs() ([]File, error) {
 
 // crontab reads one; nil for what cron does not read, and for one that is not there. A link is followed: its target is edited.
 func (m *Machine) crontab(under string) (*File, error) {
-	target, err := m.follow(under)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the crontab: %w", err)
+	target, ok := m.follow(under)
+	if !ok {
+		return nil, nil
 	}
 	path := m.path(target)
 	info, err := os.Lstat(path)
@@ -170,19 +170,19 @@ func (m *Machine) crontab(under string) (*File, error) {
 const maxLinks = 40
 
 // follow is what a path below the root stands for, once its last part is no link any more; of another root links stay below
-// that, as they would for that machine.
-func (m *Machine) follow(under string) (string, error) {
+// that, as they would for that machine. It is false for a link that goes in circles.
+func (m *Machine) follow(under string) (target string, ok bool) {
 	for range maxLinks {
 		to, err := os.Readlink(m.path(under))
-		if err != nil { // no link, or nothing there
-			return under, nil //nolint:nilerror // whoever reads it says what is wrong
+		if err != nil { // no link, or nothing there: whoever reads it sees
+			return under, true
 		}
 		if !filepath.IsAbs(to) {
 			to = filepath.Join("/", filepath.Dir(under), to)
 		}
 		under = strings.TrimPrefix(filepath.Clean(to), "/")
 	}
-	return "", fmt.Errorf("%s: too many links", m.path(under))
+	return "", false
 }
 
 // scripts are those of cron.hourly and its like that start puppet agent, as far as can be seen.

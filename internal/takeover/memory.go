@@ -76,7 +76,7 @@ type Unit struct {
 
 // File is a crontab as it was found, and what the takeover made of it.
 type File struct {
-	Path     string      `json:"path"` // below the root
+	Path     string      `json:"path"`           // below the root
 	Link     string      `json:"link,omitempty"` // where cron reads it, when that is a link to Path
 	Mode     fs.FileMode `json:"mode"`
 	UID      int         `json:"uid"`

@@ -14,6 +14,8 @@ import (
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
+const usual = "*/5 * * * *"
+
 // fixture is a machine that a puppet agent manages, from cron and as a service, as files below a root.
 type fixture struct {
 	*Machine
@@ -69,12 +71,12 @@ func (f *fixture) read(t *testing.T, under string) string {
 	return string(b)
 }
 
-// all is every file and link of the machine with its mode and content.
+// all is every file and link of the machine with its mode and content, but for what is written down of the takeover.
 func (f *fixture) all(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	err := filepath.WalkDir(f.Root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
+		if err != nil || e.IsDir() || path == filepath.Join(f.StateDir, memoryFile) {
 			return err
 		}
 		info, err := e.Info()
@@ -109,9 +111,15 @@ func (f *fixture) off() error {
 	return nil
 }
 
-func (f *fixture) disable(t *testing.T) error { return f.Disable(t.Context(), "ann", f.on) }
-func (f *fixture) remove(t *testing.T) error  { return f.Remove(t.Context(), "ann") }
-func (f *fixture) undo(t *testing.T) error    { return f.Undo(t.Context(), "ann", f.off) }
+func (f *fixture) disable(t *testing.T) error {
+	s, err := Load(f.StateDir)
+	if err != nil {
+		return err
+	}
+	return f.Disable(t.Context(), "ann", s.Choose("", false, usual), f.on)
+}
+func (f *fixture) remove(t *testing.T) error { return f.Remove(t.Context(), "ann") }
+func (f *fixture) undo(t *testing.T) error   { return f.Undo(t.Context(), "ann", f.off) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -191,6 +199,9 @@ func TestUndoBringsBackExactlyWhatWas(t *testing.T) {
 				if name != "undo" {
 					f.idle(t)
 				}
+			}
+			if s, err := Load(f.StateDir); err != nil || s.Stage != Found || s.Schedule != usual || s.Message != "" || len(s.Files) > 0 {
+				t.Errorf("%v, cut at %q: what is known afterwards is %+v (%v)", path, where, s, err)
 			}
 			if after := f.all(t); after != before {
 				t.Errorf("%v, cut at %q: afterwards\n%s\nbefore\n%s", path, where, after, before)
@@ -344,6 +355,10 @@ func TestInCharge(t *testing.T) {
 		"a unit of a Puppet at work": {Findings{Units: unit, Ran: true}, true},
 		"Puppet by hand":             {Findings{Ran: true}, false},
 		"a line of cron":             {Findings{Lines: []Line{{"etc/crontab", "…"}}}, true},
+		"a script that never ran":    {Findings{Scripts: []string{"etc/cron.hourly/puppet"}}, false},
+		"a script that cron runs":    {Findings{Scripts: []string{"etc/cron.hourly/puppet"}, Ran: true}, true},
+		"a daemon by hand":           {Findings{Daemons: []Process{{7, "puppet agent"}}}, true},
+		"a daemon of a new unit":     {Findings{Units: []Unit{{Name: "puppet.service", Active: true}}, Daemons: []Process{{7, "puppet agent"}}}, false},
 	} {
 		if c.f.InCharge() != c.want {
 			t.Errorf("%s: %t", say, !c.want)

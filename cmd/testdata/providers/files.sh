@@ -8,6 +8,11 @@ request=$(cat)
 # first KEY: the first string of that key. Orders have a machine's own words before its labels.
 first() { printf %s "$request" | grep -o "\"$1\":\"[^\"]*\"" | head -n 1 | cut -d '"' -f 4; }
 
+# Cut off, it leaves nothing that is half made.
+new=
+trap 'rm -rf "$new"' EXIT
+trap 'exit 1' TERM
+
 answer() { printf '%s\n' "$1" && exit 0; }
 fail() { answer "{\"error\":{\"kind\":\"$1\",\"message\":\"$2\"}}"; }
 

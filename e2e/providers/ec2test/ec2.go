@@ -41,6 +41,7 @@ type Region struct {
 
 	mu        sync.Mutex
 	instances []*Instance
+	tokens    map[string]bound // for longer than a region lives in a test
 	asked     int
 }
 
@@ -49,7 +50,7 @@ func New(c Config) *Region {
 	if c.PageSize == 0 {
 		c.PageSize = 1000
 	}
-	return &Region{config: c}
+	return &Region{config: c, tokens: map[string]bound{}}
 }
 
 // awsError is an error as EC2 answers with it (API reference, "Error codes").
@@ -146,11 +147,11 @@ func (r *Region) Instances() []Instance {
 	return all
 }
 
-// Add puts somebody else's instance into the region.
-func (r *Region) Add(name string) Instance {
+// Add puts an instance into the region that was launched an hour ago, as somebody else's where no tags say otherwise.
+func (r *Region) Add(name string, tags ...Tag) Instance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := &Instance{ID: newID("i-"), Image: Image, Type: Type, Tags: []Tag{{"Name", name}}, Launched: time.Now().Add(-time.Hour)}
+	i := &Instance{ID: newID("i-"), Image: Image, Type: Type, Tags: append([]Tag{{"Name", name}}, tags...), Launched: time.Now().Add(-time.Hour)}
 	r.instances = append(r.instances, i)
 	return *i
 }

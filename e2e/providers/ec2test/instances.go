@@ -19,7 +19,6 @@ type Instance struct {
 	Userdata               []byte
 	Launched               time.Time
 
-	asked   string // the request that launched it
 	runs    time.Time
 	listed  time.Time
 	stopped bool

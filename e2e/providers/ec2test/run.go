@@ -13,45 +13,64 @@ import (
 // maxUserdata is EC2's, before base64.
 const maxUserdata = 16384
 
+// bound is what a token is bound to: one request, and the instance that it launched. It has none where the launch failed.
+type bound struct {
+	asked    string
+	instance *Instance
+}
+
 // run is RunInstances, of one instance. Its token makes it idempotent ("Ensuring idempotency in Amazon EC2 API requests"):
-// the same request again is answered with the same instance, another request by the token is refused, and so is a token
-// whose instance has terminated.
+// the same request again is answered with the same instance. Another request by the token is refused, whatever came of the
+// first: the token stays bound when its instance has terminated, and when there was no room for one.
 func (r *Region) run(form url.Values) (any, *awsError) {
 	token := take(form, "ClientToken")
 	asked := form.Encode()
 	if len(token) > 64 {
 		return nil, bad("InvalidParameterValue", "Invalid value '%s' for client token.", token)
 	}
-	for _, i := range r.instances {
-		if token == "" || i.Token != token {
-			continue
-		}
-		switch state, _ := i.State(); {
-		case state == "terminated":
-			return nil, bad("IdempotentInstanceTerminated", "The client token you have provided is associated with a resource that is already deleted. Please use a different client token.")
-		case i.asked != asked:
+	if before, ok := r.tokens[token]; ok {
+		if before.asked != asked {
 			return nil, bad("IdempotentParameterMismatch", "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).")
 		}
-		return launched(i), nil
+		if i := before.instance; i != nil {
+			if state, _ := i.State(); state == "terminated" {
+				return nil, bad("IdempotentInstanceTerminated", "The client token you have provided is associated with a resource that is already deleted. Please use a different client token.")
+			}
+			return launched(i), nil
+		}
 	}
 	i, problem := r.ordered(form)
+	if problem == nil {
+		problem = r.room()
+	}
+	if token != "" {
+		r.tokens[token] = bound{asked: asked}
+	}
 	if problem != nil {
 		return nil, problem
 	}
+	now := time.Now()
+	i.ID, i.Token, i.Launched = newID("i-"), token, now.Truncate(time.Second)
+	i.runs, i.listed = now.Add(r.config.Pending), now.Add(r.config.Unlisted)
+	r.instances = append(r.instances, i)
+	if token != "" {
+		r.tokens[token] = bound{asked, i}
+	}
+	return launched(i), nil
+}
+
+// room says why there is none for one more instance.
+func (r *Region) room() *awsError {
 	running := 0
-	for _, other := range r.instances {
-		if state, _ := other.State(); state != "terminated" {
+	for _, i := range r.instances {
+		if state, _ := i.State(); state != "terminated" {
 			running++
 		}
 	}
 	if r.config.Limit > 0 && running >= r.config.Limit {
-		return nil, bad("InstanceLimitExceeded", "You have requested more instances (%d) than your current instance limit of %d allows for the specified instance type.", running+1, r.config.Limit)
+		return bad("InstanceLimitExceeded", "You have requested more instances (%d) than your current instance limit of %d allows for the specified instance type.", running+1, r.config.Limit)
 	}
-	now := time.Now()
-	i.ID, i.Token, i.asked, i.Launched = newID("i-"), token, asked, now.Truncate(time.Second)
-	i.runs, i.listed = now.Add(r.config.Pending), now.Add(r.config.Unlisted)
-	r.instances = append(r.instances, i)
-	return launched(i), nil
+	return nil
 }
 
 // ordered reads what is launched.

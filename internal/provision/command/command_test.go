@@ -260,6 +260,21 @@ func TestACommandEndsWithItsDeadlineAndItsRequest(t *testing.T) {
 	dies(t, dir+"/pid")
 }
 
+func TestACommandThatHeedsNoSignalIsKilledWhileTheLockStands(t *testing.T) {
+	// A create that goes on when the fleet's lock is another's would make a machine that nobody knows of.
+	t.Parallel()
+	dir := t.TempDir()
+	p := script(t, `trap '' TERM; echo $$ >$1/pid; while :; do sleep 0.1; done`, func(c *Config) { c.Command = append(c.Command, dir); c.Timeout = 300 * time.Millisecond })
+	start := time.Now()
+	if _, err := p.List(t.Context()); err == nil {
+		t.Error("it ended well")
+	}
+	if took := time.Since(start); took > 300*time.Millisecond+5*time.Second+2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	dies(t, dir+"/pid")
+}
+
 func TestANameThatIsNoHostnameReachesNoCommand(t *testing.T) {
 	// A shell script would be told to delete "*".
 	dir := t.TempDir()

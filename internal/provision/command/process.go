@@ -16,8 +16,11 @@ import (
 
 const (
 	maxAnswerBytes = 16 << 20
-	gentle         = 10 * time.Second // from the gentle signal to the hard one
-	restDeadline   = 2 * time.Second  // for output after the command's end, by what it started in other groups
+
+	// From the gentle signal to the hard one. Who has lost the lock has some seconds until somebody else may have it: this and
+	// restDeadline have to fit in (inFlight in a test of package store).
+	gentle       = 5 * time.Second
+	restDeadline = 2 * time.Second // for output after the command's end, by what it started in other groups
 )
 
 // run starts the command for a request and returns what it printed. ended is how it ended, where that was not with 0; err says

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"pulley/internal/provision"
 )
@@ -21,6 +22,8 @@ var checks = []struct {
 	{"it comes to run, within the deadline", comesToRun},
 	{"its userdata arrives whole", userdataArrives},
 	{"two creates of one name at once leave one machine, or two that are told apart", createAtOnce},
+	{"a list of six machines is whole", listOfMany},
+	{"the name of one machine with the ID of another deletes neither", deleteNeither},
 	{"other fleets' machines are not listed", othersNotListed},
 	{"other fleets' machines are not deleted", othersNotDeleted},
 	{"a name that another fleet has is taken, or makes a machine of its own", othersName},
@@ -33,9 +36,10 @@ var checks = []struct {
 	{"an image that does not exist is refused, and leaves nothing", refuseImage},
 	{"a name that is no hostname is refused, or kept to the letter", hostileNames},
 	{"to delete a pattern, a part of a name or a path deletes nothing", deletePatterns},
-	{"userdata and labels of any bytes are refused, or kept to the letter", hostileOrder},
+	{"labels of any bytes are refused, or kept to the letter", hostileLabels},
+	{"userdata of any bytes is refused, or kept to the letter", hostileUserdata},
 	{"each call ends when its context does", contextEnds},
-	{"a create that was cut off can be repeated", createCutOff},
+	{"a create that is cut off ends soon, and can be repeated", createCutOff},
 	{"a machine can be deleted by its ID", deleteByID},
 	{"all of a fleet can be deleted", deleteAll},
 }
@@ -54,11 +58,12 @@ func emptyAtFirst(ctx context.Context, s *suite) error {
 }
 
 func createAndList(ctx context.Context, s *suite) error {
+	start := time.Now()
 	m, err := s.ours.create(ctx, s.order(1))
 	if err != nil {
 		return err
 	}
-	s.first = m
+	s.first, s.took = m, time.Since(start)
 	return s.ours.is(ctx, m)
 }
 
@@ -137,7 +142,10 @@ func createAtOnce(ctx context.Context, s *suite) error {
 	if otherErr := <-other; err != nil && otherErr != nil {
 		return fmt.Errorf("neither made it: %w", errors.Join(err, otherErr))
 	}
-	return s.settle(ctx, o.Name)
+	if err = s.settle(ctx, o.Name); err == nil {
+		s.second, err = s.ours.only(ctx, o.Name)
+	}
+	return err
 }
 
 // settle leaves one machine of a name: where there are several, each but one is deleted by its ID.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"time"
 
@@ -21,6 +22,12 @@ type Config struct {
 	Order func(name string) provision.Order
 	// Userdata reads what a running machine was given; without it nothing is known of that.
 	Userdata func(ctx context.Context, m provision.Machine) ([]byte, error)
+	// Labels reads what labels a machine has; without it nothing is known of that.
+	Labels func(ctx context.Context, m provision.Machine) (map[string]string, error)
+	// Script is what machines do with their userdata, in the words of sh: where they keep none of it, it may copy "$0".
+	Script string
+	// Owner is whose the machines are while it lasts, of NewOwner; "" is a new one.
+	Owner string
 	// Foreign makes a machine without any mark and returns what says whether it is still as it was. Who gives it cleans up.
 	Foreign func(ctx context.Context, name string) (unharmed func(context.Context) error, err error)
 
@@ -79,6 +86,23 @@ func Run(ctx context.Context, config Config, report func(Result)) error {
 	return err
 }
 
+// NewOwner returns an owner that nobody has. Who tells it before Run can Clean afterwards, whatever ended that.
+func NewOwner() string { return ownerPrefix + randomWord() }
+
+const ownerPrefix = "conform-"
+
+var ownerPattern = regexp.MustCompile(`^` + ownerPrefix + `[a-z]{6}$`)
+
+// Clean deletes what a run of that owner left behind.
+func Clean(ctx context.Context, config Config, owner string) error {
+	config.Owner = owner
+	s, err := newSuite(config)
+	if err != nil {
+		return fmt.Errorf("cannot clean up: %w", err)
+	}
+	return s.cleanUp(ctx)
+}
+
 // Checks returns the names of all checks, in their order.
 func Checks() []string {
 	names := make([]string, len(checks))
@@ -105,6 +129,9 @@ type suite struct {
 	prefix *fleet // its name begins like ours
 	owner  *fleet // of the same name, and somebody else's
 
+	took time.Duration // of a create
+
+	second  provision.Machine // of ours, from then on
 	first   provision.Machine // of ours, from its creation to its deletion
 	deleted provision.Machine // of ours
 	theirs  provision.Machine // of prefix
@@ -115,8 +142,12 @@ func newSuite(config Config) (*suite, error) {
 	config.Boot = cmp.Or(config.Boot, DefaultBoot)
 	config.Gone = cmp.Or(config.Gone, DefaultGone)
 	config.Poll = cmp.Or(config.Poll, DefaultPoll)
-	s := &suite{config: config, word: randomWord()}
-	mine, others := "conform-"+s.word, "conform-"+s.word+"x"
+	mine := cmp.Or(config.Owner, NewOwner())
+	if !ownerPattern.MatchString(mine) { // others' machines are not for checks
+		return nil, fmt.Errorf("%q is not an owner that a check had", mine)
+	}
+	others := mine + "x"
+	s := &suite{config: config, word: strings.TrimPrefix(mine, ownerPrefix)}
 	for _, f := range []struct {
 		to   **fleet
 		mark provision.Mark
@@ -156,7 +187,7 @@ func (s *suite) orderOf(name string) provision.Order {
 	o.Node = cmp.Or(o.Node, strings.ReplaceAll(name, "-", "_"))
 	o.Role = cmp.Or(o.Role, "conform")
 	if o.Userdata == nil {
-		o.Userdata = []byte("#!/bin/sh\n# " + name + " " + randomWord() + "\nexit 0\n")
+		o.Userdata = []byte("#!/bin/sh\n# " + name + " " + randomWord() + "\n" + s.config.Script + "\nexit 0\n")
 	}
 	return o
 }

@@ -19,14 +19,12 @@ func (m *model) config() conform.Config {
 		New:  func(mark provision.Mark) (provision.Provider, error) { return view{m, mark}, nil },
 		Boot: time.Minute, Gone: time.Minute, Poll: 10 * time.Millisecond,
 		Userdata: func(_ context.Context, want provision.Machine) ([]byte, error) {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			for _, have := range m.machines {
-				if have.ID == want.ID {
-					return have.userdata, nil
-				}
-			}
-			return nil, errors.New("there is no such machine")
+			have, err := m.the(want)
+			return have.userdata, err
+		},
+		Labels: func(_ context.Context, want provision.Machine) (map[string]string, error) {
+			have, err := m.the(want)
+			return have.labels, err
 		},
 		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
 			foreign := &modelled{Machine: provision.Machine{Name: name, ID: "foreign", State: provision.Running}}
@@ -45,6 +43,18 @@ func (m *model) config() conform.Config {
 			}, nil
 		},
 	}
+}
+
+// the returns a machine as it is.
+func (m *model) the(want provision.Machine) (modelled, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, have := range m.machines {
+		if have.ID == want.ID {
+			return *have, nil
+		}
+	}
+	return modelled{}, errors.New("there is no such machine")
 }
 
 func TestAModelThatKeepsItsPromisesConforms(t *testing.T) {
@@ -84,7 +94,12 @@ func TestEachFaultIsFound(t *testing.T) {
 		"says that a flavor failed":                  "a flavor that does not exist",
 		"makes a second one":                         "makes no second one",
 		"returns another fleet's":                    "a name that another fleet has",
-		"keeps text for userdata":                    "userdata and labels of any bytes",
+		"keeps text for userdata":                    "userdata of any bytes",
+		"drops labels":                               "labels of any bytes",
+		"cuts its list at three":                     "a list of six machines is whole",
+		"deletes by ID whatever the name":            "the name of one machine with the ID of another",
+		"hangs in the middle of a create":            "a create that is cut off",
+		"makes it although it was given up":          "a create that is cut off",
 		"uses IDs again":                             "its name can be used again",
 		"deletes any fleet's":                        "other fleets' machines are not deleted",
 		"deletes by name although an ID is given":    "reaches no other machine",
@@ -111,4 +126,48 @@ func TestEachFaultIsFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWhatIsNotReadBackIsNotCalledRight(t *testing.T) {
+	// Who tries out a provider that spoils userdata would be told that it keeps it to the letter.
+	for _, fault := range []string{"keeps text for userdata", "drops labels"} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &model{fault: fault}
+			config := m.config()
+			config.Userdata, config.Labels = nil, nil
+			skipped := 0
+			if err := conform.Run(t.Context(), config, func(r conform.Result) {
+				if strings.Contains(r.Check, "of any bytes") && r.Skipped != "" {
+					skipped++
+				}
+			}); err != nil || skipped != 2 {
+				t.Errorf("%s: %d checks are said not to be made, %v", fault, skipped, err)
+			}
+		})
+	}
+}
+
+func TestWhatAKilledCheckLeftCanBeCleanedUp(t *testing.T) {
+	// Machines of a fleet that nobody can name would run until the bill comes.
+	synctest.Test(t, func(t *testing.T) {
+		m := &model{}
+		owner := conform.NewOwner()
+		word := strings.TrimPrefix(owner, "conform-")
+		for _, mark := range []provision.Mark{{Owner: owner, Fleet: "conform"}, {Owner: owner, Fleet: "conform@t42"}, {Owner: owner + "x", Fleet: "conform"}, {Owner: "other", Fleet: "conform"}} {
+			if _, err := (view{m, mark}).Create(t.Context(), provision.Order{Name: "conform" + word + "1"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := conform.Clean(t.Context(), m.config(), owner); err != nil {
+			t.Fatal(err)
+		}
+		if len(m.machines) != 1 || m.machines[0].mark.Owner != "other" {
+			t.Errorf("%d are left", len(m.machines))
+		}
+		for _, owner := range []string{"other", "conform-", "conform-other", "8c1f0a52d6b7e934"} {
+			if err := conform.Clean(t.Context(), m.config(), owner); err == nil || len(m.machines) != 1 {
+				t.Errorf("%s: %v, %d are left", owner, err, len(m.machines))
+			}
+		}
+	})
 }

@@ -11,8 +11,8 @@ import (
 	"pulley/internal/provision"
 )
 
-// grace is how long a call may go on after its context has ended.
-const grace = 15 * time.Second
+// grace is how long a call may go on after its context has ended: a program that it waits for has to end, too.
+const grace = 5 * time.Second
 
 var errHung = errors.New("did not return when its context had ended")
 
@@ -127,6 +127,23 @@ func (f *fleet) is(ctx context.Context, m provision.Machine) error {
 		err = fmt.Errorf("%s is another machine by now: %q, and was %q", m.Name, found.ID, m.ID)
 	}
 	return err
+}
+
+// lists looks whether exactly these machines are listed.
+func (f *fleet) lists(ctx context.Context, want []provision.Machine) error {
+	got, err := f.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range want {
+		if !slices.ContainsFunc(got, func(g provision.Machine) bool { return g.Name == m.Name && g.ID == m.ID }) {
+			return fmt.Errorf("%s%s is not listed: %d of %d machines are", m.Name, withID(m.ID), len(got), len(want))
+		}
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("%d machines are listed, not %d", len(got), len(want))
+	}
+	return nil
 }
 
 // runs waits until a machine runs.

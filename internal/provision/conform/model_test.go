@@ -24,6 +24,7 @@ type modelled struct {
 	provision.Machine
 	mark     provision.Mark
 	userdata []byte
+	labels   map[string]string
 }
 
 // view is a model as one fleet sees it.
@@ -67,14 +68,35 @@ func (v view) List(ctx context.Context) ([]provision.Machine, error) {
 			all = append(all, m.Machine)
 		}
 	}
+	if v.fault == "cuts its list at three" {
+		all = all[:min(3, len(all))]
+	}
 	if v.fault == "invents a state" && len(all) > 0 {
 		all[0].State = "fine"
 	}
 	return all, nil
 }
 
+// ask takes as long as a provider does to answer.
+func (v view) ask(ctx context.Context) error {
+	select {
+	case <-time.After(20 * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+	}
+	if v.fault == "hangs in the middle of a create" {
+		<-time.After(time.Hour)
+	}
+	return ctx.Err()
+}
+
 func (v view) Create(ctx context.Context, o provision.Order) (provision.Machine, error) {
 	if err := ctx.Err(); err != nil {
+		return provision.Machine{}, err
+	}
+	if v.fault == "makes it although it was given up" {
+		<-time.After(10 * time.Second)
+	} else if err := v.ask(ctx); err != nil {
 		return provision.Machine{}, err
 	}
 	v.mu.Lock()
@@ -95,10 +117,12 @@ func (v view) Create(ctx context.Context, o provision.Order) (provision.Machine,
 	}
 	v.made++
 	name := o.Name[:min(63, len(o.Name))]
-	m := &modelled{mark: v.mark, userdata: slices.Clone(o.Userdata), Machine: provision.Machine{Name: name, State: provision.Building, ID: fmt.Sprint("id", v.made), Created: time.Now()}}
+	m := &modelled{mark: v.mark, userdata: slices.Clone(o.Userdata), labels: o.Labels, Machine: provision.Machine{Name: name, State: provision.Building, ID: fmt.Sprint("id", v.made), Created: time.Now()}}
 	switch v.fault {
 	case "keeps text for userdata":
 		m.userdata = []byte(strings.ToValidUTF8(string(o.Userdata), "?"))
+	case "drops labels":
+		m.labels = nil
 	case "uses IDs again":
 		m.ID = o.Name
 	case "fails":
@@ -122,7 +146,7 @@ func (v view) Delete(ctx context.Context, d provision.Victim) error {
 			return false
 		}
 		byID := d.ID == "" || d.ID == m.ID || v.fault == "deletes by name although an ID is given"
-		byName := m.Name == d.Name || v.fault == "deletes by a pattern" && strings.HasPrefix(m.Name, strings.TrimSuffix(d.Name, "*"))
+		byName := m.Name == d.Name || v.fault == "deletes by ID whatever the name" && d.ID != "" || v.fault == "deletes by a pattern" && strings.HasPrefix(m.Name, strings.TrimSuffix(d.Name, "*"))
 		return byName && byID && v.fault != "keeps what is deleted"
 	})
 	if before == len(v.machines) && v.fault == "can't delete twice" {

@@ -74,6 +74,9 @@ func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("cannot list machines: %w", err)
 	}
+	if err := p.owned(); err != nil {
+		return nil, fmt.Errorf("cannot list machines: %w", err)
+	}
 	var machines []provision.Machine
 	for _, e := range entries {
 		if ctx.Err() != nil {
@@ -103,6 +106,9 @@ func (p *Provider) Create(ctx context.Context, o provision.Order) (provision.Mac
 }
 
 func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+	if m, ok := p.there(o.Name); ok { // whatever the rest of the order says
+		return m, nil
+	}
 	if err := p.check(o); err != nil {
 		return provision.Machine{}, err
 	}
@@ -111,6 +117,9 @@ func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Mac
 		return provision.Machine{}, err
 	}
 	defer lock.Close()
+	if err := os.MkdirAll(p.place, 0o700); err != nil {
+		return provision.Machine{}, err
+	}
 	if m, ok, err := p.look(o.Name); ok || err != nil {
 		return m, err
 	}
@@ -128,6 +137,15 @@ func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Mac
 		err = errors.New("its folder is gone again")
 	}
 	return m, err
+}
+
+// there returns a machine that needs not be made. Errors are for those who look again under the lock.
+func (p *Provider) there(name string) (m provision.Machine, ok bool) {
+	if !hostnamePattern.MatchString(name) || p.owned() != nil {
+		return m, false
+	}
+	m, ok, err := p.look(name)
+	return m, ok && err == nil
 }
 
 // Delete ends a machine as a power cut does, and removes its folder.
@@ -150,9 +168,16 @@ func (p *Provider) delete(ctx context.Context, v provision.Victim) error {
 		return err
 	}
 	defer lock.Close()
-	m, ok, err := p.look(v.Name)
-	if err != nil || !ok || v.ID != "" && v.ID != m.ID {
+	defer p.tidy()
+	if err := p.sweep(); err != nil {
 		return err
+	}
+	m, ok, err := p.look(v.Name)
+	if err != nil {
+		return err
+	}
+	if !ok || v.ID != "" && v.ID != m.ID {
+		return nil
 	}
 	dir := filepath.Join(p.place, v.Name)
 	if err := endKeeper(ctx, dir); err != nil {
@@ -165,27 +190,44 @@ func (p *Provider) delete(ctx context.Context, v provision.Victim) error {
 	return os.RemoveAll(gone)
 }
 
-// lock keeps two programs from making or deleting machines of this fleet at once, and makes its folder.
+// lock keeps two programs from making or deleting machines at once, and makes the folder of all fleets.
 func (p *Provider) lock(ctx context.Context) (*os.File, error) {
-	if err := os.MkdirAll(p.place, 0o700); err != nil {
+	if err := os.MkdirAll(p.config.Folder, 0o700); err != nil {
 		return nil, err
 	}
-	var stat unix.Stat_t
-	if err := unix.Lstat(p.config.Folder, &stat); err != nil {
-		return nil, &os.PathError{Op: "lstat", Path: p.config.Folder, Err: err}
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
-		return nil, fmt.Errorf("%w: %s is not a folder that only its owner, this user, may write to\nname another one, or remove it", provision.ErrRefused, p.config.Folder)
+	if err := p.owned(); err != nil {
+		return nil, err
 	}
 	for {
-		lock, err := lockFile(filepath.Join(p.place, lockName), unix.LOCK_EX|unix.LOCK_NB)
+		lock, err := lockFile(filepath.Join(p.config.Folder, lockName), unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return lock, err
 		}
 		select {
 		case <-time.After(keeperPoll):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("another program makes or deletes machines of %s: %w", p.config.Mark, ctx.Err())
+			return nil, fmt.Errorf("another program makes or deletes machines in %s: %w", p.config.Folder, ctx.Err())
 		}
+	}
+}
+
+// owned refuses a folder in which others could put what is then taken for machines. One that is not there is nobody's.
+func (p *Provider) owned() error {
+	var stat unix.Stat_t
+	if err := unix.Lstat(p.config.Folder, &stat); errors.Is(err, unix.ENOENT) {
+		return nil
+	} else if err != nil {
+		return &os.PathError{Op: "lstat", Path: p.config.Folder, Err: err}
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
+		return fmt.Errorf("%w: %s is not a folder that only its owner, this user, may write to\nname another one, or remove it", provision.ErrRefused, p.config.Folder)
+	}
+	return nil
+}
+
+// tidy removes the folders of a fleet and of an owner that have nothing left. The caller holds the lock, under which they are made.
+func (p *Provider) tidy() {
+	if os.Remove(p.place) == nil { // which fails where something is in it
+		_ = os.Remove(filepath.Dir(p.place))
 	}
 }

@@ -109,7 +109,13 @@ func TestKeptMachinesConform(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return os.ReadFile(root + userdataInside)
+			return os.ReadFile(root + "/run/conform")
+		},
+		Script: `cat "$0" >/run/conform.new && mv /run/conform.new /run/conform`, // the machine itself removes it
+		Labels: func(_ context.Context, m provision.Machine) (map[string]string, error) {
+			var a about
+			err := readJSON(filepath.Join(placeOf(ours), m.Name, aboutFile), &a)
+			return a.Labels, err
 		},
 		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
 			file := filepath.Join(placeOf(ours), name, "precious")
@@ -163,6 +169,14 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 		_, err := os.Stat(filepath.Join(dir, userdataFile))
 		return errors.Is(err, os.ErrNotExist)
 	})
+	root, err := insideOf(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the machine itself has none any more", func() bool {
+		_, err := os.Stat(root + userdataInside)
+		return errors.Is(err, os.ErrNotExist)
+	})
 	for path, mode := range map[string]os.FileMode{folder + "/" + testMark.Owner: 0o700, dir: 0o700, dir + "/" + logFile: 0o600, dir + "/" + aboutFile: 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
@@ -174,7 +188,7 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 	if left := processes(word); len(left) > 0 {
 		t.Errorf("left when Delete returned: %q", left)
 	}
-	if left, _ := os.ReadDir(p.place); len(left) != 1 || left[0].Name() != lockName {
+	if left, _ := os.ReadDir(folder); len(left) != 1 || left[0].Name() != lockName {
 		t.Errorf("left when Delete returned: %v", left)
 	}
 	noOverlayAdded(t, mounts)
@@ -246,6 +260,74 @@ func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
 	if left, _ := filepath.Glob(p.place + "/.*.compute1.*"); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
+	// Nothing is made any more, once a fleet is taken down.
+	if err := os.MkdirAll(filepath.Join(p.place, gonePrefix+"compute2.3"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(p.place); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// keeperless puts a machine's folder where one was, whose keeper is gone.
+func keeperless(t *testing.T, p *Provider, name string) {
+	t.Helper()
+	dir := filepath.Join(p.place, name)
+	if err := errors.Join(
+		os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, heldFile), nil, 0o600),
+		writeJSON(filepath.Join(dir, stateFile), said{State: provision.Running}),
+		writeJSON(filepath.Join(dir, aboutFile), about{ID: name, Name: name, Owner: testMark.Owner, Fleet: testMark.Fleet})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
+	// Who has changed a flavor in the file since would be told that machines are refused that have run for weeks.
+	p := provider(t, t.TempDir())
+	keeperless(t, p, "compute1")
+	o := order("compute1", "exit 0")
+	o.Flavor, o.Image = "small", "debian"
+	if m := create(t, p, o); m.ID != "compute1" {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
+	// Anybody who may write to the folder could make root delete what they name.
+	folder := t.TempDir()
+	p := provider(t, folder)
+	keeperless(t, p, "compute1")
+	if err := os.Chmod(folder, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(folder, 0o700) })
+	_, listErr := p.List(t.Context())
+	_, createErr := p.Create(t.Context(), order("compute2", "exit 0"))
+	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), provision.Victim{Name: "compute1"})} {
+		if !errors.Is(err, provision.ErrRefused) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(p.place, "compute1", aboutFile)); err != nil {
+		t.Error(err)
+	}
+	// Nothing may be made in such a folder, either.
+	other := filepath.Join(folder, "deeper")
+	if err := errors.Join(os.Mkdir(other, 0o700), os.Chmod(other, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider(t, other).Create(t.Context(), order("compute1", "exit 0")); !errors.Is(err, provision.ErrRefused) {
+		t.Error(err)
+	}
+	if made, _ := os.ReadDir(other); len(made) > 0 {
+		t.Errorf("made: %v", made)
+	}
+	if err := os.Chmod(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestFlavorsAreSizes(t *testing.T) {
@@ -270,7 +352,10 @@ func TestLogsStaySmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer writer.Close()
-	fmt.Fprint(writer, strings.Repeat("x", maxLogBytes+1))
+	if err := writer.Truncate(100 * maxLogBytes); err != nil { // with holes: it takes no room
+		t.Fatal(err)
+	}
+	fmt.Fprint(writer, "panic")
 	if err := trim(file); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +363,7 @@ func TestLogsStaySmall(t *testing.T) {
 	if text, err := os.ReadFile(file); err != nil || string(text) != "on" {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
-	if info, err := os.Stat(file + ".old"); err != nil || info.Size() != maxLogBytes+1 {
-		t.Errorf("what was there is gone: %v", err)
+	if text, err := os.ReadFile(file + ".old"); err != nil || len(text) != maxLogBytes || !strings.HasSuffix(string(text), "panic") {
+		t.Errorf("of what was there %d bytes are kept, %v", len(text), err)
 	}
 }

@@ -70,6 +70,24 @@ func (m *Machine) writeFile(path string, data []byte, mode os.FileMode) error {
 	return replaceIn(dir, filepath.Base(path), data, mode)
 }
 
+// removeFile removes a file in the machine, if it is there. A link at the path is removed, not followed.
+func (m *Machine) removeFile(path string) error {
+	root, err := m.root()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	parent, err := openIn(root, filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY)
+	if err == nil {
+		defer parent.Close()
+		err = unix.Unlinkat(int(parent.Fd()), filepath.Base(path), 0)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // replaceIn puts a new file in the place of what is there.
 func replaceIn(dir *os.Root, name string, data []byte, mode os.FileMode) (err error) {
 	temporary := "." + name + ".new"

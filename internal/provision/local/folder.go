@@ -104,10 +104,10 @@ func isHeld(dir string) (bool, error) {
 	return false, err
 }
 
-// sweep removes what was left half made or half removed by a program that was killed. The caller holds the fleet's lock.
+// sweep removes what was left half made or half removed by a program that was killed: userdata is in it. The caller holds the lock.
 func (p *Provider) sweep() error {
 	entries, err := os.ReadDir(p.place)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it was the fleet's last
 		return err
 	}
 	for _, e := range entries {

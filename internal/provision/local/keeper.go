@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -171,6 +172,9 @@ func (k *keeper) firstBoot(ctx context.Context) (again bool, err error) {
 	cmd := k.machine.Command(ctx, userdataInside)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	err = cmd.Run()
+	if err := k.machine.removeFile(userdataInside); err != nil { // it holds a token
+		fmt.Fprintf(os.Stderr, "cannot remove the userdata in %s: %v\n", k.Name, err)
+	}
 	if err == nil {
 		return false, nil
 	}
@@ -202,15 +206,22 @@ func (k *keeper) trimLog(ctx context.Context) {
 	}
 }
 
-// trim moves what a file has to <file>.old, where it has too much. Who writes to it appends, and so goes on at its beginning.
+// trim moves the end of what a file has to <file>.old, where it has too much. Who writes to it appends, and so goes on at its
+// beginning.
 func trim(file string) error {
-	info, err := os.Stat(file)
-	if err != nil || info.Size() <= maxLogBytes {
-		return err
-	}
-	text, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(file+".old", text, 0o600), os.Truncate(file, 0))
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() <= maxLogBytes {
+		return err
+	}
+	text, err := io.ReadAll(io.NewSectionReader(f, info.Size()-maxLogBytes, maxLogBytes))
+	if err == nil {
+		err = os.WriteFile(file+".old", text, 0o600)
+	}
+	// Emptied in any case: on a full disk this is what makes room.
+	return errors.Join(err, os.Truncate(file, 0))
 }

@@ -21,24 +21,41 @@ const (
 	bootDeadline = time.Minute      // from the start of systemd-nspawn until the machine's first process runs
 	offDeadline  = 90 * time.Second // from the signal to power off, which the host's own end waits for
 	restDeadline = 10 * time.Second // until the kernel has dropped what a machine left
+	sayAgain     = 5 * time.Second  // until what could not be written is tried again
 )
 
 // live boots a machine, again whenever it reboots, and returns what it is when it is off.
 func live(h handover, stop <-chan os.Signal) state {
-	s := state{State: provision.Building}
-	for {
-		s.Boots++
+	return liveBy(stop, func(s *state) (again bool, err error) {
 		fmt.Fprintf(os.Stdout, "--- boot %d of %s\n", s.Boots, h.About.Name)
-		again, err := boot(h, stop, func() error {
+		again, err = boot(h, stop, func() error {
 			s.State = provision.Running
 			return writeJSON(stateFile, s)
 		})
 		if restErr := rest(h.About); err == nil {
 			err = restErr
 		}
+		return again, err
+	})
+}
+
+// liveBy is a machine's life by what boots it once.
+func liveBy(stop <-chan os.Signal, boot func(*state) (again bool, err error)) state {
+	s := state{State: provision.Building}
+	var pause time.Duration
+	for {
+		s.Boots++
+		began := time.Now()
+		again, err := boot(&s)
 		switch {
 		case err == nil && again:
-			continue
+			pause = pauseAfter(time.Since(began), pause, s.Boots)
+			select {
+			case <-time.After(pause):
+				continue
+			case <-stop:
+			}
+			s.State, s.Problem = provision.Stopped, "it was powered off"
 		case err == nil:
 			s.State, s.Problem = provision.Stopped, "it was powered off"
 		case s.State == provision.Running:
@@ -48,6 +65,24 @@ func live(h handover, stop <-chan os.Signal) state {
 		}
 		return s
 	}
+}
+
+const (
+	firstPause   = time.Second
+	longestPause = time.Minute
+	longBoot     = 5 * time.Minute // what was up for that long does not reboot in a loop
+)
+
+// pauseAfter is how long a machine that reboots waits: not at all the first time, as first boots end so, and longer each time
+// that it was up only briefly. It was up for lived after it had waited for before.
+func pauseAfter(lived, before time.Duration, boots int) time.Duration {
+	switch {
+	case lived >= longBoot, boots <= 1:
+		return 0
+	case before == 0:
+		return firstPause
+	}
+	return min(2*before, longestPause)
 }
 
 // boot runs the machine until it is off. again says that it reboots.
@@ -69,36 +104,56 @@ func boot(h handover, stop <-chan os.Signal, running func() error) (again bool, 
 	if err := cmd.Start(); err != nil {
 		return false, fmt.Errorf("cannot start systemd-nspawn: %w", err)
 	}
-	ended := make(chan struct{})
+	b := booted{
+		signal: cmd.Process.Signal,
+		ended:  make(chan struct{}),
+		// systemd-nspawn puts the machine's processes, and only those, into this group.
+		runs: func() bool { return populated(filepath.Join(dir, "payload")) },
+	}
 	go func() {
 		err = cmd.Wait()
-		close(ended)
+		close(b.ended)
 	}()
+	if killed := b.attend(stop, running); killed != nil {
+		return false, killed
+	}
+	return judge(err)
+}
+
+// booted is a systemd-nspawn that was started.
+type booted struct {
+	signal func(os.Signal) error
+	ended  chan struct{}
+	runs   func() bool // its machine has processes
+}
+
+// attend waits until it has ended, and says when the machine runs. Its error says why it had to be killed.
+func (b booted) attend(stop <-chan os.Signal, running func() error) error {
 	up, deadline := time.NewTicker(pollInterval), time.After(bootDeadline)
 	defer up.Stop()
 	for {
 		select {
-		case <-ended:
-			return judge(err)
+		case <-b.ended:
+			return nil
 		case <-up.C:
-			// systemd-nspawn puts the machine's processes, and only those, into this group.
-			if populated(filepath.Join(dir, "payload")) {
-				up.Stop()
-				deadline = nil
-				if problem := running(); problem != nil { // nobody would see this machine run
-					_ = cmd.Process.Kill()
-					<-ended
-					return false, problem
-				}
+			if !b.runs() {
+				continue
 			}
+			deadline = nil
+			if problem := running(); problem != nil { // a full disk, say: the machine goes on
+				fmt.Fprintf(os.Stderr, "cannot write that it runs: %v\n", problem)
+				up.Reset(sayAgain)
+				continue
+			}
+			up.Stop()
 		case <-stop: // it powers the machine off
 			up.Stop()
-			_ = cmd.Process.Signal(unix.SIGTERM)
+			_ = b.signal(unix.SIGTERM)
 			deadline = time.After(offDeadline)
 		case <-deadline:
-			_ = cmd.Process.Kill()
-			<-ended
-			return false, errors.New("systemd-nspawn was killed: it did neither boot the machine nor power it off in time")
+			_ = b.signal(unix.SIGKILL)
+			<-b.ended
+			return errors.New("systemd-nspawn was killed: it did neither boot the machine nor power it off in time")
 		}
 	}
 }
@@ -112,16 +167,12 @@ func judge(err error) (again bool, _ error) {
 	case errors.As(err, &exit) && exit.ExitCode() == exitReboot:
 		return true, nil
 	}
-	last := ""
-	if text, err := os.ReadFile(consoleFile); err == nil {
-		last = strings.TrimSpace(tail(string(text), 1))
-	}
-	return false, fmt.Errorf("systemd-nspawn ended: %w: %s", err, last)
+	return false, fmt.Errorf("systemd-nspawn ended: %w: %s", err, lastWords(consoleFile))
 }
 
 // rest ends what a machine left behind, and waits until the names are free that its next boot takes.
 func rest(a about) error {
-	if err := removeGroup(filepath.Join(a.Group, "machine")); err != nil {
+	if err := removeGroup(context.Background(), filepath.Join(a.Group, "machine")); err != nil {
 		return err
 	}
 	for { // orphans become children of the first process

@@ -62,19 +62,26 @@ func segment(name string) string {
 	return name
 }
 
-// makePlace makes the fleet's folder, for nobody else to read: userdata holds tokens.
-func (p *Provider) makePlace() error {
+// makeFolder makes the folder of all fleets, for nobody else to read: userdata holds tokens.
+func (p *Provider) makeFolder() error {
 	if err := os.MkdirAll(p.config.Folder, 0o700); err != nil {
 		return err
 	}
+	return p.owned()
+}
+
+// owned refuses a folder in which others could put what is then taken for machines. One that is not there is nobody's.
+func (p *Provider) owned() error {
 	var stat unix.Stat_t
-	if err := unix.Lstat(p.config.Folder, &stat); err != nil {
+	if err := unix.Lstat(p.config.Folder, &stat); errors.Is(err, unix.ENOENT) {
+		return nil
+	} else if err != nil {
 		return &os.PathError{Op: "lstat", Path: p.config.Folder, Err: err}
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
 		return fmt.Errorf("%w: %s is not a folder that only its owner, this user, may write to\nname another one, or remove it", provision.ErrRefused, p.config.Folder)
 	}
-	return os.MkdirAll(p.place(), 0o700)
+	return nil
 }
 
 // lock is that of the whole folder: addresses are shared by all fleets in it.
@@ -138,7 +145,7 @@ func escapeGlob(path string) string {
 // made is waited for: its keeper finishes it without the program that started it. The caller holds the lock.
 func (p *Provider) sweep(ctx context.Context, name string) error {
 	entries, err := os.ReadDir(p.place())
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it was the fleet's last
 		return err
 	}
 	for _, e := range entries {
@@ -156,7 +163,7 @@ func (p *Provider) sweep(ctx context.Context, name string) error {
 			return err
 		}
 		if !alive {
-			err = p.erase(dir)
+			err = p.erase(ctx, dir)
 		}
 		if err != nil {
 			return err
@@ -165,15 +172,38 @@ func (p *Provider) sweep(ctx context.Context, name string) error {
 	return nil
 }
 
-// erase removes a folder that no keeper holds, with its control group.
-func (p *Provider) erase(dir string) error {
+// erase removes a folder that no keeper holds, with its control group. Where ctx ends first, what is left of the folder is for
+// the next sweep.
+func (p *Provider) erase(ctx context.Context, dir string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	var a about
 	if err := readJSON(filepath.Join(dir, aboutFile), &a); err == nil && a.Group != "" {
-		if err := removeGroup(a.Group); err != nil {
+		if err := removeGroup(ctx, a.Group); err != nil {
 			return err
 		}
 	}
-	return os.RemoveAll(dir)
+	done := make(chan error, 1)
+	go func() { done <- os.RemoveAll(dir) }() // of a whole system: that takes a while
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("cannot wait until %s is removed: %w", dir, ctx.Err())
+	}
+}
+
+// tidy removes the folders of a fleet and of an owner that have nothing left, if it can. Others make theirs under the same lock.
+func (p *Provider) tidy(ctx context.Context) {
+	lock, err := p.lock(ctx)
+	if err != nil {
+		return
+	}
+	defer lock.Close()
+	if os.Remove(p.place()) == nil { // which fails where something is in it
+		_ = os.Remove(filepath.Dir(p.place()))
+	}
 }
 
 func readJSON(path string, into any) error {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ func groupFor(id string) (name string, bySystemd bool, err error) {
 	if strings.HasPrefix(parent, "/..") { // outside of this namespace of groups
 		parent = "/"
 	}
-	return filepath.Join(parent, "pulley-machine-"+id), false, nil
+	return filepath.Join(parent, groupPrefix+id), false, nil
 }
 
 func makeGroup(name string) error {
@@ -76,7 +77,7 @@ func makeGroup(name string) error {
 func scope(ctx context.Context, id, name string, pid int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, groupDeadline)
 	defer cancel()
-	unit := "pulley-machine-" + id + ".scope"
+	unit := groupPrefix + id + ".scope"
 	out, err := exec.CommandContext(ctx, "busctl", "--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
 		"org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail",
 		"4", "Description", "s", "Machine "+name+" of Pulley", "Delegate", "b", "true", "Slice", "s", "machine.slice",
@@ -96,13 +97,30 @@ func scope(ctx context.Context, id, name string, pid int) (string, error) {
 	return group, nil
 }
 
+// groupPrefix begins the name of every machine's group.
+const groupPrefix = "pulley-machine-"
+
+// groupDir is the folder of a machine's group, or of one below it. Any other group is refused: to kill the root of a namespace
+// of groups is to kill all that runs in it.
+func groupDir(root, group string) (string, error) {
+	parts := strings.Split(group, "/")
+	if slices.Contains(parts, "..") || !slices.ContainsFunc(parts, func(p string) bool { return strings.HasPrefix(p, groupPrefix) }) {
+		return "", fmt.Errorf("%q is not the control group of a machine", group)
+	}
+	return filepath.Join(root, group), nil
+}
+
 // killGroup kills every process of a group and of those below it, at once. A group that is not there has none.
 func killGroup(group string) error {
 	root, err := groupsRoot()
 	if err != nil {
 		return err
 	}
-	err = os.WriteFile(filepath.Join(root, group, "cgroup.kill"), []byte("1"), 0)
+	dir, err := groupDir(root, group)
+	if err != nil {
+		return err
+	}
+	err = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) { // gone, or going
 		return nil
 	}
@@ -110,18 +128,24 @@ func killGroup(group string) error {
 }
 
 // removeGroup kills what is left in a group and removes it with those below it.
-func removeGroup(group string) error {
+func removeGroup(ctx context.Context, group string) error {
 	root, err := groupsRoot()
+	if err != nil {
+		return err
+	}
+	dir, err := groupDir(root, group)
 	if err != nil {
 		return err
 	}
 	if err := killGroup(group); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), groupDeadline)
+	short, cancel := context.WithTimeout(ctx, groupDeadline)
 	defer cancel()
-	dir := filepath.Join(root, group)
-	if err := poll(ctx, func() (bool, error) { return removeGroupDir(dir), nil }); err != nil {
+	if err := poll(short, func() (bool, error) { return removeGroupDir(dir), nil }); err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("cannot wait for the end of what is in control group %s: %w", dir, ctx.Err())
+		}
 		return fmt.Errorf("cannot remove control group %s: a process in it does not end", dir)
 	}
 	return nil

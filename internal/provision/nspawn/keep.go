@@ -68,6 +68,7 @@ func keep() error {
 	if err != nil {
 		return err
 	}
+	go trimConsole()
 	s := live(h, stop)
 	return writeJSON(stateFile, s)
 }

@@ -80,6 +80,9 @@ func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
 	if errors.Is(err, fs.ErrPermission) {
 		err = fmt.Errorf("%w\nrun the same command as root, for example with sudo", err)
 	}
+	if err == nil {
+		err = p.owned()
+	}
 	if err != nil {
 		return nil, cannot("list machines", err)
 	}
@@ -112,6 +115,9 @@ func (p *Provider) Create(ctx context.Context, o provision.Order) (provision.Mac
 }
 
 func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+	if m, ok := p.there(o.Name); ok { // whatever the rest of the order says
+		return m, nil
+	}
 	if err := check(o); err != nil {
 		return provision.Machine{}, err
 	}
@@ -120,7 +126,7 @@ func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Mac
 		return provision.Machine{}, err
 	}
 	defer image.Close()
-	if err := p.makePlace(); err != nil {
+	if err := p.makeFolder(); err != nil {
 		return provision.Machine{}, err
 	}
 	lock, err := p.lock(ctx)
@@ -128,6 +134,9 @@ func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Mac
 		return provision.Machine{}, err
 	}
 	defer lock.Close()
+	if err := os.MkdirAll(p.place(), 0o700); err != nil {
+		return provision.Machine{}, err
+	}
 	if err := p.sweep(ctx, o.Name); err != nil {
 		return provision.Machine{}, err
 	}
@@ -148,6 +157,15 @@ func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Mac
 	}
 	_, m, _, err := p.look(o.Name)
 	return m, err
+}
+
+// there returns a machine that needs not be made. Errors are for those who look again under the lock.
+func (p *Provider) there(name string) (m provision.Machine, ok bool) {
+	if !namePattern.MatchString(name) || p.owned() != nil {
+		return m, false
+	}
+	_, m, ok, err := p.look(name)
+	return m, ok && err == nil
 }
 
 // network is that of a new machine. The caller holds the lock, and makes the machine under it.
@@ -178,6 +196,9 @@ func (p *Provider) delete(ctx context.Context, v provision.Victim) error {
 	if _, err := os.Lstat(p.place()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err := p.owned(); err != nil {
+		return err
+	}
 	lock, err := p.lock(ctx)
 	if err != nil {
 		return err
@@ -187,8 +208,11 @@ func (p *Provider) delete(ctx context.Context, v provision.Victim) error {
 		return err
 	}
 	a, _, ok, err := p.look(v.Name)
-	if err != nil || !ok || v.ID != "" && v.ID != a.ID {
+	if err != nil {
 		return err
+	}
+	if !ok || v.ID != "" && v.ID != a.ID {
+		return nil
 	}
 	dir := filepath.Join(p.place(), v.Name)
 	// Repeated: a process that is born while the group is killed may get away once.
@@ -207,7 +231,11 @@ func (p *Provider) delete(ctx context.Context, v provision.Victim) error {
 		return err
 	}
 	_ = lock.Close() // its disk is large, and nobody's any more
-	return p.erase(gone)
+	if err := p.erase(ctx, gone); err != nil {
+		return err
+	}
+	p.tidy(ctx)
+	return nil
 }
 
 // newID names one machine for ever: the 40 bits that its network interface has room for.

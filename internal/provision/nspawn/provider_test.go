@@ -1,6 +1,7 @@
 package nspawn
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -27,7 +28,7 @@ func fleet(t *testing.T, folder, owner, name string) *Provider {
 func left(t *testing.T, p *Provider, folder string, a about, s state) {
 	t.Helper()
 	dir := filepath.Join(p.place(), folder)
-	if err := errors.Join(p.makePlace(), os.MkdirAll(filepath.Join(dir, "upper"), 0o700)); err != nil {
+	if err := errors.Join(p.makeFolder(), os.MkdirAll(filepath.Join(dir, "upper"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	a.Mark = p.config.Mark
@@ -116,7 +117,7 @@ func TestMachinesWithoutAKeeperAreOff(t *testing.T) {
 func TestWhatIsNotOursStays(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	if err := p.makePlace(); err != nil {
+	if err := errors.Join(p.makeFolder(), os.MkdirAll(p.place(), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	others := fleet(t, filepath.Join(t.TempDir(), "machines"), "b", "dev")
@@ -190,6 +191,122 @@ func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
 	for _, subnet := range []string{"10.9.0.1/16", "10.9.0.0", "fd00::/64", "10.9.0.0/31"} {
 		if _, err := New(Config{Subnet: subnet, Mark: p.config.Mark}); err == nil {
 			t.Errorf("subnet %s is taken", subnet)
+		}
+	}
+}
+
+// Who has written `image: debain` into a file since would be told that machines are refused that have run for weeks.
+func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
+	t.Parallel()
+	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
+	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: provision.Stopped})
+	m, err := p.Create(t.Context(), provision.Order{Name: "compute1", Flavor: "large", Image: "debain"})
+	if err != nil || m.ID != "1" {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// A keeper that was too slow to answer would leave a machine that is off, for an order that failed.
+func TestAMachineThatCouldNotBeStartedIsUndoneWhereverItIs(t *testing.T) {
+	t.Parallel()
+	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
+	left(t, p, newPrefix+"compute1.1", about{Name: "compute1", ID: "1"}, state{State: provision.Building})
+	left(t, p, "compute2", about{Name: "compute2", ID: "2"}, state{State: provision.Building}) // it was moved
+	left(t, p, "compute3", about{Name: "compute3", ID: "another"}, state{State: provision.Running})
+	for name, id := range map[string]string{"compute1": "1", "compute2": "2", "compute3": "3"} {
+		if err := p.undo(t.Context(), about{Name: name, ID: id}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if entries, _ := os.ReadDir(p.place()); len(entries) != 1 || entries[0].Name() != "compute3" {
+		t.Errorf("left: %v", entries)
+	}
+}
+
+// Anybody who may write to the folder could make root delete what they name.
+func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
+	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: provision.Stopped})
+	if err := os.Chmod(p.config.Folder, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	_, listErr := p.List(t.Context())
+	_, createErr := p.Create(t.Context(), provision.Order{Name: "compute1", Flavor: "large"})
+	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), provision.Victim{Name: "compute1"})} {
+		if !errors.Is(err, provision.ErrRefused) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(p.place(), "compute1")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Each trial of a provider, and each environment that was destroyed, would leave folders for ever.
+func TestTheLastMachineTakesItsFleetsFolderAlong(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "machines")
+	p, other := fleet(t, folder, "a", "dev"), fleet(t, folder, "a", "test")
+	for _, f := range []*Provider{p, other} {
+		left(t, f, "compute1", about{Name: "compute1", ID: "1"}, state{State: provision.Stopped})
+	}
+	for _, step := range []struct {
+		of   *Provider
+		left []string
+	}{{p, []string{".lock", "a"}}, {other, []string{".lock"}}} {
+		if err := step.of.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(step.of.place()); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s stays: %v", step.of.place(), err)
+		}
+		var left []string
+		entries, _ := os.ReadDir(folder)
+		for _, e := range entries {
+			left = append(left, e.Name())
+		}
+		if !slices.Equal(left, step.left) {
+			t.Errorf("left: %v", left)
+		}
+	}
+}
+
+// An interrupted command would go on removing a disk of gigabytes, or wait half a minute for a process that does not end.
+func TestErasingHeedsItsContext(t *testing.T) {
+	t.Parallel()
+	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
+	dir := filepath.Join(t.TempDir(), "large")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.erase(ended, dir); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(dir); err != nil {
+		t.Error(err)
+	}
+	if err := p.erase(t.Context(), dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it stays: %v", err)
+	}
+}
+
+// In a container, whose groups' root can be ended, a machine of which the group is not known would take all with it.
+func TestOnlyGroupsOfMachinesAreEnded(t *testing.T) {
+	t.Parallel()
+	for _, group := range []string{"", "/", ".", "..", "/system.slice", "/pulley-machine-1/..", "/user.slice/pulley.service", "pulley-machine-1/../../x"} {
+		if dir, err := groupDir("/sys/fs/cgroup", group); err == nil {
+			t.Errorf("%q is %s", group, dir)
+		}
+	}
+	for _, group := range []string{"/pulley-machine-1", "/machine.slice/pulley-machine-1.scope", "/a/pulley-machine-1/machine"} {
+		if dir, err := groupDir("/sys/fs/cgroup", group); err != nil || dir != "/sys/fs/cgroup"+group {
+			t.Errorf("%q is %s, %v", group, dir, err)
 		}
 	}
 }

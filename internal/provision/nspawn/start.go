@@ -61,7 +61,19 @@ func (p *Provider) start(ctx context.Context, image Image, a about, files []file
 		_ = k.cmd.Process.Kill()
 		<-k.ended
 	}
-	return errors.Join(err, p.erase(dir))
+	return errors.Join(err, p.undo(ctx, a))
+}
+
+// undo removes a machine that could not be started and whose keeper is gone: it may have been moved to its place before its
+// keeper could say so.
+func (p *Provider) undo(ctx context.Context, a about) error {
+	err := p.erase(ctx, filepath.Join(p.place(), newPrefix+a.Name+"."+a.ID))
+	there, _, ok, lookErr := p.look(a.Name)
+	if lookErr != nil || !ok || there.ID != a.ID {
+		return errors.Join(err, lookErr)
+	}
+	gone := filepath.Join(p.place(), gonePrefix+a.Name+"."+a.ID)
+	return errors.Join(err, os.Rename(filepath.Join(p.place(), a.Name), gone), p.erase(ctx, gone))
 }
 
 // keeper is a machine's keeper as the program sees it that started it.

@@ -27,6 +27,7 @@ type Config struct {
 
 	CloudsFile string        // clouds.yaml; "" is where OpenStack's clients look for it
 	Deadline   time.Duration // of one request; 0 is two minutes
+	Late       time.Duration // that an order may take after its answer was lost; 0 is a minute
 }
 
 // Driver is a provision.Provider.
@@ -36,10 +37,13 @@ type Driver struct {
 	images  *gophercloud.ServiceClient
 	network *gophercloud.ServiceClient
 
-	mu       sync.Mutex
-	found    map[string]finding // what names stand for
-	oldNova  bool               // it has no wholeSince
-	lastSeen time.Time          // when all of the cloud was last seen
+	looking chan struct{} // has room for the one who looks whether the cloud is whole
+
+	mu      sync.Mutex
+	found   map[string]finding // what names stand for
+	orders  map[string]order   // by name, those of which nobody knows yet what came of them
+	oldNova bool               // it has no wholeSince
+	wholeAt time.Time          // when it was asked for the last answer that had all of the cloud
 }
 
 // New logs in to the cloud. Wrong credentials, and a clouds.yaml that is missing or has no such cloud, are ErrRefused.
@@ -50,18 +54,24 @@ func New(ctx context.Context, c Config) (*Driver, error) {
 	if c.Deadline == 0 {
 		c.Deadline = defaultDeadline
 	}
+	if c.Late == 0 {
+		c.Late = defaultLate
+	}
 	auth, endpoint, tls, err := clouds.Parse(parseOptions(c)...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read clouds.yaml: %w: %w\nname the cloud (`cloud:` of the provider, or OS_CLOUD) and where "+
 			"its file is (OS_CLIENT_CONFIG_FILE)", provision.ErrRefused, err)
 	}
 	auth.AllowReauth = true // tokens end after hours; a watch does not
-	client, err := config.NewProviderClient(ctx, auth,
-		config.WithHTTPClient(http.Client{Timeout: c.Deadline}), config.WithTLSConfig(tls))
+	client, err := config.NewProviderClient(ctx, auth, config.WithTLSConfig(tls), config.WithHTTPClient(http.Client{
+		Timeout: c.Deadline,
+		// Go would send the token and the body, which has the password or the userdata, to wherever an answer says.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}))
 	if err != nil {
 		return nil, cannot(err, "log in to the cloud at %s", auth.IdentityEndpoint)
 	}
-	d := &Driver{config: c, found: map[string]finding{}}
+	d := &Driver{config: c, looking: make(chan struct{}, 1), found: map[string]finding{}, orders: map[string]order{}}
 	for _, service := range []struct {
 		name   string
 		client **gophercloud.ServiceClient
@@ -91,10 +101,4 @@ func parseOptions(c Config) []clouds.ParseOption {
 		options = append(options, clouds.WithLocations(c.CloudsFile))
 	}
 	return options
-}
-
-// get reads url into answer.
-func get(ctx context.Context, client *gophercloud.ServiceClient, url string, answer any) error {
-	_, err := client.Get(ctx, url, answer, nil)
-	return err
 }

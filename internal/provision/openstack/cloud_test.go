@@ -2,6 +2,7 @@ package openstack_test
 
 import (
 	"context"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -23,13 +24,31 @@ var (
 func cloud(t *testing.T, c novatest.Config) (*novatest.Cloud, string) {
 	t.Helper()
 	cloud := novatest.New(c)
-	server := httptest.NewServer(cloud)
+	_, file := serve(t, cloud)
+	return cloud, file
+}
+
+// serve has a handler answer for a cloud.
+func serve(t *testing.T, handler http.Handler) (*httptest.Server, string) {
+	t.Helper()
+	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "clouds.yaml")
 	if err := os.WriteFile(file, []byte(novatest.CloudsYAML(server.URL)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return cloud, file
+	return server, file
+}
+
+// behind puts something before a cloud that may answer requests in its place, and says so.
+func behind(t *testing.T, cloud *novatest.Cloud, answers func(w http.ResponseWriter, r *http.Request) bool) string {
+	t.Helper()
+	_, file := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !answers(w, r) {
+			cloud.ServeHTTP(w, r)
+		}
+	}))
+	return file
 }
 
 // open makes a driver of a cloud for the fleet of the tests.

@@ -10,8 +10,6 @@ import (
 	"regexp"
 	"slices"
 
-	"github.com/gophercloud/gophercloud/v2"
-
 	"pulley/internal/provision"
 )
 
@@ -60,7 +58,7 @@ func (d *Driver) Create(ctx context.Context, o provision.Order) (provision.Machi
 	if err := check(o); err != nil {
 		return provision.Machine{}, fmt.Errorf("cannot order server %q: %w: %w", o.Name, provision.ErrRefused, err)
 	}
-	have, err := d.have(ctx, o.Name)
+	have, err := d.settled(ctx, o.Name)
 	if err != nil || have != nil {
 		return value(have), err
 	}
@@ -68,11 +66,22 @@ func (d *Driver) Create(ctx context.Context, o provision.Order) (provision.Machi
 	if err != nil {
 		return provision.Machine{}, err
 	}
-	_, failure := d.compute.Post(ctx, d.compute.ServiceURL("servers"), body, nil, &gophercloud.RequestOpts{OkCodes: []int{200, 202}})
-	if failure != nil && !lost(failure) {
+	failure := d.send(ctx, body)
+	if failure != nil && !d.open(o.Name) {
 		return provision.Machine{}, cannot(failure, "make server %s", o.Name)
 	}
-	return d.settle(ctx, o.Name, body.Server.Metadata[keyOrder], failure)
+	made, err := d.settled(ctx, o.Name)
+	switch {
+	case err != nil && failure != nil:
+		return provision.Machine{}, fmt.Errorf("%w; then: %w", cannot(failure, "make server %s", o.Name), err)
+	case err != nil:
+		return provision.Machine{}, err
+	case made == nil && failure != nil:
+		return provision.Machine{}, cannot(failure, "make server %s", o.Name)
+	case made == nil:
+		return provision.Machine{}, fmt.Errorf("cannot see server %s: the cloud has taken the order and does not list it", o.Name)
+	}
+	return *made, nil
 }
 
 // check refuses what Nova would refuse, or would make something else of.
@@ -96,12 +105,14 @@ func check(o provision.Order) error {
 }
 
 // have returns the machine of a name that is there already: the oldest, where two were made at once. Nova would make a
-// second one beside a stranger's, and both would have one hostname: that is a *TakenError.
+// second one beside a stranger's, and both would have one hostname: that is a *TakenError. One that is being deleted has to be
+// gone before: that is a *LaterError.
 func (d *Driver) have(ctx context.Context, name string) (*provision.Machine, error) {
 	servers, err := d.servers(ctx, name)
 	if err != nil {
 		return nil, cannot(err, "look for server %s", name)
 	}
+	d.arrived(name, servers)
 	slices.SortFunc(servers, oldest)
 	leaving, taken := false, false
 	for _, s := range servers {
@@ -120,7 +131,7 @@ func (d *Driver) have(ctx context.Context, name string) (*provision.Machine, err
 	case taken:
 		return nil, &provision.TakenError{Name: name}
 	case leaving:
-		return nil, &provision.WaitError{After: defaultWait / 2, Err: fmt.Errorf("cannot make server %s: one of that name is still being deleted", name)}
+		return nil, &provision.LaterError{After: defaultWait / 2, Err: fmt.Errorf("cannot make server %s: one of that name is still being deleted", name)}
 	}
 	return nil, nil
 }
@@ -170,28 +181,4 @@ func (d *Driver) request(ctx context.Context, o provision.Order) (*request, erro
 		keyFlavor: o.Flavor, keyImage: o.Image, keyNode: o.Node, keyRole: o.Role,
 	})
 	return &r, nil
-}
-
-// lost reports whether a server may have been made although the request failed: there was no answer, or a gateway's.
-func lost(err error) bool {
-	var answer gophercloud.ErrUnexpectedResponseCode
-	return !errors.As(err, &answer) || answer.Actual >= 500
-}
-
-// settle finds the server of an order. Where somebody asked for the same name at the same moment, there are two: the oldest
-// is returned, and the other is left for a plan to show.
-func (d *Driver) settle(ctx context.Context, name, order string, failure error) (provision.Machine, error) {
-	servers, err := d.servers(ctx, name)
-	if err != nil {
-		return provision.Machine{}, cannot(errors.Join(failure, err), "learn whether server %s was made", name)
-	}
-	made := slices.ContainsFunc(servers, func(s server) bool { return s.Metadata[keyOrder] == order })
-	if failure != nil && !made {
-		return provision.Machine{}, cannot(failure, "make server %s", name)
-	}
-	servers = slices.DeleteFunc(servers, func(s server) bool { return !d.ours(s) || gone(s) })
-	if len(servers) == 0 {
-		return provision.Machine{}, fmt.Errorf("cannot see server %s: the cloud has taken the order and does not list it", name)
-	}
-	return machine(slices.MinFunc(servers, oldest)), nil
 }

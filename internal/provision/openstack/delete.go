@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/gophercloud/gophercloud/v2"
 
@@ -50,8 +51,15 @@ func (d *Driver) victims(ctx context.Context, v provision.Victim) ([]server, err
 		Server server `json:"server"`
 	}
 	err := get(ctx, d.compute, d.compute.ServiceURL("servers", v.ID), &answer)
-	if gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
+	switch {
+	case gophercloud.ResponseCodeIs(err, http.StatusNotFound):
 		return nil, nil
+	case err != nil:
+		return nil, err
+	case !strings.EqualFold(answer.Server.ID, v.ID): // of a proxy: it says nothing of the server
+		return nil, fmt.Errorf("the cloud's answer has no server %s", v.ID)
+	case answer.Server.Name == "":
+		return nil, errPart
 	}
-	return []server{answer.Server}, err
+	return []server{answer.Server}, nil
 }

@@ -44,6 +44,9 @@ func kind(answer gophercloud.ErrUnexpectedResponseCode) error {
 	}
 	err := fmt.Errorf("the cloud answers %d: %s", answer.Actual, said)
 	lower := strings.ToLower(said)
+	if to := answer.ResponseHeader.Get("Location"); answer.Actual/100 == 3 && to != "" {
+		return fmt.Errorf("%w\nit points to %s, which is never followed: clouds.yaml and the cloud's catalog have to have the right address", err, clean(to))
+	}
 	switch answer.Actual {
 	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge: // Nova of old used 413
 		if answer.Actual == http.StatusRequestEntityTooLarge && strings.Contains(lower, "quota") {
@@ -81,6 +84,23 @@ func retryAfter(header string, now time.Time) time.Duration {
 		wait = at.Sub(now)
 	}
 	return min(max(wait, time.Second), time.Hour)
+}
+
+// ofNova reports whether an error is Nova's own, {"computeFault": {"code": 500, …}}, and not that of a gateway before it, which
+// does not know what goes on behind it.
+func ofNova(answer gophercloud.ErrUnexpectedResponseCode) bool {
+	var object map[string]struct {
+		Code int `json:"code"`
+	}
+	if json.Unmarshal(answer.Body, &object) != nil {
+		return false
+	}
+	for _, fault := range object {
+		if fault.Code == answer.Actual {
+			return true
+		}
+	}
+	return false
 }
 
 // message finds what a person can read in an answer: {"badRequest": {"code": 400, "message": "…"}} of Nova,

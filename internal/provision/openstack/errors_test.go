@@ -56,7 +56,7 @@ func TestErrorsHaveKinds(t *testing.T) {
 		{500, "", `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`, "", 0},
 	} {
 		cloud, file := cloud(t, novatest.Config{})
-		d := open(t, file)
+		d := open(t, file, func(c *openstack.Config) { c.Late = time.Millisecond })
 		f := novatest.Fault{Method: "POST", Path: "/servers", Status: c.status, Body: c.body}
 		if c.header != "" {
 			f.Header = map[string]string{"Retry-After": c.header}

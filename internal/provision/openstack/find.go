@@ -2,7 +2,6 @@ package openstack
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -78,21 +77,9 @@ func choose(what, word string, things []thing) (string, error) {
 
 // flavors returns all flavors: Nova can't filter them by name.
 func (d *Driver) flavors(ctx context.Context, _ string) ([]thing, error) {
-	var all []thing
-	for marker := ""; ; {
-		var page struct {
-			Flavors []thing `json:"flavors"`
-			Links   []link  `json:"flavors_links"`
-		}
-		if err := get(ctx, d.compute, d.compute.ServiceURL("flavors")+after(marker), &page); err != nil {
-			return nil, err
-		}
-		all = append(all, page.Flavors...)
-		if !hasNext(page.Links) || len(page.Flavors) == 0 {
-			return all, nil
-		}
-		marker = page.Flavors[len(page.Flavors)-1].ID
-	}
+	return pages(func(t thing) string { return t.ID }, func(marker string) ([]thing, bool, error) {
+		return read[thing](ctx, d.compute, d.compute.ServiceURL("flavors")+after(marker), "flavors")
+	})
 }
 
 func after(marker string) string {
@@ -104,48 +91,39 @@ func after(marker string) string {
 
 // imagesOf returns the active images of a name, or the one of an id.
 func (d *Driver) imagesOf(ctx context.Context, word string) ([]thing, error) {
-	return byWord(ctx, d.images, word, func(query url.Values) ([]thing, error) {
-		query.Set("status", "active")
-		var page struct {
-			Images []thing `json:"images"`
-		}
-		err := get(ctx, d.images, d.images.ServiceURL("images")+"?"+query.Encode(), &page)
-		return page.Images, err
-	}, "images")
+	return byWord(ctx, d.images, "images", word, url.Values{"status": {"active"}})
 }
 
 // networksOf returns the networks of a name, or the one of an id.
 func (d *Driver) networksOf(ctx context.Context, word string) ([]thing, error) {
-	return byWord(ctx, d.network, word, func(query url.Values) ([]thing, error) {
-		var page struct {
-			Networks []thing `json:"networks"`
-		}
-		err := get(ctx, d.network, d.network.ServiceURL("networks")+"?"+query.Encode(), &page)
-		return page.Networks, err
-	}, "networks")
+	return byWord(ctx, d.network, "networks", word, url.Values{})
 }
 
 // byWord asks for the thing of an id, where the word looks like one, and else for those of a name.
-func byWord(ctx context.Context, client *gophercloud.ServiceClient, word string, named func(url.Values) ([]thing, error), path string) ([]thing, error) {
+func byWord(ctx context.Context, client *gophercloud.ServiceClient, path, word string, query url.Values) ([]thing, error) {
 	if uuidPattern.MatchString(word) {
-		var raw map[string]any // Glance answers with the image, Neutron with an object that has one
-		err := get(ctx, client, client.ServiceURL(path, word), &raw)
-		if err == nil {
-			return []thing{{ID: word}}, nil
+		var one struct {
+			thing         // Glance answers with the image
+			Network thing `json:"network"`
 		}
-		var answer gophercloud.ErrUnexpectedResponseCode
-		if !errors.As(err, &answer) || answer.Actual != http.StatusNotFound {
+		err := get(ctx, client, client.ServiceURL(path, word), &one)
+		switch {
+		case err == nil && !strings.EqualFold(one.ID, word) && !strings.EqualFold(one.Network.ID, word):
+			return nil, fmt.Errorf("the cloud's answer has nothing of id %s", word)
+		case err == nil:
+			return []thing{{ID: word}}, nil
+		case !gophercloud.ResponseCodeIs(err, http.StatusNotFound):
 			return nil, err
 		}
 	}
-	return named(url.Values{"name": {word}, "limit": {"100"}})
+	query.Set("name", word)
+	query.Set("limit", "100")
+	things, _, err := read[thing](ctx, client, client.ServiceURL(path)+"?"+query.Encode(), path)
+	return things, err
 }
 
 // serverGroups returns all server groups of the project.
 func (d *Driver) serverGroups(ctx context.Context, _ string) ([]thing, error) {
-	var page struct {
-		Groups []thing `json:"server_groups"`
-	}
-	err := get(ctx, d.compute, d.compute.ServiceURL("os-server-groups"), &page)
-	return page.Groups, err
+	groups, _, err := read[thing](ctx, d.compute, d.compute.ServiceURL("os-server-groups"), "server_groups")
+	return groups, err
 }

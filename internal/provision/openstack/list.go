@@ -38,15 +38,6 @@ type server struct {
 	} `json:"addresses"`
 }
 
-// link is a reference of an answer. Only that there is a next page is taken from it: a proxy may have made its address wrong.
-type link struct {
-	Rel string `json:"rel"`
-}
-
-func hasNext(links []link) bool {
-	return slices.ContainsFunc(links, func(l link) bool { return l.Rel == "next" })
-}
-
 // List returns the fleet's machines.
 func (d *Driver) List(ctx context.Context) ([]provision.Machine, error) {
 	servers, err := d.servers(ctx, "")
@@ -62,38 +53,30 @@ func (d *Driver) List(ctx context.Context) ([]provision.Machine, error) {
 	return machines, nil
 }
 
-// servers returns the project's servers, all or those of one name. A server that moves to another page meanwhile is
-// returned once.
+// servers returns the project's servers, all or those of one name.
 func (d *Driver) servers(ctx context.Context, name string) ([]server, error) {
 	query := url.Values{} // without a limit: see whole
 	if name != "" {
-		if err := d.whole(ctx); err != nil {
+		if err := d.whole(ctx, time.Now().Add(-wholeFor)); err != nil {
 			return nil, err
 		}
 		query.Set("name", "^"+regexp.QuoteMeta(name)+"$") // Nova's filter is a regular expression
 	}
-	var all []server
-	seen := map[string]bool{}
-	for {
-		page, more, err := d.page(ctx, "servers/detail", query)
-		if err != nil {
-			return nil, err
+	all, err := pages(func(s server) string { return s.ID }, func(marker string) ([]server, bool, error) {
+		query.Del("marker")
+		if marker != "" {
+			query.Set("marker", marker)
 		}
-		fresh := false
-		for _, s := range page {
-			if seen[s.ID] {
-				continue
-			}
-			seen[s.ID], fresh = true, true
-			if name == "" || s.Name == name { // databases compare without case
-				all = append(all, s)
-			}
-		}
-		if !more || !fresh {
-			return all, nil
-		}
-		query.Set("marker", page[len(page)-1].ID)
+		return d.page(ctx, "servers/detail", query)
+	})
+	if err == nil && len(query) > 0 { // else the only page has said it
+		err = d.whole(ctx, time.Now())
 	}
+	if err != nil {
+		return nil, err
+	}
+	// Databases compare names without case.
+	return slices.DeleteFunc(all, func(s server) bool { return name != "" && s.Name != name }), nil
 }
 
 // ours reports whether a server bears the fleet's mark.

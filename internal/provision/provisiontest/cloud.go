@@ -37,7 +37,7 @@ func (c Cloud) List(ctx context.Context) (all []provision.Machine, err error) {
 			return throttled
 		}
 		for _, b := range s.boxes {
-			if b.mark == c.mark && s.listed(b) {
+			if b.mark == c.mark && s.listed(b) && !s.hidden(b, false) {
 				m := b.Machine
 				m.Addresses = slices.Clone(m.Addresses)
 				all = append(all, s.shown(m))
@@ -57,15 +57,18 @@ var throttled = &provision.WaitError{After: 7 * time.Second, Err: errors.New("to
 func (c Cloud) Create(ctx context.Context, o provision.Order) (m provision.Machine, err error) {
 	s := c.session.site
 	err = c.session.call(ctx, "create", false, func(f Fault) error {
-		if f == Throttle {
+		switch f {
+		case Throttle:
 			return throttled
+		case Busy:
+			return &provision.LaterError{After: busyFor, Err: errors.New("another machine of this name is still being deleted")}
 		}
 		if err := c.accepts(o, f); err != nil {
 			return err
 		}
 		for _, b := range s.boxes {
 			switch {
-			case b.Name != o.Name || !s.listed(b):
+			case b.Name != o.Name || !s.listed(b) || s.hidden(b, true):
 			case b.mark == c.mark:
 				m = s.shown(b.Machine)
 				return nil
@@ -77,6 +80,7 @@ func (c Cloud) Create(ctx context.Context, o provision.Order) (m provision.Machi
 			return fmt.Errorf("%w: %d machines", provision.ErrQuota, s.Quota)
 		}
 		c.claimed(o)
+		c.onlyOne(o)
 		b := s.box(o, c.mark)
 		b.fate, b.by = f, c.session
 		m = s.shown(b.Machine)
@@ -143,7 +147,7 @@ func (s *Site) box(o provision.Order, mark provision.Mark) *box {
 			Name: o.Name, ID: fmt.Sprintf("m-%d", s.count), State: provision.Building, Flavor: cmp.Or(o.Flavor, "default"), Image: o.Image,
 			Addresses: []string{fmt.Sprintf("10.0.%d.%d", s.count/250, s.count%250+1)}, Created: now.UTC(),
 		},
-		mark: mark, labels: maps.Clone(o.Labels), userdata: slices.Clone(o.Userdata), appears: now, runs: now.Add(buildTakes + spread),
+		asked: o.Flavor, number: s.count, mark: mark, labels: maps.Clone(o.Labels), userdata: slices.Clone(o.Userdata), appears: now, runs: now.Add(buildTakes + spread),
 	}
 	s.boxes = append(s.boxes, b)
 	return b
@@ -157,10 +161,12 @@ func (c Cloud) Delete(ctx context.Context, v provision.Victim) error {
 			return throttled
 		}
 		for _, b := range s.boxes {
-			if b.Name != v.Name || v.ID != "" && b.ID != v.ID || b.mark != c.mark || !s.listed(b) {
+			if b.Name != v.Name || v.ID != "" && b.ID != v.ID || b.mark != c.mark || !s.listed(b) || s.hidden(b, true) {
 				continue
 			}
 			c.agreed(b)
+			c.session.mayEnd(b)
+			b.ended = true
 			switch {
 			case f == Deaf || b.State == provision.Deleting:
 				continue

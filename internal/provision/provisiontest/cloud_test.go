@@ -34,6 +34,16 @@ func TestTheModelIsAConformingProvider(t *testing.T) {
 				})
 				return text, nil
 			},
+			Labels: func(_ context.Context, m provision.Machine) (labels map[string]string, err error) {
+				s.locked(func() {
+					for _, b := range s.boxes {
+						if b.ID == m.ID {
+							labels = b.labels
+						}
+					}
+				})
+				return labels, nil
+			},
 			Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
 				planted := s.Plant(name, provision.Mark{})
 				return func(context.Context) error {

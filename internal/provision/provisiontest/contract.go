@@ -43,6 +43,9 @@ var contract = []struct {
 	{"a held node is told with its reason", holds},
 	{"what a node says is seen, and judged", statuses},
 	{"what a retired node said goes with its record, and nobody else's", forgets},
+	{"what was said after a node was taken off the list stays, and what a listed one says", forgetsNobodyElse},
+	{"the claim of the next machine takes the place of a retired one, and what that said goes", claims},
+	{"the hold of a retirement ends, and no other", releases},
 	{"a removed node is off the list, its hold is gone, its record stays", removes},
 	{"who has lost the lock writes nothing any more", fence},
 }
@@ -250,6 +253,88 @@ func forgets(t *testing.T, s *subject) {
 	}
 	if _, says := w.Statuses[stays.Node]; !says {
 		t.Errorf("%s did not retire, and what it said is lost", stays.Node)
+	}
+}
+
+func (s *subject) said(node string) bool {
+	s.t.Helper()
+	_, says := s.world().Statuses[node]
+	return says
+}
+
+func (s *subject) says(node string) {
+	s.Say(agent.Status{Node: node, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings()})
+}
+
+// retires writes the record of a node that spoke and is being retired.
+func (s *subject) retires(node string) provision.Record {
+	s.t.Helper()
+	r := s.record(node)
+	r.Phase = provision.Retiring
+	s.Join(node, "web")
+	s.says(node)
+	s.must(s.Fleet.Put(s.t.Context(), r, nil))
+	return r
+}
+
+func forgetsNobodyElse(t *testing.T, s *subject) {
+	ctx := t.Context()
+	listed := s.retires(s.node("web", 1))
+	s.must(s.Fleet.Drop(ctx, listed))
+	if !s.said(listed.Node) {
+		t.Error("a node that is on the list said something, and that is lost")
+	}
+	lives := s.retires(s.node("web", 2))
+	s.must(s.Fleet.Remove(ctx, lives.Node, "it is retired"))
+	s.says(lives.Node)
+	s.must(s.Fleet.Remove(ctx, lives.Node, "it is retired"))
+	s.must(s.Fleet.Drop(ctx, lives))
+	if !s.said(lives.Node) {
+		t.Error("a machine that runs still said something, and that is lost")
+	}
+	gone := s.retires(s.node("web", 3))
+	s.must(s.Fleet.Remove(ctx, gone.Node, "it is retired"))
+	s.must(s.Fleet.Drop(ctx, gone))
+	if s.said(gone.Node) {
+		t.Error("what a retired node said before is there still")
+	}
+}
+
+func claims(t *testing.T, s *subject) {
+	ctx := t.Context()
+	was := s.retires(s.node("web", 1))
+	s.must(s.Fleet.Remove(ctx, was.Node, "its machine is broken"))
+	next := s.record(was.Node)
+	next.Token = "0011"
+	s.must(s.Fleet.Put(ctx, next, &was))
+	s.must(s.Fleet.Put(ctx, next, &was))
+	s.has(was.Node, &next)
+	if s.said(was.Node) {
+		t.Error("what the machine before said is taken for the next one's word")
+	}
+	back := s.retires(s.node("web", 2))
+	made := back
+	made.Phase = provision.Made
+	s.must(s.Fleet.Put(ctx, made, &back))
+	if !s.said(back.Node) {
+		t.Error("its retiring was taken back, and what it said is lost")
+	}
+}
+
+func releases(t *testing.T, s *subject) {
+	ctx := t.Context()
+	one, two := s.node("web", 1), s.node("web", 10)
+	s.Join(one, "web")
+	s.Join(two, "web")
+	s.must(s.Fleet.Release(ctx, one))
+	s.must(s.Fleet.Hold(ctx, one, agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Who: "ann", Why: provision.RetiredWhy + "the file calls for 1"}))
+	s.must(s.Fleet.Hold(ctx, two, agent.Hold{Scope: "nodes/" + two, Mode: agent.Stop, Who: "ann", Why: "ann looks at it"}))
+	for range 2 {
+		s.must(s.Fleet.Release(ctx, one))
+		s.must(s.Fleet.Release(ctx, two))
+	}
+	if held := s.world().Held; held[one] != "" || held[two] == "" {
+		t.Errorf("held: %q", held)
 	}
 }
 

@@ -17,6 +17,7 @@ const (
 	CrashAfter  Fault = "whoever calls dies after"
 
 	Throttle Fault = "asks to wait"                // of a provider's call
+	Busy     Fault = "has to wait for the name"    // of a create
 	Quota    Fault = "says that the quota is full" // of a create
 	Refuse   Fault = "refuses"                     // of a create
 	Late     Fault = "does it later, and its answer is lost"
@@ -33,7 +34,7 @@ const (
 
 // Faults lists all of them, for who draws them.
 func Faults() []Fault {
-	return []Fault{FailBefore, FailAfter, CrashBefore, CrashAfter, Throttle, Quota, Refuse, Late, Twin, ErrorEnd, LoseIt, NoBoot, NoRun, Slow, Deaf, HookFail, HookHang}
+	return []Fault{FailBefore, FailAfter, CrashBefore, CrashAfter, Throttle, Busy, Quota, Refuse, Late, Twin, ErrorEnd, LoseIt, NoBoot, NoRun, Slow, Deaf, HookFail, HookHang}
 }
 
 // How long machines take. Their own number spreads them.
@@ -46,6 +47,7 @@ const (
 	slowEndTakes  = 6 * time.Minute
 	lateBy        = 45 * time.Second
 	speaksEvery   = time.Minute
+	busyFor       = 20 * time.Second
 )
 
 var (

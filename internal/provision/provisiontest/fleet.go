@@ -6,6 +6,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"pulley/agent"
@@ -82,6 +83,11 @@ func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revi
 		if s.spec, err = environments.Decode(text); err != nil {
 			return err
 		}
+		for _, r := range s.spec.Roles {
+			for _, node := range r.Members {
+				s.members[node] = true
+			}
+		}
 		s.revision++
 		at = s.revision
 		return nil
@@ -100,6 +106,18 @@ func (x *Session) Put(ctx context.Context, r provision.Record, was *provision.Re
 		case ok != (was != nil), ok && !reflect.DeepEqual(have, *was):
 			return fmt.Errorf("cannot put %+v over %+v, the books have %+v: %w", r, was, have, provision.ErrChanged)
 		}
+		x.begins(have, r)
+		s.remembers("put %+v", r)
+		switch {
+		case have.Phase == provision.Retiring && r.Phase == provision.Making:
+			s.forgets(r.Node)
+			delete(s.off, r.Node)
+		case r.Phase != provision.Retiring:
+			delete(s.off, r.Node)
+		}
+		if _, known := s.booked[r.ID]; r.Phase == provision.Made && !known && s.Now().Sub(r.At) < time.Minute { // by a clock that is right
+			s.booked[r.ID] = s.Now()
+		}
 		s.records[r.Node] = r
 		return nil
 	})
@@ -114,11 +132,21 @@ func (x *Session) Drop(ctx context.Context, was provision.Record) error {
 			return provision.ErrChanged
 		}
 		delete(s.records, was.Node)
-		if was.Phase == provision.Retiring {
-			delete(s.statuses, was.Node)
+		if ok && was.Phase == provision.Retiring {
+			s.forgets(was.Node)
 		}
+		delete(s.off, was.Node)
 		return nil
 	})
+}
+
+// forgets drops what a retired node said, unless it is there still.
+func (s *Site) forgets(node string) {
+	_, listed := s.hosts[node]
+	if off := s.off[node]; listed || off != 0 && s.said[node] > off {
+		return
+	}
+	delete(s.statuses, node)
 }
 
 // Note is provision.Fleet's.
@@ -152,6 +180,16 @@ func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
 	})
 }
 
+// Release is provision.Fleet's.
+func (x *Session) Release(ctx context.Context, node string) error {
+	return x.call(ctx, "release", false, func(Fault) error {
+		if strings.HasPrefix(x.site.holds[node].Why, provision.RetiredWhy) {
+			delete(x.site.holds, node)
+		}
+		return nil
+	})
+}
+
 // Ask is provision.Fleet's.
 func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
 	s := x.site
@@ -176,8 +214,13 @@ func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
 func (x *Session) Remove(ctx context.Context, node, _ string) error {
 	s := x.site
 	return x.call(ctx, "remove", false, func(Fault) error {
+		x.mayRemove(node)
+		_, fresh := s.hosts[node]
 		delete(s.hosts, node)
 		delete(s.holds, node)
+		if s.records[node].Phase == provision.Retiring && (fresh || s.off[node] == 0) {
+			s.off[node] = s.moment()
+		}
 		return nil
 	})
 }

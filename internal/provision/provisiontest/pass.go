@@ -1,6 +1,7 @@
 package provisiontest
 
 import (
+	"reflect"
 	"slices"
 	"time"
 
@@ -38,6 +39,9 @@ func (s *Site) live(b *box, now time.Time) {
 		s.join(b, at)
 	}
 	host, listed := s.hosts[b.node]
+	if listed && host.Request != nil && host.Request.Do == agent.DeedRun {
+		b.retired = false // it is called off
+	}
 	if b.joined && !b.retired && listed && host.MachineID == b.ID {
 		s.speak(b, host, now)
 	}
@@ -75,6 +79,9 @@ func (s *Site) speak(b *box, host agent.Host, now time.Time) {
 		}
 	}
 	st.SeenAt = seen.UTC()
+	if !reflect.DeepEqual(s.statuses[b.node], st) {
+		s.said[b.node] = s.moment()
+	}
 	s.statuses[b.node] = st
 }
 

@@ -38,7 +38,30 @@ type Site struct {
 	acts     []provision.Act
 	holder   *Session
 	wrong    []string
+	past     []string // what happened last
+	hides    Hides
+	hidesTo  time.Time
+	said     map[string]int       // by node: which of all that happened its last word was
+	off      map[string]int       // by node: likewise, when it was taken off the list while it retired
+	moments  int                  // counts them
+	booked   map[string]time.Time // by machine: since when the books have it as made
+	members  map[string]bool      // who was ever a member of a role in the environment that is stored
+	watched  []time.Time          // when a Watcher began with a machine
 }
+
+// Hides is what a provider does not tell although it is there.
+type Hides string
+
+// What it may be. All but Lags are blind to it with all their calls.
+const (
+	Nothing Hides = ""
+	All     Hides = "all"   // another project, another region: an empty list
+	Half    Hides = "half"  // a page that is missing
+	Lags    Hides = "young" // the list comes later
+)
+
+// listLag is how much later.
+const listLag = 90 * time.Second
 
 type token struct {
 	node string
@@ -61,6 +84,9 @@ type box struct {
 	joinedAt  time.Time
 	converges time.Time
 	retired   bool
+	asked     string // the flavor, in the order's words
+	number    int
+	ended     bool // its end was asked for
 }
 
 // NewSite makes an empty one, in which a release is promoted.
@@ -68,8 +94,35 @@ func NewSite(ref environments.Ref, now func() time.Time) *Site {
 	return &Site{
 		Ref: ref, Now: now, target: agent.Target{Release: "1.0.0", Tree: "aa"},
 		records: map[string]provision.Record{}, hosts: map[string]agent.Host{}, holds: map[string]agent.Hold{}, statuses: map[string]agent.Status{},
-		answers: map[string]string{}, tokens: map[string]token{},
+		answers: map[string]string{}, tokens: map[string]token{}, said: map[string]int{}, off: map[string]int{}, booked: map[string]time.Time{},
+		members: map[string]bool{},
 	}
+}
+
+// Hide has the provider not tell of some of its machines for a while.
+func (s *Site) Hide(what Hides, lasts time.Duration) {
+	s.locked(func() { s.hides, s.hidesTo = what, s.Now().Add(lasts) })
+}
+
+// hidden reports whether a list lacks a machine that is there; by name, whether any other call does, too.
+func (s *Site) hidden(b *box, byName bool) bool {
+	if !s.Now().Before(s.hidesTo) {
+		return false
+	}
+	switch s.hides {
+	case All:
+		return true
+	case Half:
+		return b.number%2 == 0
+	case Lags:
+		return !byName && s.Now().Sub(b.Created) < listLag
+	}
+	return false
+}
+
+func (s *Site) moment() int {
+	s.moments++
+	return s.moments
 }
 
 // Mark is that of the fleet's machines.
@@ -89,7 +142,27 @@ func (s *Site) locked(f func()) {
 
 // blame remembers that something was done that must never be.
 func (s *Site) blame(format string, args ...any) {
+	s.remembers("WRONG: "+format, args...)
 	s.wrong = append(s.wrong, fmt.Sprintf(format, args...))
+}
+
+// remembers keeps what happened last, for who has to find out how it came to what must never be.
+func (s *Site) remembers(format string, args ...any) {
+	const most = 80
+	if len(s.wrong) > 0 {
+		return // what comes after that tells nothing
+	}
+	s.past = append(s.past, s.Now().UTC().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+	s.past = s.past[max(0, len(s.past)-most):]
+}
+
+// Mention adds to it.
+func (s *Site) Mention(format string, args ...any) { s.locked(func() { s.remembers(format, args...) }) }
+
+// Past is what happened last, oldest first.
+func (s *Site) Past() (all []string) {
+	s.locked(func() { all = slices.Clone(s.past) })
+	return all
 }
 
 // Wrong lists what was done that must never be.
@@ -183,7 +256,45 @@ func (s *Site) Join(node, role string) {
 }
 
 // Say writes what a node says of itself.
-func (s *Site) Say(st agent.Status) { s.locked(func() { s.statuses[st.Node] = st }) }
+func (s *Site) Say(st agent.Status) {
+	s.locked(func() { s.statuses[st.Node], s.said[st.Node] = st, s.moment() })
+}
+
+// Enroll has a machine of somebody else join as a node, as a member of a role does, and live on as one.
+func (s *Site) Enroll(node, role string, mark provision.Mark) (m provision.Machine) {
+	s.locked(func() {
+		var b *box
+		for _, known := range s.boxes {
+			if known.Name == node && known.mark == mark {
+				b = known
+			}
+		}
+		if b == nil {
+			b = s.box(provision.Order{Name: node}, mark)
+		}
+		now := s.Now()
+		b.State, b.node, b.joined, b.retired, b.joinedAt, b.converges = provision.Running, node, true, false, now, now
+		s.hosts[node] = agent.Host{Node: node, Role: role, Addresses: b.Addresses, MachineID: b.ID, At: now.UTC(), By: "bootstrap"}
+		m = b.Machine
+	})
+	return m
+}
+
+// Ask has somebody beside the apply ask a node for something.
+func (s *Site) Ask(node string, q agent.Request) {
+	s.locked(func() {
+		if h, ok := s.hosts[node]; ok {
+			h.Request = &q
+			s.hosts[node] = h
+		}
+	})
+}
+
+// HeldBy is why a node is under a hold of its own.
+func (s *Site) HeldBy(node string) (why string) {
+	s.locked(func() { why = s.holds[node].Why })
+	return why
+}
 
 // HoldNode puts a node under a hold; without a reason it takes that away.
 func (s *Site) HoldNode(node, why string) {
@@ -209,6 +320,7 @@ type Session struct {
 	crashed bool
 	dies    func()
 	agreed  map[provision.Victim]bool // nil: nobody is asked, and nothing is checked
+	aim     *Aim                      // nil: likewise
 }
 
 // Open takes the lock, from whoever has it. dies is called when the program is to die; nil: nobody has to know.
@@ -276,6 +388,9 @@ func (x *Session) call(ctx context.Context, name string, fenced bool, effect fun
 		return fmt.Errorf("cannot %s: %w", name, provision.ErrLost)
 	}
 	err := effect(f)
+	if name != "world" && name != "list" || err != nil || f != None {
+		s.remembers("%s (%p): %s %s: %v", x.by, x, name, f, err)
+	}
 	s.pass()
 	switch {
 	case f == CrashAfter:
@@ -287,6 +402,31 @@ func (x *Session) call(ctx context.Context, name string, fenced bool, effect fun
 	return err
 }
 
+// Take has a machine join as a node, whatever its token says.
+func (s *Site) Take(node, id string) {
+	s.locked(func() {
+		for _, b := range s.boxes {
+			if b.ID == id {
+				now := s.Now()
+				b.joined, b.node, b.joinedAt, b.converges = true, node, now, now
+				s.hosts[node] = agent.Host{Node: node, Role: roleOf(node), Hostname: b.Name, Addresses: b.Addresses, MachineID: b.ID, At: now.UTC(), By: "bootstrap"}
+			}
+		}
+	})
+}
+
+// Retiring has the books say that the retiring of a node was begun, which has not answered: it is held, and asked.
+func (s *Site) Retiring(node string) {
+	s.locked(func() {
+		r, h := s.records[node], s.hosts[node]
+		r.Phase, r.Ask, r.At = provision.Retiring, "00000000000000cc", s.Now().UTC()
+		h.Request = &agent.Request{ID: r.Ask, Do: agent.DeedRetire, At: r.At}
+		s.answers[r.Ask] = string(HookHang)
+		s.records[node], s.hosts[node] = r, h
+		s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Stop, Why: provision.RetiredWhy + "the file calls for 1"}
+	})
+}
+
 // Forget strikes a node off the books.
 func (s *Site) Forget(node string) { s.locked(func() { delete(s.records, node) }) }
 
@@ -294,7 +434,7 @@ func (s *Site) Forget(node string) { s.locked(func() { delete(s.records, node) }
 // as they are.
 func (s *Site) Heal() {
 	s.locked(func() {
-		s.Trouble, s.Quota = nil, 0
+		s.Trouble, s.Quota, s.hides = nil, 0, Nothing
 		clear(s.answers)
 		for _, b := range s.boxes {
 			if b.fate == NoRun {
@@ -308,7 +448,9 @@ func (s *Site) Heal() {
 }
 
 // Unlist takes a node off the list of hosts, as `pulley nodes remove` does.
-func (s *Site) Unlist(node string) { s.locked(func() { delete(s.hosts, node) }) }
+func (s *Site) Unlist(node string) {
+	s.locked(func() { delete(s.hosts, node); delete(s.holds, node) })
+}
 
 // Made counts all machines that were ever ordered or planted.
 func (s *Site) Made() (n int) {

@@ -13,6 +13,7 @@ func Test(t *testing.T, config conform.Config) {
 	t.Helper()
 	err := conform.Run(t.Context(), config, func(r conform.Result) {
 		t.Run(r.Check, func(t *testing.T) {
+			t.Log("took", r.Took)
 			switch {
 			case r.Err != nil:
 				t.Error(r.Err)

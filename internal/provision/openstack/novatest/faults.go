@@ -1,7 +1,11 @@
 package novatest
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -10,13 +14,15 @@ import (
 	"time"
 )
 
-// Fault is something that goes wrong with requests of a method whose path ends so.
+// Fault is something that goes wrong with requests of a method whose path ends so. A request that has come is worked on also
+// when who asked has hung up, as Nova does.
 type Fault struct {
 	Method, Path string
 	After        int // that many such requests go well before
 	Times        int // 0 is once; below 0 always
 
 	Delay  time.Duration // before anything is done
+	Late   time.Duration // it is done that long after the answer, which Lost or Status say
 	Lost   bool          // it is done, and the connection is cut instead of an answer
 	Status int           // instead of doing it; 0 does it
 	Body   string
@@ -52,34 +58,52 @@ func (c *Cloud) fault(r *http.Request) *Fault {
 	return nil
 }
 
+// serve answers a request, as long as somebody waits for that.
 func (f *Fault) serve(w http.ResponseWriter, r *http.Request, do http.Handler) {
-	if f.Delay > 0 {
-		timer := time.NewTimer(f.Delay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-			return
-		}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // it has not come
 	}
+	hungUp := r.Context().Done()
+	r = r.Clone(context.WithoutCancel(r.Context()))
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	done := make(chan *httptest.ResponseRecorder, 1)
+	time.AfterFunc(f.Delay, func() { done <- f.act(r, do) })
+	select {
+	case <-hungUp:
+	case said := <-done:
+		if f.Lost {
+			panic(http.ErrAbortHandler) // net/http's own way to cut a connection
+		}
+		maps.Copy(w.Header(), said.Header())
+		w.WriteHeader(said.Code)
+		_, _ = w.Write(said.Body.Bytes())
+	}
+}
+
+// act does what is asked, or does not, or does it later, and returns the answer.
+func (f *Fault) act(r *http.Request, do http.Handler) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
 	switch {
-	case f.Lost:
-		do.ServeHTTP(httptest.NewRecorder(), r)
-		panic(http.ErrAbortHandler) // net/http's own way to cut a connection
-	case f.Status != 0:
-		for key, value := range f.Header {
-			w.Header().Set(key, value)
-		}
-		if f.Body == "" {
-			fail(w, f.Status, "as the test wants it")
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(f.Status)
-		_, _ = w.Write([]byte(f.Body))
-	default:
+	case f.Late > 0:
+		time.AfterFunc(f.Late, func() { do.ServeHTTP(httptest.NewRecorder(), r) })
+	case f.Status == 0:
 		do.ServeHTTP(w, r)
 	}
+	if f.Status == 0 {
+		return w
+	}
+	for key, value := range f.Header {
+		w.Header().Set(key, value)
+	}
+	if f.Body == "" {
+		fail(w, f.Status, "as the test wants it")
+		return w
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(f.Status)
+	_, _ = w.WriteString(f.Body)
+	return w
 }
 
 // faultNames are Nova's words for statuses (nova.api.openstack.wsgi.Fault).

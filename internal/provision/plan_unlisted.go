@@ -1,0 +1,124 @@
+package provision
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"pulley/agent"
+)
+
+// A provider may list too little: another cloud or project was asked, another owner's machines, or a page was lost. What it does
+// not list is gone only where nothing speaks against that.
+
+// lateList is how long a provider may take until it lists what it has just made.
+const lateList = lostAfter
+
+// leastLost is of how many machines on a list can be told that it lacks too many.
+const leastLost = 3
+
+// speaks tells when a node was heard of last, if that is not so long ago that it counts as silent. What another machine said
+// under its name, or before it was taken off the list of hosts, does not count.
+func (w World) speaks(node string) (at time.Time, ok bool) {
+	host, registered := w.Hosts[node]
+	st, spoke := w.Statuses[node]
+	v, judged := w.Views[node]
+	if !registered || !spoke || !judged || v.State == agent.Silent || v.State == agent.Unregistered {
+		return time.Time{}, false
+	}
+	if host.MachineID != "" && st.Machine != "" && host.MachineID != st.Machine {
+		return time.Time{}, false
+	}
+	return st.SeenAt, true
+}
+
+// unlisted plans a node in the books whose machine the provider does not list, where that does not mean that it is gone: it
+// speaks, or the machine was asked for just now. It is told by ok.
+func (p *planner) unlisted(n planned, rec Record) (s Step, ok bool) {
+	if at, speaks := p.speaks(n.name); speaks {
+		s = n.step(Keep, fmt.Sprintf("the provider has no machine of it, yet it spoke at %s: nothing is done until it is silent; `pulley nodes remove %s` where its machine is gone for good", clock(at), n.name))
+		s.Note = "the provider has no machine of it, yet it speaks: nothing is done until it is silent, or off the list of hosts"
+		p.contradicted++
+		return s, true
+	}
+	if age := p.Now.Sub(rec.At); rec.Phase == Made && !rec.Joined && age < lateList && age > -lateList {
+		return n.step(Wait, fmt.Sprintf("its machine %s was asked for at %s, and the provider does not list it yet", Victim{rec.Name, rec.ID}, clock(rec.At))), true
+	}
+	return Step{}, false
+}
+
+// unlistedLeaving is unlisted for a node that is not wanted: nobody waits for it, and a destroy, which forgets what it does not
+// see, is blocked.
+func (p *planner) unlistedLeaving(n planned, rec Record, why string) (s Step, ok bool) {
+	if s, ok = p.unlisted(n, rec); !ok {
+		return s, false
+	}
+	if p.destroy {
+		s.Verb, s.Removes, s.Note = Orphan, true, ""
+		s.Blocked = "the provider does not list its machine, which may run on\nlook whether that is the right provider, place and owner; `pulley nodes remove` a node whose machine is gone for good"
+		return s, true
+	}
+	s.Verb, s.Why = Keep, why+"; "+s.Why
+	if s.Note == "" {
+		s.Note = "the provider does not list its machine yet: apply again in a while"
+	}
+	return s, true
+}
+
+// guardLost blocks what would be done about machines that are gone where the provider lists less than half of those that it
+// should: that is rather another place, or a list that is not whole.
+func (p *planner) guardLost() {
+	made, gone := 0, 0
+	for _, rec := range p.Records {
+		if rec.Phase == Made && rec.Driver == p.driver && !p.elsewherePlaced(rec) {
+			made++
+		}
+	}
+	lost := func(s Step) bool { return s.Verb == Orphan && p.Records[s.Node].Phase == Made }
+	for _, s := range p.steps {
+		if lost(s) {
+			gone++
+		}
+	}
+	gone += p.contradicted
+	if p.options.Lost || made < leastLost || gone*2 <= made {
+		return
+	}
+	for i, s := range p.steps {
+		if lost(s) && s.Blocked == "" {
+			p.steps[i].Blocked = fmt.Sprintf("the provider lists %d of %d machines\nlook whether that is the right provider, place and owner; --lost agrees to it that the others are gone", max(0, made-gone), made)
+		}
+	}
+}
+
+// elsewherePlaced reports whether a machine was made at another place than the provider is asked at now.
+func (p *planner) elsewherePlaced(rec Record) bool {
+	return rec.Place != "" && p.place != "" && rec.Place != p.place
+}
+
+// moved plans a node whose machine was made at another place. Where it is agreed that the place has only another name now, a
+// machine that is listed here is the same, and the books get the new name.
+func (p *planner) moved(n planned, s Step, rec Record) Step {
+	why := fmt.Sprintf("its machine was made at %s, and asked is %s now", clean(rec.Place), clean(p.place))
+	same := func(m Machine) bool { return rec.ID == "" || m.ID == rec.ID }
+	if p.options.Moved && slices.ContainsFunc(p.machines[n.name], same) {
+		return n.step(Adopt, why+": it is listed there")
+	}
+	s.Why = why
+	s.Blocked = "machines that were made at another place are not seen at this one\napply with the cloud, provider and owner of before, or give --moved where these are the same machines"
+	return s
+}
+
+// impostor says that a node may be another machine than the one of its name at the provider: none of the addresses that either is
+// known by is the other's. "" where nothing tells.
+func (p *planner) impostor(node string) string {
+	host := p.Hosts[node].Addresses
+	var theirs []string
+	for _, m := range p.machines[node] {
+		theirs = append(theirs, m.Addresses...)
+	}
+	if len(host) == 0 || len(theirs) == 0 || slices.ContainsFunc(host, func(a string) bool { return slices.Contains(theirs, a) }) {
+		return ""
+	}
+	return fmt.Sprintf("it is registered from %s, and its machine has %s: that may be another machine", clean(host[0]), clean(theirs[0]))
+}

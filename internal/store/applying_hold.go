@@ -1,0 +1,73 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/provision"
+)
+
+// holdTries is how often a hold is set again that an operator changed at the same moment.
+const holdTries = 10
+
+// Hold keeps a node from running Puppet, until it is removed or the hold is ended. It takes the place of an operator's own hold,
+// whose end may come too early; whose that was, and why, it goes on to say.
+func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
+	ctx, cancel := a.Context(ctx)
+	defer cancel()
+	scope := Scope{Node: node}
+	key := a.store.keys.hold(a.ref.String(), scope)
+	h.Scope = scope.segment("all")
+	for try := 0; ; try++ {
+		err := a.hold(ctx, key, h)
+		if err == nil || !errors.Is(err, provision.ErrChanged) || try == holdTries {
+			if err != nil {
+				err = fmt.Errorf("cannot hold %s: %w", scope, a.ended(err))
+			}
+			return err
+		}
+	}
+}
+
+func (a *Applying) hold(ctx context.Context, key string, h agent.Hold) error {
+	old, revision, err := single[agent.Hold](ctx, a.store, key)
+	if errors.As(err, new(*UnreadableError)) { // nobody can be told what it was, and it must not be in the way
+		old = nil
+		var resp *clientv3.GetResponse
+		if resp, err = a.store.get(ctx, key, clientv3.WithKeysOnly()); err == nil && len(resp.Kvs) > 0 {
+			revision = resp.Kvs[0].ModRevision
+		}
+	}
+	if err != nil {
+		return err
+	}
+	h.Why = instead(old, h)
+	value, err := encode(h)
+	if err != nil {
+		return err
+	}
+	_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, value))
+	return err
+}
+
+// instead is the reason of a hold that takes the place of another. One that a retirement set before only hands on what it took
+// the place of itself: an apply that goes on sets its hold once more.
+func instead(old *agent.Hold, h agent.Hold) string {
+	const mark = "; in the place of "
+	if old == nil || old.Who == h.Who && old.Why == h.Why {
+		return h.Why
+	}
+	before := fmt.Sprintf("%s by %s: %s", old.Mode, old.Who, old.Why)
+	if strings.HasPrefix(old.Why, provision.RetiredWhy) {
+		_, before, _ = strings.Cut(old.Why, mark)
+	}
+	if before == "" {
+		return h.Why
+	}
+	return h.Why + mark + clip(before, maxWords)
+}

@@ -1,0 +1,177 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/environments"
+	"pulley/internal/provision"
+)
+
+// booked is a record as it is stored. Off is the revision of etcd by which its node was last taken off the list of hosts, while
+// it retires: what a node says after that is the word of a machine that still runs.
+type booked struct {
+	provision.Record
+	Off int64 `json:"off,omitempty"`
+}
+
+// forgetTries is how often a record is looked at again because its node said something at the same moment.
+const forgetTries = 10
+
+// Put writes a node's record, if what etcd has of it is was (nil: nothing); else ErrChanged. One that is written already is
+// no error: the answer to the write before may have been lost. When the claim of another machine takes the place of a retired
+// one, what the node said goes as with Drop.
+func (a *Applying) Put(ctx context.Context, r provision.Record, was *provision.Record) error {
+	err := a.rewrite(ctx, r.Node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
+		if now.is(&r) || now.is(was) {
+			return a.putting(ctx, r, now, revision)
+		}
+		return nil, nil, provision.ErrChanged
+	})
+	if err != nil {
+		return fmt.Errorf("cannot write the record of the machine of %s: %w", r.Node, err)
+	}
+	return nil
+}
+
+func (a *Applying) putting(ctx context.Context, r provision.Record, now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
+	next := booked{Record: clipped(r)}
+	if now != nil && now.Phase == provision.Retiring {
+		switch r.Phase {
+		case provision.Retiring:
+			next.Off = now.Off
+		case provision.Making:
+			if cmps, ops, err = a.forgetting(ctx, *now); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	value, err := encode(next)
+	key := a.store.keys.record(a.ref.String(), r.Node)
+	return append(cmps, same(key, revision)), append(ops, clientv3.OpPut(key, value)), err
+}
+
+// Drop deletes a node's record if it is was; else ErrChanged. None is no error. With a retired one goes what the node said, its
+// status, runs and facts: what is left of it are the acts. Where it said something after it was taken off the list, or is on
+// the list again, it is there still, and all of that stays.
+func (a *Applying) Drop(ctx context.Context, was provision.Record) error {
+	err := a.rewrite(ctx, was.Node, func(now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
+		switch {
+		case now == nil:
+			return nil, nil, nil
+		case !now.is(&was):
+			return nil, nil, provision.ErrChanged
+		case now.Phase == provision.Retiring:
+			if cmps, ops, err = a.forgetting(ctx, *now); err != nil {
+				return nil, nil, err
+			}
+		}
+		key := a.store.keys.record(a.ref.String(), was.Node)
+		return append(cmps, same(key, revision)), append(ops, clientv3.OpDelete(key)), nil
+	})
+	if err != nil {
+		return fmt.Errorf("cannot delete the record of the machine of %s: %w", was.Node, err)
+	}
+	return nil
+}
+
+// forgetting is what deletes what a retired node said, and the guard that it says nothing meanwhile; nothing of both where the
+// node is there still.
+func (a *Applying) forgetting(ctx context.Context, now booked) ([]clientv3.Cmp, []clientv3.Op, error) {
+	env, k := a.ref.String(), a.store.keys
+	host, status := k.host(env, now.Node), k.status(env, now.Node)
+	resp, err := a.store.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(host, clientv3.WithKeysOnly()), clientv3.OpGet(status, clientv3.WithKeysOnly())}, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	listed, said := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
+	if len(listed) > 0 || len(said) > 0 && now.Off != 0 && said[0].ModRevision > now.Off {
+		return nil, nil, nil
+	}
+	saidAt := int64(0)
+	if len(said) > 0 {
+		saidAt = said[0].ModRevision
+	}
+	return []clientv3.Cmp{same(host, 0), same(status, saidAt)},
+		[]clientv3.Op{clientv3.OpDelete(status), clientv3.OpDelete(k.runs(env, now.Node), clientv3.WithPrefix()), clientv3.OpDelete(k.facts(env, now.Node))}, nil
+}
+
+// off notes in the record of a node that retires, if it has one, that the node is off the list by now. fresh is that this call
+// took it off: one that found nothing there leaves what was noted before.
+func (a *Applying) off(ctx context.Context, node string, fresh bool) error {
+	return a.rewrite(ctx, node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
+		if now == nil || now.Phase != provision.Retiring || now.Off != 0 && !fresh {
+			return nil, nil, nil
+		}
+		key := a.store.keys.record(a.ref.String(), node)
+		resp, err := a.store.get(ctx, key, clientv3.WithCountOnly())
+		if err != nil {
+			return nil, nil, err
+		}
+		now.Off = resp.Header.Revision
+		value, err := encode(*now)
+		return []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
+	})
+}
+
+// rewrite reads a node's record, has change say what to write for it, and does that; again where anything that it compares was
+// written at the same moment.
+func (a *Applying) rewrite(ctx context.Context, node string, change func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error)) error {
+	ctx, cancel := a.Context(ctx)
+	defer cancel()
+	for try := 0; ; try++ {
+		now, revision, err := single[booked](ctx, a.store, a.store.keys.record(a.ref.String(), node))
+		if err != nil {
+			return a.ended(err)
+		}
+		cmps, ops, err := change(now, revision)
+		if err != nil {
+			return a.ended(err)
+		}
+		_, err = a.write(ctx, cmps, ops...)
+		if !errors.Is(err, provision.ErrChanged) || try == forgetTries {
+			return err
+		}
+	}
+}
+
+// is reports whether what is stored is r: as it is stored, not as a time is held in memory or a problem was told.
+func (b *booked) is(r *provision.Record) bool {
+	if b == nil || r == nil {
+		return b == nil && r == nil
+	}
+	x, errX := encode(clipped(b.Record))
+	y, errY := encode(clipped(*r))
+	return errX == nil && errY == nil && x == y
+}
+
+// clipped bounds what others said: a node's answer may be as long as etcd takes.
+func clipped(r provision.Record) provision.Record {
+	r.Problem = clip(strings.ToValidUTF8(r.Problem, "?"), maxWords) // JSON would make it longer again
+	return r
+}
+
+// Record reads what Pulley remembers of the machine of a node; nil where it had none made.
+func (s *Store) Record(ctx context.Context, ref environments.Ref, node string) (*provision.Record, error) {
+	r, _, err := single[provision.Record](ctx, s, s.keys.record(ref.String(), node))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the record of the machine of %s: %w", node, err)
+	}
+	return r, nil
+}
+
+// Records reads what Pulley remembers of the machines of an environment, by node. Those that can't be read are named in
+// damaged.
+func (s *Store) Records(ctx context.Context, ref environments.Ref) (all map[string]provision.Record, damaged []string, err error) {
+	all = map[string]provision.Record{}
+	var f Fleet
+	err = collect(ctx, s, s.keys.records(ref.String()), &f, func(rest string, r provision.Record) { all[unescape(rest)] = r })
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot list the machines of %s: %w", ref, err)
+	}
+	return all, f.Damaged, nil
+}

@@ -1,0 +1,227 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/etcdtest"
+	"pulley/internal/provision"
+	"pulley/internal/store"
+)
+
+// One node's answer could fill the books with megabytes, or make its own record one that no apply can write again.
+func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	a := begin(t, st, dev, "ann")
+	for what, problem := range map[string]string{"words": strings.Repeat("ü", 1<<20), "no text": strings.Repeat("\xff\xfex", 1<<19)} {
+		r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Made, Problem: problem}
+		next := r
+		next.Phase = provision.Retiring
+		for i, err := range []error{a.Put(ctx, r, nil), a.Put(ctx, r, nil), a.Put(ctx, next, &r), a.Put(ctx, r, nil)} {
+			if i < 3 && err != nil || i == 3 && !errors.Is(err, provision.ErrChanged) {
+				t.Errorf("%s, write %d: %v", what, i+1, err)
+			}
+		}
+		resp, err := server.Client().Get(ctx, "/pulley/v1/environments/dev/machines/web1")
+		if err != nil || len(resp.Kvs) != 1 || len(resp.Kvs[0].Value) > 1024 {
+			t.Errorf("%s: etcd has %d bytes of it (%v)", what, len(resp.Kvs[0].Value), err)
+		}
+		read, err := st.Record(ctx, dev, "web1")
+		if err != nil || read == nil || len(read.Problem) < 100 {
+			t.Fatalf("%s: %+v, %v", what, read, err)
+		}
+		if err := errors.Join(a.Put(ctx, *read, &next), a.Drop(ctx, next)); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// What a machine says that still runs would be lost, with the records of its runs, when its node is struck off the books; what
+// one said that is gone would be taken for the word of the next.
+func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	a := begin(t, st, dev, "ann")
+	r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Retiring}
+	made, making, drained := r, r, r
+	made.Phase, making.Phase, drained.Drained = provision.Made, provision.Making, true
+	steps := map[string]func() error{
+		"joins":         func() error { return st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}) },
+		"speaks":        func() error { return speak(ctx, st, server) },
+		"is removed":    func() error { return a.Remove(ctx, "web1", "it is retired") },
+		"is drained":    func() error { return a.Put(ctx, drained, &r) },
+		"is dropped":    func() error { return a.Drop(ctx, drained) },
+		"is made again": func() error { return a.Put(ctx, making, &drained) },
+		"is called off": func() error { return a.Put(ctx, made, &drained) },
+		"retires again": func() error { return a.Put(ctx, drained, &made) },
+		"other apply":   func() error { err := a.Close(); a = begin(t, st, dev, "bob"); return err },
+		"ends":          func() error { return a.Drop(ctx, making) },
+	}
+	for _, c := range []struct {
+		story string
+		stays bool
+	}{
+		{"joins, speaks, is drained, speaks, is removed, is dropped", false},
+		{"speaks, is drained, is dropped", false}, // it never joined
+		{"joins, speaks, is drained, is removed, speaks, is dropped", true},
+		{"joins, speaks, is removed, is drained, speaks, is dropped", true},
+		{"joins, speaks, is drained, is removed, speaks, other apply, is removed, is dropped", true}, // it was off the list already
+		{"joins, speaks, is drained, is removed, joins, speaks, is removed, is dropped", false},      // it was booting, and has ended
+		{"joins, speaks, is drained, is removed, joins, is dropped", true},
+		{"joins, speaks, is drained, is removed, is made again", false},
+		{"joins, speaks, is drained, is removed, speaks, is made again", true},
+		{"joins, speaks, is drained, is removed, is made again, speaks, ends", true},
+		{"joins, speaks, is drained, is called off", true},
+		{"speaks, is drained, is removed, is called off, speaks, retires again, is dropped", false},
+	} {
+		if err := a.Put(ctx, r, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range strings.Split(c.story, ", ") {
+			if err := steps[step](); err != nil {
+				t.Fatalf("%s: %s: %v", c.story, step, err)
+			}
+		}
+		for _, prefix := range []string{"status/dev/web1", "runs/dev/web1/1", "facts/dev/web1"} {
+			resp, err := server.Client().Get(ctx, "/pulley/v1/"+prefix)
+			if err != nil || len(resp.Kvs) > 0 != c.stays {
+				t.Errorf("%s: %s stays: %t, should be %t (%v)", c.story, prefix, len(resp.Kvs) > 0, c.stays, err)
+			}
+			if _, err := server.Client().Delete(ctx, "/pulley/v1/"+prefix); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, key := range []string{"machines/web1", "hosts/nodes/web1"} {
+			if _, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/"+key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A node that speaks at the very moment at which its record goes would lose what it says.
+func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
+	server := etcdtest.Start(t)
+	for calls := int32(1); ; calls++ {
+		st, ctx := open(t, server, ""), t.Context()
+		a := begin(t, st, dev, "ann")
+		r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Retiring}
+		if err := errors.Join(a.Put(ctx, r, nil), st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}), speak(ctx, st, server), a.Remove(ctx, "web1", "it is retired")); err != nil {
+			t.Fatal(err)
+		}
+		said := false
+		other := open(t, server, "")
+		store.CancelAfter(st, calls, func() {
+			said = true
+			if err := speak(ctx, other, server); err != nil {
+				t.Error(err)
+			}
+		}, func(*store.Store) {
+			if err := a.Drop(ctx, r); err != nil {
+				t.Fatal(err)
+			}
+		})
+		resp, err := server.Client().Get(ctx, "/pulley/v1/status/dev/web1")
+		if err != nil || len(resp.Kvs) > 0 != said {
+			t.Errorf("it spoke before call %d: %t; that stays: %t (%v)", calls, said, len(resp.Kvs) > 0, err)
+		}
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if !said {
+			if calls < 4 {
+				t.Errorf("it could speak before %d calls only", calls-1)
+			}
+			return
+		}
+	}
+}
+
+// speak has web1 say all that a node can say of itself.
+func speak(ctx context.Context, st *store.Store, server *etcdtest.Server) error {
+	said := agent.Status{Node: "web1", Role: "web", SeenAt: time.Now()}
+	err := st.Report(ctx, agent.Identity{Node: "web1", Role: "web", Environment: "dev"}, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil)
+	_, facts := server.Client().Put(ctx, "/pulley/v1/facts/dev/web1", `{"v":1}`)
+	return errors.Join(err, facts)
+}
+
+// An operator's own hold would vanish without a trace, and with it why the node must not be touched.
+func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	a := begin(t, st, dev, "ann")
+	node := store.Scope{Node: "web1"}
+	if err := st.Hold(ctx, dev, node, agent.Hold{Mode: agent.Freeze, Who: "bob", Why: "disk swap"}, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	retires := agent.Hold{Mode: agent.Stop, Who: "ann", Why: "it is retired: the file calls for 1 of web"}
+	again := agent.Hold{Mode: agent.Stop, Who: "eve", Why: "it is retired: its retiring was begun and is not done"}
+	for i, h := range []agent.Hold{retires, retires, again, retires} {
+		if err := a.Hold(ctx, "web1", h); err != nil {
+			t.Fatal(err)
+		}
+		f, err := st.Fleet(ctx, dev)
+		got := f.Holds[node]
+		if want := h.Why + "; in the place of freeze by bob: disk swap"; err != nil || got.Why != want || got.Who != h.Who || got.Mode != agent.Stop {
+			t.Errorf("hold %d is %+v, and should tell %q (%v)", i+1, got, want, err)
+		}
+		resp, err := server.Client().Get(ctx, "/pulley/v1/environments/dev/holds/nodes/web1")
+		if err != nil || resp.Kvs[0].Lease != 0 {
+			t.Errorf("hold %d ends with the one before: %v", i+1, err)
+		}
+	}
+	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/holds/nodes/web1", "{"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Hold(ctx, "web1", retires); err != nil {
+		t.Errorf("a hold that can't be read is in the way: %v", err)
+	}
+	if err := errors.Join(a.Hold(ctx, "web2", retires), a.Hold(ctx, "web2", retires)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := st.Fleet(ctx, dev); err != nil || f.Holds[store.Scope{Node: "web2"}].Why != retires.Why {
+		t.Errorf("where there was none it is %+v (%v)", f.Holds, err)
+	}
+}
+
+// A machine that takes over a name would at once run the hooks that the machine before it was asked to leave with.
+func TestAnotherMachineIsNotAskedForWhatTheOneBeforeWas(t *testing.T) {
+	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
+	i := store.Identity{Node: "web1", Role: "web", User: "u", Machine: "m1"}
+	if err := st.PutIdentity(ctx, dev, i, 0); err != nil {
+		t.Fatal(err)
+	}
+	update := func(machine, address string) *agent.Request {
+		t.Helper()
+		i, revision, err := st.Identity(ctx, dev, "web1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.Machine = machine
+		if err := st.UpdateHost(ctx, dev, *i, revision, "web1", []string{address}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		hosts, err := st.Hosts(ctx, dev)
+		if err != nil || hosts["web1"].MachineID != machine || !slices.Equal(hosts["web1"].Addresses, []string{address}) {
+			t.Fatalf("the list has %+v (%v)", hosts["web1"], err)
+		}
+		return hosts["web1"].Request
+	}
+	update("m1", "10.0.0.1")
+	if err := st.Ask(ctx, environments.Ref{Environment: "dev"}, "web1", agent.Request{ID: "00000000000000aa", Do: agent.DeedRetire}); err != nil {
+		t.Fatal(err)
+	}
+	if r := update("m1", "10.0.0.2"); r == nil {
+		t.Error("the same machine is not asked any more, at another address")
+	}
+	if r := update("m2", "10.0.0.2"); r != nil {
+		t.Errorf("another machine is asked for %+v", r)
+	}
+}

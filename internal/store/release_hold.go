@@ -1,0 +1,36 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/provision"
+)
+
+// Release ends the hold that a retirement set on a node, while the mark stands; an operator's own stays.
+func (a *Applying) Release(ctx context.Context, node string) error {
+	ctx, cancel := a.Context(ctx)
+	defer cancel()
+	scope := Scope{Node: node}
+	key := a.store.keys.hold(a.ref.String(), scope)
+	for try := 0; ; try++ {
+		h, revision, err := single[agent.Hold](ctx, a.store, key)
+		if err == nil && (h == nil || !strings.HasPrefix(h.Why, provision.RetiredWhy)) {
+			return nil
+		}
+		if err == nil {
+			_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpDelete(key))
+		}
+		if err == nil || !errors.Is(err, provision.ErrChanged) || try == holdTries {
+			if err != nil {
+				err = fmt.Errorf("cannot end the hold of %s: %w", scope, a.ended(err))
+			}
+			return err
+		}
+	}
+}
