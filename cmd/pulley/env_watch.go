@@ -27,8 +27,8 @@ func (w *watchFlags) check() error {
 	switch {
 	case w.budget < 1:
 		return cli.Usagef("cannot make %d machines an hour again: give --budget at least 1", w.budget)
-	case w.patience < 0:
-		return cli.Usagef("cannot wait for %s: give --patience a time, as in 5m", w.patience)
+	case w.patience <= 0:
+		return cli.Usagef("cannot wait for %s: give --patience a time above 0, as in 5m", w.patience)
 	case w.interval < time.Second:
 		return cli.Usagef("cannot look every %s: give --interval at least 1s", w.interval)
 	}

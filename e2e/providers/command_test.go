@@ -67,12 +67,11 @@ func leavesNoUserdata(t *testing.T, environ []string, name, tool, word string, o
 	hangs := instead(t, tool, `case " $* " in *" `+word+` "*) touch `+reached+`; exec sleep 100; esac; exec "$tool" "$@"`)
 	ctx, cutOff := context.WithTimeout(t.Context(), time.Minute)
 	defer cutOff()
-	go func() {
-		for ctx.Err() == nil {
+	go func() { // once the tool has begun
+		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 			if _, err := os.Stat(reached); err == nil {
 				cutOff()
 			}
-			time.Sleep(10 * time.Millisecond)
 		}
 	}()
 	o.Userdata = []byte("#!/bin/sh\n# a secret\n")

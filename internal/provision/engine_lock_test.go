@@ -66,21 +66,3 @@ func TestALostLockEndsCallsAlsoAfterAnInterrupt(t *testing.T) {
 		})
 	}
 }
-
-// An apply that was given up before it began would leave an environment that nobody applied: a watch would make its machines.
-func TestAnApplyThatIsOverStoresNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOperator(t)
-		x := o.start()
-		defer x.end()
-		p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), provision.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(x.ctx)
-		cancel()
-		if r, err := x.applier.Apply(ctx, p, nil); err == nil || !r.Interrupted || o.site.Spec() != nil {
-			t.Errorf("%v, %+v, stored %v", err, r, o.site.Spec())
-		}
-	})
-}

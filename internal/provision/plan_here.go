@@ -36,6 +36,11 @@ func (p *planner) here(n planned) []Step {
 		booked = false
 	}
 	s := p.standing(n, *keeper, rec, booked, registered)
+	if p.namesake(n.name, *keeper, rec, s.Removes) {
+		if s, ok := p.unlisted(n, rec); ok {
+			return []Step{s}
+		}
+	}
 	if s.Removes { // the others go with it
 		return []Step{p.again(n, s)}
 	}
@@ -93,7 +98,6 @@ func (p *planner) gone(n planned, rec Record, booked, registered bool) Step {
 	case !booked:
 		return made
 	case rec.Phase == Making && !registered:
-		// The end of an order whose answer was lost is seen by the provider's list, or by the next order.
 		made.Why = fmt.Sprintf("it was claimed at %s by %s, and there is no machine of it yet", clock(rec.At), clean(rec.By))
 		if rec.Problem != "" {
 			made.Why += ": " + clean(rec.Problem)
@@ -180,7 +184,7 @@ func (p *planner) keeps(n planned, state State, notes ...string) Step {
 // joined reports whether the node of a machine in the books has been on the list of hosts since that was made.
 func (p *planner) joined(node string, rec Record) bool {
 	st, spoke := p.Statuses[node]
-	return rec.Joined || rec.Phase == Made && rec.Tries > 0 && spoke && st.SeenAt.After(rec.At)
+	return rec.Joined || rec.Tries > 0 && spoke && st.SeenAt.After(rec.At)
 }
 
 // broken makes a node's machine again, or is blocked.

@@ -155,6 +155,13 @@ func TestPlan(t *testing.T) {
 			w.Views["compute1"] = agent.View{State: agent.Pending}
 		}, want: "orphan compute1 removes makes" + second},
 		{name: "not listed yet", world: func(w *World) { first(Running, Made)(w); w.Machines = w.Machines[:1] }, want: "wait compute1" + second, why: "the provider does not list it yet"},
+		{name: "not listed yet, and made by a clock that is ahead", world: func(w *World) {
+			first(Running, Made)(w)
+			w.Machines = w.Machines[:1]
+			r := w.Records["compute1"]
+			r.At = noon.Add(5 * time.Minute)
+			w.Records["compute1"] = r
+		}, want: "wait compute1" + second},
 		{name: "not listed by far", world: func(w *World) {
 			up(w)
 			w.machine("compute3", "compute", "m1.small", "c")
@@ -195,6 +202,20 @@ func TestPlan(t *testing.T) {
 			r := w.Records["compute1"]
 			r.Joined = true
 			w.Records["compute1"] = r
+		}, want: "keep compute1" + second},
+		{name: "taken off the list, before the books had it as made", world: func(w *World) {
+			up(w)
+			w.book("compute1", "m1.small", "a", Making)
+			delete(w.Hosts, "compute1")
+		}, want: "keep compute1" + second},
+		{name: "not listed, and it speaks, and another one has its name", world: func(w *World) {
+			up(w)
+			w.Machines[0] = Machine{Name: "compute1", ID: "z", State: Running, Flavor: "m1.large", Created: noon.Add(-time.Hour)}
+		}, want: "keep compute1" + second},
+		{name: "not listed, and it speaks from an address, and another one has its name", world: func(w *World) {
+			up(w)
+			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.1"}}
+			w.Machines[0] = Machine{Name: "compute1", ID: "z", State: Running, Created: noon.Add(-time.Hour), Addresses: []string{"10.0.0.2"}}
 		}, want: "keep compute1" + second},
 		{name: "made by a slow clock", world: func(w *World) { up(w); w.unknown("compute1"); w.Machines[0].Created = noon.Add(-time.Minute) }, want: "wait compute1" + second},
 		{name: "made by a clock that is ahead", world: func(w *World) {

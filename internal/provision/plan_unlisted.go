@@ -14,6 +14,9 @@ import (
 // lateList is how long a provider may take until it lists what it has just made.
 const lateList = lostAfter
 
+// maxAhead is by how much the clock that a record was written by may have been ahead of this one.
+const maxAhead = time.Hour
+
 // leastLost is of how many machines on a list can be told that it lacks too many.
 const leastLost = 3
 
@@ -41,10 +44,24 @@ func (p *planner) unlisted(n planned, rec Record) (s Step, ok bool) {
 		p.contradicted++
 		return s, true
 	}
-	if age := p.Now.Sub(rec.At); rec.Phase == Made && !rec.Joined && age < lateList && age > -lateList {
+	if age := p.Now.Sub(rec.At); rec.Phase == Made && !rec.Joined && age < lateList && age > -maxAhead {
 		return n.step(Wait, fmt.Sprintf("its machine %s was asked for at %s, and the provider does not list it yet", Victim{rec.Name, rec.ID}, clock(rec.At))), true
 	}
 	return Step{}, false
+}
+
+// namesake reports whether a machine that is listed is only called like a node's, whose own in the books is not listed: what it is
+// registered from is another's address. Where no addresses are known it is believed to be the node, unless that would be removed.
+func (p *planner) namesake(node string, m Machine, rec Record, removes bool) bool {
+	own := func(m Machine) bool { return m.ID == "" || m.ID == rec.ID }
+	if rec.ID == "" || slices.ContainsFunc(p.machines[node], own) {
+		return false
+	}
+	host := p.Hosts[node].Addresses
+	if len(host) == 0 || len(m.Addresses) == 0 {
+		return removes
+	}
+	return !slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(host, a) })
 }
 
 // unlistedLeaving is unlisted for a node that is not wanted: nobody waits for it, and a destroy, which forgets what it does not
