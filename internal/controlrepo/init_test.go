@@ -93,7 +93,7 @@ func TestInitKeepsGit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".pulley") {
+		if strings.HasPrefix(e.Name(), ".pulley") && e.Name() != ".pulleyignore" {
 			t.Errorf("%s was left behind", e.Name())
 		}
 	}

@@ -203,7 +203,15 @@ func (j *job) again(m Machine, why string) error {
 			return err
 		}
 	}
-	// It may have joined at the last moment: its name has to be free for the next one.
+	// It may have joined at the last moment: its name has to be free for the next one. But a node that speaks has a machine, if not this
+	// one: of an order whose answer was lost, and not listed yet.
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	if _, speaks := s.World.speaks(j.step.Node); speaks {
+		return fmt.Errorf("%s; yet the node has joined and speaks\nlook at a new plan", why)
+	}
 	if err := j.removeNode(why); err != nil {
 		return err
 	}
