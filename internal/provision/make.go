@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	maxOrders = 3               // of one machine within one apply, where the provider fails to make it
-	lostAfter = 2 * time.Minute // a machine that was taken for ordered and is not listed is lost
+	maxOrders  = 3               // of one machine within one apply, where the provider fails to make it
+	claimSpare = 2 * time.Second // providers tell times in seconds
+	lostAfter  = 2 * time.Minute // a machine that was taken for ordered and is not listed is lost
 )
 
 // claim writes that a machine of this name is made, before the provider is asked for it. What is made again was claimed when
@@ -73,6 +74,7 @@ func (j *job) order() error {
 	}
 	j.resume = true // from here on a machine of that name is one that was asked for
 	var made Machine
+	claimed := j.record.At
 	_, err = j.ask("order",
 		func(ctx context.Context) (err error) {
 			made, err = j.a.Provider.Create(ctx, o)
@@ -94,7 +96,11 @@ func (j *job) order() error {
 		j.trouble(err)
 		return err
 	}
-	j.guard.order(made)
+	// Create returns a machine that was there before as well: one that is older than the claim was not ordered here, and is not deleted
+	// without being named. Clocks that differ make fewer machines ours, or one that is as young as the difference.
+	if made.Created.IsZero() || !made.Created.Before(claimed.Add(-claimSpare)) {
+		j.guard.order(made)
+	}
 	return j.made(made)
 }
 
