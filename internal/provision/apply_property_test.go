@@ -369,7 +369,7 @@ func (p *player) judge() error {
 // would be touched, or a fleet would never become what its file says.
 func TestAppliesConvergeWhateverHappens(t *testing.T) {
 	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue {
-		if err := flag.Set("rapid.checks", "700"); err != nil {
+		if err := flag.Set("rapid.checks", "300"); err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = flag.Set("rapid.checks", f.DefValue) }()
