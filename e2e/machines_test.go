@@ -58,7 +58,7 @@ func TestAnEnvironmentBecomesLocalMachines(t *testing.T) {
 	if out, err := s.run("", "plan", s.file(2), "--detailed-exitcodes"); err != nil {
 		t.Errorf("a plan afterwards has something to do: %v\n%s", err, out)
 	}
-	out, err = s.run("", "destroy", "dev", "--yes")
+	out, err = s.run("", "destroy", s.file(2), "--yes")
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -84,7 +84,7 @@ func newSite(f *fleet) *site {
 		s.heard = append(s.heard, strings.TrimPrefix(r.URL.Path, "/"))
 	}))
 	f.t.Cleanup(s.hooks.Close)
-	f.t.Cleanup(func() { _, _ = s.run("", "destroy", "dev", "--yes", "--no-drain", "--max-retire", "100") }) // of a test that failed
+	f.t.Cleanup(func() { _, _ = s.run("", "destroy", s.file(2), "--yes", "--no-drain", "--max-retire", "100") }) // of a test that failed
 	return s
 }
 

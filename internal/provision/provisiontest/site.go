@@ -242,7 +242,7 @@ func (s *Site) Open(by string, dies func()) *Session {
 	return x
 }
 
-// Agree names the machines that this session may delete, and has it watched.
+// Agree names the machines that this apply may delete, and has it watched.
 func (x *Session) Agree(victims []provision.Victim) {
 	x.site.locked(func() {
 		x.agreed = map[provision.Victim]bool{}
