@@ -64,9 +64,9 @@ type claimed struct {
 	free func(taken bool)
 }
 
-// claim picks the lowest free number of a role. After attempts that another serve overtook it looks a little further, so
-// that two serves don't go on wanting the same one.
-func (d *Desk) claim(ctx context.Context, ref environments.Ref, role string, attempt int) (claimed, error) {
+// claim picks the lowest free number of a role. After attempts that conflicted it is told which node it wanted before ("" for
+// none): if another serve got that one, it looks a little further, so that two serves don't go on wanting the same one.
+func (d *Desk) claim(ctx context.Context, ref environments.Ref, role string, attempt int, before string) (claimed, error) {
 	e, _, err := d.Store.Spec(ctx, ref)
 	if err != nil {
 		return claimed{}, err
@@ -93,7 +93,7 @@ func (d *Desk) claim(ctx context.Context, ref environments.Ref, role string, att
 		if err := d.readNames(ctx, r, ref, role); err != nil {
 			return claimed{}, err
 		}
-		if node := r.pick(e, of, attempt); node != "" {
+		if node := r.pick(e, of, attempt, before); node != "" {
 			return claimed{node, func(taken bool) { r.free(node, taken) }}, nil
 		}
 		if !r.read.Before(begun) {
@@ -125,12 +125,12 @@ func (d *Desk) readNames(ctx context.Context, r *roleClaims, ref environments.Re
 	return nil
 }
 
-// pick hands out a free number: the lowest, or at later attempts one of the lowest.
-func (r *roleClaims) pick(e *environments.Environment, of environments.Role, attempt int) string {
+// pick hands out a free number: the lowest, or one of the lowest where somebody else got the one that was wanted before.
+func (r *roleClaims) pick(e *environments.Environment, of environments.Role, attempt int, before string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	skip := 0
-	if attempt > 0 {
+	if attempt > 0 && r.names.Taken[before] {
 		skip = rand.N(2 * attempt)
 	}
 	last := ""

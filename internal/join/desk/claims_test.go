@@ -89,6 +89,19 @@ func TestAThousandClaimsAtTwoServes(t *testing.T) {
 	t.Logf("%d attempts were overtaken", conflicts)
 }
 
+// What conflicts need not be the number: the first machine of a role that was ordered alone has to be the first node.
+func TestANumberIsSkippedOnlyWhenAnotherGotIt(t *testing.T) {
+	w := newWorld(t, role("compute", 9))
+	s := w.serve(nil)
+	for attempt := range 10 {
+		c, err := s.claim(t.Context(), dev, "compute", attempt, "compute1")
+		if err != nil || c.node != "compute1" {
+			t.Fatalf("attempt %d gets %q (%v), and nobody has compute1", attempt, c.node, err)
+		}
+		c.free(false)
+	}
+}
+
 // Machines that are switched on together must all get in, none twice: over TLS, at two serves, each with its user in etcd.
 func TestACrowdJoins(t *testing.T) {
 	const n = 120

@@ -175,13 +175,15 @@ type placed struct {
 
 // place decides which node the machine is and writes it down, however many others want the same at this moment.
 func (d *Desk) place(ctx context.Context, c *caller, ref environments.Ref, role string, a ask) (placed, error) {
+	before := ""
 	for attempt := range maxAttempts {
 		claim := claimed{node: a.node, free: func(bool) {}}
 		if a.claimed {
 			var err error
-			if claim, err = d.claim(ctx, ref, role, attempt); err != nil {
+			if claim, err = d.claim(ctx, ref, role, attempt, before); err != nil {
 				return placed{}, err
 			}
+			before = claim.node
 		}
 		p, lost, err := d.try(ctx, ref, a, claim)
 		if !lost && !errors.Is(err, store.ErrConflict) {
