@@ -116,8 +116,8 @@ func (c checker) checkMachine(i int, r Role) {
 	for _, key := range slices.Sorted(maps.Keys(r.Labels)) {
 		c.flaw(spot{i, "labels." + key}, "label "+quoted(key), labelFlaw(key, r.Labels[key]))
 	}
-	c.flaw(spot{i, "rollout.batch"}, "rollout.batch "+quoted(r.Rollout.Batch), shape(r.Rollout.Batch, shapes.batch, "2 or 25%, of at least one machine"))
-	c.flaw(spot{i, "rollout.failures"}, "rollout.failures "+quoted(r.Rollout.Failures), shape(r.Rollout.Failures, shapes.failures, "2 or 25%, or 0"))
+	c.flaw(spot{i, "rollout.batch"}, "rollout.batch "+quoted(r.Rollout.Batch), shape(r.Rollout.Batch, shapes().batch, "2 or 25%, of at least one machine"))
+	c.flaw(spot{i, "rollout.failures"}, "rollout.failures "+quoted(r.Rollout.Failures), shape(r.Rollout.Failures, shapes().failures, "2 or 25%, or 0"))
 	c.flaw(spot{i, "rollout.timeout"}, "rollout.timeout", timeFlaw(r.Rollout.Timeout))
 	c.checkUserdata(i, r.Userdata)
 }
@@ -127,7 +127,7 @@ const maxLabels = 40
 
 func labelFlaw(key, value string) *Error {
 	switch flaw := wordFlaw(value); {
-	case !shapes.label.MatchString(key):
+	case !shapes().label.MatchString(key):
 		return &Error{Problem: "a label is called with letters, digits and . _ / -, at most 63 of them"}
 	case strings.HasPrefix(strings.ToLower(key), "pulley"):
 		return &Error{Problem: "such labels are Pulley's own, by which it knows its machines"}
@@ -180,10 +180,12 @@ func (c checker) mapped(at spot, r Role, what, table, symbol string, words map[s
 // wordFlaw takes what a provider calls a thing; "" is no word, and no flaw.
 func wordFlaw(word string) *Error {
 	switch {
-	case word == "" || shapes.word.MatchString(word) && !strings.ContainsRune(word, unicode.ReplacementChar):
+	case word == "":
 		return nil
-	case utf8.RuneCountInString(word) > 255:
-		return &Error{Problem: "it is longer than 255 characters"}
+	case utf8.RuneCountInString(word) > maxWord:
+		return &Error{Problem: fmt.Sprintf("it is longer than %d characters", maxWord)}
+	case shapes().word.MatchString(word) && !strings.ContainsRune(word, unicode.ReplacementChar):
+		return nil
 	}
 	return &Error{Problem: "only printable characters can be part of it, with no space at its ends"}
 }
@@ -196,8 +198,19 @@ func shape(value string, form *regexp.Regexp, like string) *Error {
 	return &Error{Problem: "it does not look as it should", Advice: "write it like " + like}
 }
 
-// maxText bounds a value of one line.
-const maxText = 2048
+// pathFlaw is shape for paths of at most maxWord characters. The pattern does not count them: one that does takes a hundred
+// times as long to compile, and every start of every program compiles it.
+func pathFlaw(value string, form *regexp.Regexp, like string) *Error {
+	if utf8.RuneCountInString(value) > maxWord {
+		return &Error{Problem: fmt.Sprintf("it is longer than %d characters", maxWord)}
+	}
+	return shape(value, form, like)
+}
+
+const (
+	maxText = 2048 // bytes of a value of one line
+	maxWord = 255  // characters of a word or a path
+)
 
 func cardinalityFlaw(n int) *Error {
 	switch {

@@ -33,23 +33,23 @@ func (c checker) checkUserdata(role int, u Userdata) {
 			c.flaw(at, "userdata."+key+" "+quoted(value), flaw)
 		}
 	}
-	each("servers", u.Servers, shapes.url, "https://pulley.example:8443")
-	each("ca", u.CA, shapes.pin, "sha256:… with 64 hex digits; `pulley ca show` prints it")
-	each("endpoints", u.Endpoints, shapes.endpoint, "https://etcd1.example:2379")
-	each("mirrors", u.Mirrors, shapes.url, "https://mirror.example")
-	each("agent_urls", u.AgentURLs, shapes.fileURL, "https://downloads.example/pulley-agent")
+	each("servers", u.Servers, shapes().url, "https://pulley.example:8443")
+	each("ca", u.CA, shapes().pin, "sha256:… with 64 hex digits; `pulley ca show` prints it")
+	each("endpoints", u.Endpoints, shapes().endpoint, "https://etcd1.example:2379")
+	each("mirrors", u.Mirrors, shapes().url, "https://mirror.example")
+	each("agent_urls", u.AgentURLs, shapes().fileURL, "https://downloads.example/pulley-agent")
 	for _, arch := range slices.Sorted(maps.Keys(u.AgentSHA256)) {
 		key := "agent_sha256." + arch
 		if !slices.Contains([]string{"amd64", "arm64", "any"}, arch) {
 			c.tell(spot{role, "userdata." + key}, "it is amd64, arm64 or any", "userdata.agent_sha256: there is no architecture %s", quoted(arch))
 		}
-		one(key, u.AgentSHA256[arch], shapes.checksum, "64 hex digits, as sha256sum prints them")
+		one(key, u.AgentSHA256[arch], shapes().checksum, "64 hex digits, as sha256sum prints them")
 	}
-	one("puppet_package", u.PuppetPackage, shapes.pack, "openvox-agent")
-	one("puppet_version", u.PuppetVersion, shapes.version, "8.19.0-1+debian12")
-	one("package_repo", u.PackageRepo, shapes.line, "https://apt.example/release.deb, or deb https://apt.example stable main; without a password")
-	one("proxy", u.Proxy, shapes.fileURL, "http://proxy.example:3128; without a password")
-	one("schedule", u.Schedule, shapes.schedule, "*/5 * * * *")
+	one("puppet_package", u.PuppetPackage, shapes().pack, "openvox-agent")
+	one("puppet_version", u.PuppetVersion, shapes().version, "8.19.0-1+debian12")
+	one("package_repo", u.PackageRepo, shapes().line, "https://apt.example/release.deb, or deb https://apt.example stable main; without a password")
+	one("proxy", u.Proxy, shapes().fileURL, "http://proxy.example:3128; without a password")
+	one("schedule", u.Schedule, shapes().schedule, "*/5 * * * *")
 	c.checkScripts(role, u)
 }
 
@@ -65,7 +65,7 @@ func (c checker) checkScripts(role int, u Userdata) {
 		for i, text := range own.texts {
 			at := spot{role, "userdata." + own.key + "." + strconv.Itoa(i)}
 			switch {
-			case !shapes.script.MatchString(text):
+			case !shapes().script.MatchString(text):
 				c.tell(at, "begin it with a line like #!/bin/sh", "userdata.%s: script %d does not say what runs it", own.key, i+1)
 			case len(text) > maxScript || strings.ContainsRune(text, 0) || !utf8.ValidString(text):
 				c.tell(at, "", "userdata.%s: script %d is no text of at most %d bytes", own.key, i+1, maxScript)
@@ -74,14 +74,14 @@ func (c checker) checkScripts(role int, u Userdata) {
 	}
 	for _, step := range slices.Sorted(maps.Keys(u.Steps)) {
 		at := spot{role, "userdata.steps." + step}
-		if !shapes.step.MatchString(step) {
+		if !shapes().step.MatchString(step) {
 			c.tell(at, "", "userdata.steps: %s is not the name of a step", quoted(step))
 		}
 		instead := u.Steps[step]
 		if instead == "" {
 			c.tell(at, "", "userdata.steps.%s is empty", step)
 		}
-		c.flaw(at, "userdata.steps."+step+" "+quoted(instead), shape(instead, shapes.instead, "off, or /usr/local/bin/disks"))
+		c.flaw(at, "userdata.steps."+step+" "+quoted(instead), pathFlaw(instead, shapes().instead, "off, or /usr/local/bin/disks"))
 	}
 }
 

@@ -170,7 +170,7 @@ func (p *parser) duration(n *yaml.Node, what string) Duration {
 		return 0
 	}
 	d, err := time.ParseDuration(n.Value)
-	if err != nil || n.Tag != "!!str" || !shapes.duration.MatchString(n.Value) {
+	if err != nil || n.Tag != "!!str" || !shapes().duration.MatchString(n.Value) {
 		p.problem(n, like, "%s is %s, not a time", what, kindOf(n))
 		return 0
 	}

@@ -146,7 +146,7 @@ func (c checker) checkProvider(p Provider) {
 			}
 		}
 	}
-	tell("owner", p.Owner, shape(p.Owner, shapes.owner, "acme-prod"))
+	tell("owner", p.Owner, shape(p.Owner, shapes().owner, "acme-prod"))
 	for i, word := range p.Command {
 		if strings.ContainsRune(word, 0) || len(word) > 4096 || i == 0 && strings.TrimSpace(word) == "" {
 			c.report(spot{noRole, "provider.command." + strconv.Itoa(i)}, &Error{Problem: "provider.command: " + quoted(word) + " can't be part of a command"})
@@ -159,10 +159,10 @@ func (c checker) checkProvider(p Provider) {
 		c.report(spot{noRole, "provider"}, &Error{Problem: "provider exec has no command", Advice: "say which program makes machines: `command: [/usr/local/bin/my-cloud]`"})
 	}
 	c.flaw(spot{noRole, "provider.timeout"}, "provider.timeout", timeFlaw(p.Timeout))
-	tell("folder", p.Folder, shape(p.Folder, shapes.path, "/var/lib/pulley-machines"))
-	tell("agent", p.Agent, shape(p.Agent, shapes.path, "/usr/local/bin/pulley-agent"))
-	tell("interval", p.Interval, shape(p.Interval, shapes.interval, "@every 10s or */5 * * * *"))
-	tell("bridge", p.Bridge, shape(p.Bridge, shapes.bridge, "pulley0, of at most 15 bytes"))
+	tell("folder", p.Folder, pathFlaw(p.Folder, shapes().path, "/var/lib/pulley-machines"))
+	tell("agent", p.Agent, pathFlaw(p.Agent, shapes().path, "/usr/local/bin/pulley-agent"))
+	tell("interval", p.Interval, shape(p.Interval, shapes().interval, "@every 10s or */5 * * * *"))
+	tell("bridge", p.Bridge, shape(p.Bridge, shapes().bridge, "pulley0, of at most 15 bytes"))
 	if p.Subnet != "" {
 		tell("subnet", p.Subnet, subnetFlaw(p.Subnet))
 	}

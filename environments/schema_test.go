@@ -299,7 +299,7 @@ func TestSchemaHasTheParsersPatterns(t *testing.T) {
 		}
 		patterns[text] = true
 	}
-	s := shapes
+	s := shapes()
 	for _, shape := range []*regexp.Regexp{
 		s.duration, s.batch, s.failures, s.label, s.word, s.owner, s.path, s.interval, s.bridge, s.url, s.pin, s.endpoint, s.fileURL,
 		s.checksum, s.pack, s.version, s.line, s.schedule, s.script, s.step, s.instead,

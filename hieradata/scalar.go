@@ -6,23 +6,31 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // The readers of YAML disagree about unquoted text: 1.2 takes "yes" for text, and Psych for true; 1e3 is a number to one and
 // text to the other. Here unquoted text is a number, boolean or null only where all of them agree; otherwise it is text, and
 // Remarks says so.
-var (
-	decimalForm = regexp.MustCompile(`^[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)$`)
-	octalForm   = regexp.MustCompile(`^[-+]?0[0-7]+$`)
-	hexForm     = regexp.MustCompile(`^[-+]?0x[0-9a-fA-F]+$`)
-	binaryForm  = regexp.MustCompile(`^[-+]?0b[01]+$`)
-	floatForm   = regexp.MustCompile(`^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?$`)
-	endlessForm = regexp.MustCompile(`^(?:[-+]?\.(?i:inf)|\.(?i:nan))$`)
+type scalarForms struct {
+	decimal, octal, hex, binary, float, endless *regexp.Regexp
+	boolWord, numberLike, sexagesimal           *regexp.Regexp
+}
 
-	boolWord    = regexp.MustCompile(`^(?i:yes|no|on|off|true|false|null)$`)
-	numberLike  = regexp.MustCompile(`^[-+]?(?:[0-9][0-9_,]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?|0o[0-7]+)$`)
-	sexagesimal = regexp.MustCompile(`^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9]){1,2}(?:\.[0-9_]*)?$`)
-)
+// forms compiles them at their first use: a tick that has nothing to do reads no YAML.
+var forms = sync.OnceValue(func() scalarForms {
+	return scalarForms{
+		decimal:     regexp.MustCompile(`^[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)$`),
+		octal:       regexp.MustCompile(`^[-+]?0[0-7]+$`),
+		hex:         regexp.MustCompile(`^[-+]?0x[0-9a-fA-F]+$`),
+		binary:      regexp.MustCompile(`^[-+]?0b[01]+$`),
+		float:       regexp.MustCompile(`^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?$`),
+		endless:     regexp.MustCompile(`^(?:[-+]?\.(?i:inf)|\.(?i:nan))$`),
+		boolWord:    regexp.MustCompile(`^(?i:yes|no|on|off|true|false|null)$`),
+		numberLike:  regexp.MustCompile(`^[-+]?(?:[0-9][0-9_,]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?|0o[0-7]+)$`),
+		sexagesimal: regexp.MustCompile(`^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9]){1,2}(?:\.[0-9_]*)?$`),
+	}
+})
 
 // plainScalar reads unquoted text.
 func plainScalar(text string) (Value, error) {
@@ -35,17 +43,17 @@ func plainScalar(text string) (Value, error) {
 		return Value{false}, nil
 	}
 	switch {
-	case decimalForm.MatchString(text):
+	case forms().decimal.MatchString(text):
 		return parseInt(text, strings.ReplaceAll(text, "_", ""), 10)
-	case octalForm.MatchString(text), hexForm.MatchString(text), binaryForm.MatchString(text):
+	case forms().octal.MatchString(text), forms().hex.MatchString(text), forms().binary.MatchString(text):
 		return parseInt(text, text, 0)
-	case floatForm.MatchString(text):
+	case forms().float.MatchString(text):
 		f, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsInf(f, 0) {
 			return Value{}, fmt.Errorf("%.40s is too large for a number of 64 bits", text)
 		}
 		return Value{f}, nil
-	case endlessForm.MatchString(text):
+	case forms().endless.MatchString(text):
 		return Value{}, fmt.Errorf("%s is not a number that Puppet can keep in a catalog", text)
 	}
 	return Value{text}, nil
@@ -66,7 +74,7 @@ func remark(text string) string {
 		return ""
 	}
 	if n, ok := v.v.(int64); ok {
-		if octalForm.MatchString(text) {
+		if forms().octal.MatchString(text) {
 			return fmt.Sprintf("%s is the number %d; for text, such as a file's mode, write '%s'", text, n, text)
 		}
 		return ""
@@ -75,11 +83,11 @@ func remark(text string) string {
 		return ""
 	}
 	switch {
-	case boolWord.MatchString(text):
+	case forms().boolWord.MatchString(text):
 		return fmt.Sprintf("%s is kept as text; for a boolean write true or false", text)
-	case numberLike.MatchString(text):
+	case forms().numberLike.MatchString(text):
 		return fmt.Sprintf("%s is kept as text; for a number write it with digits, and a point where it is a float", text)
-	case sexagesimal.MatchString(text):
+	case forms().sexagesimal.MatchString(text):
 		return fmt.Sprintf("%s is kept as text", text)
 	}
 	return ""

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"testing"
+)
+
+// Every machine of a fleet starts the agent each few minutes: what packages prepare before main, large patterns say, is paid
+// each time. Bytes are counted, which are the same on every run; the runtime prints them
+// (https://pkg.go.dev/runtime#hdr-Environment_Variables, inittrace).
+func TestTheAgentPreparesLittleBeforeItStarts(t *testing.T) {
+	const most = 1 << 20
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	var trace bytes.Buffer
+	cmd.Stderr = &trace
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %s", err, &trace)
+	}
+	ours, sum := regexp.MustCompile(`(?m)^init (pulley/\S+) .* (\d+) bytes, \d+ allocs$`).FindAllStringSubmatch(trace.String(), -1), 0
+	for _, of := range ours {
+		bytes, err := strconv.Atoi(of[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += bytes
+	}
+	if len(ours) < 5 || sum == 0 || sum > most {
+		t.Errorf("packages of ours prepare %d bytes, want at most %d:\n%s", sum, most, &trace)
+	}
+	t.Logf("%d bytes in %d packages", sum, len(ours))
+}
