@@ -35,6 +35,10 @@ func (e *engine) job(s Step) *job {
 	return j
 }
 
+// now is the time that a record is given: in whole seconds, as nodes tell theirs, so that what a node says in the second in
+// which its machine was made is not taken for another machine's word.
+func (j *job) now() time.Time { return j.a.Now().UTC().Truncate(time.Second) }
+
 // errOrderAgain sends the work back to where the machine is asked for.
 var errOrderAgain = errors.New("the machine is ordered again")
 

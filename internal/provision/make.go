@@ -31,7 +31,7 @@ func (j *job) claims() Record {
 	o := j.step.Order
 	r := Record{
 		Node: j.step.Node, Name: o.Name, Phase: Making, Driver: j.a.Driver, Place: j.a.Place, Flavor: o.Flavor, Image: o.Image,
-		Watch: j.a.Watch, By: j.a.By, At: j.a.Now().UTC(),
+		Watch: j.a.Watch, By: j.a.By, At: j.now(),
 	}
 	if j.record != nil {
 		r.Token = j.record.Token
@@ -67,7 +67,7 @@ func (j *job) order() error {
 	if err != nil {
 		return fmt.Errorf("cannot make userdata: %w", err)
 	}
-	r.Phase, r.ID, r.Joined, r.Problem, r.At = Making, "", false, "", j.a.Now().UTC()
+	r.Phase, r.ID, r.Joined, r.Problem, r.At = Making, "", false, "", j.now()
 	r.Tries++
 	if err := j.put(r); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (j *job) made(m Machine) error {
 	if earlier && r.Image != "" {
 		r.Image = cmp.Or(m.Image, r.Image)
 	}
-	r.Phase, r.ID, r.Watch, r.At = Made, m.ID, false, j.a.Now().UTC()
+	r.Phase, r.ID, r.Watch, r.At = Made, m.ID, false, j.now()
 	j.since = j.eyes.next()
 	return j.put(r)
 }

@@ -28,7 +28,7 @@ func (j *job) adopt() error {
 	j.since = s.No
 	r := Record{
 		Node: j.step.Node, Name: m.Name, ID: m.ID, Phase: Made, Driver: j.a.Driver, Place: j.a.Place, Flavor: m.Flavor, Image: m.Image,
-		By: j.a.By, At: j.a.Now().UTC(),
+		By: j.a.By, At: j.now(),
 	}
 	_, r.Joined = s.World.Hosts[j.step.Node]
 	switch {

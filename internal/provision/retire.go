@@ -40,7 +40,7 @@ func (j *job) retire() error {
 	if j.record != nil {
 		r = *j.record
 	}
-	r.Phase, r.By, r.At = Retiring, j.a.By, j.a.Now().UTC()
+	r.Phase, r.By, r.At = Retiring, j.a.By, j.now()
 	r.Ask, r.Drained, r.Watch, r.Problem = "", false, j.a.Watch, ""
 	return j.put(r)
 }
