@@ -32,7 +32,7 @@ test: ## run all tests: unit tests, etcd, crash points, real Puppet, and machine
 
 .PHONY: unit
 unit: ## run the tests that need neither Puppet nor any package, in less than three minutes
-	$(GO) test -p 4 ./...
+	$(GO) test -p 4 -parallel 4 ./...
 
 .PHONY: e2e
 e2e: ## run only what needs real Puppet, cloud-init and machines that boot

@@ -67,6 +67,7 @@ func fetchAgent(t *testing.T, server, digest string) (int, []byte) {
 
 // A first boot runs what it fetches here as root: it must get the program of that digest, whole, or nothing.
 func TestAgentsAreServedByTheirDigest(t *testing.T) {
+	t.Parallel()
 	program := make([]byte, 2<<20)
 	random := rand.NewChaCha8([32]byte{1})
 	if _, err := random.Read(program); err != nil {

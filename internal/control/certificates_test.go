@@ -43,6 +43,7 @@ func loadPEM(t *testing.T, file string) pki.Identity {
 
 // A server whose certificate ends, has not the name that nodes use, or is of a CA that was replaced, cuts off the fleet.
 func TestCertificatesAreRenewedInTime(t *testing.T) {
+	t.Parallel()
 	now := time.Now()
 	c := openCertificates(t, func() time.Time { return now })
 	server, own := loadPEM(t, c.Server()), loadPEM(t, c.Identity())
@@ -99,6 +100,7 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 // Over HTTPS a machine without a certificate has to get in, to join; a foreign one must not pass for a node's; and one of a
 // CA that came by a rotation must, without a restart.
 func TestClientCertificatesAreAskedFor(t *testing.T) {
+	t.Parallel()
 	c := openCertificates(t, time.Now)
 	seen := make(chan string, 1)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -14,6 +14,7 @@ import (
 
 // Plain text on an address that others reach would let anybody run code as root on every node.
 func TestPlainTextIsServedOnLoopbackOnly(t *testing.T) {
+	t.Parallel()
 	for listen, ok := range map[string]bool{
 		"127.0.0.1:2379": true, "127.8.8.8:0": true, "[::1]:2379": true, "localhost:1": true,
 		"0.0.0.0:2379": false, ":2379": false, "[::]:2379": false, "192.0.2.7:2379": false, "etcd.example:2379": false, "127.0.0.1": false, "": false,
@@ -32,6 +33,7 @@ func TestPlainTextIsServedOnLoopbackOnly(t *testing.T) {
 
 // A member that is closed twice (a signal while it ends) must not panic, and must free its address and its data.
 func TestMemberClosesTwiceAndComesBack(t *testing.T) {
+	t.Parallel()
 	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
 	for range 2 {
 		e, err := StartEtcd(t.Context(), c)
@@ -46,6 +48,7 @@ func TestMemberClosesTwiceAndComesBack(t *testing.T) {
 
 // A second server on one data folder must say so, not wait for ever; and a signal must end a member that can't start.
 func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
+	t.Parallel()
 	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
 	e, err := StartEtcd(t.Context(), c)
 	if err != nil {
@@ -86,6 +89,7 @@ func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
 
 // Etcd divides by the retention and takes any quota: a typo must not be a panic or a fleet that nobody can write to.
 func TestLimitsOfTheMember(t *testing.T) {
+	t.Parallel()
 	good := EtcdConfig{QuotaBytes: DefaultQuota, Retention: DefaultRetention}
 	if err := good.Limits(); err != nil {
 		t.Error(err)

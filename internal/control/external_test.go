@@ -10,6 +10,7 @@ import (
 
 // Nodes that join a cluster which does not know their CA, or checks nobody, would be cut off, or be administrators.
 func TestWhatJoiningAClusterOfYoursNeeds(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	if err := s.Certificates.MayJoin(t.Context(), st, s.Connection); err != nil {

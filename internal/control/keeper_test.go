@@ -102,6 +102,7 @@ func nodeUsers(t *testing.T, st *store.Store) map[string]bool {
 // Without users made ahead, a join at ten thousand nodes waits for etcd to look at all of them six times; and one that is
 // left over would be an open door nobody knows of.
 func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	stranger := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute9", Incarnation: pki.NewIncarnation()}
@@ -157,6 +158,7 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 // A serve that made users for nodes that joined or were removed would hand out doors; one that made too many would make
 // etcd slow for everybody.
 func TestWhoseUserIsMadeAhead(t *testing.T) {
+	t.Parallel()
 	spec, err := environments.Parse("dev.yaml", []byte("roles:\n  compute: {cardinality: 6}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -175,6 +177,7 @@ func TestWhoseUserIsMadeAhead(t *testing.T) {
 
 // A stolen node identity can fill etcd until nobody can write: who does it has to be known within a minute.
 func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
@@ -225,6 +228,7 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 
 // Nodes that are well must never be called a flood, whenever their minute begins; and a small steady excess must be.
 func TestWhatIsAFlood(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1000, 0)
 	w := newWatcher(func() time.Time { return now }, slog.New(slog.DiscardHandler))
 	write := func(bytes int64) { w.saw(store.NodeWrite{Ref: dev, Node: "n", Bytes: bytes}) }
@@ -261,6 +265,7 @@ func TestWhatIsAFlood(t *testing.T) {
 
 // Two machines under one name take turns in ruining each other's state: they have to be frozen, and people told.
 func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")

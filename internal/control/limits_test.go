@@ -18,6 +18,7 @@ import (
 // Whoever can reach serve could keep new machines from getting the agent: by holding every place, or by asking for programs
 // that there are not, each of which has etcd read all that is published.
 func TestNobodyDeniesAgentsToOthers(t *testing.T) {
+	t.Parallel()
 	program := make([]byte, 16<<20)
 	random := rand.NewChaCha8([32]byte{1})
 	if _, err := random.Read(program); err != nil {
@@ -78,6 +79,7 @@ func TestNobodyDeniesAgentsToOthers(t *testing.T) {
 
 // What a machine that has not joined says of itself must not become hundreds of messages.
 func TestOneNodeAndOneTokenAreToldOfSeldom(t *testing.T) {
+	t.Parallel()
 	now := time.Unix(1e9, 0)
 	k, err := NewKeeper(KeeperConfig{Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler), Notify: []string{"logger://"}})
 	if err != nil {
@@ -108,6 +110,7 @@ func TestOneNodeAndOneTokenAreToldOfSeldom(t *testing.T) {
 
 // What a node says of its boot goes into keys that serve writes: they must not become as long as it likes.
 func TestOddIDsOfBootsAreDropped(t *testing.T) {
+	t.Parallel()
 	w := newWatcher(time.Now, slog.New(slog.DiscardHandler))
 	says := func(boot, machine string) {
 		w.saw(store.NodeWrite{Ref: dev, Node: "compute1", Status: &agent.Status{Boot: boot, Machine: machine}})

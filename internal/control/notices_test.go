@@ -75,6 +75,7 @@ func finished(machine string) store.FirstBoot {
 
 // People who are told twice stop to read, and people who are not told at all find out from their users.
 func TestEachNoticeArrivesOnceFromSeveralServes(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	r := newReceiver(t, 0)
@@ -105,6 +106,7 @@ func TestEachNoticeArrivesOnceFromSeveralServes(t *testing.T) {
 // A service that is down for a minute must not cost the notice, one that stays down must be shown, and neither may write
 // the secret of its URL where others read it.
 func TestNoticesAreTriedAgainAndThenLeft(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	well, soon, never := newReceiver(t, 0), newReceiver(t, 2), newReceiver(t, 1000)
@@ -141,6 +143,7 @@ func TestNoticesAreTriedAgainAndThenLeft(t *testing.T) {
 // A serve that dies while it sends leaves a notice of which nobody knows whether it arrived: it must be said, and not sent
 // a second time.
 func TestAClaimOfADeadServeIsToldAndNotSentAgain(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	n := store.Notice{ID: "clone-1", Kind: "clone", Title: "two machines", At: time.Now()}
@@ -169,6 +172,7 @@ func TestAClaimOfADeadServeIsToldAndNotSentAgain(t *testing.T) {
 
 // What a URL of a chat service names is as good as a password, wherever in the URL it is.
 func TestSecretsOfURLsAreTakenOut(t *testing.T) {
+	t.Parallel()
 	for raw, secret := range map[string]string{
 		"slack://hook:AAAAAAAAA-BBBBBBBBB-CCCCCCCCCCCCCCCCCCCCCCCC@webhook": "CCCCCCCCCCCCCCCCCCCCCCCC",
 		"generic+https://example.com/hooks/T0PSECRET":                       "T0PSECRET",
@@ -198,6 +202,7 @@ func (e *textError) Error() string { return e.text }
 
 // First boots that stand still are what people wait for without knowing that they do.
 func TestAFirstBootThatStandsStillIsTold(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")

@@ -11,6 +11,7 @@ import (
 
 // Serve that ends in the middle of a login or a rejoin would leave a stolen certificate alive that everybody thinks dead.
 func TestUsersWhoAreNobodyGo(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st, ctx := connect(t, s.Connection), t.Context()
 	user := func(kind pki.Kind, subject string) string {
@@ -51,6 +52,7 @@ func TestUsersWhoAreNobodyGo(t *testing.T) {
 
 // A list of operators that says that the administrator has a certificate of the CA before stops the next rotation.
 func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
+	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))
 	st := connect(t, s.Connection)
 	before, _, err := st.Operator(t.Context(), adminName)

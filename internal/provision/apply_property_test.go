@@ -48,6 +48,7 @@ func (p *player) play() error {
 	p.foreign = append(p.foreign, p.site.Enroll(oldOne, "web", p.others))
 	p.calls = map[string]int{}
 	p.site.Trouble = p.trouble
+	defer p.wg.Wait() // what goes on when a bubble ends hides why it ended
 	for i, m := range p.story.Moves {
 		p.site.Mention("move %d: %+v", i, m)
 		if err := p.move(m); err != nil {

@@ -40,6 +40,7 @@ func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease
 
 // A version that changes after it was tested on one node is another on the next.
 func TestAnAgentsReleaseNeverChanges(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	r, _ := putAgent(t, st, "1.2.0")
 	p := publishing(t, st, "bob")
@@ -69,6 +70,7 @@ func TestAnAgentsReleaseNeverChanges(t *testing.T) {
 
 // A signature that is over other bytes than those that nodes read is none.
 func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	r, program := putAgent(t, st, "1.2.0")
 	var signed []byte
@@ -101,6 +103,7 @@ func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
 
 // A prune that takes an agent's program leaves a fleet that can't go back to it, and machines that can't boot.
 func TestAPruneLeavesAgentsWhole(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	line(t, st, 7)
@@ -127,6 +130,7 @@ func TestAPruneLeavesAgentsWhole(t *testing.T) {
 
 // A node that takes its role's agent for its own, or anybody's, runs what nobody wanted there.
 func TestWhoseAgentCounts(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -176,6 +180,7 @@ func TestWhoseAgentCounts(t *testing.T) {
 
 // Every node reads the document with each tick: thousands of pins in it would cost a fleet more than anything else.
 func TestAnAgentsWishStaysSmall(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	var w store.AgentWish
 	for n := range 1000 {
@@ -188,6 +193,7 @@ func TestAnAgentsWishStaysSmall(t *testing.T) {
 
 // A self-test that changes what a node said makes an operator believe it.
 func TestRepeatChangesNothing(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	if err := st.Repeat(t.Context(), id); err != nil || len(server.Keys()) != 0 {
@@ -219,6 +225,7 @@ func TestRepeatChangesNothing(t *testing.T) {
 
 // A node that takes a wish which it can't read for none forgets which agents it dropped, and crashes once more.
 func TestAWishThatCantBeReadIsUnknown(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	if d, err := st.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{}) {

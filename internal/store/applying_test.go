@@ -33,6 +33,7 @@ func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *stor
 
 // A fleet that keeps other promises than the model would make applies go wrong that are tested with the model only.
 func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	for _, ref := range []environments.Ref{{Environment: "dev"}, {Environment: "dev", Stack: "t4"}} {
 		t.Run(ref.String(), func(t *testing.T) {
@@ -79,6 +80,7 @@ func oust(t *testing.T, raw *clientv3.Client, key string) {
 
 // Two applies of one fleet would make each machine twice.
 func TestOneApplyAtATime(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	dev4, dev42 := environments.Ref{Environment: "dev", Stack: "t4"}, environments.Ref{Environment: "dev", Stack: "t42"}
 	first := begin(t, st, dev4, "ann")
@@ -99,6 +101,7 @@ func TestOneApplyAtATime(t *testing.T) {
 
 // Of many who begin at the same moment each would think that it is alone.
 func TestOfManyAppliesOneBegins(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	var begun atomic.Int32
 	var all sync.WaitGroup
@@ -122,6 +125,7 @@ func TestOfManyAppliesOneBegins(t *testing.T) {
 
 // An apply that goes on asking for machines when another one has begun would make each of them twice.
 func TestAnApplyWhoseLockWasTakenEnds(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	a, err := store.BeginApplyFor(t.Context(), st, dev, "ann", 2*time.Second)

@@ -21,6 +21,7 @@ const (
 
 // A fleet whose users can't be set up a second time could not be started again, nor mended after a crash in the middle.
 func TestUsersAreSetUpAnyNumberOfTimes(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	if on, err := st.AuthEnabled(ctx); err != nil || !on {
@@ -54,6 +55,7 @@ func TestUsersAreSetUpAnyNumberOfTimes(t *testing.T) {
 
 // A join that needs more changes than it must makes etcd rebuild every user's permissions as often, for the whole fleet.
 func TestAJoinMakesFewChanges(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
 	changes := func(do func() error) uint64 {
@@ -94,6 +96,7 @@ func TestAJoinMakesFewChanges(t *testing.T) {
 
 // A role that lost a grant stops a fleet, and one that has a grant too many opens it: setting up mends both.
 func TestGrantsThatAreWrongAreMended(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
 	for _, err := range []error{st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "controller1", nodeA)} {
@@ -138,6 +141,7 @@ func TestGrantsThatAreWrongAreMended(t *testing.T) {
 
 // An environment that is made again while the last trace of the former one goes would have nodes that can't read anything.
 func TestAnEnvironmentThatIsMadeAgainKeepsItsNodesRole(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
 	has := func(user string, want ...string) {

@@ -103,6 +103,7 @@ func refusal(err error) bool {
 // A stolen key of a node could read another environment, speak for other nodes or promote; one of an operator could make
 // operators; and a certificate from before its node joined again could write for it once more.
 func TestEtcdItselfRefusesWhatIsNotOnesOwn(t *testing.T) {
+	t.Parallel()
 	server, keys := fleetWithUsers(t)
 	reading := []string{"/pulley/v1/environments/dev/", "/pulley/v1/releases/", "/pulley/v1/content/", "/pulley/v1/deltas/", "/pulley/v1/agents/"}
 	own := []string{"/pulley/v1/status/dev/controller1", "/pulley/v1/runs/dev/controller1/", "/pulley/v1/facts/dev/controller1"}
@@ -167,6 +168,7 @@ func TestEtcdItselfRefusesWhatIsNotOnesOwn(t *testing.T) {
 
 // Ranges over everything, other people's leases, users and roles, and maintenance must be as closed to a node as keys are.
 func TestEtcdRefusesNodesItsOtherCalls(t *testing.T) {
+	t.Parallel()
 	server, _ := fleetWithUsers(t)
 	admin, ctx := server.ClientOf(etcdtest.Serve), t.Context()
 	foreign, err := admin.Grant(ctx, 600)
@@ -250,6 +252,7 @@ func TestEtcdRefusesNodesItsOtherCalls(t *testing.T) {
 
 // A node whose grants lack one key of its tick can do nothing at all: one forbidden key fails the whole transaction.
 func TestANodeMayDoAllThatATickDoes(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, ctx := server.Admin(), t.Context()
 	if err := errors.Join(admin.EnsureEnvironment(ctx, "dev"), admin.EnsureNode(ctx, "dev", "controller1", nodeA), admin.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role})); err != nil {

@@ -20,6 +20,7 @@ import (
 
 // Acts that are kept for ever fill etcd; acts of the last hour that are gone let a watch replace machines without end.
 func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	a := begin(t, st, dev, "ann")
@@ -59,6 +60,7 @@ func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 
 // A plan that saw a machine's record of one moment and its node of another would make a second machine, or destroy a good one.
 func TestAWorldIsOfOneMoment(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	a := begin(t, st, dev, "ann")
@@ -110,6 +112,7 @@ func TestAWorldIsOfOneMoment(t *testing.T) {
 
 // What a plan is made from has to say who may not be touched, and that there is something to converge on.
 func TestAWorldTellsHoldsAndReleases(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
@@ -167,6 +170,7 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 
 // One node could stop every apply of its fleet with what it says of itself; and what is damaged of the books must stop it.
 func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx, raw := open(t, server, ""), t.Context(), server.Client()
 	if err := st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web", At: time.Now()}); err != nil {
@@ -195,6 +199,7 @@ func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
 
 // A request that a join wrote over would leave an apply waiting for an answer that never comes.
 func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
+	t.Parallel()
 	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
 	h := agent.Host{Node: "web1", Role: "web", MachineID: "m1"}
 	if err := st.Register(ctx, "dev", h); err != nil {
@@ -249,6 +254,7 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 
 // An operator who may not remove nodes would find out when machines are half retired.
 func TestWhoMayRetireIsToldAhead(t *testing.T) {
+	t.Parallel()
 	if err := open(t, etcdtest.Start(t), "").MayRemove(t.Context()); err != nil {
 		t.Errorf("where etcd knows no users: %v", err)
 	}

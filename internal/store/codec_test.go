@@ -41,6 +41,7 @@ func FuzzDecode(f *testing.F) {
 
 // What a value says must come back as it was written, behind its format.
 func TestValuesRoundTripBehindTheirFormat(t *testing.T) {
+	t.Parallel()
 	in := agent.Target{Release: "1.0.0", Tree: "ab", Data: 3, DataDigest: "cd"}
 	text, err := encode(in)
 	if err != nil || !strings.HasPrefix(text, `{"v":1,"release"`) {

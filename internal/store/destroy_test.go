@@ -138,6 +138,7 @@ func TestADestroyedEnvironmentTakesOnlyItsOwnAlong(t *testing.T) {
 
 // Machines that nobody knows any more run on, and cost, for ever.
 func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	a := begin(t, st, dev, "ann")

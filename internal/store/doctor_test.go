@@ -52,6 +52,7 @@ func apply(t *testing.T, st *store.Store) {
 
 // An operator who hears of trouble where there is none stops listening; one who hears of none where there is some, does nothing.
 func TestDoctorFindsNothingWhereAllIsWell(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)
@@ -89,6 +90,7 @@ func TestDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 
 // What doctor does not see stays open or broken until it hurts; and each finding has to say what to do.
 func TestDoctorNamesEachGap(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
 	apply(t, st)
@@ -224,6 +226,7 @@ func TestDoctorSaysThatAFleetIsOpen(t *testing.T) {
 
 // With a server that asks for no certificate, a common name proves nothing: anybody could be anybody.
 func TestDoctorSeesThatCertificatesAreNotAskedFor(t *testing.T) {
+	t.Parallel()
 	p := etcdtest.NewPKI(t)
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.LogLevel, cfg.LogOutputs = t.TempDir(), "fatal", []string{"/dev/null"}
@@ -256,6 +259,7 @@ func TestDoctorSeesThatCertificatesAreNotAskedFor(t *testing.T) {
 
 // A version with a hole that is called well leaves nodes able to read or write past their roles.
 func TestVersionsOfEtcdThatAreNotRepaired(t *testing.T) {
+	t.Parallel()
 	for v, ok := range map[string]bool{
 		"3.5.32": false, "3.5.33": true, "3.5.40": true, "3.6.13": false, "3.6.14": true, "3.7.0": false, "3.7.1": true, "3.7.3": true, "3.8.0": true,
 		"4.0.0": true, "3.4.99": false, "3.7.1-rc.0": true, "": false, "unknown": false,
@@ -269,6 +273,7 @@ func TestVersionsOfEtcdThatAreNotRepaired(t *testing.T) {
 // A machine that nobody calls for and nobody knows runs on, and costs, until somebody finds it by chance; and an apply that
 // hangs keeps everybody else out.
 func TestDoctorFindsMachinesThatNobodyCallsFor(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)

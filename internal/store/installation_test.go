@@ -14,6 +14,7 @@ import (
 
 // Two ids would make an installation disown the machines that it made.
 func TestAnInstallationHasOneID(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
 	if id, err := st.Installation(ctx); err != nil || id != "" {
@@ -47,6 +48,7 @@ func TestAnInstallationHasOneID(t *testing.T) {
 // An operator who could name another installation's id would have that one's machines taken for theirs, and deleted; one who
 // may not, and finds none, could never apply anything.
 func TestOnlyAdminsMakeTheInstallationsID(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
 	if err := errors.Join(admin.EnsureOperator(ctx, viewer, store.RoleViewer), admin.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {

@@ -8,6 +8,7 @@ import (
 // A command of a provider that was told to end when the lock was lost may make a machine until it is killed: by then nobody
 // else may have begun.
 func TestALockOutlivesWhatIsInFlight(t *testing.T) {
+	t.Parallel()
 	const inFlight = 10*time.Second + 2*time.Second // a gentle signal, a hard one, and what is left of its output
 	asked := time.Now()
 	kept := newDeadline(asked, markLasts)

@@ -50,6 +50,7 @@ func tableOfKeys(t testing.TB, env, node string) (rows []keyRow) {
 
 // A key that is spelled, but stands in no row of the table, would be one that no test asks who may write it.
 func TestTheTableOfKeysHasAllKeys(t *testing.T) {
+	t.Parallel()
 	k := newKeys("")
 	const env, node, hash = "dev", "controller1", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	spelled := map[string]string{

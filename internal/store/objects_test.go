@@ -66,6 +66,7 @@ func TestDeltasComeInPages(t *testing.T) {
 
 // The list of objects is what a prune goes by: no answer may hold them all.
 func TestObjectsAreListedWithTheirSizesWhenAsked(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()

@@ -23,6 +23,7 @@ import (
 
 // A rollback that was decided before a colleague promoted must not take that promotion back on the way.
 func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	promote := func(version string) {
@@ -55,6 +56,7 @@ func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
 
 // A rollback that takes back what only signed a target goes nowhere, in the night in which somebody needs it.
 func TestUndoPassesOverWhatChangedNothing(t *testing.T) {
+	t.Parallel()
 	one, two := agent.Target{Release: "1.0.0"}, agent.Target{Release: "2.0.0"}
 	history := []store.Change{
 		{Epoch: 4, Kind: store.Promoted, Before: one, After: one},
@@ -74,6 +76,7 @@ func TestUndoPassesOverWhatChangedNothing(t *testing.T) {
 
 // One version under two spellings is two releases that nobody can tell apart.
 func TestVersionsHaveOneSpelling(t *testing.T) {
+	t.Parallel()
 	for _, v := range []string{"1.0.0", "0.0.1", "1.10.0", "1.0.0-rc1", "1.0.0-rc.1", "1.0.0-1", "1.0.0-alpha-beta.2"} {
 		if _, err := store.ParseVersion(v); err != nil {
 			t.Errorf("%s: %v", v, err)
@@ -97,6 +100,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 
 // A key that means nothing must not become everybody's target or hold.
 func TestUnknownKeysCountForNobody(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -125,6 +129,7 @@ func TestUnknownKeysCountForNobody(t *testing.T) {
 
 // Somebody who gave a wrong address, and somebody who may not, have different things to do.
 func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
+	t.Parallel()
 	for _, code := range []int{200, 401, 403, 404, 418} {
 		web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
 		web.Config.Protocols = &http.Protocols{}
@@ -165,6 +170,7 @@ func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
 
 // After a restart etcd gives every lease its whole time again; a hold must not outlive what it said.
 func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -209,6 +215,7 @@ func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
 
 // A change that etcd took although its answer was lost must not be told as a failure: it would be made twice, or not watched.
 func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	ctx := t.Context()
 	direct := open(t, server, "")
@@ -324,6 +331,7 @@ func (w *wire) cut(back bool) {
 
 // A name that was mistyped, or a machine that is gone, must not stand in the fleet's view for ever.
 func TestANodeCanBeForgotten(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()

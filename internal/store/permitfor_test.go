@@ -10,6 +10,7 @@ import (
 
 // Without the right step a node that was away refuses to come back, or one goes lower than anybody signed.
 func TestPermitForCoversEachPartThatIsLowerThanAnyBefore(t *testing.T) {
+	t.Parallel()
 	tree := func(v string, n agent.Generation) agent.Target {
 		if v == "" && n == 0 {
 			return agent.Target{}
@@ -60,6 +61,7 @@ func steps(p trust.Permit) string {
 
 // What a change leaves nodes with is put together as a node does it: node over role over everybody.
 func TestAfterAChangeInheritanceCounts(t *testing.T) {
+	t.Parallel()
 	d := Desires{
 		Default: agent.Target{Release: "1.0.0", Tree: "a", Data: 4, DataDigest: "d"},
 		Roles:   map[string]agent.Target{"compute": {Release: "2.0.0", Tree: "b"}},

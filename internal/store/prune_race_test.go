@@ -18,6 +18,7 @@ import (
 
 // Operators go on promoting while somebody prunes: what they were told is promoted is there.
 func TestPromotionsAndPrunesRace(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	for round := range 4 {
 		promoteWhilePruning(t, open(t, server, fmt.Sprint("fleet", round)))
@@ -83,6 +84,7 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 
 // A promotion that was decided before the prune must not come into force after it, for a release that is gone.
 func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	all := line(t, st, 3)
@@ -106,6 +108,7 @@ func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
 
 // What a publisher finds in etcd it does not send again: it must not be pruned before its release names it.
 func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -146,6 +149,7 @@ func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
 
 // The same, for as many as want to at any moment.
 func TestPublishersAndPrunesRace(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	const rounds = 15

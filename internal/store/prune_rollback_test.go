@@ -12,6 +12,7 @@ import (
 
 // A rollback to what a prune took would send every node to something that nobody can install.
 func TestNobodyGoesBackToWhatWasPruned(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	all := line(t, st, 4)

@@ -85,6 +85,7 @@ func versions(all []store.SignedRelease) string {
 
 // After a prune everything that is in use can be installed from nothing, byte for byte, and what nobody needs is gone.
 func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -176,6 +177,7 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 
 // Between what an operator was shown and what is done there are minutes; what is needed since then must stay.
 func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -202,6 +204,7 @@ func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
 
 // What can't be read may name anything: then nothing goes, also when it was planned before.
 func TestPruneEndsAtWhatItCannotRead(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()

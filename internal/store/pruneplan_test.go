@@ -50,6 +50,7 @@ func removed(p PrunePlan) string {
 
 // A prune that takes what somebody still needs is found out when a machine burns: at the rollback that fails.
 func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
+	t.Parallel()
 	releases := []SignedRelease{at("1.0.0", 0, 0, 50), at("1.1.0", 1, 0, 40), at("1.2.0", 2, 0, 30), at("1.3.0", 3, 3, 20), at("1.4.0", 4, 3, 10)}
 	deltas := []DeltaKey{{"1.0.0", 1}, {"1.0.0", 2}, {"1.0.0", 3}, {"1.0.0", 4}, {"1.0.0", 5}, {"gone", 1}}
 	objects := []string{"index0", "index3", "pack0", "stray"}
@@ -100,6 +101,7 @@ func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
 
 // A correction of an old version is not among the highest, and nobody has promoted it yet.
 func TestPrunePlanKeepsWhatWasPublishedLast(t *testing.T) {
+	t.Parallel()
 	releases := []SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
 	p, err := planPrune(stock{releases: releases}, PruneOptions{Keep: 1}, planned, twoObjects)
 	if err != nil || strings.Join(p.Releases, " ") != "1.0.0 1.1.0" {
@@ -113,6 +115,7 @@ func TestPrunePlanKeepsWhatWasPublishedLast(t *testing.T) {
 
 // What a base consists of is not known where its index can't be read: then nothing may go.
 func TestPrunePlanEndsWhereABaseCannotBeRead(t *testing.T) {
+	t.Parallel()
 	bad := errors.New("index0 is damaged")
 	_, err := planPrune(stock{releases: []SignedRelease{at("1.0.0", 0, 0, 1)}, objects: []string{"x"}}, PruneOptions{Keep: 1}, planned,
 		func(content.Record) ([]content.Object, error) { return nil, bad })
@@ -123,6 +126,7 @@ func TestPrunePlanEndsWhereABaseCannotBeRead(t *testing.T) {
 
 // Without it a zero would mean to keep nothing that can be taken back.
 func TestPruneOptionsHaveDefaults(t *testing.T) {
+	t.Parallel()
 	if o, err := (PruneOptions{}).filled(); err != nil || o.History != DefaultPruneHistory || o.Changes != DefaultPruneChanges {
 		t.Errorf("got %+v, %v", o, err)
 	}

@@ -17,6 +17,7 @@ import (
 
 // One node's answer could fill the books with megabytes, or make its own record one that no apply can write again.
 func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
@@ -46,6 +47,7 @@ func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 // What a machine says that still runs would be lost, with the records of its runs, when its node is struck off the books; what
 // one said that is gone would be taken for the word of the next.
 func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
@@ -108,6 +110,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 
 // A node that speaks at the very moment at which its record goes would lose what it says.
 func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	for calls := int32(1); ; calls++ {
 		st, ctx := open(t, server, ""), t.Context()
@@ -154,6 +157,7 @@ func speak(ctx context.Context, st *store.Store, server *etcdtest.Server) error 
 
 // An operator's own hold would vanish without a trace, and with it why the node must not be touched.
 func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
@@ -193,6 +197,7 @@ func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 
 // A machine that takes over a name would at once run the hooks that the machine before it was asked to leave with.
 func TestAnotherMachineIsNotAskedForWhatTheOneBeforeWas(t *testing.T) {
+	t.Parallel()
 	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
 	i := store.Identity{Node: "web1", Role: "web", User: "u", Machine: "m1"}
 	if err := st.PutIdentity(ctx, dev, i, 0); err != nil {

@@ -80,6 +80,7 @@ func value(t *testing.T, server *etcdtest.Server, key string) *clientv3.GetRespo
 
 // Whoever has to prove what a release is has plain tools at hand, not Pulley.
 func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -163,6 +164,7 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 
 // Two releases at one position of a line would send nodes a delta that fits neither.
 func TestOneReleaseAPosition(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -228,6 +230,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 
 // A publisher that etcd took for dead may have had its objects pruned; its release would name what is gone.
 func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -269,6 +272,7 @@ func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
 
 // A release that etcd took although its answer was lost is published: who is told otherwise publishes it under a new version.
 func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	ctx := t.Context()
 	for version, back := range map[string]bool{"1.0.0": true, "2.0.0": false} {
@@ -338,6 +342,7 @@ func TestApproachIsOneRequest(t *testing.T) {
 
 // A record that stands under another version would be taken for that one, with a good signature.
 func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -358,6 +363,7 @@ func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 
 // One damaged record must not hide the others, and what can't be known of it must not be passed over.
 func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()

@@ -17,6 +17,7 @@ import (
 // A machine that joins after a removal that was cut off would get a certificate that etcd refuses, for good: the user that
 // was made ahead is gone, and nobody may believe that it is there.
 func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)
@@ -41,6 +42,7 @@ func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
 
 // A stolen machine that left by itself would come back with its old token, and nobody could say no.
 func TestANodeThatLeftCanBeBanned(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", "pulley/node/dev/controller1/00000000000000aa")
@@ -99,6 +101,7 @@ func far(t *testing.T, endpoint string, late time.Duration) string {
 
 // An operator who is revoked while a lost answer is asked for again would stay an operator, with a good certificate.
 func TestALoginWhileItIsRevokedMakesNoOperator(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	if err := st.EnsureOperatorRoles(ctx); err != nil {

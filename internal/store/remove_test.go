@@ -57,6 +57,7 @@ func of(t *testing.T, server *etcdtest.Auth, node string) []string {
 // A stolen key of a node that was removed must be worth nothing from then on, and nothing of the node may stand in the way
 // of others; what it said has to stay until somebody says otherwise.
 func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", nodeA)
@@ -106,6 +107,7 @@ func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
 
 // An operator without the right to it must not half remove a node, and must hear whom to ask.
 func TestOnlyAnAdminRemovesNodes(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	ctx := t.Context()
 	joined(t, server, "controller1", nodeA)
@@ -130,6 +132,7 @@ func TestOnlyAnAdminRemovesNodes(t *testing.T) {
 
 // A node that fills etcd stops the whole fleet. One command of an admin has to shut it out, make room and let others go on.
 func TestAFloodIsEndedByOneCommand(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{QuotaBytes: 16 << 20})
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", nodeA)
@@ -181,6 +184,7 @@ func TestAFloodIsEndedByOneCommand(t *testing.T) {
 // A node that joins again at the very moment of its removal must be out or in, not a certificate that works for a node that
 // nobody lists.
 func TestARemovalAndARejoinAtOnce(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	for round := range 10 {

@@ -51,6 +51,7 @@ func TestRenewedCertificateCountsWithoutANewClient(t *testing.T) {
 
 // A node that does not see that the servers have certificates of another CA by now would follow a rotation months later.
 func TestServerIssuerFollowsARotation(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	ca, err := pki.OpenCA(filepath.Join(dir, "pki"), pki.Options{})
 	if err != nil {

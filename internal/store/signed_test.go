@@ -59,6 +59,7 @@ func set(t *testing.T, st *store.Store, ref environments.Ref, key, value string,
 
 // Data that is signed for dev must not be good for production, nor an old generation for a new one.
 func TestDataIsSignedForItsEnvironment(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -122,6 +123,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 // A node that was away during a rollback comes back to a target that is lower than what it stood on: it goes there only
 // with a permit, and to nowhere else.
 func TestGoingBackIsPermittedBySignature(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	key, allowed := signer(t, "ann", "*")
@@ -254,6 +256,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 
 // Who has no key is told that nodes may refuse; and nothing is stored that looks like a permit.
 func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	for _, step := range []struct {
@@ -276,6 +279,7 @@ func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 
 // Who went back without a key can sign that afterwards; and a script that promotes what is promoted changes nothing.
 func TestWhatIsPermittedIsKnown(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	key, _ := signer(t, "ann", "*")
 	signing := me
@@ -308,6 +312,7 @@ func TestWhatIsPermittedIsKnown(t *testing.T) {
 
 // A value that is no permit must neither permit anything nor hide those that do.
 func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -345,6 +350,7 @@ func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
 // A node that was away while every role's data was set a hundred times still finds the permit that it needs; one that was
 // not asks once; and nobody reads for ever.
 func TestPermitsAreReadUntilThereAreEnough(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	const n = 2100

@@ -63,6 +63,7 @@ func published(t *testing.T, st *store.Store, v, tree string) agent.Target {
 
 // A fleet's targets, epochs and rollbacks are what operators stake their night's sleep on.
 func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	desires := func() store.Desires {
@@ -156,6 +157,7 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 
 // A published version that could change would make "the same release" mean two things on two machines.
 func TestReleasesNeverChange(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	if created, err := publish(t, st, release("1.0.0", "a")); err != nil || !created {
@@ -200,6 +202,7 @@ func TestReleasesNeverChange(t *testing.T) {
 
 // Between the read and the start of a run an operator may have said stop: then the run must not start.
 func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	changes := map[string]func() error{
@@ -247,6 +250,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 
 // Etcd itself ends a hold: a node whose clock is wrong can't end one early.
 func TestHoldsEndByLease(t *testing.T) {
+	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	if err := st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, time.Second); err != nil {
@@ -271,6 +275,7 @@ func TestHoldsEndByLease(t *testing.T) {
 
 // What stands in etcd may be anybody's: it must never be taken for an order.
 func TestForeignValuesAreRefusedByName(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	ctx := t.Context()
 	raw := server.Client()
@@ -327,6 +332,7 @@ func TestUnreachableIsTold(t *testing.T) {
 
 // A tick with nothing to do is one request, whatever the fleet does; ten thousand nodes pay it every five minutes.
 func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	d, err := st.Desire(t.Context(), id)
@@ -340,6 +346,7 @@ func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
 
 // A fleet is seen whole although one node wrote nonsense.
 func TestFleetSurvivesADamagedStatus(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
@@ -382,6 +389,7 @@ func TestFleetSurvivesADamagedStatus(t *testing.T) {
 
 // A stolen node identity can lie about that node, and about nothing else, only as long as nodes write nothing but their own.
 func TestANodeWritesOnlyItsOwnKeys(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()

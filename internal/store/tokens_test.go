@@ -17,6 +17,7 @@ import (
 
 // Whoever reads a backup of etcd must not be able to join: of a token's secret there is nothing but a hash.
 func TestTokensAreStoredHashed(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	s := open(t, server, "")
 	now := time.Now().UTC().Truncate(time.Second)
@@ -53,6 +54,7 @@ func TestTokensAreStoredHashed(t *testing.T) {
 // Operators may write what they like below the tokens of nodes. What a record there says of itself must not make serve write,
 // delete or keep alive another token.
 func TestATokenIsWhatItsKeySays(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	s, c, ref := open(t, server, ""), server.Client(), environments.Ref{Environment: "dev"}
 	now := time.Now().UTC().Truncate(time.Second)
@@ -146,6 +148,7 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 
 // The count of refusals is what somebody who is refused makes grow: it must not grow without end.
 func TestRefusalsAreBounded(t *testing.T) {
+	t.Parallel()
 	var all store.Refusals
 	for i := range 1000 {
 		all.Add(store.Refusal{Reason: fmt.Sprintf("reason %d", i), Detail: strings.Repeat("x", 1000), Node: strings.Repeat("n", 1000), Machine: strings.Repeat("m", 1000)})
@@ -170,6 +173,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 
 // A record of a first boot that never ends would be shown for ever, and thousands of them fill etcd: leases end them.
 func TestRecordsOfFirstBootsEnd(t *testing.T) {
+	t.Parallel()
 	server := etcdtest.Start(t)
 	s, ref := open(t, server, ""), environments.Ref{Environment: "dev"}
 	lease := func(machine string) time.Duration {

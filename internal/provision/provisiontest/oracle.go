@@ -74,7 +74,7 @@ func (x *Session) begins(have, next provision.Record) {
 		if next.Phase != provision.Retiring || have.Phase == provision.Retiring || b.mark != s.Mark() || s.hosts[next.Node].MachineID != b.ID {
 			continue
 		}
-		if why := x.spared(b, next.Node); why != "" {
+		if why := x.spared(b, next.Node); why != "" && s.Now().Sub(b.joinedAt) > moment {
 			s.blame("the retiring of %s was begun, and %s", next.Node, why)
 		}
 	}
