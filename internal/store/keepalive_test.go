@@ -9,7 +9,7 @@ import (
 // else may have begun.
 func TestALockOutlivesWhatIsInFlight(t *testing.T) {
 	t.Parallel()
-	const inFlight = 10*time.Second + 2*time.Second // a gentle signal, a hard one, and what is left of its output
+	const inFlight = 5*time.Second + 2*time.Second // a gentle signal, a hard one, and what is left of its output
 	asked := time.Now()
 	kept := newDeadline(asked, markLasts)
 	if kept.passed(asked.Add(markLasts / 2)) {

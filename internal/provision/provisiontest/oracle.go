@@ -58,7 +58,7 @@ func (x *Session) spared(b *box, node string) string {
 	other := role.Flavor != b.asked || booked && b.asked == "" && r.Flavor != role.Flavor
 	switch {
 	case !watches && (!wanted || other):
-	case s.alive(b):
+	case s.alive(b) && s.Now().Sub(b.joinedAt) > moment: // nobody can look and end it in one
 		return "it is alive and wanted as it is"
 	}
 	return ""
@@ -74,7 +74,7 @@ func (x *Session) begins(have, next provision.Record) {
 		if next.Phase != provision.Retiring || have.Phase == provision.Retiring || b.mark != s.Mark() || s.hosts[next.Node].MachineID != b.ID {
 			continue
 		}
-		if why := x.spared(b, next.Node); why != "" && s.Now().Sub(b.joinedAt) > moment {
+		if why := x.spared(b, next.Node); why != "" {
 			s.blame("the retiring of %s was begun, and %s", next.Node, why)
 		}
 	}
