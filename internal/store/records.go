@@ -40,6 +40,9 @@ func (a *Applying) Put(ctx context.Context, r provision.Record, was *provision.R
 
 func (a *Applying) putting(ctx context.Context, r provision.Record, now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 	next := booked{Record: clipped(r)}
+	if now != nil && now.Phase == provision.Made && r.Phase == provision.Made && now.ID == r.ID {
+		next.Joined = r.Joined || now.Joined // somebody else may have written it
+	}
 	if now != nil && now.Phase == provision.Retiring {
 		switch r.Phase {
 		case provision.Retiring:
@@ -139,13 +142,16 @@ func (a *Applying) rewrite(ctx context.Context, node string, change func(now *bo
 	}
 }
 
-// is reports whether what is stored is r: as it is stored, not as a time is held in memory or a problem was told.
+// is reports whether what is stored is r: as it is stored, not as a time is held in memory or a problem was told. That it has
+// joined is also written by who takes it off the list of hosts, and does not count.
 func (b *booked) is(r *provision.Record) bool {
 	if b == nil || r == nil {
 		return b == nil && r == nil
 	}
-	x, errX := encode(clipped(b.Record))
-	y, errY := encode(clipped(*r))
+	have, want := clipped(b.Record), clipped(*r)
+	have.Joined = want.Joined
+	x, errX := encode(have)
+	y, errY := encode(want)
 	return errX == nil && errY == nil && x == y
 }
 

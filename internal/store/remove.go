@@ -11,13 +11,14 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/pki"
+	"pulley/internal/provision"
 )
 
 // RemoveNode takes a node out of the fleet. First its etcd users and its role go, whatever their incarnation: from then on
 // etcd refuses each of its requests. Then one transaction writes into its identity that it was removed, and deletes its
 // entry of the list of hosts, its holds, its targets and assignment, its user made ahead, its first boot and what was noted
-// of it. Its status and runs stay, and so does the record of the machine that was made for it, if one was: the machine itself
-// is still there. ErrNotFound when nothing of it was there. It may be repeated after a crash anywhere.
+// of it. Its status and runs stay, and so does the record of the machine that was made for it, if one was, which says from then
+// on that it has joined: the machine itself is still there. ErrNotFound when nothing of it was there. It may be repeated after a crash anywhere.
 func (s *Store) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
 	for try := 0; ; try++ {
 		found, err := s.shutOut(ctx, ref.String(), node)
@@ -152,6 +153,13 @@ func (s *Store) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		ops, found = append(ops, clientv3.OpPut(s.keys.identity(env, node), tombstone)), true
 	}
 	cmps := []clientv3.Cmp{same(s.keys.identity(env, node), identityAt), same(s.keys.host(env, node), hostAt), same(s.keys.reserve(env, node), reserveAt)}
+	if host != nil {
+		more, joined, err := s.noteJoined(ctx, env, node)
+		if err != nil {
+			return err
+		}
+		cmps, ops = append(cmps, more...), append(ops, joined...)
+	}
 	resp, err := s.txn(ctx, cmps, ops, nil)
 	switch {
 	case err != nil:
@@ -181,6 +189,19 @@ type Forgotten struct {
 	Keys  int64 // statuses, runs and facts that were deleted
 	Room  bool  // etcd was full, and room was made
 	Bytes int64 // how much smaller etcd's files are then
+}
+
+// noteJoined writes into the books that a machine has joined, where the apply that made it was cut off before it saw that: the
+// list of hosts will not tell it any more.
+func (s *Store) noteJoined(ctx context.Context, env, node string) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
+	key := s.keys.record(env, node)
+	r, at, err := single[booked](ctx, s, key)
+	if err != nil || r == nil || r.Phase != provision.Made || r.Joined {
+		return nil, nil, err
+	}
+	r.Joined = true
+	value, err := encode(*r)
+	return []clientv3.Cmp{same(key, at)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
 }
 
 // ForgetNode is RemoveNode, and deletes what the node said as well: its status, runs and facts. Where etcd is full, as after

@@ -37,6 +37,9 @@ func (c Cloud) List(ctx context.Context) (all []provision.Machine, err error) {
 			return throttled
 		}
 		for _, b := range s.boxes {
+			if s.hidden(b, false) && s.hosts[b.node].MachineID != b.ID {
+				b.missed = true
+			}
 			if b.mark == c.mark && s.listed(b) && !s.hidden(b, false) {
 				m := b.Machine
 				m.Addresses = slices.Clone(m.Addresses)

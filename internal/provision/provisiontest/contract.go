@@ -47,6 +47,7 @@ var contract = []struct {
 	{"the claim of the next machine takes the place of a retired one, and what that said goes", claims},
 	{"the hold of a retirement ends, and no other", releases},
 	{"a removed node is off the list, its hold is gone, its record stays", removes},
+	{"the books remember of a removed node that its machine had joined, and who did not know it writes on", remembersJoining},
 	{"who has lost the lock writes nothing any more", fence},
 }
 
@@ -354,6 +355,33 @@ func removes(t *testing.T, s *subject) {
 		t.Fatalf("listed: %v, held: %v", w.Hosts, w.Held)
 	}
 	s.has(one, &r)
+}
+
+func remembersJoining(t *testing.T, s *subject) {
+	joined, never := s.record(s.node("web", 1)), s.record(s.node("web", 2))
+	for _, r := range []*provision.Record{&joined, &never} {
+		r.Phase, r.ID, r.Tries = provision.Made, "id-"+r.Node, 1
+		s.must(s.Fleet.Put(t.Context(), *r, nil))
+	}
+	s.Join(joined.Node, "web")
+	for _, node := range []string{joined.Node, joined.Node, never.Node} {
+		s.must(s.Fleet.Remove(t.Context(), node, "it is looked at"))
+	}
+	has := joined
+	has.Joined = true
+	s.has(joined.Node, &has)
+	s.has(never.Node, &never)
+
+	same := joined
+	same.Problem = "none"
+	s.must(s.Fleet.Put(t.Context(), same, &joined))
+	has.Problem = same.Problem
+	s.has(joined.Node, &has)
+	next := joined
+	next.Phase, next.ID = provision.Making, ""
+	s.must(s.Fleet.Put(t.Context(), next, &same))
+	s.has(joined.Node, &next)
+	s.must(s.Fleet.Drop(t.Context(), next))
 }
 
 func fence(t *testing.T, s *subject) {

@@ -144,5 +144,5 @@ func (s *Site) Heal() {
 
 // Unlist takes a node off the list of hosts, as `pulley nodes remove` does.
 func (s *Site) Unlist(node string) {
-	s.locked(func() { delete(s.hosts, node); delete(s.holds, node) })
+	s.locked(func() { s.takeOff(node) })
 }

@@ -103,7 +103,7 @@ func (x *Session) Put(ctx context.Context, r provision.Record, was *provision.Re
 		switch {
 		case ok && reflect.DeepEqual(have, r):
 			return nil
-		case ok != (was != nil), ok && !reflect.DeepEqual(have, *was):
+		case ok != (was != nil), ok && !same(have, *was):
 			return fmt.Errorf("cannot put %+v over %+v, the books have %+v: %w", r, was, have, provision.ErrChanged)
 		}
 		x.begins(have, r)
@@ -118,9 +118,18 @@ func (x *Session) Put(ctx context.Context, r provision.Record, was *provision.Re
 		if _, known := s.booked[r.ID]; r.Phase == provision.Made && !known && s.Now().Sub(r.At) < time.Minute { // by a clock that is right
 			s.booked[r.ID] = s.Now()
 		}
+		if have.Phase == provision.Made && r.Phase == provision.Made && have.ID == r.ID {
+			r.Joined = r.Joined || have.Joined
+		}
 		s.records[r.Node] = r
 		return nil
 	})
+}
+
+// same compares records but for their joining, which others write as well.
+func same(have, was provision.Record) bool {
+	have.Joined = was.Joined
+	return reflect.DeepEqual(have, was)
 }
 
 // Drop is provision.Fleet's.
@@ -128,7 +137,7 @@ func (x *Session) Drop(ctx context.Context, was provision.Record) error {
 	s := x.site
 	return x.call(ctx, "drop", true, func(Fault) error {
 		have, ok := s.records[was.Node]
-		if ok && !reflect.DeepEqual(have, was) {
+		if ok && !same(have, was) {
 			return provision.ErrChanged
 		}
 		delete(s.records, was.Node)
@@ -210,14 +219,23 @@ func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
 	})
 }
 
+// takeOff takes a node off the list of hosts; the books remember that it was on it.
+func (s *Site) takeOff(node string) {
+	if r, ok := s.records[node]; ok && r.Phase == provision.Made && s.hosts[node].Node != "" {
+		r.Joined = true
+		s.records[node] = r
+	}
+	delete(s.hosts, node)
+	delete(s.holds, node)
+}
+
 // Remove is provision.Fleet's.
 func (x *Session) Remove(ctx context.Context, node, _ string) error {
 	s := x.site
 	return x.call(ctx, "remove", false, func(Fault) error {
 		x.mayRemove(node)
 		_, fresh := s.hosts[node]
-		delete(s.hosts, node)
-		delete(s.holds, node)
+		s.takeOff(node)
 		if s.records[node].Phase == provision.Retiring && (fresh || s.off[node] == 0) {
 			s.off[node] = s.moment()
 		}

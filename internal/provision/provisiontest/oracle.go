@@ -224,6 +224,8 @@ func (x *Session) condemned(b *box, want *environments.Environment) bool {
 	case s.Now().Sub(b.Created) <= want.TimeoutOf(role):
 	case !b.joined:
 		return true
+	case !registered && booked && !r.Joined && b.missed: // neither list had it, and its name was claimed for another
+		return true
 	case !registered && booked && r.Tries == 0: // it was adopted: who struck it off knew that it had joined
 		return true
 	}

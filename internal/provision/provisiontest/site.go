@@ -82,6 +82,7 @@ type box struct {
 	goneAt    time.Time // zero: it stays
 	joined    bool
 	joinedAt  time.Time
+	missed    bool // a list lacked it while its node was off the list of hosts
 	converges time.Time
 	retired   bool
 	asked     string // the flavor, in the order's words
