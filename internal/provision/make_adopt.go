@@ -77,7 +77,15 @@ func (j *job) takeBack() error {
 	if j.record.Drained {
 		return errors.New("it was drained already\nlook at a new plan")
 	}
-	err := j.persist(j.step.Node+"release", func(ctx context.Context) error { return j.a.Fleet.Release(ctx, j.step.Node) })
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	m, ok := j.machine(s)
+	if !ok {
+		return errors.New("its machine is gone\nlook at a new plan")
+	}
+	err = j.persist(j.step.Node+"release", func(ctx context.Context) error { return j.a.Fleet.Release(ctx, j.step.Node) })
 	if err != nil {
 		return fmt.Errorf("cannot end its hold: %w", err)
 	}
@@ -90,6 +98,7 @@ func (j *job) takeBack() error {
 	}
 	j.since = j.eyes.next()
 	r := *j.record
+	r.ID = m.ID // of two with its name the books may have had the other one
 	r.Phase, r.Place, r.Ask, r.Watch, r.Problem, r.By, r.Joined = Made, cmp.Or(j.a.Place, r.Place), "", false, "", j.a.By, true
 	return j.put(r)
 }

@@ -60,7 +60,8 @@ func (p *planner) retiring(n planned, rec Record, keeper *Machine) Step {
 	_, registered := p.Hosts[n.name]
 	_, differs := p.differs(n, *keeper, rec, true)
 	lives := keeper.State == Running || keeper.State == Unknown
-	if registered && lives && !rec.Drained && differs == "" && (rec.ID == "" || rec.ID == keeper.ID) {
+	is := rec.ID == "" || rec.ID == keeper.ID || p.registeredFrom(n.name, *keeper)
+	if registered && lives && !rec.Drained && differs == "" && is {
 		return n.step(Adopt, begun+", and nothing was taken down yet: its retirement is called off")
 	}
 	return p.again(n, n.step(Replace, begun))

@@ -47,13 +47,12 @@ func (p *planner) chosen(node string, rec Record) (keeper *Machine, others []Mac
 	if len(all) == 0 {
 		return nil, nil
 	}
-	host := p.Hosts[node]
 	rank := func(m Machine) int {
 		switch {
 		case m.State == Deleting: // the other one stays
 			return 4
 		// Of two that were made by one order either may have joined, and then only that one is the node.
-		case slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(host.Addresses, a) }):
+		case p.registeredFrom(node, m):
 			return 0
 		case rec.ID != "" && m.ID == rec.ID:
 			return 1
@@ -66,6 +65,11 @@ func (p *planner) chosen(node string, rec Record) (keeper *Machine, others []Mac
 		return cmp.Or(rank(a)-rank(b), older(a, b), strings.Compare(a.ID, b.ID))
 	})
 	return &all[0], all[1:]
+}
+
+// registeredFrom reports whether a node is registered from an address of this machine.
+func (w World) registeredFrom(node string, m Machine) bool {
+	return slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(w.Hosts[node].Addresses, a) })
 }
 
 // older puts the machine that was made first before the other; one whose time is not known comes last.
@@ -103,7 +107,7 @@ func (p *planner) proof(node string, m Machine) string {
 	switch rec := p.Records[node]; {
 	case rec.ID != "" && rec.ID == m.ID:
 		return ", by the books"
-	case slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(p.Hosts[node].Addresses, a) }):
+	case p.registeredFrom(node, m):
 		return ", by the address that it is registered with"
 	}
 	return ", as the one of them that came first and is not dead"

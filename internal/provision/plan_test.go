@@ -275,6 +275,18 @@ func TestPlan(t *testing.T) {
 		}, want: "keep compute1; keep compute2"},
 		{name: "retiring was begun, and it is wanted again", world: func(w *World) { up(w); w.book("compute1", "m1.small", "a", Retiring) },
 			want: "adopt compute1" + second, why: "its retiring was begun at 2026-11-21 11:00:00Z by ann"},
+		{name: "retiring was begun, and another one of its name is registered", world: func(w *World) {
+			up(w)
+			w.book("compute1", "m1.small", "b", Retiring)
+			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.7"}}
+			for i, m := range w.Machines {
+				if m.ID == "a" {
+					w.Machines[i].Addresses = []string{"10.0.0.7"}
+					m.ID, m.Addresses = "b", []string{"10.0.0.8"}
+					w.Machines = append(w.Machines, m)
+				}
+			}
+		}, want: "adopt compute1; duplicate compute1 -compute1#b" + second},
 		{name: "retiring was begun, and another flavor is wanted", world: func(w *World) { up(w); w.book("compute1", "m1.large", "a", Retiring) },
 			want: "replace compute1 -compute1#a removes drains makes" + second, why: "its retiring was begun at"},
 		{name: "retiring was begun, and it is drained", world: func(w *World) {

@@ -37,7 +37,7 @@ func (j *job) spare() error {
 	if err != nil {
 		return err
 	}
-	stays, node := false, s.World.Hosts[j.step.Node]
+	stays := false
 	for _, m := range s.World.Machines {
 		if m.Name != j.name() {
 			continue
@@ -47,7 +47,7 @@ func (j *job) spare() error {
 		case !victim:
 			stays = stays || !going && !j.guard.agreed(m.victim())
 		case going:
-		case slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(node.Addresses, a) }):
+		case s.World.registeredFrom(j.step.Node, m):
 			return fmt.Errorf("machine %s has joined: it is the node by now\nlook at a new plan", m.victim())
 		}
 	}
