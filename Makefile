@@ -37,7 +37,7 @@ unit: ## run the tests that need neither Puppet nor any package, in less than th
 .PHONY: e2e
 e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 	@e2e/packages $(TESTED)
-	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/puppettest ./internal/provision/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
+	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/puppettest ./internal/provision/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, vet, layering and shell scripts

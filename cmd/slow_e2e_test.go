@@ -4,5 +4,5 @@ package cmd_test
 
 import "testing"
 
-// TestSlowScenarios runs those that take ten seconds or more each, as TestScenarios runs the others.
+// TestSlowScenarios runs those that take longest, as TestScenarios runs the others.
 func TestSlowScenarios(t *testing.T) { play(t, "testdata/slow") }
