@@ -166,7 +166,7 @@ func (f *applyFleet) waitsForTheLock(t *testing.T) {
 	}
 	out = c.must("env", "apply", c.env+".yaml", "--yes")
 	c.powerOff()
-	if n := len(c.boots["web1"]); n != 1 || !strings.Contains(out, "applied "+c.env+": 1 nodes") {
+	if n := len(c.boots["web1"]); n != 1 || !strings.Contains(out, "applied "+c.env+": 1 node") {
 		t.Errorf("%d machines were made:\n%s", n, out)
 	}
 	c.must("env", "plan", c.env+".yaml", "--detailed-exitcodes")

@@ -34,7 +34,7 @@ func (c checker) checkUserdata(role int, u Userdata) {
 		}
 	}
 	each("servers", u.Servers, shapes().url, "https://pulley.example:8443")
-	each("ca", u.CA, shapes().pin, "sha256:… with 64 hex digits; `pulley ca show` prints it")
+	each("ca", u.CA, shapes().pin, "sha256:… with 64 hex digits; `pulley serve` tells it when it starts")
 	each("endpoints", u.Endpoints, shapes().endpoint, "https://etcd1.example:2379")
 	each("mirrors", u.Mirrors, shapes().url, "https://mirror.example")
 	each("agent_urls", u.AgentURLs, shapes().fileURL, "https://downloads.example/pulley-agent")
@@ -85,7 +85,8 @@ func (c checker) checkScripts(role int, u Userdata) {
 	}
 }
 
-// checkJoins refuses half of what a first boot needs: what a role is told, and what all are told, are one.
+// checkJoins refuses half of what a first boot needs: what a role is told, and what all are told, are one. Servers without a pin
+// are no half: whoever applies the file knows the pin from the connection to etcd.
 func (c checker) checkJoins() {
 	if c.pending {
 		return
@@ -99,8 +100,6 @@ func (c checker) checkJoins() {
 			own           int
 			problem, hint string
 		}{
-			{len(u.Servers) > 0 && len(u.CA) == 0, "servers", len(r.Userdata.Servers),
-				"userdata has servers without the pin of their CA: a machine could not tell them from others", "add `ca:`; `pulley ca show` prints the pin"},
 			{len(u.CA) > 0 && len(u.Servers) == 0, "ca", len(r.Userdata.CA), "userdata has the pin of a CA, and no servers", "add `servers:`"},
 			{len(u.AgentURLs) > 0 && len(u.AgentSHA256) == 0, "agent_urls", len(r.Userdata.AgentURLs),
 				"userdata has agent_urls without agent_sha256", "add the checksum, as sha256sum prints it"},

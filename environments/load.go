@@ -19,9 +19,14 @@ type Source struct {
 	Data []byte
 }
 
-// Load reads an environment file, lays a cloud file under it, changes single values and checks the whole. The error is an
-// Errors with everything that was found, each with its place.
+// Load reads an environment file, lays a cloud file under it, changes single values and checks the whole, also whether its
+// driver can give what roles ask for. The error is an Errors with everything that was found, each with its place.
 func Load(o LoadOptions) (*Environment, error) {
+	return o.read(checker.checkGiven)
+}
+
+// read reads and checks an environment; more checks what came of it further.
+func (o LoadOptions) read(more func(checker)) (*Environment, error) {
 	var cloud *Cloud
 	var ofCloud Errors
 	if o.Cloud != nil {
@@ -40,6 +45,9 @@ func Load(o LoadOptions) (*Environment, error) {
 		p.environment(root, e)
 	}
 	e.check(ofCloud != nil, p.report)
+	if ofCloud == nil {
+		more(checker{e, false, p.report})
+	}
 	err := p.end()
 	var ofFile Errors
 	if errors.As(err, &ofFile); ofFile != nil || ofCloud != nil {

@@ -73,7 +73,7 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"members instead of a number", "roles:\n  web: {members: [old]}\n", ""},
 
 		{"a server without https", top("userdata: {servers: ['http://x']}\n"), `dev.yaml:1:22: userdata.servers "http://x": it does not look as it should | write it like https://pulley.example:8443`},
-		{"a server without a pin", "userdata: {servers: ['https://x']}\nroles: {web: {cardinality: 1}}\n", "dev.yaml:1:21: userdata has servers without the pin of their CA: a machine could not tell them from others | add `ca:`; `pulley ca show` prints the pin"},
+		{"a server without a pin, which the connection to etcd has", "userdata: {servers: ['https://x']}\nroles: {web: {cardinality: 1}}\n", ""},
 		{"an own script that nothing runs", web("    userdata: {pre: ['echo']}\n"), `dev.yaml:4:22: userdata.pre: script 1 does not say what runs it | begin it with a line like #!/bin/sh`},
 		{"a schedule of four fields", web("    userdata: {schedule: '* * * *'}\n"), `dev.yaml:4:26: userdata.schedule "* * * *": it does not look as it should | write it like */5 * * * *`},
 		{"an architecture that there is not", web("    userdata: {agent_sha256: {x86: '" + strings.Repeat("0", 64) + "'}}\n"), `dev.yaml:4:36: userdata.agent_sha256: there is no architecture "x86" | it is amd64, arm64 or any`},

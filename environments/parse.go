@@ -21,9 +21,10 @@ var otherWords = map[string]string{
 }
 
 // Parse reads an environment file of at most 4 MiB, alone. filename is only looked at: its last part without .yaml or .yml
-// is the environment's name, and errors begin with it. The error is an Errors with everything that was found.
+// is the environment's name, and errors begin with it. The error is an Errors with everything that was found. Unlike Load it
+// takes all that can be stored, whatever the driver gives.
 func Parse(filename string, data []byte) (*Environment, error) {
-	return Load(LoadOptions{File: Source{Name: filename, Data: data}})
+	return LoadOptions{File: Source{Name: filename, Data: data}}.read(func(checker) {})
 }
 
 // parser reads one file: it remembers where the parts of the environment stand, and all problems.

@@ -37,7 +37,7 @@ func compiled(t testing.TB, text string) *jsonschema.Schema {
 // onlyParser are the rules that no schema can say: what one part of the file says of another, sizes in bytes, and networks.
 var onlyParser = regexp.MustCompile(strings.Join([]string{
 	`comes after`, `reacts to`, `makes a cycle`, `has no entry in`, `would match its nodes`, `would be \d+ bytes long`,
-	`has more than 1000000 nodes`, `^member "`, `^members of `, `provider exec has no command`, `without the pin`, `and no servers`, `without agent_sha256`,
+	`has more than 1000000 nodes`, `^member "`, `^members of `, `provider exec has no command`, `and no servers`, `without agent_sha256`,
 	`is no time at all`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is no URL`,
 	`not written as a decimal integer`, `the decimal number "\d+\.0*"`, // 2.0 is an integer for a schema
 }, "|"))

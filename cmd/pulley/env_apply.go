@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,15 +28,17 @@ type applyOptions struct {
 func newEnvApply(o *options) *cobra.Command {
 	a := applyOptions{firstBootFlags: firstBootFlags{options: o}}
 	cmd := &cobra.Command{
-		Use: "apply FILE | --plan PLAN", Short: "store an environment, and make its machines what it says",
-		Long: `apply stores the environment that a file describes; its name is the file's. Where the environment has a provider, its machines
+		Use: "apply FILE | ENVIRONMENT | --plan PLAN", Short: "store an environment, and make its machines what it says",
+		Long: `apply stores the environment that a file describes; its name is the file's. For a name the file is environments/NAME.yaml, seen
+from here. Where the environment has a provider, its machines
 are then made, replaced and retired until they are what the file says, role by role, each waited for until it is converged.
 
 What is destroyed is named first, and agreed to by its number; --yes is for CI. Interrupted anywhere, the next apply goes on.
 With --plan exactly that plan is applied, which ` + "`pulley env plan --out`" + ` wrote, or none where the world changed since.
 
 How machines boot is told as in ` + "`pulley userdata`" + `: in the file under userdata:, or by flags where that does not say; either is stored
-with the environment, so that a machine that is made again boots as the first one did.
+with the environment, so that a machine that is made again boots as the first one did. Allowed signers that are stored are not
+taken away by leaving out the flag: that takes --allowed-signers none.
 
 EXIT STATUS
   0 done, 1 failed: what was begun is known, and the next apply goes on, 2 wrong usage, 3 etcd unreachable`,
@@ -46,7 +49,7 @@ EXIT STATUS
 	a.machines.add(cmd)
 	a.belief.add(cmd)
 	a.add(cmd.Flags())
-	cmd.Flags().StringVar(&a.plan, "plan", "", "file that `pulley env plan --out` wrote")
+	cmd.Flags().StringVar(&a.plan, "plan", "", "a stored plan, as pulley env plan --out writes it")
 	return cmd
 }
 
@@ -100,6 +103,9 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("cannot read the plan: %w", err)
 	}
+	if !bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")) {
+		return nil, nil, nil, fmt.Errorf("cannot use plan %s: it is no stored plan\nmake one: pulley env plan FILE --out PLAN; an environment's file is applied without --plan", a.plan)
+	}
 	p, err := provision.Decode(b)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("cannot use plan %s: %w", a.plan, err)
@@ -126,7 +132,10 @@ func (a *applyOptions) agreed(ctx context.Context, s *store.Store, want *environ
 	if blocked := p.Blocked(); len(blocked) > 0 {
 		return p, blockedError(p, blocked)
 	}
-	return p, a.agree(ctx, s, p, a.machines.yes, a.machines.maxRetire)
+	if err := a.checkBoots(ctx, s, p, stored != nil); err != nil {
+		return p, err
+	}
+	return p, a.agree(ctx, s, p, a.machines.yes, a.machines.maxRetire, "`pulley env plan`")
 }
 
 // apply carries out what was agreed to, if that is still what there is to do.
@@ -171,14 +180,14 @@ func (o *options) showResult(p provision.Plan, r provision.Result, err error) {
 		return
 	}
 	e := p.Spec
-	what := "stored %s: %d nodes\n"
+	what := "stored %s: %s\n"
 	switch {
 	case !p.Empty() && !p.Unprotects():
-		what = "applied %s: %d nodes\n"
+		what = "applied %s: %s\n"
 	case !p.Changed:
-		what = "%s is as in the file: %d nodes\n"
+		what = "%s is as in the file: %s\n"
 	}
-	fmt.Fprintf(o.env.Stdout, what, e.Ref(), e.Count())
+	fmt.Fprintf(o.env.Stdout, what, e.Ref(), cli.Count(e.Count(), "node"))
 }
 
 // maxPlanFile bounds what is read of a stored plan.

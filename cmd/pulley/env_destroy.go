@@ -21,7 +21,11 @@ type destroyOptions struct {
 	machines machineFlags
 	belief   beliefFlags
 	hosts    bool
+	dry      bool
 }
+
+// lookAtDestroy is the command that shows what a destroy would do.
+const lookAtDestroy = "`pulley env destroy --dry-run`"
 
 func newEnvDestroy(o *options) *cobra.Command {
 	d := destroyOptions{options: o}
@@ -48,6 +52,7 @@ EXIT STATUS
 	f.IntVar(&m.parallel, "parallel", provision.DefaultParallel, "how many machines are worked on at a time")
 	f.DurationVar(&m.drainTimeout, "drain-timeout", provision.DefaultDrainTimeout, "how long a node's retire hooks may take until its machine is left as it is")
 	f.BoolVar(&m.noDrain, "no-drain", false, "don't run the release's retire hooks on nodes before their machines are deleted")
+	f.BoolVar(&d.dry, "dry-run", false, "show what would be done, and do nothing")
 	f.BoolVar(&d.hosts, "forget-hosts", false, "also where machines are registered that Pulley did not make: they run on, and nothing knows them")
 	return cmd
 }
@@ -63,7 +68,7 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 	}
 	return d.withStore(c, func(ctx context.Context, s *store.Store) error {
 		want, err := d.stored(ctx, c, s, ref, provider)
-		if err == nil {
+		if err == nil && !d.dry {
 			err = s.MayRemove(ctx)
 		}
 		if err != nil {
@@ -71,7 +76,7 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 		}
 		opts := provision.Options{Destroy: true, Moved: d.belief.moved, Lost: d.belief.lost, ForgetHosts: d.hosts}
 		p, err := d.agreed(ctx, s, want, opts)
-		if err != nil {
+		if err != nil || d.dry {
 			return err
 		}
 		t, err := d.open(ctx, s, want, nil, d.env.User)
@@ -156,6 +161,9 @@ func (d *destroyOptions) agreed(ctx context.Context, s *store.Store, want *envir
 		return p, err
 	}
 	d.showPlan(p)
+	if d.dry {
+		return p, nil
+	}
 	if blocked := p.Blocked(); len(blocked) > 0 {
 		return p, blockedError(p, blocked)
 	}
@@ -163,13 +171,13 @@ func (d *destroyOptions) agreed(ctx context.Context, s *store.Store, want *envir
 	if d.machines.yes {
 		most = d.machines.maxRetire
 	}
-	if err := d.agree(ctx, s, p, d.machines.yes, most); err != nil {
+	if err := d.agree(ctx, s, p, d.machines.yes, most, lookAtDestroy); err != nil {
 		return p, err
 	}
 	if d.machines.yes || len(victims(p))+len(departed(p)) > 0 {
 		return p, nil
 	}
-	return p, d.ask(ctx, fmt.Sprintf("No machine will be destroyed; all that etcd has of %s will be deleted. Type its name to go on: ", p.Fleet), p.Fleet.String())
+	return p, d.ask(ctx, lookAtDestroy, fmt.Sprintf("No machine will be destroyed; all that etcd has of %s will be deleted. Type its name to go on: ", p.Fleet), p.Fleet.String())
 }
 
 // destroy retires what there is, and then forgets the environment.

@@ -50,7 +50,14 @@ func (f envFileFlags) of(ref environments.Ref) envFileFlags {
 }
 
 // readEnvironment reads and checks the environment that a file and the flags describe, without asking etcd for anything.
+// A name stands for its file as it is seen from the top of a control repository.
 func (o *options) readEnvironment(_ *cobra.Command, file string, f envFileFlags) (*environments.Environment, error) {
+	if ref, err := environments.ParseRef(file); err == nil && !namesFile(file) {
+		if f.stack != "" && ref.Stack != "" && f.stack != ref.Stack {
+			return nil, cli.Usagef("%s is of stack %s, and --stack says %s", ref, ref.Stack, f.stack)
+		}
+		file, f = environmentFile(ref), f.of(ref)
+	}
 	data, err := readBounded(file, maxEnvironmentFile)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the environment: %w", err)

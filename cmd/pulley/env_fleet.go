@@ -205,7 +205,7 @@ func (f *fleetOf) reach(told *userdata.Options, words environments.Userdata) err
 	// Beside what is stored, as the CA may be another one since.
 	told.CA = slices.Concat(told.CA, f.boot.pins)
 	if len(told.CA) == 0 {
-		return errors.New("the machine can't know its servers\ngive their pins: `ca:` in the environment's userdata, --ca sha256:…, or --cacert; `pulley ca show` prints them on the machine of `pulley serve`")
+		return errors.New("the machine can't know its servers\n" + howToPin)
 	}
 	pins := make([]string, len(told.CA))
 	for i, pin := range told.CA {

@@ -154,3 +154,50 @@ func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
 		t.Errorf("where no machine is made: %v", err)
 	}
 }
+
+// Machines of a role that joins elsewhere would not know its servers, or those of all others would get pins that they don't need.
+func TestServersArePinnedWhereTheFileNamesThem(t *testing.T) {
+	read := func(text string) *environments.Environment {
+		e, err := environments.Parse("dev.yaml", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	e := read("roles:\n  web: {cardinality: 1, userdata: {servers: ['https://west.example']}}\n  db: {cardinality: 1}\n")
+	if err := pin(e, nil); err == nil || !strings.Contains(err.Error(), "role web") {
+		t.Errorf("without pins the error is: %v", err)
+	}
+	pins := []string{"sha256:" + strings.Repeat("a", 64)}
+	if err := pin(e, pins); err != nil || len(e.Roles[0].Userdata.CA) != 1 || len(e.Roles[1].Userdata.CA)+len(e.Userdata.CA) > 0 {
+		t.Errorf("they are %+v, %v", e, err)
+	}
+	e = read("userdata: {servers: ['https://east.example']}\nroles: {web: {cardinality: 1}, db: {cardinality: 1}}\n")
+	if err := pin(e, pins); err != nil || len(e.Userdata.CA) != 1 || len(e.Roles[0].Userdata.CA) > 0 {
+		t.Errorf("they are %+v, %v", e, err)
+	}
+}
+
+// A role that is new, or loses its own list, has machines that run what nobody signed.
+func TestARoleThatLosesItsSignersIsFound(t *testing.T) {
+	const all, own = "userdata: {allowed_signers: x}\n", ", userdata: {allowed_signers: y}"
+	for _, c := range []struct{ was, now, want string }{
+		{"roles: {web: {cardinality: 1}}", "roles: {web: {cardinality: 1}}", ""},
+		{all + "roles: {web: {cardinality: 1}}", all + "roles: {web: {cardinality: 2}, db: {cardinality: 1}}", ""},
+		{all + "roles: {web: {cardinality: 1}}", "roles: {web: {cardinality: 1" + own + "}, db: {cardinality: 1}}", "db"},
+		{"roles: {web: {cardinality: 1" + own + "}}", "roles: {web: {cardinality: 1}}", "web"},
+		{"roles: {web: {cardinality: 1" + own + "}, db: {cardinality: 1}}", "roles: {db: {cardinality: 1}}", ""},
+	} {
+		was, err := environments.Parse("dev.yaml", []byte(c.was))
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, err := environments.Parse("dev.yaml", []byte(c.now))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := unsignedNow(was, now); got != c.want {
+			t.Errorf("%s\nto %s: %q, want %q", c.was, c.now, got, c.want)
+		}
+	}
+}

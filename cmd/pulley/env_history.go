@@ -31,6 +31,11 @@ func newEnvHistory(o *options) *cobra.Command {
 				for _, d := range damaged {
 					cli.Complain(o.env, program, fmt.Errorf("warning: %s", d))
 				}
+				if len(acts)+len(damaged) == 0 {
+					if _, _, err := s.MustSpec(ctx, ref); err != nil {
+						return err
+					}
+				}
 				if acts == nil {
 					acts = []provision.Act{}
 				}

@@ -187,8 +187,8 @@ func (t *site) again(agreed provision.Plan, opts provision.Options) (provision.P
 }
 
 // agree asks a person for what a plan destroys, removes and makes. What goes is agreed to by its number. The fleet is not taken
-// meanwhile: a person may think for hours.
-func (o *options) agree(ctx context.Context, s *store.Store, p provision.Plan, yes bool, most int) error {
+// meanwhile: a person may think for hours. look is the command that shows the same beforehand.
+func (o *options) agree(ctx context.Context, s *store.Store, p provision.Plan, yes bool, most int, look string) error {
 	if err := provision.CheckRetire(p, most); err != nil {
 		return err
 	}
@@ -209,10 +209,10 @@ func (o *options) agree(ctx context.Context, s *store.Store, p provision.Plan, y
 		question += fmt.Sprintf("%s will leave the fleet, with no machine to destroy: %s.\n", cli.Count(len(gone), "node"), strings.Join(gone, ", "))
 	}
 	if n := len(destroyed) + len(gone); n > 0 {
-		return o.ask(ctx, question+fmt.Sprintf("Type %d to go on: ", n), fmt.Sprint(n))
+		return o.ask(ctx, look, question+fmt.Sprintf("Type %d to go on: ", n), fmt.Sprint(n))
 	}
 	if made := len(p.Made()); made > 0 {
-		return o.ask(ctx, fmt.Sprintf("%s will be made. Go on? [y/N] ", cli.Count(made, "machine")), "y", "yes")
+		return o.ask(ctx, look, fmt.Sprintf("%s will be made. Go on? [y/N] ", cli.Count(made, "machine")), "y", "yes")
 	}
 	return nil
 }
@@ -237,8 +237,8 @@ func departed(p provision.Plan) (nodes []string) {
 // maxReply bounds what is read of an answer.
 const maxReply = 64
 
-// ask puts a question, and is an error unless one of the answers is given before ctx ends.
-func (o *options) ask(ctx context.Context, question string, yes ...string) error {
+// ask puts a question, and is an error unless one of the answers is given before ctx ends; look shows beforehand what is asked.
+func (o *options) ask(ctx context.Context, look, question string, yes ...string) error {
 	fmt.Fprint(o.env.Stdout, question)
 	type line struct {
 		text string
@@ -269,7 +269,7 @@ func (o *options) ask(ctx context.Context, question string, yes ...string) error
 			return nil
 		}
 	}
-	return errors.New("cannot go on: nobody agreed to it, and nothing was done\nwhere nobody can answer, look at `pulley env plan` first and give --yes")
+	return fmt.Errorf("cannot go on: nobody agreed to it, and nothing was done\nwhere nobody can answer, look at %s first and give --yes", look)
 }
 
 // readLine reads one line, byte by byte: what follows it is not ours.

@@ -19,9 +19,10 @@ func newEnvPlan(o *options) *cobra.Command {
 	var detailed bool
 	var belief beliefFlags
 	cmd := &cobra.Command{
-		Use: "plan FILE", Short: "show what applying an environment file would change, in machines",
+		Use: "plan FILE | ENVIRONMENT", Short: "show what applying an environment file would change, in machines",
 		Long: `plan compares the file with what is stored, with the list of hosts, with what nodes said, and with the machines that the
 provider has, and says what apply would do: create, replace, retire, adopt, … and why. It changes nothing.
+For a name the file is environments/NAME.yaml, seen from here.
 
 With --out the plan is stored in a file; ` + "`pulley env apply --plan`" + ` applies exactly that, or nothing where the world changed since.
 
@@ -42,13 +43,16 @@ EXIT STATUS
 				if err != nil {
 					return err
 				}
+				if err := o.out.Print(o.env, p, func(*cli.Table) error { o.showPlan(p); return nil }); err != nil {
+					return err
+				}
+				if err := boot.checkBoots(ctx, s, p, false); err != nil {
+					return err
+				}
 				if out != "" {
 					if err := writePlan(out, p); err != nil {
 						return err
 					}
-				}
-				if err := o.out.Print(o.env, p, func(*cli.Table) error { o.showPlan(p); return nil }); err != nil {
-					return err
 				}
 				if detailed && (p.Changed || !p.Empty()) {
 					return &cli.SilentError{Code: exitSomething}

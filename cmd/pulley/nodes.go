@@ -51,9 +51,14 @@ func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Re
 	if err != nil {
 		return err
 	}
-	names, called := map[string]bool{}, map[string]bool{}
+	names, called := map[string]bool{}, map[string]string{} // to its role
 	for n := range e.Nodes() {
-		names[n.String()], called[n.String()] = true, true
+		names[n.String()], called[n.String()] = true, n.Role
+	}
+	for _, r := range e.Roles {
+		for _, n := range r.Members {
+			names[n], called[n] = true, r.Name
+		}
 	}
 	for n := range hosts {
 		names[n] = true
@@ -66,11 +71,12 @@ func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Re
 		h, ok := hosts[name]
 		if !ok {
 			h = agent.Host{Node: name}
-			if n, err := environments.ParseNode(name); err == nil {
+			h.Role = called[name]
+			if n, err := environments.ParseNode(name); err == nil && (h.Role == "" || h.Role == n.Role) {
 				h.Role, h.Hostname = n.Role, n.Hostname()
 			}
 		}
-		listed = append(listed, joins.of(listedNode{Host: h, Registered: ok, CalledFor: called[name]}))
+		listed = append(listed, joins.of(listedNode{Host: h, Registered: ok, CalledFor: called[name] != ""}))
 	}
 	listed = append(listed, joins.nameless...)
 	return o.out.Print(o.env, listed, func(t *cli.Table) error {
@@ -116,7 +122,13 @@ func newNodesAdd(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
 // newHost is the entry of a node whose name says its role, or of a machine of any name with its role written down.
 func newHost(e *environments.Environment, name, role string) (agent.Host, error) {
 	n, err := environments.ParseNode(name)
+	of, called := e.RoleOf(name)
+	member := called && (err != nil || !e.Has(n))
 	switch _, says := e.Role(n.Role); {
+	case member && role != "" && role != of.Name:
+		return agent.Host{}, fmt.Errorf("cannot add %s as %s: it is a member of role %s\ndo without --role, or change the environment: pulley env apply", name, quoted(role), of.Name)
+	case member:
+		return agent.Host{Node: name, Role: of.Name}, nil
 	case role == "":
 		if err := checkNode(e, nil, name); err != nil {
 			return agent.Host{}, fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)

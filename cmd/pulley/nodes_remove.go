@@ -66,7 +66,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 		return err
 	}
 	if r != nil {
-		fmt.Fprintf(o.env.Stdout, "its machine %s is still there, and runs on: `pulley env plan` shows what becomes of it\n", cli.Clean(r.Name))
+		fmt.Fprintf(o.env.Stdout, "its machine %s is not ended by this: `pulley env plan` shows what becomes of it\n", cli.Clean(r.Name))
 	}
 	return nil
 }

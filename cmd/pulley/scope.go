@@ -24,10 +24,10 @@ func checkNode(e *environments.Environment, registered map[string]bool, node str
 	if registered[node] {
 		return nil
 	}
-	n, err := environments.ParseNode(node)
-	if err == nil && e.Has(n) {
+	if _, ok := e.RoleOf(node); ok {
 		return nil
 	}
+	n, err := environments.ParseNode(node)
 	hint := "`pulley nodes -e " + e.Ref().String() + "` lists them"
 	var known []string
 	for name := range registered {

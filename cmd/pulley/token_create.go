@@ -18,6 +18,7 @@ import (
 type tokenFlags struct {
 	fleet    cli.EnvironmentFlag
 	scope    scopeFlags
+	member   string // the role that --role gives the node: of userdata, which has both
 	operator string
 	as       string
 	uses     int
@@ -39,6 +40,7 @@ With --operator it is for a person: ` + "`pulley login`" + ` makes a key and a c
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Example: `  pulley token create -e dev --node controller1
+  pulley token create -e dev --node old1.example.com -m "a member of compute"
   pulley token create -e dev --role compute --uses 20 --expires 2h -m "rack 12"
   pulley token create --operator ann --as operator`,
 		Args: arguments(0, 0, "takes no arguments; --node, --role or --operator say for whom"),
@@ -116,7 +118,17 @@ func (f *tokenFlags) ofNodes(ctx context.Context, s *store.Store, ref environmen
 		known[n] = true
 	}
 	scope, err := f.scope.scope(e, known)
-	return store.Token{Environment: ref.String(), Role: scope.Role, Node: scope.Node}, err
+	if err != nil {
+		return store.Token{}, err
+	}
+	is := hosts[scope.Node].Role
+	if r, ok := e.RoleOf(scope.Node); ok {
+		is = r.Name
+	}
+	if f.member != "" && f.member != is {
+		return store.Token{}, fmt.Errorf("cannot make a token for %s as %s: in %s it is of role %s", scope.Node, quoted(f.member), ref, cli.Clean(is))
+	}
+	return store.Token{Environment: ref.String(), Role: scope.Role, Node: scope.Node}, nil
 }
 
 func (o *options) createToken(ctx context.Context, s *store.Store, f tokenFlags, t store.Token) error {

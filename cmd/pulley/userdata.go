@@ -45,7 +45,8 @@ func newUserdata(o *options) *cobra.Command {
   userdata --group ROLE  for many, as an autoscaling group has them: each claims a number, and leaves when it is powered off
 
 With --servers the machine joins there and gets an identity of its own; it knows them by --ca, and --token or --new-token
-lets it in. Without, etcd is taken as --endpoints says, and nothing is asked of anybody.
+lets it in. With --new-token and without --servers, they and what else no flag says are taken from the environment's userdata,
+all but its scripts and steps. Without either, etcd is taken as --endpoints says, and nothing is asked of anybody.
 
 With --allowed-signers the machine takes, from its first run on, only releases and data that one of them signed. Without, it
 takes whatever etcd says.
@@ -82,6 +83,7 @@ func (u *userdataOptions) run(c *cobra.Command, args []string) error {
 	}
 	for _, tell := range []func() error{
 		u.checkForm,
+		func() error { return u.stored(c, ref) },
 		func() error { return u.reach(c) },
 		func() error { return u.signers(ref) },
 		u.agent,
@@ -145,7 +147,7 @@ func (u *userdataOptions) letIn(c *cobra.Command, ref environments.Ref) error {
 		return err
 	}
 	if len(u.told.Servers) == 0 {
-		return cli.Usagef("a new token is for a join: give --servers too")
+		return cli.Usagef("a new token is for a join: give --servers too, or `userdata: {servers: […]}` in the environment")
 	}
 	if u.expires <= 0 || u.expires > maxTokenLife {
 		return cli.Usagef("cannot make a token that is good for %s: give --expires a time of at most %s", u.expires, maxTokenLife)
@@ -157,6 +159,8 @@ func (u *userdataOptions) letIn(c *cobra.Command, ref environments.Ref) error {
 	of := tokenFlags{scope: scopeFlags{node: u.told.Node}}
 	if u.told.Node == "" {
 		of.scope.role = u.told.Role
+	} else {
+		of.member = u.told.Role
 	}
 	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
 		t, err := of.ofNodes(ctx, s, ref)

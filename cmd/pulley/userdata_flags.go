@@ -14,6 +14,8 @@ type firstBootFlags struct {
 
 	agents, checksums []string
 	pre, post, steps  []string
+
+	unsigned bool // new machines need not check signatures: it was said
 }
 
 func (u *firstBootFlags) add(f *pflag.FlagSet) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/hex"
@@ -18,6 +19,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/pki"
+	"pulley/internal/store"
 	"pulley/userdata"
 )
 
@@ -49,21 +51,23 @@ func (u *userdataOptions) who(ref environments.Ref, args []string) (environments
 		}
 	default:
 		n, err := environments.ParseNode(args[0])
+		// One that keeps its name is there already: its name may look like that of a node of another role.
+		member := u.role != "" && (err != nil || u.role != n.Role && u.hostname == "keep")
 		switch {
+		case member:
+			if err := environments.CheckMember(args[0]); err != nil {
+				return ref, err
+			}
+			u.told.Node, hostname = args[0], ""
 		case err == nil && u.role != "" && u.role != n.Role:
-			return ref, cli.Usagef("%s is of role %s, not of %s", n, n.Role, u.role)
+			return ref, cli.Usagef("%s is of role %s, not of %s\nfor a machine that exists and keeps this name, give --hostname keep", n, n.Role, u.role)
 		case err == nil:
 			if ref, err = ref.Of(n); err != nil {
 				return ref, err
 			}
 			u.told.Node, u.told.Role, hostname = n.String(), n.Role, n.Hostname()
-		case u.role == "":
-			return ref, fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
 		default:
-			if err := environments.CheckMember(args[0]); err != nil {
-				return ref, err
-			}
-			u.told.Node, hostname = args[0], ""
+			return ref, fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
 		}
 	}
 	u.told.Environment = ref.String()
@@ -110,6 +114,49 @@ func (u *userdataOptions) checkForm() error {
 		return cli.Usagef("--to, --iso and --network-config are of --format nocloud")
 	}
 	return nil
+}
+
+// stored takes the environment's words for a machine that gets a new token, where the command line does not say where it joins;
+// what the flags say stands for them. Scripts and steps are not taken: a machine that exists already has its own.
+func (u *userdataOptions) stored(c *cobra.Command, ref environments.Ref) error {
+	if !u.newToken || len(u.told.Servers) > 0 || u.env.Getenv("PULLEY_SERVERS") != "" {
+		return nil
+	}
+	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
+		e, _, err := s.MustSpec(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if err := checkRole(e, u.told.Role); err != nil {
+			return err
+		}
+		r, _ := e.Role(u.told.Role)
+		words := e.UserdataOf(r)
+		for _, l := range []struct {
+			to    *[]string
+			words []string
+		}{{&u.told.Servers, words.Servers}, {&u.told.CA, words.CA}, {&u.told.Mirrors, words.Mirrors}, {&u.told.AgentURLs, words.AgentURLs}} {
+			if len(*l.to) == 0 {
+				*l.to = l.words
+			}
+		}
+		for _, s := range []struct {
+			to   *string
+			word string
+		}{
+			{&u.told.PuppetPackage, words.PuppetPackage}, {&u.told.PuppetVersion, words.PuppetVersion}, {&u.told.PackageRepo, words.PackageRepo},
+			{&u.told.Proxy, words.Proxy}, {&u.told.Schedule, words.Schedule},
+		} {
+			*s.to = first(*s.to, s.word)
+		}
+		if u.files.signers == "" && words.AllowedSigners != "" { // else signers and agent read them
+			u.told.AllowedSigners = []byte(words.AllowedSigners)
+		}
+		if len(words.AgentSHA256) > 0 {
+			u.told.AgentSHA256 = checksums(words.AgentSHA256)
+		}
+		return nil
+	})
 }
 
 // reach says where the machine joins and finds etcd. An operator's own endpoints are not taken for a machine that is told

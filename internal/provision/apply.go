@@ -177,14 +177,22 @@ func CheckRetire(p Plan, most int) error {
 	if n <= most {
 		return nil
 	}
-	what := fmt.Sprintf("it destroys %d machines", machines)
+	what := "it destroys " + count(machines, "machine")
+	absent := fmt.Sprintf("takes %s out of the fleet whose machines are not there", count(nodes, "node"))
+	if nodes == 1 {
+		absent = "takes 1 node out of the fleet whose machine is not there"
+	}
 	switch {
 	case machines == 0:
-		what = fmt.Sprintf("it takes %d nodes out of the fleet whose machines are not there", nodes)
+		what = "it " + absent
 	case nodes > 0:
-		what += fmt.Sprintf(" and takes %d nodes out of the fleet whose machines are not there", nodes)
+		what += " and " + absent
 	}
-	return fmt.Errorf("cannot apply %s: %s, and at most %d may go at a time\nlook at the plan, and give --max-retire %d if it is right", p.Fleet, what, most, n)
+	verb := "apply"
+	if p.Destroys {
+		verb = "destroy"
+	}
+	return fmt.Errorf("cannot %s %s: %s, and at most %d may go at a time\nlook at the plan, and give --max-retire %d if it is right", verb, p.Fleet, what, most, n)
 }
 
 func (a *Applier) callTimeout() time.Duration {

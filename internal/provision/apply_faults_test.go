@@ -3,6 +3,7 @@ package provision_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -144,6 +145,14 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 		if err == nil || !r.Interrupted || !strings.Contains(err.Error(), "it was interrupted\nwhat was begun is known: apply again to go on") {
 			t.Errorf("%v, %+v", err, r)
 		}
+		if len(r.Failed) > 0 || len(r.Cut) == 0 || len(o.order(provision.Fails, "order")) > 0 {
+			t.Errorf("what was interrupted is told as failed: %+v", r)
+		}
+		for _, c := range r.Cut {
+			if told := (provision.Event{Node: c.Node, Role: c.Role, Verb: c.Verb, Step: c.Step, State: provision.Notes, Text: "create: interrupted; what was begun is known"}); !slices.ContainsFunc(o.said, func(e provision.Event) bool { e.At = time.Time{}; return e == told }) {
+				t.Errorf("nobody is told that %s was interrupted", c.Node)
+			}
+		}
 		for _, m := range o.site.Machines() {
 			if _, ok := o.site.Records()[m.Name]; !ok {
 				t.Errorf("nobody knows of %s", m.Name)
@@ -159,6 +168,44 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 			t.Errorf("%d machines were made", got)
 		}
 	})
+}
+
+// Whoever did as a destroy that was cut off says would call it off, and keep machines that cost money.
+func TestDestroyIsNeverToldToApply(t *testing.T) {
+	for _, c := range []struct {
+		say   string
+		fault provisiontest.Fault
+		says  string
+		cut   time.Duration
+	}{
+		{"it was interrupted", provisiontest.HookHang, "what was begun is known: destroy again to go on", time.Minute},
+		{"hooks fail", provisiontest.HookFail, "mend that and destroy again, with --no-drain", time.Hour},
+		{"hooks hang", provisiontest.HookHang, "look at it, and destroy again, with --no-drain", time.Hour},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				o.well(fleet(role("web", 1)))
+				o.site.Trouble = nth("ask", 1, 1, c.fault)
+				x := o.start()
+				defer x.end()
+				p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), provision.Options{Destroy: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				x.session.Agree(p.Destroyed())
+				ctx, cancel := context.WithTimeout(x.ctx, c.cut)
+				defer cancel()
+				_, err = x.applier.Apply(ctx, p, p.Destroyed())
+				if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "apply") {
+					t.Error(err)
+				}
+				if p, _ := x.applier.Look(x.ctx, fleet(role("web", 1)), provision.Options{Destroy: true}); !strings.Contains(text(p), "and is not done: the environment is destroyed") {
+					t.Errorf("why it goes is lost: %s", text(p))
+				}
+			})
+		})
+	}
 }
 
 // Two applies at once would make and delete each other's machines.

@@ -87,7 +87,7 @@ func (e *engine) putSpec(p Plan) error {
 
 // result puts together what was done, in the order of the plan.
 func (e *engine) result() Result {
-	r := Result{Notes: e.marks, Stopped: e.over()}
+	r := Result{Notes: e.marks, Stopped: e.over(), Destroys: e.plan.Destroys}
 	r.Interrupted = r.Stopped != nil && e.interrupted()
 	for i, s := range e.plan.Steps {
 		if partsOf(s) == nil {
@@ -100,6 +100,8 @@ func (e *engine) result() Result {
 		case !ok:
 		case left:
 			r.Left = append(r.Left, o)
+		case e.cutOff(o.Err):
+			r.Cut = append(r.Cut, o)
 		case o.Err != nil:
 			r.Failed = append(r.Failed, o)
 		default:

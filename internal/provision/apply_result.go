@@ -1,7 +1,6 @@
 package provision
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,10 +11,12 @@ import (
 type Result struct {
 	Done        []Outcome // steps that were carried out, in the order of the plan
 	Failed      []Outcome // steps that were begun and came to nothing
+	Cut         []Outcome // steps that were begun and are not done, as all of it was given up
 	Left        []Outcome // steps that were not begun, and why
 	Notes       []string  // sentences: what else an operator should know
 	Stopped     error     // why all of it was given up: the lock was lost, or it was interrupted; nil when it was not
 	Interrupted bool      // Stopped because the operator asked for it
+	Destroys    bool      // as the plan does
 }
 
 // Outcome is what became of one step.
@@ -31,9 +32,9 @@ type Outcome struct {
 func (r Result) Err() error {
 	var lines []error
 	if r.Stopped != nil {
-		hint := "\nwhat was begun is known: apply again to go on"
+		hint := "\nwhat was begun is known: " + Plan{Destroys: r.Destroys}.goOn() + " to go on"
 		if errors.Is(r.Stopped, ErrLost) {
-			hint = "\nthe other one goes on with what was begun; look at the plan when it is done"
+			hint = "\nthe other one goes on with what was begun; " + r.afterwards() + " when it is done"
 		}
 		why := r.Stopped
 		if r.Interrupted {
@@ -42,9 +43,6 @@ func (r Result) Err() error {
 		lines = append(lines, fmt.Errorf("cannot finish: %w%s", why, hint))
 	}
 	for _, o := range r.Failed {
-		if r.Stopped != nil && errors.Is(o.Err, context.Canceled) {
-			continue // said already
-		}
 		lines = append(lines, fmt.Errorf("cannot %s %s: %w", o.Verb.deed(), o.Node, o.Err))
 	}
 	lines = append(lines, r.quotas()...)
@@ -52,6 +50,14 @@ func (r Result) Err() error {
 		lines = append(lines, r.left()...)
 	}
 	return errors.Join(lines...)
+}
+
+// afterwards is what to do when somebody else who has taken over is done.
+func (r Result) afterwards() string {
+	if r.Destroys {
+		return "destroy again"
+	}
+	return "look at the plan"
 }
 
 // quotas says, of each role that met a quota, how far it got.
@@ -64,7 +70,7 @@ func (r Result) quotas() (lines []error) {
 	}
 	for _, role := range roles {
 		made, all := 0, 0
-		for _, list := range [][]Outcome{r.Done, r.Failed, r.Left} {
+		for _, list := range [][]Outcome{r.Done, r.Failed, r.Cut, r.Left} {
 			for _, o := range list {
 				if o.Role != role || !o.Verb.makes() {
 					continue

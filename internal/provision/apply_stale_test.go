@@ -108,6 +108,12 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 		if o.site.Made() != before {
 			t.Error("it was made anew")
 		}
+		if acts := o.site.Acts(); acts[len(acts)-1].Did != provision.Adopted || !strings.Contains(acts[len(acts)-1].Why, "is not done: the file calls for 1 of web; it is wanted again") {
+			t.Errorf("the history ends with %+v", acts[len(acts)-1])
+		}
+		if r := o.site.Records()["web2"]; r.Why != "" {
+			t.Errorf("the books still say why it goes: %q", r.Why)
+		}
 		q := o.site.Hosts()["web2"].Request
 		if why := o.site.HeldBy("web2"); why != "" || q == nil || q.Do != agent.DeedRun {
 			t.Errorf("it is held because %q, and asked for %+v", why, q)

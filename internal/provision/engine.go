@@ -175,6 +175,12 @@ func (e *engine) over() error {
 	return context.Cause(e.ctx)
 }
 
+// cutOff reports whether an error only says that all of it was given up.
+func (e *engine) cutOff(err error) bool {
+	why := e.over()
+	return err != nil && why != nil && (errors.Is(err, why) || errors.Is(err, context.Canceled))
+}
+
 // interrupted reports whether the caller had it stop.
 func (e *engine) interrupted() bool {
 	return e.caller.Err() != nil && !errors.Is(context.Cause(e.caller), ErrLost)

@@ -2,6 +2,7 @@ package provision
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -48,7 +49,7 @@ func (j *job) do() (at string, err error) {
 	for i := 0; i < len(parts); i++ {
 		p := parts[i]
 		if err := j.over(); err != nil {
-			return p.name, err
+			return p.name, j.cutShort(p.name, err)
 		}
 		j.text = ""
 		j.tell(p.name, Begins, "")
@@ -59,6 +60,8 @@ func (j *job) do() (at string, err error) {
 		switch {
 		case errors.Is(err, errOrderAgain):
 			i = slices.IndexFunc(parts, func(p part) bool { return p.name == "order" }) - 1
+		case j.cutOff(err):
+			return p.name, j.cutShort(p.name, err)
 		case err != nil:
 			j.tell(p.name, Fails, err.Error())
 			return p.name, err
@@ -68,6 +71,16 @@ func (j *job) do() (at string, err error) {
 	}
 	j.tell("", Done, "")
 	return "", nil
+}
+
+// cutShort tells that the work ends before its end, which is no failure of it, and returns err.
+func (j *job) cutShort(step string, err error) error {
+	why := "stopped: " + j.over().Error()
+	if j.interrupted() {
+		why = "interrupted; what was begun is known"
+	}
+	j.tell(step, Notes, fmt.Sprintf("%s: %s", j.step.Verb, why))
+	return err
 }
 
 func (j *job) tell(step string, state EventState, text string) {

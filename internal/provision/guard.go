@@ -69,7 +69,7 @@ func (m Machine) victim() Victim { return Victim{Name: m.Name, ID: m.ID} }
 // that went without a trace is worse than a trace of one that was spared.
 func (j *job) destroy(v Victim, did Did, why string) error {
 	if !j.guard.agreed(v) {
-		return fmt.Errorf("cannot delete machine %s: nobody agreed to that\nlook at a new plan", v)
+		return fmt.Errorf("cannot delete machine %s: nobody agreed to that\n%s", v, j.plan.anew())
 	}
 	if err := j.note(did, why); err != nil {
 		return err
@@ -82,5 +82,7 @@ func (j *job) destroy(v Victim, did Did, why string) error {
 	return nil
 }
 
-// errOtherMachine ends what is done for a node when a machine turns up that the plan did not know.
-var errOtherMachine = errors.New("another machine of this name is there, which the plan did not know\nlook at a new plan")
+// otherMachine ends what is done for a node when a machine turns up that the plan did not know.
+func (j *job) otherMachine() error {
+	return errors.New("another machine of this name is there, which the plan did not know\n" + j.plan.anew())
+}

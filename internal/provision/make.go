@@ -38,6 +38,9 @@ func (j *job) claims() Record {
 	}
 	if j.record != nil && j.record.Phase == Making { // its claim stands
 		r.Tries = j.record.Tries
+		if r.Tries > 0 { // and a machine that is found is of the order before
+			r.Flavor, r.Image = j.record.Flavor, j.record.Image
+		}
 	}
 	return r
 }
@@ -51,7 +54,7 @@ func (j *job) order() error {
 	}
 	if m, ok := j.machine(s); ok {
 		if !j.resume || m.State == Deleting {
-			return errOtherMachine
+			return j.otherMachine()
 		}
 		return j.made(m)
 	}
@@ -67,7 +70,7 @@ func (j *job) order() error {
 	if err != nil {
 		return fmt.Errorf("cannot make userdata: %w", err)
 	}
-	r.Phase, r.ID, r.Joined, r.Problem, r.At = Making, "", false, "", j.now()
+	r.Phase, r.ID, r.Flavor, r.Image, r.Joined, r.Problem, r.At = Making, "", o.Flavor, o.Image, false, "", j.now()
 	r.Tries++
 	if err := j.put(r); err != nil {
 		return err
@@ -200,7 +203,7 @@ func (j *job) again(m Machine, why string) error {
 	}
 	if m.Name != "" {
 		if !j.guard.fail(m) {
-			return errOtherMachine
+			return j.otherMachine()
 		}
 		if err := j.destroy(m.victim(), Deleted, why); err != nil {
 			return err

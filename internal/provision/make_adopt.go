@@ -35,7 +35,7 @@ func (j *job) adopt() error {
 	case j.record == nil:
 	case m.ID != "" && m.ID == j.record.ID: // at another place now
 		r = *j.record
-		r.Phase, r.Driver, r.Place, r.By = Made, j.a.Driver, j.a.Place, j.a.By
+		r.Phase, r.Driver, r.Place, r.Why, r.By = Made, j.a.Driver, j.a.Place, "", j.a.By
 	default: // another machine than the books say
 		r.Token = j.record.Token
 		r.Flavor, r.Image = cmp.Or(m.Flavor, j.record.Flavor), cmp.Or(m.Image, j.record.Image)
@@ -99,6 +99,6 @@ func (j *job) takeBack() error {
 	j.since = j.eyes.next()
 	r := *j.record
 	r.ID = m.ID // of two with its name the books may have had the other one
-	r.Phase, r.Place, r.Ask, r.Watch, r.Problem, r.By, r.Joined = Made, cmp.Or(j.a.Place, r.Place), "", false, "", j.a.By, true
+	r.Phase, r.Place, r.Ask, r.Watch, r.Problem, r.Why, r.By, r.Joined = Made, cmp.Or(j.a.Place, r.Place), "", false, "", "", j.a.By, true
 	return j.put(r)
 }

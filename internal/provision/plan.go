@@ -61,4 +61,5 @@ type Plan struct {
 	Changed  bool                      `json:"changed"`            // the file is not what is stored
 	Whole    bool                      `json:"whole"`              // all that should be alive is alive and converged
 	Reacting []string                  `json:"reacting,omitempty"` // nodes that are asked for a run afterwards
+	Destroys bool                      `json:"-"`                  // nothing is wanted any more: whoever goes on with it destroys again
 }

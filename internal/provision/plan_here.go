@@ -50,7 +50,7 @@ func (p *planner) here(n planned) []Step {
 // retiring plans a node that is wanted and whose retiring was begun. As long as nothing was taken down, and its machine is what is
 // wanted, that is taken back.
 func (p *planner) retiring(n planned, rec Record, keeper *Machine) Step {
-	begun := fmt.Sprintf("its retiring was begun at %s by %s and is not done; it is wanted again", clock(rec.At), clean(rec.By))
+	begun := rec.begun() + "; it is wanted again"
 	if keeper == nil {
 		if s, ok := p.unlisted(n, rec); ok {
 			return s
@@ -71,9 +71,17 @@ func (p *planner) retiring(n planned, rec Record, keeper *Machine) Step {
 func (p *planner) elsewhere(n planned, registered bool) []Step {
 	s := p.keeps(n, "")
 	if !registered {
-		s = n.step(Missing, fmt.Sprintf("it has not joined: make its machine, and hand it what `pulley userdata %s` prints", n.name))
+		call := fmt.Sprintf("pulley userdata %s -e %s", n.name, p.want.Ref())
 		if n.member {
-			s.Why = fmt.Sprintf("it is a member that has not joined: run what `pulley userdata %s --role %s --hostname keep` prints on it", n.name, n.role.Name)
+			call += fmt.Sprintf(" --role %s --hostname keep", n.role.Name)
+		}
+		joins := ", with `--servers URL --new-token` where machines join"
+		if len(p.want.UserdataOf(n.role.Role).Servers) > 0 { // the command finds them where they are stored
+			call, joins = call+" --new-token", ""
+		}
+		s = n.step(Missing, fmt.Sprintf("it has not joined: make its machine, and hand it what `%s` prints%s", call, joins))
+		if n.member {
+			s.Why = fmt.Sprintf("it is a member that has not joined: run on it what `%s` prints%s", call, joins)
 		}
 	}
 	if ours := p.machines[n.name]; len(ours) > 0 {
@@ -85,6 +93,10 @@ func (p *planner) elsewhere(n planned, registered bool) []Step {
 // switched blocks a step whose machine only another driver sees.
 func (p *planner) switched(s Step, rec Record) Step {
 	s.Why = fmt.Sprintf("its machine was made by the provider %s, and the file says %s", clean(rec.Driver), p.driver)
+	if p.destroy {
+		s.Blocked = fmt.Sprintf("%s does not see the machines of %s\ndestroy with a file that says `provider: %s`", p.driver, clean(rec.Driver), clean(rec.Driver))
+		return s
+	}
 	s.Blocked = fmt.Sprintf("%s does not see the machines of %s\nput `provider: %s` back and lower the cardinality, apply that, and change the provider then", p.driver, clean(rec.Driver), clean(rec.Driver))
 	return s
 }

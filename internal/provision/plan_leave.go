@@ -57,11 +57,15 @@ func (p *planner) left(node string) Step {
 		s.Victims = nil
 		s = p.moved(n, s, rec)
 	case booked && rec.Phase == Retiring:
-		s.Why = fmt.Sprintf("its retiring was begun at %s by %s and is not done", clock(rec.At), clean(rec.By))
+		s.Why = rec.begun()
 		s.Drain = (s.Drain || rec.foreign() && p.reachable(node)) && !rec.Drained
 	case booked && len(machines) == 0:
 		s.Verb = Orphan
-		s.Why = fmt.Sprintf("%s, and its machine %s is gone", s.Why, Victim{rec.Name, rec.ID})
+		gone := fmt.Sprintf("its machine %s is gone", Victim{rec.Name, rec.ID})
+		if rec.Phase == Making {
+			gone = "there is no machine of it"
+		}
+		s.Why += ", and " + gone
 	case !booked && len(machines) == 0 && p.destroy && !p.options.ForgetHosts:
 		s = n.step(Extra, "the environment is destroyed; its machine was not made by pulley, and runs on: --forget-hosts forgets it")
 	case !booked && len(machines) == 0 && p.wasMember(node):
@@ -127,4 +131,9 @@ func (p *planner) unwanted(node, role string) string {
 		return fmt.Sprintf("the file calls for %d of %s", r.Cardinality, role)
 	}
 	return "the file does not call for it"
+}
+
+// begun says since when a node is being retired, by whom and why.
+func (r Record) begun() string {
+	return fmt.Sprintf("its retiring was begun at %s by %s and is not done%s", clock(r.At), clean(r.By), because(r.Why))
 }

@@ -35,7 +35,7 @@ func Make(want *environments.Environment, w World, o Options) Plan {
 	plan := Plan{
 		Format: PlanFormat, Fleet: want.Ref(), Driver: p.driver, At: w.Now, Spec: want, Revision: w.OldRevision,
 		Steps: p.steps, Changes: environments.Diff(w.Old, want), Changed: !o.Destroy && !same(w.Old, want),
-		Whole: !o.Destroy && Judge(want, w.Hosts, w.Views).Whole,
+		Whole: !o.Destroy && Judge(want, w.Hosts, w.Views).Whole, Destroys: o.Destroy,
 	}
 	plan.Reacting = p.reacting(plan.Steps)
 	return plan

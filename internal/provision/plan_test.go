@@ -179,9 +179,27 @@ func TestPlan(t *testing.T) {
 		{name: "not listed, and not wanted", world: func(w *World) { up(w); w.machine("compute3", "compute", "m1.small", "c"); w.Machines = w.Machines[:2] },
 			want: "keep compute1; keep compute2; keep compute3"},
 		{name: "destroyed, not listed, and it speaks", world: func(w *World) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "it spoke at 2026-11-21 11:59:00Z, and counts as silent from 2026-11-21 12:19:00Z"},
+		{name: "destroyed, not listed, it speaks, and its loss is agreed to", world: func(w *World) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true, Lost: true},
 			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "look whether that is the right provider"},
-		{name: "destroyed, and made just now", world: func(w *World) { first(Running, Made)(w); w.Machines = w.Machines[:1] }, o: Options{Destroy: true},
-			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED"},
+		{name: "destroyed, and made just now", world: func(w *World) { first(Running, Made)(w); w.Machines = w.Machines[:1] }, o: Options{Destroy: true, Lost: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "may be listed until 2026-11-21 12:01:00Z"},
+		{name: "destroyed, made just now, and taken off the list", world: func(w *World) {
+			first(Running, Made)(w)
+			w.Machines = w.Machines[:1]
+			w.Statuses["compute1"] = agent.Status{SeenAt: noon.Add(-time.Second)}
+		}, o: Options{Destroy: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "counts as gone from 2026-11-21 12:01:00Z"},
+		{name: "destroyed, made just now, taken off the list, and agreed to", world: func(w *World) {
+			first(Running, Made)(w)
+			w.Machines = w.Machines[:1]
+			w.Statuses["compute1"] = agent.Status{SeenAt: noon.Add(-time.Second)}
+		}, o: Options{Destroy: true, Lost: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes"},
+		{name: "destroyed, and never made", world: func(w *World) { w.book("compute1", "m1.small", "", Making) }, o: Options{Destroy: true},
+			want: "orphan compute1 removes", why: "the environment is destroyed, and there is no machine of it"},
+		{name: "destroyed at another place", world: func(w *World) { up(w); w.place("compute1", "west") }, o: Options{Destroy: true, Place: "east"},
+			want: "retire compute2 -compute2#b removes drains; retire compute1 removes drains BLOCKED", why: "destroy with the cloud, provider and owner of before"},
 		{name: "destroyed, and of others", world: func(w *World) { up(w); w.join("compute3", "compute") }, o: Options{Destroy: true},
 			want: "retire compute2 -compute2#b removes drains; retire compute1 -compute1#a removes drains; extra compute3", why: "runs on: --forget-hosts forgets it"},
 		{name: "destroyed with all of others", world: func(w *World) { up(w); w.join("compute3", "compute") }, o: Options{Destroy: true, ForgetHosts: true},
@@ -346,7 +364,7 @@ func TestPlan(t *testing.T) {
 		{name: "another provider", spec: strings.Replace(twoComputes, "local", "nspawn", 1), world: func(w *World) { up(w); w.Machines = nil },
 			want: "replace compute1 BLOCKED; replace compute2 BLOCKED", why: "nspawn does not see the machines of local"},
 		{name: "no provider", spec: strings.Replace(twoComputes, "local", "none", 1), world: func(w *World) { w.join("compute2", "compute"); w.join("compute3", "compute") },
-			want: "missing compute1; keep compute2; extra compute3", why: "`pulley userdata compute1`"},
+			want: "missing compute1; keep compute2; extra compute3", why: "`pulley userdata compute1 -e dev`"},
 		{name: "two of a name, one in the books", world: func(w *World) {
 			up(w)
 			w.Machines = append(w.Machines, Machine{Name: "compute1", ID: "0", State: Running, Created: noon.Add(-9 * time.Hour)})
@@ -537,7 +555,7 @@ func TestPlanOfMembers(t *testing.T) {
 	if got := told(p); got != "keep old1.example.com; missing old2.example.com" {
 		t.Errorf("plan: %s", got)
 	}
-	if why := p.Steps[1].Why; !strings.Contains(why, "pulley userdata old2.example.com --role compute") {
+	if why := p.Steps[1].Why; !strings.Contains(why, "pulley userdata old2.example.com -e dev --role compute") {
 		t.Errorf("why: %s", why)
 	}
 	w.Old = parsed(t, spec)
@@ -577,6 +595,23 @@ func TestPlanOfStrangers(t *testing.T) {
 	}
 }
 
+// If these were told apart, an operator would wait for a time at which nothing changes.
+func TestSilentFromIsWhenAgentsAreSilent(t *testing.T) {
+	for _, beat := range []time.Duration{0, time.Minute, 10 * time.Minute, time.Hour} {
+		for _, phase := range []agent.Phase{agent.Idle, agent.Running} {
+			st := agent.Status{SeenAt: noon, Phase: phase}
+			st.Settings.Heartbeat = beat
+			at, d := silentFrom(st), agent.Desired{Host: &agent.Host{At: noon}}
+			if v := agent.Look(&st, d, at); v.State == agent.Silent {
+				t.Errorf("with a heartbeat of %s, %s: it is silent before %s", beat, phase, at)
+			}
+			if v := agent.Look(&st, d, at.Add(time.Second)); v.State != agent.Silent {
+				t.Errorf("with a heartbeat of %s, %s: it is %s after %s", beat, phase, v.State, at)
+			}
+		}
+	}
+}
+
 // A provider that lists too little would have a whole fleet thrown out within --max-retire, as no machine of it is deleted.
 func TestCheckRetireCountsNodesWithoutMachines(t *testing.T) {
 	w := known()
@@ -587,7 +622,7 @@ func TestCheckRetireCountsNodesWithoutMachines(t *testing.T) {
 	w.silence("compute1")
 	p := Make(parsed(t, twoComputes), w, Options{}) // an orphan, and one to retire
 	for most, says := range map[int]string{
-		0: "it destroys 1 machines and takes 1 nodes out of the fleet whose machines are not there, and at most 0 may go",
+		0: "cannot apply dev: it destroys 1 machine and takes 1 node out of the fleet whose machine is not there, and at most 0 may go",
 		1: "--max-retire 2", 2: "",
 	} {
 		if err := CheckRetire(p, most); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
@@ -596,5 +631,10 @@ func TestCheckRetireCountsNodesWithoutMachines(t *testing.T) {
 	}
 	if gone := p.Removed(); strings.Join(gone, " ") != "compute1" {
 		t.Errorf("removed: %v", gone)
+	}
+	w.silence("compute2")
+	destroy := Make(parsed(t, twoComputes), w, Options{Destroy: true})
+	if err := CheckRetire(destroy, 0); err == nil || !strings.Contains(err.Error(), "cannot destroy dev: it destroys 2 machines and takes 1 node") {
+		t.Errorf("a destroy: %v", err)
 	}
 }

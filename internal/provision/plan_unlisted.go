@@ -39,12 +39,12 @@ func (w World) speaks(node string) (at time.Time, ok bool) {
 // speaks, or the machine was asked for just now. It is told by ok.
 func (p *planner) unlisted(n planned, rec Record) (s Step, ok bool) {
 	if at, speaks := p.speaks(n.name); speaks {
-		s = n.step(Keep, fmt.Sprintf("the provider has no machine of it, yet it spoke at %s: nothing is done until it is silent; `pulley nodes remove %s` where its machine is gone for good", clock(at), n.name))
+		s = n.step(Keep, fmt.Sprintf("the provider has no machine of it, yet it spoke at %s: nothing is done until it is silent, which it is from %s; `pulley nodes remove %s` where its machine is gone for good", clock(at), clock(silentFrom(p.Statuses[n.name])), n.name))
 		s.Note = "the provider has no machine of it, yet it speaks: nothing is done until it is silent, or off the list of hosts"
 		p.contradicted++
 		return s, true
 	}
-	if age := p.Now.Sub(rec.At); rec.Phase == Made && !rec.Joined && age < lateList && age > -maxAhead {
+	if p.mayCome(rec) {
 		return n.step(Wait, fmt.Sprintf("its machine %s was asked for at %s, and the provider does not list it yet", Victim{rec.Name, rec.ID}, clock(rec.At))), true
 	}
 	return Step{}, false
@@ -64,22 +64,57 @@ func (p *planner) namesake(node string, m Machine, rec Record, removes bool) boo
 	return !slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(host, a) })
 }
 
+// mayCome reports whether a machine was asked for so lately that a provider may not list it yet.
+func (p *planner) mayCome(rec Record) bool {
+	age := p.Now.Sub(rec.At)
+	return rec.Phase == Made && !rec.Joined && age < lateList && age > -maxAhead
+}
+
 // unlistedLeaving is unlisted for a node that is not wanted: nobody waits for it, and a destroy, which forgets what it does not
-// see, is blocked.
+// see, is blocked. One that has joined and does not speak any more is no machine that is still to come: --lost agrees that it is gone.
 func (p *planner) unlistedLeaving(n planned, rec Record, why string) (s Step, ok bool) {
 	if s, ok = p.unlisted(n, rec); !ok {
 		return s, false
 	}
-	if p.destroy {
-		s.Verb, s.Removes, s.Note = Orphan, true, ""
-		s.Blocked = "the provider does not list its machine, which may run on\nlook whether that is the right provider, place and owner; `pulley nodes remove` a node whose machine is gone for good"
+	if !p.destroy {
+		s.Verb, s.Why = Keep, why+"; "+s.Why
+		if s.Note == "" {
+			s.Note = "the provider does not list its machine yet: apply again in a while"
+		}
 		return s, true
 	}
-	s.Verb, s.Why = Keep, why+"; "+s.Why
-	if s.Note == "" {
-		s.Note = "the provider does not list its machine yet: apply again in a while"
+	s.Verb, s.Removes, s.Note = Orphan, true, ""
+	at, speaks := p.speaks(n.name)
+	came := p.joined(n.name, rec)
+	until := clock(rec.At.Add(lateList))
+	const look = "look whether that is the right provider, place and owner"
+	switch {
+	case speaks:
+		s.Blocked = fmt.Sprintf("the provider does not list its machine, which may run on: it spoke at %s, and counts as silent from %s\n%s; destroy again when it is silent, or after `pulley nodes remove` where its machine is gone for good", clock(at), clock(silentFrom(p.Statuses[n.name])), look)
+	case came && p.options.Lost:
+		return Step{}, false
+	case came:
+		s.Blocked = fmt.Sprintf("the provider does not list its machine, which was asked for at %s, and counts as gone from %s\n%s; destroy again then, or --lost agrees to it that it is gone", clock(rec.At), until, look)
+	default:
+		s.Blocked = fmt.Sprintf("the provider does not list its machine, which was asked for at %s, and may be listed until %s\n%s, and destroy again after that time", clock(rec.At), until, look)
 	}
 	return s, true
+}
+
+// How long a node says nothing until it counts as silent, as agent.Look has it: a number of heartbeats, and at least so long.
+const (
+	missedBeats    = 3
+	leastSilence   = 20 * time.Minute
+	runningSilence = 75 * time.Minute // Puppet was at work when it spoke last
+)
+
+// silentFrom is when a node counts as silent if it says nothing more.
+func silentFrom(st agent.Status) time.Time {
+	quiet := max(missedBeats*st.Settings.Heartbeat, leastSilence)
+	if st.Phase == agent.Running {
+		quiet = max(quiet, runningSilence)
+	}
+	return st.SeenAt.Add(quiet)
 }
 
 // guardLost blocks what would be done about machines that are gone where the provider lists less than half of those that it
@@ -122,7 +157,11 @@ func (p *planner) moved(n planned, s Step, rec Record) Step {
 		return n.step(Adopt, why+": it is listed there")
 	}
 	s.Why = why
-	s.Blocked = "machines that were made at another place are not seen at this one\napply with the cloud, provider and owner of before, or give --moved where these are the same machines"
+	verb := "apply"
+	if p.destroy {
+		verb = "destroy"
+	}
+	s.Blocked = "machines that were made at another place are not seen at this one\n" + verb + " with the cloud, provider and owner of before, or give --moved where these are the same machines"
 	return s
 }
 

@@ -33,6 +33,7 @@ type Record struct {
 	Joined  bool      `json:"joined,omitempty"`  // its node was seen on the list of hosts since it was made
 	Drained bool      `json:"drained,omitempty"` // Retiring: its hooks are done, or were given up
 	Problem string    `json:"problem,omitempty"` // of the last try
+	Why     string    `json:"why,omitempty"`     // Retiring: why, as the plan said that began it
 	Watch   bool      `json:"watch,omitempty"`   // this phase was begun by a watch, which counted it: the next one goes on with it
 	By      string    `json:"by"`
 	At      time.Time `json:"at"` // of this phase

@@ -20,13 +20,13 @@ func (j *job) retire() error {
 		return err
 	}
 	if _, other := j.machine(s); other {
-		return errOtherMachine
+		return j.otherMachine()
 	}
 	if j.step.Verb == Broken && j.well(s) {
-		return errors.New("its machine runs and the node is converged: it is not broken any more\nlook at a new plan")
+		return errors.New("its machine runs and the node is converged: it is not broken any more\n" + j.plan.anew())
 	}
 	if at, speaks := s.World.speaks(j.step.Node); speaks && j.step.Verb == Orphan {
-		return fmt.Errorf("its machine was not there, and yet it spoke at %s\nlook at a new plan", clock(at))
+		return fmt.Errorf("its machine was not there, and yet it spoke at %s\n%s", clock(at), j.plan.anew())
 	}
 	if j.record != nil && j.record.Phase == Retiring {
 		return nil
@@ -41,7 +41,7 @@ func (j *job) retire() error {
 		r = *j.record
 	}
 	r.Phase, r.By, r.At = Retiring, j.a.By, j.now()
-	r.Ask, r.Drained, r.Watch, r.Problem = "", false, j.a.Watch, ""
+	r.Ask, r.Drained, r.Watch, r.Problem, r.Why = "", false, j.a.Watch, "", j.step.Why
 	return j.put(r)
 }
 
@@ -139,14 +139,14 @@ func (j *job) drain() error {
 			return true, "", nil
 		}
 		if asked := s.World.Hosts[j.step.Node].Request; asked == nil || asked.ID != j.record.Ask {
-			return false, "", errors.New("its retirement was called off: it is asked for something else now\nlook at a new plan")
+			return false, "", errors.New("its retirement was called off: it is asked for something else now\n" + j.plan.anew())
 		}
 		return false, "it is asked to run its retire hooks", nil
 	})
 	var late *lateError
 	switch {
 	case errors.As(err, &late):
-		return fmt.Errorf("it has not answered within %s that its retire hooks are done\nit is held and stays as it is; look at it, and apply again, with --no-drain to go without its hooks", limit)
+		return fmt.Errorf("it has not answered within %s that its retire hooks are done\nit is held and stays as it is; look at it, and %s, with --no-drain to go without its hooks", limit, j.plan.goOn())
 	case err != nil:
 		return err
 	}
@@ -156,7 +156,7 @@ func (j *job) drain() error {
 		if err := j.put(r); err != nil {
 			return err
 		}
-		return fmt.Errorf("its retire hooks failed: %s\nit is held and stays as it is; mend that and apply again, with --no-drain to go without its hooks", problem)
+		return fmt.Errorf("its retire hooks failed: %s\nit is held and stays as it is; mend that and %s, with --no-drain to go without its hooks", problem, j.plan.goOn())
 	}
 	if r.Drained {
 		return nil

@@ -71,7 +71,7 @@ func (j *job) gone() error {
 		return err
 	}
 	if _, ok := j.machine(s); ok {
-		return errOtherMachine
+		return j.otherMachine()
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (j *job) awaitGone(step string, victims []Victim, did Did, why string) erro
 	})
 	var late *lateError
 	if errors.As(err, &late) {
-		return fmt.Errorf("its machine is not gone %s after its end was asked for\nlook at it at the provider, and apply again", goneLimit)
+		return fmt.Errorf("its machine is not gone %s after its end was asked for\nlook at it at the provider, and %s", goneLimit, j.plan.goOn())
 	}
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (j *job) awaitEnd(step string, v Victim) error {
 		return !there, "its machine is being deleted by somebody else", nil
 	})
 	if late := (*lateError)(nil); errors.As(err, &late) {
-		return fmt.Errorf("%s, and is not gone after %s\nlook at it at the provider, and apply again", late.what, goneLimit)
+		return fmt.Errorf("%s, and is not gone after %s\nlook at it at the provider, and %s", late.what, goneLimit, j.plan.goOn())
 	}
 	return err
 }

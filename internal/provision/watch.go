@@ -71,8 +71,12 @@ func deadOf(p Plan, world World, d *Watched) (dead []Step) {
 		if s.Verb != Orphan && s.Verb != Broken || !s.Makes {
 			continue
 		}
+		if _, booked := world.Records[s.Node]; !booked {
+			d.Notes = append(d.Notes, fmt.Sprintf("%s is left to an apply: its machine is not in the books, and %s", s.Node, s.Why))
+			continue
+		}
 		if at, speaks := world.speaks(s.Node); speaks {
-			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: it spoke at %s, though %s", s.Node, clock(at), s.Why))
+			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: it spoke at %s, though %s; it counts as silent from %s", s.Node, clock(at), s.Why, clock(silentFrom(world.Statuses[s.Node]))))
 			continue
 		}
 		dead = append(dead, s)
@@ -102,11 +106,11 @@ func (w *Watcher) outage(p Plan, world World, d *Watched) bool {
 	says := ""
 	switch {
 	case made > 0 && len(world.Machines) == 0:
-		says = fmt.Sprintf("the provider lists none of %d machines", made)
+		says = "the provider lists none of " + count(made, "machine")
 	case len(d.Dead) >= 2 && len(d.Dead)*2 > all:
 		says = fmt.Sprintf("%d of %d machines look dead", len(d.Dead), all)
 	case all <= 2 && lost > 0:
-		says = fmt.Sprintf("%d of %d machines are not listed", lost, all)
+		says = fmt.Sprintf("%d of %s %s not listed", lost, count(all, "machine"), are(lost))
 	default:
 		return false
 	}

@@ -24,7 +24,7 @@ func unfinished(p Plan, world World, d *Watched) (begun []Step) {
 		}
 	}
 	if len(others) > 0 {
-		d.Notes = append(d.Notes, fmt.Sprintf("%s did not die, and wait for an apply; pulley env plan shows them", names(others)))
+		d.Notes = append(d.Notes, "left to an apply: "+names(others)+"; `pulley env plan` shows why")
 	}
 	return begun
 }

@@ -206,7 +206,7 @@ func TestWatchLeavesAlone(t *testing.T) {
 			o.set = func(a *provision.Applier) { a.Provider = without{a.Provider, []string{"web1", "web2"}} }
 		}},
 		{"who was taken off the list", "", func(o *operator) { o.site.Unlist("web2") }},
-		{"what an operator has yet to do", "web4 did not die, and wait", func(o *operator) { o.kill("", "web4"); o.site.Unlist("web4"); o.site.Forget("web4") }},
+		{"what an operator has yet to do", "left to an apply: web4; `pulley env plan` shows why", func(o *operator) { o.kill("", "web4"); o.site.Unlist("web4"); o.site.Forget("web4") }},
 		{"who was never wanted", "", func(o *operator) { o.site.Plant("web9", o.site.Mark()); o.site.Plant("web1", o.site.Mark()) }},
 	} {
 		t.Run(c.say, func(t *testing.T) {
@@ -238,6 +238,31 @@ func TestWatchLeavesAlone(t *testing.T) {
 	}
 }
 
+// Who waits for a machine to be made again would not know until when.
+func TestWatchTellsWhenItCountsAsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 8)))
+		o.kill(provision.Stopped, "web1")
+		var w provision.Watcher
+		_, rest, _ := strings.Cut(strings.Join(o.look(&w).Notes, "\n"), "web1 is left alone: it spoke at ")
+		_, rest, _ = strings.Cut(rest, "; it counts as silent from ")
+		const layout = "2006-01-02 15:04:05Z"
+		at, err := time.Parse(layout, rest[:min(len(rest), len(layout))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Until(at.Add(-2 * time.Second)))
+		if d := o.look(&w); len(d.Dead) > 0 {
+			t.Errorf("it is taken for dead before: %+v", d.Dead)
+		}
+		pass(4 * time.Second)
+		if d := o.look(&w); len(d.Dead) != 1 {
+			t.Errorf("it is not taken for dead from then on: %+v", d)
+		}
+	})
+}
+
 // A watcher would guess what a fleet should be that nobody ever applied.
 func TestWatchNeedsAStoredEnvironment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -261,7 +286,7 @@ func TestWatchOfASmallFleetWantsMoreThanAList(t *testing.T) {
 		before := o.site.Made()
 		var w provision.Watcher
 		for range 4 {
-			if d := o.look(&w); len(d.Acted) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "1 of 2 machines are not listed") {
+			if d := o.look(&w); len(d.Acted) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "1 of 2 machines is not listed") {
 				t.Fatalf("%v, %q", nodesOf(d.Acted), d.Notes)
 			}
 			pass(6 * time.Minute)

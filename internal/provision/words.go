@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -55,4 +56,36 @@ func span(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
+}
+
+// goOn is what to do to go on with a plan that was cut off, or of which something failed. To apply would call a destroy off.
+func (p Plan) goOn() string {
+	if p.Destroys {
+		return "destroy again"
+	}
+	return "apply again"
+}
+
+// anew is what to do where the world is another than a plan was made from.
+func (p Plan) anew() string {
+	if p.Destroys {
+		return "destroy again, and look at the plan that is shown"
+	}
+	return "look at a new plan"
+}
+
+// count is a number of things: "1 machine", "3 machines".
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// are is the verb for a number of things.
+func are(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
 }

@@ -71,6 +71,22 @@ nothing to do: keep 2`
 	}
 }
 
+// If these were left out, nobody would make the machines that Pulley does not.
+func TestPlanTellsWhoIsMissing(t *testing.T) {
+	w := known()
+	w.join("web2", "web")
+	p := Make(parsed(t, "roles: {web: {cardinality: 2, members: [old.example.com]}}\n"), w, Options{})
+	got := strings.Join(p.Lines(), "\n")
+	for _, says := range []string{"missing  web1             it has not joined: ", "\nmissing  old.example.com  it is a member that has not joined: ", "\nmissing 2, keep 1"} {
+		if !strings.Contains(got, says) {
+			t.Errorf("lines:\n%s\nwant: %s", got, says)
+		}
+	}
+	if !p.Empty() {
+		t.Error("an apply has something to do")
+	}
+}
+
 // If a fleet were called whole that is not, nobody would look for the node that died.
 func TestJudge(t *testing.T) {
 	e := parsed(t, "roles:\n  db: {cardinality: 1}\n  compute:\n    cardinality: 7\n    members: [old.example.com]\n")

@@ -69,14 +69,14 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 		passed             bool
 	}{
 		{a.store.keys.records(a.ref.String()), "machines that pulley had made", "retire them first: `pulley env destroy` does, and names them", false},
-		{a.store.keys.hosts(a.ref.String()), "hosts on its list", "they run on, and are known to nobody then: `pulley nodes remove`, or say that they may be forgotten", hosts},
+		{a.store.keys.hosts(a.ref.String()), "hosts on its list", "they run on, and are known to nobody then: `pulley nodes remove`, or agree to that with --forget-hosts", hosts},
 	} {
 		resp, err := a.store.get(ctx, is.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			return err
 		}
 		if resp.Count > 0 && !is.passed {
-			return fmt.Errorf("there are %d %s\n%s", resp.Count, is.what, is.next)
+			return fmt.Errorf("there are still %s: %d\n%s", is.what, resp.Count, is.next)
 		}
 	}
 	return nil

@@ -153,14 +153,14 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 			t.Errorf("it is destroyed: %+v, %v", d, err)
 		}
 	}
-	refused(true, "1 machines that pulley had made")
+	refused(true, "still machines that pulley had made: 1")
 	if gone, come := differ(before, server.Everything()); len(gone)+len(come) > 0 {
 		t.Errorf("refused, and yet %q went and %q came", gone, come)
 	}
 	if err := a.Drop(ctx, r); err != nil {
 		t.Fatal(err)
 	}
-	refused(false, "1 hosts on its list")
+	refused(false, "still hosts on its list: 1")
 	if _, err := st.DestroyEnvironment(ctx, dev, "bob", true); err == nil || !strings.Contains(err.Error(), "ann applies") {
 		t.Errorf("while somebody applies: %v", err)
 	}

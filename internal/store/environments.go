@@ -34,6 +34,9 @@ func (s *Store) MustSpec(ctx context.Context, ref environments.Ref) (*environmen
 		return e, revision, err
 	}
 	hint := "store it first: pulley env apply environments/" + ref.Environment + ".yaml"
+	if ref.Stack != "" {
+		hint += " --stack " + ref.Stack
+	}
 	if known, err := s.Environments(ctx); err == nil {
 		if near := environments.SuggestName(ref.String(), known); near != "" {
 			hint = "did you mean " + near + "?"

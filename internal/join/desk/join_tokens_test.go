@@ -73,6 +73,53 @@ func TestNobodyBecomesAnAdministratorByATokenOfNodes(t *testing.T) {
 	}
 }
 
+// An existing machine of another name, which the environment names among a role's members, could not join at all; and nobody
+// else may come under its name.
+func TestMembersJoin(t *testing.T) {
+	compute := role("compute", 1)
+	compute.Members = []string{"db1.example.com", "db2.example.com", "old1"}
+	w := newWorld(t, compute, role("controller", 1))
+	s := w.serve(nil)
+	ctx := t.Context()
+	exact := w.token(store.Token{Node: "db1.example.com", Uses: 2})
+	ofRole := w.token(store.Token{Role: "compute"})
+	ofOther := w.token(store.Token{Role: "controller"})
+	for name, c := range map[string]struct {
+		token, node, role string
+		want              join.Reason
+	}{
+		"another member, the token of one":   {exact, "db2.example.com", "", join.WrongNode},
+		"a number, the token of a member":    {exact, "compute1", "", join.WrongNode},
+		"a member, the token of a number":    {w.token(store.Token{Node: "compute1"}), "db1.example.com", "", join.WrongNode},
+		"no member":                          {ofRole, "db3.example.com", "", join.NotCalledFor},
+		"the token of another role":          {ofOther, "db1.example.com", "", join.WrongRole},
+		"another role than the machine says": {w.token(store.Token{}), "db1.example.com", "controller", join.WrongRole},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := w.machine("bad", s)
+			_, err := m.Join(ctx, m.key, join.Request{Token: c.token, Node: c.node, Role: c.role, Machine: m.is})
+			want(t, err, c.want)
+		})
+	}
+	for node, token := range map[string]string{"db1.example.com": exact, "db2.example.com": ofRole, "old1": ofRole} {
+		m := w.machine("m-"+node[:3], s)
+		if node == "old1" { // its name looks like that of a node of another role
+			if err := m.Progress(ctx, token, join.Progress{Machine: m.is.ID, Node: node, Step: "network", State: "started"}); err != nil {
+				t.Errorf("%s can't tell of its first boot: %v", node, err)
+			}
+		}
+		a, err := m.Join(ctx, m.key, join.Request{Token: token, Node: node, Role: "compute", Machine: m.is})
+		if err != nil || a.Node != node || a.Role != "compute" {
+			t.Errorf("%s joins as %q, a %q: %v", node, a.Node, a.Role, err)
+		}
+	}
+	// A second machine does not get the name, as with a node that has a number.
+	_, err := w.machine("second", s).join(ctx, ofRole, "db1.example.com")
+	want(t, err, join.LockedByAnother)
+	_, err = w.machine("third", s).join(ctx, exact, "")
+	want(t, err, join.LockedByAnother)
+}
+
 // A removal that was cut off, its serve or its administrator's computer having died, must not leave a name under which a
 // machine joins and is nobody.
 func TestAJoinAfterARemovalThatWasCutOff(t *testing.T) {

@@ -111,18 +111,18 @@ func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 	return v
 }
 
-// roleOf is the role that the node has: by its name, where the environment calls for it, else by the list of hosts.
+// roleOf is the role that the node has: by the environment, where that calls for it, else by the list of hosts.
 func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
 	if f.Spec == nil {
 		return "", no(join.NoEnvironment, f.Token.Environment, "store it: pulley env apply")
 	}
 	role := ""
-	if n, err := environments.ParseNode(a.node); err == nil && f.Spec.Has(n) {
-		role = n.Role
+	if r, ok := f.Spec.RoleOf(a.node); ok {
+		role = r.Name
 	} else if f.Host != nil {
 		role = f.Host.Role
 	} else {
-		return "", no(join.NotCalledFor, a.node, "raise the cardinality of its role with `pulley env apply`, or put it on the list with `pulley nodes add`")
+		return "", no(join.NotCalledFor, a.node, "raise the cardinality of its role, or name it among the role's members, with `pulley env apply`; or put it on the list with `pulley nodes add`")
 	}
 	for _, want := range []string{f.Token.Role, a.Role} {
 		if want != "" && want != role {

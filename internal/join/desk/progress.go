@@ -106,7 +106,11 @@ func (d *Desk) teller(ctx context.Context, c *caller, p join.Told) (teller, erro
 	if who.node == "" && p.Node != "" {
 		n, err := environments.ParseNode(p.Node)
 		if err == nil && t.Role != "" && n.Role != t.Role {
-			return teller{}, no(join.WrongRole, p.Node+" is a "+n.Role, anotherToken)
+			if member, err := d.isMember(ctx, ref, p.Node, t.Role); err != nil {
+				return teller{}, err
+			} else if !member {
+				return teller{}, no(join.WrongRole, p.Node+" is a "+n.Role, anotherToken)
+			}
 		}
 		if err := environments.CheckMember(p.Node); err != nil {
 			return teller{}, no(join.BadRequest, err.Error(), "")
@@ -117,6 +121,16 @@ func (d *Desk) teller(ctx context.Context, c *caller, p join.Told) (teller, erro
 		c.about("node", who.node)
 	}
 	return who, nil
+}
+
+// isMember reports whether a machine is of a role that its name does not say.
+func (d *Desk) isMember(ctx context.Context, ref environments.Ref, node, role string) (bool, error) {
+	e, _, err := d.Store.Spec(ctx, ref)
+	if err != nil || e == nil {
+		return false, err
+	}
+	r, ok := e.RoleOf(node)
+	return ok && r.Name == role, nil
 }
 
 // note writes one word of a first boot. A conflict means: from a fresh read.

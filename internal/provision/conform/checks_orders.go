@@ -30,7 +30,7 @@ func (s *suite) refuses(ctx context.Context, o provision.Order) error {
 	_, err := s.ours.create(ctx, o)
 	switch {
 	case err == nil:
-		err = errors.New("it was not refused")
+		return errors.Join(errors.New("it was not refused"), s.ours.end(ctx, provision.Victim{Name: o.Name}))
 	case errors.Is(err, provision.ErrRefused):
 		err = nil
 	default:
@@ -39,13 +39,13 @@ func (s *suite) refuses(ctx context.Context, o provision.Order) error {
 	return errors.Join(err, s.nothing(ctx, o.Name))
 }
 
-// nothing looks whether a refused order left a machine, and deletes it.
+// nothing looks whether an order that failed left a machine, and deletes it.
 func (s *suite) nothing(ctx context.Context, name string) error {
 	machines, err := s.ours.named(ctx, name)
 	if err != nil || len(machines) == 0 {
 		return err
 	}
-	return errors.Join(fmt.Errorf("%q was refused, and is listed", name), s.ours.end(ctx, provision.Victim{Name: name}))
+	return errors.Join(fmt.Errorf("the order of %q ended in an error, and it is listed", name), s.ours.end(ctx, provision.Victim{Name: name}))
 }
 
 // hostileNames never come from an environment file: they are what a driver must survive when something above it is wrong.

@@ -59,7 +59,7 @@ func Run(ctx context.Context, config Config, report func(Result)) error {
 	if err != nil {
 		return fmt.Errorf("cannot check a driver: %w", err)
 	}
-	failed := 0
+	failed, skipped := 0, 0
 	for i, check := range checks {
 		start := time.Now()
 		result := Result{Check: check.name}
@@ -68,6 +68,7 @@ func Run(ctx context.Context, config Config, report func(Result)) error {
 			return errors.Join(fmt.Errorf("cannot go on: %w", context.Cause(ctx)), s.cleanUp(ctx))
 		case errors.Is(err, errSkip):
 			result.Skipped = strings.TrimSuffix(err.Error(), ": "+errSkip.Error())
+			skipped++
 		case err != nil:
 			result.Err = err
 			failed++
@@ -81,9 +82,21 @@ func Run(ctx context.Context, config Config, report func(Result)) error {
 	}
 	err = s.cleanUp(ctx)
 	if failed > 0 {
-		err = errors.Join(fmt.Errorf("%d of %d checks failed", failed, len(checks)), err)
+		err = errors.Join(tally(failed, skipped), err)
 	}
 	return err
+}
+
+// tally counts what failed among what was checked: of what was skipped nothing is known.
+func tally(failed, skipped int) error {
+	text := fmt.Sprintf("%d of %d checks failed", failed, len(checks)-skipped)
+	switch skipped {
+	case 0:
+		return errors.New(text)
+	case 1:
+		return errors.New(text + ", 1 was skipped")
+	}
+	return fmt.Errorf("%s, %d were skipped", text, skipped)
 }
 
 // NewOwner returns an owner that nobody has. Who tells it before Run can Clean afterwards, whatever ended that.

@@ -3,6 +3,7 @@ package conform_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -92,6 +93,7 @@ func TestEachFaultIsFound(t *testing.T) {
 		"takes any name and cuts it":                 "a name that is no hostname",
 		"makes any flavor":                           "a flavor that does not exist",
 		"says that a flavor failed":                  "a flavor that does not exist",
+		"makes what it refuses":                      "ended in an error, and it is listed",
 		"makes a second one":                         "makes no second one",
 		"returns another fleet's":                    "a name that another fleet has",
 		"keeps text for userdata":                    "userdata of any bytes",
@@ -145,6 +147,44 @@ func TestWhatIsNotReadBackIsNotCalledRight(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestARunDoesNotContradictItself(t *testing.T) {
+	// Who is told in one breath that an order was not refused and that it was looks for a mistake that is not there.
+	for fault, want := range map[string]string{"makes any flavor": "it was not refused", "says that a flavor failed": "the error is not of the kind that says that it is refused"} {
+		synctest.Test(t, func(t *testing.T) {
+			err := conform.Run(t.Context(), (&model{fault: fault}).config(), func(r conform.Result) {
+				if r.Err != nil && (!strings.HasPrefix(r.Err.Error(), want) || strings.Contains(r.Err.Error(), "listed")) {
+					t.Errorf("%s: %s: %v", fault, r.Check, r.Err)
+				}
+			})
+			if err == nil {
+				t.Errorf("%s: it passed", fault)
+			}
+		})
+	}
+}
+
+func TestWhatWasSkippedIsNotCountedAsChecked(t *testing.T) {
+	// "5 of 27 failed" would be told of a provider of which 7 things are not known.
+	synctest.Test(t, func(t *testing.T) {
+		m := &model{fault: "fails"}
+		config := m.config()
+		config.Userdata, config.Labels, config.Foreign = nil, nil, nil
+		failed, skipped := 0, 0
+		err := conform.Run(t.Context(), config, func(r conform.Result) {
+			switch {
+			case r.Err != nil:
+				failed++
+			case r.Skipped != "":
+				skipped++
+			}
+		})
+		want := fmt.Sprintf("%d of %d checks failed, %d were skipped", failed, len(conform.Checks())-skipped, skipped)
+		if skipped < 2 || err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	})
 }
 
 func TestWhatAKilledCheckLeftCanBeCleanedUp(t *testing.T) {

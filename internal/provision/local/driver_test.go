@@ -330,16 +330,18 @@ func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestFlavorsAreSizes(t *testing.T) {
-	// A machine would be given another size than was asked for.
-	for flavor, want := range map[string]int64{"": 0, "512M": 512 << 20, "2G": 2 << 30, "65536": 65536} {
-		if got, ok := sizeOf(flavor); !ok || got != want {
-			t.Errorf("%q: %d, %t", flavor, got, ok)
-		}
-	}
-	for _, flavor := range []string{"small", "0", "-1", "1.5G", "512MB", "9999999999999T", " 1G"} {
-		if got, ok := sizeOf(flavor); ok {
-			t.Errorf("%q: %d", flavor, got)
+func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
+	// A machine that was made otherwise than it was ordered would be taken for what it is not.
+	p := provider(t, filepath.Join(t.TempDir(), "machines"))
+	for want, o := range map[string]provision.Order{
+		`flavor "small": it is no size`:       {Name: "compute1", Flavor: "small"},
+		`image "debian": a local machine`:     {Name: "compute1", Image: "debian"},
+		`network "front": local machines`:     {Name: "compute1", Networks: []string{"front"}},
+		`network "": local machines share`:    {Name: "compute1", Networks: []string{""}},
+		`"../compute1" is no hostname of one`: {Name: "../compute1"},
+	} {
+		if _, err := p.Create(t.Context(), o); !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v is refused with: %v", o, err)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pulley/environments"
 	"pulley/internal/provision"
 )
 
@@ -89,7 +90,7 @@ type keeper struct {
 
 // live is the machine's whole life. It returns what to say of it when it has ended.
 func (k *keeper) live(held *os.File) said {
-	size, _ := sizeOf(k.Flavor)
+	size, _ := environments.LocalSize(k.Flavor)
 	m, err := Start(context.Background(), Config{
 		Hostname: k.Name, SizeBytes: size, Empty: k.Hidden, Binds: []Bind{{From: k.Agent, To: agentInMachine}}, held: held,
 	})

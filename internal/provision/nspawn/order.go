@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"pulley/environments"
 	"pulley/internal/provision"
 )
 
@@ -16,15 +17,12 @@ var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // check refuses what can't be had here. What could be ignored would be taken for granted.
 func check(o provision.Order) error {
 	refused := func(what string) error { return fmt.Errorf("%w: %s", provision.ErrRefused, what) }
+	flaw := environments.NotGiven(environments.DriverNspawn, o.Flavor, o.Image, o.Networks)
 	switch {
 	case !namePattern.MatchString(o.Name):
 		return refused(fmt.Sprintf("%q is no hostname of one label", o.Name))
-	case o.Flavor != "":
-		return refused(fmt.Sprintf("machines of nspawn have no flavors, and %q is asked for\nleave `flavor` away", o.Flavor))
-	case len(o.Networks) > 0:
-		return refused("machines of nspawn are on the bridge that `provider` names\nleave `networks` away")
-	case o.Image != "" && o.Image != imageDebian && !filepath.IsAbs(o.Image):
-		return refused(fmt.Sprintf("there is no image %q\nuse %s, or the absolute path of a root folder", o.Image, imageDebian))
+	case flaw != nil:
+		return refused(flaw.Problem + "\n" + flaw.Advice)
 	case os.Geteuid() != 0:
 		return refused("it needs root\nrun the same command as root, for example with sudo")
 	}
@@ -33,8 +31,6 @@ func check(o provision.Order) error {
 	}
 	return nil
 }
-
-const imageDebian = "debian"
 
 // openImage opens what a machine boots from. Debian is built for as long as that takes, also when whoever asked first has
 // given up.

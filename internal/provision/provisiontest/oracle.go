@@ -221,7 +221,7 @@ func (x *Session) condemned(b *box, want *environments.Environment) bool {
 		return true
 	case r.Phase == provision.Retiring && (r.Drained || !registered):
 		return true
-	case s.Now().Sub(b.Created) <= want.TimeoutOf(role):
+	case s.Now().Add(x.aim.Clock).Sub(b.Created) <= want.TimeoutOf(role): // as the operator's clock has it
 	case !b.joined:
 		return true
 	case !registered && booked && !r.Joined && b.missed: // neither list had it, and its name was claimed for another
