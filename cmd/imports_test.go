@@ -69,8 +69,8 @@ var allowed = map[string][]string{
 	"pulley/internal/provision":           {"pulley/agent", "pulley/environments", "pulley/internal/failpoint", "pulley/userdata"},
 	"pulley/internal/provision/conform":   {"pulley/internal/provision"},
 	"pulley/internal/provision/command":   {"golang.org/x/sys/unix", "pulley/internal/provision"},
-	"pulley/internal/provision/local":     {"golang.org/x/sys/unix", "pulley/internal/provision", "pulley/userdata"},
-	"pulley/internal/provision/nspawn":    {"golang.org/x/sys/unix", "pulley/internal/provision", "pulley/userdata"},
+	"pulley/internal/provision/local":     {"golang.org/x/sys/unix", "pulley/environments", "pulley/internal/provision", "pulley/userdata"},
+	"pulley/internal/provision/nspawn":    {"golang.org/x/sys/unix", "pulley/environments", "pulley/internal/provision", "pulley/userdata"},
 	"pulley/internal/provision/openstack": {"github.com/gophercloud/gophercloud/v2", "github.com/gophercloud/gophercloud/v2/", "pulley/environments", "pulley/internal/provision"},
 }
 

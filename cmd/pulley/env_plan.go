@@ -112,9 +112,6 @@ func (o *options) showPlan(p provision.Plan) {
 	if !p.Changed && p.Empty() {
 		fmt.Fprintf(o.env.Stdout, "%s: nothing changes\n", p.Fleet)
 	}
-	if p.Driver == environments.DriverNone && p.Empty() && len(p.Steps) == p.Counts()[provision.Missing] {
-		return // machines come from elsewhere, and none came yet: the list would only repeat the file
-	}
 	for _, line := range p.Lines() {
 		cli.Cleanf(o.env.Stdout, "%s\n", line)
 	}
