@@ -3,6 +3,7 @@ package provision
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -17,7 +18,7 @@ type job struct {
 	step    Step
 	role    environments.Role // the zero value of one that is not in the file any more
 	record  *Record           // as it is in the books; nil when they have none
-	heard   time.Time         // what the node said last before it was made: its status stays when it is removed
+	heard   agent.Status      // what the node said last before it was made: its status stays when it is removed
 	since   sightNo           // what the node is now is told by sights from here on
 	claimed bool              // this job has claimed the name
 	resume  bool              // an apply before this one has claimed the name, and may have asked for the machine
@@ -30,7 +31,7 @@ func (e *engine) job(s Step) *job {
 	if r, ok := e.before.World.Records[s.Node]; ok {
 		j.record = &r
 	}
-	j.heard = e.before.World.Statuses[s.Node].SeenAt
+	j.heard = e.before.World.Statuses[s.Node]
 	j.resume = j.record != nil && j.record.Phase == Making
 	j.log = e.log.With("node", s.Node, "verb", string(s.Verb))
 	return j
@@ -114,9 +115,12 @@ func (e *engine) remark(text string) {
 	}
 }
 
-// view judges a node by what it said since it was made.
+// view judges a node by what it said since it was made. A machine that is waited for was there before: what it has said by then
+// counts, but for the words of another one before it.
 func (j *job) view(s sight) (agent.View, bool) {
-	if s.World.Statuses[j.step.Node].SeenAt.Equal(j.heard) {
+	st := s.World.Statuses[j.step.Node]
+	own := j.step.Verb == Wait && j.record != nil && !st.SeenAt.Before(j.record.At)
+	if reflect.DeepEqual(st, j.heard) && !own {
 		return agent.View{}, false
 	}
 	v, ok := s.World.Views[j.step.Node]

@@ -139,7 +139,7 @@ func (j *job) forget() error {
 			return err
 		}
 	}
-	j.heard, j.resume = s.World.Statuses[j.step.Node].SeenAt, false
+	j.heard, j.resume = s.World.Statuses[j.step.Node], false
 	if !j.step.Makes {
 		return j.dropRecord()
 	}
