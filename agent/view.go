@@ -61,15 +61,11 @@ func judge(s *Status, d Desired, now time.Time) View {
 		v.State, v.Why = Unregistered, string(ReasonUnregistered)
 		return v
 	}
-	quiet := max(silentAfter*s.Settings.Heartbeat, minSilence)
-	if s.Phase == Running {
-		quiet = max(quiet, runningSilence)
-	}
 	attempt := attemptAt(s, v.Wanted)
 	hold := strictest(d.Holds)
 	other := otherMachine(d.Host, s.Machine)
-	switch age := now.Sub(s.SeenAt); {
-	case age > quiet:
+	switch {
+	case now.After(s.SilentFrom()):
 		v.State, v.Why = Silent, fmt.Sprintf("it was last heard of at %s", s.SeenAt.UTC().Format(time.RFC3339))
 	case retires(d.Host, s.Machine) && !s.declined(d.Host.Request):
 		v.State, v.Why = Held, s.farewell(d.Host.Request)
@@ -119,6 +115,15 @@ func (s *Status) farewell(r *Request) string {
 
 // runningSilence is how long a run may take until its node counts as silent: Puppet's default deadline and some.
 const runningSilence = 75 * time.Minute
+
+// SilentFrom is until when a node is believed to be there although it says nothing more.
+func (s *Status) SilentFrom() time.Time {
+	quiet := max(silentAfter*s.Settings.Heartbeat, minSilence)
+	if s.Phase == Running {
+		quiet = max(quiet, runningSilence)
+	}
+	return s.SeenAt.Add(quiet)
+}
 
 func (v View) unheard(d Desired, now time.Time) View {
 	v.State, v.Why = Pending, "it is registered and has not reported yet"

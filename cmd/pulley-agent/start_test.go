@@ -23,11 +23,11 @@ func TestTheAgentPreparesLittleBeforeItStarts(t *testing.T) {
 	}
 	ours, sum := regexp.MustCompile(`(?m)^init (pulley/\S+) .* (\d+) bytes, \d+ allocs$`).FindAllStringSubmatch(trace.String(), -1), 0
 	for _, of := range ours {
-		bytes, err := strconv.Atoi(of[2])
+		n, err := strconv.Atoi(of[2])
 		if err != nil {
 			t.Fatal(err)
 		}
-		sum += bytes
+		sum += n
 	}
 	if len(ours) < 5 || sum == 0 || sum > most {
 		t.Errorf("packages of ours prepare %d bytes, want at most %d:\n%s", sum, most, &trace)

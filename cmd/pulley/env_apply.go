@@ -154,15 +154,7 @@ func goOn(r provision.Result, err error) error {
 	if err == nil || r.Stopped != nil || len(r.Failed) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w\n%d done, %d failed, %d not begun\nmend what failed, and %s again to go on", err, len(r.Done), len(r.Failed), len(r.Left), doing(r.Destroys))
-}
-
-// doing is what is being done to a fleet.
-func doing(destroys bool) string {
-	if destroys {
-		return "destroy"
-	}
-	return "apply"
+	return fmt.Errorf("%w\n%d done, %d failed, %d not begun\nmend what failed, and %s again to go on", err, len(r.Done), len(r.Failed), len(r.Left), provision.Deed(r.Destroys))
 }
 
 // blockedError says for each machine why nothing is done, and then once what to do.
@@ -176,7 +168,7 @@ func blockedError(p provision.Plan, blocked []provision.Step) error {
 		}
 	}
 	hints = append(hints, "nothing was done")
-	return fmt.Errorf("cannot %s %s: %s\n%s", doing(p.Destroys), p.Fleet, strings.Join(lines, "; "), strings.Join(hints, "\n"))
+	return fmt.Errorf("cannot %s %s: %s\n%s", provision.Deed(p.Destroys), p.Fleet, strings.Join(lines, "; "), strings.Join(hints, "\n"))
 }
 
 // showResult says what came of it; the error is shown by whoever exits.

@@ -181,7 +181,7 @@ func (t *site) again(agreed provision.Plan, opts provision.Options) (provision.P
 		return p, err
 	}
 	if differs := provision.Same(agreed, p); len(differs) > 0 {
-		return p, fmt.Errorf("cannot %s %s: the world changed meanwhile:\n  %s\nnothing was done; look at the new plan, and do it again", doing(p.Destroys), p.Fleet, strings.Join(differs, "\n  "))
+		return p, fmt.Errorf("cannot %s %s: the world changed meanwhile:\n  %s\nnothing was done; look at the new plan, and do it again", provision.Deed(p.Destroys), p.Fleet, strings.Join(differs, "\n  "))
 	}
 	return p, nil
 }

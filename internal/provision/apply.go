@@ -188,11 +188,7 @@ func CheckRetire(p Plan, most int) error {
 	case nodes > 0:
 		what += " and " + absent
 	}
-	verb := "apply"
-	if p.Destroys {
-		verb = "destroy"
-	}
-	return fmt.Errorf("cannot %s %s: %s, and at most %d may go at a time\nlook at the plan, and give --max-retire %d if it is right", verb, p.Fleet, what, most, n)
+	return fmt.Errorf("cannot %s %s: %s, and at most %d may go at a time\nlook at the plan, and give --max-retire %d if it is right", Deed(p.Destroys), p.Fleet, what, most, n)
 }
 
 func (a *Applier) callTimeout() time.Duration {

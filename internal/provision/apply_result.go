@@ -32,7 +32,7 @@ type Outcome struct {
 func (r Result) Err() error {
 	var lines []error
 	if r.Stopped != nil {
-		hint := "\nwhat was begun is known: " + Plan{Destroys: r.Destroys}.goOn() + " to go on"
+		hint := "\nwhat was begun is known: " + Deed(r.Destroys) + " again to go on"
 		if errors.Is(r.Stopped, ErrLost) {
 			hint = "\nthe other one goes on with what was begun; " + r.afterwards() + " when it is done"
 		}

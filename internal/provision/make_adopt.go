@@ -14,13 +14,9 @@ func (j *job) adopt() error {
 	if j.record != nil && j.record.Phase == Retiring {
 		return j.takeBack()
 	}
-	s, err := j.look()
+	s, m, err := j.present()
 	if err != nil {
 		return err
-	}
-	m, ok := j.machine(s)
-	if !ok {
-		return errors.New("its machine is gone\nlook at a new plan")
 	}
 	if err := j.note(Adopted, j.step.Why); err != nil {
 		return err
@@ -44,6 +40,19 @@ func (j *job) adopt() error {
 		}
 	}
 	return j.put(r)
+}
+
+// present looks for the node's machine, which has to be there.
+func (j *job) present() (sight, Machine, error) {
+	s, err := j.look()
+	if err != nil {
+		return s, Machine{}, err
+	}
+	m, ok := j.machine(s)
+	if !ok {
+		return s, m, errors.New("its machine is gone\n" + j.plan.anew())
+	}
+	return s, m, nil
 }
 
 // settle writes down that a machine is there which an apply before this one asked for, or sees off one that is going.
@@ -77,13 +86,9 @@ func (j *job) takeBack() error {
 	if j.record.Drained {
 		return errors.New("it was drained already\nlook at a new plan")
 	}
-	s, err := j.look()
+	_, m, err := j.present()
 	if err != nil {
 		return err
-	}
-	m, ok := j.machine(s)
-	if !ok {
-		return errors.New("its machine is gone\nlook at a new plan")
 	}
 	err = j.persist(j.step.Node+"release", func(ctx context.Context) error { return j.a.Fleet.Release(ctx, j.step.Node) })
 	if err != nil {

@@ -601,7 +601,7 @@ func TestSilentFromIsWhenAgentsAreSilent(t *testing.T) {
 		for _, phase := range []agent.Phase{agent.Idle, agent.Running} {
 			st := agent.Status{SeenAt: noon, Phase: phase}
 			st.Settings.Heartbeat = beat
-			at, d := silentFrom(st), agent.Desired{Host: &agent.Host{At: noon}}
+			at, d := st.SilentFrom(), agent.Desired{Host: &agent.Host{At: noon}}
 			if v := agent.Look(&st, d, at); v.State == agent.Silent {
 				t.Errorf("with a heartbeat of %s, %s: it is silent before %s", beat, phase, at)
 			}

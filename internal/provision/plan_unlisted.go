@@ -39,7 +39,7 @@ func (w World) speaks(node string) (at time.Time, ok bool) {
 // speaks, or the machine was asked for just now. It is told by ok.
 func (p *planner) unlisted(n planned, rec Record) (s Step, ok bool) {
 	if at, speaks := p.speaks(n.name); speaks {
-		s = n.step(Keep, fmt.Sprintf("the provider has no machine of it, yet it spoke at %s: nothing is done until it is silent, which it is from %s; `pulley nodes remove %s` where its machine is gone for good", clock(at), clock(silentFrom(p.Statuses[n.name])), n.name))
+		s = n.step(Keep, fmt.Sprintf("the provider has no machine of it, yet it spoke at %s: nothing is done until it is silent, which it is from %s; `pulley nodes remove %s` where its machine is gone for good", clock(at), clock(p.silentFrom(n.name)), n.name))
 		s.Note = "the provider has no machine of it, yet it speaks: nothing is done until it is silent, or off the list of hosts"
 		p.contradicted++
 		return s, true
@@ -90,7 +90,7 @@ func (p *planner) unlistedLeaving(n planned, rec Record, why string) (s Step, ok
 	const look = "look whether that is the right provider, place and owner"
 	switch {
 	case speaks:
-		s.Blocked = fmt.Sprintf("the provider does not list its machine, which may run on: it spoke at %s, and counts as silent from %s\n%s; destroy again when it is silent, or after `pulley nodes remove` where its machine is gone for good", clock(at), clock(silentFrom(p.Statuses[n.name])), look)
+		s.Blocked = fmt.Sprintf("the provider does not list its machine, which may run on: it spoke at %s, and counts as silent from %s\n%s; destroy again when it is silent, or after `pulley nodes remove` where its machine is gone for good", clock(at), clock(p.silentFrom(n.name)), look)
 	case came && p.options.Lost:
 		return Step{}, false
 	case came:
@@ -101,20 +101,10 @@ func (p *planner) unlistedLeaving(n planned, rec Record, why string) (s Step, ok
 	return s, true
 }
 
-// How long a node says nothing until it counts as silent, as agent.Look has it: a number of heartbeats, and at least so long.
-const (
-	missedBeats    = 3
-	leastSilence   = 20 * time.Minute
-	runningSilence = 75 * time.Minute // Puppet was at work when it spoke last
-)
-
 // silentFrom is when a node counts as silent if it says nothing more.
-func silentFrom(st agent.Status) time.Time {
-	quiet := max(missedBeats*st.Settings.Heartbeat, leastSilence)
-	if st.Phase == agent.Running {
-		quiet = max(quiet, runningSilence)
-	}
-	return st.SeenAt.Add(quiet)
+func (w World) silentFrom(node string) time.Time {
+	st := w.Statuses[node]
+	return st.SilentFrom()
 }
 
 // guardLost blocks what would be done about machines that are gone where the provider lists less than half of those that it
@@ -157,11 +147,7 @@ func (p *planner) moved(n planned, s Step, rec Record) Step {
 		return n.step(Adopt, why+": it is listed there")
 	}
 	s.Why = why
-	verb := "apply"
-	if p.destroy {
-		verb = "destroy"
-	}
-	s.Blocked = "machines that were made at another place are not seen at this one\n" + verb + " with the cloud, provider and owner of before, or give --moved where these are the same machines"
+	s.Blocked = "machines that were made at another place are not seen at this one\n" + Deed(p.destroy) + " with the cloud, provider and owner of before, or give --moved where these are the same machines"
 	return s
 }
 

@@ -76,7 +76,7 @@ func deadOf(p Plan, world World, d *Watched) (dead []Step) {
 			continue
 		}
 		if at, speaks := world.speaks(s.Node); speaks {
-			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: it spoke at %s, though %s; it counts as silent from %s", s.Node, clock(at), s.Why, clock(silentFrom(world.Statuses[s.Node]))))
+			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: it spoke at %s, though %s; it counts as silent from %s", s.Node, clock(at), s.Why, clock(world.silentFrom(s.Node))))
 			continue
 		}
 		dead = append(dead, s)

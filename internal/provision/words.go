@@ -59,11 +59,14 @@ func span(d time.Duration) string {
 }
 
 // goOn is what to do to go on with a plan that was cut off, or of which something failed. To apply would call a destroy off.
-func (p Plan) goOn() string {
-	if p.Destroys {
-		return "destroy again"
+func (p Plan) goOn() string { return Deed(p.Destroys) + " again" }
+
+// Deed is what is done to a fleet, as its command is called: "apply", or "destroy".
+func Deed(destroys bool) string {
+	if destroys {
+		return "destroy"
 	}
-	return "apply again"
+	return "apply"
 }
 
 // anew is what to do where the world is another than a plan was made from.
