@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -126,11 +127,10 @@ func (k *Keeper) reserveIn(ctx context.Context, ref environments.Ref, left int) 
 // makeAhead makes one user, unless the node has joined since that was planned.
 func (k *Keeper) makeAhead(ctx context.Context, ref environments.Ref, node string) (joined bool, err error) {
 	err = k.rested(ctx, func() error {
-		i, _, err := k.Store.Identity(ctx, ref, node)
-		if joined = i != nil; err != nil || joined {
-			return err
+		_, _, err := k.Store.ReadyReserve(ctx, ref, node, k.Now().UTC())
+		if joined = errors.Is(err, store.ErrJoined); joined {
+			return nil
 		}
-		_, _, err = k.Store.ReadyReserve(ctx, ref, node, k.Now().UTC())
 		return err
 	})
 	return joined, err

@@ -241,7 +241,11 @@ func (s *Store) Reserves(ctx context.Context, ref environments.Ref) (all map[str
 	return all, f.Damaged, nil
 }
 
-// ReadyReserve makes sure that a node has a reserve whose user is ready, and returns it with its revision. What it will be
+// ErrJoined is that a machine joined as the node, even if it was removed since.
+var ErrJoined = errors.New("a machine has joined as this node")
+
+// ReadyReserve makes sure that a node has a reserve whose user is ready, and returns it with its revision; ErrJoined when it
+// is too late for one. What it will be
 // is written before the user is made: one that dies in between leaves no user that nobody knows, and the next one goes on
 // with it. Two that do this at the same moment end with the same reserve. The role that the environment's nodes share is
 // not touched: see EnsureEnvironment.
@@ -294,15 +298,16 @@ func (s *Store) readyReserve(ctx context.Context, ref environments.Ref, node str
 }
 
 // reserve writes a reserve where there is none. It is refused where there is no such environment: what belongs to one that
-// was destroyed at this moment would stay for good.
+// was destroyed at this moment would stay for good; and where a machine has joined: nobody would take it.
 func (s *Store) reserve(ctx context.Context, env, node string, r Reserve) (int64, error) {
 	value, err := encode(r)
 	if err != nil {
 		return 0, err
 	}
-	key, spec := s.keys.reserve(env, node), s.keys.spec(env)
-	cmps := []clientv3.Cmp{same(key, 0), clientv3.Compare(clientv3.CreateRevision(spec), ">", 0)}
-	resp, err := s.txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(key, value)}, []clientv3.Op{clientv3.OpGet(spec, clientv3.WithCountOnly())})
+	key, spec, identity := s.keys.reserve(env, node), s.keys.spec(env), s.keys.identity(env, node)
+	cmps := []clientv3.Cmp{same(key, 0), same(identity, 0), clientv3.Compare(clientv3.CreateRevision(spec), ">", 0)}
+	is := []clientv3.Op{clientv3.OpGet(spec, clientv3.WithCountOnly()), clientv3.OpGet(identity, clientv3.WithCountOnly())}
+	resp, err := s.txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(key, value)}, is)
 	switch {
 	case err != nil:
 		return 0, err
@@ -310,6 +315,8 @@ func (s *Store) reserve(ctx context.Context, env, node string, r Reserve) (int64
 		return resp.Header.Revision, nil
 	case resp.Responses[0].GetResponseRange().Count == 0:
 		return 0, fmt.Errorf("there is no environment %s: %w", env, ErrNotFound)
+	case resp.Responses[1].GetResponseRange().Count > 0:
+		return 0, ErrJoined
 	}
 	return 0, ErrConflict
 }

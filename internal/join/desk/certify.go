@@ -24,23 +24,15 @@ func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i place
 	if err := d.sharedRole(ctx, env); err != nil {
 		return join.Answer{}, err
 	}
+	var failed error
 	if !i.ready { // a reserve goes before its user does, and was there when the join was written: so its user is too
-		err := d.Store.EnsureNode(ctx, env, i.Node, i.User)
-		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed, and made again since this serve looked
-			if err = d.lookAgain(ctx, env); err == nil {
-				err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
-			}
-		}
-		if err != nil {
-			return join.Answer{}, err
-		}
+		failed = d.makeUser(ctx, env, i)
 	}
-	if i.Replaces != "" {
-		if err := d.Store.DropFormer(ctx, ref, i.Node, i.User); err != nil {
-			return join.Answer{}, err
-		}
+	if failed == nil && i.Replaces != "" {
+		failed = d.Store.DropFormer(ctx, ref, i.Node, i.User)
 	}
-	// Removed, or joined again, while its user was made: then the user must not stay, whoever removed it having found none.
+	// Removed, or joined again, while its user was made: then what there is of the user must not stay, whoever removed it having
+	// found none.
 	now, revision, err := d.Store.Identity(ctx, ref, i.Node)
 	if err != nil {
 		return join.Answer{}, err
@@ -51,6 +43,9 @@ func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i place
 		}
 		return join.Answer{}, no(join.WasRemoved, i.Node+", while it joined", anotherToken)
 	}
+	if failed != nil {
+		return join.Answer{}, failed
+	}
 	if now.Replaces != "" {
 		now.Replaces = ""
 		if err := d.Store.PutIdentity(ctx, ref, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
@@ -58,6 +53,16 @@ func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i place
 		}
 	}
 	return d.signNode(ref, a.CSR, i.Identity)
+}
+
+func (d *Desk) makeUser(ctx context.Context, env string, i placed) error {
+	err := d.Store.EnsureNode(ctx, env, i.Node, i.User)
+	if errors.Is(err, store.ErrNoRole) { // the environment was destroyed, and made again since this serve looked
+		if err = d.lookAgain(ctx, env); err == nil {
+			err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+		}
+	}
+	return err
 }
 
 // dropRole removes the role of a name that nobody has any more.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,6 +39,41 @@ func (w *world) has(user string) bool {
 		w.t.Fatal(err)
 	}
 	return slices.Contains(users, user)
+}
+
+// Of two that join while their environment is destroyed, each takes away the role that the other's user is about to get.
+func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	s := w.serve(nil)
+	a := w.asks(w.token(store.Token{Role: "controller"}), "controller1", join.Machine{ID: "m1"})
+	p, err := s.settle(t.Context(), dev, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.st.DestroyEnvironment(t.Context(), dev, "ann", true); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	for range 4 {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				if err := w.st.DropSharedRole(ctx, dev); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 30 {
+		if _, err := s.certify(t.Context(), dev, a, p); err == nil {
+			t.Error("it joined what is destroyed")
+		}
+		if w.has(p.User) {
+			t.Fatal("a user is left")
+		}
+	}
+	cancel()
+	others.Wait()
 }
 
 // A removed node that hangs up at the right moment would have a user again, of which nobody knows.

@@ -94,6 +94,20 @@ func TestALostAnswerIsAskedForAgain(t *testing.T) {
 	want(t, err, join.UsedUpToken)
 }
 
+// A user that is made ahead a moment too late would stay, and nobody would ever be it.
+func TestNoUserIsMadeAheadForWhoHasJoined(t *testing.T) {
+	w := newWorld(t, role("compute", 2))
+	a, err := w.machine("m1", w.serve(nil)).join(t.Context(), w.token(store.Token{Role: "compute", Uses: 1}), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := w.all()
+	if r, _, err := w.st.ReadyReserve(t.Context(), dev, a.Node, time.Now()); !errors.Is(err, store.ErrJoined) {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	same(t, before, w.all())
+}
+
 // Each change of a user has etcd look at all users again: a join for which a user was made ahead must change none.
 func TestAJoinWithAUserMadeAheadChangesNoUsers(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
