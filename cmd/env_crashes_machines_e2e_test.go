@@ -144,7 +144,6 @@ func (c *applyCase) end() string {
 		switch {
 		case strings.HasPrefix(key, "/pulley/v1/runs/"+c.env+"/"): // how often it ran
 		case strings.Contains(value, `"revoked":`) && strings.Contains(value, `"used":0`): // of an order that was cut off
-		case c.place != "" && strings.Contains(key, "/tokens/") && strings.Contains(value, `"used":0`): // likewise, before the books had it: it expires
 		case strings.Contains(key, "/tokens/") && strings.Contains(value, `"`+c.env+`"`), strings.Contains(key+"/", "/"+c.env+"/"):
 			line("%s %s", key, value)
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,11 +30,9 @@ const tokenSpare = time.Hour
 // fleetOf is the fleet that an environment is applied to: the books in etcd, and userdata of machines.
 type fleetOf struct {
 	*store.Applying
-	boot  *bootDefaults
-	store *store.Store
-	want  *environments.Environment
-	by    string
-	now   func() time.Time
+	boot *bootDefaults
+	want *environments.Environment
+	now  func() time.Time
 }
 
 // bootDefaults is what first boots are told where neither the role nor the environment says it, as `pulley userdata` would.
@@ -75,8 +72,8 @@ func (u *firstBootFlags) bootDefaults(c *cobra.Command, ref environments.Ref) (*
 // newFleet is the fleet for a provision.Applier, of an apply that has begun with a. want is the environment that is applied,
 // and form how its provider hands out userdata, "" where there is no provider. What a machine of any role could not boot with
 // is refused here: nothing is done by then, and no token made. It lasts as long as a.
-func (o *options) newFleet(s *store.Store, a *store.Applying, want *environments.Environment, form provision.Form, boot *bootDefaults) (*fleetOf, error) {
-	f := &fleetOf{Applying: a, boot: boot, store: s, want: want, by: o.env.User, now: o.env.Now}
+func (o *options) newFleet(a *store.Applying, want *environments.Environment, form provision.Form, boot *bootDefaults) (*fleetOf, error) {
+	f := &fleetOf{Applying: a, boot: boot, want: want, now: o.env.Now}
 	if form == "" {
 		return f, nil
 	}
@@ -96,45 +93,24 @@ func (o *options) newFleet(s *store.Store, a *store.Applying, want *environments
 	return f, nil
 }
 
-// Userdata makes what a machine boots with. Where it joins a token is made, the last thing of all, which is for this node
-// alone, once, and not for longer than the machine may take.
-func (f *fleetOf) Userdata(ctx context.Context, o provision.Order, r environments.Role, form provision.Form, before string) ([]byte, string, error) {
-	fail := func(err error) ([]byte, string, error) {
-		return nil, "", fmt.Errorf("cannot make userdata of %s: %w", o.Node, err)
-	}
-	ctx, cancel := f.Context(ctx)
-	defer cancel()
-	if before != "" {
-		revoked := store.Revoked{At: f.now().UTC().Truncate(time.Second), By: f.by, Why: "the machine that it was for is made anew"}
-		if _, err := f.store.RevokeToken(ctx, before, revoked); err != nil && !errors.Is(err, store.ErrNotFound) {
-			return fail(err)
-		}
-	}
+// Userdata makes what a machine boots with. Where it joins it has a token, which is good for as long as the machine may take,
+// and some.
+func (f *fleetOf) Userdata(o provision.Order, r environments.Role, form provision.Form) ([]byte, provision.Token, error) {
+	var t store.Token
 	told, err := f.told(o, r)
-	if err != nil {
-		return fail(err)
+	if err == nil && len(told.Servers) > 0 {
+		told.Token, t = store.NewToken(t)
+		t.Created = f.now().UTC().Truncate(time.Second)
+		t.Expires = t.Created.Add(f.want.TimeoutOf(r) + tokenSpare)
 	}
-	text, err := payload(told, form)
-	if err != nil {
-		return fail(err)
-	}
-	if len(told.Servers) == 0 {
-		return text, "", nil
-	}
-	t := store.Token{Environment: told.Environment, Node: o.Node, Uses: 1, By: f.by, Why: "pulley env apply"}
-	t.Created = f.now().UTC().Truncate(time.Second)
-	t.Expires = t.Created.Add(f.want.TimeoutOf(r) + tokenSpare)
-	err = retryConflicts(func() (err error) {
-		told.Token, t, err = f.store.CreateToken(ctx, t)
-		return err
-	})
+	var text []byte
 	if err == nil {
 		text, err = payload(told, form)
 	}
 	if err != nil {
-		return fail(err)
+		return nil, provision.Token{}, fmt.Errorf("cannot make userdata of %s: %w", o.Node, err)
 	}
-	return text, t.ID, nil
+	return text, provision.Token{ID: t.ID, Hash: t.Hash, Created: t.Created, Expires: t.Expires}, nil
 }
 
 // payload renders userdata. What the agent could not read is refused here, not on a machine's console.

@@ -146,7 +146,7 @@ func (o *options) open(ctx context.Context, s *store.Store, want *environments.E
 	if boot == nil {
 		form, boot = "", &bootDefaults{}
 	}
-	f, err := o.newFleet(s, a, want, form, boot)
+	f, err := o.newFleet(a, want, form, boot)
 	if err != nil {
 		cancel()
 		end()
@@ -170,6 +170,9 @@ func (t *site) carryOut(p provision.Plan, agreed []provision.Victim) (provision.
 	f := newFollower(t.options, p)
 	defer f.progress.Done()
 	t.applier.Progress = f.event
+	if err := t.applying.ForgetTokens(t.ctx); err != nil {
+		return provision.Result{}, fmt.Errorf("cannot delete join tokens that ended: %w", err)
+	}
 	return t.applier.Apply(t.ctx, p, agreed)
 }
 

@@ -45,6 +45,7 @@ func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 		{"a list asks to wait", "list", 4, provisiontest.Throttle, 3},
 		{"etcd is away for some seconds", "world", 4, provisiontest.FailBefore, 3},
 		{"the answer of a write is lost", "put", 2, provisiontest.FailAfter, 3},
+		{"the answer to the order in the books is lost", "order", 1, provisiontest.FailAfter, 3},
 		{"an environment is stored without an answer", "put spec", 1, provisiontest.FailAfter, 3},
 	} {
 		t.Run(c.say, func(t *testing.T) {
@@ -64,6 +65,19 @@ func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Two tokens of one id count for nobody: both machines would be locked out.
+func TestAnOrderTakesATokenThatNobodyHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.site.Grant("token-1", "db1")
+		o.well(fleet(role("web", 1)))
+		o.has("web1")
+		if left := o.site.Tokens(); len(left) != 1 || left["token-1"] != "db1" || o.site.Records()["web1"].Token != "token-2" {
+			t.Errorf("tokens: %v, the books: %+v", left, o.site.Records())
+		}
+	})
 }
 
 // A machine that the cloud can never make would be asked for without end, and nobody would learn why.

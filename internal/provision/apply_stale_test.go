@@ -179,7 +179,7 @@ func TestApplyKeepsTheBooksThroughout(t *testing.T) {
 			return provisiontest.None
 		}
 		o.well(fleet(role("web", 1)))
-		if got := strings.Join(calls, ", "); got != "put, put, remove, note, delete, put, userdata, put, create, note, put, put" {
+		if got := strings.Join(calls, ", "); got != "put, put, remove, note, delete, put, order, create, note, put, put" {
 			t.Error(got)
 		}
 		if r := o.site.Records()["web1"]; r.Place != "home" || !r.Joined || r.Phase != provision.Made || r.Drained || r.Tries != 1 {

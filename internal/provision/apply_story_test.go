@@ -49,7 +49,7 @@ var incidents = map[string][]provisiontest.Fault{
 }
 
 func drawIncident(t *rapid.T) incident {
-	call := rapid.SampledFrom([]string{"create", "create", "create", "delete", "delete", "list", "world", "ask", "put", "drop", "note", "put spec", "userdata", "hold", "release", "remove", "acts"}).Draw(t, "call")
+	call := rapid.SampledFrom([]string{"create", "create", "create", "delete", "delete", "list", "world", "ask", "put", "drop", "note", "put spec", "order", "hold", "release", "remove", "acts"}).Draw(t, "call")
 	faults := incidents[call]
 	if faults == nil {
 		faults = []provisiontest.Fault{provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter}

@@ -33,7 +33,7 @@ func gap(key string, tries int) time.Duration {
 // final reports whether to try again is of no use.
 func final(err error) bool {
 	var taken *TakenError
-	for _, end := range []error{ErrQuota, ErrRefused, ErrLost, ErrChanged, ErrNotListed} {
+	for _, end := range []error{ErrQuota, ErrRefused, ErrLost, ErrChanged, ErrNotListed, ErrTokenTaken} {
 		if errors.Is(err, end) {
 			return true
 		}

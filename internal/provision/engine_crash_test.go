@@ -69,7 +69,7 @@ func (sc scene) set(t *testing.T) *operator {
 	return o
 }
 
-// endOf is everything that an apply leaves behind and that must not depend on crashes: all but times, ids and tokens.
+// endOf is everything that an apply leaves behind and that must not depend on crashes: all but times and ids.
 func endOf(o *operator) string {
 	lines := map[string]bool{}
 	line := func(format string, args ...any) { lines[fmt.Sprintf(format, args...)] = true }
@@ -85,6 +85,9 @@ func endOf(o *operator) string {
 	}
 	for node, h := range o.site.Hosts() {
 		line("host %s: %s, its machine is the one in the books %v", node, h.Role, h.MachineID == o.site.Records()[node].ID)
+	}
+	for token, node := range o.site.Tokens() {
+		line("token of %s: the books have it %v", node, o.site.Records()[node].Token == token)
 	}
 	for _, a := range o.site.Acts() {
 		line("act: %s %s by %s", a.Node, a.Did, a.By)

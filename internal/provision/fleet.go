@@ -31,7 +31,11 @@ type Books interface {
 	PutSpec(ctx context.Context, e *environments.Environment, revision int64) (int64, error)
 	// Put writes a node's record. was is what was read of it, nil for none; ErrChanged when it is another by now.
 	Put(ctx context.Context, r Record, was *Record) error
-	// Drop deletes a node's record, unless it is another by now.
+	// Order writes a node's record as Put does, and with it the token of its userdata, whose id the record has; all of it or
+	// nothing, so that no token is there that the books do not know. Whoever has the token that the record had before can't join
+	// any more. ErrTokenTaken when there is another of this id.
+	Order(ctx context.Context, r Record, was *Record, t Token) error
+	// Drop deletes a node's record, unless it is another by now. Whoever has its token can't join any more.
 	Drop(ctx context.Context, was Record) error
 	// Note remembers what was done.
 	Note(ctx context.Context, a Act) error
@@ -39,8 +43,17 @@ type Books interface {
 
 // Payloads makes what machines are booted with.
 type Payloads interface {
-	// Userdata makes the payload of a machine for a node with a new token, of one use, and revokes the one before.
-	Userdata(ctx context.Context, o Order, r environments.Role, form Form, before string) (text []byte, token string, err error)
+	// Userdata makes the payload of a machine for a node. Its token lets in whoever has it once Order has written it; the one of a
+	// machine that does not join has no ID.
+	Userdata(o Order, r environments.Role, form Form) (text []byte, t Token, err error)
+}
+
+// Token is leave for one machine to join, once: what the books need of it. The secret is in the userdata alone.
+type Token struct {
+	ID      string    // random
+	Hash    string    // of the secret
+	Created time.Time // UTC, in whole seconds
+	Expires time.Time
 }
 
 // Nodes does what concerns one node.

@@ -63,16 +63,9 @@ func (j *job) order() error {
 	}
 	o := *j.step.Order
 	r := *j.record
-	err = j.persist(j.step.Node+"userdata", func(ctx context.Context) (err error) {
-		o.Userdata, r.Token, err = j.a.Fleet.Userdata(ctx, o, j.role, j.a.Form, j.record.Token)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("cannot make userdata: %w", err)
-	}
 	r.Phase, r.ID, r.Flavor, r.Image, r.Joined, r.Problem, r.At = Making, "", o.Flavor, o.Image, false, "", j.now()
 	r.Tries++
-	if err := j.put(r); err != nil {
+	if o.Userdata, err = j.bookOrder(o, r); err != nil {
 		return err
 	}
 	j.resume = true // from here on a machine of that name is one that was asked for
@@ -105,6 +98,25 @@ func (j *job) order() error {
 		j.guard.order(made)
 	}
 	return j.made(made)
+}
+
+// bookOrder writes down that a machine is about to be asked for, with the token of what it boots with, which it returns.
+func (j *job) bookOrder(o Order, r Record) ([]byte, error) {
+	for tries := 1; ; tries++ {
+		text, token, err := j.a.Fleet.Userdata(o, j.role, j.a.Form)
+		if err != nil {
+			return nil, fmt.Errorf("cannot make userdata: %w", err)
+		}
+		r.Token = token.ID
+		err = j.persist(j.step.Node+"order", func(ctx context.Context) error { return j.a.Fleet.Order(ctx, r, j.record, token) })
+		switch {
+		case err == nil:
+			j.record = &r
+			return text, nil
+		case !errors.Is(err, ErrTokenTaken) || tries == maxCalls:
+			return nil, fmt.Errorf("cannot write down machine %s: %w", r.Name, err)
+		}
+	}
 }
 
 // made writes that the provider has the order. The act comes first: once the record says so, nobody notes it any more. The

@@ -89,6 +89,8 @@ var (
 	ErrLost      = errors.New("somebody else has taken over")
 	ErrChanged   = errors.New("it was changed meanwhile")
 	ErrNotListed = errors.New("it is not on the list of hosts")
+
+	ErrTokenTaken = errors.New("there is another token of this id")
 )
 
 // WaitError is an ErrThrottle that says how long to wait.

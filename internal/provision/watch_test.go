@@ -152,7 +152,7 @@ func TestWatchKeepsItsBudget(t *testing.T) {
 // A watcher that dies between its decision and its end would make machines again without counting them.
 func TestWatchCountsWhatItDiedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, at := range []string{"note", "put", "remove", "delete", "create"} {
+		for _, at := range []string{"note", "put", "remove", "delete", "order", "create"} {
 			o := newOperator(t)
 			o.well(fleet(role("web", 5)))
 			o.kill(provision.Failed, "web1", "web2")

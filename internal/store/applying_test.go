@@ -56,6 +56,11 @@ func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
 					Say: func(s agent.Status) {
 						must(st.Report(t.Context(), agent.Identity{Node: s.Node, Environment: ref.String()}, s, nil, nil))
 					},
+					Lets: func(token string) bool {
+						k, err := st.FindToken(t.Context(), token)
+						must(err)
+						return k != nil && !k.Ended(time.Now())
+					},
 					Oust: func() {
 						oust(t, server.Client(), prefix+"/v1/environments/"+ref.String()+"/applying")
 						begin(t, st, ref, "bob")

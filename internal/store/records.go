@@ -26,11 +26,25 @@ const forgetTries = 10
 // no error: the answer to the write before may have been lost. When the claim of another machine takes the place of a retired
 // one, what the node said goes as with Drop.
 func (a *Applying) Put(ctx context.Context, r provision.Record, was *provision.Record) error {
+	return a.Order(ctx, r, was, provision.Token{})
+}
+
+// Order writes a node's record like Put, and with it the token of its userdata, which lets in one machine as that node; the
+// token that the record had before is revoked.
+func (a *Applying) Order(ctx context.Context, r provision.Record, was *provision.Record, t provision.Token) error {
 	err := a.rewrite(ctx, r.Node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
-		if now.is(&r) || now.is(was) {
+		switch {
+		case now.is(&r): // and so its token is there
 			return a.putting(ctx, r, now, revision)
+		case !now.is(was):
+			return nil, nil, provision.ErrChanged
 		}
-		return nil, nil, provision.ErrChanged
+		cmps, ops, err := a.putting(ctx, r, now, revision)
+		if err != nil || t.ID == "" {
+			return cmps, ops, err
+		}
+		guards, puts, err := a.lettingIn(ctx, r.Node, t)
+		return append(cmps, guards...), append(ops, puts...), err
 	})
 	if err != nil {
 		return fmt.Errorf("cannot write the record of the machine of %s: %w", r.Node, err)
@@ -53,12 +67,19 @@ func (a *Applying) putting(ctx context.Context, r provision.Record, now *booked,
 			}
 		}
 	}
+	if now != nil && now.Token != next.Token {
+		guards, puts, err := a.lettingNobodyIn(ctx, now.Token, "the machine that it was for is made anew")
+		if err != nil {
+			return nil, nil, err
+		}
+		cmps, ops = append(cmps, guards...), append(ops, puts...)
+	}
 	value, err := encode(next)
 	key := a.store.keys.record(a.ref.String(), r.Node)
 	return append(cmps, same(key, revision)), append(ops, clientv3.OpPut(key, value)), err
 }
 
-// Drop deletes a node's record if it is was; else ErrChanged. None is no error. With a retired one goes what the node said, its
+// Drop deletes a node's record if it is was; else ErrChanged. None is no error. Its token is revoked. With a retired one goes what the node said, its
 // status, runs and facts: what is left of it are the acts. Where it said something after it was taken off the list, or is on
 // the list again, it is there still, and all of that stays.
 func (a *Applying) Drop(ctx context.Context, was provision.Record) error {
@@ -73,6 +94,11 @@ func (a *Applying) Drop(ctx context.Context, was provision.Record) error {
 				return nil, nil, err
 			}
 		}
+		guards, puts, err := a.lettingNobodyIn(ctx, now.Token, "the machine that it was for is gone")
+		if err != nil {
+			return nil, nil, err
+		}
+		cmps, ops = append(cmps, guards...), append(ops, puts...)
 		key := a.store.keys.record(a.ref.String(), was.Node)
 		return append(cmps, same(key, revision)), append(ops, clientv3.OpDelete(key)), nil
 	})

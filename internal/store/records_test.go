@@ -44,6 +44,75 @@ func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 	}
 }
 
+// A token that was used tells who joined with it; another's would let nobody in if there were two of its id; a damaged one must
+// not keep a machine from being made.
+func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	st, ctx := open(t, server, ""), t.Context()
+	a := begin(t, st, dev, "ann")
+	now := time.Now().UTC().Truncate(time.Second)
+	token := func() provision.Token {
+		_, k := store.NewToken(store.Token{})
+		return provision.Token{ID: k.ID, Hash: k.Hash, Created: now, Expires: now.Add(time.Hour)}
+	}
+	order := func(was *provision.Record, k provision.Token) *provision.Record {
+		t.Helper()
+		r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Making, Token: k.ID}
+		if was != nil {
+			r.Tries = was.Tries + 1
+		}
+		if err := a.Order(ctx, r, was, k); err != nil {
+			t.Fatal(err)
+		}
+		return &r
+	}
+	key := func(k provision.Token) string { return "/pulley/v1/tokens/nodes/" + k.ID }
+	raw := func(k provision.Token) string {
+		t.Helper()
+		resp, err := server.Client().Get(ctx, key(k))
+		if err != nil || len(resp.Kvs) != 1 {
+			t.Fatalf("%s: %v, %v", key(k), resp, err)
+		}
+		return string(resp.Kvs[0].Value)
+	}
+	used, damaged, last := token(), token(), token()
+	r := order(nil, used)
+	joined := strings.Replace(raw(used), `"used":0`, `"used":1`, 1)
+	if _, err := server.Client().Put(ctx, key(used), joined); err != nil {
+		t.Fatal(err)
+	}
+	r = order(r, damaged)
+	if raw(used) != joined {
+		t.Errorf("the token that was used is %s, not %s", raw(used), joined)
+	}
+	if _, err := server.Client().Put(ctx, key(damaged), "{"); err != nil {
+		t.Fatal(err)
+	}
+	r = order(r, last)
+
+	_, ann, err := st.CreateToken(ctx, store.Token{Operator: "ann", As: store.RoleAdmin, Uses: 1, Created: now, Expires: now.Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{ann.ID, damaged.ID} {
+		next := *r
+		next.Tries, next.Token = r.Tries+1, id
+		if err := a.Order(ctx, next, r, provision.Token{ID: id, Hash: ann.Hash, Created: now, Expires: now.Add(time.Hour)}); !errors.Is(err, provision.ErrTokenTaken) {
+			t.Errorf("the id of another token: %v", err)
+		}
+	}
+	if k, err := st.FindToken(ctx, last.ID); err != nil || k == nil || k.Ended(now) || k.Node != "web1" || k.By != "ann" {
+		t.Errorf("the last token is %+v, %v", k, err)
+	}
+	if err := a.Drop(ctx, *r); err != nil {
+		t.Fatal(err)
+	}
+	if k, err := st.FindToken(ctx, last.ID); err != nil || k == nil || k.Revoked == nil || k.Revoked.By != "ann" {
+		t.Errorf("without its record it is %+v, %v", k, err)
+	}
+}
+
 // What a machine says that still runs would be lost, with the records of its runs, when its node is struck off the books; what
 // one said that is gone would be taken for the word of the next.
 func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {

@@ -85,29 +85,26 @@ func isHex(s string, size int) bool {
 	return len(s) == hex.EncodedLen(size) && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// CreateToken stores a new token with an id and a secret of its own, and returns its text: the only time that it is to be
-// seen. Whether the environment has such a role or node is for the caller to look at. Tokens that ended long before
-// t.Created are deleted at this occasion.
-func (s *Store) CreateToken(ctx context.Context, t Token) (text string, made Token, err error) {
+// NewToken gives a token an id and a secret of its own, and returns its text: the only time that it is to be seen. It lets
+// nobody in until it is stored.
+func NewToken(t Token) (text string, made Token) {
 	random := make([]byte, tokenIDBytes+tokenSecretBytes)
-	if _, err := rand.Read(random); err != nil {
-		return "", Token{}, fmt.Errorf("cannot make a join token: %w", err)
-	}
+	_, _ = rand.Read(random) // it never fails
 	secret := hex.EncodeToString(random[tokenIDBytes:])
 	t.ID, t.Hash = hex.EncodeToString(random[:tokenIDBytes]), hashSecret(secret)
-	value, err := encode(t)
+	return tokenMark + t.ID + "_" + secret, t
+}
+
+// CreateToken stores a new token, and returns its text. Whether the environment has such a role or node is for the caller to
+// look at. Tokens that ended long before t.Created are deleted at this occasion.
+func (s *Store) CreateToken(ctx context.Context, t Token) (text string, made Token, err error) {
+	text, t = NewToken(t)
+	ofOperators := t.Operator != ""
+	free, put, err := s.puttingToken(t)
 	if err != nil {
-		return "", Token{}, err
-	}
-	nodes, operators := s.keys.nodeToken(t.ID), s.keys.operatorToken(t.ID)
-	key, ofOperators := nodes, t.Operator != ""
-	if ofOperators {
-		key = operators
-	}
-	if _, err := s.decodeToken(key, []byte(value)); err != nil {
 		return "", Token{}, fmt.Errorf("cannot make a join token: %w", err)
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(nodes, 0), same(operators, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
+	resp, err := s.txn(ctx, free, []clientv3.Op{put}, nil)
 	if err == nil && !resp.Succeeded {
 		err = ErrConflict
 	}
@@ -117,7 +114,21 @@ func (s *Store) CreateToken(ctx context.Context, t Token) (text string, made Tok
 	if err := s.forgetTokens(ctx, ofOperators, t.Created); err != nil {
 		return "", Token{}, fmt.Errorf("cannot delete join tokens that ended: %w", err)
 	}
-	return tokenMark + t.ID + "_" + secret, t, nil
+	return text, t, nil
+}
+
+// puttingToken is what stores a new token, and what has to hold then: an id that two have counts for nobody.
+func (s *Store) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err error) {
+	nodes, operators := s.keys.nodeToken(t.ID), s.keys.operatorToken(t.ID)
+	key := nodes
+	if t.Operator != "" {
+		key = operators
+	}
+	value, err := encode(t)
+	if err == nil {
+		_, err = s.decodeToken(key, []byte(value))
+	}
+	return []clientv3.Cmp{same(nodes, 0), same(operators, 0)}, clientv3.OpPut(key, value), err
 }
 
 // decodeToken reads the token at key. Its id and whom it is for are told by the key alone: operators may write what they like

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ type Subject struct {
 	Join  func(node, role string) // puts a node on the list of hosts, as its own join does
 	Say   func(agent.Status)      // writes what a node says of itself
 	Oust  func()                  // has the lock end, and another apply take it
+	Lets  func(token string) bool // whether a machine with the token of this id may join
 }
 
 // contract is what applying relies on, one sentence each.
@@ -37,6 +39,7 @@ var contract = []struct {
 	{"a fleet that nobody stored is empty", empty},
 	{"an environment is stored only by who knows the one before", spec},
 	{"a record is written only by who knows the one before, and may be written again", records},
+	{"a record and its token are written together, and the token goes with the record or with the next order", orders},
 	{"a record is dropped only by who knows it, and may be dropped again", drops},
 	{"acts are kept, oldest first, and found by their time", acts},
 	{"a node that is on the list is asked, and the newest request counts", asks},
@@ -158,6 +161,52 @@ func records(t *testing.T, s *subject) {
 	s.is(s.Fleet.Put(t.Context(), other, &one), provision.ErrChanged)
 	s.has(one.Node, &made)
 	s.has(two.Node, &two)
+}
+
+func orders(t *testing.T, s *subject) {
+	ctx := t.Context()
+	token := func(digit string) provision.Token {
+		now := time.Now().UTC().Truncate(time.Second)
+		return provision.Token{ID: strings.Repeat(digit, 8), Hash: strings.Repeat(digit, 64), Created: now, Expires: now.Add(time.Hour)}
+	}
+	lets := func(want ...provision.Token) {
+		t.Helper()
+		for _, digit := range []string{"a", "b", "c"} {
+			if k := token(digit); s.Lets(k.ID) != slices.ContainsFunc(want, func(w provision.Token) bool { return w.ID == k.ID }) {
+				t.Errorf("token %s lets in: %t, want those of %+v", k.ID, s.Lets(k.ID), want)
+			}
+		}
+	}
+	a, b, c := token("a"), token("b"), token("c")
+	first := s.record(s.node("web", 1))
+	first.Phase, first.Token = provision.Making, a.ID
+	s.must(s.Fleet.Order(ctx, first, nil, a))
+	s.must(s.Fleet.Order(ctx, first, nil, a))
+	lets(a)
+
+	next := first
+	next.Tries, next.Token = first.Tries+1, b.ID
+	s.is(s.Fleet.Order(ctx, next, nil, b), provision.ErrChanged)
+	other := s.record(s.node("web", 2))
+	other.Phase, other.Token = provision.Making, a.ID
+	s.is(s.Fleet.Order(ctx, other, nil, a), provision.ErrTokenTaken)
+	s.has(first.Node, &first)
+	s.has(other.Node, nil)
+	lets(a)
+
+	s.must(s.Fleet.Order(ctx, next, &first, b))
+	s.has(next.Node, &next)
+	lets(b)
+	made := next
+	made.Phase, made.ID = provision.Made, "id-1"
+	s.must(s.Fleet.Put(ctx, made, &next))
+	lets(b)
+	last := made
+	last.Phase, last.ID, last.Token = provision.Making, "", c.ID
+	s.must(s.Fleet.Order(ctx, last, &made, c))
+	lets(c)
+	s.must(s.Fleet.Drop(ctx, last))
+	lets()
 }
 
 func drops(t *testing.T, s *subject) {

@@ -12,6 +12,7 @@ func TestTheModelKeepsTheContract(t *testing.T) {
 	FleetContract(t, func(*testing.T) Subject {
 		s := NewSite(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)
 		s.Demote()
-		return Subject{Fleet: s.Open("ann", nil), Ref: s.Ref, Join: s.Join, Say: s.Say, Oust: func() { s.Open("bob", nil) }}
+		lets := func(token string) bool { return s.Tokens()[token] != "" }
+		return Subject{Fleet: s.Open("ann", nil), Ref: s.Ref, Join: s.Join, Say: s.Say, Lets: lets, Oust: func() { s.Open("bob", nil) }}
 	})
 }

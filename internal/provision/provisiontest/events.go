@@ -97,6 +97,22 @@ func (s *Site) HoldNode(node, why string) {
 	})
 }
 
+// Tokens is who may join as which node: ids of tokens, and nodes.
+func (s *Site) Tokens() map[string]string {
+	all := map[string]string{}
+	s.locked(func() {
+		for id, t := range s.tokens {
+			if !t.dead {
+				all[id] = t.node
+			}
+		}
+	})
+	return all
+}
+
+// Grant has somebody else have a token of this id.
+func (s *Site) Grant(id, node string) { s.locked(func() { s.tokens[id] = token{node: node} }) }
+
 // Take has a machine join as a node, whatever its token says.
 func (s *Site) Take(node, id string) {
 	s.locked(func() {

@@ -97,33 +97,56 @@ func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revi
 
 // Put is provision.Fleet's.
 func (x *Session) Put(ctx context.Context, r provision.Record, was *provision.Record) error {
+	return x.call(ctx, "put", true, func(Fault) error { return x.put(r, was, provision.Token{}) })
+}
+
+// Order is provision.Fleet's.
+func (x *Session) Order(ctx context.Context, r provision.Record, was *provision.Record, t provision.Token) error {
+	return x.call(ctx, "order", true, func(Fault) error { return x.put(r, was, t) })
+}
+
+func (x *Session) put(r provision.Record, was *provision.Record, t provision.Token) error {
 	s := x.site
-	return x.call(ctx, "put", true, func(Fault) error {
-		have, ok := s.records[r.Node]
-		switch {
-		case ok && reflect.DeepEqual(have, r):
-			return nil
-		case ok != (was != nil), ok && !same(have, *was):
-			return fmt.Errorf("cannot put %+v over %+v, the books have %+v: %w", r, was, have, provision.ErrChanged)
-		}
-		x.begins(have, r)
-		s.remembers("put %+v", r)
-		switch {
-		case have.Phase == provision.Retiring && r.Phase == provision.Making:
-			s.forgets(r.Node)
-			delete(s.off, r.Node)
-		case r.Phase != provision.Retiring:
-			delete(s.off, r.Node)
-		}
-		if _, known := s.booked[r.ID]; r.Phase == provision.Made && !known && s.Now().Sub(r.At) < time.Minute { // by a clock that is right
-			s.booked[r.ID] = s.Now()
-		}
-		if have.Phase == provision.Made && r.Phase == provision.Made && have.ID == r.ID {
-			r.Joined = r.Joined || have.Joined
-		}
-		s.records[r.Node] = r
+	have, ok := s.records[r.Node]
+	switch {
+	case ok && reflect.DeepEqual(have, r):
 		return nil
-	})
+	case ok != (was != nil), ok && !same(have, *was):
+		return fmt.Errorf("cannot put %+v over %+v, the books have %+v: %w", r, was, have, provision.ErrChanged)
+	}
+	if _, taken := s.tokens[t.ID]; t.ID != "" && taken {
+		return provision.ErrTokenTaken
+	}
+	if t.ID != "" {
+		s.tokens[t.ID] = token{node: r.Node}
+	}
+	if have.Token != r.Token {
+		s.lettingNobodyIn(have.Token)
+	}
+	x.begins(have, r)
+	s.remembers("put %+v", r)
+	switch {
+	case have.Phase == provision.Retiring && r.Phase == provision.Making:
+		s.forgets(r.Node)
+		delete(s.off, r.Node)
+	case r.Phase != provision.Retiring:
+		delete(s.off, r.Node)
+	}
+	if _, known := s.booked[r.ID]; r.Phase == provision.Made && !known && s.Now().Sub(r.At) < time.Minute { // by a clock that is right
+		s.booked[r.ID] = s.Now()
+	}
+	if have.Phase == provision.Made && r.Phase == provision.Made && have.ID == r.ID {
+		r.Joined = r.Joined || have.Joined
+	}
+	s.records[r.Node] = r
+	return nil
+}
+
+// lettingNobodyIn ends a token, if it is one.
+func (s *Site) lettingNobodyIn(id string) {
+	if t, ok := s.tokens[id]; ok {
+		s.tokens[id] = token{node: t.node, dead: true}
+	}
 }
 
 // same compares records but for their joining, which others write as well.
@@ -140,6 +163,7 @@ func (x *Session) Drop(ctx context.Context, was provision.Record) error {
 		if ok && !same(have, was) {
 			return provision.ErrChanged
 		}
+		s.lettingNobodyIn(have.Token)
 		delete(s.records, was.Node)
 		if ok && was.Phase == provision.Retiring {
 			s.forgets(was.Node)
@@ -167,18 +191,15 @@ func (x *Session) Note(ctx context.Context, a provision.Act) error {
 	})
 }
 
-// Userdata is provision.Fleet's: a token, and nothing else.
-func (x *Session) Userdata(ctx context.Context, o provision.Order, _ environments.Role, _ provision.Form, before string) (text []byte, id string, err error) {
+// Userdata is provision.Fleet's: a token's id, and nothing else.
+func (x *Session) Userdata(o provision.Order, _ environments.Role, _ provision.Form) ([]byte, provision.Token, error) {
 	s := x.site
-	err = x.call(ctx, "userdata", false, func(Fault) error {
-		if t, ok := s.tokens[before]; ok {
-			s.tokens[before] = token{node: t.node, dead: true}
-		}
-		id = fmt.Sprintf("token-%d", len(s.tokens)+1)
-		s.tokens[id] = token{node: o.Node}
-		return nil
-	})
-	return []byte(id), id, err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.payloads++
+	id := fmt.Sprintf("token-%d", s.payloads)
+	now := s.Now().UTC().Truncate(time.Second)
+	return []byte(id), provision.Token{ID: id, Hash: id, Created: now, Expires: now.Add(time.Hour)}, nil
 }
 
 // Hold is provision.Fleet's.

@@ -35,6 +35,7 @@ type Site struct {
 	statuses map[string]agent.Status
 	answers  map[string]string // by request: what the node will answer; HookHang for nothing
 	tokens   map[string]token
+	payloads int // that were made
 	acts     []provision.Act
 	holder   *Session
 	wrong    []string
