@@ -36,16 +36,17 @@ type Process struct {
 	Command string `json:"command"`
 }
 
-// InCharge says whether puppet agent manages this machine: a crontab starts it, or it runs by itself; or a unit or a script of
-// cron's folders starts it, and it has been at work. What a package brought along, and nobody has told of a server, manages
-// nothing.
+// InCharge says whether puppet agent manages this machine: a crontab or a unit that somebody made starts it, or it runs by itself;
+// or a package's unit or a script of cron's folders starts it, and it has been at work. What a package brought along, and nobody
+// has told of a server, manages nothing.
 func (f Findings) InCharge() bool {
-	starts, runs := false, false
+	starts, runs, made := false, false, false
 	for _, u := range f.Units {
 		starts, runs = starts || u.starts(), runs || u.Active
+		made = made || u.starts() && !slices.Contains(packageUnits, u.Name)
 	}
 	byItself := len(f.Daemons) > 0 && !runs // else it is the unit's
-	return len(f.Lines) > 0 || byItself || f.Ran && (starts || len(f.Scripts) > 0)
+	return len(f.Lines) > 0 || made || byItself || f.Ran && (starts || len(f.Scripts) > 0)
 }
 
 // Empty says whether nothing was found.
@@ -56,7 +57,7 @@ func (f Findings) Empty() bool {
 // Look finds out what starts puppet agent here, and changes nothing.
 func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	var f Findings
-	for _, name := range unitNames {
+	for _, name := range m.unitNames() {
 		u, err := m.unit(ctx, name)
 		if err != nil {
 			return Findings{}, err

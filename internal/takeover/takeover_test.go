@@ -353,6 +353,8 @@ func TestInCharge(t *testing.T) {
 		"nothing":                    {Findings{}, false},
 		"a unit that never ran":      {Findings{Units: unit}, false},
 		"a unit of a Puppet at work": {Findings{Units: unit, Ran: true}, true},
+		"a timer of somebody's":      {Findings{Units: []Unit{{Name: "puppet-run.timer", Was: enabled}}}, true},
+		"a timer that is off":        {Findings{Units: []Unit{{Name: "puppet-run.timer", Was: "disabled"}}}, false},
 		"Puppet by hand":             {Findings{Ran: true}, false},
 		"a line of cron":             {Findings{Lines: []Line{{"etc/crontab", "…"}}}, true},
 		"a script that never ran":    {Findings{Scripts: []string{"etc/cron.hourly/puppet"}}, false},

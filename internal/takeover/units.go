@@ -12,12 +12,6 @@ import (
 	"time"
 )
 
-// unitNames are those that packages of Puppet bring along.
-var unitNames = []string{"puppet.service", "pe-puppet.service"}
-
-// unitFolder is where the machine's own units are.
-const unitFolder = "etc/systemd/system"
-
 // systemctlTimeout is longer than any of its calls takes, but for a service that does not stop.
 const systemctlTimeout = 2 * time.Minute
 
