@@ -170,9 +170,6 @@ func (t *site) carryOut(p provision.Plan, agreed []provision.Victim) (provision.
 	f := newFollower(t.options, p)
 	defer f.progress.Done()
 	t.applier.Progress = f.event
-	if err := t.applying.ForgetTokens(t.ctx); err != nil {
-		return provision.Result{}, fmt.Errorf("cannot delete join tokens that ended: %w", err)
-	}
 	return t.applier.Apply(t.ctx, p, agreed)
 }
 

@@ -90,6 +90,9 @@ func (k *Keeper) Run(ctx context.Context) {
 	if k.Certificates != nil {
 		loops.Go(func() { k.keepReserves(ctx) })
 		loops.Go(func() {
+			k.every(ctx, tokensInterval, "cannot delete what ended", func(ctx context.Context) error { return k.Store.ForgetTokens(ctx, k.Now()) })
+		})
+		loops.Go(func() {
 			k.every(ctx, keepInterval, "cannot renew certificates", func(ctx context.Context) error {
 				return errors.Join(k.Certificates.Renew(), k.Certificates.recordRenewal(ctx, k.Store))
 			})

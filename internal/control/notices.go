@@ -20,6 +20,7 @@ import (
 const (
 	outboxInterval = 5 * time.Second
 	bootsInterval  = time.Minute
+	tokensInterval = time.Hour
 	sendTimeout    = 20 * time.Second
 	// claimLasts is how long a claim may stand unchanged until others take its serve for dead: longer than all its sends.
 	claimLasts   = 5 * time.Minute

@@ -119,7 +119,7 @@ func (e *engine) remark(text string) {
 // counts, but for the words of another one before it.
 func (j *job) view(s sight) (agent.View, bool) {
 	st := s.World.Statuses[j.step.Node]
-	own := j.step.Verb == Wait && j.record != nil && !st.SeenAt.Before(j.record.At)
+	own := j.step.Verb == Wait && j.record != nil && s.World.ownWord(j.step.Node, *j.record)
 	if reflect.DeepEqual(st, j.heard) && !own {
 		return agent.View{}, false
 	}

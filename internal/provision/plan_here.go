@@ -248,10 +248,24 @@ func (p *planner) settling(node string, rec Record) bool {
 	}
 	st, spoke := p.Statuses[node]
 	adopted := rec.Tries == 0
-	if !spoke || st.SeenAt.Before(rec.At) && !adopted { // what it said before is another machine's word
+	if !spoke || !adopted && !p.ownWord(node, rec) {
 		return true
 	}
 	return st.LastGood.IsZero() && p.Views[node].State != agent.Converged
+}
+
+// ownWord reports whether what a node said last is the word of the machine in the books, and not of one before it. It may have
+// spoken before the books had it, where an apply was slow or cut off: then it is the machine on the list, and spoke since it is.
+func (w World) ownWord(node string, rec Record) bool {
+	st, spoke := w.Statuses[node]
+	host, registered := w.Hosts[node]
+	switch {
+	case !spoke:
+		return false
+	case !st.SeenAt.Before(rec.At):
+		return true
+	}
+	return registered && st.Machine != "" && st.Machine == host.MachineID && !st.SeenAt.Before(host.At.Truncate(time.Second))
 }
 
 // standsAs says how a node is that is registered.

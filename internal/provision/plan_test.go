@@ -54,6 +54,13 @@ func (w *World) join(node, role string) {
 	w.Statuses[node] = agent.Status{Node: node, SeenAt: noon.Add(-time.Minute), LastGood: agent.Target{Release: "1.0.0"}}
 }
 
+// spoke has the machine on the list say something at a time.
+func (w *World) spoke(node string, at time.Time) {
+	h, st := w.Hosts[node], w.Statuses[node]
+	h.MachineID, st.Machine, st.SeenAt = "m-"+node, "m-"+node, at
+	w.Hosts[node], w.Statuses[node] = h, st
+}
+
 func (w *World) silence(node string) {
 	w.Views[node] = agent.View{State: agent.Silent, Why: "it was last heard of at 2026-11-21T10:00:00Z"}
 }
@@ -284,6 +291,27 @@ func TestPlan(t *testing.T) {
 			first(Running, Made)(w)
 			w.join("compute1", "compute")
 			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon.Add(-2 * time.Hour), LastGood: agent.Target{Release: "1.0.0"}} // the one before said that
+		}, want: "wait compute1" + second, why: "has not converged yet"},
+		{name: "spoke before the books had its machine", world: func(w *World) {
+			up(w)
+			w.spoke("compute1", noon.Add(-40*time.Minute))
+			r := w.Records["compute1"]
+			r.At = noon.Add(-20 * time.Minute)
+			w.Records["compute1"] = r
+		}, want: "keep compute1; keep compute2"},
+		{name: "spoke before it was on the list, with the same machine id", world: func(w *World) {
+			up(w)
+			w.spoke("compute1", noon.Add(-12*time.Minute))
+			h, r := w.Hosts["compute1"], w.Records["compute1"]
+			h.At, r.At = noon.Add(-10*time.Minute), noon.Add(-5*time.Minute)
+			w.Hosts["compute1"], w.Records["compute1"] = h, r
+		}, want: "wait compute1" + second, why: "has not converged yet"},
+		{name: "another one spoke before the books had its machine", world: func(w *World) {
+			up(w)
+			w.spoke("compute1", noon.Add(-40*time.Minute))
+			h, r := w.Hosts["compute1"], w.Records["compute1"]
+			h.MachineID, r.At = "another", noon.Add(-20*time.Minute)
+			w.Hosts["compute1"], w.Records["compute1"] = h, r
 		}, want: "wait compute1" + second, why: "has not converged yet"},
 		{name: "joined just now, and nothing is promoted", world: func(w *World) {
 			first(Running, Made)(w)
@@ -597,17 +625,28 @@ func TestPlanOfStrangers(t *testing.T) {
 
 // If these were told apart, an operator would wait for a time at which nothing changes.
 func TestSilentFromIsWhenAgentsAreSilent(t *testing.T) {
-	for _, beat := range []time.Duration{0, time.Minute, 10 * time.Minute, time.Hour} {
-		for _, phase := range []agent.Phase{agent.Idle, agent.Running} {
-			st := agent.Status{SeenAt: noon, Phase: phase}
-			st.Settings.Heartbeat = beat
-			at, d := st.SilentFrom(), agent.Desired{Host: &agent.Host{At: noon}}
-			if v := agent.Look(&st, d, at); v.State == agent.Silent {
-				t.Errorf("with a heartbeat of %s, %s: it is silent before %s", beat, phase, at)
-			}
-			if v := agent.Look(&st, d, at.Add(time.Second)); v.State != agent.Silent {
-				t.Errorf("with a heartbeat of %s, %s: it is %s after %s", beat, phase, v.State, at)
-			}
+	for _, c := range []struct {
+		beat  time.Duration
+		phase agent.Phase
+		quiet time.Duration
+	}{
+		{0, agent.Idle, 20 * time.Minute},
+		{time.Minute, agent.Idle, 20 * time.Minute},
+		{10 * time.Minute, agent.Idle, 30 * time.Minute},
+		{10 * time.Minute, agent.Running, 75 * time.Minute},
+		{time.Hour, agent.Running, 3 * time.Hour},
+	} {
+		st := agent.Status{SeenAt: noon, Phase: c.phase}
+		st.Settings.Heartbeat = c.beat
+		at, d := st.SilentFrom(), agent.Desired{Host: &agent.Host{At: noon}}
+		if !at.Equal(noon.Add(c.quiet)) {
+			t.Errorf("with a heartbeat of %s, %s: it is silent from %s, want after %s", c.beat, c.phase, at, c.quiet)
+		}
+		if v := agent.Look(&st, d, at); v.State == agent.Silent {
+			t.Errorf("with a heartbeat of %s, %s: it is silent before %s", c.beat, c.phase, at)
+		}
+		if v := agent.Look(&st, d, at.Add(time.Second)); v.State != agent.Silent {
+			t.Errorf("with a heartbeat of %s, %s: it is %s after %s", c.beat, c.phase, v.State, at)
 		}
 	}
 }

@@ -9,11 +9,14 @@ import (
 	"pulley/internal/provision"
 )
 
-// lettingIn is what stores the token of a machine's userdata.
+// lettingIn is what stores the token of a machine's userdata. Where that very token is there by now, a write came through whose
+// answer was lost: this one changes nothing, and the record is read again.
 func (a *Applying) lettingIn(ctx context.Context, node string, t provision.Token) ([]clientv3.Cmp, []clientv3.Op, error) {
-	if found, err := a.store.FindToken(ctx, t.ID); found != nil || errors.As(err, new(*UnreadableError)) {
+	found, err := a.store.FindToken(ctx, t.ID)
+	switch {
+	case errors.As(err, new(*UnreadableError)), found != nil && found.Hash != t.Hash:
 		return nil, nil, provision.ErrTokenTaken
-	} else if err != nil {
+	case err != nil:
 		return nil, nil, err
 	}
 	free, put, err := a.store.puttingToken(Token{
@@ -22,29 +25,40 @@ func (a *Applying) lettingIn(ctx context.Context, node string, t provision.Token
 	return free, []clientv3.Op{put}, err
 }
 
-// lettingNobodyIn is what revokes the token of a machine that will not come, unless it was used; nothing where there is none, or
-// one that counts for nobody. id may be "".
-func (a *Applying) lettingNobodyIn(ctx context.Context, id, why string) ([]clientv3.Cmp, []clientv3.Op, error) {
-	if id == "" {
-		return nil, nil, nil
+// unused is the token in a node's record if it could still let in a machine, with its key and revision; nil where it was used or
+// revoked, is not there, or is somebody else's.
+func (a *Applying) unused(ctx context.Context, r provision.Record) (t *Token, key string, revision int64, err error) {
+	if r.Token == "" {
+		return nil, "", 0, nil
 	}
-	key := a.store.keys.nodeToken(id)
+	key = a.store.keys.nodeToken(r.Token)
 	resp, err := a.store.get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
-		return nil, nil, err
+		return nil, key, 0, err
 	}
-	t, err := a.store.decodeToken(key, resp.Kvs[0].Value)
-	if err != nil || t.Revoked != nil || t.UsedUp() {
-		return nil, nil, nil //nolint:nilerr // what can't be read lets nobody in
+	read, err := a.store.decodeToken(key, resp.Kvs[0].Value)
+	if err != nil || read.Revoked != nil || read.UsedUp() || read.Environment != a.ref.String() || read.Node != r.Node {
+		return nil, key, 0, nil //nolint:nilerr // what can't be read lets nobody in
 	}
-	t.Revoked = &Revoked{At: a.now(), By: a.by, Why: why}
-	value, err := encode(t)
-	return []clientv3.Cmp{same(key, resp.Kvs[0].ModRevision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
+	return &read, key, resp.Kvs[0].ModRevision, nil
 }
 
-// ForgetTokens deletes tokens of nodes that ended a month ago or earlier.
-func (a *Applying) ForgetTokens(ctx context.Context) error {
-	ctx, cancel := a.Context(ctx)
-	defer cancel()
-	return a.ended(a.store.forgetTokens(ctx, false, a.now()))
+// revoking is what ends the token of a machine in whose place another one comes.
+func (a *Applying) revoking(ctx context.Context, r provision.Record) ([]clientv3.Cmp, []clientv3.Op, error) {
+	t, key, revision, err := a.unused(ctx, r)
+	if t == nil {
+		return nil, nil, err
+	}
+	t.Revoked = &Revoked{At: a.now(), By: a.by, Why: "the machine that it was for is made anew"}
+	value, err := encode(*t)
+	return []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
+}
+
+// dropping is what ends the token of a machine that is gone. It holds no put: a full etcd takes it.
+func (a *Applying) dropping(ctx context.Context, r provision.Record) ([]clientv3.Cmp, []clientv3.Op, error) {
+	t, key, revision, err := a.unused(ctx, r)
+	if t == nil {
+		return nil, nil, err
+	}
+	return []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil
 }

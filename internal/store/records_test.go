@@ -98,17 +98,24 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 	for _, id := range []string{ann.ID, damaged.ID} {
 		next := *r
 		next.Tries, next.Token = r.Tries+1, id
-		if err := a.Order(ctx, next, r, provision.Token{ID: id, Hash: ann.Hash, Created: now, Expires: now.Add(time.Hour)}); !errors.Is(err, provision.ErrTokenTaken) {
+		if err := a.Order(ctx, next, r, provision.Token{ID: id, Hash: last.Hash, Created: now, Expires: now.Add(time.Hour)}); !errors.Is(err, provision.ErrTokenTaken) {
 			t.Errorf("the id of another token: %v", err)
 		}
 	}
 	if k, err := st.FindToken(ctx, last.ID); err != nil || k == nil || k.Ended(now) || k.Node != "web1" || k.By != "ann" {
 		t.Errorf("the last token is %+v, %v", k, err)
 	}
+	stranger := provision.Record{Node: "db1", Name: "db1", Phase: provision.Making, Token: last.ID} // as an operator may write it
+	if err := errors.Join(a.Put(ctx, stranger, nil), a.Drop(ctx, stranger)); err != nil {
+		t.Fatal(err)
+	}
+	if k, err := st.FindToken(ctx, last.ID); err != nil || k == nil || k.Ended(now) {
+		t.Errorf("the record of another node ends it: %+v, %v", k, err)
+	}
 	if err := a.Drop(ctx, *r); err != nil {
 		t.Fatal(err)
 	}
-	if k, err := st.FindToken(ctx, last.ID); err != nil || k == nil || k.Revoked == nil || k.Revoked.By != "ann" {
+	if k, err := st.FindToken(ctx, last.ID); err != nil || k != nil {
 		t.Errorf("without its record it is %+v, %v", k, err)
 	}
 }

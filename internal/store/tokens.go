@@ -177,22 +177,31 @@ func (s *Store) FindToken(ctx context.Context, id string) (*Token, error) {
 	return nil, &UnreadableError{Key: keys[0], Problem: "there is a token for an operator with this id: neither counts", Next: "revoke it: pulley token revoke " + id}
 }
 
+// ForgetTokens deletes all tokens that ended long before now.
+func (s *Store) ForgetTokens(ctx context.Context, now time.Time) error {
+	if err := errors.Join(s.forgetTokens(ctx, false, now), s.forgetTokens(ctx, true, now)); err != nil {
+		return fmt.Errorf("cannot delete join tokens that ended: %w", err)
+	}
+	return nil
+}
+
 // forgetTokens needs no guard: a token that has ended never comes back.
 func (s *Store) forgetTokens(ctx context.Context, ofOperators bool, now time.Time) error {
 	var ops []clientv3.Op
 	_, err := s.eachToken(ctx, ofOperators, func(key string, t Token) {
-		if now.Sub(t.Expires) > tokenKept && len(ops) < maxOps {
+		if now.Sub(t.Expires) > tokenKept {
 			ops = append(ops, clientv3.OpDelete(key))
 		}
 	})
 	if err != nil {
 		return err
 	}
-	if len(ops) == 0 {
-		return nil
+	for some := range slices.Chunk(ops, maxOps) {
+		if _, err := s.txn(ctx, nil, some, nil); err != nil {
+			return err
+		}
 	}
-	_, err = s.txn(ctx, nil, ops, nil)
-	return err
+	return nil
 }
 
 // Tokens lists the tokens of nodes and of operators, the newest first. Those that can't be read are named in damaged.

@@ -51,6 +51,34 @@ func TestTokensAreStoredHashed(t *testing.T) {
 	}
 }
 
+// A fleet that makes thousands of machines would make each look for a token read all those of the years before.
+func TestAllTokensThatEndedLongAgoAreForgotten(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t)
+	s := open(t, server, "")
+	now := time.Now().UTC().Truncate(time.Second)
+	for n := range 300 {
+		old := store.Token{Environment: "dev", Created: now.Add(-90 * 24 * time.Hour), Expires: now.Add(-60 * 24 * time.Hour)}
+		if n%2 == 1 {
+			old.Environment, old.Operator, old.As = "", "ann", store.RoleAdmin
+		}
+		if _, _, err := s.CreateToken(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, expires := range []time.Time{now.Add(time.Hour), now.Add(-29 * 24 * time.Hour)} {
+		if _, _, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Created: now.Add(-90 * 24 * time.Hour), Expires: expires}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.ForgetTokens(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	if all, _, err := s.Tokens(t.Context()); err != nil || len(all) != 2 {
+		t.Errorf("%d tokens are left, want 2 (%v)", len(all), err)
+	}
+}
+
 // Operators may write what they like below the tokens of nodes. What a record there says of itself must not make serve write,
 // delete or keep alive another token.
 func TestATokenIsWhatItsKeySays(t *testing.T) {

@@ -12,25 +12,16 @@ import (
 	"pulley/internal/store"
 )
 
-// certifyTime bounds making a user, and looking whether it may stay. It is not the client's time: one that hangs up in
-// between must not leave a user behind that was removed meanwhile.
+// certifyTime bounds making a user, and then looking whether it may stay. It is not the client's time: one that hangs up in
+// between must not leave a user behind that was removed meanwhile; nor may an etcd that is slow.
 const certifyTime = time.Minute
 
 // certify makes the user of an identity that is written, and its certificate. The incarnations before are dead by then.
 func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i placed) (join.Answer, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), certifyTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*certifyTime)
 	defer cancel()
 	env := ref.String()
-	if err := d.sharedRole(ctx, env); err != nil {
-		return join.Answer{}, err
-	}
-	var failed error
-	if !i.ready { // a reserve goes before its user does, and was there when the join was written: so its user is too
-		failed = d.makeUser(ctx, env, i)
-	}
-	if failed == nil && i.Replaces != "" {
-		failed = d.Store.DropFormer(ctx, ref, i.Node, i.User)
-	}
+	failed := d.makeUser(ctx, ref, i)
 	// Removed, or joined again, while its user was made: then what there is of the user must not stay, whoever removed it having
 	// found none.
 	now, revision, err := d.Store.Identity(ctx, ref, i.Node)
@@ -55,12 +46,22 @@ func (d *Desk) certify(ctx context.Context, ref environments.Ref, a ask, i place
 	return d.signNode(ref, a.CSR, i.Identity)
 }
 
-func (d *Desk) makeUser(ctx context.Context, env string, i placed) error {
-	err := d.Store.EnsureNode(ctx, env, i.Node, i.User)
-	if errors.Is(err, store.ErrNoRole) { // the environment was destroyed, and made again since this serve looked
-		if err = d.lookAgain(ctx, env); err == nil {
-			err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+// makeUser makes the user, and what its environment's nodes share. Cut off or failed, it may leave any part of that.
+func (d *Desk) makeUser(ctx context.Context, ref environments.Ref, i placed) error {
+	ctx, cancel := context.WithTimeout(ctx, certifyTime)
+	defer cancel()
+	env := ref.String()
+	err := d.sharedRole(ctx, env)
+	if err == nil && !i.ready { // a reserve goes before its user does, and was there when the join was written: so its user is too
+		err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed, and made again since this serve looked
+			if err = d.lookAgain(ctx, env); err == nil {
+				err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+			}
 		}
+	}
+	if err == nil && i.Replaces != "" {
+		err = d.Store.DropFormer(ctx, ref, i.Node, i.User)
 	}
 	return err
 }

@@ -54,6 +54,7 @@ func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var others sync.WaitGroup
 	for range 4 {
 		others.Go(func() {

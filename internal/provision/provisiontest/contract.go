@@ -3,6 +3,7 @@ package provisiontest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -189,7 +190,9 @@ func orders(t *testing.T, s *subject) {
 	s.is(s.Fleet.Order(ctx, next, nil, b), provision.ErrChanged)
 	other := s.record(s.node("web", 2))
 	other.Phase, other.Token = provision.Making, a.ID
-	s.is(s.Fleet.Order(ctx, other, nil, a), provision.ErrTokenTaken)
+	same := a // its id alone
+	same.Hash = c.Hash
+	s.is(s.Fleet.Order(ctx, other, nil, same), provision.ErrTokenTaken)
 	s.has(first.Node, &first)
 	s.has(other.Node, nil)
 	lets(a)
@@ -207,6 +210,19 @@ func orders(t *testing.T, s *subject) {
 	lets(c)
 	s.must(s.Fleet.Drop(ctx, last))
 	lets()
+
+	// A write whose answer is late is written again: at the same moment, as it were.
+	for n := range 30 {
+		r := s.record(s.node("db", n+1))
+		k := provision.Token{ID: fmt.Sprintf("%08x", n), Hash: a.Hash, Created: a.Created, Expires: a.Expires}
+		r.Phase, r.Token = provision.Making, k.ID
+		both := make(chan error, 2)
+		for range 2 {
+			go func() { both <- s.Fleet.Order(ctx, r, nil, k) }()
+		}
+		s.must(errors.Join(<-both, <-both))
+		s.has(r.Node, &r)
+	}
 }
 
 func drops(t *testing.T, s *subject) {
