@@ -22,7 +22,28 @@ func starts(line string, system bool) bool {
 		shape = systemLine
 	}
 	m := shape.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
-	return m != nil && agentCommand.MatchString(m[1])
+	return m != nil && startsAgent(m[1])
+}
+
+// idle are the options with which puppet agent does no work. --enable is none of them: it would lift the lock of a takeover.
+var idle = regexp.MustCompile(`(?:^|\s)(?:--(?:disable|fingerprint|version|help|configprint|genconfig|genmanifest)|-[Vh])(?:[\s=]|$)`)
+
+// startsAgent says whether a command, or a text of commands, starts puppet agent to work.
+func startsAgent(text string) bool {
+	const ends = ";&|)'\"\n"
+	for _, at := range agentCommand.FindAllStringIndex(text, -1) {
+		options := ""
+		if last := text[at[1]-1]; !strings.ContainsRune(ends, rune(last)) {
+			options = text[at[1]:]
+		}
+		if end := strings.IndexAny(options, ";&|)\n"); end >= 0 {
+			options = options[:end]
+		}
+		if !idle.MatchString(options) {
+			return true
+		}
+	}
+	return false
 }
 
 // agentLines are the lines that start puppet agent.

@@ -23,6 +23,11 @@ func TestWhatStartsPuppetAgent(t *testing.T) {
 		"* * * * * root mypuppet agent":                                {},
 		"17 * * * * root /usr/local/bin/pulley-agent run":              {},
 		"": {},
+		"@reboot root puppet agent --disable 'an image'":                         {},
+		"@reboot root puppet agent --disable x; puppet agent -t":                 {true, true},
+		"@reboot root puppet agent --version >/v && puppet agent":                {true, true},
+		"@reboot root (puppet agent)  # not --version":                           {true, true},
+		"@daily root puppet agent --enable":                                      {true, true},
 		"* * * * * root test -e /x || (puppet agent)":                            {true, true},
 		"5 4 * * sun root [ -x /usr/bin/puppet ] && /usr/bin/puppet agent; true": {true, true},
 	} {

@@ -43,7 +43,7 @@ func (f Findings) InCharge() bool {
 	starts, runs, made := false, false, false
 	for _, u := range f.Units {
 		starts, runs = starts || u.starts(), runs || u.Active
-		made = made || u.starts() && !slices.Contains(packageUnits, u.Name)
+		made = made || u.starts() && u.Own
 	}
 	byItself := len(f.Daemons) > 0 && !runs // else it is the unit's
 	return len(f.Lines) > 0 || made || byItself || f.Ran && (starts || len(f.Scripts) > 0)
@@ -57,12 +57,18 @@ func (f Findings) Empty() bool {
 // Look finds out what starts puppet agent here, and changes nothing.
 func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	var f Findings
-	for _, name := range m.unitNames() {
-		u, err := m.unit(ctx, name)
+	for _, may := range m.agentUnits() {
+		u, err := m.unit(ctx, may.Name)
 		if err != nil {
 			return Findings{}, err
 		}
-		if u != nil && u.starts() {
+		if u == nil {
+			continue
+		}
+		u.Own, u.Oneshot = may.Own, may.Oneshot
+		u.Active = u.Active && !u.Oneshot
+		if u.starts() {
+			u.Links = m.unitLinks(u.Name)
 			f.Units = append(f.Units, *u)
 		}
 	}
@@ -195,7 +201,7 @@ func (m *Machine) scripts() (found []string) {
 			if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || !m.reads(filepath.Base(path)) {
 				continue
 			}
-			if b, err := readSome(path); err == nil && agentCommand.Match(b) {
+			if b, err := readSome(path); err == nil && startsAgent(string(b)) {
 				under, _ := filepath.Rel(m.Root, path)
 				found = append(found, under)
 			}
@@ -221,7 +227,7 @@ func (m *Machine) daemons() (found []Process) {
 		if strings.HasPrefix(filepath.Base(program), "ruby") {
 			program, _, _ = strings.Cut(rest, " ")
 		}
-		if filepath.Base(program) == "puppet" && agentCommand.MatchString(command) {
+		if filepath.Base(program) == "puppet" && startsAgent(command) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			found = append(found, Process{pid, command})
 		}

@@ -68,10 +68,19 @@ func (s State) Choose(cron string, none bool, usual string) Schedule {
 
 // Unit is a unit of systemd as it was found.
 type Unit struct {
-	Name   string `json:"name"`
-	Was    string `json:"was"` // as systemctl is-enabled says
-	Active bool   `json:"active,omitempty"`
-	Masked bool   `json:"masked,omitempty"` // by the takeover
+	Name    string     `json:"name"`
+	Was     string     `json:"was"`               // as systemctl is-enabled says
+	Active  bool       `json:"active,omitempty"`  // never of one that ends by itself
+	Oneshot bool       `json:"oneshot,omitempty"` // ends by itself
+	Own     bool       `json:"own,omitempty"`     // somebody made it on this machine
+	Masked  bool       `json:"masked,omitempty"`  // by the takeover
+	Links   []UnitLink `json:"links,omitempty"`   // that have it started
+}
+
+// UnitLink is a link in systemd's folder.
+type UnitLink struct {
+	Path string `json:"path"` // below the root
+	To   string `json:"to"`
 }
 
 // File is a crontab as it was found, and what the takeover made of it.

@@ -211,11 +211,11 @@ func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 	for _, dir := range s.Locks {
 		all = append(all, change{"enable puppet agent in " + dir, func() error { return unlock(dir, s.Message) }})
 	}
-	for _, u := range s.Units {
-		all = append(all, change{"restore " + u.Name, func() error { return m.restoreUnit(ctx, u) }})
-	}
 	for _, f := range s.Files {
 		all = append(all, change{"restore /" + f.Path, func() error { return m.edit(f, f.restored) }})
+	}
+	for _, u := range s.Units {
+		all = append(all, change{"restore " + u.Name, func() error { return m.restoreUnit(ctx, u) }})
 	}
 	all = append(all, change{"forget the takeover", func() error {
 		found := State{Schedule: s.Schedule}

@@ -1,6 +1,10 @@
 package takeover
 
 import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,80 +19,151 @@ const unitFolder = "etc/systemd/system"
 // unitFolders are where units are that outlive a boot, the first one counting first: systemd.unit(5).
 var unitFolders = []string{unitFolder, "usr/local/lib/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"}
 
-// unitNames are the units that have puppet agent started: those of packages, each service that is told to, and where a timer
-// starts that service, the timer in its place.
-func (m *Machine) unitNames() []string {
-	names, triggered := slices.Clone(packageUnits), map[string]bool{}
-	services := m.unitFiles(".service")
-	startsAgent := func(service string) bool {
-		return slices.ContainsFunc(settings(services[service], "ExecStart"), agentCommand.MatchString)
-	}
-	for timer, text := range m.unitFiles(".timer") {
-		of := strings.TrimSuffix(timer, ".timer") + ".service"
-		if said := settings(text, "Unit"); len(said) > 0 {
-			of = said[len(said)-1]
-		}
-		if startsAgent(of) {
-			names, triggered[of] = append(names, timer), true
-		}
-	}
-	for service := range services {
-		if !triggered[service] && !slices.Contains(packageUnits, service) && startsAgent(service) {
-			names = append(names, service)
-		}
-	}
-	slices.Sort(names[len(packageUnits):])
-	return names
+// unitFile is a unit as systemd reads it.
+type unitFile struct {
+	text  string // with its drop-ins; "" for a masked one
+	own   bool   // somebody made it on this machine, or a drop-in that says what it starts
+	alias string // the unit that this is another name of
 }
 
-// unitFiles are the units of a kind with their texts, drop-ins after them. Templates are left out, and other names of a unit; a
-// masked one is empty.
-func (m *Machine) unitFiles(kind string) map[string]string {
-	texts := map[string]string{}
-	each := func(pattern string, add func(path, target string)) {
-		for _, folder := range unitFolders {
-			paths, _ := filepath.Glob(m.path(filepath.Join(folder, pattern))) // only a pattern can be wrong
-			for _, path := range paths {
-				under, err := filepath.Rel(m.Root, path)
-				if target, ok := m.follow(under); ok && err == nil {
-					add(path, target)
-				}
+// ours says whether a file is one that somebody put there, and no package.
+func ours(under string) bool {
+	return strings.HasPrefix(under, "etc/") || strings.HasPrefix(under, "usr/local/")
+}
+
+// agentUnits are the units that may have puppet agent started, whether they are enabled or not: those of packages, each service
+// whose ExecStart does, and the timers of these.
+func (m *Machine) agentUnits() []Unit {
+	services, found := m.unitFiles(".service"), map[string]Unit{}
+	for _, name := range packageUnits {
+		found[name] = Unit{Name: name, Own: services[name].own}
+	}
+	for name, f := range services {
+		if slices.ContainsFunc(settings(f.text, "Service", "ExecStart"), startsAgent) {
+			kinds := settings(f.text, "Service", "Type")
+			found[name] = Unit{Name: name, Own: f.own, Oneshot: len(kinds) > 0 && kinds[len(kinds)-1] == "oneshot"}
+		}
+	}
+	for name, f := range m.unitFiles(".timer") {
+		of := strings.TrimSuffix(name, ".timer") + ".service"
+		if said := settings(f.text, "Timer", "Unit"); len(said) > 0 {
+			of = said[0]
+		}
+		if to := services[of].alias; to != "" {
+			of = to
+		}
+		if _, starts := found[of]; starts && f.text != "" {
+			found[name] = Unit{Name: name, Own: f.own}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// unitFiles are the units of a kind, without templates.
+func (m *Machine) unitFiles(kind string) map[string]unitFile {
+	files := map[string]unitFile{}
+	m.eachUnitPath("*"+kind, func(under, target string) {
+		name := filepath.Base(under)
+		if _, covered := files[name]; covered || strings.Contains(name, "@") {
+			return
+		}
+		f := unitFile{own: ours(under)}
+		if to := filepath.Base(target); to != name && strings.HasSuffix(to, kind) {
+			f.alias = to
+		} else if b, err := readSome(m.path(target)); err == nil && to == name {
+			f.text = string(b)
+		}
+		files[name] = f
+	})
+	type dropIn struct{ unit, name string }
+	dropIns := map[dropIn]unitFile{}
+	m.eachUnitPath("*"+kind+".d/*.conf", func(under, target string) {
+		d := dropIn{strings.TrimSuffix(filepath.Base(filepath.Dir(under)), ".d"), filepath.Base(under)}
+		if _, covered := dropIns[d]; !covered {
+			b, _ := readSome(m.path(target)) // none where it is masked
+			dropIns[d] = unitFile{text: string(b), own: ours(under)}
+		}
+	})
+	inOrder := slices.SortedFunc(maps.Keys(dropIns), func(a, b dropIn) int { return strings.Compare(a.name, b.name) })
+	for _, d := range inOrder {
+		if f, more := files[d.unit], dropIns[d]; f.text != "" {
+			f.text += "\n" + more.text
+			f.own = f.own || more.own && len(settings(more.text, "Service", "ExecStart")) > 0
+			files[d.unit] = f
+		}
+	}
+	return files
+}
+
+// eachUnitPath visits what there is of a pattern in the folders of units, in their order, with what it stands for.
+func (m *Machine) eachUnitPath(pattern string, visit func(under, target string)) {
+	for _, folder := range unitFolders {
+		paths, _ := filepath.Glob(m.path(filepath.Join(folder, pattern))) // only a pattern can be wrong
+		for _, path := range paths {
+			under, err := filepath.Rel(m.Root, path)
+			if target, ok := m.follow(under); ok && err == nil {
+				visit(under, target)
 			}
 		}
 	}
-	each("*"+kind, func(path, target string) {
-		name := filepath.Base(path)
-		if _, again := texts[name]; again || strings.Contains(name, "@") {
-			return
-		}
-		b, err := readSome(m.path(target))
-		if err == nil && filepath.Base(target) == name {
-			texts[name] = string(b)
-		} else {
-			texts[name] = ""
-		}
-	})
-	each("*"+kind+".d/*.conf", func(path, target string) {
-		name := strings.TrimSuffix(filepath.Base(filepath.Dir(path)), ".d")
-		if b, err := readSome(m.path(target)); err == nil && texts[name] != "" {
-			texts[name] += "\n" + string(b)
-		}
-	})
-	return texts
 }
 
 // settings are the values that the text of a unit gives to a setting, systemd.syntax(7); an empty one takes back those before.
-func settings(text, name string) (values []string) {
-	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
-		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
-		if !ok || strings.TrimSpace(key) != name {
+func settings(text, section, name string) (values []string) {
+	in, whole := "", ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") { // also where a line goes on
 			continue
 		}
-		if value = strings.TrimSpace(value); value == "" {
+		if before, more := strings.CutSuffix(line, `\`); more {
+			whole += before + " "
+			continue
+		}
+		line, whole = strings.TrimSpace(whole+line), ""
+		key, value, isSetting := strings.Cut(line, "=")
+		switch {
+		case strings.HasPrefix(line, "["):
+			in = strings.Trim(line, "[]")
+		case !isSetting || in != section || strings.TrimSpace(key) != name:
+		case strings.TrimSpace(value) == "":
 			values = nil
-			continue
+		default:
+			values = append(values, strings.TrimSpace(value))
 		}
-		values = append(values, value)
 	}
 	return values
+}
+
+// unitLinks are the links that have a unit started, or that make it one: what `systemctl disable` takes away, and `enable` does not
+// always bring back.
+func (m *Machine) unitLinks(name string) (links []UnitLink) {
+	for _, pattern := range []string{"*", "*/*"} {
+		paths, _ := filepath.Glob(m.path(filepath.Join(unitFolder, pattern))) // only a pattern can be wrong
+		for _, path := range paths {
+			to, err := os.Readlink(path)
+			if err != nil || filepath.Base(path) != name && filepath.Base(to) != name {
+				continue
+			}
+			if under, err := filepath.Rel(m.Root, path); err == nil {
+				links = append(links, UnitLink{Path: under, To: to})
+			}
+		}
+	}
+	return links
+}
+
+// link makes a link again, if nothing has its name, and tells whether it did.
+func (m *Machine) link(l UnitLink) (made bool, err error) {
+	path := m.path(l.Path)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, err
+	}
+	if err := os.Symlink(l.To, path); err != nil {
+		return false, err
+	}
+	return true, syncFolder(filepath.Dir(path))
 }

@@ -72,7 +72,7 @@ func (m *Machine) disableUnit(ctx context.Context, u Unit) error {
 			return err
 		}
 	}
-	if !m.live() {
+	if !m.live() || u.Oneshot { // a run that was begun goes on to its end
 		return nil
 	}
 	_, err := m.systemctl(ctx, "stop", u.Name)
@@ -89,6 +89,40 @@ func (m *Machine) maskable(name string) bool {
 	return err == nil && to == "/dev/null"
 }
 
+// relink has a unit started again as it was, and returns how it is then; nil where it is gone.
+func (m *Machine) relink(ctx context.Context, u Unit) (*Unit, error) {
+	var made []string
+	for _, l := range u.Links {
+		did, err := m.link(l)
+		if err != nil {
+			return nil, err
+		}
+		if did {
+			made = append(made, m.path(l.Path))
+		}
+	}
+	if len(made) > 0 && m.live() {
+		if _, err := m.systemctl(ctx, "daemon-reload"); err != nil {
+			return nil, err
+		}
+	}
+	now, err := m.unit(ctx, u.Name)
+	if err == nil && now != nil && u.Was == enabled && now.Was != enabled {
+		if _, err = m.systemctl(ctx, "enable", u.Name); err == nil {
+			now, err = m.unit(ctx, u.Name)
+		}
+		if err == nil && now != nil && now.Was != enabled {
+			err = fmt.Errorf("%s is %s, and was enabled\nenable it by hand, and try again", u.Name, now.Was)
+		}
+	}
+	if err == nil && now == nil {
+		for _, path := range made {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return now, err
+}
+
 // restoreUnit does nothing to a unit that is gone: its package was removed since.
 func (m *Machine) restoreUnit(ctx context.Context, u Unit) error {
 	if u.Masked {
@@ -96,13 +130,8 @@ func (m *Machine) restoreUnit(ctx context.Context, u Unit) error {
 			return err
 		}
 	}
-	if now, err := m.unit(ctx, u.Name); err != nil || now == nil {
+	if now, err := m.relink(ctx, u); err != nil || now == nil {
 		return err
-	}
-	if u.Was == enabled {
-		if _, err := m.systemctl(ctx, "enable", u.Name); err != nil {
-			return err
-		}
 	}
 	if !u.Active || !m.live() {
 		return nil

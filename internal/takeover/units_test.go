@@ -1,74 +1,142 @@
 package takeover
 
 import (
+	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
-// An agent that a timer starts goes on beside Pulley if it is missed; a unit that only speaks of Puppet is nobody's to switch off.
+// found are the units that may start the agent, but for those of packages that nobody changed.
+func (f *fixture) found() (names []string) {
+	for _, u := range f.agentUnits() {
+		if u.Own || !slices.Contains(packageUnits, u.Name) {
+			name := u.Name
+			if !u.Own {
+				name += " of a package"
+			}
+			if u.Oneshot {
+				name += ", oneshot"
+			}
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// An agent that a unit starts goes on beside Pulley if it is missed; one that only speaks of Puppet would leave a new machine to
+// nobody.
 func TestUnitsThatStartTheAgent(t *testing.T) {
 	t.Parallel()
-	const runs = "[Service]\nType=oneshot\nExecStart=/opt/puppetlabs/bin/puppet agent --onetime --no-daemonize\n"
+	const (
+		etc, local, usr = "etc/systemd/system/", "usr/local/lib/systemd/system/", "usr/lib/systemd/system/"
+		start, idles    = "[Service]\nExecStart=/opt/puppetlabs/bin/puppet agent --onetime --no-daemonize\n", "[Service]\nExecStart=/bin/true\n"
+		once            = start + "Type=oneshot\n"
+	)
 	for say, c := range map[string]struct {
-		files map[string]string
+		files map[string]string // texts, or "→ " and where a link leads
 		want  []string
 	}{
-		"none":                    {},
-		"a timer and its service": {map[string]string{"etc/systemd/system/puppet-run.timer": "[Timer]\nOnCalendar=hourly\n", "etc/systemd/system/puppet-run.service": runs}, []string{"puppet-run.timer"}},
-		"a timer of another name": {map[string]string{
-			"etc/systemd/system/nightly.timer": "[Timer]\nUnit=config.service\n", "usr/lib/systemd/system/config.service": runs, "usr/lib/systemd/system/nightly.service": runs,
-		}, []string{"nightly.service", "nightly.timer"}},
-		"a service":                         {map[string]string{"usr/local/lib/systemd/system/config.service": "[Service]\nExecStart=-/usr/bin/env \\\n  puppet \\\n  agent\n"}, []string{"config.service"}},
-		"one by a drop-in":                  {map[string]string{"lib/systemd/system/config.service": "[Service]\nExecStart=/bin/true\n", "etc/systemd/system/config.service.d/a.conf": runs}, []string{"config.service"}},
-		"one that a drop-in took":           {map[string]string{"lib/systemd/system/config.service": runs, "etc/systemd/system/config.service.d/a.conf": "[Service]\nExecStart=\nExecStart=/bin/true\n"}, nil},
-		"one that the machine's own covers": {map[string]string{"lib/systemd/system/config.service": runs, "etc/systemd/system/config.service": "[Service]\nExecStart=/bin/true\n"}, nil},
-		"a template":                        {map[string]string{"etc/systemd/system/config@.service": runs}, nil},
-		"one that speaks of it":             {map[string]string{"etc/systemd/system/a.service": "[Unit]\nDescription=puppet agent\n[Service]\n# ExecStart=puppet agent\nExecStartPre=puppet agent --disable\nExecStart=/bin/true\n"}, nil},
-		"a package's":                       {map[string]string{"lib/systemd/system/puppet.service": runs}, nil},
+		"none":                        {},
+		"a timer and its service":     {map[string]string{etc + "run.timer": "[Timer]\nOnCalendar=hourly\n", etc + "run.service": once}, []string{"run.service, oneshot", "run.timer"}},
+		"a timer of another name":     {map[string]string{etc + "nightly.timer": "[Unit]\nUnit=x\n[Timer]\nUnit=a.service\nUnit=b.service\n", usr + "a.service": start, usr + "nightly.service": idles}, []string{"a.service of a package", "nightly.timer"}},
+		"the first of two counts":     {map[string]string{etc + "nightly.timer": "[Timer]\nUnit=b.service\nUnit=a.service\n", etc + "a.service": start, usr + "b.service": idles}, []string{"a.service"}},
+		"a timer by an alias":         {map[string]string{etc + "nightly.timer": "[Timer]\nUnit=b.service\n", etc + "a.service": start, etc + "b.service": "→ a.service"}, []string{"a.service", "nightly.timer"}},
+		"a masked timer":              {map[string]string{etc + "a.timer": "→ /dev/null", usr + "a.timer": "[Timer]\n", etc + "a.service": start}, []string{"a.service"}},
+		"lines that go on":            {map[string]string{local + "a.service": "[Service]\nType=oneshot\nExecStart=-/usr/bin/env \\\n # not this \\\n  puppet \\\n  agent\nType=simple\n"}, []string{"a.service"}},
+		"a comment that goes nowhere": {map[string]string{etc + "a.service": "[Service]\n# before \\\nExecStart=puppet agent\n"}, []string{"a.service"}},
+		"by a drop-in":                {map[string]string{usr + "a.service": idles, etc + "a.service.d/a.conf": start}, []string{"a.service"}},
+		"by a package's drop-in":      {map[string]string{usr + "a.service": idles, usr + "a.service.d/a.conf": start}, []string{"a.service of a package"}},
+		"a drop-in takes it":          {map[string]string{usr + "a.service": start, etc + "a.service.d/a.conf": "[Service]\nExecStart=\nExecStart=/bin/true\n"}, nil},
+		"by the order of names":       {map[string]string{usr + "a.service": idles, usr + "a.service.d/10.conf": start, etc + "a.service.d/50.conf": "[Service]\nExecStart=\nExecStart=/bin/true\n"}, nil},
+		"a drop-in that is covered":   {map[string]string{usr + "a.service": idles, usr + "a.service.d/10.conf": start, etc + "a.service.d/10.conf": "→ /dev/null"}, nil},
+		"the machine's own covers":    {map[string]string{usr + "a.service": start, etc + "a.service": idles}, nil},
+		"masked":                      {map[string]string{usr + "a.service": start, etc + "a.service": "→ /dev/null"}, nil},
+		"of another folder":           {map[string]string{"opt/a.service": start, etc + "a.service": "→ /opt/a.service"}, []string{"a.service"}},
+		"a link to nothing":           {map[string]string{etc + "a.service": "→ /opt/a.service"}, nil},
+		"a template":                  {map[string]string{etc + "a@.service": start}, nil},
+		"speaks of it":                {map[string]string{etc + "a.service": "[Unit]\nDescription=puppet agent\nExecStart=puppet agent\n[Service]\n# ExecStart=puppet agent\nExecStartPre=puppet agent\nExecStart=/bin/true\n"}, nil},
+		"keeps it off":                {map[string]string{etc + "a.service": "[Service]\nExecStart=/usr/bin/puppet agent --disable 'an image'\n"}, nil},
+		"a package's":                 {map[string]string{usr + "puppet.service": start}, nil},
+		"a package's, made anew":      {map[string]string{usr + "puppet.service": start, etc + "puppet.service": start}, []string{"puppet.service"}},
+		"a package's, with a limit":   {map[string]string{usr + "puppet.service": start, etc + "puppet.service.d/a.conf": "[Service]\nMemoryMax=1G\n"}, nil},
 	} {
 		f := bare(t)
-		for under, text := range c.files {
-			f.write(t, under, text, 0o644)
-		}
-		if got := f.unitNames()[len(packageUnits):]; !slices.Equal(got, c.want) {
+		f.units(t, c.files)
+		if got := f.found(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", say, got, c.want)
 		}
 	}
-	f := bare(t)
-	f.write(t, "opt/site/config.service", runs, 0o644)
-	f.write(t, "etc/systemd/system/real.service", runs, 0o644)
-	f.write(t, "lib/systemd/system/masked.service", runs, 0o644)
-	for name, to := range map[string]string{"config": "/opt/site/config.service", "alias": "real.service", "masked": "/dev/null", "dangling": "/nowhere/dangling.service"} {
-		must(t, os.Symlink(to, f.path("etc/systemd/system/"+name+".service")))
-	}
-	if got := f.unitNames()[len(packageUnits):]; !slices.Equal(got, []string{"config.service", "real.service"}) {
-		t.Errorf("of links: %q", got)
+}
+
+// units writes texts and links.
+func (f *fixture) units(t *testing.T, files map[string]string) {
+	t.Helper()
+	for under, text := range files {
+		to, link := strings.CutPrefix(text, "→ ")
+		if !link {
+			f.write(t, under, text, 0o644)
+			continue
+		}
+		f.write(t, under, "", 0o644)
+		must(t, os.Remove(f.path(under)))
+		must(t, os.Symlink(to, f.path(under)))
 	}
 }
 
-// What a timer was is brought back, as all else.
-func TestTakingOverFromATimer(t *testing.T) {
+// What a unit was is brought back to the letter: `systemctl enable` knows only the links that the unit itself asks for.
+func TestTakingOverFromUnits(t *testing.T) {
+	t.Parallel()
+	const (
+		etc   = "etc/systemd/system/"
+		timer = "[Timer]\nOnCalendar=hourly\n"
+		wants = "[Install]\nWantedBy=timers.target\n"
+		once  = "[Service]\nType=oneshot\nExecStart=/usr/bin/puppet agent -t\n"
+	)
+	for say, c := range map[string]struct {
+		unit  string
+		files map[string]string
+	}{
+		"a timer":               {"a.timer", map[string]string{etc + "a.timer": timer + wants, etc + "a.service": once, etc + "timers.target.wants/a.timer": "→ /etc/systemd/system/a.timer"}},
+		"enabled by hand":       {"a.timer", map[string]string{etc + "a.timer": timer, etc + "a.service": once, etc + "timers.target.wants/a.timer": "→ ../a.timer"}},
+		"enabled twice":         {"a.timer", map[string]string{etc + "a.timer": timer + wants, etc + "a.service": once, etc + "timers.target.wants/a.timer": "→ /etc/systemd/system/a.timer", etc + "rescue.target.wants/a.timer": "→ /etc/systemd/system/a.timer"}},
+		"of another folder":     {"a.timer", map[string]string{"opt/a.timer": timer + wants, etc + "a.timer": "→ /opt/a.timer", etc + "a.service": once, etc + "timers.target.wants/a.timer": "→ /opt/a.timer"}},
+		"with another name":     {"a.service", map[string]string{"usr/lib/systemd/system/a.service": strings.Replace(once, "oneshot", "simple", 1) + "[Install]\nWantedBy=multi-user.target\nAlias=b.service\n", etc + "b.service": "→ /usr/lib/systemd/system/a.service", etc + "multi-user.target.wants/a.service": "→ /usr/lib/systemd/system/a.service"}},
+		"a run at each boot":    {"a.service", map[string]string{etc + "a.service": once + "[Install]\nWantedBy=multi-user.target\n", etc + "multi-user.target.wants/a.service": "→ /etc/systemd/system/a.service"}},
+		"a package's, from usr": {"a.timer", map[string]string{"usr/lib/systemd/system/a.timer": timer + wants, "usr/lib/systemd/system/a.service": once, etc + "timers.target.wants/a.timer": "→ /usr/lib/systemd/system/a.timer"}},
+	} {
+		f := newFixture(t)
+		f.units(t, c.files)
+		before := f.all(t)
+		found, err := f.Look(t.Context())
+		if err != nil || !slices.ContainsFunc(found.Units, func(u Unit) bool { return u.Name == c.unit && u.Was == enabled }) {
+			t.Fatalf("%s: it finds %+v, %v", say, found, err)
+		}
+		must(t, f.disable(t))
+		f.idle(t)
+		must(t, f.undo(t))
+		if after := f.all(t); after != before {
+			t.Errorf("%s: undone,\n%s\nbefore\n%s", say, after, before)
+		}
+		must(t, f.disable(t))
+		must(t, f.remove(t))
+		f.idle(t)
+		must(t, f.undo(t))
+		if after := f.all(t); after != before {
+			t.Errorf("%s: removed and undone,\n%s\nbefore\n%s", say, after, before)
+		}
+	}
+}
+
+// A package that was removed meanwhile leaves nothing to bring back, and no link to nowhere.
+func TestAUnitThatIsGoneStaysGone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.write(t, "etc/systemd/system/puppet-run.timer", "[Timer]\nOnCalendar=hourly\n[Install]\nWantedBy=timers.target\n", 0o644)
-	f.write(t, "etc/systemd/system/puppet-run.service", "[Service]\nExecStart=/usr/bin/puppet agent -t\n", 0o644)
-	must(t, os.MkdirAll(f.path("etc/systemd/system/timers.target.wants"), 0o755))
-	must(t, os.Symlink("/etc/systemd/system/puppet-run.timer", f.path("etc/systemd/system/timers.target.wants/puppet-run.timer")))
-	before := f.all(t)
-	found, err := f.Look(t.Context())
-	if err != nil || !slices.ContainsFunc(found.Units, func(u Unit) bool { return u.Name == "puppet-run.timer" && u.Was == enabled }) {
-		t.Fatalf("it finds %+v, %v", found, err)
-	}
 	must(t, f.disable(t))
-	f.idle(t)
-	if u, err := f.unit(t.Context(), "puppet-run.timer"); err != nil || u == nil || u.starts() {
-		t.Errorf("the timer is %+v, %v", u, err)
-	}
-	must(t, f.remove(t))
-	f.idle(t)
+	must(t, os.Remove(f.path("usr/lib/systemd/system/puppet.service")))
 	must(t, f.undo(t))
-	if after := f.all(t); after != before {
-		t.Errorf("afterwards\n%s\nbefore\n%s", after, before)
+	if _, err := os.Lstat(f.path("etc/systemd/system/multi-user.target.wants/puppet.service")); !os.IsNotExist(err) {
+		t.Errorf("a link is left (%v, want %v)", err, fs.ErrNotExist)
 	}
 }
