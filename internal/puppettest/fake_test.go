@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 func TestFake(t *testing.T) {
 	Suite(t, func(t *testing.T, extra ...string) Machine {
 		dir := t.TempDir()
-		m := Machine{Program: Write(t, dir), Confdir: filepath.Join(dir, "etc"), Vardir: filepath.Join(dir, "var"), Boot: 300 * time.Millisecond}
+		m := Machine{Program: Write(t, dir), Confdir: filepath.Join(dir, "etc"), Vardir: filepath.Join(dir, "var"), Boot: 300 * time.Millisecond, Grace: 600 * time.Millisecond}
 		write(t, filepath.Join(m.Vardir, "state", "keep"), "")
 		write(t, filepath.Join(dir, "extra-args"), strings.Join(extra, " "))
 		return m
