@@ -74,13 +74,19 @@ func TestTakingOverFromSystemd(t *testing.T) {
 
 			in("sh", "/root/join")
 			m.Wait("the first boot", 3*time.Minute, m.Finished)
-			says(in("journalctl", "--no-pager", "--unit", "pulley-first-boot.service"), "puppet agent manages this machine, and goes on to")
+			m.Wait("its last words", time.Minute, func() string {
+				said := in("journalctl", "--no-pager", "--unit", "pulley-first-boot.service")
+				if !strings.Contains(said, "puppet agent manages this machine, and goes on to") {
+					return said
+				}
+				return ""
+			})
 			unit("active", "enabled")
 			if m.Has("/etc/cron.d/pulley-agent") {
 				t.Error("there are two schedules")
 			}
-			m.Wait("a look, when the old agent is not at work", time.Minute, func() string {
-				out, err := m.In(time.Minute, "pulley-agent", "takeover", "look")
+			m.Wait("a look, when the old agent is not at work", 4*time.Minute, func() string {
+				out, err := m.In(2*time.Minute, "pulley-agent", "takeover", "look")
 				if err != nil || !strings.Contains(out, "starts puppet agent: "+c.unit+" is enabled, and runs\n") || !strings.Contains(out, "a run would change ") {
 					return out
 				}
@@ -109,7 +115,7 @@ func TestTakingOverFromSystemd(t *testing.T) {
 				t.Error("Pulley's schedule is left")
 			}
 			since := strings.TrimSpace(in("date", "+%F %T"))
-			m.Wait("the old agent at work", time.Minute, func() string {
+			m.Wait("the old agent at work", 2*time.Minute, func() string {
 				said := in("journalctl", "--no-pager", "--since", since, "--unit", c.runs)
 				if !strings.Contains(said, "puppet-agent[") || strings.Contains(said, "administratively disabled") {
 					return said

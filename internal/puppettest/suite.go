@@ -67,7 +67,7 @@ func Suite(t *testing.T, newMachine func(t *testing.T, extra ...string) Machine)
 		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
 			m := newMachine(t, c.Extra...)
 			r := c.apply(t, m)
-			for boot := 2 * m.Boot; c.Applying && r.File("motd") == "" && boot < 2*time.Minute; boot *= 2 { // on a busy machine
+			for boot := 2 * m.Boot; c.Applying && r.File("motd") == "" && boot < time.Minute; boot *= 2 { // on a busy machine
 				m = newMachine(t, c.Extra...)
 				m.Boot = boot
 				r = c.apply(t, m)
