@@ -1,6 +1,7 @@
 package puppettest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -171,12 +172,12 @@ func interruptions() []Case {
 			},
 		},
 		{
-			Name: "deadline while compiling", Manifest: motd + "notice(generate('/bin/sleep', '71'))\n# fake: compile-sleep 71\n", Strike: true,
+			Name: "deadline while compiling", Manifest: motd + "notice(generate('/bin/sleep', '71.{{own}}'))\n# fake: compile-sleep 71.{{own}}\n", Strike: true,
 			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 143}, Problem: "at its deadline", Check: childrenEnded("71"),
 		},
 		{
-			Name: "deadline with children", Manifest: motd + `exec { '/bin/sh -c "trap : TERM; sleep 72; sleep 72"': require => File['{{dir}}/motd'], timeout => 0 }
-# fake: sleep 72
+			Name: "deadline with children", Manifest: motd + `exec { '/bin/sh -c "trap : TERM; sleep 72.{{own}}; sleep 72.{{own}}"': require => File['{{dir}}/motd'], timeout => 0 }
+# fake: sleep 72.{{own}}
 `, Strike: true, Applying: true,
 			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 137, 143}, Problem: "at its deadline",
 			Check: func(t *testing.T, r *Ran) {
@@ -185,8 +186,8 @@ func interruptions() []Case {
 			},
 		},
 		{
-			Name: "agent told to stop", Manifest: motd + `exec { '/bin/sleep 73': require => File['{{dir}}/motd'], timeout => 0 }
-# fake: sleep 73
+			Name: "agent told to stop", Manifest: motd + `exec { '/bin/sleep 73.{{own}}': require => File['{{dir}}/motd'], timeout => 0 }
+# fake: sleep 73.{{own}}
 `, Stop: true, Applying: true,
 			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 143}, Problem: "told to stop", Check: childrenEnded("73"),
 		},
@@ -200,6 +201,9 @@ func motdStays(t *testing.T, r *Ran) {
 	}
 }
 
+// own tells this program's commands from those of another that tests at the same moment: {{own}} in a manifest, digits.
+func own() string { return fmt.Sprintf("%07d", os.Getpid()) }
+
 // childrenEnded: nothing that Puppet started is left running, and ending it did not take for ever.
 func childrenEnded(seconds string) func(t *testing.T, r *Ran) {
 	return func(t *testing.T, r *Ran) {
@@ -210,7 +214,7 @@ func childrenEnded(seconds string) func(t *testing.T, r *Ran) {
 		for _, name := range names {
 			line, _ := os.ReadFile(name)
 			args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-			if len(args) == 2 && filepath.Base(args[0]) == "sleep" && args[1] == seconds && syscall.Access(name, 4) == nil {
+			if len(args) == 2 && filepath.Base(args[0]) == "sleep" && args[1] == seconds+"."+own() && syscall.Access(name, 4) == nil {
 				t.Errorf("%s (%v) outlived the run", name, args)
 			}
 		}

@@ -25,7 +25,7 @@ type Machine struct {
 // Case is one row of the contract.
 type Case struct {
 	Name     string
-	Manifest string            // manifests/site.pp, with directives for the fake; {{dir}} is a scratch folder
+	Manifest string            // manifests/site.pp, with directives for the fake; {{dir}} is a scratch folder, {{own}} as of own
 	Files    map[string]string // further files of the release
 	Data     map[string]string // live data: layer → YAML
 	Extra    []string          // arguments that the machine puts behind all others: a Puppet that does not do as it is told
@@ -103,7 +103,7 @@ func (c Case) apply(t *testing.T, m Machine) *Ran {
 	t.Helper()
 	r := &Ran{Dir: t.TempDir()}
 	base := t.TempDir()
-	write(t, filepath.Join(base, "tree", "manifests", "site.pp"), strings.ReplaceAll(c.Manifest, "{{dir}}", r.Dir))
+	write(t, filepath.Join(base, "tree", "manifests", "site.pp"), strings.NewReplacer("{{dir}}", r.Dir, "{{own}}", own()).Replace(c.Manifest))
 	for name, text := range c.Files {
 		write(t, filepath.Join(base, "tree", name), text)
 	}
