@@ -48,10 +48,16 @@ func groupOf(pid string) (string, error) {
 	return "", errors.New("process " + pid + " is in no control group of version 2")
 }
 
+// underSystemd reports whether systemd rules this host: sd_booted(3).
+func underSystemd() bool {
+	_, err := os.Stat("/run/systemd/system")
+	return err == nil
+}
+
 // groupFor is the control group for a machine: one below this process's own. Where systemd rules this host, it is systemd who
 // has to make and to name it.
 func groupFor(id string) (name string, bySystemd bool, err error) {
-	if _, err := os.Stat("/run/systemd/system"); err == nil { // sd_booted(3)
+	if underSystemd() {
 		return "", true, nil
 	}
 	parent, err := groupOf("self")
@@ -77,13 +83,12 @@ func makeGroup(name string) error {
 func scope(ctx context.Context, id, name string, pid int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, groupDeadline)
 	defer cancel()
-	unit := groupPrefix + id + ".scope"
-	out, err := exec.CommandContext(ctx, "busctl", "--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
-		"org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail",
+	unit := groupPrefix + id + scopeSuffix
+	err := askSystemd(ctx, "StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail",
 		"4", "Description", "s", "Machine "+name+" of Pulley", "Delegate", "b", "true", "Slice", "s", "machine.slice",
-		"PIDs", "au", "1", strconv.Itoa(pid), "0").CombinedOutput()
+		"PIDs", "au", "1", strconv.Itoa(pid), "0")
 	if err != nil {
-		return "", fmt.Errorf("cannot have systemd make %s: %w: %s", unit, err, tail(string(out), 3))
+		return "", fmt.Errorf("cannot have systemd make %s: %w", unit, err)
 	}
 	var group string
 	err = poll(ctx, func() (bool, error) {
@@ -97,8 +102,20 @@ func scope(ctx context.Context, id, name string, pid int) (string, error) {
 	return group, nil
 }
 
-// groupPrefix begins the name of every machine's group.
-const groupPrefix = "pulley-machine-"
+// askSystemd calls a method of its manager, org.freedesktop.systemd1(5).
+func askSystemd(ctx context.Context, method string, args ...string) error {
+	args = append([]string{"--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", method}, args...)
+	if out, err := exec.CommandContext(ctx, "busctl", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, tail(string(out), 3))
+	}
+	return nil
+}
+
+// The name of every machine's group begins with groupPrefix; that of a scope of systemd ends with scopeSuffix.
+const (
+	groupPrefix = "pulley-machine-"
+	scopeSuffix = ".scope"
+)
 
 // groupDir is the folder of a machine's group, or of one below it. Any other group is refused: to kill the root of a namespace
 // of groups is to kill all that runs in it.
@@ -140,6 +157,11 @@ func removeGroup(ctx context.Context, group string) error {
 	if err := killGroup(group); err != nil {
 		return err
 	}
+	if strings.HasSuffix(dir, scopeSuffix) && underSystemd() {
+		if err := endScope(ctx, dir); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
 	short, cancel := context.WithTimeout(ctx, groupDeadline)
 	defer cancel()
 	if err := poll(short, func() (bool, error) { return removeGroupDir(dir), nil }); err != nil {
@@ -151,14 +173,43 @@ func removeGroup(ctx context.Context, group string) error {
 	return nil
 }
 
+// endScope waits until systemd has removed the group of a scope in which nothing lives any more. Whoever removes it in systemd's
+// place may do so before the kernel has told systemd that it is empty: then the scope would be active for good.
+func endScope(ctx context.Context, dir string) error {
+	gone := func() (bool, error) {
+		removeBelow(dir)
+		_, err := os.Stat(dir)
+		return errors.Is(err, fs.ErrNotExist), nil
+	}
+	for _, stop := range []bool{false, true} {
+		if stop { // it heard nothing all the same
+			if err := askSystemd(ctx, "StopUnit", "ss", filepath.Base(dir), "replace"); err != nil {
+				return err
+			}
+		}
+		short, cancel := context.WithTimeout(ctx, groupDeadline/3)
+		err := poll(short, gone)
+		cancel()
+		if err == nil {
+			return nil
+		}
+	}
+	return errors.New("systemd keeps its group")
+}
+
 // removeGroupDir reports whether a group and those below it are gone. One in which a process lives stays.
 func removeGroupDir(dir string) bool {
+	removeBelow(dir)
+	err := unix.Rmdir(dir)
+	return err == nil || errors.Is(err, unix.ENOENT)
+}
+
+// removeBelow removes the groups below one, but for those in which a process lives.
+func removeBelow(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if e.IsDir() {
 			removeGroupDir(filepath.Join(dir, e.Name()))
 		}
 	}
-	err := unix.Rmdir(dir)
-	return err == nil || errors.Is(err, unix.ENOENT)
 }
