@@ -79,9 +79,9 @@ func (a *Applying) putting(ctx context.Context, r provision.Record, now *booked,
 	return append(cmps, same(key, revision)), append(ops, clientv3.OpPut(key, value)), err
 }
 
-// Drop deletes a node's record if it is was; else ErrChanged. None is no error. Its token goes, if nobody used it. With a retired one goes
-// what the node said, its status, runs and facts: what is left of it are the acts. Where it said something after it was taken off
-// the list, or is on the list again, it is there still, and all of that stays.
+// Drop deletes a node's record if it is was; else ErrChanged. None is no error. Its token goes, if nobody used it. With a retired
+// one goes what the node said, its status, runs and facts: what is left of it are the acts. Where it said something after it was
+// taken off the list, or is on the list again, it is there still, and all of that stays.
 func (a *Applying) Drop(ctx context.Context, was provision.Record) error {
 	err := a.rewrite(ctx, was.Node, func(now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 		switch {
