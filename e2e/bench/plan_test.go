@@ -78,7 +78,7 @@ func TestBenchPlan(t *testing.T) {
 		err = os.WriteFile(w.dir("list.json"), list, 0o644)
 	}
 	file := w.dir("dev.yaml")
-	text := fmt.Sprintf("provider: {driver: exec, command: [cat, %s]}\nroles: {compute: {cardinality: %d}}\n", w.dir("list.json"), planned+5)
+	text := fmt.Sprintf("provider: {driver: exec, command: [cat, %s]}\nuserdata: {servers: ['https://pulley.example:8443']}\nroles: {compute: {cardinality: %d}}\n", w.dir("list.json"), planned+5)
 	if err == nil {
 		err = os.WriteFile(file, []byte(text), 0o644)
 	}
