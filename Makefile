@@ -37,7 +37,7 @@ unit: ## run the tests that need neither Puppet nor any package, in less than th
 .PHONY: e2e
 e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 	@e2e/packages $(TESTED)
-	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/puppettest ./internal/provision/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
+	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/testbed/puppettest ./internal/machines/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, vet, layering and shell scripts
@@ -46,7 +46,7 @@ lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, vet, layering and
 	$(GO) vet ./...
 	$(GO) vet -tags 'e2e failpoint bench' ./...
 	$< run --build-tags 'e2e failpoint bench' ./...
-	shellcheck .ci/run e2e/packages e2e/providers/libvirtd.sh internal/provision/nspawn/image.sh cmd/testdata/providers/*.sh
+	shellcheck .ci/run e2e/packages e2e/providers/libvirtd.sh internal/drivers/nspawn/image.sh cmd/testdata/providers/*.sh
 
 $(TOOLS)/golangci-lint-$(GOLANGCI_LINT):
 	GOBIN=$(TOOLS) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)

@@ -18,8 +18,8 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/content"
-	"pulley/internal/etcdtest"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/puppettest"
 )
 
 // A crash is one death of the real agent, and which kind of release it was taking.

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // An applyScene is something that an apply has to do, and the parts of the work in which it can die.

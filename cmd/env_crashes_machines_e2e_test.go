@@ -18,7 +18,7 @@ import (
 	etcdclient "go.etcd.io/etcd/client/v3" //nolint:depguard // for what Pulley would never do
 
 	"pulley/agent"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // ours is where the provider keeps the machines that bear this installation's mark; others' are beside it.

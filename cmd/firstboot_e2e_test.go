@@ -19,7 +19,7 @@ import (
 
 	"pulley/internal/firstboot"
 	"pulley/internal/pki"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/puppettest"
 )
 
 // Where a reboot finds what goes on with a first boot.

@@ -65,13 +65,13 @@ var allowed = map[string][]string{
 	"pulley/internal/trust":       {"github.com/hashicorp/go-version", "github.com/hiddeco/sshsig", "golang.org/x/crypto/ssh"},
 	"pulley/internal/controlrepo": {"pulley/agent/puppet", "pulley/environments", "pulley/hieradata", "pulley/puppet", yaml},
 
-	"pulley/internal/takeover":            {"pulley/internal/firstboot"},
-	"pulley/internal/provision":           {"pulley/agent", "pulley/environments", "pulley/internal/failpoint", "pulley/userdata"},
-	"pulley/internal/provision/conform":   {"pulley/internal/provision"},
-	"pulley/internal/provision/command":   {"golang.org/x/sys/unix", "pulley/internal/provision"},
-	"pulley/internal/provision/local":     {"golang.org/x/sys/unix", "pulley/environments", "pulley/internal/provision", "pulley/userdata"},
-	"pulley/internal/provision/nspawn":    {"golang.org/x/sys/unix", "pulley/environments", "pulley/internal/provision", "pulley/userdata"},
-	"pulley/internal/provision/openstack": {"github.com/gophercloud/gophercloud/v2", "github.com/gophercloud/gophercloud/v2/", "pulley/environments", "pulley/internal/provision"},
+	"pulley/internal/takeover":          {"pulley/internal/firstboot"},
+	"pulley/internal/machines":          {"pulley/agent", "pulley/environments", "pulley/internal/failpoint", "pulley/userdata"},
+	"pulley/internal/drivers/conform":   {"pulley/internal/machines"},
+	"pulley/internal/drivers/command":   {"golang.org/x/sys/unix", "pulley/internal/machines"},
+	"pulley/internal/drivers/local":     {"golang.org/x/sys/unix", "pulley/environments", "pulley/internal/machines", "pulley/userdata"},
+	"pulley/internal/drivers/nspawn":    {"golang.org/x/sys/unix", "pulley/environments", "pulley/internal/machines", "pulley/userdata"},
+	"pulley/internal/drivers/openstack": {"github.com/gophercloud/gophercloud/v2", "github.com/gophercloud/gophercloud/v2/", "pulley/environments", "pulley/internal/machines"},
 }
 
 // Layers that leak into each other can't be understood, tested or replaced one by one.
@@ -111,7 +111,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 func TestAgentLinksNoServer(t *testing.T) {
 	for _, p := range list(t, "pulley/cmd/pulley-agent") {
 		for _, dep := range p.Deps {
-			if strings.HasPrefix(dep, etcdServer) || dep == "testing" || dep == "pulley/internal/control" || dep == "pulley/internal/join/desk" || dep == "pulley/internal/provision/local" {
+			if strings.HasPrefix(dep, etcdServer) || dep == "testing" || dep == "pulley/internal/control" || dep == "pulley/internal/join/desk" || dep == "pulley/internal/drivers/local" {
 				t.Errorf("pulley-agent links %s", dep)
 			}
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/etcdtest"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/puppettest"
 )
 
 // Every request that an idle tick makes is made by each node of a fleet, every five minutes.

@@ -21,7 +21,7 @@ import (
 
 	"pulley/internal/join"
 	"pulley/internal/pki"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/puppettest"
 )
 
 const (

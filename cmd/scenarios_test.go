@@ -14,8 +14,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"pulley/internal/etcdtest"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/puppettest"
 )
 
 // bin holds the two commands, built once; repository is the folder that go.mod is in.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/etcdtest"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/puppettest"
 )
 
 // A change of one line that goes out twenty times a day is read by every node of the fleet: each request beyond the one for

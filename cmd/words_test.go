@@ -17,7 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"pulley/internal/etcdtest"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // patience is how long a script polls for what has to come.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/provision/local"
+	"pulley/internal/drivers/local"
 )
 
 // bin holds the commands as they are shipped.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/provision"
-	"pulley/internal/provision/local"
+	"pulley/internal/drivers/local"
+	provision "pulley/internal/machines"
 )
 
 // A machine that was only asked for has to become a node and stay one, with nobody there who runs its agent.

@@ -13,7 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/puppet"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/puppettest"
 )
 
 // Who disabled Puppet on a machine, perhaps in the middle of an emergency, would find it changed all the same.

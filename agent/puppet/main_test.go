@@ -10,7 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/puppet"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/puppettest"
 )
 
 func TestMain(m *testing.M) {

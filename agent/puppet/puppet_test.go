@@ -12,7 +12,7 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/puppet"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/puppettest"
 )
 
 // Someone whose machine has no Puppet would not know what to do.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/etcdtest"
 	"pulley/internal/pki"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A rotation, or the end of a CA, that overlooks one node shuts that node out; one that waits for nodes that are gone never

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/provision/local"
+	"pulley/internal/drivers/local"
 )
 
 type demoOptions struct {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/provision/local"
+	"pulley/internal/drivers/local"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"pulley/internal/provision/local"
+	"pulley/internal/drivers/local"
 )
 
 // stage is what the story is played on: an etcd and machines, all of which die with this process.

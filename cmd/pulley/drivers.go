@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/provision"
-	"pulley/internal/provision/command"
-	"pulley/internal/provision/local"
-	"pulley/internal/provision/nspawn"
-	"pulley/internal/provision/openstack"
+	"pulley/internal/drivers/command"
+	"pulley/internal/drivers/local"
+	"pulley/internal/drivers/nspawn"
+	"pulley/internal/drivers/openstack"
+	provision "pulley/internal/machines"
 	"pulley/userdata"
 )
 

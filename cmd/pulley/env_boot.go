@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pulley/environments"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/userdata"
 )

@@ -15,8 +15,8 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/firstboot"
+	provision "pulley/internal/machines"
 	"pulley/internal/pki"
-	"pulley/internal/provision"
 	"pulley/internal/store"
 	"pulley/internal/trust"
 	"pulley/userdata"

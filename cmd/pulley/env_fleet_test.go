@@ -10,9 +10,9 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/etcdtest"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 	"pulley/userdata"
 )
 

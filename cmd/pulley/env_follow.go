@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"pulley/internal/cli"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // follower shows how an apply goes. Whatever is done, fails or is worth knowing gets a line; what is waited for is one line on

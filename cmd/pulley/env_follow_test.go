@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"pulley/internal/cli"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // followed shows events of a plan with three nodes to work on, and returns what the two streams got.

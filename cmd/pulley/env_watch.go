@@ -12,7 +12,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
 )
 

@@ -5,8 +5,8 @@ import (
 	"os"
 
 	"pulley/internal/cli"
-	"pulley/internal/provision/local"
-	"pulley/internal/provision/nspawn"
+	"pulley/internal/drivers/local"
+	"pulley/internal/drivers/nspawn"
 )
 
 // version is stamped in by the linker.

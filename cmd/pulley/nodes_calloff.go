@@ -9,7 +9,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
 )
 

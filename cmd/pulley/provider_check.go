@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/provision"
-	"pulley/internal/provision/command"
-	"pulley/internal/provision/conform"
+	"pulley/internal/drivers/command"
+	"pulley/internal/drivers/conform"
+	provision "pulley/internal/machines"
 )
 
 // providerTest is what `pulley provider test` is told.

@@ -13,7 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
 )
 

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/etcdtest"
-	"pulley/internal/puppettest"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/puppettest"
 )
 
 func TestMain(m *testing.M) {

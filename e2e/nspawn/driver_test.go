@@ -19,10 +19,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pulley/internal/provision"
-	"pulley/internal/provision/conform"
-	"pulley/internal/provision/conform/conformtest"
-	driver "pulley/internal/provision/nspawn"
+	"pulley/internal/drivers/conform"
+	driver "pulley/internal/drivers/nspawn"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/conformtest"
 )
 
 // lastSubnet counts the subnets of drivers: 10.77.16.0/20 and up, so that no two tests share addresses.

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/provision"
-	driver "pulley/internal/provision/nspawn"
+	driver "pulley/internal/drivers/nspawn"
+	provision "pulley/internal/machines"
 )
 
 // applyDeadline is how long one apply may take: machines boot, install Puppet, wait for cron's next minute and run it.

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pulley/internal/provision"
-	driver "pulley/internal/provision/nspawn"
+	driver "pulley/internal/drivers/nspawn"
+	provision "pulley/internal/machines"
 )
 
 // argAsk is the word by which the test runs itself again, as a program that asks the driver for something.

@@ -20,8 +20,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pulley/internal/provision/local"
-	driver "pulley/internal/provision/nspawn"
+	"pulley/internal/drivers/local"
+	driver "pulley/internal/drivers/nspawn"
 )
 
 // Where the inner process finds what the outer one prepared, whatever is mounted elsewhere.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	driver "pulley/internal/provision/nspawn"
+	driver "pulley/internal/drivers/nspawn"
 )
 
 func TestMain(m *testing.M) {

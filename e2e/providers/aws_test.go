@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"pulley/e2e/providers/ec2test"
-	"pulley/internal/provision"
-	"pulley/internal/provision/conform"
-	"pulley/internal/provision/conform/conformtest"
+	"pulley/internal/drivers/conform"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/conformtest"
+	"pulley/internal/testbed/ec2test"
 )
 
 // region starts a region of EC2, and returns it with what its client has to be told.

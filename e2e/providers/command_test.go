@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/provision"
-	"pulley/internal/provision/command"
-	"pulley/internal/provision/conform"
+	"pulley/internal/drivers/command"
+	"pulley/internal/drivers/conform"
+	provision "pulley/internal/machines"
 )
 
 // path is where Debian has the tools: a developer's machine may have others of the same names.

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/provision"
-	"pulley/internal/provision/conform"
-	"pulley/internal/provision/conform/conformtest"
+	"pulley/internal/drivers/conform"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/conformtest"
 )
 
 // libvirtd is a libvirtd in namespaces of its own: the host has no process, bridge, mount or file of it but the folder.

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/provision"
-	"pulley/internal/provision/conform"
-	"pulley/internal/provision/conform/conformtest"
-	"pulley/internal/provision/openstack/novatest"
+	"pulley/internal/drivers/conform"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/conformtest"
+	"pulley/internal/testbed/novatest"
 )
 
 // openstack starts a cloud, and returns it with what its client has to be told.

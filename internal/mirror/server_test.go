@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/etcdtest"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A certificate that ends while the server runs must be replaced by its files alone; half of a renewal must not end it.

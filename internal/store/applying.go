@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 var (

@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // holdTries is how often a hold is set again that an operator changed at the same moment.

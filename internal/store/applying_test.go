@@ -15,10 +15,10 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/etcdtest"
-	"pulley/internal/provision"
-	"pulley/internal/provision/provisiontest"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+	"pulley/internal/testbed/provisiontest"
 )
 
 func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *store.Applying {

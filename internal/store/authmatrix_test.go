@@ -14,8 +14,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 const (

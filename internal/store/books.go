@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // maxWords bounds the words of a record or an act that came from elsewhere: from a node, or from a provider.

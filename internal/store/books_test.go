@@ -13,9 +13,9 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/etcdtest"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // Acts that are kept for ever fill etcd; acts of the last hour that are gone let a watch replace machines without end.

@@ -14,9 +14,9 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/etcdtest"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // neighbours are names that begin, or end, like the one that is destroyed.

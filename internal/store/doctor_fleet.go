@@ -13,7 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // Bounds of what doctor takes for well with nodes.

@@ -13,9 +13,9 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/etcdtest"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // found is a diagnosis as lines, without what is well.

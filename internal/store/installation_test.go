@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // Two ids would make an installation disown the machines that it made.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // Fifty releases behind is one request or two; and a line of large deltas must not be built in etcd's memory at once.

@@ -16,8 +16,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // lettingIn is what stores the token of a machine's userdata. Where that very token is there by now, a write came through whose

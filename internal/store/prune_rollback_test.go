@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A rollback to what a prune took would send every node to something that nobody can install.

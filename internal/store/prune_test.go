@@ -14,8 +14,8 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/content"
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // few keeps nothing that is not in use, but for the newest change and the newest release.

@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // booked is a record as it is stored. Off is the revision of etcd by which its node was last taken off the list of hosts, while

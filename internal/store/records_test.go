@@ -10,9 +10,9 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/etcdtest"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // One node's answer could fill the books with megabytes, or make its own record one that no apply can write again.

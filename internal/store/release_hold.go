@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // Release ends the hold that a retirement set on a node, while the mark stands; an operator's own stays.

@@ -19,8 +19,8 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/content"
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
 )
 

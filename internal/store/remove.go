@@ -10,8 +10,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	provision "pulley/internal/machines"
 	"pulley/internal/pki"
-	"pulley/internal/provision"
 )
 
 // RemoveNode takes a node out of the fleet. First its etcd users and its role go, whatever their incarnation: from then on

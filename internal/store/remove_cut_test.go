@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A machine that joins after a removal that was cut off would get a certificate that etcd refuses, for good: the user that

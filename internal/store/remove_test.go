@@ -12,8 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // joined makes a node that has joined as user, with all that can concern it.

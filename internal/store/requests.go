@@ -10,7 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/etcdtest"
 	"pulley/internal/pki"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A process that lives longer than its certificate would be shut out although a new one lies there.

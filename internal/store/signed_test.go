@@ -14,8 +14,8 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
 )
 

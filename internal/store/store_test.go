@@ -12,8 +12,8 @@ import (
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/content"
-	"pulley/internal/etcdtest"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 func open(t *testing.T, s *etcdtest.Server, prefix string) *store.Store {

@@ -11,7 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 )
 
 // World reads all of etcd that a plan needs, at one revision. A value that can't be read is an error, as a plan without it

@@ -7,8 +7,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/etcdtest"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // BenchmarkWorld reads a fleet of 5,000 nodes, each with a host, a status and a record.

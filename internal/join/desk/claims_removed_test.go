@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/etcdtest"
 	"pulley/internal/join"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // serveLater is a serve, and what makes it believe nothing any more that it has read.

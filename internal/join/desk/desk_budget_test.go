@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/etcdtest"
 	"pulley/internal/join"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // One node that is broken, or somebody who has its certificate, would fill etcd with leases and revisions through serve.

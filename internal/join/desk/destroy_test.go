@@ -11,7 +11,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
-	"pulley/internal/provision"
+	provision "pulley/internal/machines"
 	"pulley/internal/store"
 )
 

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/etcdtest"
 	"pulley/internal/join"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // An operator may write the tokens of nodes by hand: nothing that is written there may make an administrator, or take the name

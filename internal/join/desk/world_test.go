@@ -18,10 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/environments"
-	"pulley/internal/etcdtest"
 	"pulley/internal/join"
 	"pulley/internal/pki"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 var dev = environments.Ref{Environment: "dev"}

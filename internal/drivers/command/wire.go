@@ -1,0 +1,228 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	provision "pulley/internal/machines"
+)
+
+// format is the version of requests; one that older commands can't answer gets another.
+const format = 1
+
+// What a command is asked to do.
+const (
+	doList   = "list"
+	doCreate = "create"
+	doDelete = "delete"
+)
+
+// request is what a command reads from standard input.
+type request struct {
+	Format  int               `json:"v"`
+	Do      string            `json:"do"`
+	Mark    mark              `json:"mark"`
+	Machine *ordered          `json:"machine,omitempty"` // create
+	Victim  *provision.Victim `json:"victim,omitempty"`  // delete
+}
+
+type mark struct {
+	Owner string `json:"owner"`
+	Fleet string `json:"fleet"`
+}
+
+type ordered struct {
+	provision.Order
+	Userdata []byte `json:"userdata,omitempty"` // base64
+}
+
+// answered is what a command prints.
+type answered struct {
+	Machines *[]machine `json:"machines"`
+	Machine  *machine   `json:"machine"`
+	Error    *struct {
+		Kind    string `json:"kind"`
+		Message string `json:"message"`
+		After   string `json:"after"`
+	} `json:"error"`
+}
+
+type machine struct {
+	Name      string   `json:"name"`
+	ID        string   `json:"id"`
+	State     string   `json:"state"`
+	Problem   string   `json:"problem"`
+	Flavor    string   `json:"flavor"`
+	Image     string   `json:"image"`
+	Addresses []string `json:"addresses"`
+	Created   string   `json:"created"`
+	Mark      *mark    `json:"mark"`
+}
+
+// answer is an answer that was checked.
+type answer struct{ machines []provision.Machine }
+
+// toldError is an error that the command itself answered with.
+type toldError struct{ err error }
+
+func (e *toldError) Error() string { return "says: " + e.err.Error() }
+func (e *toldError) Unwrap() error { return e.err }
+
+// read checks what the command printed. Nothing of an answer is believed of which anything is wrong; fields that are not
+// known are left to newer versions.
+func (r request) read(out []byte) (answer, error) {
+	var a answered
+	if err := decode(out, &a); err != nil {
+		return answer{}, err
+	}
+	if a.Error != nil {
+		return answer{}, &toldError{r.told(a.Error.Kind, a.Error.Message, a.Error.After)}
+	}
+	var machines []machine
+	switch r.Do {
+	case doList:
+		// A list that is missing must not pass for an empty one: machines would be made again.
+		if a.Machines == nil {
+			return answer{}, errors.New("answered `list` without `machines`")
+		}
+		machines = *a.Machines
+	case doCreate:
+		if a.Machine == nil {
+			return answer{}, errors.New("answered `create` without `machine`")
+		}
+		if a.Machine.Name != r.Machine.Name {
+			return answer{}, fmt.Errorf("answered with the machine %q", a.Machine.Name)
+		}
+		machines = []machine{*a.Machine}
+	}
+	var checked answer
+	seen := map[provision.Victim]bool{}
+	for i, m := range machines {
+		c, err := m.check(r.Mark)
+		if err != nil {
+			return answer{}, fmt.Errorf("answered with a machine (number %d, %.80q) %w", i+1, m.Name, err)
+		}
+		key := provision.Victim{Name: c.Name, ID: c.ID}
+		if seen[key] {
+			return answer{}, fmt.Errorf("answered with the machine %q (%s) twice", c.Name, c.ID)
+		}
+		seen[key] = true
+		checked.machines = append(checked.machines, c)
+	}
+	return checked, nil
+}
+
+// decode takes one JSON object and nothing after it.
+func decode(out []byte, a *answered) error {
+	if len(bytes.TrimSpace(out)) == 0 {
+		return errors.New("answered nothing")
+	}
+	if first := bytes.TrimSpace(out)[0]; first != '{' {
+		return fmt.Errorf("did not answer with a JSON object: %.80q", out)
+	}
+	dec := json.NewDecoder(bytes.NewReader(out))
+	err := dec.Decode(a)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		return fmt.Errorf("answered with a %s as `%s`, which is a %s", wrong.Value, wrong.Field, wrong.Type)
+	case err != nil:
+		return fmt.Errorf("did not answer with a JSON object: %w: %.80q", err, out)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("answered with something after its JSON object")
+	}
+	return nil
+}
+
+// longestWait is the longest that a command can ask to wait.
+const longestWait = time.Hour
+
+// told makes an error of a command's words.
+func (r request) told(kind, message, after string) error {
+	err := errors.New(clean(message, 1000))
+	if message == "" {
+		err = errors.New("an error without a message")
+	}
+	switch kind {
+	case "quota":
+		return fmt.Errorf("%w: %w", provision.ErrQuota, err)
+	case "refused":
+		return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+	case "throttle":
+		wait, badWait := time.ParseDuration(after)
+		if after != "" && (badWait != nil || wait < 0) {
+			err = fmt.Errorf("%w (`error.after` is %.40q, which is no duration such as 30s)", err, after)
+		}
+		return &provision.WaitError{After: min(max(0, wait), longestWait), Err: err}
+	case "taken":
+		if r.Machine != nil {
+			return fmt.Errorf("%w: %w", &provision.TakenError{Name: r.Machine.Name}, err)
+		}
+	}
+	return err
+}
+
+var states = []provision.State{
+	provision.Building, provision.Running, provision.Stopped, provision.Failed, provision.Deleting, provision.Unknown,
+}
+
+// check takes a machine of the fleet whose every word can be shown.
+func (m machine) check(want mark) (provision.Machine, error) {
+	checked := provision.Machine{
+		Name: m.Name, ID: m.ID, State: provision.State(m.State), Problem: clean(m.Problem, 1000), Flavor: m.Flavor, Image: m.Image, Addresses: m.Addresses,
+	}
+	switch {
+	case m.Mark == nil:
+		return checked, errors.New("without its `mark`, as the provider has it")
+	case *m.Mark != want:
+		return checked, fmt.Errorf("whose mark is %.80q and not %q", provision.Mark(*m.Mark), provision.Mark(want))
+	case !slices.Contains(states, checked.State):
+		return checked, fmt.Errorf("whose `state` is %.40q, and there are %v", m.State, states)
+	}
+	words := []word{{"name", m.Name, false}, {"id", m.ID, true}, {"flavor", m.Flavor, true}, {"image", m.Image, true}}
+	for _, a := range m.Addresses {
+		words = append(words, word{"addresses", a, false})
+	}
+	for _, w := range words {
+		if w.text == "" && !w.empty || len(w.text) > maxWord || clean(w.text, maxWord) != w.text {
+			return checked, fmt.Errorf("whose `%s` is %.80q, which is empty, too long, or of characters that can't be shown", w.field, w.text)
+		}
+	}
+	if m.Created != "" {
+		created, err := time.Parse(time.RFC3339, m.Created)
+		if err != nil {
+			return checked, fmt.Errorf("whose `created` is %.40q, which is no time such as 2026-05-04T03:02:01Z", m.Created)
+		}
+		checked.Created = created
+	}
+	return checked, nil
+}
+
+const maxWord = 255
+
+type word struct {
+	field, text string
+	empty       bool // it may be
+}
+
+// clean is a text of at most so many bytes that can be shown on a line.
+func clean(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(text, "?"))
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}

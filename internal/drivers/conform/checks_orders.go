@@ -1,0 +1,206 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	provision "pulley/internal/machines"
+)
+
+func refuseFlavor(ctx context.Context, s *suite) error {
+	o := s.order(7)
+	o.Flavor = "no-such-flavor-" + s.word
+	return s.refuses(ctx, o)
+}
+
+func refuseImage(ctx context.Context, s *suite) error {
+	o := s.order(8)
+	o.Image = "no-such-image-" + s.word
+	return s.refuses(ctx, o)
+}
+
+var errHarmful = skip("with what failed before it, this could harm machines that were not made here")
+
+// refuses orders what can't be made. A machine that would fail later, or an error that says to try again, would keep an apply
+// waiting for what will never be.
+func (s *suite) refuses(ctx context.Context, o provision.Order) error {
+	_, err := s.ours.create(ctx, o)
+	switch {
+	case err == nil:
+		return errors.Join(errors.New("it was not refused"), s.ours.end(ctx, provision.Victim{Name: o.Name}))
+	case errors.Is(err, provision.ErrRefused):
+		err = nil
+	default:
+		err = fmt.Errorf("the error is not of the kind that says that it is refused: %w", err)
+	}
+	return errors.Join(err, s.nothing(ctx, o.Name))
+}
+
+// nothing looks whether an order that failed left a machine, and deletes it.
+func (s *suite) nothing(ctx context.Context, name string) error {
+	machines, err := s.ours.named(ctx, name)
+	if err != nil || len(machines) == 0 {
+		return err
+	}
+	return errors.Join(fmt.Errorf("the order of %q ended in an error, and it is listed", name), s.ours.end(ctx, provision.Victim{Name: name}))
+}
+
+// hostileNames never come from an environment file: they are what a driver must survive when something above it is wrong.
+func hostileNames(ctx context.Context, s *suite) error {
+	if s.harmful {
+		return errHarmful
+	}
+	w := s.word
+	for _, name := range []string{
+		"", "../" + w, "/" + w, "-" + w, "." + w, w + " two", w + "\ntwo", w + "*", w + ";id", "$(id)" + w, w + `"'`, w + "\x00", strings.Repeat("a", 300) + w,
+	} {
+		if err := s.refusedOrKept(ctx, s.orderOf(name)); err != nil {
+			return fmt.Errorf("name %.40q: %w", name, err)
+		}
+		if name == "" {
+			continue // Delete of it is of no meaning
+		}
+		if err := s.nothing(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deletePatterns takes an error of Delete for an answer: all that counts is that the machines stay.
+func deletePatterns(ctx context.Context, s *suite) error {
+	if s.harmful {
+		return errHarmful
+	}
+	if s.first.Name == "" || s.theirs.Name == "" {
+		return errNone
+	}
+	for _, name := range []string{
+		"", "*", ".*", "%", s.first.Name[:len(s.first.Name)-1], strings.ToUpper(s.first.Name), "../" + s.prefix.mark.Fleet + "/" + s.theirs.Name,
+	} {
+		_ = s.ours.remove(ctx, provision.Victim{Name: name})
+		if err := errors.Join(s.ours.is(ctx, s.first), s.prefix.is(ctx, s.theirs)); err != nil {
+			return fmt.Errorf("after %q was deleted: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// refusedOrKept orders a machine and deletes it again where it was made.
+func (s *suite) refusedOrKept(ctx context.Context, o provision.Order) error {
+	m, err := s.ours.create(ctx, o)
+	if err != nil {
+		if errors.Is(err, provision.ErrRefused) {
+			return nil
+		}
+		return fmt.Errorf("the error is not of the kind that says that it is refused: %w", err)
+	}
+	if o.Name == "" {
+		return errors.New("it was made without a name")
+	}
+	return errors.Join(s.ours.is(ctx, m), s.ours.end(ctx, provision.Victim{Name: o.Name}))
+}
+
+// maxUserdata is what every cloud takes: EC2's limit, which is the lowest.
+const maxUserdata = 16 << 10
+
+func hostileLabels(ctx context.Context, s *suite) error {
+	o := s.order(9)
+	o.Labels = map[string]string{"team": `a "b" 'c' $(id) \ ; & é`}
+	m, err := s.ours.create(ctx, o)
+	if errors.Is(err, provision.ErrRefused) {
+		return s.nothing(ctx, o.Name)
+	}
+	if err == nil {
+		err = s.ours.is(ctx, m)
+	}
+	if err == nil && s.config.Labels != nil {
+		var got map[string]string
+		if got, err = s.config.Labels(ctx, m); err == nil && got["team"] != o.Labels["team"] {
+			err = fmt.Errorf("label %q was ordered, and %q is there", o.Labels["team"], got["team"])
+		}
+	}
+	if err := errors.Join(err, s.ours.end(ctx, provision.Victim{Name: o.Name})); err != nil {
+		return err
+	}
+	if s.config.Labels == nil {
+		return skip("they were taken, but nothing is known that reads them")
+	}
+	return nil
+}
+
+func hostileUserdata(ctx context.Context, s *suite) error {
+	o := s.order(10)
+	data := append(make([]byte, 0, maxUserdata), "#!/bin/sh\n"+s.config.Script+"\nexit 0\n"...)
+	for len(data) < maxUserdata {
+		data = append(data, byte(len(data)*31+len(data)>>8)) // all bytes, in no order that a codec could be kind to
+	}
+	o.Userdata = data
+	err := s.arrives(ctx, o)
+	if errors.Is(err, provision.ErrRefused) {
+		return s.nothing(ctx, o.Name)
+	}
+	if err := errors.Join(err, s.ours.end(ctx, provision.Victim{Name: o.Name})); err != nil {
+		return err
+	}
+	if s.config.Userdata == nil {
+		return skip("it was taken, but nothing is known that reads it")
+	}
+	return nil
+}
+
+func contextEnds(ctx context.Context, s *suite) error {
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	o := s.order(11)
+	_, listErr := s.ours.list(ended)
+	_, createErr := s.ours.create(ended, o)
+	deleteErr := s.ours.remove(ended, provision.Victim{Name: o.Name})
+	start := time.Now()
+	if _, err := s.ours.list(ctx); err != nil {
+		return err
+	}
+	short, cancel := context.WithTimeout(ctx, partOf(time.Since(start), 2))
+	defer cancel()
+	_, cutErr := s.ours.list(short)
+	for _, err := range []error{listErr, createErr, deleteErr, cutErr} {
+		if errors.Is(err, errHung) {
+			return err
+		}
+	}
+	if createErr == nil && deleteErr != nil {
+		if _, err := s.ours.only(ctx, o.Name); err != nil {
+			return fmt.Errorf("with an ended context Create returned no error: %w", err)
+		}
+	}
+	return s.ours.end(ctx, provision.Victim{Name: o.Name})
+}
+
+// createCutOff cuts creates off at moments within what one takes: at its beginning nothing may have been asked for yet.
+func createCutOff(ctx context.Context, s *suite) error {
+	for quarter := range 3 {
+		at := partOf(s.took*time.Duration(quarter+1), 4)
+		o := s.order(12 + quarter)
+		short, cancel := context.WithTimeout(ctx, at)
+		_, err := s.ours.create(short, o) // whatever came of it
+		cancel()
+		if errors.Is(err, errHung) {
+			return fmt.Errorf("cut off after %v of about %v: %w", at, s.took, err)
+		}
+		if _, err = s.again.create(ctx, o); err == nil {
+			err = s.settle(ctx, o.Name)
+		}
+		if err := errors.Join(err, s.ours.end(ctx, provision.Victim{Name: o.Name})); err != nil {
+			return fmt.Errorf("after one that was cut off after %v of about %v: %w", at, s.took, err)
+		}
+	}
+	return nil
+}
+
+// partOf is a part of what a call takes, and enough that its context has not ended before it begins.
+func partOf(took, parts time.Duration) time.Duration {
+	return max(took/parts, time.Millisecond)
+}

@@ -1,0 +1,113 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	provision "pulley/internal/machines"
+)
+
+func othersNotListed(ctx context.Context, s *suite) error {
+	mine, theirs := s.order(4).Name, s.order(5)
+	m, err := s.prefix.create(ctx, theirs)
+	if err != nil {
+		return err
+	}
+	s.theirs = m
+	if _, err := s.ours.create(ctx, s.orderOf(mine)); err != nil {
+		return err
+	}
+	machines, err := s.ours.named(ctx, theirs.Name)
+	if err == nil && len(machines) > 0 {
+		err = fmt.Errorf("%s of %s is listed for %s", theirs.Name, s.prefix.mark, s.ours.mark)
+	}
+	if err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		*fleet
+		want int
+	}{{s.prefix, 1}, {s.owner, 0}} {
+		machines, err := f.list(ctx)
+		if err == nil && len(machines) != f.want {
+			err = fmt.Errorf("%d machines are listed for %s, which has %d", len(machines), f.mark, f.want)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(s.prefix.is(ctx, m), s.ours.end(ctx, provision.Victim{Name: mine}))
+}
+
+// othersNotDeleted takes an error of Delete for an answer: all that counts is that the machine stays.
+func othersNotDeleted(ctx context.Context, s *suite) error {
+	if s.theirs.Name == "" || s.first.Name == "" {
+		return errNone
+	}
+	for _, one := range []struct {
+		of     *fleet
+		m      provision.Machine
+		others []*fleet
+	}{
+		{s.prefix, s.theirs, []*fleet{s.ours, s.owner}},
+		{s.ours, s.first, []*fleet{s.prefix, s.owner}},
+	} {
+		for _, other := range one.others {
+			for _, v := range []provision.Victim{{Name: one.m.Name}, {Name: one.m.Name, ID: one.m.ID}} {
+				_ = other.remove(ctx, v)
+				if err := one.of.is(ctx, one.m); err != nil {
+					return fmt.Errorf("after %s deleted %q%s: %w", other.mark, v.Name, withID(v.ID), err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func othersName(ctx context.Context, s *suite) error {
+	if s.theirs.Name == "" {
+		return errNone
+	}
+	m, err := s.ours.create(ctx, s.orderOf(s.theirs.Name))
+	var taken *provision.TakenError
+	switch {
+	case err == nil && m.ID != "" && m.ID == s.theirs.ID:
+		return errors.New("the other fleet's machine was returned")
+	case err == nil:
+		err = errors.Join(s.ours.is(ctx, m), s.ours.end(ctx, provision.Victim{Name: m.Name}))
+	case errors.As(err, &taken):
+		err = nil
+	}
+	return errors.Join(err, s.prefix.is(ctx, s.theirs))
+}
+
+func foreignUnharmed(ctx context.Context, s *suite) error {
+	if s.config.Foreign == nil {
+		return skip("nothing is known that makes one")
+	}
+	name := s.order(6).Name
+	unharmed, err := s.config.Foreign(ctx, name)
+	if err != nil {
+		return fmt.Errorf("cannot make a machine without a mark: %w", err)
+	}
+	machines, err := s.ours.named(ctx, name)
+	if err == nil && len(machines) > 0 {
+		err = errors.New("it is listed")
+	}
+	if err != nil {
+		return err
+	}
+	_ = s.ours.remove(ctx, provision.Victim{Name: name})
+	if err := unharmed(ctx); err != nil {
+		return fmt.Errorf("after it was deleted: %w", err)
+	}
+	_, err = s.ours.create(ctx, s.orderOf(name))
+	var taken *provision.TakenError
+	if errors.As(err, &taken) {
+		err = nil
+	} else if err == nil {
+		err = s.ours.end(ctx, provision.Victim{Name: name})
+	}
+	return errors.Join(err, unharmed(ctx))
+}

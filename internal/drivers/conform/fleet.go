@@ -1,0 +1,244 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	provision "pulley/internal/machines"
+)
+
+// grace is how long a call may go on after its context has ended: a program that it waits for has to end, too.
+const grace = 5 * time.Second
+
+var errHung = errors.New("did not return when its context had ended")
+
+// fleet is a provider whose every answer is looked at.
+type fleet struct {
+	provision.Provider
+	mark   provision.Mark
+	config Config
+	word   string // in the name of every machine that was made here
+}
+
+// call runs one call under its deadline, and does not wait for one that does not heed it.
+func call[T any](ctx context.Context, f *fleet, what string, do func(context.Context) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.config.Call)
+	defer cancel()
+	answered := make(chan answer, 1)
+	go func() {
+		value, err := do(ctx)
+		answered <- answer{value, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.value, a.err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case a := <-answered:
+		return a.value, a.err
+	case <-timer.C:
+		var none T
+		return none, fmt.Errorf("%s %w, for %v", what, errHung, grace)
+	}
+}
+
+func (f *fleet) create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+	m, err := call(ctx, f, "Create", func(ctx context.Context) (provision.Machine, error) { return f.Create(ctx, o) })
+	switch {
+	case err != nil:
+		return m, err
+	case m.Name != o.Name:
+		return m, fmt.Errorf("%q was ordered, and %q was returned", o.Name, m.Name)
+	}
+	return m, nil
+}
+
+func (f *fleet) remove(ctx context.Context, v provision.Victim) error {
+	_, err := call(ctx, f, "Delete", func(ctx context.Context) (struct{}, error) { return struct{}{}, f.Delete(ctx, v) })
+	return err
+}
+
+func withID(id string) string {
+	if id == "" {
+		return ""
+	}
+	return " (" + id + ")"
+}
+
+var states = []provision.State{
+	provision.Building, provision.Running, provision.Stopped, provision.Failed, provision.Deleting, provision.Unknown,
+}
+
+// list returns the fleet's machines, none of which may be malformed or listed twice.
+func (f *fleet) list(ctx context.Context) ([]provision.Machine, error) {
+	machines, err := call(ctx, f, "List", f.List)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[provision.Victim]bool{}
+	for _, m := range machines {
+		key := provision.Victim{Name: m.Name, ID: m.ID}
+		switch {
+		case m.Name == "":
+			return nil, fmt.Errorf("a machine without a name is listed%s", withID(m.ID))
+		case !slices.Contains(states, m.State):
+			return nil, fmt.Errorf("%s is listed in the state %q, which is none", m.Name, m.State)
+		case seen[key]:
+			return nil, fmt.Errorf("%s%s is listed twice", m.Name, withID(m.ID))
+		}
+		seen[key] = true
+	}
+	return machines, nil
+}
+
+// named returns the machines of that name that are listed and not on their way out.
+func (f *fleet) named(ctx context.Context, name string) ([]provision.Machine, error) {
+	machines, err := f.list(ctx)
+	return slices.DeleteFunc(machines, func(m provision.Machine) bool { return m.Name != name || m.State == provision.Deleting }), err
+}
+
+// only returns the machine of that name, of which there must be one.
+func (f *fleet) only(ctx context.Context, name string) (provision.Machine, error) {
+	machines, err := f.named(ctx, name)
+	if err == nil && len(machines) != 1 {
+		err = fmt.Errorf("%d machines called %q are listed, not 1", len(machines), name)
+	}
+	if err != nil {
+		return provision.Machine{}, err
+	}
+	return machines[0], nil
+}
+
+// is looks whether a machine is still there.
+func (f *fleet) is(ctx context.Context, m provision.Machine) error {
+	found, err := f.only(ctx, m.Name)
+	if err == nil && found.ID != m.ID {
+		err = fmt.Errorf("%s is another machine by now: %q, and was %q", m.Name, found.ID, m.ID)
+	}
+	return err
+}
+
+// lists looks whether exactly these machines are listed.
+func (f *fleet) lists(ctx context.Context, want []provision.Machine) error {
+	got, err := f.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range want {
+		if !slices.ContainsFunc(got, func(g provision.Machine) bool { return g.Name == m.Name && g.ID == m.ID }) {
+			return fmt.Errorf("%s%s is not listed: %d of %d machines are", m.Name, withID(m.ID), len(got), len(want))
+		}
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("%d machines are listed, not %d", len(got), len(want))
+	}
+	return nil
+}
+
+// runs waits until a machine runs.
+func (f *fleet) runs(ctx context.Context, name string) (m provision.Machine, err error) {
+	err = f.poll(ctx, f.config.Boot, func() (done bool, why error) {
+		m, err = f.only(ctx, name)
+		if err != nil {
+			return true, err
+		}
+		switch m.State {
+		case provision.Running:
+			return true, nil
+		case provision.Failed, provision.Stopped:
+			return true, fmt.Errorf("%s is %s: %s", name, m.State, m.Problem)
+		}
+		return false, fmt.Errorf("%s is still %s", name, m.State)
+	})
+	return m, err
+}
+
+// gone waits until no machine that is a victim is listed.
+func (f *fleet) gone(ctx context.Context, v provision.Victim) error {
+	return f.poll(ctx, f.config.Gone, func() (bool, error) {
+		machines, err := f.list(ctx)
+		if err != nil {
+			return true, err
+		}
+		for _, m := range machines {
+			if m.Name == v.Name && (v.ID == "" || m.ID == v.ID) {
+				return false, fmt.Errorf("%s%s was deleted and is still listed as %s", m.Name, withID(m.ID), m.State)
+			}
+		}
+		return true, nil
+	})
+}
+
+// end deletes machines and waits until they are gone.
+func (f *fleet) end(ctx context.Context, v provision.Victim) error {
+	if err := f.remove(ctx, v); err != nil {
+		return err
+	}
+	return f.gone(ctx, v)
+}
+
+// maxLooks is how often a list may fail in a row until it is given up on.
+const maxLooks = 8
+
+// empty deletes every machine that was made here, and none that a driver lists by mistake. What it can't delete it goes on
+// trying to.
+func (f *fleet) empty(ctx context.Context) error {
+	failed := 0
+	return f.poll(ctx, f.config.Gone, func() (bool, error) {
+		machines, err := f.list(ctx)
+		if err != nil {
+			failed++
+			return failed == maxLooks, err
+		}
+		failed = 0
+		var left []string
+		var errs []error
+		for _, m := range machines {
+			if !strings.Contains(m.Name, f.word) {
+				continue
+			}
+			left = append(left, m.Name+withID(m.ID))
+			if m.State != provision.Deleting {
+				errs = append(errs, f.remove(ctx, provision.Victim{Name: m.Name, ID: m.ID}))
+			}
+		}
+		if len(left) == 0 {
+			return true, nil
+		}
+		return false, errors.Join(append(errs, fmt.Errorf("left: %s", strings.Join(left, ", ")))...)
+	})
+}
+
+// poll calls look until it is done, at first quickly. The error after the deadline is what look last had against it.
+func (f *fleet) poll(ctx context.Context, most time.Duration, look func() (done bool, why error)) error {
+	deadline := time.NewTimer(most)
+	defer deadline.Stop()
+	for pause := f.config.Poll / 32; ; pause = min(2*pause, f.config.Poll) {
+		done, why := look()
+		if done {
+			return why
+		}
+		next := time.NewTimer(pause)
+		select {
+		case <-next.C:
+			continue
+		case <-deadline.C:
+			why = fmt.Errorf("%w after %v", why, most)
+		case <-ctx.Done():
+			why = errors.Join(why, context.Cause(ctx))
+		}
+		next.Stop()
+		return why
+	}
+}

@@ -1,0 +1,371 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/drivers/conform"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/conformtest"
+)
+
+var testMark = provision.Mark{Owner: "0123456789abcdef", Fleet: "dev@t42"}
+
+// provider returns a driver whose machines end with the test.
+func provider(t *testing.T, folder string) *Provider {
+	t.Helper()
+	p, err := NewProvider(ProviderConfig{Folder: folder, Agent: "/bin/true", Mark: testMark})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { clear(t, p) })
+	return p
+}
+
+func clear(t *testing.T, p *Provider) {
+	ctx := context.WithoutCancel(t.Context())
+	machines, err := p.List(ctx)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, m := range machines {
+		if err := p.Delete(ctx, provision.Victim{Name: m.Name}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func order(name, script string) provision.Order {
+	return provision.Order{Name: name, Node: name, Role: "compute", Userdata: []byte("#!/bin/sh\n" + script + "\n")}
+}
+
+func create(t *testing.T, p *Provider, o provision.Order) provision.Machine {
+	t.Helper()
+	m, err := p.Create(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// state returns the one machine that there is.
+func state(t *testing.T, p *Provider) provision.Machine {
+	t.Helper()
+	machines, err := p.List(t.Context())
+	if err != nil || len(machines) != 1 {
+		t.Fatalf("%+v, %v", machines, err)
+	}
+	return machines[0]
+}
+
+// insideOf returns where the host sees the root of the machine of a folder.
+func insideOf(dir string) (string, error) {
+	file, err := os.Open(filepath.Join(dir, keeperFile))
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	keeper, err := holder(file)
+	if err != nil {
+		return "", err
+	}
+	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", keeper))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range children {
+		text, _ := os.ReadFile(file)
+		for _, pid := range strings.Fields(string(text)) {
+			if line, _ := os.ReadFile("/proc/" + pid + "/cmdline"); bytes.HasPrefix(line, []byte(argInit)) {
+				return "/proc/" + pid + "/root", nil
+			}
+		}
+	}
+	return "", errors.New("its first process was not found")
+}
+
+func TestKeptMachinesConform(t *testing.T) {
+	// Applying would count on what this driver does not do.
+	folder := t.TempDir()
+	placeOf := func(mark provision.Mark) string { return filepath.Join(folder, mark.Owner, mark.Fleet) }
+	var ours provision.Mark
+	conformtest.Test(t, conform.Config{
+		New: func(mark provision.Mark) (provision.Provider, error) {
+			if ours.Owner == "" {
+				ours = mark
+			}
+			return NewProvider(ProviderConfig{Folder: folder, Agent: "/bin/true", Mark: mark})
+		},
+		Userdata: func(_ context.Context, m provision.Machine) ([]byte, error) {
+			root, err := insideOf(filepath.Join(placeOf(ours), m.Name))
+			if err != nil {
+				return nil, err
+			}
+			return os.ReadFile(root + "/run/conform")
+		},
+		Script: `cat "$0" >/run/conform.new && mv /run/conform.new /run/conform`, // the machine itself removes it
+		Labels: func(_ context.Context, m provision.Machine) (map[string]string, error) {
+			var a about
+			err := readJSON(filepath.Join(placeOf(ours), m.Name, aboutFile), &a)
+			return a.Labels, err
+		},
+		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
+			file := filepath.Join(placeOf(ours), name, "precious")
+			return func(context.Context) error { _, err := os.Stat(file); return err },
+				errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600))
+		},
+		Boot: time.Minute, Gone: time.Minute, Call: time.Minute, Poll: 10 * time.Millisecond,
+	})
+}
+
+// makeOne is a program of its own that makes a machine and is about to be killed.
+func makeOne(folder, word string) (int, error) {
+	p, err := NewProvider(ProviderConfig{Folder: folder, Agent: "/bin/true", Mark: testMark})
+	if err != nil {
+		return 1, err
+	}
+	if _, err := p.Create(context.Background(), order("compute1-t42", ": "+word+"; setsid sh -c 'while :; do sleep 1; done' "+word+" >/dev/null 2>&1 </dev/null &")); err != nil {
+		return 1, err
+	}
+	fmt.Println("made")
+	select {}
+}
+
+func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
+	// The fleet would be gone when `pulley env apply` is done, or there for ever.
+	folder, word := t.TempDir(), marker(t)
+	mounts := hostMounts(t)
+	maker := exec.Command("/proc/self/exe")
+	maker.Args = []string{argMaker, folder, word}
+	said, err := maker.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := maker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := provider(t, folder)
+	line := make([]byte, 5)
+	_, err = said.Read(line)
+	maker.Process.Kill()
+	_ = maker.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its program runs", func() bool { return len(processes(word)) > 0 })
+	if m := state(t, p); m.State != provision.Running || m.Problem != "" || m.Name != "compute1-t42" || m.ID == "" {
+		t.Errorf("%+v", m)
+	}
+	dir := filepath.Join(p.place, "compute1-t42")
+	eventually(t, "the userdata, which has a token, is gone", func() bool {
+		_, err := os.Stat(filepath.Join(dir, userdataFile))
+		return errors.Is(err, os.ErrNotExist)
+	})
+	root, err := insideOf(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the machine itself has none any more", func() bool {
+		_, err := os.Stat(root + userdataInside)
+		return errors.Is(err, os.ErrNotExist)
+	})
+	for path, mode := range map[string]os.FileMode{folder + "/" + testMark.Owner: 0o700, dir: 0o700, dir + "/" + logFile: 0o600, dir + "/" + aboutFile: 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
+	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1-t42"}); err != nil {
+		t.Fatal(err)
+	}
+	if left := processes(word); len(left) > 0 {
+		t.Errorf("left when Delete returned: %q", left)
+	}
+	if left, _ := os.ReadDir(folder); len(left) != 1 || left[0].Name() != lockName {
+		t.Errorf("left when Delete returned: %v", left)
+	}
+	noOverlayAdded(t, mounts)
+}
+
+func TestAKilledKeeperMakesAStoppedMachine(t *testing.T) {
+	// A machine that is not there would be taken for one that runs, or could not be deleted any more.
+	p, word := provider(t, t.TempDir()), marker(t)
+	create(t, p, order("compute1", "setsid sh -c 'while :; do sleep 1; done' "+word+" >/dev/null 2>&1 </dev/null &"))
+	eventually(t, "its program runs", func() bool { return len(processes(word)) > 0 })
+	dir := filepath.Join(p.place, "compute1")
+	if err := killKeeper(dir); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is stopped", func() bool { return state(t, p).State == provision.Stopped })
+	if left := processes(word); len(left) > 0 {
+		t.Errorf("left when it was said to be stopped: %q", left)
+	}
+	again := create(t, p, order("compute1", "exit 0"))
+	if again.State != provision.Stopped || !strings.Contains(again.Problem, "its keeper was killed") {
+		t.Errorf("to create it again made %+v", again)
+	}
+	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1", ID: again.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its folder is still there: %v", err)
+	}
+}
+
+func TestAFirstBootThatFailsIsTold(t *testing.T) {
+	// An operator would wait for a node that never comes, without a word why.
+	p := provider(t, t.TempDir())
+	create(t, p, order("compute1", "echo no such role >&2; exit 2"))
+	eventually(t, "it failed", func() bool {
+		m := state(t, p)
+		return m.State == provision.Failed && strings.Contains(m.Problem, "no such role")
+	})
+	clear(t, p)
+	create(t, p, order("compute1", "echo no network yet; exit 1"))
+	eventually(t, "it is tried again", func() bool {
+		m := state(t, p)
+		return m.State == provision.Running && strings.Contains(m.Problem, "no network yet; it is tried again")
+	})
+}
+
+func TestAnAgentThatEndsIsTold(t *testing.T) {
+	// A node that runs nothing any more would look healthy to whoever lists machines.
+	p := provider(t, t.TempDir()) // whose agent is /bin/true
+	create(t, p, order("compute1", "mkdir -p /etc/pulley; touch /etc/pulley/agent.yaml"))
+	eventually(t, "it failed", func() bool {
+		m := state(t, p)
+		return m.State == provision.Failed && strings.Contains(m.Problem, "its agent has ended")
+	})
+}
+
+func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
+	// Folders that hold tokens would pile up, or a name could never be used again.
+	p := provider(t, t.TempDir())
+	for _, name := range []string{newPrefix + "compute1.1", gonePrefix + "compute1.2"} {
+		if err := os.MkdirAll(filepath.Join(p.place, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if machines, err := p.List(t.Context()); err != nil || len(machines) > 0 {
+		t.Errorf("listed: %+v, %v", machines, err)
+	}
+	create(t, p, order("compute1", "exit 0"))
+	if left, _ := filepath.Glob(p.place + "/.*.compute1.*"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	// Nothing is made any more, once a fleet is taken down.
+	if err := os.MkdirAll(filepath.Join(p.place, gonePrefix+"compute2.3"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(p.place); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// keeperless puts a machine's folder where one was, whose keeper is gone.
+func keeperless(t *testing.T, p *Provider, name string) {
+	t.Helper()
+	dir := filepath.Join(p.place, name)
+	if err := errors.Join(
+		os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, heldFile), nil, 0o600),
+		writeJSON(filepath.Join(dir, stateFile), said{State: provision.Running}),
+		writeJSON(filepath.Join(dir, aboutFile), about{ID: name, Name: name, Owner: testMark.Owner, Fleet: testMark.Fleet})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
+	// Who has changed a flavor in the file since would be told that machines are refused that have run for weeks.
+	p := provider(t, t.TempDir())
+	keeperless(t, p, "compute1")
+	o := order("compute1", "exit 0")
+	o.Flavor, o.Image = "small", "debian"
+	if m := create(t, p, o); m.ID != "compute1" {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
+	// Anybody who may write to the folder could make root delete what they name.
+	folder := t.TempDir()
+	p := provider(t, folder)
+	keeperless(t, p, "compute1")
+	if err := os.Chmod(folder, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(folder, 0o700) })
+	_, listErr := p.List(t.Context())
+	_, createErr := p.Create(t.Context(), order("compute2", "exit 0"))
+	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), provision.Victim{Name: "compute1"})} {
+		if !errors.Is(err, provision.ErrRefused) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(p.place, "compute1", aboutFile)); err != nil {
+		t.Error(err)
+	}
+	// Nothing may be made in such a folder, either.
+	other := filepath.Join(folder, "deeper")
+	if err := errors.Join(os.Mkdir(other, 0o700), os.Chmod(other, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider(t, other).Create(t.Context(), order("compute1", "exit 0")); !errors.Is(err, provision.ErrRefused) {
+		t.Error(err)
+	}
+	if made, _ := os.ReadDir(other); len(made) > 0 {
+		t.Errorf("made: %v", made)
+	}
+	if err := os.Chmod(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
+	// A machine that was made otherwise than it was ordered would be taken for what it is not.
+	p := provider(t, filepath.Join(t.TempDir(), "machines"))
+	for want, o := range map[string]provision.Order{
+		`flavor "small": it is no size`:       {Name: "compute1", Flavor: "small"},
+		`image "debian": a local machine`:     {Name: "compute1", Image: "debian"},
+		`network "front": local machines`:     {Name: "compute1", Networks: []string{"front"}},
+		`network "": local machines share`:    {Name: "compute1", Networks: []string{""}},
+		`"../compute1" is no hostname of one`: {Name: "../compute1"},
+	} {
+		if _, err := p.Create(t.Context(), o); !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v is refused with: %v", o, err)
+		}
+	}
+}
+
+func TestLogsStaySmall(t *testing.T) {
+	// An agent that speaks every ten seconds would fill the host's disk.
+	file := filepath.Join(t.TempDir(), "log")
+	writer, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if err := writer.Truncate(100 * maxLogBytes); err != nil { // with holes: it takes no room
+		t.Fatal(err)
+	}
+	fmt.Fprint(writer, "panic")
+	if err := trim(file); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(writer, "on")
+	if text, err := os.ReadFile(file); err != nil || string(text) != "on" {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+	if text, err := os.ReadFile(file + ".old"); err != nil || len(text) != maxLogBytes || !strings.HasSuffix(string(text), "panic") {
+		t.Errorf("of what was there %d bytes are kept, %v", len(text), err)
+	}
+}

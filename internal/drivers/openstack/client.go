@@ -1,0 +1,104 @@
+package openstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	api "github.com/gophercloud/gophercloud/v2/openstack"
+	"github.com/gophercloud/gophercloud/v2/openstack/config"
+	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
+
+	"pulley/environments"
+	provision "pulley/internal/machines"
+)
+
+// defaultDeadline bounds one request. A page of a thousand servers takes Nova many seconds.
+const defaultDeadline = 2 * time.Minute
+
+// Config is what a driver works with.
+type Config struct {
+	Provider environments.Provider
+	Mark     provision.Mark
+
+	CloudsFile string        // clouds.yaml; "" is where OpenStack's clients look for it
+	Deadline   time.Duration // of one request; 0 is two minutes
+	Late       time.Duration // that an order may take after its answer was lost; 0 is a minute
+}
+
+// Driver is a provision.Provider.
+type Driver struct {
+	config  Config
+	compute *gophercloud.ServiceClient
+	images  *gophercloud.ServiceClient
+	network *gophercloud.ServiceClient
+
+	looking chan struct{} // has room for the one who looks whether the cloud is whole
+
+	mu      sync.Mutex
+	found   map[string]finding // what names stand for
+	orders  map[string]order   // by name, those of which nobody knows yet what came of them
+	oldNova bool               // it has no wholeSince
+	wholeAt time.Time          // when it was asked for the last answer that had all of the cloud
+}
+
+// New logs in to the cloud. Wrong credentials, and a clouds.yaml that is missing or has no such cloud, are ErrRefused.
+func New(ctx context.Context, c Config) (*Driver, error) {
+	if c.Mark.Owner == "" || c.Mark.Fleet == "" {
+		return nil, errors.New("cannot open the cloud: machines need a mark of an owner and a fleet")
+	}
+	if c.Deadline == 0 {
+		c.Deadline = defaultDeadline
+	}
+	if c.Late == 0 {
+		c.Late = defaultLate
+	}
+	auth, endpoint, tls, err := clouds.Parse(parseOptions(c)...)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read clouds.yaml: %w: %w\nname the cloud (`cloud:` of the provider, or OS_CLOUD) and where "+
+			"its file is (OS_CLIENT_CONFIG_FILE)", provision.ErrRefused, err)
+	}
+	auth.AllowReauth = true // tokens end after hours; a watch does not
+	client, err := config.NewProviderClient(ctx, auth, config.WithTLSConfig(tls), config.WithHTTPClient(http.Client{
+		Timeout: c.Deadline,
+		// Go would send the token and the body, which has the password or the userdata, to wherever an answer says.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}))
+	if err != nil {
+		return nil, cannot(err, "log in to the cloud at %s", auth.IdentityEndpoint)
+	}
+	d := &Driver{config: c, looking: make(chan struct{}, 1), found: map[string]finding{}, orders: map[string]order{}}
+	for _, service := range []struct {
+		name   string
+		client **gophercloud.ServiceClient
+		open   func(*gophercloud.ProviderClient, gophercloud.EndpointOpts) (*gophercloud.ServiceClient, error)
+	}{
+		{"compute", &d.compute, api.NewComputeV2},
+		{"image", &d.images, api.NewImageV2},
+		{"network", &d.network, api.NewNetworkV2},
+	} {
+		if *service.client, err = service.open(client, endpoint); err != nil {
+			return nil, fmt.Errorf("cannot find the cloud's %s service in region %q: %w: %w",
+				service.name, endpoint.Region, provision.ErrRefused, err)
+		}
+	}
+	return d, nil
+}
+
+func parseOptions(c Config) []clouds.ParseOption {
+	var options []clouds.ParseOption
+	if c.Provider.Cloud != "" {
+		options = append(options, clouds.WithCloudName(c.Provider.Cloud))
+	}
+	if c.Provider.Region != "" {
+		options = append(options, clouds.WithRegion(c.Provider.Region))
+	}
+	if c.CloudsFile != "" {
+		options = append(options, clouds.WithLocations(c.CloudsFile))
+	}
+	return options
+}

@@ -1,0 +1,183 @@
+package openstack_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/drivers/openstack"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/novatest"
+)
+
+// What the file says of a machine has to be what it becomes.
+func TestServerIsAsOrdered(t *testing.T) {
+	group := novatest.Thing{ID: "616fb98f-46ca-475e-917e-2563e5a8cd19", Name: "apart"}
+	back := novatest.Thing{ID: "f40e4a1c-02f4-4f4b-9c7a-4a7a0f0c1b2d", Name: "back"}
+	cloud, file := cloud(t, novatest.Config{Groups: []novatest.Thing{group}, Networks: []novatest.Thing{{ID: "e2ba8c3f-8ed2-4c71-a94d-1d7f3c2a9d0e", Name: "front"}, back}})
+	d := open(t, file, func(c *openstack.Config) {
+		c.Provider.KeyName, c.Provider.ServerGroup, c.Provider.AvailabilityZone = "operators", "apart", "nova"
+		c.Provider.SecurityGroups, c.Provider.ConfigDrive = []string{"default", "cluster"}, true
+	})
+	o := order("compute1-t42")
+	o.Node, o.Networks = "compute1_t42", []string{back.ID, "front"}
+	o.Labels = map[string]string{"team": "core", "pulley-fleet": "somebody else's"}
+	o.Userdata = []byte("aGVsbG8=") // that it is base64 itself must not matter
+	m := create(t, d, o)
+	s := cloud.Servers()[0]
+	if s.KeyName != "operators" || s.Group != group.ID || s.Zone != "nova" || !s.ConfigDrive ||
+		!slices.Equal(s.Groups, []string{"default", "cluster"}) || !slices.Equal(s.Networks, []string{back.ID, "e2ba8c3f-8ed2-4c71-a94d-1d7f3c2a9d0e"}) ||
+		s.Flavor.ID != "1" || string(s.Userdata) != "aGVsbG8=" {
+		t.Errorf("the server is %+v", s)
+	}
+	delete(s.Metadata, "pulley-order")
+	if want := map[string]string{
+		"team": "core", "pulley-owner": ours.Owner, "pulley-fleet": ours.Fleet, "pulley-node": "compute1_t42", "pulley-role": "compute",
+		"pulley-flavor": "m1.small", "pulley-image": "debian-12",
+	}; !maps.Equal(s.Metadata, want) {
+		t.Errorf("its metadata is %v", s.Metadata)
+	}
+	if m.Name != "compute1-t42" || m.ID != s.ID || m.Flavor != "m1.small" || m.Image != "debian-12" || m.Created.IsZero() || len(m.Addresses) != 1 {
+		t.Errorf("the machine is %+v", m)
+	}
+}
+
+// An answer that is lost on its way must not lead to a second machine, nor to one that nobody knows of.
+func TestCreateFindsWhatALostAnswerMade(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{})
+	d := open(t, file)
+	cloud.Inject(novatest.Fault{Method: "POST", Path: "/servers", Lost: true})
+	m := create(t, d, order("compute1"))
+	if again := create(t, d, order("compute1")); again.ID != m.ID || len(cloud.Servers()) != 1 {
+		t.Errorf("there are %v", cloud.Servers())
+	}
+
+	// The answer is lost, and so is what is asked afterwards: the next try finds it.
+	cloud.Inject(novatest.Fault{Method: "POST", Path: "/servers", Lost: true})
+	cloud.Inject(novatest.Fault{Method: "GET", Path: "/servers/detail", After: 1, Status: 503})
+	if m, err := d.Create(t.Context(), order("compute2")); err == nil || kindOf(err) != "" {
+		t.Errorf("Create says %+v, %v", m, err)
+	}
+	create(t, d, order("compute2"))
+	if n := len(cloud.Servers()); n != 2 {
+		t.Errorf("there are %d servers", n)
+	}
+}
+
+// A cloud that does not answer must not hold an apply for longer than it was given.
+func TestEachCallEndsInTime(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{})
+	d := open(t, file)
+	for method, path := range map[string]string{"GET": "/servers/detail", "POST": "/servers"} {
+		cloud.Inject(novatest.Fault{Method: method, Path: path, Delay: time.Minute, Times: -1})
+	}
+	start := time.Now()
+	_, listErr := d.List(short(t, 50*time.Millisecond))
+	_, createErr := d.Create(short(t, 50*time.Millisecond), order("compute1"))
+	hasty := open(t, file, func(c *openstack.Config) { c.Deadline = 50 * time.Millisecond })
+	_, ownErr := hasty.List(t.Context())
+	if listErr == nil || createErr == nil || ownErr == nil || time.Since(start) > 10*time.Second {
+		t.Errorf("%v\n%v\n%v\nafter %v", listErr, createErr, ownErr, time.Since(start))
+	}
+}
+
+// Two machines of one name are one node twice: both programs must take the same one for it.
+func TestTwoThatWereMadeAtOnce(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{})
+	d := open(t, file)
+	first := create(t, d, order("compute1"))
+	s := cloud.Servers()[0]
+	s.ID, s.Created = "00000000-0000-4000-8000-000000000000", s.Created.Add(time.Second)
+	second := cloud.Add(s)
+	if again := create(t, d, order("compute1")); again.ID != first.ID {
+		t.Errorf("%s is taken for the node, and %s is the oldest", again.ID, first.ID)
+	}
+	if got := list(t, d); len(got) != 2 {
+		t.Errorf("a plan sees %v", got)
+	}
+	if err := d.Delete(t.Context(), provision.Victim{Name: "compute1", ID: second.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(t, d); len(got) != 1 || got[0].ID != first.ID {
+		t.Errorf("what stays is %v", got)
+	}
+}
+
+// Nova has no names that are taken; a stranger's server of the same hostname would answer for the node.
+func TestStrangersNameIsTaken(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{})
+	d := open(t, file)
+	cloud.Add(novatest.Server{Name: "compute1"})
+	cloud.Add(novatest.Server{Name: "COMPUTE2"})    // the filter takes it for compute2
+	cloud.Add(novatest.Server{Name: "my-compute2"}) // and so would a search
+	cloud.Add(novatest.Server{Name: "compute3", Project: novatest.Stranger})
+	var taken *provision.TakenError
+	if _, err := d.Create(t.Context(), order("compute1")); !errors.As(err, &taken) || taken.Name != "compute1" {
+		t.Errorf("compute1: %v", err)
+	}
+	create(t, d, order("compute2"))
+	create(t, d, order("compute3"))
+}
+
+// A machine that is on its way out is none: the order has to wait until its name is free.
+func TestCreateWaitsForADeletion(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{Deletion: 200 * time.Millisecond})
+	d := open(t, file)
+	old := create(t, d, order("compute1"))
+	if err := d.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil {
+		t.Fatal(err)
+	}
+	var later *provision.LaterError
+	_, err := d.Create(t.Context(), order("compute1"))
+	if !errors.As(err, &later) || later.After <= 0 || errors.Is(err, provision.ErrThrottle) { // that would hold up all others
+		t.Errorf("Create says %v", err)
+	}
+	eventually(t, "the name is free", func() bool { return len(cloud.Servers()) == 0 })
+	if m := create(t, d, order("compute1")); m.ID == old.ID {
+		t.Error("the new machine is the old one")
+	}
+}
+
+// A name that stands for two things must not become one of them by chance.
+func TestAmbiguousNames(t *testing.T) {
+	const one, two = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
+	pair := []novatest.Thing{{ID: one, Name: "twin"}, {ID: two, Name: "twin"}}
+	cloud, file := cloud(t, novatest.Config{Images: pair, Networks: pair, Groups: pair, Flavors: append(pair, novatest.Thing{ID: "1", Name: "m1.small"}), MaxLimit: 1})
+	good := order("compute1")
+	good.Image, good.Networks = one, []string{two}
+	create(t, open(t, file), good)
+	for what, change := range map[string]func(*provision.Order, *openstack.Config){
+		"flavor":       func(o *provision.Order, _ *openstack.Config) { o.Flavor = "twin" },
+		"image":        func(o *provision.Order, _ *openstack.Config) { o.Image = "twin" },
+		"network":      func(o *provision.Order, _ *openstack.Config) { o.Networks = []string{"twin"} },
+		"server group": func(_ *provision.Order, c *openstack.Config) { c.Provider.ServerGroup = "twin" },
+	} {
+		o := good
+		o.Name = "compute2"
+		d := open(t, file, func(c *openstack.Config) { change(&o, c) })
+		_, err := d.Create(t.Context(), o)
+		if !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), one+", "+two) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if n := len(cloud.Servers()); n != 1 {
+		t.Errorf("there are %d servers", n)
+	}
+}
+
+// Forty machines of a role must not ask forty times what a flavor's name stands for.
+func TestNamesAreLookedUpOnce(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{})
+	d := open(t, file)
+	create(t, d, order("compute1"))
+	before := cloud.Asked()
+	create(t, d, order("compute2"))
+	for _, asked := range cloud.Asked()[len(before):] {
+		if !strings.Contains(asked, "/servers") {
+			t.Error(asked)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package openstack_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/novatest"
+)
+
+// An ID that was written down wrong, or that names another machine by now, must not delete what nobody agreed to.
+func TestDeleteLooksAtTheMark(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{})
+	d := open(t, file)
+	mine := create(t, d, order("compute1"))
+	stranger := cloud.Add(novatest.Server{Name: "compute1", Metadata: map[string]string{"pulley-owner": ours.Owner, "pulley-fleet": "prod"}})
+	for _, v := range []provision.Victim{
+		{Name: "compute1", ID: stranger.ID}, {Name: "compute2", ID: mine.ID}, {Name: "compute1", ID: "../servers/" + mine.ID}, {},
+		{Name: "compute1", ID: "detail"},
+	} {
+		if err := d.Delete(t.Context(), v); kindOf(err) != "refused" {
+			t.Errorf("%+v: %v", v, err)
+		}
+	}
+	if n := len(cloud.Servers()); n != 2 {
+		t.Fatalf("there are %d servers", n)
+	}
+	if err := d.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil { // both have that name
+		t.Fatal(err)
+	}
+	if left := cloud.Servers(); len(left) != 1 || left[0].ID != stranger.ID {
+		t.Errorf("what stays is %+v", left)
+	}
+}
+
+// Deleting takes minutes; until it is over the machine is there, is not deleted again, and its name is not free.
+func TestSlowDeletion(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{Deletion: 200 * time.Millisecond})
+	d := open(t, file)
+	m := create(t, d, order("compute1"))
+	for range 2 {
+		if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := list(t, d); len(got) != 1 || got[0].State != provision.Deleting {
+		t.Errorf("%+v are listed", got)
+	}
+	asked := slices.DeleteFunc(cloud.Asked(), func(s string) bool { return !strings.HasPrefix(s, "DELETE ") })
+	if len(asked) != 1 {
+		t.Errorf("it was asked %v", asked)
+	}
+	eventually(t, "gone", func() bool { return len(list(t, d)) == 0 })
+	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+		t.Errorf("what is gone can't be deleted: %v", err)
+	}
+}
+
+// A server that an operator has locked stays, and says so; it goes once it is unlocked.
+func TestLockedServer(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{})
+	d := open(t, file)
+	m := create(t, d, order("compute1"))
+	cloud.Set(m.ID, func(s *novatest.Server) { s.Locked = true })
+	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err == nil || !strings.Contains(err.Error(), "is locked") {
+		t.Errorf("Delete says %v", err)
+	}
+	cloud.Set(m.ID, func(s *novatest.Server) { s.Locked = false })
+	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+		t.Error(err)
+	}
+}
+
+// An answer to a deletion that is lost is no error twice.
+func TestDeletionWhoseAnswerIsLost(t *testing.T) {
+	cloud, file := cloud(t, novatest.Config{})
+	d := open(t, file)
+	m := create(t, d, order("compute1"))
+	cloud.Inject(novatest.Fault{Method: "DELETE", Path: m.ID, Lost: true})
+	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err == nil || kindOf(err) != "" {
+		t.Errorf("Delete says %v", err)
+	}
+	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,134 @@
+package openstack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/gophercloud/gophercloud/v2"
+
+	provision "pulley/internal/machines"
+)
+
+// defaultWait is how long to wait where a cloud that asks for it does not say how long.
+const defaultWait = 10 * time.Second
+
+// cannot makes an error of a request: what could not be done, of which kind it is, and what the cloud says.
+func cannot(err error, format string, args ...any) error {
+	what := fmt.Sprintf(format, args...)
+	var answer gophercloud.ErrUnexpectedResponseCode
+	if !errors.As(err, &answer) {
+		var again *gophercloud.ErrUnableToReauthenticate
+		if errors.As(err, &again) && errors.As(again.ErrReauth, &answer) {
+			return fmt.Errorf("cannot %s: cannot log in again: %w", what, kind(answer))
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("cannot %s: no answer in time: %w", what, err)
+		}
+		return fmt.Errorf("cannot %s: %w", what, err)
+	}
+	return fmt.Errorf("cannot %s: %w", what, kind(answer))
+}
+
+// kind tells errors apart by their status, and by Nova's words where one status has two meanings.
+func kind(answer gophercloud.ErrUnexpectedResponseCode) error {
+	said := message(answer.Body)
+	if said == "" {
+		said = http.StatusText(answer.Actual)
+	}
+	err := fmt.Errorf("the cloud answers %d: %s", answer.Actual, said)
+	lower := strings.ToLower(said)
+	if to := answer.ResponseHeader.Get("Location"); answer.Actual/100 == 3 && to != "" {
+		return fmt.Errorf("%w\nit points to %s, which is never followed: clouds.yaml and the cloud's catalog have to have the right address", err, clean(to))
+	}
+	switch answer.Actual {
+	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge: // Nova of old used 413
+		if answer.Actual == http.StatusRequestEntityTooLarge && strings.Contains(lower, "quota") {
+			return fmt.Errorf("%w: %w", provision.ErrQuota, err)
+		}
+		return &provision.WaitError{After: retryAfter(answer.ResponseHeader.Get("Retry-After"), time.Now()), Err: err}
+	case http.StatusServiceUnavailable:
+		if after := answer.ResponseHeader.Get("Retry-After"); after != "" {
+			return &provision.WaitError{After: retryAfter(after, time.Now()), Err: err}
+		}
+	case http.StatusForbidden:
+		if strings.Contains(lower, "quota") || strings.Contains(lower, "maximum number of ports") {
+			return fmt.Errorf("%w: %w", provision.ErrQuota, err)
+		}
+		return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable:
+		return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+	case http.StatusConflict:
+		// Most conflicts pass. These are about what was asked for, and stay.
+		for _, lasting := range []string{"multiple possible networks", "use an id to be more specific", "multiple security groups"} {
+			if strings.Contains(lower, lasting) {
+				return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+			}
+		}
+	}
+	return err
+}
+
+// retryAfter reads the header of RFC 9110, section 10.2.3: seconds or a date.
+func retryAfter(header string, now time.Time) time.Duration {
+	wait := defaultWait
+	if seconds, err := strconv.Atoi(strings.TrimSpace(header)); err == nil {
+		wait = time.Duration(seconds) * time.Second
+	} else if at, err := http.ParseTime(header); err == nil {
+		wait = at.Sub(now)
+	}
+	return min(max(wait, time.Second), time.Hour)
+}
+
+// ofNova reports whether an error is Nova's own, {"computeFault": {"code": 500, …}}, and not that of a gateway before it, which
+// does not know what goes on behind it.
+func ofNova(answer gophercloud.ErrUnexpectedResponseCode) bool {
+	var object map[string]struct {
+		Code int `json:"code"`
+	}
+	if json.Unmarshal(answer.Body, &object) != nil {
+		return false
+	}
+	for _, fault := range object {
+		if fault.Code == answer.Actual {
+			return true
+		}
+	}
+	return false
+}
+
+// message finds what a person can read in an answer: {"badRequest": {"code": 400, "message": "…"}} of Nova,
+// {"NeutronError": {"message": "…"}}, {"error": {"message": "…"}} of Keystone, or text.
+func message(body []byte) string {
+	var object map[string]json.RawMessage
+	if json.Unmarshal(body, &object) == nil {
+		for _, value := range object {
+			var inner struct {
+				Message string `json:"message"`
+			}
+			if json.Unmarshal(value, &inner) == nil && inner.Message != "" {
+				return clean(inner.Message)
+			}
+		}
+	}
+	if strings.Contains(string(body), "<html") {
+		return "" // of a proxy: the status says as much
+	}
+	return clean(string(body))
+}
+
+// clean makes one short line of what a cloud says.
+func clean(s string) string {
+	const most = 300
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

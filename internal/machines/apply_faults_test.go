@@ -1,0 +1,323 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// nth has the nth call of a kind go wrong, and those after it, times in all.
+func nth(call string, n, times int, f provisiontest.Fault) func(string) provisiontest.Fault {
+	count := 0
+	return func(c string) provisiontest.Fault {
+		if c != call {
+			return provisiontest.None
+		}
+		if count++; count >= n && count < n+times {
+			return f
+		}
+		return provisiontest.None
+	}
+}
+
+// One hiccup of a cloud would fail an apply, or leave a machine twice.
+func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
+	for _, c := range []struct {
+		say   string
+		call  string
+		times int
+		fault provisiontest.Fault
+		made  int // machines, with those that failed
+	}{
+		{"a create is not answered", "create", 4, provisiontest.FailBefore, 3},
+		{"the answer of a create is lost", "create", 1, provisiontest.FailAfter, 3},
+		{"the cloud asks to wait, nineteen times", "create", 19, provisiontest.Throttle, 3},
+		{"a machine ends in error, twice", "create", 2, provisiontest.ErrorEnd, 5},
+		{"a machine is lost", "create", 1, provisiontest.LoseIt, 4},
+		{"a list is not answered", "list", 3, provisiontest.FailBefore, 3},
+		{"a list asks to wait", "list", 4, provisiontest.Throttle, 3},
+		{"etcd is away for some seconds", "world", 4, provisiontest.FailBefore, 3},
+		{"the answer of a write is lost", "put", 2, provisiontest.FailAfter, 3},
+		{"the answer to the order in the books is lost", "order", 1, provisiontest.FailAfter, 3},
+		{"an environment is stored without an answer", "put spec", 1, provisiontest.FailAfter, 3},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				first := 1
+				if c.call == "list" || c.call == "world" { // what a plan reads is not read again
+					first = 2
+				}
+				o.site.Trouble = nth(c.call, first, c.times, c.fault)
+				o.set = func(a *provision.Applier) { a.Parallel = 1 }
+				o.well(fleet(role("web", 3)))
+				o.has("web1", "web2", "web3")
+				if got := o.site.Made(); got != c.made {
+					t.Errorf("%d machines were made, not %d", got, c.made)
+				}
+			})
+		})
+	}
+}
+
+// Two tokens of one id count for nobody: both machines would be locked out.
+func TestAnOrderTakesATokenThatNobodyHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.site.Grant("token-1", "db1")
+		o.well(fleet(role("web", 1)))
+		o.has("web1")
+		if left := o.site.Tokens(); len(left) != 1 || left["token-1"] != "db1" || o.site.Records()["web1"].Token != "token-2" {
+			t.Errorf("tokens: %v, the books: %+v", left, o.site.Records())
+		}
+	})
+}
+
+// A machine that the cloud can never make would be asked for without end, and nobody would learn why.
+func TestApplyGivesUpOnWhatCanNotBe(t *testing.T) {
+	for _, c := range []struct {
+		say   string
+		fault provisiontest.Fault
+		tries int // of creates
+		says  string
+	}{
+		{"no answer ever", provisiontest.FailBefore, 5, "cannot create web1: tried 5 times: there was no answer"},
+		{"it is refused", provisiontest.Refuse, 1, "cannot create web1: the provider refuses the request: it does not like it"},
+		{"it fails each time", provisiontest.ErrorEnd, 3, "cannot create web1: the provider says: No valid host was found, after 3 tries"},
+		{"it never stops to ask to wait", provisiontest.Throttle, 25, "too many requests"},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				tries := 0
+				o.site.Trouble = func(call string) provisiontest.Fault {
+					if call != "create" {
+						return provisiontest.None
+					}
+					tries++
+					return c.fault
+				}
+				_, err := o.apply(fleet(role("web", 1)))
+				if err == nil || !strings.Contains(err.Error(), c.says) || tries != c.tries {
+					t.Fatalf("after %d tries: %v", tries, err)
+				}
+				if r := o.site.Records()["web1"]; c.fault != provisiontest.ErrorEnd && r.Problem == "" {
+					t.Errorf("the books don't say why: %+v", r)
+				}
+				o.innocent()
+				o.site.Trouble = nil
+				o.well(fleet(role("web", 1)))
+			})
+		})
+	}
+}
+
+// A machine of somebody else would be taken for ours because it has the name.
+func TestApplyLeavesATakenNameAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		theirs := o.site.Plant("web1", provision.Mark{Owner: o.site.Mark().Owner, Fleet: "production"})
+		_, err := o.apply(fleet(role("web", 1), role("db", 1)))
+		var taken *provision.TakenError
+		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "the name web1 is taken") {
+			t.Fatal(err)
+		}
+		if _, ok := o.site.Hosts()["db1"]; !ok {
+			t.Error("another role had to wait for it")
+		}
+		if all := o.site.Machines(); all[0].ID != theirs.ID || all[0].State != provision.Running {
+			t.Errorf("%+v", all)
+		}
+	})
+}
+
+// Ctrl-C would lose what was being made, or keep the operator waiting.
+func TestApplyCanBeInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.site.Latency = 5 * time.Second // calls are in flight when it happens
+		x := o.start()
+		defer x.end()
+		p, err := x.applier.Look(x.ctx, fleet(role("web", 40)), provision.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(x.ctx)
+		time.AfterFunc(42*time.Second, cancel)
+		began := time.Now()
+		r, err := x.applier.Apply(ctx, p, nil)
+		if took := time.Since(began); took > 75*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		if err == nil || !r.Interrupted || !strings.Contains(err.Error(), "it was interrupted\nwhat was begun is known: apply again to go on") {
+			t.Errorf("%v, %+v", err, r)
+		}
+		if len(r.Failed) > 0 || len(r.Cut) == 0 || len(o.order(provision.Fails, "order")) > 0 {
+			t.Errorf("what was interrupted is told as failed: %+v", r)
+		}
+		for _, c := range r.Cut {
+			if told := (provision.Event{Node: c.Node, Role: c.Role, Verb: c.Verb, Step: c.Step, State: provision.Notes, Text: "create: interrupted; what was begun is known"}); !slices.ContainsFunc(o.said, func(e provision.Event) bool { e.At = time.Time{}; return e == told }) {
+				t.Errorf("nobody is told that %s was interrupted", c.Node)
+			}
+		}
+		for _, m := range o.site.Machines() {
+			if _, ok := o.site.Records()[m.Name]; !ok {
+				t.Errorf("nobody knows of %s", m.Name)
+			}
+		}
+		made := o.site.Made()
+		if made == 0 || made == 40 {
+			t.Fatalf("%d machines were made before", made)
+		}
+		o.site.Latency = time.Millisecond
+		o.well(fleet(role("web", 40)))
+		if got := o.site.Made(); got != 40 {
+			t.Errorf("%d machines were made", got)
+		}
+	})
+}
+
+// Whoever did as a destroy that was cut off says would call it off, and keep machines that cost money.
+func TestDestroyIsNeverToldToApply(t *testing.T) {
+	for _, c := range []struct {
+		say   string
+		fault provisiontest.Fault
+		says  string
+		cut   time.Duration
+	}{
+		{"it was interrupted", provisiontest.HookHang, "what was begun is known: destroy again to go on", time.Minute},
+		{"hooks fail", provisiontest.HookFail, "mend that and destroy again, with --no-drain", time.Hour},
+		{"hooks hang", provisiontest.HookHang, "look at it, and destroy again, with --no-drain", time.Hour},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				o.well(fleet(role("web", 1)))
+				o.site.Trouble = nth("ask", 1, 1, c.fault)
+				x := o.start()
+				defer x.end()
+				p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), provision.Options{Destroy: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				x.session.Agree(p.Destroyed())
+				ctx, cancel := context.WithTimeout(x.ctx, c.cut)
+				defer cancel()
+				_, err = x.applier.Apply(ctx, p, p.Destroyed())
+				if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "apply") {
+					t.Error(err)
+				}
+				if p, _ := x.applier.Look(x.ctx, fleet(role("web", 1)), provision.Options{Destroy: true}); !strings.Contains(text(p), "and is not done: the environment is destroyed") {
+					t.Errorf("why it goes is lost: %s", text(p))
+				}
+			})
+		})
+	}
+}
+
+// Two applies at once would make and delete each other's machines.
+func TestApplyThatLostItsLockStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		x := o.start()
+		defer x.end()
+		p, err := x.applier.Look(x.ctx, fleet(role("web", 20)), provision.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := 0
+		time.AfterFunc(time.Minute, func() { made = o.site.Made(); o.site.Open("bob", nil) })
+		r, err := x.applier.Apply(x.ctx, p, nil)
+		if !errors.Is(err, provision.ErrLost) || r.Interrupted || !strings.Contains(err.Error(), "somebody else has taken over") {
+			t.Errorf("%v, %+v", err, r)
+		}
+		if now := o.site.Made(); now != made || made == 0 {
+			t.Errorf("%d machines were made before, and %d are now", made, now)
+		}
+		o.well(fleet(role("web", 20)))
+		if got := o.site.Made(); got != 20 {
+			t.Errorf("%d machines were made", got)
+		}
+	})
+}
+
+// Where nothing is promoted yet, an apply would wait for nodes to be on nothing.
+func TestApplyWaitsForAsMuchAsCanBe(t *testing.T) {
+	for _, c := range []struct {
+		say         string
+		set         func(*operator)
+		least, most time.Duration
+		note        string
+	}{
+		{"converged", func(*operator) {}, 2 * time.Minute, 4 * time.Minute, ""},
+		{"nothing is promoted", func(o *operator) { o.site.Demote() }, time.Minute, 2 * time.Minute, "nothing is promoted in dev"},
+		{"registered", func(o *operator) { o.set = func(a *provision.Applier) { a.Wait = provision.WaitRegistered } }, time.Minute, 2 * time.Minute, ""},
+		{"ordered", func(o *operator) { o.set = func(a *provision.Applier) { a.Wait = provision.WaitNone } }, 0, 20 * time.Second, ""},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				c.set(o)
+				began := time.Now()
+				r, err := o.apply(fleet(role("web", 3)))
+				took := time.Since(began)
+				if err != nil || took < c.least || took > c.most || strings.Contains(strings.Join(r.Notes, "\n"), c.note) == false {
+					t.Errorf("%v after %s: %q", err, took, r.Notes)
+				}
+			})
+		})
+	}
+}
+
+// An environment that protects a role whose machine died could never take the protection away: it would block its own end.
+func TestApplyTakesProtectionAwayByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("db", 2, protected)))
+		o.kill(provision.Failed, "db1")
+		if _, err := o.apply(fleet(role("db", 2, flavor("large")))); err == nil {
+			t.Fatal("more was done than to take it away")
+		}
+		before := o.site.Made()
+		r, err := o.apply(fleet(role("db", 2)))
+		if err != nil || len(r.Notes) != 1 || o.site.Made() != before {
+			t.Fatalf("%v, %+v", err, r)
+		}
+		o.well(fleet(role("db", 2)))
+		o.has("db1", "db2")
+	})
+}
+
+// Nodes that list others, a load balancer, would learn of a new one half an hour late.
+func TestApplyHasNodesReact(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		lb := role("lb", 2, reactsTo("web"))
+		o.well(fleet(lb, role("web", 1)))
+		asked := func() (n int) {
+			for _, h := range o.site.Hosts() {
+				if h.Role == "lb" && h.Request != nil {
+					n++
+				}
+			}
+			return n
+		}
+		if n := asked(); n != 0 {
+			t.Fatalf("%d were asked who were new themselves", n)
+		}
+		if r := o.well(fleet(lb, role("web", 2))); asked() != 2 || len(r.Notes) > 0 {
+			t.Errorf("%d were asked, %q", asked(), r.Notes)
+		}
+		o.site.Trouble = nth("ask", 1, 1, provisiontest.HookHang)
+		if r, err := o.apply(fleet(lb, role("web", 3))); err != nil || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "not answered within 10m0s: lb") {
+			t.Errorf("%v, %q", err, r.Notes)
+		}
+	})
+}

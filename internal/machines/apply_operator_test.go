@@ -1,0 +1,187 @@
+package provision_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/environments"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// operator applies files to a site, as `pulley env apply --yes` does.
+type operator struct {
+	t    testing.TB
+	site *provisiontest.Site
+	set  func(*provision.Applier) // more settings
+	said []provision.Event
+	dies func(*provisiontest.Session, provision.Event) // may have the program die at an event
+}
+
+var dev = environments.Ref{Environment: "dev"}
+
+func newOperator(t testing.TB) *operator {
+	site := provisiontest.NewSite(dev, time.Now)
+	site.Latency = 50 * time.Millisecond
+	return &operator{t: t, site: site}
+}
+
+// fleet is an environment with these roles at the model's provider.
+func fleet(roles ...environments.Role) *environments.Environment {
+	return &environments.Environment{Name: "dev", Roles: roles, Provider: environments.Provider{Driver: environments.DriverExec, Command: []string{"model"}}}
+}
+
+func role(name string, cardinality int, more ...func(*environments.Role)) environments.Role {
+	r := environments.Role{Name: name, Cardinality: cardinality}
+	for _, m := range more {
+		m(&r)
+	}
+	return r
+}
+
+func after(roles ...string) func(*environments.Role) {
+	return func(r *environments.Role) { r.After = roles }
+}
+func flavor(f string) func(*environments.Role) { return func(r *environments.Role) { r.Flavor = f } }
+func failures(n string) func(*environments.Role) {
+	return func(r *environments.Role) { r.Rollout.Failures = n }
+}
+func batch(n string) func(*environments.Role) {
+	return func(r *environments.Role) { r.Rollout.Batch = n }
+}
+func protected(r *environments.Role) { r.Protected = true }
+func reactsTo(roles ...string) func(*environments.Role) {
+	return func(r *environments.Role) { r.ReactsTo = roles }
+}
+
+// attempt is one start of the program: its lock, and what it may use.
+type attempt struct {
+	session *provisiontest.Session
+	applier *provision.Applier
+	ctx     context.Context
+	end     context.CancelFunc
+}
+
+func (o *operator) start() attempt {
+	ctx, end := context.WithCancel(context.Background())
+	s := o.site.Open("ann", end)
+	a := &provision.Applier{
+		Provider: s.Provider(), Form: "script", Fleet: s, Ref: o.site.Ref, Driver: environments.DriverExec, Place: "home", By: "ann", Now: time.Now,
+		Progress: func(e provision.Event) {
+			o.said = append(o.said, e)
+			if o.dies != nil {
+				o.dies(s, e)
+			}
+		},
+	}
+	if o.set != nil {
+		o.set(a)
+	}
+	return attempt{s, a, ctx, end}
+}
+
+// plan looks.
+func (o *operator) plan(want *environments.Environment) provision.Plan {
+	o.t.Helper()
+	x := o.start()
+	defer x.end()
+	p, err := x.applier.Look(x.ctx, want, provision.Options{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return p
+}
+
+// apply plans, agrees to all of it and has it done.
+func (o *operator) apply(want *environments.Environment) (provision.Result, error) {
+	o.t.Helper()
+	x := o.start()
+	defer x.end()
+	p, err := x.applier.Look(x.ctx, want, provision.Options{})
+	if err != nil {
+		return provision.Result{}, err
+	}
+	x.session.Aims(provisiontest.Aim{Want: want})
+	x.session.Sentence(p)
+	x.session.Agree(p.Destroyed())
+	return x.applier.Apply(x.ctx, p, p.Destroyed())
+}
+
+// well applies, and fails unless that leaves nothing to do.
+func (o *operator) well(want *environments.Environment) provision.Result {
+	o.t.Helper()
+	r, err := o.apply(want)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if p := o.plan(want); !p.Empty() || !p.Whole {
+		o.t.Fatalf("after the apply there is still something to do: %s", text(p))
+	}
+	o.innocent()
+	return r
+}
+
+func (o *operator) innocent() {
+	o.t.Helper()
+	if wrong := o.site.Wrong(); len(wrong) > 0 {
+		o.t.Fatal(strings.Join(wrong, "\n"))
+	}
+}
+
+// has fails unless exactly these machines run, in this order of their making.
+func (o *operator) has(names ...string) {
+	o.t.Helper()
+	var got []string
+	for _, m := range o.site.Machines() {
+		got = append(got, m.Name)
+	}
+	slices.Sort(names)
+	slices.Sort(got)
+	if !slices.Equal(got, names) {
+		o.t.Fatalf("there are the machines %v, not %v", got, names)
+	}
+	hosts := slices.Sorted(maps.Keys(o.site.Hosts()))
+	records := slices.Sorted(maps.Keys(o.site.Records()))
+	if !slices.Equal(hosts, names) || !slices.Equal(records, names) {
+		o.t.Fatalf("the list has %v and the books have %v, not %v", hosts, records, names)
+	}
+}
+
+func text(p provision.Plan) string {
+	var b strings.Builder
+	for _, s := range p.Steps {
+		fmt.Fprintf(&b, "%s %s (%s) %v %s\n", s.Verb, s.Node, s.Why, s.Victims, s.Blocked)
+	}
+	return b.String()
+}
+
+// order is when steps of nodes began, or ended, as "compute1 order".
+func (o *operator) order(state provision.EventState, step string) (nodes []string) {
+	for _, e := range o.said {
+		if e.State == state && e.Step == step {
+			nodes = append(nodes, e.Node)
+		}
+	}
+	return nodes
+}
+
+// has2 fails unless these machines are there, joined or not.
+func (o *operator) has2(names ...string) {
+	o.t.Helper()
+	var got []string
+	for _, m := range o.site.Machines() {
+		got = append(got, m.Name)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, names) {
+		o.t.Fatalf("there are the machines %v, not %v", got, names)
+	}
+}
+
+// pass has time go by, in a bubble where it is not real.
+func pass(d time.Duration) { <-time.After(d) }

@@ -1,0 +1,395 @@
+package provision_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pulley/environments"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// player plays a story.
+type player struct {
+	*operator
+	story   story
+	want    *environments.Environment
+	foreign []provision.Machine // and strangers: what must never be touched
+	others  provision.Mark
+	mu      sync.Mutex
+	calls   map[string]int
+	wg      sync.WaitGroup
+	watcher provision.Watcher
+	skew    time.Duration
+	away    bool
+}
+
+const (
+	maxApplies  = 16            // until there is nothing to do, once faults have ended
+	longestOnce = 4 * time.Hour // of one apply
+)
+
+func (p *player) play() error {
+	p.site.Latency = p.story.Latency
+	p.others = provision.Mark{Owner: "fedcba9876543210", Fleet: "dev"}
+	for _, name := range []string{"web1", "db1", "web77"} {
+		p.foreign = append(p.foreign, p.site.Plant(name, p.others))
+	}
+	p.foreign = append(p.foreign, p.site.Enroll(oldOne, "web", p.others))
+	p.calls = map[string]int{}
+	p.site.Trouble = p.trouble
+	defer p.wg.Wait() // what goes on when a bubble ends hides why it ended
+	for i, m := range p.story.Moves {
+		p.site.Mention("move %d: %+v", i, m)
+		if err := p.move(m); err != nil {
+			return fmt.Errorf("move %d, %s: %w", i, m.Do, err)
+		}
+		if wrong := p.site.Wrong(); len(wrong) > 0 {
+			return fmt.Errorf("move %d, %s: %s", i, m.Do, wrong[0])
+		}
+	}
+	p.wg.Wait()
+	p.site.Heal()
+	return p.settles()
+}
+
+// trouble is called by the site, one call at a time.
+func (p *player) trouble(call string) provisiontest.Fault {
+	p.calls[call]++
+	for _, i := range p.story.Incidents {
+		if i.Call == call && i.Nth == p.calls[call] {
+			return i.Fault
+		}
+	}
+	return provisiontest.None
+}
+
+func (p *player) move(m move) error {
+	switch m.Do {
+	case "edit":
+		want := *m.Want
+		want.Stack = p.story.Stack
+		p.want = &want
+		p.site.Mention("wanted is %+v", want.Roles)
+	case "apply":
+		p.skew = m.Skew
+		defer func() { p.skew = 0 }()
+		_, err := p.try(try{think: m.Think, noDrain: m.NoDrain, options: provision.Options{Lost: m.Lost}})
+		return err
+	case "destroy":
+		_, err := p.try(try{think: m.Think, options: provision.Options{Destroy: true}})
+		return err
+	case "away":
+		if len(p.site.Records()) == 0 {
+			return nil // there is nothing that a plan could know the place by
+		}
+		p.away = true
+		defer func() { p.away = false }()
+		_, err := p.once(0, 0, false)
+		return err
+	case "unlist":
+		if ours := p.ours(); len(ours) > 0 {
+			p.site.Unlist(nodeOf(ours[m.Pick%len(ours)].Name))
+		}
+	case "hide":
+		p.site.Hide(m.Hides, m.In)
+	case "enroll":
+		p.site.Enroll(oldOne, "web", p.others)
+	case "watch":
+		for range 1 + m.Pick%5 {
+			p.look()
+			pass(6 * time.Minute)
+		}
+	case "interrupt":
+		_, err := p.once(0, m.In+time.Second, false)
+		return err
+	case "rivals":
+		var first error
+		var wg sync.WaitGroup
+		wg.Go(func() { _, first = p.once(0, 0, false) })
+		pass(m.Next + time.Second)
+		_, err := p.once(0, 0, false)
+		wg.Wait()
+		if err == nil {
+			err = first
+		}
+		return err
+	case "kill":
+		p.wg.Go(func() {
+			pass(m.In)
+			if ours := p.ours(); len(ours) > 0 {
+				p.site.Kill(ours[m.Pick%len(ours)].ID, m.State)
+			}
+		})
+	case "plant":
+		planted := p.site.Plant(m.Name, p.site.Mark())
+		if n, err := environments.ParseHostname(m.Name); err != nil || n.Stack != p.story.Stack {
+			p.foreign = append(p.foreign, planted)
+		}
+	case "hold":
+		p.site.HoldNode(p.stacked(m.Name), "it is looked at")
+	}
+	return nil
+}
+
+// ours are the machines with our mark whose names are nodes'.
+func (p *player) ours() (all []provisiontest.Seen) {
+	for _, m := range p.site.Machines() {
+		if n, err := environments.ParseHostname(m.Name); err == nil && m.Mark == p.site.Mark() && n.Stack == p.story.Stack {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// stacked is a node of the story's stack.
+func (p *player) stacked(node string) string {
+	n, err := environments.ParseNode(node)
+	if err != nil {
+		return node
+	}
+	n.Stack = p.story.Stack
+	return n.String()
+}
+
+func nodeOf(machine string) string {
+	n, err := environments.ParseHostname(machine)
+	if err != nil {
+		return machine
+	}
+	return n.String()
+}
+
+// try is one apply: how long its operator thinks about the plan, after how long he gives up, and what else he says.
+type try struct {
+	think, interrupt time.Duration
+	noDrain          bool
+	options          provision.Options
+}
+
+func (p *player) once(think, interrupt time.Duration, noDrain bool) (failed error, broken error) {
+	return p.try(try{think: think, interrupt: interrupt, noDrain: noDrain})
+}
+
+// try applies once, to whatever end. Its second error is only what must never be: that it takes for ever.
+func (p *player) try(y try) (failed error, broken error) {
+	p.mu.Lock()
+	x := p.begin("ann")
+	x.applier.NoDrain = y.noDrain
+	want := p.want
+	p.mu.Unlock()
+	defer x.end()
+	began := time.Now()
+	x.session.Aims(provisiontest.Aim{Want: want, Destroy: y.options.Destroy, Clock: p.skew})
+	plan, err := x.applier.Look(x.ctx, want, y.options)
+	if err != nil {
+		return err, nil
+	}
+	x.session.Sentence(plan)
+	x.session.Agree(plan.Destroyed())
+	pass(y.think)
+	ctx, cancel := context.WithCancel(x.ctx)
+	defer cancel()
+	if y.interrupt > 0 {
+		stop := time.AfterFunc(y.interrupt, cancel)
+		defer stop.Stop()
+	}
+	_, err = x.applier.Apply(ctx, plan, plan.Destroyed())
+	if took := time.Since(began) - y.think; took > longestOnce {
+		return err, fmt.Errorf("an apply took %s and ended with: %w", took, err)
+	}
+	return err, nil
+}
+
+// begin starts a program of this story.
+func (p *player) begin(by string) attempt {
+	x, skew := p.start(), p.skew
+	x.applier.Parallel, x.applier.Progress, x.applier.By = p.story.Parallel, nil, by
+	x.applier.Now = func() time.Time { return time.Now().Add(skew) }
+	if p.away {
+		x.applier.Provider, x.applier.Place = x.session.Marked(p.site.Away()), "away"
+	}
+	return x
+}
+
+// look has the watch look once.
+func (p *player) look() {
+	spec := p.site.Spec()
+	if spec == nil {
+		return
+	}
+	x := p.begin("pulley env watch")
+	defer x.end()
+	x.session.Aims(provisiontest.Aim{Want: spec, Budget: provision.DefaultBudget})
+	_, _ = p.watcher.Once(x.ctx, x.applier)
+}
+
+// settles applies until there is nothing to do, and judges what is there then.
+func (p *player) settles() error {
+	for _, node := range []string{"web1", "app2", "db1"} {
+		p.site.HoldNode(p.stacked(node), "")
+	}
+	if err := p.unprotect(); err != nil {
+		return err
+	}
+	var last error
+	whole := false
+	lost := provision.Options{Lost: true} // all that is there is told by now
+	for range maxApplies {
+		// An operator does what the error says.
+		failed, broken := p.try(try{noDrain: last != nil && strings.Contains(last.Error(), "--no-drain"), options: lost})
+		if broken != nil {
+			return broken
+		}
+		last = failed
+		x := p.start()
+		plan, err := x.applier.Look(x.ctx, p.want, lost)
+		x.end()
+		if err != nil {
+			return err
+		}
+		if plan.Empty() && plan.Whole && !p.site.Pending() && !plan.Changed && plan.Counts()[provision.Extra] == 0 {
+			if whole { // for half an hour: what died at the end has fallen silent
+				return p.judge()
+			}
+			whole = true
+			pass(30 * time.Minute)
+			continue
+		}
+		whole = false
+		pass(p.attends(plan))
+	}
+	x := p.start()
+	defer x.end()
+	plan, _ := x.applier.Look(x.ctx, p.want, lost)
+	return fmt.Errorf("after %d applies there is still something to do:\n%s\nthe last one said: %w", maxApplies, text(plan), last)
+}
+
+// attends does what only a person does about the nodes that a plan leaves alone, and says how long that takes: it ends the
+// machine of a node that is silent or was taken off the list, at the provider, has a member join, and strikes off who is not
+// wanted and not ours.
+func (p *player) attends(plan provision.Plan) time.Duration {
+	takes := time.Minute
+	for _, s := range plan.Steps {
+		switch {
+		case s.Verb == provision.Missing:
+			p.site.Enroll(s.Node, s.Role, p.others)
+		case s.Verb == provision.Extra:
+			p.site.Unlist(s.Node)
+		case s.Verb == provision.Keep && s.Note != "":
+			for _, m := range p.ours() {
+				_, listed := p.site.Hosts()[s.Node]
+				if nodeOf(m.Name) == s.Node && (strings.Contains(s.Why, "silent") || !listed) {
+					p.site.Kill(m.ID, "")
+				}
+			}
+			takes = 30 * time.Minute
+		}
+	}
+	return takes
+}
+
+// unprotect has the operator take protection away, as a plan tells how, where it is in the way.
+func (p *player) unprotect() error {
+	open := func(e *environments.Environment) *environments.Environment {
+		all := *e
+		all.Roles = slices.Clone(e.Roles)
+		for i := range all.Roles {
+			all.Roles[i].Protected = false
+		}
+		return &all
+	}
+	aim := open(p.want)
+	if stored := p.site.Spec(); stored != nil {
+		p.want = open(stored)
+		for range 3 {
+			if _, broken := p.once(0, 0, false); broken != nil {
+				return broken
+			}
+		}
+	}
+	p.want = aim
+	return nil
+}
+
+// judge says what of the end is wrong.
+func (p *player) judge() error {
+	if wrong := p.site.Wrong(); len(wrong) > 0 {
+		return fmt.Errorf("%s", wrong[0])
+	}
+	wanted := map[string]string{} // names by node
+	for n := range p.want.Nodes() {
+		wanted[n.String()] = n.Hostname()
+	}
+	found := map[string]string{} // ids by name
+	for _, m := range p.ours() {
+		if other := found[m.Name]; other != "" {
+			return fmt.Errorf("machine %s is there twice: %s and %s", m.Name, other, m.ID)
+		}
+		found[m.Name] = m.ID
+	}
+	records, hosts := p.site.Records(), p.site.Hosts()
+	for node, name := range wanted {
+		r, h := records[node], hosts[node]
+		if id := found[name]; id == "" || r.ID != id || h.MachineID != id || r.Phase != provision.Made {
+			return fmt.Errorf("%s is machine %q, in the books %+v, on the list %+v", node, id, r, h)
+		}
+		role, _ := p.want.RoleOf(node)
+		i := slices.IndexFunc(p.ours(), func(m provisiontest.Seen) bool { return m.Name == name })
+		if m := p.ours()[i]; m.Flavor != role.Flavor && role.Flavor != "" {
+			return fmt.Errorf("%s is of flavor %q, not %q", node, m.Flavor, role.Flavor)
+		}
+	}
+	members := 0
+	for _, r := range p.want.Roles {
+		members += len(r.Members)
+	}
+	if len(found) != len(wanted) || len(records) != len(wanted) || len(hosts) != len(wanted)+members {
+		return fmt.Errorf("wanted are %v; there are the machines %v, the records %v, the hosts %v", wanted, found, slices.Sorted(maps.Keys(records)), slices.Sorted(maps.Keys(hosts)))
+	}
+	all := p.site.Machines()
+	for _, f := range p.foreign {
+		if !slices.ContainsFunc(all, func(m provisiontest.Seen) bool { return m.ID == f.ID && m.State == f.State }) {
+			return fmt.Errorf("machine %q (%s) of somebody else is not what it was", f.Name, f.ID)
+		}
+	}
+	return nil
+}
+
+// Whatever operators, providers and crashes do: machines would be there twice, be lost, be deleted without a word, or others'
+// would be touched, or a fleet would never become what its file says.
+func TestAppliesConvergeWhateverHappens(t *testing.T) {
+	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue {
+		if err := flag.Set("rapid.checks", "300"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = flag.Set("rapid.checks", f.DefValue) }()
+	}
+	count, applies := 0, 0
+	rapid.Check(t, func(rt *rapid.T) {
+		s := drawStory(rt)
+		var err error
+		synctest.Test(t, func(t *testing.T) {
+			p := &player{operator: &operator{t: t, site: provisiontest.NewSite(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
+			if err = p.play(); err != nil {
+				err = fmt.Errorf("%w\n%s\nthe story: %+v", err, strings.Join(p.site.Past(), "\n"), p.story)
+			}
+			applies += p.calls["put"]
+		})
+		count++
+		if err != nil {
+			rt.Fatal(err)
+		}
+	})
+	t.Logf("%d sequences", count)
+}

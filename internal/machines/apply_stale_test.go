@@ -1,0 +1,284 @@
+package provision_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pulley/agent"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// planned is a plan that its operator thinks about while something happens.
+func (o *operator) planned(n int, happen func()) (provision.Result, error) {
+	o.t.Helper()
+	x := o.start()
+	defer x.end()
+	p, err := x.applier.Look(x.ctx, fleet(role("web", n)), provision.Options{})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	x.session.Aims(provisiontest.Aim{Want: p.Spec})
+	x.session.Agree(p.Destroyed())
+	happen()
+	return x.applier.Apply(x.ctx, p, p.Destroyed())
+}
+
+// killJoined kills the one machine of a name that is the node.
+func (o *operator) killJoined(name string, state provision.State) {
+	for _, m := range o.site.Machines() {
+		if m.Name == name && m.Joined {
+			o.site.Kill(m.ID, state)
+		}
+	}
+}
+
+// Of two machines of a name the one that was to stay may die before the other is deleted: then none would be left.
+func TestApplyLooksAgainBeforeItDeletesADuplicate(t *testing.T) {
+	for _, c := range []struct {
+		say    string
+		happen func(*operator)
+		says   string
+	}{
+		{"the first is gone", func(o *operator) { o.killJoined("web1", "") }, "the machine that was to stay is gone"},
+		{"the first has failed", func(o *operator) { o.killJoined("web1", provision.Failed) }, "the machine that was to stay is gone"},
+		{"the second is the node by now", func(o *operator) {
+			for _, m := range o.site.Machines() {
+				if m.Name == "web1" && !m.Joined {
+					o.site.Unlist("web1")
+					o.site.Take("web1", m.ID)
+				}
+			}
+		}, "has joined: it is the node by now"},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				o.well(fleet(role("web", 1)))
+				second := o.site.Plant("web1", o.site.Mark())
+				_, err := o.planned(1, func() { c.happen(o) })
+				if err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Error(err)
+				}
+				for _, m := range o.site.Machines() {
+					if m.ID == second.ID && m.State == provision.Running {
+						return
+					}
+				}
+				t.Error("the last machine was deleted")
+			})
+		})
+	}
+}
+
+// A retirement that somebody calls off while it goes on would end the node ten minutes later all the same, or hang.
+func TestRetireNoticesThatItWasCalledOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 2)))
+		o.site.Trouble = nth("ask", 1, 1, provisiontest.HookHang)
+		time.AfterFunc(time.Minute, func() {
+			o.site.Ask("web2", agent.Request{ID: "00000000000000dd", Do: agent.DeedRun, At: time.Now()})
+		})
+		began := time.Now()
+		_, err := o.apply(fleet(role("web", 1)))
+		if err == nil || !strings.Contains(err.Error(), "its retirement was called off") || time.Since(began) > 2*time.Minute {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		o.has("web1", "web2")
+	})
+}
+
+// A node that is wanted again before anything was taken down would be destroyed, as its retiring was begun once.
+func TestApplyTakesARetirementBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 2)))
+		o.site.Trouble = nth("ask", 1, 1, provisiontest.HookFail)
+		if _, err := o.apply(fleet(role("web", 1))); err == nil {
+			t.Fatal("its hooks did not fail")
+		}
+		before := o.site.Made()
+		o.well(fleet(role("web", 2)))
+		o.has("web1", "web2")
+		if o.site.Made() != before {
+			t.Error("it was made anew")
+		}
+		if acts := o.site.Acts(); acts[len(acts)-1].Did != provision.Adopted || !strings.Contains(acts[len(acts)-1].Why, "is not done: the file calls for 1 of web; it is wanted again") {
+			t.Errorf("the history ends with %+v", acts[len(acts)-1])
+		}
+		if r := o.site.Records()["web2"]; r.Why != "" {
+			t.Errorf("the books still say why it goes: %q", r.Why)
+		}
+		q := o.site.Hosts()["web2"].Request
+		if why := o.site.HeldBy("web2"); why != "" || q == nil || q.Do != agent.DeedRun {
+			t.Errorf("it is held because %q, and asked for %+v", why, q)
+		}
+		o.site.HoldNode("web2", "ann looks at it")
+		o.site.Retiring("web2")
+		o.site.HoldNode("web2", "ann looks at it") // in the place of the other
+		if _, err := o.apply(fleet(role("web", 2))); err != nil {
+			t.Error(err)
+		}
+		if why := o.site.HeldBy("web2"); why != "ann looks at it" {
+			t.Errorf("an operator's own hold is %q by now", why)
+		}
+	})
+}
+
+// While one machine of a name is still being deleted, all the others would have to wait, too.
+func TestApplyHasOnlyTheOneWaitThatHasTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		first, began := "", time.Now()
+		o.dies = func(_ *provisiontest.Session, e provision.Event) {
+			if e.State == provision.Waits && first == "" {
+				first = e.Node
+			}
+			if e.State == provision.Done && e.Node != first && time.Since(began) > 18*time.Second {
+				t.Errorf("%s waited for %s, for %s", e.Node, first, time.Since(began))
+			}
+		}
+		o.site.Trouble = nth("create", 1, 3, provisiontest.Busy)
+		o.set = func(a *provision.Applier) { a.Parallel, a.Wait = 1, provision.WaitNone }
+		if _, err := o.apply(fleet(role("web", 1))); err != nil || time.Since(began) < time.Minute {
+			t.Fatalf("after %s: %v", time.Since(began), err)
+		}
+		busy := true
+		o.site.Trouble = func(call string) provisiontest.Fault {
+			if call == "create" && busy {
+				busy = false
+				return provisiontest.Busy
+			}
+			return provisiontest.None
+		}
+		o.set = func(a *provision.Applier) { a.Parallel, a.Wait = 2, provision.WaitNone }
+		first, began = "", time.Now()
+		if _, err := o.apply(fleet(role("web", 5))); err != nil || first == "" {
+			t.Error(first, err)
+		}
+	})
+}
+
+// Between the end of one machine and the claim of the next nobody would know that a node is being made again; and where and
+// whether it joined is what later plans go by.
+func TestApplyKeepsTheBooksThroughout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 1)))
+		o.kill(provision.Failed, "web1")
+		var calls []string
+		o.site.Trouble = func(call string) provisiontest.Fault {
+			if call != "world" && call != "list" {
+				calls = append(calls, call)
+			}
+			return provisiontest.None
+		}
+		o.well(fleet(role("web", 1)))
+		if got := strings.Join(calls, ", "); got != "put, put, remove, note, delete, put, order, create, note, put, put" {
+			t.Error(got)
+		}
+		if r := o.site.Records()["web1"]; r.Place != "home" || !r.Joined || r.Phase != provision.Made || r.Drained || r.Tries != 1 {
+			t.Errorf("%+v", r)
+		}
+		o.site.Forget("web1")
+		o.well(fleet(role("web", 1)))
+		if r := o.site.Records()["web1"]; r.Place != "home" || !r.Joined {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// One that failed would keep everything else from going, also what has nothing to do with it.
+func TestRetireWaitsOnlyForItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		roles := func(db, web, app int) []string {
+			o.t.Helper()
+			_, err := o.apply(fleet(role("db", db), role("web", web, after("db"), failures("1")), role("app", app)))
+			if err == nil {
+				return nil
+			}
+			return strings.Split(err.Error(), "\n")
+		}
+		if err := roles(2, 2, 2); err != nil {
+			t.Fatal(err)
+		}
+		refuse := func(times int) { o.site.Trouble = nth("create", 1, times, provisiontest.Refuse) }
+		refuse(1)
+		if said := roles(3, 1, 1); len(said) == 0 || !strings.Contains(strings.Join(said, "\n"), "db3 failed: retire web2") {
+			t.Error(said)
+		}
+		o.has2("app1", "db1", "db2", "web1", "web2")
+		refuse(1) // that is put up with
+		if said := roles(1, 3, 1); len(said) == 0 {
+			t.Error("web3 was made")
+		}
+		o.has2("app1", "db1", "web1", "web2")
+	})
+}
+
+// An operator who changed her mind would have her file stored all the same.
+func TestApplyThatIsOverStoresNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		x := o.start()
+		defer x.end()
+		p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), provision.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(x.ctx)
+		cancel()
+		if r, err := x.applier.Apply(ctx, p, nil); err == nil || !r.Interrupted || o.site.Spec() != nil {
+			t.Errorf("%v, %+v, stored: %v", err, r, o.site.Spec())
+		}
+	})
+}
+
+// A machine that boots while the provider does not list it joins at any moment: the one that is asked for in its place would be
+// there twice.
+func TestApplyAsksForNoSecondMachineOfANodeThatJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 1)))
+		host := o.site.Hosts()["web1"]
+		o.site.Unlist("web1")
+		o.site.Hide(provisiontest.All, time.Hour)
+		o.site.Forget("web1")
+		_, err := o.planned(1, func() { o.site.Take("web1", host.MachineID) })
+		if err == nil || !strings.Contains(err.Error(), "it has joined, and the provider does not list its machine") || len(o.site.Machines()) != 1 {
+			t.Errorf("%v, and there are %d machines", err, len(o.site.Machines()))
+		}
+	})
+}
+
+// A machine that is not listed, and another of its name that is: the one that speaks would be thrown out for the other.
+func TestApplyLeavesANodeAloneWhoseMachineIsNotListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		want := fleet(role("web", 1, flavor("small")))
+		o.well(want)
+		before := o.site.Hosts()["web1"]
+		o.site.Plant("web1", o.site.Mark()) // of another flavor
+		o.set = func(a *provision.Applier) { a.Provider = unlisting{a.Provider, before.MachineID} }
+		if p := o.plan(want); p.Acts() || p.Steps[0].Verb != provision.Keep || !strings.Contains(p.Steps[0].Note, "yet it speaks") {
+			t.Error(text(p))
+		}
+	})
+}
+
+// unlisting does not tell of one machine.
+type unlisting struct {
+	provision.Provider
+	id string
+}
+
+func (u unlisting) List(ctx context.Context) ([]provision.Machine, error) {
+	all, err := u.Provider.List(ctx)
+	return slices.DeleteFunc(all, func(m provision.Machine) bool { return m.ID == u.id }), err
+}

@@ -1,0 +1,142 @@
+package provision_test
+
+import (
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"pulley/environments"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// A move is one thing that happens to a fleet, drawn before it begins.
+type move struct {
+	Do      string
+	Want    *environments.Environment // edit
+	Think   time.Duration             // apply: between its plan and its being carried out
+	Next    time.Duration             // rivals: when the second one begins
+	Pick    int                       // kill
+	State   provision.State           // kill: "" loses it
+	In      time.Duration             // kill, interrupt: after this time, while something else is going on
+	Name    string                    // plant
+	NoDrain bool
+	Lost    bool                // apply: it is agreed that machines are gone
+	Skew    time.Duration       // apply: of the operator's clock
+	Hides   provisiontest.Hides // hide
+}
+
+// An incident is a fault of the nth call of a kind.
+type incident struct {
+	Call  string
+	Nth   int
+	Fault provisiontest.Fault
+}
+
+// what can go wrong with each kind of call.
+var incidents = map[string][]provisiontest.Fault{
+	"create": {
+		provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter, provisiontest.Throttle, provisiontest.Busy, provisiontest.Quota,
+		provisiontest.Refuse, provisiontest.Late, provisiontest.Twin, provisiontest.ErrorEnd, provisiontest.LoseIt, provisiontest.NoBoot, provisiontest.NoRun,
+	},
+	"delete": {
+		provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter, provisiontest.Throttle, provisiontest.Slow, provisiontest.Deaf,
+	},
+	"list":  {provisiontest.FailBefore, provisiontest.Throttle, provisiontest.CrashBefore},
+	"world": {provisiontest.FailBefore, provisiontest.CrashBefore},
+	"ask":   {provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter, provisiontest.HookFail, provisiontest.HookHang},
+}
+
+func drawIncident(t *rapid.T) incident {
+	call := rapid.SampledFrom([]string{"create", "create", "create", "delete", "delete", "list", "world", "ask", "put", "drop", "note", "put spec", "order", "hold", "release", "remove", "acts"}).Draw(t, "call")
+	faults := incidents[call]
+	if faults == nil {
+		faults = []provisiontest.Fault{provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter}
+	}
+	return incident{call, rapid.IntRange(1, 14).Draw(t, "nth"), rapid.SampledFrom(faults).Draw(t, "fault")}
+}
+
+// oldOne is a machine of somebody else that may be a member of web.
+const oldOne = "old1.example.com"
+
+func drawFleet(t *rapid.T) *environments.Environment {
+	var roles []environments.Role
+	for _, name := range []string{"db", "web", "app"} {
+		if !rapid.Bool().Draw(t, name) {
+			continue
+		}
+		r := role(name, rapid.IntRange(0, 4).Draw(t, "cardinality"), flavor(rapid.SampledFrom([]string{"", "small", "large"}).Draw(t, "flavor")))
+		for _, before := range roles {
+			if rapid.Bool().Draw(t, "after "+before.Name) {
+				r.After = append(r.After, before.Name)
+			}
+			if rapid.Bool().Draw(t, "reacts to "+before.Name) {
+				r.ReactsTo = append(r.ReactsTo, before.Name)
+			}
+		}
+		r.Rollout.Batch = rapid.SampledFrom([]string{"", "2", "50%"}).Draw(t, "batch")
+		r.Rollout.Failures = rapid.SampledFrom([]string{"", "1", "100%"}).Draw(t, "failures")
+		r.Protected = rapid.IntRange(0, 7).Draw(t, "protected") == 0
+		if name == "web" && rapid.IntRange(0, 3).Draw(t, "member") == 0 {
+			r.Members = []string{oldOne}
+		}
+		roles = append(roles, r)
+	}
+	if rapid.Bool().Draw(t, "backwards") {
+		slices.Reverse(roles)
+	}
+	return fleet(roles...)
+}
+
+func drawMove(t *rapid.T) move {
+	m := move{Do: rapid.SampledFrom([]string{"edit", "edit", "apply", "apply", "apply", "rivals", "kill", "kill", "plant", "hold", "interrupt",
+		"unlist", "hide", "hide", "away", "destroy", "watch", "watch", "enroll"}).Draw(t, "do")}
+	pause := rapid.SampledFrom([]time.Duration{0, time.Second, 40 * time.Second, 3 * time.Minute, time.Hour})
+	switch m.Do {
+	case "edit":
+		m.Want = drawFleet(t)
+	case "apply":
+		m.Think, m.NoDrain = pause.Draw(t, "think"), rapid.Bool().Draw(t, "no drain")
+		m.Lost = rapid.IntRange(0, 3).Draw(t, "lost") == 0
+		m.Skew = rapid.SampledFrom([]time.Duration{0, 0, 0, -40 * time.Minute, -5 * time.Minute, 5 * time.Minute}).Draw(t, "skew")
+	case "destroy":
+		m.Think = pause.Draw(t, "think")
+	case "unlist", "watch":
+		m.Pick = rapid.IntRange(0, 9).Draw(t, "pick")
+	case "hide":
+		m.Hides = rapid.SampledFrom([]provisiontest.Hides{provisiontest.All, provisiontest.Half, provisiontest.Lags}).Draw(t, "hides")
+		m.In = rapid.SampledFrom([]time.Duration{30 * time.Second, 4 * time.Minute, time.Hour}).Draw(t, "for")
+	case "rivals":
+		m.Next = pause.Draw(t, "next")
+	case "kill":
+		m.Pick, m.In = rapid.IntRange(0, 9).Draw(t, "pick"), pause.Draw(t, "in")
+		m.State = rapid.SampledFrom([]provision.State{"", provision.Stopped, provision.Failed, provision.Deleting, provision.Unknown}).Draw(t, "state")
+	case "interrupt":
+		m.In = pause.Draw(t, "in")
+	case "plant":
+		m.Name = rapid.SampledFrom([]string{"web1", "web2", "app3", "db1", "web9", "web1-t42", "../etc", "WEB1", "a\x1b[2Jb", "1"}).Draw(t, "name")
+	case "hold":
+		m.Name = rapid.SampledFrom([]string{"web1", "app2", "db1"}).Draw(t, "node")
+	}
+	return m
+}
+
+// story is one sequence, all of it drawn before.
+type story struct {
+	Moves     []move
+	Incidents []incident
+	Parallel  int
+	Latency   time.Duration
+	Stack     string
+}
+
+func drawStory(t *rapid.T) story {
+	return story{
+		Moves:     append([]move{{Do: "edit", Want: drawFleet(t)}}, rapid.SliceOfN(rapid.Custom(drawMove), 1, 9).Draw(t, "moves")...),
+		Incidents: rapid.SliceOfN(rapid.Custom(drawIncident), 0, 8).Draw(t, "incidents"),
+		Parallel:  rapid.IntRange(1, 5).Draw(t, "parallel"),
+		Latency:   rapid.SampledFrom([]time.Duration{time.Millisecond, 300 * time.Millisecond, 3 * time.Second}).Draw(t, "latency"),
+		Stack:     rapid.SampledFrom([]string{"", "", "", "t42"}).Draw(t, "stack"),
+	}
+}

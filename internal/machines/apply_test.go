@@ -1,0 +1,141 @@
+package provision_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"pulley/environments"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// An operator could not make a fleet, grow it, change it, shrink it, or get rid of it.
+func TestApplyMakesTheFleetWhatTheFileSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("controller", 2), role("compute", 3, after("controller"))))
+		o.has("controller1", "controller2", "compute1", "compute2", "compute3")
+		o.well(fleet(role("controller", 3), role("compute", 5, after("controller"))))
+		o.has("controller1", "controller2", "controller3", "compute1", "compute2", "compute3", "compute4", "compute5")
+		before := o.site.Machines()
+		r := o.well(fleet(role("controller", 3, flavor("large")), role("compute", 5, after("controller"))))
+		if len(r.Done) != 3 {
+			t.Errorf("%+v", r.Done)
+		}
+		for _, m := range o.site.Machines() {
+			same := slices.ContainsFunc(before, func(b provisiontest.Seen) bool { return b.ID == m.ID })
+			if isController := strings.HasPrefix(m.Name, "controller"); same == isController || isController && m.Flavor != "large" {
+				t.Errorf("%+v was there before: %v", m, same)
+			}
+		}
+		o.well(fleet(role("controller", 1, flavor("large")), role("compute", 1, after("controller"))))
+		o.has("controller1", "compute1")
+		o.well(fleet(role("controller", 0), role("compute", 0)))
+		o.has()
+	})
+}
+
+// A compute node would boot before the controllers that it needs, or lose them before it is gone.
+func TestApplyKeepsTheOrderOfRoles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		roles := []environments.Role{role("compute", 2, after("net")), role("net", 1, after("controller")), role("controller", 2)}
+		o.well(fleet(roles...))
+		is := func(got []string, want ...string) {
+			t.Helper()
+			for i := range got {
+				got[i] = strings.TrimRight(got[i], "0123456789")
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%v, not %v", got, want)
+			}
+		}
+		is(o.order(provision.Begins, "order"), "controller", "controller", "net", "compute", "compute")
+		converged := slices.IndexFunc(o.said, func(e provision.Event) bool { return e.Node == "controller2" && e.State == provision.Done })
+		began := slices.IndexFunc(o.said, func(e provision.Event) bool { return e.Node == "net1" && e.State == provision.Begins })
+		if converged > began {
+			t.Errorf("net1 began before controller2 had converged")
+		}
+		o.said = nil
+		for i := range roles {
+			roles[i].Cardinality = 0
+		}
+		o.well(fleet(roles...))
+		is(o.order(provision.Begins, "retire"), "compute", "compute", "net", "controller", "controller")
+	})
+}
+
+// An operator would learn at the third machine that there is no room, and not what became of the two before.
+func TestApplySaysHowFarItGotWithAQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.site.Quota = 2
+		o.set = func(a *provision.Applier) { a.Parallel = 1 }
+		_, err := o.apply(fleet(role("compute", 5)))
+		if err == nil || !strings.Contains(err.Error(), "reached at machine 3 of 5 of compute: 2 made") || !strings.Contains(err.Error(), "compute4, create compute5") {
+			t.Fatal(err)
+		}
+		o.site.Quota = 0
+		o.well(fleet(role("compute", 5)))
+		o.has("compute1", "compute2", "compute3", "compute4", "compute5")
+	})
+}
+
+// Pulley would delete a machine that nobody agreed to lose.
+func TestApplyRefusesWhatNobodyAgreedTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("db", 2, protected), role("web", 2)))
+		x := o.start()
+		defer x.end()
+		x.session.Agree(nil)
+		for want, says := range map[*environments.Environment]string{
+			fleet(role("db", 2, protected), role("web", 1)): "cannot retire web2: nobody agreed to destroy its machine web2 (id ",
+			fleet(role("db", 1, protected), role("web", 2)): "db is protected",
+			fleet(role("db", 1), role("web", 2)):            "db is protected",
+		} {
+			p, err := x.applier.Look(x.ctx, want, provision.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := x.applier.Apply(x.ctx, p, nil); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v, and not: %s", err, says)
+			}
+			if err := provision.CheckRetire(p, 0); err == nil || !strings.Contains(err.Error(), "--max-retire 1") {
+				t.Error(err)
+			}
+		}
+		o.innocent()
+		o.has("db1", "db2", "web1", "web2")
+	})
+}
+
+// The first bad machine of a role would be followed by all others.
+func TestApplyStopsARoleThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		made := 0
+		o.set = func(a *provision.Applier) { a.Parallel = 1 }
+		o.site.Trouble = func(call string) provisiontest.Fault {
+			if call == "create" {
+				if made++; made <= 2 {
+					return provisiontest.NoBoot
+				}
+			}
+			return provisiontest.None
+		}
+		want := fleet(role("web", 4, failures("1")), role("lb", 1, after("web")), role("db", 1))
+		_, err := o.apply(want)
+		for _, says := range []string{"web1", "has not joined within 30m", "web1, web2 failed, and rollout.failures of web is 1: create web3, create web4", "lb comes after web", "create lb1"} {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("it does not say %q:\n%v", says, err)
+			}
+		}
+		o.has2("db1", "web1", "web2")
+		o.innocent()
+		o.well(want)
+		o.has("db1", "lb1", "web1", "web2", "web3", "web4")
+	})
+}

@@ -1,0 +1,204 @@
+package provision_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pulley/environments"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// scene is something that an apply has to do.
+type scene struct {
+	say    string
+	was    *environments.Environment
+	want   *environments.Environment
+	happen func(*provisiontest.Site) // in between
+}
+
+func scenes() []scene {
+	web := func(n int, more ...func(*environments.Role)) *environments.Environment {
+		return fleet(role("db", 1), role("web", n, append(more, after("db"), batch("2"))...))
+	}
+	kill := func(state provision.State) func(*provisiontest.Site) {
+		return func(s *provisiontest.Site) {
+			for _, m := range s.Machines() {
+				if m.Name == "web1" {
+					s.Kill(m.ID, state)
+				}
+			}
+		}
+	}
+	lose := func(s *provisiontest.Site) {
+		kill("")(s)
+		pass(30 * time.Minute) // until then it is taken to be alive
+	}
+	return []scene{
+		{"a new fleet", nil, web(2), nil},
+		{"nodes retire", web(3), web(1), nil},
+		{"a role goes", web(2), fleet(role("db", 1)), nil},
+		{"another flavor", web(2), web(2, flavor("large")), nil},
+		{"a machine is off", web(2), web(2), kill(provision.Stopped)},
+		{"a machine is lost", web(2), web(2), lose},
+		{"a lost machine is not wanted any more", web(2), web(0), lose},
+		{"a retiring is taken back", web(2), web(2), func(s *provisiontest.Site) { s.Retiring("web2") }},
+		{"a machine that the books don't have", web(2), web(2), func(s *provisiontest.Site) { s.Forget("web1") }},
+		{"a machine that is there twice", web(2), web(2), func(s *provisiontest.Site) { s.Plant("web1", s.Mark()) }},
+	}
+}
+
+// set makes an operator with the scene.
+func (sc scene) set(t *testing.T) *operator {
+	o := newOperator(t)
+	o.site.Plant("web9", provision.Mark{Owner: "another", Fleet: "dev"})
+	o.site.Plant("web1", provision.Mark{Owner: "another", Fleet: "dev"})
+	if sc.was != nil {
+		if _, err := o.apply(sc.was); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sc.happen != nil {
+		sc.happen(o.site)
+	}
+	return o
+}
+
+// endOf is everything that an apply leaves behind and that must not depend on crashes: all but times and ids.
+func endOf(o *operator) string {
+	lines := map[string]bool{}
+	line := func(format string, args ...any) { lines[fmt.Sprintf(format, args...)] = true }
+	names := map[provision.Victim]int{}
+	for _, m := range o.site.Machines() {
+		id := provision.Victim{Name: m.Name, ID: m.Mark.String()}
+		names[id]++
+		line("machine %s of %s: %s %s, joined %v, %d", m.Name, m.Mark, m.State, m.Flavor, m.Joined, names[id])
+	}
+	for _, r := range o.site.Records() {
+		there := slices.ContainsFunc(o.site.Machines(), func(m provisiontest.Seen) bool { return m.ID == r.ID && m.Name == r.Name })
+		line("record %s: %s %s %s %s, machine is there %v, problem %q", r.Node, r.Name, r.Phase, r.Driver, r.Flavor, there, r.Problem)
+	}
+	for node, h := range o.site.Hosts() {
+		line("host %s: %s, its machine is the one in the books %v", node, h.Role, h.MachineID == o.site.Records()[node].ID)
+	}
+	for token, node := range o.site.Tokens() {
+		line("token of %s: the books have it %v", node, o.site.Records()[node].Token == token)
+	}
+	for _, a := range o.site.Acts() {
+		line("act: %s %s by %s", a.Node, a.Did, a.By)
+	}
+	spec, _ := environments.Encode(o.site.Spec())
+	line("spec %s", spec)
+	return strings.Join(slices.Sorted(maps.Keys(lines)), "\n")
+}
+
+// after applies once more and compares.
+func (sc scene) again(t *testing.T, o *operator, calm string) {
+	t.Helper()
+	o.dies, o.site.Trouble = nil, nil
+	if _, err := o.apply(sc.want); err != nil {
+		t.Fatalf("the apply after the crash: %v", err)
+	}
+	if got := endOf(o); got != calm {
+		t.Errorf("after a crash and another apply:\n%s\n\nwithout the crash:\n%s", got, calm)
+	}
+	if p := o.plan(sc.want); !p.Empty() {
+		t.Errorf("there is still something to do: %s", text(p))
+	}
+	o.innocent()
+}
+
+// A pulley that was killed in the middle of an apply would leave machines twice, machines that nobody knows of, or nodes that
+// are never finished. For every step of the work, before it and after it: the next apply ends where one without a crash ends.
+func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
+	points := map[string]bool{}
+	for _, sc := range scenes() {
+		t.Run(sc.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := sc.set(t)
+				o.said = nil
+				if _, err := o.apply(sc.want); err != nil {
+					t.Fatal(err)
+				}
+				o.innocent()
+				calm := endOf(o)
+				for _, e := range o.said {
+					if e.State != provision.Begins && e.State != provision.Ends || e.Step == "" {
+						continue
+					}
+					crash := sc.set(t)
+					died := false
+					crash.dies = func(s *provisiontest.Session, now provision.Event) {
+						if now.Node == e.Node && now.Step == e.Step && now.State == e.State && now.Verb == e.Verb {
+							died = true
+							s.Crash()
+						}
+					}
+					_, err := crash.apply(sc.want)
+					if !died {
+						t.Fatalf("%s never %s %s: %v", e.Node, e.State, e.Step, err)
+					}
+					points[e.Step+" "+string(e.State)] = true
+					sc.again(t, crash, calm)
+					if t.Failed() {
+						t.Fatalf("the crash was when %s %s %s", e.Node, e.State, e.Step)
+					}
+				}
+			})
+		})
+	}
+	// What no scene begins with is what a crash leaves: an order that somebody waits for.
+	for _, name := range provision.Parts() {
+		for _, state := range []provision.EventState{provision.Begins, provision.Ends} {
+			if !points[name+" "+string(state)] && name != "settle" {
+				t.Errorf("there was no crash where %s %s", name, state)
+			}
+		}
+	}
+}
+
+// As above, and finer: at every call that an apply makes, of etcd and of the provider, before it and after its effect.
+func TestACrashAtAnyCallEndsWhereNoCrashEnds(t *testing.T) {
+	crashes := 0
+	for _, sc := range scenes() {
+		t.Run(sc.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := sc.set(t)
+				calls := 0
+				o.site.Trouble = func(string) provisiontest.Fault { calls++; return provisiontest.None }
+				if _, err := o.apply(sc.want); err != nil {
+					t.Fatal(err)
+				}
+				calm := endOf(o)
+				for k := 1; k <= calls; k++ {
+					for _, how := range []provisiontest.Fault{provisiontest.CrashBefore, provisiontest.CrashAfter} {
+						n, reads := 0, false
+						crash := sc.set(t)
+						crash.site.Trouble = func(call string) provisiontest.Fault {
+							if n++; n == k {
+								reads = call == "world" || call == "list"
+								return how
+							}
+							return provisiontest.None
+						}
+						_, _ = crash.apply(sc.want)
+						crashes++
+						sc.again(t, crash, calm)
+						if t.Failed() {
+							t.Fatalf("the crash was at call %d: %s", k, how)
+						}
+						if reads {
+							break // it has no effect
+						}
+					}
+				}
+			})
+		})
+	}
+	t.Logf("%d crashes", crashes)
+}

@@ -1,0 +1,236 @@
+package provision_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// A node would be switched off with work on it, although its hooks failed or have not ended.
+func TestRetireWaitsForTheHooks(t *testing.T) {
+	for _, c := range []struct {
+		say   string
+		fault provisiontest.Fault
+		says  string
+	}{
+		{"they fail", provisiontest.HookFail, "cannot retire web2: its retire hooks failed: the hook 10-leave failed"},
+		{"they hang", provisiontest.HookHang, "cannot retire web2: it has not answered within 10m0s that its retire hooks are done"},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				o.well(fleet(role("web", 2)))
+				o.site.Trouble = nth("ask", 1, 1, c.fault)
+				_, err := o.apply(fleet(role("web", 1)))
+				if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "--no-drain") {
+					t.Fatal(err)
+				}
+				o.has("web1", "web2")
+				if c.fault == provisiontest.HookFail { // it is mended, and asked anew
+					o.well(fleet(role("web", 1)))
+				} else {
+					o.set = func(a *provision.Applier) { a.NoDrain = true }
+					o.well(fleet(role("web", 1)))
+				}
+				o.has("web1")
+			})
+		})
+	}
+}
+
+// The order of a retirement is what keeps a node from running Puppet, or from coming back, while it goes.
+func TestRetireGoesStepByStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 2)))
+		var calls []string
+		o.site.Trouble = func(call string) provisiontest.Fault {
+			if call != "world" && call != "list" {
+				calls = append(calls, call)
+			}
+			return provisiontest.None
+		}
+		o.well(fleet(role("web", 1)))
+		if got := strings.Join(calls, ", "); got != "put spec, put, hold, put, ask, put, remove, note, delete, drop" {
+			t.Error(got)
+		}
+	})
+}
+
+// Hooks that were run once would be run again by the apply that goes on.
+func TestRetireAsksOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 2)))
+		asks := 0
+		o.site.Trouble = func(call string) provisiontest.Fault {
+			if call == "ask" {
+				asks++
+				return provisiontest.CrashAfter
+			}
+			return provisiontest.None
+		}
+		_, _ = o.apply(fleet(role("web", 1)))
+		o.site.Trouble = func(call string) provisiontest.Fault {
+			if call == "ask" {
+				asks++
+			}
+			return provisiontest.None
+		}
+		o.well(fleet(role("web", 1)))
+		if asks != 1 {
+			t.Errorf("it was asked %d times", asks)
+		}
+	})
+}
+
+// A machine that booted at the very moment of its end would stay on the list for ever.
+func TestRetireOfANodeThatJoinsMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for wait := time.Duration(0); wait < time.Minute; wait += time.Second { // one of them meets the moment
+			o := newOperator(t)
+			o.site.Latency = 3 * time.Second
+			o.set = func(a *provision.Applier) { a.Wait = provision.WaitNone }
+			if _, err := o.apply(fleet(role("web", 1))); err != nil {
+				t.Fatal(err)
+			}
+			pass(wait)
+			if _, err := o.apply(fleet(role("web", 0))); err != nil {
+				t.Fatal(err)
+			}
+			o.has()
+		}
+	})
+}
+
+// A machine that its owner gave into a role would be deleted, or could not leave any more.
+func TestRetireOfAMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		const old = "old1.example.com"
+		o.site.Join(old, "web")
+		member := func(r *environments.Role) { r.Members = []string{old} }
+		speaks := func() {
+			o.site.Say(agent.Status{Node: old, Role: "web", Phase: agent.Idle, SeenAt: time.Now(), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: o.asked(old)}})
+		}
+		speaks()
+		if _, err := o.apply(fleet(role("web", 1, member))); err != nil {
+			t.Fatal(err)
+		}
+		speaks()
+		stop := time.AfterFunc(time.Minute, speaks)
+		defer stop.Stop()
+		o.well(fleet(role("web", 1)))
+		o.has("web1")
+		if o.asked(old) != "" {
+			t.Error("it is still on the list")
+		}
+	})
+}
+
+// asked is the id of what a node was last asked for.
+func (o *operator) asked(node string) string {
+	if q := o.site.Hosts()[node].Request; q != nil {
+		return q.ID
+	}
+	return ""
+}
+
+// An operator who agreed yesterday would lose a machine that is well today, or one that came since.
+func TestRetireOnlyWhatIsStillAsItWas(t *testing.T) {
+	for _, c := range []struct {
+		say    string
+		happen func(*operator)
+		says   string
+	}{
+		{"it is well again", func(o *operator) { o.kill(provision.Running, "web1") }, "it is not broken any more"},
+		{"another one came", func(o *operator) { o.site.Plant("web1", o.site.Mark()) }, "another machine of this name is there"},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				o.well(fleet(role("web", 2)))
+				o.kill(provision.Stopped, "web1")
+				x := o.start()
+				defer x.end()
+				p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), provision.Options{})
+				if err != nil || len(p.Destroyed()) != 1 {
+					t.Fatal(err, text(p))
+				}
+				x.session.Agree(p.Destroyed())
+				c.happen(o)
+				pass(2 * time.Minute)
+				before := len(o.site.Machines())
+				if _, err := x.applier.Apply(x.ctx, p, p.Destroyed()); err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Error(err)
+				}
+				if _, listed := o.site.Hosts()["web1"]; len(o.site.Machines()) != before || !listed {
+					t.Error("something was done to it")
+				}
+			})
+		})
+	}
+}
+
+// A provider that knows machines by their names alone could not replace one: the new one would be taken for the old.
+func TestRetireWithoutIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.site.NoIDs = true
+		apply := func(n int, f string, machines ...string) {
+			t.Helper()
+			want := fleet(role("web", n, flavor(f)))
+			if _, err := o.apply(want); err != nil {
+				t.Fatal(err)
+			}
+			if p := o.plan(want); !p.Empty() || !p.Whole {
+				t.Fatal(text(p))
+			}
+			o.has(machines...)
+			o.innocent()
+		}
+		apply(2, "small", "web1", "web2")
+		made := o.site.Made()
+		apply(2, "large", "web1", "web2")
+		if o.site.Made() != made+2 {
+			t.Error("they were not replaced")
+		}
+		apply(1, "large", "web1")
+	})
+}
+
+// The old machines would be gone although the new ones never came.
+func TestRetireOnlyWhenWhatIsMadeIsWell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("old", 2)))
+		o.site.Trouble = nth("create", 1, 1, provisiontest.Refuse)
+		_, err := o.apply(fleet(role("new", 1)))
+		if err == nil || !strings.Contains(err.Error(), "nothing is retired before what is made is well, and new1 failed: retire old2, retire old1") {
+			t.Fatal(err)
+		}
+		o.has2("old1", "old2")
+		o.well(fleet(role("new", 1)))
+		o.has("new1")
+	})
+}
+
+// A fleet at its quota could never trade machines of one role for those of another.
+func TestRetireMakesRoomWhereTheQuotaIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.site.Quota = 3
+		o.well(fleet(role("old", 3)))
+		if _, err := o.apply(fleet(role("old", 1), role("new", 2))); err == nil || !strings.Contains(err.Error(), "quota") {
+			t.Fatal(err)
+		}
+		o.well(fleet(role("old", 1), role("new", 2)))
+		o.has("old1", "new1", "new2")
+	})
+}

@@ -1,0 +1,278 @@
+package provision_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// watchScene is something that a watch has to do about web1.
+type watchScene struct {
+	say    string
+	happen func(*operator)
+}
+
+func watchScenes() []watchScene {
+	return []watchScene{
+		{"it is off", func(o *operator) { o.kill(provision.Stopped, "web1") }},
+		{"it is lost", func(o *operator) { o.kill("", "web1") }},
+		{"an order was cut off, and its machine is there", func(o *operator) {
+			o.kill("", "web1")
+			w := o.watching()
+			o.site.Trouble = nth("create", 1, 1, provisiontest.CrashAfter)
+			o.once(w)
+			o.site.Trouble = nil
+		}},
+	}
+}
+
+// set makes an operator with the scene.
+func (sc watchScene) set(t *testing.T) *operator {
+	o := newOperator(t)
+	o.well(fleet(role("web", 4)))
+	sc.happen(o)
+	return o
+}
+
+// watching is a watch that has seen long enough what is dead.
+func (o *operator) watching() *provision.Watcher {
+	pass(fallsSilent)
+	w := &provision.Watcher{}
+	for range 2 {
+		if ripe := o.see(w); !ripe {
+			pass(6 * time.Minute)
+		}
+	}
+	return w
+}
+
+// see looks as a watch does that has not taken the lock yet.
+func (o *operator) see(w *provision.Watcher) bool {
+	x := o.start()
+	defer x.end()
+	world, err := x.session.World(x.ctx)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if world.Machines, err = x.applier.Provider.List(x.ctx); err != nil {
+		o.t.Fatal(err)
+	}
+	ripe, _ := w.See(provision.Make(world.Old, world, provision.Options{Place: x.applier.Place}), world, nil)
+	return ripe
+}
+
+// once has a watch look that may die of it.
+func (o *operator) once(w *provision.Watcher) {
+	x := o.start()
+	defer x.end()
+	x.applier.By = "pulley env watch"
+	_, _ = w.Once(x.ctx, x.applier)
+}
+
+// counted is how often a machine was made again by the count of the budget.
+func (o *operator) counted() (n int) {
+	for _, a := range o.site.Acts() {
+		if a.Watch {
+			n++
+		}
+	}
+	return n
+}
+
+// ends has new watches look until nothing is to be done, and compares with a watch that did not die. What was begun has to go on
+// at the first look, and is not counted again.
+func (sc watchScene) ends(o *operator, calm string) {
+	o.t.Helper()
+	o.dies, o.site.Trouble = nil, nil
+	r, known := o.site.Records()["web1"]
+	if !known {
+		o.t.Error("nobody knows of web1")
+	}
+	counted := o.counted()
+	var w provision.Watcher
+	d := o.look(&w)
+	if begun := r.Watch && r.Phase != provision.Made; begun && (!slices.Equal(nodesOf(d.Acted), []string{"web1"}) || o.counted() != counted) {
+		o.t.Errorf("what was begun, %+v, does not go on, or is counted again: %v, %q", r, nodesOf(d.Acted), d.Notes)
+	}
+	for range 2 {
+		pass(6 * time.Minute)
+		o.look(&w)
+	}
+	if got := endOf(o); got != calm {
+		o.t.Errorf("after a crash and other looks:\n%s\n\nwithout the crash:\n%s", got, calm)
+	}
+	if p := o.plan(fleet(role("web", 4))); !p.Empty() || !p.Whole {
+		o.t.Errorf("there is still something to do: %s", text(p))
+	}
+	o.innocent()
+}
+
+// A watch that is restarted at the wrong moment, with the machine that it runs on, would leave a node without a machine for good:
+// what it had begun was no dead machine any more. For every step of the work, before it and after it.
+func TestAWatchFinishesWhatItBeganAtAnyStep(t *testing.T) {
+	points := map[string]bool{}
+	for _, sc := range watchScenes() {
+		t.Run(sc.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := sc.set(t)
+				w := o.watching()
+				o.said = nil
+				o.once(w)
+				events := slices.Clone(o.said)
+				calm := calmEnd(o, w)
+				for _, e := range events {
+					if e.State != provision.Begins && e.State != provision.Ends || e.Step == "" {
+						continue
+					}
+					points[e.Step+" "+string(e.State)] = true
+					crash := sc.set(t)
+					w := crash.watching()
+					crash.dies = func(s *provisiontest.Session, now provision.Event) {
+						if now.Step == e.Step && now.State == e.State && now.Verb == e.Verb {
+							s.Crash()
+						}
+					}
+					crash.once(w)
+					sc.ends(crash, calm)
+					if t.Failed() {
+						t.Fatalf("the crash was when %s %s", e.State, e.Step)
+					}
+				}
+			})
+		})
+	}
+	others := []string{"spare", "clear", "cleared", "adopt"} // of duplicates, and of machines that are not dead
+	for _, name := range provision.Parts() {
+		for _, state := range []provision.EventState{provision.Begins, provision.Ends} {
+			if !points[name+" "+string(state)] && !slices.Contains(others, name) {
+				t.Errorf("there was no crash where %s %s", name, state)
+			}
+		}
+	}
+}
+
+// calmEnd is what is there some time after a watch that did not die.
+func calmEnd(o *operator, w *provision.Watcher) string {
+	for range 2 {
+		pass(6 * time.Minute)
+		o.look(w)
+	}
+	o.innocent()
+	return endOf(o)
+}
+
+// As above, at every call of etcd and of the provider, before it and after its effect.
+func TestAWatchFinishesWhatItBeganAtAnyCall(t *testing.T) {
+	crashes := 0
+	for _, sc := range watchScenes() {
+		t.Run(sc.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := sc.set(t)
+				w := o.watching()
+				calls := 0
+				o.site.Trouble = func(string) provisiontest.Fault { calls++; return provisiontest.None }
+				o.once(w)
+				o.site.Trouble = nil
+				calm := calmEnd(o, w)
+				for k := 1; k <= calls; k++ {
+					for _, how := range []provisiontest.Fault{provisiontest.CrashBefore, provisiontest.CrashAfter} {
+						crash := sc.set(t)
+						w := crash.watching()
+						n, reads := 0, false
+						crash.site.Trouble = func(call string) provisiontest.Fault {
+							if n++; n == k {
+								reads = call == "world" || call == "list" || call == "acts"
+								return how
+							}
+							return provisiontest.None
+						}
+						crash.once(w)
+						crashes++
+						sc.ends(crash, calm)
+						if t.Failed() {
+							t.Fatalf("the crash was at call %d: %s", k, how)
+						}
+						if reads {
+							break // it has no effect
+						}
+					}
+				}
+			})
+		})
+	}
+	t.Logf("%d crashes", crashes)
+}
+
+// A watch whose order is refused would ask the provider again in each of its looks, or never again.
+func TestAWatchTriesAgainAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := watchScenes()[1].set(t)
+		w := o.watching()
+		creates := 0
+		o.site.Trouble = func(call string) provisiontest.Fault {
+			if call != "create" {
+				return provisiontest.None
+			}
+			creates++
+			return provisiontest.Quota
+		}
+		o.once(w)
+		for range 9 {
+			pass(30 * time.Second)
+			o.once(w)
+		}
+		if creates != 1 {
+			t.Errorf("within five minutes %d machines were asked for", creates)
+		}
+		pass(time.Minute)
+		if o.once(w); creates != 2 {
+			t.Errorf("five minutes later %d were asked for", creates)
+		}
+		o.site.Trouble = nil
+		pass(6 * time.Minute)
+		if d := o.look(w); len(d.Acted) != 1 || o.counted() != 1 {
+			t.Errorf("when there is room again: %v, counted %d times", nodesOf(d.Acted), o.counted())
+		}
+	})
+}
+
+// A machine that came back while its watch was away would be destroyed all the same.
+func TestAWatchLeavesWhatCameBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, at := range []string{"hold", "remove", "delete"} { // nothing was taken down yet; it counts as drained; the last moment
+			o := watchScenes()[0].set(t)
+			w := o.watching()
+			o.dies = func(s *provisiontest.Session, e provision.Event) {
+				if e.Step == at && e.State == provision.Begins {
+					s.Crash()
+				}
+			}
+			o.once(w)
+			o.dies = nil
+			before := o.site.Made()
+			o.kill(provision.Running, "web1")
+			pass(2 * time.Minute)
+			notes := ""
+			for range 4 {
+				notes += strings.Join(o.look(&provision.Watcher{}).Notes, "\n")
+				pass(6 * time.Minute)
+			}
+			p := o.plan(fleet(role("web", 4)))
+			if at == "hold" && (o.site.Made() != before || !p.Empty() || !p.Whole) {
+				t.Errorf("it came back before anything was taken down: %s", text(p))
+			}
+			if at == "remove" && (o.site.Made() != before || !strings.Contains(notes, "web1 is left alone: it was to be made again, and spoke at ")) {
+				t.Errorf("it came back before it left the fleet: %q, %s", notes, text(p))
+			}
+			if at == "delete" && (o.site.Made() != before+1 || !p.Empty()) {
+				t.Errorf("it is not in the fleet any more, and nobody went on: %s", text(p))
+			}
+			o.innocent()
+		}
+	})
+}

@@ -1,0 +1,300 @@
+package provision_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	provision "pulley/internal/machines"
+	"pulley/internal/testbed/provisiontest"
+)
+
+// fallsSilent is when a node that died is known to be silent.
+const fallsSilent = 25 * time.Minute
+
+// says has the provider call a machine failed.
+type says struct {
+	provision.Provider
+	name string
+}
+
+func (l says) List(ctx context.Context) ([]provision.Machine, error) {
+	all, err := l.Provider.List(ctx)
+	for i := range all {
+		if all[i].Name == l.name {
+			all[i].State, all[i].Problem = provision.Failed, "resize failed"
+		}
+	}
+	return all, err
+}
+
+// without has the provider list all machines but some.
+type without struct {
+	provision.Provider
+	names []string
+}
+
+func (l without) List(ctx context.Context) ([]provision.Machine, error) {
+	all, err := l.Provider.List(ctx)
+	return slices.DeleteFunc(all, func(m provision.Machine) bool { return slices.Contains(l.names, m.Name) }), err
+}
+
+// look has a watcher look once, as `pulley env watch` does each minute.
+func (o *operator) look(w *provision.Watcher) provision.Watched {
+	o.t.Helper()
+	x := o.start()
+	defer x.end()
+	x.applier.By = "pulley env watch"
+	d, err := w.Once(x.ctx, x.applier)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return d
+}
+
+// kill has machines die, by name.
+func (o *operator) kill(state provision.State, names ...string) {
+	for _, m := range o.site.Machines() {
+		if slices.Contains(names, m.Name) {
+			o.site.Kill(m.ID, state)
+		}
+	}
+}
+
+func nodesOf(steps []provision.Step) (nodes []string) {
+	for _, s := range steps {
+		nodes = append(nodes, s.Node)
+	}
+	return nodes
+}
+
+// A machine that died in the night would stay dead until the morning; and one that was only restarted would be destroyed.
+func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 8)))
+		o.kill(provision.Stopped, "web1", "web2")
+		o.kill("", "web3")
+		var w provision.Watcher
+		if d := o.look(&w); len(d.Dead) != 0 {
+			t.Fatalf("as long as they have just spoken: %+v", d)
+		}
+		pass(fallsSilent)
+		if d := o.look(&w); len(d.Dead) != 3 || len(d.Acted) != 0 {
+			t.Fatalf("at the first look: %+v", d)
+		}
+		o.kill(provision.Running, "web2") // it was only restarted
+		pass(time.Minute)
+		if d := o.look(&w); len(d.Dead) != 2 || len(d.Acted) != 0 {
+			t.Fatalf("a minute later: %+v", d)
+		}
+		o.kill(provision.Stopped, "web2")
+		pass(4 * time.Minute)
+		d := o.look(&w)
+		if got := nodesOf(d.Acted); !slices.Equal(got, []string{"web1", "web3"}) {
+			t.Fatalf("five minutes later: %v", got)
+		}
+		var noted []string
+		for _, a := range o.site.Acts() {
+			if a.Watch && a.Why != "" && a.By == "pulley env watch" {
+				noted = append(noted, a.Node)
+			}
+		}
+		if !slices.Equal(noted, []string{"web1", "web3"}) {
+			t.Errorf("noted as done by itself: %v", noted)
+		}
+		pass(fallsSilent)
+		o.look(&w)
+		pass(5 * time.Minute)
+		if got := nodesOf(o.look(&w).Acted); !slices.Equal(got, []string{"web2"}) {
+			t.Errorf("the one that died again: %v", got)
+		}
+		if p := o.plan(fleet(role("web", 8))); !p.Empty() || !p.Whole {
+			t.Error(text(p))
+		}
+		o.innocent()
+	})
+}
+
+// Something that kills machines as fast as they are made would use up a cloud, and so would a watcher that is restarted.
+func TestWatchKeepsItsBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 12)))
+		o.kill(provision.Failed, "web1", "web2", "web3", "web4", "web5")
+		pass(fallsSilent)
+		w := provision.Watcher{Budget: 2}
+		o.look(&w)
+		pass(6 * time.Minute)
+		d := o.look(&w)
+		if got := nodesOf(d.Acted); !slices.Equal(got, []string{"web1", "web2"}) || len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "web3, web4, web5 wait: 2 machines an hour") {
+			t.Fatalf("%v, %q", got, d.Notes)
+		}
+		w = provision.Watcher{Budget: 2} // it is restarted
+		for range 4 {
+			pass(6 * time.Minute)
+			if d := o.look(&w); len(d.Acted) > 0 {
+				t.Fatalf("within the hour: %v", nodesOf(d.Acted))
+			}
+		}
+		pass(time.Hour)
+		if got := nodesOf(o.look(&w).Acted); !slices.Equal(got, []string{"web3", "web4"}) {
+			t.Fatalf("in the next hour: %v", got)
+		}
+		o.innocent()
+	})
+}
+
+// A watcher that dies between its decision and its end would make machines again without counting them.
+func TestWatchCountsWhatItDiedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, at := range []string{"note", "put", "remove", "delete", "order", "create"} {
+			o := newOperator(t)
+			o.well(fleet(role("web", 5)))
+			o.kill(provision.Failed, "web1", "web2")
+			pass(fallsSilent)
+			w := provision.Watcher{Budget: 1}
+			o.look(&w)
+			pass(6 * time.Minute)
+			o.site.Trouble = func(call string) provisiontest.Fault {
+				if call == at {
+					return provisiontest.CrashAfter
+				}
+				return provisiontest.None
+			}
+			x := o.start()
+			if d, err := w.Once(x.ctx, x.applier); err == nil {
+				t.Fatalf("it did not die: %+v", d)
+			}
+			x.end()
+			o.site.Trouble = nil
+			w = provision.Watcher{Budget: 1}
+			for range 5 {
+				pass(6 * time.Minute)
+				if d := o.look(&w); slices.Contains(nodesOf(d.Acted), "web2") {
+					t.Fatalf("it died at %s and made another one again within the hour", at)
+				}
+			}
+		}
+	})
+}
+
+// The database would be made again, empty; a machine that somebody looks at would vanish under their hands; an outage of the
+// cloud would have everything destroyed.
+func TestWatchLeavesAlone(t *testing.T) {
+	for _, c := range []struct {
+		say, says string
+		happen    func(*operator)
+	}{
+		{"protected roles", "db1 is left alone: db is protected", func(o *operator) { o.kill(provision.Failed, "db1") }},
+		{"held nodes", "web1 is left alone: ann looks at it", func(o *operator) {
+			o.kill("", "web1")
+			o.site.HoldNode("web1", "ann looks at it")
+		}},
+		{"an outage", "4 of 7 machines look dead: that looks like an outage", func(o *operator) { o.kill(provision.Stopped, "web1", "web2", "web3", "web4") }},
+		{"a list that is empty all at once", "the provider lists none of 7 machines: that looks like an outage", func(o *operator) {
+			o.kill("", "web1", "web2", "web3", "web4", "db1", "db2", "db3")
+		}},
+		{"what speaks, whatever the provider says", "web1 is left alone: it spoke at ", func(o *operator) {
+			o.set = func(a *provision.Applier) { a.Provider = says{a.Provider, "web1"} }
+		}},
+		{"what the provider does not list and speaks", "", func(o *operator) {
+			o.set = func(a *provision.Applier) { a.Provider = without{a.Provider, []string{"web1", "web2"}} }
+		}},
+		{"who was taken off the list", "", func(o *operator) { o.site.Unlist("web2") }},
+		{"what an operator has yet to do", "left to an apply: web4; `pulley env plan` shows why", func(o *operator) { o.kill("", "web4"); o.site.Unlist("web4"); o.site.Forget("web4") }},
+		{"who was never wanted", "", func(o *operator) { o.site.Plant("web9", o.site.Mark()); o.site.Plant("web1", o.site.Mark()) }},
+	} {
+		t.Run(c.say, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOperator(t)
+				o.well(fleet(role("db", 3, protected), role("web", 4)))
+				c.happen(o)
+				pass(fallsSilent)
+				before := fmt.Sprint(o.site.Machines())
+				var w provision.Watcher
+				for range 5 {
+					d := o.look(&w)
+					if len(d.Acted) > 0 {
+						t.Fatalf("%v was made again", nodesOf(d.Acted))
+					}
+					if notes := strings.Join(d.Notes, "\n"); !strings.Contains(notes, c.says) && w.Waiting() == nil || c.says == "" && notes != "" {
+						t.Errorf("it says %q, not %q", notes, c.says)
+					}
+					pass(7 * time.Minute)
+				}
+				if d := o.look(&w); c.says != "" && !strings.Contains(strings.Join(d.Notes, "\n"), c.says) {
+					t.Errorf("it says %q, not %q", d.Notes, c.says)
+				}
+				if now := fmt.Sprint(o.site.Machines()); now != before {
+					t.Errorf("there were\n%s\nand are\n%s", before, now)
+				}
+			})
+		})
+	}
+}
+
+// Who waits for a machine to be made again would not know until when.
+func TestWatchTellsWhenItCountsAsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 8)))
+		o.kill(provision.Stopped, "web1")
+		var w provision.Watcher
+		_, rest, _ := strings.Cut(strings.Join(o.look(&w).Notes, "\n"), "web1 is left alone: it spoke at ")
+		_, rest, _ = strings.Cut(rest, "; it counts as silent from ")
+		const layout = "2006-01-02 15:04:05Z"
+		at, err := time.Parse(layout, rest[:min(len(rest), len(layout))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Until(at.Add(-2 * time.Second)))
+		if d := o.look(&w); len(d.Dead) > 0 {
+			t.Errorf("it is taken for dead before: %+v", d.Dead)
+		}
+		pass(4 * time.Second)
+		if d := o.look(&w); len(d.Dead) != 1 {
+			t.Errorf("it is not taken for dead from then on: %+v", d)
+		}
+	})
+}
+
+// A watcher would guess what a fleet should be that nobody ever applied.
+func TestWatchNeedsAStoredEnvironment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		x := o.start()
+		defer x.end()
+		if _, err := new(provision.Watcher).Once(x.ctx, x.applier); err == nil || !strings.Contains(err.Error(), "it is not stored") {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Of one machine or two nothing tells a machine that is lost from a list that is not whole: a fleet that small would be made twice.
+func TestWatchOfASmallFleetWantsMoreThanAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOperator(t)
+		o.well(fleet(role("web", 2)))
+		o.kill("", "web1")
+		o.site.Unlist("web1")
+		pass(fallsSilent)
+		before := o.site.Made()
+		var w provision.Watcher
+		for range 4 {
+			if d := o.look(&w); len(d.Acted) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "1 of 2 machines is not listed") {
+				t.Fatalf("%v, %q", nodesOf(d.Acted), d.Notes)
+			}
+			pass(6 * time.Minute)
+		}
+		o.kill("", "web2") // it was on the list of hosts until it fell silent
+		o.well(fleet(role("web", 1)))
+		if o.site.Made() == before {
+			t.Error("an operator could not make it again either")
+		}
+	})
+}
