@@ -58,7 +58,7 @@ var allowed = map[string][]string{
 	"pulley/internal/mirror":      {},
 	"pulley/internal/pki":         {},
 	"pulley/internal/join":        {"pulley/internal/pki"},
-	"pulley/internal/join/desk":   {"github.com/prometheus/client_golang/prometheus", "pulley/agent", "pulley/environments", "pulley/internal/join", "pulley/internal/pki", "pulley/internal/store"},
+	"pulley/internal/join/server": {"github.com/prometheus/client_golang/prometheus", "pulley/agent", "pulley/environments", "pulley/internal/join", "pulley/internal/pki", "pulley/internal/store"},
 	"pulley/internal/firstboot":   {"pulley/internal/failpoint", yaml},
 	"pulley/internal/upgrade":     {"pulley/agent", "pulley/internal/failpoint"},
 	"pulley/internal/source":      {"pulley/internal/content", "github.com/moby/patternmatcher", "github.com/moby/patternmatcher/ignorefile"},
@@ -92,8 +92,8 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 			if strings.HasPrefix(imported, clientv3) && p.ImportPath != "pulley/internal/store" && !test {
 				t.Errorf("%s imports %s: only internal/store may", p.ImportPath, imported)
 			}
-			if strings.HasPrefix(imported, etcdServer) && p.ImportPath != "pulley/internal/control" {
-				t.Errorf("%s imports %s: only internal/control may", p.ImportPath, imported)
+			if strings.HasPrefix(imported, etcdServer) && p.ImportPath != "pulley/internal/serve" {
+				t.Errorf("%s imports %s: only internal/serve may", p.ImportPath, imported)
 			}
 			if strings.HasPrefix(imported, "github.com/spf13/cobra") && !strings.HasPrefix(p.ImportPath, "pulley/cmd/") {
 				t.Errorf("%s imports %s: commands are made in cmd", p.ImportPath, imported)
@@ -111,7 +111,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 func TestAgentLinksNoServer(t *testing.T) {
 	for _, p := range list(t, "pulley/cmd/pulley-agent") {
 		for _, dep := range p.Deps {
-			if strings.HasPrefix(dep, etcdServer) || dep == "testing" || dep == "pulley/internal/control" || dep == "pulley/internal/join/desk" || dep == "pulley/internal/drivers/local" {
+			if strings.HasPrefix(dep, etcdServer) || dep == "testing" || dep == "pulley/internal/serve" || dep == "pulley/internal/join/server" || dep == "pulley/internal/drivers/local" {
 				t.Errorf("pulley-agent links %s", dep)
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/control"
 	"pulley/internal/pki"
+	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -44,12 +44,12 @@ func (f *authFlags) add(c *cobra.Command) {
 }
 
 // open makes what is missing of the CA.
-func (f *authFlags) open(o *options) (*control.Certificates, error) {
+func (f *authFlags) open(o *options) (*serve.Certificates, error) {
 	if f.dataDir == "" {
 		return nil, cli.Usagef("where is the CA to be? give --data-dir DIR, the folder that `pulley serve` will be given too")
 	}
 	o.connection.Fill(o.env)
-	certs, err := control.OpenCertificates(filepath.Join(f.dataDir, control.PKIName), o.connection.Prefix, hostname(), f.secure.ca(o.env.Now))
+	certs, err := serve.OpenCertificates(filepath.Join(f.dataDir, serve.PKIName), o.connection.Prefix, hostname(), f.secure.ca(o.env.Now))
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ already, give --cert and --key of a user that has etcd's role root.`,
 			if err != nil {
 				return err
 			}
-			own, err := o.ownIdentities(certs.CA, filepath.Join(flags.dataDir, control.PKIName))
+			own, err := o.ownIdentities(certs.CA, filepath.Join(flags.dataDir, serve.PKIName))
 			if err != nil {
 				return err
 			}

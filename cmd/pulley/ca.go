@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/control"
 	"pulley/internal/pki"
+	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -49,7 +49,7 @@ func (f *caFolder) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.secure.caSign, "ca-sign", "", "command that signs with the CA's key")
 }
 
-func (f *caFolder) path(name string) string { return filepath.Join(f.dataDir, control.PKIName, name) }
+func (f *caFolder) path(name string) string { return filepath.Join(f.dataDir, serve.PKIName, name) }
 
 // open opens the CA, and makes none.
 func (f *caFolder) open() (*pki.CA, error) {
@@ -59,7 +59,7 @@ func (f *caFolder) open() (*pki.CA, error) {
 	if _, err := os.Stat(f.path("ca.pem")); err != nil {
 		return nil, fmt.Errorf("cannot open the CA of %s: %w\n`pulley serve --auth` makes it; --data-dir says where that has its data", f.dataDir, err)
 	}
-	return pki.OpenCA(filepath.Join(f.dataDir, control.PKIName), f.secure.ca(f.env.Now))
+	return pki.OpenCA(filepath.Join(f.dataDir, serve.PKIName), f.secure.ca(f.env.Now))
 }
 
 // storeConfig is how to reach the etcd of this CA's fleet: where neither flags nor variables say it, by what is in the folder.
@@ -78,7 +78,7 @@ func (f *caFolder) storeConfig() (store.Config, error) {
 			}
 		}
 		if len(conn.Endpoints) == 0 {
-			conn.Endpoints = []string{"https://" + control.DefaultListen}
+			conn.Endpoints = []string{"https://" + serve.DefaultListen}
 		}
 	}
 	return conn.Config(), nil

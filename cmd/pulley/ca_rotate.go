@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/control"
 	"pulley/internal/pki"
+	"pulley/internal/serve"
 )
 
 func newCARotate(o *options) *cobra.Command {
@@ -65,7 +65,7 @@ EXIT STATUS
 // started again it takes whatever the stolen key signs, and in the moment in which both CAs are trusted a certificate of the
 // stolen one could be renewed.
 func (f *caFolder) replaceStolen(ca *pki.CA) (err error) {
-	release, err := control.KeepOut(f.dataDir)
+	release, err := serve.KeepOut(f.dataDir)
 	if err != nil {
 		return fmt.Errorf("cannot replace a stolen CA: %w\nend it first: until it is started again, etcd takes every certificate that the thief makes", err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/control"
 	"pulley/internal/pki"
+	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -63,11 +63,11 @@ EXIT STATUS
 
 // stranger tries to get in with a certificate of the CA whose name no user has.
 func (o *options) stranger(ctx context.Context, s *store.Store, dataDir string) (store.Finding, error) {
-	dir := filepath.Join(dataDir, control.PKIName)
+	dir := filepath.Join(dataDir, serve.PKIName)
 	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil {
 		return store.Finding{}, fmt.Errorf("cannot use the CA of %s: %w", dataDir, err)
 	}
-	certs, err := control.OpenCertificates(dir, o.connection.Prefix, hostname(), pki.Options{Now: o.env.Now})
+	certs, err := serve.OpenCertificates(dir, o.connection.Prefix, hostname(), pki.Options{Now: o.env.Now})
 	if err != nil {
 		return store.Finding{}, err
 	}

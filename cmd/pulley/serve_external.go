@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/control"
+	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -55,7 +55,7 @@ func (s serveOptions) external(c *cobra.Command) error {
 }
 
 // externalCertificates opens the CA that a cluster was told to trust; nil where joining is not asked for.
-func (s serveOptions) externalCertificates(asked bool) (*control.Certificates, error) {
+func (s serveOptions) externalCertificates(asked bool) (*serve.Certificates, error) {
 	if !asked {
 		return nil, s.secure.none()
 	}
@@ -64,7 +64,7 @@ func (s serveOptions) externalCertificates(asked bool) (*control.Certificates, e
 	}
 	filled := s.connection
 	filled.Fill(s.env)
-	certs, err := control.OpenCertificates(filepath.Join(s.dataDir, control.PKIName), filled.Prefix, hostname(), s.secure.ca(s.env.Now))
+	certs, err := serve.OpenCertificates(filepath.Join(s.dataDir, serve.PKIName), filled.Prefix, hostname(), s.secure.ca(s.env.Now))
 	if err != nil {
 		return nil, err
 	}

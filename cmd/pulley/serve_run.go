@@ -14,16 +14,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"pulley/internal/cli"
-	"pulley/internal/control"
-	"pulley/internal/join/desk"
+	"pulley/internal/join/server"
 	"pulley/internal/mirror"
+	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
 // service is what every kind of serve has by the time that it serves.
 type service struct {
 	st        *store.Store
-	certs     *control.Certificates // nil: nobody joins here
+	certs     *serve.Certificates   // nil: nobody joins here
 	endpoints []string              // of etcd, as nodes are told
 	https     *httpsServer          // nil: none
 	failed    <-chan error          // of the embedded etcd; nil: it is elsewhere
@@ -40,12 +40,12 @@ func (s serveOptions) watchOver(ctx context.Context, v service) error {
 		return err
 	}
 	defer cleanUp()
-	web := control.Web{
+	web := serve.Web{
 		Agents: programs, Mirror: mirror.Handler(v.st, store.ErrNotFound),
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, // anybody may ask
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
-	keeper, err := control.NewKeeper(control.KeeperConfig{
+	keeper, err := serve.NewKeeper(serve.KeeperConfig{
 		Store: v.st, Certificates: v.certs, Now: s.env.Now, Log: log, Metrics: metrics, Notify: s.notify,
 	})
 	if err != nil {
@@ -99,7 +99,7 @@ func (s serveOptions) untilEnd(ctx context.Context, v service) error {
 }
 
 // programs serves the agent's programs; cleanUp removes what it needed for that.
-func (s serveOptions) programs(st *store.Store) (programs *control.Agents, cleanUp func(), err error) {
+func (s serveOptions) programs(st *store.Store) (programs *serve.Agents, cleanUp func(), err error) {
 	dir, cleanUp := filepath.Join(s.dataDir, "agents"), func() {}
 	if _, err := os.Stat(s.dataDir); errors.Is(err, os.ErrNotExist) { // an etcd that is elsewhere, and no CA
 		if dir, err = os.MkdirTemp("", "pulley-agents-"); err != nil {
@@ -107,7 +107,7 @@ func (s serveOptions) programs(st *store.Store) (programs *control.Agents, clean
 		}
 		cleanUp = func() { _ = os.RemoveAll(dir) }
 	}
-	if programs, err = control.NewAgents(st, dir, s.agents); err != nil {
+	if programs, err = serve.NewAgents(st, dir, s.agents); err != nil {
 		cleanUp()
 		return nil, nil, err
 	}
@@ -115,10 +115,10 @@ func (s serveOptions) programs(st *store.Store) (programs *control.Agents, clean
 }
 
 // desk is where machines and operators join; run has to run beside it.
-func (s serveOptions) desk(v service, keeper *control.Keeper) *desk.Desk {
+func (s serveOptions) desk(v service, keeper *serve.Keeper) *server.Server {
 	filled := s.connection
 	filled.Fill(s.env)
-	return desk.New(desk.Config{
+	return server.New(server.Config{
 		Store: v.st, CA: v.certs.CA, Now: s.env.Now, Log: keeper.Log, Metrics: keeper.Metrics,
 		Endpoints: v.endpoints, NodeLifetime: s.secure.nodeLifetime,
 		OnFirstBoot: keeper.FirstBoot, OnClone: keeper.Clone,

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"pulley/internal/cli"
-	"pulley/internal/control"
 	"pulley/internal/pki"
+	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -88,7 +88,7 @@ func (f *secureFlags) ca(now func() time.Time) pki.Options {
 // checksUsers reports whether the embedded etcd is to check its users.
 func (s serveOptions) checksUsers() bool {
 	own := s.connection.Cert != "" || s.connection.Key != "" || s.connection.CACert != ""
-	return s.secure.auth || control.IsSecured(s.dataDir) || !own && control.CheckListen(s.listen, false) != nil && control.CheckListen(s.listen, true) == nil
+	return s.secure.auth || serve.IsSecured(s.dataDir) || !own && serve.CheckListen(s.listen, false) != nil && serve.CheckListen(s.listen, true) == nil
 }
 
 // hosts are the names and addresses by which others reach a listener of this machine.
@@ -98,7 +98,7 @@ func (s serveOptions) hosts(listen string) []string {
 	}
 	host, _, _ := net.SplitHostPort(listen)
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return control.Hosts(hostname())
+		return serve.Hosts(hostname())
 	}
 	return []string{host}
 }
@@ -133,7 +133,7 @@ func (s serveOptions) secured(ctx context.Context) error {
 	defer https.close()
 	filled := s.connection
 	filled.Fill(s.env)
-	etcd, err := control.StartSecure(ctx, control.SecureConfig{
+	etcd, err := serve.StartSecure(ctx, serve.SecureConfig{
 		EtcdConfig: config, Hosts: s.hosts(s.listen), Hostname: hostname(), Prefix: filled.Prefix, Timeout: filled.Timeout, CA: s.secure.ca(s.env.Now),
 	})
 	if err != nil && ctx.Err() != nil {
@@ -165,7 +165,7 @@ func httpsBeside(listen string) string {
 }
 
 // tellIdentity says how the first administrator reaches etcd.
-func (s serveOptions) tellIdentity(etcd *control.Secured, endpoints []string) {
+func (s serveOptions) tellIdentity(etcd *serve.Secured, endpoints []string) {
 	if etcd.Admin != "" {
 		fmt.Fprintf(s.env.Stdout, "the identity of administrator \"admin\" was made: %s; keep it, it is made only once\n", etcd.Admin)
 	}

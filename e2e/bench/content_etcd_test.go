@@ -14,21 +14,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"pulley/internal/control"
+	"pulley/internal/serve"
 )
 
 // member is an etcd as `pulley serve` runs one: it flushes what it acknowledges. It is in this process, for its metrics.
 type member struct {
 	t        *testing.T
-	etcd     *control.Etcd
+	etcd     *serve.Etcd
 	endpoint string
 	client   *clientv3.Client
 }
 
 func startMember(t *testing.T) *member {
 	t.Helper()
-	e, err := control.StartEtcd(t.Context(), control.EtcdConfig{
-		Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: control.DefaultQuota, Retention: control.DefaultRetention, Log: quiet{},
+	e, err := serve.StartEtcd(t.Context(), serve.EtcdConfig{
+		Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: serve.DefaultQuota, Retention: serve.DefaultRetention, Log: quiet{},
 	})
 	if err != nil {
 		t.Fatal(err)

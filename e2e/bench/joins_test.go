@@ -22,11 +22,11 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/control"
 	"pulley/internal/join"
-	"pulley/internal/join/desk"
+	"pulley/internal/join/server"
 	"pulley/internal/mirror"
 	"pulley/internal/pki"
+	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -55,16 +55,16 @@ func TestBenchJoins(t *testing.T) {
 // desked is a serve in this process.
 type desked struct {
 	t      *testing.T
-	etcd   *control.Secured
+	etcd   *serve.Secured
 	st     *store.Store
 	server string
 	ref    environments.Ref
 }
 
-func secureConfig(dir string) control.SecureConfig {
-	return control.SecureConfig{
-		EtcdConfig: control.EtcdConfig{
-			Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: control.DefaultQuota, Retention: control.DefaultRetention, Log: zapcore.AddSync(io.Discard),
+func secureConfig(dir string) serve.SecureConfig {
+	return serve.SecureConfig{
+		EtcdConfig: serve.EtcdConfig{
+			Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: serve.DefaultQuota, Retention: serve.DefaultRetention, Log: zapcore.AddSync(io.Discard),
 		},
 		Hostname: "bench", Timeout: 30 * time.Second,
 	}
@@ -73,7 +73,7 @@ func secureConfig(dir string) control.SecureConfig {
 // newDesk starts it; with keeper, users are made ahead as in a real one.
 func newDesk(t *testing.T, dir string, keeper bool) *desked {
 	t.Helper()
-	etcd, err := control.StartSecure(t.Context(), secureConfig(dir))
+	etcd, err := serve.StartSecure(t.Context(), secureConfig(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func newDesk(t *testing.T, dir string, keeper bool) *desked {
 	if d.st, err = store.Open(etcd.Connection); err != nil {
 		t.Fatal(err)
 	}
-	at := desk.New(desk.Config{Store: d.st, CA: etcd.Certificates.CA, Endpoints: etcd.Connection.Endpoints})
+	at := server.New(server.Config{Store: d.st, CA: etcd.Certificates.CA, Endpoints: etcd.Connection.Endpoints})
 	certificate, err := mirror.LoadCertificate(etcd.Certificates.Server(), etcd.Certificates.Server(), func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func newDesk(t *testing.T, dir string, keeper bool) *desked {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := mirror.NewServer(control.Web{Join: at.Handler()}, certificate)
+	server := mirror.NewServer(serve.Web{Join: at.Handler()}, certificate)
 	etcd.Certificates.AskForCertificates(server.TLSConfig)
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
@@ -101,7 +101,7 @@ func newDesk(t *testing.T, dir string, keeper bool) *desked {
 		}
 	})
 	if keeper {
-		k, err := control.NewKeeper(control.KeeperConfig{Store: d.st, Certificates: etcd.Certificates, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+		k, err := serve.NewKeeper(serve.KeeperConfig{Store: d.st, Certificates: etcd.Certificates, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -357,7 +357,7 @@ func (d *desked) mayReport(got []joined) {
 // benchSize measures joins where n nodes have users.
 func benchSize(t *testing.T, n int) {
 	dir := t.TempDir()
-	begin, err := control.StartSecure(t.Context(), secureConfig(dir))
+	begin, err := serve.StartSecure(t.Context(), secureConfig(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

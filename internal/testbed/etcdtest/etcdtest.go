@@ -14,37 +14,37 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"pulley/internal/control"
+	"pulley/internal/serve"
 )
 
 // Server is one member.
 type Server struct {
 	Endpoint string
 	t        testing.TB
-	config   control.EtcdConfig
-	etcd     *control.Etcd
+	config   serve.EtcdConfig
+	etcd     *serve.Etcd
 }
 
 // Start runs a member until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	return start(t, control.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	return start(t, serve.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 }
 
 // StartTLS runs a member that lets in only clients with a certificate of the CA in p.
 func StartTLS(t testing.TB, p PKI) *Server {
 	t.Helper()
-	return start(t, control.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: p.CA, Cert: p.ServerCert, Key: p.ServerKey})
+	return start(t, serve.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: p.CA, Cert: p.ServerCert, Key: p.ServerKey})
 }
 
-func start(t testing.TB, c control.EtcdConfig) *Server {
+func start(t testing.TB, c serve.EtcdConfig) *Server {
 	t.Helper()
-	return startWith(t, c, control.DefaultQuota)
+	return startWith(t, c, serve.DefaultQuota)
 }
 
-func startWith(t testing.TB, c control.EtcdConfig, quotaBytes int64) *Server {
+func startWith(t testing.TB, c serve.EtcdConfig, quotaBytes int64) *Server {
 	t.Helper()
-	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = quotaBytes, control.DefaultRetention, true
+	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = quotaBytes, serve.DefaultRetention, true
 	c.Log = zapcore.AddSync(discard{})
 	s := &Server{t: t, config: c}
 	s.Up()
@@ -60,7 +60,7 @@ func startWith(t testing.TB, c control.EtcdConfig, quotaBytes int64) *Server {
 // Up starts the member, after a Down at the same address and with the same data.
 func (s *Server) Up() {
 	s.t.Helper()
-	e, err := control.StartEtcd(context.Background(), s.config)
+	e, err := serve.StartEtcd(context.Background(), s.config)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -1,0 +1,263 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// One node that is broken, or somebody who has its certificate, would fill etcd with leases and revisions through serve.
+func TestWhatOneCertificateWritesIsBounded(t *testing.T) {
+	w := newWorld(t, role("compute", 3))
+	s := w.serve(nil)
+	token := w.token(store.Token{Role: "compute", Uses: 1})
+	m := w.machine("m1", s)
+	a, err := m.join(t.Context(), token, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := w.joined(m, a, s)
+	etcd := w.etcd.ClientOf(etcdtest.Serve)
+	look := func() (leases int, revision int64) {
+		t.Helper()
+		all, err := etcd.Leases(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, err := etcd.Get(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all.Leases), one.Header.Revision
+	}
+	leases, revision := look()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for k := range 25 {
+				p := join.Progress{Machine: "m1", Step: "step-" + strings.Repeat("x", (i+k)%10), State: "failed", Finished: true}
+				_ = node.Progress(t.Context(), "", p)
+				_ = node.Register(t.Context(), m.is)
+			}
+		})
+	}
+	all.Wait()
+	nowLeases, nowRevision := look()
+	if nowLeases > leases {
+		t.Errorf("there were %d leases, and are %d", leases, nowLeases)
+	}
+	if most := int64(2*askedBurst + 10); nowRevision-revision > most || nowRevision == revision {
+		t.Errorf("200 requests made %d revisions, want at most %d", nowRevision-revision, most)
+	}
+	// Others behind the same address are served, and it is itself after a while.
+	if _, err := w.machine("m2", s).join(t.Context(), w.token(store.Token{Role: "compute"}), ""); err != nil {
+		t.Errorf("another machine is turned away: %v", err)
+	}
+}
+
+// A write that loses against another one must leave no lease behind, or whoever provokes that fills etcd.
+func TestWordsThatLoseLeaveNoLease(t *testing.T) {
+	w := newWorld(t, role("compute", 3))
+	b := store.FirstBoot{Machine: "m1", Step: "lock", State: store.BootStarted}
+	if err := w.st.PutFirstBoot(t.Context(), dev, b, 0); err != nil {
+		t.Fatal(err)
+	}
+	b.Finished = noon
+	for _, revision := range []int64{0, 1} {
+		if err := w.st.PutFirstBoot(t.Context(), dev, b, revision); !errors.Is(err, store.ErrConflict) {
+			t.Fatal(err)
+		}
+	}
+	all, err := w.etcd.ClientOf(etcdtest.Serve).Leases(t.Context())
+	if err != nil || len(all.Leases) != 1 {
+		t.Errorf("%d leases for one record (%v)", len(all.Leases), err)
+	}
+}
+
+// A machine in its first boot that says the same again and again is one write.
+func TestTheSameWordIsWrittenOnce(t *testing.T) {
+	w := newWorld(t, role("compute", 3))
+	at := time.Now()
+	s := w.serve(func(c *Config) { c.Now = func() time.Time { return at } })
+	token := w.token(store.Token{Role: "compute", Uses: 1})
+	m := w.machine("m1", s)
+	revisions := map[int64]bool{}
+	turnedAway := 0
+	for range 2 * askedBurst {
+		if err := m.Progress(t.Context(), token, join.Progress{Machine: "m1", Step: "network", State: "started"}); err != nil {
+			turnedAway++
+		}
+		_, revision, err := w.st.FirstBoot(t.Context(), dev, "m1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		revisions[revision] = true
+	}
+	if len(revisions) != 1 {
+		t.Errorf("it was written %d times", len(revisions))
+	}
+	if turnedAway != askedBurst {
+		t.Errorf("%d of %d words were turned away", turnedAway, 2*askedBurst)
+	}
+}
+
+// Somebody with any token of the environment, used up or not, must not take hold of a live node's name: its replacement
+// would be refused.
+func TestATokenTakesNoNameOfALiveNode(t *testing.T) {
+	w := newWorld(t, role("compute", 3))
+	s := w.serve(nil)
+	ctx := t.Context()
+	spent := w.token(store.Token{Role: "compute", Uses: 1})
+	m := w.machine("m1", s)
+	a, err := m.join(ctx, spent, "compute1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	evil := w.machine("evil", s)
+	say := func(token, machine, node string) error {
+		return evil.Progress(ctx, token, join.Progress{Machine: machine, Node: node, Step: "network", State: "started"})
+	}
+	record := func(machine string) store.FirstBoot {
+		t.Helper()
+		b, _, err := w.st.FirstBoot(ctx, dev, machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b == nil {
+			return store.FirstBoot{}
+		}
+		return *b
+	}
+	// Its answer may have been lost: it is no mistake, and changes nothing.
+	before := record("m1")
+	if err := say(spent, "m1", "compute1"); err != nil {
+		t.Errorf("while it is in its first boot: %v", err)
+	}
+	if now := record("m1"); !now.Heard.Equal(before.Heard) || now.Step != before.Step {
+		t.Errorf("a token changed the record of a machine that has joined: %+v", now)
+	}
+	if err := w.joined(m, a, s).Progress(ctx, "", join.Progress{Machine: "m1", Step: "unlock", State: "done", Finished: true}); err != nil {
+		t.Fatal(err)
+	}
+	open := w.token(store.Token{Role: "compute", Uses: 9})
+	want(t, say(spent, "m1", "compute1"), join.UsedUpToken)
+	want(t, say(spent, "evil", "compute2"), join.UsedUpToken)
+	want(t, say(open, "evil", "compute1"), join.HeldByAnother)
+	for _, node := range []string{"compute1", "compute2", ""} {
+		if err := say(open, "m1", node); err != nil {
+			t.Errorf("a node that might join anew, as %q: %v", node, err)
+		}
+	}
+	if b := record("m1"); b.Locks() || b.Finished.IsZero() {
+		t.Errorf("the live node's record is %+v", b)
+	}
+	// Neither may one that has begun go over to such a name, or to that of another that has begun.
+	for machine, node := range map[string]string{"one": "compute2", "two": "compute3"} {
+		if err := say(open, machine, node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(t, say(open, "two", "compute2"), join.LockedByAnother)
+	want(t, say(open, "two", "compute1"), join.HeldByAnother)
+	if _, err := w.machine("m9", s).join(ctx, w.token(store.Token{Node: "compute1", Uses: 1}), ""); err != nil {
+		t.Errorf("the replacement is refused: %v", err)
+	}
+}
+
+// Words that a token says are all new to a record: one that always says that it is finished must be counted too.
+func TestMachinesThatSayTheyAreFinishedAreBounded(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	s := w.serve(nil)
+	token := w.token(store.Token{Role: "controller", Uses: 2})
+	for i := range 12 {
+		_ = w.machine("m", s).Progress(t.Context(), token, join.Progress{Machine: fmt.Sprintf("m%d", i), Step: "unlock", State: "done", Finished: true})
+	}
+	if all, _, err := w.st.FirstBoots(t.Context(), dev); err != nil || len(all) != 2+spareMachines {
+		t.Errorf("%d machines are recorded (%v)", len(all), err)
+	}
+}
+
+// One machine with a wrong token must not keep all nodes behind its address from renewing their certificates, nor for ever
+// who has mended it.
+func TestACertificateDoesNotSufferFromItsNeighbours(t *testing.T) {
+	w := newWorld(t, role("compute", 3))
+	s := w.serve(nil)
+	m := w.machine("m1", s)
+	a, err := m.join(t.Context(), w.token(store.Token{Role: "compute"}), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		s.limits.spend("127.0.0.1", s.Now())
+	}
+	if err := m.Leave(t.Context()); err == nil || errors.As(err, new(*join.RefusedError)) {
+		t.Fatalf("the address is not turned away: %v", err)
+	}
+	if _, err := w.joined(m, a, s).Renew(t.Context(), w.key(), m.is); err != nil {
+		t.Errorf("a good certificate is: %v", err)
+	}
+	if wait := s.limits.blocked("127.0.0.1", s.Now()); wait > 2*time.Minute {
+		t.Errorf("the address waits for %s", wait)
+	}
+}
+
+// Whoever can reach serve could fill its disk by what the log repeats.
+func TestALogRepeatsLittleOfARequest(t *testing.T) {
+	w := newWorld(t, role("compute", 3))
+	s := w.serve(nil)
+	long := strings.Repeat("x", 60000)
+	m := w.machine(long, s)
+	token := w.token(store.Token{Role: "compute"})
+	want(t, m.Progress(t.Context(), "nonsense", join.Progress{Machine: "m1", Step: long, State: "done"}), join.BadRequest)
+	want(t, m.Progress(t.Context(), token, join.Progress{Machine: "m1", Node: long, Step: "network", State: "done"}), join.BadRequest)
+	_, err := m.join(t.Context(), token, "compute1")
+	want(t, err, join.BadRequest)
+	_, err = m.Join(t.Context(), m.key, join.Request{Token: token, Environment: long[:30000], Machine: join.Machine{ID: "m1"}})
+	want(t, err, join.WrongEnvironment)
+	if n := len(s.log.String()); n > 8<<10 {
+		t.Errorf("four requests made %d bytes of log", n)
+	}
+}
+
+// People are told the name of a step: it must not be what a stranger would have them read.
+func TestStepsHaveNames(t *testing.T) {
+	w := newWorld(t, role("compute", 3))
+	told := 0
+	s := w.serve(func(c *Config) { c.OnFirstBoot = func(environments.Ref, store.FirstBoot) { told++ } })
+	token := w.token(store.Token{Role: "compute"})
+	for _, step := range []string{"", "call 555 now", "https://evil", "s1", "-x", strings.Repeat("x", 21)} {
+		want(t, w.machine("m1", s).Progress(t.Context(), token, join.Progress{Machine: "m1", Step: step, State: "failed"}), join.BadRequest)
+	}
+	if told > 0 {
+		t.Errorf("people were told %d times", told)
+	}
+}
+
+// A request that makes serve panic must be answered, and leave a trace in the log.
+func TestAPanicLeavesATrace(t *testing.T) {
+	log := &logged{}
+	d := New(Config{Log: newLog(log)})
+	answer := httptest.NewRecorder()
+	d.answer(func(context.Context, *caller) (any, error) { panic("out of luck") })(answer, httptest.NewRequest(http.MethodPost, join.PathLeave, &bytes.Buffer{}))
+	if answer.Code != http.StatusInternalServerError {
+		t.Errorf("it answers %d", answer.Code)
+	}
+	if text := log.String(); !strings.Contains(text, "out of luck") || !strings.Contains(text, "TestAPanicLeavesATrace") {
+		t.Errorf("the log has %q", text)
+	}
+}
+
+func newLog(to *logged) *slog.Logger { return slog.New(slog.NewTextHandler(to, nil)) }

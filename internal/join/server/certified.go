@@ -1,0 +1,204 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// certified is who a request's certificate speaks for, if that is who has the name now.
+type certified struct {
+	name     pki.Name
+	ref      environments.Ref
+	identity *store.Identity
+	revision int64
+}
+
+// nameIn reads whose certificate a request came with. The listener has verified it against the CA.
+func (d *Server) nameIn(c *caller) (pki.Name, error) {
+	if c.TLS == nil || len(c.TLS.VerifiedChains) == 0 {
+		return pki.Name{}, no(join.NoCertificate, "", "a machine without one joins with a token")
+	}
+	leaf := c.TLS.PeerCertificates[0]
+	name, err := pki.ParseName(leaf.Subject.CommonName)
+	if err != nil || name.Prefix != d.Store.Prefix() {
+		return pki.Name{}, no(join.WrongCertificate, "it is not of this fleet", "")
+	}
+	c.about("user", name.String())
+	if !d.trusted(leaf) {
+		return pki.Name{}, no(join.WrongCertificate, "its CA is not trusted any more", "join again with a new token")
+	}
+	return name, nil
+}
+
+// trusted reports whether a CA that is trusted now signed a certificate. The listener asked that when the connection was
+// made, and a connection may outlive its CA.
+func (d *Server) trusted(leaf *x509.Certificate) bool {
+	cas, err := pki.ParseCertificates(d.CA.Bundle())
+	return err == nil && slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return leaf.CheckSignatureFrom(ca) == nil })
+}
+
+// node is which node asks. A certificate from before the node joined again, or was removed, counts for nothing, though the
+// CA signed it.
+func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
+	name, err := d.nameIn(c)
+	if err != nil {
+		return certified{}, err
+	}
+	if name.Kind != pki.KindNode {
+		return certified{}, no(join.NoCertificate, "this one is of the kind "+string(name.Kind), "")
+	}
+	c.about("env", name.Environment, "node", name.Subject)
+	ref, err := environments.ParseRef(name.Environment)
+	if err != nil {
+		return certified{}, no(join.WrongCertificate, err.Error(), "")
+	}
+	i, revision, err := d.Store.Identity(ctx, ref, name.Subject)
+	if err != nil {
+		return certified{}, err
+	}
+	switch {
+	case i != nil && i.Removed != nil:
+		return certified{}, no(join.WasRemoved, name.Subject+removedBy(*i.Removed), "to have it back: pulley token create --node "+name.Subject)
+	case !i.Live() || i.User != name.String():
+		return certified{}, no(join.WrongCertificate, name.Subject+" has joined again since", "to have it back: pulley token create --node "+name.Subject)
+	}
+	return certified{name, ref, i, revision}, nil
+}
+
+// renew answers with a new certificate of the same name, for a new key.
+func (d *Server) renew(ctx context.Context, c *caller) (any, error) {
+	var r join.Renewal
+	if err := c.read(&r); err != nil {
+		return nil, err
+	}
+	csr, refused := parseCSR(r.CSR)
+	if refused != nil {
+		return nil, refused
+	}
+	key, err := pki.KeyDigest(csr.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	name, err := d.nameIn(c)
+	if err != nil {
+		return nil, err
+	}
+	var answer join.Answer
+	if name.Kind == pki.KindOperator {
+		answer, err = d.renewOperator(ctx, name, r.CSR, key)
+	} else {
+		answer, err = d.renewNode(ctx, c, r, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.metrics.renewals.Inc()
+	d.log.Info("certificate renewed", append(c.say, "from", c.from)...)
+	return answer, nil
+}
+
+func (d *Server) renewNode(ctx context.Context, c *caller, r join.Renewal, key string) (join.Answer, error) {
+	machine, refused := tidy(r.Machine)
+	for attempt := range maxAttempts {
+		who, err := d.node(ctx, c)
+		if err != nil {
+			return join.Answer{}, err
+		}
+		if refused != nil {
+			return join.Answer{}, refused
+		}
+		if machine.ID != who.identity.Machine {
+			d.clone(ctx, who.ref, who.identity.Node, machine, c.from)
+			return join.Answer{}, wrongMachine(who, machine.ID)
+		}
+		now := d.Now().UTC()
+		who.identity.Key, who.identity.Issued, who.identity.Until, who.identity.CA = key, now, now.Add(d.NodeLifetime), d.pin()
+		err = d.Store.PutIdentity(ctx, who.ref, *who.identity, who.revision)
+		if err == nil {
+			return d.signNode(who.ref, r.CSR, *who.identity)
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			return join.Answer{}, err
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return join.Answer{}, err
+		}
+	}
+	return join.Answer{}, store.ErrConflict
+}
+
+func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key string) (join.Answer, error) {
+	o, revision, err := d.Store.Operator(ctx, name.Subject)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	if !o.Live() || o.User != name.String() {
+		return join.Answer{}, no(join.WrongCertificate, name.Subject+" was revoked, or has a newer one", anotherToken)
+	}
+	now := d.Now().UTC()
+	o.Key, o.Issued, o.Until, o.CA = key, now, now.Add(d.OperatorLifetime), d.pin()
+	if err := d.Store.PutOperator(ctx, *o, revision); err != nil {
+		return join.Answer{}, fmt.Errorf("cannot renew the certificate of operator %s: %w", o.Name, err)
+	}
+	return d.signOperator(csr, *o)
+}
+
+func wrongMachine(who certified, id string) *join.RefusedError {
+	return no(join.WrongMachine, who.identity.Node+" joined with machine id "+who.identity.Machine+", and this one is "+id,
+		"a copy of a machine needs a token of its own, and /var/lib/pulley/identity removed")
+}
+
+// register writes what a node's machine says of itself into the list of hosts.
+func (d *Server) register(ctx context.Context, c *caller) (any, error) {
+	var m join.Machine
+	if err := c.read(&m); err != nil {
+		return nil, err
+	}
+	who, err := d.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	m, refused := tidy(m)
+	if refused != nil {
+		return nil, refused
+	}
+	if m.ID != who.identity.Machine {
+		d.clone(ctx, who.ref, who.identity.Node, m, c.from)
+		return nil, wrongMachine(who, m.ID)
+	}
+	return nil, d.Store.UpdateHost(ctx, who.ref, *who.identity, who.revision, m.Hostname, m.Addresses, d.Now().UTC())
+}
+
+// leave takes a node off the fleet at its own wish.
+func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
+	who, err := d.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	d.log.Info("node leaves", append(c.say, "from", c.from)...)
+	return nil, d.Store.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true})
+}
+
+// clone notes another machine under a name that is taken. That it can't be noted must not change the answer.
+func (d *Server) clone(ctx context.Context, ref environments.Ref, node string, m join.Machine, from string) {
+	d.metrics.clones.Inc()
+	m, refused := tidy(m)
+	if refused != nil {
+		return
+	}
+	noted := store.Clone{Machine: m.ID, Boot: m.Boot, Hostname: m.Hostname, Addresses: m.Addresses, From: from, At: d.Now().UTC()}
+	if err := d.Store.NoteClone(ctx, ref, node, noted); err != nil {
+		d.log.Warn("a second machine could not be noted", "env", ref.String(), "node", node, "machine", m.ID, "error", err)
+	}
+	if d.OnClone != nil {
+		d.OnClone(ref, node, noted)
+	}
+}

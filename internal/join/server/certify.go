@@ -1,0 +1,125 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// certifyTime bounds making a user, and then looking whether it may stay. It is not the client's time: one that hangs up in
+// between must not leave a user behind that was removed meanwhile; nor may an etcd that is slow.
+const certifyTime = time.Minute
+
+// certify makes the user of an identity that is written, and its certificate. The incarnations before are dead by then.
+func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i placed) (join.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*certifyTime)
+	defer cancel()
+	env := ref.String()
+	failed := d.makeUser(ctx, ref, i)
+	// Removed, or joined again, while its user was made: then what there is of the user must not stay, whoever removed it having
+	// found none.
+	now, revision, err := d.Store.Identity(ctx, ref, i.Node)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	if !now.Live() || now.User != i.User {
+		if err := errors.Join(d.Store.DropUser(ctx, i.User), d.dropRole(ctx, env, now, i.Node), d.Store.DropSharedRole(ctx, ref)); err != nil {
+			return join.Answer{}, err
+		}
+		return join.Answer{}, no(join.WasRemoved, i.Node+", while it joined", anotherToken)
+	}
+	if failed != nil {
+		return join.Answer{}, failed
+	}
+	if now.Replaces != "" {
+		now.Replaces = ""
+		if err := d.Store.PutIdentity(ctx, ref, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
+			return join.Answer{}, err
+		}
+	}
+	return d.signNode(ref, a.CSR, i.Identity)
+}
+
+// makeUser makes the user, and what its environment's nodes share. Cut off or failed, it may leave any part of that.
+func (d *Server) makeUser(ctx context.Context, ref environments.Ref, i placed) error {
+	ctx, cancel := context.WithTimeout(ctx, certifyTime)
+	defer cancel()
+	env := ref.String()
+	err := d.sharedRole(ctx, env)
+	if err == nil && !i.ready { // a reserve goes before its user does, and was there when the join was written: so its user is too
+		err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed, and made again since this serve looked
+			if err = d.lookAgain(ctx, env); err == nil {
+				err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+			}
+		}
+	}
+	if err == nil && i.Replaces != "" {
+		err = d.Store.DropFormer(ctx, ref, i.Node, i.User)
+	}
+	return err
+}
+
+// dropRole removes the role of a name that nobody has any more.
+func (d *Server) dropRole(ctx context.Context, env string, now *store.Identity, node string) error {
+	if now.Live() {
+		return nil
+	}
+	return d.Store.DropNodeRole(ctx, env, node)
+}
+
+func (d *Server) signNode(ref environments.Ref, csr string, i store.Identity) (join.Answer, error) {
+	name, err := pki.ParseName(i.User)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	answer, err := d.sign(csr, name, d.NodeLifetime)
+	answer.Environment, answer.Node, answer.Role = ref.String(), i.Node, i.Role
+	return answer, err
+}
+
+// sign answers with a certificate of name for the key of csr.
+func (d *Server) sign(csr string, name pki.Name, lifetime time.Duration) (join.Answer, error) {
+	request, refused := parseCSR(csr)
+	if refused != nil {
+		return join.Answer{}, refused
+	}
+	cert, err := d.CA.IssueClient(request.PublicKey, name, lifetime)
+	if err != nil {
+		return join.Answer{}, fmt.Errorf("cannot sign the certificate of %s: %w", name.Subject, err)
+	}
+	return join.Answer{
+		Certificate: string(cert), CA: string(d.CA.Bundle()), Endpoints: d.Endpoints, Prefix: "/" + d.Store.Prefix(),
+	}, nil
+}
+
+// sharedRole makes sure, from time to time, that what the nodes of an environment share exists and is as it should be.
+func (d *Server) sharedRole(ctx context.Context, env string) error {
+	d.mu.Lock()
+	looked, now := d.roles[env], d.Now()
+	d.mu.Unlock()
+	if now.Sub(looked) < rolesLastFor {
+		return nil
+	}
+	if err := d.Store.EnsureEnvironment(ctx, env); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.roles[env] = now
+	d.mu.Unlock()
+	return nil
+}
+
+// lookAgain is sharedRole, whenever it looked last.
+func (d *Server) lookAgain(ctx context.Context, env string) error {
+	d.mu.Lock()
+	delete(d.roles, env)
+	d.mu.Unlock()
+	return d.sharedRole(ctx, env)
+}

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/store"
+)
+
+// namesLast is for how long the names of a role that are taken are believed. A number that becomes free meanwhile is handed
+// out a moment later; one that is taken meanwhile is noticed when the join is written.
+const namesLast = time.Second
+
+// claims hands out numbers, so that those who ask this serve at the same moment don't all want the same one.
+type claims struct {
+	mu    sync.Mutex
+	roles map[string]*roleClaims
+}
+
+// roleClaims is what is known of a role's numbers.
+type roleClaims struct {
+	lock chan struct{} // of who reads and picks
+	read time.Time     // when names were
+
+	mu      sync.Mutex // of what follows
+	names   store.Names
+	pending map[string]bool // handed out, not yet written
+}
+
+// free takes a number back; one that is taken is not handed out again.
+func (r *roleClaims) free(node string, taken bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pending, node)
+	if taken {
+		r.names.Taken[node] = true
+	}
+}
+
+func (r *roleClaims) handedOut() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.pending)
+}
+
+func (c *claims) role(ref environments.Ref, role string) *roleClaims {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := ref.String() + "/" + role
+	if c.roles[key] == nil {
+		c.roles[key] = &roleClaims{lock: make(chan struct{}, 1), pending: map[string]bool{}}
+	}
+	return c.roles[key]
+}
+
+// claimed is a number that was handed out; free has to be called, with whether it turned out to be taken.
+type claimed struct {
+	node string
+	free func(taken bool)
+}
+
+// claim picks the lowest free number of a role. After attempts that conflicted it is told which node it wanted before ("" for
+// none): if another serve got that one, it looks a little further, so that two serves don't go on wanting the same one.
+func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, attempt int, before string) (claimed, error) {
+	e, _, err := d.Store.Spec(ctx, ref)
+	if err != nil {
+		return claimed{}, err
+	}
+	if e == nil {
+		return claimed{}, no(join.NoEnvironment, ref.String(), "store it: pulley env apply")
+	}
+	of, ok := e.Role(role)
+	if !ok {
+		return claimed{}, no(join.NotCalledFor, "role "+role+" of "+ref.String(), "add the role to the environment: pulley env apply")
+	}
+	r := d.claims.role(ref, role)
+	select {
+	case r.lock <- struct{}{}:
+	case <-ctx.Done():
+		return claimed{}, &busyError{join.TooBusy, 3 * time.Second}
+	}
+	defer func() { <-r.lock }()
+	begun := d.Now()
+	if attempt > 0 {
+		r.read = time.Time{} // what is known was wrong
+	}
+	for {
+		if err := d.readNames(ctx, r, ref, role); err != nil {
+			return claimed{}, err
+		}
+		if node := r.pick(e, of, attempt, before); node != "" {
+			return claimed{node, func(taken bool) { r.free(node, taken) }}, nil
+		}
+		if !r.read.Before(begun) {
+			break
+		}
+		r.read = time.Time{} // one may have become free
+	}
+	if r.handedOut() > 0 { // one of them may come back
+		return claimed{}, &busyError{join.TooBusy, 3 * time.Second}
+	}
+	return claimed{}, no(join.AllTaken, fmt.Sprintf("role %s of %s has %d", role, ref, of.Cardinality),
+		"raise its cardinality with `pulley env apply`, or remove nodes that are gone")
+}
+
+// readNames reads which names are taken, unless that was done a moment ago.
+func (d *Server) readNames(ctx context.Context, r *roleClaims, ref environments.Ref, role string) error {
+	now := d.Now()
+	if age := now.Sub(r.read); age >= 0 && age < namesLast {
+		return nil
+	}
+	// What was written before this read began is in it; what is handed out and not yet written stays pending.
+	names, err := d.Store.Names(ctx, ref, role)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.names, r.read = names, now
+	r.mu.Unlock()
+	return nil
+}
+
+// pick hands out a free number: the lowest, or one of the lowest where somebody else got the one that was wanted before.
+func (r *roleClaims) pick(e *environments.Environment, of environments.Role, attempt int, before string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	skip := 0
+	if attempt > 0 && r.names.Taken[before] {
+		skip = rand.N(2 * attempt)
+	}
+	last := ""
+	for num := 1; num <= of.Cardinality; num++ {
+		node := environments.Node{Role: of.Name, Num: num, Stack: e.Stack}.String()
+		if r.names.Taken[node] || r.pending[node] {
+			continue
+		}
+		if last = node; skip == 0 {
+			break
+		}
+		skip--
+	}
+	if last != "" {
+		r.pending[last] = true
+	}
+	return last
+}

@@ -1,0 +1,135 @@
+package server
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pulley/internal/join"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// serveLater is a serve, and what makes it believe nothing any more that it has read.
+func (w *world) serveLater() (*serve, func()) {
+	var ahead atomic.Int64
+	s := w.serve(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
+	return s, func() { ahead.Add(int64(namesLast)) }
+}
+
+// A stolen machine that was removed still has its userdata, and with it the token of its role: it must not get in again, not
+// at once, not by another name, and not when its number is another machine's.
+func TestARemovedMachineStaysOut(t *testing.T) {
+	w := newWorld(t, role("compute", 4))
+	s, later := w.serveLater()
+	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
+	stolen, honest := w.machine("stolen", s), w.machine("honest", s)
+	remove := func(node string) {
+		t.Helper()
+		if err := w.st.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann", Why: "stolen"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(token string) {
+		t.Helper()
+		for _, node := range []string{"", "compute1", "compute3"} {
+			_, err := machine{stolen.Client, w.key(), stolen.is}.join(ctx, token, node)
+			if node == "compute1" && err != nil {
+				continue // for whatever reason
+			}
+			want(t, err, join.WasRemoved)
+		}
+	}
+	if a, err := stolen.join(ctx, token, ""); err != nil || a.Node != "compute1" {
+		t.Fatalf("got %+v, %v", a, err)
+	}
+	remove("compute1")
+	refused(token) // what serve knows of the names is not a second old
+	if a, err := honest.join(ctx, token, "compute1"); err == nil {
+		t.Fatalf("by name it is %s", a.Node) // its name needs an operator's word
+	}
+	later()
+	if a, err := honest.join(ctx, token, ""); err != nil || a.Node != "compute1" {
+		t.Fatalf("got %+v, %v", a, err)
+	}
+	refused(token)
+
+	// By an operator's word it comes back, and removed once more it is out again, with that token too.
+	second := w.token(store.Token{Role: "compute"})
+	if a, err := stolen.join(ctx, second, ""); err != nil || a.Node != "compute2" {
+		t.Fatalf("got %+v, %v", a, err)
+	}
+	remove("compute1")
+	later()
+	if _, err := w.machine("third", s).join(ctx, second, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err := honest.join(ctx, token, "")
+	want(t, err, join.WasRemoved)
+	remove("compute2")
+	refused(token)
+	refused(second)
+	later()
+	if _, err := w.machine("fourth", s).join(ctx, second, ""); err != nil {
+		t.Fatal(err)
+	}
+	refused(token)
+	refused(second)
+	kept, err := w.etcd.ClientOf(etcdtest.Serve).Get(ctx, "/pulley/v1/machines/dev/stolen")
+	if err != nil || len(kept.Kvs) != 1 || kept.Kvs[0].Lease == 0 {
+		t.Errorf("its removal is kept as %v (%v), and for ever", kept, err)
+	}
+}
+
+// Machines that leave by themselves come and go all the time: nothing of them may stay, and they may come back.
+func TestOfAMachineThatLeftNothingStays(t *testing.T) {
+	w := newWorld(t, role("compute", 2))
+	s, later := w.serveLater()
+	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
+	first := w.machine("first", s)
+	a, err := first.join(ctx, token, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.joined(first, a, s).Leave(ctx); err != nil {
+		t.Fatal(err)
+	}
+	later()
+	if _, err := w.machine("second", s).join(ctx, token, ""); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := w.etcd.ClientOf(etcdtest.Serve).Get(ctx, "/pulley/v1/machines/dev/first")
+	if i, _, _ := w.st.Identity(ctx, dev, a.Node); err != nil || i.Machine != "second" || len(kept.Kvs) != 0 {
+		t.Errorf("%s is %+v, and of the one that left is kept %v (%v)", a.Node, i, kept, err)
+	}
+	again := machine{first.Client, w.key(), first.is}
+	if _, err := again.join(ctx, token, ""); err != nil {
+		t.Errorf("it can't come back: %v", err)
+	}
+}
+
+// A join that panics must not take its number out of the world until serve is started again.
+func TestAPanicGivesItsNumberBack(t *testing.T) {
+	w := newWorld(t, role("compute", 1))
+	var panicked atomic.Bool
+	var s *serve
+	s = w.serve(func(c *Config) {
+		c.Now = func() time.Time {
+			if s != nil && s.Server != nil && s.claims.role(dev, "compute").handedOut() > 0 && !panicked.Swap(true) {
+				panic("as a defect would")
+			}
+			return time.Now()
+		}
+	})
+	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
+	short, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, _ = w.machine("m1", s).join(short, token, "")
+	if !panicked.Load() {
+		t.Fatal("nothing panicked: this tests nothing")
+	}
+	if a, err := w.machine("m2", s).join(ctx, token, ""); err != nil || a.Node != "compute1" {
+		t.Errorf("got %s, %v; want compute1", a.Node, err)
+	}
+}

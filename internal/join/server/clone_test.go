@@ -1,0 +1,155 @@
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/store"
+)
+
+func sha(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// A disk that was copied with its identity would be two machines that run as one node: the second is refused, noted where
+// operators look, and told to whoever watches.
+func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	var mu sync.Mutex
+	var told []string
+	s := w.serve(func(c *Config) {
+		c.OnClone = func(ref environments.Ref, node string, c store.Clone) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, ref.String()+" "+node+" "+c.Machine)
+		}
+	})
+	token := w.token(store.Token{Role: "controller"})
+	m := w.machine("original", s)
+	a, err := m.join(t.Context(), token, "controller1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := w.joined(m, a, s)
+	copied := machine{first.Client, first.key, join.Machine{ID: "copy", Hostname: "controller1", Addresses: []string{"10.0.0.77"}}}
+	want(t, copied.Register(t.Context(), copied.is), join.WrongMachine)
+	_, err = copied.Renew(t.Context(), w.key(), copied.is)
+	want(t, err, join.WrongMachine)
+	want(t, copied.Progress(t.Context(), "", join.Progress{Machine: "copy", Step: "puppet", State: "started"}), join.WrongMachine)
+	_, err = w.machine("stranger", s).join(t.Context(), token, "controller1")
+	want(t, err, join.LockedByAnother)
+
+	i, _, err := w.st.Identity(t.Context(), dev, "controller1")
+	if err != nil || i.Clone == nil || i.Clone.Machine != "stranger" || i.Clone.From != "127.0.0.1" || i.Machine != "original" {
+		t.Errorf("its identity is %+v (%v)", i, err)
+	}
+	if hosts, err := w.st.Hosts(t.Context(), dev); err != nil || hosts["controller1"].MachineID != "original" {
+		t.Errorf("the list of hosts has %+v (%v)", hosts, err)
+	}
+	mu.Lock()
+	if wanted := []string{"dev controller1 copy", "dev controller1 copy", "dev controller1 copy", "dev controller1 stranger"}; !slices.Equal(told, wanted) {
+		t.Errorf("told were %q, want %q", told, wanted)
+	}
+	mu.Unlock()
+	if got := s.count(t, "pulley_clones_total", ""); got != 4 {
+		t.Errorf("%d clones were counted", got)
+	}
+	if err := first.Register(t.Context(), m.is); err != nil {
+		t.Errorf("the original is turned away: %v", err)
+	}
+	if _, err := w.st.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	if i, _, err := w.st.Identity(t.Context(), dev, "controller1"); err != nil || i.Clone != nil {
+		t.Errorf("after it was looked into: %+v, %v", i.Clone, err)
+	}
+}
+
+// A machine that was installed anew, or replaced, joins under its old name by an operator's word; what the old certificate
+// could do ends at that moment.
+func TestJoiningAgainEndsTheOldCertificate(t *testing.T) {
+	w := newWorld(t, role("controller", 1))
+	s := w.serve(nil)
+	old := w.machine("old", s)
+	a, err := old.join(t.Context(), w.token(store.Token{Role: "controller"}), "controller1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := w.joined(old, a, s)
+	if err := first.Progress(t.Context(), "", join.Progress{Machine: "old", Step: "notify", State: "done", Finished: true}); err != nil {
+		t.Fatal(err)
+	}
+	spare := w.machine("new", s)
+	again, err := spare.join(t.Context(), w.token(store.Token{Node: "controller1"}), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, first.Register(t.Context(), old.is), join.WrongCertificate)
+	_, err = first.Renew(t.Context(), w.key(), old.is)
+	want(t, err, join.WrongCertificate)
+	users, err := w.st.Users(t.Context())
+	i, _, identityErr := w.st.Identity(t.Context(), dev, "controller1")
+	if err := errors.Join(err, identityErr); err != nil {
+		t.Fatal(err)
+	}
+	if len(users) != 3 || !slices.Contains(users, i.User) || i.Machine != "new" || i.Replaces != "" {
+		t.Errorf("the users are %q, and the identity %+v", users, i)
+	}
+	now := w.joined(spare, again, s)
+	if err := now.Register(t.Context(), join.Machine{ID: "new", Hostname: "other", Addresses: []string{"10.0.0.5", "no address"}}); err != nil {
+		t.Fatal(err)
+	}
+	hosts, err := w.st.Hosts(t.Context(), dev)
+	if h := hosts["controller1"]; err != nil || h.Hostname != "other" || !slices.Equal(h.Addresses, []string{"10.0.0.5"}) {
+		t.Errorf("the list of hosts has %+v (%v)", h, err)
+	}
+}
+
+// A certificate that is renewed is of the same name and another key, and the identity says so; one that leaves is worth
+// nothing afterwards.
+func TestANodeRenewsAndLeaves(t *testing.T) {
+	w := newWorld(t, role("controller", 1))
+	at := time.Now()
+	s := w.serve(func(c *Config) { c.Now = func() time.Time { return at } })
+	token := w.token(store.Token{Role: "controller"})
+	m := w.machine("m", s)
+	a, err := m.join(t.Context(), token, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := w.joined(m, a, s)
+	before, _, err := w.st.Identity(t.Context(), dev, "controller1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at = at.Add(time.Hour)
+	fresh := w.key()
+	renewed, err := node.Renew(t.Context(), fresh, m.is)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, _, err := w.st.Identity(t.Context(), dev, "controller1")
+	if err != nil || after.User != before.User || after.Key == before.Key || !after.Until.After(before.Until) {
+		t.Errorf("before %+v\nafter %+v (%v)", before, after, err)
+	}
+	node = w.joined(machine{nil, fresh, m.is}, renewed, s)
+	if err := node.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want(t, node.Register(t.Context(), m.is), join.WasRemoved)
+	if users, err := w.st.Users(t.Context()); err != nil || len(users) != 2 {
+		t.Errorf("the users are %q (%v)", users, err)
+	}
+	back, err := machine{m.Client, w.key(), m.is}.join(t.Context(), token, "")
+	if err != nil || back.Node != "controller1" {
+		t.Errorf("it can't come back: %+v, %v", back, err)
+	}
+}

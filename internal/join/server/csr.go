@@ -1,0 +1,20 @@
+package server
+
+import (
+	"crypto/x509"
+
+	"pulley/internal/join"
+	"pulley/internal/pki"
+)
+
+// parseCSR reads a signing request. One that asks for a name is refused: whoever made it believes that it would get it.
+func parseCSR(text string) (*x509.CertificateRequest, *join.RefusedError) {
+	r, err := pki.ParseCSR([]byte(text))
+	switch {
+	case err != nil:
+		return nil, no(join.BadCSR, err.Error(), "")
+	case r.Subject.String() != "" || len(r.DNSNames)+len(r.IPAddresses)+len(r.EmailAddresses)+len(r.URIs)+len(r.Extensions) > 0:
+		return nil, no(join.BadCSR, "it asks for a name, and the name is for `pulley serve` to give", "make it without a subject and without extensions")
+	}
+	return r, nil
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/join"
+	provision "pulley/internal/machines"
+	"pulley/internal/store"
+)
+
+// stack stores a stack of dev, has one machine of it join, report and be held, and gives it a record and an act.
+func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string) {
+	w.t.Helper()
+	ctx, ref := w.t.Context(), environments.Ref{Environment: "dev", Stack: stack}
+	must := func(err error) {
+		w.t.Helper()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	a, err := w.st.BeginApply(ctx, ref, "ann")
+	must(err)
+	_, err = a.PutSpec(ctx, &environments.Environment{Name: "dev", Stack: stack, Roles: []environments.Role{role("controller", 2)}}, 0)
+	must(err)
+	node := environments.Node{Role: "controller", Num: 1, Stack: stack}.String()
+	must(a.Note(ctx, provision.Act{At: time.Now(), Node: node, Did: provision.Created, Why: "it is wanted", By: "ann"}))
+	must(a.Hold(ctx, node, agent.Hold{Mode: agent.Freeze, Who: "ann"}))
+	must(a.Close())
+	m := w.machine("machine-of-"+stack, s)
+	token := w.token(store.Token{Environment: ref.String()})
+	answer, err := m.join(ctx, token, node)
+	must(err)
+	is := w.joined(m, answer, s)
+	must(is.Progress(ctx, "", join.Progress{Environment: ref.String(), Node: node, Role: "controller", Machine: is.is.ID, Step: "puppet", State: "started"}))
+	_, _, err = w.st.ReadyReserve(ctx, ref, environments.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
+	must(err)
+	i, _, err := w.st.Identity(ctx, ref, node)
+	must(err)
+	own := w.etcd.Store(i.User)
+	must(own.Report(ctx, agent.Identity{Node: node, Environment: ref.String()}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil))
+	return ref, is, i.User
+}
+
+// Whoever destroys one stack of an environment would take the other one along, or leave it something to come back with.
+func TestAStackIsDestroyedBesideAnother(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	s := w.serve(nil)
+	w.stack(s, "t42")
+	before := w.etcd.Everything()
+	ref, old, user := w.stack(s, "t41")
+	own := func(lines []string) []string {
+		return slices.DeleteFunc(lines, func(line string) bool { return strings.HasSuffix(line, " leases") })
+	}
+	if _, err := w.st.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
+		t.Fatal(err)
+	}
+	if after := w.etcd.Everything(); !slices.Equal(own(after), own(before)) {
+		t.Errorf("etcd has\n%s\nand had, before there was this stack,\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
+	}
+
+	// Made again under the same name, it is another one: nothing of the one before is good for it.
+	ref, _, again := w.stack(s, "t41")
+	if again == user {
+		t.Errorf("the node is %s again", again)
+	}
+	if _, err := w.etcd.Store(user).Desire(t.Context(), agent.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); !errors.Is(err, store.ErrRevoked) {
+		t.Errorf("its old certificate: %v", err)
+	}
+	if _, err := old.Renew(t.Context(), old.key, old.is); err == nil {
+		t.Error("its old certificate is renewed")
+	}
+	if _, err := w.etcd.Store(again).Desire(t.Context(), agent.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); err != nil {
+		t.Errorf("its new certificate: %v", err)
+	}
+}
+
+// A machine that joins at the very moment at which its environment is destroyed would leave keys and a user behind for good.
+func TestWhoJoinsWhileItsEnvironmentIsDestroyedLeavesNothing(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	s := w.serve(nil)
+	ref := environments.Ref{Environment: "dev"}
+	token := w.token(store.Token{Environment: "dev"})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	joining := make(chan error, 20)
+	for i := range 20 {
+		m := w.machine("machine"+string(rune('a'+i)), s)
+		go func() {
+			_, err := m.join(ctx, token, []string{"controller1", "controller2"}[i%2])
+			joining <- err
+		}()
+	}
+	if err := <-joining; err != nil {
+		t.Log(err)
+	}
+	if _, err := w.st.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
+		t.Fatal(err)
+	}
+	for range 19 {
+		if err := <-joining; err != nil {
+			t.Log(err)
+		}
+	}
+	for _, line := range w.etcd.Everything() {
+		name, _, _ := strings.Cut(line, ": ")
+		if slices.Contains(strings.FieldsFunc(name, func(r rune) bool { return r == '/' || r == ' ' }), "dev") && !strings.Contains(name, "/refusals") {
+			t.Errorf("left is %s", line)
+		}
+	}
+}

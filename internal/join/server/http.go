@@ -1,0 +1,145 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/join"
+)
+
+// caller is one request, and what is known of it for the log.
+type caller struct {
+	*http.Request
+	from  string // its address
+	party string // whose budget it is on: its certificate's, else its address's
+	say   []any  // attributes for slog: what it is about
+}
+
+// maxSaid bounds, in bytes, what a log repeats of one thing that a request says.
+const maxSaid = 256
+
+// about adds what the request turned out to be about.
+func (c *caller) about(attributes ...any) {
+	for _, a := range attributes {
+		if text, ok := a.(string); ok {
+			a = clip(text)
+		}
+		c.say = append(c.say, a)
+	}
+}
+
+func clip(text string) string {
+	if len(text) <= maxSaid {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxSaid], "") + "…"
+}
+
+// busyError is a no that passes by itself.
+type busyError struct {
+	reason join.Reason
+	after  time.Duration
+}
+
+func (e *busyError) Error() string { return string(e.reason) }
+
+// answer makes a handler of what does the work: bounds, time limits, and one place in which refusals are counted and logged.
+func (d *Server) answer(do func(context.Context, *caller) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &caller{Request: r, from: addressOf(r)}
+		c.party = c.from
+		defer d.recover(w, c)
+		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 { // not to suffer from others behind the same address
+			c.party = "certificate " + r.TLS.PeerCertificates[0].Subject.CommonName
+			if wait := d.asked.ask(c.party, d.Now()); wait > 0 {
+				d.metrics.turnedAway.Inc()
+				tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooOften}, wait)
+				return
+			}
+		} else if wait := d.limits.blocked(c.party, d.Now()); wait > 0 {
+			d.metrics.turnedAway.Inc()
+			tell(w, http.StatusTooManyRequests, &join.RefusedError{Reason: join.TooManyRefused}, wait)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), requestTime)
+		defer cancel()
+		r.Body = http.MaxBytesReader(w, r.Body, join.MaxBody)
+		value, err := do(ctx, c)
+		var refused *join.RefusedError
+		var busy *busyError
+		switch {
+		case err == nil && value == nil:
+			w.WriteHeader(http.StatusNoContent)
+		case err == nil:
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(value)
+		case errors.As(err, &refused):
+			d.refuse(c, refused)
+			tell(w, http.StatusForbidden, refused, 0)
+		case errors.As(err, &busy):
+			d.metrics.turnedAway.Inc()
+			tell(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: busy.reason}, busy.after)
+		case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
+			d.log.Warn("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
+			tell(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: join.NoEtcd}, 2*time.Second)
+		default:
+			d.log.Error("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
+			tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken, Detail: "its log has more"}, 5*time.Second)
+		}
+	}
+}
+
+// recover answers for what panicked, and leaves a trace: the listener's own log is no place that anybody reads.
+func (d *Server) recover(w http.ResponseWriter, c *caller) {
+	what := recover()
+	if what == nil {
+		return
+	}
+	if what == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
+		panic(what)
+	}
+	d.log.Error("a request ended in a panic", append(c.say, "path", c.URL.Path, "from", c.from, "panic", what, "stack", string(debug.Stack()))...)
+	tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken, Detail: "its log has more"}, 5*time.Second)
+}
+
+func tell(w http.ResponseWriter, status int, e *join.RefusedError, after time.Duration) {
+	w.Header().Set("Content-Type", "application/json")
+	if after > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(e)
+}
+
+// read takes a request's body; what is not understood is refused.
+func (c *caller) read(into any) error {
+	b, err := io.ReadAll(c.Body)
+	if err == nil {
+		err = json.Unmarshal(b, into)
+	}
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		return no(join.BadRequest, "it is longer than "+strconv.FormatInt(long.Limit, 10)+" bytes", "")
+	case err != nil:
+		return no(join.BadRequest, "it is no JSON of the kind that is wanted here", "")
+	}
+	return nil
+}
+
+func addressOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}

@@ -1,0 +1,294 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"regexp"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// join answers a machine, or a person, that has a token.
+func (d *Server) join(ctx context.Context, c *caller) (any, error) {
+	begun := d.Now()
+	a, err := d.ask(c)
+	if err != nil {
+		return nil, err
+	}
+	done, err := d.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	t, err := d.Store.FindToken(ctx, a.id)
+	if err != nil {
+		return nil, err
+	}
+	if refused := judgeToken(t, a.secret, d.Now()); refused != nil {
+		return nil, refused
+	}
+	var kind string
+	var answer join.Answer
+	if t.Operator != "" {
+		answer, kind, err = d.joinOperator(ctx, c, a, *t)
+	} else {
+		answer, kind, err = d.joinNode(ctx, c, a, *t)
+	}
+	if err != nil {
+		return nil, err
+	}
+	took := d.Now().Sub(begun)
+	d.metrics.joins.WithLabelValues(kind).Inc()
+	d.metrics.seconds.Observe(took.Seconds())
+	d.log.Info("joined", append(c.say, "kind", kind, "from", c.from, "took", took)...)
+	return answer, nil
+}
+
+// enter waits for one's turn.
+func (d *Server) enter(ctx context.Context) (done func(), err error) {
+	select {
+	case d.waiting <- struct{}{}:
+	default:
+		return nil, &busyError{join.TooBusy, 5 * time.Second}
+	}
+	defer func() { <-d.waiting }()
+	select {
+	case d.turn <- struct{}{}:
+		d.metrics.atWork.Inc()
+		return func() { d.metrics.atWork.Dec(); <-d.turn }, nil
+	case <-ctx.Done():
+		return nil, &busyError{join.TooBusy, 5 * time.Second}
+	}
+}
+
+// ask reads a request, and refuses one that was not made for this connection by who has the key.
+func (d *Server) ask(c *caller) (ask, error) {
+	var e join.Envelope
+	if err := c.read(&e); err != nil {
+		return ask{}, err
+	}
+	var a ask
+	if err := json.Unmarshal(e.Ask, &a.Request); err != nil {
+		return ask{}, no(join.BadRequest, "it is no JSON of the kind that is wanted here", "")
+	}
+	id, secret, err := store.ParseToken(a.Token)
+	if err != nil {
+		return ask{}, no(join.UnknownToken, "it does not have the form of one", "copy all of what `pulley token create` printed")
+	}
+	a.id, a.secret, a.from = id, secret, c.from
+	c.about("token", id)
+	csr, refused := parseCSR(a.CSR)
+	if refused != nil {
+		return ask{}, refused
+	}
+	statement, err := join.Statement(c.TLS, e.Ask)
+	if err == nil {
+		err = join.CheckProof(csr.PublicKey, statement, e.Proof)
+	}
+	if err != nil {
+		return ask{}, no(join.NotThisTransport, "", "")
+	}
+	if a.key, err = pki.KeyDigest(csr.PublicKey); err != nil {
+		return ask{}, no(join.BadCSR, err.Error(), "")
+	}
+	return a, nil
+}
+
+// machineID is what an id of a machine or of a boot looks like.
+var machineID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
+
+// maxAddresses is how many of a machine's addresses are written down.
+const maxAddresses = 16
+
+// tidy refuses a machine without an id, and leaves out what else can't be meant.
+func tidy(m join.Machine) (join.Machine, *join.RefusedError) {
+	if !machineID.MatchString(m.ID) {
+		return m, no(join.BadRequest, "it names no machine id, and this is for machines", "see /etc/machine-id; people log in with a token of `pulley token create --operator NAME`")
+	}
+	if !machineID.MatchString(m.Boot) {
+		m.Boot = ""
+	}
+	if len(m.Hostname) > 253 {
+		m.Hostname = ""
+	}
+	var addresses []string
+	for _, text := range m.Addresses {
+		if a, err := netip.ParseAddr(text); err == nil && len(addresses) < maxAddresses {
+			addresses = append(addresses, a.String())
+		}
+	}
+	m.Addresses = addresses
+	return m, nil
+}
+
+// joinNode makes a machine a node: decide, write all in one transaction, and only then make the user in etcd and the
+// certificate. What loses against another one has made no user; what dies in between has written who the machine is, and
+// goes on from there when the machine asks again.
+func (d *Server) joinNode(ctx context.Context, c *caller, a ask, t store.Token) (join.Answer, string, error) {
+	var refused *join.RefusedError
+	if a.Machine, refused = tidy(a.Machine); refused == nil {
+		refused = judgeScope(t, a.Request)
+	}
+	c.about("env", t.Environment, "machine", a.Machine.ID)
+	if refused != nil {
+		return join.Answer{}, "", refused
+	}
+	ref, err := environments.ParseRef(t.Environment)
+	if err != nil {
+		return join.Answer{}, "", err
+	}
+	node, role, refused := naming(t, a.Request)
+	if refused != nil {
+		return join.Answer{}, "", refused
+	}
+	if a.node = node; node == "" {
+		if a.node, err = d.before(ctx, ref, a); err != nil {
+			return join.Answer{}, "", err
+		}
+	}
+	if a.claimed = a.node == ""; a.claimed {
+		c.about("role", role)
+	} else {
+		c.about("node", a.node)
+	}
+	p, err := d.place(ctx, c, ref, role, a)
+	if err != nil {
+		return join.Answer{}, "", err
+	}
+	answer, err := d.certify(ctx, ref, a, p)
+	return answer, p.kind, err
+}
+
+// placed is who a machine is, by what is written.
+type placed struct {
+	store.Identity
+	kind  string // new, again or rejoin
+	ready bool   // its user in etcd was made ahead
+}
+
+// place decides which node the machine is and writes it down, however many others want the same at this moment.
+func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, role string, a ask) (placed, error) {
+	before := ""
+	for attempt := range maxAttempts {
+		claim := claimed{node: a.node, free: func(bool) {}}
+		if a.claimed {
+			var err error
+			if claim, err = d.claim(ctx, ref, role, attempt, before); err != nil {
+				return placed{}, err
+			}
+			before = claim.node
+		}
+		p, lost, err := d.try(ctx, ref, a, claim)
+		if !lost && !errors.Is(err, store.ErrConflict) {
+			if a.claimed {
+				c.about("node", claim.node)
+			}
+			return p, err
+		}
+		d.metrics.conflicts.Inc()
+		if err := pause(ctx, attempt); err != nil {
+			break
+		}
+	}
+	return placed{}, &busyError{join.TooBusy, 3 * time.Second}
+}
+
+// try settles a claim, and gives it back whatever happens. A number that somebody else got meanwhile, by another serve, is no
+// reason to refuse, but lost: there may be a next one.
+func (d *Server) try(ctx context.Context, ref environments.Ref, a ask, claim claimed) (p placed, lost bool, err error) {
+	taken := false
+	defer func() { claim.free(taken) }()
+	a.node = claim.node
+	p, err = d.settle(ctx, ref, a)
+	var refused *join.RefusedError
+	lost = a.claimed && errors.As(err, &refused) && nameIsTaken(refused.Reason)
+	taken = err == nil || lost
+	return p, lost, err
+}
+
+func nameIsTaken(r join.Reason) bool {
+	return r == join.HeldByAnother || r == join.NameTaken || r == join.LockedByAnother
+}
+
+// before is the node that this machine has with this very key already, by the record of its first boot: it had claimed a
+// number, and its answer was lost. "" for none.
+func (d *Server) before(ctx context.Context, ref environments.Ref, a ask) (string, error) {
+	boot, _, err := d.Store.FirstBoot(ctx, ref, a.Machine.ID)
+	if err != nil || boot == nil || boot.Node == "" || !boot.Joined {
+		return "", err
+	}
+	i, _, err := d.Store.Identity(ctx, ref, boot.Node)
+	if err != nil || !i.Live() || i.Key != a.key || i.Machine != a.Machine.ID {
+		return "", err
+	}
+	return boot.Node, nil
+}
+
+// settle decides on a request about a node with a name, and writes that it joined. A conflict means: from a fresh read.
+func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (placed, error) {
+	unlock, err := d.tokens.lock(ctx, a.id)
+	if err != nil {
+		return placed{}, &busyError{join.TooBusy, 3 * time.Second}
+	}
+	defer unlock()
+	f, err := d.Store.JoinFacts(ctx, a.id, ref, a.node, a.Machine.ID)
+	if err != nil {
+		return placed{}, err
+	}
+	now := d.Now().UTC()
+	a.env = ref.String()
+	v := judge(a, f, now)
+	if v.clone && !a.claimed {
+		d.clone(ctx, ref, a.node, a.Machine, a.from)
+	}
+	if v.refused != nil {
+		return placed{}, v.refused
+	}
+	if v.again {
+		return placed{*f.Identity, "again", false}, nil
+	}
+	i, kind := d.newIdentity(ref, a, f, v.role, now)
+	t := *f.Token
+	t.Used++
+	err = d.Store.CommitJoin(ctx, ref, f, store.Join{
+		Token: t, Identity: i, Machine: bootOf(a, f, v.role, now),
+		Host: agent.Host{
+			Node: a.node, Role: v.role, Hostname: a.Machine.Hostname, Addresses: a.Machine.Addresses,
+			MachineID: a.Machine.ID, At: now, By: "join",
+		},
+	})
+	return placed{i, kind, f.Reserve != nil && f.Reserve.Ready}, err
+}
+
+// newIdentity is who the machine will be, under the incarnation that was made ahead if there is one.
+func (d *Server) newIdentity(ref environments.Ref, a ask, f store.JoinFacts, role string, now time.Time) (store.Identity, string) {
+	name := pki.Name{Prefix: d.Store.Prefix(), Kind: pki.KindNode, Environment: ref.String(), Subject: a.node, Incarnation: pki.NewIncarnation()}
+	if f.Reserve != nil {
+		name.Incarnation = f.Reserve.Incarnation
+	}
+	i := store.Identity{
+		Node: a.node, Role: role, User: name.String(), Incarnation: name.Incarnation, Machine: a.Machine.ID, Boot: a.Machine.Boot,
+		Key: a.key, Joined: now, Revision: f.Revision, Issued: now, Until: now.Add(d.NodeLifetime), CA: d.pin(),
+		Token: a.id, By: f.Token.By,
+	}
+	if !f.Identity.Live() {
+		return i, "new"
+	}
+	i.Replaces = f.Identity.User
+	return i, "rejoin"
+}
+
+// pin names the CA that signs now.
+func (d *Server) pin() string {
+	if pins := d.CA.Fingerprints(); len(pins) > 0 {
+		return pins[0]
+	}
+	return ""
+}

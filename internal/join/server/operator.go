@@ -1,0 +1,115 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pulley/internal/join"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// joinOperator makes a person an operator. Whoever has a token for a name replaces who had the name: only an administrator
+// makes such tokens. As with a node the record comes first, and the user in etcd after it.
+func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Token) (join.Answer, string, error) {
+	c.about("operator", t.Operator, "as", string(t.As))
+	if a.Machine.ID != "" {
+		return join.Answer{}, "", no(join.WrongNode, "it is an operator's", anotherToken)
+	}
+	var o store.OperatorIdentity
+	for attempt := range maxAttempts {
+		var err error
+		o, err = d.settleOperator(ctx, a, t.Operator)
+		if errors.Is(err, store.ErrConflict) {
+			if err = pause(ctx, attempt); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return join.Answer{}, "", err
+		}
+		break
+	}
+	if o.User == "" {
+		return join.Answer{}, "", &busyError{join.TooBusy, 3 * time.Second}
+	}
+	answer, err := d.certifyOperator(ctx, a, o)
+	return answer, "operator", err
+}
+
+// settleOperator decides by the token that the transaction compares: what was read of it before only said where to look.
+func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.OperatorIdentity, error) {
+	f, err := d.Store.OperatorFacts(ctx, a.id, name)
+	if err != nil {
+		return store.OperatorIdentity{}, err
+	}
+	now := d.Now().UTC()
+	if refused := judgeToken(f.Token, a.secret, now); refused != nil {
+		return store.OperatorIdentity{}, refused
+	}
+	if f.Token.Operator != name || f.Token.ID != a.id {
+		return store.OperatorIdentity{}, no(join.UnknownToken, "", anotherToken)
+	}
+	if f.Operator.Live() && f.Operator.Key == a.key && f.Operator.Token == a.id {
+		return *f.Operator, nil // its answer was lost
+	}
+	if f.Token.UsedUp() {
+		return store.OperatorIdentity{}, no(join.UsedUpToken, "", anotherToken)
+	}
+	user := pki.Name{Prefix: d.Store.Prefix(), Kind: pki.KindOperator, Subject: name, Incarnation: pki.NewIncarnation()}
+	if err := user.Check(); err != nil {
+		return store.OperatorIdentity{}, no(join.BadRequest, err.Error(), anotherToken)
+	}
+	o := store.OperatorIdentity{
+		Name: name, As: f.Token.As, User: user.String(), Incarnation: user.Incarnation, Key: a.key,
+		Joined: now, Issued: now, Until: now.Add(d.OperatorLifetime), CA: d.pin(), Token: a.id, By: f.Token.By,
+	}
+	if f.Operator.Live() {
+		o.Replaces = f.Operator.User
+	}
+	t := *f.Token
+	t.Used++
+	return o, d.Store.CommitOperator(ctx, f, t, o)
+}
+
+// certifyOperator is certify of a person.
+func (d *Server) certifyOperator(ctx context.Context, a ask, o store.OperatorIdentity) (join.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), certifyTime)
+	defer cancel()
+	if err := d.Store.EnsureOperator(ctx, o.User, o.As); err != nil {
+		return join.Answer{}, err
+	}
+	if o.Replaces != "" {
+		if err := d.Store.DropFormerOperator(ctx, o.Name, o.User); err != nil {
+			return join.Answer{}, err
+		}
+	}
+	now, revision, err := d.Store.Operator(ctx, o.Name)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	if !now.Live() || now.User != o.User {
+		if err := d.Store.DropUser(ctx, o.User); err != nil {
+			return join.Answer{}, err
+		}
+		return join.Answer{}, no(join.WasRemoved, o.Name+", while this was under way", anotherToken)
+	}
+	if now.Replaces != "" {
+		now.Replaces = ""
+		if err := d.Store.PutOperator(ctx, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
+			return join.Answer{}, err
+		}
+	}
+	return d.signOperator(a.CSR, o)
+}
+
+func (d *Server) signOperator(csr string, o store.OperatorIdentity) (join.Answer, error) {
+	name, err := pki.ParseName(o.User)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	answer, err := d.sign(csr, name, d.OperatorLifetime)
+	answer.Operator, answer.As = o.Name, string(o.As)
+	return answer, err
+}

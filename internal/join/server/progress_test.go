@@ -1,0 +1,157 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/join"
+	"pulley/internal/store"
+)
+
+// Without the records of first boots a machine that hangs in the middle looks like one that was never switched on.
+func TestAFirstBootIsFollowed(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	at := time.Now()
+	told := make(chan store.FirstBoot, 10)
+	s := w.serve(func(c *Config) {
+		c.Now = func() time.Time { return at }
+		c.OnFirstBoot = func(_ environments.Ref, b store.FirstBoot) { told <- b }
+	})
+	token := w.token(store.Token{Role: "controller", Uses: 1})
+	m := w.machine("m1", s)
+	say := func(c *join.Client, token, step, state, problem string, finished bool) {
+		t.Helper()
+		at = at.Add(time.Second)
+		p := join.Progress{Machine: "m1", Hostname: "blank", Step: step, State: state, Error: problem, Finished: finished}
+		if err := c.Progress(t.Context(), token, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() store.FirstBoot {
+		t.Helper()
+		b, _, err := w.st.FirstBoot(t.Context(), dev, "m1")
+		if err != nil || b == nil {
+			t.Fatalf("there is no record: %v", err)
+		}
+		return *b
+	}
+	say(m.Client, token, "network", "started", "", false)
+	if b := read(); b.Node != "" || b.Step != "network" || b.Hostname != "blank" || b.Stands(at) || b.Locks() {
+		t.Errorf("without a name: %+v", b)
+	}
+	if !read().Stands(at.Add(store.StandsStill)) {
+		t.Error("it is not shown that nothing was heard of it")
+	}
+	a, err := m.join(t.Context(), token, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := w.joined(m, a, s).Client
+	for range 3 {
+		say(node, "", "puppet", "started", "", false)
+		say(node, "", "puppet", "failed", "no such package", false)
+	}
+	if b := read(); b.Node != "controller1" || b.Attempts != 3 || b.Error != "no such package" || b.State != store.BootFailed || !b.Locks() {
+		t.Errorf("while it fails: %+v", b)
+	}
+	say(node, "", "puppet", "started", "", false)
+	say(node, "", "puppet", "done", "", false)
+	say(node, "", "notify", "done", "", true)
+	say(node, "", "unlock", "done", "", false)
+	if b := read(); b.Error != "" || b.Finished.IsZero() || b.Locks() || b.Stands(at.Add(24*time.Hour)) || b.Step != "unlock" {
+		t.Errorf("when it is over: %+v", b)
+	}
+	if len(told) != 4 { // three failures and the end
+		t.Errorf("%d words were passed on", len(told))
+	}
+	want(t, m.Progress(t.Context(), "", join.Progress{Machine: "m1", Step: "puppet", State: "done"}), join.NoCertificate)
+}
+
+// Two machines with the same userdata would both become the one node; the second is told at its first step, before it
+// changes anything, and an operator can decide otherwise.
+func TestAFirstBootHoldsItsName(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	s := w.serve(nil)
+	token := w.token(store.Token{Node: "controller1", Uses: 2})
+	begin := func(m machine) error {
+		return m.Progress(t.Context(), token, join.Progress{Machine: m.is.ID, Step: "lock", State: "started"})
+	}
+	one, two := w.machine("one", s), w.machine("two", s)
+	if err := begin(one); err != nil {
+		t.Fatal(err)
+	}
+	want(t, begin(two), join.LockedByAnother)
+	if err := begin(one); err != nil {
+		t.Errorf("the same machine may not go on: %v", err)
+	}
+	freed, err := w.st.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann", Why: "one is broken"})
+	if err != nil || len(freed) != 1 || freed[0].Machine != "one" {
+		t.Fatalf("freed are %+v, %v", freed, err)
+	}
+	if err := begin(two); err != nil {
+		t.Errorf("after it was freed: %v", err)
+	}
+	if b, _, err := w.st.FirstBoot(t.Context(), dev, "one"); err != nil || b.Unlocked == nil || b.Unlocked.Why != "one is broken" {
+		t.Errorf("why is not recorded: %+v, %v", b, err)
+	}
+	if _, err := two.join(t.Context(), token, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err = one.join(t.Context(), token, "")
+	want(t, err, join.LockedByAnother)
+}
+
+// A token that leaked must not fill etcd with machines that there are not.
+func TestMachinesInTheMakingAreBounded(t *testing.T) {
+	w := newWorld(t, role("controller", 2))
+	s := w.serve(nil)
+	token := w.token(store.Token{Role: "controller", Uses: 2})
+	m := w.machine("m", s)
+	refused := 0
+	for i := range 20 {
+		p := join.Progress{Machine: fmt.Sprintf("m%d", i), Step: "network", State: "started", Error: fmt.Sprintf("%10000d", 1), Hostname: fmt.Sprintf("%10000d", 1)}
+		if err := m.Progress(t.Context(), token, p); err != nil {
+			want(t, err, join.TooManyMachines)
+			refused++
+		}
+	}
+	all, _, err := w.st.FirstBoots(t.Context(), dev)
+	if err != nil || len(all) != 2+spareMachines || refused != 20-len(all) {
+		t.Errorf("%d machines are recorded (%v), and %d were refused", len(all), err, refused)
+	}
+	for _, b := range all {
+		if len(b.Error)+len(b.Hostname) > 1024 {
+			t.Errorf("a record has %d bytes of words", len(b.Error)+len(b.Hostname))
+		}
+	}
+}
+
+// An address that is refused all the time must not keep serve and etcd busy; who has the right token behind it, or anywhere
+// else, is not its victim for long.
+func TestWhoIsRefusedAllTheTimeWaits(t *testing.T) {
+	l := newLimiter(refusedBurst, refusedEvery)
+	for range refusedBurst {
+		if wait := l.blocked("10.0.0.1", noon); wait > 0 {
+			t.Fatalf("it waits %s already", wait)
+		}
+		l.spend("10.0.0.1", noon)
+	}
+	if l.blocked("10.0.0.1", noon) <= 0 {
+		t.Error("it does not wait")
+	}
+	if l.blocked("10.0.0.2", noon) > 0 || l.blocked("10.0.0.1", noon.Add(2*refusedEvery)) > 0 {
+		t.Error("others wait, or it waits for ever")
+	}
+	l.spend("2001:db8::1", noon)
+	if _, ok := l.buckets["2001:db8::/64"]; !ok {
+		t.Error("each address of one network has a bucket of its own")
+	}
+	for i := range 3 * maxBuckets {
+		l.spend(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), noon)
+	}
+	if len(l.buckets) > maxBuckets {
+		t.Errorf("%d addresses are remembered", len(l.buckets))
+	}
+}

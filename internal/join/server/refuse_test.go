@@ -1,0 +1,237 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/join"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+func asUnreachable(err error, into **join.UnreachableError) bool { return errors.As(err, into) }
+
+// raw posts a body as it is.
+func (w *world) raw(s *serve, path string, body []byte) *join.RefusedError {
+	w.t.Helper()
+	trust, err := pki.Pinned(w.ca.Fingerprints())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: pki.Named(trust, "127.0.0.1"), DisableKeepAlives: true}}
+	resp, err := client.Post(s.url+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var refused join.RefusedError
+	if err := json.Unmarshal(answer, &refused); err != nil || resp.StatusCode != http.StatusForbidden {
+		w.t.Fatalf("it answers %s: %s", resp.Status, answer)
+	}
+	return &refused
+}
+
+// capture is what a machine sends to somebody in between who has a certificate that it trusts.
+func (w *world) capture(m machine, token string) []byte {
+	w.t.Helper()
+	var taken []byte
+	between := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		taken, _ = io.ReadAll(r.Body)
+		rw.WriteHeader(http.StatusBadGateway)
+	}))
+	certPEM, keyPEM, err := w.ca.IssueServer(nil, time.Hour)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	between.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	between.StartTLS()
+	defer between.Close()
+	client := w.client(w.pinned(), &serve{url: between.URL})
+	if _, err := (machine{client, m.key, m.is}).join(w.t.Context(), token, "controller1"); err == nil || len(taken) == 0 {
+		w.t.Fatalf("nothing was captured: %v", err)
+	}
+	return taken
+}
+
+func (w *world) pinned() *tls.Config {
+	w.t.Helper()
+	trust, err := pki.Pinned(w.ca.Fingerprints())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return trust
+}
+
+// Whoever has no right to join must get nothing, be seen, and leave nothing behind: each of these is refused for its reason,
+// logged, counted in metrics and in etcd, and etcd's keys, users and roles are what they were before.
+func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
+	w := newWorld(t, role("controller", 3), role("compute", 3))
+	s := w.serve(nil)
+	good := w.token(store.Token{Role: "controller"})
+	short := w.token(store.Token{Role: "controller", Expires: time.Now().Add(-time.Second)})
+	spent := w.token(store.Token{Role: "controller", Uses: 1})
+	if _, err := w.machine("first", s).join(t.Context(), spent, "controller3"); err != nil {
+		t.Fatal(err)
+	}
+	revoked := w.token(store.Token{Role: "controller"})
+	if _, err := w.st.RevokeToken(t.Context(), revoked[4:12], store.Revoked{At: time.Now(), By: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	exact := w.token(store.Token{Node: "controller2"})
+	flip := func(token string) string {
+		last := "0"
+		if strings.HasSuffix(token, last) {
+			last = "1"
+		}
+		return token[:len(token)-1] + last
+	}
+	m := machine{w.machine("", s).Client, w.key(), join.Machine{ID: "bad", Hostname: "bad"}}
+	ask := func(r join.Request) func() error {
+		return func() error {
+			r.Machine = m.is
+			_, err := m.Join(t.Context(), m.key, r)
+			return err
+		}
+	}
+	ofAnn := w.token(store.Token{Operator: "ann", As: store.RoleAdmin})
+	replayed := w.capture(m, good)
+	before := w.all()
+	cases := map[string]struct {
+		do   func() error
+		want join.Reason
+	}{
+		"expired":           {ask(join.Request{Token: short, Node: "controller1"}), join.ExpiredToken},
+		"used up":           {ask(join.Request{Token: spent, Node: "controller1"}), join.UsedUpToken},
+		"used up, claiming": {ask(join.Request{Token: spent}), join.UsedUpToken},
+		"revoked":           {ask(join.Request{Token: revoked, Node: "controller1"}), join.RevokedToken},
+		"forged":            {ask(join.Request{Token: flip(good), Node: "controller1"}), join.ForgedToken},
+		"unknown":           {ask(join.Request{Token: "plt_00000000_" + good[13:], Node: "controller1"}), join.UnknownToken},
+		"no token":          {ask(join.Request{Token: "plt_x", Node: "controller1"}), join.UnknownToken},
+		"wrong role":        {ask(join.Request{Token: good, Node: "compute1"}), join.WrongRole},
+		"wrong role, told":  {ask(join.Request{Token: good, Role: "compute"}), join.WrongRole},
+		"wrong environment": {ask(join.Request{Token: good, Environment: "prod", Node: "controller1"}), join.WrongEnvironment},
+		"an operator's":     {ask(join.Request{Token: ofAnn, Node: "controller1"}), join.WrongNode},
+		"wrong node":        {ask(join.Request{Token: exact, Node: "controller1"}), join.WrongNode},
+		"not called for":    {ask(join.Request{Token: good, Node: "controller4"}), join.NotCalledFor},
+		"name of another": {func() error {
+			return w.raw(s, join.PathJoin, w.asking(m, good, "CN=pulley/node/dev/controller3/0123456789abcdef"))
+		}, join.BadCSR},
+		"weak key":           {func() error { return w.raw(s, join.PathJoin, w.weak(m, good)) }, join.BadCSR},
+		"replayed":           {func() error { return w.raw(s, join.PathJoin, replayed) }, join.NotThisTransport},
+		"no JSON":            {func() error { return w.raw(s, join.PathJoin, []byte("{")) }, join.BadRequest},
+		"too long":           {func() error { return w.raw(s, join.PathJoin, bytes.Repeat([]byte(" "), join.MaxBody+1)) }, join.BadRequest},
+		"renewing as nobody": {func() error { _, err := m.Renew(t.Context(), m.key, m.is); return err }, join.NoCertificate},
+		"leaving as nobody":  {func() error { return m.Leave(t.Context()) }, join.NoCertificate},
+		"registering nobody": {func() error { return m.Register(t.Context(), m.is) }, join.NoCertificate},
+		"progress, forged": {func() error {
+			return m.Progress(t.Context(), flip(good), join.Progress{Machine: "bad", Step: "lock", State: "started"})
+		}, join.ForgedToken},
+		"progress of a role": {func() error {
+			return m.Progress(t.Context(), good, join.Progress{Machine: "bad", Node: "compute1", Step: "lock", State: "started"})
+		}, join.WrongRole},
+		"progress, no state": {func() error {
+			return m.Progress(t.Context(), good, join.Progress{Machine: "bad", Step: "lock", State: "odd"})
+		}, join.BadRequest},
+		"progress of nothing": {func() error { return m.Progress(t.Context(), good, join.Progress{State: "done"}) }, join.BadRequest},
+	}
+	wanted := map[string]int{}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) { want(t, c.do(), c.want) })
+		wanted[string(c.want)]++
+	}
+	// A server of another CA is told nothing at all.
+	other, err := pki.OpenCA(t.TempDir(), pki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, err := pki.Pinned(other.Fingerprints())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := machine{w.client(trust, s), m.key, m.is}
+	if _, err := stranger.join(t.Context(), good, "controller1"); !errors.Is(err, pki.ErrPin) {
+		t.Errorf("a server that is not the pinned one: %v", err)
+	}
+
+	same(t, before, w.all())
+	for reason, n := range wanted {
+		if got := s.count(t, "pulley_join_refusals_total", reason); got != n {
+			t.Errorf("%q was counted %d times, want %d", reason, got, n)
+		}
+		if got := strings.Count(s.log.String(), "reason=\""+reason); got != n {
+			t.Errorf("%q was logged %d times, want %d:\n%s", reason, got, n, s.log)
+		}
+	}
+	if strings.Contains(s.log.String(), good[13:]) {
+		t.Error("a secret is in the log")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.Run(ctx) // its last word
+	noted, err := w.st.Refusals(t.Context())
+	if err != nil || noted.Total != int64(len(cases)) || len(noted.Last) != 20 {
+		t.Errorf("etcd has %d refusals, the last %d (%v), want %d", noted.Total, len(noted.Last), err, len(cases))
+	}
+	if _, err := m.join(t.Context(), good, "controller1"); err != nil {
+		t.Errorf("who may join does not get in any more: %v", err)
+	}
+}
+
+// asking is a request that holds but for the subject that its CSR asks for; it is not bound to a connection.
+func (w *world) asking(m machine, token, subject string) []byte {
+	w.t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: strings.TrimPrefix(subject, "CN=")}}, m.key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.envelope(m, token, der)
+}
+
+func (w *world) weak(m machine, token string) []byte {
+	w.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.envelope(m, token, der)
+}
+
+func (w *world) envelope(m machine, token string, der []byte) []byte {
+	w.t.Helper()
+	ask, err := json.Marshal(join.Request{Token: token, Node: "controller1", Machine: m.is, CSR: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	b, err := json.Marshal(join.Envelope{Ask: ask, Proof: []byte("none")})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return b
+}

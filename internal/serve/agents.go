@@ -1,0 +1,344 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pulley/internal/content"
+	"pulley/internal/store"
+)
+
+const (
+	agentPath = "/agent/"
+	// Who takes less than minRate bytes a second on the whole, after a while to begin, is cut off: 30 MB in 16 minutes.
+	minRate    = 32 << 10
+	beginsSlow = 30 * time.Second
+	// fetchTimeout is how long putting one together from etcd may take, and maxKept how many are kept on disk.
+	fetchTimeout = time.Minute
+	maxKept      = 6
+	// maxSending bounds the programs that are on their way at once: a node that is told to come back does.
+	maxSending = 256
+	// maxOfOne bounds those towards one address: nobody is to have all of them, and a rack may be behind one address.
+	maxOfOne = 32
+	// publishedFor is for how long what is published is believed: digests made up at random are not worth a look each.
+	publishedFor = time.Second
+)
+
+// Programs is where published programs of the agent come from.
+type Programs interface {
+	content.ObjectSource
+	Agents(ctx context.Context) ([]store.SignedAgent, error)
+}
+
+// Agents serves GET /agent/<sha256>: programs of the agent by their digest, from files of this machine and from what is
+// published. Who fetches one checks its digest before running it. It is safe for concurrent use.
+type Agents struct {
+	src      Programs
+	dir      string // of what was put together
+	sending  chan struct{}
+	fetching chan struct{} // one at a time; others wait for it too
+
+	minRate    float64       // bytes a second
+	beginsSlow time.Duration // before it counts
+
+	mu    sync.Mutex
+	files map[string]agentFile // by path
+	of    map[string]int       // how many are being sent, by address
+
+	reading   chan struct{} // of who has what follows
+	published map[string]content.Program
+	read      time.Time
+}
+
+// agentFile is a program on this machine as it was when its digest was made.
+type agentFile struct {
+	size   int64
+	time   time.Time
+	digest string
+}
+
+// NewAgents reads the digests of files, and keeps what it puts together in dir.
+func NewAgents(src Programs, dir string, files []string) (*Agents, error) {
+	a := &Agents{
+		src: src, dir: dir, sending: make(chan struct{}, maxSending), fetching: make(chan struct{}, 1),
+		minRate: minRate, beginsSlow: beginsSlow,
+		files: map[string]agentFile{}, of: map[string]int{}, reading: make(chan struct{}, 1),
+	}
+	for _, f := range files {
+		digest, err := a.digest(f)
+		if err != nil {
+			return nil, fmt.Errorf("cannot serve the agent %s: %w", f, err)
+		}
+		if digest == "" {
+			return nil, fmt.Errorf("cannot serve the agent %s: it is no program file", f)
+		}
+	}
+	return a, nil
+}
+
+// Digests are those of the files, by path.
+func (a *Agents) Digests() map[string]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	digests := map[string]string{}
+	for path, f := range a.files {
+		digests[path] = f.digest
+	}
+	return digests
+}
+
+func (a *Agents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	digest := strings.TrimPrefix(r.URL.EscapedPath(), agentPath)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "agents are only read", http.StatusMethodNotAllowed)
+		return
+	case !isDigest(digest):
+		http.Error(w, "an agent is named by its SHA-256: 64 hexadecimal digits", http.StatusBadRequest)
+		return
+	}
+	done := a.enter(r)
+	if done == nil {
+		busy(w, "too many programs are being sent")
+		return
+	}
+	defer done()
+	f, err := a.open(r.Context(), digest)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		http.Error(w, "no agent of this digest is published, nor one of --agent", http.StatusNotFound)
+		return
+	case err != nil:
+		busy(w, "the program can't be had now") // and not why: that names what this network should not know
+		return
+	}
+	defer f.Close()
+	w.Header().Set("ETag", `"`+digest+`"`)
+	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	w.Header().Set("Content-Type", "application/octet-stream")
+	http.ServeContent(&paced{ResponseWriter: w, control: http.NewResponseController(w), of: a, begun: time.Now()}, r, "", time.Time{}, f)
+}
+
+// paced cuts off who takes too long for what it has got; the deadline of the server would cut off slow lines too.
+type paced struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	of      *Agents
+	begun   time.Time
+	sent    int
+}
+
+func (p *paced) Write(b []byte) (int, error) {
+	p.sent += len(b)
+	_ = p.control.SetWriteDeadline(p.begun.Add(p.of.beginsSlow + time.Duration(float64(p.sent)/p.of.minRate*float64(time.Second))))
+	return p.ResponseWriter.Write(b)
+}
+
+// enter takes a place among those that are sent to, and one of the address; nil when there is none.
+func (a *Agents) enter(r *http.Request) (done func()) {
+	from := partyOf(r)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.of[from] >= maxOfOne {
+		return nil
+	}
+	select {
+	case a.sending <- struct{}{}:
+	default:
+		return nil
+	}
+	a.of[from]++
+	return func() {
+		<-a.sending
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.of[from]--; a.of[from] == 0 {
+			delete(a.of, from)
+		}
+	}
+}
+
+// partyOf is what one party has of addresses: one of IPv4, 2⁶⁴ of IPv6.
+func partyOf(r *http.Request) string {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || from.Addr().Unmap().Is4() {
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		return host
+	}
+	p, err := from.Addr().WithZone("").Prefix(64)
+	if err != nil {
+		return from.Addr().String()
+	}
+	return p.String()
+}
+
+func busy(w http.ResponseWriter, says string) {
+	w.Header().Set("Retry-After", "5")
+	http.Error(w, says, http.StatusServiceUnavailable)
+}
+
+func isDigest(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == sha256.Size && s == strings.ToLower(s)
+}
+
+// open finds a program: among the files, among what was put together before, or in etcd.
+func (a *Agents) open(ctx context.Context, digest string) (*os.File, error) {
+	if path := a.fileOf(digest); path != "" {
+		return os.Open(path)
+	}
+	kept := filepath.Join(a.dir, digest)
+	if f, err := os.Open(kept); err == nil {
+		return f, nil
+	}
+	program, err := a.find(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case a.fetching <- struct{}{}:
+		defer func() { <-a.fetching }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if f, err := os.Open(kept); err == nil { // this is what was waited for
+		return f, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout) // others wait for it too
+	defer cancel()
+	if err := a.keep(ctx, program, kept); err != nil {
+		return nil, err
+	}
+	a.drop(digest)
+	return os.Open(kept)
+}
+
+// find is the published program with a digest.
+func (a *Agents) find(ctx context.Context, digest string) (content.Program, error) {
+	select {
+	case a.reading <- struct{}{}:
+		defer func() { <-a.reading }()
+	case <-ctx.Done():
+		return content.Program{}, ctx.Err()
+	}
+	program, ok := a.published[digest]
+	if age := time.Since(a.read); age >= publishedFor && (!ok || age >= time.Minute) { // one may have been pruned
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
+		defer cancel()
+		all, err := a.src.Agents(ctx)
+		if err != nil {
+			return content.Program{}, err
+		}
+		a.published, a.read = map[string]content.Program{}, time.Now()
+		for _, r := range all {
+			for _, p := range r.Platforms {
+				a.published[p.SHA256] = p
+			}
+		}
+		program, ok = a.published[digest]
+	}
+	if !ok {
+		return content.Program{}, store.ErrNotFound
+	}
+	return program, nil
+}
+
+// fileOf is the path of the file with a digest; "" for none.
+func (a *Agents) fileOf(digest string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for path := range a.files {
+		if now, err := a.digestLocked(path); err == nil && now == digest {
+			return path
+		}
+	}
+	return ""
+}
+
+// keep puts a program together in a file, which appears whole or not at all.
+func (a *Agents) keep(ctx context.Context, program content.Program, path string) error {
+	if err := os.MkdirAll(a.dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(a.dir, ".fetched-*")
+	if err != nil {
+		return err
+	}
+	err = program.CopyTo(ctx, f, a.src)
+	if err == nil { // or a power cut leaves its name on an empty file
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
+// drop deletes the programs that were put together longest ago, but for one.
+func (a *Agents) drop(but string) {
+	entries, err := os.ReadDir(a.dir)
+	if err != nil {
+		return
+	}
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !isDigest(e.Name()) || e.Name() == but })
+	age := func(e os.DirEntry) int64 {
+		if info, err := e.Info(); err == nil {
+			return info.ModTime().UnixNano()
+		}
+		return 0
+	}
+	slices.SortFunc(entries, func(x, y os.DirEntry) int { return int(min(max(age(x)-age(y), -1), 1)) })
+	for len(entries) >= maxKept {
+		_ = os.Remove(filepath.Join(a.dir, entries[0].Name()))
+		entries = entries[1:]
+	}
+}
+
+func (a *Agents) digest(path string) (string, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.digestLocked(path)
+}
+
+// digestLocked is the digest of a file as it is now; "" for what is no regular file.
+func (a *Agents) digestLocked(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", nil
+	}
+	if known, ok := a.files[path]; ok && known.size == info.Size() && known.time.Equal(info.ModTime()) {
+		return known.digest, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	a.files[path] = agentFile{info.Size(), info.ModTime(), hex.EncodeToString(h.Sum(nil))}
+	return a.files[path].digest, nil
+}

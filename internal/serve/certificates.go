@@ -1,0 +1,306 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// PKIName is the folder of certificates in a data folder. Beside the CA's own files it has:
+//
+//	bundle.pem      the certificates of the CAs that everybody trusts; operators copy it
+//	server.pem      key and certificate of the servers here, the CA's certificate behind it
+//	serve.pem       identity of serve itself
+//	admin.pem       identity of the first administrator, made once; it may be moved away
+const PKIName = "pki"
+
+// How long certificates are good for. Each is made anew when a third of that is left.
+const (
+	serverLifetime = 90 * 24 * time.Hour
+	serveLifetime  = 90 * 24 * time.Hour
+	adminLifetime  = 365 * 24 * time.Hour
+)
+
+// keepInterval is how often certificates are looked at, so that a rotation of the CA reaches the servers soon.
+const keepInterval = 5 * time.Second
+
+// Certificates are all that serve needs of its CA for itself. It is safe for concurrent use.
+type Certificates struct {
+	CA *pki.CA
+
+	dir, prefix, hostname string
+	own                   bool // also serve's own identity and the administrator's are made here
+	now                   func() time.Time
+	mu                    sync.Mutex
+	hosts                 []string
+	recorded              string // the administrator's key, as the list of operators has it
+}
+
+// OpenCertificates opens the folder and makes what is missing of the CA; Refresh makes the rest.
+func OpenCertificates(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	ca, err := pki.OpenCA(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	if prefix = strings.Trim(prefix, "/"); prefix == "" {
+		prefix = strings.Trim(store.DefaultPrefix, "/")
+	}
+	return &Certificates{CA: ca, dir: dir, prefix: prefix, hostname: subjectOf(hostname), now: o.Now}, nil
+}
+
+// subjectOf is a machine's name as a part of a user's.
+func subjectOf(hostname string) string {
+	if (pki.Name{Prefix: "x", Kind: pki.KindServe, Subject: hostname, Incarnation: pki.NewIncarnation()}).Check() != nil {
+		return "serve"
+	}
+	return hostname
+}
+
+// Bundle is the file of the CAs' certificates that are trusted.
+func (c *Certificates) Bundle() string { return filepath.Join(c.dir, "bundle.pem") }
+
+// Server is the file of the servers' certificate, its key with it.
+func (c *Certificates) Server() string { return filepath.Join(c.dir, "server.pem") }
+
+// Identity is the file of serve's own identity.
+func (c *Certificates) Identity() string { return filepath.Join(c.dir, "serve.pem") }
+
+func (c *Certificates) admin() string { return filepath.Join(c.dir, "admin.pem") }
+
+// Admin is the file of the first administrator's identity; "" once it was moved away.
+func (c *Certificates) Admin() string {
+	if _, err := os.Lstat(c.admin()); err != nil {
+		return ""
+	}
+	return c.admin()
+}
+
+// newAdmin is where an administrator's identity waits until etcd knows it.
+func (c *Certificates) newAdmin() string { return filepath.Join(c.dir, "admin.new.pem") }
+
+// User is serve's own user in etcd, as its identity has it now.
+func (c *Certificates) User() string { return userOf(c.Identity()) }
+
+func userOf(file string) string {
+	id, err := pki.LoadIdentity(file)
+	if err != nil {
+		return ""
+	}
+	return id.Leaf().Subject.CommonName
+}
+
+// Refresh makes every certificate that is missing, soon at its end, of a former CA, or without one of hosts. Each file is
+// replaced by one rename, and whoever reads it next has the new one.
+func (c *Certificates) Refresh(hosts []string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hosts = hosts
+	err := errors.Join(c.refreshBundle(), c.refreshServer())
+	if c.own {
+		err = errors.Join(err, c.refreshIdentity(c.Identity(), pki.KindServe, c.hostname, serveLifetime), c.refreshAdmin())
+	}
+	return err
+}
+
+// Renew refreshes with the hosts of the last time.
+func (c *Certificates) Renew() error {
+	c.mu.Lock()
+	hosts := c.hosts
+	c.mu.Unlock()
+	return c.Refresh(hosts)
+}
+
+func (c *Certificates) refreshBundle() error {
+	bundle := c.CA.Bundle()
+	if have, err := os.ReadFile(c.Bundle()); err == nil && bytes.Equal(have, bundle) {
+		return nil
+	}
+	if err := writeWhole(c.Bundle(), bundle, 0o644); err != nil {
+		return fmt.Errorf("cannot write the CAs' certificates: %w", err)
+	}
+	return nil
+}
+
+func (c *Certificates) refreshServer() error {
+	id, err := pki.LoadIdentity(c.Server())
+	if err == nil && c.serves(id) {
+		return nil
+	}
+	certs, key, err := c.CA.IssueServer(c.hosts, serverLifetime)
+	if err == nil {
+		err = writeWhole(c.Server(), slices.Concat(key, certs), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot make the server's certificate: %w", err)
+	}
+	return nil
+}
+
+// serves reports whether a server's certificate may stay as it is.
+func (c *Certificates) serves(id pki.Identity) bool {
+	for _, h := range c.hosts {
+		if id.Leaf().VerifyHostname(h) != nil {
+			return false
+		}
+	}
+	return !c.due(id.Leaf()) && len(id.Certificates) > 1 && pki.Fingerprint(id.Certificates[1]) == c.CA.Fingerprints()[0]
+}
+
+// due reports whether a certificate is to be made anew: a third of its life is left, or the present CA did not sign it.
+func (c *Certificates) due(leaf *x509.Certificate) bool {
+	if left := leaf.NotAfter.Sub(c.now()); left < leaf.NotAfter.Sub(leaf.NotBefore)/3 {
+		return true
+	}
+	present, err := c.present()
+	return err == nil && leaf.CheckSignatureFrom(present) != nil
+}
+
+// present is the certificate of the CA that signs now.
+func (c *Certificates) present() (*x509.Certificate, error) {
+	certs, err := pki.ParseCertificates(c.CA.Bundle())
+	if err != nil {
+		return nil, err
+	}
+	for _, cert := range certs {
+		if pki.Fingerprint(cert) == c.CA.Fingerprints()[0] {
+			return cert, nil
+		}
+	}
+	return nil, errors.New("cannot find the CA's own certificate among those that are trusted")
+}
+
+// refreshIdentity makes an identity with a new incarnation where there is none, and renews one that is due under its name.
+func (c *Certificates) refreshIdentity(file string, kind pki.Kind, subject string, lifetime time.Duration) error {
+	name := pki.Name{Prefix: c.prefix, Kind: kind, Subject: subject, Incarnation: pki.NewIncarnation()}
+	id, err := pki.LoadIdentity(file)
+	if err == nil {
+		had, err := id.Name()
+		mine := err == nil && had.Prefix == c.prefix && had.Kind == kind && had.Subject == subject
+		if mine && !c.due(id.Leaf()) {
+			return nil
+		}
+		if mine {
+			name = had
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err // a damaged one is not thrown away: nobody but its owner knows what it was
+	}
+	if err := c.issue(file, name, lifetime); err != nil {
+		return fmt.Errorf("cannot make the certificate of %s: %w", name, err)
+	}
+	return nil
+}
+
+func (c *Certificates) issue(file string, name pki.Name, lifetime time.Duration) error {
+	key, err := pki.NewKey()
+	if err != nil {
+		return err
+	}
+	cert, err := c.CA.IssueClient(key.Public(), name, lifetime)
+	if err != nil {
+		return err
+	}
+	id, err := pki.NewIdentity(key, cert)
+	if err != nil {
+		return err
+	}
+	return id.Save(file)
+}
+
+const adminName = "admin"
+
+// refreshAdmin renews the administrator's identity while it lies here. It never makes one: that happens once.
+func (c *Certificates) refreshAdmin() error {
+	if _, err := os.Lstat(c.admin()); err != nil {
+		return nil
+	}
+	return c.refreshIdentity(c.admin(), pki.KindOperator, adminName, adminLifetime)
+}
+
+// prepareAdmin makes the first administrator's identity, which is nobody's yet in etcd's eyes.
+func (c *Certificates) prepareAdmin() error {
+	if _, err := os.Lstat(c.admin()); err == nil {
+		return os.Rename(c.admin(), c.newAdmin()) // of a start whose etcd was lost or replaced
+	}
+	return c.refreshIdentity(c.newAdmin(), pki.KindOperator, adminName, adminLifetime)
+}
+
+// preparedAdmin is the identity that waits for etcd to know it; nil when none does.
+func (c *Certificates) preparedAdmin() (*pki.Identity, error) {
+	id, err := pki.LoadIdentity(c.newAdmin())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return &id, err
+}
+
+// publishAdmin puts the identity where it is looked for.
+func (c *Certificates) publishAdmin() (string, error) {
+	if err := os.Rename(c.newAdmin(), c.admin()); err != nil {
+		return "", fmt.Errorf("cannot keep the administrator's identity: %w", err)
+	}
+	return c.admin(), nil
+}
+
+// recordRenewal tells the list of operators that the administrator's certificate was renewed here, once for each.
+func (c *Certificates) recordRenewal(ctx context.Context, st *store.Store) error {
+	if !c.own {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, err := pki.LoadIdentity(c.admin())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	key, err := pki.KeyDigest(id.Key.Public()) // each renewal has a new one
+	if err != nil || key == c.recorded {
+		return err
+	}
+	o, revision, err := st.Operator(ctx, adminName)
+	if err != nil {
+		return fmt.Errorf("cannot tell the list of operators that the administrator's certificate was renewed: %w", err)
+	}
+	if o.Live() && o.User == id.Leaf().Subject.CommonName && o.Key != key {
+		o.Key, o.Issued, o.Until, o.CA = key, pki.Issued(id.Leaf()), id.Leaf().NotAfter, c.CA.Fingerprints()[0]
+		if err := st.PutOperator(ctx, *o, revision); err != nil {
+			return fmt.Errorf("cannot tell the list of operators that the administrator's certificate was renewed: %w", err)
+		}
+	}
+	c.recorded = key
+	return nil
+}
+
+// Hosts are the addresses of this machine by which others may reach it, for a server that listens on all of them.
+func Hosts(hostname string) []string {
+	hosts := []string{hostname}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return hosts
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			hosts = append(hosts, n.IP.String())
+		}
+	}
+	return hosts
+}

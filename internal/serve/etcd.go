@@ -1,0 +1,265 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"pulley/internal/store"
+)
+
+// Defaults of the embedded member.
+const (
+	DefaultListen    = "127.0.0.1:2379"
+	DefaultQuota     = 2 << 30 // bytes; etcd's own default, made visible
+	DefaultRetention = 30 * time.Minute
+	startTimeout     = 60 * time.Second
+)
+
+// Bounds of what may be asked of the embedded member.
+const (
+	minQuota     = 16 << 20
+	maxQuota     = 8 << 30 // the most that etcd suggests (MaxQuotaBytes of its server/storage/quota.go)
+	minRetention = time.Minute
+	maxRetention = 30 * time.Minute // an environment's changes must not fill the quota with what nobody reads any more
+)
+
+// EtcdConfig says how to run the embedded member.
+type EtcdConfig struct {
+	Dir           string   // its data
+	Listen        string   // host:port for clients; port 0 picks one
+	Advertise     []string // URLs that its clients may be told; none: what it listens on
+	CACert        string   // files: whose client certificates are let in,
+	Cert, Key     string   // and the member's own; they may be one file
+	QuotaBytes    int64
+	Retention     time.Duration // how long old revisions are kept
+	Log           zapcore.WriteSyncer
+	UnsafeNoFsync bool // for tests that never survive a power cut
+}
+
+// Etcd is a running embedded member.
+type Etcd struct {
+	server  *embed.Etcd
+	release func() error // what it holds on disk
+	secure  bool
+	level   zap.AtomicLevel // of the member's log
+	once    sync.Once
+}
+
+// Limits refuses a quota or a retention that can't be meant; etcd itself takes any, and divides by some.
+func (c EtcdConfig) Limits() error {
+	switch {
+	case c.QuotaBytes < minQuota || c.QuotaBytes > maxQuota:
+		return fmt.Errorf("cannot keep to a quota of %d bytes: give at least %d (16 MiB) and at most %d (8 GiB, the most that etcd suggests)", c.QuotaBytes, minQuota, int64(maxQuota))
+	case c.Retention < minRetention || c.Retention > maxRetention:
+		return fmt.Errorf("cannot keep old revisions for %s: give at least %s and at most %s", c.Retention, minRetention, maxRetention)
+	}
+	return nil
+}
+
+// CheckListen refuses to listen in plain text where others than this machine could connect.
+func CheckListen(listen string, secure bool) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return fmt.Errorf("cannot listen on %q: %w\ngive host:port, as in 127.0.0.1:2379", listen, err)
+	}
+	ip := net.ParseIP(host)
+	if secure || host == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("cannot listen on %s in plain text: anybody who reaches that address could run code as root on every node\n"+
+		"give --cert, --key and --cacert, or listen on 127.0.0.1", listen)
+}
+
+// StartEtcd starts a single member and waits until it serves. Its data under Dir survives restarts.
+func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
+	secure := c.Cert != "" || c.Key != "" || c.CACert != ""
+	if secure && (c.Cert == "" || c.Key == "" || c.CACert == "") {
+		return nil, errors.New("cannot serve TLS: --cert, --key and --cacert go together\nwithout the CA's certificate, any client would be let in")
+	}
+	if err := CheckListen(c.Listen, secure); err != nil {
+		return nil, err
+	}
+	if err := c.Limits(); err != nil {
+		return nil, err
+	}
+	if IsSecured(c.Dir) {
+		return nil, errSecured(c.Dir)
+	}
+	lock, err := lockFolder(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	e, err := c.start(ctx, c.embedded(c.clientURL(secure), peersOnLoopback()), lock.Close)
+	if err == nil && !secure && e.server.Server.AuthStore().IsAuthEnabled() {
+		e.Close()
+		return nil, errSecured(c.Dir)
+	}
+	return e, err
+}
+
+// start runs a member and waits until it serves. Whatever comes of it, release is called once the folder is free again.
+func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func() error) (*Etcd, error) {
+	e := &Etcd{release: release, secure: strings.HasSuffix(cfg.ListenClientUrls[0].Scheme, "s"), level: c.log(cfg)}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	// In a goroutine, since etcd waits without end for a data folder that another program has open.
+	started := make(chan error, 1)
+	go func() {
+		var err error
+		e.server, err = embed.StartEtcd(cfg)
+		started <- err
+	}()
+	select {
+	case err := <-started:
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), release())
+		}
+	case <-ctx.Done():
+		go func() { // should it start after all
+			if err := <-started; err == nil {
+				e.Close()
+			}
+		}()
+		return nil, c.notReady(ctx)
+	}
+	select {
+	case <-e.server.Server.ReadyNotify():
+		return e, nil
+	case err := <-e.server.Err():
+		e.Close()
+		return nil, fmt.Errorf("cannot start etcd: %w", err)
+	case <-ctx.Done():
+		e.Close()
+		return nil, c.notReady(ctx)
+	}
+}
+
+func (c EtcdConfig) notReady(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return fmt.Errorf("cannot start etcd: %w", ctx.Err())
+	}
+	return fmt.Errorf("cannot start etcd: it was not ready within %s\ndoes another program have %s open?", startTimeout, c.Dir)
+}
+
+// lockFolder makes the data folder and keeps every other `pulley serve` out of it until the file is closed.
+func lockFolder(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the data folder: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the data folder: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = fmt.Errorf("another pulley serve uses %s\nend it first, or give this one a folder of its own with --data-dir", dir)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// peersOnLoopback is where a member that has no peers listens for them: port 0 keeps it from colliding with anything, and
+// loopback from being found.
+func peersOnLoopback() url.URL { return url.URL{Scheme: "http", Host: "127.0.0.1:0"} }
+
+func (c EtcdConfig) clientURL(secure bool) url.URL {
+	if secure {
+		return url.URL{Scheme: "https", Host: c.Listen}
+	}
+	return url.URL{Scheme: "http", Host: c.Listen}
+}
+
+// embedded is the member's configuration: clients are let in at one URL, with TLS if its scheme says so, peers at another.
+func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
+	cfg := embed.NewConfig()
+	cfg.Name = "pulley"
+	cfg.Dir = filepath.Join(c.Dir, "etcd")
+	if strings.HasSuffix(clients.Scheme, "s") {
+		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: c.Cert, KeyFile: c.Key, TrustedCAFile: c.CACert, ClientCertAuth: true}
+	}
+	cfg.ListenClientUrls = []url.URL{clients}
+	cfg.AdvertiseClientUrls = cfg.ListenClientUrls
+	for i, a := range c.Advertise {
+		if u, err := url.Parse(a); err == nil {
+			cfg.AdvertiseClientUrls = append(cfg.AdvertiseClientUrls[:i:i], *u)
+		}
+	}
+	cfg.ListenPeerUrls = []url.URL{peers}
+	cfg.AdvertisePeerUrls = []url.URL{peersOnLoopback()} // of the membership: the same for ever
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.EnableGRPCGateway = false
+	cfg.QuotaBackendBytes = c.QuotaBytes
+	cfg.AutoCompactionMode = embed.CompactorModePeriodic
+	cfg.AutoCompactionRetention = c.Retention.String()
+	cfg.UnsafeNoFsync = c.UnsafeNoFsync
+	return cfg
+}
+
+// log sends the member's log to c.Log, and returns what decides how much of it.
+func (c EtcdConfig) log(cfg *embed.Config) zap.AtomicLevel {
+	if c.Log == nil {
+		c.Log = zapcore.AddSync(os.Stderr)
+	}
+	level := zap.NewAtomicLevelAt(zapcore.ErrorLevel)
+	core := zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewProductionEncoderConfig()), c.Log, level)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(core))
+	return level
+}
+
+// explain adds what to do about the two errors that people meet.
+func (c EtcdConfig) explain(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "listen" {
+		return fmt.Errorf("%w\nis another etcd or `pulley serve` running? --listen 127.0.0.1:0 picks a free port", err)
+	}
+	return err
+}
+
+// Endpoint is the URL for clients, with the port that was picked.
+func (e *Etcd) Endpoint() string {
+	scheme := "http"
+	if e.secure {
+		scheme = "https"
+	}
+	return scheme + "://" + e.server.Clients[0].Addr().String()
+}
+
+// Size is how many bytes its data take on disk, and how many of them are in use.
+func (e *Etcd) Size() (stored, inUse int64) {
+	backend := e.server.Server.Backend()
+	return backend.Size(), backend.SizeInUse()
+}
+
+// Store is a connection to the keyspace inside of the process, which needs no certificate.
+func (e *Etcd) Store(prefix string, timeout time.Duration) *store.Store {
+	return store.Over(v3client.New(e.server.Server), e.Endpoint(), prefix, timeout)
+}
+
+// Failed delivers the error that ends the member, if one does.
+func (e *Etcd) Failed() <-chan error { return e.server.Err() }
+
+// Close stops the member; a second call does nothing (etcd's own Close would panic).
+func (e *Etcd) Close() {
+	e.once.Do(func() {
+		e.level.SetLevel(zapcore.FatalLevel) // closing its listeners is an error in etcd's eyes
+		e.server.Close()
+		_ = e.release() // the process may go on, as tests do
+	})
+}

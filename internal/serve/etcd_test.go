@@ -1,0 +1,111 @@
+package serve
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+)
+
+// Plain text on an address that others reach would let anybody run code as root on every node.
+func TestPlainTextIsServedOnLoopbackOnly(t *testing.T) {
+	t.Parallel()
+	for listen, ok := range map[string]bool{
+		"127.0.0.1:2379": true, "127.8.8.8:0": true, "[::1]:2379": true, "localhost:1": true,
+		"0.0.0.0:2379": false, ":2379": false, "[::]:2379": false, "192.0.2.7:2379": false, "etcd.example:2379": false, "127.0.0.1": false, "": false,
+	} {
+		if err := CheckListen(listen, false); (err == nil) != ok {
+			t.Errorf("%q: %v", listen, err)
+		}
+		if err := CheckListen(listen, true); (err == nil) != (ok || strings.Contains(listen, ":")) {
+			t.Errorf("%q with TLS: %v", listen, err)
+		}
+	}
+	if _, err := StartEtcd(t.Context(), EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", Cert: "c", Key: "k"}); err == nil || !strings.Contains(err.Error(), "--cacert") {
+		t.Errorf("TLS without a CA lets every client in: %v", err)
+	}
+}
+
+// A member that is closed twice (a signal while it ends) must not panic, and must free its address and its data.
+func TestMemberClosesTwiceAndComesBack(t *testing.T) {
+	t.Parallel()
+	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
+	for range 2 {
+		e, err := StartEtcd(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Listen = strings.TrimPrefix(e.Endpoint(), "http://")
+		e.Close()
+		e.Close()
+	}
+}
+
+// A second server on one data folder must say so, not wait for ever; and a signal must end a member that can't start.
+func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
+	t.Parallel()
+	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
+	e, err := StartEtcd(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := StartEtcd(t.Context(), c); err == nil || !strings.Contains(err.Error(), "another pulley serve uses "+c.Dir) {
+		t.Errorf("a second server on the same folder: %v", err)
+	}
+	e.Close()
+	// Another program than ours knows nothing of our lock, and has the database open.
+	db, err := os.Open(filepath.Join(c.Dir, "etcd", "member", "snap", "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(db.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := StartEtcd(ctx, c); err == nil || !strings.Contains(err.Error(), "another program") {
+		t.Errorf("a database that is open elsewhere: %v", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// What was waiting gets the folder, gives it back, and then it can be served again.
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		e, err := StartEtcd(t.Context(), c)
+		if err == nil {
+			e.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Etcd divides by the retention and takes any quota: a typo must not be a panic or a fleet that nobody can write to.
+func TestLimitsOfTheMember(t *testing.T) {
+	t.Parallel()
+	good := EtcdConfig{QuotaBytes: DefaultQuota, Retention: DefaultRetention}
+	if err := good.Limits(); err != nil {
+		t.Error(err)
+	}
+	for _, quota := range []int64{-1, 0, 1, 16<<20 - 1, 8<<30 + 1} {
+		if err := (EtcdConfig{QuotaBytes: quota, Retention: DefaultRetention}).Limits(); err == nil {
+			t.Errorf("a quota of %d was taken", quota)
+		}
+	}
+	for _, retention := range []time.Duration{-5 * time.Minute, 0, 1, time.Second, 31 * time.Minute} {
+		if err := (EtcdConfig{QuotaBytes: DefaultQuota, Retention: retention}).Limits(); err == nil {
+			t.Errorf("a retention of %s was taken", retention)
+		}
+	}
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }

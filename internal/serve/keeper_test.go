@@ -1,0 +1,306 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+var dev = environments.Ref{Environment: "dev"}
+
+// logged is a log that a test can read while it is written.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// keep runs the loops of one serve until the test ends, or stop is called.
+func keep(t *testing.T, s *Secured, change func(*Keeper), notify ...string) (k *Keeper, log *logged, stop func()) {
+	t.Helper()
+	log = &logged{}
+	k, err := NewKeeper(KeeperConfig{
+		Store: connect(t, s.Connection), Certificates: s.Certificates, Now: time.Now, Log: slog.New(slog.NewTextHandler(log, nil)), Notify: notify,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.outboxInterval = 20 * time.Millisecond
+	if change != nil {
+		change(k)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { k.Run(ctx); close(done) }()
+	var once sync.Once
+	stop = func() { once.Do(func() { cancel(); <-done }) }
+	t.Cleanup(stop)
+	return k, log, stop
+}
+
+// eventually waits until holds says yes.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func apply(t *testing.T, st *store.Store, roles string) {
+	t.Helper()
+	e, err := environments.Parse("dev.yaml", []byte(roles))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, revision, err := st.Spec(t.Context(), dev)
+	if err == nil {
+		err = st.PutSpec(t.Context(), e, revision)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func nodeUsers(t *testing.T, st *store.Store) map[string]bool {
+	t.Helper()
+	users, err := st.Users(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, u := range users {
+		if n, err := pki.ParseName(u); err == nil && n.Kind == pki.KindNode {
+			all[u] = true
+		}
+	}
+	return all
+}
+
+// Without users made ahead, a join at ten thousand nodes waits for etcd to look at all of them six times; and one that is
+// left over would be an open door nobody knows of.
+func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t, secureConfig(t, t.TempDir()))
+	st := connect(t, s.Connection)
+	stranger := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute9", Incarnation: pki.NewIncarnation()}
+	if err := st.EnsureEnvironment(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.EnsureNode(t.Context(), "dev", "compute9", stranger.String()); err != nil { // a join was cut off
+		t.Fatal(err)
+	}
+	keep(t, s, nil)
+	keep(t, s, nil) // a second serve must not be in the way
+	ready := func(names ...string) func() bool {
+		return func() bool {
+			all, _, err := st.Reserves(t.Context(), dev)
+			if err != nil || len(all) != len(names) {
+				return false
+			}
+			users := nodeUsers(t, st)
+			for _, n := range names {
+				if !all[n].Ready || !users[all[n].User] {
+					return false
+				}
+			}
+			return len(users) == len(names)
+		}
+	}
+	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 3}\n")
+	eventually(t, "four users are made, and the one that nobody knows is gone", ready("controller1", "compute1", "compute2", "compute3"))
+	// What was made may do what its node does: nothing has to be changed when it joins.
+	all, _, err := st.Reserves(t.Context(), dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := pki.ParseName(all["compute1"].User)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := s.Connection
+	as.Cert = identity(t, s.Certificates, name)
+	as.Key = as.Cert
+	node := connect(t, as)
+	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
+	if _, err := node.Desire(t.Context(), id); err != nil {
+		t.Errorf("a node whose user was made ahead may not read: %v", err)
+	}
+	if err := node.Report(t.Context(), id, agent.Status{Node: "compute1"}, nil, nil); err != nil {
+		t.Errorf("a node whose user was made ahead may not report: %v", err)
+	}
+	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 1}\n")
+	eventually(t, "users that no environment calls for are gone", ready("controller1", "compute1"))
+}
+
+// A serve that made users for nodes that joined or were removed would hand out doors; one that made too many would make
+// etcd slow for everybody.
+func TestWhoseUserIsMadeAhead(t *testing.T) {
+	t.Parallel()
+	spec, err := environments.Parse("dev.yaml", []byte("roles:\n  compute: {cardinality: 6}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reserves := map[string]store.Reserve{"compute2": {Ready: true}, "compute3": {}, "compute5": {Ready: true}, "old1": {Ready: true}}
+	identities := map[string]store.Identity{"compute1": {User: "u"}, "compute4": {Removed: &store.Removal{}}, "compute5": {User: "v"}}
+	missing, superfluous := plan(spec, reserves, identities, 10)
+	if fmt.Sprint(missing, superfluous) != "[compute3 compute6] [compute5 old1]" {
+		t.Errorf("made: %v; dropped: %v", missing, superfluous)
+	}
+	missing, superfluous = plan(spec, reserves, identities, 1)
+	if fmt.Sprint(missing, superfluous) != "[] [compute3 compute5 old1]" {
+		t.Errorf("at most one: made: %v; dropped: %v", missing, superfluous)
+	}
+}
+
+// A stolen node identity can fill etcd until nobody can write: who does it has to be known within a minute.
+func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t, secureConfig(t, t.TempDir()))
+	st := connect(t, s.Connection)
+	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
+	_, log, _ := keep(t, s, nil)
+	_, other, _ := keep(t, s, nil)
+	id := func(n string) agent.Identity { return agent.Identity{Node: n, Role: "compute", Environment: "dev"} }
+	run := agent.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
+	// A watch that begins a moment later sees only what comes after: so the flood goes on, as floods do.
+	rounds := 0
+	eventually(t, "the flood is noted", func() bool {
+		if err := st.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if rounds++; rounds%20 == 1 { // or it would be a flood of small writes
+			if err := st.Report(t.Context(), id("compute2"), agent.Status{Node: "compute2"}, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, damaged, err := st.Floods(t.Context(), dev)
+		if err != nil || len(damaged) > 0 {
+			t.Fatal(err, damaged)
+		}
+		if _, wrong := all["compute2"]; wrong {
+			t.Fatal("a node that is well was noted")
+		}
+		return all["compute1"].Bytes > FloodBytes
+	})
+	eventually(t, "both serves log it", func() bool {
+		if err := st.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(log.String(), "node=compute1") && strings.Contains(other.String(), "node=compute1")
+	})
+	if n := strings.Count(log.String(), "writes far more"); n != 1 {
+		t.Errorf("one flood was logged %d times:\n%s", n, log)
+	}
+	all, _, err := st.Floods(t.Context(), dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.ForgetFlood(t.Context(), dev, "compute1", all["compute1"].Last.Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if all, _, _ = st.Floods(t.Context(), dev); len(all) == 0 {
+		t.Error("a flood that went on was forgotten")
+	}
+}
+
+// Nodes that are well must never be called a flood, whenever their minute begins; and a small steady excess must be.
+func TestWhatIsAFlood(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	w := newWatcher(func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	write := func(bytes int64) { w.saw(store.NodeWrite{Ref: dev, Node: "n", Bytes: bytes}) }
+	for range 3000 { // just below both thresholds, for ten minutes
+		now = now.Add(205 * time.Millisecond)
+		write(3400)
+	}
+	if floods, _ := w.take(); len(floods) > 0 {
+		t.Fatalf("%+v", floods)
+	}
+	for range 400 { // just above one
+		now = now.Add(190 * time.Millisecond)
+		write(10)
+	}
+	if floods, _ := w.take(); len(floods) != 1 {
+		t.Fatal("more than 300 writes a minute were no flood")
+	}
+	now = now.Add(time.Hour)
+	w.forget()
+	write(FloodBytes)
+	if floods, _ := w.take(); len(floods) > 0 {
+		t.Fatalf("a megabyte is allowed: %+v", floods)
+	}
+	write(1)
+	if floods, _ := w.take(); len(floods) != 1 {
+		t.Fatal("more than a megabyte at once was no flood")
+	}
+	now = now.Add(3 * time.Hour)
+	w.forget()
+	if len(w.tally) > 0 {
+		t.Error("memory grows with nodes that are gone")
+	}
+}
+
+// Two machines under one name take turns in ruining each other's state: they have to be frozen, and people told.
+func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t, secureConfig(t, t.TempDir()))
+	st := connect(t, s.Connection)
+	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
+	keep(t, s, nil)
+	keep(t, s, nil)
+	name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute1", Incarnation: pki.NewIncarnation()}
+	if err := st.PutIdentity(t.Context(), dev, store.Identity{Node: "compute1", User: name.String(), Machine: "m1"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	says := func(node, boot string) {
+		t.Helper()
+		id := agent.Identity{Node: node, Role: "compute", Environment: "dev"}
+		if err := st.Report(t.Context(), id, agent.Status{Node: node, Machine: "m1", Boot: boot}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold := func(node string) string {
+		f, err := st.Fleet(t.Context(), dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.Holds[store.Scope{Node: node}].Why
+	}
+	boots := 0
+	eventually(t, "the node is frozen", func() bool {
+		boots++
+		says("compute2", fmt.Sprint("restarted-", boots)) // a machine that is only restarted
+		says("compute1", []string{"boot-a", "boot-b"}[boots%2])
+		return strings.HasPrefix(hold("compute1"), "two machines run as this node: boot ids boot-")
+	})
+	if hold("compute2") != "" {
+		t.Errorf("a machine that was restarted was frozen: %s", hold("compute2"))
+	}
+	eventually(t, "it is noted with the identity", func() bool {
+		i, _, err := st.Identity(t.Context(), dev, "compute1")
+		return err == nil && i.Clone != nil && i.Clone.Machine == "m1"
+	})
+}

@@ -1,0 +1,133 @@
+package serve
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/store"
+)
+
+// Whoever can reach serve could keep new machines from getting the agent: by holding every place, or by asking for programs
+// that there are not, each of which has etcd read all that is published.
+func TestNobodyDeniesAgentsToOthers(t *testing.T) {
+	t.Parallel()
+	program := make([]byte, 16<<20)
+	random := rand.NewChaCha8([32]byte{1})
+	if _, err := random.Read(program); err != nil {
+		t.Fatal(err)
+	}
+	src := pack(t, program)
+	agents, err := NewAgents(src, t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents.beginsSlow, agents.minRate = time.Second, 1<<40
+	server := httptest.NewServer(Web{Agents: agents})
+	defer server.Close()
+	if code, b := fetchAgent(t, server.URL, src.program.SHA256); code != http.StatusOK || len(b) != len(program) {
+		t.Fatalf("%d, %d bytes", code, len(b))
+	}
+	reads := src.reads.Load()
+	for i := range 200 {
+		if code, _ := fetchAgent(t, server.URL, fmt.Sprintf("%064x", i)); code != http.StatusNotFound {
+			t.Errorf("one that nobody published: %d", code)
+		}
+	}
+	if more := src.reads.Load() - reads; more > 100 {
+		t.Errorf("200 unknown digests had etcd asked %d times", more)
+	}
+
+	// Those that never read what they asked for.
+	for range maxOfOne {
+		c, err := net.Dial("tcp", server.Listener.Addr().String()) //nolint:noctx // of this process
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintf(c, "GET %s%s HTTP/1.1\r\nHost: x\r\n\r\n", agentPath, src.program.SHA256); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "this address has all its places", func() bool {
+		agents.mu.Lock()
+		defer agents.mu.Unlock()
+		return agents.of["127.0.0.1"] == maxOfOne
+	})
+	ask := func(from string) int {
+		r := httptest.NewRequest(http.MethodGet, agentPath+src.program.SHA256, nil)
+		r.RemoteAddr = from
+		w := httptest.NewRecorder()
+		agents.ServeHTTP(w, r)
+		return w.Code
+	}
+	if code := ask("127.0.0.1:1"); code != http.StatusServiceUnavailable {
+		t.Errorf("one more for the same address: %d", code)
+	}
+	if code := ask("10.0.0.1:1"); code != http.StatusOK {
+		t.Errorf("another address: %d", code)
+	}
+	eventually(t, "those that do not read are cut off", func() bool { return ask("127.0.0.1:1") == http.StatusOK })
+}
+
+// What a machine that has not joined says of itself must not become hundreds of messages.
+func TestOneNodeAndOneTokenAreToldOfSeldom(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	k, err := NewKeeper(KeeperConfig{Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler), Notify: []string{"logger://"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails := func(machine, node, step, token string) {
+		k.FirstBoot(dev, store.FirstBoot{Machine: machine, Node: node, Step: step, State: store.BootFailed, Token: token})
+	}
+	for i := range 100 {
+		fails("m", "compute1", fmt.Sprint("s", i), "")
+		k.Clone(dev, "compute1", store.Clone{Machine: fmt.Sprint(i)})
+	}
+	if len(k.told) != 2 {
+		t.Errorf("one node had %d told, want one for each kind", len(k.told))
+	}
+	for i := range 100 {
+		fails(fmt.Sprint("m", i), "", "pre", "token")
+	}
+	if len(k.told) != 2+maxOfToken {
+		t.Errorf("one token had %d told", len(k.told)-2)
+	}
+	now = now.Add(toldEvery)
+	fails("m", "compute1", "pre", "")
+	if len(k.told) != 3+maxOfToken {
+		t.Error("an hour later it is not told")
+	}
+}
+
+// What a node says of its boot goes into keys that serve writes: they must not become as long as it likes.
+func TestOddIDsOfBootsAreDropped(t *testing.T) {
+	t.Parallel()
+	w := newWatcher(time.Now, slog.New(slog.DiscardHandler))
+	says := func(boot, machine string) {
+		w.saw(store.NodeWrite{Ref: dev, Node: "compute1", Status: &agent.Status{Boot: boot, Machine: machine}})
+	}
+	long := strings.Repeat("x", 1000)
+	for range 3 {
+		says(long, "m")
+		says("a\nb", "m")
+	}
+	if _, twins := w.take(); len(twins) > 0 {
+		t.Errorf("%+v", twins)
+	}
+	for _, boot := range []string{"a", "b", "a"} {
+		says(boot, long)
+	}
+	_, twins := w.take()
+	if one := twins[nodeKey{dev, "compute1"}]; one.boot != "a" || one.other != "b" || one.machine != "" {
+		t.Errorf("%+v", one)
+	}
+}

@@ -1,0 +1,71 @@
+package serve
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// Serve that ends in the middle of a login or a rejoin would leave a stolen certificate alive that everybody thinks dead.
+func TestUsersWhoAreNobodyGo(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t, secureConfig(t, t.TempDir()))
+	st, ctx := connect(t, s.Connection), t.Context()
+	user := func(kind pki.Kind, subject string) string {
+		n := pki.Name{Prefix: "pulley", Kind: kind, Subject: subject, Incarnation: pki.NewIncarnation()}
+		if kind == pki.KindNode {
+			n.Environment = "dev"
+		}
+		return n.String()
+	}
+	end := time.Now().Add(time.Hour)
+	ann, before, revoked, never := user(pki.KindOperator, "ann"), user(pki.KindOperator, "ann"), user(pki.KindOperator, "eve"), user(pki.KindOperator, "bob")
+	node, former := user(pki.KindNode, "compute1"), user(pki.KindNode, "compute1")
+	apply(t, st, "roles:\n  compute:\n    cardinality: 1\n    flavor: bare-metal\n")
+	for _, err := range []error{
+		st.PutOperator(ctx, store.OperatorIdentity{Name: "ann", As: store.RoleViewer, User: ann, Replaces: before, Until: end}, 0),
+		st.PutOperator(ctx, store.OperatorIdentity{Name: "eve", As: store.RoleViewer, Revoked: &store.Revoked{At: time.Now()}}, 0),
+		st.PutIdentity(ctx, dev, store.Identity{Node: "compute1", Role: "compute", User: node, Replaces: former, Until: end}, 0),
+		st.EnsureOperator(ctx, ann, store.RoleViewer), st.EnsureOperator(ctx, before, store.RoleViewer),
+		st.EnsureOperator(ctx, revoked, store.RoleViewer), st.EnsureOperator(ctx, never, store.RoleViewer),
+		st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "compute1", node), st.EnsureNode(ctx, "dev", "compute1", former),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin, _, err := st.Operator(ctx, adminName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{ann, node, admin.User, s.Certificates.User(), "root"}
+	slices.Sort(want)
+	keep(t, s, nil)
+	eventually(t, "the users are those who are somebody", func() bool {
+		users, err := st.Users(ctx)
+		return err == nil && slices.Equal(users, want)
+	})
+}
+
+// A list of operators that says that the administrator has a certificate of the CA before stops the next rotation.
+func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t, secureConfig(t, t.TempDir()))
+	st := connect(t, s.Connection)
+	before, _, err := st.Operator(t.Context(), adminName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Certificates.CA.Rotate(false); err != nil {
+		t.Fatal(err)
+	}
+	pin := s.Certificates.CA.Fingerprints()[0]
+	keep(t, s, nil)
+	eventually(t, "it has a certificate of the CA that signs now", func() bool {
+		o, _, err := st.Operator(t.Context(), adminName)
+		return err == nil && o.CA == pin && o.Key != before.Key && o.User == before.User
+	})
+}

@@ -1,0 +1,264 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// securedName is the file in a data folder that says that etcd checks its users there. It is written before they are
+// turned on, so that no start after that, however this one ends, serves the folder in plain text.
+const securedName = "secured"
+
+// IsSecured reports whether a data folder was ever served with users of its own.
+func IsSecured(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, securedName))
+	return err == nil || !errors.Is(err, os.ErrNotExist)
+}
+
+func errSecured(dir string) error {
+	return fmt.Errorf("cannot serve %s without --auth: etcd checks its users there, and it stays so\n"+
+		"start it with --auth, and without --cert, --key and --cacert: it has a CA of its own in %s", dir, filepath.Join(dir, PKIName))
+}
+
+// SecureConfig says how to serve a member that checks its users, with certificates of a CA in its data folder.
+type SecureConfig struct {
+	EtcdConfig               // its certificates are made
+	Hosts      []string      // names and addresses by which others than this machine reach it
+	Hostname   string        // of this machine: the name of serve's own identity
+	Prefix     string        // of every key
+	Timeout    time.Duration // of each call
+	CA         pki.Options
+}
+
+// Secured is a running member that checks its users.
+type Secured struct {
+	*Etcd
+	Certificates *Certificates
+	Connection   store.Config // with which serve itself, an administrator, reaches it
+	Admin        string       // the identity file of the first administrator; "" unless this start made it
+
+	run   string // folder of sockets
+	hosts []string
+}
+
+// StartSecure starts a member in two phases. In the first it is reached only through a socket in a fresh folder of this
+// user's, by a certificate that is good for nothing else: there its users are made and turned on. Only then, in the second,
+// does it listen on its address. So there is no moment in which a certificate without a user may do anything.
+func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
+	if err := errors.Join(c.Limits(), CheckListen(c.Listen, true)); err != nil {
+		return nil, err
+	}
+	lock, err := lockFolder(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	run, err := makeRun()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot make a folder for sockets: %w", err), lock.Close())
+	}
+	s := &Secured{run: run}
+	release := func() error { return errors.Join(os.RemoveAll(run), lock.Close()) }
+	if err := s.prepare(ctx, c); err != nil {
+		return nil, errors.Join(err, release())
+	}
+	s.hosts = c.Hosts
+	c.Cert, c.Key, c.CACert = s.Certificates.Server(), s.Certificates.Server(), s.Certificates.Bundle()
+	if s.Etcd, err = c.start(ctx, c.embedded(c.clientURL(true), s.peers()), release); err != nil {
+		return nil, err
+	}
+	s.Connection = store.Config{
+		Endpoints: []string{s.local()}, CACert: s.Certificates.Bundle(),
+		Cert: s.Certificates.Identity(), Key: s.Certificates.Identity(), Prefix: c.Prefix, Timeout: c.Timeout,
+	}
+	return s, nil
+}
+
+// maxRun is how long the path of a folder for sockets may be: a socket's has 108 bytes at most (unix(7)).
+const maxRun = 90
+
+// makeRun makes a folder that nobody else can enter (0700).
+func makeRun() (string, error) {
+	dir := os.TempDir()
+	if len(dir) > maxRun-len("/pulley-1234567890") {
+		dir = "/tmp"
+	}
+	return os.MkdirTemp(dir, "pulley-")
+}
+
+// peers is where the member listens for peers that it never has: out of reach of everybody else on this machine.
+func (s *Secured) peers() url.URL {
+	return url.URL{Scheme: "unix", Host: filepath.Join(s.run, "peers")} // etcd listens at what it takes for the host
+}
+
+// local is the member's URL for this machine.
+func (s *Secured) local() string {
+	host, port, _ := net.SplitHostPort(s.server.Clients[0].Addr().String())
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return "https://" + net.JoinHostPort(host, port)
+}
+
+// Endpoints are the URLs that others than this machine are told.
+func (s *Secured) Endpoints() []string {
+	_, port, _ := net.SplitHostPort(s.server.Clients[0].Addr().String())
+	var all []string
+	for _, h := range s.hosts {
+		all = append(all, "https://"+net.JoinHostPort(h, port))
+	}
+	if len(all) == 0 {
+		all = []string{s.local()}
+	}
+	return all
+}
+
+// prepare makes the certificates and, in the first phase, the users.
+func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
+	err := keepsCA(c.Dir)
+	if err != nil {
+		return err
+	}
+	if s.Certificates, err = OpenCertificates(filepath.Join(c.Dir, PKIName), c.Prefix, c.Hostname, c.CA); err != nil {
+		return err
+	}
+	s.Certificates.own = true
+	if err := s.Certificates.Refresh(c.hosts()); err != nil {
+		return err
+	}
+	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
+	if err := writeWhole(filepath.Join(c.Dir, securedName), []byte(note), 0o600); err != nil {
+		return fmt.Errorf("cannot note that etcd checks its users: %w", err)
+	}
+	if err := s.setUp(ctx, c); err != nil {
+		return fmt.Errorf("cannot set up etcd's users: %w", err)
+	}
+	return nil
+}
+
+// keepsCA refuses a folder whose etcd has users but whose CA is gone: another one would be made in silence.
+func keepsCA(dir string) error {
+	pkiDir := filepath.Join(dir, PKIName)
+	_, data := os.Lstat(filepath.Join(dir, "etcd"))
+	_, ca := os.Lstat(filepath.Join(pkiDir, "ca.pem"))
+	if !IsSecured(dir) || errors.Is(data, fs.ErrNotExist) || !errors.Is(ca, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("cannot serve %s: the CA of its fleet, %s, is missing\nbring %s back from a backup: with a new CA no node and no operator of this fleet would be known any more",
+		dir, filepath.Join(pkiDir, "ca.pem"), pkiDir)
+}
+
+// hosts are all names of the server's certificate; the CA adds this machine's own.
+func (c SecureConfig) hosts() []string {
+	host, _, _ := net.SplitHostPort(c.Listen)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return c.Hosts
+	}
+	return append([]string{host}, c.Hosts...)
+}
+
+// setUp is the first phase.
+func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
+	own, err := makeThrowaway(s.run)
+	if err != nil {
+		return err
+	}
+	defer own.remove()
+	member := c.EtcdConfig
+	member.Cert, member.Key, member.CACert, member.Advertise = own.server, own.server, own.ca, nil
+	e, err := member.start(ctx, member.embedded(url.URL{Scheme: "unixs", Path: own.socket}, s.peers()), func() error { return nil })
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	st, err := store.Open(store.Config{
+		Endpoints: []string{"unixs://" + own.socket}, CACert: own.ca, Cert: own.root, Key: own.root, Prefix: c.Prefix, Timeout: c.Timeout,
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.makeUsers(ctx, st), st.Close())
+}
+
+// makeUsers may be repeated: whatever a start that was cut off left undone, the next one does.
+func (s *Secured) makeUsers(ctx context.Context, st *store.Store) error {
+	on, err := st.AuthEnabled(ctx)
+	if err != nil {
+		return err
+	}
+	if !on {
+		if err := s.Certificates.prepareAdmin(); err != nil {
+			return err
+		}
+	}
+	if err := st.SetUpAuth(ctx, s.Certificates.User()); err != nil {
+		return err
+	}
+	if err := s.dropFormer(ctx, st); err != nil {
+		return err
+	}
+	id, err := s.Certificates.preparedAdmin()
+	if err != nil {
+		return err
+	}
+	if id == nil {
+		return s.Certificates.recordRenewal(ctx, st)
+	}
+	if err := st.EnsureOperator(ctx, id.Leaf().Subject.CommonName, store.RoleAdmin); err != nil {
+		return err
+	}
+	if err := s.recordAdmin(ctx, st, *id); err != nil {
+		return err
+	}
+	s.Admin, err = s.Certificates.publishAdmin()
+	return err
+}
+
+// recordAdmin puts the first administrator on the list of operators.
+func (s *Secured) recordAdmin(ctx context.Context, st *store.Store, id pki.Identity) error {
+	name, err := id.Name()
+	if err != nil {
+		return err
+	}
+	key, err := pki.KeyDigest(id.Key.Public())
+	if err != nil {
+		return err
+	}
+	_, revision, err := st.Operator(ctx, name.Subject)
+	if err != nil {
+		return err
+	}
+	issued := pki.Issued(id.Leaf())
+	return st.PutOperator(ctx, store.OperatorIdentity{
+		Name: name.Subject, As: store.RoleAdmin, User: name.String(), Incarnation: name.Incarnation, Key: key,
+		Joined: issued, Issued: issued, Until: id.Leaf().NotAfter, CA: s.Certificates.CA.Fingerprints()[0], By: "pulley serve",
+	}, revision)
+}
+
+// dropFormer removes the users that serve had before: its identity was lost, or this machine had another name. Nobody else
+// serves this folder.
+func (s *Secured) dropFormer(ctx context.Context, st *store.Store) error {
+	users, err := st.Users(ctx)
+	if err != nil {
+		return err
+	}
+	for _, user := range users {
+		name, err := pki.ParseName(user)
+		if err != nil || name.Kind != pki.KindServe || name.Prefix != st.Prefix() || user == s.Certificates.User() {
+			continue
+		}
+		if err := st.DropUser(ctx, user); err != nil {
+			return err
+		}
+	}
+	return nil
+}
