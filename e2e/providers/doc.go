@@ -1,3 +1,4 @@
-// Package providers checks the commands of docs/providers, which drive the real command-line tools of three kinds of clouds:
-// OpenStack's and Amazon's against servers that behave as their API references say, libvirt's against a libvirtd of its own.
+// Package providers checks the commands of docs/providers with the real command-line tools: the aws client against package
+// ec2test, virsh against a libvirtd of its own. OpenStack's own client checks package novatest, which the tests of the
+// openstack driver rely on.
 package providers
