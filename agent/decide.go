@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"time"
 )
 
@@ -120,7 +121,7 @@ func (l *ladder) climb() Decision {
 	}
 	l.dec.Hold = strictest(holds)
 	if l.dec.Hold != nil && l.dec.Hold.Mode == Stop {
-		return l.stop("not stopped by a hold", ReasonStopped, l.dec.Hold.sentence())
+		return l.stop("not stopped by a hold", ReasonStopped, l.dec.Hold.String())
 	}
 	l.pass("not stopped by a hold", "yes")
 
@@ -161,7 +162,7 @@ func (l *ladder) take() Decision {
 	w := l.dec.Wanted
 	l.fail("its target is in place", fmt.Sprintf("no: it enforces %s and is to be on %s", l.o.State.Enforcing, w))
 	if h := l.dec.Hold; h != nil {
-		return l.enforce("not frozen by a hold", ReasonFrozen, h.sentence())
+		return l.enforce("not frozen by a hold", ReasonFrozen, h.String())
 	}
 	l.pass("not frozen by a hold", "yes")
 	if g := l.d.Gate; g.State != GateOpen && g.State != "" {
@@ -367,7 +368,8 @@ func strictest(holds []Hold) *Hold {
 	return found
 }
 
-func (h Hold) sentence() string {
+// String is the hold as a person reads it.
+func (h Hold) String() string {
 	s := fmt.Sprintf("%s on %s", h.Mode, h.Scope)
 	if h.Who != "" {
 		s += " by " + h.Who
@@ -375,8 +377,27 @@ func (h Hold) sentence() string {
 	if !h.Until.IsZero() {
 		s += " until " + h.Until.UTC().Format(time.RFC3339)
 	}
+	if r := h.Reason(); r != "" {
+		s += ": " + r
+	}
+	return s
+}
+
+// Reason is the sentence that says why the hold was set.
+func (h Hold) Reason() string {
+	var parts []string
+	switch h.Kind {
+	case RetirementHold:
+		parts = append(parts, "the node is being retired")
+	case DuplicateHold:
+		parts = append(parts, "two machines run as this node")
+	}
 	if h.Why != "" {
-		s += ": " + h.Why
+		parts = append(parts, string(h.Why))
+	}
+	s := strings.Join(parts, ": ")
+	if b := h.Replaced; b != nil {
+		s += fmt.Sprintf(" (replaces %s)", b.String())
 	}
 	return s
 }

@@ -710,7 +710,7 @@ func drawHolds(t *rapid.T, name string) []Hold {
 		return Hold{
 			Scope: rapid.SampledFrom([]string{"all", "roles/web", "nodes/web1"}).Draw(t, "scope"),
 			Mode:  rapid.SampledFrom([]HoldMode{Freeze, Stop, "", "squeeze"}).Draw(t, "mode"),
-			Why:   rapid.String().Draw(t, "why"), Until: drawTime(t, "until"),
+			Why:   Prose(rapid.String().Draw(t, "why")), Until: drawTime(t, "until"),
 		}
 	}), 0, 3).Draw(t, name)
 }

@@ -6,5 +6,5 @@ func (d Desired) Held() (why string, held bool) {
 	if h == nil {
 		return "", false
 	}
-	return h.sentence(), true
+	return h.String(), true
 }

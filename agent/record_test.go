@@ -193,7 +193,7 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 			observed: Observed{Disabled: words.Draw(t, "disabled")},
 			decision: Decision{
 				Action: Nothing, Reason: ReasonUnreadable, Detail: words.Draw(t, "detail"), Wanted: wanted,
-				Hold: &Hold{Scope: "roles/" + name.Draw(t, "held"), Mode: Freeze, Who: words.Draw(t, "who"), Why: words.Draw(t, "why"), Since: start, Until: start},
+				Hold: &Hold{Scope: "roles/" + name.Draw(t, "held"), Mode: Freeze, Who: words.Draw(t, "who"), Why: Prose(words.Draw(t, "why")), Since: start, Until: start},
 			},
 			state: State{
 				LastGood: target.Draw(t, "last good"), Enforcing: enforcing, RanAt: start, Outcome: Unchanged, LastRun: "20260304T050607Z-1234567",

@@ -177,7 +177,7 @@ func fit(s Status) Status {
 		}
 		if s.Hold != nil {
 			h := *s.Hold
-			h.Who, h.Why = clip(h.Who, limit), clip(h.Why, limit)
+			h.Who, h.Why, h.Replaced = clip(h.Who, limit), Prose(clip(string(h.Why), limit)), nil
 			s.Hold = &h
 		}
 	}

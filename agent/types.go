@@ -159,6 +159,10 @@ type Refusal struct {
 	At     time.Time `json:"at"`  // when the node last looked, to the second
 }
 
+// Prose is text for people in a stored value: an operator's reason, the message of a program. Nothing compares it, cuts it
+// apart or parses it.
+type Prose string
+
 // HoldMode is what a hold forbids.
 type HoldMode string
 
@@ -168,14 +172,26 @@ const (
 	Stop   HoldMode = "stop"   // do not run Puppet
 )
 
-// Hold is an operator's "leave this alone".
+// HoldKind is who set a hold, and for what.
+type HoldKind string
+
+// The kinds of holds.
+const (
+	OperatorHold   HoldKind = "operator"   // `pulley hold`; only an operator ends it
+	RetirementHold HoldKind = "retirement" // set for the retire hooks; the retirement's cancellation ends it
+	DuplicateHold  HoldKind = "duplicate"  // serve saw two machines run as one node; an operator ends it
+)
+
+// Hold forbids a node, a role or a whole environment something.
 type Hold struct {
-	Scope string    `json:"scope"` // all, roles/<role> or nodes/<node>
-	Mode  HoldMode  `json:"mode"`
-	Who   string    `json:"who,omitempty"`
-	Why   string    `json:"why,omitempty"`
-	Since time.Time `json:"since,omitzero"`
-	Until time.Time `json:"until,omitzero"` // shown to people; etcd itself ends the hold, by a lease
+	Scope    string    `json:"scope"` // all, roles/<role> or nodes/<node>
+	Mode     HoldMode  `json:"mode"`
+	Kind     HoldKind  `json:"kind"`
+	Who      string    `json:"who,omitempty"`
+	Why      Prose     `json:"why,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Until    time.Time `json:"until,omitzero"`     // for people only: an etcd lease ends the hold
+	Replaced *Hold     `json:"replaced,omitempty"` // by a retirement; it never has a Replaced of its own
 }
 
 // GateState says whether nodes may begin something new.

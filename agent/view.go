@@ -72,7 +72,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 	case s.Phase == Running:
 		v.State, v.Why = InRun, "Puppet is at work: "+string(s.Reason)
 	case hold != nil:
-		v.State, v.Why = Held, hold.sentence()
+		v.State, v.Why = Held, hold.String()
 	case s.Disabled != "":
 		v.State, v.Why = Held, string(ReasonDisabled)+": "+s.Disabled
 	case s.Reason == ReasonPuppetBlocked:

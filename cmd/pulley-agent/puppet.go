@@ -119,7 +119,7 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 	}
 	for _, h := range state.Holds {
 		if h.Mode == agent.Stop {
-			return fmt.Errorf("cannot run `puppet apply`: %s holds %s: %s\nonce `pulley unhold` has lifted it, `pulley-agent run` sees so", h.Who, h.Scope, h.Why)
+			return fmt.Errorf("cannot run `puppet apply`: %s holds %s: %s\nonce `pulley unhold` has lifted it, `pulley-agent run` sees so", h.Who, h.Scope, h.Reason())
 		}
 	}
 	return nil

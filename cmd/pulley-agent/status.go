@@ -119,7 +119,7 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 	}
 	t.Row("signatures", s.Signatures)
 	for _, h := range s.Holds {
-		t.Row("hold", fmt.Sprintf("%s on %s by %s: %s", h.Mode, h.Scope, h.Who, h.Why))
+		t.Row("hold", h.String())
 	}
 	if s.Disabled != "" {
 		t.Row("disabled", s.Disabled)

@@ -44,7 +44,7 @@ EXIT STATUS
 				if err != nil {
 					return err
 				}
-				h := agent.Hold{Mode: agent.Freeze, Who: o.env.User, Why: why, Since: o.env.Now().UTC().Truncate(time.Second)}
+				h := agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: o.env.User, Why: agent.Prose(why), Since: o.env.Now().UTC().Truncate(time.Second)}
 				if stop {
 					h.Mode = agent.Stop
 				}

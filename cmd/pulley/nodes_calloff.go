@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"pulley/agent"
 	"pulley/environments"
@@ -36,7 +35,7 @@ func (o *options) callOff(ctx context.Context, s *store.Store, ref environments.
 	host, listed := f.Hosts[node]
 	asked := listed && host.Request != nil && host.Request.Do == agent.DeedRetire
 	hold, held := f.Holds[store.Scope{Node: node}]
-	held = held && strings.HasPrefix(hold.Why, provision.RetiredWhy)
+	held = held && hold.Kind == agent.RetirementHold
 	switch {
 	case !listed && retiring:
 		return fmt.Errorf("cannot call off the retirement of %s: it was taken out of the fleet already\n`pulley env plan` says what becomes of its machine", node)
@@ -49,7 +48,7 @@ func (o *options) callOff(ctx context.Context, s *store.Store, ref environments.
 		if err := a.Release(ctx, node); err != nil {
 			return err
 		}
-		cli.Cleanf(o.env.Stdout, "ended its hold: %s\n", hold.Why) // which may have taken the place of another
+		cli.Cleanf(o.env.Stdout, "ended its hold: %s\n", hold.Reason()) // it may have replaced another one
 	}
 	if retiring {
 		back := *record

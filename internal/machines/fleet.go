@@ -60,7 +60,7 @@ type Token struct {
 type Nodes interface {
 	// Hold keeps a node from running Puppet while it is retired.
 	Hold(ctx context.Context, node string, h agent.Hold) error
-	// Release ends the hold that a retirement set, which RetiredWhy tells. Any other hold stays; none is no error.
+	// Release ends the hold that a retirement set. Any other hold stays; none is no error.
 	Release(ctx context.Context, node string) error
 	// Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
 	// ErrNotListed.

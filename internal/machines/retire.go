@@ -62,16 +62,13 @@ func (j *job) well(s sight) bool {
 	return found
 }
 
-// RetiredWhy begins the reason of a hold that a retirement sets: by it whoever calls that off knows the hold again.
-const RetiredWhy = "it is retired: "
-
 // hold keeps the node from running Puppet, so that what its hooks take down stays down.
 func (j *job) hold() error {
 	s, err := j.look()
 	if err != nil || !j.drains(s) {
 		return err
 	}
-	h := agent.Hold{Scope: "nodes/" + j.step.Node, Mode: agent.Stop, Who: j.a.By, Why: RetiredWhy + j.step.Why, Since: j.a.Now().UTC()}
+	h := agent.Hold{Scope: "nodes/" + j.step.Node, Mode: agent.Stop, Kind: agent.RetirementHold, Who: j.a.By, Why: agent.Prose(j.step.Why), Since: j.a.Now().UTC()}
 	err = j.persist(j.step.Node+"hold", func(ctx context.Context) error { return j.a.Fleet.Hold(ctx, j.step.Node, h) })
 	if err != nil {
 		return fmt.Errorf("cannot hold it: %w", err)

@@ -227,8 +227,8 @@ func (k *Keeper) noteFlood(ctx context.Context, key nodeKey, f store.Flood) {
 // noteTwin freezes a node as which two machines run: neither is to take anything new until a person has looked.
 func (k *Keeper) noteTwin(ctx context.Context, key nodeKey, t twin) {
 	now := k.Now().UTC().Truncate(time.Second)
-	why := fmt.Sprintf("two machines run as this node: boot ids %s and %s", t.other, t.boot)
-	held, err := k.Store.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, agent.Hold{Mode: agent.Freeze, Who: "pulley serve", Why: why, Since: now})
+	why := fmt.Sprintf("boot ids %s and %s", t.other, t.boot)
+	held, err := k.Store.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, agent.Hold{Mode: agent.Freeze, Kind: agent.DuplicateHold, Who: "pulley serve", Why: agent.Prose(why), Since: now})
 	noted := false
 	if err == nil {
 		noted, err = k.Store.NoteTwin(ctx, key.ref, key.node, store.Clone{Machine: t.machine, Boot: t.boot, At: now})
@@ -243,7 +243,7 @@ func (k *Keeper) noteTwin(ctx context.Context, key nodeKey, t twin) {
 		k.count("clone")
 		k.tell(store.Notice{
 			ID: noticeID("clone", key.ref, key.node, t.other, t.boot), Kind: "clone", Environment: key.ref.String(), Node: key.node,
-			Title: fmt.Sprintf("two machines run as %s in %s", key.node, key.ref), Text: why + ". The node is frozen until `pulley unhold`.",
+			Title: fmt.Sprintf("two machines run as %s in %s", key.node, key.ref), Text: "Two machines run as this node, with " + why + ". The node is frozen until `pulley unhold`.",
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -46,7 +45,7 @@ func (a *Applying) hold(ctx context.Context, key string, h agent.Hold) error {
 	if err != nil {
 		return err
 	}
-	h.Why = instead(old, h)
+	h.Replaced = replaced(old)
 	value, err := encode(h)
 	if err != nil {
 		return err
@@ -55,19 +54,16 @@ func (a *Applying) hold(ctx context.Context, key string, h agent.Hold) error {
 	return err
 }
 
-// instead is the reason of a hold that takes the place of another. One that a retirement set before only hands on what it took
-// the place of itself: an apply that goes on sets its hold once more.
-func instead(old *agent.Hold, h agent.Hold) string {
-	const mark = "; in the place of "
-	if old == nil || old.Who == h.Who && old.Why == h.Why {
-		return h.Why
+// replaced is the hold that a retirement's hold replaces. An apply that resumes sets its own hold again: then it is the one
+// that its hold replaced before.
+func replaced(old *agent.Hold) *agent.Hold {
+	if old == nil || old.Kind == agent.RetirementHold && old.Replaced == nil {
+		return nil
 	}
-	before := fmt.Sprintf("%s by %s: %s", old.Mode, old.Who, old.Why)
-	if strings.HasPrefix(old.Why, provision.RetiredWhy) {
-		_, before, _ = strings.Cut(old.Why, mark)
+	if old.Kind == agent.RetirementHold {
+		old = old.Replaced
 	}
-	if before == "" {
-		return h.Why
-	}
-	return h.Why + mark + clip(before, maxWords)
+	before := *old
+	before.Why, before.Replaced = agent.Prose(clip(string(before.Why), maxWords)), nil
+	return &before
 }

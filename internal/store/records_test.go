@@ -238,19 +238,19 @@ func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	node := store.Scope{Node: "web1"}
-	if err := st.Hold(ctx, dev, node, agent.Hold{Mode: agent.Freeze, Who: "bob", Why: "disk swap"}, time.Minute); err != nil {
+	if err := st.Hold(ctx, dev, node, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	retires := agent.Hold{Mode: agent.Stop, Who: "ann", Why: "it is retired: the file calls for 1 of web"}
-	again := agent.Hold{Mode: agent.Stop, Who: "eve", Why: "it is retired: its retiring was begun and is not done"}
+	retires := agent.Hold{Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1 of web"}
+	again := agent.Hold{Mode: agent.Stop, Kind: agent.RetirementHold, Who: "eve", Why: "its retiring was begun and is not done"}
 	for i, h := range []agent.Hold{retires, retires, again, retires} {
 		if err := a.Hold(ctx, "web1", h); err != nil {
 			t.Fatal(err)
 		}
 		f, err := st.Fleet(ctx, dev)
 		got := f.Holds[node]
-		if want := h.Why + "; in the place of freeze by bob: disk swap"; err != nil || got.Why != want || got.Who != h.Who || got.Mode != agent.Stop {
-			t.Errorf("hold %d is %+v, and should tell %q (%v)", i+1, got, want, err)
+		if b := got.Replaced; err != nil || got.Why != h.Why || got.Who != h.Who || got.Mode != agent.Stop || b == nil || b.Who != "bob" || b.Why != "disk swap" || b.Mode != agent.Freeze {
+			t.Errorf("hold %d is %+v and replaced %+v, want bob's (%v)", i+1, got, b, err)
 		}
 		resp, err := server.Client().Get(ctx, "/pulley/v1/environments/dev/holds/nodes/web1")
 		if err != nil || resp.Kvs[0].Lease != 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -20,7 +19,7 @@ func (a *Applying) Release(ctx context.Context, node string) error {
 	key := a.store.keys.hold(a.ref.String(), scope)
 	for try := 0; ; try++ {
 		h, revision, err := single[agent.Hold](ctx, a.store, key)
-		if err == nil && (h == nil || !strings.HasPrefix(h.Why, provision.RetiredWhy)) {
+		if err == nil && (h == nil || h.Kind != agent.RetirementHold) {
 			return nil
 		}
 		if err == nil {

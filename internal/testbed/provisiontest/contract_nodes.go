@@ -34,7 +34,7 @@ func holds(t *testing.T, s *subject) {
 	one, two := s.node("web", 1), s.node("web", 10)
 	s.Join(one, "web")
 	s.Join(two, "web")
-	h := agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Who: "ann", Why: "it is retired", Since: time.Now().UTC().Truncate(time.Second)}
+	h := agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1", Since: time.Now().UTC().Truncate(time.Second)}
 	s.must(s.Fleet.Hold(t.Context(), one, h))
 	s.must(s.Fleet.Hold(t.Context(), one, h))
 	held := s.world().Held
@@ -66,8 +66,8 @@ func releases(t *testing.T, s *subject) {
 	s.Join(one, "web")
 	s.Join(two, "web")
 	s.must(s.Fleet.Release(ctx, one))
-	s.must(s.Fleet.Hold(ctx, one, agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Who: "ann", Why: provision.RetiredWhy + "the file calls for 1"}))
-	s.must(s.Fleet.Hold(ctx, two, agent.Hold{Scope: "nodes/" + two, Mode: agent.Stop, Who: "ann", Why: "ann looks at it"}))
+	s.must(s.Fleet.Hold(ctx, one, agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1"}))
+	s.must(s.Fleet.Hold(ctx, two, agent.Hold{Scope: "nodes/" + two, Mode: agent.Stop, Kind: agent.OperatorHold, Who: "ann", Why: "ann looks at it"}))
 	for range 2 {
 		s.must(s.Fleet.Release(ctx, one))
 		s.must(s.Fleet.Release(ctx, two))

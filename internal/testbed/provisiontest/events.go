@@ -92,7 +92,7 @@ func (s *Site) HoldNode(node, why string) {
 	s.locked(func() {
 		delete(s.holds, node)
 		if why != "" {
-			s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Freeze, Why: why}
+			s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Freeze, Kind: agent.OperatorHold, Why: agent.Prose(why)}
 		}
 	})
 }
@@ -134,7 +134,7 @@ func (s *Site) Retiring(node string) {
 		h.Request = &agent.Request{ID: r.Ask, Do: agent.DeedRetire, At: r.At}
 		s.answers[r.Ask] = string(HookHang)
 		s.records[node], s.hosts[node] = r, h
-		s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Stop, Why: provision.RetiredWhy + "the file calls for 1"}
+		s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Stop, Kind: agent.RetirementHold, Why: "the file calls for 1"}
 	})
 }
 

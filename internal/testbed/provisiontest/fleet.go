@@ -6,7 +6,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"pulley/agent"
@@ -25,7 +24,7 @@ func (x *Session) World(ctx context.Context) (w provision.World, err error) {
 			Views: map[string]agent.View{}, Held: map[string]string{}, Released: !s.target.IsZero(), Now: s.Now(),
 		}
 		for node, h := range s.holds {
-			w.Held[node] = h.Why
+			w.Held[node] = string(h.Why)
 			if h.Why == "" {
 				w.Held[node] = "it is held"
 			}
@@ -213,7 +212,7 @@ func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
 // Release is provision.Fleet's.
 func (x *Session) Release(ctx context.Context, node string) error {
 	return x.call(ctx, "release", false, func(Fault) error {
-		if strings.HasPrefix(x.site.holds[node].Why, provision.RetiredWhy) {
+		if x.site.holds[node].Kind == agent.RetirementHold {
 			delete(x.site.holds, node)
 		}
 		return nil

@@ -216,7 +216,7 @@ func (s *Site) Pending() (any bool) {
 
 // HeldBy is why a node is under a hold of its own.
 func (s *Site) HeldBy(node string) (why string) {
-	s.locked(func() { why = s.holds[node].Why })
+	s.locked(func() { why = string(s.holds[node].Why) })
 	return why
 }
 
