@@ -60,6 +60,7 @@ var allowed = map[string][]string{
 	"pulley/internal/join":        {"pulley/internal/pki"},
 	"pulley/internal/join/server": {"github.com/prometheus/client_golang/prometheus", "pulley/agent", "pulley/environments", "pulley/internal/join", "pulley/internal/pki", "pulley/internal/store"},
 	"pulley/internal/firstboot":   {"pulley/internal/failpoint", yaml},
+	"pulley/internal/nodeconfig":  {"pulley/agent", "pulley/environments", "pulley/internal/cli", "pulley/internal/join", "pulley/internal/mirror", "pulley/internal/pki", "pulley/internal/store", "pulley/internal/upgrade", yaml},
 	"pulley/internal/upgrade":     {"pulley/agent", "pulley/internal/failpoint"},
 	"pulley/internal/source":      {"pulley/internal/content", "github.com/moby/patternmatcher", "github.com/moby/patternmatcher/ignorefile"},
 	"pulley/internal/trust":       {"github.com/hashicorp/go-version", "github.com/hiddeco/sshsig", "golang.org/x/crypto/ssh"},

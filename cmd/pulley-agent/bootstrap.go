@@ -18,6 +18,7 @@ import (
 	"pulley/agent/puppet"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
 )
 
 type bootstrapOptions struct {
@@ -135,7 +136,7 @@ func (o bootstrapOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "%s: is a node of %s\n", c.identity.Node, c.identity.Environment)
+	fmt.Fprintf(o.env.Stdout, "%s: is a node of %s\n", c.Identity.Node, c.Identity.Environment)
 	beside.tell(o.env)
 	return nil
 }
@@ -143,14 +144,14 @@ func (o bootstrapOptions) run(ctx context.Context) error {
 // prepare reads the plan and finds out as much as can be known before the first step, so that a command line or a file that
 // can't be meant changes nothing.
 func (o bootstrapOptions) prepare() (*bootstrap, error) {
-	o.bootstraps = true
-	root, err := filepath.Abs(o.root)
+	o.Optional = true
+	root, err := filepath.Abs(o.Root)
 	if err != nil {
-		return nil, fmt.Errorf("cannot use root %s: %w", o.root, err)
+		return nil, fmt.Errorf("cannot use root %s: %w", o.Root, err)
 	}
 	shared := *o.options
 	o.options = &shared
-	o.root = root
+	o.Root = root
 	b := &bootstrap{bootstrapOptions: o, log: o.logger()}
 	if err := b.readPlan(); err != nil {
 		return nil, err
@@ -165,8 +166,8 @@ func (o bootstrapOptions) prepare() (*bootstrap, error) {
 	if err := checkSchedule(b.plan.Schedule); err != nil {
 		return nil, err
 	}
-	if b.root != "/" && b.plan.Steps[firstboot.Schedule] == "" {
-		return nil, cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", b.root, b.root)
+	if b.Root != "/" && b.plan.Steps[firstboot.Schedule] == "" {
+		return nil, cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", b.Root, b.Root)
 	}
 	if err := b.absolute(); err != nil {
 		return nil, err
@@ -198,13 +199,13 @@ func (b *bootstrap) known() (config, error) {
 	return *b.self, nil
 }
 
-func (b *bootstrap) stateDir() string         { return config{root: b.root}.stateDir() }
+func (b *bootstrap) stateDir() string         { return nodeconfig.Under(b.Root).StateDir() }
 func (b *bootstrap) memory() firstboot.Disk   { return firstboot.Disk{Dir: b.stateDir()} }
-func (b *bootstrap) path(under string) string { return filepath.Join(b.root, under) }
+func (b *bootstrap) path(under string) string { return filepath.Join(b.Root, under) }
 
 func (b *bootstrap) engine() *firstboot.Engine {
 	e := &firstboot.Engine{
-		Steps: b.steps(), Replaced: b.plan.Steps, Program: b.replacement, Machine: machineID(b.root), Plan: b.digest, Token: b.given,
+		Steps: b.steps(), Replaced: b.plan.Steps, Program: b.replacement, Machine: nodeconfig.MachineID(b.Root), Plan: b.digest, Token: b.given,
 		Patient: b.planned, Log: b.log, Now: b.env.Now,
 	}
 	if b.planned {
@@ -242,12 +243,12 @@ func (b *bootstrap) forgetCopy() error {
 	if err != nil {
 		return err
 	}
-	if !b.joins() || b.plan.Token == "" || state.Machine == "" || state.Machine == machineID(b.root) {
+	if !b.joins() || b.plan.Token == "" || state.Machine == "" || state.Machine == nodeconfig.MachineID(b.Root) {
 		return nil
 	}
 	b.log.Warn("this disk was another machine's; its identity is forgotten", "machine", state.Machine)
-	for _, name := range []string{identityPath, newKeyPath} {
-		if err := os.Remove(filepath.Join(b.stateDir(), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, path := range []string{nodeconfig.Under(b.Root).IdentityFile(), nodeconfig.Under(b.Root).JoinKeyFile()} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot forget another machine's identity: %w", err)
 		}
 	}

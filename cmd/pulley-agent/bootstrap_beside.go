@@ -8,6 +8,7 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/takeover"
 )
 
@@ -59,12 +60,12 @@ func (b *bootstrap) standBack(ctx context.Context) (*beside, error) {
 
 // wasNode says whether there are settings that name a fleet.
 func (b *bootstrap) wasNode() bool {
-	path := first(b.config, b.path("etc/pulley/agent.yaml"))
-	text, err := readBounded(path)
+	path := first(b.Flags.Path, b.path("etc/pulley/agent.yaml"))
+	text, err := nodeconfig.ReadBounded(path)
 	if err != nil {
 		return false
 	}
-	f, err := parseFile(path, text)
+	f, err := nodeconfig.ParseFile(path, text)
 	return err == nil && f.Environment != ""
 }
 
@@ -90,12 +91,12 @@ next: pulley-agent takeover look     shows what Pulley would change, and changes
 
 // oldAgent is the machine as a takeover sees it; dirs are Puppet's state folders, nil for where its packagings have them.
 func (o *options) oldAgent(dirs []string) *takeover.Machine {
-	root, err := filepath.Abs(o.root)
+	root, err := filepath.Abs(o.Root)
 	if err != nil {
-		root = o.root // whoever works there says what is wrong
+		root = o.Root // whoever works there says what is wrong
 	}
 	if dirs == nil {
 		dirs = puppetStateDirs(root)
 	}
-	return &takeover.Machine{Root: root, StateDir: config{root: root}.stateDir(), StateDirs: dirs, Now: o.env.Now}
+	return &takeover.Machine{Root: root, StateDir: nodeconfig.Under(root).StateDir(), StateDirs: dirs, Now: o.env.Now}
 }

@@ -14,21 +14,18 @@ import (
 	"pulley/internal/failpoint"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/pki"
 )
-
-// newKeyPath is the key that a join is asked with, from before the first request until its certificate is kept: asking again
-// with the same key, after an answer that was lost, makes nothing new.
-const newKeyPath = "identity/key.pem.new"
 
 func (b *bootstrap) joinLeft(context.Context) (string, error) {
 	if !b.joins() {
 		return b.settingsLeft()
 	}
 	where := strings.Join(b.plan.Servers, ", ")
-	_, err := pki.LoadIdentity(config{root: b.root}.identityFile())
+	_, err := pki.LoadIdentity(nodeconfig.Under(b.Root).IdentityFile())
 	switch {
-	case machineID(b.root) == "":
+	case nodeconfig.MachineID(b.Root) == "":
 		return "", errors.New("this machine has no id in /etc/machine-id\n`systemd-machine-id-setup` gives it one")
 	case b.plan.Token != "":
 		return "join at " + where + ", and write the settings", nil
@@ -46,7 +43,7 @@ func (b *bootstrap) join(ctx context.Context) error {
 	if !b.joins() || b.plan.Token == "" {
 		return b.writeSettings()
 	}
-	if err := os.MkdirAll(filepath.Dir(b.state(identityPath)), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(nodeconfig.Under(b.Root).IdentityFile()), 0o700); err != nil {
 		return fmt.Errorf("cannot keep an identity: %w", err)
 	}
 	key, node, err := b.joinKey()
@@ -68,10 +65,10 @@ func (b *bootstrap) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := firstboot.WriteFile(b.state(bundlePath), []byte(answer.CA), 0o644); err != nil {
+	if err := firstboot.WriteFile(nodeconfig.Under(b.Root).BundleFile(), []byte(answer.CA), 0o644); err != nil {
 		return fmt.Errorf("cannot keep the CA certificates: %w", err)
 	}
-	if err := identity.Save(b.state(identityPath)); err != nil {
+	if err := identity.Save(nodeconfig.Under(b.Root).IdentityFile()); err != nil {
 		return err
 	}
 	failpoint.Here(firstboot.JoinKept)
@@ -92,7 +89,7 @@ func (b *bootstrap) removeKeys() error {
 	if err != nil {
 		return err
 	}
-	for _, path := range append(left, b.state(newKeyPath)) {
+	for _, path := range append(left, nodeconfig.Under(b.Root).JoinKeyFile()) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -112,12 +109,12 @@ func passingJoin(err error) error {
 // joinKey is the key that was asked with before, else the one of the identity that is there, else a new one. Who says
 // `--from join` wants a new one. The node is the one that the identity is of, "" without.
 func (b *bootstrap) joinKey() (key crypto.Signer, node string, err error) {
-	if key, err = pki.LoadKey(b.state(newKeyPath)); err == nil {
+	if key, err = pki.LoadKey(nodeconfig.Under(b.Root).JoinKeyFile()); err == nil {
 		return key, "", nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, "", fmt.Errorf("%w\nremove the file to join with a new key", err)
 	}
-	if identity, err := pki.LoadIdentity(b.state(identityPath)); err == nil && !b.asks(firstboot.Join) && b.env.Now().Before(identity.Leaf().NotAfter) {
+	if identity, err := pki.LoadIdentity(nodeconfig.Under(b.Root).IdentityFile()); err == nil && !b.asks(firstboot.Join) && b.env.Now().Before(identity.Leaf().NotAfter) {
 		if name, err := identity.Name(); err == nil && (b.plan.Environment == "" || b.plan.Environment == name.Environment) {
 			node = name.Subject
 		}
@@ -127,7 +124,7 @@ func (b *bootstrap) joinKey() (key crypto.Signer, node string, err error) {
 		return nil, "", fmt.Errorf("cannot make a key: %w", err)
 	}
 	// Else a crash after the request would leave a certificate whose key nobody has.
-	if err := pki.SaveKey(b.state(newKeyPath), key); err != nil {
+	if err := pki.SaveKey(nodeconfig.Under(b.Root).JoinKeyFile(), key); err != nil {
 		return nil, "", err
 	}
 	return key, "", nil
@@ -139,7 +136,7 @@ func (b *bootstrap) state(name string) string { return filepath.Join(b.stateDir(
 func (b *bootstrap) machine() join.Machine {
 	name, _ := os.Hostname() // shown to people only
 	return join.Machine{
-		ID: machineID(b.root), Boot: bootID(), Hostname: name, Addresses: addresses(), Agent: b.env.Version, Arch: runtime.GOARCH,
+		ID: nodeconfig.MachineID(b.Root), Boot: nodeconfig.BootID(), Hostname: name, Addresses: addresses(), Agent: b.env.Version, Arch: runtime.GOARCH,
 	}
 }
 
@@ -152,23 +149,6 @@ func (b *bootstrap) pinned() (*join.Client, error) {
 	return join.NewClient(b.plan.Servers, trust, 0)
 }
 
-// serveClient asks as the node whose identity is on the disk; fs.ErrNotExist when there is none.
-func (c config) serveClient(servers []string) (*join.Client, error) {
-	identity, err := pki.LoadIdentity(c.identityFile())
-	if err != nil {
-		return nil, err
-	}
-	bundle, err := readBounded(c.bundleFile())
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the CA certificates: %w", err)
-	}
-	trust, err := identity.TLS(bundle)
-	if err != nil {
-		return nil, err
-	}
-	return join.NewClient(servers, trust, 0)
-}
-
 // Tell tells serve of a step: with the token until there is a certificate.
 func (b *bootstrap) Tell(ctx context.Context, step firstboot.Name, state firstboot.Progress, problem string) error {
 	b.untold = b.tell(ctx, join.Progress{Step: string(step), State: string(state), Error: problem, Finished: b.finished})
@@ -176,12 +156,12 @@ func (b *bootstrap) Tell(ctx context.Context, step firstboot.Name, state firstbo
 }
 
 func (b *bootstrap) tell(ctx context.Context, p join.Progress) error {
-	p.Machine, p.Hostname = machineID(b.root), b.machine().Hostname
+	p.Machine, p.Hostname = nodeconfig.MachineID(b.Root), b.machine().Hostname
 	p.Environment, p.Node, p.Role = b.plan.Environment, b.plan.Node, b.plan.Role
 	if b.self != nil {
-		id := b.self.identity
+		id := b.self.Identity
 		p.Environment, p.Node, p.Role = id.Environment, id.Node, id.Role
-		client, err := b.self.serveClient(b.plan.Servers)
+		client, err := b.self.ServeClient(b.plan.Servers)
 		if err == nil {
 			return client.Progress(ctx, "", p)
 		}

@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
+	"pulley/internal/nodeconfig"
 )
 
 // bootReason is why cron's ticks wait while a first boot is under way.
@@ -71,7 +72,7 @@ type resumed struct{ path, text string }
 
 // resumption names the installed program once it is there: the one that was started may lie in /tmp.
 func (b *bootstrap) resumption() (resumed, error) {
-	program := b.path(agentPath)
+	program := b.path(nodeconfig.AgentPath)
 	there, err := b.inPlace()
 	if err == nil && !there {
 		program, err = os.Executable()
@@ -80,11 +81,11 @@ func (b *bootstrap) resumption() (resumed, error) {
 		return resumed{}, err
 	}
 	args := []string{program, "bootstrap", "--plan", b.planPath}
-	if b.root != "/" {
-		args = append(args, "--root", b.root)
+	if b.Root != "/" {
+		args = append(args, "--root", b.Root)
 	}
-	if b.options.config != "" {
-		args = append(args, "--config", b.options.config)
+	if b.Flags.Path != "" {
+		args = append(args, "--config", b.Flags.Path)
 	}
 	for _, a := range args {
 		if strings.ContainsAny(a, " \t\r\n%'\"\\$") {
@@ -221,7 +222,7 @@ func (b *bootstrap) unlockLeft(context.Context) (string, error) {
 // unlockBoot removes the token from the plan. What goes on after a reboot is removed when the state says that nothing is left
 // to go on with: see tidy.
 func (b *bootstrap) unlockBoot(context.Context) error {
-	text, err := readBounded(b.planPath)
+	text, err := nodeconfig.ReadBounded(b.planPath)
 	if err != nil {
 		return err
 	}

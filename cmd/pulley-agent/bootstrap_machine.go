@@ -15,6 +15,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/upgrade"
 )
 
@@ -55,10 +56,10 @@ func (b *bootstrap) runScripts(step firstboot.Name, dir string) func(context.Con
 
 // replacement runs a program of the operator's in a step, and tells it what is known by then.
 func (b *bootstrap) replacement(ctx context.Context, step firstboot.Name, program string) error {
-	env := []string{"PULLEY_STEP=" + string(step), "PULLEY_ROOT=" + b.root}
+	env := []string{"PULLEY_STEP=" + string(step), "PULLEY_ROOT=" + b.Root}
 	node, role, environment := b.plan.Node, b.plan.Role, b.plan.Environment
 	if b.self != nil {
-		id := b.self.identity
+		id := b.self.Identity
 		node, role, environment = id.Node, id.Role, id.Environment
 	}
 	env = append(env, "PULLEY_NODE="+node, "PULLEY_ROLE="+role, "PULLEY_ENVIRONMENT="+environment)
@@ -69,18 +70,16 @@ func (b *bootstrap) replacement(ctx context.Context, step firstboot.Name, progra
 	return run.Run(ctx, program)
 }
 
-const agentPath = "usr/local/bin/pulley-agent"
-
 func (b *bootstrap) agentLeft(context.Context) (string, error) {
 	there, err := b.inPlace()
 	if err != nil {
 		return "", err
 	}
 	if !there {
-		return "put this program at " + b.path(agentPath), nil
+		return "put this program at " + b.path(nodeconfig.AgentPath), nil
 	}
 	if other, err := b.resumesElsewhere(); err != nil || other != nil {
-		return "have a reboot go on with " + b.path(agentPath), err
+		return "have a reboot go on with " + b.path(nodeconfig.AgentPath), err
 	}
 	return "", nil
 }
@@ -92,7 +91,7 @@ func (b *bootstrap) inPlace() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	target := b.path(agentPath)
+	target := b.path(nodeconfig.AgentPath)
 	info, err := os.Stat(target)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&0o111 == 0 {
 		return false, nil
@@ -111,7 +110,7 @@ func (b *bootstrap) inPlace() (bool, error) {
 	return err == nil && state.Installed != nil, err
 }
 
-func (b *bootstrap) ownFolder() upgrade.Folder { return config{root: b.root}.own() }
+func (b *bootstrap) ownFolder() upgrade.Folder { return nodeconfig.Under(b.Root).UpgradeFolder() }
 
 // placeAgent copies this very program to where cron looks for it. No upgrade does the same meanwhile.
 func (b *bootstrap) placeAgent(context.Context) error {
@@ -131,7 +130,7 @@ func (b *bootstrap) placeLocked() error {
 		return err
 	}
 	if !there {
-		target := b.path(agentPath)
+		target := b.path(nodeconfig.AgentPath)
 		program, err := ownProgram()
 		if err == nil {
 			err = os.MkdirAll(filepath.Dir(target), 0o755)
@@ -169,8 +168,8 @@ func (b *bootstrap) puppetLeft(context.Context) (string, error) {
 
 func (b *bootstrap) installPuppet(ctx context.Context) error {
 	b.installer.Logger = b.log
-	if b.root != "/" {
-		b.installer.Root = b.root
+	if b.Root != "/" {
+		b.installer.Root = b.Root
 	}
 	return b.installer.Ensure(ctx)
 }
@@ -181,7 +180,7 @@ func (b *bootstrap) hostname() (string, error) {
 		return b.plan.Hostname, nil
 	}
 	c, err := b.known()
-	return c.identity.Certname, err
+	return c.Identity.Certname, err
 }
 
 func (b *bootstrap) hostnameLeft(context.Context) (string, error) {
@@ -190,7 +189,7 @@ func (b *bootstrap) hostnameLeft(context.Context) (string, error) {
 		return "", err
 	}
 	written, _ := os.ReadFile(b.path("etc/hostname"))
-	if strings.TrimSpace(string(written)) == name && (b.root != "/" || kernelName() == name) && b.cloudKeepsName() {
+	if strings.TrimSpace(string(written)) == name && (b.Root != "/" || kernelName() == name) && b.cloudKeepsName() {
 		return "", nil
 	}
 	return "name the machine " + name, nil
@@ -223,7 +222,7 @@ func (b *bootstrap) setHostname(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.root == "/" && b.systemd() {
+	if b.Root == "/" && b.systemd() {
 		out, err := exec.CommandContext(ctx, "hostnamectl", "set-hostname", name).CombinedOutput()
 		if err == nil {
 			return nil
@@ -236,7 +235,7 @@ func (b *bootstrap) setHostname(ctx context.Context) error {
 	if err := firstboot.WriteFile(b.path("etc/hostname"), []byte(name+"\n"), 0o644); err != nil {
 		return err
 	}
-	if b.root != "/" {
+	if b.Root != "/" {
 		return nil // the running kernel is another machine's
 	}
 	if err := syscall.Sethostname([]byte(name)); err != nil {

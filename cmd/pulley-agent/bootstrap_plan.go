@@ -11,15 +11,16 @@ import (
 	"slices"
 
 	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
 )
 
 // readPlan reads the file where there is one. A first boot that is over does not keep flags from saying something new.
 func (b *bootstrap) readPlan() error {
 	named := b.planPath != ""
 	if !named {
-		b.planPath = filepath.Join(b.root, firstboot.PlanPath)
+		b.planPath = filepath.Join(b.Root, firstboot.PlanPath)
 	}
-	text, err := readBounded(b.planPath)
+	text, err := nodeconfig.ReadBounded(b.planPath)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil
 	}
@@ -38,7 +39,7 @@ func (b *bootstrap) readPlan() error {
 	if err != nil {
 		return err
 	}
-	over := !state.Finished.IsZero() && state.Plan == b.digest && state.Machine == machineID(b.root)
+	over := !state.Finished.IsZero() && state.Plan == b.digest && state.Machine == nodeconfig.MachineID(b.Root)
 	if over && b.from == "" && b.says() {
 		return nil
 	}
@@ -55,13 +56,13 @@ func (b *bootstrap) readPlan() error {
 
 // hasIdentity says whether there is one, whatever it is worth. A node that leaves removes its own.
 func (b *bootstrap) hasIdentity() bool {
-	_, err := os.Stat(b.state(identityPath))
+	_, err := os.Stat(nodeconfig.Under(b.Root).IdentityFile())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // says reports whether the command line says what this machine is to be.
 func (b *bootstrap) says() bool {
-	return b.options.node != "" || b.role != "" || b.fleet.Name != "" || len(b.connection.Endpoints) > 0 || len(b.servers) > 0 ||
+	return b.Node != "" || b.Role != "" || b.Environment.Name != "" || len(b.Connection.Endpoints) > 0 || len(b.servers) > 0 ||
 		b.token != "" || b.overwrite || b.noCron || b.schedule != ""
 }
 
@@ -76,13 +77,13 @@ func planDigest(p firstboot.Plan) (string, error) {
 // override lets flags speak louder than the file.
 func (b *bootstrap) override() {
 	p := &b.plan
-	p.Node, p.Role, p.Environment = first(b.options.node, p.Node), first(b.role, p.Role), first(b.fleet.Name, p.Environment)
-	p.Prefix, p.CACert = first(b.connection.Prefix, p.Prefix), first(b.connection.CACert, p.CACert)
-	p.AllowedSigners = first(b.allowed, p.AllowedSigners)
+	p.Node, p.Role, p.Environment = first(b.Node, p.Node), first(b.Role, p.Role), first(b.Environment.Name, p.Environment)
+	p.Prefix, p.CACert = first(b.Connection.Prefix, p.Prefix), first(b.Connection.CACert, p.CACert)
+	p.AllowedSigners = first(b.AllowedSigners, p.AllowedSigners)
 	p.Token = first(b.token, p.Token, b.env.Getenv("PULLEY_TOKEN"))
 	p.Schedule = first(b.schedule, p.Schedule, defaultSchedule)
 	for _, l := range []struct{ said, to *[]string }{
-		{&b.servers, &p.Servers}, {&b.pins, &p.CA}, {&b.connection.Endpoints, &p.Endpoints}, {&b.mirrors, &p.Mirrors},
+		{&b.servers, &p.Servers}, {&b.pins, &p.CA}, {&b.Connection.Endpoints, &p.Endpoints}, {&b.Mirrors, &p.Mirrors},
 	} {
 		if len(*l.said) > 0 {
 			*l.to = *l.said
@@ -100,14 +101,14 @@ func (b *bootstrap) override() {
 		p.Steps = replaced
 	}
 	o := b.options
-	o.node, o.role, o.fleet.Name, o.allowed, o.mirrors = p.Node, p.Role, p.Environment, p.AllowedSigners, p.Mirrors
-	o.connection.Endpoints, o.connection.Prefix, o.connection.CACert = p.Endpoints, p.Prefix, p.CACert
+	o.Node, o.Role, o.Environment.Name, o.AllowedSigners, o.Mirrors = p.Node, p.Role, p.Environment, p.AllowedSigners, p.Mirrors
+	o.Connection.Endpoints, o.Connection.Prefix, o.Connection.CACert = p.Endpoints, p.Prefix, p.CACert
 }
 
 // absolute makes paths such as cron's runs can use, which start in another folder.
 func (b *bootstrap) absolute() error {
-	c := &b.connection
-	for _, path := range []*string{&b.options.config, &c.CACert, &c.Cert, &c.Key, &b.allowed, &b.revoked} {
+	c := &b.Connection
+	for _, path := range []*string{&b.Flags.Path, &c.CACert, &c.Cert, &c.Key, &b.AllowedSigners, &b.RevokedSigners} {
 		if *path == "" {
 			continue
 		}
@@ -128,7 +129,7 @@ func (b *bootstrap) hasJoined() bool {
 		return true
 	}
 	state, err := b.memory().Load()
-	return err == nil && state.Machine == machineID(b.root) && state.Plan == b.digest && state.Steps[firstboot.Join].State == firstboot.Done
+	return err == nil && state.Machine == nodeconfig.MachineID(b.Root) && state.Plan == b.digest && state.Steps[firstboot.Join].State == firstboot.Done
 }
 
 // asks reports whether --from has a step done again.

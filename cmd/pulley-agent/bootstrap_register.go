@@ -13,6 +13,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 )
 
@@ -21,19 +22,19 @@ func (b *bootstrap) registerLeft(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	s, err := store.Open(c.store)
+	s, err := store.Open(c.Store)
 	if err != nil {
 		return "", err
 	}
-	d, err := s.Desire(ctx, c.identity)
+	d, err := s.Desire(ctx, c.Identity)
 	if err = errors.Join(err, s.Close()); err != nil {
 		return "", passingStore(err)
 	}
 	if d.Host != nil && sameHost(*d.Host, b.host(c)) {
 		return "", nil
 	}
-	if d.Host != nil && d.Host.MachineID != "" && d.Host.MachineID != machineID(b.root) {
-		b.log.Warn("another machine had this name", "node", c.identity.Node, "machine", d.Host.MachineID, "registered", d.Host.At)
+	if d.Host != nil && d.Host.MachineID != "" && d.Host.MachineID != nodeconfig.MachineID(b.Root) {
+		b.log.Warn("another machine had this name", "node", c.Identity.Node, "machine", d.Host.MachineID, "registered", d.Host.At)
 	}
 	return "put this machine on the list of hosts that should be alive", nil
 }
@@ -53,25 +54,25 @@ func (b *bootstrap) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.joined() && len(c.Servers) > 0 {
-		client, err := c.serveClient(c.Servers)
+	if c.Joined() && len(c.Servers) > 0 {
+		client, err := c.ServeClient(c.Servers)
 		if err != nil {
 			return err
 		}
 		return passingJoin(client.Register(ctx, b.machine()))
 	}
-	s, err := store.Open(c.store)
+	s, err := store.Open(c.Store)
 	if err != nil {
 		return err
 	}
-	err = s.Register(ctx, c.identity.Environment, b.host(c))
+	err = s.Register(ctx, c.Identity.Environment, b.host(c))
 	return passingStore(errors.Join(err, s.Close()))
 }
 
 func (b *bootstrap) host(c config) agent.Host {
 	name, _ := os.Hostname() // shown to people only
 	return agent.Host{
-		Node: c.identity.Node, Role: c.identity.Role, Hostname: name, Addresses: addresses(), MachineID: machineID(b.root),
+		Node: c.Identity.Node, Role: c.Identity.Role, Hostname: name, Addresses: addresses(), MachineID: nodeconfig.MachineID(b.Root),
 		At: b.env.Now().UTC().Truncate(time.Second), By: "bootstrap",
 	}
 }
@@ -105,12 +106,12 @@ func (b *bootstrap) scheduleLeft(context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	disk, err := agent.ReadDisk(c.stateDir())
+	disk, err := agent.ReadDisk(c.StateDir())
 	if err == nil {
 		var state agent.State
 		state, err = disk.Load()
 		err = errors.Join(err, disk.Close())
-		if schedule, missing := os.ReadFile(c.schedule()); err == nil && missing == nil && len(agentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
+		if schedule, missing := os.ReadFile(c.Crontab()); err == nil && missing == nil && len(agentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
 			return "", nil
 		}
 	}
@@ -139,12 +140,12 @@ func (b *bootstrap) setUpSchedule(ctx context.Context) error {
 
 // setUpCron runs Puppet on a catalog that has cron start this agent, and nothing else.
 func (n *node) setUpCron(ctx context.Context, schedule string) error {
-	tree := filepath.Join(n.stateDir(), "bootstrap")
-	if err := writeBootstrapTree(tree, schedule, n.path); err != nil {
+	tree := filepath.Join(n.StateDir(), "bootstrap")
+	if err := writeBootstrapTree(tree, schedule, n.Path); err != nil {
 		return err
 	}
 	defer os.RemoveAll(tree) // what is left of it is written anew by the next start
-	result, err := n.puppet.Apply(ctx, agent.Job{Identity: n.identity, ID: "bootstrap", Tree: tree})
+	result, err := n.puppet.Apply(ctx, agent.Job{Identity: n.Identity, ID: "bootstrap", Tree: tree})
 	if err != nil {
 		return err
 	}

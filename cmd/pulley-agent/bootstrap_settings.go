@@ -11,6 +11,7 @@ import (
 
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
+	"pulley/internal/nodeconfig"
 )
 
 // settingsLeft compares what the settings say with what was said here. By flags alone, a file that is there stays as it is, as
@@ -20,10 +21,10 @@ func (b *bootstrap) settingsLeft() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	there, err := os.ReadFile(c.path)
+	there, err := os.ReadFile(c.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "write the settings into " + c.path, nil
+		return "write the settings into " + c.Path, nil
 	case err != nil:
 		return "", err
 	case !b.planned && !b.overwrite && !b.joins():
@@ -33,22 +34,22 @@ func (b *bootstrap) settingsLeft() (string, error) {
 	if err != nil || bytes.Equal(there, wanted) {
 		return "", err
 	}
-	return "write the settings into " + c.path, nil
+	return "write the settings into " + c.Path, nil
 }
 
 // settings are those of the file, with what was said here in their places.
 func (b *bootstrap) settings(c config) ([]byte, error) {
-	f := c.file
-	f.Node, f.Role, f.Environment = c.identity.Node, c.identity.Role, c.identity.Environment
-	f.Endpoints, f.Prefix = c.store.Endpoints, c.store.Prefix
-	f.CACert, f.Cert, f.Key = c.store.CACert, c.store.Cert, c.store.Key
-	if c.joined() { // the default, so that the files may be moved with the state folder
+	f := c.File
+	f.Node, f.Role, f.Environment = c.Identity.Node, c.Identity.Role, c.Identity.Environment
+	f.Endpoints, f.Prefix = c.Store.Endpoints, c.Store.Prefix
+	f.CACert, f.Cert, f.Key = c.Store.CACert, c.Store.Cert, c.Store.Key
+	if c.Joined() { // the default, so that the files may be moved with the state folder
 		f.CACert, f.Cert, f.Key = "", "", ""
 	}
 	if len(b.plan.Servers) > 0 {
 		f.Servers = b.plan.Servers
 	}
-	return encodeYAML(f)
+	return f.Encode()
 }
 
 // writeSettings keeps what was said here for the runs that cron starts.
@@ -61,7 +62,7 @@ func (b *bootstrap) writeSettings() error {
 	if err != nil {
 		return err
 	}
-	return b.writeConfig(c.path, text)
+	return b.writeConfig(c.Path, text)
 }
 
 func (b *bootstrap) writeConfig(path string, text []byte) error {
@@ -78,11 +79,11 @@ func (b *bootstrap) writeConfig(path string, text []byte) error {
 
 // writeAnswer writes the settings of the node that this machine has become. What an older way to etcd said is replaced.
 func (b *bootstrap) writeAnswer(a join.Answer) error {
-	path := first(b.options.config, b.path("etc/pulley/agent.yaml"))
-	var f file
-	text, err := readBounded(path)
+	path := first(b.Flags.Path, b.path("etc/pulley/agent.yaml"))
+	var f nodeconfig.File
+	text, err := nodeconfig.ReadBounded(path)
 	if err == nil {
-		f, err = parseFile(path, text)
+		f, err = nodeconfig.ParseFile(path, text)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot read the settings: %w", err)
@@ -97,11 +98,11 @@ func (b *bootstrap) writeAnswer(a join.Answer) error {
 	if len(b.plan.Mirrors) > 0 {
 		f.Mirrors = b.plan.Mirrors
 	}
-	if text, err = encodeYAML(f); err != nil {
+	if text, err = f.Encode(); err != nil {
 		return err
 	}
 	o := b.options
-	o.node, o.role, o.fleet.Name, o.connection.Endpoints = a.Node, a.Role, a.Environment, f.Endpoints // louder than the surroundings
+	o.Node, o.Role, o.Environment.Name, o.Connection.Endpoints = a.Node, a.Role, a.Environment, f.Endpoints // louder than the surroundings
 	return b.writeConfig(path, text)
 }
 
@@ -109,20 +110,20 @@ func (b *bootstrap) writeAnswer(a join.Answer) error {
 func (b *bootstrap) agrees(said config) error {
 	env := b.env
 	env.Getenv = func(string) string { return "" }
-	alone, err := (&options{env: env, root: b.root, config: said.path}).load()
+	alone, err := (&options{env: env, Flags: nodeconfig.Flags{Root: b.Root, Path: said.Path}}).load()
 	if err != nil {
-		return fmt.Errorf("%w\nthis time the command line said it; `--overwrite` writes it into %s", err, said.path)
+		return fmt.Errorf("%w\nthis time the command line said it; `--overwrite` writes it into %s", err, said.Path)
 	}
 	var differ []string
 	for _, s := range []struct{ key, file, said string }{
-		{"node", alone.identity.Node, said.identity.Node},
-		{"role", alone.identity.Role, said.identity.Role},
-		{"environment", alone.identity.Environment, said.identity.Environment},
-		{"endpoints", strings.Join(alone.store.Endpoints, ","), strings.Join(said.store.Endpoints, ",")},
-		{"prefix", alone.store.Prefix, said.store.Prefix},
-		{"cacert", alone.store.CACert, said.store.CACert},
-		{"cert", alone.store.Cert, said.store.Cert},
-		{"key", alone.store.Key, said.store.Key},
+		{"node", alone.Identity.Node, said.Identity.Node},
+		{"role", alone.Identity.Role, said.Identity.Role},
+		{"environment", alone.Identity.Environment, said.Identity.Environment},
+		{"endpoints", strings.Join(alone.Store.Endpoints, ","), strings.Join(said.Store.Endpoints, ",")},
+		{"prefix", alone.Store.Prefix, said.Store.Prefix},
+		{"cacert", alone.Store.CACert, said.Store.CACert},
+		{"cert", alone.Store.Cert, said.Store.Cert},
+		{"key", alone.Store.Key, said.Store.Key},
 		{"allowed_signers", alone.AllowedSigners, said.AllowedSigners},
 		{"revoked_signers", alone.RevokedSigners, said.RevokedSigners},
 		{"mirrors", strings.Join(alone.Mirrors, ","), strings.Join(said.Mirrors, ",")},
@@ -135,5 +136,5 @@ func (b *bootstrap) agrees(said config) error {
 		return nil
 	}
 	return fmt.Errorf("%s says something else than the command line: %s\nleave out what is in the file, or write it anew with `--overwrite`",
-		said.path, strings.Join(differ, "; "))
+		said.Path, strings.Join(differ, "; "))
 }

@@ -13,6 +13,7 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/upgrade"
 )
 
@@ -39,7 +40,7 @@ func TestWaitsForTheTime(t *testing.T) {
 	valid := server.Certificate().NotBefore
 	now := valid.Add(-time.Hour)
 	b := &bootstrap{
-		bootstrapOptions: bootstrapOptions{options: &options{env: cli.Env{Now: func() time.Time { return now }}, root: t.TempDir()}},
+		bootstrapOptions: bootstrapOptions{options: &options{env: cli.Env{Now: func() time.Time { return now }}, Flags: nodeconfig.Flags{Root: t.TempDir()}}},
 		planned:          true, plan: firstboot.Plan{Servers: []string{server.URL}}, log: slog.New(slog.DiscardHandler),
 	}
 	look := func() string {
@@ -58,7 +59,7 @@ func TestWaitsForTheTime(t *testing.T) {
 		t.Errorf("a second after: %q", left)
 	}
 
-	timesync := filepath.Join(b.root, "run/systemd/timesync")
+	timesync := filepath.Join(b.Root, "run/systemd/timesync")
 	if err := os.MkdirAll(timesync, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +85,8 @@ func TestWaitsForTheTime(t *testing.T) {
 
 // A first boot that is repeated for its last step would put an old agent in the place of an upgraded one, again and again.
 func TestAnUpgradedAgentStays(t *testing.T) {
-	b := &bootstrap{bootstrapOptions: bootstrapOptions{options: &options{root: t.TempDir()}}, log: slog.New(slog.DiscardHandler)}
-	target := b.path(agentPath)
+	b := &bootstrap{bootstrapOptions: bootstrapOptions{options: &options{Flags: nodeconfig.Flags{Root: t.TempDir()}}}, log: slog.New(slog.DiscardHandler)}
+	target := b.path(nodeconfig.AgentPath)
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"gopkg.in/yaml.v3"
-
 	"pulley/internal/cli"
+	"pulley/internal/nodeconfig"
 	"pulley/puppet"
 )
 
@@ -21,7 +19,7 @@ func writeBootstrapTree(dir, schedule, config string) error {
 	if strings.ContainsAny(config, "'\\\n\r%") {
 		return fmt.Errorf("cannot start the agent from cron with the settings %s: cron and Puppet read some of its characters otherwise", config)
 	}
-	command := "/" + agentPath + " run --splay"
+	command := "/" + nodeconfig.AgentPath + " run --splay"
 	if config != "/etc/pulley/agent.yaml" {
 		command += " --config " + config
 	}
@@ -44,36 +42,4 @@ func checkSchedule(schedule string) error {
 		return cli.Usagef("cannot use schedule %q: give the five fields of a crontab, like '*/5 * * * *'", schedule)
 	}
 	return nil
-}
-
-func encodeYAML(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), enc.Close()
-}
-
-// bootID is the kernel's name for this boot of the machine.
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "" // it only tells two machines of one machine id apart
-	}
-	return strings.TrimSpace(string(b))
-}
-
-// machineID is the machine's own name for itself (machine-id(5)), of the root where that has one; "" where there is none, as
-// in some containers.
-func machineID(root string) string {
-	b, err := os.ReadFile(filepath.Join(root, "etc/machine-id"))
-	if err != nil {
-		b, err = os.ReadFile("/etc/machine-id")
-	}
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }

@@ -44,7 +44,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "%s: ticks now and then at %s\n", c.identity.Node, spec)
+	fmt.Fprintf(o.env.Stdout, "%s: ticks now and then at %s\n", c.Identity.Node, spec)
 	told := ctx
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -64,7 +64,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 		return nil
 	}
 	// The same process, so that whoever started the daemon sees no end of it.
-	if err := syscall.Exec(c.own().Installed, os.Args, os.Environ()); err != nil {
+	if err := syscall.Exec(c.UpgradeFolder().Installed, os.Args, os.Environ()); err != nil {
 		return fmt.Errorf("cannot start the new agent: %w\nstart `%s daemon` again", err, program)
 	}
 	return nil

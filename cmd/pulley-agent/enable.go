@@ -56,7 +56,7 @@ func newDisable(o *options) *cobra.Command {
 
 // withDisk works on the node's own memory; it needs neither settings nor etcd.
 func (o *options) withDisk(do func(*agent.Disk) error) error {
-	d, err := agent.OpenDisk(filepath.Join(o.root, "var/lib/pulley"))
+	d, err := agent.OpenDisk(filepath.Join(o.Root, "var/lib/pulley"))
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/nodeconfig"
 	"pulley/internal/trust"
 )
 
@@ -78,7 +79,7 @@ type keptSigners struct {
 func (k keptSigners) lists() (lists, error) {
 	var l lists
 	for path, into := range map[string]*[]byte{k.files.allowed: &l.Allowed, k.files.revoked: &l.Revoked} {
-		b, err := readBounded(path)
+		b, err := nodeconfig.ReadBounded(path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return l, err
 		}
@@ -153,7 +154,7 @@ func (k keptSigners) restore(l lists) error {
 		path  string
 		bytes []byte
 	}{{k.files.revoked, l.Revoked}, {k.files.allowed, l.Allowed}} {
-		if now, err := readBounded(file.path); err == nil && file.bytes != nil && bytes.Equal(now, file.bytes) {
+		if now, err := nodeconfig.ReadBounded(file.path); err == nil && file.bytes != nil && bytes.Equal(now, file.bytes) {
 			continue
 		}
 		if err := putBack(file.path, file.bytes, 0o644); err != nil {

@@ -58,11 +58,11 @@ func (o *options) leave(ctx context.Context, atPoweroff bool) error {
 	}
 	if len(c.Servers) == 0 {
 		return fmt.Errorf("cannot leave: there is no server to leave at: no `servers:` in %s\nan operator takes it off with `pulley nodes remove %s -e %s`",
-			c.path, c.identity.Node, c.identity.Environment)
+			c.Path, c.Identity.Node, c.Identity.Environment)
 	}
-	client, err := c.serveClient(c.Servers)
+	client, err := c.ServeClient(c.Servers)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot leave: this machine has no identity in %s: it left before, or never joined", c.identityFile())
+		return fmt.Errorf("cannot leave: this machine has no identity in %s: it left before, or never joined", c.IdentityFile())
 	}
 	if err != nil {
 		return err
@@ -79,12 +79,12 @@ func (o *options) leave(ctx context.Context, atPoweroff bool) error {
 	if err := o.withDisk(func(d *agent.Disk) error { return d.Disable(reason) }); err != nil {
 		return err
 	}
-	for _, path := range []string{c.identityFile(), filepath.Join(c.stateDir(), newKeyPath)} {
+	for _, path := range []string{c.IdentityFile(), c.JoinKeyFile()} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot remove the identity: %w", err)
 		}
 	}
-	fmt.Fprintf(o.env.Stdout, "%s: left %s\n", c.identity.Node, c.identity.Environment)
+	fmt.Fprintf(o.env.Stdout, "%s: left %s\n", c.Identity.Node, c.Identity.Environment)
 	return nil
 }
 
@@ -146,7 +146,7 @@ func (b *bootstrap) leaveAtPoweroff(ctx context.Context) error {
 	if err := firstboot.WriteFile(b.path(leaveUnit), []byte(leaveText), 0o644); err != nil {
 		return err
 	}
-	if err := b.link(leaveWanted); err != nil || b.root != "/" {
+	if err := b.link(leaveWanted); err != nil || b.Root != "/" {
 		return err
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"start", "--no-block", "pulley-leave.service"}} {

@@ -13,6 +13,7 @@ import (
 	"pulley/agent/puppet"
 	"pulley/internal/content"
 	"pulley/internal/mirror"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 	"pulley/internal/takeover"
 )
@@ -30,7 +31,7 @@ type node struct {
 
 // open takes the node's lock and wires a tick's parts together. agent.ErrLocked means that another run is in progress.
 func (c config) open(ctx context.Context, version string, now func() time.Time, log *slog.Logger) (*node, error) {
-	disk, err := agent.OpenDisk(c.stateDir())
+	disk, err := agent.OpenDisk(c.StateDir())
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,7 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 	}
 	n.store = n.parts.store
 	n.agent = &agent.Agent{
-		Identity: c.identity, Settings: c.settings, Version: version, MachineID: machineID(c.root), Boot: bootID(),
+		Identity: c.Identity, Settings: c.Settings, Version: version, MachineID: nodeconfig.MachineID(c.Root), Boot: nodeconfig.BootID(),
 		Control: n.store, Content: n.parts, Puppet: &blockable{n.puppet},
 		Machine: c.machine(now, log),
 		Memory:  disk, Now: now, Log: log, RunDeadline: c.Puppet.Deadline, VerifyTimeout: c.VerifyTimeout,
@@ -55,30 +56,30 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 
 func (c config) machine(now func() time.Time, log *slog.Logger) *machine {
 	return &machine{
-		schedule: c.schedule(), signers: keptSigners{files: c.signers(), environment: c.identity.Environment, now: now},
-		kept: filepath.Join(c.stateDir(), keptFile), log: log, timeout: scriptTimeout,
+		schedule: c.Crontab(), signers: keptSigners{files: c.signers(), environment: c.Identity.Environment, now: now},
+		kept: filepath.Join(c.StateDir(), keptFile), log: log, timeout: scriptTimeout,
 	}
 }
 
 // openParts connects to etcd, and to the mirrors where there are any. What is large comes from a mirror first, as thousands
 // of nodes may want it at once; deltas come from etcd. Each is the other's fallback.
 func (c config) openParts(now func() time.Time, log *slog.Logger) (*parts, error) {
-	trees, err := content.OpenStore(c.stateDir())
+	trees, err := content.OpenStore(c.StateDir())
 	if err != nil {
 		return nil, err
 	}
 	trees.Now = now
-	mirrors, err := c.mirror()
+	mirrors, err := c.Mirror()
 	if err != nil {
 		return nil, err
 	}
-	s, err := store.Open(c.store)
+	s, err := store.Open(c.Store)
 	if err != nil {
 		return nil, err
 	}
 	p := &parts{
 		store: s, objects: s, mirrors: mirrors, prover: &prover{files: c.signers(), store: s, now: now},
-		trees: trees, dir: filepath.Join(c.stateDir(), "data"), log: log,
+		trees: trees, dir: filepath.Join(c.StateDir(), "data"), log: log,
 	}
 	if mirrors != nil {
 		p.objects = mirror.Fallback(mirrors, s)
@@ -124,8 +125,8 @@ func (c config) takeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet
 
 func (c config) newPuppet(log *slog.Logger) *puppet.Puppet {
 	return &puppet.Puppet{
-		Program: c.Puppet.Program, Dir: c.stateDir(), Deadline: c.Puppet.Deadline, Grace: c.Puppet.Grace,
-		StateDirs: c.Puppet.StateDirs, Own: takeover.Own(c.stateDir()), Logger: log,
+		Program: c.Puppet.Program, Dir: c.StateDir(), Deadline: c.Puppet.Deadline, Grace: c.Puppet.Grace,
+		StateDirs: c.Puppet.StateDirs, Own: takeover.Own(c.StateDir()), Logger: log,
 	}
 }
 

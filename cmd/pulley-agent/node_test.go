@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/nodeconfig"
 )
 
 // A node whose lock can't be had for another reason than a run at work must not look like one that works, for ever.
@@ -27,7 +28,7 @@ func TestOnlyARunAtWorkIsAnotherRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	c := config{root: "/"}
+	c := config{nodeconfig.Under("/")}
 	p := c.newPuppet(slog.New(slog.DiscardHandler))
 	p.Dir = dir
 	stopped, cancel := context.WithCancel(t.Context())

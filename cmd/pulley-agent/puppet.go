@@ -46,7 +46,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	p := c.newPuppet(o.logger())
-	disk, err := agent.OpenDisk(c.stateDir())
+	disk, err := agent.OpenDisk(c.StateDir())
 	if err != nil {
 		return err
 	}
@@ -138,11 +138,11 @@ func (c config) enforced(ctx context.Context, t agent.Target, now func() time.Ti
 	if err != nil {
 		return agent.Job{}, nil, err
 	}
-	staged, err := p.Stage(ctx, c.identity, t, agent.Staging{})
+	staged, err := p.Stage(ctx, c.Identity, t, agent.Staging{})
 	if err := errors.Join(err, p.close()); err != nil {
 		return agent.Job{}, nil, err
 	}
 	return agent.Job{
-		Identity: c.identity, ID: fmt.Sprintf("command-%d", os.Getpid()), Target: t, Tree: staged.Tree, Data: staged.Data,
+		Identity: c.Identity, ID: fmt.Sprintf("command-%d", os.Getpid()), Target: t, Tree: staged.Tree, Data: staged.Data,
 	}, staged.Release, nil
 }

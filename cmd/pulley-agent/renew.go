@@ -12,6 +12,7 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/join"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/pki"
 	"pulley/internal/trust"
 )
@@ -28,27 +29,27 @@ const (
 // renew gets a new certificate when the node's own is near its end, or the servers have one of another CA by now. It is
 // tried after a tick, under the node's lock, and is never a tick's failure.
 func (o *options) renew(ctx context.Context, n *node) {
-	if !n.joined() || len(n.Servers) == 0 || ctx.Err() != nil {
+	if !n.Joined() || len(n.Servers) == 0 || ctx.Err() != nil {
 		return
 	}
 	now := o.env.Now()
-	id, err := pki.LoadIdentity(n.identityFile())
+	id, err := pki.LoadIdentity(n.IdentityFile())
 	if err != nil {
 		cli.Complain(o.env, program, err)
 		return
 	}
-	bundle, err := readBounded(n.bundleFile())
+	bundle, err := nodeconfig.ReadBounded(n.BundleFile())
 	if err != nil {
 		cli.Complain(o.env, program, fmt.Errorf("cannot read whom this node trusts: %w", err))
 		return
 	}
 	left := id.Leaf().NotAfter.Sub(now)
-	if !pki.RenewDue(id.Leaf(), ofBundle(bundle, n.store.ServerIssuer()), n.identity.Node, now) || n.triedLately(now, left) {
+	if !pki.RenewDue(id.Leaf(), ofBundle(bundle, n.store.ServerIssuer()), n.Identity.Node, now) || n.triedLately(now, left) {
 		return
 	}
 	if left <= 0 {
 		cli.Complain(o.env, program, fmt.Errorf("cannot renew this node's certificate: it ended at %s by this machine's clock\nlet the node join again with a token that is for it: `pulley token create --node %s`",
-			id.Leaf().NotAfter.Format(time.RFC3339), n.identity.Node))
+			id.Leaf().NotAfter.Format(time.RFC3339), n.Identity.Node))
 		n.tried(now)
 		return
 	}
@@ -58,8 +59,8 @@ func (o *options) renew(ctx context.Context, n *node) {
 		cli.Complain(o.env, program, fmt.Errorf("cannot renew this node's certificate, which ends in %s (%s): %w", cli.Span(left), id.Leaf().NotAfter.Format(time.RFC3339), err))
 		return
 	}
-	_ = os.Remove(filepath.Join(n.stateDir(), triedFile)) // one that stays delays nothing for long
-	o.logger().Info("this node's certificate was renewed", "node", n.identity.Node, "until", fresh.Leaf().NotAfter)
+	_ = os.Remove(filepath.Join(n.StateDir(), triedFile)) // one that stays delays nothing for long
+	o.logger().Info("this node's certificate was renewed", "node", n.Identity.Node, "until", fresh.Leaf().NotAfter)
 }
 
 // askForNew makes a new key, has it certified, and writes both; the CAs first, as those that vouch for the servers'
@@ -77,7 +78,7 @@ func (n *node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (p
 	if err != nil {
 		return pki.Identity{}, err
 	}
-	answer, err := client.Renew(ctx, key, join.Machine{ID: machineID(n.root), Boot: bootID()})
+	answer, err := client.Renew(ctx, key, join.Machine{ID: nodeconfig.MachineID(n.Root), Boot: nodeconfig.BootID()})
 	if err != nil {
 		return pki.Identity{}, err
 	}
@@ -88,10 +89,10 @@ func (n *node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (p
 	if err := acceptable(fresh.Leaf(), id.Leaf(), []byte(answer.CA)); err != nil {
 		return pki.Identity{}, err
 	}
-	if err := trust.WriteFile(n.bundleFile(), []byte(answer.CA), 0o644); err != nil {
+	if err := trust.WriteFile(n.BundleFile(), []byte(answer.CA), 0o644); err != nil {
 		return pki.Identity{}, fmt.Errorf("cannot write whom this node trusts: %w", err)
 	}
-	return fresh, fresh.Save(n.identityFile())
+	return fresh, fresh.Save(n.IdentityFile())
 }
 
 // acceptable refuses an answer with which this node would be shut out: of another name, or of a CA that is not in the bundle.
@@ -129,7 +130,7 @@ func ofBundle(bundle, issuer []byte) []byte {
 // triedLately says whether it is too early for another try: servers that are away must not be asked by a whole fleet at
 // each of its ticks.
 func (n *node) triedLately(now time.Time, left time.Duration) bool {
-	b, err := readBounded(filepath.Join(n.stateDir(), triedFile))
+	b, err := nodeconfig.ReadBounded(filepath.Join(n.StateDir(), triedFile))
 	if err != nil {
 		return false
 	}
@@ -146,5 +147,5 @@ func (n *node) triedLately(now time.Time, left time.Duration) bool {
 
 func (n *node) tried(now time.Time) {
 	text := []byte(now.UTC().Format(time.RFC3339Nano))
-	_ = trust.WriteFile(filepath.Join(n.stateDir(), triedFile), text, 0o600) // without it the next tick tries again
+	_ = trust.WriteFile(filepath.Join(n.StateDir(), triedFile), text, 0o600) // without it the next tick tries again
 }

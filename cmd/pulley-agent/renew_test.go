@@ -18,6 +18,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/join"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -63,17 +64,18 @@ func newRenewing(t *testing.T) *renewing {
 	w.server.StartTLS()
 	t.Cleanup(w.server.Close)
 
-	c := config{root: t.TempDir(), identity: agent.Identity{Node: "compute1", Environment: "dev"}}
+	c := config{nodeconfig.Under(t.TempDir())}
+	c.Identity = agent.Identity{Node: "compute1", Environment: "dev"}
 	c.Servers = []string{w.server.URL}
-	c.store.Cert = c.identityFile()
+	c.Store.Cert = c.IdentityFile()
 	w.node = &node{config: c, store: &store.Store{}}
-	if err := os.MkdirAll(filepath.Dir(c.identityFile()), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(c.IdentityFile()), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.MkdirAll(filepath.Join(c.root, "etc"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(c.Root, "etc"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(c.root, "etc/machine-id"), []byte("machine-of-compute1\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(c.Root, "etc/machine-id"), []byte("machine-of-compute1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	own, err := pki.NewKey()
@@ -86,10 +88,10 @@ func newRenewing(t *testing.T) *renewing {
 	}
 	id, err := pki.NewIdentity(own, cert)
 	if err == nil {
-		err = id.Save(c.identityFile())
+		err = id.Save(c.IdentityFile())
 	}
 	if err == nil {
-		err = os.WriteFile(c.bundleFile(), w.ca.Bundle(), 0o644)
+		err = os.WriteFile(c.BundleFile(), w.ca.Bundle(), 0o644)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +136,7 @@ func (w *renewing) tick(after time.Duration) string {
 
 func (w *renewing) leaf() *x509.Certificate {
 	w.t.Helper()
-	id, err := pki.LoadIdentity(w.node.identityFile())
+	id, err := pki.LoadIdentity(w.node.IdentityFile())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -148,7 +150,7 @@ func TestNodeRenewsWhenItIsDue(t *testing.T) {
 	if said := w.tick(renewingLife / 2); said != "" || w.asked != 0 {
 		t.Fatalf("with nothing due it asked %d times and said %q", w.asked, said)
 	}
-	if err := os.WriteFile(w.node.bundleFile(), append(w.ca.Bundle(), '\n'), 0o644); err != nil { // an old list
+	if err := os.WriteFile(w.node.BundleFile(), append(w.ca.Bundle(), '\n'), 0o644); err != nil { // an old list
 		t.Fatal(err)
 	}
 	if said := w.tick(renewingLife * 3 / 4); w.asked != 1 || !strings.Contains(said, "certificate was renewed") {
@@ -158,7 +160,7 @@ func TestNodeRenewsWhenItIsDue(t *testing.T) {
 	if is.Subject.CommonName != was.Subject.CommonName || bytes.Equal(is.RawSubjectPublicKeyInfo, was.RawSubjectPublicKeyInfo) || !is.NotAfter.After(was.NotAfter) {
 		t.Errorf("the new certificate: %s, until %s", is.Subject, is.NotAfter)
 	}
-	if bundle, err := os.ReadFile(w.node.bundleFile()); err != nil || !bytes.Equal(bundle, w.ca.Bundle()) {
+	if bundle, err := os.ReadFile(w.node.BundleFile()); err != nil || !bytes.Equal(bundle, w.ca.Bundle()) {
 		t.Errorf("the list of CAs is the old one: %v", err)
 	}
 	if w.tick(renewingLife * 3 / 4); w.asked != 1 {
@@ -176,7 +178,7 @@ func TestRenewalThatFailsIsToldAndTriedAgain(t *testing.T) {
 		t.Errorf("it says %q", said)
 	}
 	for after, again := range map[time.Duration]bool{5 * time.Minute: false, 59 * time.Minute: false, time.Hour: true, -time.Hour: true} {
-		if err := os.WriteFile(filepath.Join(w.node.stateDir(), triedFile), []byte(w.now.Add(due).Format(time.RFC3339Nano)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.node.StateDir(), triedFile), []byte(w.now.Add(due).Format(time.RFC3339Nano)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if said := w.tick(due + after); (said != "") != again {
@@ -216,7 +218,7 @@ func TestRenewalRefusesWhatWouldShutItOut(t *testing.T) {
 	} {
 		w := newRenewing(t)
 		was := w.leaf()
-		bundle, err := os.ReadFile(w.node.bundleFile())
+		bundle, err := os.ReadFile(w.node.BundleFile())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +230,7 @@ func TestRenewalRefusesWhatWouldShutItOut(t *testing.T) {
 		if said := w.tick(renewingLife * 3 / 4); !strings.Contains(said, c.says) {
 			t.Errorf("%s: it says %q", what, said)
 		}
-		now, err := os.ReadFile(w.node.bundleFile())
+		now, err := os.ReadFile(w.node.BundleFile())
 		if err != nil || !bytes.Equal(now, bundle) || !w.leaf().Equal(was) {
 			t.Errorf("%s: it was taken", what)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/nodeconfig"
 )
 
 const program = "pulley-agent"
@@ -28,19 +29,10 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 
 // options are the flags that every verb has, and what they are read in.
 type options struct {
-	env        cli.Env
-	root       string
-	config     string
-	node       string
-	role       string
-	fleet      cli.EnvironmentFlag
-	connection cli.Connection
-	allowed    string
-	revoked    string
-	mirrors    []string
-	verbose    bool
-	bootstraps bool              // the settings need not be there yet
-	step       func(name string) // is told each step of a tick; nil: nobody watches
+	env cli.Env
+	nodeconfig.Flags
+	verbose bool
+	step    func(name string) // is told each step of a tick; nil: nobody watches
 }
 
 func newRoot(env cli.Env) *cobra.Command {
@@ -58,16 +50,16 @@ EXIT STATUS
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&o.root, "root", "/", "folder that everything of the agent is under: etc/pulley, var/lib/pulley")
-	f.StringVar(&o.config, "config", "", "settings (default <root>/etc/pulley/agent.yaml)")
-	f.StringVar(&o.node, "node", "", "name of this node (default: from agent.yaml, else from the hostname)")
-	f.StringVar(&o.role, "role", "", "its role, where the name does not say it")
+	f.StringVar(&o.Root, "root", "/", "folder that everything of the agent is under: etc/pulley, var/lib/pulley")
+	f.StringVar(&o.Flags.Path, "config", "", "settings (default <root>/etc/pulley/agent.yaml)")
+	f.StringVar(&o.Node, "node", "", "name of this node (default: from agent.yaml, else from the hostname)")
+	f.StringVar(&o.Role, "role", "", "its role, where the name does not say it")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log each step")
-	o.fleet.AddFlag(f)
-	o.connection.AddFlags(f)
-	f.StringVar(&o.allowed, "allowed-signers", "", "who may sign releases and data, as ssh-keygen(1) says (default <root>/etc/pulley/allowed_signers where there is one)")
-	f.StringVar(&o.revoked, "revoked-signers", "", "public keys that no longer count, one a line (default <root>/etc/pulley/revoked_signers where there is one)")
-	f.StringArrayVar(&o.mirrors, "mirror", nil, "https URL where releases are fetched from before etcd is asked; may be given again")
+	o.Environment.AddFlag(f)
+	o.Connection.AddFlags(f)
+	f.StringVar(&o.AllowedSigners, "allowed-signers", "", "who may sign releases and data, as ssh-keygen(1) says (default <root>/etc/pulley/allowed_signers where there is one)")
+	f.StringVar(&o.RevokedSigners, "revoked-signers", "", "public keys that no longer count, one a line (default <root>/etc/pulley/revoked_signers where there is one)")
+	f.StringArrayVar(&o.Mirrors, "mirror", nil, "https URL where releases are fetched from before etcd is asked; may be given again")
 	root.AddCommand(newRun(o), newDaemon(o), newStatus(o), newEnable(o), newDisable(o), newPuppet(o), newBootstrap(o), newLeave(o), newTakeover(o), newUpgrade(o), newSelftest(o))
 	return root
 }

@@ -64,7 +64,7 @@ func (o *options) run(ctx context.Context, r runOptions, flags []string) error {
 	if err != nil {
 		return err
 	}
-	if err := wait(ctx, agent.Splay(c.identity.Node, r.splay)); err != nil {
+	if err := wait(ctx, agent.Splay(c.Identity.Node, r.splay)); err != nil {
 		return err
 	}
 	_, err = o.turn(ctx, c, r, flags)
@@ -94,7 +94,7 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 		return report.Err
 	}
 	d := report.Decision
-	line := c.identity.Node + ": "
+	line := c.Identity.Node + ": "
 	switch run := report.Run; {
 	case run == nil && report.Note != "":
 		line += report.Note

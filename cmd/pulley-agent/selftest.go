@@ -36,7 +36,7 @@ func (o *options) selftest(ctx context.Context) error {
 	if err := o.able(ctx, c); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "%s: version %s could be its agent\n", c.identity.Node, o.ownVersion())
+	fmt.Fprintf(o.env.Stdout, "%s: version %s could be its agent\n", c.Identity.Node, o.ownVersion())
 	return nil
 }
 
@@ -48,7 +48,7 @@ func (o *options) able(ctx context.Context, c config) error {
 	}{
 		{"read this node's state", c.testState},
 		{"read who may sign", func(context.Context) error { _, _, err := c.signers().read(); return err }},
-		{"open this node's releases", func(context.Context) error { _, err := content.OpenStore(c.stateDir()); return err }},
+		{"open this node's releases", func(context.Context) error { _, err := content.OpenStore(c.StateDir()); return err }},
 		{"find Puppet", func(context.Context) error { return c.newPuppet(o.logger()).Installed() }},
 		{"read etcd and write into it", c.testEtcd},
 	} {
@@ -61,7 +61,7 @@ func (o *options) able(ctx context.Context, c config) error {
 
 // testState reads the state as the agent that wrote it left it: one in a newer format has nothing to fear but this.
 func (c config) testState(context.Context) error {
-	d, err := agent.ReadDisk(c.stateDir())
+	d, err := agent.ReadDisk(c.StateDir())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -74,12 +74,12 @@ func (c config) testState(context.Context) error {
 
 // testEtcd reads what a tick reads, and writes the node's own status again.
 func (c config) testEtcd(ctx context.Context) error {
-	s, err := store.Open(c.store)
+	s, err := store.Open(c.Store)
 	if err != nil {
 		return err
 	}
-	if _, err = s.Desire(ctx, c.identity); err == nil {
-		err = s.Repeat(ctx, c.identity)
+	if _, err = s.Desire(ctx, c.Identity); err == nil {
+		err = s.Repeat(ctx, c.Identity)
 	}
 	return errors.Join(err, s.Close())
 }

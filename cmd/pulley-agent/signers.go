@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 	"pulley/internal/trust"
 )
@@ -32,7 +33,7 @@ func (f signersFiles) read() (*trust.Signers, trust.Floor, error) {
 	if err != nil {
 		return nil, floor, err
 	}
-	allowed, err := readBounded(f.allowed)
+	allowed, err := nodeconfig.ReadBounded(f.allowed)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !f.allowedNamed && !floor.Required:
 		return nil, floor, nil
@@ -41,7 +42,7 @@ func (f signersFiles) read() (*trust.Signers, trust.Floor, error) {
 	case err != nil:
 		return nil, floor, fmt.Errorf("cannot read the allowed signers: %w", err)
 	}
-	revoked, err := readBounded(f.revoked)
+	revoked, err := nodeconfig.ReadBounded(f.revoked)
 	if err != nil && (f.revokedNamed || !errors.Is(err, fs.ErrNotExist)) {
 		return nil, floor, fmt.Errorf("cannot read the revoked keys: %w", err)
 	}

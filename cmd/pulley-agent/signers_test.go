@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/content"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/trust"
 )
 
@@ -24,12 +25,12 @@ const (
 // listed makes a machine's lists; "" makes no file.
 func listed(t *testing.T, allowed, revoked string, change func(*config)) signersFiles {
 	t.Helper()
-	c := config{root: t.TempDir()}
+	c := config{nodeconfig.Under(t.TempDir())}
 	if change != nil {
 		change(&c)
 	}
 	for _, dir := range []string{"etc/pulley", "var/lib/pulley"} {
-		if err := os.MkdirAll(filepath.Join(c.root, dir), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(c.Root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,9 +49,9 @@ func listed(t *testing.T, allowed, revoked string, change func(*config)) signers
 // A node that loses its list of signers, by an accident or by whoever wants that, must not take what nobody signed.
 func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 	named := func(c *config) {
-		c.AllowedSigners, c.RevokedSigners = filepath.Join(c.root, "allowed"), filepath.Join(c.root, "revoked")
+		c.AllowedSigners, c.RevokedSigners = filepath.Join(c.Root, "allowed"), filepath.Join(c.Root, "revoked")
 	}
-	revokedOnly := func(c *config) { c.RevokedSigners = filepath.Join(c.root, "revoked") }
+	revokedOnly := func(c *config) { c.RevokedSigners = filepath.Join(c.Root, "revoked") }
 	for name, c := range map[string]struct {
 		allowed, revoked string
 		floor            trust.Floor
@@ -68,7 +69,7 @@ func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 		"the settings name a list of lost": {allowed: alice, change: revokedOnly, want: "cannot read the revoked keys"},
 		"a line that can't be read":        {allowed: alice + "bob\n", want: "line 2"},
 		"a revoked key that can't be read": {allowed: alice, revoked: "bob\n", want: "cannot read the revoked keys: line 1"},
-		"a list that is far too long":      {allowed: alice + strings.Repeat("#\n", maxConfigBytes/2), want: "bytes"},
+		"a list that is far too long":      {allowed: alice + strings.Repeat("#\n", nodeconfig.MaxFileBytes/2), want: "bytes"},
 		"a floor that makes no sense":      {allowed: alice, spoil: "{", want: "trust.json: it is damaged"},
 		"a floor, and no list":             {spoil: "{", want: "trust.json: it is damaged"},
 		"a floor of a newer agent":         {allowed: alice, spoil: `{"v":99}`, want: "upgrade pulley"},

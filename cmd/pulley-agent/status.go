@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/nodeconfig"
 )
 
 // localStatus is what `pulley-agent status -o json` prints.
@@ -51,7 +52,7 @@ func newStatus(o *options) *cobra.Command {
 
 // localStatus reads what is there and makes nothing: also somebody who may only look gets an answer.
 func (o *options) localStatus() (localStatus, error) {
-	dir := filepath.Join(o.root, "var/lib/pulley")
+	dir := filepath.Join(o.Root, "var/lib/pulley")
 	d, err := agent.ReadDisk(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return localStatus{}, fmt.Errorf("cannot show the status: no agent has run here, there is no %s\n--root names the folder that the agent's own are under; `pulley-agent run` makes them", dir)
@@ -72,8 +73,8 @@ func (o *options) localStatus() (localStatus, error) {
 func (o *options) signers() signersFiles {
 	c, err := o.load()
 	if err != nil {
-		c = config{root: o.root}
-		c.AllowedSigners, c.RevokedSigners = o.allowed, o.revoked
+		c = config{nodeconfig.Under(o.Root)}
+		c.AllowedSigners, c.RevokedSigners = o.AllowedSigners, o.RevokedSigners
 	}
 	return c.signers()
 }

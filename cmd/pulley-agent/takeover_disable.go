@@ -36,7 +36,7 @@ func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron b
 	if err != nil {
 		return err
 	}
-	s, err := takeover.Load(c.stateDir())
+	s, err := takeover.Load(c.StateDir())
 	if err != nil {
 		return err
 	}
@@ -44,8 +44,8 @@ func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron b
 	switch err := checkSchedule(first(schedule, chosen.Cron, defaultSchedule)); {
 	case err != nil:
 		return err
-	case c.root != "/" && !chosen.None:
-		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.root, c.root)
+	case c.Root != "/" && !chosen.None:
+		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.Root, c.Root)
 	}
 	n, err := c.open(ctx, o.env.Version, o.env.Now, o.logger())
 	if err != nil {
@@ -55,7 +55,7 @@ func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron b
 		if chosen.None {
 			return nil
 		}
-		n.puppet.Own = takeover.Own(c.stateDir())
+		n.puppet.Own = takeover.Own(c.StateDir())
 		return n.setUpCron(ctx, chosen.Cron)
 	})
 	if err := errors.Join(err, n.close()); err != nil {

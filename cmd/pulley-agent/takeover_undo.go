@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
+	"pulley/internal/nodeconfig"
 )
 
 func newTakeoverUndo(o *options) *cobra.Command {
@@ -17,7 +18,7 @@ func newTakeoverUndo(o *options) *cobra.Command {
 			return o.withNodeLock(func(*agent.Disk) error {
 				m := o.oldAgent(nil)
 				err := m.Undo(c.Context(), o.env.User, func() error {
-					err := os.Remove(config{root: m.Root}.schedule())
+					err := os.Remove(nodeconfig.Under(m.Root).Crontab())
 					if errors.Is(err, os.ErrNotExist) {
 						return nil
 					}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -18,14 +17,6 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/upgrade"
 )
-
-// upgradeFile is what agent.yaml says of the agent's own upgrade; what it leaves out has the limits of package upgrade.
-type upgradeFile struct {
-	SelfTest  time.Duration `yaml:"self_test,omitempty"`
-	FirstStep time.Duration `yaml:"first_step,omitempty"`
-	Step      time.Duration `yaml:"step,omitempty"`
-	Probation time.Duration `yaml:"probation,omitempty"`
-}
 
 // proof is what a candidate has to show on this node.
 func (c config) proof() upgrade.Proof {
@@ -51,11 +42,6 @@ func (c config) grace() time.Duration {
 	return puppet.DefaultGrace
 }
 
-// own is the folder of this node's own agent.
-func (c config) own() upgrade.Folder {
-	return upgrade.Folder{Dir: filepath.Join(c.stateDir(), "agent"), Installed: filepath.Join(c.root, agentPath)}
-}
-
 // ownVersion is this program's version as versions are published: git's tags often have a v in front.
 func (o *options) ownVersion() string { return strings.TrimPrefix(o.env.Version, "v") }
 
@@ -65,13 +51,13 @@ func (o *options) standing(c config) func(agent.AgentChoice) *agent.Upgrade {
 		if want.Version == "" && !want.Unknown {
 			return nil
 		}
-		s, err := c.own().Load()
+		s, err := c.UpgradeFolder().Load()
 		if err != nil {
 			return &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting, Problem: err.Error()}
 		}
 		u := s.Report(want, o.ownVersion())
 		if u != nil && u.Phase == agent.UpgradeWaiting && u.Problem == "" && !c.isInstalled() {
-			u.Problem = "the agent that runs here is not " + c.own().Installed + ", which an upgrade replaces"
+			u.Problem = "the agent that runs here is not " + c.UpgradeFolder().Installed + ", which an upgrade replaces"
 		}
 		return u
 	}
@@ -83,7 +69,7 @@ func (c config) isInstalled() bool {
 	if err != nil {
 		return false
 	}
-	there, err := os.Stat(c.own().Installed)
+	there, err := os.Stat(c.UpgradeFolder().Installed)
 	return err == nil && os.SameFile(self, there)
 }
 
@@ -103,7 +89,7 @@ func (o *options) turn(ctx context.Context, c config, r runOptions, flags []stri
 		_, err := o.ownTick(ctx, c, r)
 		return false, err
 	}
-	u := &upgrader{options: o, config: c, folder: c.own(), flags: flags, log: o.logger()}
+	u := &upgrader{options: o, config: c, folder: c.UpgradeFolder(), flags: flags, log: o.logger()}
 	s, err := u.folder.Load()
 	if err != nil {
 		u.log.Warn("the agent can't be upgraded", "err", err)
@@ -136,7 +122,7 @@ func (o *options) ownTick(ctx context.Context, c config, r runOptions) (*agent.R
 }
 
 func (o *options) busy(c config) {
-	fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.identity.Node)
+	fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.Identity.Node)
 }
 
 // watched is a tick of a candidate: its steps are told to the agent that watches it, and how it went.

@@ -194,7 +194,7 @@ func (u *upgrader) find(ctx context.Context, parts *parts, s upgrade.State, want
 func (u *upgrader) authentic(parts *parts, r store.SignedAgent) error {
 	signers, _, err := parts.prover.signers()
 	if err == nil && signers != nil {
-		_, err = signers.Verify(trust.Agent, u.identity.Environment, r.Record, r.Signatures, u.env.Now())
+		_, err = signers.Verify(trust.Agent, u.Identity.Environment, r.Record, r.Signatures, u.env.Now())
 	}
 	if err != nil {
 		return fmt.Errorf("version %s is refused: %w", r.Version, err)

@@ -196,12 +196,12 @@ func (u *upgrader) peek(ctx context.Context) (agent.Decision, agent.Desired, err
 // told says whether etcd has heard of this node from the candidate: one that says that it reported, and did not, is mute.
 // Without an answer from etcd nobody knows, and there is no why.
 func (u *upgrader) told(ctx context.Context, p upgrade.Program) (why string, told bool) {
-	s, err := store.Open(u.config.store)
+	s, err := store.Open(u.config.Store)
 	if err != nil {
 		return "", false
 	}
 	defer s.Close()
-	st, ok, err := s.Said(ctx, u.identity)
+	st, ok, err := s.Said(ctx, u.Identity)
 	switch {
 	case err != nil:
 		return "", false

@@ -9,6 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/upgrade"
 )
 
@@ -93,7 +94,7 @@ func (o *options) showUpgrade(out cli.Output) error {
 func when(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
 // ownFolder needs no settings: these may be what the new agent can't read.
-func (o *options) ownFolder() upgrade.Folder { return config{root: o.root}.own() }
+func (o *options) ownFolder() upgrade.Folder { return nodeconfig.Under(o.Root).UpgradeFolder() }
 
 func (o *options) upgradeBack() error {
 	return o.changeUpgrade(func(f upgrade.Folder, s upgrade.State) error {

@@ -1,4 +1,4 @@
-package main
+package nodeconfig
 
 import (
 	"os"
@@ -19,13 +19,13 @@ func FuzzParseFile(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := parseFile("agent.yaml", b); err != nil && !strings.HasPrefix(err.Error(), "cannot read agent.yaml: ") {
+		if _, err := ParseFile("agent.yaml", b); err != nil && !strings.HasPrefix(err.Error(), "cannot read agent.yaml: ") {
 			t.Error(err)
 		}
 	})
 }
 
-func load(t *testing.T, text string, vars map[string]string, change func(*options)) (config, error) {
+func load(t *testing.T, text string, vars map[string]string, change func(*Flags)) (Config, error) {
 	t.Helper()
 	root := t.TempDir()
 	if text != "" {
@@ -36,11 +36,11 @@ func load(t *testing.T, text string, vars map[string]string, change func(*option
 			t.Fatal(err)
 		}
 	}
-	o := &options{env: cli.Env{Getenv: func(k string) string { return vars[k] }}, root: root}
+	o := &Flags{Root: root}
 	if change != nil {
 		change(o)
 	}
-	return o.load()
+	return o.Load(cli.Env{Getenv: func(k string) string { return vars[k] }})
 }
 
 // A node that takes itself for another one applies another one's catalog.
@@ -48,14 +48,14 @@ func TestWhoThisNodeIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
 		vars   map[string]string
-		change func(*options)
+		change func(*Flags)
 		want   string // node, certname, role, environment, Puppet's environment; or part of an error
 	}{
 		"from the file":                 {"node: controller1\nenvironment: dev\n", nil, nil, "controller1 controller1 controller dev dev"},
 		"of a stack":                    {"node: controller1_t42\nenvironment: dev\n", nil, nil, "controller1_t42 controller1-t42 controller dev@t42 dev"},
 		"of a stack, said twice":        {"node: controller1_t42\nenvironment: dev@t42\n", nil, nil, "controller1_t42 controller1-t42 controller dev@t42 dev"},
 		"of two stacks":                 {"node: controller1_t42\nenvironment: dev@t43\n", nil, nil, "t43"},
-		"a flag wins over the file":     {"node: controller1\nenvironment: dev\n", nil, func(o *options) { o.node = "compute2" }, "compute2 compute2 compute dev dev"},
+		"a flag wins over the file":     {"node: controller1\nenvironment: dev\n", nil, func(o *Flags) { o.Node = "compute2" }, "compute2 compute2 compute dev dev"},
 		"a variable wins over the file": {"node: controller1\nenvironment: dev\n", map[string]string{"PULLEY_NODE": "compute3", "PULLEY_ENVIRONMENT": "prod"}, nil, "compute3 compute3 compute prod prod"},
 		"another name with its role":    {"node: db.example.com\nrole: database\nenvironment: dev\n", nil, nil, "db.example.com db.example.com database dev dev"},
 		"another name without one":      {"node: db.example.com\nenvironment: dev\n", nil, nil, "give its role"},
@@ -70,7 +70,7 @@ func TestWhoThisNodeIs(t *testing.T) {
 		"a negative interval":           {"node: controller1\nenvironment: dev\nenforce_interval: -5m\n", nil, nil, "enforce_interval is -5m0s"},
 	} {
 		got, err := load(t, c.text, c.vars, c.change)
-		id := got.identity
+		id := got.Identity
 		says := strings.Join([]string{id.Node, id.Certname, id.Role, id.Environment, id.PuppetEnvironment}, " ")
 		if err != nil {
 			says = err.Error()
@@ -87,43 +87,50 @@ func TestLimitsComeFromTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.settings.EnforceInterval != 10*time.Minute || c.settings.Heartbeat != time.Minute || c.settings.MaxAttempts != 2 ||
-		c.VerifyTimeout != 9*time.Second || c.store.Timeout != 3*time.Second || c.Puppet.Deadline != 2*time.Hour || c.Puppet.Program != "/opt/p" {
+	if c.Settings.EnforceInterval != 10*time.Minute || c.Settings.Heartbeat != time.Minute || c.Settings.MaxAttempts != 2 ||
+		c.VerifyTimeout != 9*time.Second || c.Store.Timeout != 3*time.Second || c.Puppet.Deadline != 2*time.Hour || c.Puppet.Program != "/opt/p" {
 		t.Errorf("%+v", c)
 	}
-	if c, err = load(t, "node: controller1\nenvironment: dev\n", nil, nil); err != nil || c.settings.EnforceInterval != 30*time.Minute || c.VerifyTimeout != defaultVerifyTimeout {
-		t.Errorf("defaults: %+v, %v", c.settings, err)
+	if c, err = load(t, "node: controller1\nenvironment: dev\n", nil, nil); err != nil || c.Settings.EnforceInterval != 30*time.Minute || c.VerifyTimeout != DefaultVerifyTimeout {
+		t.Errorf("defaults: %+v, %v", c.Settings, err)
 	}
 }
 
 // A node that looks for its signers where they are not checks no signature, or refuses everything.
 func TestWhereSignersAndMirrorsAre(t *testing.T) {
 	const text = "node: controller1\nenvironment: dev\nallowed_signers: /a\nrevoked_signers: /r\nmirrors: ['https://m1.example', 'https://m2.example/x/']\n"
-	flags := func(o *options) { o.allowed, o.revoked, o.mirrors = "/b", "/s", []string{"https://m3.example"} }
+	flags := func(o *Flags) {
+		o.AllowedSigners, o.RevokedSigners, o.Mirrors = "/b", "/s", []string{"https://m3.example"}
+	}
+	type place struct {
+		path  string // below the root unless it begins with /
+		named bool
+	}
 	for name, c := range map[string]struct {
-		text   string
-		change func(*options)
-		want   signersFiles // paths below the root without it
-		mirror string
+		text             string
+		change           func(*Flags)
+		allowed, revoked place
+		mirror           string
 	}{
-		"by default":             {"node: controller1\nenvironment: dev\n", nil, signersFiles{allowed: "etc/pulley/allowed_signers", revoked: "etc/pulley/revoked_signers"}, ""},
-		"in the file":            {text, nil, signersFiles{allowed: "/a", revoked: "/r", allowedNamed: true, revokedNamed: true}, "https://m1.example https://m2.example/x/"},
-		"a flag wins":            {text, flags, signersFiles{allowed: "/b", revoked: "/s", allowedNamed: true, revokedNamed: true}, "https://m3.example"},
-		"said by the flag alone": {"node: controller1\nenvironment: dev\n", flags, signersFiles{allowed: "/b", revoked: "/s", allowedNamed: true, revokedNamed: true}, "https://m3.example"},
+		"by default":     {"node: controller1\nenvironment: dev\n", nil, place{"etc/pulley/allowed_signers", false}, place{"etc/pulley/revoked_signers", false}, ""},
+		"in the file":    {text, nil, place{"/a", true}, place{"/r", true}, "https://m1.example https://m2.example/x/"},
+		"flag wins":      {text, flags, place{"/b", true}, place{"/s", true}, "https://m3.example"},
+		"only the flags": {"node: controller1\nenvironment: dev\n", flags, place{"/b", true}, place{"/s", true}, "https://m3.example"},
 	} {
 		got, err := load(t, c.text, nil, c.change)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := c.want
-		want.floor = filepath.Join(got.root, "var/lib/pulley/trust.json")
-		for _, path := range []*string{&want.allowed, &want.revoked} {
-			if !filepath.IsAbs(*path) {
-				*path = filepath.Join(got.root, *path)
+		for _, want := range []*place{&c.allowed, &c.revoked} {
+			if !filepath.IsAbs(want.path) {
+				want.path = filepath.Join(got.Root, want.path)
 			}
 		}
-		if got.signers() != want || strings.Join(got.Mirrors, " ") != c.mirror {
-			t.Errorf("%s: %+v, mirrors %v", name, got.signers(), got.Mirrors)
+		var allowed, revoked place
+		allowed.path, allowed.named = got.AllowedSignersFile()
+		revoked.path, revoked.named = got.RevokedSignersFile()
+		if allowed != c.allowed || revoked != c.revoked || strings.Join(got.Mirrors, " ") != c.mirror {
+			t.Errorf("%s: allowed %+v, revoked %+v, mirrors %v", name, allowed, revoked, got.Mirrors)
 		}
 	}
 }
@@ -143,8 +150,8 @@ func TestTheIdentityOfTheJoinIsUsed(t *testing.T) {
 	} {
 		t.Run(say, func(t *testing.T) {
 			for _, there := range []bool{true, false} {
-				got, err := load(t, "node: web1\nenvironment: dev\n"+c.text+"\n", nil, func(o *options) {
-					file := filepath.Join(o.root, "var/lib/pulley/identity/node.pem")
+				got, err := load(t, "node: web1\nenvironment: dev\n"+c.text+"\n", nil, func(o *Flags) {
+					file := filepath.Join(o.Root, "var/lib/pulley/identity/node.pem")
 					if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 						t.Fatal(err)
 					}
@@ -159,8 +166,8 @@ func TestTheIdentityOfTheJoinIsUsed(t *testing.T) {
 					t.Fatal(err)
 				}
 				joined := there && c.joined
-				if got.joined() != joined || !joined && got.store.Cert != c.cert || joined && (got.store.Key != got.identityFile() || got.store.CACert != got.bundleFile()) {
-					t.Errorf("with an identity on the disk: %t; it goes to etcd with %+v", there, got.store)
+				if got.Joined() != joined || !joined && got.Store.Cert != c.cert || joined && (got.Store.Key != got.IdentityFile() || got.Store.CACert != got.BundleFile()) {
+					t.Errorf("with an identity on the disk: %t; it goes to etcd with %+v", there, got.Store)
 				}
 			}
 		})
