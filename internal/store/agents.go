@@ -53,7 +53,7 @@ func (r AgentRelease) check() error {
 
 // PutAgent publishes a record whose chunks are stored already, and only while p stands. The same programs under the same
 // version are no error and change nothing (created is false); others are.
-func (s *Store) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, sign Sign) (created bool, err error) {
+func (s *releasesPart) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, sign Sign) (created bool, err error) {
 	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot publish agent %s: %w", r.Version, err) }
 	if err := r.check(); err != nil {
 		return fail(err)
@@ -97,7 +97,7 @@ func (s *Store) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, sig
 }
 
 // agentPublished is nil when what stands at the key has the same programs.
-func (s *Store) agentPublished(key string, value []byte, r AgentRelease) error {
+func (s *releasesPart) agentPublished(key string, value []byte, r AgentRelease) error {
 	have, err := s.decodeAgent(key, value)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (s *Store) agentPublished(key string, value []byte, r AgentRelease) error {
 }
 
 // decodeAgent reads an agent's document; a record that was copied from another version's key is unreadable.
-func (s *Store) decodeAgent(key string, value []byte) (SignedAgent, error) {
+func (s *releasesPart) decodeAgent(key string, value []byte) (SignedAgent, error) {
 	var r SignedAgent
 	r.Record, r.Signatures = trust.Split(value)
 	err := decode(key, r.Record, &r.AgentRelease)
@@ -129,7 +129,7 @@ func (s *Store) decodeAgent(key string, value []byte) (SignedAgent, error) {
 }
 
 // Agent reads one version's record; ErrNotFound when there is none.
-func (s *Store) Agent(ctx context.Context, version string) (SignedAgent, error) {
+func (s *releasesPart) Agent(ctx context.Context, version string) (SignedAgent, error) {
 	key := s.keys.agentRelease(version)
 	resp, err := s.get(ctx, key)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Store) Agent(ctx context.Context, version string) (SignedAgent, error) 
 
 // Agents lists every version, lowest first. One that can't be read is an error that names its key: a prune must not take
 // for unneeded what it could not look into.
-func (s *Store) Agents(ctx context.Context) ([]SignedAgent, error) {
+func (s *releasesPart) Agents(ctx context.Context) ([]SignedAgent, error) {
 	var all []SignedAgent
 	prefix := s.keys.agents()
 	_, err := s.pages(ctx, prefix, 50, func(rest string, value []byte) error {
@@ -162,7 +162,7 @@ func (s *Store) Agents(ctx context.Context) ([]SignedAgent, error) {
 
 // SignAgent adds a signature to those of an agent's record, which stays as it is, byte for byte. ErrConflict means that
 // somebody else did at the same moment.
-func (s *Store) SignAgent(ctx context.Context, version string, sign Sign) error {
+func (s *releasesPart) SignAgent(ctx context.Context, version string, sign Sign) error {
 	r, err := s.Agent(ctx, version)
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func (w *AgentWish) Choose(scope Scope, c agent.AgentChoice) {
 }
 
 // AgentWish reads an environment's document and the revision at which it was last written; 0 when there is none.
-func (s *Store) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
+func (s *fleetPart) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
 	key := s.keys.agentWanted(ref.String())
 	resp, err := s.get(ctx, key)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Store) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWis
 }
 
 // PutAgentWish stores the document unless it was written since revision: then the error wraps ErrConflict.
-func (s *Store) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
+func (s *fleetPart) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot say which agent %s is to run: %w", ref, err) }
 	value, err := encode(w)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Store) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentW
 }
 
 // Said is what a node last said of itself, and whether it ever did.
-func (s *Store) Said(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
+func (s *nodePart) Said(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
 	key := s.keys.status(id.Environment, id.Node)
 	resp, err := s.get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
@@ -125,7 +125,7 @@ func (s *Store) Said(ctx context.Context, id agent.Identity) (st agent.Status, o
 
 // Repeat writes a node's own status again, byte for byte: whoever can do that can report. A node that never reported has
 // none to repeat, which is no error.
-func (s *Store) Repeat(ctx context.Context, id agent.Identity) error {
+func (s *nodePart) Repeat(ctx context.Context, id agent.Identity) error {
 	key := s.keys.status(id.Environment, id.Node)
 	resp, err := s.get(ctx, key)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 
 // AnythingOf reports whether etcd has anything of an environment that a destruction takes away: also of one that is not
 // stored, or was destroyed in part. Users and roles count for those who may look at them.
-func (s *Store) AnythingOf(ctx context.Context, ref environments.Ref) (bool, error) {
+func (s *machinesPart) AnythingOf(ctx context.Context, ref environments.Ref) (bool, error) {
 	env := ref.String()
 	looks := []func() (bool, error){
-		func() (bool, error) { keys, err := s.tokensOf(ctx, env); return len(keys) > 0, err },
-		func() (bool, error) { keys, err := s.noticesOf(ctx, env); return len(keys) > 0, err },
+		func() (bool, error) { keys, err := s.tokens.tokensOf(ctx, env); return len(keys) > 0, err },
+		func() (bool, error) { keys, err := s.notices.noticesOf(ctx, env); return len(keys) > 0, err },
 		func() (bool, error) {
-			users, roles, err := s.accountsOf(ctx, env)
+			users, roles, err := s.access.accountsOf(ctx, env)
 			if errors.Is(err, rpctypes.ErrPermissionDenied) {
 				err = nil
 			}
@@ -45,13 +45,13 @@ func (s *Store) AnythingOf(ctx context.Context, ref environments.Ref) (bool, err
 }
 
 // saidOf are the prefixes of what nodes of an environment said, and what was noted of them.
-func (s *Store) saidOf(env string) []string {
+func (s *db) saidOf(env string) []string {
 	k := s.keys
 	return []string{k.statuses(env), k.allRuns(env), k.facts(env, ""), k.firstBoots(env), k.machine(env, ""), k.floods(env)}
 }
 
 // tokensOf are the keys of the tokens that nodes of an environment join with, ended ones too.
-func (s *Store) tokensOf(ctx context.Context, env string) (keys []string, err error) {
+func (s *tokensPart) tokensOf(ctx context.Context, env string) (keys []string, err error) {
 	_, err = s.eachToken(ctx, false, func(key string, t Token) {
 		if t.Environment == env {
 			keys = append(keys, key)
@@ -60,7 +60,7 @@ func (s *Store) tokensOf(ctx context.Context, env string) (keys []string, err er
 	return keys, err
 }
 
-func (s *Store) noticesOf(ctx context.Context, env string) (keys []string, err error) {
+func (s *noticesPart) noticesOf(ctx context.Context, env string) (keys []string, err error) {
 	all, _, err := s.Notices(ctx)
 	for _, n := range all {
 		if n.Environment == env {
@@ -71,7 +71,7 @@ func (s *Store) noticesOf(ctx context.Context, env string) (keys []string, err e
 }
 
 // accountsOf are the users of all the environment's nodes, and their roles: of each its own, and the one that they share.
-func (s *Store) accountsOf(ctx context.Context, env string) (users, roles []string, err error) {
+func (s *accessPart) accountsOf(ctx context.Context, env string) (users, roles []string, err error) {
 	all, err := s.Users(ctx)
 	if err != nil {
 		return nil, nil, err

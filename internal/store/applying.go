@@ -22,17 +22,18 @@ var (
 // writes only then; what comes later is provision.ErrLost.
 type Applying struct {
 	*mark
-	ref environments.Ref
-	by  string
+	machines *machinesPart
+	ref      environments.Ref
+	by       string
 }
 
 // BeginApply takes the fleet for this apply alone, until Close or until etcd can't be reached for three quarters of a minute.
 // While another one is under way it is refused with a *BusyError. The environment need not exist.
-func (s *Store) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
+func (s *machinesPart) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
 	return s.beginApply(ctx, ref, by, markLasts)
 }
 
-func (s *Store) beginApply(ctx context.Context, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
+func (s *machinesPart) beginApply(ctx context.Context, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
 	key := s.keys.applying(ref.String())
 	m, inTheWay, err := s.mark(ctx, markOf{func(string) string { return key }, by, lasts}, same(key, 0), clientv3.OpGet(key))
 	if err != nil {
@@ -41,7 +42,7 @@ func (s *Store) beginApply(ctx context.Context, ref environments.Ref, by string,
 	if m == nil {
 		return nil, &BusyError{Ref: ref, Who: s.doing(inTheWay)}
 	}
-	return &Applying{m, ref, by}, nil
+	return &Applying{m, s, ref, by}, nil
 }
 
 // BusyError is that somebody else applies an environment at this moment.

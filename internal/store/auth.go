@@ -40,7 +40,7 @@ func ParseOperatorRole(s string) (OperatorRole, error) {
 }
 
 // AuthEnabled reports whether etcd checks who its clients are. Anybody may ask.
-func (s *Store) AuthEnabled(ctx context.Context) (bool, error) {
+func (s *accessPart) AuthEnabled(ctx context.Context) (bool, error) {
 	within, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	resp, err := s.client.AuthStatus(within)
@@ -56,7 +56,7 @@ func (s *Store) AuthEnabled(ctx context.Context) (bool, error) {
 // SetUpAuth makes what is missing of the roles of operators, of etcd's user root (without a password, so that nobody can
 // be it without a certificate of that name) and of the user that is `pulley serve`, and the installation's id, and then has
 // etcd check its users. It may be repeated, by whoever may: once auth is on that is an admin.
-func (s *Store) SetUpAuth(ctx context.Context, serveUser string) error {
+func (s *accessPart) SetUpAuth(ctx context.Context, serveUser string) error {
 	err := s.ensureUser(ctx, rootUser, rootRole)
 	if err == nil {
 		err = s.ensureUser(ctx, serveUser, rootRole)
@@ -65,7 +65,7 @@ func (s *Store) SetUpAuth(ctx context.Context, serveUser string) error {
 		err = s.EnsureOperatorRoles(ctx)
 	}
 	if err == nil {
-		err = s.ensureInstallation(ctx, serveUser)
+		err = s.cluster.ensureInstallation(ctx, serveUser)
 	}
 	if err == nil {
 		err = s.auth(ctx, func(ctx context.Context) error { _, err := s.client.AuthEnable(ctx); return err })
@@ -77,7 +77,7 @@ func (s *Store) SetUpAuth(ctx context.Context, serveUser string) error {
 }
 
 // EnsureOperatorRoles makes the roles of viewers and operators have exactly the grants that they should.
-func (s *Store) EnsureOperatorRoles(ctx context.Context) error {
+func (s *accessPart) EnsureOperatorRoles(ctx context.Context) error {
 	for _, role := range []OperatorRole{RoleViewer, RoleOperator} {
 		if err := s.ensureRole(ctx, s.operatorRole(role), s.operatorGrants(role)); err != nil {
 			return fmt.Errorf("cannot set up role %s: %w", role, s.explain(err))
@@ -88,7 +88,7 @@ func (s *Store) EnsureOperatorRoles(ctx context.Context) error {
 
 // EnsureEnvironment makes the role that the nodes of an environment share have exactly the grants that it should: missing
 // ones are added before others are taken away. With nothing to do it is one read.
-func (s *Store) EnsureEnvironment(ctx context.Context, env string) error {
+func (s *accessPart) EnsureEnvironment(ctx context.Context, env string) error {
 	if err := s.ensureRole(ctx, s.nodesRole(env), s.nodesGrants(env)); err != nil {
 		return fmt.Errorf("cannot set up what nodes of %s may read: %w", env, s.explain(err))
 	}
@@ -99,7 +99,7 @@ func (s *Store) EnsureEnvironment(ctx context.Context, env string) error {
 // which EnsureEnvironment makes. It may be repeated; what is there is not changed again. A user that is new costs six
 // rebuilds of etcd's permissions for a new name, and three for one whose role is there. The user gets its roles last, so
 // that half of it can do nothing.
-func (s *Store) EnsureNode(ctx context.Context, env, node, user string) error {
+func (s *accessPart) EnsureNode(ctx context.Context, env, node, user string) error {
 	own := s.nodeRole(env, node)
 	err := s.ensureRole(ctx, own, s.nodeGrants(env, node))
 	if err == nil {
@@ -112,7 +112,7 @@ func (s *Store) EnsureNode(ctx context.Context, env, node, user string) error {
 }
 
 // EnsureOperator makes user be an operator with one role, whatever it was before.
-func (s *Store) EnsureOperator(ctx context.Context, user string, role OperatorRole) error {
+func (s *accessPart) EnsureOperator(ctx context.Context, user string, role OperatorRole) error {
 	if err := s.ensureUser(ctx, user, s.operatorRole(role)); err != nil {
 		return fmt.Errorf("cannot set up the etcd user of an operator: %w", s.explain(err))
 	}
@@ -120,7 +120,7 @@ func (s *Store) EnsureOperator(ctx context.Context, user string, role OperatorRo
 }
 
 // DropUser removes a user: etcd refuses the next request of every certificate of that name. None is no error.
-func (s *Store) DropUser(ctx context.Context, user string) error {
+func (s *accessPart) DropUser(ctx context.Context, user string) error {
 	if user == rootUser {
 		return errors.New("cannot remove etcd's user root: without it auth can't be on")
 	}
@@ -132,7 +132,7 @@ func (s *Store) DropUser(ctx context.Context, user string) error {
 }
 
 // DropNodeRole removes the role of a node's own; its users, should any be left, can then write nothing. None is no error.
-func (s *Store) DropNodeRole(ctx context.Context, env, node string) error {
+func (s *accessPart) DropNodeRole(ctx context.Context, env, node string) error {
 	if err := s.dropRole(ctx, s.nodeRole(env, node)); err != nil {
 		return fmt.Errorf("cannot remove the etcd role of node %s: %w", node, err)
 	}
@@ -141,13 +141,13 @@ func (s *Store) DropNodeRole(ctx context.Context, env, node string) error {
 
 // DropSharedRole removes the role that the nodes of an environment share, if there is no such environment (any more). None is
 // no error. etcd can't do both at one moment: an environment that was made again in between gets its role back.
-func (s *Store) DropSharedRole(ctx context.Context, ref environments.Ref) error {
+func (s *accessPart) DropSharedRole(ctx context.Context, ref environments.Ref) error {
 	env := ref.String()
-	stored, err := s.hasSpec(ctx, env)
+	stored, err := s.specs.hasSpec(ctx, env)
 	if err == nil && !stored {
 		err = s.dropRole(ctx, s.nodesRole(env))
 		if err == nil {
-			stored, err = s.hasSpec(ctx, env)
+			stored, err = s.specs.hasSpec(ctx, env)
 		}
 		if err == nil && stored {
 			err = s.shareAgain(ctx, env)
@@ -159,14 +159,14 @@ func (s *Store) DropSharedRole(ctx context.Context, ref environments.Ref) error 
 	return nil
 }
 
-func (s *Store) hasSpec(ctx context.Context, env string) (bool, error) {
+func (s *specsPart) hasSpec(ctx context.Context, env string) (bool, error) {
 	resp, err := s.get(ctx, s.keys.spec(env), clientv3.WithCountOnly())
 	return err == nil && resp.Count > 0, err
 }
 
 // shareAgain makes the role that the nodes of an environment share, and gives it to those that lost it with the one before:
 // the users that have a role of their own, which is what EnsureNode gives them first.
-func (s *Store) shareAgain(ctx context.Context, env string) error {
+func (s *accessPart) shareAgain(ctx context.Context, env string) error {
 	if err := s.EnsureEnvironment(ctx, env); err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (s *Store) shareAgain(ctx context.Context, env string) error {
 }
 
 // dropRole removes a role, and takes it from its users. None is no error.
-func (s *Store) dropRole(ctx context.Context, role string) error {
+func (s *accessPart) dropRole(ctx context.Context, role string) error {
 	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.RoleDelete(ctx, role); return err })
 	if errors.Is(err, rpctypes.ErrRoleNotFound) {
 		return nil
@@ -203,7 +203,7 @@ func (s *Store) dropRole(ctx context.Context, role string) error {
 }
 
 // Users lists all of etcd's users, also those that are not Pulley's, in order.
-func (s *Store) Users(ctx context.Context) ([]string, error) {
+func (s *accessPart) Users(ctx context.Context) ([]string, error) {
 	var users []string
 	err := s.auth(ctx, func(ctx context.Context) error {
 		resp, err := s.client.UserList(ctx)
@@ -220,7 +220,7 @@ func (s *Store) Users(ctx context.Context) ([]string, error) {
 }
 
 // roles lists all of etcd's roles.
-func (s *Store) roles(ctx context.Context) (roles []string, err error) {
+func (s *accessPart) roles(ctx context.Context) (roles []string, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
 		resp, err := s.client.RoleList(ctx)
 		if err == nil {
@@ -236,7 +236,7 @@ func (s *Store) roles(ctx context.Context) (roles []string, err error) {
 
 // auth runs one call about users or roles with a deadline of its own. The client's own retries cover a change that came
 // between (ErrAuthOldRevision); here is what is left of that for a client inside of etcd's process, which has none.
-func (s *Store) auth(ctx context.Context, call func(context.Context) error) error {
+func (s *accessPart) auth(ctx context.Context, call func(context.Context) error) error {
 	for try := 0; ; try++ {
 		one, cancel := context.WithTimeout(ctx, max(s.timeout, authTimeout))
 		err := call(one)
@@ -249,7 +249,7 @@ func (s *Store) auth(ctx context.Context, call func(context.Context) error) erro
 }
 
 // ensureRole makes a role have exactly these grants, with as few changes as that takes.
-func (s *Store) ensureRole(ctx context.Context, role string, want []grant) error {
+func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) error {
 	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.RoleAdd(ctx, role); return err })
 	var have []grant
 	if errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
@@ -287,7 +287,7 @@ func (s *Store) ensureRole(ctx context.Context, role string, want []grant) error
 }
 
 // grants reads what a role may.
-func (s *Store) grants(ctx context.Context, role string) (grants []grant, err error) {
+func (s *accessPart) grants(ctx context.Context, role string) (grants []grant, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
 		resp, err := s.client.RoleGet(ctx, role)
 		if err != nil {
@@ -303,7 +303,7 @@ func (s *Store) grants(ctx context.Context, role string) (grants []grant, err er
 }
 
 // ensureUser makes a user without a password have exactly these roles, with as few changes as that takes.
-func (s *Store) ensureUser(ctx context.Context, user string, roles ...string) error {
+func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...string) error {
 	if user == "" {
 		return errors.New("it has no name")
 	}
@@ -339,7 +339,7 @@ func (s *Store) ensureUser(ctx context.Context, user string, roles ...string) er
 }
 
 // rolesOf reads the roles of a user.
-func (s *Store) rolesOf(ctx context.Context, user string) (roles []string, err error) {
+func (s *accessPart) rolesOf(ctx context.Context, user string) (roles []string, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
 		resp, err := s.client.UserGet(ctx, user)
 		if err == nil {

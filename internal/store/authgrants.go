@@ -13,17 +13,19 @@ type grant struct {
 }
 
 // Prefix is the first part of every key without slashes around it, as names of users and roles begin.
-func (s *Store) Prefix() string { return strings.Trim(strings.TrimSuffix(s.keys.prefix, "v1/"), "/") }
+func (s *db) Prefix() string { return strings.Trim(strings.TrimSuffix(s.keys.prefix, "v1/"), "/") }
 
 // PrefixOf is that of a store that is opened with this prefix.
-func PrefixOf(prefix string) string { return (&Store{keys: newKeys(prefix)}).Prefix() }
+func PrefixOf(prefix string) string { return (&db{keys: newKeys(prefix)}).Prefix() }
 
 // nodesRole is what all nodes of an environment share, and nodeRole what one node has of its own.
-func (s *Store) nodesRole(env string) string      { return s.Prefix() + "/nodes/" + env }
-func (s *Store) nodeRole(env, node string) string { return s.Prefix() + "/node/" + env + "/" + node }
+func (s *accessPart) nodesRole(env string) string { return s.Prefix() + "/nodes/" + env }
+func (s *accessPart) nodeRole(env, node string) string {
+	return s.Prefix() + "/node/" + env + "/" + node
+}
 
 // operatorRole is etcd's name of an operator's role; an admin has etcd's own.
-func (s *Store) operatorRole(r OperatorRole) string {
+func (s *accessPart) operatorRole(r OperatorRole) string {
 	if r == RoleAdmin {
 		return rootRole
 	}
@@ -32,7 +34,7 @@ func (s *Store) operatorRole(r OperatorRole) string {
 
 // nodesGrants is what a node reads: its environment, and content, which is named by hash and the same for all. Nothing of
 // it is a single key that is made later, so that a new key of an environment needs no new grant.
-func (s *Store) nodesGrants(env string) []grant {
+func (s *accessPart) nodesGrants(env string) []grant {
 	var all []grant
 	for _, prefix := range []string{s.keys.environment(env), s.keys.releases(), s.keys.objects(), s.keys.deltas(), s.keys.agents()} {
 		all = append(all, below(prefix, clientv3.PermRead))
@@ -41,7 +43,7 @@ func (s *Store) nodesGrants(env string) []grant {
 }
 
 // nodeGrants is what a node writes: what it says of itself.
-func (s *Store) nodeGrants(env, node string) []grant {
+func (s *accessPart) nodeGrants(env, node string) []grant {
 	return []grant{
 		{s.keys.status(env, node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
 		below(s.keys.runs(env, node), clientv3.PermReadWrite),
@@ -52,7 +54,7 @@ func (s *Store) nodeGrants(env, node string) []grant {
 // operatorGrants is what a viewer or an operator may. Operators write what operators and publishers write (the table of
 // keys); they make no operators, nothing in the name of a node or of serve, and not the installation's id: with another one's
 // they would have that one's machines taken for theirs.
-func (s *Store) operatorGrants(r OperatorRole) []grant {
+func (s *accessPart) operatorGrants(r OperatorRole) []grant {
 	all := []grant{below(s.keys.prefix, clientv3.PermRead)}
 	if r != RoleOperator {
 		return all

@@ -11,7 +11,7 @@ import (
 // RevokeOperator ends an operator's certificates, whatever their incarnation: first the etcd users go, from then on etcd
 // refuses them; then it is written down; then the users go once more, as a login may have made one in between. ErrNotFound when there is no such operator. The last admin can't be revoked:
 // nobody could make another.
-func (s *Store) RevokeOperator(ctx context.Context, name string, r Revoked) error {
+func (s *identitiesPart) RevokeOperator(ctx context.Context, name string, r Revoked) error {
 	for try := 0; ; try++ {
 		err := s.revokeOperator(ctx, name, r)
 		if err == nil || !errors.Is(err, ErrConflict) || try == 9 {
@@ -23,7 +23,7 @@ func (s *Store) RevokeOperator(ctx context.Context, name string, r Revoked) erro
 	}
 }
 
-func (s *Store) revokeOperator(ctx context.Context, name string, r Revoked) error {
+func (s *identitiesPart) revokeOperator(ctx context.Context, name string, r Revoked) error {
 	all, _, err := s.Operators(ctx)
 	if err != nil {
 		return err
@@ -60,17 +60,17 @@ func (s *Store) revokeOperator(ctx context.Context, name string, r Revoked) erro
 }
 
 // dropOperator drops all users of an operator, and reports whether there were any.
-func (s *Store) dropOperator(ctx context.Context, name string) (found bool, err error) {
+func (s *identitiesPart) dropOperator(ctx context.Context, name string) (found bool, err error) {
 	users, err := s.operatorUsers(ctx, name)
 	for i := 0; err == nil && i < len(users); i++ {
-		found, err = true, s.DropUser(ctx, users[i])
+		found, err = true, s.access.DropUser(ctx, users[i])
 	}
 	return found, err
 }
 
 // DropFormerOperator removes the users of all incarnations of an operator but the one that is user, however many logins were
 // cut off before they could. Where the operator has another one by now, or none, nothing happens.
-func (s *Store) DropFormerOperator(ctx context.Context, name, user string) error {
+func (s *identitiesPart) DropFormerOperator(ctx context.Context, name, user string) error {
 	users, err := s.operatorUsers(ctx, name) // before whose they are: a later login makes its user after it was written down
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *Store) DropFormerOperator(ctx context.Context, name, user string) error
 		if former == user {
 			continue
 		}
-		if err := s.DropUser(ctx, former); err != nil {
+		if err := s.access.DropUser(ctx, former); err != nil {
 			return err
 		}
 	}
@@ -91,8 +91,8 @@ func (s *Store) DropFormerOperator(ctx context.Context, name, user string) error
 }
 
 // operatorUsers lists the etcd users of all incarnations of an operator.
-func (s *Store) operatorUsers(ctx context.Context, name string) (users []string, err error) {
-	all, err := s.Users(ctx)
+func (s *identitiesPart) operatorUsers(ctx context.Context, name string) (users []string, err error) {
+	all, err := s.access.Users(ctx)
 	if err != nil {
 		return nil, err
 	}

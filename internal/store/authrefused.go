@@ -17,7 +17,7 @@ var ErrRevoked = errors.New("etcd has no such user (any more)")
 
 // refused says what to do about a request that etcd refused. Whether the user is there at all is one question more, which
 // everybody may ask about themselves.
-func (s *Store) refused(err error) error {
+func (s *db) refused(err error) error {
 	advice := "ask whoever runs etcd which user and role this is to be; `--cert` and `--key` say who it is"
 	switch name, notPulleys := pki.ParseName(s.user); {
 	case s.user == "" || notPulleys != nil:
@@ -35,7 +35,7 @@ func (s *Store) refused(err error) error {
 }
 
 // revoked asks etcd whether it still knows this connection's user. No answer is none that says so.
-func (s *Store) revoked() bool {
+func (s *db) revoked() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
 	_, err := s.client.UserGet(ctx, s.user)

@@ -105,7 +105,7 @@ func actTime(at time.Time) string {
 
 // Acts lists what was done to machines of an environment since a time, the oldest first. What can't be read is named in
 // damaged.
-func (s *Store) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []provision.Act, damaged []string, err error) {
+func (s *machinesPart) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []provision.Act, damaged []string, err error) {
 	env := ref.String()
 	prefix := s.keys.acts(env)
 	from := actTime(since)
@@ -129,7 +129,7 @@ func (s *Store) Acts(ctx context.Context, ref environments.Ref, since time.Time)
 
 // Acts is the store's. One that can't be read is an error: a budget can't be counted without it.
 func (a *Applying) Acts(ctx context.Context, since time.Time) ([]provision.Act, error) {
-	all, damaged, err := a.store.Acts(ctx, a.ref, since)
+	all, damaged, err := a.machines.Acts(ctx, a.ref, since)
 	if err == nil && len(damaged) > 0 {
 		err = errors.New(damaged[0])
 	}

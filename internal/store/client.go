@@ -30,8 +30,8 @@ type Config struct {
 	Timeout           time.Duration // of each call; DefaultTimeout when 0
 }
 
-// Store is a connection to one fleet's keyspace. It is safe for concurrent use.
-type Store struct {
+// db is a connection to one fleet's keyspace. It is safe for concurrent use.
+type db struct {
 	client    *clientv3.Client
 	keys      keys
 	timeout   time.Duration
@@ -66,7 +66,7 @@ func Open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
 	}
-	return &Store{client: client, keys: newKeys(c.Prefix), timeout: c.Timeout, endpoints: strings.Join(c.Endpoints, ","), identity: identityOf(tlsConfig), user: userOf(tlsConfig), peer: seen}, nil
+	return newStore(&db{client: client, keys: newKeys(c.Prefix), timeout: c.Timeout, endpoints: strings.Join(c.Endpoints, ","), identity: identityOf(tlsConfig), user: userOf(tlsConfig), peer: seen}), nil
 }
 
 // Over is a store over a client that is there: that of an embedded member, inside of its process.
@@ -74,21 +74,21 @@ func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duratio
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
-	return &Store{client: client, keys: newKeys(prefix), timeout: timeout, endpoints: endpoint, identity: "pulley serve"}
+	return newStore(&db{client: client, keys: newKeys(prefix), timeout: timeout, endpoints: endpoint, identity: "pulley serve"})
 }
 
 // Close ends the connection.
-func (s *Store) Close() error { return s.client.Close() }
+func (s *db) Close() error { return s.client.Close() }
 
 // txn runs one transaction within the store's deadline.
-func (s *Store) txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (s *db) txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	resp, err := s.client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
 	return resp, s.explain(err)
 }
 
-func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+func (s *db) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	resp, err := s.client.Get(ctx, key, opts...)
@@ -96,7 +96,7 @@ func (s *Store) get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 }
 
 // scan pages through a prefix at one revision, so that no single answer grows with the fleet.
-func (s *Store) scan(ctx context.Context, prefix string, each func(rest string, value []byte) error) (revision int64, err error) {
+func (s *db) scan(ctx context.Context, prefix string, each func(rest string, value []byte) error) (revision int64, err error) {
 	return s.pages(ctx, prefix, pageKeys, each)
 }
 
@@ -104,7 +104,7 @@ func (s *Store) scan(ctx context.Context, prefix string, each func(rest string, 
 const pageKeys = 500
 
 // pages is scan with a page of so many keys, for values that are large, and with further options.
-func (s *Store) pages(ctx context.Context, prefix string, page int64, each func(rest string, value []byte) error, more ...clientv3.OpOption) (revision int64, err error) {
+func (s *db) pages(ctx context.Context, prefix string, page int64, each func(rest string, value []byte) error, more ...clientv3.OpOption) (revision int64, err error) {
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
 		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision)}
@@ -139,7 +139,7 @@ func (u *unreachable) Error() string {
 func (u *unreachable) Unwrap() []error { return []error{agent.ErrUnreachable, u.cause} }
 
 // explain tells apart that etcd gave no answer and that it refused.
-func (s *Store) explain(err error) error {
+func (s *db) explain(err error) error {
 	if err == nil {
 		return nil
 	}

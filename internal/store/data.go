@@ -36,7 +36,7 @@ type SignedGeneration struct {
 }
 
 // Generation reads generation n; ErrNotFound when there is none.
-func (s *Store) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
+func (s *targetsPart) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
 	key := s.keys.generation(env, n)
 	resp, err := s.get(ctx, key)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Store) Generation(ctx context.Context, env string, n agent.Generation) 
 
 // decodeGeneration reads a generation's document. One that was copied from another key is unreadable; one that names no
 // environment is from before generations did, and a node with allowed signers refuses it.
-func (s *Store) decodeGeneration(env, key string, value []byte) (SignedGeneration, error) {
+func (s *targetsPart) decodeGeneration(env, key string, value []byte) (SignedGeneration, error) {
 	var g SignedGeneration
 	var err error
 	g.Record, g.Signatures = trust.Split(value)
@@ -67,7 +67,7 @@ func (s *Store) decodeGeneration(env, key string, value []byte) (SignedGeneratio
 }
 
 // Layer reads a layer's bytes by their digest, and checks them against it.
-func (s *Store) Layer(ctx context.Context, env, digest string) ([]byte, error) {
+func (s *targetsPart) Layer(ctx context.Context, env, digest string) ([]byte, error) {
 	key := s.keys.layer(env, digest)
 	resp, err := s.get(ctx, key, clientv3.WithSerializable())
 	if err == nil && len(resp.Kvs) == 0 {
@@ -87,7 +87,7 @@ func (s *Store) Layer(ctx context.Context, env, digest string) ([]byte, error) {
 
 // Data reads the generation that d's default target names: the one that a change starts from. Without any it is the zero
 // generation.
-func (s *Store) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
+func (s *targetsPart) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
 	env, key := ref.String(), s.keys.dataHead(ref.String())
 	resp, err := s.get(ctx, key)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Store) Data(ctx context.Context, ref environments.Ref, d Desires) (Data
 // ChangeData makes the next generation from data with these layers (canonical bytes; empty removes one), and makes it the
 // default target's data, all in one transaction. The layer, the generation, signed by a, its head, the target, the gate and
 // the record of it appear together or not at all.
-func (s *Store) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
+func (s *targetsPart) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
 	env := ref.String()
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
 	if err != nil {

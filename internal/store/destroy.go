@@ -31,7 +31,7 @@ type Destroyed struct {
 //
 // The environment itself and its join tokens go first: from then on nothing joins. An old certificate stays dead, should
 // an environment of this name be made again: its user is gone, and the next one of its node has another incarnation.
-func (s *Store) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
+func (s *machinesPart) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
 	a, err := s.BeginApply(ctx, ref, by)
 	if err != nil {
 		return Destroyed{}, err
@@ -44,7 +44,7 @@ func (s *Store) DestroyEnvironment(ctx context.Context, ref environments.Ref, by
 func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err error) {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
-	if err = a.store.MayRemove(ctx); err == nil {
+	if err = a.machines.access.MayRemove(ctx); err == nil {
 		err = a.destroyable(ctx, hosts)
 	}
 	for round := 0; err == nil; round++ {
@@ -110,7 +110,7 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err e
 }
 
 func (a *Applying) destroyTokens(ctx context.Context, d *Destroyed) error {
-	keys, err := a.store.tokensOf(ctx, a.ref.String())
+	keys, err := a.machines.tokens.tokensOf(ctx, a.ref.String())
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (a *Applying) destroyTokens(ctx context.Context, d *Destroyed) error {
 }
 
 func (a *Applying) destroyNotices(ctx context.Context, d *Destroyed) error {
-	keys, err := a.store.noticesOf(ctx, a.ref.String())
+	keys, err := a.machines.notices.noticesOf(ctx, a.ref.String())
 	if err != nil {
 		return err
 	}
@@ -127,19 +127,19 @@ func (a *Applying) destroyNotices(ctx context.Context, d *Destroyed) error {
 
 // destroyUsers drops the users of all the environment's nodes, then the role of each, and the one that they share.
 func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
-	s := a.store
-	users, roles, err := s.accountsOf(ctx, a.ref.String())
+	s := a.machines
+	users, roles, err := s.access.accountsOf(ctx, a.ref.String())
 	if err != nil {
 		return err
 	}
 	for _, user := range users {
-		if err := s.DropUser(ctx, user); err != nil {
+		if err := s.access.DropUser(ctx, user); err != nil {
 			return err
 		}
 		d.Users++
 	}
 	for _, role := range roles {
-		if err := s.dropRole(ctx, role); err != nil {
+		if err := s.access.dropRole(ctx, role); err != nil {
 			return err
 		}
 		d.Roles++

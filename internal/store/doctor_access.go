@@ -32,13 +32,13 @@ type access struct {
 func (a access) has(user string) bool { return a.known[user] }
 
 // examineAccess reads users and roles, where this connection may.
-func (s *Store) examineAccess(ctx context.Context) (access, error) {
+func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 	a := access{grants: map[string][]grant{}, rolesOf: map[string][]string{}, known: map[string]bool{}}
 	var err error
-	if a.on, err = s.AuthEnabled(ctx); err != nil {
+	if a.on, err = s.access.AuthEnabled(ctx); err != nil {
 		return a, err
 	}
-	err = s.auth(ctx, func(ctx context.Context) error {
+	err = s.access.auth(ctx, func(ctx context.Context) error {
 		users, err := s.client.UserList(ctx)
 		if err != nil {
 			return err
@@ -71,7 +71,7 @@ func (s *Store) examineAccess(ctx context.Context) (access, error) {
 		if !strings.HasPrefix(role, s.Prefix()+"/") {
 			continue
 		}
-		if a.grants[role], err = s.grants(ctx, role); err != nil && !errors.Is(err, rpctypes.ErrRoleNotFound) {
+		if a.grants[role], err = s.access.grants(ctx, role); err != nil && !errors.Is(err, rpctypes.ErrRoleNotFound) {
 			return a, s.explain(err)
 		}
 	}
@@ -85,7 +85,7 @@ func (s *Store) examineAccess(ctx context.Context) (access, error) {
 		if !strings.HasPrefix(user, s.Prefix()+"/") {
 			continue
 		}
-		if a.rolesOf[user], err = s.rolesOf(ctx, user); err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) {
+		if a.rolesOf[user], err = s.access.rolesOf(ctx, user); err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) {
 			return a, s.explain(err)
 		}
 	}
@@ -94,7 +94,7 @@ func (s *Store) examineAccess(ctx context.Context) (access, error) {
 
 const mendIt = "`pulley doctor --mend`"
 
-func (s *Store) judgeAccess(d *Diagnosis, a access, fleets []fleetFacts) {
+func (s *doctorPart) judgeAccess(d *Diagnosis, a access, fleets []fleetFacts) {
 	switch {
 	case !a.on:
 		return
@@ -102,10 +102,10 @@ func (s *Store) judgeAccess(d *Diagnosis, a access, fleets []fleetFacts) {
 		d.add("users", Warning, "who may do what can't be looked at: you are no admin", "run doctor as an admin: `pulley operators list` shows who is one")
 		return
 	}
-	want := map[string][]grant{s.operatorRole(RoleViewer): s.operatorGrants(RoleViewer), s.operatorRole(RoleOperator): s.operatorGrants(RoleOperator)}
+	want := map[string][]grant{s.access.operatorRole(RoleViewer): s.access.operatorGrants(RoleViewer), s.access.operatorRole(RoleOperator): s.access.operatorGrants(RoleOperator)}
 	for _, f := range fleets {
 		if f.spec != nil {
-			want[s.nodesRole(f.ref.String())] = s.nodesGrants(f.ref.String())
+			want[s.access.nodesRole(f.ref.String())] = s.access.nodesGrants(f.ref.String())
 		}
 	}
 	for role, grants := range sorted(want) {
@@ -117,7 +117,7 @@ func (s *Store) judgeAccess(d *Diagnosis, a access, fleets []fleetFacts) {
 }
 
 // judgeRole compares what a role may with what it should.
-func (s *Store) judgeRole(d *Diagnosis, a access, env, node, role string, want []grant) {
+func (s *doctorPart) judgeRole(d *Diagnosis, a access, env, node, role string, want []grant) {
 	have, read := a.grants[role]
 	if !read {
 		if node == "" || a.unread == 0 {
@@ -158,7 +158,7 @@ func (g grant) String() string {
 }
 
 // judgeRoles finds roles and users of Pulley's that may something else than they should.
-func (s *Store) judgeRoles(d *Diagnosis, a access, fleets []fleetFacts) {
+func (s *doctorPart) judgeRoles(d *Diagnosis, a access, fleets []fleetFacts) {
 	if !a.on || !a.admin {
 		return
 	}
@@ -168,18 +168,18 @@ func (s *Store) judgeRoles(d *Diagnosis, a access, fleets []fleetFacts) {
 			if !i.Live() || !a.has(i.User) {
 				continue
 			}
-			s.judgeRole(d, a, env, node, s.nodeRole(env, node), s.nodeGrants(env, node))
-			s.judgeRolesOf(d, a, env, node, i.User, s.nodeRole(env, node), s.nodesRole(env))
+			s.judgeRole(d, a, env, node, s.access.nodeRole(env, node), s.access.nodeGrants(env, node))
+			s.judgeRolesOf(d, a, env, node, i.User, s.access.nodeRole(env, node), s.access.nodesRole(env))
 		}
 		for node, r := range sorted(f.reserves) {
 			if r.Ready && a.has(r.User) {
-				s.judgeRolesOf(d, a, env, node, r.User, s.nodeRole(env, node), s.nodesRole(env))
+				s.judgeRolesOf(d, a, env, node, r.User, s.access.nodeRole(env, node), s.access.nodesRole(env))
 			}
 		}
 	}
 }
 
-func (s *Store) judgeRolesOf(d *Diagnosis, a access, env, node, user string, want ...string) {
+func (s *doctorPart) judgeRolesOf(d *Diagnosis, a access, env, node, user string, want ...string) {
 	have, read := a.rolesOf[user]
 	slices.Sort(want)
 	if read && !slices.Equal(have, want) {
@@ -188,7 +188,7 @@ func (s *Store) judgeRolesOf(d *Diagnosis, a access, env, node, user string, wan
 }
 
 // judgeUsers compares the identities of an environment with etcd's users.
-func (s *Store) judgeUsers(d *Diagnosis, a access, f fleetFacts) {
+func (s *doctorPart) judgeUsers(d *Diagnosis, a access, f fleetFacts) {
 	if !a.on || !a.admin {
 		return
 	}
@@ -215,15 +215,15 @@ func (s *Store) judgeUsers(d *Diagnosis, a access, f fleetFacts) {
 }
 
 // strays are the users and roles of nodes and operators that belong to nobody.
-func (s *Store) strays(a access, fleets []fleetFacts, operators map[string]OperatorIdentity) (users []pki.Name, roles [][2]string) {
+func (s *doctorPart) strays(a access, fleets []fleetFacts, operators map[string]OperatorIdentity) (users []pki.Name, roles [][2]string) {
 	known, nodes := map[string]bool{}, map[string]bool{}
 	for _, f := range fleets {
 		for node, r := range f.reserves {
-			known[r.User], nodes[s.nodeRole(f.ref.String(), node)] = true, true
+			known[r.User], nodes[s.access.nodeRole(f.ref.String(), node)] = true, true
 		}
 		for node, i := range f.identities {
 			if i.Live() {
-				known[i.User], known[i.Replaces], nodes[s.nodeRole(f.ref.String(), node)] = true, true, true
+				known[i.User], known[i.Replaces], nodes[s.access.nodeRole(f.ref.String(), node)] = true, true, true
 			}
 		}
 	}
@@ -245,11 +245,11 @@ func (s *Store) strays(a access, fleets []fleetFacts, operators map[string]Opera
 	return users, roles
 }
 
-func (s *Store) judgeNames(ctx context.Context, d *Diagnosis, a access, fleets []fleetFacts) {
+func (s *doctorPart) judgeNames(ctx context.Context, d *Diagnosis, a access, fleets []fleetFacts) {
 	if !a.admin {
 		return
 	}
-	operators, _, err := s.Operators(ctx)
+	operators, _, err := s.identities.Operators(ctx)
 	if err != nil {
 		return // judgeOperators tells
 	}
@@ -273,8 +273,8 @@ func nodeOf(n pki.Name) string {
 	return ""
 }
 
-func (s *Store) judgeOperators(ctx context.Context, d *Diagnosis, a access, now time.Time) {
-	operators, damaged, err := s.Operators(ctx)
+func (s *doctorPart) judgeOperators(ctx context.Context, d *Diagnosis, a access, now time.Time) {
+	operators, damaged, err := s.identities.Operators(ctx)
 	if err != nil {
 		d.add("operators", Warning, "operators can't be read: "+err.Error(), "")
 		return
@@ -295,7 +295,7 @@ func (s *Store) judgeOperators(ctx context.Context, d *Diagnosis, a access, now 
 			d.add("operators", Problem, "operator "+name+" has no etcd user: etcd refuses them", again)
 		}
 		if a.on && a.admin {
-			s.judgeRolesOf(d, a, "", "", o.User, s.operatorRole(o.As))
+			s.judgeRolesOf(d, a, "", "", o.User, s.access.operatorRole(o.As))
 		}
 		switch left := o.Until.Sub(now); {
 		case o.Until.IsZero():
@@ -310,8 +310,8 @@ func (s *Store) judgeOperators(ctx context.Context, d *Diagnosis, a access, now 
 	}
 }
 
-func (s *Store) judgeNotices(ctx context.Context, d *Diagnosis) {
-	notices, _, err := s.Notices(ctx)
+func (s *doctorPart) judgeNotices(ctx context.Context, d *Diagnosis) {
+	notices, _, err := s.notices.Notices(ctx)
 	if err != nil {
 		return // a node may not read them, and no finding rests on them
 	}

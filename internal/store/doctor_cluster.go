@@ -56,10 +56,10 @@ type endingCert struct {
 	from, until  time.Time
 }
 
-func (s *Store) examineCluster(ctx context.Context, c Config) (cluster, error) {
+func (s *doctorPart) examineCluster(ctx context.Context, c Config) (cluster, error) {
 	var k cluster
 	var err error
-	if k.auth, err = s.AuthEnabled(ctx); err != nil {
+	if k.auth, err = s.access.AuthEnabled(ctx); err != nil {
 		return k, err
 	}
 	for _, e := range c.Endpoints {
@@ -92,7 +92,7 @@ func (s *Store) examineCluster(ctx context.Context, c Config) (cluster, error) {
 	return k, nil
 }
 
-func (s *Store) examineMember(ctx context.Context, endpoint string) memberState {
+func (s *doctorPart) examineMember(ctx context.Context, endpoint string) memberState {
 	within, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	st, err := s.client.Status(within, endpoint)
@@ -141,7 +141,7 @@ func (c Config) dial(ctx context.Context, address string) *tls.Conn {
 
 // passwordOfRoot reports whether somebody could be root by a password. etcd says so of a user that has none before it
 // compares anything.
-func (s *Store) passwordOfRoot(ctx context.Context) bool {
+func (s *doctorPart) passwordOfRoot(ctx context.Context) bool {
 	_, err := s.client.Authenticate(ctx, rootUser, rand.Text())
 	return errors.Is(err, rpctypes.ErrAuthFailed)
 }

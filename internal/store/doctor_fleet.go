@@ -41,7 +41,7 @@ type fleetFacts struct {
 
 // examineFleets reads every environment that any key names. Reserves come before identities: a user that is made ahead
 // moves from the one to the other, and must be found in either.
-func (s *Store) examineFleets(ctx context.Context) (fleets []fleetFacts, err error) {
+func (s *doctorPart) examineFleets(ctx context.Context) (fleets []fleetFacts, err error) {
 	names := map[string]bool{}
 	for _, root := range []string{s.keys.environments(), s.keys.fleets(), above(s.keys.allRuns("")), above(s.keys.identities("")), above(s.keys.reserves(""))} {
 		found, err := s.segments(ctx, root)
@@ -66,10 +66,10 @@ func (s *Store) examineFleets(ctx context.Context) (fleets []fleetFacts, err err
 	return fleets, nil
 }
 
-func (s *Store) examineFleet(ctx context.Context, ref environments.Ref) (fleetFacts, error) {
+func (s *doctorPart) examineFleet(ctx context.Context, ref environments.Ref) (fleetFacts, error) {
 	f := fleetFacts{ref: ref, said: map[string]int64{}, hosts: map[string]agent.Host{}}
 	var err error
-	if f.spec, _, err = s.Spec(ctx, ref); err != nil {
+	if f.spec, _, err = s.specs.Spec(ctx, ref); err != nil {
 		var damaged *UnreadableError
 		if !errors.As(err, &damaged) {
 			return f, err
@@ -77,26 +77,29 @@ func (s *Store) examineFleet(ctx context.Context, ref environments.Ref) (fleetFa
 		f.damaged = append(f.damaged, err.Error())
 	}
 	var hosts Fleet
-	if err := collect(ctx, s, s.keys.hosts(ref.String()), &hosts, func(rest string, h agent.Host) { f.hosts[unescape(rest)] = h }); err != nil {
+	if err := collect(ctx, s.db, s.keys.hosts(ref.String()), &hosts, func(rest string, h agent.Host) { f.hosts[unescape(rest)] = h }); err != nil {
 		return f, err
 	}
 	f.damaged = append(f.damaged, hosts.Damaged...)
 	for _, read := range []func() ([]string, error){
 		func() (damaged []string, err error) {
-			f.reserves, damaged, err = s.Reserves(ctx, ref)
+			f.reserves, damaged, err = s.identities.Reserves(ctx, ref)
 			return damaged, err
 		},
 		func() (damaged []string, err error) {
-			f.identities, damaged, err = s.Identities(ctx, ref)
+			f.identities, damaged, err = s.identities.Identities(ctx, ref)
 			return damaged, err
 		},
 		func() (damaged []string, err error) {
-			f.boots, damaged, err = s.FirstBoots(ctx, ref)
+			f.boots, damaged, err = s.boots.FirstBoots(ctx, ref)
 			return damaged, err
 		},
-		func() (damaged []string, err error) { f.floods, damaged, err = s.Floods(ctx, ref); return damaged, err },
 		func() (damaged []string, err error) {
-			f.records, damaged, err = s.Records(ctx, ref)
+			f.floods, damaged, err = s.fleet.Floods(ctx, ref)
+			return damaged, err
+		},
+		func() (damaged []string, err error) {
+			f.records, damaged, err = s.machines.Records(ctx, ref)
 			return damaged, err
 		},
 	} {
@@ -106,7 +109,7 @@ func (s *Store) examineFleet(ctx context.Context, ref environments.Ref) (fleetFa
 		}
 		f.damaged = append(f.damaged, damaged...)
 	}
-	if f.applying, _, err = single[marked](ctx, s, s.keys.applying(ref.String())); err != nil {
+	if f.applying, _, err = single[marked](ctx, s.db, s.keys.applying(ref.String())); err != nil {
 		return f, err
 	}
 	for _, prefix := range []string{s.keys.statuses(ref.String()), s.keys.allRuns(ref.String())} {

@@ -7,14 +7,14 @@ import (
 
 // mend puts right what decides nothing: grants and roles that differ from what they should be, and users and roles that
 // belong to nobody. What it did is told as findings that are well.
-func (s *Store) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleetFacts) error {
+func (s *doctorPart) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleetFacts) error {
 	if !a.on {
 		return nil
 	}
-	if err := s.EnsureOperatorRoles(ctx); err != nil {
+	if err := s.access.EnsureOperatorRoles(ctx); err != nil {
 		return err
 	}
-	if err := s.ensureInstallation(ctx, s.identity); err != nil {
+	if err := s.cluster.ensureInstallation(ctx, s.identity); err != nil {
 		return err
 	}
 	for _, f := range fleets {
@@ -22,13 +22,13 @@ func (s *Store) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleet
 		if f.spec == nil {
 			continue
 		}
-		if err := s.EnsureEnvironment(ctx, env); err != nil {
+		if err := s.access.EnsureEnvironment(ctx, env); err != nil {
 			return err
 		}
 		called := f.called()
 		for node := range sorted(f.reserves) {
 			if i := f.identities[node]; !called[node] || i.Live() {
-				if err := s.DropReserve(ctx, f.ref, node); err != nil {
+				if err := s.identities.DropReserve(ctx, f.ref, node); err != nil {
 					return err
 				}
 			}
@@ -42,7 +42,7 @@ func (s *Store) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleet
 	if err != nil {
 		return err
 	}
-	operators, damaged, err := s.Operators(ctx)
+	operators, damaged, err := s.identities.Operators(ctx)
 	if err != nil {
 		return err
 	}
@@ -55,19 +55,19 @@ func (s *Store) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleet
 	}
 	for _, o := range operators {
 		if o.Live() && a.has(o.User) {
-			if err := s.EnsureOperator(ctx, o.User, o.As); err != nil {
+			if err := s.access.EnsureOperator(ctx, o.User, o.As); err != nil {
 				return err
 			}
 		}
 	}
 	users, roles := s.strays(a, fresh, operators)
 	for _, n := range users {
-		if err := s.DropUser(ctx, n.String()); err != nil {
+		if err := s.access.DropUser(ctx, n.String()); err != nil {
 			return err
 		}
 	}
 	for _, r := range roles {
-		if err := s.DropNodeRole(ctx, r[0], r[1]); err != nil {
+		if err := s.access.DropNodeRole(ctx, r[0], r[1]); err != nil {
 			return err
 		}
 	}
@@ -77,7 +77,7 @@ func (s *Store) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleet
 
 // mendNodes gives the nodes whose role or user differs from what it should be what they should have. One without its user
 // may have been removed: that is not undone.
-func (s *Store) mendNodes(ctx context.Context, a access, fleets []fleetFacts) error {
+func (s *doctorPart) mendNodes(ctx context.Context, a access, fleets []fleetFacts) error {
 	var wrong Diagnosis
 	s.judgeRoles(&wrong, a, fleets)
 	users := map[[2]string]string{}
@@ -93,7 +93,7 @@ func (s *Store) mendNodes(ctx context.Context, a access, fleets []fleetFacts) er
 	}
 	for _, w := range wrong {
 		if user := users[[2]string{w.Environment, w.Node}]; w.Severity == Problem && a.has(user) {
-			if err := s.EnsureNode(ctx, w.Environment, w.Node, user); err != nil {
+			if err := s.access.EnsureNode(ctx, w.Environment, w.Node, user); err != nil {
 				return err
 			}
 		}

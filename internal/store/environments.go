@@ -11,7 +11,7 @@ import (
 )
 
 // Spec reads an environment and the revision at which it was last written; nil and 0 when there is none.
-func (s *Store) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
+func (s *specsPart) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
 	key := s.keys.spec(ref.String())
 	resp, err := s.get(ctx, key)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Store) Spec(ctx context.Context, ref environments.Ref) (*environments.E
 }
 
 // MustSpec is Spec where the environment has to exist.
-func (s *Store) MustSpec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
+func (s *specsPart) MustSpec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
 	e, revision, err := s.Spec(ctx, ref)
 	if err != nil || e != nil {
 		return e, revision, err
@@ -46,7 +46,7 @@ func (s *Store) MustSpec(ctx context.Context, ref environments.Ref) (*environmen
 }
 
 // PutSpec stores an environment unless it was written since revision.
-func (s *Store) PutSpec(ctx context.Context, e *environments.Environment, revision int64) error {
+func (s *specsPart) PutSpec(ctx context.Context, e *environments.Environment, revision int64) error {
 	b, err := environments.Encode(e)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (s *Store) PutSpec(ctx context.Context, e *environments.Environment, revisi
 }
 
 // Environments lists the environments that have a spec, in order.
-func (s *Store) Environments(ctx context.Context) ([]string, error) {
+func (s *specsPart) Environments(ctx context.Context) ([]string, error) {
 	all, err := s.segments(ctx, s.keys.environments())
 	if err != nil {
 		return nil, fmt.Errorf("cannot list environments: %w", err)
@@ -83,7 +83,7 @@ func (s *Store) Environments(ctx context.Context) ([]string, error) {
 
 // segments lists the names that follow a prefix, up to the next slash. It skips the keys below each, whose values may be
 // a fleet's.
-func (s *Store) segments(ctx context.Context, prefix string) ([]string, error) {
+func (s *db) segments(ctx context.Context, prefix string) ([]string, error) {
 	var names []string
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {

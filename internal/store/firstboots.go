@@ -57,10 +57,10 @@ func (f *FirstBoot) Locks() bool {
 }
 
 // FirstBoots lists the first boots of an environment, by machine id. Those that can't be read are named in damaged.
-func (s *Store) FirstBoots(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
+func (s *bootsPart) FirstBoots(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
 	all = map[string]FirstBoot{}
 	var f Fleet
-	err = collect(ctx, s, s.keys.firstBoots(ref.String()), &f, func(rest string, b FirstBoot) { all[unescape(rest)] = b })
+	err = collect(ctx, s.db, s.keys.firstBoots(ref.String()), &f, func(rest string, b FirstBoot) { all[unescape(rest)] = b })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the first boots of %s: %w", ref, err)
 	}
@@ -68,8 +68,8 @@ func (s *Store) FirstBoots(ctx context.Context, ref environments.Ref) (all map[s
 }
 
 // FirstBoot reads where a machine is, and the revision at which that was last written; nil and 0 when nobody knows.
-func (s *Store) FirstBoot(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
-	return single[FirstBoot](ctx, s, s.keys.firstBoot(ref.String(), machine))
+func (s *bootsPart) FirstBoot(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
+	return single[FirstBoot](ctx, s.db, s.keys.firstBoot(ref.String(), machine))
 }
 
 // How long a record of a first boot is kept, by etcd's leases: of one that is not finished since its last word, and of one
@@ -87,7 +87,7 @@ const (
 
 // PutFirstBoot writes where a machine is, unless that was written since revision: then ErrConflict. No lease is left that
 // ends nothing: a machine may say a lot.
-func (s *Store) PutFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) error {
+func (s *bootsPart) PutFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) error {
 	put, l, err := s.putFirstBoot(ctx, ref, b, revision)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ type bootLease struct{ fresh, old clientv3.LeaseID }
 
 // settleLease revokes the lease that ends nothing after a write that gave err. Where nobody knows what became of the write,
 // both stay: revoking one could delete the record.
-func (s *Store) settleLease(ctx context.Context, l bootLease, err error) {
+func (s *db) settleLease(ctx context.Context, l bootLease, err error) {
 	idle := l.old
 	switch {
 	case errors.Is(err, ErrConflict):
@@ -123,7 +123,7 @@ func (s *Store) settleLease(ctx context.Context, l bootLease, err error) {
 
 // putFirstBoot is the write, for a transaction that compares revision, and after which settleLease is called. A lease ends
 // the record.
-func (s *Store) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, bootLease, error) {
+func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, bootLease, error) {
 	b.Hostname, b.Step, b.Error = clip(b.Hostname, maxBootWord), clip(b.Step, maxBootWord), clip(b.Error, maxBootError)
 	value, err := encode(b)
 	if err != nil {
@@ -176,18 +176,18 @@ func clip(s string, size int) string {
 
 // Unlock frees a node's name from the machine that is in its first boot under it, and forgets another machine that came
 // under the name, which takes an administrator. ErrNotFound when there was neither.
-func (s *Store) Unlock(ctx context.Context, ref environments.Ref, node string, r Revoked) ([]FirstBoot, error) {
+func (s *joinsPart) Unlock(ctx context.Context, ref environments.Ref, node string, r Revoked) ([]FirstBoot, error) {
 	var freed []FirstBoot
-	all, _, err := s.FirstBoots(ctx, ref)
+	all, _, err := s.boots.FirstBoots(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	for machine, b := range all {
 		for b.Node == node && b.Locks() {
-			now, revision, err := s.FirstBoot(ctx, ref, machine)
+			now, revision, err := s.boots.FirstBoot(ctx, ref, machine)
 			if err == nil && now.Locks() && now.Node == node {
 				now.Unlocked = &r
-				if err = s.PutFirstBoot(ctx, ref, *now, revision); errors.Is(err, ErrConflict) {
+				if err = s.boots.PutFirstBoot(ctx, ref, *now, revision); errors.Is(err, ErrConflict) {
 					continue // it said something at this moment
 				}
 				freed = append(freed, *now)
@@ -198,12 +198,12 @@ func (s *Store) Unlock(ctx context.Context, ref environments.Ref, node string, r
 			break
 		}
 	}
-	i, revision, err := s.Identity(ctx, ref, node)
+	i, revision, err := s.identities.Identity(ctx, ref, node)
 	switch {
 	case err != nil:
 	case i != nil && i.Clone != nil:
 		i.Clone = nil
-		err = s.PutIdentity(ctx, ref, *i, revision)
+		err = s.identities.PutIdentity(ctx, ref, *i, revision)
 		if len(freed) > 0 && errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil // what an operator may do is done; the other machine is for an administrator to forget
 		}

@@ -23,13 +23,13 @@ type Fleet struct {
 }
 
 // Fleet reads an environment's view: five ranges in one or more pages.
-func (s *Store) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) {
+func (s *fleetPart) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) {
 	f := Fleet{}
 	var err error
-	if f.Spec, _, err = s.Spec(ctx, ref); err != nil {
+	if f.Spec, _, err = s.specs.Spec(ctx, ref); err != nil {
 		return Fleet{}, err
 	}
-	if f.Desires, err = s.Desires(ctx, ref); err != nil {
+	if f.Desires, err = s.targets.Desires(ctx, ref); err != nil {
 		return Fleet{}, err
 	}
 	f.Revision, f.Damaged = f.Desires.Revision, f.Desires.Damaged
@@ -42,12 +42,12 @@ func (s *Store) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) 
 }
 
 // fleetOf reads the ranges of a fleet. Statuses that can't be read are returned apart from the rest: each is one node's word.
-func (s *Store) fleetOf(ctx context.Context, ref environments.Ref, f *Fleet, more ...clientv3.OpOption) (said []string, err error) {
+func (s *fleetPart) fleetOf(ctx context.Context, ref environments.Ref, f *Fleet, more ...clientv3.OpOption) (said []string, err error) {
 	env := ref.String()
 	f.Hosts, f.Holds, f.Statuses, f.Assigned = map[string]agent.Host{}, map[Scope]agent.Hold{}, map[string]agent.Status{}, map[string]agent.Assignment{}
-	err = collect(ctx, s, s.keys.hosts(env), f, func(rest string, h agent.Host) { f.Hosts[unescape(rest)] = h }, more...)
+	err = collect(ctx, s.db, s.keys.hosts(env), f, func(rest string, h agent.Host) { f.Hosts[unescape(rest)] = h }, more...)
 	if err == nil {
-		err = collect(ctx, s, s.keys.holds(env), f, func(rest string, h agent.Hold) {
+		err = collect(ctx, s.db, s.keys.holds(env), f, func(rest string, h agent.Hold) {
 			if scope, ok := scopeOf(rest, "all"); ok {
 				f.Holds[scope] = h
 			} else {
@@ -56,11 +56,11 @@ func (s *Store) fleetOf(ctx context.Context, ref environments.Ref, f *Fleet, mor
 		}, more...)
 	}
 	if err == nil {
-		err = collect(ctx, s, s.keys.assigned(env, ""), f, func(rest string, a agent.Assignment) { f.Assigned[unescape(rest)] = a }, more...)
+		err = collect(ctx, s.db, s.keys.assigned(env, ""), f, func(rest string, a agent.Assignment) { f.Assigned[unescape(rest)] = a }, more...)
 	}
 	if err == nil {
 		var unread Fleet
-		err = collect(ctx, s, s.keys.statuses(env), &unread, func(rest string, st agent.Status) { f.Statuses[unescape(rest)] = st }, more...)
+		err = collect(ctx, s.db, s.keys.statuses(env), &unread, func(rest string, st agent.Status) { f.Statuses[unescape(rest)] = st }, more...)
 		said = unread.Damaged
 	}
 	return said, err
@@ -95,7 +95,7 @@ func (f Fleet) Desired(role, node string) agent.Desired {
 	return d
 }
 
-func collect[T any](ctx context.Context, s *Store, prefix string, f *Fleet, each func(rest string, value T), more ...clientv3.OpOption) error {
+func collect[T any](ctx context.Context, s *db, prefix string, f *Fleet, each func(rest string, value T), more ...clientv3.OpOption) error {
 	_, err := s.pages(ctx, prefix, pageKeys, func(rest string, b []byte) error {
 		var value T
 		if err := decode(prefix+rest, b, &value); err != nil {
@@ -109,10 +109,10 @@ func collect[T any](ctx context.Context, s *Store, prefix string, f *Fleet, each
 }
 
 // Hosts lists the nodes that should be alive.
-func (s *Store) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
+func (s *fleetPart) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
 	hosts := map[string]agent.Host{}
 	var f Fleet
-	err := collect(ctx, s, s.keys.hosts(ref.String()), &f, func(rest string, h agent.Host) { hosts[unescape(rest)] = h })
+	err := collect(ctx, s.db, s.keys.hosts(ref.String()), &f, func(rest string, h agent.Host) { hosts[unescape(rest)] = h })
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the hosts of %s: %w", ref, err)
 	}
@@ -120,7 +120,7 @@ func (s *Store) Hosts(ctx context.Context, ref environments.Ref) (map[string]age
 }
 
 // Runs lists a node's run records, oldest first. Records that can't be read are named in damaged.
-func (s *Store) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
+func (s *fleetPart) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
 	prefix := s.keys.runs(ref.String(), node)
 	_, err = s.scan(ctx, prefix, func(rest string, b []byte) error {
 		r, _, err := agent.DecodeRun(b)
@@ -145,7 +145,7 @@ type Health struct {
 }
 
 // Health asks each endpoint for its version and size.
-func (s *Store) Health(ctx context.Context) ([]Health, error) {
+func (s *clusterPart) Health(ctx context.Context) ([]Health, error) {
 	var all []Health
 	endpoints := s.client.Endpoints()
 	if len(endpoints) == 0 { // inside of its process
@@ -164,7 +164,7 @@ func (s *Store) Health(ctx context.Context) ([]Health, error) {
 }
 
 // Ping asks etcd for one key that need not exist.
-func (s *Store) Ping(ctx context.Context) error {
+func (s *clusterPart) Ping(ctx context.Context) error {
 	_, err := s.get(ctx, s.keys.environments(), clientv3.WithCountOnly())
 	return err
 }

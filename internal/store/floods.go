@@ -22,10 +22,10 @@ type Flood struct {
 }
 
 // Floods lists the nodes of an environment that flooded lately. Those that can't be read are named in damaged.
-func (s *Store) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
+func (s *fleetPart) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
 	all = map[string]Flood{}
 	var f Fleet
-	err = collect(ctx, s, s.keys.floods(ref.String()), &f, func(rest string, one Flood) { all[unescape(rest)] = one })
+	err = collect(ctx, s.db, s.keys.floods(ref.String()), &f, func(rest string, one Flood) { all[unescape(rest)] = one })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the nodes of %s that flood: %w", ref, err)
 	}
@@ -35,10 +35,10 @@ func (s *Store) Floods(ctx context.Context, ref environments.Ref) (all map[strin
 // NoteFlood notes that a node flooded within the last minute, and adds to what was noted before. It reports whether
 // nothing had been: of several serves that see the same, one gets true. There is no lease, as etcd makes none once it is
 // full: ForgetFlood deletes the note.
-func (s *Store) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
+func (s *fleetPart) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
 	key := s.keys.flood(ref.String(), now.Node)
 	for {
-		old, revision, err := single[Flood](ctx, s, key)
+		old, revision, err := single[Flood](ctx, s.db, key)
 		if err != nil {
 			return false, err
 		}
@@ -57,9 +57,9 @@ func (s *Store) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) 
 }
 
 // ForgetFlood deletes the note unless the node flooded after it. It needs no guard beyond that: what goes on is noted again.
-func (s *Store) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
+func (s *fleetPart) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
 	key := s.keys.flood(ref.String(), node)
-	old, revision, err := single[Flood](ctx, s, key)
+	old, revision, err := single[Flood](ctx, s.db, key)
 	if err != nil || old == nil || old.Last.After(last) {
 		return err
 	}
@@ -68,7 +68,7 @@ func (s *Store) ForgetFlood(ctx context.Context, ref environments.Ref, node stri
 }
 
 // HoldUnlessHeld sets a hold on a scope that has none of its own, and reports whether it did: an operator's word stays.
-func (s *Store) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope Scope, h agent.Hold) (bool, error) {
+func (s *fleetPart) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope Scope, h agent.Hold) (bool, error) {
 	key := s.keys.hold(ref.String(), scope)
 	h.Scope = scope.segment("all")
 	value, err := encode(h)
@@ -84,7 +84,7 @@ func (s *Store) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope 
 
 // NoteTwin writes down that two machines run under a node's name with one machine's identity, as their boot ids show. It
 // reports whether that is news: of several serves that see the same, one gets true.
-func (s *Store) NoteTwin(ctx context.Context, ref environments.Ref, node string, c Clone) (bool, error) {
+func (s *identitiesPart) NoteTwin(ctx context.Context, ref environments.Ref, node string, c Clone) (bool, error) {
 	for {
 		i, revision, err := s.Identity(ctx, ref, node)
 		if err != nil || !i.Live() {

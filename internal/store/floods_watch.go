@@ -22,7 +22,7 @@ type NodeWrite struct {
 
 // WatchNodes tells each of the writes of all nodes from now on: statuses, runs and facts. It returns when ctx ends or the
 // watch breaks off: begin again then; what happened in between is not told.
-func (s *Store) WatchNodes(ctx context.Context, each func(NodeWrite)) error {
+func (s *fleetPart) WatchNodes(ctx context.Context, each func(NodeWrite)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// Without a leader the watch ends rather than to be silent; large answers come in parts.
@@ -65,7 +65,7 @@ func watchEnd(err error) error {
 func allOf(key string) string { return strings.TrimRight(key, "/") + "/" }
 
 // nodeWrite reads whose write it was from its key: <kind>/<env>/<node>[/…].
-func (s *Store) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
+func (s *fleetPart) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 	key := string(e.Kv.Key)
 	rest, ours := strings.CutPrefix(key, s.keys.prefix)
 	parts := strings.SplitN(rest, "/", 4)
@@ -87,7 +87,7 @@ func (s *Store) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 }
 
 // WatchSpecs tells each that some environment was written, until ctx ends or the watch breaks off.
-func (s *Store) WatchSpecs(ctx context.Context, each func()) error {
+func (s *specsPart) WatchSpecs(ctx context.Context, each func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	last := "/" + segmentAfter(s.keys.spec("x"))

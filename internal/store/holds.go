@@ -13,7 +13,7 @@ import (
 
 // Hold sets a hold on a scope; a second one on the same scope replaces the first. With lasts > 0 etcd itself ends it, by a
 // lease, so that nobody's clock decides. It needs no guard: the operator's newest word counts.
-func (s *Store) Hold(ctx context.Context, ref environments.Ref, scope Scope, h agent.Hold, lasts time.Duration) error {
+func (s *fleetPart) Hold(ctx context.Context, ref environments.Ref, scope Scope, h agent.Hold, lasts time.Duration) error {
 	key := s.keys.hold(ref.String(), scope)
 	h.Scope = scope.segment("all")
 	value, err := encode(h)
@@ -35,7 +35,7 @@ func (s *Store) Hold(ctx context.Context, ref environments.Ref, scope Scope, h a
 }
 
 // Unhold removes a scope's hold; ErrNotFound when there is none.
-func (s *Store) Unhold(ctx context.Context, ref environments.Ref, scope Scope) error {
+func (s *fleetPart) Unhold(ctx context.Context, ref environments.Ref, scope Scope) error {
 	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.hold(ref.String(), scope))}, nil)
 	if err != nil {
 		return fmt.Errorf("cannot end the hold on %s: %w", scope, err)
@@ -47,18 +47,18 @@ func (s *Store) Unhold(ctx context.Context, ref environments.Ref, scope Scope) e
 }
 
 // lease is what ends a key after a while, by etcd's own clock, which runs on only while etcd does.
-func (s *Store) lease(ctx context.Context, lasts time.Duration) (clientv3.OpOption, error) {
+func (s *db) lease(ctx context.Context, lasts time.Duration) (clientv3.OpOption, error) {
 	id, err := s.grant(ctx, lasts)
 	return clientv3.WithLease(id), err
 }
 
-func (s *Store) grant(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, error) {
+func (s *db) grant(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, error) {
 	id, _, err := s.grantFor(ctx, lasts)
 	return id, err
 }
 
 // grantFor returns how long the lease lasts, too: etcd may give more than it was asked for.
-func (s *Store) grantFor(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, time.Duration, error) {
+func (s *db) grantFor(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	lease, err := s.client.Grant(ctx, int64((lasts+time.Second-1)/time.Second))
@@ -71,8 +71,8 @@ func (s *Store) grantFor(ctx context.Context, lasts time.Duration) (clientv3.Lea
 // EndHolds makes the holds of all environments end when they say, after etcd was restarted: a member that starts gives
 // every lease its whole time again. Holds whose end has passed are removed, and the others get a lease of what is left.
 // It returns how many it removed.
-func (s *Store) EndHolds(ctx context.Context, now time.Time) (ended int, err error) {
-	environments, err := s.Environments(ctx)
+func (s *fleetPart) EndHolds(ctx context.Context, now time.Time) (ended int, err error) {
+	environments, err := s.specs.Environments(ctx)
 	if err != nil {
 		return 0, err
 	}

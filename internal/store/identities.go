@@ -79,10 +79,10 @@ func (o *OperatorIdentity) Live() bool { return o != nil && o.Revoked == nil && 
 
 // Identities lists who holds the names of an environment's nodes, and the nodes that were removed. Those that can't be
 // read are named in damaged.
-func (s *Store) Identities(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
+func (s *identitiesPart) Identities(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
 	all = map[string]Identity{}
 	var f Fleet
-	err = collect(ctx, s, s.keys.identities(ref.String()), &f, func(rest string, i Identity) { all[unescape(rest)] = i })
+	err = collect(ctx, s.db, s.keys.identities(ref.String()), &f, func(rest string, i Identity) { all[unescape(rest)] = i })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the identities of %s: %w", ref, err)
 	}
@@ -90,20 +90,20 @@ func (s *Store) Identities(ctx context.Context, ref environments.Ref) (all map[s
 }
 
 // Identity reads who holds a node's name, and the revision at which that was last written; nil and 0 for nobody.
-func (s *Store) Identity(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
-	return single[Identity](ctx, s, s.keys.identity(ref.String(), node))
+func (s *identitiesPart) Identity(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
+	return single[Identity](ctx, s.db, s.keys.identity(ref.String(), node))
 }
 
 // PutIdentity replaces an identity unless it was written since revision: then ErrConflict.
-func (s *Store) PutIdentity(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
+func (s *identitiesPart) PutIdentity(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
 	return s.replace(ctx, s.keys.identity(ref.String(), i.Node), i, revision)
 }
 
 // Operators lists who holds the names of operators.
-func (s *Store) Operators(ctx context.Context) (all map[string]OperatorIdentity, damaged []string, err error) {
+func (s *identitiesPart) Operators(ctx context.Context) (all map[string]OperatorIdentity, damaged []string, err error) {
 	all = map[string]OperatorIdentity{}
 	var f Fleet
-	err = collect(ctx, s, s.keys.operators(), &f, func(rest string, o OperatorIdentity) { all[unescape(rest)] = o })
+	err = collect(ctx, s.db, s.keys.operators(), &f, func(rest string, o OperatorIdentity) { all[unescape(rest)] = o })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list operators: %w", err)
 	}
@@ -111,17 +111,17 @@ func (s *Store) Operators(ctx context.Context) (all map[string]OperatorIdentity,
 }
 
 // Operator reads who holds an operator's name, and the revision at which that was last written; nil and 0 for nobody.
-func (s *Store) Operator(ctx context.Context, name string) (*OperatorIdentity, int64, error) {
-	return single[OperatorIdentity](ctx, s, s.keys.operator(name))
+func (s *identitiesPart) Operator(ctx context.Context, name string) (*OperatorIdentity, int64, error) {
+	return single[OperatorIdentity](ctx, s.db, s.keys.operator(name))
 }
 
 // PutOperator replaces an operator unless it was written since revision: then ErrConflict.
-func (s *Store) PutOperator(ctx context.Context, o OperatorIdentity, revision int64) error {
+func (s *identitiesPart) PutOperator(ctx context.Context, o OperatorIdentity, revision int64) error {
 	return s.replace(ctx, s.keys.operator(o.Name), o, revision)
 }
 
 // single reads one key.
-func single[T any](ctx context.Context, s *Store, key string) (*T, int64, error) {
+func single[T any](ctx context.Context, s *db, key string) (*T, int64, error) {
 	resp, err := s.get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, 0, err
@@ -134,12 +134,12 @@ func single[T any](ctx context.Context, s *Store, key string) (*T, int64, error)
 }
 
 // replace writes one key unless it was written since revision; replaceAt returns the revision that it has then.
-func (s *Store) replace(ctx context.Context, key string, value any, revision int64) error {
+func (s *db) replace(ctx context.Context, key string, value any, revision int64) error {
 	_, err := s.replaceAt(ctx, key, value, revision)
 	return err
 }
 
-func (s *Store) replaceAt(ctx context.Context, key string, value any, revision int64) (int64, error) {
+func (s *db) replaceAt(ctx context.Context, key string, value any, revision int64) (int64, error) {
 	b, err := encode(value)
 	if err != nil {
 		return 0, err
@@ -158,7 +158,7 @@ func (s *Store) replaceAt(ctx context.Context, key string, value any, revision i
 const cloneNoted = time.Minute
 
 // NoteClone writes down that another machine came under a node's name. It gives way to every other write.
-func (s *Store) NoteClone(ctx context.Context, ref environments.Ref, node string, c Clone) error {
+func (s *identitiesPart) NoteClone(ctx context.Context, ref environments.Ref, node string, c Clone) error {
 	i, revision, err := s.Identity(ctx, ref, node)
 	if err != nil || !i.Live() || i.Machine == c.Machine {
 		return err
@@ -179,10 +179,10 @@ func (s *Store) NoteClone(ctx context.Context, ref environments.Ref, node string
 
 // UpdateHost writes what a node's machine says of itself into the list of hosts, if that is something new. What was asked of
 // the machine before is not asked of another one. It fails with ErrConflict when the identity was written since revision.
-func (s *Store) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
+func (s *identitiesPart) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
 	env := ref.String()
 	key := s.keys.host(env, i.Node)
-	old, listed, err := single[agent.Host](ctx, s, key)
+	old, listed, err := single[agent.Host](ctx, s.db, key)
 	if err != nil {
 		return err
 	}

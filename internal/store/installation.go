@@ -22,9 +22,9 @@ type installation struct {
 }
 
 // Installation reads by which word providers know this installation's machines: 16 hex digits; "" where nobody made it yet.
-func (s *Store) Installation(ctx context.Context) (string, error) {
+func (s *clusterPart) Installation(ctx context.Context) (string, error) {
 	key := s.keys.installation()
-	i, _, err := single[installation](ctx, s, key)
+	i, _, err := single[installation](ctx, s.db, key)
 	if err == nil && i != nil && !isHex(i.ID, installationBytes) {
 		err = &UnreadableError{Key: key, Problem: "it is no id of an installation", Next: "machines are known by it: write it as it was before, from a backup"}
 	}
@@ -39,7 +39,7 @@ func (s *Store) Installation(ctx context.Context) (string, error) {
 
 // InstallationID is Installation, and makes the id where there is none: once, whoever asks at the same moment. Where etcd
 // checks its users that takes an admin, and was done when they were set up.
-func (s *Store) InstallationID(ctx context.Context, by string) (string, error) {
+func (s *clusterPart) InstallationID(ctx context.Context, by string) (string, error) {
 	for {
 		id, err := s.Installation(ctx)
 		if err != nil || id != "" {
@@ -66,7 +66,7 @@ func (s *Store) InstallationID(ctx context.Context, by string) (string, error) {
 
 // ensureInstallation makes the id before the first apply, whose operator may not. What is wrong with it, and an etcd that is
 // full, keep nothing else from being set up: whoever applies is told.
-func (s *Store) ensureInstallation(ctx context.Context, by string) error {
+func (s *clusterPart) ensureInstallation(ctx context.Context, by string) error {
 	_, err := s.InstallationID(ctx, by)
 	if errors.As(err, new(*UnreadableError)) || errors.Is(err, ErrFull) {
 		return nil

@@ -39,12 +39,12 @@ type JoinFacts struct {
 
 // JoinFacts reads what a join rests on: the token of this id, the environment, the name and the machine. CommitJoin fails
 // if any of it has changed since.
-func (s *Store) JoinFacts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
+func (s *joinsPart) JoinFacts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
 	env := ref.String()
 	f := JoinFacts{token: s.keys.nodeToken(token), guards: map[string]int64{}}
 	err := s.joinPoints(ctx, &f, []joinPoint{
 		{f.token, func(kv *mvccpb.KeyValue) error {
-			t, err := s.decodeToken(string(kv.Key), kv.Value)
+			t, err := s.tokens.decodeToken(string(kv.Key), kv.Value)
 			f.Minted, f.Token = kv.CreateRevision, &t
 			return err
 		}},
@@ -106,7 +106,7 @@ type joinPoint struct {
 	read func(*mvccpb.KeyValue) error
 }
 
-func (s *Store) joinPoints(ctx context.Context, f *JoinFacts, points []joinPoint) error {
+func (s *joinsPart) joinPoints(ctx context.Context, f *JoinFacts, points []joinPoint) error {
 	ops := make([]clientv3.Op, len(points))
 	for i, p := range points {
 		ops[i] = clientv3.OpGet(p.key)
@@ -138,13 +138,13 @@ type Join struct {
 
 // CommitJoin writes a join if nothing that it rests on has changed since facts were read; else ErrConflict. A reserve of the
 // node is gone then: its user is the identity's.
-func (s *Store) CommitJoin(ctx context.Context, ref environments.Ref, facts JoinFacts, j Join) error {
+func (s *joinsPart) CommitJoin(ctx context.Context, ref environments.Ref, facts JoinFacts, j Join) error {
 	env, node := ref.String(), j.Identity.Node
 	var cmps []clientv3.Cmp
 	for key, revision := range facts.guards {
 		cmps = append(cmps, same(key, revision))
 	}
-	boot, lease, err := s.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.keys.firstBoot(env, j.Machine.Machine)])
+	boot, lease, err := s.boots.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.keys.firstBoot(env, j.Machine.Machine)])
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (s *Store) CommitJoin(ctx context.Context, ref environments.Ref, facts Join
 
 // CommitOperator writes that an operator has joined, if neither the token nor the operator was written since facts were
 // read: then ErrConflict.
-func (s *Store) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
+func (s *joinsPart) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
 	if facts.Token == nil || o.Name != facts.Token.Operator || o.As != facts.Token.As {
 		return fmt.Errorf("cannot write that operator %s joined as %s: the token is for somebody else", o.Name, o.As)
 	}
@@ -205,16 +205,16 @@ type OperatorFacts struct {
 }
 
 // OperatorFacts reads what an operator's join rests on. What is read second is compared when the join is written.
-func (s *Store) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
+func (s *joinsPart) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
 	key := s.keys.operatorToken(token)
 	resp, err := s.get(ctx, key)
 	if err == nil && len(resp.Kvs) > 0 {
 		var t Token
-		t, err = s.decodeToken(key, resp.Kvs[0].Value)
+		t, err = s.tokens.decodeToken(key, resp.Kvs[0].Value)
 		f.Token, f.token = &t, resp.Kvs[0].ModRevision
 	}
 	if err == nil {
-		f.Operator, f.operator, err = s.Operator(ctx, name)
+		f.Operator, f.operator, err = s.identities.Operator(ctx, name)
 	}
 	if err != nil {
 		return OperatorFacts{}, fmt.Errorf("cannot read what the join of operator %s rests on: %w", name, err)
@@ -231,10 +231,10 @@ type Reserve struct {
 }
 
 // Reserves lists the users that were made ahead for an environment's nodes.
-func (s *Store) Reserves(ctx context.Context, ref environments.Ref) (all map[string]Reserve, damaged []string, err error) {
+func (s *identitiesPart) Reserves(ctx context.Context, ref environments.Ref) (all map[string]Reserve, damaged []string, err error) {
 	all = map[string]Reserve{}
 	var f Fleet
-	err = collect(ctx, s, s.keys.reserves(ref.String()), &f, func(rest string, r Reserve) { all[unescape(rest)] = r })
+	err = collect(ctx, s.db, s.keys.reserves(ref.String()), &f, func(rest string, r Reserve) { all[unescape(rest)] = r })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the users made ahead in %s: %w", ref, err)
 	}
@@ -249,7 +249,7 @@ var ErrJoined = errors.New("a machine has joined as this node")
 // is written before the user is made: one that dies in between leaves no user that nobody knows, and the next one goes on
 // with it. Two that do this at the same moment end with the same reserve. The role that the environment's nodes share is
 // not touched: see EnsureEnvironment.
-func (s *Store) ReadyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
+func (s *identitiesPart) ReadyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
 	for {
 		r, revision, err := s.readyReserve(ctx, ref, node, now)
 		if !errors.Is(err, ErrConflict) || ctx.Err() != nil {
@@ -261,10 +261,10 @@ func (s *Store) ReadyReserve(ctx context.Context, ref environments.Ref, node str
 	}
 }
 
-func (s *Store) readyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
+func (s *identitiesPart) readyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
 	env := ref.String()
 	key := s.keys.reserve(env, node)
-	old, revision, err := single[Reserve](ctx, s, key)
+	old, revision, err := single[Reserve](ctx, s.db, key)
 	if err != nil {
 		return Reserve{}, 0, err
 	}
@@ -278,7 +278,7 @@ func (s *Store) readyReserve(ctx context.Context, ref environments.Ref, node str
 	if old.Ready {
 		return *old, revision, nil
 	}
-	if err := s.EnsureNode(ctx, env, node, old.User); err != nil {
+	if err := s.access.EnsureNode(ctx, env, node, old.User); err != nil {
 		return Reserve{}, 0, err
 	}
 	old.Ready = true
@@ -288,8 +288,8 @@ func (s *Store) readyReserve(ctx context.Context, ref environments.Ref, node str
 	// The reserve was taken, or dropped, meanwhile. A user that then belongs to nobody must not stay: it might be one that
 	// was removed a moment ago.
 	if now, _, readErr := s.Identity(ctx, ref, node); readErr == nil && !(now.Live() && now.User == old.User) {
-		if r, _, readErr := single[Reserve](ctx, s, key); readErr == nil && (r == nil || r.User != old.User) {
-			if dropErr := s.DropUser(ctx, old.User); dropErr != nil {
+		if r, _, readErr := single[Reserve](ctx, s.db, key); readErr == nil && (r == nil || r.User != old.User) {
+			if dropErr := s.access.DropUser(ctx, old.User); dropErr != nil {
 				return Reserve{}, 0, dropErr
 			}
 		}
@@ -299,7 +299,7 @@ func (s *Store) readyReserve(ctx context.Context, ref environments.Ref, node str
 
 // reserve writes a reserve where there is none. It is refused where there is no such environment: what belongs to one that
 // was destroyed at this moment would stay for good; and where a machine has joined: nobody would take it.
-func (s *Store) reserve(ctx context.Context, env, node string, r Reserve) (int64, error) {
+func (s *identitiesPart) reserve(ctx context.Context, env, node string, r Reserve) (int64, error) {
 	value, err := encode(r)
 	if err != nil {
 		return 0, err
@@ -322,15 +322,15 @@ func (s *Store) reserve(ctx context.Context, env, node string, r Reserve) (int64
 }
 
 // DropReserve deletes a reserve and its user. The user goes last: one that joins with it meanwhile keeps it.
-func (s *Store) DropReserve(ctx context.Context, ref environments.Ref, node string) error {
+func (s *identitiesPart) DropReserve(ctx context.Context, ref environments.Ref, node string) error {
 	key := s.keys.reserve(ref.String(), node)
-	r, revision, err := single[Reserve](ctx, s, key)
+	r, revision, err := single[Reserve](ctx, s.db, key)
 	if err != nil || r == nil {
 		return err
 	}
 	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	if err == nil && resp.Succeeded {
-		err = s.DropUser(ctx, r.User)
+		err = s.access.DropUser(ctx, r.User)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot drop the user made ahead for node %s: %w", node, err)
@@ -344,11 +344,11 @@ type Names struct {
 }
 
 // Names reads the names of a role that are taken.
-func (s *Store) Names(ctx context.Context, ref environments.Ref, role string) (Names, error) {
+func (s *identitiesPart) Names(ctx context.Context, ref environments.Ref, role string) (Names, error) {
 	env := ref.String()
 	n := Names{map[string]bool{}}
 	var f Fleet
-	err := collect(ctx, s, s.keys.identities(env), &f, func(rest string, i Identity) {
+	err := collect(ctx, s.db, s.keys.identities(env), &f, func(rest string, i Identity) {
 		if i.Live() {
 			n.Taken[unescape(rest)] = true
 		}

@@ -46,7 +46,7 @@ func (i *Identity) removalOf(machine, node string, revision int64) *Past {
 
 // putPasts writes which node the machine is now, and carries over what its identity had of the machine that had the name.
 // settleLease is called afterwards, as of putFirstBoot.
-func (s *Store) putPasts(ctx context.Context, env string, f JoinFacts, i Identity) ([]clientv3.Op, bootLease, error) {
+func (s *joinsPart) putPasts(ctx context.Context, env string, f JoinFacts, i Identity) ([]clientv3.Op, bootLease, error) {
 	mine := Past{Node: i.Node}
 	if f.Was != nil {
 		mine = *f.Was

@@ -60,8 +60,8 @@ func (r *Refusals) Merge(news Refusals) {
 }
 
 // Refusals reads what was refused, by all serves.
-func (s *Store) Refusals(ctx context.Context) (Refusals, error) {
-	r, _, err := single[Refusals](ctx, s, s.keys.refusals())
+func (s *joinsPart) Refusals(ctx context.Context) (Refusals, error) {
+	r, _, err := single[Refusals](ctx, s.db, s.keys.refusals())
 	if err != nil {
 		return Refusals{}, fmt.Errorf("cannot read what was refused: %w", err)
 	}
@@ -72,9 +72,9 @@ func (s *Store) Refusals(ctx context.Context) (Refusals, error) {
 }
 
 // AddRefusals adds to what was refused.
-func (s *Store) AddRefusals(ctx context.Context, news Refusals) error {
+func (s *joinsPart) AddRefusals(ctx context.Context, news Refusals) error {
 	for {
-		old, revision, err := single[Refusals](ctx, s, s.keys.refusals())
+		old, revision, err := single[Refusals](ctx, s.db, s.keys.refusals())
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ const markLasts = time.Minute
 // mark is a key that stands while something is under way. A lease keeps it; transactions that depend on it compare the
 // revision at which it was created, so that one who lost it without noticing writes nothing any more.
 type mark struct {
-	store    *Store
+	store    *db
 	key      string
 	revision int64
 	lease    clientv3.LeaseID
@@ -34,7 +34,7 @@ type marked struct {
 type Publishing struct{ *mark }
 
 // Publishing begins a publish; Close ends it. While a prune is under way it is refused, with an error that says whose.
-func (s *Store) Publishing(ctx context.Context, by string) (*Publishing, error) {
+func (s *releasesPart) Publishing(ctx context.Context, by string) (*Publishing, error) {
 	pruning := s.keys.pruning()
 	m, inTheWay, err := s.mark(ctx, markOf{s.keys.publishing, by, markLasts}, same(pruning, 0), clientv3.OpGet(pruning))
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Store) Publishing(ctx context.Context, by string) (*Publishing, error) 
 }
 
 // beginPrune keeps publishers out until the mark is closed. It is refused while any is at work.
-func (s *Store) beginPrune(ctx context.Context, by string) (*mark, error) {
+func (s *releasesPart) beginPrune(ctx context.Context, by string) (*mark, error) {
 	nobody := nothingBelow(s.keys.publishings())
 	key := func(string) string { return s.keys.pruning() }
 	m, inTheWay, err := s.mark(ctx, markOf{key, by, markLasts}, nobody, clientv3.OpGet(s.keys.publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)), clientv3.OpGet(s.keys.pruning()))
@@ -68,7 +68,7 @@ type markOf struct {
 }
 
 // mark sets a mark if the way is free, and else returns nil and the keys that the other operations find.
-func (s *Store) mark(ctx context.Context, of markOf, free clientv3.Cmp, otherwise ...clientv3.Op) (*mark, []*mvccpb.KeyValue, error) {
+func (s *db) mark(ctx context.Context, of markOf, free clientv3.Cmp, otherwise ...clientv3.Op) (*mark, []*mvccpb.KeyValue, error) {
 	value, err := encode(marked{By: of.by, Since: time.Now().UTC().Truncate(time.Second)})
 	if err != nil {
 		return nil, nil, err
@@ -116,7 +116,7 @@ func (m *mark) Close() error {
 }
 
 // doing says what the first of some marks stands for: "ann publishes, since 2026-11-20T22:23:30Z".
-func (s *Store) doing(marks []*mvccpb.KeyValue) string {
+func (s *db) doing(marks []*mvccpb.KeyValue) string {
 	if len(marks) == 0 {
 		return "another one ended at this moment"
 	}

@@ -11,10 +11,10 @@ import (
 	"pulley/agent"
 )
 
-var _ agent.Control = (*Store)(nil)
+var _ agent.Control = (*nodePart)(nil)
 
 // Desire reads everything that concerns a node: ten point keys in one transaction, so at one revision.
-func (s *Store) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
+func (s *nodePart) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
 	points := s.points(id)
 	ops := make([]clientv3.Op, len(points))
 	for i, p := range points {
@@ -45,7 +45,7 @@ type point struct {
 	read func(*agent.Desired, *mvccpb.KeyValue) error
 }
 
-func (s *Store) points(id agent.Identity) []point {
+func (s *nodePart) points(id agent.Identity) []point {
 	env, role, node := id.Environment, Scope{Role: id.Role}, Scope{Node: id.Node}
 	into := func(value func(*agent.Desired) any) func(*agent.Desired, *mvccpb.KeyValue) error {
 		return func(d *agent.Desired, kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, value(d)) }
@@ -81,7 +81,7 @@ func (s *Store) points(id agent.Identity) []point {
 }
 
 // Admit writes the status of a run that starts if nothing that Desire read has changed since; else agent.ErrChanged.
-func (s *Store) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st agent.Status) error {
+func (s *nodePart) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st agent.Status) error {
 	cmps := make([]clientv3.Cmp, 0, len(d.Guards))
 	for key, revision := range d.Guards {
 		cmps = append(cmps, same(key, revision))
@@ -102,7 +102,7 @@ func (s *Store) Admit(ctx context.Context, id agent.Identity, d agent.Desired, s
 
 // Report writes a node's status and run records. It needs no guard: the node is the only writer of these keys, and its
 // lock allows one agent at a time.
-func (s *Store) Report(ctx context.Context, id agent.Identity, st agent.Status, runs []agent.EncodedRun, drop []string) error {
+func (s *nodePart) Report(ctx context.Context, id agent.Identity, st agent.Status, runs []agent.EncodedRun, drop []string) error {
 	put, err := s.putStatus(id, st)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (s *Store) Report(ctx context.Context, id agent.Identity, st agent.Status, 
 // maxOps is etcd's default bound on a transaction's operations.
 const maxOps = 128
 
-func (s *Store) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, error) {
+func (s *nodePart) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, error) {
 	b, err := encode(st)
 	if err != nil {
 		return clientv3.Op{}, err
@@ -138,7 +138,7 @@ func (s *Store) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, erro
 
 // Register puts a node on the list of hosts that should be alive. The entry has no lease: a host that is off should still
 // be alive. What was asked of the node stays asked.
-func (s *Store) Register(ctx context.Context, env string, h agent.Host) error {
+func (s *fleetPart) Register(ctx context.Context, env string, h agent.Host) error {
 	key := s.keys.host(env, h.Node)
 	for {
 		var old *agent.Host
@@ -174,6 +174,6 @@ func askedBefore(old *agent.Host, h agent.Host) *agent.Request {
 
 // touchHosts announces a change of the list of hosts. The head is a blind put in the change's own transaction, and the
 // list's generation is its ModRevision: five hundred joins a minute would fight over a compare.
-func (s *Store) touchHosts(env string) clientv3.Op {
+func (s *db) touchHosts(env string) clientv3.Op {
 	return clientv3.OpPut(s.keys.hostsHead(env), fmt.Sprintf(`{"v":%d}`, valueFormat))
 }

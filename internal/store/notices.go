@@ -45,7 +45,7 @@ type Notice struct {
 }
 
 // AddNotice puts a notice to be told, unless one of this id is there: then it reports false.
-func (s *Store) AddNotice(ctx context.Context, n Notice) (bool, error) {
+func (s *noticesPart) AddNotice(ctx context.Context, n Notice) (bool, error) {
 	n.State, n.Title, n.Text = NoticeWaiting, clip(n.Title, 256), clip(n.Text, 1024)
 	value, err := encode(n)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *Store) AddNotice(ctx context.Context, n Notice) (bool, error) {
 }
 
 // Notices lists all notices. Those that can't be read are named in damaged.
-func (s *Store) Notices(ctx context.Context) (all []Notice, damaged []string, err error) {
+func (s *noticesPart) Notices(ctx context.Context) (all []Notice, damaged []string, err error) {
 	prefix := s.keys.notices()
 	_, err = s.pageRecords(ctx, prefix, func(kv *mvccpb.KeyValue) {
 		n := Notice{Revision: kv.ModRevision}
@@ -92,7 +92,7 @@ func (s *Store) Notices(ctx context.Context) (all []Notice, damaged []string, er
 
 // ChangeNotice writes what became of a notice unless it was written since it was read: then ErrConflict. It returns the
 // notice as it is then.
-func (s *Store) ChangeNotice(ctx context.Context, n Notice) (Notice, error) {
+func (s *noticesPart) ChangeNotice(ctx context.Context, n Notice) (Notice, error) {
 	n.Error = clip(n.Error, 256)
 	value, err := encode(n)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Store) ChangeNotice(ctx context.Context, n Notice) (Notice, error) {
 }
 
 // pageRecords is pages for readers that need the revisions of what they read.
-func (s *Store) pageRecords(ctx context.Context, prefix string, each func(*mvccpb.KeyValue)) (revision int64, err error) {
+func (s *db) pageRecords(ctx context.Context, prefix string, each func(*mvccpb.KeyValue)) (revision int64, err error) {
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
 		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(500), clientv3.WithRev(revision))

@@ -21,11 +21,11 @@ const (
 	mostDeltas  = 64 // of the usual size of a few kilobytes; what is larger is asked for in smaller pages
 )
 
-var _ content.Source = (*Store)(nil)
+var _ content.Source = (*releasesPart)(nil)
 
 // Object reads immutable bytes by their hash. A serializable read is enough: what a member has under a hash is right, and
 // the reader checks it. A member that lags may lack it, so absence is asked for again, of the whole cluster.
-func (s *Store) Object(ctx context.Context, hash string) ([]byte, error) {
+func (s *releasesPart) Object(ctx context.Context, hash string) ([]byte, error) {
 	resp, err := s.getContent(ctx, s.keys.object(hash), clientv3.WithSerializable())
 	if err == nil && len(resp.Kvs) == 0 {
 		resp, err = s.getContent(ctx, s.keys.object(hash))
@@ -43,7 +43,7 @@ func (s *Store) Object(ctx context.Context, hash string) ([]byte, error) {
 // is worth a name. Everything else that is read is small.
 const contentTimeout = 45 * time.Second
 
-func (s *Store) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+func (s *db) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(s.timeout, contentTimeout))
 	defer cancel()
 	resp, err := s.client.Get(ctx, key, opts...)
@@ -52,7 +52,7 @@ func (s *Store) getContent(ctx context.Context, key string, opts ...clientv3.OpO
 
 // PutObject stores immutable bytes under their hash unless they are there. It reports whether it wrote them. Only what is
 // put while a Publishing stands is safe from being pruned before a release names it.
-func (s *Store) PutObject(ctx context.Context, hash string, b []byte) (bool, error) {
+func (s *releasesPart) PutObject(ctx context.Context, hash string, b []byte) (bool, error) {
 	if len(b) > MaxValueBytes {
 		return false, fmt.Errorf("cannot store content %.12s: %d bytes are more than the %d of one value", hash, len(b), MaxValueBytes)
 	}
@@ -66,7 +66,7 @@ func (s *Store) PutObject(ctx context.Context, hash string, b []byte) (bool, err
 
 // Deltas reads the deltas of a line that lead to the positions from..to, in their order. One that is missing is an error
 // that wraps ErrNotFound and names its position.
-func (s *Store) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
+func (s *releasesPart) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
 	var all [][]byte
 	limit := int64(mostDeltas)
 	for next := from; next <= to; next = from + int64(len(all)) {
@@ -85,7 +85,7 @@ func (s *Store) Deltas(ctx context.Context, line string, from, to int64) ([][]by
 }
 
 // deltas reads as many deltas as there are without a gap, and at least one, as Object does: of one member first.
-func (s *Store) deltas(ctx context.Context, line string, from, to, limit int64) ([][]byte, error) {
+func (s *releasesPart) deltas(ctx context.Context, line string, from, to, limit int64) ([][]byte, error) {
 	for _, opts := range [][]clientv3.OpOption{{clientv3.WithSerializable()}, nil} {
 		opts = append(opts, clientv3.WithRange(s.keys.delta(line, to)+"\x00"), clientv3.WithLimit(limit))
 		resp, err := s.getContent(ctx, s.keys.delta(line, from), opts...)
@@ -114,7 +114,7 @@ type DeltaKey struct {
 }
 
 // DeltaKeys lists the positions of all lines that are taken, by line and position.
-func (s *Store) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
+func (s *releasesPart) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 	var all []DeltaKey
 	prefix := s.keys.deltas()
 	_, err := s.pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
@@ -135,7 +135,7 @@ func (s *Store) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 
 // Objects lists the hashes of all objects, in order. Etcd tells the size of a value only with the value: so sizes are -1
 // unless they are asked for, which reads every byte, an answer at a time.
-func (s *Store) Objects(ctx context.Context, sizes bool, each func(hash string, size int64) error) error {
+func (s *releasesPart) Objects(ctx context.Context, sizes bool, each func(hash string, size int64) error) error {
 	prefix := s.keys.objects()
 	page, opts := int64(1000), []clientv3.OpOption{clientv3.WithKeysOnly()}
 	if sizes {

@@ -12,14 +12,14 @@ import (
 // lettingIn is what stores the token of a machine's userdata. Where that very token is there by now, a write came through whose
 // answer was lost: this one changes nothing, and the record is read again.
 func (a *Applying) lettingIn(ctx context.Context, node string, t provision.Token) ([]clientv3.Cmp, []clientv3.Op, error) {
-	found, err := a.store.FindToken(ctx, t.ID)
+	found, err := a.machines.tokens.FindToken(ctx, t.ID)
 	switch {
 	case errors.As(err, new(*UnreadableError)), found != nil && found.Hash != t.Hash:
 		return nil, nil, provision.ErrTokenTaken
 	case err != nil:
 		return nil, nil, err
 	}
-	free, put, err := a.store.puttingToken(Token{
+	free, put, err := a.machines.tokens.puttingToken(Token{
 		ID: t.ID, Hash: t.Hash, Environment: a.ref.String(), Node: node, Uses: 1, Created: t.Created, Expires: t.Expires, By: a.by, Why: "pulley env apply",
 	})
 	return free, []clientv3.Op{put}, err
@@ -36,7 +36,7 @@ func (a *Applying) unused(ctx context.Context, r provision.Record) (t *Token, ke
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, key, 0, err
 	}
-	read, err := a.store.decodeToken(key, resp.Kvs[0].Value)
+	read, err := a.machines.tokens.decodeToken(key, resp.Kvs[0].Value)
 	if err != nil || read.Revoked != nil || read.UsedUp() || read.Environment != a.ref.String() || read.Node != r.Node {
 		return nil, key, 0, nil //nolint:nilerr // what can't be read lets nobody in
 	}

@@ -29,7 +29,7 @@ type SignedPermit struct {
 
 // Permits hands out the permits to go back, newest first, page by page until more has enough of them. One that can't be
 // read, or that was copied from another key, is left out: it permits nothing, and must not hide those that do.
-func (s *Store) Permits(ctx context.Context, env string, more func([]SignedPermit) bool) error {
+func (s *targetsPart) Permits(ctx context.Context, env string, more func([]SignedPermit) bool) error {
 	from := s.keys.rollbacks(env)
 	end := clientv3.GetPrefixRangeEnd(from)
 	for range mostPermits / permitPage {
@@ -55,7 +55,7 @@ func (s *Store) Permits(ctx context.Context, env string, more func([]SignedPermi
 
 // permit is the operation that lets nodes go where c takes them although it is lower than they may have been; none when it
 // isn't, or when nobody signs: a node without allowed signers needs no permit, and one with them takes none unsigned.
-func (s *Store) permit(ctx context.Context, ref environments.Ref, d Desires, c *Change, sign Sign) ([]clientv3.Op, error) {
+func (s *targetsPart) permit(ctx context.Context, ref environments.Ref, d Desires, c *Change, sign Sign) ([]clientv3.Op, error) {
 	env := ref.String()
 	p, lower, err := s.permitOf(ctx, env, d, *c)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Store) permit(ctx context.Context, ref environments.Ref, d Desires, c *
 
 // Permitted reports whether nodes that stood higher may follow a scope to the target that it has: nothing of it is lower
 // than anything before, or a permit that somebody signed covers it. Whose signature that is nobody asks.
-func (s *Store) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope Scope) (bool, error) {
+func (s *targetsPart) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope Scope) (bool, error) {
 	needed, lower, err := s.permitOf(ctx, ref.String(), d, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
 	if err != nil || !lower {
 		return err == nil, err
@@ -98,7 +98,7 @@ func (s *Store) Permitted(ctx context.Context, ref environments.Ref, d Desires, 
 }
 
 // permitOf is the permit that a change of d needs, with nothing but its steps; lower is false when it needs none.
-func (s *Store) permitOf(ctx context.Context, env string, d Desires, c Change) (p trust.Permit, lower bool, err error) {
+func (s *targetsPart) permitOf(ctx context.Context, env string, d Desires, c Change) (p trust.Permit, lower bool, err error) {
 	role := c.Role
 	if c.Node != "" {
 		if role, err = s.roleOf(ctx, env, c.Node); err != nil {
@@ -114,7 +114,7 @@ func (s *Store) permitOf(ctx context.Context, env string, d Desires, c Change) (
 }
 
 // roleOf is a node's role by the list of hosts, else by its name; "" when nobody knows it.
-func (s *Store) roleOf(ctx context.Context, env, node string) (string, error) {
+func (s *targetsPart) roleOf(ctx context.Context, env, node string) (string, error) {
 	resp, err := s.get(ctx, s.keys.host(env, node))
 	if err != nil {
 		return "", err
@@ -134,7 +134,7 @@ func (s *Store) roleOf(ctx context.Context, env, node string) (string, error) {
 
 // named lists every target that an environment ever had, as far as its history goes: a node that was away may have stood
 // on any. A change that can't be read is left out: it must not keep operators from the next one.
-func (s *Store) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
+func (s *targetsPart) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
 	all := []agent.Target{d.Default}
 	for _, t := range d.Roles {
 		all = append(all, t)

@@ -22,7 +22,7 @@ const (
 
 // MakePrunePlan finds out what nobody needs any more. It removes nothing. What it can't read ends it with an error that
 // names the key: what might be needed by that stays.
-func (s *Store) MakePrunePlan(ctx context.Context, o PruneOptions, now time.Time) (PrunePlan, error) {
+func (s *releasesPart) MakePrunePlan(ctx context.Context, o PruneOptions, now time.Time) (PrunePlan, error) {
 	fail := func(err error) (PrunePlan, error) { return PrunePlan{}, fmt.Errorf("cannot plan a prune: %w", err) }
 	o, err := o.filled()
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Store) MakePrunePlan(ctx context.Context, o PruneOptions, now time.Time
 
 // ApplyPrune removes what is in the plan and is still needed by nobody, and has etcd forget it. It returns how many bytes
 // of values are gone, also with an error. Publishers wait meanwhile; promotions and rollbacks don't.
-func (s *Store) ApplyPrune(ctx context.Context, plan PrunePlan) (freed int64, err error) {
+func (s *releasesPart) ApplyPrune(ctx context.Context, plan PrunePlan) (freed int64, err error) {
 	m, err := s.beginPrune(ctx, plan.options.By)
 	if err != nil {
 		return 0, err
@@ -60,7 +60,7 @@ func (s *Store) ApplyPrune(ctx context.Context, plan PrunePlan) (freed int64, er
 	}
 	err = errors.Join(err, m.Close())
 	if freed > 0 {
-		err = errors.Join(err, s.compact(ctx))
+		err = errors.Join(err, s.cluster.compact(ctx))
 	}
 	if err != nil {
 		return freed, fmt.Errorf("cannot prune to the end: %w", err)
@@ -70,7 +70,7 @@ func (s *Store) ApplyPrune(ctx context.Context, plan PrunePlan) (freed int64, er
 
 // prune plans anew, now that no release can come, and removes what both plans have. ErrConflict means that a target changed
 // since it planned: it may be one that was to go.
-func (s *Store) prune(ctx context.Context, m *mark, plan PrunePlan, freed *int64) error {
+func (s *releasesPart) prune(ctx context.Context, m *mark, plan PrunePlan, freed *int64) error {
 	fresh, targets, err := s.planPrune(ctx, plan.options, plan.now)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (s *Store) prune(ctx context.Context, m *mark, plan PrunePlan, freed *int64
 }
 
 // compact has etcd forget all that was overwritten or deleted, so that the room can be used again.
-func (s *Store) compact(ctx context.Context) error {
+func (s *clusterPart) compact(ctx context.Context) error {
 	resp, err := s.get(ctx, s.keys.pruning(), clientv3.WithCountOnly())
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, compactWithin)
@@ -145,7 +145,7 @@ func (p PrunePlan) keys(k keys) []string {
 }
 
 // planPrune reads what a prune has to know and decides. Targets is the revision of the last change of any target before.
-func (s *Store) planPrune(ctx context.Context, o PruneOptions, now time.Time) (p PrunePlan, targets int64, err error) {
+func (s *releasesPart) planPrune(ctx context.Context, o PruneOptions, now time.Time) (p PrunePlan, targets int64, err error) {
 	resp, err := s.get(ctx, s.keys.targets()) // before all else: a change that comes after is noticed
 	if err != nil {
 		return p, 0, err

@@ -188,8 +188,8 @@ func clipped(r provision.Record) provision.Record {
 }
 
 // Record reads what Pulley remembers of the machine of a node; nil where it had none made.
-func (s *Store) Record(ctx context.Context, ref environments.Ref, node string) (*provision.Record, error) {
-	r, _, err := single[provision.Record](ctx, s, s.keys.record(ref.String(), node))
+func (s *machinesPart) Record(ctx context.Context, ref environments.Ref, node string) (*provision.Record, error) {
+	r, _, err := single[provision.Record](ctx, s.db, s.keys.record(ref.String(), node))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the record of the machine of %s: %w", node, err)
 	}
@@ -198,10 +198,10 @@ func (s *Store) Record(ctx context.Context, ref environments.Ref, node string) (
 
 // Records reads what Pulley remembers of the machines of an environment, by node. Those that can't be read are named in
 // damaged.
-func (s *Store) Records(ctx context.Context, ref environments.Ref) (all map[string]provision.Record, damaged []string, err error) {
+func (s *machinesPart) Records(ctx context.Context, ref environments.Ref) (all map[string]provision.Record, damaged []string, err error) {
 	all = map[string]provision.Record{}
 	var f Fleet
-	err = collect(ctx, s, s.keys.records(ref.String()), &f, func(rest string, r provision.Record) { all[unescape(rest)] = r })
+	err = collect(ctx, s.db, s.keys.records(ref.String()), &f, func(rest string, r provision.Record) { all[unescape(rest)] = r })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the machines of %s: %w", ref, err)
 	}

@@ -61,7 +61,7 @@ func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte
 // nothing, and only while p stands. The same tree under the same version is no error and changes nothing (created is
 // false); another tree is. ErrConflict means that another release has its place after the one that it follows: it has to
 // be built anew, after that one.
-func (s *Store) PutRelease(ctx context.Context, p *Publishing, r Release, delta []byte, sign Sign) (created bool, err error) {
+func (s *releasesPart) PutRelease(ctx context.Context, p *Publishing, r Release, delta []byte, sign Sign) (created bool, err error) {
 	if _, err := ParseVersion(r.Version); err != nil {
 		return false, err
 	}
@@ -126,7 +126,7 @@ func (s *Store) PutRelease(ctx context.Context, p *Publishing, r Release, delta 
 }
 
 // published is nil when what stands at a release's key is that release already.
-func (s *Store) published(key string, value []byte, r Release) error {
+func (s *releasesPart) published(key string, value []byte, r Release) error {
 	have, err := s.decodeRelease(key, value)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (s *Store) published(key string, value []byte, r Release) error {
 }
 
 // decodeRelease reads a release's document; a record that was copied from another version's key is unreadable.
-func (s *Store) decodeRelease(key string, value []byte) (SignedRelease, error) {
+func (s *releasesPart) decodeRelease(key string, value []byte) (SignedRelease, error) {
 	var r SignedRelease
 	r.Record, r.Signatures = trust.Split(value)
 	err := decode(key, r.Record, &r.Release)
@@ -173,14 +173,14 @@ func (e *UnreadableReleases) Error() string {
 func (e *UnreadableReleases) Unwrap() []error { return e.Errors }
 
 // Release reads one release; ErrNotFound when there is none of that version.
-func (s *Store) Release(ctx context.Context, v string) (SignedRelease, error) {
+func (s *releasesPart) Release(ctx context.Context, v string) (SignedRelease, error) {
 	r, _, err := s.Approach(ctx, v, "", 0)
 	return r, err
 }
 
 // Approach reads, as one request, a release and the delta that leads to position seq of a line, which may be all that a
 // node lacks. Without a line, or where no such delta is, it is nil. Whether it belongs to the release, the record says.
-func (s *Store) Approach(ctx context.Context, v, line string, seq int64) (r SignedRelease, delta []byte, err error) {
+func (s *releasesPart) Approach(ctx context.Context, v, line string, seq int64) (r SignedRelease, delta []byte, err error) {
 	key := s.keys.release(v)
 	ops := []clientv3.Op{clientv3.OpGet(key)}
 	if line != "" {
@@ -208,7 +208,7 @@ func (s *Store) Approach(ctx context.Context, v, line string, seq int64) (r Sign
 
 // Releases lists every release. Their order is that of versions; see SortReleases. Where some can't be read it returns the
 // others with *UnreadableReleases: whoever has to know all of them, as a prune does, stops there.
-func (s *Store) Releases(ctx context.Context) ([]SignedRelease, error) {
+func (s *releasesPart) Releases(ctx context.Context) ([]SignedRelease, error) {
 	var all []SignedRelease
 	var unreadable UnreadableReleases
 	_, err := s.scan(ctx, s.keys.releases(), func(rest string, value []byte) error {
@@ -232,7 +232,7 @@ func (s *Store) Releases(ctx context.Context) ([]SignedRelease, error) {
 
 // SignRelease replaces the signatures of a release by a new one, or adds it to those of other keys; the record stays as it
 // is, byte for byte. What nodes would refuse to read is not written. ErrConflict means that somebody else signed it, or pruned it, at the same moment.
-func (s *Store) SignRelease(ctx context.Context, v string, sign Sign, add bool) error {
+func (s *releasesPart) SignRelease(ctx context.Context, v string, sign Sign, add bool) error {
 	r, err := s.Release(ctx, v)
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 // entry of the list of hosts, its holds, its targets and assignment, its user made ahead, its first boot and what was noted
 // of it. Its status and runs stay, and so does the record of the machine that was made for it, if one was, which says from then
 // on that it has joined: the machine itself is still there. ErrNotFound when nothing of it was there. It may be repeated after a crash anywhere.
-func (s *Store) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
+func (s *joinsPart) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
 	for try := 0; ; try++ {
 		found, err := s.shutOut(ctx, ref.String(), node)
 		if err == nil {
@@ -37,34 +37,34 @@ func (s *Store) RemoveNode(ctx context.Context, ref environments.Ref, node strin
 // shutOut drops a node's users and its role, and reports whether there were any. It goes before all else: what a node joins
 // with meanwhile is found by the transaction's guards, and dropped in the next round. The reserve goes first of all: cut off
 // in between, it would promise a user that is gone to whoever joins next.
-func (s *Store) shutOut(ctx context.Context, env, node string) (found bool, err error) {
+func (s *joinsPart) shutOut(ctx context.Context, env, node string) (found bool, err error) {
 	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.reserve(env, node))}, nil)
 	if err != nil {
 		return false, err
 	}
 	found = resp.Responses[0].GetResponseDeleteRange().Deleted > 0
-	users, err := s.usersOf(ctx, env, node)
+	users, err := s.access.usersOf(ctx, env, node)
 	if err != nil {
 		return false, err
 	}
 	for _, user := range users {
-		if err := s.DropUser(ctx, user); err != nil {
+		if err := s.access.DropUser(ctx, user); err != nil {
 			return false, err
 		}
 	}
-	return found || len(users) > 0, s.DropNodeRole(ctx, env, node)
+	return found || len(users) > 0, s.access.DropNodeRole(ctx, env, node)
 }
 
 // DropFormer removes the users of all incarnations of a node but the one that is user, however many joins were cut off
 // before they could. Where the node is another one by now, or none, it is that one's to do, and nothing happens.
-func (s *Store) DropFormer(ctx context.Context, ref environments.Ref, node, user string) error {
+func (s *identitiesPart) DropFormer(ctx context.Context, ref environments.Ref, node, user string) error {
 	env := ref.String()
 	// Users first, then who has a claim: what a later join makes or takes is not among these users, or makes itself known.
-	users, err := s.usersOf(ctx, env, node)
+	users, err := s.access.usersOf(ctx, env, node)
 	if err != nil {
 		return err
 	}
-	reserve, _, err := single[Reserve](ctx, s, s.keys.reserve(env, node))
+	reserve, _, err := single[Reserve](ctx, s.db, s.keys.reserve(env, node))
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (s *Store) DropFormer(ctx context.Context, ref environments.Ref, node, user
 		if former == user || reserve != nil && former == reserve.User {
 			continue
 		}
-		if err := s.DropUser(ctx, former); err != nil {
+		if err := s.access.DropUser(ctx, former); err != nil {
 			return err
 		}
 	}
@@ -84,7 +84,7 @@ func (s *Store) DropFormer(ctx context.Context, ref environments.Ref, node, user
 }
 
 // usersOf lists the etcd users of all incarnations of a node.
-func (s *Store) usersOf(ctx context.Context, env, node string) (users []string, err error) {
+func (s *accessPart) usersOf(ctx context.Context, env, node string) (users []string, err error) {
 	all, err := s.Users(ctx)
 	if err != nil {
 		return nil, err
@@ -98,27 +98,27 @@ func (s *Store) usersOf(ctx context.Context, env, node string) (users []string, 
 }
 
 // nodeUser is which node of an environment a user of etcd is, in whatever incarnation.
-func (s *Store) nodeUser(user, env string) (node string, ok bool) {
+func (s *accessPart) nodeUser(user, env string) (node string, ok bool) {
 	n, err := pki.ParseName(user)
 	return n.Subject, err == nil && n.Kind == pki.KindNode && n.Prefix == s.Prefix() && n.Environment == env
 }
 
 // takeOff is the transaction of a removal. ErrConflict when the node joined, or was changed, since it was read.
-func (s *Store) takeOff(ctx context.Context, ref environments.Ref, node string, r Removal, found bool) error {
+func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node string, r Removal, found bool) error {
 	env := ref.String()
-	identity, identityAt, err := s.Identity(ctx, ref, node)
+	identity, identityAt, err := s.identities.Identity(ctx, ref, node)
 	if err != nil {
 		return err
 	}
-	host, hostAt, err := single[agent.Host](ctx, s, s.keys.host(env, node))
+	host, hostAt, err := single[agent.Host](ctx, s.db, s.keys.host(env, node))
 	if err != nil {
 		return err
 	}
-	reserve, reserveAt, err := single[Reserve](ctx, s, s.keys.reserve(env, node))
+	reserve, reserveAt, err := single[Reserve](ctx, s.db, s.keys.reserve(env, node))
 	if err != nil {
 		return err
 	}
-	boots, _, err := s.FirstBoots(ctx, ref)
+	boots, _, err := s.boots.FirstBoots(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (s *Store) takeOff(ctx context.Context, ref environments.Ref, node string, 
 		if user == "" {
 			continue
 		}
-		if err := s.DropUser(ctx, user); err != nil {
+		if err := s.access.DropUser(ctx, user); err != nil {
 			return err
 		}
 	}
@@ -193,9 +193,9 @@ type Forgotten struct {
 
 // noteJoined writes into the books that a machine has joined, where the apply that made it was cut off before it saw that: the
 // list of hosts will not tell it any more.
-func (s *Store) noteJoined(ctx context.Context, env, node string) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
+func (s *joinsPart) noteJoined(ctx context.Context, env, node string) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 	key := s.keys.record(env, node)
-	r, at, err := single[booked](ctx, s, key)
+	r, at, err := single[booked](ctx, s.db, key)
 	if err != nil || r == nil || r.Phase != provision.Made || r.Joined {
 		return nil, nil, err
 	}
@@ -206,7 +206,7 @@ func (s *Store) noteJoined(ctx context.Context, env, node string) (cmps []client
 
 // ForgetNode is RemoveNode, and deletes what the node said as well: its status, runs and facts. Where etcd is full, as after
 // a flood, it makes room too. The node is shut out before anything is deleted, so that it can't write it again.
-func (s *Store) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (Forgotten, error) {
+func (s *joinsPart) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (Forgotten, error) {
 	fail := func(f Forgotten, err error) (Forgotten, error) {
 		return f, fmt.Errorf("cannot forget node %s: %w", node, err)
 	}
@@ -219,10 +219,10 @@ func (s *Store) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 	if err != nil {
 		return fail(f, err)
 	}
-	full, err := s.full(ctx)
+	full, err := s.cluster.full(ctx)
 	if err == nil && full {
 		f.Room = true
-		f.Bytes, err = s.MakeRoom(ctx)
+		f.Bytes, err = s.cluster.MakeRoom(ctx)
 	}
 	if err != nil {
 		return fail(f, err)
@@ -234,7 +234,7 @@ func (s *Store) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 }
 
 // forget deletes what a node said. It holds no puts, so that a full etcd takes it.
-func (s *Store) forget(ctx context.Context, env, node string) (f Forgotten, err error) {
+func (s *joinsPart) forget(ctx context.Context, env, node string) (f Forgotten, err error) {
 	resp, err := s.txn(ctx, nil, []clientv3.Op{
 		clientv3.OpDelete(s.keys.status(env, node)), clientv3.OpDelete(s.keys.runs(env, node), clientv3.WithPrefix()), clientv3.OpDelete(s.keys.facts(env, node)),
 	}, nil)
@@ -248,7 +248,7 @@ func (s *Store) forget(ctx context.Context, env, node string) (f Forgotten, err 
 }
 
 // full reports whether etcd has raised the alarm that it has no space.
-func (s *Store) full(ctx context.Context) (bool, error) {
+func (s *clusterPart) full(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	resp, err := s.client.AlarmList(ctx)

@@ -18,7 +18,7 @@ const defragmentWithin = 5 * time.Minute
 // MakeRoom has etcd forget what was overwritten or deleted, write its files anew without that, one member after the other
 // and the leader last, and accept writes again. It returns by how many bytes the files are smaller. A member answers nobody
 // while its file is rewritten. It needs an admin.
-func (s *Store) MakeRoom(ctx context.Context) (freed int64, err error) {
+func (s *clusterPart) MakeRoom(ctx context.Context) (freed int64, err error) {
 	if err := s.compact(ctx); err != nil {
 		return 0, err
 	}
@@ -63,7 +63,7 @@ type member struct {
 
 // members are those of the cluster that a client can reach, the leader last. A single member is the one that answers, by
 // whatever address.
-func (s *Store) members(ctx context.Context) (members []member, err error) {
+func (s *clusterPart) members(ctx context.Context) (members []member, err error) {
 	within, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	list, err := s.client.MemberList(within)
@@ -102,7 +102,7 @@ func (s *Store) members(ctx context.Context) (members []member, err error) {
 	return members, nil
 }
 
-func (s *Store) size(ctx context.Context, endpoint string) (int64, error) {
+func (s *clusterPart) size(ctx context.Context, endpoint string) (int64, error) {
 	within, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	st, err := s.client.Status(within, endpoint)

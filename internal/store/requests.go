@@ -16,7 +16,7 @@ import (
 // Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
 // provision.ErrNotListed; one that is asked to retire is ErrRetires: whoever asked that waits for its answer. The head of the
 // list is not touched: the list says the same as before.
-func (s *Store) Ask(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
+func (s *fleetPart) Ask(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
 	lives := func(h agent.Host) error {
 		if h.Request != nil && h.Request.Do == agent.DeedRetire {
 			return ErrRetires
@@ -40,10 +40,10 @@ func (s *Store) Ask(ctx context.Context, ref environments.Ref, node string, r ag
 var ErrRetires = errors.New("it is being retired")
 
 // ask changes the entry as it is at the moment, which a join of the node may write too, if it may be asked.
-func (s *Store) ask(ctx context.Context, env, node string, r agent.Request, may func(agent.Host) error, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
+func (s *fleetPart) ask(ctx context.Context, env, node string, r agent.Request, may func(agent.Host) error, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
 	key := s.keys.host(env, node)
 	for {
-		h, revision, err := single[agent.Host](ctx, s, key)
+		h, revision, err := single[agent.Host](ctx, s.db, key)
 		switch {
 		case err != nil:
 			return err
@@ -68,7 +68,7 @@ func (s *Store) ask(ctx context.Context, env, node string, r agent.Request, may 
 // Ask is the store's, while the mark stands.
 func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error {
 	anyhow := func(agent.Host) error { return nil } // an apply knows whom it retires
-	err := a.store.ask(ctx, a.ref.String(), node, r, anyhow, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
+	err := a.machines.fleet.ask(ctx, a.ref.String(), node, r, anyhow, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
 		_, err := a.write(ctx, cmps, op)
 		return err
 	})
@@ -85,7 +85,7 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 	if err := a.stillOurs(ctx); err != nil {
 		return fmt.Errorf("cannot remove node %s: %w", node, err)
 	}
-	err := a.store.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: why})
+	err := a.machines.joins.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: why})
 	gone := errors.Is(err, ErrNotFound)
 	if err != nil && !gone {
 		return a.ended(err)
@@ -98,7 +98,7 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 
 // MayRemove reports whether this connection can take nodes out of the fleet, before anything is begun that ends with that:
 // where etcd checks its users this takes an admin.
-func (s *Store) MayRemove(ctx context.Context) error {
+func (s *accessPart) MayRemove(ctx context.Context) error {
 	on, err := s.AuthEnabled(ctx)
 	if err != nil || !on {
 		return err

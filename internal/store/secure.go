@@ -16,8 +16,8 @@ type peer struct{ issuer atomic.Pointer[[]byte] }
 
 // ServerIssuer is the authority key id of the certificate that etcd showed last: whose CA signed it. Nil before the first
 // connection, and where there is no TLS.
-func (s *Store) ServerIssuer() []byte {
-	if s.peer == nil {
+func (s *db) ServerIssuer() []byte {
+	if s == nil || s.peer == nil {
 		return nil
 	}
 	if issuer := s.peer.issuer.Load(); issuer != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // stock reads everything that a prune looks at.
-func (s *Store) stock(ctx context.Context) (st stock, err error) {
+func (s *releasesPart) stock(ctx context.Context) (st stock, err error) {
 	if st.releases, err = s.Releases(ctx); err != nil {
 		return st, err
 	}
@@ -49,9 +49,9 @@ func (s *Store) stock(ctx context.Context) (st stock, err error) {
 }
 
 // fleetStock reads one environment's part. Whatever is no value of Pulley's is an error: who knows what it would keep.
-func (s *Store) fleetStock(ctx context.Context, env string) (fleetStock, error) {
+func (s *releasesPart) fleetStock(ctx context.Context, env string) (fleetStock, error) {
 	f := fleetStock{name: env}
-	d, err := s.desires(ctx, env)
+	d, err := s.targets.desires(ctx, env)
 	if err != nil {
 		return f, err
 	}
@@ -65,14 +65,14 @@ func (s *Store) fleetStock(ctx context.Context, env string) (fleetStock, error) 
 	for _, node := range slices.Sorted(maps.Keys(d.Nodes)) {
 		f.add(d.Nodes[node], "%s in %s is to be on it", Scope{Node: node}, env)
 	}
-	if f.history, err = s.history(ctx, env); err != nil {
+	if f.history, err = s.targets.history(ctx, env); err != nil {
 		return f, err
 	}
-	err = each(ctx, s, s.keys.assigned(env, ""), func(node string, a agent.Assignment) {
+	err = each(ctx, s.db, s.keys.assigned(env, ""), func(node string, a agent.Assignment) {
 		f.add(a.Target, "a rollout sends node %s of %s there", node, env)
 	})
 	if err == nil {
-		err = each(ctx, s, s.keys.statuses(env), func(node string, st agent.Status) {
+		err = each(ctx, s.db, s.keys.statuses(env), func(node string, st agent.Status) {
 			f.add(st.Enforcing, "node %s of %s enforces it", node, env)
 			f.add(st.LastGood, "node %s of %s was last brought to it", node, env)
 			f.add(st.Target, "node %s of %s is about to take it", node, env)
@@ -87,7 +87,7 @@ func (s *Store) fleetStock(ctx context.Context, env string) (fleetStock, error) 
 	const few = 4 // of up to MaxGenerationBytes
 	prefix := s.keys.generations(env)
 	_, err = s.pages(ctx, prefix, few, func(rest string, value []byte) error {
-		g, err := s.decodeGeneration(env, prefix+rest, value)
+		g, err := s.targets.decodeGeneration(env, prefix+rest, value)
 		f.generations = append(f.generations, g.Generation)
 		return err
 	})
@@ -112,7 +112,7 @@ func (f *fleetStock) add(t agent.Target, why string, args ...any) {
 }
 
 // each reads all values below a prefix; one that can't be read is an error.
-func each[T any](ctx context.Context, s *Store, prefix string, do func(name string, value T)) error {
+func each[T any](ctx context.Context, s *db, prefix string, do func(name string, value T)) error {
 	_, err := s.scan(ctx, prefix, func(rest string, b []byte) error {
 		var value T
 		if err := decode(prefix+rest, b, &value); err != nil {

@@ -72,11 +72,11 @@ func (d Desires) For(role, node string) agent.Desired {
 }
 
 // Desires reads an environment's gate and targets in one transaction.
-func (s *Store) Desires(ctx context.Context, ref environments.Ref) (Desires, error) {
+func (s *targetsPart) Desires(ctx context.Context, ref environments.Ref) (Desires, error) {
 	return s.desires(ctx, ref.String())
 }
 
-func (s *Store) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
+func (s *targetsPart) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
 	prefix := s.keys.desired(env)
 	all := append([]clientv3.OpOption{clientv3.WithPrefix()}, more...)
 	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.keys.gate(env), more...), clientv3.OpGet(prefix, all...)}, nil)
@@ -116,14 +116,14 @@ func (s *Store) desires(ctx context.Context, env string, more ...clientv3.OpOpti
 // Promote makes after the target of a scope and raises the epoch, which voids every assignment. A zero target makes a role
 // or node inherit again. It fails with ErrConflict when the targets changed since d was read, or the release is not there:
 // a prune may have taken it after it was looked up.
-func (s *Store) Promote(ctx context.Context, ref environments.Ref, d Desires, scope Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
+func (s *targetsPart) Promote(ctx context.Context, ref environments.Ref, d Desires, scope Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
 	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
 	return s.change(ctx, ref, d, c, a, s.there(ref.String(), after), nil)
 }
 
 // change writes a target, the gate and the record of it in one transaction, with what more belongs to it: the permit for
 // nodes that it takes lower, and whatever its callers add.
-func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
+func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
 	env, scope := ref.String(), c.Scope()
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, a.Why, a.At.UTC().Truncate(time.Second)
 	// A promotion opens the gate: it is the operator's newest word, and what was paused or aborted is void with its epoch.
@@ -171,7 +171,7 @@ func (s *Store) change(ctx context.Context, ref environments.Ref, d Desires, c C
 }
 
 // there guards a change by what its target names: a prune may have taken it since it was looked up.
-func (s *Store) there(env string, t agent.Target) []clientv3.Cmp {
+func (s *targetsPart) there(env string, t agent.Target) []clientv3.Cmp {
 	var cmps []clientv3.Cmp
 	if t.Release != "" {
 		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.keys.release(t.Release)), ">", 0))
@@ -183,7 +183,7 @@ func (s *Store) there(env string, t agent.Target) []clientv3.Cmp {
 }
 
 // pruned says what of a target is gone; nil when nothing is, or nobody knows.
-func (s *Store) pruned(ctx context.Context, env string, t agent.Target) error {
+func (s *targetsPart) pruned(ctx context.Context, env string, t agent.Target) error {
 	if t.Release != "" {
 		if resp, err := s.get(ctx, s.keys.release(t.Release), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
 			return fmt.Errorf("cannot roll back to %s: it was pruned\npublish it again under a new version, and promote that", t.Release)
@@ -199,13 +199,13 @@ func (s *Store) pruned(ctx context.Context, env string, t agent.Target) error {
 
 // touchTargets announces a change of any target. It is a blind put, in the change's own transaction: what counts is its
 // ModRevision, and the changes of two environments must not conflict.
-func (s *Store) touchTargets() clientv3.Op {
+func (s *db) touchTargets() clientv3.Op {
 	return clientv3.OpPut(s.keys.targets(), fmt.Sprintf(`{"v":%d}`, valueFormat))
 }
 
 // outcome finds out what became of a write that etcd did not answer: nil when its record is there, ErrConflict when
 // another one has its place. As long as neither is, the write may still come into force.
-func (s *Store) outcome(ctx context.Context, key, value string, unanswered error) error {
+func (s *targetsPart) outcome(ctx context.Context, key, value string, unanswered error) error {
 	resp, err := s.get(ctx, key)
 	switch {
 	case err != nil || len(resp.Kvs) == 0:
@@ -217,17 +217,17 @@ func (s *Store) outcome(ctx context.Context, key, value string, unanswered error
 }
 
 // History lists an environment's changes, newest first, at most limit of them (0: all).
-func (s *Store) History(ctx context.Context, ref environments.Ref, limit int64) ([]Change, error) {
+func (s *targetsPart) History(ctx context.Context, ref environments.Ref, limit int64) ([]Change, error) {
 	return s.history(ctx, ref.String(), clientv3.WithLimit(limit))
 }
 
 // HistoryOf lists all changes that led to d, newest first. It reads them at d's revision, so that what is decided from
 // both is decided from one state: the guards of d then cover the history too.
-func (s *Store) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
+func (s *targetsPart) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
 	return s.history(ctx, ref.String(), clientv3.WithRev(d.Revision))
 }
 
-func (s *Store) history(ctx context.Context, env string, opts ...clientv3.OpOption) ([]Change, error) {
+func (s *targetsPart) history(ctx context.Context, env string, opts ...clientv3.OpOption) ([]Change, error) {
 	prefix := s.keys.history(env)
 	opts = append(opts, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	resp, err := s.get(ctx, prefix, opts...)
@@ -268,7 +268,7 @@ func Undo(history []Change) (Change, bool) {
 // Rollback takes one change back: its scope gets the whole target that it had before, release and data. The change has to
 // come from HistoryOf(d): one that was looked up at another revision would take back what came between as well. It fails
 // when a prune took what that target names.
-func (s *Store) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
+func (s *targetsPart) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
 	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
 	return s.change(ctx, ref, d, c, a, s.there(ref.String(), c.After), nil)
 }

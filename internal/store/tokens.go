@@ -97,7 +97,7 @@ func NewToken(t Token) (text string, made Token) {
 
 // CreateToken stores a new token, and returns its text. Whether the environment has such a role or node is for the caller to
 // look at. Tokens that ended long before t.Created are deleted at this occasion.
-func (s *Store) CreateToken(ctx context.Context, t Token) (text string, made Token, err error) {
+func (s *tokensPart) CreateToken(ctx context.Context, t Token) (text string, made Token, err error) {
 	text, t = NewToken(t)
 	ofOperators := t.Operator != ""
 	free, put, err := s.puttingToken(t)
@@ -118,7 +118,7 @@ func (s *Store) CreateToken(ctx context.Context, t Token) (text string, made Tok
 }
 
 // puttingToken is what stores a new token, and what has to hold then: an id that two have counts for nobody.
-func (s *Store) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err error) {
+func (s *tokensPart) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err error) {
 	nodes, operators := s.keys.nodeToken(t.ID), s.keys.operatorToken(t.ID)
 	key := nodes
 	if t.Operator != "" {
@@ -133,7 +133,7 @@ func (s *Store) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err
 
 // decodeToken reads the token at key. Its id and whom it is for are told by the key alone: operators may write what they like
 // below the tokens of nodes, but nothing below those of operators.
-func (s *Store) decodeToken(key string, b []byte) (Token, error) {
+func (s *tokensPart) decodeToken(key string, b []byte) (Token, error) {
 	var t Token
 	if err := decode(key, b, &t); err != nil {
 		return Token{}, err
@@ -156,7 +156,7 @@ func (s *Store) decodeToken(key string, b []byte) (Token, error) {
 
 // FindToken reads a token of nodes or of operators; nil when there is none of this id. An id that both have counts for
 // nobody.
-func (s *Store) FindToken(ctx context.Context, id string) (*Token, error) {
+func (s *tokensPart) FindToken(ctx context.Context, id string) (*Token, error) {
 	keys := []string{s.keys.nodeToken(id), s.keys.operatorToken(id)}
 	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])}, nil)
 	if err != nil {
@@ -178,7 +178,7 @@ func (s *Store) FindToken(ctx context.Context, id string) (*Token, error) {
 }
 
 // ForgetTokens deletes all tokens that ended long before now.
-func (s *Store) ForgetTokens(ctx context.Context, now time.Time) error {
+func (s *tokensPart) ForgetTokens(ctx context.Context, now time.Time) error {
 	if err := errors.Join(s.forgetTokens(ctx, false, now), s.forgetTokens(ctx, true, now)); err != nil {
 		return fmt.Errorf("cannot delete join tokens that ended: %w", err)
 	}
@@ -186,7 +186,7 @@ func (s *Store) ForgetTokens(ctx context.Context, now time.Time) error {
 }
 
 // forgetTokens needs no guard: a token that has ended never comes back.
-func (s *Store) forgetTokens(ctx context.Context, ofOperators bool, now time.Time) error {
+func (s *tokensPart) forgetTokens(ctx context.Context, ofOperators bool, now time.Time) error {
 	var ops []clientv3.Op
 	_, err := s.eachToken(ctx, ofOperators, func(key string, t Token) {
 		if now.Sub(t.Expires) > tokenKept {
@@ -205,7 +205,7 @@ func (s *Store) forgetTokens(ctx context.Context, ofOperators bool, now time.Tim
 }
 
 // Tokens lists the tokens of nodes and of operators, the newest first. Those that can't be read are named in damaged.
-func (s *Store) Tokens(ctx context.Context) (all []Token, damaged []string, err error) {
+func (s *tokensPart) Tokens(ctx context.Context) (all []Token, damaged []string, err error) {
 	for _, ofOperators := range []bool{false, true} {
 		bad, err := s.eachToken(ctx, ofOperators, func(_ string, t Token) { all = append(all, t) })
 		if err != nil {
@@ -218,7 +218,7 @@ func (s *Store) Tokens(ctx context.Context) (all []Token, damaged []string, err 
 }
 
 // eachToken calls each with every token of a kind and the key that it is at.
-func (s *Store) eachToken(ctx context.Context, ofOperators bool, each func(key string, t Token)) (damaged []string, err error) {
+func (s *tokensPart) eachToken(ctx context.Context, ofOperators bool, each func(key string, t Token)) (damaged []string, err error) {
 	prefix := s.keys.nodeTokens()
 	if ofOperators {
 		prefix = s.keys.operatorTokens()
@@ -236,7 +236,7 @@ func (s *Store) eachToken(ctx context.Context, ofOperators bool, each func(key s
 }
 
 // RevokeToken ends a token; ErrNotFound when there is none of this id. Who has joined with it stays.
-func (s *Store) RevokeToken(ctx context.Context, id string, r Revoked) (Token, error) {
+func (s *tokensPart) RevokeToken(ctx context.Context, id string, r Revoked) (Token, error) {
 	for {
 		t, err := s.revokeToken(ctx, id, r)
 		if err == nil || !errors.Is(err, ErrConflict) || ctx.Err() != nil { // lost against a join
@@ -249,7 +249,7 @@ func (s *Store) RevokeToken(ctx context.Context, id string, r Revoked) (Token, e
 }
 
 // revokeToken goes on where one of two with this id can't be read: it must not keep the other one alive.
-func (s *Store) revokeToken(ctx context.Context, id string, r Revoked) (t Token, err error) {
+func (s *tokensPart) revokeToken(ctx context.Context, id string, r Revoked) (t Token, err error) {
 	err = ErrNotFound
 	for _, key := range []string{s.keys.nodeToken(id), s.keys.operatorToken(id)} {
 		revoked, failed := s.revokeAt(ctx, key, r)
@@ -269,7 +269,7 @@ func (s *Store) revokeToken(ctx context.Context, id string, r Revoked) (t Token,
 	return t, err
 }
 
-func (s *Store) revokeAt(ctx context.Context, key string, r Revoked) (Token, error) {
+func (s *tokensPart) revokeAt(ctx context.Context, key string, r Revoked) (Token, error) {
 	resp, err := s.get(ctx, key)
 	if err != nil {
 		return Token{}, err

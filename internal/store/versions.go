@@ -27,7 +27,7 @@ func compareVersions(a, b string) int {
 
 // Resolve turns an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`) into the newest published release that fits.
 // What a constraint resolved to is recorded in the target: the word "newest" never reaches a node.
-func (s *Store) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
+func (s *releasesPart) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
 	_, err := ParseVersion(wish)
 	if err == nil {
 		return s.Release(ctx, wish)

@@ -17,7 +17,7 @@ import (
 // World reads all of etcd that a plan needs, at one revision. A value that can't be read is an error, as a plan without it
 // could make a second machine or destroy a good one; but for a status, which is one node's word: that node counts as one that
 // has said nothing.
-func (s *Store) World(ctx context.Context, ref environments.Ref, now time.Time) (provision.World, error) {
+func (s *machinesPart) World(ctx context.Context, ref environments.Ref, now time.Time) (provision.World, error) {
 	for try := 0; ; try++ {
 		w, err := s.world(ctx, ref, now)
 		if errors.Is(err, rpctypes.ErrCompacted) && try < 4 { // a prune did that at this moment
@@ -30,7 +30,7 @@ func (s *Store) World(ctx context.Context, ref environments.Ref, now time.Time) 
 	}
 }
 
-func (s *Store) world(ctx context.Context, ref environments.Ref, now time.Time) (provision.World, error) {
+func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time.Time) (provision.World, error) {
 	env := ref.String()
 	w := provision.World{Now: now, Records: map[string]provision.Record{}, Views: map[string]agent.View{}, Held: map[string]string{}}
 	key := s.keys.spec(env)
@@ -46,11 +46,11 @@ func (s *Store) world(ctx context.Context, ref environments.Ref, now time.Time) 
 	}
 	at := clientv3.WithRev(resp.Header.Revision)
 	var f Fleet
-	if f.Desires, err = s.desires(ctx, env, at); err != nil {
+	if f.Desires, err = s.targets.desires(ctx, env, at); err != nil {
 		return w, err
 	}
-	if _, err = s.fleetOf(ctx, ref, &f, at); err == nil {
-		err = collect(ctx, s, s.keys.records(env), &f, func(rest string, r provision.Record) { w.Records[unescape(rest)] = r }, at)
+	if _, err = s.fleet.fleetOf(ctx, ref, &f, at); err == nil {
+		err = collect(ctx, s.db, s.keys.records(env), &f, func(rest string, r provision.Record) { w.Records[unescape(rest)] = r }, at)
 	}
 	if err != nil {
 		return w, err
@@ -127,5 +127,5 @@ func (d Desires) releases(e *environments.Environment) bool {
 
 // World is the store's, of this moment. It can be read by whoever lost the mark, too.
 func (a *Applying) World(ctx context.Context) (provision.World, error) {
-	return a.store.World(ctx, a.ref, time.Now())
+	return a.machines.World(ctx, a.ref, time.Now())
 }
