@@ -2,9 +2,11 @@ package agent
 
 import (
 	"fmt"
-	"hash/fnv"
+	"strconv"
 	"strings"
 	"time"
+
+	"pulley/internal/stablehash"
 )
 
 // Action is what a tick will do.
@@ -343,9 +345,7 @@ func (l *ladder) waitReason(a *Attempt) Reason {
 
 // spread maps a node and a number to [-1, 1), stable over time, so that a fleet's waits don't fall together.
 func spread(node string, n int) float64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s/%d", node, n)
-	return float64(h.Sum64()%2000)/1000 - 1
+	return 2*stablehash.Fraction(node, strconv.Itoa(n)) - 1
 }
 
 // Wanted is the target that etcd wants of the node: its assignment while that is of the gate's epoch, else what is

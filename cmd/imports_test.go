@@ -47,18 +47,19 @@ const (
 
 // allowed are the imports beyond the standard library that each package may have (DESIGN, "Layout").
 var allowed = map[string][]string{
-	"pulley/agent":                {"pulley/internal/failpoint"},
+	"pulley/agent":                {"pulley/internal/failpoint", "pulley/internal/stablehash"},
 	"pulley/agent/puppet":         {"pulley/agent", yaml, "golang.org/x/sys/unix"},
 	"pulley/environments":         {yaml},
 	"pulley/hieradata":            {yaml},
 	"pulley/userdata":             {yaml},
 	"pulley/puppet":               {},
 	"pulley/internal/failpoint":   {},
+	"pulley/internal/stablehash":  {},
 	"pulley/internal/content":     {"github.com/klauspost/compress/zstd", "golang.org/x/sys/unix", "golang.org/x/text/", "pulley/internal/failpoint"},
-	"pulley/internal/mirror":      {},
-	"pulley/internal/pki":         {},
+	"pulley/internal/mirror":      {"pulley/internal/stablehash"},
+	"pulley/internal/pki":         {"pulley/internal/stablehash"},
 	"pulley/internal/join":        {"pulley/internal/pki"},
-	"pulley/internal/join/server": {"github.com/prometheus/client_golang/prometheus", "pulley/agent", "pulley/environments", "pulley/internal/join", "pulley/internal/pki", "pulley/internal/store"},
+	"pulley/internal/join/server": {"github.com/prometheus/client_golang/prometheus", "pulley/agent", "pulley/environments", "pulley/internal/join", "pulley/internal/pki", "pulley/internal/store", "pulley/internal/stablehash"},
 	"pulley/internal/firstboot":   {"pulley/internal/failpoint", yaml},
 	"pulley/internal/nodeconfig":  {"pulley/agent", "pulley/environments", "pulley/internal/cli", "pulley/internal/join", "pulley/internal/mirror", "pulley/internal/pki", "pulley/internal/store", "pulley/internal/upgrade", yaml},
 	"pulley/internal/upgrade":     {"pulley/agent", "pulley/internal/failpoint"},
@@ -67,7 +68,7 @@ var allowed = map[string][]string{
 	"pulley/internal/controlrepo": {"pulley/agent/puppet", "pulley/environments", "pulley/hieradata", "pulley/puppet", yaml},
 
 	"pulley/internal/takeover":          {"pulley/internal/firstboot"},
-	"pulley/internal/machines":          {"pulley/agent", "pulley/environments", "pulley/internal/failpoint", "pulley/userdata"},
+	"pulley/internal/machines":          {"pulley/agent", "pulley/environments", "pulley/internal/failpoint", "pulley/userdata", "pulley/internal/stablehash"},
 	"pulley/internal/drivers/conform":   {"pulley/internal/machines"},
 	"pulley/internal/drivers/command":   {"golang.org/x/sys/unix", "pulley/internal/machines"},
 	"pulley/internal/drivers/local":     {"golang.org/x/sys/unix", "pulley/environments", "pulley/internal/machines", "pulley/userdata"},

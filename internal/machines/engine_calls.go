@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"strconv"
 	"time"
+
+	"pulley/internal/stablehash"
 )
 
 // How often what failed is tried again, and after how long.
@@ -25,9 +27,7 @@ func gap(key string, tries int) time.Duration {
 	if tries < 6 {
 		d = min(d, firstGap<<(tries-1))
 	}
-	h := fnv.New32a()
-	_, _ = fmt.Fprintf(h, "%s/%d", key, tries)
-	return d/2 + d*time.Duration(h.Sum32()%1000)/2000
+	return d/2 + time.Duration(stablehash.Fraction(key, strconv.Itoa(tries))*float64(d/2))
 }
 
 // final reports whether to try again is of no use.

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"pulley/internal/stablehash"
 )
 
 const (
@@ -68,9 +69,7 @@ func New(urls []string, tlsConfig *tls.Config, timeout time.Duration) (*Client, 
 // StartAt puts another mirror first, chosen by a stable hash of name: nodes that differ in name spread over the mirrors.
 // It is for before the first request.
 func (c *Client) StartAt(name string) {
-	h := fnv.New32a()
-	_, _ = io.WriteString(h, name)
-	first := int(h.Sum32() % uint32(len(c.mirrors)))
+	first := int(stablehash.Sum("mirror", name) % uint64(len(c.mirrors)))
 	c.mirrors = append(c.mirrors[first:len(c.mirrors):len(c.mirrors)], c.mirrors[:first]...)
 }
 

@@ -3,22 +3,23 @@ package pki
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/binary"
-	"hash/fnv"
+	"strconv"
 	"time"
+
+	"pulley/internal/stablehash"
 )
 
 // clockSkew is how far back certificates are dated, for machines whose clocks are behind.
 const clockSkew = time.Hour
 
-// After a rotation every node throws a dice in each slot of time, so that a fleet renews over some hours; a slot is longer than
-// the time between two ticks.
+// After a rotation each node renews in one slot of every cycle of rotationSlots slots. A node that ticks at least once a
+// slot renews within two cycles. A slot is longer than the time between two ticks.
 const (
 	rotationSlot  = 15 * time.Minute
-	rotationSides = 8
+	rotationSlots = 8
 )
 
-// Issued is when a certificate of this package was made.
+// Issued returns the time at which this package made a certificate.
 func Issued(leaf *x509.Certificate) time.Time {
 	if issued := leaf.NotBefore.Add(clockSkew); issued.Before(leaf.NotAfter) {
 		return issued
@@ -26,32 +27,22 @@ func Issued(leaf *x509.Certificate) time.Time {
 	return leaf.NotBefore
 }
 
-// RenewDue says whether who is to renew a certificate: a third of its life is left, or a little more, as who has it; or the
-// servers' certificate is of another CA by now, at some time within hours that is who's own. serverIssuer is the authority key
-// id of the servers' certificate, nil when none was seen.
-func RenewDue(leaf *x509.Certificate, serverIssuer []byte, who string, now time.Time) bool {
+// RenewDue reports whether a node or operator must renew its certificate: between 5/12 and 4/12 of the certificate's life
+// are left, or the servers' certificate has another CA and the slot of this name has come. serverIssuer is the authority key
+// id of the servers' certificate; nil means unknown.
+func RenewDue(leaf *x509.Certificate, serverIssuer []byte, name string, now time.Time) bool {
 	life := leaf.NotAfter.Sub(Issued(leaf))
-	h := hash(who, leaf.SerialNumber.Bytes())
-	early := time.Duration(h % uint64(max(life/12, 1)))
+	early := time.Duration(stablehash.Fraction("renew", name, string(leaf.SerialNumber.Bytes())) * float64(life/12))
 	if left := leaf.NotAfter.Sub(now); left < life/3+early {
 		return true
 	}
 	if len(serverIssuer) == 0 || len(leaf.AuthorityKeyId) == 0 || bytes.Equal(serverIssuer, leaf.AuthorityKeyId) {
 		return false
 	}
-	if now.Sub(Issued(leaf)) < life/100 { // should the new one be of another CA too, it is not asked for again and again
+	if now.Sub(Issued(leaf)) < life/100 { // a renewed certificate of yet another CA must not cause a renewal in each tick
 		return false
 	}
-	slot := max(min(rotationSlot, life/100), 1)
-	throw := binary.AppendVarint(bytes.Clone(serverIssuer), now.UnixNano()/int64(slot))
-	return hash(who, throw)%rotationSides == 0
-}
-
-func hash(who string, more []byte) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(who)))) // a hash takes everything
-	_, _ = h.Write([]byte(who))
-	_, _ = h.Write(more)
-	sum := h.Sum64()
-	return sum ^ sum>>32 // FNV's low bits depend on few of its input's
+	slot := now.UnixNano() / int64(max(min(rotationSlot, life/100), 1))
+	cycle := strconv.FormatInt(slot/rotationSlots, 10)
+	return stablehash.Sum("rotation", name, string(serverIssuer), cycle)%rotationSlots == uint64(slot%rotationSlots)
 }

@@ -1,13 +1,16 @@
 package pki
 
 import (
+	"crypto/x509"
 	"fmt"
+	"math/big"
 	"testing"
 	"time"
 )
 
-// A node that renews too late is shut out; one that renews always wears serve down; all at once do, too.
+// A node that renews too late loses access. A node that renews too often, or a whole fleet at once, overloads serve.
 func TestRenewalIsDueInTime(t *testing.T) {
+	t.Parallel()
 	now := time.Now().Truncate(time.Second)
 	issued := now
 	ca := open(t, t.TempDir(), Options{Now: func() time.Time { return now }})
@@ -39,41 +42,56 @@ func TestRenewalIsDueInTime(t *testing.T) {
 	}
 }
 
-// After a rotation each node comes to the new CA within hours, and not all of them at once.
+// After a rotation each node must renew within two cycles, on every date, and never all of them at once.
 func TestRenewalFollowsARotation(t *testing.T) {
-	now := time.Now()
-	ca := open(t, t.TempDir(), Options{Now: func() time.Time { return now }})
-	leaf := client(t, ca, 90*24*time.Hour).Leaf()
-	issued := now
-	now = now.Add(10 * 24 * time.Hour)
-	if err := ca.Rotate(false); err != nil {
-		t.Fatal(err)
-	}
-	issuer := client(t, ca, time.Hour).Leaf().AuthorityKeyId
-	for i := range 100 {
-		if RenewDue(leaf, issuer, fmt.Sprint("compute", i), issued) {
-			t.Fatal("a certificate that was made right now is renewed")
+	t.Parallel()
+	const nodes, days, life = 200, 4 * 366, 90 * 24 * time.Hour
+	start := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+	for day := range days {
+		now := start.AddDate(0, 0, day).Add(time.Duration(day) * 7 * time.Minute) // each time of the day is tried
+		issued := now.Add(-10 * 24 * time.Hour)
+		leaf := &x509.Certificate{
+			SerialNumber: big.NewInt(int64(day) + 1), AuthorityKeyId: []byte("old"), NotBefore: issued.Add(-clockSkew), NotAfter: issued.Add(life),
 		}
-	}
-	const nodes, step = 1000, 5 * time.Minute
-	renewed := map[int]bool{}
-	for after := time.Duration(0); after < 24*time.Hour; after += step {
-		at := 0
+		issuer := []byte("new")
+		perSlot := map[int]int{}
 		for i := range nodes {
-			who := fmt.Sprint("compute", i)
-			if RenewDue(leaf, nil, who, now.Add(after)) || RenewDue(leaf, leaf.AuthorityKeyId, who, now.Add(after)) {
-				t.Fatalf("%s renews with no reason", who)
+			name := fmt.Sprint("compute", i+1)
+			if RenewDue(leaf, issuer, name, issued.Add(life/200)) {
+				t.Fatalf("%s renews a certificate that was just made", name)
 			}
-			if !renewed[i] && RenewDue(leaf, issuer, who, now.Add(after)) {
-				renewed[i] = true
-				at++
+			if RenewDue(leaf, nil, name, now) || RenewDue(leaf, leaf.AuthorityKeyId, name, now) {
+				t.Fatalf("%s renews without a rotation", name)
 			}
+			slot := 0
+			for !RenewDue(leaf, issuer, name, now.Add(time.Duration(slot)*rotationSlot)) {
+				if slot++; slot >= 2*rotationSlots {
+					t.Fatalf("%s has not renewed in two cycles after a rotation at %s", name, now)
+				}
+			}
+			perSlot[slot]++
 		}
-		if at > nodes/4 {
-			t.Errorf("%d of %d renew at one time", at, nodes)
+		for slot, n := range perSlot {
+			if n > nodes/4 {
+				t.Errorf("%d of %d nodes renew in slot %d after a rotation at %s", n, nodes, slot, now)
+			}
 		}
 	}
-	if len(renewed) != nodes {
-		t.Errorf("%d of %d nodes have renewed after a day", len(renewed), nodes)
+}
+
+// A node whose ticks are rarer than the slots must not miss its slot forever.
+func TestRenewalFollowsARotationWithRareTicks(t *testing.T) {
+	t.Parallel()
+	const life = 90 * 24 * time.Hour
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(1), AuthorityKeyId: []byte("old"), NotBefore: start.Add(-clockSkew), NotAfter: start.Add(life)}
+	for i := range 500 {
+		now, ticks := start.Add(10*24*time.Hour), 0
+		for !RenewDue(leaf, []byte("new"), fmt.Sprint("compute", i+1), now) {
+			now = now.Add(rotationSlots * rotationSlot) // always the same slot of a cycle
+			if ticks++; ticks > 100 {
+				t.Fatalf("compute%d has not renewed after %d ticks", i+1, ticks)
+			}
+		}
 	}
 }

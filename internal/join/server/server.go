@@ -14,6 +14,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/pki"
+	"pulley/internal/stablehash"
 	"pulley/internal/store"
 )
 
@@ -171,11 +172,7 @@ func newStripes() stripes {
 }
 
 func (s stripes) lock(ctx context.Context, name string) (unlock func(), err error) {
-	var sum uint32
-	for _, b := range []byte(name) {
-		sum = sum*31 + uint32(b)
-	}
-	one := s[sum%uint32(len(s))]
+	one := s[stablehash.Sum(name)%uint64(len(s))]
 	select {
 	case one <- struct{}{}:
 		return func() { <-one }, nil
