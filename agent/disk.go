@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"regexp"
 	"slices"
 	"strconv"
@@ -330,7 +331,7 @@ func (d *Disk) read(name string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot read %s: %w", name, err)
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFileBytes))
+	b, err := bounded.Read(f, maxFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %w", name, err)
 	}
@@ -345,35 +346,13 @@ func (d *Disk) save(name string, value any, durable bool) error {
 	return d.write(name, append(b, '\n'), durable)
 }
 
-// write puts a whole file in place: temporary, flush, rename, flush of the folder. Without the first flush a power cut
-// can leave an empty file under the right name; without the second, the old one.
 func (d *Disk) write(name string, b []byte, durable bool) error {
-	dir, base := path.Split(name)
-	temporary := path.Join(dir, "."+base+".new")
-	err := d.writeFile(temporary, b, durable)
-	if err == nil {
-		err = d.root.Rename(temporary, name)
-	}
-	if err == nil && durable {
-		err = d.flush(path.Clean(dir))
-	}
+	err := atomicfile.WriteIn(d.root, name, 0o600, durable, func(f *os.File) error {
+		_, err := f.Write(b)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", filepath.Join(d.dir, name), err)
-	}
-	return nil
-}
-
-func (d *Disk) writeFile(name string, b []byte, durable bool) (err error) {
-	f, err := d.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err := f.Write(b); err != nil {
-		return err
-	}
-	if durable {
-		return f.Sync()
 	}
 	return nil
 }

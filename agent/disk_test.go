@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 	"runtime"
 	"slices"
 	"strings"
@@ -300,7 +301,7 @@ func TestAnUnwritableFolderIsAnErrorThatNamesTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Root passes permissions; a folder where the temporary file goes stops anybody.
-	if err := os.Mkdir(filepath.Join(dir, "."+stateFile+".new"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, atomicfile.Temporary(stateFile), "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	err := d.Save(State{LastGood: verB})
@@ -323,7 +324,7 @@ func TestAnUnwritableFolderIsAnErrorThatNamesTheFile(t *testing.T) {
 func TestAnUnwritableStateStopsATickBeforePuppet(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
-	if err := os.Mkdir(filepath.Join(w.dir, "node", "."+stateFile+".new"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(w.dir, "node", atomicfile.Temporary(stateFile), "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	r := w.idle(t)
@@ -333,7 +334,7 @@ func TestAnUnwritableStateStopsATickBeforePuppet(t *testing.T) {
 	if s := w.etcd.status(t); s.Phase != Idle {
 		t.Errorf("etcd says that it is %s", s.Phase)
 	}
-	if err := os.Remove(filepath.Join(w.dir, "node", "."+stateFile+".new")); err != nil {
+	if err := os.RemoveAll(filepath.Join(w.dir, "node", atomicfile.Temporary(stateFile))); err != nil {
 		t.Fatal(err)
 	}
 	w.good(t)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"pulley/internal/clip"
 )
 
 // EncodedRun is a run record as it is stored: gzipped JSON of at most 8 KiB.
@@ -55,7 +56,7 @@ func EncodeRun(r Run) (EncodedRun, error) {
 			return EncodedRun{}, fmt.Errorf("cannot encode run %s: its bare record is larger than %d bytes", r.ID, maxRunBytes)
 		default:
 			r.Log, r.Resources, r.Durations, r.Steps = nil, nil, nil, nil
-			r.Problem = clip(r.Problem, maxMessage)
+			r.Problem = clip.Text(r.Problem, maxMessage)
 		}
 		truncated = true
 	}
@@ -103,17 +104,17 @@ func pack(s storedRun) ([]byte, error) {
 
 // clipped returns r with every message cut to a line's length.
 func clipped(r Run) Run {
-	r.Problem = clip(r.Problem, 4*maxMessage)
+	r.Problem = clip.Text(r.Problem, 4*maxMessage)
 	log := make([]LogLine, len(r.Log))
 	for i, l := range r.Log {
-		l.Message = clip(l.Message, maxMessage)
+		l.Message = clip.Text(l.Message, maxMessage)
 		log[i] = l
 	}
 	resources := make([]ResourceEvent, len(r.Resources))
 	for i, e := range r.Resources {
 		messages := make([]string, len(e.Messages))
 		for j, m := range e.Messages {
-			messages[j] = clip(m, maxMessage)
+			messages[j] = clip.Text(m, maxMessage)
 		}
 		e.Messages = messages
 		resources[i] = e

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"pulley/internal/clip"
 	"slices"
 	"time"
 )
@@ -114,9 +115,9 @@ func (t *tick) status() Status {
 	}
 	s := Status{
 		Node: t.Identity.Node, Role: t.Identity.Role, Phase: Idle, Action: d.Action, Reason: why,
-		Detail: clip(detail, maxDetailInHead), Target: d.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
+		Detail: clip.Text(detail, maxDetailInHead), Target: d.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
 		Outcome: t.state.Outcome, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
-		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: clip(t.observed.Disabled, 120),
+		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: clip.Text(t.observed.Disabled, 120),
 		Answer: t.state.Answer,
 	}
 	if t.Upgrade != nil {
@@ -143,9 +144,9 @@ func (t *tick) afterwards() (Action, Reason, string) {
 	o.State, o.Force, o.Looked = t.state, false, false
 	next := Decide(o, t.desired, t.Now())
 	if next.Blocked != "" {
-		return next.Action, next.Blocked, clip(next.Detail, maxDetailInHead)
+		return next.Action, next.Blocked, clip.Text(next.Detail, maxDetailInHead)
 	}
-	return next.Action, next.Reason, clip(next.Detail, maxDetailInHead)
+	return next.Action, next.Reason, clip.Text(next.Detail, maxDetailInHead)
 }
 
 // fit cuts the words of a status until it fits into its bound; names and targets are never cut.
@@ -154,30 +155,30 @@ func fit(s Status) Status {
 		if b, err := json.Marshal(s); err == nil && len(b) <= maxStatusBytes {
 			return s
 		}
-		s.Detail, s.Disabled = clip(s.Detail, limit), clip(s.Disabled, limit)
+		s.Detail, s.Disabled = clip.Text(s.Detail, limit), clip.Text(s.Disabled, limit)
 		if s.Attempt != nil {
 			a := *s.Attempt
-			a.Problem = clip(a.Problem, limit)
+			a.Problem = clip.Text(a.Problem, limit)
 			s.Attempt = &a
 		}
 		if s.Refusal != nil {
 			r := *s.Refusal
-			r.Why = clip(r.Why, limit)
+			r.Why = clip.Text(r.Why, limit)
 			s.Refusal = &r
 		}
 		if s.Agent != nil {
 			u := *s.Agent
-			u.Wanted, u.Problem = clip(u.Wanted, 64), clip(u.Problem, limit)
+			u.Wanted, u.Problem = clip.Text(u.Wanted, 64), clip.Text(u.Problem, limit)
 			s.Agent = &u
 		}
 		if s.Answer != nil {
 			a := *s.Answer
-			a.Problem = clip(a.Problem, limit)
+			a.Problem = clip.Text(a.Problem, limit)
 			s.Answer = &a
 		}
 		if s.Hold != nil {
 			h := *s.Hold
-			h.Who, h.Why, h.Replaced = clip(h.Who, limit), Prose(clip(string(h.Why), limit)), nil
+			h.Who, h.Why, h.Replaced = clip.Text(h.Who, limit), Prose(clip.Text(string(h.Why), limit)), nil
 			s.Hold = &h
 		}
 	}

@@ -1,6 +1,9 @@
 package agent
 
-import "fmt"
+import (
+	"fmt"
+	"pulley/internal/clip"
+)
 
 // Bounds of what is said about requests.
 const (
@@ -114,7 +117,7 @@ func (s *State) has() Target {
 
 // settle remembers what became of a request. Whether the node retires is another matter: that is so once it consented.
 func (s *State) settle(id, problem string) {
-	s.Answer = &Answer{ID: id, Problem: clip(problem, maxAnswer)}
+	s.Answer = &Answer{ID: id, Problem: clip.Text(problem, maxAnswer)}
 }
 
 // strange says why a request can't be done by this agent; "" when it can.
@@ -122,5 +125,5 @@ func (r *Request) strange() string {
 	if r.Do == DeedRun || r.Do == DeedRetire {
 		return ""
 	}
-	return fmt.Sprintf("this agent does not know the deed %q; upgrade it", clip(string(r.Do), maxRequestID))
+	return fmt.Sprintf("this agent does not know the deed %q; upgrade it", clip.Text(string(r.Do), maxRequestID))
 }

@@ -1,9 +1,9 @@
 package agent
 
 import (
+	"pulley/internal/clip"
 	"slices"
 	"time"
-	"unicode/utf8"
 )
 
 // State is what a node remembers between ticks, in state.json. It is written whole, and only when it changes.
@@ -67,7 +67,7 @@ func (s *State) keepAttempts(wanted Target) (forgot bool) {
 
 // refuse remembers that t was refused.
 func (s *State) refuse(t Target, why string, now time.Time) {
-	s.Refusal = &Refusal{Target: t, Why: clip(why, maxWhy), At: now.UTC().Truncate(time.Second)}
+	s.Refusal = &Refusal{Target: t, Why: clip.Text(why, maxWhy), At: now.UTC().Truncate(time.Second)}
 }
 
 // keepRefusal forgets the refusal of a target that is no longer wanted, or that is in place, and says whether there was one.
@@ -129,7 +129,7 @@ func (s *State) fail(r Run, now time.Time) {
 		a.Finished++
 		a.Open = false
 		a.Last = now
-		a.Kind, a.Problem = r.Kind, clip(r.Problem, 160)
+		a.Kind, a.Problem = r.Kind, clip.Text(r.Problem, 160)
 	}
 	s.close(r.ID, Failed, r.Problem)
 }
@@ -158,16 +158,4 @@ func (s *State) close(run string, o Outcome, problem string) {
 		s.settle(s.Asked, problem)
 	}
 	s.Before, s.OpenRun, s.Asked = Target{}, "", ""
-}
-
-// clip cuts s to at most n bytes, at a character, and shows that it did.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	cut := n - len("…")
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 	"slices"
 	"strings"
 )
@@ -114,7 +115,7 @@ func install(root, dir string, files map[string][]byte) (err error) {
 			return err
 		}
 	}
-	if err := syncDir(staging); err != nil {
+	if err := atomicfile.SyncFolder(staging); err != nil {
 		return err
 	}
 	// A damaged folder can't be replaced by one rename: a folder that has files is never overwritten. Should the power fail
@@ -127,7 +128,7 @@ func install(root, dir string, files map[string][]byte) (err error) {
 	if err := os.Rename(staging, dir); err != nil {
 		return err
 	}
-	return syncDir(root) // without it a power cut may undo the rename after the node said that it has the data
+	return atomicfile.SyncFolder(root) // without it a power cut may undo the rename after the node said that it has the data
 }
 
 func writeFile(path string, data []byte) error {
@@ -140,14 +141,6 @@ func writeFile(path string, data []byte) error {
 		err = f.Sync() // else a power cut may leave an empty file under the final name
 	}
 	return errors.Join(err, f.Close())
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // Collect removes the data folders under root whose names are not in keep, and what an interrupted Materialise left. It

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // classify judges an ended run by how the process ended, by this very run's report (nil when there is none) and by its
@@ -62,11 +63,11 @@ func problem(e end, report *Report, out console) string {
 	case report.Noop:
 		return "Puppet ran as noop, so it applied nothing"
 	case len(report.Tags) > 0:
-		return "Puppet ran with tags (" + cut(strings.Join(report.Tags, ", "), 200) + "), so it may have applied a part only"
+		return "Puppet ran with tags (" + clip.Text(strings.Join(report.Tags, ", "), 200) + "), so it may have applied a part only"
 	case e.code != 0 && e.code != 2:
 		return lastOr(out, fmt.Sprintf("Puppet's exit code is %d although its report says %s", e.code, report.Status))
 	case report.Status != "changed" && report.Status != "unchanged":
-		return fmt.Sprintf("Puppet's report has the unknown status %q", cut(report.Status, 50))
+		return fmt.Sprintf("Puppet's report has the unknown status %q", clip.Text(report.Status, 50))
 	}
 	return ""
 }
@@ -92,7 +93,7 @@ func failures(r *Report) string {
 		}
 		break
 	}
-	return cut(text, maxMessage)
+	return clip.Text(text, maxMessage)
 }
 
 func lastOr(out console, text string) string { return orElse(oneLine(out.lastError()), text) }

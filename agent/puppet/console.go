@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // maxConsole is how much of the end of Puppet's output is kept in memory, in bytes.
@@ -105,7 +106,7 @@ func parseConsole(text []byte) []agent.LogLine {
 		}
 	}
 	for i := range lines {
-		lines[i].Message = cut(lines[i].Message, maxMessage)
+		lines[i].Message = clip.Text(lines[i].Message, maxMessage)
 	}
 	return lines
 }

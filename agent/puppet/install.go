@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"pulley/internal/clip"
 	"strings"
 	"syscall"
 	"time"
@@ -217,7 +218,7 @@ func lastWords(out string) string {
 	if text == "" {
 		return ""
 	}
-	return ": " + cut(text, 500)
+	return ": " + clip.Text(text, 500)
 }
 
 func (i *Installer) sleep(ctx context.Context, d time.Duration) error {

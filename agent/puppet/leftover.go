@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 	"time"
 )
 
@@ -22,10 +23,7 @@ func (p *Puppet) recordPath() string { return filepath.Join(p.Dir, "puppet", "ru
 func (p *Puppet) record(me process, limit time.Duration) error {
 	data, err := json.Marshal(running{Pid: me.pid, Start: me.start, Boot: bootID(), Deadline: sinceBoot() + limit})
 	if err == nil {
-		err = os.WriteFile(p.recordPath()+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(p.recordPath()+".new", p.recordPath()) // no fsync: after a crash of the machine it is void anyway
+		err = atomicfile.WriteVolatile(p.recordPath(), data, 0o600) // after a crash of the machine it is void anyway
 	}
 	if err != nil {
 		return fmt.Errorf("cannot record the running Puppet: %w", err)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"pulley/internal/clip"
 	"strconv"
 	"strings"
 )
@@ -149,7 +150,7 @@ func disabledMessage(text string) string {
 		Message string `json:"disabled_message"`
 	}
 	_ = json.Unmarshal([]byte(text), &lock) // whatever it holds, its being there disables
-	return cut(lock.Message, maxMessage)
+	return clip.Text(lock.Message, maxMessage)
 }
 
 // readSmall reads at most 4 KiB of a file.

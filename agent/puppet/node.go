@@ -3,7 +3,6 @@ package puppet
 import (
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
 )
@@ -65,18 +64,4 @@ func number(n *yaml.Node) int {
 		return 0
 	}
 	return int(i)
-}
-
-// cut shortens a text to at most size bytes, at a rune, and mends what is not UTF-8 (it becomes JSON later).
-func cut(text string, size int) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	const more = "…"
-	if len(text) <= size {
-		return text
-	}
-	end := max(size-len(more), 0)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + more
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 	"strings"
 	"time"
 )
@@ -126,10 +127,7 @@ func (i *Installer) place(name, text string) error {
 	target := i.path(name)
 	err := os.MkdirAll(filepath.Dir(target), 0o755)
 	if err == nil {
-		err = os.WriteFile(target+".pulley", []byte(strings.TrimRight(text, "\n")+"\n"), 0o644)
-	}
-	if err == nil {
-		err = os.Rename(target+".pulley", target)
+		err = atomicfile.Write(target, []byte(strings.TrimRight(text, "\n")+"\n"), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot set up the package repository: %w", err)

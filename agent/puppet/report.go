@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // The bounds of what a report may hold and of what is kept of it.
@@ -117,7 +118,7 @@ func (r *Report) metrics(n *yaml.Node) {
 		}
 		seconds, err := strconv.ParseFloat(scalar(triple[2]), 64)
 		if err == nil && seconds >= 0 && seconds < 1e9 {
-			r.Durations[cut(scalar(triple[0]), maxMessage)] = time.Duration(seconds * float64(time.Second))
+			r.Durations[clip.Text(scalar(triple[0]), maxMessage)] = time.Duration(seconds * float64(time.Second))
 		}
 	}
 }
@@ -128,9 +129,9 @@ func (r *Report) logs(n *yaml.Node) map[string][]agent.LogLine {
 	for _, item := range items(n) {
 		f := fields(item)
 		line := agent.LogLine{
-			Level:   cut(scalar(f["level"]), 16),
-			Source:  cut(scalar(f["source"]), maxMessage),
-			Message: cut(scalar(f["message"]), maxMessage),
+			Level:   clip.Text(scalar(f["level"]), 16),
+			Source:  clip.Text(scalar(f["source"]), maxMessage),
+			Message: clip.Text(scalar(f["message"]), maxMessage),
 		}
 		line.Time, _ = time.Parse(time.RFC3339Nano, scalar(f["time"]))
 		r.Log = append(r.Log, line)
@@ -149,11 +150,11 @@ func (r *Report) resources(n *yaml.Node, sources map[string][]agent.LogLine) {
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		f := fields(n.Content[i+1])
-		said := sources[cut("/"+strings.Join(scalars(f["containment_path"]), "/"), maxMessage)]
+		said := sources[clip.Text("/"+strings.Join(scalars(f["containment_path"]), "/"), maxMessage)]
 		e := agent.ResourceEvent{
-			Resource: cut(scalar(n.Content[i]), maxMessage),
+			Resource: clip.Text(scalar(n.Content[i]), maxMessage),
 			Status:   resourceStatus(f, said),
-			File:     cut(scalar(f["file"]), maxMessage),
+			File:     clip.Text(scalar(f["file"]), maxMessage),
 			Line:     number(f["line"]),
 		}
 		if e.Status == "" {
@@ -198,7 +199,7 @@ func messages(status string, f map[string]*yaml.Node, said []agent.LogLine) []st
 	var first, rest []string
 	for _, e := range items(f["events"]) {
 		event := fields(e)
-		switch text := cut(scalar(event["message"]), maxMessage); {
+		switch text := clip.Text(scalar(event["message"]), maxMessage); {
 		case text == "" || len(first)+len(rest) >= maxMessages:
 		case scalar(event["status"]) == "failure":
 			first = append(first, text)

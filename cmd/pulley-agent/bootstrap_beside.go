@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
@@ -61,7 +62,7 @@ func (b *bootstrap) standBack(ctx context.Context) (*beside, error) {
 // wasNode says whether there are settings that name a fleet.
 func (b *bootstrap) wasNode() bool {
 	path := first(b.Flags.Path, b.path("etc/pulley/agent.yaml"))
-	text, err := nodeconfig.ReadBounded(path)
+	text, err := bounded.ReadFile(path, nodeconfig.MaxFileBytes)
 	if err != nil {
 		return false
 	}

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/failpoint"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
@@ -65,7 +66,7 @@ func (b *bootstrap) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := firstboot.WriteFile(nodeconfig.Under(b.Root).BundleFile(), []byte(answer.CA), 0o644); err != nil {
+	if err := atomicfile.Write(nodeconfig.Under(b.Root).BundleFile(), []byte(answer.CA), 0o644); err != nil {
 		return fmt.Errorf("cannot keep the CA certificates: %w", err)
 	}
 	if err := identity.Save(nodeconfig.Under(b.Root).IdentityFile()); err != nil {

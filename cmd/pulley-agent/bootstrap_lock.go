@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
@@ -150,7 +152,7 @@ func (b *bootstrap) writeResumption(r resumed) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return firstboot.WriteFile(path, []byte(r.text), 0o644)
+	return atomicfile.Write(path, []byte(r.text), 0o644)
 }
 
 // link has systemd start a unit with the machine (systemctl(1), enable).
@@ -222,7 +224,7 @@ func (b *bootstrap) unlockLeft(context.Context) (string, error) {
 // unlockBoot removes the token from the plan. What goes on after a reboot is removed when the state says that nothing is left
 // to go on with: see tidy.
 func (b *bootstrap) unlockBoot(context.Context) error {
-	text, err := nodeconfig.ReadBounded(b.planPath)
+	text, err := bounded.ReadFile(b.planPath, nodeconfig.MaxFileBytes)
 	if err != nil {
 		return err
 	}
@@ -234,7 +236,7 @@ func (b *bootstrap) unlockBoot(context.Context) error {
 	if text, err = plan.Encode(); err != nil {
 		return err
 	}
-	return firstboot.WriteFile(b.planPath, text, 0o600)
+	return atomicfile.Write(b.planPath, text, 0o600)
 }
 
 // tidy removes what went on after a reboot, whoever unlocks, and a token that came back meanwhile. It comes last: without it

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"pulley/agent"
+	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
@@ -136,7 +137,7 @@ func (b *bootstrap) placeLocked() error {
 			err = os.MkdirAll(filepath.Dir(target), 0o755)
 		}
 		if err == nil {
-			err = firstboot.WriteFile(target, program, 0o755)
+			err = atomicfile.Write(target, program, 0o755)
 		}
 		if err != nil {
 			return err
@@ -218,7 +219,7 @@ func (b *bootstrap) setHostname(ctx context.Context) error {
 		return err
 	}
 	if !b.cloudKeepsName() {
-		if err := firstboot.WriteFile(b.path(preservePath), []byte(preserve), 0o644); err != nil {
+		if err := atomicfile.Write(b.path(preservePath), []byte(preserve), 0o644); err != nil {
 			return err
 		}
 	}
@@ -232,7 +233,7 @@ func (b *bootstrap) setHostname(ctx context.Context) error {
 	if err := os.MkdirAll(b.path("etc"), 0o755); err != nil {
 		return err
 	}
-	if err := firstboot.WriteFile(b.path("etc/hostname"), []byte(name+"\n"), 0o644); err != nil {
+	if err := atomicfile.Write(b.path("etc/hostname"), []byte(name+"\n"), 0o644); err != nil {
 		return err
 	}
 	if b.Root != "/" {

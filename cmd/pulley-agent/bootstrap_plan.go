@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"pulley/internal/bounded"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
 )
@@ -20,7 +21,7 @@ func (b *bootstrap) readPlan() error {
 	if !named {
 		b.planPath = filepath.Join(b.Root, firstboot.PlanPath)
 	}
-	text, err := nodeconfig.ReadBounded(b.planPath)
+	text, err := bounded.ReadFile(b.planPath, nodeconfig.MaxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil
 	}

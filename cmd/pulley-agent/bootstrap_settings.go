@@ -9,7 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"pulley/internal/firstboot"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
 )
@@ -69,7 +70,7 @@ func (b *bootstrap) writeConfig(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := firstboot.WriteFile(path, text, 0o600); err != nil {
+	if err := atomicfile.Write(path, text, 0o600); err != nil {
 		return err
 	}
 	b.self, b.named = nil, true // the file may say more now
@@ -81,7 +82,7 @@ func (b *bootstrap) writeConfig(path string, text []byte) error {
 func (b *bootstrap) writeAnswer(a join.Answer) error {
 	path := first(b.Flags.Path, b.path("etc/pulley/agent.yaml"))
 	var f nodeconfig.File
-	text, err := nodeconfig.ReadBounded(path)
+	text, err := bounded.ReadFile(path, nodeconfig.MaxFileBytes)
 	if err == nil {
 		f, err = nodeconfig.ParseFile(path, text)
 	}

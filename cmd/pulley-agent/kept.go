@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/trust"
 )
@@ -40,7 +42,7 @@ func (k kept) save(path string) error {
 	k.V = keptFormat
 	b, err := json.Marshal(k)
 	if err == nil {
-		err = trust.WriteFile(path, append(b, '\n'), 0o600)
+		err = atomicfile.Replace(path, append(b, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep what a run must not spoil: %w", err)
@@ -79,7 +81,7 @@ type keptSigners struct {
 func (k keptSigners) lists() (lists, error) {
 	var l lists
 	for path, into := range map[string]*[]byte{k.files.allowed: &l.Allowed, k.files.revoked: &l.Revoked} {
-		b, err := nodeconfig.ReadBounded(path)
+		b, err := bounded.ReadFile(path, nodeconfig.MaxFileBytes)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return l, err
 		}
@@ -154,7 +156,7 @@ func (k keptSigners) restore(l lists) error {
 		path  string
 		bytes []byte
 	}{{k.files.revoked, l.Revoked}, {k.files.allowed, l.Allowed}} {
-		if now, err := nodeconfig.ReadBounded(file.path); err == nil && file.bytes != nil && bytes.Equal(now, file.bytes) {
+		if now, err := bounded.ReadFile(file.path, nodeconfig.MaxFileBytes); err == nil && file.bytes != nil && bytes.Equal(now, file.bytes) {
 			continue
 		}
 		if err := putBack(file.path, file.bytes, 0o644); err != nil {
@@ -175,7 +177,7 @@ func putBack(path string, b []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := trust.WriteFile(path, b, mode); err != nil {
+	if err := atomicfile.Replace(path, b, mode); err != nil {
 		return err
 	}
 	return os.Chmod(path, mode) // WriteFile leaves the mode of what is there

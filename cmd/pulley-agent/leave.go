@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/internal/firstboot"
+	"pulley/internal/atomicfile"
 	"pulley/internal/join"
 )
 
@@ -143,7 +143,7 @@ func (b *bootstrap) leaveAtPoweroff(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(b.path(leaveUnit)), 0o755); err != nil {
 		return err
 	}
-	if err := firstboot.WriteFile(b.path(leaveUnit), []byte(leaveText), 0o644); err != nil {
+	if err := atomicfile.Write(b.path(leaveUnit), []byte(leaveText), 0o644); err != nil {
 		return err
 	}
 	if err := b.link(leaveWanted); err != nil || b.Root != "/" {

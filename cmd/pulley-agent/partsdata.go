@@ -8,6 +8,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/atomicfile"
 	"pulley/internal/store"
 )
 
@@ -78,11 +79,7 @@ func (p *parts) save(b []byte) error {
 		return fmt.Errorf("cannot keep the data record: %w", err)
 	}
 	// Not flushed: load checks the hash, and a lost record is fetched again.
-	err := os.WriteFile(name+".new", b, 0o600)
-	if err == nil {
-		err = os.Rename(name+".new", name)
-	}
-	if err != nil {
+	if err := atomicfile.WriteVolatile(name, b, 0o600); err != nil {
 		return fmt.Errorf("cannot keep the data record: %w", err)
 	}
 	return nil

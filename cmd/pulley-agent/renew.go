@@ -10,11 +10,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/pki"
-	"pulley/internal/trust"
 )
 
 const (
@@ -38,7 +39,7 @@ func (o *options) renew(ctx context.Context, n *node) {
 		cli.Complain(o.env, program, err)
 		return
 	}
-	bundle, err := nodeconfig.ReadBounded(n.BundleFile())
+	bundle, err := bounded.ReadFile(n.BundleFile(), nodeconfig.MaxFileBytes)
 	if err != nil {
 		cli.Complain(o.env, program, fmt.Errorf("cannot read whom this node trusts: %w", err))
 		return
@@ -89,7 +90,7 @@ func (n *node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (p
 	if err := acceptable(fresh.Leaf(), id.Leaf(), []byte(answer.CA)); err != nil {
 		return pki.Identity{}, err
 	}
-	if err := trust.WriteFile(n.BundleFile(), []byte(answer.CA), 0o644); err != nil {
+	if err := atomicfile.Replace(n.BundleFile(), []byte(answer.CA), 0o644); err != nil {
 		return pki.Identity{}, fmt.Errorf("cannot write whom this node trusts: %w", err)
 	}
 	return fresh, fresh.Save(n.IdentityFile())
@@ -130,7 +131,7 @@ func ofBundle(bundle, issuer []byte) []byte {
 // triedLately says whether it is too early for another try: servers that are away must not be asked by a whole fleet at
 // each of its ticks.
 func (n *node) triedLately(now time.Time, left time.Duration) bool {
-	b, err := nodeconfig.ReadBounded(filepath.Join(n.StateDir(), triedFile))
+	b, err := bounded.ReadFile(filepath.Join(n.StateDir(), triedFile), nodeconfig.MaxFileBytes)
 	if err != nil {
 		return false
 	}
@@ -147,5 +148,5 @@ func (n *node) triedLately(now time.Time, left time.Duration) bool {
 
 func (n *node) tried(now time.Time) {
 	text := []byte(now.UTC().Format(time.RFC3339Nano))
-	_ = trust.WriteFile(filepath.Join(n.StateDir(), triedFile), text, 0o600) // without it the next tick tries again
+	_ = atomicfile.Replace(filepath.Join(n.StateDir(), triedFile), text, 0o600) // without it the next tick tries again
 }

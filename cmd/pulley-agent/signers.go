@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/bounded"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 	"pulley/internal/trust"
@@ -33,7 +34,7 @@ func (f signersFiles) read() (*trust.Signers, trust.Floor, error) {
 	if err != nil {
 		return nil, floor, err
 	}
-	allowed, err := nodeconfig.ReadBounded(f.allowed)
+	allowed, err := bounded.ReadFile(f.allowed, nodeconfig.MaxFileBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !f.allowedNamed && !floor.Required:
 		return nil, floor, nil
@@ -42,7 +43,7 @@ func (f signersFiles) read() (*trust.Signers, trust.Floor, error) {
 	case err != nil:
 		return nil, floor, fmt.Errorf("cannot read the allowed signers: %w", err)
 	}
-	revoked, err := nodeconfig.ReadBounded(f.revoked)
+	revoked, err := bounded.ReadFile(f.revoked, nodeconfig.MaxFileBytes)
 	if err != nil && (f.revokedNamed || !errors.Is(err, fs.ErrNotExist)) {
 		return nil, floor, fmt.Errorf("cannot read the revoked keys: %w", err)
 	}

@@ -69,7 +69,7 @@ func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 		"the settings name a list of lost": {allowed: alice, change: revokedOnly, want: "cannot read the revoked keys"},
 		"a line that can't be read":        {allowed: alice + "bob\n", want: "line 2"},
 		"a revoked key that can't be read": {allowed: alice, revoked: "bob\n", want: "cannot read the revoked keys: line 1"},
-		"a list that is far too long":      {allowed: alice + strings.Repeat("#\n", nodeconfig.MaxFileBytes/2), want: "bytes"},
+		"a list that is far too long":      {allowed: alice + strings.Repeat("#\n", nodeconfig.MaxFileBytes/2), want: "larger than 1 MiB"},
 		"a floor that makes no sense":      {allowed: alice, spoil: "{", want: "trust.json: it is damaged"},
 		"a floor, and no list":             {spoil: "{", want: "trust.json: it is damaged"},
 		"a floor of a newer agent":         {allowed: alice, spoil: `{"v":99}`, want: "upgrade pulley"},

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
-	"pulley/internal/pki"
 	"pulley/internal/serve"
 	"pulley/internal/store"
 )
@@ -73,7 +73,7 @@ It is good for a year; etcd reads the file anew for each connection, so writing 
 			}
 			pair, key, err := certs.CA.IssueServer(hosts, memberLifetime)
 			if err == nil {
-				err = pki.WriteFile(args[0], append(key, pair...), 0o600)
+				err = atomicfile.Write(args[0], append(key, pair...), 0o600)
 			}
 			if err != nil {
 				return fmt.Errorf("cannot make a server certificate: %w", err)

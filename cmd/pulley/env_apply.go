@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	provision "pulley/internal/machines"
 	"pulley/internal/store"
@@ -99,7 +100,7 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 		boot, err := a.into(c, e)
 		return e, nil, boot, err
 	}
-	b, err := readBounded(a.plan, maxPlanFile)
+	b, err := bounded.ReadFile(a.plan, maxPlanFile)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("cannot read the plan: %w", err)
 	}

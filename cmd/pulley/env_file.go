@@ -3,15 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 )
 
@@ -58,7 +57,7 @@ func (o *options) readEnvironment(_ *cobra.Command, file string, f envFileFlags)
 		}
 		file, f = environmentFile(ref), f.of(ref)
 	}
-	data, err := readBounded(file, maxEnvironmentFile)
+	data, err := bounded.ReadFile(file, maxEnvironmentFile)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the environment: %w", err)
 	}
@@ -78,7 +77,7 @@ func readCloud(file, name string) (*environments.Source, error) {
 	}
 	folder := filepath.Join(filepath.Dir(file), "..", "clouds")
 	path := filepath.Join(folder, name+".yaml")
-	data, err := readBounded(path, maxEnvironmentFile)
+	data, err := bounded.ReadFile(path, maxEnvironmentFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot read cloud %s: %w\n%s", name, err, cloudsIn(folder))
 	}
@@ -99,14 +98,4 @@ func cloudsIn(folder string) string {
 		names = append(names, strings.TrimSuffix(filepath.Base(f), ".yaml"))
 	}
 	return "there is " + strings.Join(names, ", ")
-}
-
-// readBounded reads a file, at most this many bytes of it.
-func readBounded(file string, most int64) (data []byte, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(f, most))
 }

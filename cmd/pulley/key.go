@@ -3,13 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/trust"
 )
@@ -65,16 +64,7 @@ func (k *keyFiles) read() (*trust.Signers, []byte, error) {
 const maxKeyFileBytes = 1 << 20
 
 func readKeyFile(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxKeyFileBytes+1))
-	if err == nil && len(b) > maxKeyFileBytes {
-		err = fmt.Errorf("%s has more than %s", file, cli.Bytes(maxKeyFileBytes))
-	}
-	return b, err
+	return bounded.ReadFile(file, maxKeyFileBytes)
 }
 
 // readKeyFileToAdd is readKeyFile for a file that may be missing yet.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/trust"
 )
@@ -50,7 +51,7 @@ EXIT STATUS
 				list, err = trust.Allow(list, key, p)
 			}
 			if err == nil {
-				err = trust.WriteFile(files.signers, list, 0o644)
+				err = atomicfile.Replace(files.signers, list, 0o644)
 			}
 			if err != nil {
 				return fmt.Errorf("cannot allow %s to sign: %w", p.Name, err)

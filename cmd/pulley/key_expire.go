@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/trust"
 )
@@ -39,7 +40,7 @@ EXIT STATUS
 				list, signer, err = trust.Expire(list, args[0], end)
 			}
 			if err == nil {
-				err = trust.WriteFile(files.signers, list, 0o644)
+				err = atomicfile.Replace(files.signers, list, 0o644)
 			}
 			if err != nil {
 				return fmt.Errorf("cannot let a key expire: %w", err)

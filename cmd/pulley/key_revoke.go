@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/trust"
 )
@@ -37,7 +38,7 @@ EXIT STATUS
 				list, missing, err = trust.Revoke(list, key)
 			}
 			if err == nil && missing {
-				err = trust.WriteFile(files.revoked, list, 0o644)
+				err = atomicfile.Replace(files.revoked, list, 0o644)
 			}
 			switch {
 			case err != nil:

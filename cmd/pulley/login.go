@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/join"
 	"pulley/internal/pki"
@@ -207,7 +208,7 @@ func (o *options) keepLogin(key crypto.Signer, answer join.Answer, file string) 
 	}
 	_, err = pki.ParseCertificates([]byte(answer.CA))
 	if err == nil {
-		err = pki.WriteFile(bundleBeside(file), []byte(answer.CA), 0o600)
+		err = atomicfile.Write(bundleBeside(file), []byte(answer.CA), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the fleet's CA certificates: %w", err)

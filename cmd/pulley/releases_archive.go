@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 	"time"
 )
 
@@ -99,23 +100,7 @@ func writeFile(file string, write func(io.Writer) error) (err error) {
 	if err := isFolder(filepath.Dir(file)); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), temporary)
-	if err != nil {
-		return besides(err)
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if err := write(f); err != nil {
-		return err
-	}
-	if err := errors.Join(f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	err = os.Rename(f.Name(), file)
+	err = atomicfile.WriteFunc(file, 0o644, func(f *os.File) error { return write(f) })
 	var link *os.LinkError
 	if errors.As(err, &link) {
 		err = &fs.PathError{Op: "write", Path: file, Err: link.Err}

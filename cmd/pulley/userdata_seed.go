@@ -9,6 +9,7 @@ import (
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem/iso9660"
 
+	"pulley/internal/atomicfile"
 	"pulley/userdata"
 )
 
@@ -84,14 +85,5 @@ func writeISO(path string, files []userdata.SeedFile) error {
 
 // writePrivate writes a file of mode 0600 that appears whole or not at all.
 func writePrivate(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), temporary)
-	if err != nil {
-		return besides(err)
-	}
-	defer os.Remove(f.Name()) // nothing is left of it where it became the file
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return besides(atomicfile.Write(path, text, 0o600))
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 	"time"
 )
 
@@ -93,36 +94,10 @@ func (d Disk) Save(s State) error {
 		err = os.MkdirAll(d.Dir, 0o755)
 	}
 	if err == nil {
-		err = WriteFile(d.Path(), append(b, '\n'), 0o600)
+		err = atomicfile.Write(d.Path(), append(b, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the state of the first boot: %w", err)
 	}
 	return nil
-}
-
-// WriteFile makes a file appear whole or not at all, and durable: a first boot may end in a power cut. Its folder exists.
-func WriteFile(path string, b []byte, mode fs.FileMode) (err error) {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Chmod(mode) // what a crash left there may have another
-	}
-	if err == nil { // or the new name is on an empty file
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close()) // or the new name is gone
 }

@@ -2,6 +2,7 @@ package provision
 
 import (
 	"fmt"
+	"pulley/internal/clip"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +14,7 @@ import (
 const maxWords = 200
 
 // clean makes what a provider or a node says fit for a sentence on a terminal: one line, nothing that steers, cut.
-func clean(s string) string { return plain(cut(s, maxWords)) }
+func clean(s string) string { return plain(clip.Text(s, maxWords)) }
 
 // plain makes a text one line without anything that steers a terminal.
 func plain(s string) string {
@@ -26,17 +27,7 @@ func plain(s string) string {
 }
 
 // quote prints a name that nobody vouches for.
-func quote(s string) string { return strconv.Quote(cut(s, 80)) }
-
-func cut(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
-	}
-	return s[:most] + "…"
-}
+func quote(s string) string { return strconv.Quote(clip.Text(s, 80)) }
 
 // because adds a provider's problem to a sentence.
 func because(problem string) string {

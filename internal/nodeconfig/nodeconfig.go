@@ -19,6 +19,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/join"
 	"pulley/internal/mirror"
@@ -139,7 +140,7 @@ func (f Flags) Load(env cli.Env) (Config, error) {
 	named := f.Path != ""
 	f.Root = root
 	c := Config{Root: root, Path: f.FilePath()}
-	b, err := ReadBounded(c.Path)
+	b, err := bounded.ReadFile(c.Path, MaxFileBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && (!named || f.Optional):
 		// Flags and variables may be enough; bootstrap writes the file.
@@ -169,16 +170,6 @@ func (f Flags) Load(env cli.Env) (Config, error) {
 		}
 	}
 	return c, c.limits()
-}
-
-// ReadBounded reads a file of at most 1 MiB. It returns one byte more of a larger file, which no parser accepts as whole.
-func ReadBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
 }
 
 // ParseFile reads agent.yaml; path is its name in errors.
@@ -324,7 +315,7 @@ func (c Config) Mirror() (*mirror.Client, error) {
 		if err != nil {
 			pool = x509.NewCertPool()
 		}
-		ca, err := ReadBounded(c.Store.CACert)
+		ca, err := bounded.ReadFile(c.Store.CACert, MaxFileBytes)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the CA of the mirrors: %w", err)
 		}
@@ -345,7 +336,7 @@ func (c Config) ServeClient(servers []string) (*join.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	bundle, err := ReadBounded(c.BundleFile())
+	bundle, err := bounded.ReadFile(c.BundleFile(), MaxFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the CA certificates: %w", err)
 	}

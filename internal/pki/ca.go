@@ -13,6 +13,8 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"slices"
 	"sync"
 	"time"
@@ -176,7 +178,7 @@ func (c *CA) moveKey(current *x509.Certificate) error {
 	if err := os.Rename(c.path(nextKey), c.path(currentKey)); err != nil {
 		return err
 	}
-	return syncFolder(c.dir)
+	return atomicfile.SyncFolder(c.dir)
 }
 
 // makeNext makes the next CA, if its key can be had.
@@ -205,7 +207,7 @@ func (c *CA) makeNext(current *x509.Certificate) error {
 func (c *CA) former() ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for _, name := range []string{previousCert, retiredCerts} {
-		b, err := readBounded(c.path(name))
+		b, err := bounded.ReadFile(c.path(name), maxFileBytes)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -237,7 +239,7 @@ func (c *CA) selfSign(name string, key crypto.Signer) (*x509.Certificate, error)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err == nil {
-		err = WriteFile(c.path(name), encodeCertificates(cert), 0o600)
+		err = atomicfile.Write(c.path(name), encodeCertificates(cert), 0o600)
 	}
 	return cert, err
 }

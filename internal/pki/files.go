@@ -8,64 +8,16 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"pulley/internal/bounded"
 	"syscall"
 	"time"
 )
 
 // maxFileBytes is far more than any file of certificates and keys needs.
 const maxFileBytes = 1 << 20
-
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-	if err == nil && len(b) > maxFileBytes {
-		err = fmt.Errorf("%s is larger than any file of certificates", path)
-	}
-	return b, err
-}
-
-// WriteFile writes a file that appears whole or not at all, and that is durable when WriteFile returns. Its folder exists.
-func WriteFile(path string, b []byte, mode fs.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil { // or a power cut leaves the new name on an empty file
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(path)) // or a power cut undoes the renaming
-}
-
-func syncFolder(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
 
 // lockTimeout is how long one process waits for another that changes the same folder.
 const lockTimeout = 10 * time.Second
@@ -170,7 +122,7 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 
 // readCertificate reads a file of one certificate; nil when there is no such file.
 func readCertificate(path string) (*x509.Certificate, error) {
-	b, err := readBounded(path)
+	b, err := bounded.ReadFile(path, maxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -189,7 +141,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 
 // readKeys reads the keys of a file; none when there is no such file.
 func readKeys(path string) ([]crypto.Signer, error) {
-	b, err := readBounded(path)
+	b, err := bounded.ReadFile(path, maxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

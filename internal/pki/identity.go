@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 )
 
 // Identity is a key with its certificate, and those behind it if any. Its file is one PEM text, so that a renewal is one
@@ -63,7 +65,7 @@ func (i Identity) TLS(bundle []byte) (*tls.Config, error) {
 
 // LoadIdentity reads what Save wrote. That there is no such file is fs.ErrNotExist.
 func LoadIdentity(path string) (Identity, error) {
-	b, err := readBounded(path)
+	b, err := bounded.ReadFile(path, maxFileBytes)
 	if err != nil {
 		return Identity{}, fmt.Errorf("cannot read the identity: %w", err)
 	}
@@ -91,7 +93,7 @@ func (i Identity) Save(path string) error {
 	}
 	key, err := encodeKey(i.Key)
 	if err == nil {
-		err = WriteFile(path, append(key, encodeCertificates(i.Certificates...)...), 0o600)
+		err = atomicfile.Write(path, append(key, encodeCertificates(i.Certificates...)...), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the identity: %w", err)
@@ -103,7 +105,7 @@ func (i Identity) Save(path string) error {
 func SaveKey(path string, key crypto.Signer) error {
 	b, err := encodeKey(key)
 	if err == nil {
-		err = WriteFile(path, b, 0o600)
+		err = atomicfile.Write(path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the key: %w", err)
@@ -113,7 +115,7 @@ func SaveKey(path string, key crypto.Signer) error {
 
 // LoadKey reads what SaveKey wrote. That there is no such file is fs.ErrNotExist.
 func LoadKey(path string) (crypto.Signer, error) {
-	b, err := readBounded(path)
+	b, err := bounded.ReadFile(path, maxFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the key: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"pulley/internal/atomicfile"
 	"time"
 )
 
@@ -46,9 +47,9 @@ func (c *CA) rotate(m material) error {
 	if err := c.retire(); err != nil { // forced
 		return err
 	}
-	err := WriteFile(c.path(previousCert), encodeCertificates(m.current), 0o600)
+	err := atomicfile.Write(c.path(previousCert), encodeCertificates(m.current), 0o600)
 	if err == nil {
-		err = WriteFile(c.path(currentCert), encodeCertificates(m.next), 0o600)
+		err = atomicfile.Write(c.path(currentCert), encodeCertificates(m.next), 0o600)
 	}
 	if err == nil && c.elsewhere() {
 		err = c.drop(nextCert)
@@ -75,7 +76,7 @@ func (c *CA) retire() error {
 	}
 	had, err := c.former() // the previous one is the first
 	if err == nil {
-		err = WriteFile(c.path(retiredCerts), encodeCertificates(had...), 0o600)
+		err = atomicfile.Write(c.path(retiredCerts), encodeCertificates(had...), 0o600)
 	}
 	if err != nil {
 		return err
@@ -87,7 +88,7 @@ func (c *CA) drop(name string) error {
 	if err := os.Remove(c.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return syncFolder(c.dir)
+	return atomicfile.SyncFolder(c.dir)
 }
 
 // Probe is a certificate of the next CA that names nobody, to find out with whether a server trusts that CA already. It is

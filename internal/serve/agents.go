@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/content"
 	"pulley/internal/store"
 )
@@ -275,21 +276,7 @@ func (a *Agents) keep(ctx context.Context, program content.Program, path string)
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(a.dir, ".fetched-*")
-	if err != nil {
-		return err
-	}
-	err = program.CopyTo(ctx, f, a.src)
-	if err == nil { // or a power cut leaves its name on an empty file
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return atomicfile.WriteFunc(path, 0o600, func(f *os.File) error { return program.CopyTo(ctx, f, a.src) })
 }
 
 // drop deletes the programs that were put together longest ago, but for one.

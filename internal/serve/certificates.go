@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -131,7 +132,7 @@ func (c *Certificates) refreshBundle() error {
 	if have, err := os.ReadFile(c.Bundle()); err == nil && bytes.Equal(have, bundle) {
 		return nil
 	}
-	if err := writeWhole(c.Bundle(), bundle, 0o644); err != nil {
+	if err := atomicfile.Write(c.Bundle(), bundle, 0o644); err != nil {
 		return fmt.Errorf("cannot write the CAs' certificates: %w", err)
 	}
 	return nil
@@ -144,7 +145,7 @@ func (c *Certificates) refreshServer() error {
 	}
 	certs, key, err := c.CA.IssueServer(c.hosts, serverLifetime)
 	if err == nil {
-		err = writeWhole(c.Server(), slices.Concat(key, certs), 0o600)
+		err = atomicfile.Write(c.Server(), slices.Concat(key, certs), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot make the server's certificate: %w", err)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"pulley/internal/atomicfile"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -136,7 +137,7 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 		return err
 	}
 	note := "Etcd checks its users here: `pulley serve` never serves this folder in plain text again.\n"
-	if err := writeWhole(filepath.Join(c.Dir, securedName), []byte(note), 0o600); err != nil {
+	if err := atomicfile.Write(filepath.Join(c.Dir, securedName), []byte(note), 0o600); err != nil {
 		return fmt.Errorf("cannot note that etcd checks its users: %w", err)
 	}
 	if err := s.setUp(ctx, c); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"pulley/internal/clip"
 	"strings"
 	"time"
 	"unicode"
@@ -92,20 +93,12 @@ func (r *repository) commit(ctx context.Context, ref string) (Facts, error) {
 		return Facts{}, err
 	}
 	author, subject, _ := strings.Cut(out, "\x00")
-	return Facts{Commit: hash, CommitAuthor: clip(author), Subject: clip(subject)}, nil
+	return Facts{Commit: hash, CommitAuthor: clip.Text(author, maxFactBytes), Subject: clip.Text(subject, maxFactBytes)}, nil
 }
 
 // isObjectName says whether git printed a commit: SHA-1 or SHA-256.
 func isObjectName(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
-}
-
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) > maxFactBytes {
-		s = strings.ToValidUTF8(s[:maxFactBytes], "") + "…"
-	}
-	return s
 }
 
 // changes are what is in a work tree's folder and not in its commit, by path from the folder; what ends with a slash is a

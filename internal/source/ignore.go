@@ -3,11 +3,11 @@ package source
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"pulley/internal/bounded"
 	"strings"
 	"unicode/utf8"
 
@@ -57,10 +57,7 @@ func readRules(root string) (rules, error) {
 		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxIgnoreBytes+1))
-	if err == nil && len(b) > maxIgnoreBytes {
-		err = fmt.Errorf("it has more than %d bytes", maxIgnoreBytes)
-	}
+	b, err := bounded.Read(f, maxIgnoreBytes)
 	if err != nil {
 		return r, fmt.Errorf("cannot read %s: %w", IgnoreFile, err)
 	}

@@ -48,7 +48,7 @@ func TestBadPatternIsAnErrorWithItsLine(t *testing.T) {
 		"![\n":                                "line 1: \"![\" is no pattern",
 		"a\n# \xff\n":                         "line 2: \"# \\xff\" is no pattern: it is not UTF-8",
 		"a[z-a]\n":                            "line 1: \"a[z-a]\" is no pattern",
-		strings.Repeat("x", maxIgnoreBytes+1): "more than",
+		strings.Repeat("x", maxIgnoreBytes+1): "it is larger than",
 	} {
 		dir := t.TempDir()
 		write(t, dir, map[string]string{IgnoreFile: text})

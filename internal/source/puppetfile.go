@@ -3,11 +3,11 @@ package source
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"pulley/internal/bounded"
 	"regexp"
 	"slices"
 	"strings"
@@ -77,10 +77,7 @@ func openPuppetfile(root string) (*puppetfile, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxPuppetfile+1))
-	if err == nil && len(b) > maxPuppetfile {
-		err = fmt.Errorf("it has more than %d bytes", maxPuppetfile)
-	}
+	b, err := bounded.Read(f, maxPuppetfile)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 	provision "pulley/internal/machines"
 )
 
@@ -64,6 +65,6 @@ func replaced(old *agent.Hold) *agent.Hold {
 		old = old.Replaced
 	}
 	before := *old
-	before.Why, before.Replaced = agent.Prose(clip(string(before.Why), maxWords)), nil
+	before.Why, before.Replaced = agent.Prose(clip.Text(string(before.Why), maxWords)), nil
 	return &before
 }

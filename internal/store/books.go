@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/clip"
 	provision "pulley/internal/machines"
 )
 
@@ -59,7 +60,7 @@ func (a *Applying) Note(ctx context.Context, act provision.Act) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot note what was done to the machine of %s: %w", act.Node, err)
 	}
-	act.Why, act.Problem = clip(act.Why, maxWords), clip(act.Problem, maxWords)
+	act.Why, act.Problem = clip.Text(act.Why, maxWords), clip.Text(act.Problem, maxWords)
 	value, err := encode(act)
 	if err != nil {
 		return fail(err)

@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/clip"
 	provision "pulley/internal/machines"
 )
 
@@ -253,7 +254,7 @@ func judgeMachines(d *Diagnosis, f fleetFacts, now time.Time) {
 	env, called := f.ref.String(), f.called()
 	if f.applying != nil {
 		if age := now.Sub(f.applying.Since); age > applyTakes {
-			d.of(env, "", "applying", Warning, fmt.Sprintf("%s applies %s since %s ago, and nobody else can", clip(strings.ToValidUTF8(f.applying.By, "?"), 64), env, age.Round(time.Minute)),
+			d.of(env, "", "applying", Warning, fmt.Sprintf("%s applies %s since %s ago, and nobody else can", clip.Text(f.applying.By, 64), env, age.Round(time.Minute)),
 				"look at where that runs; ended there, it goes by itself within a minute")
 		}
 		return

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/clip"
 )
 
 // StandsStill is after how long without a word a first boot is shown as one that stands still. The longest silence of one
@@ -124,7 +124,7 @@ func (s *db) settleLease(ctx context.Context, l bootLease, err error) {
 // putFirstBoot is the write, for a transaction that compares revision, and after which settleLease is called. A lease ends
 // the record.
 func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, bootLease, error) {
-	b.Hostname, b.Step, b.Error = clip(b.Hostname, maxBootWord), clip(b.Step, maxBootWord), clip(b.Error, maxBootError)
+	b.Hostname, b.Step, b.Error = clip.Text(b.Hostname, maxBootWord), clip.Text(b.Step, maxBootWord), clip.Text(b.Error, maxBootError)
 	value, err := encode(b)
 	if err != nil {
 		return clientv3.Op{}, bootLease{}, err
@@ -161,17 +161,6 @@ func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b Fi
 		return fail(err)
 	}
 	return clientv3.OpPut(key, value, clientv3.WithLease(l.fresh)), l, nil
-}
-
-// clip cuts s to at most size bytes of whole characters.
-func clip(s string, size int) string {
-	if len(s) <= size {
-		return s
-	}
-	for size > 0 && !utf8.RuneStart(s[size]) {
-		size--
-	}
-	return s[:size]
 }
 
 // Unlock frees a node's name from the machine that is in its first boot under it, and forgets another machine that came

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"pulley/internal/clip"
 	"time"
 )
 
@@ -38,7 +39,7 @@ type Refusals struct {
 
 // Add counts one more.
 func (r *Refusals) Add(one Refusal) {
-	one.Detail, one.Node, one.Machine = clip(one.Detail, 256), clip(one.Node, 253), clip(one.Machine, 64)
+	one.Detail, one.Node, one.Machine = clip.Text(one.Detail, 256), clip.Text(one.Node, 253), clip.Text(one.Machine, 64)
 	r.Merge(Refusals{Total: 1, Counts: map[string]int64{one.Reason: 1}, Last: []Refusal{one}})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"pulley/internal/clip"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -46,7 +47,7 @@ type Notice struct {
 
 // AddNotice puts a notice to be told, unless one of this id is there: then it reports false.
 func (s *noticesPart) AddNotice(ctx context.Context, n Notice) (bool, error) {
-	n.State, n.Title, n.Text = NoticeWaiting, clip(n.Title, 256), clip(n.Text, 1024)
+	n.State, n.Title, n.Text = NoticeWaiting, clip.Text(n.Title, 256), clip.Text(n.Text, 1024)
 	value, err := encode(n)
 	if err != nil {
 		return false, err
@@ -93,7 +94,7 @@ func (s *noticesPart) Notices(ctx context.Context) (all []Notice, damaged []stri
 // ChangeNotice writes what became of a notice unless it was written since it was read: then ErrConflict. It returns the
 // notice as it is then.
 func (s *noticesPart) ChangeNotice(ctx context.Context, n Notice) (Notice, error) {
-	n.Error = clip(n.Error, 256)
+	n.Error = clip.Text(n.Error, 256)
 	value, err := encode(n)
 	if err != nil {
 		return n, err

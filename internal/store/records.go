@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/clip"
 	provision "pulley/internal/machines"
 )
 
@@ -183,7 +183,7 @@ func (b *booked) is(r *provision.Record) bool {
 
 // clipped bounds what others said: a node's answer may be as long as etcd takes.
 func clipped(r provision.Record) provision.Record {
-	r.Problem = clip(strings.ToValidUTF8(r.Problem, "?"), maxWords) // JSON would make it longer again
+	r.Problem = clip.Text(r.Problem, maxWords)
 	return r
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 )
 
 // lockName is the file by whose being there `puppet agent` runs nothing (puppet/agent/disabler.rb): what `puppet agent
@@ -66,12 +67,12 @@ func lock(dir, message string) error {
 		err = os.Link(tmp.Name(), filepath.Join(dir, lockName))
 	}
 	if err == nil {
-		err = syncFolder(dir)
+		err = atomicfile.SyncFolder(dir)
 	}
 	if errors.Is(err, fs.ErrExist) {
 		was, _, readErr := lockedBy(dir)
 		if was == message { // of a start that was cut off, perhaps before it lasted
-			return syncFolder(dir)
+			return atomicfile.SyncFolder(dir)
 		}
 		return errors.Join(&ForeignError{filepath.Join(dir, lockName), was}, readErr)
 	}
@@ -92,7 +93,7 @@ func unlock(dir, message string) error {
 		err = nil
 	}
 	if _, gone := os.Stat(dir); err == nil && gone == nil {
-		err = syncFolder(dir)
+		err = atomicfile.SyncFolder(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot enable puppet agent: %w", err)

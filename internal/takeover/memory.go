@@ -4,14 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"strings"
 	"time"
-
-	"pulley/internal/firstboot"
 )
 
 // Stage is how far a takeover is. The ones that end in -ing were begun and may have been cut off.
@@ -107,15 +106,10 @@ const (
 // Load reads what is known of a takeover in the agent's state folder; the zero State when there was none.
 func Load(stateDir string) (State, error) {
 	path := filepath.Join(stateDir, memoryFile)
-	f, err := os.Open(path)
+	b, err := bounded.ReadFile(path, maxMemory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return State{}, nil
 	}
-	if err != nil {
-		return State{}, fmt.Errorf("cannot read what was taken over: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxMemory))
 	if err != nil {
 		return State{}, fmt.Errorf("cannot read what was taken over: %w", err)
 	}
@@ -138,7 +132,7 @@ func (s State) save(stateDir string) error {
 		err = os.MkdirAll(stateDir, 0o755)
 	}
 	if err == nil {
-		err = firstboot.WriteFile(filepath.Join(stateDir, memoryFile), append(b, '\n'), 0o600)
+		err = atomicfile.Write(filepath.Join(stateDir, memoryFile), append(b, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write down what is taken over: %w", err)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 	"slices"
 	"time"
 )
@@ -260,29 +261,13 @@ func (m *Machine) edit(f File, to func(now string) string) error {
 }
 
 // writeAs makes a file appear whole, owner and mode included, or not at all. cron leaves out names that begin with a dot.
-func writeAs(path, text string, f File) (err error) {
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".pulley-takeover")
-	out, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp) // where it did not get its name
-	_, err = out.WriteString(text)
-	err = errors.Join(err, out.Chown(f.UID, f.GID), out.Chmod(f.Mode), out.Sync(), out.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
+func writeAs(path, text string, f File) error {
+	err := atomicfile.WriteFunc(path, f.Mode, func(out *os.File) error {
+		_, err := out.WriteString(text)
+		return errors.Join(err, out.Chown(f.UID, f.GID))
+	})
 	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder makes last what came or went in it: else a power cut brings back what was there before.
-func syncFolder(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return nil
 }

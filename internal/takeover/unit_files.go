@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 	"slices"
 	"strings"
 )
@@ -165,5 +166,5 @@ func (m *Machine) link(l UnitLink) (made bool, err error) {
 	if err := os.Symlink(l.To, path); err != nil {
 		return false, err
 	}
-	return true, syncFolder(filepath.Dir(path))
+	return true, atomicfile.SyncFolder(filepath.Dir(path))
 }

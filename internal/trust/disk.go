@@ -7,7 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"pulley/internal/atomicfile"
 )
 
 // FloorFormat is the version of trust.json that this program writes; it reads no newer one.
@@ -102,53 +102,10 @@ func (f Floor) Save(path string) error {
 		_, err = parseFloor(b) // what could not be read again would stop this node for good
 	}
 	if err == nil {
-		err = WriteFile(path, append(b, '\n'), 0o600)
+		err = atomicfile.Write(path, append(b, '\n'), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write what this node attempts: %w", err)
 	}
 	return nil
-}
-
-// WriteFile writes a file that appears whole or not at all, and is durable when WriteFile returns. Of a symbolic link the
-// file that it leads to is written; one that is there already keeps its mode.
-func WriteFile(path string, b []byte, mode fs.FileMode) (err error) {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
-	if info, err := os.Stat(path); err == nil {
-		mode = info.Mode().Perm()
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil { // or a power cut leaves the new name on an empty file
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(path)) // or a power cut undoes the renaming
-}
-
-func syncFolder(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }

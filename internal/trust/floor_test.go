@@ -228,28 +228,3 @@ func TestFloorOnDisk(t *testing.T) {
 		t.Error("a floor was saved nowhere")
 	}
 }
-
-// An operator's list of signers is often a link into a repository, and readable by others for a reason.
-func TestWriteFileKeepsLinkAndMode(t *testing.T) {
-	dir := t.TempDir()
-	file, link := filepath.Join(dir, "signers"), filepath.Join(dir, "link")
-	if err := WriteFile(file, []byte("1"), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("signers", link); err != nil {
-		t.Fatal(err)
-	}
-	if err := WriteFile(link, []byte("2"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Lstat(file)
-	if err != nil || info.Mode() != 0o640 {
-		t.Errorf("mode %v: %v", info.Mode(), err)
-	}
-	if b, err := os.ReadFile(file); err != nil || string(b) != "2" {
-		t.Errorf("%q: %v", b, err)
-	}
-	if to, err := os.Readlink(link); err != nil || to != "signers" {
-		t.Errorf("%q: %v", to, err)
-	}
-}

@@ -3,10 +3,10 @@ package trust
 import (
 	"bytes"
 	"fmt"
+	"pulley/internal/clip"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
@@ -27,20 +27,7 @@ func (e *RefusedError) Hint() string { return e.Next }
 const maxWhyBytes = 1000
 
 func refused(format string, args ...any) *RefusedError {
-	return &RefusedError{Why: clean(fmt.Sprintf(format, args...), maxWhyBytes)}
-}
-
-// clean makes one line of text of at most n bytes from anything.
-func clean(s string, n int) string {
-	if len(s) > n {
-		s = s[:n] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, " "))
+	return &RefusedError{Why: clip.Line(fmt.Sprintf(format, args...), maxWhyBytes)}
 }
 
 // Verify returns who signed a record for an environment, as of now. One good signature of several is enough. Any error is
@@ -100,10 +87,10 @@ func SignedBy(signatures []byte) []Signature {
 func (s *Signers) verify(ns Namespace, environment string, record, block []byte, now time.Time) (by, why string) {
 	sig, err := parseSignature(block)
 	if err != nil {
-		return "", "its signature can't be read: " + clean(err.Error(), 120)
+		return "", "its signature can't be read: " + clip.Line(err.Error(), 120)
 	}
 	if sig.Namespace != string(ns) {
-		return "", fmt.Sprintf("it is signed as %q, not as %q", clean(sig.Namespace, 60), ns)
+		return "", fmt.Sprintf("it is signed as %q, not as %q", clip.Line(sig.Namespace, 60), ns)
 	}
 	fingerprint := ssh.FingerprintSHA256(sig.PublicKey)
 	lines := s.of(sig.PublicKey)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/atomicfile"
 	"pulley/internal/failpoint"
 )
 
@@ -320,27 +321,10 @@ func copyProgram(from, to string) (digest string, err error) {
 
 // place makes a file appear whole or not at all, durably, and returns its digest.
 func place(path string, mode fs.FileMode, write func(io.Writer) error) (digest string, err error) {
-	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	sum := sha256.New()
+	err = atomicfile.WriteFunc(path, mode, func(f *os.File) error { return write(io.MultiWriter(f, sum)) })
 	if err != nil {
 		return "", err
-	}
-	sum := sha256.New()
-	err = write(io.MultiWriter(f, sum))
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil { // or a power cut leaves the new name on an empty file
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err == nil {
-		err = syncFolder(filepath.Dir(path)) // or a power cut undoes the renaming
-	}
-	if err != nil {
-		return "", errors.Join(err, ignoreMissing(os.Remove(temporary)))
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
@@ -350,12 +334,4 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
-}
-
-func syncFolder(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // Program is one build of the agent.
@@ -176,13 +177,13 @@ func (s State) Tested(p Program, try int64, now time.Time) State {
 
 // Wait is the state once a version could not be had.
 func (s State) Wait(want agent.AgentChoice, why string, now time.Time) State {
-	s.Waiting = &Waiting{Version: want.Version, Try: want.Try, Why: clip(why), At: now.UTC().Truncate(time.Second)}
+	s.Waiting = &Waiting{Version: want.Version, Try: want.Try, Why: clip.Text(why, maxWhy), At: now.UTC().Truncate(time.Second)}
 	return s
 }
 
 // Drop is the state once p failed.
 func (s State) Drop(p Program, try int64, why string, now time.Time) State {
-	s.Dropped = &Dropped{Program: p, Try: try, Why: clip(why), At: now.UTC().Truncate(time.Second)}
+	s.Dropped = &Dropped{Program: p, Try: try, Why: clip.Text(why, maxWhy), At: now.UTC().Truncate(time.Second)}
 	s.Candidate, s.Waiting = nil, nil
 	return s
 }
@@ -202,7 +203,7 @@ func (s State) Seen(want agent.AgentChoice) (State, bool) {
 // run of Puppet. One may be a coincidence: condemned says that there were too many in a row.
 func (s State) Doubt(why string, puppet bool) (_ State, condemned bool) {
 	c := *s.Candidate
-	c.Doubts, c.Puppet, c.Why, c.Good = c.Doubts+1, c.Puppet || puppet, clip(why), 0
+	c.Doubts, c.Puppet, c.Why, c.Good = c.Doubts+1, c.Puppet || puppet, clip.Text(why, maxWhy), 0
 	s.Candidate = &c
 	return s, c.Doubts >= MaxDoubts
 }
@@ -210,7 +211,7 @@ func (s State) Doubt(why string, puppet bool) (_ State, condemned bool) {
 // Hindered is the state once the candidate could not be started, which says nothing of it.
 func (s State) Hindered(why string) State {
 	c := *s.Candidate
-	c.Why = clip(why)
+	c.Why = clip.Text(why, maxWhy)
 	s.Candidate = &c
 	return s
 }
@@ -272,15 +273,4 @@ func (p Program) String() string {
 		return fmt.Sprintf("one with digest %.12s", p.Digest)
 	}
 	return p.Version
-}
-
-func clip(s string) string {
-	if len(s) <= maxWhy {
-		return s
-	}
-	cut := maxWhy - len("…")
-	for cut > 0 && s[cut]&0xC0 == 0x80 {
-		cut--
-	}
-	return s[:cut] + "…"
 }

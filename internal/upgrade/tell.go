@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"pulley/internal/clip"
 	"strings"
 	"syscall"
 )
@@ -41,7 +42,7 @@ func (t *Teller) Step(name string) { _, _ = fmt.Fprintf(t.pipe, "step %s\n", nam
 
 // End says how the tick went. Nothing may follow.
 func (t *Teller) End(e Ending) {
-	e.Problem = clip(strings.ReplaceAll(e.Problem, "\n", " "))
+	e.Problem = clip.Text(strings.ReplaceAll(e.Problem, "\n", " "), maxWhy)
 	if b, err := json.Marshal(e); err == nil {
 		_, _ = fmt.Fprintf(t.pipe, "end %s\n", b)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/clip"
 	"pulley/internal/drivers/conform"
 	provision "pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
@@ -307,7 +308,7 @@ func FuzzAnswersNeverPanic(f *testing.F) {
 			r := request{Do: do, Mark: mark(testMark), Machine: &ordered{Order: provision.Order{Name: "compute1"}}}
 			a, err := r.read(out)
 			for _, m := range a.machines {
-				if err != nil || m.Name == "" || clean(m.Name, maxWord) != m.Name || do == doCreate && m.Name != "compute1" {
+				if err != nil || m.Name == "" || clip.Line(m.Name, maxWord) != m.Name || do == doCreate && m.Name != "compute1" {
 					t.Errorf("%+v, %v", m, err)
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
+	"pulley/internal/clip"
 	"strings"
 	"time"
 
@@ -129,7 +130,7 @@ func (l *lines) Write(data []byte) (int, error) {
 
 // finish logs a line.
 func (l *lines) finish() {
-	line := strings.TrimSpace(clean(string(l.rest), maxLine))
+	line := strings.TrimSpace(clip.Line(string(l.rest), maxLine))
 	l.rest = l.rest[:0]
 	if line == "" {
 		return

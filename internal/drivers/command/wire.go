@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
 
+	"pulley/internal/clip"
 	provision "pulley/internal/machines"
 )
 
@@ -147,7 +146,7 @@ const longestWait = time.Hour
 
 // told makes an error of a command's words.
 func (r request) told(kind, message, after string) error {
-	err := errors.New(clean(message, 1000))
+	err := errors.New(clip.Line(message, 1000))
 	if message == "" {
 		err = errors.New("an error without a message")
 	}
@@ -177,7 +176,7 @@ var states = []provision.State{
 // check takes a machine of the fleet whose every word can be shown.
 func (m machine) check(want mark) (provision.Machine, error) {
 	checked := provision.Machine{
-		Name: m.Name, ID: m.ID, State: provision.State(m.State), Problem: clean(m.Problem, 1000), Flavor: m.Flavor, Image: m.Image, Addresses: m.Addresses,
+		Name: m.Name, ID: m.ID, State: provision.State(m.State), Problem: clip.Line(m.Problem, 1000), Flavor: m.Flavor, Image: m.Image, Addresses: m.Addresses,
 	}
 	switch {
 	case m.Mark == nil:
@@ -192,7 +191,7 @@ func (m machine) check(want mark) (provision.Machine, error) {
 		words = append(words, word{"addresses", a, false})
 	}
 	for _, w := range words {
-		if w.text == "" && !w.empty || len(w.text) > maxWord || clean(w.text, maxWord) != w.text {
+		if w.text == "" && !w.empty || len(w.text) > maxWord || clip.Line(w.text, maxWord) != w.text {
 			return checked, fmt.Errorf("whose `%s` is %.80q, which is empty, too long, or of characters that can't be shown", w.field, w.text)
 		}
 	}
@@ -211,18 +210,4 @@ const maxWord = 255
 type word struct {
 	field, text string
 	empty       bool // it may be
-}
-
-// clean is a text of at most so many bytes that can be shown on a line.
-func clean(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, strings.ToValidUTF8(text, "?"))
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
 }

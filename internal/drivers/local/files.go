@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"pulley/internal/atomicfile"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,7 +68,10 @@ func (m *Machine) writeFile(path string, data []byte, mode os.FileMode) error {
 		return err
 	}
 	defer dir.Close()
-	return replaceIn(dir, filepath.Base(path), data, mode)
+	return atomicfile.WriteIn(dir, filepath.Base(path), mode, false, func(f *os.File) error {
+		_, err := f.Write(data)
+		return err
+	})
 }
 
 // removeFile removes a file in the machine, if it is there. A link at the path is removed, not followed.
@@ -86,29 +90,6 @@ func (m *Machine) removeFile(path string) error {
 		return nil
 	}
 	return err
-}
-
-// replaceIn puts a new file in the place of what is there.
-func replaceIn(dir *os.Root, name string, data []byte, mode os.FileMode) (err error) {
-	temporary := "." + name + ".new"
-	if err := dir.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	file, err := dir.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = dir.Remove(temporary)
-		}
-	}()
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Chmod(mode), file.Close())
-	if err != nil {
-		return err
-	}
-	return dir.Rename(temporary, name)
 }
 
 // root opens the machine's root folder.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 
+	"pulley/internal/clip"
 	provision "pulley/internal/machines"
 )
 
@@ -126,9 +127,5 @@ func message(body []byte) string {
 // clean makes one short line of what a cloud says.
 func clean(s string) string {
 	const most = 300
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
+	return clip.Line(strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " "), most)
 }

@@ -9,10 +9,10 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 	"pulley/internal/join"
 )
 
@@ -31,17 +31,10 @@ const maxSaid = 256
 func (c *caller) about(attributes ...any) {
 	for _, a := range attributes {
 		if text, ok := a.(string); ok {
-			a = clip(text)
+			a = clip.Text(text, maxSaid)
 		}
 		c.say = append(c.say, a)
 	}
-}
-
-func clip(text string) string {
-	if len(text) <= maxSaid {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxSaid], "") + "…"
 }
 
 // busyError is a no that passes by itself.

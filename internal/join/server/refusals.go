@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/store"
 )
@@ -13,7 +14,7 @@ func (d *Server) refuse(c *caller, e *join.RefusedError) {
 	now := d.Now()
 	d.limits.spend(c.party, now)
 	d.metrics.refusals.WithLabelValues(string(e.Reason)).Inc()
-	r := store.Refusal{At: now.UTC(), Path: c.URL.Path, From: c.from, Reason: string(e.Reason), Detail: clip(e.Detail)}
+	r := store.Refusal{At: now.UTC(), Path: c.URL.Path, From: c.from, Reason: string(e.Reason), Detail: clip.Text(e.Detail, maxSaid)}
 	for i := 0; i+1 < len(c.say); i += 2 {
 		text, _ := c.say[i+1].(string)
 		switch c.say[i] {
@@ -28,7 +29,7 @@ func (d *Server) refuse(c *caller, e *join.RefusedError) {
 		}
 	}
 	d.refused.add(r)
-	d.log.Warn("refused", append(c.say, "path", c.URL.Path, "from", c.from, "reason", string(e.Reason), "detail", clip(e.Detail))...)
+	d.log.Warn("refused", append(c.say, "path", c.URL.Path, "from", c.from, "reason", string(e.Reason), "detail", clip.Text(e.Detail, maxSaid))...)
 }
 
 // refusals are those that etcd has not heard of.

@@ -1,0 +1,133 @@
+package atomicfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func read(t *testing.T, path string) (text string, mode fs.FileMode) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b), info.Mode().Perm()
+}
+
+// only fails if the folder holds more than the file.
+func only(t *testing.T, path string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(path) {
+		t.Errorf("the folder holds %v: %v", entries, err)
+	}
+}
+
+func TestWriteReplacesContentAndMode(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	for _, write := range []func(string, []byte, fs.FileMode) error{Write, WriteVolatile} {
+		for _, mode := range []fs.FileMode{0o600, 0o755, 0o644} {
+			if err := write(path, []byte(mode.String()), mode); err != nil {
+				t.Fatal(err)
+			}
+			if text, is := read(t, path); text != mode.String() || is != mode {
+				t.Errorf("the file holds %q, mode %s, want mode %s", text, is, mode)
+			}
+			only(t, path)
+		}
+	}
+}
+
+// A disk that fills up in the middle must not cost the file that was there.
+func TestFailedWriteKeepsOldFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := Write(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	full := errors.New("no space left on device")
+	err := WriteFunc(path, 0o600, func(f *os.File) error {
+		if _, err := f.WriteString("ne"); err != nil {
+			return err
+		}
+		return full
+	})
+	if !errors.Is(err, full) {
+		t.Error(err)
+	}
+	if text, _ := read(t, path); text != "old" {
+		t.Errorf("the file holds %q", text)
+	}
+	only(t, path)
+}
+
+func TestWriteReplacesLeftoverOfCrash(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	target := filepath.Join(t.TempDir(), "elsewhere")
+	if err := os.Symlink(target, filepath.Join(filepath.Dir(path), Temporary("file"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(path, []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the leftover's link was followed: %v", err)
+	}
+	only(t, path)
+}
+
+func TestWriteReplacesLinkAndReplaceFollowsIt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := errors.Join(os.WriteFile(target, []byte("old"), 0o640), os.Symlink("target", link)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(link, []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, mode := read(t, target); text != "new" || mode != 0o640 {
+		t.Errorf("the link's target holds %q, mode %s", text, mode)
+	}
+	if err := Write(link, []byte("own"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := read(t, target); text != "new" {
+		t.Errorf("Write changed the link's target to %q", text)
+	}
+	if info, err := os.Lstat(link); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the link is %v: %v", info, err)
+	}
+}
+
+func TestWriteInStaysBelowRoot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := root.Mkdir("sub", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	content := func(f *os.File) error { _, err := f.WriteString("text"); return err }
+	if err := WriteIn(root, "sub/file", 0o644, true, content); err != nil {
+		t.Fatal(err)
+	}
+	if text, _ := read(t, filepath.Join(dir, "sub/file")); text != "text" {
+		t.Errorf("the file holds %q", text)
+	}
+	if err := WriteIn(root, "../file", 0o644, true, content); err == nil {
+		t.Error("a file outside the root was written")
+	}
+}
