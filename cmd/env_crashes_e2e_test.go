@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines/apply"
 )
 
 // An applyScene is something that an apply has to do, and the parts of the work in which it can die.
@@ -70,7 +70,7 @@ func TestEnvApplyCrashes(t *testing.T) {
 			}
 		}
 	}
-	if want := 4 * len(provision.Parts()); len(tried) != want {
+	if want := 4 * len(apply.Parts()); len(tried) != want {
 		t.Errorf("there are crashes at %d places, want %d: before and after each part, by exit and by SIGKILL", len(tried), want)
 	}
 	var cases sync.WaitGroup
@@ -113,7 +113,7 @@ func (c *applyCase) run(t *testing.T) {
 	}
 	if c.scene.was != "" {
 		c.file(c.scene.was)
-		c.must("env", "apply", c.env+".yaml", "--yes", "--wait", cmp.Or(c.scene.wait, string(provision.WaitConverged)))
+		c.must("env", "apply", c.env+".yaml", "--yes", "--wait", cmp.Or(c.scene.wait, string(apply.WaitConverged)))
 	}
 	if c.scene.happens != nil {
 		c.scene.happens(c)

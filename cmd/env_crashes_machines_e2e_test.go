@@ -18,7 +18,7 @@ import (
 	etcdclient "go.etcd.io/etcd/client/v3" //nolint:depguard // for what Pulley would never do
 
 	"pulley/agent"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // ours is where the provider keeps the machines that bear this installation's mark; others' are beside it.
@@ -149,7 +149,7 @@ func (c *applyCase) end() string {
 		}
 		switch place, node := filepath.Split(key); place {
 		case "/pulley/v1/environments/" + c.env + "/machines/":
-			var r provision.Record
+			var r machines.Record
 			err := json.Unmarshal(kv.Value, &r)
 			line("record of %s: its machine is there %t, %v", node, r.ID == there[r.Name], err)
 		case "/pulley/v1/environments/" + c.env + "/hosts/nodes/":

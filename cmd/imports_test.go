@@ -71,7 +71,10 @@ var allowed = map[string][]string{
 	"pulley/internal/controlrepo": {"pulley/agent/puppet", "pulley/environments", "pulley/hieradata", "pulley/puppet", yaml},
 
 	"pulley/internal/takeover":          {"pulley/internal/firstboot"},
-	"pulley/internal/machines":          {"pulley/agent", "pulley/environments", "pulley/internal/failpoint", "pulley/userdata", "pulley/internal/stablehash"},
+	"pulley/internal/machines":          {"pulley/agent", "pulley/environments", "pulley/internal/clip", "pulley/userdata"},
+	"pulley/internal/machines/plan":     {"pulley/agent", "pulley/environments", "pulley/internal/machines"},
+	"pulley/internal/machines/apply":    {"pulley/agent", "pulley/environments", "pulley/internal/failpoint", "pulley/internal/machines", "pulley/internal/machines/plan", "pulley/internal/stablehash", "pulley/userdata"},
+	"pulley/internal/machines/watch":    {"pulley/agent", "pulley/environments", "pulley/internal/machines", "pulley/internal/machines/apply", "pulley/internal/machines/plan"},
 	"pulley/internal/drivers/conform":   {"pulley/internal/machines"},
 	"pulley/internal/drivers/command":   {"golang.org/x/sys/unix", "pulley/internal/machines"},
 	"pulley/internal/drivers/local":     {"golang.org/x/sys/unix", "pulley/environments", "pulley/internal/machines", "pulley/userdata"},

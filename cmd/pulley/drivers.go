@@ -14,14 +14,14 @@ import (
 	"pulley/internal/drivers/local"
 	"pulley/internal/drivers/nspawn"
 	"pulley/internal/drivers/openstack"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/userdata"
 )
 
 // driver is what makes machines: how it is opened for one fleet, and how its machines are handed their userdata.
 type driver struct {
-	open func(context.Context, *options, environments.Provider, provision.Mark) (provision.Provider, error)
-	form provision.Form
+	open func(context.Context, *options, environments.Provider, machines.Mark) (machines.Provider, error)
+	form machines.Form
 }
 
 // drivers are all there are, by their names in environment files.
@@ -38,7 +38,7 @@ func drivers() map[string]driver {
 var errNoProvider = errors.New("its machines come from elsewhere: it has no `provider:`")
 
 // openProvider opens who makes an environment's machines, for the fleet of a mark. Errors say what to change.
-func (o *options) openProvider(ctx context.Context, e *environments.Environment, mark provision.Mark) (provision.Provider, provision.Form, error) {
+func (o *options) openProvider(ctx context.Context, e *environments.Environment, mark machines.Mark) (machines.Provider, machines.Form, error) {
 	name := e.Provider.Driver
 	if name == "" || name == environments.DriverNone {
 		return nil, "", fmt.Errorf("cannot open the provider of %s: %w", e.Ref(), errNoProvider)
@@ -56,13 +56,13 @@ func (o *options) openProvider(ctx context.Context, e *environments.Environment,
 
 func (o *options) driverLog() *slog.Logger { return slog.New(slog.NewTextHandler(o.env.Stderr, nil)) }
 
-func openExec(_ context.Context, o *options, p environments.Provider, mark provision.Mark) (provision.Provider, error) {
+func openExec(_ context.Context, o *options, p environments.Provider, mark machines.Mark) (machines.Provider, error) {
 	return command.New(command.Config{
 		Command: p.Command, Timeout: time.Duration(p.Timeout), Mark: mark, Environ: os.Environ(), Log: o.driverLog(),
 	})
 }
 
-func openLocal(_ context.Context, _ *options, p environments.Provider, mark provision.Mark) (provision.Provider, error) {
+func openLocal(_ context.Context, _ *options, p environments.Provider, mark machines.Mark) (machines.Provider, error) {
 	agent := p.Agent
 	if agent == "" {
 		self, err := os.Executable()
@@ -74,10 +74,10 @@ func openLocal(_ context.Context, _ *options, p environments.Provider, mark prov
 	return local.NewProvider(local.ProviderConfig{Folder: p.Folder, Agent: agent, Interval: p.Interval, Mark: mark})
 }
 
-func openNspawn(_ context.Context, o *options, p environments.Provider, mark provision.Mark) (provision.Provider, error) {
+func openNspawn(_ context.Context, o *options, p environments.Provider, mark machines.Mark) (machines.Provider, error) {
 	return nspawn.New(nspawn.Config{Folder: p.Folder, Bridge: p.Bridge, Subnet: p.Subnet, Mark: mark, Log: o.driverLog()})
 }
 
-func openOpenStack(ctx context.Context, _ *options, p environments.Provider, mark provision.Mark) (provision.Provider, error) {
+func openOpenStack(ctx context.Context, _ *options, p environments.Provider, mark machines.Mark) (machines.Provider, error) {
 	return openstack.New(ctx, openstack.Config{Provider: p, Mark: mark})
 }

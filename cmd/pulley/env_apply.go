@@ -13,7 +13,9 @@ import (
 	"pulley/environments"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
 	"pulley/internal/store"
 )
 
@@ -72,7 +74,7 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	return a.withStore(c, func(ctx context.Context, s *store.Store) error {
-		opts := provision.Options{Moved: a.belief.moved, Lost: a.belief.lost}
+		opts := plan.Options{Moved: a.belief.moved, Lost: a.belief.lost}
 		if want.Driver() != environments.DriverNone {
 			if _, err := s.InstallationID(ctx, a.env.User); err != nil {
 				return err
@@ -91,7 +93,7 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 }
 
 // wanted reads the environment, from its file or from a stored plan, which is then returned, too.
-func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *provision.Plan, *bootDefaults, error) {
+func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *plan.Plan, *bootDefaults, error) {
 	if a.plan == "" {
 		e, err := a.readEnvironment(c, args[0], a.file)
 		if err != nil {
@@ -107,7 +109,7 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 	if !bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")) {
 		return nil, nil, nil, fmt.Errorf("cannot use plan %s: it is no stored plan\nmake one: pulley env plan FILE --out PLAN; an environment's file is applied without --plan", a.plan)
 	}
-	p, err := provision.Decode(b)
+	p, err := plan.Decode(b)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("cannot use plan %s: %w", a.plan, err)
 	}
@@ -116,13 +118,13 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 }
 
 // agreed plans, shows the plan and asks for what it destroys; nothing is done yet, and others may apply meanwhile.
-func (a *applyOptions) agreed(ctx context.Context, s *store.Store, want *environments.Environment, stored *provision.Plan, opts provision.Options) (provision.Plan, error) {
+func (a *applyOptions) agreed(ctx context.Context, s *store.Store, want *environments.Environment, stored *plan.Plan, opts plan.Options) (plan.Plan, error) {
 	p, err := a.lookAhead(ctx, s, want, opts)
 	if err != nil {
 		return p, err
 	}
 	if stored != nil {
-		if differs := provision.Same(*stored, p); len(differs) > 0 {
+		if differs := plan.Differences(*stored, p); len(differs) > 0 {
 			return p, fmt.Errorf("cannot apply plan %s: the world changed since it was made:\n  %s\nmake a new one: pulley env plan --out", a.plan, strings.Join(differs, "\n  "))
 		}
 	}
@@ -140,7 +142,7 @@ func (a *applyOptions) agreed(ctx context.Context, s *store.Store, want *environ
 }
 
 // apply carries out what was agreed to, if that is still what there is to do.
-func (a *applyOptions) apply(t *site, agreed provision.Plan, opts provision.Options) error {
+func (a *applyOptions) apply(t *site, agreed plan.Plan, opts plan.Options) error {
 	p, err := t.again(agreed, opts)
 	if err != nil {
 		return err
@@ -151,15 +153,15 @@ func (a *applyOptions) apply(t *site, agreed provision.Plan, opts provision.Opti
 }
 
 // goOn adds to what went wrong how far the apply came, and what to do.
-func goOn(r provision.Result, err error) error {
+func goOn(r apply.Result, err error) error {
 	if err == nil || r.Stopped != nil || len(r.Failed) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w\n%d done, %d failed, %d not begun\nmend what failed, and %s again to go on", err, len(r.Done), len(r.Failed), len(r.Left), provision.Deed(r.Destroys))
+	return fmt.Errorf("%w\n%d done, %d failed, %d not begun\nmend what failed, and %s again to go on", err, len(r.Done), len(r.Failed), len(r.Left), machines.Deed(r.Destroys))
 }
 
 // blockedError says for each machine why nothing is done, and then once what to do.
-func blockedError(p provision.Plan, blocked []provision.Step) error {
+func blockedError(p plan.Plan, blocked []plan.Step) error {
 	var lines, hints []string
 	for _, s := range blocked {
 		why, hint, _ := strings.Cut(s.Blocked, "\n")
@@ -169,11 +171,11 @@ func blockedError(p provision.Plan, blocked []provision.Step) error {
 		}
 	}
 	hints = append(hints, "nothing was done")
-	return fmt.Errorf("cannot %s %s: %s\n%s", provision.Deed(p.Destroys), p.Fleet, strings.Join(lines, "; "), strings.Join(hints, "\n"))
+	return fmt.Errorf("cannot %s %s: %s\n%s", machines.Deed(p.Destroys), p.Fleet, strings.Join(lines, "; "), strings.Join(hints, "\n"))
 }
 
 // showResult says what came of it; the error is shown by whoever exits.
-func (o *options) showResult(p provision.Plan, r provision.Result, err error) {
+func (o *options) showResult(p plan.Plan, r apply.Result, err error) {
 	for _, n := range r.Notes {
 		cli.Cleanf(o.env.Stdout, "%s\n", n)
 	}
@@ -195,8 +197,8 @@ func (o *options) showResult(p provision.Plan, r provision.Result, err error) {
 const maxPlanFile = 64 << 20
 
 // writePlan keeps a plan for `pulley env apply --plan`. Only its owner may read it: it has the environment, with its userdata.
-func writePlan(path string, p provision.Plan) error {
-	b, err := provision.Encode(p)
+func writePlan(path string, p plan.Plan) error {
+	b, err := plan.Encode(p)
 	if err == nil {
 		err = writePrivate(path, b)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines/plan"
 	"pulley/internal/store"
 	"pulley/userdata"
 )
@@ -101,7 +101,7 @@ func pin(e *environments.Environment, pins []string) error {
 
 // checkBoots refuses a plan whose machines could never become nodes, or would check no signatures although nobody said so.
 // Whether they are to check some was asked when a stored plan was made.
-func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p provision.Plan, stored bool) error {
+func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.Plan, stored bool) error {
 	if p.Driver == environments.DriverNone {
 		return nil
 	}
@@ -137,7 +137,7 @@ func unsignedNow(was, want *environments.Environment) string {
 }
 
 // checkJoins refuses to make machines that etcd would not let in: they get a certificate only where they join.
-func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p provision.Plan) error {
+func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.Plan) error {
 	role := neverJoins(p)
 	if role == "" {
 		return nil
@@ -157,7 +157,7 @@ func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p provi
 }
 
 // neverJoins names the first role of which machines would be made that are told no servers, and nothing instead; "" for none.
-func neverJoins(p provision.Plan) string {
+func neverJoins(p plan.Plan) string {
 	for _, step := range p.Steps {
 		if !step.Makes {
 			continue

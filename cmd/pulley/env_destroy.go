@@ -10,7 +10,8 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
 	"pulley/internal/store"
 )
 
@@ -49,8 +50,8 @@ EXIT STATUS
 	f, m := cmd.Flags(), &d.machines
 	f.BoolVarP(&m.yes, "yes", "y", false, "don't ask: for CI, after a look at the plan")
 	f.IntVar(&m.maxRetire, "max-retire", defaultMaxRetire, "with --yes: refuse to destroy more machines, and to remove more nodes, than this")
-	f.IntVar(&m.parallel, "parallel", provision.DefaultParallel, "how many machines are worked on at a time")
-	f.DurationVar(&m.drainTimeout, "drain-timeout", provision.DefaultDrainTimeout, "how long a node's retire hooks may take until its machine is left as it is")
+	f.IntVar(&m.parallel, "parallel", apply.DefaultParallel, "how many machines are worked on at a time")
+	f.DurationVar(&m.drainTimeout, "drain-timeout", apply.DefaultDrainTimeout, "how long a node's retire hooks may take until its machine is left as it is")
 	f.BoolVar(&m.noDrain, "no-drain", false, "don't run the release's retire hooks on nodes before their machines are deleted")
 	f.BoolVar(&d.dry, "dry-run", false, "show what would be done, and do nothing")
 	f.BoolVar(&d.hosts, "forget-hosts", false, "also where machines are registered that Pulley did not make: they run on, and nothing knows them")
@@ -62,7 +63,7 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 	if err != nil {
 		return err
 	}
-	d.machines.wait = string(provision.WaitNone)
+	d.machines.wait = string(apply.WaitNone)
 	if err := d.machines.check(); err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 		if err != nil {
 			return err
 		}
-		opts := provision.Options{Destroy: true, Moved: d.belief.moved, Lost: d.belief.lost, ForgetHosts: d.hosts}
+		opts := plan.Options{Destroy: true, Moved: d.belief.moved, Lost: d.belief.lost, ForgetHosts: d.hosts}
 		p, err := d.agreed(ctx, s, want, opts)
 		if err != nil || d.dry {
 			return err
@@ -155,7 +156,7 @@ func (o *options) trusted(e *environments.Environment, provider *environments.Pr
 }
 
 // agreed shows what goes, and asks for it.
-func (d *destroyOptions) agreed(ctx context.Context, s *store.Store, want *environments.Environment, opts provision.Options) (provision.Plan, error) {
+func (d *destroyOptions) agreed(ctx context.Context, s *store.Store, want *environments.Environment, opts plan.Options) (plan.Plan, error) {
 	p, err := d.lookAhead(ctx, s, want, opts)
 	if err != nil {
 		return p, err
@@ -181,7 +182,7 @@ func (d *destroyOptions) agreed(ctx context.Context, s *store.Store, want *envir
 }
 
 // destroy retires what there is, and then forgets the environment.
-func (d *destroyOptions) destroy(t *site, agreed provision.Plan, opts provision.Options) error {
+func (d *destroyOptions) destroy(t *site, agreed plan.Plan, opts plan.Options) error {
 	p, err := t.again(agreed, opts)
 	if err != nil {
 		return err

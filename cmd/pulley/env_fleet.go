@@ -15,14 +15,14 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/firstboot"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 	"pulley/internal/trust"
 	"pulley/userdata"
 )
 
-var _ provision.Fleet = (*fleetOf)(nil)
+var _ machines.Fleet = (*fleetOf)(nil)
 
 // tokenSpare is how much longer a machine's token is good than the machine may take.
 const tokenSpare = time.Hour
@@ -72,7 +72,7 @@ func (u *firstBootFlags) bootDefaults(c *cobra.Command, ref environments.Ref) (*
 // newFleet is the fleet for a provision.Applier, of an apply that has begun with a. want is the environment that is applied,
 // and form how its provider hands out userdata, "" where there is no provider. What a machine of any role could not boot with
 // is refused here: nothing is done by then, and no token made. It lasts as long as a.
-func (o *options) newFleet(a *store.Applying, want *environments.Environment, form provision.Form, boot *bootDefaults) (*fleetOf, error) {
+func (o *options) newFleet(a *store.Applying, want *environments.Environment, form machines.Form, boot *bootDefaults) (*fleetOf, error) {
 	f := &fleetOf{Applying: a, boot: boot, want: want, now: o.env.Now}
 	if form == "" {
 		return f, nil
@@ -82,7 +82,7 @@ func (o *options) newFleet(a *store.Applying, want *environments.Environment, fo
 			continue
 		}
 		n := environments.Node{Role: r.Name, Num: r.Cardinality, Stack: want.Stack} // the one of the longest name
-		told, err := f.told(provision.Order{Node: n.String(), Name: n.Hostname(), Role: r.Name}, r)
+		told, err := f.told(machines.Order{Node: n.String(), Name: n.Hostname(), Role: r.Name}, r)
 		if err == nil {
 			_, err = payload(told, form)
 		}
@@ -95,7 +95,7 @@ func (o *options) newFleet(a *store.Applying, want *environments.Environment, fo
 
 // Userdata makes what a machine boots with. Where it joins it has a token, which is good for as long as the machine may take,
 // and some.
-func (f *fleetOf) Userdata(o provision.Order, r environments.Role, form provision.Form) ([]byte, provision.Token, error) {
+func (f *fleetOf) Userdata(o machines.Order, r environments.Role, form machines.Form) ([]byte, machines.Token, error) {
 	var t store.Token
 	told, err := f.told(o, r)
 	if err == nil && len(told.Servers) > 0 {
@@ -108,13 +108,13 @@ func (f *fleetOf) Userdata(o provision.Order, r environments.Role, form provisio
 		text, err = payload(told, form)
 	}
 	if err != nil {
-		return nil, provision.Token{}, fmt.Errorf("cannot make userdata of %s: %w", o.Node, err)
+		return nil, machines.Token{}, fmt.Errorf("cannot make userdata of %s: %w", o.Node, err)
 	}
-	return text, provision.Token{ID: t.ID, Hash: t.Hash, Created: t.Created, Expires: t.Expires}, nil
+	return text, machines.Token{ID: t.ID, Hash: t.Hash, Created: t.Created, Expires: t.Expires}, nil
 }
 
 // payload renders userdata. What the agent could not read is refused here, not on a machine's console.
-func payload(told userdata.Options, form provision.Form) ([]byte, error) {
+func payload(told userdata.Options, form machines.Form) ([]byte, error) {
 	plan, err := userdata.Plan(told)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func payload(told userdata.Options, form provision.Form) ([]byte, error) {
 
 // told is what one machine is told, with a token that is none yet: the role's and the environment's words, and what the
 // command line says where they say nothing.
-func (f *fleetOf) told(o provision.Order, r environments.Role) (userdata.Options, error) {
+func (f *fleetOf) told(o machines.Order, r environments.Role) (userdata.Options, error) {
 	words, told := f.want.UserdataOf(r), f.boot.told
 	told.Node, told.Role, told.Hostname = o.Node, o.Role, o.Name
 	for _, s := range []struct {

@@ -10,7 +10,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/userdata"
@@ -58,7 +58,7 @@ func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 		t.Fatal(err)
 	}
 	r, _ := f.want.Role(n.Role)
-	b, k, err := f.Userdata(provision.Order{Node: node, Name: n.Hostname(), Role: n.Role}, r, userdata.Script)
+	b, k, err := f.Userdata(machines.Order{Node: node, Name: n.Hostname(), Role: n.Role}, r, userdata.Script)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := provision.Record{Node: node, Name: n.Hostname(), Phase: provision.Making, Token: k.ID, At: f.now().UTC().Truncate(time.Second), By: "ann"}
-	was := (*provision.Record)(nil)
+	next := machines.Record{Node: node, Name: n.Hostname(), Phase: machines.Making, Token: k.ID, At: f.now().UTC().Truncate(time.Second), By: "ann"}
+	was := (*machines.Record)(nil)
 	if r, ok := w.Records[node]; ok {
 		was, next.Tries = &r, r.Tries+1
 	}

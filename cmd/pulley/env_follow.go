@@ -6,7 +6,8 @@ import (
 	"strings"
 
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
 )
 
 // follower shows how an apply goes. Whatever is done, fails or is worth knowing gets a line; what is waited for is one line on
@@ -19,7 +20,7 @@ type follower struct {
 	begun        map[string]bool
 }
 
-func newFollower(o *options, p provision.Plan) *follower {
+func newFollower(o *options, p plan.Plan) *follower {
 	f := &follower{options: o, progress: cli.NewProgress(o.env), begun: map[string]bool{}}
 	for _, s := range p.Steps {
 		if works(s) {
@@ -30,26 +31,26 @@ func newFollower(o *options, p provision.Plan) *follower {
 }
 
 // works reports whether an apply does something about a step, if only wait.
-func works(s provision.Step) bool {
+func works(s plan.Step) bool {
 	switch s.Verb {
-	case provision.Keep, provision.Missing, provision.Extra, provision.Stranger:
+	case plan.Keep, plan.Missing, plan.Extra, plan.Stranger:
 		return false
 	}
 	return true
 }
 
-func (f *follower) event(e provision.Event) {
+func (f *follower) event(e apply.Event) {
 	f.begun[e.Node] = true
 	switch e.State {
-	case provision.Done:
+	case apply.Done:
 		f.done++
 		f.line(e, fmt.Sprintf("%s: done (%s)", e.Verb, f.count()))
-	case provision.Fails:
+	case apply.Fails:
 		f.failed++
 		f.line(e, fmt.Sprintf("%s: failed: %s (%s)", e.Verb, e.Text, f.count()))
-	case provision.Notes:
+	case apply.Notes:
 		f.line(e, e.Text)
-	case provision.Waits:
+	case apply.Waits:
 		if !f.watched() {
 			f.line(e, e.Text)
 		}
@@ -61,7 +62,7 @@ func (f *follower) event(e provision.Event) {
 func (f *follower) watched() bool { return f.env.Terminal && f.env.ErrTerminal }
 
 // line is one event for good. Errors have hints in further lines, which the end of the apply shows again.
-func (f *follower) line(e provision.Event, text string) {
+func (f *follower) line(e apply.Event, text string) {
 	f.progress.Done()
 	cli.Cleanf(f.env.Stdout, "%s  %s: %s\n", e.At.UTC().Format("15:04:05"), e.Node, strings.ReplaceAll(text, "\n", "; "))
 }
@@ -76,7 +77,7 @@ func (f *follower) count() string {
 }
 
 // show writes the line of progress anew, cut to the terminal: one that wraps could not be taken away.
-func (f *follower) show(e provision.Event) {
+func (f *follower) show(e apply.Event) {
 	line := f.count() + " done"
 	if working := len(f.begun) - f.done - f.failed; working > 0 {
 		line += fmt.Sprintf(", %d at work; %s: %s", working, e.Node, cmp.Or(e.Text, e.Step, string(e.Verb)+" is done"))

@@ -8,15 +8,16 @@ import (
 	"unicode/utf8"
 
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
 )
 
 // followed shows events of a plan with three nodes to work on, and returns what the two streams got.
-func followed(terminal bool, events ...provision.Event) (stdout, stderr string) {
+func followed(terminal bool, events ...apply.Event) (stdout, stderr string) {
 	var out, err bytes.Buffer
 	o := &options{env: cli.Env{Stdout: &out, Stderr: &err, Terminal: terminal, ErrTerminal: terminal, Width: 40}}
-	p := provision.Plan{Steps: []provision.Step{
-		{Verb: provision.Keep, Node: "db1"}, {Verb: provision.Create, Node: "web1"}, {Verb: provision.Retire, Node: "web2"}, {Verb: provision.Wait, Node: "web3"},
+	p := plan.Plan{Steps: []plan.Step{
+		{Verb: plan.Keep, Node: "db1"}, {Verb: plan.Create, Node: "web1"}, {Verb: plan.Retire, Node: "web2"}, {Verb: plan.Wait, Node: "web3"},
 	}}
 	f := newFollower(o, p)
 	for _, e := range events {
@@ -27,11 +28,11 @@ func followed(terminal bool, events ...provision.Event) (stdout, stderr string) 
 	return out.String(), err.String()
 }
 
-var anApply = []provision.Event{
-	{Node: "web1", Verb: provision.Create, Step: "order", State: provision.Begins},
-	{Node: "web3", Verb: provision.Wait, Step: "register", State: provision.Waits, Text: "it runs, and has not joined yet, for reasons that nobody knows"},
-	{Node: "web1", Verb: provision.Create, State: provision.Done},
-	{Node: "web2", Verb: provision.Retire, Step: "drain", State: provision.Fails, Text: "it is busy\x1b[2J\nlook at it"},
+var anApply = []apply.Event{
+	{Node: "web1", Verb: plan.Create, Step: "order", State: apply.Begins},
+	{Node: "web3", Verb: plan.Wait, Step: "register", State: apply.Waits, Text: "it runs, and has not joined yet, for reasons that nobody knows"},
+	{Node: "web1", Verb: plan.Create, State: apply.Done},
+	{Node: "web2", Verb: plan.Retire, Step: "drain", State: apply.Fails, Text: "it is busy\x1b[2J\nlook at it"},
 }
 
 // An operator of a long apply would not know how far it is, or a log would be full of what a terminal obeys.

@@ -9,7 +9,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 )
 
@@ -37,7 +37,7 @@ func newEnvHistory(o *options) *cobra.Command {
 					}
 				}
 				if acts == nil {
-					acts = []provision.Act{}
+					acts = []machines.Act{}
 				}
 				return o.out.Print(o.env, acts, func(t *cli.Table) error {
 					t.Row("WHEN", "NODE", "DID", "BY", "WHY")

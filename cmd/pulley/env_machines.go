@@ -16,7 +16,9 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
 	"pulley/internal/store"
 )
 
@@ -44,15 +46,15 @@ func (m *machineFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVarP(&m.yes, "yes", "y", false, "don't ask: for CI, after a look at the plan")
 	f.IntVar(&m.maxRetire, "max-retire", defaultMaxRetire, "refuse to destroy more machines, and to remove more nodes, than this")
-	f.IntVar(&m.parallel, "parallel", provision.DefaultParallel, "how many machines are worked on at a time")
-	f.StringVar(&m.wait, "wait", string(provision.WaitConverged), "what new machines are waited for: converged, registered or none")
-	f.DurationVar(&m.drainTimeout, "drain-timeout", provision.DefaultDrainTimeout, "how long a node's retire hooks may take until its machine is left as it is")
+	f.IntVar(&m.parallel, "parallel", apply.DefaultParallel, "how many machines are worked on at a time")
+	f.StringVar(&m.wait, "wait", string(apply.WaitConverged), "what new machines are waited for: converged, registered or none")
+	f.DurationVar(&m.drainTimeout, "drain-timeout", apply.DefaultDrainTimeout, "how long a node's retire hooks may take until its machine is left as it is")
 	f.BoolVar(&m.noDrain, "no-drain", false, "don't run the release's retire hooks on nodes before their machines are deleted")
 }
 
 func (m *machineFlags) check() error {
-	switch provision.Waiting(m.wait) {
-	case provision.WaitConverged, provision.WaitRegistered, provision.WaitNone:
+	switch apply.Waiting(m.wait) {
+	case apply.WaitConverged, apply.WaitRegistered, apply.WaitNone:
 	default:
 		return cli.Usagef("cannot wait for %q: --wait takes converged, registered or none", m.wait)
 	}
@@ -69,8 +71,8 @@ func (m *machineFlags) check() error {
 
 // maker is who makes an environment's machines, and where that is. All is zero where they come from elsewhere.
 type maker struct {
-	provider provision.Provider
-	form     provision.Form
+	provider machines.Provider
+	form     machines.Form
 	place    string
 }
 
@@ -82,7 +84,7 @@ func (o *options) maker(ctx context.Context, e *environments.Environment, instal
 	if e.Driver() == environments.DriverNone || owner == "" {
 		return maker{}, nil
 	}
-	p, form, err := o.openProvider(ctx, e, provision.Mark{Owner: owner, Fleet: e.Ref().String()})
+	p, form, err := o.openProvider(ctx, e, machines.Mark{Owner: owner, Fleet: e.Ref().String()})
 	return maker{p, form, o.placeOf(e.Provider, owner)}, err
 }
 
@@ -119,7 +121,7 @@ func thisMachine() string {
 type site struct {
 	*options
 	applying *store.Applying
-	applier  *provision.Applier
+	applier  *apply.Applier
 	want     *environments.Environment
 	ctx      context.Context // ends when somebody else may apply
 	place    string
@@ -153,7 +155,7 @@ func (o *options) open(ctx context.Context, s *store.Store, want *environments.E
 		return nil, errors.Join(err, a.Close())
 	}
 	t := &site{options: o, applying: a, want: want, ctx: ctx, place: m.place, close: func() error { cancel(); end(); return a.Close() }}
-	t.applier = &provision.Applier{
+	t.applier = &apply.Applier{
 		Provider: m.provider, Form: m.form, Fleet: f, Ref: want.Ref(), Driver: want.Driver(), Place: m.place, By: by, Lock: standing, Now: o.env.Now, Log: slog.New(slog.DiscardHandler),
 	}
 	return t, nil
@@ -161,12 +163,12 @@ func (o *options) open(ctx context.Context, s *store.Store, want *environments.E
 
 // with sets what the command line says.
 func (t *site) with(m machineFlags) *site {
-	t.applier.Parallel, t.applier.Wait, t.applier.DrainTimeout, t.applier.NoDrain = m.parallel, provision.Waiting(m.wait), m.drainTimeout, m.noDrain
+	t.applier.Parallel, t.applier.Wait, t.applier.DrainTimeout, t.applier.NoDrain = m.parallel, apply.Waiting(m.wait), m.drainTimeout, m.noDrain
 	return t
 }
 
 // carryOut applies a plan that was agreed to, and shows how it goes.
-func (t *site) carryOut(p provision.Plan, agreed []provision.Victim) (provision.Result, error) {
+func (t *site) carryOut(p plan.Plan, agreed []machines.Ref) (apply.Result, error) {
 	f := newFollower(t.options, p)
 	defer f.progress.Done()
 	t.applier.Progress = f.event
@@ -174,22 +176,22 @@ func (t *site) carryOut(p provision.Plan, agreed []provision.Victim) (provision.
 }
 
 // again plans once more, now that nobody else applies, and is an error when that is another plan than the one that was agreed to.
-func (t *site) again(agreed provision.Plan, opts provision.Options) (provision.Plan, error) {
+func (t *site) again(agreed plan.Plan, opts plan.Options) (plan.Plan, error) {
 	opts.Place = t.place
 	p, err := t.applier.Look(t.ctx, t.want, opts)
 	if err != nil {
 		return p, err
 	}
-	if differs := provision.Same(agreed, p); len(differs) > 0 {
-		return p, fmt.Errorf("cannot %s %s: the world changed meanwhile:\n  %s\nnothing was done; look at the new plan, and do it again", provision.Deed(p.Destroys), p.Fleet, strings.Join(differs, "\n  "))
+	if differs := plan.Differences(agreed, p); len(differs) > 0 {
+		return p, fmt.Errorf("cannot %s %s: the world changed meanwhile:\n  %s\nnothing was done; look at the new plan, and do it again", machines.Deed(p.Destroys), p.Fleet, strings.Join(differs, "\n  "))
 	}
 	return p, nil
 }
 
 // agree asks a person for what a plan destroys, removes and makes. What goes is agreed to by its number. The fleet is not taken
 // meanwhile: a person may think for hours. look is the command that shows the same beforehand.
-func (o *options) agree(ctx context.Context, s *store.Store, p provision.Plan, yes bool, most int, look string) error {
-	if err := provision.CheckRetire(p, most); err != nil {
+func (o *options) agree(ctx context.Context, s *store.Store, p plan.Plan, yes bool, most int, look string) error {
+	if err := plan.CheckRetire(p, most); err != nil {
 		return err
 	}
 	destroyed, gone := victims(p), departed(p)
@@ -217,7 +219,7 @@ func (o *options) agree(ctx context.Context, s *store.Store, p provision.Plan, y
 	return nil
 }
 
-func victims(p provision.Plan) (names []string) {
+func victims(p plan.Plan) (names []string) {
 	for _, v := range p.Destroyed() {
 		names = append(names, cli.Clean(v.String()))
 	}
@@ -225,7 +227,7 @@ func victims(p provision.Plan) (names []string) {
 }
 
 // departed are the nodes that leave the fleet although no machine of theirs is destroyed.
-func departed(p provision.Plan) (nodes []string) {
+func departed(p plan.Plan) (nodes []string) {
 	for _, step := range p.Steps {
 		if step.Removes && len(step.Victims) == 0 {
 			nodes = append(nodes, cli.Clean(step.Node))

@@ -8,7 +8,9 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
 	"pulley/internal/store"
 )
 
@@ -39,7 +41,7 @@ EXIT STATUS
 				return err
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				p, err := o.lookAhead(ctx, s, want, provision.Options{Moved: belief.moved, Lost: belief.lost})
+				p, err := o.lookAhead(ctx, s, want, plan.Options{Moved: belief.moved, Lost: belief.lost})
 				if err != nil {
 					return err
 				}
@@ -74,14 +76,14 @@ EXIT STATUS
 const exitSomething = 4
 
 // lookAhead plans without taking the fleet: others may change it at the same time.
-func (o *options) lookAhead(ctx context.Context, s *store.Store, want *environments.Environment, opts provision.Options) (provision.Plan, error) {
+func (o *options) lookAhead(ctx context.Context, s *store.Store, want *environments.Environment, opts plan.Options) (plan.Plan, error) {
 	id, err := s.Installation(ctx)
 	if err != nil {
-		return provision.Plan{}, err
+		return plan.Plan{}, err
 	}
 	m, err := o.maker(ctx, want, id)
 	if err != nil {
-		return provision.Plan{}, err
+		return plan.Plan{}, err
 	}
 	opts.Place = m.place
 	p, _, err := o.ahead(ctx, s, want, m, opts)
@@ -89,23 +91,23 @@ func (o *options) lookAhead(ctx context.Context, s *store.Store, want *environme
 }
 
 // ahead plans with what makes the machines, and returns what it planned from.
-func (o *options) ahead(ctx context.Context, s *store.Store, want *environments.Environment, m maker, opts provision.Options) (provision.Plan, provision.World, error) {
+func (o *options) ahead(ctx context.Context, s *store.Store, want *environments.Environment, m maker, opts plan.Options) (plan.Plan, machines.World, error) {
 	w, err := s.World(ctx, want.Ref(), o.env.Now())
 	if err != nil {
-		return provision.Plan{}, w, err
+		return plan.Plan{}, w, err
 	}
 	if m.provider != nil {
-		listing, cancel := context.WithTimeout(ctx, provision.DefaultCallTimeout)
+		listing, cancel := context.WithTimeout(ctx, apply.DefaultCallTimeout)
 		defer cancel()
 		if w.Machines, err = m.provider.List(listing); err != nil {
-			return provision.Plan{}, w, fmt.Errorf("cannot list the machines of %s: %w", want.Ref(), err)
+			return plan.Plan{}, w, fmt.Errorf("cannot list the machines of %s: %w", want.Ref(), err)
 		}
 	}
-	return provision.Make(want, w, opts), w, nil
+	return plan.Make(want, w, opts), w, nil
 }
 
 // showPlan is a plan for people: what changes in the file, then what is done about each machine.
-func (o *options) showPlan(p provision.Plan) {
+func (o *options) showPlan(p plan.Plan) {
 	for _, line := range p.Changes.Lines() {
 		cli.Cleanf(o.env.Stdout, "%s\n", line)
 	}

@@ -12,7 +12,10 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
+	"pulley/internal/machines/watch"
 	"pulley/internal/store"
 )
 
@@ -92,8 +95,8 @@ EXIT STATUS
 	file.add(cmd)
 	fleet.AddFlag(cmd.Flags())
 	f := cmd.Flags()
-	f.IntVar(&w.budget, "budget", provision.DefaultBudget, "how many machines are made again in an hour, at most")
-	f.DurationVar(&w.patience, "patience", provision.DefaultPatience, "how long a machine has to be seen dead")
+	f.IntVar(&w.budget, "budget", watch.DefaultBudget, "how many machines are made again in an hour, at most")
+	f.DurationVar(&w.patience, "patience", watch.DefaultPatience, "how long a machine has to be seen dead")
 	f.DurationVar(&w.interval, "interval", watchInterval, "between two looks")
 	return cmd
 }
@@ -107,7 +110,7 @@ type watchman struct {
 	boot     *bootDefaults
 	by       string
 	interval time.Duration
-	watcher  provision.Watcher
+	watcher  watch.Watcher
 	log      *slog.Logger
 	said     string    // what was told last, so that it is told once
 	busy     time.Time // since when somebody else applies; zero when nobody does
@@ -117,7 +120,7 @@ type watchman struct {
 func (o *options) watchman(s *store.Store, file *environments.Environment, boot *bootDefaults, w watchFlags, by string) *watchman {
 	return &watchman{
 		options: o, store: s, ref: file.Ref(), provider: file.Provider, boot: boot, by: by, interval: w.interval,
-		watcher: provision.Watcher{Budget: w.budget, Patience: w.patience},
+		watcher: watch.Watcher{Budget: w.budget, Patience: w.patience},
 		log:     slog.New(slog.NewTextHandler(o.env.Stderr, nil)).With("env", file.Ref().String()),
 	}
 }
@@ -171,7 +174,7 @@ func (w *watchman) look(ctx context.Context) error {
 		return errors.Join(err, t.close()) // the next look goes by what is stored then
 	}
 	// The fleet is free again as soon as the machine is asked for. One that then does not join is found dead by a later look.
-	t.applier.Log, t.applier.Progress, t.applier.Wait = w.log, w.event, provision.WaitNone
+	t.applier.Log, t.applier.Progress, t.applier.Wait = w.log, w.event, apply.WaitNone
 	d, err := w.watcher.Once(t.ctx, t.applier)
 	w.notes(d.Notes)
 	return errors.Join(err, t.close())
@@ -201,16 +204,16 @@ func (w *watchman) spec(ctx context.Context) (*environments.Environment, int64, 
 	return want, revision, w.trusted(want, &w.provider)
 }
 
-func (w *watchman) seen(ctx context.Context, want *environments.Environment) (provision.Plan, provision.World, error) {
+func (w *watchman) seen(ctx context.Context, want *environments.Environment) (plan.Plan, machines.World, error) {
 	id, err := w.store.Installation(ctx)
 	if err != nil {
-		return provision.Plan{}, provision.World{}, err
+		return plan.Plan{}, machines.World{}, err
 	}
 	m, err := w.maker(ctx, want, id)
 	if err != nil {
-		return provision.Plan{}, provision.World{}, err
+		return plan.Plan{}, machines.World{}, err
 	}
-	return w.ahead(ctx, w.store, want, m, provision.Options{Place: m.place})
+	return w.ahead(ctx, w.store, want, m, plan.Options{Place: m.place})
 }
 
 // notes tells why nothing, or not more, is done; once, as long as it stays the same.
@@ -228,12 +231,12 @@ func (w *watchman) isNew(text string) bool {
 	return text != was
 }
 
-func (w *watchman) event(e provision.Event) {
+func (w *watchman) event(e apply.Event) {
 	switch e.State {
-	case provision.Begins, provision.Ends:
-	case provision.Done:
+	case apply.Begins, apply.Ends:
+	case apply.Done:
 		w.log.Info("machine is made again", "node", e.Node)
-	case provision.Fails:
+	case apply.Fails:
 		w.log.Warn("machine failed", "node", e.Node, "step", e.Step, "err", e.Text)
 	default:
 		w.log.Info("machine is being made again", "node", e.Node, "step", e.Step, "reason", e.Text)

@@ -8,7 +8,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 )
 
@@ -31,7 +31,7 @@ func (o *options) callOff(ctx context.Context, s *store.Store, ref environments.
 	if err != nil {
 		return err
 	}
-	retiring := record != nil && record.Phase == provision.Retiring
+	retiring := record != nil && record.Phase == machines.Retiring
 	host, listed := f.Hosts[node]
 	asked := listed && host.Request != nil && host.Request.Do == agent.DeedRetire
 	hold, held := f.Holds[store.Scope{Node: node}]
@@ -40,7 +40,7 @@ func (o *options) callOff(ctx context.Context, s *store.Store, ref environments.
 	case !listed && retiring:
 		return fmt.Errorf("cannot call off the retirement of %s: it was taken out of the fleet already\n`pulley env plan` says what becomes of its machine", node)
 	case !listed:
-		return notListed(fmt.Errorf("cannot call off the retirement of %s: %w", node, provision.ErrNotListed), ref)
+		return notListed(fmt.Errorf("cannot call off the retirement of %s: %w", node, machines.ErrNotListed), ref)
 	case !retiring && !asked && !held:
 		return fmt.Errorf("cannot call off the retirement of %s: it is not being retired\nwithout --call-off it is asked for a run", node)
 	}
@@ -52,7 +52,7 @@ func (o *options) callOff(ctx context.Context, s *store.Store, ref environments.
 	}
 	if retiring {
 		back := *record
-		back.Phase, back.Ask, back.Drained, back.Problem = provision.Made, "", false, ""
+		back.Phase, back.Ask, back.Drained, back.Problem = machines.Made, "", false, ""
 		back.By, back.At = r.By, r.At
 		if err := a.Put(ctx, back, record); err != nil {
 			return err

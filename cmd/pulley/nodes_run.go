@@ -13,7 +13,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 )
 
@@ -75,14 +75,14 @@ func (o *options) newRun(why string) agent.Request {
 // askForRun asks a node that is not being retired: neither by its entry, nor by the books of an apply that has yet to ask it.
 func (o *options) askForRun(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request) error {
 	record, err := s.Record(ctx, ref, node)
-	if err == nil && record != nil && record.Phase == provision.Retiring {
+	if err == nil && record != nil && record.Phase == machines.Retiring {
 		err = fmt.Errorf("cannot ask node %s: %w", node, store.ErrRetires)
 	}
 	if err == nil {
 		err = s.Ask(ctx, ref, node, r)
 	}
 	switch {
-	case errors.Is(err, provision.ErrNotListed):
+	case errors.Is(err, machines.ErrNotListed):
 		return notListed(err, ref)
 	case errors.Is(err, store.ErrRetires):
 		return fmt.Errorf("%w\n`pulley nodes run %s -e %s --call-off` ends that, and asks it for a run", err, node, ref)

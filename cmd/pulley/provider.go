@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 )
 
@@ -38,7 +38,7 @@ The provider is asked as the file describes it, not as it was last stored.`,
 				e.Provider.Owner = owner
 			}
 			list := func(ctx context.Context, owner string) error {
-				p, _, err := o.openProvider(ctx, e, provision.Mark{Owner: owner, Fleet: e.Ref().String()})
+				p, _, err := o.openProvider(ctx, e, machines.Mark{Owner: owner, Fleet: e.Ref().String()})
 				if err != nil {
 					return err
 				}
@@ -69,13 +69,13 @@ The provider is asked as the file describes it, not as it was last stored.`,
 	return cmd
 }
 
-func (o *options) showMachines(machines []provision.Machine) error {
-	if machines == nil {
-		machines = []provision.Machine{}
+func (o *options) showMachines(all []machines.Machine) error {
+	if all == nil {
+		all = []machines.Machine{}
 	}
-	return o.out.Print(o.env, machines, func(t *cli.Table) error {
+	return o.out.Print(o.env, all, func(t *cli.Table) error {
 		t.Row("NAME", "ID", "STATE", "FLAVOR", "IMAGE", "ADDRESSES", "AGE", "PROBLEM")
-		for _, m := range machines {
+		for _, m := range all {
 			age := ""
 			if !m.Created.IsZero() {
 				age = cli.Span(o.env.Now().Sub(m.Created).Truncate(time.Second))

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/drivers/command"
 	"pulley/internal/drivers/conform"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // providerTest is what `pulley provider test` is told.
@@ -20,7 +20,7 @@ type providerTest struct {
 	*options
 	file             string
 	sets             envFileFlags
-	order            provision.Order
+	order            machines.Order
 	clean            string // the owner of a check that was killed
 	call, boot, gone time.Duration
 }
@@ -70,9 +70,9 @@ Without --flavor, --image and --network machines are as the file's first role ha
 }
 
 // opener returns what opens the provider for a fleet.
-func (t *providerTest) opener(c *cobra.Command, args []string) (func(provision.Mark) (provision.Provider, error), error) {
+func (t *providerTest) opener(c *cobra.Command, args []string) (func(machines.Mark) (machines.Provider, error), error) {
 	if t.file == "" {
-		return func(mark provision.Mark) (provision.Provider, error) {
+		return func(mark machines.Mark) (machines.Provider, error) {
 			return command.New(command.Config{Command: args, Timeout: t.call, Mark: mark, Environ: os.Environ(), Log: t.driverLog()})
 		}, nil
 	}
@@ -95,7 +95,7 @@ func (t *providerTest) opener(c *cobra.Command, args []string) (func(provision.M
 			}
 		}
 	}
-	return func(mark provision.Mark) (provision.Provider, error) {
+	return func(mark machines.Mark) (machines.Provider, error) {
 		p, _, err := t.openProvider(c.Context(), e, mark)
 		return p, err
 	}, nil
@@ -109,13 +109,13 @@ type checked struct {
 	Seconds int    `json:"seconds"`
 }
 
-func (t *providerTest) config(open func(provision.Mark) (provision.Provider, error)) conform.Config {
+func (t *providerTest) config(open func(machines.Mark) (machines.Provider, error)) conform.Config {
 	return conform.Config{
-		New: open, Order: func(string) provision.Order { return t.order }, Call: t.call, Boot: t.boot, Gone: t.gone,
+		New: open, Order: func(string) machines.Order { return t.order }, Call: t.call, Boot: t.boot, Gone: t.gone,
 	}
 }
 
-func (t *providerTest) cleanUp(ctx context.Context, open func(provision.Mark) (provision.Provider, error)) error {
+func (t *providerTest) cleanUp(ctx context.Context, open func(machines.Mark) (machines.Provider, error)) error {
 	if err := conform.Clean(ctx, t.config(open), t.clean); err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (t *providerTest) cleanUp(ctx context.Context, open func(provision.Mark) (p
 	return nil
 }
 
-func (t *providerTest) run(ctx context.Context, open func(provision.Mark) (provision.Provider, error)) error {
+func (t *providerTest) run(ctx context.Context, open func(machines.Mark) (machines.Provider, error)) error {
 	config := t.config(open)
 	config.Owner = conform.NewOwner()
 	told := t.env.Stdout

@@ -11,7 +11,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines/watch"
 	"pulley/internal/serve"
 	"pulley/internal/store"
 )
@@ -89,8 +89,8 @@ EXIT STATUS
 	f.StringArrayVar(&s.notify, "notify", nil, "URL that is told of finished and stuck first boots, clones and floods, as shoutrrr has it (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, with spaces between]")
 	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose machines are made again when they die, as `pulley env watch` does, with commas: files, or names of environments/NAME.yaml, seen from here")
 	f.StringVar(&s.watchCloud, "watch-cloud", "", "name of their cloud, whose words are in ../clouds/NAME.yaml, seen from the files")
-	f.DurationVar(&s.patience, "watch-patience", provision.DefaultPatience, "how long a machine has to be seen dead until it is made again")
-	f.IntVar(&s.budget, "watch-budget", provision.DefaultBudget, "how many machines of an environment are made again in an hour, at most")
+	f.DurationVar(&s.patience, "watch-patience", watch.DefaultPatience, "how long a machine has to be seen dead until it is made again")
+	f.IntVar(&s.budget, "watch-budget", watch.DefaultBudget, "how many machines of an environment are made again in an hour, at most")
 	s.secure.add(f)
 	return cmd
 }

@@ -12,19 +12,19 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 )
 
 // fleetStatus is what `pulley status -o json` prints; docs/json.md describes it.
 type fleetStatus struct {
-	Environment string                 `json:"environment"`
-	Revision    int64                  `json:"revision"`
-	Whole       bool                   `json:"whole"`
-	Roles       []provision.RoleHealth `json:"roles"`
-	Nodes       []nodeStatus           `json:"nodes"`
+	Environment string                `json:"environment"`
+	Revision    int64                 `json:"revision"`
+	Whole       bool                  `json:"whole"`
+	Roles       []machines.RoleHealth `json:"roles"`
+	Nodes       []nodeStatus          `json:"nodes"`
 
-	health provision.Health
+	health machines.Health
 }
 
 type nodeStatus struct {
@@ -111,7 +111,7 @@ func look(f store.Fleet, ref environments.Ref, now time.Time) fleetStatus {
 	if wanted == nil { // it was removed just now
 		wanted = &environments.Environment{Name: ref.Environment, Stack: ref.Stack}
 	}
-	out.health = provision.Judge(wanted, f.Hosts, views)
+	out.health = machines.Judge(wanted, f.Hosts, views)
 	out.Whole, out.Roles = out.health.Whole, out.health.Roles
 	return out
 }

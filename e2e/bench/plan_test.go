@@ -13,7 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 )
 
@@ -42,10 +42,10 @@ func TestBenchPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	type machine struct {
-		provision.Machine
+		machines.Machine
 		Mark map[string]string `json:"mark"`
 	}
-	var machines []machine
+	var all []machine
 	now, target := time.Now().UTC(), agent.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
 	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "compute", Cardinality: planned}}}
 	for n := range e.Nodes() {
@@ -55,7 +55,7 @@ func TestBenchPlan(t *testing.T) {
 			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Reason: agent.ReasonUpToDate, Target: target, LastGood: target, Enforcing: target,
 			SeenAt: now, RanAt: now, Outcome: agent.Unchanged, Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: host.MachineID, Boot: id,
 		}
-		r := provision.Record{Node: node, Name: n.Hostname(), ID: id, Phase: provision.Made, Driver: "exec", Tries: 1, By: "bench", At: now}
+		r := machines.Record{Node: node, Name: n.Hostname(), ID: id, Phase: machines.Made, Driver: "exec", Tries: 1, By: "bench", At: now}
 		if err := st.Register(ctx, "dev", host); err != nil {
 			t.Fatal(err)
 		}
@@ -65,15 +65,15 @@ func TestBenchPlan(t *testing.T) {
 		if err := a.Put(ctx, r, nil); err != nil {
 			t.Fatal(err)
 		}
-		machines = append(machines, machine{
-			provision.Machine{Name: r.Name, ID: id, State: provision.Running, Created: now},
+		all = append(all, machine{
+			machines.Machine{Name: r.Name, ID: id, State: machines.Running, Created: now},
 			map[string]string{"owner": owner, "fleet": dev.String()},
 		})
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	list, err := json.Marshal(map[string]any{"machines": machines})
+	list, err := json.Marshal(map[string]any{"machines": all})
 	if err == nil {
 		err = os.WriteFile(w.dir("list.json"), list, 0o644)
 	}

@@ -21,7 +21,7 @@ import (
 
 	"pulley/internal/drivers/conform"
 	driver "pulley/internal/drivers/nspawn"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
 )
 
@@ -31,7 +31,7 @@ var lastSubnet atomic.Int32
 // newConfig is that of a driver with a folder and a subnet of its own. What it left running is ended with the test.
 func newConfig(t *testing.T) driver.Config {
 	t.Helper()
-	c := driver.Config{Folder: filepath.Join(t.TempDir(), "machines"), Bridge: bridgeName, Mark: provision.Mark{Owner: "test", Fleet: "dev"},
+	c := driver.Config{Folder: filepath.Join(t.TempDir(), "machines"), Bridge: bridgeName, Mark: machines.Mark{Owner: "test", Fleet: "dev"},
 		Subnet: fmt.Sprintf("10.77.%d.0/20", 16*lastSubnet.Add(1))}
 	t.Cleanup(func() { endAll(t, c) })
 	return c
@@ -44,7 +44,7 @@ func endAll(t *testing.T, c driver.Config) {
 	for _, path := range paths {
 		var m struct {
 			Name string
-			Mark provision.Mark
+			Mark machines.Mark
 		}
 		text, err := os.ReadFile(path)
 		if err == nil {
@@ -55,7 +55,7 @@ func endAll(t *testing.T, c driver.Config) {
 			continue
 		}
 		c.Mark = m.Mark
-		if err := newDriver(t, c).Delete(context.Background(), provision.Victim{Name: m.Name}); err != nil {
+		if err := newDriver(t, c).Delete(context.Background(), machines.Ref{Name: m.Name}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -75,13 +75,13 @@ func newDriver(t *testing.T, c driver.Config) *driver.Provider {
 }
 
 // order is of a machine whose userdata writes a file, once.
-func order(name string) provision.Order {
-	return provision.Order{Name: name, Node: strings.ReplaceAll(name, "-", "_"), Role: "compute", Image: "debian",
+func order(name string) machines.Order {
+	return machines.Order{Name: name, Node: strings.ReplaceAll(name, "-", "_"), Role: "compute", Image: "debian",
 		Userdata: []byte("#!/bin/sh\necho \"$(hostname) ran\" >>/root/seed\n")}
 }
 
 // create makes a machine.
-func create(t *testing.T, p *driver.Provider, o provision.Order) provision.Machine {
+func create(t *testing.T, p *driver.Provider, o machines.Order) machines.Machine {
 	t.Helper()
 	m, err := p.Create(t.Context(), o)
 	if err != nil {
@@ -91,15 +91,15 @@ func create(t *testing.T, p *driver.Provider, o provision.Order) provision.Machi
 }
 
 // the is the one machine of a name.
-func the(t *testing.T, p *driver.Provider, name string) provision.Machine {
+func the(t *testing.T, p *driver.Provider, name string) machines.Machine {
 	t.Helper()
 	all, err := p.List(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := slices.DeleteFunc(all, func(m provision.Machine) bool { return m.Name != name })
+	of := slices.DeleteFunc(all, func(m machines.Machine) bool { return m.Name != name })
 	if len(of) != 1 {
-		return provision.Machine{Name: name, Problem: fmt.Sprintf("there are %d", len(of))}
+		return machines.Machine{Name: name, Problem: fmt.Sprintf("there are %d", len(of))}
 	}
 	return of[0]
 }
@@ -119,7 +119,7 @@ func until(t *testing.T, what string, within time.Duration, missing func() strin
 }
 
 // in says where a machine is to be.
-func in(t *testing.T, p *driver.Provider, name string, want provision.State) func() string {
+func in(t *testing.T, p *driver.Provider, name string, want machines.State) func() string {
 	return func() string {
 		if m := the(t, p, name); m.State != want {
 			return fmt.Sprintf("%+v", m)
@@ -190,7 +190,7 @@ func TestAMachineOfTheDriverLivesAndEnds(t *testing.T) {
 	began := time.Now()
 	m := create(t, p, order("compute1-t42"))
 	t.Logf("made in %s: %+v", time.Since(began).Round(time.Millisecond), m)
-	until(t, "running", 30*time.Second, in(t, p, m.Name, provision.Running))
+	until(t, "running", 30*time.Second, in(t, p, m.Name, machines.Running))
 	until(t, "the userdata", 2*time.Minute, has(c, m.Name, "root/seed", "compute1-t42 ran\n"))
 	if err := ping(m.Addresses[0]); err != nil {
 		t.Errorf("it does not answer: %v", err)
@@ -220,7 +220,7 @@ func TestAMachineOfTheDriverLivesAndEnds(t *testing.T) {
 		}
 		return ""
 	})
-	if now := the(t, p, m.Name); now.ID != m.ID || now.State != provision.Running {
+	if now := the(t, p, m.Name); now.ID != m.ID || now.State != machines.Running {
 		t.Errorf("a machine that reboots is another one: %+v", now)
 	}
 	if why := has(c, m.Name, "root/seed", "compute1-t42 ran\n")(); why != "" {
@@ -234,8 +234,8 @@ func TestAMachineOfTheDriverLivesAndEnds(t *testing.T) {
 		return ""
 	})
 	inside(t, c, m.Name, "systemctl", "--no-block", "poweroff")
-	until(t, "off", time.Minute, in(t, p, m.Name, provision.Stopped))
-	if err := p.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+	until(t, "off", time.Minute, in(t, p, m.Name, machines.Stopped))
+	if err := p.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 		t.Fatal(err)
 	}
 	nothingLeft(t, c)
@@ -260,7 +260,7 @@ func TestAMachineEndsWithItsKeeper(t *testing.T) {
 	c := newConfig(t)
 	p := newDriver(t, c)
 	m := create(t, p, order("compute1"))
-	until(t, "running", 30*time.Second, in(t, p, m.Name, provision.Running))
+	until(t, "running", 30*time.Second, in(t, p, m.Name, machines.Running))
 	until(t, "its address", time.Minute, func() string {
 		if err := ping(m.Addresses[0]); err != nil {
 			return err.Error()
@@ -271,7 +271,7 @@ func TestAMachineEndsWithItsKeeper(t *testing.T) {
 	if err := unix.Kill(firstIn(t, filepath.Join(group, "keeper")), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "off", 30*time.Second, in(t, p, m.Name, provision.Stopped))
+	until(t, "off", 30*time.Second, in(t, p, m.Name, machines.Stopped))
 	until(t, "the end of all its processes", 30*time.Second, func() string {
 		events, _ := os.ReadFile(filepath.Join(group, "cgroup.events"))
 		if strings.Contains(string(events), "populated 1") {
@@ -279,10 +279,10 @@ func TestAMachineEndsWithItsKeeper(t *testing.T) {
 		}
 		return ""
 	})
-	if again := create(t, p, order("compute1")); again.ID != m.ID || again.State != provision.Stopped {
+	if again := create(t, p, order("compute1")); again.ID != m.ID || again.State != machines.Stopped {
 		t.Errorf("a machine that is off was made again: %+v", again)
 	}
-	if err := p.Delete(t.Context(), provision.Victim{Name: m.Name}); err != nil {
+	if err := p.Delete(t.Context(), machines.Ref{Name: m.Name}); err != nil {
 		t.Fatal(err)
 	}
 	nothingLeft(t, c)
@@ -304,7 +304,7 @@ func TestAMachineIsPoweredOffWithItsHost(t *testing.T) {
 	if err := unix.Kill(firstIn(t, filepath.Join(machineGroup(t, c, m.Name), "keeper")), unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "off", 2*time.Minute, in(t, p, m.Name, provision.Stopped))
+	until(t, "off", 2*time.Minute, in(t, p, m.Name, machines.Stopped))
 	if now := the(t, p, m.Name); now.Problem != "it was powered off" {
 		t.Errorf("it ended otherwise: %+v", now)
 	}
@@ -321,7 +321,7 @@ func TestAMachineThatCanNotBootFailsWithAReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, p, o)
-	until(t, "failed", time.Minute, in(t, p, o.Name, provision.Failed))
+	until(t, "failed", time.Minute, in(t, p, o.Name, machines.Failed))
 	if m := the(t, p, o.Name); !strings.Contains(m.Problem, "os-release") && !strings.Contains(m.Problem, "init") {
 		t.Errorf("what is wrong with it is not said: %+v", m)
 	}
@@ -333,19 +333,19 @@ func TestNspawnConforms(t *testing.T) {
 	c := newConfig(t)
 	foreign := 0
 	conformtest.Test(t, conform.Config{
-		New: func(mark provision.Mark) (provision.Provider, error) {
+		New: func(mark machines.Mark) (machines.Provider, error) {
 			c := c
 			c.Mark = mark
 			return driver.New(c)
 		},
-		Userdata: func(_ context.Context, m provision.Machine) ([]byte, error) {
+		Userdata: func(_ context.Context, m machines.Machine) ([]byte, error) {
 			paths, err := filepath.Glob(filepath.Join(c.Folder, "*", "*", m.Name, "upper/var/lib/cloud/instances", m.ID, "user-data.txt"))
 			if err != nil || len(paths) != 1 {
 				return nil, errors.Join(fmt.Errorf("cloud-init has not taken it, it is in %q", paths), err)
 			}
 			return os.ReadFile(paths[0])
 		},
-		Labels: func(_ context.Context, m provision.Machine) (map[string]string, error) {
+		Labels: func(_ context.Context, m machines.Machine) (map[string]string, error) {
 			paths, err := filepath.Glob(filepath.Join(c.Folder, "*", "*", m.Name, "machine.json"))
 			if err != nil || len(paths) != 1 {
 				return nil, errors.Join(fmt.Errorf("it is in %q", paths), err)

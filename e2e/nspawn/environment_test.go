@@ -15,7 +15,8 @@ import (
 	"time"
 
 	driver "pulley/internal/drivers/nspawn"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
+	"pulley/internal/machines/plan"
 )
 
 // applyDeadline is how long one apply may take: machines boot, install Puppet, wait for cron's next minute and run it.
@@ -81,21 +82,21 @@ roles:
 	if err != nil {
 		m.t.Fatalf("pulley env apply: %v", err)
 	}
-	var plan struct {
-		Steps []provision.Step
+	var planned struct {
+		Steps []plan.Step
 		Whole bool
 	}
-	m.JSON(&plan, append([]string{"env", "plan", file}, boots...)...)
-	for _, step := range plan.Steps {
-		if step.Verb != provision.Keep {
+	m.JSON(&planned, append([]string{"env", "plan", file}, boots...)...)
+	for _, step := range planned.Steps {
+		if step.Verb != plan.Keep {
 			m.t.Errorf("after an apply there is still something to do: %+v", step)
 		}
 	}
 	if said := m.Pulley(append([]string{"env", "plan", file, "--detailed-exitcodes"}, boots...)...); !strings.Contains(said, "dev: nothing changes\n") {
 		m.t.Errorf("after an apply the plan says\n%s", said)
 	}
-	if controllers > 0 && (len(plan.Steps) != controllers || !plan.Whole) {
-		m.t.Errorf("after an apply the plan is %+v", plan)
+	if controllers > 0 && (len(planned.Steps) != controllers || !planned.Whole) {
+		m.t.Errorf("after an apply the plan is %+v", planned)
 	}
 }
 
@@ -106,11 +107,11 @@ func (m madeFleet) machines(t *testing.T, want int) map[string]string {
 	ids := map[string]string{}
 	for _, path := range paths {
 		config := m.config
-		config.Mark = provision.Mark{Owner: filepath.Base(filepath.Dir(filepath.Dir(path))), Fleet: "dev"}
+		config.Mark = machines.Mark{Owner: filepath.Base(filepath.Dir(filepath.Dir(path))), Fleet: "dev"}
 		is := the(t, newDriver(t, config), filepath.Base(path))
 		ids[is.Name] = is.ID
 		host, status := m.Host(is.Name), m.Status(is.Name)
-		if is.State != provision.Running || !host.Registered || !slices.Equal(host.Addresses, is.Addresses) || status.State != "converged" || status.Release != "1.0.0" {
+		if is.State != machines.Running || !host.Registered || !slices.Equal(host.Addresses, is.Addresses) || status.State != "converged" || status.Release != "1.0.0" {
 			t.Errorf("%s is %+v, %+v, %+v", is.Name, is, host, status)
 		}
 		if host.FirstBoot.Finished.IsZero() || host.FirstBoot.Error != "" {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	driver "pulley/internal/drivers/nspawn"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // argAsk is the word by which the test runs itself again, as a program that asks the driver for something.
@@ -26,7 +26,7 @@ const argAsk = "pulley-nspawn-ask"
 // ask is what such a program is to do.
 type ask struct {
 	driver.Config
-	Order    provision.Order
+	Order    machines.Order
 	Userdata []byte        // of the order
 	After    time.Duration // the program kills itself so long after it has asked, at the latest when it has the answer
 	Delete   bool          // asks for the end of the machine, and lives
@@ -54,7 +54,7 @@ func mayAsk() {
 	switch {
 	case err != nil:
 	case a.Delete:
-		if err = p.Delete(context.Background(), provision.Victim{Name: a.Order.Name}); err == nil {
+		if err = p.Delete(context.Background(), machines.Ref{Name: a.Order.Name}); err == nil {
 			os.Exit(0)
 		}
 	default:
@@ -91,8 +91,8 @@ func TestAProgramThatIsKilledLeavesAMachineOrNone(t *testing.T) {
 		} else {
 			made++
 		}
-		until(t, o.Name, 30*time.Second, in(t, p, o.Name, provision.Running))
-		if err := p.Delete(t.Context(), provision.Victim{Name: o.Name, ID: m.ID}); err != nil {
+		until(t, o.Name, 30*time.Second, in(t, p, o.Name, machines.Running))
+		if err := p.Delete(t.Context(), machines.Ref{Name: o.Name, ID: m.ID}); err != nil {
 			t.Fatal(err)
 		}
 		nothingLeft(t, c)
@@ -138,7 +138,7 @@ func TestAMachineOutlivesTheServiceThatMadeIt(t *testing.T) {
 	run("ip", "link", "set", "pulley1", "up")
 	run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/forwarding") // so that its machines have a way out
 	// Its own disk is the image; /tmp is a tmpfs, which an overlay can write to.
-	a := ask{Config: driver.Config{Folder: "/run/machines", Bridge: "pulley1", Mark: provision.Mark{Owner: "o", Fleet: "dev"}}, Order: order("compute1"), After: time.Minute}
+	a := ask{Config: driver.Config{Folder: "/run/machines", Bridge: "pulley1", Mark: machines.Mark{Owner: "o", Fleet: "dev"}}, Order: order("compute1"), After: time.Minute}
 	a.Order.Image, a.Userdata = "/", a.Order.Userdata
 	out, err := host.In(time.Minute, "systemd-run", "--quiet", "--wait", "--unit=apply", "/root/ask", argAsk, a.String())
 	if err == nil {

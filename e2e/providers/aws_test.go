@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"pulley/internal/drivers/conform"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
 	"pulley/internal/testbed/ec2test"
 )
@@ -29,8 +29,8 @@ func region(t *testing.T, c ec2test.Config) (*ec2test.Region, []string) {
 	}
 }
 
-func instanceOrder(name string) provision.Order {
-	return provision.Order{Name: name, Flavor: ec2test.Type, Image: ec2test.Image, Networks: []string{ec2test.Subnet}}
+func instanceOrder(name string) machines.Order {
+	return machines.Order{Name: name, Flavor: ec2test.Type, Image: ec2test.Image, Networks: []string{ec2test.Subnet}}
 }
 
 // Who starts from the documented command must not start from one that makes machines twice, or deletes others'.
@@ -40,7 +40,7 @@ func TestCommandForAWSConforms(t *testing.T) {
 	conformtest.Test(t, slow(conform.Config{
 		New:   documented(t, environ, "aws", "--key-name", "operators"),
 		Order: instanceOrder,
-		Userdata: func(_ context.Context, m provision.Machine) ([]byte, error) {
+		Userdata: func(_ context.Context, m machines.Machine) ([]byte, error) {
 			instances := region.Instances()
 			i := slices.IndexFunc(instances, func(i ec2test.Instance) bool { return i.ID == m.ID })
 			if i < 0 {
@@ -94,14 +94,14 @@ func TestCommandForAWSTellsErrorsApart(t *testing.T) {
 	if _, err := open(t, environ, "aws").Create(t.Context(), instanceOrder("compute1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open(t, environ, "aws").Create(t.Context(), instanceOrder("compute2")); !errors.Is(err, provision.ErrQuota) {
+	if _, err := open(t, environ, "aws").Create(t.Context(), instanceOrder("compute2")); !errors.Is(err, machines.ErrQuota) {
 		t.Errorf("at the limit: %v", err)
 	}
-	if _, err := open(t, environ, "aws", "--key-name", "nobody").Create(t.Context(), instanceOrder("compute3")); !errors.Is(err, provision.ErrRefused) {
+	if _, err := open(t, environ, "aws", "--key-name", "nobody").Create(t.Context(), instanceOrder("compute3")); !errors.Is(err, machines.ErrRefused) {
 		t.Errorf("a key that there is not: %v", err)
 	}
 	_, throttled := region(t, ec2test.Config{Throttled: 1000})
-	if _, err := open(t, append(throttled, "AWS_MAX_ATTEMPTS=1"), "aws").List(t.Context()); !errors.Is(err, provision.ErrThrottle) {
+	if _, err := open(t, append(throttled, "AWS_MAX_ATTEMPTS=1"), "aws").List(t.Context()); !errors.Is(err, machines.ErrThrottle) {
 		t.Errorf("throttled: %v", err)
 	}
 }
@@ -112,7 +112,7 @@ func TestCommandForAWSUsesANameAgain(t *testing.T) {
 	t.Parallel()
 	region, environ := region(t, ec2test.Config{Limit: 1})
 	p := open(t, environ, "aws")
-	create := func(name, userdata string) (provision.Machine, error) {
+	create := func(name, userdata string) (machines.Machine, error) {
 		o := instanceOrder(name)
 		o.Userdata = []byte(userdata)
 		return p.Create(t.Context(), o)
@@ -121,11 +121,11 @@ func TestCommandForAWSUsesANameAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := create("compute2", "another token"); !errors.Is(err, provision.ErrQuota) {
+	if _, err := create("compute2", "another token"); !errors.Is(err, machines.ErrQuota) {
 		t.Fatalf("at the limit: %v", err)
 	}
 	for _, name := range []string{"compute1", "compute2"} {
-		if err := p.Delete(t.Context(), provision.Victim{Name: first.Name, ID: first.ID}); err != nil {
+		if err := p.Delete(t.Context(), machines.Ref{Name: first.Name, ID: first.ID}); err != nil {
 			t.Fatal(err)
 		}
 		again, err := create(name, "a third token")
@@ -149,7 +149,7 @@ func TestCommandForAWSFindsItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	going := region.Add("compute1", ec2test.Tag{Key: "pulley-owner", Value: "o"}, ec2test.Tag{Key: "pulley-fleet", Value: "dev"})
-	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1", ID: going.ID}); err != nil {
+	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: going.ID}); err != nil {
 		t.Fatal(err)
 	}
 	region.Add("compute1")

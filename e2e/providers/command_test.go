@@ -12,14 +12,14 @@ import (
 
 	"pulley/internal/drivers/command"
 	"pulley/internal/drivers/conform"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // path is where Debian has the tools: a developer's machine may have others of the same names.
 const path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
 // documented returns what opens a command of docs/providers, as the exec driver does.
-func documented(t *testing.T, environ []string, name string, args ...string) func(provision.Mark) (provision.Provider, error) {
+func documented(t *testing.T, environ []string, name string, args ...string) func(machines.Mark) (machines.Provider, error) {
 	t.Helper()
 	program, err := filepath.Abs(filepath.Join("../../docs/providers", name))
 	if err != nil {
@@ -27,7 +27,7 @@ func documented(t *testing.T, environ []string, name string, args ...string) fun
 	}
 	home := t.TempDir()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	return func(mark provision.Mark) (provision.Provider, error) {
+	return func(mark machines.Mark) (machines.Provider, error) {
 		return command.New(command.Config{
 			Command: append([]string{program}, args...), Mark: mark, Environ: append([]string{path, "HOME=" + home}, environ...), Log: log,
 		})
@@ -51,9 +51,9 @@ func instead(t *testing.T, tool, script string) string {
 }
 
 // open opens a documented command for a fleet.
-func open(t *testing.T, environ []string, name string, args ...string) provision.Provider {
+func open(t *testing.T, environ []string, name string, args ...string) machines.Provider {
 	t.Helper()
-	p, err := documented(t, environ, name, args...)(provision.Mark{Owner: "o", Fleet: "dev"})
+	p, err := documented(t, environ, name, args...)(machines.Mark{Owner: "o", Fleet: "dev"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func open(t *testing.T, environ []string, name string, args ...string) provision
 }
 
 // A create that is ended while the tool works must not leave the userdata, and a node's join token in it, in a file.
-func leavesNoUserdata(t *testing.T, environ []string, name, tool, word string, o provision.Order) {
+func leavesNoUserdata(t *testing.T, environ []string, name, tool, word string, o machines.Order) {
 	t.Helper()
 	folder, reached := t.TempDir(), filepath.Join(t.TempDir(), "reached")
 	hangs := instead(t, tool, `case " $* " in *" `+word+` "*) touch `+reached+`; exec sleep 100; esac; exec "$tool" "$@"`)

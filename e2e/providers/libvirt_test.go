@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"pulley/internal/drivers/conform"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
 )
 
@@ -91,7 +91,7 @@ func (l libvirtd) virsh(ctx context.Context, words ...string) (string, error) {
 }
 
 // userdata reads the disk that cloud-init would.
-func (l libvirtd) userdata(ctx context.Context, m provision.Machine) ([]byte, error) {
+func (l libvirtd) userdata(ctx context.Context, m machines.Machine) ([]byte, error) {
 	return exec.CommandContext(ctx, "isoinfo", "-R", "-i", filepath.Join(l.folder, "pool", m.ID+".raw"), "-x", "/user-data").Output()
 }
 
@@ -109,8 +109,8 @@ func TestCommandForLibvirtConforms(t *testing.T) {
 	before := disks()
 	conformtest.Test(t, slow(conform.Config{
 		New: documented(t, []string{"LIBVIRT_DEFAULT_URI=" + l.uri}, "libvirt", "default", "qemu"),
-		Order: func(string) provision.Order {
-			return provision.Order{Flavor: "1x32x1", Image: "base", Networks: []string{"default"}}
+		Order: func(string) machines.Order {
+			return machines.Order{Flavor: "1x32x1", Image: "base", Networks: []string{"default"}}
 		},
 		Userdata: l.userdata,
 		Foreign: func(ctx context.Context, name string) (func(context.Context) error, error) {
@@ -139,7 +139,7 @@ func TestCommandForLibvirtGoesOn(t *testing.T) {
 	t.Parallel()
 	l := startLibvirt(t)
 	p := open(t, []string{"LIBVIRT_DEFAULT_URI=" + l.uri}, "libvirt", "default", "qemu")
-	o := provision.Order{Name: "compute1", Flavor: "1x32x1", Image: "base", Userdata: []byte("#!/bin/sh\n")}
+	o := machines.Order{Name: "compute1", Flavor: "1x32x1", Image: "base", Userdata: []byte("#!/bin/sh\n")}
 	for _, cut := range []string{"destroy", "undefine"} { // what is undone of it
 		m, err := p.Create(t.Context(), o)
 		if err != nil {
@@ -150,19 +150,19 @@ func TestCommandForLibvirtGoesOn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if machines, err := p.List(t.Context()); err != nil || len(machines) != 1 || machines[0].State != provision.Building {
-			t.Fatalf("%+v, %v", machines, err)
+		if all, err := p.List(t.Context()); err != nil || len(all) != 1 || all[0].State != machines.Building {
+			t.Fatalf("%+v, %v", all, err)
 		}
 		if cut == "destroy" {
 			again, err := p.Create(t.Context(), o)
-			if err != nil || again.ID != m.ID || again.State != provision.Running {
+			if err != nil || again.ID != m.ID || again.State != machines.Running {
 				t.Fatalf("%+v, %v", again, err)
 			}
 			if got, err := l.userdata(t.Context(), again); err != nil || !bytes.Equal(got, o.Userdata) {
 				t.Errorf("its userdata is %q, %v", got, err)
 			}
 		}
-		if err := p.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+		if err := p.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,7 +174,7 @@ func TestCommandForLibvirtTellsFailuresFromAbsence(t *testing.T) {
 	l := startLibvirt(t)
 	environ := []string{"LIBVIRT_DEFAULT_URI=" + l.uri}
 	p := open(t, environ, "libvirt", "default", "qemu")
-	o := provision.Order{Name: "compute1", Flavor: "1x32x1", Image: "base", Userdata: []byte("one token")}
+	o := machines.Order{Name: "compute1", Flavor: "1x32x1", Image: "base", Userdata: []byte("one token")}
 	m, err := p.Create(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestCommandForLibvirtTellsFailuresFromAbsence(t *testing.T) {
 	if machines, err := open(t, append(environ, ill), "libvirt", "default", "qemu").List(t.Context()); err == nil {
 		t.Errorf("what can't be shown is not listed: %+v", machines)
 	}
-	if err := open(t, environ, "libvirt", "another", "qemu").Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err == nil {
+	if err := open(t, environ, "libvirt", "another", "qemu").Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err == nil {
 		t.Error("it is deleted without its disks")
 	}
 	if machines, err := p.List(t.Context()); err != nil || len(machines) != 1 {
@@ -197,11 +197,11 @@ func TestCommandForLibvirtTellsFailuresFromAbsence(t *testing.T) {
 		}
 	}
 	o.Userdata = []byte("another token")
-	if again, err := p.Create(t.Context(), o); err != nil || again.ID != m.ID || again.State != provision.Running {
+	if again, err := p.Create(t.Context(), o); err != nil || again.ID != m.ID || again.State != machines.Running {
 		t.Errorf("%+v, %v", again, err)
 	}
 	if got, err := l.userdata(t.Context(), m); err != nil || string(got) != "one token" {
 		t.Errorf("its userdata is %q, %v", got, err)
 	}
-	leavesNoUserdata(t, environ, "libvirt", "virsh", "vol-upload", provision.Order{Name: "compute2", Flavor: "1x32x1", Image: "base"})
+	leavesNoUserdata(t, environ, "libvirt", "virsh", "vol-upload", machines.Order{Name: "compute2", Flavor: "1x32x1", Image: "base"})
 }

@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"context"
@@ -9,21 +9,23 @@ import (
 	"testing/synctest"
 	"time"
 
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
+	"pulley/internal/testbed/machinestest"
 )
 
 // nth has the nth call of a kind go wrong, and those after it, times in all.
-func nth(call string, n, times int, f provisiontest.Fault) func(string) provisiontest.Fault {
+func nth(call string, n, times int, f machinestest.Fault) func(string) machinestest.Fault {
 	count := 0
-	return func(c string) provisiontest.Fault {
+	return func(c string) machinestest.Fault {
 		if c != call {
-			return provisiontest.None
+			return machinestest.None
 		}
 		if count++; count >= n && count < n+times {
 			return f
 		}
-		return provisiontest.None
+		return machinestest.None
 	}
 }
 
@@ -33,20 +35,20 @@ func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 		say   string
 		call  string
 		times int
-		fault provisiontest.Fault
+		fault machinestest.Fault
 		made  int // machines, with those that failed
 	}{
-		{"a create is not answered", "create", 4, provisiontest.FailBefore, 3},
-		{"the answer of a create is lost", "create", 1, provisiontest.FailAfter, 3},
-		{"the cloud asks to wait, nineteen times", "create", 19, provisiontest.Throttle, 3},
-		{"a machine ends in error, twice", "create", 2, provisiontest.ErrorEnd, 5},
-		{"a machine is lost", "create", 1, provisiontest.LoseIt, 4},
-		{"a list is not answered", "list", 3, provisiontest.FailBefore, 3},
-		{"a list asks to wait", "list", 4, provisiontest.Throttle, 3},
-		{"etcd is away for some seconds", "world", 4, provisiontest.FailBefore, 3},
-		{"the answer of a write is lost", "put", 2, provisiontest.FailAfter, 3},
-		{"the answer to the order in the books is lost", "order", 1, provisiontest.FailAfter, 3},
-		{"an environment is stored without an answer", "put spec", 1, provisiontest.FailAfter, 3},
+		{"a create is not answered", "create", 4, machinestest.FailBefore, 3},
+		{"the answer of a create is lost", "create", 1, machinestest.FailAfter, 3},
+		{"the cloud asks to wait, nineteen times", "create", 19, machinestest.Throttle, 3},
+		{"a machine ends in error, twice", "create", 2, machinestest.ErrorEnd, 5},
+		{"a machine is lost", "create", 1, machinestest.LoseIt, 4},
+		{"a list is not answered", "list", 3, machinestest.FailBefore, 3},
+		{"a list asks to wait", "list", 4, machinestest.Throttle, 3},
+		{"etcd is away for some seconds", "world", 4, machinestest.FailBefore, 3},
+		{"the answer of a write is lost", "put", 2, machinestest.FailAfter, 3},
+		{"the answer to the order in the books is lost", "order", 1, machinestest.FailAfter, 3},
+		{"an environment is stored without an answer", "put spec", 1, machinestest.FailAfter, 3},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -56,7 +58,7 @@ func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 					first = 2
 				}
 				o.site.Trouble = nth(c.call, first, c.times, c.fault)
-				o.set = func(a *provision.Applier) { a.Parallel = 1 }
+				o.set = func(a *apply.Applier) { a.Parallel = 1 }
 				o.well(fleet(role("web", 3)))
 				o.has("web1", "web2", "web3")
 				if got := o.site.Made(); got != c.made {
@@ -84,22 +86,22 @@ func TestAnOrderTakesATokenThatNobodyHas(t *testing.T) {
 func TestApplyGivesUpOnWhatCanNotBe(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault provisiontest.Fault
+		fault machinestest.Fault
 		tries int // of creates
 		says  string
 	}{
-		{"no answer ever", provisiontest.FailBefore, 5, "cannot create web1: tried 5 times: there was no answer"},
-		{"it is refused", provisiontest.Refuse, 1, "cannot create web1: the provider refuses the request: it does not like it"},
-		{"it fails each time", provisiontest.ErrorEnd, 3, "cannot create web1: the provider says: No valid host was found, after 3 tries"},
-		{"it never stops to ask to wait", provisiontest.Throttle, 25, "too many requests"},
+		{"no answer ever", machinestest.FailBefore, 5, "cannot create web1: tried 5 times: there was no answer"},
+		{"it is refused", machinestest.Refuse, 1, "cannot create web1: the provider refuses the request: it does not like it"},
+		{"it fails each time", machinestest.ErrorEnd, 3, "cannot create web1: the provider says: No valid host was found, after 3 tries"},
+		{"it never stops to ask to wait", machinestest.Throttle, 25, "too many requests"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
 				tries := 0
-				o.site.Trouble = func(call string) provisiontest.Fault {
+				o.site.Trouble = func(call string) machinestest.Fault {
 					if call != "create" {
-						return provisiontest.None
+						return machinestest.None
 					}
 					tries++
 					return c.fault
@@ -108,7 +110,7 @@ func TestApplyGivesUpOnWhatCanNotBe(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || tries != c.tries {
 					t.Fatalf("after %d tries: %v", tries, err)
 				}
-				if r := o.site.Records()["web1"]; c.fault != provisiontest.ErrorEnd && r.Problem == "" {
+				if r := o.site.Records()["web1"]; c.fault != machinestest.ErrorEnd && r.Problem == "" {
 					t.Errorf("the books don't say why: %+v", r)
 				}
 				o.innocent()
@@ -123,16 +125,16 @@ func TestApplyGivesUpOnWhatCanNotBe(t *testing.T) {
 func TestApplyLeavesATakenNameAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		theirs := o.site.Plant("web1", provision.Mark{Owner: o.site.Mark().Owner, Fleet: "production"})
+		theirs := o.site.Plant("web1", machines.Mark{Owner: o.site.Mark().Owner, Fleet: "production"})
 		_, err := o.apply(fleet(role("web", 1), role("db", 1)))
-		var taken *provision.TakenError
+		var taken *machines.TakenError
 		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "the name web1 is taken") {
 			t.Fatal(err)
 		}
 		if _, ok := o.site.Hosts()["db1"]; !ok {
 			t.Error("another role had to wait for it")
 		}
-		if all := o.site.Machines(); all[0].ID != theirs.ID || all[0].State != provision.Running {
+		if all := o.site.Machines(); all[0].ID != theirs.ID || all[0].State != machines.Running {
 			t.Errorf("%+v", all)
 		}
 	})
@@ -145,7 +147,7 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 		o.site.Latency = 5 * time.Second // calls are in flight when it happens
 		x := o.start()
 		defer x.end()
-		p, err := x.applier.Look(x.ctx, fleet(role("web", 40)), provision.Options{})
+		p, err := x.applier.Look(x.ctx, fleet(role("web", 40)), plan.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,11 +161,11 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 		if err == nil || !r.Interrupted || !strings.Contains(err.Error(), "it was interrupted\nwhat was begun is known: apply again to go on") {
 			t.Errorf("%v, %+v", err, r)
 		}
-		if len(r.Failed) > 0 || len(r.Cut) == 0 || len(o.order(provision.Fails, "order")) > 0 {
+		if len(r.Failed) > 0 || len(r.Cut) == 0 || len(o.order(apply.Fails, "order")) > 0 {
 			t.Errorf("what was interrupted is told as failed: %+v", r)
 		}
 		for _, c := range r.Cut {
-			if told := (provision.Event{Node: c.Node, Role: c.Role, Verb: c.Verb, Step: c.Step, State: provision.Notes, Text: "create: interrupted; what was begun is known"}); !slices.ContainsFunc(o.said, func(e provision.Event) bool { e.At = time.Time{}; return e == told }) {
+			if told := (apply.Event{Node: c.Node, Role: c.Role, Verb: c.Verb, Step: c.Step, State: apply.Notes, Text: "create: interrupted; what was begun is known"}); !slices.ContainsFunc(o.said, func(e apply.Event) bool { e.At = time.Time{}; return e == told }) {
 				t.Errorf("nobody is told that %s was interrupted", c.Node)
 			}
 		}
@@ -188,13 +190,13 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 func TestDestroyIsNeverToldToApply(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault provisiontest.Fault
+		fault machinestest.Fault
 		says  string
 		cut   time.Duration
 	}{
-		{"it was interrupted", provisiontest.HookHang, "what was begun is known: destroy again to go on", time.Minute},
-		{"hooks fail", provisiontest.HookFail, "mend that and destroy again, with --no-drain", time.Hour},
-		{"hooks hang", provisiontest.HookHang, "look at it, and destroy again, with --no-drain", time.Hour},
+		{"it was interrupted", machinestest.HookHang, "what was begun is known: destroy again to go on", time.Minute},
+		{"hooks fail", machinestest.HookFail, "mend that and destroy again, with --no-drain", time.Hour},
+		{"hooks hang", machinestest.HookHang, "look at it, and destroy again, with --no-drain", time.Hour},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -203,7 +205,7 @@ func TestDestroyIsNeverToldToApply(t *testing.T) {
 				o.site.Trouble = nth("ask", 1, 1, c.fault)
 				x := o.start()
 				defer x.end()
-				p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), provision.Options{Destroy: true})
+				p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), plan.Options{Destroy: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -214,7 +216,7 @@ func TestDestroyIsNeverToldToApply(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "apply") {
 					t.Error(err)
 				}
-				if p, _ := x.applier.Look(x.ctx, fleet(role("web", 1)), provision.Options{Destroy: true}); !strings.Contains(text(p), "and is not done: the environment is destroyed") {
+				if p, _ := x.applier.Look(x.ctx, fleet(role("web", 1)), plan.Options{Destroy: true}); !strings.Contains(text(p), "and is not done: the environment is destroyed") {
 					t.Errorf("why it goes is lost: %s", text(p))
 				}
 			})
@@ -228,14 +230,14 @@ func TestApplyThatLostItsLockStops(t *testing.T) {
 		o := newOperator(t)
 		x := o.start()
 		defer x.end()
-		p, err := x.applier.Look(x.ctx, fleet(role("web", 20)), provision.Options{})
+		p, err := x.applier.Look(x.ctx, fleet(role("web", 20)), plan.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		made := 0
 		time.AfterFunc(time.Minute, func() { made = o.site.Made(); o.site.Open("bob", nil) })
 		r, err := x.applier.Apply(x.ctx, p, nil)
-		if !errors.Is(err, provision.ErrLost) || r.Interrupted || !strings.Contains(err.Error(), "somebody else has taken over") {
+		if !errors.Is(err, machines.ErrLost) || r.Interrupted || !strings.Contains(err.Error(), "somebody else has taken over") {
 			t.Errorf("%v, %+v", err, r)
 		}
 		if now := o.site.Made(); now != made || made == 0 {
@@ -258,8 +260,8 @@ func TestApplyWaitsForAsMuchAsCanBe(t *testing.T) {
 	}{
 		{"converged", func(*operator) {}, 2 * time.Minute, 4 * time.Minute, ""},
 		{"nothing is promoted", func(o *operator) { o.site.Demote() }, time.Minute, 2 * time.Minute, "nothing is promoted in dev"},
-		{"registered", func(o *operator) { o.set = func(a *provision.Applier) { a.Wait = provision.WaitRegistered } }, time.Minute, 2 * time.Minute, ""},
-		{"ordered", func(o *operator) { o.set = func(a *provision.Applier) { a.Wait = provision.WaitNone } }, 0, 20 * time.Second, ""},
+		{"registered", func(o *operator) { o.set = func(a *apply.Applier) { a.Wait = apply.WaitRegistered } }, time.Minute, 2 * time.Minute, ""},
+		{"ordered", func(o *operator) { o.set = func(a *apply.Applier) { a.Wait = apply.WaitNone } }, 0, 20 * time.Second, ""},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -281,7 +283,7 @@ func TestApplyTakesProtectionAwayByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("db", 2, protected)))
-		o.kill(provision.Failed, "db1")
+		o.kill(machines.Failed, "db1")
 		if _, err := o.apply(fleet(role("db", 2, flavor("large")))); err == nil {
 			t.Fatal("more was done than to take it away")
 		}
@@ -315,7 +317,7 @@ func TestApplyHasNodesReact(t *testing.T) {
 		if r := o.well(fleet(lb, role("web", 2))); asked() != 2 || len(r.Notes) > 0 {
 			t.Errorf("%d were asked, %q", asked(), r.Notes)
 		}
-		o.site.Trouble = nth("ask", 1, 1, provisiontest.HookHang)
+		o.site.Trouble = nth("ask", 1, 1, machinestest.HookHang)
 		if r, err := o.apply(fleet(lb, role("web", 3))); err != nil || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "not answered within 10m0s: lb") {
 			t.Errorf("%v, %q", err, r.Notes)
 		}

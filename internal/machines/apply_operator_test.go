@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"context"
@@ -10,23 +10,24 @@ import (
 	"time"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
+	"pulley/internal/testbed/machinestest"
 )
 
 // operator applies files to a site, as `pulley env apply --yes` does.
 type operator struct {
 	t    testing.TB
-	site *provisiontest.Site
-	set  func(*provision.Applier) // more settings
-	said []provision.Event
-	dies func(*provisiontest.Session, provision.Event) // may have the program die at an event
+	site *machinestest.Site
+	set  func(*apply.Applier) // more settings
+	said []apply.Event
+	dies func(*machinestest.Session, apply.Event) // may have the program die at an event
 }
 
 var dev = environments.Ref{Environment: "dev"}
 
 func newOperator(t testing.TB) *operator {
-	site := provisiontest.NewSite(dev, time.Now)
+	site := machinestest.NewSite(dev, time.Now)
 	site.Latency = 50 * time.Millisecond
 	return &operator{t: t, site: site}
 }
@@ -61,8 +62,8 @@ func reactsTo(roles ...string) func(*environments.Role) {
 
 // attempt is one start of the program: its lock, and what it may use.
 type attempt struct {
-	session *provisiontest.Session
-	applier *provision.Applier
+	session *machinestest.Session
+	applier *apply.Applier
 	ctx     context.Context
 	end     context.CancelFunc
 }
@@ -70,9 +71,9 @@ type attempt struct {
 func (o *operator) start() attempt {
 	ctx, end := context.WithCancel(context.Background())
 	s := o.site.Open("ann", end)
-	a := &provision.Applier{
+	a := &apply.Applier{
 		Provider: s.Provider(), Form: "script", Fleet: s, Ref: o.site.Ref, Driver: environments.DriverExec, Place: "home", By: "ann", Now: time.Now,
-		Progress: func(e provision.Event) {
+		Progress: func(e apply.Event) {
 			o.said = append(o.said, e)
 			if o.dies != nil {
 				o.dies(s, e)
@@ -86,11 +87,11 @@ func (o *operator) start() attempt {
 }
 
 // plan looks.
-func (o *operator) plan(want *environments.Environment) provision.Plan {
+func (o *operator) plan(want *environments.Environment) plan.Plan {
 	o.t.Helper()
 	x := o.start()
 	defer x.end()
-	p, err := x.applier.Look(x.ctx, want, provision.Options{})
+	p, err := x.applier.Look(x.ctx, want, plan.Options{})
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -98,22 +99,22 @@ func (o *operator) plan(want *environments.Environment) provision.Plan {
 }
 
 // apply plans, agrees to all of it and has it done.
-func (o *operator) apply(want *environments.Environment) (provision.Result, error) {
+func (o *operator) apply(want *environments.Environment) (apply.Result, error) {
 	o.t.Helper()
 	x := o.start()
 	defer x.end()
-	p, err := x.applier.Look(x.ctx, want, provision.Options{})
+	p, err := x.applier.Look(x.ctx, want, plan.Options{})
 	if err != nil {
-		return provision.Result{}, err
+		return apply.Result{}, err
 	}
-	x.session.Aims(provisiontest.Aim{Want: want})
+	x.session.Aims(machinestest.Aim{Want: want})
 	x.session.Sentence(p)
 	x.session.Agree(p.Destroyed())
 	return x.applier.Apply(x.ctx, p, p.Destroyed())
 }
 
 // well applies, and fails unless that leaves nothing to do.
-func (o *operator) well(want *environments.Environment) provision.Result {
+func (o *operator) well(want *environments.Environment) apply.Result {
 	o.t.Helper()
 	r, err := o.apply(want)
 	if err != nil {
@@ -152,7 +153,7 @@ func (o *operator) has(names ...string) {
 	}
 }
 
-func text(p provision.Plan) string {
+func text(p plan.Plan) string {
 	var b strings.Builder
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "%s %s (%s) %v %s\n", s.Verb, s.Node, s.Why, s.Victims, s.Blocked)
@@ -161,7 +162,7 @@ func text(p provision.Plan) string {
 }
 
 // order is when steps of nodes began, or ended, as "compute1 order".
-func (o *operator) order(state provision.EventState, step string) (nodes []string) {
+func (o *operator) order(state apply.EventState, step string) (nodes []string) {
 	for _, e := range o.said {
 		if e.State == state && e.Step == step {
 			nodes = append(nodes, e.Node)

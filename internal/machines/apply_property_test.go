@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"context"
@@ -15,8 +15,10 @@ import (
 	"pgregory.net/rapid"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines"
+	"pulley/internal/machines/plan"
+	"pulley/internal/machines/watch"
+	"pulley/internal/testbed/machinestest"
 )
 
 // player plays a story.
@@ -24,12 +26,12 @@ type player struct {
 	*operator
 	story   story
 	want    *environments.Environment
-	foreign []provision.Machine // and strangers: what must never be touched
-	others  provision.Mark
+	foreign []machines.Machine // and strangers: what must never be touched
+	others  machines.Mark
 	mu      sync.Mutex
 	calls   map[string]int
 	wg      sync.WaitGroup
-	watcher provision.Watcher
+	watcher watch.Watcher
 	skew    time.Duration
 	away    bool
 }
@@ -41,7 +43,7 @@ const (
 
 func (p *player) play() error {
 	p.site.Latency = p.story.Latency
-	p.others = provision.Mark{Owner: "fedcba9876543210", Fleet: "dev"}
+	p.others = machines.Mark{Owner: "fedcba9876543210", Fleet: "dev"}
 	for _, name := range []string{"web1", "db1", "web77"} {
 		p.foreign = append(p.foreign, p.site.Plant(name, p.others))
 	}
@@ -64,14 +66,14 @@ func (p *player) play() error {
 }
 
 // trouble is called by the site, one call at a time.
-func (p *player) trouble(call string) provisiontest.Fault {
+func (p *player) trouble(call string) machinestest.Fault {
 	p.calls[call]++
 	for _, i := range p.story.Incidents {
 		if i.Call == call && i.Nth == p.calls[call] {
 			return i.Fault
 		}
 	}
-	return provisiontest.None
+	return machinestest.None
 }
 
 func (p *player) move(m move) error {
@@ -84,10 +86,10 @@ func (p *player) move(m move) error {
 	case "apply":
 		p.skew = m.Skew
 		defer func() { p.skew = 0 }()
-		_, err := p.try(try{think: m.Think, noDrain: m.NoDrain, options: provision.Options{Lost: m.Lost}})
+		_, err := p.try(try{think: m.Think, noDrain: m.NoDrain, options: plan.Options{Lost: m.Lost}})
 		return err
 	case "destroy":
-		_, err := p.try(try{think: m.Think, options: provision.Options{Destroy: true}})
+		_, err := p.try(try{think: m.Think, options: plan.Options{Destroy: true}})
 		return err
 	case "away":
 		if len(p.site.Records()) == 0 {
@@ -143,7 +145,7 @@ func (p *player) move(m move) error {
 }
 
 // ours are the machines with our mark whose names are nodes'.
-func (p *player) ours() (all []provisiontest.Seen) {
+func (p *player) ours() (all []machinestest.Seen) {
 	for _, m := range p.site.Machines() {
 		if n, err := environments.ParseHostname(m.Name); err == nil && m.Mark == p.site.Mark() && n.Stack == p.story.Stack {
 			all = append(all, m)
@@ -174,7 +176,7 @@ func nodeOf(machine string) string {
 type try struct {
 	think, interrupt time.Duration
 	noDrain          bool
-	options          provision.Options
+	options          plan.Options
 }
 
 func (p *player) once(think, interrupt time.Duration, noDrain bool) (failed error, broken error) {
@@ -190,7 +192,7 @@ func (p *player) try(y try) (failed error, broken error) {
 	p.mu.Unlock()
 	defer x.end()
 	began := time.Now()
-	x.session.Aims(provisiontest.Aim{Want: want, Destroy: y.options.Destroy, Clock: p.skew})
+	x.session.Aims(machinestest.Aim{Want: want, Destroy: y.options.Destroy, Clock: p.skew})
 	plan, err := x.applier.Look(x.ctx, want, y.options)
 	if err != nil {
 		return err, nil
@@ -230,7 +232,7 @@ func (p *player) look() {
 	}
 	x := p.begin("pulley env watch")
 	defer x.end()
-	x.session.Aims(provisiontest.Aim{Want: spec, Budget: provision.DefaultBudget})
+	x.session.Aims(machinestest.Aim{Want: spec, Budget: watch.DefaultBudget})
 	_, _ = p.watcher.Once(x.ctx, x.applier)
 }
 
@@ -244,7 +246,7 @@ func (p *player) settles() error {
 	}
 	var last error
 	whole := false
-	lost := provision.Options{Lost: true} // all that is there is told by now
+	lost := plan.Options{Lost: true} // all that is there is told by now
 	for range maxApplies {
 		// An operator does what the error says.
 		failed, broken := p.try(try{noDrain: last != nil && strings.Contains(last.Error(), "--no-drain"), options: lost})
@@ -253,12 +255,12 @@ func (p *player) settles() error {
 		}
 		last = failed
 		x := p.start()
-		plan, err := x.applier.Look(x.ctx, p.want, lost)
+		planned, err := x.applier.Look(x.ctx, p.want, lost)
 		x.end()
 		if err != nil {
 			return err
 		}
-		if plan.Empty() && plan.Whole && !p.site.Pending() && !plan.Changed && plan.Counts()[provision.Extra] == 0 {
+		if planned.Empty() && planned.Whole && !p.site.Pending() && !planned.Changed && planned.Counts()[plan.Extra] == 0 {
 			if whole { // for half an hour: what died at the end has fallen silent
 				return p.judge()
 			}
@@ -267,7 +269,7 @@ func (p *player) settles() error {
 			continue
 		}
 		whole = false
-		pass(p.attends(plan))
+		pass(p.attends(planned))
 	}
 	x := p.start()
 	defer x.end()
@@ -278,15 +280,15 @@ func (p *player) settles() error {
 // attends does what only a person does about the nodes that a plan leaves alone, and says how long that takes: it ends the
 // machine of a node that is silent or was taken off the list, at the provider, has a member join, and strikes off who is not
 // wanted and not ours.
-func (p *player) attends(plan provision.Plan) time.Duration {
+func (p *player) attends(planned plan.Plan) time.Duration {
 	takes := time.Minute
-	for _, s := range plan.Steps {
+	for _, s := range planned.Steps {
 		switch {
-		case s.Verb == provision.Missing:
+		case s.Verb == plan.Missing:
 			p.site.Enroll(s.Node, s.Role, p.others)
-		case s.Verb == provision.Extra:
+		case s.Verb == plan.Extra:
 			p.site.Unlist(s.Node)
-		case s.Verb == provision.Keep && s.Note != "":
+		case s.Verb == plan.Keep && s.Note != "":
 			for _, m := range p.ours() {
 				_, listed := p.site.Hosts()[s.Node]
 				if nodeOf(m.Name) == s.Node && (strings.Contains(s.Why, "silent") || !listed) {
@@ -341,11 +343,11 @@ func (p *player) judge() error {
 	records, hosts := p.site.Records(), p.site.Hosts()
 	for node, name := range wanted {
 		r, h := records[node], hosts[node]
-		if id := found[name]; id == "" || r.ID != id || h.MachineID != id || r.Phase != provision.Made {
+		if id := found[name]; id == "" || r.ID != id || h.MachineID != id || r.Phase != machines.Made {
 			return fmt.Errorf("%s is machine %q, in the books %+v, on the list %+v", node, id, r, h)
 		}
 		role, _ := p.want.RoleOf(node)
-		i := slices.IndexFunc(p.ours(), func(m provisiontest.Seen) bool { return m.Name == name })
+		i := slices.IndexFunc(p.ours(), func(m machinestest.Seen) bool { return m.Name == name })
 		if m := p.ours()[i]; m.Flavor != role.Flavor && role.Flavor != "" {
 			return fmt.Errorf("%s is of flavor %q, not %q", node, m.Flavor, role.Flavor)
 		}
@@ -359,7 +361,7 @@ func (p *player) judge() error {
 	}
 	all := p.site.Machines()
 	for _, f := range p.foreign {
-		if !slices.ContainsFunc(all, func(m provisiontest.Seen) bool { return m.ID == f.ID && m.State == f.State }) {
+		if !slices.ContainsFunc(all, func(m machinestest.Seen) bool { return m.ID == f.ID && m.State == f.State }) {
 			return fmt.Errorf("machine %q (%s) of somebody else is not what it was", f.Name, f.ID)
 		}
 	}
@@ -380,7 +382,7 @@ func TestAppliesConvergeWhateverHappens(t *testing.T) {
 		s := drawStory(rt)
 		var err error
 		synctest.Test(t, func(t *testing.T) {
-			p := &player{operator: &operator{t: t, site: provisiontest.NewSite(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
+			p := &player{operator: &operator{t: t, site: machinestest.NewSite(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
 			if err = p.play(); err != nil {
 				err = fmt.Errorf("%w\n%s\nthe story: %+v", err, strings.Join(p.site.Past(), "\n"), p.story)
 			}

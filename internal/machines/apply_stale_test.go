@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"context"
@@ -9,27 +9,29 @@ import (
 	"time"
 
 	"pulley/agent"
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
+	"pulley/internal/testbed/machinestest"
 )
 
 // planned is a plan that its operator thinks about while something happens.
-func (o *operator) planned(n int, happen func()) (provision.Result, error) {
+func (o *operator) planned(n int, happen func()) (apply.Result, error) {
 	o.t.Helper()
 	x := o.start()
 	defer x.end()
-	p, err := x.applier.Look(x.ctx, fleet(role("web", n)), provision.Options{})
+	p, err := x.applier.Look(x.ctx, fleet(role("web", n)), plan.Options{})
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	x.session.Aims(provisiontest.Aim{Want: p.Spec})
+	x.session.Aims(machinestest.Aim{Want: p.Spec})
 	x.session.Agree(p.Destroyed())
 	happen()
 	return x.applier.Apply(x.ctx, p, p.Destroyed())
 }
 
 // killJoined kills the one machine of a name that is the node.
-func (o *operator) killJoined(name string, state provision.State) {
+func (o *operator) killJoined(name string, state machines.State) {
 	for _, m := range o.site.Machines() {
 		if m.Name == name && m.Joined {
 			o.site.Kill(m.ID, state)
@@ -45,7 +47,7 @@ func TestApplyLooksAgainBeforeItDeletesADuplicate(t *testing.T) {
 		says   string
 	}{
 		{"the first is gone", func(o *operator) { o.killJoined("web1", "") }, "the machine that was to stay is gone"},
-		{"the first has failed", func(o *operator) { o.killJoined("web1", provision.Failed) }, "the machine that was to stay is gone"},
+		{"the first has failed", func(o *operator) { o.killJoined("web1", machines.Failed) }, "the machine that was to stay is gone"},
 		{"the second is the node by now", func(o *operator) {
 			for _, m := range o.site.Machines() {
 				if m.Name == "web1" && !m.Joined {
@@ -65,7 +67,7 @@ func TestApplyLooksAgainBeforeItDeletesADuplicate(t *testing.T) {
 					t.Error(err)
 				}
 				for _, m := range o.site.Machines() {
-					if m.ID == second.ID && m.State == provision.Running {
+					if m.ID == second.ID && m.State == machines.Running {
 						return
 					}
 				}
@@ -80,7 +82,7 @@ func TestRetireNoticesThatItWasCalledOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
-		o.site.Trouble = nth("ask", 1, 1, provisiontest.HookHang)
+		o.site.Trouble = nth("ask", 1, 1, machinestest.HookHang)
 		time.AfterFunc(time.Minute, func() {
 			o.site.Ask("web2", agent.Request{ID: "00000000000000dd", Do: agent.DeedRun, At: time.Now()})
 		})
@@ -98,7 +100,7 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
-		o.site.Trouble = nth("ask", 1, 1, provisiontest.HookFail)
+		o.site.Trouble = nth("ask", 1, 1, machinestest.HookFail)
 		if _, err := o.apply(fleet(role("web", 1))); err == nil {
 			t.Fatal("its hooks did not fail")
 		}
@@ -108,7 +110,7 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 		if o.site.Made() != before {
 			t.Error("it was made anew")
 		}
-		if acts := o.site.Acts(); acts[len(acts)-1].Did != provision.Adopted || !strings.Contains(acts[len(acts)-1].Why, "is not done: the file calls for 1 of web; it is wanted again") {
+		if acts := o.site.Acts(); acts[len(acts)-1].Did != machines.Adopted || !strings.Contains(acts[len(acts)-1].Why, "is not done: the file calls for 1 of web; it is wanted again") {
 			t.Errorf("the history ends with %+v", acts[len(acts)-1])
 		}
 		if r := o.site.Records()["web2"]; r.Why != "" {
@@ -135,28 +137,28 @@ func TestApplyHasOnlyTheOneWaitThatHasTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		first, began := "", time.Now()
-		o.dies = func(_ *provisiontest.Session, e provision.Event) {
-			if e.State == provision.Waits && first == "" {
+		o.dies = func(_ *machinestest.Session, e apply.Event) {
+			if e.State == apply.Waits && first == "" {
 				first = e.Node
 			}
-			if e.State == provision.Done && e.Node != first && time.Since(began) > 18*time.Second {
+			if e.State == apply.Done && e.Node != first && time.Since(began) > 18*time.Second {
 				t.Errorf("%s waited for %s, for %s", e.Node, first, time.Since(began))
 			}
 		}
-		o.site.Trouble = nth("create", 1, 3, provisiontest.Busy)
-		o.set = func(a *provision.Applier) { a.Parallel, a.Wait = 1, provision.WaitNone }
+		o.site.Trouble = nth("create", 1, 3, machinestest.Busy)
+		o.set = func(a *apply.Applier) { a.Parallel, a.Wait = 1, apply.WaitNone }
 		if _, err := o.apply(fleet(role("web", 1))); err != nil || time.Since(began) < time.Minute {
 			t.Fatalf("after %s: %v", time.Since(began), err)
 		}
 		busy := true
-		o.site.Trouble = func(call string) provisiontest.Fault {
+		o.site.Trouble = func(call string) machinestest.Fault {
 			if call == "create" && busy {
 				busy = false
-				return provisiontest.Busy
+				return machinestest.Busy
 			}
-			return provisiontest.None
+			return machinestest.None
 		}
-		o.set = func(a *provision.Applier) { a.Parallel, a.Wait = 2, provision.WaitNone }
+		o.set = func(a *apply.Applier) { a.Parallel, a.Wait = 2, apply.WaitNone }
 		first, began = "", time.Now()
 		if _, err := o.apply(fleet(role("web", 5))); err != nil || first == "" {
 			t.Error(first, err)
@@ -170,19 +172,19 @@ func TestApplyKeepsTheBooksThroughout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 1)))
-		o.kill(provision.Failed, "web1")
+		o.kill(machines.Failed, "web1")
 		var calls []string
-		o.site.Trouble = func(call string) provisiontest.Fault {
+		o.site.Trouble = func(call string) machinestest.Fault {
 			if call != "world" && call != "list" {
 				calls = append(calls, call)
 			}
-			return provisiontest.None
+			return machinestest.None
 		}
 		o.well(fleet(role("web", 1)))
 		if got := strings.Join(calls, ", "); got != "put, put, remove, note, delete, put, order, create, note, put, put" {
 			t.Error(got)
 		}
-		if r := o.site.Records()["web1"]; r.Place != "home" || !r.Joined || r.Phase != provision.Made || r.Drained || r.Tries != 1 {
+		if r := o.site.Records()["web1"]; r.Place != "home" || !r.Joined || r.Phase != machines.Made || r.Drained || r.Tries != 1 {
 			t.Errorf("%+v", r)
 		}
 		o.site.Forget("web1")
@@ -208,7 +210,7 @@ func TestRetireWaitsOnlyForItsOwn(t *testing.T) {
 		if err := roles(2, 2, 2); err != nil {
 			t.Fatal(err)
 		}
-		refuse := func(times int) { o.site.Trouble = nth("create", 1, times, provisiontest.Refuse) }
+		refuse := func(times int) { o.site.Trouble = nth("create", 1, times, machinestest.Refuse) }
 		refuse(1)
 		if said := roles(3, 1, 1); len(said) == 0 || !strings.Contains(strings.Join(said, "\n"), "db3 failed: retire web2") {
 			t.Error(said)
@@ -228,7 +230,7 @@ func TestApplyThatIsOverStoresNothing(t *testing.T) {
 		o := newOperator(t)
 		x := o.start()
 		defer x.end()
-		p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), provision.Options{})
+		p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), plan.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +250,7 @@ func TestApplyAsksForNoSecondMachineOfANodeThatJoined(t *testing.T) {
 		o.well(fleet(role("web", 1)))
 		host := o.site.Hosts()["web1"]
 		o.site.Unlist("web1")
-		o.site.Hide(provisiontest.All, time.Hour)
+		o.site.Hide(machinestest.All, time.Hour)
 		o.site.Forget("web1")
 		_, err := o.planned(1, func() { o.site.Take("web1", host.MachineID) })
 		if err == nil || !strings.Contains(err.Error(), "it has joined, and the provider does not list its machine") || len(o.site.Machines()) != 1 {
@@ -265,8 +267,8 @@ func TestApplyLeavesANodeAloneWhoseMachineIsNotListed(t *testing.T) {
 		o.well(want)
 		before := o.site.Hosts()["web1"]
 		o.site.Plant("web1", o.site.Mark()) // of another flavor
-		o.set = func(a *provision.Applier) { a.Provider = unlisting{a.Provider, before.MachineID} }
-		if p := o.plan(want); p.Acts() || p.Steps[0].Verb != provision.Keep || !strings.Contains(p.Steps[0].Note, "yet it speaks") {
+		o.set = func(a *apply.Applier) { a.Provider = unlisting{a.Provider, before.MachineID} }
+		if p := o.plan(want); p.Acts() || p.Steps[0].Verb != plan.Keep || !strings.Contains(p.Steps[0].Note, "yet it speaks") {
 			t.Error(text(p))
 		}
 	})
@@ -274,11 +276,11 @@ func TestApplyLeavesANodeAloneWhoseMachineIsNotListed(t *testing.T) {
 
 // unlisting does not tell of one machine.
 type unlisting struct {
-	provision.Provider
+	machines.Provider
 	id string
 }
 
-func (u unlisting) List(ctx context.Context) ([]provision.Machine, error) {
+func (u unlisting) List(ctx context.Context) ([]machines.Machine, error) {
 	all, err := u.Provider.List(ctx)
-	return slices.DeleteFunc(all, func(m provision.Machine) bool { return m.ID == u.id }), err
+	return slices.DeleteFunc(all, func(m machines.Machine) bool { return m.ID == u.id }), err
 }

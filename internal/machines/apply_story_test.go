@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"slices"
@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines"
+	"pulley/internal/testbed/machinestest"
 )
 
 // A move is one thing that happens to a fleet, drawn before it begins.
@@ -18,41 +18,41 @@ type move struct {
 	Think   time.Duration             // apply: between its plan and its being carried out
 	Next    time.Duration             // rivals: when the second one begins
 	Pick    int                       // kill
-	State   provision.State           // kill: "" loses it
+	State   machines.State            // kill: "" loses it
 	In      time.Duration             // kill, interrupt: after this time, while something else is going on
 	Name    string                    // plant
 	NoDrain bool
-	Lost    bool                // apply: it is agreed that machines are gone
-	Skew    time.Duration       // apply: of the operator's clock
-	Hides   provisiontest.Hides // hide
+	Lost    bool               // apply: it is agreed that machines are gone
+	Skew    time.Duration      // apply: of the operator's clock
+	Hides   machinestest.Hides // hide
 }
 
 // An incident is a fault of the nth call of a kind.
 type incident struct {
 	Call  string
 	Nth   int
-	Fault provisiontest.Fault
+	Fault machinestest.Fault
 }
 
 // what can go wrong with each kind of call.
-var incidents = map[string][]provisiontest.Fault{
+var incidents = map[string][]machinestest.Fault{
 	"create": {
-		provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter, provisiontest.Throttle, provisiontest.Busy, provisiontest.Quota,
-		provisiontest.Refuse, provisiontest.Late, provisiontest.Twin, provisiontest.ErrorEnd, provisiontest.LoseIt, provisiontest.NoBoot, provisiontest.NoRun,
+		machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.Throttle, machinestest.Busy, machinestest.Quota,
+		machinestest.Refuse, machinestest.Late, machinestest.Twin, machinestest.ErrorEnd, machinestest.LoseIt, machinestest.NoBoot, machinestest.NoRun,
 	},
 	"delete": {
-		provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter, provisiontest.Throttle, provisiontest.Slow, provisiontest.Deaf,
+		machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.Throttle, machinestest.Slow, machinestest.Deaf,
 	},
-	"list":  {provisiontest.FailBefore, provisiontest.Throttle, provisiontest.CrashBefore},
-	"world": {provisiontest.FailBefore, provisiontest.CrashBefore},
-	"ask":   {provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter, provisiontest.HookFail, provisiontest.HookHang},
+	"list":  {machinestest.FailBefore, machinestest.Throttle, machinestest.CrashBefore},
+	"world": {machinestest.FailBefore, machinestest.CrashBefore},
+	"ask":   {machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.HookFail, machinestest.HookHang},
 }
 
 func drawIncident(t *rapid.T) incident {
 	call := rapid.SampledFrom([]string{"create", "create", "create", "delete", "delete", "list", "world", "ask", "put", "drop", "note", "put spec", "order", "hold", "release", "remove", "acts"}).Draw(t, "call")
 	faults := incidents[call]
 	if faults == nil {
-		faults = []provisiontest.Fault{provisiontest.FailBefore, provisiontest.FailAfter, provisiontest.CrashBefore, provisiontest.CrashAfter}
+		faults = []machinestest.Fault{machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter}
 	}
 	return incident{call, rapid.IntRange(1, 14).Draw(t, "nth"), rapid.SampledFrom(faults).Draw(t, "fault")}
 }
@@ -105,13 +105,13 @@ func drawMove(t *rapid.T) move {
 	case "unlist", "watch":
 		m.Pick = rapid.IntRange(0, 9).Draw(t, "pick")
 	case "hide":
-		m.Hides = rapid.SampledFrom([]provisiontest.Hides{provisiontest.All, provisiontest.Half, provisiontest.Lags}).Draw(t, "hides")
+		m.Hides = rapid.SampledFrom([]machinestest.Hides{machinestest.All, machinestest.Half, machinestest.Lags}).Draw(t, "hides")
 		m.In = rapid.SampledFrom([]time.Duration{30 * time.Second, 4 * time.Minute, time.Hour}).Draw(t, "for")
 	case "rivals":
 		m.Next = pause.Draw(t, "next")
 	case "kill":
 		m.Pick, m.In = rapid.IntRange(0, 9).Draw(t, "pick"), pause.Draw(t, "in")
-		m.State = rapid.SampledFrom([]provision.State{"", provision.Stopped, provision.Failed, provision.Deleting, provision.Unknown}).Draw(t, "state")
+		m.State = rapid.SampledFrom([]machines.State{"", machines.Stopped, machines.Failed, machines.Deleting, machines.Unknown}).Draw(t, "state")
 	case "interrupt":
 		m.In = pause.Draw(t, "in")
 	case "plant":

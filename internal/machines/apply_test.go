@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"slices"
@@ -7,8 +7,9 @@ import (
 	"testing/synctest"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
+	"pulley/internal/testbed/machinestest"
 )
 
 // An operator could not make a fleet, grow it, change it, shrink it, or get rid of it.
@@ -25,7 +26,7 @@ func TestApplyMakesTheFleetWhatTheFileSays(t *testing.T) {
 			t.Errorf("%+v", r.Done)
 		}
 		for _, m := range o.site.Machines() {
-			same := slices.ContainsFunc(before, func(b provisiontest.Seen) bool { return b.ID == m.ID })
+			same := slices.ContainsFunc(before, func(b machinestest.Seen) bool { return b.ID == m.ID })
 			if isController := strings.HasPrefix(m.Name, "controller"); same == isController || isController && m.Flavor != "large" {
 				t.Errorf("%+v was there before: %v", m, same)
 			}
@@ -52,9 +53,9 @@ func TestApplyKeepsTheOrderOfRoles(t *testing.T) {
 				t.Errorf("%v, not %v", got, want)
 			}
 		}
-		is(o.order(provision.Begins, "order"), "controller", "controller", "net", "compute", "compute")
-		converged := slices.IndexFunc(o.said, func(e provision.Event) bool { return e.Node == "controller2" && e.State == provision.Done })
-		began := slices.IndexFunc(o.said, func(e provision.Event) bool { return e.Node == "net1" && e.State == provision.Begins })
+		is(o.order(apply.Begins, "order"), "controller", "controller", "net", "compute", "compute")
+		converged := slices.IndexFunc(o.said, func(e apply.Event) bool { return e.Node == "controller2" && e.State == apply.Done })
+		began := slices.IndexFunc(o.said, func(e apply.Event) bool { return e.Node == "net1" && e.State == apply.Begins })
 		if converged > began {
 			t.Errorf("net1 began before controller2 had converged")
 		}
@@ -63,7 +64,7 @@ func TestApplyKeepsTheOrderOfRoles(t *testing.T) {
 			roles[i].Cardinality = 0
 		}
 		o.well(fleet(roles...))
-		is(o.order(provision.Begins, "retire"), "compute", "compute", "net", "controller", "controller")
+		is(o.order(apply.Begins, "retire"), "compute", "compute", "net", "controller", "controller")
 	})
 }
 
@@ -72,7 +73,7 @@ func TestApplySaysHowFarItGotWithAQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.site.Quota = 2
-		o.set = func(a *provision.Applier) { a.Parallel = 1 }
+		o.set = func(a *apply.Applier) { a.Parallel = 1 }
 		_, err := o.apply(fleet(role("compute", 5)))
 		if err == nil || !strings.Contains(err.Error(), "reached at machine 3 of 5 of compute: 2 made") || !strings.Contains(err.Error(), "compute4, create compute5") {
 			t.Fatal(err)
@@ -96,14 +97,14 @@ func TestApplyRefusesWhatNobodyAgreedTo(t *testing.T) {
 			fleet(role("db", 1, protected), role("web", 2)): "db is protected",
 			fleet(role("db", 1), role("web", 2)):            "db is protected",
 		} {
-			p, err := x.applier.Look(x.ctx, want, provision.Options{})
+			p, err := x.applier.Look(x.ctx, want, plan.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if _, err := x.applier.Apply(x.ctx, p, nil); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("%v, and not: %s", err, says)
 			}
-			if err := provision.CheckRetire(p, 0); err == nil || !strings.Contains(err.Error(), "--max-retire 1") {
+			if err := plan.CheckRetire(p, 0); err == nil || !strings.Contains(err.Error(), "--max-retire 1") {
 				t.Error(err)
 			}
 		}
@@ -117,14 +118,14 @@ func TestApplyStopsARoleThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		made := 0
-		o.set = func(a *provision.Applier) { a.Parallel = 1 }
-		o.site.Trouble = func(call string) provisiontest.Fault {
+		o.set = func(a *apply.Applier) { a.Parallel = 1 }
+		o.site.Trouble = func(call string) machinestest.Fault {
 			if call == "create" {
 				if made++; made <= 2 {
-					return provisiontest.NoBoot
+					return machinestest.NoBoot
 				}
 			}
-			return provisiontest.None
+			return machinestest.None
 		}
 		want := fleet(role("web", 4, failures("1")), role("lb", 1, after("web")), role("db", 1))
 		_, err := o.apply(want)

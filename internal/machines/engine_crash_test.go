@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"fmt"
@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/testbed/machinestest"
 )
 
 // scene is something that an apply has to do.
@@ -19,15 +20,15 @@ type scene struct {
 	say    string
 	was    *environments.Environment
 	want   *environments.Environment
-	happen func(*provisiontest.Site) // in between
+	happen func(*machinestest.Site) // in between
 }
 
 func scenes() []scene {
 	web := func(n int, more ...func(*environments.Role)) *environments.Environment {
 		return fleet(role("db", 1), role("web", n, append(more, after("db"), batch("2"))...))
 	}
-	kill := func(state provision.State) func(*provisiontest.Site) {
-		return func(s *provisiontest.Site) {
+	kill := func(state machines.State) func(*machinestest.Site) {
+		return func(s *machinestest.Site) {
 			for _, m := range s.Machines() {
 				if m.Name == "web1" {
 					s.Kill(m.ID, state)
@@ -35,7 +36,7 @@ func scenes() []scene {
 			}
 		}
 	}
-	lose := func(s *provisiontest.Site) {
+	lose := func(s *machinestest.Site) {
 		kill("")(s)
 		pass(30 * time.Minute) // until then it is taken to be alive
 	}
@@ -44,20 +45,20 @@ func scenes() []scene {
 		{"nodes retire", web(3), web(1), nil},
 		{"a role goes", web(2), fleet(role("db", 1)), nil},
 		{"another flavor", web(2), web(2, flavor("large")), nil},
-		{"a machine is off", web(2), web(2), kill(provision.Stopped)},
+		{"a machine is off", web(2), web(2), kill(machines.Stopped)},
 		{"a machine is lost", web(2), web(2), lose},
 		{"a lost machine is not wanted any more", web(2), web(0), lose},
-		{"a retiring is taken back", web(2), web(2), func(s *provisiontest.Site) { s.Retiring("web2") }},
-		{"a machine that the books don't have", web(2), web(2), func(s *provisiontest.Site) { s.Forget("web1") }},
-		{"a machine that is there twice", web(2), web(2), func(s *provisiontest.Site) { s.Plant("web1", s.Mark()) }},
+		{"a retiring is taken back", web(2), web(2), func(s *machinestest.Site) { s.Retiring("web2") }},
+		{"a machine that the books don't have", web(2), web(2), func(s *machinestest.Site) { s.Forget("web1") }},
+		{"a machine that is there twice", web(2), web(2), func(s *machinestest.Site) { s.Plant("web1", s.Mark()) }},
 	}
 }
 
 // set makes an operator with the scene.
 func (sc scene) set(t *testing.T) *operator {
 	o := newOperator(t)
-	o.site.Plant("web9", provision.Mark{Owner: "another", Fleet: "dev"})
-	o.site.Plant("web1", provision.Mark{Owner: "another", Fleet: "dev"})
+	o.site.Plant("web9", machines.Mark{Owner: "another", Fleet: "dev"})
+	o.site.Plant("web1", machines.Mark{Owner: "another", Fleet: "dev"})
 	if sc.was != nil {
 		if _, err := o.apply(sc.was); err != nil {
 			t.Fatal(err)
@@ -73,14 +74,14 @@ func (sc scene) set(t *testing.T) *operator {
 func endOf(o *operator) string {
 	lines := map[string]bool{}
 	line := func(format string, args ...any) { lines[fmt.Sprintf(format, args...)] = true }
-	names := map[provision.Victim]int{}
+	names := map[machines.Ref]int{}
 	for _, m := range o.site.Machines() {
-		id := provision.Victim{Name: m.Name, ID: m.Mark.String()}
+		id := machines.Ref{Name: m.Name, ID: m.Mark.String()}
 		names[id]++
 		line("machine %s of %s: %s %s, joined %v, %d", m.Name, m.Mark, m.State, m.Flavor, m.Joined, names[id])
 	}
 	for _, r := range o.site.Records() {
-		there := slices.ContainsFunc(o.site.Machines(), func(m provisiontest.Seen) bool { return m.ID == r.ID && m.Name == r.Name })
+		there := slices.ContainsFunc(o.site.Machines(), func(m machinestest.Seen) bool { return m.ID == r.ID && m.Name == r.Name })
 		line("record %s: %s %s %s %s, machine is there %v, problem %q", r.Node, r.Name, r.Phase, r.Driver, r.Flavor, there, r.Problem)
 	}
 	for node, h := range o.site.Hosts() {
@@ -128,12 +129,12 @@ func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
 				o.innocent()
 				calm := endOf(o)
 				for _, e := range o.said {
-					if e.State != provision.Begins && e.State != provision.Ends || e.Step == "" {
+					if e.State != apply.Begins && e.State != apply.Ends || e.Step == "" {
 						continue
 					}
 					crash := sc.set(t)
 					died := false
-					crash.dies = func(s *provisiontest.Session, now provision.Event) {
+					crash.dies = func(s *machinestest.Session, now apply.Event) {
 						if now.Node == e.Node && now.Step == e.Step && now.State == e.State && now.Verb == e.Verb {
 							died = true
 							s.Crash()
@@ -153,8 +154,8 @@ func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
 		})
 	}
 	// What no scene begins with is what a crash leaves: an order that somebody waits for.
-	for _, name := range provision.Parts() {
-		for _, state := range []provision.EventState{provision.Begins, provision.Ends} {
+	for _, name := range apply.Parts() {
+		for _, state := range []apply.EventState{apply.Begins, apply.Ends} {
 			if !points[name+" "+string(state)] && name != "settle" {
 				t.Errorf("there was no crash where %s %s", name, state)
 			}
@@ -170,21 +171,21 @@ func TestACrashAtAnyCallEndsWhereNoCrashEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := sc.set(t)
 				calls := 0
-				o.site.Trouble = func(string) provisiontest.Fault { calls++; return provisiontest.None }
+				o.site.Trouble = func(string) machinestest.Fault { calls++; return machinestest.None }
 				if _, err := o.apply(sc.want); err != nil {
 					t.Fatal(err)
 				}
 				calm := endOf(o)
 				for k := 1; k <= calls; k++ {
-					for _, how := range []provisiontest.Fault{provisiontest.CrashBefore, provisiontest.CrashAfter} {
+					for _, how := range []machinestest.Fault{machinestest.CrashBefore, machinestest.CrashAfter} {
 						n, reads := 0, false
 						crash := sc.set(t)
-						crash.site.Trouble = func(call string) provisiontest.Fault {
+						crash.site.Trouble = func(call string) machinestest.Fault {
 							if n++; n == k {
 								reads = call == "world" || call == "list"
 								return how
 							}
-							return provisiontest.None
+							return machinestest.None
 						}
 						_, _ = crash.apply(sc.want)
 						crashes++

@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"context"
@@ -7,20 +7,21 @@ import (
 	"testing/synctest"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
+	"pulley/internal/machines/plan"
 )
 
 // hangs is a provider whose create ends only with its context, and tells when.
 type hangs struct {
-	provision.Provider
+	machines.Provider
 	ended chan time.Duration
 }
 
-func (h hangs) Create(ctx context.Context, _ provision.Order) (provision.Machine, error) {
+func (h hangs) Create(ctx context.Context, _ machines.Order) (machines.Machine, error) {
 	began := time.Now()
 	<-ctx.Done()
 	h.ended <- time.Since(began)
-	return provision.Machine{}, ctx.Err()
+	return machines.Machine{}, ctx.Err()
 }
 
 // A call that Ctrl-C lets go on for a little would go on when the lock is lost meanwhile, and make a machine beside those of the
@@ -45,7 +46,7 @@ func TestALostLockEndsCallsAlsoAfterAnInterrupt(t *testing.T) {
 				lock, lose := context.WithCancel(context.Background())
 				defer lose()
 				x.applier.Provider, x.applier.Lock = h, lock
-				p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), provision.Options{})
+				p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), plan.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -59,7 +60,7 @@ func TestALostLockEndsCallsAlsoAfterAnInterrupt(t *testing.T) {
 				if took := <-h.ended; took < c.ends-3*time.Second || took > c.ends+time.Second {
 					t.Errorf("the call went on for %s, not %s", took, c.ends)
 				}
-				if err == nil || errors.Is(err, provision.ErrLost) != (c.lose > 0 && c.lose < 10*time.Second) {
+				if err == nil || errors.Is(err, machines.ErrLost) != (c.lose > 0 && c.lose < 10*time.Second) {
 					t.Error(err)
 				}
 			})

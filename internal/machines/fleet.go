@@ -1,4 +1,4 @@
-package provision
+package machines
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 // somebody else applies: nothing more may be done. Every method may be repeated.
 type Fleet interface {
 	Reader
-	Books
+	Inventory
 	Nodes
-	Payloads
+	UserdataMaker
 }
 
 // Reader reads.
@@ -26,7 +26,7 @@ type Reader interface {
 }
 
 // Books keeps records, only as long as the lock of this apply stands.
-type Books interface {
+type Inventory interface {
 	// PutSpec stores the environment, unless it was written since revision.
 	PutSpec(ctx context.Context, e *environments.Environment, revision int64) (int64, error)
 	// Put writes a node's record. was is what was read of it, nil for none; ErrChanged when it is another by now.
@@ -42,7 +42,7 @@ type Books interface {
 }
 
 // Payloads makes what machines are booted with.
-type Payloads interface {
+type UserdataMaker interface {
 	// Userdata makes the payload of a machine for a node. Its token lets in whoever has it once Order has written it; the one of a
 	// machine that does not join has no ID.
 	Userdata(o Order, r environments.Role, form Form) (text []byte, t Token, err error)

@@ -1,8 +1,10 @@
-package provision
+package machines
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"pulley/userdata"
@@ -21,7 +23,7 @@ type Provider interface {
 	// Delete asks for the end of one machine and returns when the provider has taken that, not when the machine is gone. One
 	// that is not there is no error. With an ID only the machine that has it and the name is deleted, else all of that name with
 	// the mark.
-	Delete(ctx context.Context, m Victim) error
+	Delete(ctx context.Context, m Ref) error
 }
 
 // Form is how a driver's machines are handed their userdata.
@@ -65,7 +67,7 @@ type Order struct {
 }
 
 // Victim is a machine to be deleted. Without an ID it is every machine of that name that bears the fleet's mark.
-type Victim struct {
+type Ref struct {
 	Name string `json:"name"`
 	ID   string `json:"id,omitempty"`
 }
@@ -116,4 +118,24 @@ type TakenError struct{ Name string }
 
 func (e *TakenError) Error() string {
 	return "the name " + e.Name + " is taken at the provider by a machine that is not of this fleet"
+}
+
+func (m Machine) Ref() Ref { return Ref{Name: m.Name, ID: m.ID} }
+
+// is reports whether m is meant by v.
+func (m Machine) Is(v Ref) bool { return m.Name == v.Name && (v.ID == "" || m.ID == v.ID) }
+
+func (m Machine) Trouble() string {
+	if m.Problem == "" {
+		return string(m.State)
+	}
+	return m.Problem
+}
+
+// String is how people see a victim: "compute5 (id 77f0)".
+func (v Ref) String() string {
+	if v.ID == "" {
+		return v.Name
+	}
+	return fmt.Sprintf("%s (id %s)", strings.ToValidUTF8(v.Name, "?"), v.ID)
 }

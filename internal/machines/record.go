@@ -1,10 +1,8 @@
-package provision
+package machines
 
 import (
+	"fmt"
 	"time"
-
-	"pulley/agent"
-	"pulley/environments"
 )
 
 // Phase is where a node's machine stands in Pulley's own books.
@@ -39,9 +37,6 @@ type Record struct {
 	At      time.Time `json:"at"` // of this phase
 }
 
-// foreign reports whether a record is only of a node that leaves: its machine was never asked for here.
-func (r Record) foreign() bool { return r.Phase == Retiring && r.ID == "" && r.Tries == 0 }
-
 // Act is one thing that was done to a machine, for `pulley env history`.
 type Act struct {
 	At      time.Time `json:"at"`
@@ -65,17 +60,13 @@ const (
 	Released Did = "released" // taken off the books and the list of hosts; there was no machine to delete
 )
 
-// World is all that a plan is made from, besides the environment that is wanted. Everything of etcd is of one moment, read
-// before the provider was asked.
-type World struct {
-	Old         *environments.Environment // as it is stored; nil for a new one
-	OldRevision int64
-	Records     map[string]Record // by node
-	Hosts       map[string]agent.Host
-	Views       map[string]agent.View // of all nodes that are registered or that spoke
-	Statuses    map[string]agent.Status
-	Released    bool              // a release is promoted for this environment: nodes can converge
-	Held        map[string]string // why a node is under a hold, its role's and everybody's included; absent where it is not
-	Machines    []Machine         // at the provider
-	Now         time.Time
+// foreign reports whether a record is only of a node that leaves: its machine was never asked for here.
+func (r Record) Foreign() bool { return r.Phase == Retiring && r.ID == "" && r.Tries == 0 }
+
+// begun says since when a node is being retired, by whom and why.
+func (r Record) Begun() string {
+	return fmt.Sprintf("its retiring was begun at %s by %s and is not done%s", Clock(r.At), Clean(r.By), Because(r.Why))
 }
+
+// lostAfter is how long a machine that was ordered may stay unlisted until it counts as lost.
+const LostAfter = 2 * time.Minute

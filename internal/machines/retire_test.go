@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"strings"
@@ -8,19 +8,21 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
+	"pulley/internal/testbed/machinestest"
 )
 
 // A node would be switched off with work on it, although its hooks failed or have not ended.
 func TestRetireWaitsForTheHooks(t *testing.T) {
 	for _, c := range []struct {
 		say   string
-		fault provisiontest.Fault
+		fault machinestest.Fault
 		says  string
 	}{
-		{"they fail", provisiontest.HookFail, "cannot retire web2: its retire hooks failed: the hook 10-leave failed"},
-		{"they hang", provisiontest.HookHang, "cannot retire web2: it has not answered within 10m0s that its retire hooks are done"},
+		{"they fail", machinestest.HookFail, "cannot retire web2: its retire hooks failed: the hook 10-leave failed"},
+		{"they hang", machinestest.HookHang, "cannot retire web2: it has not answered within 10m0s that its retire hooks are done"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -32,10 +34,10 @@ func TestRetireWaitsForTheHooks(t *testing.T) {
 					t.Fatal(err)
 				}
 				o.has("web1", "web2")
-				if c.fault == provisiontest.HookFail { // it is mended, and asked anew
+				if c.fault == machinestest.HookFail { // it is mended, and asked anew
 					o.well(fleet(role("web", 1)))
 				} else {
-					o.set = func(a *provision.Applier) { a.NoDrain = true }
+					o.set = func(a *apply.Applier) { a.NoDrain = true }
 					o.well(fleet(role("web", 1)))
 				}
 				o.has("web1")
@@ -50,11 +52,11 @@ func TestRetireGoesStepByStep(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
 		var calls []string
-		o.site.Trouble = func(call string) provisiontest.Fault {
+		o.site.Trouble = func(call string) machinestest.Fault {
 			if call != "world" && call != "list" {
 				calls = append(calls, call)
 			}
-			return provisiontest.None
+			return machinestest.None
 		}
 		o.well(fleet(role("web", 1)))
 		if got := strings.Join(calls, ", "); got != "put spec, put, hold, put, ask, put, remove, note, delete, drop" {
@@ -69,19 +71,19 @@ func TestRetireAsksOnce(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
 		asks := 0
-		o.site.Trouble = func(call string) provisiontest.Fault {
+		o.site.Trouble = func(call string) machinestest.Fault {
 			if call == "ask" {
 				asks++
-				return provisiontest.CrashAfter
+				return machinestest.CrashAfter
 			}
-			return provisiontest.None
+			return machinestest.None
 		}
 		_, _ = o.apply(fleet(role("web", 1)))
-		o.site.Trouble = func(call string) provisiontest.Fault {
+		o.site.Trouble = func(call string) machinestest.Fault {
 			if call == "ask" {
 				asks++
 			}
-			return provisiontest.None
+			return machinestest.None
 		}
 		o.well(fleet(role("web", 1)))
 		if asks != 1 {
@@ -96,7 +98,7 @@ func TestRetireOfANodeThatJoinsMeanwhile(t *testing.T) {
 		for wait := time.Duration(0); wait < time.Minute; wait += time.Second { // one of them meets the moment
 			o := newOperator(t)
 			o.site.Latency = 3 * time.Second
-			o.set = func(a *provision.Applier) { a.Wait = provision.WaitNone }
+			o.set = func(a *apply.Applier) { a.Wait = apply.WaitNone }
 			if _, err := o.apply(fleet(role("web", 1))); err != nil {
 				t.Fatal(err)
 			}
@@ -149,17 +151,17 @@ func TestRetireOnlyWhatIsStillAsItWas(t *testing.T) {
 		happen func(*operator)
 		says   string
 	}{
-		{"it is well again", func(o *operator) { o.kill(provision.Running, "web1") }, "it is not broken any more"},
+		{"it is well again", func(o *operator) { o.kill(machines.Running, "web1") }, "it is not broken any more"},
 		{"another one came", func(o *operator) { o.site.Plant("web1", o.site.Mark()) }, "another machine of this name is there"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
 				o.well(fleet(role("web", 2)))
-				o.kill(provision.Stopped, "web1")
+				o.kill(machines.Stopped, "web1")
 				x := o.start()
 				defer x.end()
-				p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), provision.Options{})
+				p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), plan.Options{})
 				if err != nil || len(p.Destroyed()) != 1 {
 					t.Fatal(err, text(p))
 				}
@@ -210,7 +212,7 @@ func TestRetireOnlyWhenWhatIsMadeIsWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("old", 2)))
-		o.site.Trouble = nth("create", 1, 1, provisiontest.Refuse)
+		o.site.Trouble = nth("create", 1, 1, machinestest.Refuse)
 		_, err := o.apply(fleet(role("new", 1)))
 		if err == nil || !strings.Contains(err.Error(), "nothing is retired before what is made is well, and new1 failed: retire old2, retire old1") {
 			t.Fatal(err)

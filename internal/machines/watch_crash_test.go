@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"slices"
@@ -7,8 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
+	"pulley/internal/machines/watch"
+	"pulley/internal/testbed/machinestest"
 )
 
 // watchScene is something that a watch has to do about web1.
@@ -19,12 +22,12 @@ type watchScene struct {
 
 func watchScenes() []watchScene {
 	return []watchScene{
-		{"it is off", func(o *operator) { o.kill(provision.Stopped, "web1") }},
+		{"it is off", func(o *operator) { o.kill(machines.Stopped, "web1") }},
 		{"it is lost", func(o *operator) { o.kill("", "web1") }},
 		{"an order was cut off, and its machine is there", func(o *operator) {
 			o.kill("", "web1")
 			w := o.watching()
-			o.site.Trouble = nth("create", 1, 1, provisiontest.CrashAfter)
+			o.site.Trouble = nth("create", 1, 1, machinestest.CrashAfter)
 			o.once(w)
 			o.site.Trouble = nil
 		}},
@@ -40,9 +43,9 @@ func (sc watchScene) set(t *testing.T) *operator {
 }
 
 // watching is a watch that has seen long enough what is dead.
-func (o *operator) watching() *provision.Watcher {
+func (o *operator) watching() *watch.Watcher {
 	pass(fallsSilent)
-	w := &provision.Watcher{}
+	w := &watch.Watcher{}
 	for range 2 {
 		if ripe := o.see(w); !ripe {
 			pass(6 * time.Minute)
@@ -52,7 +55,7 @@ func (o *operator) watching() *provision.Watcher {
 }
 
 // see looks as a watch does that has not taken the lock yet.
-func (o *operator) see(w *provision.Watcher) bool {
+func (o *operator) see(w *watch.Watcher) bool {
 	x := o.start()
 	defer x.end()
 	world, err := x.session.World(x.ctx)
@@ -62,12 +65,12 @@ func (o *operator) see(w *provision.Watcher) bool {
 	if world.Machines, err = x.applier.Provider.List(x.ctx); err != nil {
 		o.t.Fatal(err)
 	}
-	ripe, _ := w.See(provision.Make(world.Old, world, provision.Options{Place: x.applier.Place}), world, nil)
+	ripe, _ := w.See(plan.Make(world.Old, world, plan.Options{Place: x.applier.Place}), world, nil)
 	return ripe
 }
 
 // once has a watch look that may die of it.
-func (o *operator) once(w *provision.Watcher) {
+func (o *operator) once(w *watch.Watcher) {
 	x := o.start()
 	defer x.end()
 	x.applier.By = "pulley env watch"
@@ -94,9 +97,9 @@ func (sc watchScene) ends(o *operator, calm string) {
 		o.t.Error("nobody knows of web1")
 	}
 	counted := o.counted()
-	var w provision.Watcher
+	var w watch.Watcher
 	d := o.look(&w)
-	if begun := r.Watch && r.Phase != provision.Made; begun && (!slices.Equal(nodesOf(d.Acted), []string{"web1"}) || o.counted() != counted) {
+	if begun := r.Watch && r.Phase != machines.Made; begun && (!slices.Equal(nodesOf(d.Acted), []string{"web1"}) || o.counted() != counted) {
 		o.t.Errorf("what was begun, %+v, does not go on, or is counted again: %v, %q", r, nodesOf(d.Acted), d.Notes)
 	}
 	for range 2 {
@@ -126,13 +129,13 @@ func TestAWatchFinishesWhatItBeganAtAnyStep(t *testing.T) {
 				events := slices.Clone(o.said)
 				calm := calmEnd(o, w)
 				for _, e := range events {
-					if e.State != provision.Begins && e.State != provision.Ends || e.Step == "" {
+					if e.State != apply.Begins && e.State != apply.Ends || e.Step == "" {
 						continue
 					}
 					points[e.Step+" "+string(e.State)] = true
 					crash := sc.set(t)
 					w := crash.watching()
-					crash.dies = func(s *provisiontest.Session, now provision.Event) {
+					crash.dies = func(s *machinestest.Session, now apply.Event) {
 						if now.Step == e.Step && now.State == e.State && now.Verb == e.Verb {
 							s.Crash()
 						}
@@ -147,8 +150,8 @@ func TestAWatchFinishesWhatItBeganAtAnyStep(t *testing.T) {
 		})
 	}
 	others := []string{"spare", "clear", "cleared", "adopt"} // of duplicates, and of machines that are not dead
-	for _, name := range provision.Parts() {
-		for _, state := range []provision.EventState{provision.Begins, provision.Ends} {
+	for _, name := range apply.Parts() {
+		for _, state := range []apply.EventState{apply.Begins, apply.Ends} {
 			if !points[name+" "+string(state)] && !slices.Contains(others, name) {
 				t.Errorf("there was no crash where %s %s", name, state)
 			}
@@ -157,7 +160,7 @@ func TestAWatchFinishesWhatItBeganAtAnyStep(t *testing.T) {
 }
 
 // calmEnd is what is there some time after a watch that did not die.
-func calmEnd(o *operator, w *provision.Watcher) string {
+func calmEnd(o *operator, w *watch.Watcher) string {
 	for range 2 {
 		pass(6 * time.Minute)
 		o.look(w)
@@ -175,21 +178,21 @@ func TestAWatchFinishesWhatItBeganAtAnyCall(t *testing.T) {
 				o := sc.set(t)
 				w := o.watching()
 				calls := 0
-				o.site.Trouble = func(string) provisiontest.Fault { calls++; return provisiontest.None }
+				o.site.Trouble = func(string) machinestest.Fault { calls++; return machinestest.None }
 				o.once(w)
 				o.site.Trouble = nil
 				calm := calmEnd(o, w)
 				for k := 1; k <= calls; k++ {
-					for _, how := range []provisiontest.Fault{provisiontest.CrashBefore, provisiontest.CrashAfter} {
+					for _, how := range []machinestest.Fault{machinestest.CrashBefore, machinestest.CrashAfter} {
 						crash := sc.set(t)
 						w := crash.watching()
 						n, reads := 0, false
-						crash.site.Trouble = func(call string) provisiontest.Fault {
+						crash.site.Trouble = func(call string) machinestest.Fault {
 							if n++; n == k {
 								reads = call == "world" || call == "list" || call == "acts"
 								return how
 							}
-							return provisiontest.None
+							return machinestest.None
 						}
 						crash.once(w)
 						crashes++
@@ -214,12 +217,12 @@ func TestAWatchTriesAgainAfterAWhile(t *testing.T) {
 		o := watchScenes()[1].set(t)
 		w := o.watching()
 		creates := 0
-		o.site.Trouble = func(call string) provisiontest.Fault {
+		o.site.Trouble = func(call string) machinestest.Fault {
 			if call != "create" {
-				return provisiontest.None
+				return machinestest.None
 			}
 			creates++
-			return provisiontest.Quota
+			return machinestest.Quota
 		}
 		o.once(w)
 		for range 9 {
@@ -247,19 +250,19 @@ func TestAWatchLeavesWhatCameBack(t *testing.T) {
 		for _, at := range []string{"hold", "remove", "delete"} { // nothing was taken down yet; it counts as drained; the last moment
 			o := watchScenes()[0].set(t)
 			w := o.watching()
-			o.dies = func(s *provisiontest.Session, e provision.Event) {
-				if e.Step == at && e.State == provision.Begins {
+			o.dies = func(s *machinestest.Session, e apply.Event) {
+				if e.Step == at && e.State == apply.Begins {
 					s.Crash()
 				}
 			}
 			o.once(w)
 			o.dies = nil
 			before := o.site.Made()
-			o.kill(provision.Running, "web1")
+			o.kill(machines.Running, "web1")
 			pass(2 * time.Minute)
 			notes := ""
 			for range 4 {
-				notes += strings.Join(o.look(&provision.Watcher{}).Notes, "\n")
+				notes += strings.Join(o.look(&watch.Watcher{}).Notes, "\n")
 				pass(6 * time.Minute)
 			}
 			p := o.plan(fleet(role("web", 4)))

@@ -1,4 +1,4 @@
-package provision_test
+package machines_test
 
 import (
 	"context"
@@ -9,8 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	provision "pulley/internal/machines"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/machines"
+	"pulley/internal/machines/apply"
+	"pulley/internal/machines/plan"
+	"pulley/internal/machines/watch"
+	"pulley/internal/testbed/machinestest"
 )
 
 // fallsSilent is when a node that died is known to be silent.
@@ -18,15 +21,15 @@ const fallsSilent = 25 * time.Minute
 
 // says has the provider call a machine failed.
 type says struct {
-	provision.Provider
+	machines.Provider
 	name string
 }
 
-func (l says) List(ctx context.Context) ([]provision.Machine, error) {
+func (l says) List(ctx context.Context) ([]machines.Machine, error) {
 	all, err := l.Provider.List(ctx)
 	for i := range all {
 		if all[i].Name == l.name {
-			all[i].State, all[i].Problem = provision.Failed, "resize failed"
+			all[i].State, all[i].Problem = machines.Failed, "resize failed"
 		}
 	}
 	return all, err
@@ -34,17 +37,17 @@ func (l says) List(ctx context.Context) ([]provision.Machine, error) {
 
 // without has the provider list all machines but some.
 type without struct {
-	provision.Provider
+	machines.Provider
 	names []string
 }
 
-func (l without) List(ctx context.Context) ([]provision.Machine, error) {
+func (l without) List(ctx context.Context) ([]machines.Machine, error) {
 	all, err := l.Provider.List(ctx)
-	return slices.DeleteFunc(all, func(m provision.Machine) bool { return slices.Contains(l.names, m.Name) }), err
+	return slices.DeleteFunc(all, func(m machines.Machine) bool { return slices.Contains(l.names, m.Name) }), err
 }
 
 // look has a watcher look once, as `pulley env watch` does each minute.
-func (o *operator) look(w *provision.Watcher) provision.Watched {
+func (o *operator) look(w *watch.Watcher) watch.Watched {
 	o.t.Helper()
 	x := o.start()
 	defer x.end()
@@ -57,7 +60,7 @@ func (o *operator) look(w *provision.Watcher) provision.Watched {
 }
 
 // kill has machines die, by name.
-func (o *operator) kill(state provision.State, names ...string) {
+func (o *operator) kill(state machines.State, names ...string) {
 	for _, m := range o.site.Machines() {
 		if slices.Contains(names, m.Name) {
 			o.site.Kill(m.ID, state)
@@ -65,7 +68,7 @@ func (o *operator) kill(state provision.State, names ...string) {
 	}
 }
 
-func nodesOf(steps []provision.Step) (nodes []string) {
+func nodesOf(steps []plan.Step) (nodes []string) {
 	for _, s := range steps {
 		nodes = append(nodes, s.Node)
 	}
@@ -77,9 +80,9 @@ func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 8)))
-		o.kill(provision.Stopped, "web1", "web2")
+		o.kill(machines.Stopped, "web1", "web2")
 		o.kill("", "web3")
-		var w provision.Watcher
+		var w watch.Watcher
 		if d := o.look(&w); len(d.Dead) != 0 {
 			t.Fatalf("as long as they have just spoken: %+v", d)
 		}
@@ -87,12 +90,12 @@ func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 		if d := o.look(&w); len(d.Dead) != 3 || len(d.Acted) != 0 {
 			t.Fatalf("at the first look: %+v", d)
 		}
-		o.kill(provision.Running, "web2") // it was only restarted
+		o.kill(machines.Running, "web2") // it was only restarted
 		pass(time.Minute)
 		if d := o.look(&w); len(d.Dead) != 2 || len(d.Acted) != 0 {
 			t.Fatalf("a minute later: %+v", d)
 		}
-		o.kill(provision.Stopped, "web2")
+		o.kill(machines.Stopped, "web2")
 		pass(4 * time.Minute)
 		d := o.look(&w)
 		if got := nodesOf(d.Acted); !slices.Equal(got, []string{"web1", "web3"}) {
@@ -125,16 +128,16 @@ func TestWatchKeepsItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 12)))
-		o.kill(provision.Failed, "web1", "web2", "web3", "web4", "web5")
+		o.kill(machines.Failed, "web1", "web2", "web3", "web4", "web5")
 		pass(fallsSilent)
-		w := provision.Watcher{Budget: 2}
+		w := watch.Watcher{Budget: 2}
 		o.look(&w)
 		pass(6 * time.Minute)
 		d := o.look(&w)
 		if got := nodesOf(d.Acted); !slices.Equal(got, []string{"web1", "web2"}) || len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "web3, web4, web5 wait: 2 machines an hour") {
 			t.Fatalf("%v, %q", got, d.Notes)
 		}
-		w = provision.Watcher{Budget: 2} // it is restarted
+		w = watch.Watcher{Budget: 2} // it is restarted
 		for range 4 {
 			pass(6 * time.Minute)
 			if d := o.look(&w); len(d.Acted) > 0 {
@@ -155,16 +158,16 @@ func TestWatchCountsWhatItDiedOver(t *testing.T) {
 		for _, at := range []string{"note", "put", "remove", "delete", "order", "create"} {
 			o := newOperator(t)
 			o.well(fleet(role("web", 5)))
-			o.kill(provision.Failed, "web1", "web2")
+			o.kill(machines.Failed, "web1", "web2")
 			pass(fallsSilent)
-			w := provision.Watcher{Budget: 1}
+			w := watch.Watcher{Budget: 1}
 			o.look(&w)
 			pass(6 * time.Minute)
-			o.site.Trouble = func(call string) provisiontest.Fault {
+			o.site.Trouble = func(call string) machinestest.Fault {
 				if call == at {
-					return provisiontest.CrashAfter
+					return machinestest.CrashAfter
 				}
-				return provisiontest.None
+				return machinestest.None
 			}
 			x := o.start()
 			if d, err := w.Once(x.ctx, x.applier); err == nil {
@@ -172,7 +175,7 @@ func TestWatchCountsWhatItDiedOver(t *testing.T) {
 			}
 			x.end()
 			o.site.Trouble = nil
-			w = provision.Watcher{Budget: 1}
+			w = watch.Watcher{Budget: 1}
 			for range 5 {
 				pass(6 * time.Minute)
 				if d := o.look(&w); slices.Contains(nodesOf(d.Acted), "web2") {
@@ -190,20 +193,20 @@ func TestWatchLeavesAlone(t *testing.T) {
 		say, says string
 		happen    func(*operator)
 	}{
-		{"protected roles", "db1 is left alone: db is protected", func(o *operator) { o.kill(provision.Failed, "db1") }},
+		{"protected roles", "db1 is left alone: db is protected", func(o *operator) { o.kill(machines.Failed, "db1") }},
 		{"held nodes", "web1 is left alone: ann looks at it", func(o *operator) {
 			o.kill("", "web1")
 			o.site.HoldNode("web1", "ann looks at it")
 		}},
-		{"an outage", "4 of 7 machines look dead: that looks like an outage", func(o *operator) { o.kill(provision.Stopped, "web1", "web2", "web3", "web4") }},
+		{"an outage", "4 of 7 machines look dead: that looks like an outage", func(o *operator) { o.kill(machines.Stopped, "web1", "web2", "web3", "web4") }},
 		{"a list that is empty all at once", "the provider lists none of 7 machines: that looks like an outage", func(o *operator) {
 			o.kill("", "web1", "web2", "web3", "web4", "db1", "db2", "db3")
 		}},
 		{"what speaks, whatever the provider says", "web1 is left alone: it spoke at ", func(o *operator) {
-			o.set = func(a *provision.Applier) { a.Provider = says{a.Provider, "web1"} }
+			o.set = func(a *apply.Applier) { a.Provider = says{a.Provider, "web1"} }
 		}},
 		{"what the provider does not list and speaks", "", func(o *operator) {
-			o.set = func(a *provision.Applier) { a.Provider = without{a.Provider, []string{"web1", "web2"}} }
+			o.set = func(a *apply.Applier) { a.Provider = without{a.Provider, []string{"web1", "web2"}} }
 		}},
 		{"who was taken off the list", "", func(o *operator) { o.site.Unlist("web2") }},
 		{"what an operator has yet to do", "left to an apply: web4; `pulley env plan` shows why", func(o *operator) { o.kill("", "web4"); o.site.Unlist("web4"); o.site.Forget("web4") }},
@@ -216,7 +219,7 @@ func TestWatchLeavesAlone(t *testing.T) {
 				c.happen(o)
 				pass(fallsSilent)
 				before := fmt.Sprint(o.site.Machines())
-				var w provision.Watcher
+				var w watch.Watcher
 				for range 5 {
 					d := o.look(&w)
 					if len(d.Acted) > 0 {
@@ -243,8 +246,8 @@ func TestWatchTellsWhenItCountsAsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 8)))
-		o.kill(provision.Stopped, "web1")
-		var w provision.Watcher
+		o.kill(machines.Stopped, "web1")
+		var w watch.Watcher
 		_, rest, _ := strings.Cut(strings.Join(o.look(&w).Notes, "\n"), "web1 is left alone: it spoke at ")
 		_, rest, _ = strings.Cut(rest, "; it counts as silent from ")
 		const layout = "2006-01-02 15:04:05Z"
@@ -269,7 +272,7 @@ func TestWatchNeedsAStoredEnvironment(t *testing.T) {
 		o := newOperator(t)
 		x := o.start()
 		defer x.end()
-		if _, err := new(provision.Watcher).Once(x.ctx, x.applier); err == nil || !strings.Contains(err.Error(), "it is not stored") {
+		if _, err := new(watch.Watcher).Once(x.ctx, x.applier); err == nil || !strings.Contains(err.Error(), "it is not stored") {
 			t.Fatal(err)
 		}
 	})
@@ -284,7 +287,7 @@ func TestWatchOfASmallFleetWantsMoreThanAList(t *testing.T) {
 		o.site.Unlist("web1")
 		pass(fallsSilent)
 		before := o.site.Made()
-		var w provision.Watcher
+		var w watch.Watcher
 		for range 4 {
 			if d := o.look(&w); len(d.Acted) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "1 of 2 machines is not listed") {
 				t.Fatalf("%v, %q", nodesOf(d.Acted), d.Notes)

@@ -9,13 +9,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 var (
-	_ provision.Reader = (*Applying)(nil)
-	_ provision.Books  = (*Applying)(nil)
-	_ provision.Nodes  = (*Applying)(nil)
+	_ machines.Reader    = (*Applying)(nil)
+	_ machines.Inventory = (*Applying)(nil)
+	_ machines.Nodes     = (*Applying)(nil)
 )
 
 // Applying is an apply that is under way: the only one of its fleet, as long as its mark stands. All that it writes, it
@@ -82,12 +82,12 @@ func (a *Applying) Ref() environments.Ref { return a.ref }
 
 // lost is why nothing may be written any more.
 func (a *Applying) lost() error {
-	return fmt.Errorf("%w: %w", provision.ErrLost, context.Cause(a.stands))
+	return fmt.Errorf("%w: %w", machines.ErrLost, context.Cause(a.stands))
 }
 
 // ended puts the loss of the mark in the place of what came of it.
 func (a *Applying) ended(err error) error {
-	if err != nil && a.stands.Err() != nil && !errors.Is(err, provision.ErrLost) {
+	if err != nil && a.stands.Err() != nil && !errors.Is(err, machines.ErrLost) {
 		return a.lost()
 	}
 	return err
@@ -110,7 +110,7 @@ func (a *Applying) write(ctx context.Context, cmps []clientv3.Cmp, ops ...client
 		a.end(errRevoked)
 		return nil, a.lost()
 	}
-	return nil, provision.ErrChanged
+	return nil, machines.ErrChanged
 }
 
 // stillOurs is a read that tells whether the mark stands, for what is done in more than one transaction.

@@ -9,7 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/clip"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // holdTries is how often a hold is set again that an operator changed at the same moment.
@@ -25,7 +25,7 @@ func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
 	h.Scope = scope.segment("all")
 	for try := 0; ; try++ {
 		err := a.hold(ctx, key, h)
-		if err == nil || !errors.Is(err, provision.ErrChanged) || try == holdTries {
+		if err == nil || !errors.Is(err, machines.ErrChanged) || try == holdTries {
 			if err != nil {
 				err = fmt.Errorf("cannot hold %s: %w", scope, a.ended(err))
 			}

@@ -15,10 +15,10 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
-	"pulley/internal/testbed/provisiontest"
+	"pulley/internal/testbed/machinestest"
 )
 
 func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *store.Applying {
@@ -38,7 +38,7 @@ func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
 	for _, ref := range []environments.Ref{{Environment: "dev"}, {Environment: "dev", Stack: "t4"}} {
 		t.Run(ref.String(), func(t *testing.T) {
 			var opened atomic.Int32
-			provisiontest.FleetContract(t, func(t *testing.T) provisiontest.Subject {
+			machinestest.FleetContract(t, func(t *testing.T) machinestest.Subject {
 				prefix := fmt.Sprintf("/contract%s%d", ref.Stack, opened.Add(1))
 				st := open(t, server, prefix)
 				a := begin(t, st, ref, "ann")
@@ -48,7 +48,7 @@ func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				return provisiontest.Subject{
+				return machinestest.Subject{
 					Fleet: a, Ref: ref,
 					Join: func(node, role string) {
 						must(st.Register(t.Context(), ref.String(), agent.Host{Node: node, Role: role, At: time.Now().UTC()}))
@@ -99,7 +99,7 @@ func TestOneApplyAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin(t, st, dev4, "bob")
-	if err := first.Put(t.Context(), provision.Record{Node: "web1"}, nil); !errors.Is(err, provision.ErrLost) {
+	if err := first.Put(t.Context(), machines.Record{Node: "web1"}, nil); !errors.Is(err, machines.ErrLost) {
 		t.Errorf("one that was closed writes: %v", err)
 	}
 }
@@ -146,18 +146,18 @@ func TestAnApplyWhoseLockWasTakenEnds(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("it goes on for ever")
 	}
-	if err := context.Cause(ctx); !errors.Is(err, provision.ErrLost) {
+	if err := context.Cause(ctx); !errors.Is(err, machines.ErrLost) {
 		t.Errorf("the cause is %v", err)
 	}
 	for what, err := range map[string]error{
 		"hold": a.Hold(t.Context(), "web1", agent.Hold{}), "ask": a.Ask(t.Context(), "web1", agent.Request{}),
-		"remove": a.Remove(t.Context(), "web1", "why"), "put": a.Put(t.Context(), provision.Record{Node: "web1"}, nil),
+		"remove": a.Remove(t.Context(), "web1", "why"), "put": a.Put(t.Context(), machines.Record{Node: "web1"}, nil),
 	} {
-		if !errors.Is(err, provision.ErrLost) {
+		if !errors.Is(err, machines.ErrLost) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := a.Destroy(t.Context(), true); !errors.Is(err, provision.ErrLost) {
+	if _, err := a.Destroy(t.Context(), true); !errors.Is(err, machines.ErrLost) {
 		t.Errorf("destroy: %v", err)
 	}
 }
@@ -246,7 +246,7 @@ func TestAnApplyStopsBeforeItsLockCanEnd(t *testing.T) {
 	if !stands() {
 		t.Error("it stopped when its lock had gone already")
 	}
-	if err := context.Cause(ctx); !errors.Is(err, provision.ErrLost) {
+	if err := context.Cause(ctx); !errors.Is(err, machines.ErrLost) {
 		t.Errorf("the cause is %v", err)
 	}
 	for end := time.Now().Add(30 * time.Second); stands(); <-time.After(50 * time.Millisecond) {

@@ -13,7 +13,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/clip"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // maxWords bounds the words of a record or an act that came from elsewhere: from a node, or from a provider.
@@ -56,7 +56,7 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 }
 
 // Note remembers what was done, once however often it is told. Old acts go at this occasion.
-func (a *Applying) Note(ctx context.Context, act provision.Act) error {
+func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot note what was done to the machine of %s: %w", act.Node, err)
 	}
@@ -93,7 +93,7 @@ func (a *Applying) Note(ctx context.Context, act provision.Act) error {
 }
 
 // actID is the same for the same act, and sorts by time.
-func actID(act provision.Act, value string) string {
+func actID(act machines.Act, value string) string {
 	return fmt.Sprintf("%s-%x", actTime(act.At), sha256.Sum256([]byte(value)))[:25]
 }
 
@@ -106,7 +106,7 @@ func actTime(at time.Time) string {
 
 // Acts lists what was done to machines of an environment since a time, the oldest first. What can't be read is named in
 // damaged.
-func (s *machinesPart) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []provision.Act, damaged []string, err error) {
+func (s *machinesPart) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []machines.Act, damaged []string, err error) {
 	env := ref.String()
 	prefix := s.keys.acts(env)
 	from := actTime(since)
@@ -114,7 +114,7 @@ func (s *machinesPart) Acts(ctx context.Context, ref environments.Ref, since tim
 		if strings.Compare(rest, from) < 0 {
 			return nil
 		}
-		var act provision.Act
+		var act machines.Act
 		if err := decode(prefix+rest, b, &act); err != nil {
 			damaged = append(damaged, err.Error())
 			return nil
@@ -129,7 +129,7 @@ func (s *machinesPart) Acts(ctx context.Context, ref environments.Ref, since tim
 }
 
 // Acts is the store's. One that can't be read is an error: a budget can't be counted without it.
-func (a *Applying) Acts(ctx context.Context, since time.Time) ([]provision.Act, error) {
+func (a *Applying) Acts(ctx context.Context, since time.Time) ([]machines.Act, error) {
 	all, damaged, err := a.machines.Acts(ctx, a.ref, since)
 	if err == nil && len(damaged) > 0 {
 		err = errors.New(damaged[0])

@@ -13,7 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -27,7 +27,7 @@ func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	note := func(at time.Time, i int) {
 		t.Helper()
-		act := provision.Act{At: at, Node: fmt.Sprintf("web%d", i), Did: provision.Created, Why: "it is wanted", By: "ann"}
+		act := machines.Act{At: at, Node: fmt.Sprintf("web%d", i), Did: machines.Created, Why: "it is wanted", By: "ann"}
 		for range 2 { // the answer may be lost
 			if err := a.Note(t.Context(), act); err != nil {
 				t.Fatal(err)
@@ -50,7 +50,7 @@ func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 	if err != nil || len(all) != 1050 {
 		t.Errorf("of 1050 of the last hour %d are kept (%v)", len(all), err)
 	}
-	if !slices.IsSortedFunc(all, func(a, b provision.Act) int { return a.At.Compare(b.At) }) {
+	if !slices.IsSortedFunc(all, func(a, b machines.Act) int { return a.At.Compare(b.At) }) {
 		t.Error("they are not in order")
 	}
 	if all, _, err = st.Acts(t.Context(), dev, time.Time{}); err != nil || len(all) != 1050 {
@@ -65,7 +65,7 @@ func TestAWorldIsOfOneMoment(t *testing.T) {
 	st := open(t, server, "")
 	a := begin(t, st, dev, "ann")
 	for i := range 600 { // more than a page
-		if err := a.Put(t.Context(), provision.Record{Node: fmt.Sprintf("aaa%d", i), Phase: provision.Made}, nil); err != nil {
+		if err := a.Put(t.Context(), machines.Record{Node: fmt.Sprintf("aaa%d", i), Phase: machines.Made}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -140,7 +140,7 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 		st.Hold(ctx, dev, store.Scope{Role: "web"}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "we look"}, 0),
 		st.Hold(ctx, dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Stop, Who: "bob"}, 0),
 		st.Register(ctx, "dev", agent.Host{Node: "old.example.com", Role: "web"}),
-		a.Put(ctx, provision.Record{Node: "web9", Phase: provision.Retiring}, nil),
+		a.Put(ctx, machines.Record{Node: "web9", Phase: machines.Retiring}, nil),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -247,7 +247,7 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 	if err := st.Register(ctx, "dev", h); err != nil || asked() != nil {
 		t.Errorf("another machine is asked for what the one before was: %v, %v", asked(), err)
 	}
-	if err := st.Ask(ctx, dev, "web2", r); !errors.Is(err, provision.ErrNotListed) {
+	if err := st.Ask(ctx, dev, "web2", r); !errors.Is(err, machines.ErrNotListed) {
 		t.Errorf("one that is not on the list: %v", err)
 	}
 }
@@ -276,9 +276,9 @@ func TestWhoMayRetireIsToldAhead(t *testing.T) {
 	// All else that an apply does an operator may do, and a viewer may not.
 	st := server.Store(operator)
 	a := begin(t, st, dev, "olga")
-	r := provision.Record{Node: "web1", Phase: provision.Making}
+	r := machines.Record{Node: "web1", Phase: machines.Making}
 	for what, err := range map[string]error{
-		"put": a.Put(ctx, r, nil), "note": a.Note(ctx, provision.Act{Node: "web1", At: time.Now()}),
+		"put": a.Put(ctx, r, nil), "note": a.Note(ctx, machines.Act{Node: "web1", At: time.Now()}),
 		"hold": a.Hold(ctx, "web1", agent.Hold{Mode: agent.Stop}), "drop": a.Drop(ctx, r),
 	} {
 		if err != nil {

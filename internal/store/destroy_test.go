@@ -14,7 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -142,7 +142,7 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	a := begin(t, st, dev, "ann")
-	r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Retiring}
+	r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
 	if err := errors.Join(a.Put(ctx, r, nil), st.Register(ctx, "dev", agent.Host{Node: "web2"})); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // Bounds of what doctor takes for well with nodes.
@@ -35,7 +35,7 @@ type fleetFacts struct {
 	reserves   map[string]Reserve
 	boots      map[string]FirstBoot
 	floods     map[string]Flood
-	records    map[string]provision.Record
+	records    map[string]machines.Record
 	applying   *marked // nil: nobody applies it
 	damaged    []string
 }

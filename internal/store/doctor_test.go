@@ -13,7 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -279,7 +279,7 @@ func TestDoctorFindsMachinesThatNobodyCallsFor(t *testing.T) {
 	apply(t, st)
 	a := begin(t, st, dev, "ann")
 	for _, node := range []string{"controller1", "controller9", "old1"} {
-		if err := a.Put(ctx, provision.Record{Node: node, Name: node + "-vm", Phase: provision.Made}, nil); err != nil {
+		if err := a.Put(ctx, machines.Record{Node: node, Name: node + "-vm", Phase: machines.Made}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,16 +6,16 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // lettingIn is what stores the token of a machine's userdata. Where that very token is there by now, a write came through whose
 // answer was lost: this one changes nothing, and the record is read again.
-func (a *Applying) lettingIn(ctx context.Context, node string, t provision.Token) ([]clientv3.Cmp, []clientv3.Op, error) {
+func (a *Applying) lettingIn(ctx context.Context, node string, t machines.Token) ([]clientv3.Cmp, []clientv3.Op, error) {
 	found, err := a.machines.tokens.FindToken(ctx, t.ID)
 	switch {
 	case errors.As(err, new(*UnreadableError)), found != nil && found.Hash != t.Hash:
-		return nil, nil, provision.ErrTokenTaken
+		return nil, nil, machines.ErrTokenTaken
 	case err != nil:
 		return nil, nil, err
 	}
@@ -27,7 +27,7 @@ func (a *Applying) lettingIn(ctx context.Context, node string, t provision.Token
 
 // unused is the token in a node's record if it could still let in a machine, with its key and revision; nil where it was used or
 // revoked, is not there, or is somebody else's.
-func (a *Applying) unused(ctx context.Context, r provision.Record) (t *Token, key string, revision int64, err error) {
+func (a *Applying) unused(ctx context.Context, r machines.Record) (t *Token, key string, revision int64, err error) {
 	if r.Token == "" {
 		return nil, "", 0, nil
 	}
@@ -44,7 +44,7 @@ func (a *Applying) unused(ctx context.Context, r provision.Record) (t *Token, ke
 }
 
 // revoking is what ends the token of a machine in whose place another one comes.
-func (a *Applying) revoking(ctx context.Context, r provision.Record) ([]clientv3.Cmp, []clientv3.Op, error) {
+func (a *Applying) revoking(ctx context.Context, r machines.Record) ([]clientv3.Cmp, []clientv3.Op, error) {
 	t, key, revision, err := a.unused(ctx, r)
 	if t == nil {
 		return nil, nil, err
@@ -55,7 +55,7 @@ func (a *Applying) revoking(ctx context.Context, r provision.Record) ([]clientv3
 }
 
 // dropping is what ends the token of a machine that is gone. It holds no put: a full etcd takes it.
-func (a *Applying) dropping(ctx context.Context, r provision.Record) ([]clientv3.Cmp, []clientv3.Op, error) {
+func (a *Applying) dropping(ctx context.Context, r machines.Record) ([]clientv3.Cmp, []clientv3.Op, error) {
 	t, key, revision, err := a.unused(ctx, r)
 	if t == nil {
 		return nil, nil, err

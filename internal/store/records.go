@@ -9,13 +9,13 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/clip"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // booked is a record as it is stored. Off is the revision of etcd by which its node was last taken off the list of hosts, while
 // it retires: what a node says after that is the word of a machine that still runs.
 type booked struct {
-	provision.Record
+	machines.Record
 	Off int64 `json:"off,omitempty"`
 }
 
@@ -25,19 +25,19 @@ const forgetTries = 10
 // Put writes a node's record, if what etcd has of it is was (nil: nothing); else ErrChanged. One that is written already is
 // no error: the answer to the write before may have been lost. When the claim of another machine takes the place of a retired
 // one, what the node said goes as with Drop.
-func (a *Applying) Put(ctx context.Context, r provision.Record, was *provision.Record) error {
-	return a.Order(ctx, r, was, provision.Token{})
+func (a *Applying) Put(ctx context.Context, r machines.Record, was *machines.Record) error {
+	return a.Order(ctx, r, was, machines.Token{})
 }
 
 // Order writes a node's record like Put, and with it the token of its userdata, which lets in one machine as that node; the
 // token that the record had before is revoked.
-func (a *Applying) Order(ctx context.Context, r provision.Record, was *provision.Record, t provision.Token) error {
+func (a *Applying) Order(ctx context.Context, r machines.Record, was *machines.Record, t machines.Token) error {
 	err := a.rewrite(ctx, r.Node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
 		switch {
 		case now.is(&r): // and so its token is there
 			return a.putting(ctx, r, now, revision)
 		case !now.is(was):
-			return nil, nil, provision.ErrChanged
+			return nil, nil, machines.ErrChanged
 		}
 		cmps, ops, err := a.putting(ctx, r, now, revision)
 		if err != nil || t.ID == "" {
@@ -52,16 +52,16 @@ func (a *Applying) Order(ctx context.Context, r provision.Record, was *provision
 	return nil
 }
 
-func (a *Applying) putting(ctx context.Context, r provision.Record, now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
+func (a *Applying) putting(ctx context.Context, r machines.Record, now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 	next := booked{Record: clipped(r)}
-	if now != nil && now.Phase == provision.Made && r.Phase == provision.Made && now.ID == r.ID {
+	if now != nil && now.Phase == machines.Made && r.Phase == machines.Made && now.ID == r.ID {
 		next.Joined = r.Joined || now.Joined // somebody else may have written it
 	}
-	if now != nil && now.Phase == provision.Retiring {
+	if now != nil && now.Phase == machines.Retiring {
 		switch r.Phase {
-		case provision.Retiring:
+		case machines.Retiring:
 			next.Off = now.Off
-		case provision.Making:
+		case machines.Making:
 			if cmps, ops, err = a.forgetting(ctx, *now); err != nil {
 				return nil, nil, err
 			}
@@ -82,14 +82,14 @@ func (a *Applying) putting(ctx context.Context, r provision.Record, now *booked,
 // Drop deletes a node's record if it is was; else ErrChanged. None is no error. Its token goes, if nobody used it. With a retired
 // one goes what the node said, its status, runs and facts: what is left of it are the acts. Where it said something after it was
 // taken off the list, or is on the list again, it is there still, and all of that stays.
-func (a *Applying) Drop(ctx context.Context, was provision.Record) error {
+func (a *Applying) Drop(ctx context.Context, was machines.Record) error {
 	err := a.rewrite(ctx, was.Node, func(now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 		switch {
 		case now == nil:
 			return nil, nil, nil
 		case !now.is(&was):
-			return nil, nil, provision.ErrChanged
-		case now.Phase == provision.Retiring:
+			return nil, nil, machines.ErrChanged
+		case now.Phase == machines.Retiring:
 			if cmps, ops, err = a.forgetting(ctx, *now); err != nil {
 				return nil, nil, err
 			}
@@ -133,7 +133,7 @@ func (a *Applying) forgetting(ctx context.Context, now booked) ([]clientv3.Cmp, 
 // took it off: one that found nothing there leaves what was noted before.
 func (a *Applying) off(ctx context.Context, node string, fresh bool) error {
 	return a.rewrite(ctx, node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
-		if now == nil || now.Phase != provision.Retiring || now.Off != 0 && !fresh {
+		if now == nil || now.Phase != machines.Retiring || now.Off != 0 && !fresh {
 			return nil, nil, nil
 		}
 		key := a.store.keys.record(a.ref.String(), node)
@@ -162,7 +162,7 @@ func (a *Applying) rewrite(ctx context.Context, node string, change func(now *bo
 			return a.ended(err)
 		}
 		_, err = a.write(ctx, cmps, ops...)
-		if !errors.Is(err, provision.ErrChanged) || try == forgetTries {
+		if !errors.Is(err, machines.ErrChanged) || try == forgetTries {
 			return err
 		}
 	}
@@ -170,7 +170,7 @@ func (a *Applying) rewrite(ctx context.Context, node string, change func(now *bo
 
 // is reports whether what is stored is r: as it is stored, not as a time is held in memory or a problem was told. That it has
 // joined is also written by who takes it off the list of hosts, and does not count.
-func (b *booked) is(r *provision.Record) bool {
+func (b *booked) is(r *machines.Record) bool {
 	if b == nil || r == nil {
 		return b == nil && r == nil
 	}
@@ -182,14 +182,14 @@ func (b *booked) is(r *provision.Record) bool {
 }
 
 // clipped bounds what others said: a node's answer may be as long as etcd takes.
-func clipped(r provision.Record) provision.Record {
+func clipped(r machines.Record) machines.Record {
 	r.Problem = clip.Text(r.Problem, maxWords)
 	return r
 }
 
 // Record reads what Pulley remembers of the machine of a node; nil where it had none made.
-func (s *machinesPart) Record(ctx context.Context, ref environments.Ref, node string) (*provision.Record, error) {
-	r, _, err := single[provision.Record](ctx, s.db, s.keys.record(ref.String(), node))
+func (s *machinesPart) Record(ctx context.Context, ref environments.Ref, node string) (*machines.Record, error) {
+	r, _, err := single[machines.Record](ctx, s.db, s.keys.record(ref.String(), node))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the record of the machine of %s: %w", node, err)
 	}
@@ -198,10 +198,10 @@ func (s *machinesPart) Record(ctx context.Context, ref environments.Ref, node st
 
 // Records reads what Pulley remembers of the machines of an environment, by node. Those that can't be read are named in
 // damaged.
-func (s *machinesPart) Records(ctx context.Context, ref environments.Ref) (all map[string]provision.Record, damaged []string, err error) {
-	all = map[string]provision.Record{}
+func (s *machinesPart) Records(ctx context.Context, ref environments.Ref) (all map[string]machines.Record, damaged []string, err error) {
+	all = map[string]machines.Record{}
 	var f Fleet
-	err = collect(ctx, s.db, s.keys.records(ref.String()), &f, func(rest string, r provision.Record) { all[unescape(rest)] = r })
+	err = collect(ctx, s.db, s.keys.records(ref.String()), &f, func(rest string, r machines.Record) { all[unescape(rest)] = r })
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the machines of %s: %w", ref, err)
 	}

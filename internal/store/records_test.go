@@ -10,7 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -22,11 +22,11 @@ func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	for what, problem := range map[string]string{"words": strings.Repeat("ü", 1<<20), "no text": strings.Repeat("\xff\xfex", 1<<19)} {
-		r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Made, Problem: problem}
+		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Made, Problem: problem}
 		next := r
-		next.Phase = provision.Retiring
+		next.Phase = machines.Retiring
 		for i, err := range []error{a.Put(ctx, r, nil), a.Put(ctx, r, nil), a.Put(ctx, next, &r), a.Put(ctx, r, nil)} {
-			if i < 3 && err != nil || i == 3 && !errors.Is(err, provision.ErrChanged) {
+			if i < 3 && err != nil || i == 3 && !errors.Is(err, machines.ErrChanged) {
 				t.Errorf("%s, write %d: %v", what, i+1, err)
 			}
 		}
@@ -52,13 +52,13 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	now := time.Now().UTC().Truncate(time.Second)
-	token := func() provision.Token {
+	token := func() machines.Token {
 		_, k := store.NewToken(store.Token{})
-		return provision.Token{ID: k.ID, Hash: k.Hash, Created: now, Expires: now.Add(time.Hour)}
+		return machines.Token{ID: k.ID, Hash: k.Hash, Created: now, Expires: now.Add(time.Hour)}
 	}
-	order := func(was *provision.Record, k provision.Token) *provision.Record {
+	order := func(was *machines.Record, k machines.Token) *machines.Record {
 		t.Helper()
-		r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Making, Token: k.ID}
+		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Making, Token: k.ID}
 		if was != nil {
 			r.Tries = was.Tries + 1
 		}
@@ -67,8 +67,8 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 		}
 		return &r
 	}
-	key := func(k provision.Token) string { return "/pulley/v1/tokens/nodes/" + k.ID }
-	raw := func(k provision.Token) string {
+	key := func(k machines.Token) string { return "/pulley/v1/tokens/nodes/" + k.ID }
+	raw := func(k machines.Token) string {
 		t.Helper()
 		resp, err := server.Client().Get(ctx, key(k))
 		if err != nil || len(resp.Kvs) != 1 {
@@ -98,14 +98,14 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 	for _, id := range []string{ann.ID, damaged.ID} {
 		next := *r
 		next.Tries, next.Token = r.Tries+1, id
-		if err := a.Order(ctx, next, r, provision.Token{ID: id, Hash: last.Hash, Created: now, Expires: now.Add(time.Hour)}); !errors.Is(err, provision.ErrTokenTaken) {
+		if err := a.Order(ctx, next, r, machines.Token{ID: id, Hash: last.Hash, Created: now, Expires: now.Add(time.Hour)}); !errors.Is(err, machines.ErrTokenTaken) {
 			t.Errorf("the id of another token: %v", err)
 		}
 	}
 	if k, err := st.FindToken(ctx, last.ID); err != nil || k == nil || k.Ended(now) || k.Node != "web1" || k.By != "ann" {
 		t.Errorf("the last token is %+v, %v", k, err)
 	}
-	stranger := provision.Record{Node: "db1", Name: "db1", Phase: provision.Making, Token: last.ID} // as an operator may write it
+	stranger := machines.Record{Node: "db1", Name: "db1", Phase: machines.Making, Token: last.ID} // as an operator may write it
 	if err := errors.Join(a.Put(ctx, stranger, nil), a.Drop(ctx, stranger)); err != nil {
 		t.Fatal(err)
 	}
@@ -127,9 +127,9 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
-	r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Retiring}
+	r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
 	made, making, drained := r, r, r
-	made.Phase, making.Phase, drained.Drained = provision.Made, provision.Making, true
+	made.Phase, making.Phase, drained.Drained = machines.Made, machines.Making, true
 	steps := map[string]func() error{
 		"joins":         func() error { return st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}) },
 		"speaks":        func() error { return speak(ctx, st, server) },
@@ -191,7 +191,7 @@ func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
 	for calls := int32(1); ; calls++ {
 		st, ctx := open(t, server, ""), t.Context()
 		a := begin(t, st, dev, "ann")
-		r := provision.Record{Node: "web1", Name: "web1", Phase: provision.Retiring}
+		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
 		if err := errors.Join(a.Put(ctx, r, nil), st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}), speak(ctx, st, server), a.Remove(ctx, "web1", "it is retired")); err != nil {
 			t.Fatal(err)
 		}

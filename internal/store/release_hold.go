@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // Release ends the hold that a retirement set on a node, while the mark stands; an operator's own stays.
@@ -25,7 +25,7 @@ func (a *Applying) Release(ctx context.Context, node string) error {
 		if err == nil {
 			_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpDelete(key))
 		}
-		if err == nil || !errors.Is(err, provision.ErrChanged) || try == holdTries {
+		if err == nil || !errors.Is(err, machines.ErrChanged) || try == holdTries {
 			if err != nil {
 				err = fmt.Errorf("cannot end the hold of %s: %w", scope, a.ended(err))
 			}

@@ -10,7 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/pki"
 )
 
@@ -196,7 +196,7 @@ type Forgotten struct {
 func (s *joinsPart) noteJoined(ctx context.Context, env, node string) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 	key := s.keys.record(env, node)
 	r, at, err := single[booked](ctx, s.db, key)
-	if err != nil || r == nil || r.Phase != provision.Made || r.Joined {
+	if err != nil || r == nil || r.Phase != machines.Made || r.Joined {
 		return nil, nil, err
 	}
 	r.Joined = true

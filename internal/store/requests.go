@@ -10,7 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
@@ -26,7 +26,7 @@ func (s *fleetPart) Ask(ctx context.Context, ref environments.Ref, node string, 
 	err := s.ask(ctx, ref.String(), node, r, lives, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
 		resp, err := s.txn(ctx, cmps, []clientv3.Op{op}, nil)
 		if err == nil && !resp.Succeeded {
-			err = provision.ErrChanged
+			err = machines.ErrChanged
 		}
 		return err
 	})
@@ -48,7 +48,7 @@ func (s *fleetPart) ask(ctx context.Context, env, node string, r agent.Request, 
 		case err != nil:
 			return err
 		case h == nil:
-			return provision.ErrNotListed
+			return machines.ErrNotListed
 		}
 		if err := may(*h); err != nil {
 			return err
@@ -59,7 +59,7 @@ func (s *fleetPart) ask(ctx context.Context, env, node string, r agent.Request, 
 			return err
 		}
 		err = write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, value))
-		if !errors.Is(err, provision.ErrChanged) {
+		if !errors.Is(err, machines.ErrChanged) {
 			return err
 		}
 	}

@@ -11,13 +11,13 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // World reads all of etcd that a plan needs, at one revision. A value that can't be read is an error, as a plan without it
 // could make a second machine or destroy a good one; but for a status, which is one node's word: that node counts as one that
 // has said nothing.
-func (s *machinesPart) World(ctx context.Context, ref environments.Ref, now time.Time) (provision.World, error) {
+func (s *machinesPart) World(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
 	for try := 0; ; try++ {
 		w, err := s.world(ctx, ref, now)
 		if errors.Is(err, rpctypes.ErrCompacted) && try < 4 { // a prune did that at this moment
@@ -30,9 +30,9 @@ func (s *machinesPart) World(ctx context.Context, ref environments.Ref, now time
 	}
 }
 
-func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time.Time) (provision.World, error) {
+func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
 	env := ref.String()
-	w := provision.World{Now: now, Records: map[string]provision.Record{}, Views: map[string]agent.View{}, Held: map[string]string{}}
+	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]agent.View{}, Held: map[string]string{}}
 	key := s.keys.spec(env)
 	resp, err := s.get(ctx, key)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time
 		return w, err
 	}
 	if _, err = s.fleet.fleetOf(ctx, ref, &f, at); err == nil {
-		err = collect(ctx, s.db, s.keys.records(env), &f, func(rest string, r provision.Record) { w.Records[unescape(rest)] = r }, at)
+		err = collect(ctx, s.db, s.keys.records(env), &f, func(rest string, r machines.Record) { w.Records[unescape(rest)] = r }, at)
 	}
 	if err != nil {
 		return w, err
@@ -87,7 +87,7 @@ func (f Fleet) roleOf(node string) string {
 }
 
 // held tells why nodes are under a hold: those that are there, and those that are called for.
-func (f Fleet) held(w *provision.World) {
+func (f Fleet) held(w *machines.World) {
 	if len(f.Holds) == 0 {
 		return
 	}
@@ -126,6 +126,6 @@ func (d Desires) releases(e *environments.Environment) bool {
 }
 
 // World is the store's, of this moment. It can be read by whoever lost the mark, too.
-func (a *Applying) World(ctx context.Context) (provision.World, error) {
+func (a *Applying) World(ctx context.Context) (machines.World, error) {
 	return a.machines.World(ctx, a.ref, time.Now())
 }

@@ -7,7 +7,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -31,7 +31,7 @@ func BenchmarkWorld(b *testing.B) {
 			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Reason: agent.ReasonUpToDate, Target: target, LastGood: target, Enforcing: target,
 			SeenAt: time.Now(), RanAt: time.Now(), Outcome: agent.Unchanged, LastRun: "20261120T222330Z-0123", Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: fmt.Sprintf("%032d", n.Num), Boot: fmt.Sprintf("%036d", n.Num),
 		}
-		r := provision.Record{Node: node, Name: n.Hostname(), ID: fmt.Sprintf("%036d", n.Num), Phase: provision.Made, Driver: "openstack", Flavor: "m1.large", Image: "debian-12", Tries: 1, Token: "0123abcd", By: "ann", At: time.Now().UTC()}
+		r := machines.Record{Node: node, Name: n.Hostname(), ID: fmt.Sprintf("%036d", n.Num), Phase: machines.Made, Driver: "openstack", Flavor: "m1.large", Image: "debian-12", Tries: 1, Token: "0123abcd", By: "ann", At: time.Now().UTC()}
 		if err := st.Register(ctx, "dev", agent.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: said.Machine, At: time.Now().UTC()}); err != nil {
 			b.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // DefaultTimeout is how long one request may take.
@@ -20,7 +20,7 @@ const DefaultTimeout = 5 * time.Minute
 type Config struct {
 	Command []string      // program and arguments
 	Timeout time.Duration // of one request; 0 is DefaultTimeout
-	Mark    provision.Mark
+	Mark    machines.Mark
 	Environ []string     // "NAME=value"; what is not listed in environ.go is left out
 	Log     *slog.Logger // gets what the command prints to standard error; nil: nobody does
 }
@@ -31,7 +31,7 @@ type Provider struct {
 	program string // its path
 }
 
-var _ provision.Provider = (*Provider)(nil)
+var _ machines.Provider = (*Provider)(nil)
 
 // New looks for the program. It is not started before there is a request.
 func New(c Config) (*Provider, error) {
@@ -46,7 +46,7 @@ func New(c Config) (*Provider, error) {
 		program, err = filepath.Abs(program)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask %s for machines: %w: %w", c.Command[0], provision.ErrRefused, err)
+		return nil, fmt.Errorf("cannot ask %s for machines: %w: %w", c.Command[0], machines.ErrRefused, err)
 	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
@@ -58,7 +58,7 @@ func New(c Config) (*Provider, error) {
 }
 
 // List asks for all machines of the fleet.
-func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
+func (p *Provider) List(ctx context.Context) ([]machines.Machine, error) {
 	a, err := p.ask(ctx, request{Do: doList})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list machines: %w", err)
@@ -70,19 +70,19 @@ func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
 var hostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // Create asks for a machine.
-func (p *Provider) Create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	if !hostname.MatchString(o.Name) { // the command may be a shell script
-		return provision.Machine{}, fmt.Errorf("cannot create machine %q: %w: it is no hostname of one label", o.Name, provision.ErrRefused)
+		return machines.Machine{}, fmt.Errorf("cannot create machine %q: %w: it is no hostname of one label", o.Name, machines.ErrRefused)
 	}
 	a, err := p.ask(ctx, request{Do: doCreate, Machine: &ordered{o, o.Userdata}})
 	if err != nil {
-		return provision.Machine{}, fmt.Errorf("cannot create machine %s: %w", o.Name, err)
+		return machines.Machine{}, fmt.Errorf("cannot create machine %s: %w", o.Name, err)
 	}
 	return a.machines[0], nil
 }
 
 // Delete asks for the end of a machine.
-func (p *Provider) Delete(ctx context.Context, v provision.Victim) error {
+func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
 	if !hostname.MatchString(v.Name) {
 		return nil // it was never asked for
 	}

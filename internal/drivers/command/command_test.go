@@ -14,11 +14,11 @@ import (
 
 	"pulley/internal/clip"
 	"pulley/internal/drivers/conform"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
 )
 
-var testMark = provision.Mark{Owner: "o", Fleet: "dev@t42"}
+var testMark = machines.Mark{Owner: "o", Fleet: "dev@t42"}
 
 // script returns a provider whose command is a shell script.
 func script(t *testing.T, text string, change ...func(*Config)) *Provider {
@@ -46,10 +46,10 @@ func TestACommandThatKeepsFilesConforms(t *testing.T) {
 		t.Fatal(err)
 	}
 	conformtest.Test(t, conform.Config{
-		New: func(mark provision.Mark) (provision.Provider, error) {
+		New: func(mark machines.Mark) (machines.Provider, error) {
 			return New(Config{Command: []string{program, dir}, Mark: mark, Environ: os.Environ()})
 		},
-		Userdata: func(_ context.Context, m provision.Machine) (text []byte, err error) {
+		Userdata: func(_ context.Context, m machines.Machine) (text []byte, err error) {
 			err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.Name() == "userdata" && filepath.Base(filepath.Dir(path)) == m.Name {
 					text, err = os.ReadFile(path)
@@ -108,13 +108,13 @@ func TestAnswersThatAreWrongAreNotBelieved(t *testing.T) {
 func TestACreatedMachineIsTheOneThatWasOrdered(t *testing.T) {
 	// A node's books would get the machine of another one.
 	p := script(t, `echo '{"machine":{`+good+`}}'`)
-	if m, err := p.Create(t.Context(), provision.Order{Name: "compute1"}); err != nil || m.ID != "1" || m.State != provision.Running {
+	if m, err := p.Create(t.Context(), machines.Order{Name: "compute1"}); err != nil || m.ID != "1" || m.State != machines.Running {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if m, err := p.Create(t.Context(), provision.Order{Name: "compute2"}); err == nil || !strings.Contains(err.Error(), `answered with the machine "compute1"`) {
+	if m, err := p.Create(t.Context(), machines.Order{Name: "compute2"}); err == nil || !strings.Contains(err.Error(), `answered with the machine "compute1"`) {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if _, err := script(t, `echo '{}'`).Create(t.Context(), provision.Order{Name: "compute1"}); err == nil || !strings.Contains(err.Error(), "without `machine`") {
+	if _, err := script(t, `echo '{}'`).Create(t.Context(), machines.Order{Name: "compute1"}); err == nil || !strings.Contains(err.Error(), "without `machine`") {
 		t.Errorf("%v", err)
 	}
 }
@@ -122,31 +122,31 @@ func TestACreatedMachineIsTheOneThatWasOrdered(t *testing.T) {
 func TestErrorsOfACommandKeepTheirKind(t *testing.T) {
 	// An apply would hammer a cloud that asks to wait, or wait for what is refused.
 	ask := func(answer string) error {
-		_, err := script(t, "echo '"+answer+"'; exit 1").Create(t.Context(), provision.Order{Name: "compute1"})
+		_, err := script(t, "echo '"+answer+"'; exit 1").Create(t.Context(), machines.Order{Name: "compute1"})
 		if err == nil || !strings.Contains(err.Error(), "says: ") || !strings.Contains(err.Error(), "why not") {
 			t.Errorf("%s: %v", answer, err)
 		}
 		return err
 	}
-	if err := ask(`{"error":{"kind":"quota","message":"why not"}}`); !errors.Is(err, provision.ErrQuota) {
+	if err := ask(`{"error":{"kind":"quota","message":"why not"}}`); !errors.Is(err, machines.ErrQuota) {
 		t.Error(err)
 	}
-	if err := ask(`{"error":{"kind":"refused","message":"why not"}}`); !errors.Is(err, provision.ErrRefused) {
+	if err := ask(`{"error":{"kind":"refused","message":"why not"}}`); !errors.Is(err, machines.ErrRefused) {
 		t.Error(err)
 	}
-	var taken *provision.TakenError
+	var taken *machines.TakenError
 	if err := ask(`{"error":{"kind":"taken","message":"why not"}}`); !errors.As(err, &taken) || taken.Name != "compute1" {
 		t.Error(err)
 	}
 	for after, want := range map[string]time.Duration{`"30s"`: 30 * time.Second, `""`: 0, `"-5s"`: 0, `"900h"`: longestWait, `"soon"`: 0} {
-		var wait *provision.WaitError
-		if err := ask(`{"error":{"kind":"throttle","message":"why not","after":` + after + `}}`); !errors.As(err, &wait) || wait.After != want || !errors.Is(err, provision.ErrThrottle) {
+		var wait *machines.WaitError
+		if err := ask(`{"error":{"kind":"throttle","message":"why not","after":` + after + `}}`); !errors.As(err, &wait) || wait.After != want || !errors.Is(err, machines.ErrThrottle) {
 			t.Errorf("%s: %v", after, err)
 		}
 	}
 	for _, kind := range []string{"other", "", "new in some later version"} {
 		err := ask(`{"error":{"kind":"` + kind + `","message":"why not"}}`)
-		if errors.Is(err, provision.ErrRefused) || errors.Is(err, provision.ErrQuota) || errors.Is(err, provision.ErrThrottle) {
+		if errors.Is(err, machines.ErrRefused) || errors.Is(err, machines.ErrQuota) || errors.Is(err, machines.ErrThrottle) {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
@@ -156,7 +156,7 @@ func TestARequestSaysAllThatWasOrdered(t *testing.T) {
 	// A machine would be made without its userdata, or as nobody ordered it.
 	dir := t.TempDir()
 	p := script(t, "cat >"+dir+"/request; echo '{}'")
-	o := provision.Order{Name: "compute1-t42", Node: "compute1_t42", Role: "compute", Flavor: "m1", Image: "debian", Networks: []string{"a", "b"},
+	o := machines.Order{Name: "compute1-t42", Node: "compute1_t42", Role: "compute", Flavor: "m1", Image: "debian", Networks: []string{"a", "b"},
 		Labels: map[string]string{"team": `a "b" <c>`}, Userdata: []byte("#!/bin/sh\x00\xff")}
 	_, _ = p.Create(t.Context(), o)
 	want := `{"v":1,"do":"create","mark":{"owner":"o","fleet":"dev@t42"},"machine":{"name":"compute1-t42","node":"compute1_t42","role":"compute",` +
@@ -164,7 +164,7 @@ func TestARequestSaysAllThatWasOrdered(t *testing.T) {
 	if got, err := os.ReadFile(dir + "/request"); err != nil || string(got) != want {
 		t.Errorf("%v\n%s\n%s", err, got, want)
 	}
-	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1", ID: "7"}); err != nil {
+	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: "7"}); err != nil {
 		t.Error(err)
 	}
 	want = `{"v":1,"do":"delete","mark":{"owner":"o","fleet":"dev@t42"},"victim":{"name":"compute1","id":"7"}}` + "\n"
@@ -281,10 +281,10 @@ func TestANameThatIsNoHostnameReachesNoCommand(t *testing.T) {
 	dir := t.TempDir()
 	p := script(t, "touch "+dir+"/started; echo '{}'")
 	for _, name := range []string{"", "*", "-rf", "a b", "../x", "$(id)", "A"} {
-		if _, err := p.Create(t.Context(), provision.Order{Name: name}); !errors.Is(err, provision.ErrRefused) {
+		if _, err := p.Create(t.Context(), machines.Order{Name: name}); !errors.Is(err, machines.ErrRefused) {
 			t.Errorf("%q: %v", name, err)
 		}
-		if err := p.Delete(t.Context(), provision.Victim{Name: name}); err != nil {
+		if err := p.Delete(t.Context(), machines.Ref{Name: name}); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -295,7 +295,7 @@ func TestANameThatIsNoHostnameReachesNoCommand(t *testing.T) {
 
 func TestACommandThatIsNotThereIsRefused(t *testing.T) {
 	// An apply would ask again and again for what is not installed.
-	if _, err := New(Config{Command: []string{"/no/such"}, Mark: testMark}); !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), "/no/such") {
+	if _, err := New(Config{Command: []string{"/no/such"}, Mark: testMark}); !errors.Is(err, machines.ErrRefused) || !strings.Contains(err.Error(), "/no/such") {
 		t.Error(err)
 	}
 }
@@ -305,7 +305,7 @@ func FuzzAnswersNeverPanic(f *testing.F) {
 	f.Add([]byte(`{"error":{"kind":"throttle","after":"1s"}}`))
 	f.Fuzz(func(t *testing.T, out []byte) {
 		for _, do := range []string{doList, doCreate, doDelete} {
-			r := request{Do: do, Mark: mark(testMark), Machine: &ordered{Order: provision.Order{Name: "compute1"}}}
+			r := request{Do: do, Mark: mark(testMark), Machine: &ordered{Order: machines.Order{Name: "compute1"}}}
 			a, err := r.read(out)
 			for _, m := range a.machines {
 				if err != nil || m.Name == "" || clip.Line(m.Name, maxWord) != m.Name || do == doCreate && m.Name != "compute1" {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pulley/internal/clip"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // format is the version of requests; one that older commands can't answer gets another.
@@ -25,11 +25,11 @@ const (
 
 // request is what a command reads from standard input.
 type request struct {
-	Format  int               `json:"v"`
-	Do      string            `json:"do"`
-	Mark    mark              `json:"mark"`
-	Machine *ordered          `json:"machine,omitempty"` // create
-	Victim  *provision.Victim `json:"victim,omitempty"`  // delete
+	Format  int           `json:"v"`
+	Do      string        `json:"do"`
+	Mark    mark          `json:"mark"`
+	Machine *ordered      `json:"machine,omitempty"` // create
+	Victim  *machines.Ref `json:"victim,omitempty"`  // delete
 }
 
 type mark struct {
@@ -38,7 +38,7 @@ type mark struct {
 }
 
 type ordered struct {
-	provision.Order
+	machines.Order
 	Userdata []byte `json:"userdata,omitempty"` // base64
 }
 
@@ -66,7 +66,7 @@ type machine struct {
 }
 
 // answer is an answer that was checked.
-type answer struct{ machines []provision.Machine }
+type answer struct{ machines []machines.Machine }
 
 // toldError is an error that the command itself answered with.
 type toldError struct{ err error }
@@ -84,14 +84,14 @@ func (r request) read(out []byte) (answer, error) {
 	if a.Error != nil {
 		return answer{}, &toldError{r.told(a.Error.Kind, a.Error.Message, a.Error.After)}
 	}
-	var machines []machine
+	var all []machine
 	switch r.Do {
 	case doList:
 		// A list that is missing must not pass for an empty one: machines would be made again.
 		if a.Machines == nil {
 			return answer{}, errors.New("answered `list` without `machines`")
 		}
-		machines = *a.Machines
+		all = *a.Machines
 	case doCreate:
 		if a.Machine == nil {
 			return answer{}, errors.New("answered `create` without `machine`")
@@ -99,16 +99,16 @@ func (r request) read(out []byte) (answer, error) {
 		if a.Machine.Name != r.Machine.Name {
 			return answer{}, fmt.Errorf("answered with the machine %q", a.Machine.Name)
 		}
-		machines = []machine{*a.Machine}
+		all = []machine{*a.Machine}
 	}
 	var checked answer
-	seen := map[provision.Victim]bool{}
-	for i, m := range machines {
+	seen := map[machines.Ref]bool{}
+	for i, m := range all {
 		c, err := m.check(r.Mark)
 		if err != nil {
 			return answer{}, fmt.Errorf("answered with a machine (number %d, %.80q) %w", i+1, m.Name, err)
 		}
-		key := provision.Victim{Name: c.Name, ID: c.ID}
+		key := machines.Ref{Name: c.Name, ID: c.ID}
 		if seen[key] {
 			return answer{}, fmt.Errorf("answered with the machine %q (%s) twice", c.Name, c.ID)
 		}
@@ -152,37 +152,37 @@ func (r request) told(kind, message, after string) error {
 	}
 	switch kind {
 	case "quota":
-		return fmt.Errorf("%w: %w", provision.ErrQuota, err)
+		return fmt.Errorf("%w: %w", machines.ErrQuota, err)
 	case "refused":
-		return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+		return fmt.Errorf("%w: %w", machines.ErrRefused, err)
 	case "throttle":
 		wait, badWait := time.ParseDuration(after)
 		if after != "" && (badWait != nil || wait < 0) {
 			err = fmt.Errorf("%w (`error.after` is %.40q, which is no duration such as 30s)", err, after)
 		}
-		return &provision.WaitError{After: min(max(0, wait), longestWait), Err: err}
+		return &machines.WaitError{After: min(max(0, wait), longestWait), Err: err}
 	case "taken":
 		if r.Machine != nil {
-			return fmt.Errorf("%w: %w", &provision.TakenError{Name: r.Machine.Name}, err)
+			return fmt.Errorf("%w: %w", &machines.TakenError{Name: r.Machine.Name}, err)
 		}
 	}
 	return err
 }
 
-var states = []provision.State{
-	provision.Building, provision.Running, provision.Stopped, provision.Failed, provision.Deleting, provision.Unknown,
+var states = []machines.State{
+	machines.Building, machines.Running, machines.Stopped, machines.Failed, machines.Deleting, machines.Unknown,
 }
 
 // check takes a machine of the fleet whose every word can be shown.
-func (m machine) check(want mark) (provision.Machine, error) {
-	checked := provision.Machine{
-		Name: m.Name, ID: m.ID, State: provision.State(m.State), Problem: clip.Line(m.Problem, 1000), Flavor: m.Flavor, Image: m.Image, Addresses: m.Addresses,
+func (m machine) check(want mark) (machines.Machine, error) {
+	checked := machines.Machine{
+		Name: m.Name, ID: m.ID, State: machines.State(m.State), Problem: clip.Line(m.Problem, 1000), Flavor: m.Flavor, Image: m.Image, Addresses: m.Addresses,
 	}
 	switch {
 	case m.Mark == nil:
 		return checked, errors.New("without its `mark`, as the provider has it")
 	case *m.Mark != want:
-		return checked, fmt.Errorf("whose mark is %.80q and not %q", provision.Mark(*m.Mark), provision.Mark(want))
+		return checked, fmt.Errorf("whose mark is %.80q and not %q", machines.Mark(*m.Mark), machines.Mark(want))
 	case !slices.Contains(states, checked.State):
 		return checked, fmt.Errorf("whose `state` is %.40q, and there are %v", m.State, states)
 	}

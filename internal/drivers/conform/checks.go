@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // checks are done in this order. Some use what those before them made, so that a cloud has to make few machines.
@@ -107,11 +107,11 @@ func userdataArrives(ctx context.Context, s *suite) error {
 		return skip("nothing is known that reads a machine's userdata")
 	}
 	o := s.order(2)
-	return errors.Join(s.arrives(ctx, o), s.ours.end(ctx, provision.Victim{Name: o.Name}))
+	return errors.Join(s.arrives(ctx, o), s.ours.end(ctx, machines.Ref{Name: o.Name}))
 }
 
 // arrives makes a machine and compares what it was given.
-func (s *suite) arrives(ctx context.Context, o provision.Order) error {
+func (s *suite) arrives(ctx context.Context, o machines.Order) error {
 	if _, err := s.ours.create(ctx, o); err != nil {
 		return err
 	}
@@ -150,36 +150,36 @@ func createAtOnce(ctx context.Context, s *suite) error {
 
 // settle leaves one machine of a name: where there are several, each but one is deleted by its ID.
 func (s *suite) settle(ctx context.Context, name string) error {
-	machines, err := s.ours.named(ctx, name)
-	if err == nil && len(machines) == 0 {
+	all, err := s.ours.named(ctx, name)
+	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("no machine called %q is listed", name)
 	}
 	if err != nil {
 		return err
 	}
-	for _, m := range machines[1:] {
+	for _, m := range all[1:] {
 		if m.ID == "" {
-			return fmt.Errorf("%d machines called %q are listed, without IDs that tell them apart", len(machines), name)
+			return fmt.Errorf("%d machines called %q are listed, without IDs that tell them apart", len(all), name)
 		}
-		if err := s.ours.end(ctx, provision.Victim{Name: name, ID: m.ID}); err != nil {
+		if err := s.ours.end(ctx, machines.Ref{Name: name, ID: m.ID}); err != nil {
 			return err
 		}
 	}
-	return s.ours.is(ctx, machines[0])
+	return s.ours.is(ctx, all[0])
 }
 
 func deleteAbsent(ctx context.Context, s *suite) error {
-	return s.ours.remove(ctx, provision.Victim{Name: s.order(99).Name})
+	return s.ours.remove(ctx, machines.Ref{Name: s.order(99).Name})
 }
 
 func deleteByName(ctx context.Context, s *suite) error {
 	if s.first.Name == "" {
 		return errNone
 	}
-	if err := s.ours.end(ctx, provision.Victim{Name: s.first.Name}); err != nil {
+	if err := s.ours.end(ctx, machines.Ref{Name: s.first.Name}); err != nil {
 		return err
 	}
-	s.deleted, s.first = s.first, provision.Machine{}
+	s.deleted, s.first = s.first, machines.Machine{}
 	return nil
 }
 
@@ -187,7 +187,7 @@ func deleteAgain(ctx context.Context, s *suite) error {
 	if s.deleted.Name == "" {
 		return errNone
 	}
-	if err := s.ours.remove(ctx, provision.Victim{Name: s.deleted.Name}); err != nil || s.deleted.ID == "" {
+	if err := s.ours.remove(ctx, machines.Ref{Name: s.deleted.Name}); err != nil || s.deleted.ID == "" {
 		return err
 	}
 	m, err := s.ours.create(ctx, s.orderOf(s.deleted.Name))
@@ -198,7 +198,7 @@ func deleteAgain(ctx context.Context, s *suite) error {
 	if m.ID == s.deleted.ID {
 		return skip("the new machine of the name has the ID of the old one")
 	}
-	if err := s.ours.remove(ctx, provision.Victim{Name: s.deleted.Name, ID: s.deleted.ID}); err != nil {
+	if err := s.ours.remove(ctx, machines.Ref{Name: s.deleted.Name, ID: s.deleted.ID}); err != nil {
 		return err
 	}
 	return s.ours.is(ctx, m)
@@ -229,8 +229,8 @@ func deleteByID(ctx context.Context, s *suite) error {
 	if s.first.ID == "" {
 		return skip("its machines have no IDs")
 	}
-	err := s.ours.end(ctx, provision.Victim{Name: s.first.Name, ID: s.first.ID})
-	s.first = provision.Machine{}
+	err := s.ours.end(ctx, machines.Ref{Name: s.first.Name, ID: s.first.ID})
+	s.first = machines.Machine{}
 	return err
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // many is how many machines of a fleet there are at most while it is checked: more than a page of a list that has been set short.
@@ -21,7 +21,7 @@ func listOfMany(ctx context.Context, s *suite) error {
 	var createErr error
 	start := time.Now()
 	for n := 20; len(want) < many; n++ {
-		var m provision.Machine
+		var m machines.Machine
 		if m, createErr = s.ours.create(ctx, s.order(n)); createErr != nil {
 			break
 		}
@@ -32,12 +32,12 @@ func listOfMany(ctx context.Context, s *suite) error {
 		err = s.ours.lists(ctx, want)
 	}
 	for _, m := range want[have:] {
-		err = errors.Join(err, s.ours.remove(ctx, provision.Victim{Name: m.Name, ID: m.ID}))
+		err = errors.Join(err, s.ours.remove(ctx, machines.Ref{Name: m.Name, ID: m.ID}))
 	}
 	for _, m := range want[have:] {
-		err = errors.Join(err, s.ours.gone(ctx, provision.Victim{Name: m.Name, ID: m.ID}))
+		err = errors.Join(err, s.ours.gone(ctx, machines.Ref{Name: m.Name, ID: m.ID}))
 	}
-	if err == nil && errors.Is(createErr, provision.ErrQuota) {
+	if err == nil && errors.Is(createErr, machines.ErrQuota) {
 		return skip(fmt.Sprintf("the provider has no room for %d machines", many))
 	}
 	return errors.Join(createErr, err)
@@ -51,7 +51,7 @@ func deleteNeither(ctx context.Context, s *suite) error {
 	case s.first.ID == "" || s.second.ID == "":
 		return skip("its machines have no IDs")
 	}
-	for _, v := range []provision.Victim{{Name: s.first.Name, ID: s.second.ID}, {Name: s.second.Name, ID: s.first.ID}} {
+	for _, v := range []machines.Ref{{Name: s.first.Name, ID: s.second.ID}, {Name: s.second.Name, ID: s.first.ID}} {
 		_ = s.ours.remove(ctx, v)
 		if err := errors.Join(s.ours.is(ctx, s.first), s.ours.is(ctx, s.second)); err != nil {
 			return fmt.Errorf("after %q%s was deleted: %w", v.Name, withID(v.ID), err)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 func refuseFlavor(ctx context.Context, s *suite) error {
@@ -26,12 +26,12 @@ var errHarmful = skip("with what failed before it, this could harm machines that
 
 // refuses orders what can't be made. A machine that would fail later, or an error that says to try again, would keep an apply
 // waiting for what will never be.
-func (s *suite) refuses(ctx context.Context, o provision.Order) error {
+func (s *suite) refuses(ctx context.Context, o machines.Order) error {
 	_, err := s.ours.create(ctx, o)
 	switch {
 	case err == nil:
-		return errors.Join(errors.New("it was not refused"), s.ours.end(ctx, provision.Victim{Name: o.Name}))
-	case errors.Is(err, provision.ErrRefused):
+		return errors.Join(errors.New("it was not refused"), s.ours.end(ctx, machines.Ref{Name: o.Name}))
+	case errors.Is(err, machines.ErrRefused):
 		err = nil
 	default:
 		err = fmt.Errorf("the error is not of the kind that says that it is refused: %w", err)
@@ -41,11 +41,11 @@ func (s *suite) refuses(ctx context.Context, o provision.Order) error {
 
 // nothing looks whether an order that failed left a machine, and deletes it.
 func (s *suite) nothing(ctx context.Context, name string) error {
-	machines, err := s.ours.named(ctx, name)
-	if err != nil || len(machines) == 0 {
+	all, err := s.ours.named(ctx, name)
+	if err != nil || len(all) == 0 {
 		return err
 	}
-	return errors.Join(fmt.Errorf("the order of %q ended in an error, and it is listed", name), s.ours.end(ctx, provision.Victim{Name: name}))
+	return errors.Join(fmt.Errorf("the order of %q ended in an error, and it is listed", name), s.ours.end(ctx, machines.Ref{Name: name}))
 }
 
 // hostileNames never come from an environment file: they are what a driver must survive when something above it is wrong.
@@ -81,7 +81,7 @@ func deletePatterns(ctx context.Context, s *suite) error {
 	for _, name := range []string{
 		"", "*", ".*", "%", s.first.Name[:len(s.first.Name)-1], strings.ToUpper(s.first.Name), "../" + s.prefix.mark.Fleet + "/" + s.theirs.Name,
 	} {
-		_ = s.ours.remove(ctx, provision.Victim{Name: name})
+		_ = s.ours.remove(ctx, machines.Ref{Name: name})
 		if err := errors.Join(s.ours.is(ctx, s.first), s.prefix.is(ctx, s.theirs)); err != nil {
 			return fmt.Errorf("after %q was deleted: %w", name, err)
 		}
@@ -90,10 +90,10 @@ func deletePatterns(ctx context.Context, s *suite) error {
 }
 
 // refusedOrKept orders a machine and deletes it again where it was made.
-func (s *suite) refusedOrKept(ctx context.Context, o provision.Order) error {
+func (s *suite) refusedOrKept(ctx context.Context, o machines.Order) error {
 	m, err := s.ours.create(ctx, o)
 	if err != nil {
-		if errors.Is(err, provision.ErrRefused) {
+		if errors.Is(err, machines.ErrRefused) {
 			return nil
 		}
 		return fmt.Errorf("the error is not of the kind that says that it is refused: %w", err)
@@ -101,7 +101,7 @@ func (s *suite) refusedOrKept(ctx context.Context, o provision.Order) error {
 	if o.Name == "" {
 		return errors.New("it was made without a name")
 	}
-	return errors.Join(s.ours.is(ctx, m), s.ours.end(ctx, provision.Victim{Name: o.Name}))
+	return errors.Join(s.ours.is(ctx, m), s.ours.end(ctx, machines.Ref{Name: o.Name}))
 }
 
 // maxUserdata is what every cloud takes: EC2's limit, which is the lowest.
@@ -111,7 +111,7 @@ func hostileLabels(ctx context.Context, s *suite) error {
 	o := s.order(9)
 	o.Labels = map[string]string{"team": `a "b" 'c' $(id) \ ; & é`}
 	m, err := s.ours.create(ctx, o)
-	if errors.Is(err, provision.ErrRefused) {
+	if errors.Is(err, machines.ErrRefused) {
 		return s.nothing(ctx, o.Name)
 	}
 	if err == nil {
@@ -123,7 +123,7 @@ func hostileLabels(ctx context.Context, s *suite) error {
 			err = fmt.Errorf("label %q was ordered, and %q is there", o.Labels["team"], got["team"])
 		}
 	}
-	if err := errors.Join(err, s.ours.end(ctx, provision.Victim{Name: o.Name})); err != nil {
+	if err := errors.Join(err, s.ours.end(ctx, machines.Ref{Name: o.Name})); err != nil {
 		return err
 	}
 	if s.config.Labels == nil {
@@ -140,10 +140,10 @@ func hostileUserdata(ctx context.Context, s *suite) error {
 	}
 	o.Userdata = data
 	err := s.arrives(ctx, o)
-	if errors.Is(err, provision.ErrRefused) {
+	if errors.Is(err, machines.ErrRefused) {
 		return s.nothing(ctx, o.Name)
 	}
-	if err := errors.Join(err, s.ours.end(ctx, provision.Victim{Name: o.Name})); err != nil {
+	if err := errors.Join(err, s.ours.end(ctx, machines.Ref{Name: o.Name})); err != nil {
 		return err
 	}
 	if s.config.Userdata == nil {
@@ -158,7 +158,7 @@ func contextEnds(ctx context.Context, s *suite) error {
 	o := s.order(11)
 	_, listErr := s.ours.list(ended)
 	_, createErr := s.ours.create(ended, o)
-	deleteErr := s.ours.remove(ended, provision.Victim{Name: o.Name})
+	deleteErr := s.ours.remove(ended, machines.Ref{Name: o.Name})
 	start := time.Now()
 	if _, err := s.ours.list(ctx); err != nil {
 		return err
@@ -176,7 +176,7 @@ func contextEnds(ctx context.Context, s *suite) error {
 			return fmt.Errorf("with an ended context Create returned no error: %w", err)
 		}
 	}
-	return s.ours.end(ctx, provision.Victim{Name: o.Name})
+	return s.ours.end(ctx, machines.Ref{Name: o.Name})
 }
 
 // createCutOff cuts creates off at moments within what one takes: at its beginning nothing may have been asked for yet.
@@ -193,7 +193,7 @@ func createCutOff(ctx context.Context, s *suite) error {
 		if _, err = s.again.create(ctx, o); err == nil {
 			err = s.settle(ctx, o.Name)
 		}
-		if err := errors.Join(err, s.ours.end(ctx, provision.Victim{Name: o.Name})); err != nil {
+		if err := errors.Join(err, s.ours.end(ctx, machines.Ref{Name: o.Name})); err != nil {
 			return fmt.Errorf("after one that was cut off after %v of about %v: %w", at, s.took, err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 func othersNotListed(ctx context.Context, s *suite) error {
@@ -18,8 +18,8 @@ func othersNotListed(ctx context.Context, s *suite) error {
 	if _, err := s.ours.create(ctx, s.orderOf(mine)); err != nil {
 		return err
 	}
-	machines, err := s.ours.named(ctx, theirs.Name)
-	if err == nil && len(machines) > 0 {
+	all, err := s.ours.named(ctx, theirs.Name)
+	if err == nil && len(all) > 0 {
 		err = fmt.Errorf("%s of %s is listed for %s", theirs.Name, s.prefix.mark, s.ours.mark)
 	}
 	if err != nil {
@@ -37,7 +37,7 @@ func othersNotListed(ctx context.Context, s *suite) error {
 			return err
 		}
 	}
-	return errors.Join(s.prefix.is(ctx, m), s.ours.end(ctx, provision.Victim{Name: mine}))
+	return errors.Join(s.prefix.is(ctx, m), s.ours.end(ctx, machines.Ref{Name: mine}))
 }
 
 // othersNotDeleted takes an error of Delete for an answer: all that counts is that the machine stays.
@@ -47,14 +47,14 @@ func othersNotDeleted(ctx context.Context, s *suite) error {
 	}
 	for _, one := range []struct {
 		of     *fleet
-		m      provision.Machine
+		m      machines.Machine
 		others []*fleet
 	}{
 		{s.prefix, s.theirs, []*fleet{s.ours, s.owner}},
 		{s.ours, s.first, []*fleet{s.prefix, s.owner}},
 	} {
 		for _, other := range one.others {
-			for _, v := range []provision.Victim{{Name: one.m.Name}, {Name: one.m.Name, ID: one.m.ID}} {
+			for _, v := range []machines.Ref{{Name: one.m.Name}, {Name: one.m.Name, ID: one.m.ID}} {
 				_ = other.remove(ctx, v)
 				if err := one.of.is(ctx, one.m); err != nil {
 					return fmt.Errorf("after %s deleted %q%s: %w", other.mark, v.Name, withID(v.ID), err)
@@ -70,12 +70,12 @@ func othersName(ctx context.Context, s *suite) error {
 		return errNone
 	}
 	m, err := s.ours.create(ctx, s.orderOf(s.theirs.Name))
-	var taken *provision.TakenError
+	var taken *machines.TakenError
 	switch {
 	case err == nil && m.ID != "" && m.ID == s.theirs.ID:
 		return errors.New("the other fleet's machine was returned")
 	case err == nil:
-		err = errors.Join(s.ours.is(ctx, m), s.ours.end(ctx, provision.Victim{Name: m.Name}))
+		err = errors.Join(s.ours.is(ctx, m), s.ours.end(ctx, machines.Ref{Name: m.Name}))
 	case errors.As(err, &taken):
 		err = nil
 	}
@@ -91,23 +91,23 @@ func foreignUnharmed(ctx context.Context, s *suite) error {
 	if err != nil {
 		return fmt.Errorf("cannot make a machine without a mark: %w", err)
 	}
-	machines, err := s.ours.named(ctx, name)
-	if err == nil && len(machines) > 0 {
+	all, err := s.ours.named(ctx, name)
+	if err == nil && len(all) > 0 {
 		err = errors.New("it is listed")
 	}
 	if err != nil {
 		return err
 	}
-	_ = s.ours.remove(ctx, provision.Victim{Name: name})
+	_ = s.ours.remove(ctx, machines.Ref{Name: name})
 	if err := unharmed(ctx); err != nil {
 		return fmt.Errorf("after it was deleted: %w", err)
 	}
 	_, err = s.ours.create(ctx, s.orderOf(name))
-	var taken *provision.TakenError
+	var taken *machines.TakenError
 	if errors.As(err, &taken) {
 		err = nil
 	} else if err == nil {
-		err = s.ours.end(ctx, provision.Victim{Name: name})
+		err = s.ours.end(ctx, machines.Ref{Name: name})
 	}
 	return errors.Join(err, unharmed(ctx))
 }

@@ -10,20 +10,20 @@ import (
 	"strings"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // Config is what the checks need to know of a driver. Only New has to be given.
 type Config struct {
 	// New opens the provider for the fleet of a mark, as another program would: nothing is shared but the provider itself.
-	New func(mark provision.Mark) (provision.Provider, error)
+	New func(mark machines.Mark) (machines.Provider, error)
 	// Order says what a machine of that name is ordered as, for a provider that needs a flavor or an image. Without userdata
 	// it gets a script that does nothing.
-	Order func(name string) provision.Order
+	Order func(name string) machines.Order
 	// Userdata reads what a running machine was given; without it nothing is known of that.
-	Userdata func(ctx context.Context, m provision.Machine) ([]byte, error)
+	Userdata func(ctx context.Context, m machines.Machine) ([]byte, error)
 	// Labels reads what labels a machine has; without it nothing is known of that.
-	Labels func(ctx context.Context, m provision.Machine) (map[string]string, error)
+	Labels func(ctx context.Context, m machines.Machine) (map[string]string, error)
 	// Script is what machines do with their userdata, in the words of sh: where they keep none of it, it may copy "$0".
 	Script string
 	// Owner is whose the machines are while it lasts, of NewOwner; "" is a new one.
@@ -144,10 +144,10 @@ type suite struct {
 
 	took time.Duration // of a create
 
-	second  provision.Machine // of ours, from then on
-	first   provision.Machine // of ours, from its creation to its deletion
-	deleted provision.Machine // of ours
-	theirs  provision.Machine // of prefix
+	second  machines.Machine // of ours, from then on
+	first   machines.Machine // of ours, from its creation to its deletion
+	deleted machines.Machine // of ours
+	theirs  machines.Machine // of prefix
 }
 
 func newSuite(config Config) (*suite, error) {
@@ -163,12 +163,12 @@ func newSuite(config Config) (*suite, error) {
 	s := &suite{config: config, word: strings.TrimPrefix(mine, ownerPrefix)}
 	for _, f := range []struct {
 		to   **fleet
-		mark provision.Mark
+		mark machines.Mark
 	}{
-		{&s.ours, provision.Mark{Owner: mine, Fleet: "conform"}},
-		{&s.again, provision.Mark{Owner: mine, Fleet: "conform"}},
-		{&s.prefix, provision.Mark{Owner: mine, Fleet: "conform@t42"}},
-		{&s.owner, provision.Mark{Owner: others, Fleet: "conform"}},
+		{&s.ours, machines.Mark{Owner: mine, Fleet: "conform"}},
+		{&s.again, machines.Mark{Owner: mine, Fleet: "conform"}},
+		{&s.prefix, machines.Mark{Owner: mine, Fleet: "conform@t42"}},
+		{&s.owner, machines.Mark{Owner: others, Fleet: "conform"}},
 	} {
 		p, err := config.New(f.mark)
 		if err != nil {
@@ -189,10 +189,10 @@ func randomWord() string {
 }
 
 // order returns the order of the n-th machine.
-func (s *suite) order(n int) provision.Order { return s.orderOf(fmt.Sprintf("conform%s%d", s.word, n)) }
+func (s *suite) order(n int) machines.Order { return s.orderOf(fmt.Sprintf("conform%s%d", s.word, n)) }
 
-func (s *suite) orderOf(name string) provision.Order {
-	var o provision.Order
+func (s *suite) orderOf(name string) machines.Order {
+	var o machines.Order
 	if s.config.Order != nil {
 		o = s.config.Order(name)
 	}

@@ -11,24 +11,24 @@ import (
 	"time"
 
 	"pulley/internal/drivers/conform"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
 )
 
 func (m *model) config() conform.Config {
 	return conform.Config{
-		New:  func(mark provision.Mark) (provision.Provider, error) { return view{m, mark}, nil },
+		New:  func(mark machines.Mark) (machines.Provider, error) { return view{m, mark}, nil },
 		Boot: time.Minute, Gone: time.Minute, Poll: 10 * time.Millisecond,
-		Userdata: func(_ context.Context, want provision.Machine) ([]byte, error) {
+		Userdata: func(_ context.Context, want machines.Machine) ([]byte, error) {
 			have, err := m.the(want)
 			return have.userdata, err
 		},
-		Labels: func(_ context.Context, want provision.Machine) (map[string]string, error) {
+		Labels: func(_ context.Context, want machines.Machine) (map[string]string, error) {
 			have, err := m.the(want)
 			return have.labels, err
 		},
 		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
-			foreign := &modelled{Machine: provision.Machine{Name: name, ID: "foreign", State: provision.Running}}
+			foreign := &modelled{Machine: machines.Machine{Name: name, ID: "foreign", State: machines.Running}}
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.machines = append(m.machines, foreign)
@@ -47,7 +47,7 @@ func (m *model) config() conform.Config {
 }
 
 // the returns a machine as it is.
-func (m *model) the(want provision.Machine) (modelled, error) {
+func (m *model) the(want machines.Machine) (modelled, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, have := range m.machines {
@@ -67,7 +67,7 @@ func TestOtherPeoplesMachinesOutliveADriverThatListsThem(t *testing.T) {
 	// To try out a provider would delete what runs there.
 	for _, fault := range []string{"lists every fleet", "deletes any fleet's"} {
 		synctest.Test(t, func(t *testing.T) {
-			other := &modelled{Machine: provision.Machine{Name: "mail", ID: "m", State: provision.Running}}
+			other := &modelled{Machine: machines.Machine{Name: "mail", ID: "m", State: machines.Running}}
 			m := &model{fault: fault, machines: []*modelled{other}}
 			if err := conform.Run(t.Context(), m.config(), func(conform.Result) {}); err == nil {
 				t.Errorf("%s: it passed", fault)
@@ -193,8 +193,8 @@ func TestWhatAKilledCheckLeftCanBeCleanedUp(t *testing.T) {
 		m := &model{}
 		owner := conform.NewOwner()
 		word := strings.TrimPrefix(owner, "conform-")
-		for _, mark := range []provision.Mark{{Owner: owner, Fleet: "conform"}, {Owner: owner, Fleet: "conform@t42"}, {Owner: owner + "x", Fleet: "conform"}, {Owner: "other", Fleet: "conform"}} {
-			if _, err := (view{m, mark}).Create(t.Context(), provision.Order{Name: "conform" + word + "1"}); err != nil {
+		for _, mark := range []machines.Mark{{Owner: owner, Fleet: "conform"}, {Owner: owner, Fleet: "conform@t42"}, {Owner: owner + "x", Fleet: "conform"}, {Owner: "other", Fleet: "conform"}} {
+			if _, err := (view{m, mark}).Create(t.Context(), machines.Order{Name: "conform" + word + "1"}); err != nil {
 				t.Fatal(err)
 			}
 		}

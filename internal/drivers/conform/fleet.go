@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // grace is how long a call may go on after its context has ended: a program that it waits for has to end, too.
@@ -18,8 +18,8 @@ var errHung = errors.New("did not return when its context had ended")
 
 // fleet is a provider whose every answer is looked at.
 type fleet struct {
-	provision.Provider
-	mark   provision.Mark
+	machines.Provider
+	mark   machines.Mark
 	config Config
 	word   string // in the name of every machine that was made here
 }
@@ -53,8 +53,8 @@ func call[T any](ctx context.Context, f *fleet, what string, do func(context.Con
 	}
 }
 
-func (f *fleet) create(ctx context.Context, o provision.Order) (provision.Machine, error) {
-	m, err := call(ctx, f, "Create", func(ctx context.Context) (provision.Machine, error) { return f.Create(ctx, o) })
+func (f *fleet) create(ctx context.Context, o machines.Order) (machines.Machine, error) {
+	m, err := call(ctx, f, "Create", func(ctx context.Context) (machines.Machine, error) { return f.Create(ctx, o) })
 	switch {
 	case err != nil:
 		return m, err
@@ -64,7 +64,7 @@ func (f *fleet) create(ctx context.Context, o provision.Order) (provision.Machin
 	return m, nil
 }
 
-func (f *fleet) remove(ctx context.Context, v provision.Victim) error {
+func (f *fleet) remove(ctx context.Context, v machines.Ref) error {
 	_, err := call(ctx, f, "Delete", func(ctx context.Context) (struct{}, error) { return struct{}{}, f.Delete(ctx, v) })
 	return err
 }
@@ -76,19 +76,19 @@ func withID(id string) string {
 	return " (" + id + ")"
 }
 
-var states = []provision.State{
-	provision.Building, provision.Running, provision.Stopped, provision.Failed, provision.Deleting, provision.Unknown,
+var states = []machines.State{
+	machines.Building, machines.Running, machines.Stopped, machines.Failed, machines.Deleting, machines.Unknown,
 }
 
 // list returns the fleet's machines, none of which may be malformed or listed twice.
-func (f *fleet) list(ctx context.Context) ([]provision.Machine, error) {
-	machines, err := call(ctx, f, "List", f.List)
+func (f *fleet) list(ctx context.Context) ([]machines.Machine, error) {
+	all, err := call(ctx, f, "List", f.List)
 	if err != nil {
 		return nil, err
 	}
-	seen := map[provision.Victim]bool{}
-	for _, m := range machines {
-		key := provision.Victim{Name: m.Name, ID: m.ID}
+	seen := map[machines.Ref]bool{}
+	for _, m := range all {
+		key := machines.Ref{Name: m.Name, ID: m.ID}
 		switch {
 		case m.Name == "":
 			return nil, fmt.Errorf("a machine without a name is listed%s", withID(m.ID))
@@ -99,29 +99,29 @@ func (f *fleet) list(ctx context.Context) ([]provision.Machine, error) {
 		}
 		seen[key] = true
 	}
-	return machines, nil
+	return all, nil
 }
 
 // named returns the machines of that name that are listed and not on their way out.
-func (f *fleet) named(ctx context.Context, name string) ([]provision.Machine, error) {
-	machines, err := f.list(ctx)
-	return slices.DeleteFunc(machines, func(m provision.Machine) bool { return m.Name != name || m.State == provision.Deleting }), err
+func (f *fleet) named(ctx context.Context, name string) ([]machines.Machine, error) {
+	all, err := f.list(ctx)
+	return slices.DeleteFunc(all, func(m machines.Machine) bool { return m.Name != name || m.State == machines.Deleting }), err
 }
 
 // only returns the machine of that name, of which there must be one.
-func (f *fleet) only(ctx context.Context, name string) (provision.Machine, error) {
-	machines, err := f.named(ctx, name)
-	if err == nil && len(machines) != 1 {
-		err = fmt.Errorf("%d machines called %q are listed, not 1", len(machines), name)
+func (f *fleet) only(ctx context.Context, name string) (machines.Machine, error) {
+	all, err := f.named(ctx, name)
+	if err == nil && len(all) != 1 {
+		err = fmt.Errorf("%d machines called %q are listed, not 1", len(all), name)
 	}
 	if err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
-	return machines[0], nil
+	return all[0], nil
 }
 
 // is looks whether a machine is still there.
-func (f *fleet) is(ctx context.Context, m provision.Machine) error {
+func (f *fleet) is(ctx context.Context, m machines.Machine) error {
 	found, err := f.only(ctx, m.Name)
 	if err == nil && found.ID != m.ID {
 		err = fmt.Errorf("%s is another machine by now: %q, and was %q", m.Name, found.ID, m.ID)
@@ -130,13 +130,13 @@ func (f *fleet) is(ctx context.Context, m provision.Machine) error {
 }
 
 // lists looks whether exactly these machines are listed.
-func (f *fleet) lists(ctx context.Context, want []provision.Machine) error {
+func (f *fleet) lists(ctx context.Context, want []machines.Machine) error {
 	got, err := f.list(ctx)
 	if err != nil {
 		return err
 	}
 	for _, m := range want {
-		if !slices.ContainsFunc(got, func(g provision.Machine) bool { return g.Name == m.Name && g.ID == m.ID }) {
+		if !slices.ContainsFunc(got, func(g machines.Machine) bool { return g.Name == m.Name && g.ID == m.ID }) {
 			return fmt.Errorf("%s%s is not listed: %d of %d machines are", m.Name, withID(m.ID), len(got), len(want))
 		}
 	}
@@ -147,16 +147,16 @@ func (f *fleet) lists(ctx context.Context, want []provision.Machine) error {
 }
 
 // runs waits until a machine runs.
-func (f *fleet) runs(ctx context.Context, name string) (m provision.Machine, err error) {
+func (f *fleet) runs(ctx context.Context, name string) (m machines.Machine, err error) {
 	err = f.poll(ctx, f.config.Boot, func() (done bool, why error) {
 		m, err = f.only(ctx, name)
 		if err != nil {
 			return true, err
 		}
 		switch m.State {
-		case provision.Running:
+		case machines.Running:
 			return true, nil
-		case provision.Failed, provision.Stopped:
+		case machines.Failed, machines.Stopped:
 			return true, fmt.Errorf("%s is %s: %s", name, m.State, m.Problem)
 		}
 		return false, fmt.Errorf("%s is still %s", name, m.State)
@@ -165,7 +165,7 @@ func (f *fleet) runs(ctx context.Context, name string) (m provision.Machine, err
 }
 
 // gone waits until no machine that is a victim is listed.
-func (f *fleet) gone(ctx context.Context, v provision.Victim) error {
+func (f *fleet) gone(ctx context.Context, v machines.Ref) error {
 	return f.poll(ctx, f.config.Gone, func() (bool, error) {
 		machines, err := f.list(ctx)
 		if err != nil {
@@ -181,7 +181,7 @@ func (f *fleet) gone(ctx context.Context, v provision.Victim) error {
 }
 
 // end deletes machines and waits until they are gone.
-func (f *fleet) end(ctx context.Context, v provision.Victim) error {
+func (f *fleet) end(ctx context.Context, v machines.Ref) error {
 	if err := f.remove(ctx, v); err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ const maxLooks = 8
 func (f *fleet) empty(ctx context.Context) error {
 	failed := 0
 	return f.poll(ctx, f.config.Gone, func() (bool, error) {
-		machines, err := f.list(ctx)
+		all, err := f.list(ctx)
 		if err != nil {
 			failed++
 			return failed == maxLooks, err
@@ -204,13 +204,13 @@ func (f *fleet) empty(ctx context.Context) error {
 		failed = 0
 		var left []string
 		var errs []error
-		for _, m := range machines {
+		for _, m := range all {
 			if !strings.Contains(m.Name, f.word) {
 				continue
 			}
 			left = append(left, m.Name+withID(m.ID))
-			if m.State != provision.Deleting {
-				errs = append(errs, f.remove(ctx, provision.Victim{Name: m.Name, ID: m.ID}))
+			if m.State != machines.Deleting {
+				errs = append(errs, f.remove(ctx, machines.Ref{Name: m.Name, ID: m.ID}))
 			}
 		}
 		if len(left) == 0 {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // model is a provider in memory that does what it promises, but for the fault that it is given.
@@ -21,8 +21,8 @@ type model struct {
 }
 
 type modelled struct {
-	provision.Machine
-	mark     provision.Mark
+	machines.Machine
+	mark     machines.Mark
 	userdata []byte
 	labels   map[string]string
 }
@@ -30,7 +30,7 @@ type modelled struct {
 // view is a model as one fleet sees it.
 type view struct {
 	*model
-	mark provision.Mark
+	mark machines.Mark
 }
 
 var hostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
@@ -47,7 +47,7 @@ func (v view) sees(m *modelled) bool {
 	return m.mark == v.mark
 }
 
-func (v view) List(ctx context.Context) ([]provision.Machine, error) {
+func (v view) List(ctx context.Context) ([]machines.Machine, error) {
 	if err := ctx.Err(); err != nil {
 		if v.fault == "hangs" {
 			<-time.After(time.Hour) // in a synctest bubble
@@ -56,13 +56,13 @@ func (v view) List(ctx context.Context) ([]provision.Machine, error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var all []provision.Machine
+	var all []machines.Machine
 	for _, m := range v.machines {
 		if !v.sees(m) {
 			continue
 		}
-		if time.Since(m.Created) > 50*time.Millisecond && m.State == provision.Building && v.fault != "never boots" {
-			m.State = provision.Running
+		if time.Since(m.Created) > 50*time.Millisecond && m.State == machines.Building && v.fault != "never boots" {
+			m.State = machines.Running
 		}
 		if v.fault != "lists late" || time.Since(m.Created) > 50*time.Millisecond {
 			all = append(all, m.Machine)
@@ -90,28 +90,28 @@ func (v view) ask(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (v view) Create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+func (v view) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	if err := ctx.Err(); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	if v.fault == "makes it although it was given up" {
 		<-time.After(10 * time.Second)
 	} else if err := v.ask(ctx); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !hostname.MatchString(o.Name) && v.fault != "takes any name and cuts it" {
-		return provision.Machine{}, fmt.Errorf("%w: %q is no hostname", provision.ErrRefused, o.Name)
+		return machines.Machine{}, fmt.Errorf("%w: %q is no hostname", machines.ErrRefused, o.Name)
 	}
 	if o.Flavor+o.Image != "" && v.fault != "makes any flavor" {
 		if v.fault == "says that a flavor failed" {
-			return provision.Machine{}, fmt.Errorf("no flavor %q", o.Flavor)
+			return machines.Machine{}, fmt.Errorf("no flavor %q", o.Flavor)
 		}
 		if v.fault == "makes what it refuses" {
-			v.machines = append(v.machines, &modelled{mark: v.mark, Machine: provision.Machine{Name: o.Name, ID: o.Name, State: provision.Running, Created: time.Now()}})
+			v.machines = append(v.machines, &modelled{mark: v.mark, Machine: machines.Machine{Name: o.Name, ID: o.Name, State: machines.Running, Created: time.Now()}})
 		}
-		return provision.Machine{}, fmt.Errorf("%w: no flavor %q or image %q", provision.ErrRefused, o.Flavor, o.Image)
+		return machines.Machine{}, fmt.Errorf("%w: no flavor %q or image %q", machines.ErrRefused, o.Flavor, o.Image)
 	}
 	for _, m := range v.machines {
 		if m.Name == o.Name && v.fault != "makes a second one" && (m.mark == v.mark || v.fault == "returns another fleet's") {
@@ -120,7 +120,7 @@ func (v view) Create(ctx context.Context, o provision.Order) (provision.Machine,
 	}
 	v.made++
 	name := o.Name[:min(63, len(o.Name))]
-	m := &modelled{mark: v.mark, userdata: slices.Clone(o.Userdata), labels: o.Labels, Machine: provision.Machine{Name: name, State: provision.Building, ID: fmt.Sprint("id", v.made), Created: time.Now()}}
+	m := &modelled{mark: v.mark, userdata: slices.Clone(o.Userdata), labels: o.Labels, Machine: machines.Machine{Name: name, State: machines.Building, ID: fmt.Sprint("id", v.made), Created: time.Now()}}
 	switch v.fault {
 	case "keeps text for userdata":
 		m.userdata = []byte(strings.ToValidUTF8(string(o.Userdata), "?"))
@@ -129,13 +129,13 @@ func (v view) Create(ctx context.Context, o provision.Order) (provision.Machine,
 	case "uses IDs again":
 		m.ID = o.Name
 	case "fails":
-		m.State, m.Problem = provision.Failed, "no valid host was found"
+		m.State, m.Problem = machines.Failed, "no valid host was found"
 	}
 	v.machines = append(v.machines, m)
 	return m.Machine, nil
 }
 
-func (v view) Delete(ctx context.Context, d provision.Victim) error {
+func (v view) Delete(ctx context.Context, d machines.Ref) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

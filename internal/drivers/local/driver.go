@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/userdata"
 )
 
@@ -30,7 +30,7 @@ type ProviderConfig struct {
 	Folder   string // where they are kept; "" is DefaultFolder
 	Agent    string // pulley-agent on the host, an absolute path
 	Interval string // what the agent's daemon is started with; "" is DefaultInterval
-	Mark     provision.Mark
+	Mark     machines.Mark
 }
 
 // Provider makes machines of one fleet that live on when the program ends, each with a keeper: a process that holds its
@@ -40,7 +40,7 @@ type Provider struct {
 	place  string // <folder>/<owner>/<fleet>
 }
 
-var _ provision.Provider = (*Provider)(nil)
+var _ machines.Provider = (*Provider)(nil)
 
 // NewProvider returns the driver of one fleet. The host is not looked at until a machine is asked for.
 func NewProvider(c ProviderConfig) (*Provider, error) {
@@ -67,7 +67,7 @@ func NewProvider(c ProviderConfig) (*Provider, error) {
 }
 
 // List returns the machines whose folders have the mark.
-func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
+func (p *Provider) List(ctx context.Context) ([]machines.Machine, error) {
 	entries, err := os.ReadDir(p.place)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -77,7 +77,7 @@ func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
 	if err := p.owned(); err != nil {
 		return nil, fmt.Errorf("cannot list machines: %w", err)
 	}
-	var machines []provision.Machine
+	var machines []machines.Machine
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("cannot list machines: %w", ctx.Err())
@@ -97,40 +97,40 @@ func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
 }
 
 // Create makes a machine's folder and starts its keeper.
-func (p *Provider) Create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	m, err := p.create(ctx, o)
 	if err != nil {
-		return provision.Machine{}, fmt.Errorf("cannot make machine %s: %w", o.Name, err)
+		return machines.Machine{}, fmt.Errorf("cannot make machine %s: %w", o.Name, err)
 	}
 	return m, nil
 }
 
-func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+func (p *Provider) create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	if m, ok := p.there(o.Name); ok { // whatever the rest of the order says
 		return m, nil
 	}
 	if err := p.check(o); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	lock, err := p.lock(ctx)
 	if err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	defer lock.Close()
 	if err := os.MkdirAll(p.place, 0o700); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	if m, ok, err := p.look(o.Name); ok || err != nil {
 		return m, err
 	}
 	if _, err := os.Lstat(filepath.Join(p.place, o.Name)); err == nil {
-		return provision.Machine{}, &provision.TakenError{Name: o.Name}
+		return machines.Machine{}, &machines.TakenError{Name: o.Name}
 	}
 	if err := p.sweep(); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	if err := p.start(ctx, o); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	m, ok, err := p.look(o.Name)
 	if err == nil && !ok {
@@ -140,7 +140,7 @@ func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Mac
 }
 
 // there returns a machine that needs not be made. Errors are for those who look again under the lock.
-func (p *Provider) there(name string) (m provision.Machine, ok bool) {
+func (p *Provider) there(name string) (m machines.Machine, ok bool) {
 	if !hostnamePattern.MatchString(name) || p.owned() != nil {
 		return m, false
 	}
@@ -149,14 +149,14 @@ func (p *Provider) there(name string) (m provision.Machine, ok bool) {
 }
 
 // Delete ends a machine as a power cut does, and removes its folder.
-func (p *Provider) Delete(ctx context.Context, v provision.Victim) error {
+func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
 	if err := p.delete(ctx, v); err != nil {
 		return fmt.Errorf("cannot delete machine %s: %w", v.Name, err)
 	}
 	return nil
 }
 
-func (p *Provider) delete(ctx context.Context, v provision.Victim) error {
+func (p *Provider) delete(ctx context.Context, v machines.Ref) error {
 	if !hostnamePattern.MatchString(v.Name) {
 		return nil // there can be none
 	}
@@ -220,7 +220,7 @@ func (p *Provider) owned() error {
 		return &os.PathError{Op: "lstat", Path: p.config.Folder, Err: err}
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("%w: %s is not a folder that only its owner, this user, may write to\nname another one, or remove it", provision.ErrRefused, p.config.Folder)
+		return fmt.Errorf("%w: %s is not a folder that only its owner, this user, may write to\nname another one, or remove it", machines.ErrRefused, p.config.Folder)
 	}
 	return nil
 }

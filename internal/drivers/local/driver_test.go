@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"pulley/internal/drivers/conform"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
 )
 
-var testMark = provision.Mark{Owner: "0123456789abcdef", Fleet: "dev@t42"}
+var testMark = machines.Mark{Owner: "0123456789abcdef", Fleet: "dev@t42"}
 
 // provider returns a driver whose machines end with the test.
 func provider(t *testing.T, folder string) *Provider {
@@ -32,22 +32,22 @@ func provider(t *testing.T, folder string) *Provider {
 
 func clear(t *testing.T, p *Provider) {
 	ctx := context.WithoutCancel(t.Context())
-	machines, err := p.List(ctx)
+	all, err := p.List(ctx)
 	if err != nil {
 		t.Error(err)
 	}
-	for _, m := range machines {
-		if err := p.Delete(ctx, provision.Victim{Name: m.Name}); err != nil {
+	for _, m := range all {
+		if err := p.Delete(ctx, machines.Ref{Name: m.Name}); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-func order(name, script string) provision.Order {
-	return provision.Order{Name: name, Node: name, Role: "compute", Userdata: []byte("#!/bin/sh\n" + script + "\n")}
+func order(name, script string) machines.Order {
+	return machines.Order{Name: name, Node: name, Role: "compute", Userdata: []byte("#!/bin/sh\n" + script + "\n")}
 }
 
-func create(t *testing.T, p *Provider, o provision.Order) provision.Machine {
+func create(t *testing.T, p *Provider, o machines.Order) machines.Machine {
 	t.Helper()
 	m, err := p.Create(t.Context(), o)
 	if err != nil {
@@ -57,7 +57,7 @@ func create(t *testing.T, p *Provider, o provision.Order) provision.Machine {
 }
 
 // state returns the one machine that there is.
-func state(t *testing.T, p *Provider) provision.Machine {
+func state(t *testing.T, p *Provider) machines.Machine {
 	t.Helper()
 	machines, err := p.List(t.Context())
 	if err != nil || len(machines) != 1 {
@@ -95,16 +95,16 @@ func insideOf(dir string) (string, error) {
 func TestKeptMachinesConform(t *testing.T) {
 	// Applying would count on what this driver does not do.
 	folder := t.TempDir()
-	placeOf := func(mark provision.Mark) string { return filepath.Join(folder, mark.Owner, mark.Fleet) }
-	var ours provision.Mark
+	placeOf := func(mark machines.Mark) string { return filepath.Join(folder, mark.Owner, mark.Fleet) }
+	var ours machines.Mark
 	conformtest.Test(t, conform.Config{
-		New: func(mark provision.Mark) (provision.Provider, error) {
+		New: func(mark machines.Mark) (machines.Provider, error) {
 			if ours.Owner == "" {
 				ours = mark
 			}
 			return NewProvider(ProviderConfig{Folder: folder, Agent: "/bin/true", Mark: mark})
 		},
-		Userdata: func(_ context.Context, m provision.Machine) ([]byte, error) {
+		Userdata: func(_ context.Context, m machines.Machine) ([]byte, error) {
 			root, err := insideOf(filepath.Join(placeOf(ours), m.Name))
 			if err != nil {
 				return nil, err
@@ -112,7 +112,7 @@ func TestKeptMachinesConform(t *testing.T) {
 			return os.ReadFile(root + "/run/conform")
 		},
 		Script: `cat "$0" >/run/conform.new && mv /run/conform.new /run/conform`, // the machine itself removes it
-		Labels: func(_ context.Context, m provision.Machine) (map[string]string, error) {
+		Labels: func(_ context.Context, m machines.Machine) (map[string]string, error) {
 			var a about
 			err := readJSON(filepath.Join(placeOf(ours), m.Name, aboutFile), &a)
 			return a.Labels, err
@@ -161,7 +161,7 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "its program runs", func() bool { return len(processes(word)) > 0 })
-	if m := state(t, p); m.State != provision.Running || m.Problem != "" || m.Name != "compute1-t42" || m.ID == "" {
+	if m := state(t, p); m.State != machines.Running || m.Problem != "" || m.Name != "compute1-t42" || m.ID == "" {
 		t.Errorf("%+v", m)
 	}
 	dir := filepath.Join(p.place, "compute1-t42")
@@ -182,7 +182,7 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
 		}
 	}
-	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1-t42"}); err != nil {
+	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1-t42"}); err != nil {
 		t.Fatal(err)
 	}
 	if left := processes(word); len(left) > 0 {
@@ -203,15 +203,15 @@ func TestAKilledKeeperMakesAStoppedMachine(t *testing.T) {
 	if err := killKeeper(dir); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is stopped", func() bool { return state(t, p).State == provision.Stopped })
+	eventually(t, "it is stopped", func() bool { return state(t, p).State == machines.Stopped })
 	if left := processes(word); len(left) > 0 {
 		t.Errorf("left when it was said to be stopped: %q", left)
 	}
 	again := create(t, p, order("compute1", "exit 0"))
-	if again.State != provision.Stopped || !strings.Contains(again.Problem, "its keeper was killed") {
+	if again.State != machines.Stopped || !strings.Contains(again.Problem, "its keeper was killed") {
 		t.Errorf("to create it again made %+v", again)
 	}
-	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1", ID: again.ID}); err != nil {
+	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: again.ID}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
@@ -225,13 +225,13 @@ func TestAFirstBootThatFailsIsTold(t *testing.T) {
 	create(t, p, order("compute1", "echo no such role >&2; exit 2"))
 	eventually(t, "it failed", func() bool {
 		m := state(t, p)
-		return m.State == provision.Failed && strings.Contains(m.Problem, "no such role")
+		return m.State == machines.Failed && strings.Contains(m.Problem, "no such role")
 	})
 	clear(t, p)
 	create(t, p, order("compute1", "echo no network yet; exit 1"))
 	eventually(t, "it is tried again", func() bool {
 		m := state(t, p)
-		return m.State == provision.Running && strings.Contains(m.Problem, "no network yet; it is tried again")
+		return m.State == machines.Running && strings.Contains(m.Problem, "no network yet; it is tried again")
 	})
 }
 
@@ -241,7 +241,7 @@ func TestAnAgentThatEndsIsTold(t *testing.T) {
 	create(t, p, order("compute1", "mkdir -p /etc/pulley; touch /etc/pulley/agent.yaml"))
 	eventually(t, "it failed", func() bool {
 		m := state(t, p)
-		return m.State == provision.Failed && strings.Contains(m.Problem, "its agent has ended")
+		return m.State == machines.Failed && strings.Contains(m.Problem, "its agent has ended")
 	})
 }
 
@@ -264,7 +264,7 @@ func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(p.place, gonePrefix+"compute2.3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil {
+	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(p.place); !errors.Is(err, os.ErrNotExist) {
@@ -278,7 +278,7 @@ func keeperless(t *testing.T, p *Provider, name string) {
 	dir := filepath.Join(p.place, name)
 	if err := errors.Join(
 		os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, heldFile), nil, 0o600),
-		writeJSON(filepath.Join(dir, stateFile), said{State: provision.Running}),
+		writeJSON(filepath.Join(dir, stateFile), said{State: machines.Running}),
 		writeJSON(filepath.Join(dir, aboutFile), about{ID: name, Name: name, Owner: testMark.Owner, Fleet: testMark.Fleet})); err != nil {
 		t.Fatal(err)
 	}
@@ -306,8 +306,8 @@ func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 	t.Cleanup(func() { _ = os.Chmod(folder, 0o700) })
 	_, listErr := p.List(t.Context())
 	_, createErr := p.Create(t.Context(), order("compute2", "exit 0"))
-	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), provision.Victim{Name: "compute1"})} {
-		if !errors.Is(err, provision.ErrRefused) {
+	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), machines.Ref{Name: "compute1"})} {
+		if !errors.Is(err, machines.ErrRefused) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -319,7 +319,7 @@ func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 	if err := errors.Join(os.Mkdir(other, 0o700), os.Chmod(other, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provider(t, other).Create(t.Context(), order("compute1", "exit 0")); !errors.Is(err, provision.ErrRefused) {
+	if _, err := provider(t, other).Create(t.Context(), order("compute1", "exit 0")); !errors.Is(err, machines.ErrRefused) {
 		t.Error(err)
 	}
 	if made, _ := os.ReadDir(other); len(made) > 0 {
@@ -333,14 +333,14 @@ func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
 	// A machine that was made otherwise than it was ordered would be taken for what it is not.
 	p := provider(t, filepath.Join(t.TempDir(), "machines"))
-	for want, o := range map[string]provision.Order{
+	for want, o := range map[string]machines.Order{
 		`flavor "small": it is no size`:       {Name: "compute1", Flavor: "small"},
 		`image "debian": a local machine`:     {Name: "compute1", Image: "debian"},
 		`network "front": local machines`:     {Name: "compute1", Networks: []string{"front"}},
 		`network "": local machines share`:    {Name: "compute1", Networks: []string{""}},
 		`"../compute1" is no hostname of one`: {Name: "../compute1"},
 	} {
-		if _, err := p.Create(t.Context(), o); !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), want) {
+		if _, err := p.Create(t.Context(), o); !errors.Is(err, machines.ErrRefused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v is refused with: %v", o, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/atomicfile"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // What is in a machine's folder. It appears whole, by a rename: while it is made it has newPrefix, while it is removed gonePrefix.
@@ -48,8 +48,8 @@ type about struct {
 
 // said is what a keeper last said of its machine.
 type said struct {
-	State   provision.State `json:"state"`
-	Problem string          `json:"problem,omitempty"`
+	State   machines.State `json:"state"`
+	Problem string         `json:"problem,omitempty"`
 }
 
 // segmentOf makes one name of a file of any text.
@@ -62,7 +62,7 @@ func segmentOf(text string) (string, error) {
 }
 
 // look returns the machine of a folder. ok is false where there is none of ours; what is there instead is left alone.
-func (p *Provider) look(name string) (m provision.Machine, ok bool, err error) {
+func (p *Provider) look(name string) (m machines.Machine, ok bool, err error) {
 	dir := filepath.Join(p.place, name)
 	var a about
 	err = readJSON(filepath.Join(dir, aboutFile), &a)
@@ -71,7 +71,7 @@ func (p *Provider) look(name string) (m provision.Machine, ok bool, err error) {
 	} else if err != nil {
 		return m, false, err
 	}
-	if (provision.Mark{Owner: a.Owner, Fleet: a.Fleet}) != p.config.Mark || a.Name != name {
+	if (machines.Mark{Owner: a.Owner, Fleet: a.Fleet}) != p.config.Mark || a.Name != name {
 		return m, false, nil
 	}
 	lives, err := isHeld(dir) // before the state, which its keeper writes last
@@ -84,10 +84,10 @@ func (p *Provider) look(name string) (m provision.Machine, ok bool, err error) {
 	} else if err != nil {
 		return m, false, err
 	}
-	if !lives && (s.State == provision.Building || s.State == provision.Running) {
-		s = said{provision.Stopped, "its keeper was killed, or this host was started again"}
+	if !lives && (s.State == machines.Building || s.State == machines.Running) {
+		s = said{machines.Stopped, "its keeper was killed, or this host was started again"}
 	}
-	return provision.Machine{Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Flavor: a.Flavor, Created: a.Created}, true, nil
+	return machines.Machine{Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Flavor: a.Flavor, Created: a.Created}, true, nil
 }
 
 // isHeld tells whether anything of the machine in a folder lives.

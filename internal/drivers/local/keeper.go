@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 const (
@@ -95,10 +95,10 @@ func (k *keeper) live(held *os.File) said {
 		Hostname: k.Name, SizeBytes: size, Empty: k.Hidden, Binds: []Bind{{From: k.Agent, To: agentInMachine}}, held: held,
 	})
 	if err != nil {
-		return said{provision.Failed, err.Error()}
+		return said{machines.Failed, err.Error()}
 	}
 	k.machine = m
-	k.say(said{State: provision.Running})
+	k.say(said{State: machines.Running})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go k.trimLog(ctx)
@@ -111,9 +111,9 @@ func (k *keeper) live(held *os.File) said {
 	for {
 		select {
 		case p := <-problem: // it stays as it is, for whoever wants to know why
-			k.say(said{provision.Failed, p})
+			k.say(said{machines.Failed, p})
 		case <-m.Ended():
-			return said{provision.Stopped, "it ended by itself"}
+			return said{machines.Stopped, "it ended by itself"}
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (k *keeper) boot(ctx context.Context) error {
 			return err
 		}
 		fmt.Fprintln(os.Stdout, err)
-		k.say(said{provision.Running, err.Error() + "; it is tried again"})
+		k.say(said{machines.Running, err.Error() + "; it is tried again"})
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -146,7 +146,7 @@ func (k *keeper) boot(ctx context.Context) error {
 	if err := os.Remove(userdataFile); err != nil { // it holds a token
 		return fmt.Errorf("cannot remove its userdata: %w", err)
 	}
-	k.say(said{State: provision.Running})
+	k.say(said{State: machines.Running})
 	if _, err := k.machine.ReadFile(agentSettings); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(os.Stdout, "its userdata made it no node: no agent is started")
 		return nil

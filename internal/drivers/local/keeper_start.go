@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // keeperAnswer is what a keeper says to who started it, once: the machine's folder is in its place, or why not.
@@ -26,7 +26,7 @@ type keeperAnswer struct {
 
 // start makes a machine's folder aside and starts a keeper in it, which moves the folder to its place. So there is no machine
 // without a keeper, whoever is killed when. When the context ends the keeper goes on.
-func (p *Provider) start(ctx context.Context, o provision.Order) error {
+func (p *Provider) start(ctx context.Context, o machines.Order) error {
 	a := about{
 		ID: newID(), Owner: p.config.Mark.Owner, Fleet: p.config.Mark.Fleet, Name: o.Name, Node: o.Node, Role: o.Role,
 		Flavor: o.Flavor, Labels: o.Labels, Agent: p.config.Agent, Interval: p.config.Interval,
@@ -43,7 +43,7 @@ func (p *Provider) start(ctx context.Context, o provision.Order) error {
 	defer held.Close() // the keeper has it, too
 	err = errors.Join(
 		os.WriteFile(filepath.Join(dir, userdataFile), o.Userdata, 0o600),
-		writeJSON(filepath.Join(dir, stateFile), said{State: provision.Building}),
+		writeJSON(filepath.Join(dir, stateFile), said{State: machines.Building}),
 		writeJSON(filepath.Join(dir, aboutFile), a))
 	if err == nil {
 		err = ctx.Err()

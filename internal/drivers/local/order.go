@@ -6,13 +6,13 @@ import (
 	"os/exec"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // check refuses what can't be had here. What would be ignored could be taken for granted.
-func (p *Provider) check(o provision.Order) error {
+func (p *Provider) check(o machines.Order) error {
 	refused := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", provision.ErrRefused, fmt.Sprintf(format, args...))
+		return fmt.Errorf("%w: %s", machines.ErrRefused, fmt.Sprintf(format, args...))
 	}
 	flaw := environments.NotGiven(environments.DriverLocal, o.Flavor, o.Image, o.Networks)
 	_, agentErr := exec.LookPath(p.config.Agent)

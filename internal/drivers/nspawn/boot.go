@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 const (
@@ -29,7 +29,7 @@ func live(h handover, stop <-chan os.Signal) state {
 	return liveBy(stop, func(s *state) (again bool, err error) {
 		fmt.Fprintf(os.Stdout, "--- boot %d of %s\n", s.Boots, h.About.Name)
 		again, err = boot(h, stop, func() error {
-			s.State = provision.Running
+			s.State = machines.Running
 			return writeJSON(stateFile, s)
 		})
 		if restErr := rest(h.About); err == nil {
@@ -41,7 +41,7 @@ func live(h handover, stop <-chan os.Signal) state {
 
 // liveBy is a machine's life by what boots it once.
 func liveBy(stop <-chan os.Signal, boot func(*state) (again bool, err error)) state {
-	s := state{State: provision.Building}
+	s := state{State: machines.Building}
 	var pause time.Duration
 	for {
 		s.Boots++
@@ -55,13 +55,13 @@ func liveBy(stop <-chan os.Signal, boot func(*state) (again bool, err error)) st
 				continue
 			case <-stop:
 			}
-			s.State, s.Problem = provision.Stopped, "it was powered off"
+			s.State, s.Problem = machines.Stopped, "it was powered off"
 		case err == nil:
-			s.State, s.Problem = provision.Stopped, "it was powered off"
-		case s.State == provision.Running:
-			s.State, s.Problem = provision.Stopped, err.Error()
+			s.State, s.Problem = machines.Stopped, "it was powered off"
+		case s.State == machines.Running:
+			s.State, s.Problem = machines.Stopped, err.Error()
 		default:
-			s.State, s.Problem = provision.Failed, err.Error()
+			s.State, s.Problem = machines.Failed, err.Error()
 		}
 		return s
 	}

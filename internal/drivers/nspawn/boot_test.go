@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // A guest that writes to its console would fill the host's disk, and all its machines would go with that.
@@ -64,14 +64,14 @@ func TestAMachineThatRebootsInALoopDoesSoSlowly(t *testing.T) {
 			if boots++; boots == 2 {
 				second = time.Since(began)
 			}
-			s.State = provision.Running
+			s.State = machines.Running
 			<-time.After(time.Second)
 			return true, nil
 		})
 		if boots < 20 || boots > 70 || second != time.Second {
 			t.Errorf("in an hour it booted %d times, at first again after %v", boots, second)
 		}
-		if s.State != provision.Stopped || s.Boots != boots || time.Since(began) != time.Hour {
+		if s.State != machines.Stopped || s.Boots != boots || time.Since(began) != time.Hour {
 			t.Errorf("after %v it is %+v", time.Since(began), s)
 		}
 		if got := pauseAfter(longBoot, longestPause, 50); got != 0 {

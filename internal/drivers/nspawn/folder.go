@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/atomicfile"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // What a machine's folder holds. Folders that begin with a dot are on their way in or out, and are no machines.
@@ -32,7 +32,7 @@ const (
 // about is what a machine is. It never changes.
 type about struct {
 	ID      string            `json:"id"`
-	Mark    provision.Mark    `json:"mark"`
+	Mark    machines.Mark     `json:"mark"`
 	Name    string            `json:"name"`
 	Node    string            `json:"node"`
 	Role    string            `json:"role"`
@@ -45,9 +45,9 @@ type about struct {
 
 // state is how a machine is, as its keeper last said. Without a keeper that holds the lock, a machine is not building or running.
 type state struct {
-	State   provision.State `json:"state"`
-	Problem string          `json:"problem,omitempty"`
-	Boots   int             `json:"boots"`
+	State   machines.State `json:"state"`
+	Problem string         `json:"problem,omitempty"`
+	Boots   int            `json:"boots"`
 }
 
 // place is the folder of one fleet. Names of owners and fleets are others' to choose: each is one escaped segment.
@@ -80,7 +80,7 @@ func (p *Provider) owned() error {
 		return &os.PathError{Op: "lstat", Path: p.config.Folder, Err: err}
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("%w: %s is not a folder that only its owner, this user, may write to\nname another one, or remove it", provision.ErrRefused, p.config.Folder)
+		return fmt.Errorf("%w: %s is not a folder that only its owner, this user, may write to\nname another one, or remove it", machines.ErrRefused, p.config.Folder)
 	}
 	return nil
 }
@@ -91,29 +91,29 @@ func (p *Provider) lock(ctx context.Context) (*os.File, error) {
 }
 
 // look returns the machine of a folder. ok is false where there is none of ours; what is there instead is left alone.
-func (p *Provider) look(name string) (a about, m provision.Machine, ok bool, err error) {
+func (p *Provider) look(name string) (a about, m machines.Machine, ok bool, err error) {
 	dir := filepath.Join(p.place(), name)
 	if err := readJSON(filepath.Join(dir, aboutFile), &a); err != nil {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			err = nil
 		}
-		return about{}, provision.Machine{}, false, err
+		return about{}, machines.Machine{}, false, err
 	}
 	if a.Mark != p.config.Mark || a.Name != name {
-		return about{}, provision.Machine{}, false, nil
+		return about{}, machines.Machine{}, false, nil
 	}
 	alive, err := held(filepath.Join(dir, lockName)) // before the state, which its keeper writes last
 	if err != nil {
-		return about{}, provision.Machine{}, false, err
+		return about{}, machines.Machine{}, false, err
 	}
 	var s state
 	if err := readJSON(filepath.Join(dir, stateFile), &s); err != nil {
-		return about{}, provision.Machine{}, false, err
+		return about{}, machines.Machine{}, false, err
 	}
-	if !alive && (s.State == provision.Building || s.State == provision.Running) {
-		s.State, s.Problem = provision.Stopped, "its keeper was killed, or this host was started again"
+	if !alive && (s.State == machines.Building || s.State == machines.Running) {
+		s.State, s.Problem = machines.Stopped, "its keeper was killed, or this host was started again"
 	}
-	return a, provision.Machine{Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Image: a.Image,
+	return a, machines.Machine{Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Image: a.Image,
 		Addresses: []string{a.Network.Address.Addr().String()}, Created: a.Created}, true, nil
 }
 

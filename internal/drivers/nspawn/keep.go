@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // argKeep is the name under which a program runs itself again, as a machine's keeper.
@@ -100,7 +100,7 @@ func setUp(h handover) error {
 		{"mount the disk", func() error { return mountDisk(lower) }},
 		{"write onto the disk", func() error { return writeDisk(h.Files) }},
 		{"enter its control group", func() error { return enterGroup(h.About.Group) }},
-		{"write its state", func() error { return writeJSON(stateFile, state{State: provision.Building}) }},
+		{"write its state", func() error { return writeJSON(stateFile, state{State: machines.Building}) }},
 		{"move its folder", func() error {
 			return unix.Renameat2(unix.AT_FDCWD, filepath.Join("..", newPrefix+h.About.Name+"."+h.About.ID), unix.AT_FDCWD, filepath.Join("..", h.About.Name), unix.RENAME_NOREPLACE)
 		}},

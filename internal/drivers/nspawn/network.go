@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // network is what a machine is told of the network that it is on.
@@ -33,13 +33,13 @@ func openBridge(name string, subnet netip.Prefix) (bridge, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return bridge{}, fmt.Errorf("%w: there is no bridge %s\nmake it: ip link add %[2]s address 02:70:75:6c:6c:65 type bridge && ip address add %s dev %[2]s && ip link set %[2]s up",
-			provision.ErrRefused, name, exampleAddress(subnet))
+			machines.ErrRefused, name, exampleAddress(subnet))
 	}
 	if _, err := os.Stat(filepath.Join("/sys/class/net", name, "bridge")); err != nil {
-		return bridge{}, fmt.Errorf("%w: network interface %s is no bridge", provision.ErrRefused, name)
+		return bridge{}, fmt.Errorf("%w: network interface %s is no bridge", machines.ErrRefused, name)
 	}
 	if i.Flags&net.FlagUp == 0 {
-		return bridge{}, fmt.Errorf("%w: bridge %s is down\nmake it work: ip link set %[2]s up", provision.ErrRefused, name)
+		return bridge{}, fmt.Errorf("%w: bridge %s is down\nmake it work: ip link set %[2]s up", machines.ErrRefused, name)
 	}
 	addresses, err := i.Addrs()
 	if err != nil {
@@ -58,7 +58,7 @@ func openBridge(name string, subnet netip.Prefix) (bridge, error) {
 	}
 	if !b.own.IsValid() {
 		return bridge{}, fmt.Errorf("%w: bridge %s has no IPv4 address whose network has room for the subnet of machines\ngive it one: ip address add %s dev %[2]s",
-			provision.ErrRefused, name, exampleAddress(subnet))
+			machines.ErrRefused, name, exampleAddress(subnet))
 	}
 	if b.subnet = subnet; !subnet.IsValid() {
 		b.subnet = b.own.Masked()
@@ -72,7 +72,7 @@ func openBridge(name string, subnet netip.Prefix) (bridge, error) {
 func (b bridge) assign(used []netip.Addr) (network, error) {
 	a, ok := free(b.subnet, b.own, append(used, b.taken...))
 	if !ok {
-		return network{}, fmt.Errorf("%w: all addresses of %s are given to machines", provision.ErrQuota, b.subnet)
+		return network{}, fmt.Errorf("%w: all addresses of %s are given to machines", machines.ErrQuota, b.subnet)
 	}
 	n := network{Address: netip.PrefixFrom(a, b.own.Bits())}
 	if b.forwards {

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // Two machines with one address would take turns in answering, and nobody would know which.
@@ -27,7 +27,7 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 		for {
 			n, err := b.assign(used)
 			if err != nil {
-				if !errors.Is(err, provision.ErrQuota) {
+				if !errors.Is(err, machines.ErrQuota) {
 					t.Fatal(err)
 				}
 				break
@@ -60,7 +60,7 @@ func TestAMachineIsToldItsNetwork(t *testing.T) {
 	if got := alone.config(); !strings.HasSuffix(got, "    routes:\n      - to: 0.0.0.0/0\n        via: 10.77.0.1\n") {
 		t.Errorf("with a way out it is\n%s", got)
 	}
-	for _, f := range files(provision.Order{Name: "compute1", Userdata: []byte("secret")}, "0a0b0c0d0e", alone) {
+	for _, f := range files(machines.Order{Name: "compute1", Userdata: []byte("secret")}, "0a0b0c0d0e", alone) {
 		switch text := string(f.Text); f.Name {
 		case "etc/resolv.conf":
 			if text != "nameserver 192.0.2.53\n" {
@@ -86,7 +86,7 @@ func TestABridgeThatIsNotThereIsExplained(t *testing.T) {
 		"lo":             "network interface lo is no bridge",
 	} {
 		_, err := openBridge(name, netip.MustParsePrefix("10.9.0.0/16"))
-		if !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, machines.ErrRefused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

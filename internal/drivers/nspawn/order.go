@@ -8,15 +8,15 @@ import (
 	"regexp"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // namePattern is one label of a hostname (RFC 1123, 2.1), in lower case.
 var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // check refuses what can't be had here. What could be ignored would be taken for granted.
-func check(o provision.Order) error {
-	refused := func(what string) error { return fmt.Errorf("%w: %s", provision.ErrRefused, what) }
+func check(o machines.Order) error {
+	refused := func(what string) error { return fmt.Errorf("%w: %s", machines.ErrRefused, what) }
 	flaw := environments.NotGiven(environments.DriverNspawn, o.Flavor, o.Image, o.Networks)
 	switch {
 	case !namePattern.MatchString(o.Name):
@@ -27,7 +27,7 @@ func check(o provision.Order) error {
 		return refused("it needs root\nrun the same command as root, for example with sudo")
 	}
 	if err := need("systemd-nspawn"); err != nil {
-		return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+		return fmt.Errorf("%w: %w", machines.ErrRefused, err)
 	}
 	return nil
 }
@@ -37,7 +37,7 @@ func check(o provision.Order) error {
 func (p *Provider) openImage(ctx context.Context, name string) (Image, error) {
 	if filepath.IsAbs(name) {
 		if info, err := os.Stat(filepath.Join(name, "usr")); err != nil || !info.IsDir() {
-			return Image{}, fmt.Errorf("%w: image %s is no root folder: it has no /usr", provision.ErrRefused, name)
+			return Image{}, fmt.Errorf("%w: image %s is no root folder: it has no /usr", machines.ErrRefused, name)
 		}
 		return Image{Dir: name}, nil
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/userdata"
 )
 
@@ -31,7 +31,7 @@ type Config struct {
 	Folder string // "" is DefaultFolder; on a file system that takes the upper layer of an overlay
 	Bridge string // "" is DefaultBridge; made by the host's administrator
 	Subnet string // of the bridge's network, for machines: "10.77.1.0/24"; "" is the bridge's whole first network
-	Mark   provision.Mark
+	Mark   machines.Mark
 	Log    *slog.Logger // nil: nothing is logged
 }
 
@@ -41,7 +41,7 @@ type Provider struct {
 	subnet netip.Prefix // zero: the bridge's own
 }
 
-var _ provision.Provider = (*Provider)(nil)
+var _ machines.Provider = (*Provider)(nil)
 
 // New returns the driver of one fleet. Nothing is made, and nothing of the host is looked at, until a machine is asked for.
 func New(c Config) (*Provider, error) {
@@ -72,7 +72,7 @@ func New(c Config) (*Provider, error) {
 }
 
 // List returns the machines whose folders have the mark.
-func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
+func (p *Provider) List(ctx context.Context) ([]machines.Machine, error) {
 	entries, err := os.ReadDir(p.place())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -86,7 +86,7 @@ func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
 	if err != nil {
 		return nil, cannot("list machines", err)
 	}
-	var machines []provision.Machine
+	var machines []machines.Machine
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return nil, cannot("list machines", ctx.Err())
@@ -106,61 +106,61 @@ func (p *Provider) List(ctx context.Context) ([]provision.Machine, error) {
 }
 
 // Create makes a machine's folder and starts its keeper, which boots it.
-func (p *Provider) Create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	m, err := p.create(ctx, o)
 	if err != nil {
-		return provision.Machine{}, cannot("make machine "+o.Name, err)
+		return machines.Machine{}, cannot("make machine "+o.Name, err)
 	}
 	return m, nil
 }
 
-func (p *Provider) create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+func (p *Provider) create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	if m, ok := p.there(o.Name); ok { // whatever the rest of the order says
 		return m, nil
 	}
 	if err := check(o); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	image, err := p.openImage(ctx, o.Image)
 	if err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	defer image.Close()
 	if err := p.makeFolder(); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	lock, err := p.lock(ctx)
 	if err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	defer lock.Close()
 	if err := os.MkdirAll(p.place(), 0o700); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	if err := p.sweep(ctx, o.Name); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	if _, m, ok, err := p.look(o.Name); ok || err != nil {
 		return m, err
 	}
 	if _, err := os.Lstat(filepath.Join(p.place(), o.Name)); err == nil {
-		return provision.Machine{}, &provision.TakenError{Name: o.Name}
+		return machines.Machine{}, &machines.TakenError{Name: o.Name}
 	}
 	n, err := p.network()
 	if err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	id := newID()
 	a := about{ID: id, Mark: p.config.Mark, Name: o.Name, Node: o.Node, Role: o.Role, Image: o.Image, Labels: o.Labels, Network: n, Created: time.Now().UTC().Truncate(time.Second)}
 	if err := p.start(ctx, image, a, files(o, id, n)); err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	_, m, _, err := p.look(o.Name)
 	return m, err
 }
 
 // there returns a machine that needs not be made. Errors are for those who look again under the lock.
-func (p *Provider) there(name string) (m provision.Machine, ok bool) {
+func (p *Provider) there(name string) (m machines.Machine, ok bool) {
 	if !namePattern.MatchString(name) || p.owned() != nil {
 		return m, false
 	}
@@ -182,14 +182,14 @@ func (p *Provider) network() (network, error) {
 }
 
 // Delete ends a machine as a power cut does, and removes its folder.
-func (p *Provider) Delete(ctx context.Context, v provision.Victim) error {
+func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
 	if err := p.delete(ctx, v); err != nil {
 		return cannot("delete machine "+v.Name, err)
 	}
 	return nil
 }
 
-func (p *Provider) delete(ctx context.Context, v provision.Victim) error {
+func (p *Provider) delete(ctx context.Context, v machines.Ref) error {
 	if !namePattern.MatchString(v.Name) {
 		return nil // there can be none
 	}

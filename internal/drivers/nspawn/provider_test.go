@@ -11,13 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // fleet is the driver of a fleet in a folder.
 func fleet(t *testing.T, folder, owner, name string) *Provider {
 	t.Helper()
-	p, err := New(Config{Folder: folder, Bridge: "no-such-bridge", Subnet: "10.9.0.0/16", Mark: provision.Mark{Owner: owner, Fleet: name}})
+	p, err := New(Config{Folder: folder, Bridge: "no-such-bridge", Subnet: "10.9.0.0/16", Mark: machines.Mark{Owner: owner, Fleet: name}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestFleetsDoNotSeeEachOther(t *testing.T) {
 		if got := names(t, p); got != nil {
 			t.Errorf("%s begins with %v", m, got)
 		}
-		left(t, p, "compute1", about{Name: "compute1", ID: m[0] + m[1], Network: at("10.9.0.1/16")}, state{State: provision.Stopped})
+		left(t, p, "compute1", about{Name: "compute1", ID: m[0] + m[1], Network: at("10.9.0.1/16")}, state{State: machines.Stopped})
 	}
 	for _, m := range marks {
 		if got := names(t, fleet(t, folder, m[0], m[1])); !slices.Equal(got, []string{"compute1 stopped"}) {
@@ -70,7 +70,7 @@ func TestFleetsDoNotSeeEachOther(t *testing.T) {
 		}
 	}
 	gone := fleet(t, folder, "a", "dev")
-	if err := gone.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil {
+	if err := gone.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range marks[1:] {
@@ -88,22 +88,22 @@ func TestFleetsDoNotSeeEachOther(t *testing.T) {
 func TestMachinesWithoutAKeeperAreOff(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: provision.Running})
-	left(t, p, "compute2", about{Name: "compute2", ID: "2"}, state{State: provision.Building})
-	left(t, p, "compute3", about{Name: "compute3", ID: "3"}, state{State: provision.Failed, Problem: "no"})
-	left(t, p, newPrefix+"compute4.4", about{Name: "compute4", ID: "4"}, state{State: provision.Building})
-	left(t, p, gonePrefix+"compute5.5", about{Name: "compute5", ID: "5"}, state{State: provision.Running})
+	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Running})
+	left(t, p, "compute2", about{Name: "compute2", ID: "2"}, state{State: machines.Building})
+	left(t, p, "compute3", about{Name: "compute3", ID: "3"}, state{State: machines.Failed, Problem: "no"})
+	left(t, p, newPrefix+"compute4.4", about{Name: "compute4", ID: "4"}, state{State: machines.Building})
+	left(t, p, gonePrefix+"compute5.5", about{Name: "compute5", ID: "5"}, state{State: machines.Running})
 	if got, want := names(t, p), []string{"compute1 stopped", "compute2 stopped", "compute3 failed"}; !slices.Equal(got, want) {
 		t.Errorf("the machines are %v", got)
 	}
-	if err := p.Delete(t.Context(), provision.Victim{Name: "compute1", ID: "2"}); err != nil {
+	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: "2"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, p); len(got) != 3 {
 		t.Errorf("another machine's id deleted one: %v", got)
 	}
 	for range 2 {
-		if err := p.Delete(t.Context(), provision.Victim{Name: "compute1", ID: "1"}); err != nil {
+		if err := p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: "1"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +121,7 @@ func TestWhatIsNotOursStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	others := fleet(t, filepath.Join(t.TempDir(), "machines"), "b", "dev")
-	left(t, others, "compute1", about{Name: "compute1", ID: "1"}, state{State: provision.Running})
+	left(t, others, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Running})
 	copied := filepath.Join(p.place(), "compute1")
 	if err := os.CopyFS(copied, os.DirFS(filepath.Join(others.place(), "compute1"))); err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestWhatIsNotOursStays(t *testing.T) {
 		t.Errorf("others' machines are %v", got)
 	}
 	for _, name := range []string{"compute1", "compute2", "compute3", "../dev/compute1", ".", ""} {
-		if err := p.Delete(t.Context(), provision.Victim{Name: name}); err != nil {
+		if err := p.Delete(t.Context(), machines.Ref{Name: name}); err != nil {
 			t.Errorf("deleting %q: %v", name, err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestWhatIsNotOursStays(t *testing.T) {
 func TestADamagedMachineStopsFurtherOnes(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, "compute1", about{Name: "compute1", ID: "1", Network: at("10.9.0.1/16")}, state{State: provision.Running})
+	left(t, p, "compute1", about{Name: "compute1", ID: "1", Network: at("10.9.0.1/16")}, state{State: machines.Running})
 	used, err := fleet(t, p.config.Folder, "b", "dev").addresses()
 	if err != nil || len(used) != 1 || used[0].String() != "10.9.0.1" {
 		t.Errorf("addresses in use are %v, %v", used, err)
@@ -169,7 +169,7 @@ func TestADamagedMachineStopsFurtherOnes(t *testing.T) {
 func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	for want, o := range map[string]provision.Order{
+	for want, o := range map[string]machines.Order{
 		"no hostname":       {Name: "../compute1"},
 		"is no hostname":    {Name: "compute1\n"},
 		"have no flavors":   {Name: "compute1", Flavor: "large"},
@@ -181,7 +181,7 @@ func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
 		if os.Geteuid() != 0 && want == "is no root folder" {
 			want = "it needs root"
 		}
-		if !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, machines.ErrRefused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v is refused with: %v", o, err)
 		}
 	}
@@ -199,8 +199,8 @@ func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
 func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: provision.Stopped})
-	m, err := p.Create(t.Context(), provision.Order{Name: "compute1", Flavor: "large", Image: "debain"})
+	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Stopped})
+	m, err := p.Create(t.Context(), machines.Order{Name: "compute1", Flavor: "large", Image: "debain"})
 	if err != nil || m.ID != "1" {
 		t.Errorf("%+v, %v", m, err)
 	}
@@ -210,9 +210,9 @@ func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
 func TestAMachineThatCouldNotBeStartedIsUndoneWhereverItIs(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, newPrefix+"compute1.1", about{Name: "compute1", ID: "1"}, state{State: provision.Building})
-	left(t, p, "compute2", about{Name: "compute2", ID: "2"}, state{State: provision.Building}) // it was moved
-	left(t, p, "compute3", about{Name: "compute3", ID: "another"}, state{State: provision.Running})
+	left(t, p, newPrefix+"compute1.1", about{Name: "compute1", ID: "1"}, state{State: machines.Building})
+	left(t, p, "compute2", about{Name: "compute2", ID: "2"}, state{State: machines.Building}) // it was moved
+	left(t, p, "compute3", about{Name: "compute3", ID: "another"}, state{State: machines.Running})
 	for name, id := range map[string]string{"compute1": "1", "compute2": "2", "compute3": "3"} {
 		if err := p.undo(t.Context(), about{Name: name, ID: id}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -227,14 +227,14 @@ func TestAMachineThatCouldNotBeStartedIsUndoneWhereverItIs(t *testing.T) {
 func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: provision.Stopped})
+	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Stopped})
 	if err := os.Chmod(p.config.Folder, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	_, listErr := p.List(t.Context())
-	_, createErr := p.Create(t.Context(), provision.Order{Name: "compute1", Flavor: "large"})
-	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), provision.Victim{Name: "compute1"})} {
-		if !errors.Is(err, provision.ErrRefused) {
+	_, createErr := p.Create(t.Context(), machines.Order{Name: "compute1", Flavor: "large"})
+	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), machines.Ref{Name: "compute1"})} {
+		if !errors.Is(err, machines.ErrRefused) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -249,13 +249,13 @@ func TestTheLastMachineTakesItsFleetsFolderAlong(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "machines")
 	p, other := fleet(t, folder, "a", "dev"), fleet(t, folder, "a", "test")
 	for _, f := range []*Provider{p, other} {
-		left(t, f, "compute1", about{Name: "compute1", ID: "1"}, state{State: provision.Stopped})
+		left(t, f, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Stopped})
 	}
 	for _, step := range []struct {
 		of   *Provider
 		left []string
 	}{{p, []string{".lock", "a"}}, {other, []string{".lock"}}} {
-		if err := step.of.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil {
+		if err := step.of.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Lstat(step.of.place()); !errors.Is(err, fs.ErrNotExist) {

@@ -7,7 +7,7 @@ import (
 	"path"
 	"strings"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 const seedDir = "var/lib/cloud/seed/nocloud" // where cloud-init's NoCloud looks for a folder
@@ -21,7 +21,7 @@ type file struct {
 
 // files are those that make an image this machine: cloud-init's seed, and no identity but its own. Of the formats see
 // https://docs.cloud-init.io/en/latest/reference/datasources/nocloud.html and …/network-config-format-v2.html.
-func files(o provision.Order, id string, n network) []file {
+func files(o machines.Order, id string, n network) []file {
 	var resolv strings.Builder
 	for _, s := range n.Servers {
 		fmt.Fprintf(&resolv, "nameserver %s\n", s)

@@ -14,7 +14,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2/openstack/config/clouds"
 
 	"pulley/environments"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // defaultDeadline bounds one request. A page of a thousand servers takes Nova many seconds.
@@ -23,7 +23,7 @@ const defaultDeadline = 2 * time.Minute
 // Config is what a driver works with.
 type Config struct {
 	Provider environments.Provider
-	Mark     provision.Mark
+	Mark     machines.Mark
 
 	CloudsFile string        // clouds.yaml; "" is where OpenStack's clients look for it
 	Deadline   time.Duration // of one request; 0 is two minutes
@@ -60,7 +60,7 @@ func New(ctx context.Context, c Config) (*Driver, error) {
 	auth, endpoint, tls, err := clouds.Parse(parseOptions(c)...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read clouds.yaml: %w: %w\nname the cloud (`cloud:` of the provider, or OS_CLOUD) and where "+
-			"its file is (OS_CLIENT_CONFIG_FILE)", provision.ErrRefused, err)
+			"its file is (OS_CLIENT_CONFIG_FILE)", machines.ErrRefused, err)
 	}
 	auth.AllowReauth = true // tokens end after hours; a watch does not
 	client, err := config.NewProviderClient(ctx, auth, config.WithTLSConfig(tls), config.WithHTTPClient(http.Client{
@@ -83,7 +83,7 @@ func New(ctx context.Context, c Config) (*Driver, error) {
 	} {
 		if *service.client, err = service.open(client, endpoint); err != nil {
 			return nil, fmt.Errorf("cannot find the cloud's %s service in region %q: %w: %w",
-				service.name, endpoint.Region, provision.ErrRefused, err)
+				service.name, endpoint.Region, machines.ErrRefused, err)
 		}
 	}
 	return d, nil

@@ -11,12 +11,12 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/drivers/openstack"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/novatest"
 )
 
 var (
-	ours = provision.Mark{Owner: "0123456789abcdef", Fleet: "dev"}
+	ours = machines.Mark{Owner: "0123456789abcdef", Fleet: "dev"}
 	west = environments.Provider{Driver: environments.DriverOpenStack, Cloud: "west"}
 )
 
@@ -65,14 +65,14 @@ func open(t *testing.T, file string, change ...func(*openstack.Config)) *opensta
 	return d
 }
 
-func order(name string) provision.Order {
-	return provision.Order{
+func order(name string) machines.Order {
+	return machines.Order{
 		Name: name, Node: name, Role: "compute", Flavor: "m1.small", Image: "debian-12", Networks: []string{"front"},
 		Userdata: []byte("#!/bin/sh\n"),
 	}
 }
 
-func create(t *testing.T, d *openstack.Driver, o provision.Order) provision.Machine {
+func create(t *testing.T, d *openstack.Driver, o machines.Order) machines.Machine {
 	t.Helper()
 	m, err := d.Create(t.Context(), o)
 	if err != nil {
@@ -81,7 +81,7 @@ func create(t *testing.T, d *openstack.Driver, o provision.Order) provision.Mach
 	return m
 }
 
-func list(t *testing.T, d *openstack.Driver) []provision.Machine {
+func list(t *testing.T, d *openstack.Driver) []machines.Machine {
 	t.Helper()
 	machines, err := d.List(t.Context())
 	if err != nil {

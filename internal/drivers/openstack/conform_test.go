@@ -9,7 +9,7 @@ import (
 
 	"pulley/internal/drivers/conform"
 	"pulley/internal/drivers/openstack"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
 	"pulley/internal/testbed/novatest"
 )
@@ -18,11 +18,11 @@ import (
 func TestDriverConforms(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Build: 20 * time.Millisecond, Deletion: 20 * time.Millisecond, MaxLimit: 3})
 	conformtest.Test(t, conform.Config{
-		New: func(mark provision.Mark) (provision.Provider, error) {
+		New: func(mark machines.Mark) (machines.Provider, error) {
 			return openstack.New(t.Context(), openstack.Config{Provider: west, Mark: mark, CloudsFile: file})
 		},
 		Order: order,
-		Userdata: func(_ context.Context, m provision.Machine) ([]byte, error) {
+		Userdata: func(_ context.Context, m machines.Machine) ([]byte, error) {
 			for _, s := range cloud.Servers() {
 				if s.ID == m.ID {
 					return s.Userdata, nil

@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"slices"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // Nova's limits (its schema of the request, and the column of its database).
@@ -54,9 +54,9 @@ type hints struct {
 }
 
 // Create asks for a server, unless there is one.
-func (d *Driver) Create(ctx context.Context, o provision.Order) (provision.Machine, error) {
+func (d *Driver) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	if err := check(o); err != nil {
-		return provision.Machine{}, fmt.Errorf("cannot order server %q: %w: %w", o.Name, provision.ErrRefused, err)
+		return machines.Machine{}, fmt.Errorf("cannot order server %q: %w: %w", o.Name, machines.ErrRefused, err)
 	}
 	have, err := d.settled(ctx, o.Name)
 	if err != nil || have != nil {
@@ -64,28 +64,28 @@ func (d *Driver) Create(ctx context.Context, o provision.Order) (provision.Machi
 	}
 	body, err := d.request(ctx, o)
 	if err != nil {
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	}
 	failure := d.send(ctx, body)
 	if failure != nil && !d.open(o.Name) {
-		return provision.Machine{}, cannot(failure, "make server %s", o.Name)
+		return machines.Machine{}, cannot(failure, "make server %s", o.Name)
 	}
 	made, err := d.settled(ctx, o.Name)
 	switch {
 	case err != nil && failure != nil:
-		return provision.Machine{}, fmt.Errorf("%w; then: %w", cannot(failure, "make server %s", o.Name), err)
+		return machines.Machine{}, fmt.Errorf("%w; then: %w", cannot(failure, "make server %s", o.Name), err)
 	case err != nil:
-		return provision.Machine{}, err
+		return machines.Machine{}, err
 	case made == nil && failure != nil:
-		return provision.Machine{}, cannot(failure, "make server %s", o.Name)
+		return machines.Machine{}, cannot(failure, "make server %s", o.Name)
 	case made == nil:
-		return provision.Machine{}, fmt.Errorf("cannot see server %s: the cloud has taken the order and does not list it", o.Name)
+		return machines.Machine{}, fmt.Errorf("cannot see server %s: the cloud has taken the order and does not list it", o.Name)
 	}
 	return *made, nil
 }
 
 // check refuses what Nova would refuse, or would make something else of.
-func check(o provision.Order) error {
+func check(o machines.Order) error {
 	switch {
 	case !hostnamePattern.MatchString(o.Name):
 		return errors.New("the name is not a hostname: lower-case letters, digits and hyphens, 63 at most")
@@ -107,7 +107,7 @@ func check(o provision.Order) error {
 // have returns the machine of a name that is there already: the oldest, where two were made at once. Nova would make a
 // second one beside a stranger's, and both would have one hostname: that is a *TakenError. One that is being deleted has to be
 // gone before: that is a *LaterError.
-func (d *Driver) have(ctx context.Context, name string) (*provision.Machine, error) {
+func (d *Driver) have(ctx context.Context, name string) (*machines.Machine, error) {
 	servers, err := d.servers(ctx, name)
 	if err != nil {
 		return nil, cannot(err, "look for server %s", name)
@@ -120,7 +120,7 @@ func (d *Driver) have(ctx context.Context, name string) (*provision.Machine, err
 		case gone(s):
 		case !d.ours(s):
 			taken = true
-		case now == provision.Deleting:
+		case now == machines.Deleting:
 			leaving = true
 		default:
 			m := machine(s)
@@ -129,22 +129,22 @@ func (d *Driver) have(ctx context.Context, name string) (*provision.Machine, err
 	}
 	switch {
 	case taken:
-		return nil, &provision.TakenError{Name: name}
+		return nil, &machines.TakenError{Name: name}
 	case leaving:
-		return nil, &provision.LaterError{After: defaultWait / 2, Err: fmt.Errorf("cannot make server %s: one of that name is still being deleted", name)}
+		return nil, &machines.LaterError{After: defaultWait / 2, Err: fmt.Errorf("cannot make server %s: one of that name is still being deleted", name)}
 	}
 	return nil, nil
 }
 
-func value(m *provision.Machine) provision.Machine {
+func value(m *machines.Machine) machines.Machine {
 	if m == nil {
-		return provision.Machine{}
+		return machines.Machine{}
 	}
 	return *m
 }
 
 // request makes the body: it looks up what the order's words stand for.
-func (d *Driver) request(ctx context.Context, o provision.Order) (*request, error) {
+func (d *Driver) request(ctx context.Context, o machines.Order) (*request, error) {
 	var r request
 	var err error
 	p := d.config.Provider

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pulley/internal/drivers/openstack"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/novatest"
 )
 
@@ -98,7 +98,7 @@ func TestTwoThatWereMadeAtOnce(t *testing.T) {
 	if got := list(t, d); len(got) != 2 {
 		t.Errorf("a plan sees %v", got)
 	}
-	if err := d.Delete(t.Context(), provision.Victim{Name: "compute1", ID: second.ID}); err != nil {
+	if err := d.Delete(t.Context(), machines.Ref{Name: "compute1", ID: second.ID}); err != nil {
 		t.Fatal(err)
 	}
 	if got := list(t, d); len(got) != 1 || got[0].ID != first.ID {
@@ -114,7 +114,7 @@ func TestStrangersNameIsTaken(t *testing.T) {
 	cloud.Add(novatest.Server{Name: "COMPUTE2"})    // the filter takes it for compute2
 	cloud.Add(novatest.Server{Name: "my-compute2"}) // and so would a search
 	cloud.Add(novatest.Server{Name: "compute3", Project: novatest.Stranger})
-	var taken *provision.TakenError
+	var taken *machines.TakenError
 	if _, err := d.Create(t.Context(), order("compute1")); !errors.As(err, &taken) || taken.Name != "compute1" {
 		t.Errorf("compute1: %v", err)
 	}
@@ -127,12 +127,12 @@ func TestCreateWaitsForADeletion(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Deletion: 200 * time.Millisecond})
 	d := open(t, file)
 	old := create(t, d, order("compute1"))
-	if err := d.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil {
+	if err := d.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil {
 		t.Fatal(err)
 	}
-	var later *provision.LaterError
+	var later *machines.LaterError
 	_, err := d.Create(t.Context(), order("compute1"))
-	if !errors.As(err, &later) || later.After <= 0 || errors.Is(err, provision.ErrThrottle) { // that would hold up all others
+	if !errors.As(err, &later) || later.After <= 0 || errors.Is(err, machines.ErrThrottle) { // that would hold up all others
 		t.Errorf("Create says %v", err)
 	}
 	eventually(t, "the name is free", func() bool { return len(cloud.Servers()) == 0 })
@@ -149,17 +149,17 @@ func TestAmbiguousNames(t *testing.T) {
 	good := order("compute1")
 	good.Image, good.Networks = one, []string{two}
 	create(t, open(t, file), good)
-	for what, change := range map[string]func(*provision.Order, *openstack.Config){
-		"flavor":       func(o *provision.Order, _ *openstack.Config) { o.Flavor = "twin" },
-		"image":        func(o *provision.Order, _ *openstack.Config) { o.Image = "twin" },
-		"network":      func(o *provision.Order, _ *openstack.Config) { o.Networks = []string{"twin"} },
-		"server group": func(_ *provision.Order, c *openstack.Config) { c.Provider.ServerGroup = "twin" },
+	for what, change := range map[string]func(*machines.Order, *openstack.Config){
+		"flavor":       func(o *machines.Order, _ *openstack.Config) { o.Flavor = "twin" },
+		"image":        func(o *machines.Order, _ *openstack.Config) { o.Image = "twin" },
+		"network":      func(o *machines.Order, _ *openstack.Config) { o.Networks = []string{"twin"} },
+		"server group": func(_ *machines.Order, c *openstack.Config) { c.Provider.ServerGroup = "twin" },
 	} {
 		o := good
 		o.Name = "compute2"
 		d := open(t, file, func(c *openstack.Config) { change(&o, c) })
 		_, err := d.Create(t.Context(), o)
-		if !errors.Is(err, provision.ErrRefused) || !strings.Contains(err.Error(), one+", "+two) || !strings.Contains(err.Error(), what) {
+		if !errors.Is(err, machines.ErrRefused) || !strings.Contains(err.Error(), one+", "+two) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

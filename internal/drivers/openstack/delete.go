@@ -8,13 +8,13 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // Delete asks for the end of a server. Its mark is read just before: an id alone is no reason to delete anything.
-func (d *Driver) Delete(ctx context.Context, v provision.Victim) error {
+func (d *Driver) Delete(ctx context.Context, v machines.Ref) error {
 	if v.Name == "" {
-		return fmt.Errorf("cannot delete a server: %w: it has no name", provision.ErrRefused)
+		return fmt.Errorf("cannot delete a server: %w: it has no name", machines.ErrRefused)
 	}
 	servers, err := d.victims(ctx, v)
 	if err != nil {
@@ -26,9 +26,9 @@ func (d *Driver) Delete(ctx context.Context, v provision.Victim) error {
 				continue
 			}
 			return fmt.Errorf("cannot delete server %s: %w: it is %q, and not a machine of this fleet called %s",
-				v.ID, provision.ErrRefused, clean(s.Name), v.Name)
+				v.ID, machines.ErrRefused, clean(s.Name), v.Name)
 		}
-		if now, _ := state(s); now == provision.Deleting {
+		if now, _ := state(s); now == machines.Deleting {
 			continue
 		}
 		_, err := d.compute.Delete(ctx, d.compute.ServiceURL("servers", s.ID), nil)
@@ -40,12 +40,12 @@ func (d *Driver) Delete(ctx context.Context, v provision.Victim) error {
 }
 
 // victims returns the server of an id, or those of a name.
-func (d *Driver) victims(ctx context.Context, v provision.Victim) ([]server, error) {
+func (d *Driver) victims(ctx context.Context, v machines.Ref) ([]server, error) {
 	if v.ID == "" {
 		return d.servers(ctx, v.Name)
 	}
 	if !uuidPattern.MatchString(v.ID) { // it would be a part of the address
-		return nil, fmt.Errorf("%w: %q is not the id of a server", provision.ErrRefused, v.ID)
+		return nil, fmt.Errorf("%w: %q is not the id of a server", machines.ErrRefused, v.ID)
 	}
 	var answer struct {
 		Server server `json:"server"`

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/novatest"
 )
 
@@ -16,7 +16,7 @@ func TestDeleteLooksAtTheMark(t *testing.T) {
 	d := open(t, file)
 	mine := create(t, d, order("compute1"))
 	stranger := cloud.Add(novatest.Server{Name: "compute1", Metadata: map[string]string{"pulley-owner": ours.Owner, "pulley-fleet": "prod"}})
-	for _, v := range []provision.Victim{
+	for _, v := range []machines.Ref{
 		{Name: "compute1", ID: stranger.ID}, {Name: "compute2", ID: mine.ID}, {Name: "compute1", ID: "../servers/" + mine.ID}, {},
 		{Name: "compute1", ID: "detail"},
 	} {
@@ -27,7 +27,7 @@ func TestDeleteLooksAtTheMark(t *testing.T) {
 	if n := len(cloud.Servers()); n != 2 {
 		t.Fatalf("there are %d servers", n)
 	}
-	if err := d.Delete(t.Context(), provision.Victim{Name: "compute1"}); err != nil { // both have that name
+	if err := d.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil { // both have that name
 		t.Fatal(err)
 	}
 	if left := cloud.Servers(); len(left) != 1 || left[0].ID != stranger.ID {
@@ -41,11 +41,11 @@ func TestSlowDeletion(t *testing.T) {
 	d := open(t, file)
 	m := create(t, d, order("compute1"))
 	for range 2 {
-		if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+		if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := list(t, d); len(got) != 1 || got[0].State != provision.Deleting {
+	if got := list(t, d); len(got) != 1 || got[0].State != machines.Deleting {
 		t.Errorf("%+v are listed", got)
 	}
 	asked := slices.DeleteFunc(cloud.Asked(), func(s string) bool { return !strings.HasPrefix(s, "DELETE ") })
@@ -53,7 +53,7 @@ func TestSlowDeletion(t *testing.T) {
 		t.Errorf("it was asked %v", asked)
 	}
 	eventually(t, "gone", func() bool { return len(list(t, d)) == 0 })
-	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 		t.Errorf("what is gone can't be deleted: %v", err)
 	}
 }
@@ -64,11 +64,11 @@ func TestLockedServer(t *testing.T) {
 	d := open(t, file)
 	m := create(t, d, order("compute1"))
 	cloud.Set(m.ID, func(s *novatest.Server) { s.Locked = true })
-	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err == nil || !strings.Contains(err.Error(), "is locked") {
+	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err == nil || !strings.Contains(err.Error(), "is locked") {
 		t.Errorf("Delete says %v", err)
 	}
 	cloud.Set(m.ID, func(s *novatest.Server) { s.Locked = false })
-	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 		t.Error(err)
 	}
 }
@@ -79,10 +79,10 @@ func TestDeletionWhoseAnswerIsLost(t *testing.T) {
 	d := open(t, file)
 	m := create(t, d, order("compute1"))
 	cloud.Inject(novatest.Fault{Method: "DELETE", Path: m.ID, Lost: true})
-	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err == nil || kindOf(err) != "" {
+	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err == nil || kindOf(err) != "" {
 		t.Errorf("Delete says %v", err)
 	}
-	if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: m.ID}); err != nil {
+	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 		t.Error(err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gophercloud/gophercloud/v2"
 
 	"pulley/internal/clip"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // defaultWait is how long to wait where a cloud that asks for it does not say how long.
@@ -51,25 +51,25 @@ func kind(answer gophercloud.ErrUnexpectedResponseCode) error {
 	switch answer.Actual {
 	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge: // Nova of old used 413
 		if answer.Actual == http.StatusRequestEntityTooLarge && strings.Contains(lower, "quota") {
-			return fmt.Errorf("%w: %w", provision.ErrQuota, err)
+			return fmt.Errorf("%w: %w", machines.ErrQuota, err)
 		}
-		return &provision.WaitError{After: retryAfter(answer.ResponseHeader.Get("Retry-After"), time.Now()), Err: err}
+		return &machines.WaitError{After: retryAfter(answer.ResponseHeader.Get("Retry-After"), time.Now()), Err: err}
 	case http.StatusServiceUnavailable:
 		if after := answer.ResponseHeader.Get("Retry-After"); after != "" {
-			return &provision.WaitError{After: retryAfter(after, time.Now()), Err: err}
+			return &machines.WaitError{After: retryAfter(after, time.Now()), Err: err}
 		}
 	case http.StatusForbidden:
 		if strings.Contains(lower, "quota") || strings.Contains(lower, "maximum number of ports") {
-			return fmt.Errorf("%w: %w", provision.ErrQuota, err)
+			return fmt.Errorf("%w: %w", machines.ErrQuota, err)
 		}
-		return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+		return fmt.Errorf("%w: %w", machines.ErrRefused, err)
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable:
-		return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+		return fmt.Errorf("%w: %w", machines.ErrRefused, err)
 	case http.StatusConflict:
 		// Most conflicts pass. These are about what was asked for, and stay.
 		for _, lasting := range []string{"multiple possible networks", "use an id to be more specific", "multiple security groups"} {
 			if strings.Contains(lower, lasting) {
-				return fmt.Errorf("%w: %w", provision.ErrRefused, err)
+				return fmt.Errorf("%w: %w", machines.ErrRefused, err)
 			}
 		}
 	}

@@ -9,19 +9,19 @@ import (
 	"time"
 
 	"pulley/internal/drivers/openstack"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/novatest"
 )
 
 // kindOf names what callers tell apart; "" is an error of unknown outcome.
 func kindOf(err error) string {
-	var taken *provision.TakenError
+	var taken *machines.TakenError
 	switch {
-	case errors.Is(err, provision.ErrQuota):
+	case errors.Is(err, machines.ErrQuota):
 		return "quota"
-	case errors.Is(err, provision.ErrRefused):
+	case errors.Is(err, machines.ErrRefused):
 		return "refused"
-	case errors.Is(err, provision.ErrThrottle):
+	case errors.Is(err, machines.ErrThrottle):
 		return "throttle"
 	case errors.As(err, &taken):
 		return "taken"
@@ -67,7 +67,7 @@ func TestErrorsHaveKinds(t *testing.T) {
 			t.Errorf("%d %s: it is %q: %v", c.status, c.body, kindOf(err), err)
 			continue
 		}
-		var wait *provision.WaitError
+		var wait *machines.WaitError
 		if errors.As(err, &wait) && wait.After != c.wait {
 			t.Errorf("%d %q: wait %v", c.status, c.header, wait.After)
 		}
@@ -99,13 +99,13 @@ func TestOrdersThatAreRefused(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	before := len(cloud.Asked())
-	for why, change := range map[string]func(*provision.Order){
-		"`flavor:`":        func(o *provision.Order) { o.Flavor = "" },
-		"`image:`":         func(o *provision.Order) { o.Image = "" },
-		"not a hostname":   func(o *provision.Order) { o.Name = ".*" },
-		"Nova takes 49149": func(o *provision.Order) { o.Userdata = make([]byte, 49152) },
-		`label "a/b"`:      func(o *provision.Order) { o.Labels = map[string]string{"a/b": "c"} },
-		`label "long"`:     func(o *provision.Order) { o.Labels = map[string]string{"long": strings.Repeat("x", 256)} },
+	for why, change := range map[string]func(*machines.Order){
+		"`flavor:`":        func(o *machines.Order) { o.Flavor = "" },
+		"`image:`":         func(o *machines.Order) { o.Image = "" },
+		"not a hostname":   func(o *machines.Order) { o.Name = ".*" },
+		"Nova takes 49149": func(o *machines.Order) { o.Userdata = make([]byte, 49152) },
+		`label "a/b"`:      func(o *machines.Order) { o.Labels = map[string]string{"a/b": "c"} },
+		`label "long"`:     func(o *machines.Order) { o.Labels = map[string]string{"long": strings.Repeat("x", 256)} },
 	} {
 		o := order("compute1")
 		change(&o)

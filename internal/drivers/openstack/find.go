@@ -11,7 +11,7 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // findingsFor is how long a name is known to stand for an id. Forty machines of one role ask once.
@@ -69,10 +69,10 @@ func choose(what, word string, things []thing) (string, error) {
 	case 1:
 		return named[0], nil
 	case 0:
-		return "", fmt.Errorf("cannot find %s %q: %w: the cloud has none of that name or id", what, word, provision.ErrRefused)
+		return "", fmt.Errorf("cannot find %s %q: %w: the cloud has none of that name or id", what, word, machines.ErrRefused)
 	}
 	return "", fmt.Errorf("cannot choose %s %q: %w: the name stands for %s\nwrite the id of the one that is meant",
-		what, word, provision.ErrRefused, strings.Join(named, ", "))
+		what, word, machines.ErrRefused, strings.Join(named, ", "))
 }
 
 // flavors returns all flavors: Nova can't filter them by name.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // The keys of a server's metadata that are ours.
@@ -39,12 +39,12 @@ type server struct {
 }
 
 // List returns the fleet's machines.
-func (d *Driver) List(ctx context.Context) ([]provision.Machine, error) {
+func (d *Driver) List(ctx context.Context) ([]machines.Machine, error) {
 	servers, err := d.servers(ctx, "")
 	if err != nil {
 		return nil, cannot(err, "list servers")
 	}
-	var machines []provision.Machine
+	var machines []machines.Machine
 	for _, s := range servers {
 		if d.ours(s) && !gone(s) {
 			machines = append(machines, machine(s))
@@ -84,8 +84,8 @@ func (d *Driver) ours(s server) bool {
 	return s.Metadata[keyOwner] == d.config.Mark.Owner && s.Metadata[keyFleet] == d.config.Mark.Fleet
 }
 
-func machine(s server) provision.Machine {
-	m := provision.Machine{
+func machine(s server) machines.Machine {
+	m := machines.Machine{
 		Name: s.Name, ID: s.ID, Created: s.Created,
 		Flavor: s.Metadata[keyFlavor], Image: s.Metadata[keyImage],
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pulley/internal/drivers/openstack"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/novatest"
 )
 
@@ -56,7 +56,7 @@ func TestListFailsWhileServersCannotBeSeen(t *testing.T) {
 			t.Errorf("Create says %v, %v", m, err)
 		}
 		for _, id := range []string{"", m.ID} {
-			if err := d.Delete(t.Context(), provision.Victim{Name: m.Name, ID: id}); err == nil || kindOf(err) != "" {
+			if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: id}); err == nil || kindOf(err) != "" {
 				t.Errorf("Delete says %v", err)
 			}
 		}
@@ -79,12 +79,12 @@ func TestListWorksWithAnOldNova(t *testing.T) {
 
 // What a plan does depends on what a driver makes of Nova's words. Whoever suspends a server must not have it replaced.
 func TestStatusesBecomeStates(t *testing.T) {
-	for status, want := range map[string]provision.State{
-		"ACTIVE": provision.Running, "BUILD": provision.Building, "REBUILD": provision.Building, "REBOOT": provision.Running,
-		"HARD_REBOOT": provision.Running, "PASSWORD": provision.Running, "RESIZE": provision.Running, "REVERT_RESIZE": provision.Running,
-		"VERIFY_RESIZE": provision.Running, "MIGRATING": provision.Running, "SHUTOFF": provision.Stopped, "ERROR": provision.Failed,
-		"PAUSED": provision.Unknown, "SUSPENDED": provision.Unknown, "RESCUE": provision.Unknown, "SHELVED": provision.Unknown,
-		"SHELVED_OFFLOADED": provision.Unknown, "UNKNOWN": provision.Unknown, "SPARKLING": provision.Unknown,
+	for status, want := range map[string]machines.State{
+		"ACTIVE": machines.Running, "BUILD": machines.Building, "REBUILD": machines.Building, "REBOOT": machines.Running,
+		"HARD_REBOOT": machines.Running, "PASSWORD": machines.Running, "RESIZE": machines.Running, "REVERT_RESIZE": machines.Running,
+		"VERIFY_RESIZE": machines.Running, "MIGRATING": machines.Running, "SHUTOFF": machines.Stopped, "ERROR": machines.Failed,
+		"PAUSED": machines.Unknown, "SUSPENDED": machines.Unknown, "RESCUE": machines.Unknown, "SHELVED": machines.Unknown,
+		"SHELVED_OFFLOADED": machines.Unknown, "UNKNOWN": machines.Unknown, "SPARKLING": machines.Unknown,
 	} {
 		cloud, file := cloud(t, novatest.Config{})
 		d := open(t, file)
@@ -95,14 +95,14 @@ func TestStatusesBecomeStates(t *testing.T) {
 			t.Errorf("%s: %+v", status, got)
 			continue
 		}
-		if want == provision.Failed && got[0].Problem != "No valid host was found." {
+		if want == machines.Failed && got[0].Problem != "No valid host was found." {
 			t.Errorf("the fault is told as %q", got[0].Problem)
 		}
-		if (want == provision.Unknown) != strings.Contains(got[0].Problem, status) {
+		if (want == machines.Unknown) != strings.Contains(got[0].Problem, status) {
 			t.Errorf("%s is told as %q", status, got[0].Problem)
 		}
 		cloud.Set(m.ID, func(s *novatest.Server) { s.Task = "deleting" })
-		if got := list(t, d); len(got) != 1 || got[0].State != provision.Deleting {
+		if got := list(t, d); len(got) != 1 || got[0].State != machines.Deleting {
 			t.Errorf("%s, deleting: %+v", status, got)
 		}
 	}
@@ -120,12 +120,12 @@ func TestFaultIsTold(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Build: 20 * time.Millisecond})
 	cloud.Doom("No valid host was found. There are not enough hosts available.")
 	d := open(t, file)
-	if m := create(t, d, order("compute1")); m.State != provision.Building {
+	if m := create(t, d, order("compute1")); m.State != machines.Building {
 		t.Errorf("at first it is %s", m.State)
 	}
 	eventually(t, "failed, and why", func() bool {
 		m := list(t, d)[0]
-		return m.State == provision.Failed && strings.HasPrefix(m.Problem, "No valid host was found.")
+		return m.State == machines.Failed && strings.HasPrefix(m.Problem, "No valid host was found.")
 	})
 }
 

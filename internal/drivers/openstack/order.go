@@ -11,7 +11,7 @@ import (
 
 	"github.com/gophercloud/gophercloud/v2"
 
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 )
 
 // defaultLate is how long a server is waited for after the answer to its order was lost: a gateway gives up on a request, and
@@ -55,7 +55,7 @@ func lost(err error) bool {
 	if !errors.As(err, &answer) {
 		return true
 	}
-	return answer.Actual >= 500 && !ofNova(answer) && !errors.Is(kind(answer), provision.ErrThrottle)
+	return answer.Actual >= 500 && !ofNova(answer) && !errors.Is(kind(answer), machines.ErrThrottle)
 }
 
 // open reports whether a server may yet come of an order of a name.
@@ -82,7 +82,7 @@ func (d *Driver) arrived(name string, servers []server) {
 
 // settled returns the machine of a name, and nil when there is none and none is to come: while an order is open it looks again
 // and again.
-func (d *Driver) settled(ctx context.Context, name string) (*provision.Machine, error) {
+func (d *Driver) settled(ctx context.Context, name string) (*machines.Machine, error) {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		open := d.open(name) // before the look, so that the last one is after its time
 		m, err := d.have(ctx, name)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"pulley/internal/drivers/openstack"
-	provision "pulley/internal/machines"
+	"pulley/internal/machines"
 	"pulley/internal/testbed/novatest"
 )
 
@@ -29,8 +29,8 @@ func eight(cloud *novatest.Cloud) []novatest.Server {
 
 // A machine that is not listed is made again. A list that is short must not look like a whole one.
 func TestListIsWholeOrAnError(t *testing.T) {
-	pages := func(act func(cloud *novatest.Cloud, r *http.Request, page int)) func(t *testing.T) ([]provision.Machine, error) {
-		return func(t *testing.T) ([]provision.Machine, error) {
+	pages := func(act func(cloud *novatest.Cloud, r *http.Request, page int)) func(t *testing.T) ([]machines.Machine, error) {
+		return func(t *testing.T) ([]machines.Machine, error) {
 			cloud, page := novatest.New(novatest.Config{MaxLimit: 3}), 0
 			eight(cloud)
 			file := behind(t, cloud, func(_ http.ResponseWriter, r *http.Request) bool {
@@ -55,7 +55,7 @@ func TestListIsWholeOrAnError(t *testing.T) {
 		}
 	}
 	for what, c := range map[string]struct {
-		list func(t *testing.T) ([]provision.Machine, error)
+		list func(t *testing.T) ([]machines.Machine, error)
 		says string
 	}{
 		"a proxy that drops markers":              {pages(dropMarker), "`marker`"},
@@ -165,7 +165,7 @@ func TestDeleteNeedsTheServersAnswer(t *testing.T) {
 			_, _ = io.WriteString(w, body)
 			return true
 		})
-		err := open(t, file).Delete(t.Context(), provision.Victim{Name: "compute1", ID: all[0].ID})
+		err := open(t, file).Delete(t.Context(), machines.Ref{Name: "compute1", ID: all[0].ID})
 		if err == nil || kindOf(err) != "" || len(cloud.Servers()) != 8 {
 			t.Errorf("%s: %v, and %d of 8 are left", what, err, len(cloud.Servers()))
 		}

@@ -1,0 +1,137 @@
+package plan
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/internal/machines"
+)
+
+func somePlan(t testing.TB) (Plan, testWorld) {
+	w := known()
+	w.machine("compute1", "compute", "m1.large", "a")
+	w.machine("compute3", "compute", "m1.small", "c")
+	w.machine("compute4", "compute", "m1.small", "d")
+	w.Machines = append(w.Machines, machines.Machine{Name: "../x", State: machines.Running})
+	w.Old, w.OldRevision = parsed(t, twoComputes), 7
+	return Make(w.Old, w.World, Options{}), w
+}
+
+// If a stored plan were read as another, something else would be applied than what was looked at.
+func TestStoredPlan(t *testing.T) {
+	p, _ := somePlan(t)
+	b, err := Encode(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Changes = got.Changes
+	if !reflect.DeepEqual(got, p) {
+		t.Errorf("read:\n%+v\nwritten:\n%+v", got, p)
+	}
+	if said := Differences(got, p); len(said) > 0 {
+		t.Errorf("a stored plan differs from itself: %q", said)
+	}
+	for _, tt := range []struct{ old, new, want string }{
+		{`"v": 1`, `"v": 2`, "newer Pulley"},
+		{`"v": 1`, `"v": 0`, "no format version"},
+		{`"verb": "retire"`, `"verb": "bury"`, `no verb "bury"`},
+		{`"environment": "dev"`, `"environment": "prod"`, "its environment is dev"},
+		{`"provider": "local"`, `"provider": "nspawn"`, "its environment is dev with provider local"},
+		{`"environment": "dev"`, `"environment": "../dev"`, "cannot use environment"},
+		{`"whole": false`, `"whole": false, "holy": true`, "unknown field"},
+		{`"makes": true,`, ``, "an order and asks for none"},
+		{`"removes": true,`, `"removes": true, "verb": "keep",`, "keep does nothing"},
+		{"\n}\n", "\n} {}", "damaged"},
+		{`{`, ``, "damaged"},
+	} {
+		bad := strings.Replace(string(b), tt.old, tt.new, 1)
+		if bad == string(b) {
+			t.Fatalf("no %s in %s", tt.old, b)
+		}
+		if _, err := Decode([]byte(bad)); err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "cannot read stored plan: ") {
+			t.Errorf("%s for %s: %v", tt.new, tt.old, err)
+		}
+	}
+}
+
+// If a change went unnoticed, another machine than the one that was agreed to would be destroyed; if time alone counted, no
+// stored plan could ever be applied.
+func TestSame(t *testing.T) {
+	later := func(w *testWorld) { w.Now = w.Now.Add(5 * time.Minute) }
+	for _, tt := range []struct {
+		name, spec string
+		change     func(*testWorld)
+		want       string // "" for the same
+	}{
+		{name: "later", change: later},
+		{name: "another stranger", change: func(w *testWorld) { w.Machines = append(w.Machines, machines.Machine{Name: "../y"}) }},
+		{name: "a node fell silent", change: func(w *testWorld) { w.silence("compute3") }},
+		{name: "a victim is gone", change: func(w *testWorld) { w.silence("compute4"); w.Machines = append(w.Machines[:2:2], w.Machines[3:]...) }, want: "compute4: retire was planned, and now it is orphan"},
+		{name: "a victim and its record are gone", change: func(w *testWorld) {
+			w.Machines = append(w.Machines[:2:2], w.Machines[3:]...)
+			delete(w.Records, "compute4")
+			delete(w.Hosts, "compute4")
+		}, want: "retire of compute4 was planned, and is not to be done any more"},
+		{name: "a victim is another", change: func(w *testWorld) { w.Machines[2].ID = "e" }, want: "compute4: compute4 (id d) was to be destroyed, and now it is compute4 (id e)"},
+		{name: "another victim", change: func(w *testWorld) { w.machine("compute5", "compute", "", "z") }, want: "retire of compute5 was not planned"},
+		{name: "somebody made it", change: func(w *testWorld) { w.machine("compute2", "compute", "m1.small", "b") }, want: "create of compute2 was planned, and is not to be done any more: it is registered and converged"},
+		{name: "somebody stored", change: func(w *testWorld) { w.OldRevision++ }, want: "was stored since"},
+		{name: "another provider", spec: strings.Replace(twoComputes, "local", "nspawn", 1), want: "the provider was local, and is nspawn now"},
+		{name: "it is protected now", change: func(w *testWorld) {
+			w.Old = parsed(t, strings.Replace(twoComputes, "small}", "small, protected: true}", 2))
+		},
+			want: "compute1: whether it may be done is decided otherwise now"},
+		{name: "the file was edited", spec: strings.Replace(twoComputes, "m1.large", "m1.huge", 1), want: "the environment's file is another"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, w := somePlan(t)
+			if tt.change != nil {
+				tt.change(&w)
+			}
+			want := p.Spec
+			if tt.spec != "" {
+				want = parsed(t, tt.spec)
+			}
+			said := strings.Join(Differences(p, Make(want, w.World, Options{})), "\n")
+			if tt.want == "" && said != "" || !strings.Contains(said, tt.want) {
+				t.Errorf("said %q, want %q", said, tt.want)
+			}
+		})
+	}
+}
+
+// If a stored plan could make Pulley panic, or were read as what is written otherwise, a file could do what nobody planned.
+func FuzzDecode(f *testing.F) {
+	p, _ := somePlan(f)
+	b, err := Encode(p)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(`{"v":1}`))
+	f.Add([]byte(`{"v":1,"environment":"dev","provider":"none","steps":null,"spec":{"v":1,"name":"dev","roles":[]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := Decode(data)
+		if err != nil {
+			return
+		}
+		b, err := Encode(p)
+		if err != nil {
+			t.Fatalf("what was read can't be written: %v", err)
+		}
+		again, err := Decode(b)
+		if err != nil {
+			t.Fatalf("what was written can't be read: %v\n%s", err, b)
+		}
+		if said := Differences(p, again); len(said) > 0 {
+			t.Fatalf("it reads as another: %q", said)
+		}
+		p.Lines()
+	})
+}

@@ -1,0 +1,702 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/machines"
+)
+
+var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// parsed reads an environment called dev; each line of it is under no heading.
+func parsed(t testing.TB, text string) *environments.Environment {
+	t.Helper()
+	e, err := environments.Parse("dev.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+const twoComputes = `
+provider: local
+flavors: {small: m1.small, large: m1.large}
+roles:
+  compute: {cardinality: 2, flavor: small}
+`
+
+// testWorld is a World that tests add nodes to.
+type testWorld struct{ machines.World }
+
+// known is a world in which nothing is known; what tests add to it they say.
+func known() testWorld {
+	return testWorld{machines.World{
+		Records: map[string]machines.Record{}, Hosts: map[string]agent.Host{}, Views: map[string]agent.View{},
+		Statuses: map[string]agent.Status{}, Held: map[string]string{}, Released: true, Now: noon,
+	}}
+}
+
+// machine adds a machine that is up, in the books and converged, made an hour ago.
+func (w *testWorld) machine(node, role, flavor, id string) {
+	host := strings.ReplaceAll(node, "_", "-")
+	w.Machines = append(w.Machines, machines.Machine{Name: host, ID: id, State: machines.Running, Created: noon.Add(-time.Hour)})
+	w.book(node, flavor, id, machines.Made)
+	w.join(node, role)
+}
+
+func (w *testWorld) book(node, flavor, id string, phase machines.Phase) {
+	w.Records[node] = machines.Record{Node: node, Name: strings.ReplaceAll(node, "_", "-"), ID: id, Phase: phase, Driver: "local", Flavor: flavor, Tries: 1, By: "ann", At: noon.Add(-time.Hour)}
+}
+
+func (w *testWorld) join(node, role string) {
+	w.Hosts[node] = agent.Host{Node: node, Role: role, At: noon.Add(-50 * time.Minute)}
+	w.Views[node] = agent.View{State: agent.Converged}
+	w.Statuses[node] = agent.Status{Node: node, SeenAt: noon.Add(-time.Minute), LastGood: agent.Target{Release: "1.0.0"}}
+}
+
+// spoke has the machine on the list say something at a time.
+func (w *testWorld) spoke(node string, at time.Time) {
+	h, st := w.Hosts[node], w.Statuses[node]
+	h.MachineID, st.Machine, st.SeenAt = "m-"+node, "m-"+node, at
+	w.Hosts[node], w.Statuses[node] = h, st
+}
+
+func (w *testWorld) silence(node string) {
+	w.Views[node] = agent.View{State: agent.Silent, Why: "it was last heard of at 2026-11-21T10:00:00Z"}
+}
+
+// unknown has nobody know of a node but the books and the provider.
+func (w *testWorld) unknown(node string) {
+	delete(w.Hosts, node)
+	delete(w.Views, node)
+	delete(w.Statuses, node)
+}
+
+func (w *testWorld) place(node, place string) {
+	r := w.Records[node]
+	r.Place = place
+	w.Records[node] = r
+}
+
+// told is a plan in short: "keep compute1", "replace compute2 -compute2#b +".
+func told(p Plan) string {
+	var parts []string
+	for _, s := range p.Steps {
+		one := string(s.Verb) + " " + s.Node
+		for _, v := range s.Victims {
+			one += " -" + v.Name + "#" + v.ID
+		}
+		for _, flag := range []struct {
+			is   bool
+			word string
+		}{{s.Removes, "removes"}, {s.Drain, "drains"}, {s.Makes, "makes"}, {s.Blocked != "", "BLOCKED"}} {
+			if flag.is {
+				one += " " + flag.word
+			}
+		}
+		parts = append(parts, one)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// If one of these came out otherwise, an apply would lose a machine that is needed, or leave one that is not.
+func TestPlan(t *testing.T) {
+	up := func(w *testWorld) {
+		w.machine("compute1", "compute", "m1.small", "a")
+		w.machine("compute2", "compute", "m1.small", "b")
+	}
+	first := func(state machines.State, phase machines.Phase) func(*testWorld) {
+		return func(w *testWorld) {
+			w.machine("compute2", "compute", "m1.small", "b")
+			w.book("compute1", "m1.small", "a", phase)
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "a", State: state, Problem: "No valid host was found"})
+			r := w.Records["compute1"]
+			r.At = noon.Add(-time.Minute)
+			w.Records["compute1"] = r
+		}
+	}
+	const second = "; keep compute2"
+	tests := []struct {
+		name  string
+		spec  string // twoComputes where it is empty
+		old   string // nothing stored where it is empty
+		world func(*testWorld)
+		o     Options
+		want  string
+		why   string // is in the Why or Blocked of the first step that is not keep
+	}{
+		{name: "nothing is there", want: "create compute1 makes; create compute2 makes", why: "there is no machine"},
+		{name: "all is well", world: up, want: "keep compute1; keep compute2"},
+		{name: "claimed, and nothing there", world: func(w *testWorld) {
+			up(w)
+			w.Machines = w.Machines[1:]
+			delete(w.Hosts, "compute1")
+			w.book("compute1", "m1.small", "", machines.Making)
+		},
+			want: "create compute1 makes" + second, why: "it was claimed at 2026-11-21 11:00:00Z by ann"},
+		{name: "claimed, and building", world: first(machines.Building, machines.Making), want: "wait compute1" + second, why: "is building; it has not joined yet"},
+		{name: "claimed, and running", world: first(machines.Running, machines.Making), want: "wait compute1" + second},
+		{name: "claimed, and of unknown state", world: first(machines.Unknown, machines.Making), want: "wait compute1" + second},
+		{name: "claimed, and off", world: first(machines.Stopped, machines.Making), want: "broken compute1 -compute1#a removes makes" + second, why: "is off"},
+		{name: "claimed, and failed", world: first(machines.Failed, machines.Making), want: "broken compute1 -compute1#a removes makes" + second, why: "the provider says of its machine: No valid host was found"},
+		{name: "claimed, and on its way out", world: first(machines.Deleting, machines.Making), want: "wait compute1" + second, why: "once that is gone another is made"},
+		{name: "made, and building", world: first(machines.Building, machines.Made), want: "wait compute1" + second},
+		{name: "made, and failed", world: first(machines.Failed, machines.Made), want: "broken compute1 -compute1#a removes makes" + second},
+		{name: "made, and on its way out", world: first(machines.Deleting, machines.Made), want: "wait compute1" + second},
+		{name: "never joined", world: func(w *testWorld) { up(w); w.unknown("compute1") },
+			want: "broken compute1 -compute1#a removes makes" + second, why: "has not joined within 30m"},
+		{name: "never joined, and the provider does not know", world: func(w *testWorld) { up(w); w.unknown("compute1"); w.Machines[0].State = machines.Unknown },
+			want: "wait compute1" + second, why: "the provider does not know how it is"},
+		{name: "gone", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:]; w.silence("compute1") }, want: "orphan compute1 removes makes" + second, why: "its machine compute1 (id a), made at"},
+		{name: "not listed, and it speaks", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, want: "keep compute1" + second},
+		{name: "not listed, and another machine speaks", world: func(w *testWorld) {
+			up(w)
+			w.Machines = w.Machines[1:]
+			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", MachineID: "new"}
+			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon, Machine: "old"}
+		}, want: "orphan compute1 removes makes" + second},
+		{name: "not listed, and joined without a word", world: func(w *testWorld) {
+			up(w)
+			w.Machines = w.Machines[1:]
+			delete(w.Statuses, "compute1")
+			w.Views["compute1"] = agent.View{State: agent.Pending}
+		}, want: "orphan compute1 removes makes" + second},
+		{name: "not listed yet", world: func(w *testWorld) { first(machines.Running, machines.Made)(w); w.Machines = w.Machines[:1] }, want: "wait compute1" + second, why: "the provider does not list it yet"},
+		{name: "not listed yet, and made by a clock that is ahead", world: func(w *testWorld) {
+			first(machines.Running, machines.Made)(w)
+			w.Machines = w.Machines[:1]
+			r := w.Records["compute1"]
+			r.At = noon.Add(5 * time.Minute)
+			w.Records["compute1"] = r
+		}, want: "wait compute1" + second},
+		{name: "not listed by far", world: func(w *testWorld) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.Machines = nil
+			w.silence("compute1")
+		},
+			want: "orphan compute1 removes makes BLOCKED; keep compute2; keep compute3", why: "the provider lists 0 of 3 machines"},
+		{name: "not listed by far, which is agreed to", world: func(w *testWorld) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.Machines = nil
+			w.silence("compute1")
+		},
+			o: Options{Lost: true}, want: "orphan compute1 removes makes; keep compute2; keep compute3"},
+		{name: "not listed, and not wanted", world: func(w *testWorld) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.Machines = w.Machines[:2]
+		},
+			want: "keep compute1; keep compute2; keep compute3"},
+		{name: "destroyed, not listed, and it speaks", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "it spoke at 2026-11-21 11:59:00Z, and counts as silent from 2026-11-21 12:19:00Z"},
+		{name: "destroyed, not listed, it speaks, and its loss is agreed to", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:] }, o: Options{Destroy: true, Lost: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "look whether that is the right provider"},
+		{name: "destroyed, and made just now", world: func(w *testWorld) { first(machines.Running, machines.Made)(w); w.Machines = w.Machines[:1] }, o: Options{Destroy: true, Lost: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "may be listed until 2026-11-21 12:01:00Z"},
+		{name: "destroyed, made just now, and taken off the list", world: func(w *testWorld) {
+			first(machines.Running, machines.Made)(w)
+			w.Machines = w.Machines[:1]
+			w.Statuses["compute1"] = agent.Status{SeenAt: noon.Add(-time.Second)}
+		}, o: Options{Destroy: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: "counts as gone from 2026-11-21 12:01:00Z"},
+		{name: "destroyed, made just now, taken off the list, and agreed to", world: func(w *testWorld) {
+			first(machines.Running, machines.Made)(w)
+			w.Machines = w.Machines[:1]
+			w.Statuses["compute1"] = agent.Status{SeenAt: noon.Add(-time.Second)}
+		}, o: Options{Destroy: true, Lost: true},
+			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes"},
+		{name: "destroyed, and never made", world: func(w *testWorld) { w.book("compute1", "m1.small", "", machines.Making) }, o: Options{Destroy: true},
+			want: "orphan compute1 removes", why: "the environment is destroyed, and there is no machine of it"},
+		{name: "destroyed at another place", world: func(w *testWorld) { up(w); w.place("compute1", "west") }, o: Options{Destroy: true, Place: "east"},
+			want: "retire compute2 -compute2#b removes drains; retire compute1 removes drains BLOCKED", why: "destroy with the cloud, provider and owner of before"},
+		{name: "destroyed, and of others", world: func(w *testWorld) { up(w); w.join("compute3", "compute") }, o: Options{Destroy: true},
+			want: "retire compute2 -compute2#b removes drains; retire compute1 -compute1#a removes drains; extra compute3", why: "runs on: --forget-hosts forgets it"},
+		{name: "destroyed with all of others", world: func(w *testWorld) { up(w); w.join("compute3", "compute") }, o: Options{Destroy: true, ForgetHosts: true},
+			want: "retire compute3 removes drains; retire compute2 -compute2#b removes drains; retire compute1 -compute1#a removes drains"},
+		{name: "at another place", world: func(w *testWorld) { up(w); w.place("compute1", "west") }, o: Options{Place: "east"},
+			want: "replace compute1 BLOCKED" + second, why: "its machine was made at west, and asked is east now"},
+		{name: "at another place, and not wanted", world: func(w *testWorld) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.place("compute3", "west")
+		}, o: Options{Place: "east"},
+			want: "keep compute1; keep compute2; retire compute3 removes drains BLOCKED", why: "give --moved"},
+		{name: "at a place of another name", world: func(w *testWorld) { up(w); w.place("compute1", "west") }, o: Options{Place: "east", Moved: true},
+			want: "adopt compute1" + second, why: "it is listed there"},
+		{name: "at a place of another name, and not listed", world: func(w *testWorld) {
+			up(w)
+			w.place("compute1", "west")
+			w.Machines = w.Machines[1:]
+			w.silence("compute1")
+		},
+			o: Options{Place: "east", Moved: true}, want: "replace compute1 BLOCKED" + second},
+		{name: "at the same place", world: func(w *testWorld) { up(w); w.place("compute1", "west") }, o: Options{Place: "west"}, want: "keep compute1" + second},
+		{name: "taken off the list", world: func(w *testWorld) { up(w); delete(w.Hosts, "compute1") }, want: "keep compute1" + second},
+		{name: "taken off the list, and it never spoke", world: func(w *testWorld) {
+			up(w)
+			w.unknown("compute1")
+			r := w.Records["compute1"]
+			r.Joined = true
+			w.Records["compute1"] = r
+		}, want: "keep compute1" + second},
+		{name: "taken off the list, before the books had it as made", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "a", machines.Making)
+			delete(w.Hosts, "compute1")
+		}, want: "keep compute1" + second},
+		{name: "not listed, and it speaks, and another one has its name", world: func(w *testWorld) {
+			up(w)
+			w.Machines[0] = machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Flavor: "m1.large", Created: noon.Add(-time.Hour)}
+		}, want: "keep compute1" + second},
+		{name: "not listed, and it speaks from an address, and another one has its name", world: func(w *testWorld) {
+			up(w)
+			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.1"}}
+			w.Machines[0] = machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Created: noon.Add(-time.Hour), Addresses: []string{"10.0.0.2"}}
+		}, want: "keep compute1" + second},
+		{name: "made by a slow clock", world: func(w *testWorld) { up(w); w.unknown("compute1"); w.Machines[0].Created = noon.Add(-time.Minute) }, want: "wait compute1" + second},
+		{name: "made by a clock that is ahead", world: func(w *testWorld) {
+			up(w)
+			w.unknown("compute1")
+			r := w.Records["compute1"]
+			r.At = noon.Add(time.Hour)
+			w.Records["compute1"] = r
+		}, want: "wait compute1" + second},
+		{name: "of another driver, though there is none now", spec: strings.Replace(twoComputes, "local", "none", 1), world: up,
+			want: "replace compute1 BLOCKED; replace compute2 BLOCKED", why: "none does not see the machines of local"},
+		{name: "two of a name, and the node is on its way out", world: func(w *testWorld) {
+			up(w)
+			w.Machines[0].State = machines.Deleting
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Created: noon})
+		}, want: "adopt compute1; duplicate compute1 -compute1#a; keep compute2"},
+		{name: "gone before it joined", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:]; delete(w.Hosts, "compute1") }, want: "orphan compute1 removes makes" + second},
+		{name: "gone, though claimed again, and registered", world: func(w *testWorld) {
+			up(w)
+			w.Machines = w.Machines[1:]
+			w.silence("compute1")
+			w.book("compute1", "m1.small", "", machines.Making)
+		},
+			want: "orphan compute1 removes makes" + second},
+		{name: "silent", world: func(w *testWorld) { up(w); w.silence("compute1") }, want: "keep compute1; keep compute2"},
+		{name: "silent and off", world: func(w *testWorld) {
+			up(w)
+			w.silence("compute1")
+			w.Machines[0].State = machines.Stopped
+			w.Held["compute1"] = "ann: disk swap"
+		},
+			want: "broken compute1 -compute1#a removes makes" + second, why: "it is under a hold: ann: disk swap"},
+		{name: "another flavor", spec: strings.Replace(twoComputes, "flavor: small", "flavor: large", 1), old: twoComputes, world: up,
+			want: "replace compute1 -compute1#a removes drains makes; replace compute2 -compute2#b removes drains makes", why: "flavor m1.small → m1.large"},
+		{name: "another word for the same flavor", spec: strings.NewReplacer("large: m1.large", "same: m1.small", "flavor: small", "flavor: same").Replace(twoComputes), old: twoComputes, world: up, want: "keep compute1; keep compute2"},
+		{name: "adopted, and the provider does not tell its flavor", world: func(w *testWorld) {
+			up(w)
+			r := w.Records["compute1"]
+			r.Flavor, r.Tries = "", 0
+			w.Records["compute1"] = r
+		}, want: "keep compute1; keep compute2"},
+		{name: "not in the books", world: func(w *testWorld) { up(w); delete(w.Records, "compute1") }, want: "adopt compute1" + second, why: "is not in the books"},
+		{name: "not in the books, and not what is wanted", world: func(w *testWorld) { up(w); delete(w.Records, "compute1"); w.Machines[0].Flavor = "m1.large" },
+			want: "replace compute1 -compute1#a removes drains makes" + second, why: "flavor m1.large → m1.small"},
+		{name: "another machine than the books say", world: func(w *testWorld) { up(w); w.Machines[0].ID = "z" }, want: "adopt compute1" + second},
+		{name: "registered, and of others", world: func(w *testWorld) { up(w); w.Machines = w.Machines[1:]; delete(w.Records, "compute1") }, want: "keep compute1; keep compute2"},
+		{name: "joined just now", world: func(w *testWorld) {
+			first(machines.Running, machines.Made)(w)
+			w.join("compute1", "compute")
+			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon.Add(-2 * time.Hour), LastGood: agent.Target{Release: "1.0.0"}} // the one before said that
+		}, want: "wait compute1" + second, why: "has not converged yet"},
+		{name: "spoke before the books had its machine", world: func(w *testWorld) {
+			up(w)
+			w.spoke("compute1", noon.Add(-40*time.Minute))
+			r := w.Records["compute1"]
+			r.At = noon.Add(-20 * time.Minute)
+			w.Records["compute1"] = r
+		}, want: "keep compute1; keep compute2"},
+		{name: "spoke before it was on the list, with the same machine id", world: func(w *testWorld) {
+			up(w)
+			w.spoke("compute1", noon.Add(-12*time.Minute))
+			h, r := w.Hosts["compute1"], w.Records["compute1"]
+			h.At, r.At = noon.Add(-10*time.Minute), noon.Add(-5*time.Minute)
+			w.Hosts["compute1"], w.Records["compute1"] = h, r
+		}, want: "wait compute1" + second, why: "has not converged yet"},
+		{name: "another one spoke before the books had its machine", world: func(w *testWorld) {
+			up(w)
+			w.spoke("compute1", noon.Add(-40*time.Minute))
+			h, r := w.Hosts["compute1"], w.Records["compute1"]
+			h.MachineID, r.At = "another", noon.Add(-20*time.Minute)
+			w.Hosts["compute1"], w.Records["compute1"] = h, r
+		}, want: "wait compute1" + second, why: "has not converged yet"},
+		{name: "joined just now, and nothing is promoted", world: func(w *testWorld) {
+			first(machines.Running, machines.Made)(w)
+			w.join("compute1", "compute")
+			delete(w.Statuses, "compute1")
+			w.Released = false
+		}, want: "keep compute1; keep compute2"},
+		{name: "retiring was begun, and it is wanted again", world: func(w *testWorld) { up(w); w.book("compute1", "m1.small", "a", machines.Retiring) },
+			want: "adopt compute1" + second, why: "its retiring was begun at 2026-11-21 11:00:00Z by ann"},
+		{name: "retiring was begun, and another one of its name is registered", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "b", machines.Retiring)
+			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.7"}}
+			for i, m := range w.Machines {
+				if m.ID == "a" {
+					w.Machines[i].Addresses = []string{"10.0.0.7"}
+					m.ID, m.Addresses = "b", []string{"10.0.0.8"}
+					w.Machines = append(w.Machines, m)
+				}
+			}
+		}, want: "adopt compute1; duplicate compute1 -compute1#b" + second},
+		{name: "retiring was begun, and another flavor is wanted", world: func(w *testWorld) { up(w); w.book("compute1", "m1.large", "a", machines.Retiring) },
+			want: "replace compute1 -compute1#a removes drains makes" + second, why: "its retiring was begun at"},
+		{name: "retiring was begun, and it is drained", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "a", machines.Retiring)
+			r := w.Records["compute1"]
+			r.Drained = true
+			w.Records["compute1"] = r
+		}, want: "replace compute1 -compute1#a removes drains makes" + second},
+		{name: "retiring was begun, and it is off", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "a", machines.Retiring)
+			w.Machines[0].State = machines.Stopped
+		}, want: "replace compute1 -compute1#a removes makes" + second},
+		{name: "retiring of a member was begun", old: twoComputes, world: func(w *testWorld) {
+			up(w)
+			w.join("old.example.com", "compute")
+			w.Records["old.example.com"] = machines.Record{Node: "old.example.com", Name: "old.example.com", Phase: machines.Retiring, Driver: "local", By: "ann", At: noon}
+		}, want: "keep compute1; keep compute2; retire old.example.com removes drains", why: "is not done"},
+		{name: "retiring was begun, and the machine is gone", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "a", machines.Retiring)
+			w.Machines = w.Machines[1:]
+			w.silence("compute1")
+		}, want: "replace compute1 removes makes" + second},
+		{name: "retiring was begun, and the machine is not listed, and it speaks", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "a", machines.Retiring)
+			w.Machines = w.Machines[1:]
+		}, want: "keep compute1" + second},
+		{name: "retiring was begun, and it is not wanted", world: func(w *testWorld) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.book("compute3", "m1.small", "c", machines.Retiring)
+		},
+			want: "keep compute1; keep compute2; retire compute3 -compute3#c removes drains", why: "its retiring was begun at"},
+		{name: "fewer", world: func(w *testWorld) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.machine("compute10", "compute", "m1.small", "d")
+		},
+			want: "keep compute1; keep compute2; retire compute10 -compute10#d removes drains; retire compute3 -compute3#c removes drains", why: "the file calls for 2 of compute"},
+		{name: "none of it", spec: strings.Replace(twoComputes, "cardinality: 2", "cardinality: 0", 1), world: up,
+			want: "retire compute2 -compute2#b removes drains; retire compute1 -compute1#a removes drains"},
+		{name: "fewer, and it never joined", world: func(w *testWorld) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			delete(w.Hosts, "compute3")
+		},
+			want: "keep compute1; keep compute2; retire compute3 -compute3#c removes"},
+		{name: "fewer, and it is gone", world: func(w *testWorld) { up(w); w.book("compute3", "m1.small", "c", machines.Made) },
+			want: "keep compute1; keep compute2; orphan compute3 removes"},
+		{name: "fewer, and it joined by itself", world: func(w *testWorld) { up(w); w.join("compute3", "compute") },
+			want: "keep compute1; keep compute2; extra compute3", why: "`pulley nodes remove compute3`"},
+		{name: "fewer, and not in the books", world: func(w *testWorld) {
+			up(w)
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute3", ID: "c", State: machines.Deleting})
+		},
+			want: "keep compute1; keep compute2; retire compute3 -compute3#c removes"},
+		{name: "destroyed", world: up, o: Options{Destroy: true}, want: "retire compute2 -compute2#b removes drains; retire compute1 -compute1#a removes drains", why: "the environment is destroyed"},
+		{name: "another provider", spec: strings.Replace(twoComputes, "local", "nspawn", 1), world: func(w *testWorld) { up(w); w.Machines = nil },
+			want: "replace compute1 BLOCKED; replace compute2 BLOCKED", why: "nspawn does not see the machines of local"},
+		{name: "no provider", spec: strings.Replace(twoComputes, "local", "none", 1), world: func(w *testWorld) { w.join("compute2", "compute"); w.join("compute3", "compute") },
+			want: "missing compute1; keep compute2; extra compute3", why: "`pulley userdata compute1 -e dev`"},
+		{name: "two of a name, one in the books", world: func(w *testWorld) {
+			up(w)
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "0", State: machines.Running, Created: noon.Add(-9 * time.Hour)})
+		}, want: "keep compute1; duplicate compute1 -compute1#0; keep compute2", why: "by the books"},
+		{name: "two of a name, one by its address", world: func(w *testWorld) {
+			up(w)
+			r := w.Records["compute1"]
+			r.ID = ""
+			w.Records["compute1"] = r
+			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.7"}}
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Created: noon, Addresses: []string{"10.0.0.7"}})
+		}, want: "keep compute1; duplicate compute1 -compute1#a; keep compute2", why: "by the address"},
+		{name: "two of a name, the older", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "", machines.Making)
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "0", State: machines.Running, Created: noon})
+		}, want: "wait compute1; duplicate compute1 -compute1#0; keep compute2"},
+		{name: "two of a name, without ids", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "", machines.Made)
+			w.Machines[0].ID = ""
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", State: machines.Running})
+		}, want: "keep compute1; duplicate compute1 BLOCKED; keep compute2", why: "no ids"},
+		{name: "two of a name, both go", world: func(w *testWorld) {
+			up(w)
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "0", State: machines.Running})
+			w.Machines[0].State = machines.Failed
+		},
+			want: "broken compute1 -compute1#0 -compute1#a removes drains makes" + second},
+		{name: "two of a name, the older is dead", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "", machines.Made)
+			w.Machines[0].State = machines.Failed
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Created: noon})
+		}, want: "keep compute1; duplicate compute1 -compute1#a; keep compute2"},
+		{name: "two of a name, the older is on its way out", world: func(w *testWorld) {
+			up(w)
+			w.book("compute1", "m1.small", "", machines.Made)
+			w.Machines[0].State = machines.Deleting
+			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "z", State: machines.Stopped, Created: noon})
+		}, want: "broken compute1 -compute1#a -compute1#z removes makes; keep compute2"},
+		{name: "drained already", world: func(w *testWorld) {
+			up(w)
+			w.machine("compute3", "compute", "m1.small", "c")
+			w.book("compute3", "m1.small", "c", machines.Retiring)
+			r := w.Records["compute3"]
+			r.Drained = true
+			w.Records["compute3"] = r
+		}, want: "keep compute1; keep compute2; retire compute3 -compute3#c removes"},
+		{name: "joined just now, and under a hold", world: func(w *testWorld) {
+			first(machines.Running, machines.Made)(w)
+			w.join("compute1", "compute")
+			delete(w.Statuses, "compute1")
+			w.Held["compute1"] = "ann: disk swap"
+		}, want: "keep compute1; keep compute2"},
+		{name: "several that are not ours", world: func(w *testWorld) { up(w); w.join("compute12", "compute"); w.join("compute3", "compute") },
+			want: "keep compute1; keep compute2; extra compute3; extra compute12"},
+		{name: "one that is listed twice", world: func(w *testWorld) { up(w); w.Machines = append(w.Machines, w.Machines[0]) }, want: "keep compute1; keep compute2"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			spec, w := tt.spec, known()
+			if spec == "" {
+				spec = twoComputes
+			}
+			if tt.old != "" {
+				w.Old, w.OldRevision = parsed(t, tt.old), 7
+			}
+			if tt.world != nil {
+				tt.world(&w)
+			}
+			p := Make(parsed(t, spec), w.World, tt.o)
+			if got := told(p); got != tt.want {
+				t.Errorf("plan:\n  %s\nwant:\n  %s", got, tt.want)
+			}
+			said := ""
+			for _, s := range p.Steps {
+				if s.Verb != Keep {
+					said += s.Why + "\n" + s.Blocked + "\n"
+				}
+			}
+			if !strings.Contains(said, tt.why) {
+				t.Errorf("said:\n%s\nwant: %s", said, tt.why)
+			}
+		})
+	}
+}
+
+const protectedDB = `
+provider: local
+roles:
+  db: {cardinality: 2, protected: true}
+  web: {cardinality: 1, after: [db], reacts_to: [db]}
+`
+
+// If one of these went through, the machine of a protected role would be destroyed.
+func TestPlanSparesTheProtected(t *testing.T) {
+	up := func(w *testWorld) {
+		w.machine("db1", "db", "", "a")
+		w.machine("db2", "db", "", "b")
+		w.machine("web1", "web", "", "c")
+	}
+	free := strings.Replace(protectedDB, ", protected: true", "", 1)
+	tests := []struct {
+		name, spec, old string
+		world           func(*testWorld)
+		o               Options
+		want            string
+	}{
+		{name: "fewer", spec: strings.Replace(protectedDB, "2", "1", 1), old: protectedDB, want: "keep db1; keep web1; retire db2 -db2#b removes drains BLOCKED"},
+		{name: "fewer and unprotected at once", spec: strings.Replace(free, "2", "1", 1), old: protectedDB, want: "keep db1; keep web1; retire db2 -db2#b removes drains BLOCKED"},
+		{name: "unprotected before", spec: strings.Replace(free, "2", "1", 1), old: free, want: "keep db1; keep web1; retire db2 -db2#b removes drains"},
+		{name: "protected from now on", spec: strings.Replace(protectedDB, "2", "1", 1), old: free, want: "keep db1; keep web1; retire db2 -db2#b removes drains BLOCKED"},
+		{name: "the role is gone", spec: "provider: local\nroles:\n  web: {cardinality: 1}\n", old: protectedDB,
+			want: "keep web1; retire db2 -db2#b removes drains BLOCKED; retire db1 -db1#a removes drains BLOCKED"},
+		{name: "another image", spec: strings.Replace(protectedDB, "protected", "image: other, protected", 1), old: protectedDB,
+			want: "replace db1 -db1#a removes drains makes BLOCKED; replace db2 -db2#b removes drains makes BLOCKED; keep web1"},
+		{name: "failed", spec: protectedDB, old: protectedDB, world: func(w *testWorld) { w.Machines[0].State = machines.Failed }, want: "broken db1 -db1#a removes makes BLOCKED; keep db2; keep web1"},
+		{name: "gone", spec: protectedDB, old: protectedDB, world: func(w *testWorld) { w.Machines = w.Machines[1:]; w.silence("db1") }, want: "orphan db1 removes makes BLOCKED; keep db2; keep web1"},
+		{name: "destroyed", spec: protectedDB, old: protectedDB, o: Options{Destroy: true},
+			want: "retire web1 -web1#c removes drains; retire db2 -db2#b removes drains BLOCKED; retire db1 -db1#a removes drains BLOCKED"},
+		{name: "two of a name", spec: protectedDB, old: protectedDB, world: func(w *testWorld) {
+			w.Machines = append(w.Machines, machines.Machine{Name: "db1", ID: "z", State: machines.Running})
+		},
+			want: "keep db1; duplicate db1 -db1#z BLOCKED; keep db2; keep web1"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := known()
+			up(&w)
+			w.Old = parsed(t, tt.old)
+			if tt.world != nil {
+				tt.world(&w)
+			}
+			if got := told(Make(parsed(t, tt.spec), w.World, tt.o)); got != tt.want {
+				t.Errorf("plan:\n  %s\nwant:\n  %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// If the order were another, a controller would be gone while its compute nodes still need it.
+func TestPlanRetiresInReverse(t *testing.T) {
+	w := known()
+	w.machine("a1", "a", "", "1")
+	w.machine("b1", "b", "", "2")
+	w.machine("b2", "b", "", "3")
+	w.machine("c1", "c", "", "4")
+	spec := "provider: local\nroles:\n  b: {cardinality: 2, after: [a]}\n  a: {cardinality: 1}\n  c: {cardinality: 1, after: [a]}\n"
+	w.Old = parsed(t, spec)
+	p := Make(w.Old, w.World, Options{Destroy: true})
+	var nodes []string
+	for _, s := range p.Steps {
+		nodes = append(nodes, s.Node)
+	}
+	if got := strings.Join(nodes, " "); got != "c1 b2 b1 a1" {
+		t.Errorf("they go in the order %s", got)
+	}
+}
+
+// If these were not told, nodes would go on with what they knew of the others.
+func TestPlanAsksThoseThatReact(t *testing.T) {
+	w := known()
+	w.machine("db1", "db", "", "a")
+	w.machine("web1", "web", "", "c")
+	if p := Make(parsed(t, protectedDB), w.World, Options{}); strings.Join(p.Reacting, " ") != "web1" {
+		t.Errorf("reacting: %v", p.Reacting)
+	}
+	w.machine("db2", "db", "", "b")
+	fewer := strings.NewReplacer("2", "1", ", protected: true", "").Replace(protectedDB)
+	if p := Make(parsed(t, fewer), w.World, Options{}); strings.Join(p.Reacting, " ") != "web1" {
+		t.Errorf("reacting to one that goes: %v", p.Reacting)
+	}
+	delete(w.Hosts, "web1")
+	if p := Make(parsed(t, fewer), w.World, Options{}); len(p.Reacting) != 0 {
+		t.Errorf("one that is not registered reacts: %v", p.Reacting)
+	}
+	w.join("web1", "web")
+	if p := Make(parsed(t, protectedDB), w.World, Options{}); len(p.Reacting) != 0 || !p.Empty() {
+		t.Errorf("reacting though nothing comes or goes: %v", p.Reacting)
+	}
+}
+
+// If members were taken for machines of ours, somebody's own machine would be destroyed.
+func TestPlanOfMembers(t *testing.T) {
+	const spec = "provider: local\nroles:\n  compute:\n    cardinality: 0\n    members: [old1.example.com, old2.example.com]\n"
+	w := known()
+	w.join("old1.example.com", "compute")
+	p := Make(parsed(t, spec), w.World, Options{})
+	if got := told(p); got != "keep old1.example.com; missing old2.example.com" {
+		t.Errorf("plan: %s", got)
+	}
+	if why := p.Steps[1].Why; !strings.Contains(why, "pulley userdata old2.example.com -e dev --role compute") {
+		t.Errorf("why: %s", why)
+	}
+	w.Old = parsed(t, spec)
+	left := parsed(t, strings.Replace(spec, "old1.example.com, ", "", 1))
+	if got := told(Make(left, w.World, Options{})); got != "missing old2.example.com; retire old1.example.com removes drains" {
+		t.Errorf("plan: %s", got)
+	}
+	w.silence("old1.example.com")
+	if got := told(Make(left, w.World, Options{})); got != "missing old2.example.com; retire old1.example.com removes" {
+		t.Errorf("plan of a silent one: %s", got)
+	}
+}
+
+// If a hostile name were believed, another stack's machine could be destroyed, or a terminal taken over.
+func TestPlanOfStrangers(t *testing.T) {
+	e := parsed(t, "stack: t42\n"+twoComputes)
+	for _, name := range []string{
+		"compute1", "compute1-t43", "compute1_t42", "Compute1-t42", "../compute1-t42", "compute1-t42.example.com", "compute1-t42\x1b[2J", "compute1-t42\n", "", "compute01-t42",
+		"compute0-t42", strings.Repeat("x", 10_000), "compute1-t42\xff", "c\u202eompute1-t42",
+	} {
+		w := known()
+		w.Machines = []machines.Machine{{Name: name, ID: "x", State: machines.Running}}
+		p := Make(e, w.World, Options{})
+		if len(p.Steps) != 3 || p.Steps[2].Verb != Stranger || len(p.Destroyed()) != 0 {
+			t.Errorf("%.40q is taken for a node's: %s", name, told(p))
+			continue
+		}
+		all := strings.Join(p.Lines(), "") + p.Steps[2].Node + p.Steps[2].Why
+		if len(all) > 3000 || strings.ContainsFunc(all, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x202e }) {
+			t.Errorf("%.40q gets to the terminal: %.300q", name, all)
+		}
+	}
+	w := known()
+	w.Machines = []machines.Machine{{Name: "compute1-t42", ID: "x", State: machines.Failed, Problem: "\x1b]0;own\a\n" + strings.Repeat("y", 10_000)}}
+	if p := Make(e, w.World, Options{}); len(p.Steps[0].Why) > 400 || strings.ContainsAny(p.Steps[0].Why, "\x1b\a\n") {
+		t.Errorf("why: %.300q", p.Steps[0].Why)
+	}
+}
+
+// If these were told apart, an operator would wait for a time at which nothing changes.
+func TestSilentFromIsWhenAgentsAreSilent(t *testing.T) {
+	for _, c := range []struct {
+		beat  time.Duration
+		phase agent.Phase
+		quiet time.Duration
+	}{
+		{0, agent.Idle, 20 * time.Minute},
+		{time.Minute, agent.Idle, 20 * time.Minute},
+		{10 * time.Minute, agent.Idle, 30 * time.Minute},
+		{10 * time.Minute, agent.Running, 75 * time.Minute},
+		{time.Hour, agent.Running, 3 * time.Hour},
+	} {
+		st := agent.Status{SeenAt: noon, Phase: c.phase}
+		st.Settings.Heartbeat = c.beat
+		at, d := st.SilentFrom(), agent.Desired{Host: &agent.Host{At: noon}}
+		if !at.Equal(noon.Add(c.quiet)) {
+			t.Errorf("with a heartbeat of %s, %s: it is silent from %s, want after %s", c.beat, c.phase, at, c.quiet)
+		}
+		if v := agent.Look(&st, d, at); v.State == agent.Silent {
+			t.Errorf("with a heartbeat of %s, %s: it is silent before %s", c.beat, c.phase, at)
+		}
+		if v := agent.Look(&st, d, at.Add(time.Second)); v.State != agent.Silent {
+			t.Errorf("with a heartbeat of %s, %s: it is %s after %s", c.beat, c.phase, v.State, at)
+		}
+	}
+}
+
+// A provider that lists too little would have a whole fleet thrown out within --max-retire, as no machine of it is deleted.
+func TestCheckRetireCountsNodesWithoutMachines(t *testing.T) {
+	w := known()
+	for _, node := range []string{"compute1", "compute2", "compute3"} {
+		w.machine(node, "compute", "m1.small", node)
+	}
+	w.Machines = w.Machines[1:]
+	w.silence("compute1")
+	p := Make(parsed(t, twoComputes), w.World, Options{}) // an orphan, and one to retire
+	for most, says := range map[int]string{
+		0: "cannot apply dev: it destroys 1 machine and takes 1 node out of the fleet whose machine is not there, and at most 0 may go",
+		1: "--max-retire 2", 2: "",
+	} {
+		if err := CheckRetire(p, most); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("at most %d: %v", most, err)
+		}
+	}
+	if gone := p.Removed(); strings.Join(gone, " ") != "compute1" {
+		t.Errorf("removed: %v", gone)
+	}
+	w.silence("compute2")
+	destroy := Make(parsed(t, twoComputes), w.World, Options{Destroy: true})
+	if err := CheckRetire(destroy, 0); err == nil || !strings.Contains(err.Error(), "cannot destroy dev: it destroys 2 machines and takes 1 node") {
+		t.Errorf("a destroy: %v", err)
+	}
+}

@@ -1,0 +1,220 @@
+package machinestest
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/machines"
+)
+
+// Cloud is the provider, for one session and one mark.
+type Cloud struct {
+	session *Session
+	mark    machines.Mark
+}
+
+// Provider makes the fleet's machines.
+func (x *Session) Provider() Cloud { return Cloud{x, x.site.Mark()} }
+
+// Marked makes machines with another mark.
+func (x *Session) Marked(m machines.Mark) Cloud { return Cloud{x, m} }
+
+var _ machines.Provider = Cloud{}
+
+// List is provision.Provider's.
+func (c Cloud) List(ctx context.Context) (all []machines.Machine, err error) {
+	s := c.session.site
+	err = c.session.call(ctx, "list", false, func(f Fault) error {
+		if f == Throttle {
+			return throttled
+		}
+		for _, b := range s.boxes {
+			if s.hidden(b, false) && s.hosts[b.node].MachineID != b.ID {
+				b.missed = true
+			}
+			if b.mark == c.mark && s.listed(b) && !s.hidden(b, false) {
+				m := b.Machine
+				m.Addresses = slices.Clone(m.Addresses)
+				all = append(all, s.shown(m))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+var throttled = &machines.WaitError{After: 7 * time.Second, Err: errors.New("too many requests")}
+
+// Create is provision.Provider's.
+func (c Cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine, err error) {
+	s := c.session.site
+	err = c.session.call(ctx, "create", false, func(f Fault) error {
+		switch f {
+		case Throttle:
+			return throttled
+		case Busy:
+			return &machines.LaterError{After: busyFor, Err: errors.New("another machine of this name is still being deleted")}
+		}
+		if err := c.accepts(o, f); err != nil {
+			return err
+		}
+		for _, b := range s.boxes {
+			switch {
+			case b.Name != o.Name || !s.listed(b) || s.hidden(b, true):
+			case b.mark == c.mark:
+				m = s.shown(b.Machine)
+				return nil
+			case b.mark.Owner == c.mark.Owner || b.mark.Owner == "":
+				return &machines.TakenError{Name: o.Name}
+			}
+		}
+		if s.Quota > 0 && len(s.boxes) >= s.Quota {
+			return fmt.Errorf("%w: %d machines", machines.ErrQuota, s.Quota)
+		}
+		c.claimed(o)
+		c.onlyOne(o)
+		b := s.box(o, c.mark)
+		b.fate, b.by = f, c.session
+		m = s.shown(b.Machine)
+		switch f {
+		case Late:
+			b.appears = s.Now().Add(lateBy)
+			b.runs = b.appears.Add(buildTakes)
+			return errNoAnswer
+		case Twin:
+			s.box(o, c.mark).by = c.session
+		}
+		return nil
+	})
+	if err != nil {
+		return machines.Machine{}, err
+	}
+	return m, nil
+}
+
+// shown is a machine as this provider tells of it.
+func (s *Site) shown(m machines.Machine) machines.Machine {
+	if s.NoIDs {
+		m.ID = ""
+	}
+	return m
+}
+
+// accepts refuses what a cloud refuses.
+func (c Cloud) accepts(o machines.Order, f Fault) error {
+	_, err := environments.ParseHostname(o.Name)
+	switch {
+	case f == Refuse:
+		return fmt.Errorf("%w: it does not like it", machines.ErrRefused)
+	case f == Quota:
+		return fmt.Errorf("%w: for this moment", machines.ErrQuota)
+	case err != nil || strings.Contains(o.Name, "."):
+		return fmt.Errorf("%w: %q is no hostname", machines.ErrRefused, o.Name)
+	case !slices.Contains([]string{"", "small", "large"}, o.Flavor) || !slices.Contains([]string{"", "debian"}, o.Image):
+		return fmt.Errorf("%w: there is no flavor %q or no image %q", machines.ErrRefused, o.Flavor, o.Image)
+	}
+	return nil
+}
+
+// claimed blames who asks for a machine whose name nobody claimed.
+func (c Cloud) claimed(o machines.Order) {
+	s := c.session.site
+	if c.session.agreed == nil {
+		return
+	}
+	if r, ok := s.records[o.Node]; !ok || r.Name != o.Name || r.Phase != machines.Making {
+		// Who has lost the lock may have asked before, and learns of it by the next write.
+		if s.holder == c.session {
+			s.blame("machine %s was asked for, and the books have %+v", o.Name, r)
+		}
+	}
+}
+
+func (s *Site) box(o machines.Order, mark machines.Mark) *box {
+	s.count++
+	now := s.Now()
+	spread := time.Duration(sha256.Sum256(fmt.Append(nil, s.count))[0]) * time.Second / 16
+	b := &box{
+		Machine: machines.Machine{
+			Name: o.Name, ID: fmt.Sprintf("m-%d", s.count), State: machines.Building, Flavor: cmp.Or(o.Flavor, "default"), Image: o.Image,
+			Addresses: []string{fmt.Sprintf("10.0.%d.%d", s.count/250, s.count%250+1)}, Created: now.UTC(),
+		},
+		asked: o.Flavor, number: s.count, mark: mark, labels: maps.Clone(o.Labels), userdata: slices.Clone(o.Userdata), appears: now, runs: now.Add(buildTakes + spread),
+	}
+	s.boxes = append(s.boxes, b)
+	return b
+}
+
+// Delete is provision.Provider's.
+func (c Cloud) Delete(ctx context.Context, v machines.Ref) error {
+	s := c.session.site
+	return c.session.call(ctx, "delete", false, func(f Fault) error {
+		if f == Throttle {
+			return throttled
+		}
+		for _, b := range s.boxes {
+			if b.Name != v.Name || v.ID != "" && b.ID != v.ID || b.mark != c.mark || !s.listed(b) || s.hidden(b, true) {
+				continue
+			}
+			c.agreed(b)
+			c.session.mayEnd(b)
+			b.ended = true
+			switch {
+			case f == Deaf || b.State == machines.Deleting:
+				continue
+			case f == Slow:
+				b.goneAt = s.Now().Add(slowEndTakes)
+			default:
+				b.goneAt = s.Now().Add(endTakes)
+			}
+			b.State = machines.Deleting
+		}
+		return nil
+	})
+}
+
+// agreed blames who deletes what nobody agreed to, what is protected, or what nothing was written down of.
+func (c Cloud) agreed(b *box) {
+	x := c.session
+	if x.agreed == nil || b.State == machines.Deleting {
+		return
+	}
+	ordered := b.by == x && b.State == machines.Failed
+	named := x.agreed[machines.Ref{Name: b.Name, ID: b.ID}] || x.agreed[machines.Ref{Name: b.Name}]
+	if !named && !ordered {
+		x.site.blame("machine %s (%s, %s) was deleted, and agreed to were %v", b.Name, b.ID, b.State, x.agreed)
+	}
+	n, err := environments.ParseHostname(b.Name)
+	if err != nil {
+		x.site.blame("machine %q was deleted, whose name is no node's", b.Name)
+	}
+	if x.site.spec != nil && x.site.holder == x && !ordered {
+		if r, _ := x.site.spec.Role(n.Role); r.Protected {
+			x.site.blame("machine %s was deleted, and %s is protected", b.Name, n.Role)
+		}
+	}
+	if !slices.ContainsFunc(x.site.acts, func(a machines.Act) bool {
+		return a.Node == n.String() && a.Why != "" && (a.Did == machines.Deleted || a.Did == machines.Replaced)
+	}) {
+		x.site.blame("machine %s was deleted without a trace", b.Name)
+	}
+}
+
+func roleOf(node string) string {
+	n, err := environments.ParseNode(node)
+	if err != nil {
+		return ""
+	}
+	return n.Role
+}

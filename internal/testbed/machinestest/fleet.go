@@ -1,0 +1,264 @@
+package machinestest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/machines"
+)
+
+var _ machines.Fleet = (*Session)(nil)
+
+// World is provision.Fleet's.
+func (x *Session) World(ctx context.Context) (w machines.World, err error) {
+	s := x.site
+	err = x.call(ctx, "world", false, func(Fault) error {
+		w = machines.World{
+			Old: s.spec, OldRevision: s.revision, Records: maps.Clone(s.records), Hosts: maps.Clone(s.hosts), Statuses: maps.Clone(s.statuses),
+			Views: map[string]agent.View{}, Held: map[string]string{}, Released: !s.target.IsZero(), Now: s.Now(),
+		}
+		for node, h := range s.holds {
+			w.Held[node] = string(h.Why)
+			if h.Why == "" {
+				w.Held[node] = "it is held"
+			}
+		}
+		for node := range s.hosts {
+			w.Views[node] = s.view(node)
+		}
+		for node := range s.statuses {
+			w.Views[node] = s.view(node)
+		}
+		return nil
+	})
+	return w, err
+}
+
+func (s *Site) view(node string) agent.View {
+	d := agent.Desired{Default: s.target}
+	if h, ok := s.hosts[node]; ok {
+		d.Host = &h
+	}
+	if h, ok := s.holds[node]; ok {
+		d.Holds = []agent.Hold{h}
+	}
+	if st, ok := s.statuses[node]; ok {
+		return agent.Look(&st, d, s.Now())
+	}
+	return agent.Look(nil, d, s.Now())
+}
+
+// Acts is provision.Fleet's.
+func (x *Session) Acts(ctx context.Context, since time.Time) (all []machines.Act, err error) {
+	err = x.call(ctx, "acts", false, func(Fault) error {
+		for _, a := range x.site.acts {
+			if !a.At.Before(since) {
+				all = append(all, a)
+			}
+		}
+		slices.SortStableFunc(all, func(a, b machines.Act) int { return a.At.Compare(b.At) })
+		return nil
+	})
+	return all, err
+}
+
+// PutSpec is provision.Fleet's.
+func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revision int64) (at int64, err error) {
+	s := x.site
+	err = x.call(ctx, "put spec", true, func(Fault) error {
+		if s.revision != revision {
+			return machines.ErrChanged
+		}
+		text, err := environments.Encode(e)
+		if err != nil {
+			return err
+		}
+		if s.spec, err = environments.Decode(text); err != nil {
+			return err
+		}
+		for _, r := range s.spec.Roles {
+			for _, node := range r.Members {
+				s.members[node] = true
+			}
+		}
+		s.revision++
+		at = s.revision
+		return nil
+	})
+	return at, err
+}
+
+// Put is provision.Fleet's.
+func (x *Session) Put(ctx context.Context, r machines.Record, was *machines.Record) error {
+	return x.call(ctx, "put", true, func(Fault) error { return x.put(r, was, machines.Token{}) })
+}
+
+// Order is provision.Fleet's.
+func (x *Session) Order(ctx context.Context, r machines.Record, was *machines.Record, t machines.Token) error {
+	return x.call(ctx, "order", true, func(Fault) error { return x.put(r, was, t) })
+}
+
+func (x *Session) put(r machines.Record, was *machines.Record, t machines.Token) error {
+	s := x.site
+	have, ok := s.records[r.Node]
+	switch {
+	case ok && reflect.DeepEqual(have, r):
+		return nil
+	case ok != (was != nil), ok && !same(have, *was):
+		return fmt.Errorf("cannot put %+v over %+v, the books have %+v: %w", r, was, have, machines.ErrChanged)
+	}
+	if _, taken := s.tokens[t.ID]; t.ID != "" && taken {
+		return machines.ErrTokenTaken
+	}
+	if t.ID != "" {
+		s.tokens[t.ID] = token{node: r.Node}
+	}
+	if have.Token != r.Token {
+		s.lettingNobodyIn(have.Token)
+	}
+	x.begins(have, r)
+	s.remembers("put %+v", r)
+	switch {
+	case have.Phase == machines.Retiring && r.Phase == machines.Making:
+		s.forgets(r.Node)
+		delete(s.off, r.Node)
+	case r.Phase != machines.Retiring:
+		delete(s.off, r.Node)
+	}
+	if _, known := s.booked[r.ID]; r.Phase == machines.Made && !known && s.Now().Sub(r.At) < time.Minute { // by a clock that is right
+		s.booked[r.ID] = s.Now()
+	}
+	if have.Phase == machines.Made && r.Phase == machines.Made && have.ID == r.ID {
+		r.Joined = r.Joined || have.Joined
+	}
+	s.records[r.Node] = r
+	return nil
+}
+
+// lettingNobodyIn ends a token, if it is one.
+func (s *Site) lettingNobodyIn(id string) {
+	if t, ok := s.tokens[id]; ok {
+		s.tokens[id] = token{node: t.node, dead: true}
+	}
+}
+
+// same compares records but for their joining, which others write as well.
+func same(have, was machines.Record) bool {
+	have.Joined = was.Joined
+	return reflect.DeepEqual(have, was)
+}
+
+// Drop is provision.Fleet's.
+func (x *Session) Drop(ctx context.Context, was machines.Record) error {
+	s := x.site
+	return x.call(ctx, "drop", true, func(Fault) error {
+		have, ok := s.records[was.Node]
+		if ok && !same(have, was) {
+			return machines.ErrChanged
+		}
+		s.lettingNobodyIn(have.Token)
+		delete(s.records, was.Node)
+		if ok && was.Phase == machines.Retiring {
+			s.forgets(was.Node)
+		}
+		delete(s.off, was.Node)
+		return nil
+	})
+}
+
+// forgets drops what a retired node said, unless it is there still.
+func (s *Site) forgets(node string) {
+	_, listed := s.hosts[node]
+	if off := s.off[node]; listed || off != 0 && s.said[node] > off {
+		return
+	}
+	delete(s.statuses, node)
+}
+
+// Note is provision.Fleet's.
+func (x *Session) Note(ctx context.Context, a machines.Act) error {
+	s := x.site
+	return x.call(ctx, "note", true, func(Fault) error {
+		s.acts = append(s.acts, a)
+		return nil
+	})
+}
+
+// Userdata is provision.Fleet's: a token's id, and nothing else.
+func (x *Session) Userdata(o machines.Order, _ environments.Role, _ machines.Form) ([]byte, machines.Token, error) {
+	s := x.site
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.payloads++
+	id := fmt.Sprintf("token-%d", s.payloads)
+	now := s.Now().UTC().Truncate(time.Second)
+	return []byte(id), machines.Token{ID: id, Hash: id, Created: now, Expires: now.Add(time.Hour)}, nil
+}
+
+// Hold is provision.Fleet's.
+func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
+	return x.call(ctx, "hold", false, func(Fault) error {
+		x.site.holds[node] = h
+		return nil
+	})
+}
+
+// Release is provision.Fleet's.
+func (x *Session) Release(ctx context.Context, node string) error {
+	return x.call(ctx, "release", false, func(Fault) error {
+		if x.site.holds[node].Kind == agent.RetirementHold {
+			delete(x.site.holds, node)
+		}
+		return nil
+	})
+}
+
+// Ask is provision.Fleet's.
+func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
+	s := x.site
+	return x.call(ctx, "ask", false, func(f Fault) error {
+		h, ok := s.hosts[node]
+		if !ok {
+			return machines.ErrNotListed
+		}
+		if f == HookFail {
+			s.answers[q.ID] = "the hook 10-leave failed"
+		}
+		if f == HookHang {
+			s.answers[q.ID] = string(HookHang)
+		}
+		h.Request = &q
+		s.hosts[node] = h
+		return nil
+	})
+}
+
+// takeOff takes a node off the list of hosts; the books remember that it was on it.
+func (s *Site) takeOff(node string) {
+	if r, ok := s.records[node]; ok && r.Phase == machines.Made && s.hosts[node].Node != "" {
+		r.Joined = true
+		s.records[node] = r
+	}
+	delete(s.hosts, node)
+	delete(s.holds, node)
+}
+
+// Remove is provision.Fleet's.
+func (x *Session) Remove(ctx context.Context, node, _ string) error {
+	s := x.site
+	return x.call(ctx, "remove", false, func(Fault) error {
+		x.mayRemove(node)
+		_, fresh := s.hosts[node]
+		s.takeOff(node)
+		if s.records[node].Phase == machines.Retiring && (fresh || s.off[node] == 0) {
+			s.off[node] = s.moment()
+		}
+		return nil
+	})
+}

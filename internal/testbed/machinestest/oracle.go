@@ -1,0 +1,234 @@
+package machinestest
+
+import (
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/machines"
+	"pulley/internal/machines/plan"
+)
+
+// Aim is what somebody wants of a fleet. What is done for it is judged by that and by how machines truly are: by nothing that
+// the code under test says.
+type Aim struct {
+	Want    *environments.Environment
+	Destroy bool          // nothing is wanted any more
+	Budget  int           // of a Watcher, an hour; 0: an operator wants it, and has agreed
+	Clock   time.Duration // by how much theirs is wrong
+}
+
+// Aims has a session judged.
+func (x *Session) Aims(a Aim) { x.site.locked(func() { x.aim = &a }) }
+
+// Away is the mark under which the fleet's machines are looked for when somebody asks at the wrong place.
+func (s *Site) Away() machines.Mark {
+	return machines.Mark{Owner: "ffffffffffffffff", Fleet: s.Ref.String()}
+}
+
+// A young machine that the books know may be missing in a list.
+const young = 2 * time.Minute
+
+// A moment may pass between a look and what is done then.
+const moment = 30 * time.Second
+
+// alive reports whether a machine runs, is the node that is registered, and was heard of lately.
+func (s *Site) alive(b *box) bool {
+	h, listed := s.hosts[b.node]
+	st, spoke := s.statuses[b.node]
+	return b.State == machines.Running && b.goneAt.IsZero() && b.joined && listed && h.MachineID == b.ID && spoke && st.Machine == b.ID &&
+		s.view(b.node).State != agent.Silent
+}
+
+// wants reports whether a node of this name is called for, and as what.
+func (a Aim) wants(node string) (environments.Role, bool) {
+	n, err := environments.ParseNode(node)
+	if a.Destroy || a.Want == nil || err != nil || !a.Want.Has(n) {
+		return environments.Role{}, false
+	}
+	return a.Want.Role(n.Role)
+}
+
+// spared is why the machine of a node must stay, by what is wanted and how it is; "" when its end may be begun.
+func (x *Session) spared(b *box, node string) string {
+	s := x.site
+	role, wanted := x.aim.wants(node)
+	watches := x.aim.Budget > 0
+	r, booked := s.records[node]
+	other := role.Flavor != b.asked || booked && b.asked == "" && r.Flavor != role.Flavor
+	switch {
+	case !watches && (!wanted || other):
+	case s.alive(b) && s.Now().Sub(b.joinedAt) > moment: // nobody can look and end it in one
+		return "it is alive and wanted as it is"
+	}
+	return ""
+}
+
+// begins judges what a session writes of a node for the first time.
+func (x *Session) begins(have, next machines.Record) {
+	s := x.site
+	if x.aim == nil || s.holder != x {
+		return
+	}
+	for _, b := range s.boxes {
+		if next.Phase != machines.Retiring || have.Phase == machines.Retiring || b.mark != s.Mark() || s.hosts[next.Node].MachineID != b.ID {
+			continue
+		}
+		if why := x.spared(b, next.Node); why != "" {
+			s.blame("the retiring of %s was begun, and %s", next.Node, why)
+		}
+	}
+	if x.aim.Budget > 0 {
+		x.watches(have, next)
+	}
+}
+
+// watches judges what a Watcher begins.
+func (x *Session) watches(have, next machines.Record) {
+	s := x.site
+	if have.Phase != machines.Made || next.Phase == machines.Made {
+		if have.Phase == "" {
+			s.blame("a watch made %s, which nobody had made before", next.Node)
+		}
+		return
+	}
+	role, wanted := x.aim.wants(next.Node)
+	switch {
+	case !wanted:
+		s.blame("a watch touched %s, which nobody wants", next.Node)
+	case role.Protected:
+		s.blame("a watch touched %s, and %s is protected", next.Node, role.Name)
+	case s.holds[next.Node].Why != "":
+		s.blame("a watch touched %s, which is under a hold", next.Node)
+	}
+	if _, spoke := s.statuses[next.Node]; spoke && s.view(next.Node).State != agent.Silent && s.hosts[next.Node].Node != "" {
+		s.blame("a watch touched %s, which was heard of lately", next.Node)
+	}
+	now := s.Now()
+	s.watched = append(s.watched, now)
+	if n := len(slices.DeleteFunc(slices.Clone(s.watched), func(t time.Time) bool { return now.Sub(t) >= time.Hour })); n > x.aim.Budget {
+		s.blame("a watch touched %d machines in an hour, and may touch %d", n, x.aim.Budget)
+	}
+}
+
+// mayEnd judges the deletion of a machine.
+func (x *Session) mayEnd(b *box) {
+	s := x.site
+	if x.aim == nil || b.State == machines.Deleting {
+		return
+	}
+	n, err := environments.ParseHostname(b.Name)
+	if err != nil {
+		return // blamed already
+	}
+	r := s.records[n.String()]
+	if b.mark != s.Mark() {
+		s.blame("machine %s was deleted at another place", b.Name)
+	}
+	if why := x.spared(b, n.String()); why != "" && (r.Phase != machines.Retiring || !r.Drained) {
+		s.blame("machine %s (%s) was deleted, and %s", b.Name, b.ID, why)
+	}
+}
+
+// mayRemove judges that a node leaves the list.
+func (x *Session) mayRemove(node string) {
+	s := x.site
+	host, listed := s.hosts[node]
+	if x.aim == nil || !listed {
+		return
+	}
+	for _, b := range s.boxes {
+		if b.ID != host.MachineID {
+			continue
+		}
+		r := s.records[node]
+		switch why := x.spared(b, node); {
+		case b.mark != s.Mark() && !s.members[node]:
+			s.blame("%s was taken off the list, and its machine is of somebody else", node)
+		case b.mark == s.Mark() && why != "" && (r.Phase != machines.Retiring || !r.Drained):
+			s.blame("%s was taken off the list, and %s", node, why)
+		}
+	}
+}
+
+// onlyOne judges that a machine is asked for while another of its name lives.
+func (c Cloud) onlyOne(o machines.Order) {
+	x, s := c.session, c.session.site
+	if x.aim == nil || s.holder != x {
+		return
+	}
+	if c.mark != s.Mark() {
+		s.blame("machine %s was asked for at another place", o.Name)
+	}
+	for _, b := range s.boxes {
+		if b.Name != o.Name || b.mark != s.Mark() || !s.listed(b) || b.ended || !b.goneAt.IsZero() {
+			continue
+		}
+		since, booked := s.booked[b.ID]
+		switch lives := b.State == machines.Running || b.State == machines.Building; {
+		case s.alive(b) && s.Now().Sub(b.joinedAt) > moment:
+			s.blame("machine %s was asked for, and %s is alive", o.Name, b.ID)
+		case lives && booked && x.aim.Clock.Abs() < young && s.Now().Sub(since) < young && s.records[o.Node].Tries <= 1:
+			s.blame("machine %s was asked for, and %s was made a moment before", o.Name, b.ID)
+		}
+	}
+}
+
+// Sentence judges the machines that a plan would destroy, before anybody agrees to it.
+func (x *Session) Sentence(p plan.Plan) {
+	s := x.site
+	s.locked(func() {
+		for _, v := range p.Destroyed() {
+			for _, b := range s.boxes {
+				if b.Name != v.Name || v.ID != "" && b.ID != v.ID || b.mark != s.Mark() && b.mark != s.Away() {
+					continue
+				}
+				if !x.condemned(b, p.Spec) {
+					s.blame("a plan destroys machine %s (%s, %s, asked for at %s, joined %v) without a reason: %s", b.Name, b.ID, b.State, b.Created, b.joined, whyOf(p, v))
+				}
+			}
+		}
+	})
+}
+
+func whyOf(p plan.Plan, v machines.Ref) string {
+	for _, s := range p.Steps {
+		if slices.Contains(s.Victims, v) {
+			return string(s.Verb) + " " + s.Node + ", " + s.Why
+		}
+	}
+	return ""
+}
+
+// condemned reports whether the world gives a reason for the end of a machine.
+func (x *Session) condemned(b *box, want *environments.Environment) bool {
+	s := x.site
+	n, err := environments.ParseHostname(b.Name)
+	if err != nil || n.Stack != s.Ref.Stack {
+		return false
+	}
+	node := n.String()
+	role, wanted := x.aim.wants(node)
+	r, booked := s.records[node]
+	host, listed := s.hosts[node]
+	registered := listed && host.MachineID == b.ID
+	switch {
+	case !wanted:
+		return true
+	case b.State == machines.Failed || b.State == machines.Stopped || b.State == machines.Deleting:
+		return true
+	case role.Flavor != b.asked || booked && r.Flavor != role.Flavor && b.asked == "":
+		return true
+	case r.Phase == machines.Retiring && (r.Drained || !registered):
+		return true
+	case s.Now().Add(x.aim.Clock).Sub(b.Created) <= want.TimeoutOf(role): // as the operator's clock has it
+	case !b.joined:
+		return true
+	case !registered && booked && !r.Joined && b.missed: // neither list had it, and its name was claimed for another
+		return true
+	case !registered && booked && r.Tries == 0: // it was adopted: who struck it off knew that it had joined
+		return true
+	}
+	return !registered && slices.ContainsFunc(s.boxes, func(o *box) bool { return o != b && o.Name == b.Name && o.mark == b.mark && s.listed(o) })
+}

@@ -1,0 +1,93 @@
+package machinestest
+
+import (
+	"reflect"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/machines"
+)
+
+// pass has the time pass until now: machines are built, join, converge, answer and go.
+func (s *Site) pass() {
+	now := s.Now()
+	s.boxes = slices.DeleteFunc(s.boxes, func(b *box) bool { return !b.goneAt.IsZero() && !now.Before(b.goneAt) })
+	for _, b := range s.boxes {
+		s.live(b, now)
+	}
+}
+
+func (s *Site) listed(b *box) bool { return !s.Now().Before(b.appears) }
+
+// live is the life of one machine.
+func (s *Site) live(b *box, now time.Time) {
+	if b.State == machines.Building && !now.Before(b.runs) {
+		b.State = machines.Running
+		switch b.fate {
+		case ErrorEnd:
+			b.State, b.Problem = machines.Failed, "No valid host was found"
+		case LoseIt:
+			b.goneAt = now
+			return
+		}
+	}
+	if b.State != machines.Running {
+		return
+	}
+	if at := b.runs.Add(joinTakes); !b.joined && b.fate != NoBoot && !now.Before(at) {
+		s.join(b, at)
+	}
+	host, listed := s.hosts[b.node]
+	if listed && host.Request != nil && host.Request.Do == agent.DeedRun {
+		b.retired = false // it is called off
+	}
+	if b.joined && !b.retired && listed && host.MachineID == b.ID {
+		s.speak(b, host, now)
+	}
+}
+
+// join takes a machine into the fleet, if its token is good and its name is free.
+func (s *Site) join(b *box, at time.Time) {
+	t, ok := s.tokens[string(b.userdata)]
+	_, taken := s.hosts[t.node]
+	if !ok || t.dead || taken {
+		return
+	}
+	s.tokens[string(b.userdata)] = token{node: t.node, dead: true}
+	b.joined, b.node, b.joinedAt, b.converges = true, t.node, at, at.Add(convergeTakes)
+	s.hosts[t.node] = agent.Host{Node: t.node, Role: roleOf(t.node), Hostname: b.Name, Addresses: b.Addresses, MachineID: b.ID, At: at.UTC(), By: "bootstrap"}
+}
+
+// speak is what the node says of itself: once a minute, as the real ones do, and when it was asked for something.
+func (s *Site) speak(b *box, host agent.Host, now time.Time) {
+	seen := b.joinedAt.Add(now.Sub(b.joinedAt).Truncate(speaksEvery))
+	st := agent.Status{Node: b.node, Role: host.Role, Phase: agent.Idle, Machine: b.ID, Settings: agent.DefaultSettings(), Target: s.target}
+	if b.fate != NoRun && !now.Before(b.converges) {
+		seen = latest(seen, b.converges)
+		st.LastGood, st.Enforcing = s.target, s.target
+	}
+	if old, ok := s.statuses[b.node]; ok && old.Machine == b.ID {
+		st.Answer = old.Answer
+		seen = latest(seen, old.SeenAt)
+	}
+	if q := host.Request; q != nil && (st.Answer == nil || st.Answer.ID != q.ID) {
+		at, problem := latest(q.At, b.joinedAt).Add(answerTakes), s.answers[q.ID]
+		if !now.Before(at) && problem != string(HookHang) {
+			st.Answer, seen = &agent.Answer{ID: q.ID, Problem: problem}, latest(seen, at)
+			b.retired = q.Do == agent.DeedRetire && problem == ""
+		}
+	}
+	st.SeenAt = seen.UTC()
+	if !reflect.DeepEqual(s.statuses[b.node], st) {
+		s.said[b.node] = s.moment()
+	}
+	s.statuses[b.node] = st
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
