@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3" //nolint:depguard // for what Pulley would never do
-	"go.uber.org/zap"                      //nolint:depguard // etcd's client takes no other
+	etcdclient "go.etcd.io/etcd/client/v3" // for what Pulley would never do
+	"go.uber.org/zap"                      // etcd's client takes no other
 
 	"pulley/agent"
 )

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3" //nolint:depguard // for what Pulley would never do
+	etcdclient "go.etcd.io/etcd/client/v3" // for what Pulley would never do
 
 	"pulley/agent"
 	"pulley/internal/machines"
