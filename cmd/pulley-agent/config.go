@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"pulley/internal/nodeconfig"
+	"pulley/internal/trust"
 )
 
 // config is the node's configuration, as the verbs use it.
@@ -16,9 +17,9 @@ func (o *options) load() (config, error) {
 }
 
 // signers returns the places of this node's lists of signers.
-func (c config) signers() signersFiles {
-	s := signersFiles{floor: filepath.Join(c.StateDir(), floorFile)}
-	s.allowed, s.allowedNamed = c.AllowedSignersFile()
-	s.revoked, s.revokedNamed = c.RevokedSignersFile()
-	return s
+func (c config) signers() trust.Files {
+	f := trust.Files{Mark: filepath.Join(c.StateDir(), markFile)}
+	f.Allowed, f.AllowedNamed = c.AllowedSignersFile()
+	f.Revoked, f.RevokedNamed = c.RevokedSignersFile()
+	return f
 }

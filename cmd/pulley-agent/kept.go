@@ -72,7 +72,7 @@ func loadKept(path string) (*kept, error) {
 // keptSigners notices when a run leaves the lists of signers such that nothing could be signed for the node any more, and
 // puts them back: that release would be the last that it takes.
 type keptSigners struct {
-	files       signersFiles
+	files       trust.Files
 	environment string
 	now         func() time.Time
 }
@@ -80,7 +80,7 @@ type keptSigners struct {
 // lists reads the files as they are.
 func (k keptSigners) lists() (lists, error) {
 	var l lists
-	for path, into := range map[string]*[]byte{k.files.allowed: &l.Allowed, k.files.revoked: &l.Revoked} {
+	for path, into := range map[string]*[]byte{k.files.Allowed: &l.Allowed, k.files.Revoked: &l.Revoked} {
 		b, err := bounded.ReadFile(path, nodeconfig.MaxFileBytes)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return l, err
@@ -93,22 +93,22 @@ func (k keptSigners) lists() (lists, error) {
 // usable returns nil when somebody can sign releases for this node now, or nobody has to. A release is what matters: it
 // can bring a list on which more people may sign more.
 func (k keptSigners) usable(l lists) error {
-	floor, err := trust.LoadFloor(k.files.floor)
-	required := err != nil || floor.Required
+	mark, err := trust.LoadHighWaterMark(k.files.Mark)
+	required := err != nil || mark.Required
 	switch {
-	case l.Allowed == nil && (k.files.allowedNamed || required):
-		return fmt.Errorf("%s is gone", k.files.allowed)
+	case l.Allowed == nil && (k.files.AllowedNamed || required):
+		return fmt.Errorf("%s is gone", k.files.Allowed)
 	case l.Allowed == nil:
 		return nil
-	case l.Revoked == nil && k.files.revokedNamed:
-		return fmt.Errorf("%s is gone", k.files.revoked)
+	case l.Revoked == nil && k.files.RevokedNamed:
+		return fmt.Errorf("%s is gone", k.files.Revoked)
 	}
 	signers, err := trust.ParseSigners(l.Allowed, l.Revoked)
 	if err != nil {
 		return err
 	}
 	if !signers.Anybody(trust.Release, k.environment, k.now()) {
-		return fmt.Errorf("%s names nobody who can sign for %s now", k.files.allowed, k.environment)
+		return fmt.Errorf("%s names nobody who can sign for %s now", k.files.Allowed, k.environment)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (k keptSigners) spoilt(before *lists) error {
 	case err != nil:
 		return err
 	case now.Allowed == nil && before.Allowed != nil:
-		return fmt.Errorf("%s is gone", k.files.allowed)
+		return fmt.Errorf("%s is gone", k.files.Allowed)
 	}
 	return k.usable(now)
 }
@@ -155,7 +155,7 @@ func (k keptSigners) restore(l lists) error {
 	for _, file := range []struct {
 		path  string
 		bytes []byte
-	}{{k.files.revoked, l.Revoked}, {k.files.allowed, l.Allowed}} {
+	}{{k.files.Revoked, l.Revoked}, {k.files.Allowed, l.Allowed}} {
 		if now, err := bounded.ReadFile(file.path, nodeconfig.MaxFileBytes); err == nil && file.bytes != nil && bytes.Equal(now, file.bytes) {
 			continue
 		}

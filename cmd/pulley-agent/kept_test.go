@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/trust"
 )
 
-func keeps(f signersFiles) keptSigners {
+func keeps(f trust.Files) keptSigners {
 	return keptSigners{files: f, environment: "dev@t42", now: func() time.Time { return time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC) }}
 }
 
@@ -42,7 +44,7 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 		f := listed(t, c.before[0], c.before[1], nil)
 		k := keeps(f)
 		before := k.remember()
-		for i, path := range []string{f.allowed, f.revoked} {
+		for i, path := range []string{f.Allowed, f.Revoked} {
 			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Fatal(err)
 			}
@@ -60,7 +62,7 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 		if c.bad != "" {
 			want = c.before
 		}
-		for i, path := range []string{f.allowed, f.revoked} {
+		for i, path := range []string{f.Allowed, f.Revoked} {
 			if b, _ := os.ReadFile(path); string(b) != want[i] {
 				t.Errorf("%s: %s holds %q, should hold %q", name, path, b, want[i])
 			}
@@ -71,7 +73,7 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 const everyFive = "*/5 * * * * root pulley-agent run\n"
 
 // guarded is a machine with a list of signers and a schedule; each call is an agent that was started anew.
-func guarded(t *testing.T) (start func() *machine, f signersFiles) {
+func guarded(t *testing.T) (start func() *machine, f trust.Files) {
 	t.Helper()
 	f = listed(t, alice, "", nil)
 	dir := t.TempDir()
@@ -108,13 +110,13 @@ func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
-	spoil(t, f.allowed, "alice\n")
+	spoil(t, f.Allowed, "alice\n")
 	spoil(t, m.schedule, "")
 	err := start().Mend()
 	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "removed the agent's schedule") {
 		t.Errorf("it says %v", err)
 	}
-	holds(t, f.allowed, alice)
+	holds(t, f.Allowed, alice)
 	holds(t, m.schedule, everyFive)
 	if err := start().Mend(); err != nil {
 		t.Errorf("once it is put back: %v", err)
@@ -129,7 +131,7 @@ func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	stolen := strings.TrimPrefix(alice, "alice@* ")
-	spoil(t, f.revoked, stolen)
+	spoil(t, f.Revoked, stolen)
 	spoil(t, m.schedule, "# by hand, for now\n")
 	for range 2 {
 		m := start()
@@ -137,7 +139,7 @@ func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	holds(t, f.revoked, stolen)
+	holds(t, f.Revoked, stolen)
 	holds(t, m.schedule, "# by hand, for now\n")
 }
 
@@ -148,9 +150,9 @@ func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
-	spoil(t, f.allowed, "")
+	spoil(t, f.Allowed, "")
 	spoil(t, m.schedule, "")
-	spoil(t, filepath.Join(f.allowed, "in the way"), "a folder, where the list was") // no rename replaces that
+	spoil(t, filepath.Join(f.Allowed, "in the way"), "a folder, where the list was") // no rename replaces that
 	spoil(t, filepath.Join(m.schedule, "in the way"), "a folder, where the schedule was")
 	for range 2 {
 		m := start()
@@ -162,7 +164,7 @@ func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 		}
 	}
 	spoil(t, m.schedule, "")
-	spoil(t, f.allowed, "alice\n")
+	spoil(t, f.Allowed, "alice\n")
 	m = start()
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
@@ -170,7 +172,7 @@ func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 	if err := start().Mend(); err == nil {
 		t.Error("what was spoilt is now what there is to go back to")
 	}
-	holds(t, f.allowed, alice)
+	holds(t, f.Allowed, alice)
 	holds(t, m.schedule, everyFive)
 }
 
@@ -185,9 +187,9 @@ func TestWhatWasKeptAndIsDamagedIsKeptAnew(t *testing.T) {
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
-	spoil(t, f.allowed, "")
+	spoil(t, f.Allowed, "")
 	if err := m.Mend(); err == nil || !strings.Contains(err.Error(), "is gone") {
 		t.Errorf("it says %v", err)
 	}
-	holds(t, f.allowed, alice)
+	holds(t, f.Allowed, alice)
 }

@@ -16,6 +16,7 @@ import (
 	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 	"pulley/internal/takeover"
+	"pulley/internal/trust"
 )
 
 // node is this machine with everything that a tick needs, its lock held.
@@ -78,7 +79,7 @@ func (c config) openParts(now func() time.Time, log *slog.Logger) (*parts, error
 		return nil, err
 	}
 	p := &parts{
-		store: s, objects: s, mirrors: mirrors, prover: &prover{files: c.signers(), store: s, now: now},
+		store: s, objects: s, mirrors: mirrors, verifier: &trust.Verifier{Files: c.signers(), Permits: s.Permits, Now: now},
 		trees: trees, dir: filepath.Join(c.StateDir(), "data"), log: log,
 	}
 	if mirrors != nil {

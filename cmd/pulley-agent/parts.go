@@ -22,13 +22,13 @@ const keptReleases = 3
 
 // parts puts a target's release and data on disk, from etcd and mirrors.
 type parts struct {
-	store   *store.Store
-	objects content.Source // what releases are made of, but for their deltas
-	mirrors *mirror.Client // nil when there is none
-	prover  *prover
-	trees   *content.Store
-	dir     string // of data
-	log     *slog.Logger
+	store    *store.Store
+	objects  content.Source // what releases are made of, but for their deltas
+	mirrors  *mirror.Client // nil when there is none
+	verifier *trust.Verifier
+	trees    *content.Store
+	dir      string // of data
+	log      *slog.Logger
 }
 
 var _ agent.Content = (*parts)(nil)
@@ -48,49 +48,49 @@ func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target, ho
 	if !how.Taking {
 		return p.fetch(ctx, id, t, &f)
 	}
-	signers, floor, err := p.prover.signers()
-	if err != nil || signers == nil {
-		if err != nil {
-			return agent.Staged{}, err
-		}
+	signers, mark, err := p.verifier.Signers()
+	if err != nil {
+		return agent.Staged{}, refused(err)
+	}
+	if signers == nil {
 		return p.fetch(ctx, id, t, &f)
 	}
-	risen, err := p.prove(ctx, signers, floor, id, t, &f)
+	raised, err := p.verify(ctx, signers, mark, id, t, &f)
 	if err != nil {
-		return agent.Staged{}, err
+		return agent.Staged{}, refused(err)
 	}
 	s, err := p.fetch(ctx, id, t, &f)
-	if err == nil && risen != floor && !how.Noop {
-		err = risen.Save(p.prover.files.floor)
+	if err == nil && raised != mark && !how.Noop {
+		err = raised.Save(p.verifier.Files.Mark)
 	}
 	return s, err
 }
 
-// prove reads what a target's proof needs, and nothing else.
-func (p *parts) prove(ctx context.Context, signers *trust.Signers, floor trust.Floor, id agent.Identity, t agent.Target, f *found) (trust.Floor, error) {
+// verify reads the records of a target and returns the high-water mark to save before it is attempted.
+func (p *parts) verify(ctx context.Context, signers *trust.Signers, mark trust.HighWaterMark, id agent.Identity, t agent.Target, f *found) (trust.HighWaterMark, error) {
 	r, err := p.release(ctx, t, f)
 	if err == nil {
-		err = p.prover.release(signers, id, t, r)
+		err = p.verifier.Release(signers, wanted(id, t), releaseRecord(r))
 	}
-	known := floor.Environment == id.Environment && floor.Proven == t.DataDigest // with data that expired since, a new release is still one
+	known := mark.Environment == id.Environment && mark.Verified == t.DataDigest // with data that expired since, a new release is still one
 	if err == nil && t.Data != 0 && !known {
 		var g store.SignedGeneration
 		if g, err = p.record(ctx, id, t, f); err == nil {
-			err = p.prover.data(signers, id, t, g)
+			err = p.verifier.Data(signers, wanted(id, t), dataRecord(g))
 		}
 	}
 	var unreadable *store.UnreadableError
 	if errors.As(err, &unreadable) {
-		err = refusal("", err) // one changed byte may make it so
+		err = trust.Unreadable(err)
 	}
 	if err != nil {
-		return floor, err
+		return mark, err
 	}
-	risen, err := p.prover.rise(ctx, signers, floor, id, t)
+	raised, err := p.verifier.Raise(ctx, signers, mark, wanted(id, t))
 	if err == nil {
-		risen.Proven = t.DataDigest
+		raised.Verified = t.DataDigest
 	}
-	return risen, err
+	return raised, err
 }
 
 func (p *parts) fetch(ctx context.Context, id agent.Identity, t agent.Target, f *found) (agent.Staged, error) {

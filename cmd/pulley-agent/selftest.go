@@ -47,7 +47,7 @@ func (o *options) able(ctx context.Context, c config) error {
 		test func(context.Context) error
 	}{
 		{"read this node's state", c.testState},
-		{"read who may sign", func(context.Context) error { _, _, err := c.signers().read(); return err }},
+		{"read who may sign", func(context.Context) error { _, _, err := c.signers().Read(); return err }},
 		{"open this node's releases", func(context.Context) error { _, err := content.OpenStore(c.StateDir()); return err }},
 		{"find Puppet", func(context.Context) error { return c.newPuppet(o.logger()).Installed() }},
 		{"read etcd and write into it", c.testEtcd},

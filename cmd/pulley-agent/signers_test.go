@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
 	"pulley/internal/content"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/trust"
@@ -23,7 +22,7 @@ const (
 )
 
 // listed makes a machine's lists; "" makes no file.
-func listed(t *testing.T, allowed, revoked string, change func(*config)) signersFiles {
+func listed(t *testing.T, allowed, revoked string, change func(*config)) trust.Files {
 	t.Helper()
 	c := config{nodeconfig.Under(t.TempDir())}
 	if change != nil {
@@ -35,7 +34,7 @@ func listed(t *testing.T, allowed, revoked string, change func(*config)) signers
 		}
 	}
 	f := c.signers()
-	for path, text := range map[string]string{f.allowed: allowed, f.revoked: revoked} {
+	for path, text := range map[string]string{f.Allowed: allowed, f.Revoked: revoked} {
 		if text == "" {
 			continue
 		}
@@ -54,7 +53,7 @@ func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 	revokedOnly := func(c *config) { c.RevokedSigners = filepath.Join(c.Root, "revoked") }
 	for name, c := range map[string]struct {
 		allowed, revoked string
-		floor            trust.Floor
+		mark             trust.HighWaterMark
 		spoil            string // content of trust.json
 		change           func(*config)
 		want             string // part of the error, or what `pulley-agent status` says
@@ -62,40 +61,40 @@ func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 		"there never was one":              {want: "not checked"},
 		"there is one":                     {allowed: alice, want: "checked"},
 		"of two people":                    {allowed: alice + bob, revoked: strings.TrimPrefix(alice, "alice@* "), want: "checked"},
-		"there was one":                    {floor: trust.Floor{Required: true}, want: "etc/pulley/allowed_signers, is gone"},
-		"there was one, elsewhere":         {floor: trust.Floor{Required: true, Environment: "dev", Release: "1.0.0"}, want: "is gone"},
-		"the settings name one":            {change: named, want: "/allowed, is gone"},
+		"there was one":                    {mark: trust.HighWaterMark{Required: true}, want: "etc/pulley/allowed_signers, is missing"},
+		"there was one, elsewhere":         {mark: trust.HighWaterMark{Required: true, Environment: "dev", Release: "1.0.0"}, want: "is missing"},
+		"the settings name one":            {change: named, want: "/allowed, is missing"},
 		"the settings name both":           {allowed: alice, change: named, want: "cannot read the revoked keys"},
 		"the settings name a list of lost": {allowed: alice, change: revokedOnly, want: "cannot read the revoked keys"},
 		"a line that can't be read":        {allowed: alice + "bob\n", want: "line 2"},
-		"a revoked key that can't be read": {allowed: alice, revoked: "bob\n", want: "cannot read the revoked keys: line 1"},
+		"a revoked key that can't be read": {allowed: alice, revoked: "bob\n", want: "revoked_signers: line 1"},
 		"a list that is far too long":      {allowed: alice + strings.Repeat("#\n", nodeconfig.MaxFileBytes/2), want: "larger than 1 MiB"},
-		"a floor that makes no sense":      {allowed: alice, spoil: "{", want: "trust.json: it is damaged"},
-		"a floor, and no list":             {spoil: "{", want: "trust.json: it is damaged"},
-		"a floor of a newer agent":         {allowed: alice, spoil: `{"v":99}`, want: "upgrade pulley"},
+		"a mark that makes no sense":       {allowed: alice, spoil: "{", want: "trust.json: it is damaged"},
+		"a mark, and no list":              {spoil: "{", want: "trust.json: it is damaged"},
+		"a mark of a newer agent":          {allowed: alice, spoil: `{"v":99}`, want: "upgrade pulley"},
 	} {
 		f := listed(t, c.allowed, c.revoked, c.change)
-		if c.floor != (trust.Floor{}) {
-			if err := c.floor.Save(f.floor); err != nil {
+		if c.mark != (trust.HighWaterMark{}) {
+			if err := c.mark.Save(f.Mark); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if c.spoil != "" {
-			if err := os.WriteFile(f.floor, []byte(c.spoil), 0o600); err != nil {
+			if err := os.WriteFile(f.Mark, []byte(c.spoil), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		p := &prover{files: f}
-		signers, _, err := p.signers()
-		says := f.words()
-		var refused *agent.RefusedError
+		v := &trust.Verifier{Files: f}
+		signers, _, err := v.Signers()
+		says := signatureCheck(f)
+		var refused *trust.Refusal
 		if failed := strings.HasPrefix(says, "nothing new is taken: "); failed != (err != nil) || failed != errors.As(err, &refused) || !strings.Contains(says, c.want) {
 			t.Errorf("%s: %q, %v; want %q", name, says, err, c.want)
 		}
 		if (signers != nil) != (says == "checked") {
 			t.Errorf("%s: signers are %v", name, signers)
 		}
-		if after, err := trust.LoadFloor(f.floor); signers != nil && (err != nil || !after.Required) {
+		if after, err := trust.LoadHighWaterMark(f.Mark); signers != nil && (err != nil || !after.Required) {
 			t.Errorf("%s: were the list lost now, signatures would not be missed: %+v, %v", name, after, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/nodeconfig"
+	"pulley/internal/trust"
 )
 
 // localStatus is what `pulley-agent status -o json` prints.
@@ -61,7 +62,7 @@ func (o *options) localStatus() (localStatus, error) {
 		return localStatus{}, err
 	}
 	s, err := readStatus(d)
-	s.Signatures = o.signers().words()
+	s.Signatures = signatureCheck(o.signers())
 	var damaged *agent.DamagedError
 	if errors.As(err, &damaged) {
 		err = fmt.Errorf("%w\nthe next `pulley-agent run` puts it aside and applies the node's target anew", err)
@@ -70,7 +71,7 @@ func (o *options) localStatus() (localStatus, error) {
 }
 
 // signers are those of the settings; without any that can be read, the default places.
-func (o *options) signers() signersFiles {
+func (o *options) signers() trust.Files {
 	c, err := o.load()
 	if err != nil {
 		c = config{nodeconfig.Under(o.Root)}

@@ -192,7 +192,7 @@ func (u *upgrader) find(ctx context.Context, parts *parts, s upgrade.State, want
 
 // authentic says whether somebody who may has signed a version, as of now.
 func (u *upgrader) authentic(parts *parts, r store.SignedAgent) error {
-	signers, _, err := parts.prover.signers()
+	signers, _, err := parts.verifier.Signers()
 	if err == nil && signers != nil {
 		_, err = signers.Verify(trust.Agent, u.Identity.Environment, r.Record, r.Signatures, u.env.Now())
 	}

@@ -20,16 +20,9 @@ const (
 	mostPermits = 2048 // that anybody looks through
 )
 
-// SignedPermit is a permit with the very bytes that its signatures are over. Nobody has checked those yet.
-type SignedPermit struct {
-	trust.Permit
-	Record     []byte // one line of JSON, without its end
-	Signatures []byte // nil when it is not signed
-}
-
 // Permits hands out the permits to go back, newest first, page by page until more has enough of them. One that can't be
 // read, or that was copied from another key, is left out: it permits nothing, and must not hide those that do.
-func (s *targetsPart) Permits(ctx context.Context, env string, more func([]SignedPermit) bool) error {
+func (s *targetsPart) Permits(ctx context.Context, env string, more func([]trust.SignedPermit) bool) error {
 	from := s.keys.rollbacks(env)
 	end := clientv3.GetPrefixRangeEnd(from)
 	for range mostPermits / permitPage {
@@ -37,9 +30,9 @@ func (s *targetsPart) Permits(ctx context.Context, env string, more func([]Signe
 		if err != nil {
 			return fmt.Errorf("cannot read the permits to go back in %s: %w", env, err)
 		}
-		var page []SignedPermit
+		var page []trust.SignedPermit
 		for _, kv := range resp.Kvs {
-			var p SignedPermit
+			var p trust.SignedPermit
 			p.Record, p.Signatures = trust.Split(kv.Value)
 			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.keys.rollback(env, agent.Epoch(p.Epoch)) == string(kv.Key) {
 				page = append(page, p)
@@ -85,7 +78,7 @@ func (s *targetsPart) Permitted(ctx context.Context, ref environments.Ref, d Des
 		return err == nil, err
 	}
 	release, data := needed.Release == nil, needed.Data == nil
-	err = s.Permits(ctx, ref.String(), func(page []SignedPermit) bool {
+	err = s.Permits(ctx, ref.String(), func(page []trust.SignedPermit) bool {
 		for _, p := range page {
 			if p.Signatures != nil {
 				release = release || p.Release != nil && *p.Release == *needed.Release

@@ -29,9 +29,9 @@ func desires(t *testing.T, st *store.Store, ref environments.Ref) store.Desires 
 }
 
 // permitsOf reads all of them.
-func permitsOf(t *testing.T, st *store.Store) (all []store.SignedPermit, err error) {
+func permitsOf(t *testing.T, st *store.Store) (all []trust.SignedPermit, err error) {
 	t.Helper()
-	err = st.Permits(t.Context(), "dev", func(page []store.SignedPermit) bool {
+	err = st.Permits(t.Context(), "dev", func(page []trust.SignedPermit) bool {
 		all = append(all, page...)
 		return true
 	})
@@ -237,7 +237,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 			role = "controller"
 		}
 		wanted := desires(t, st, dev).For(role, "odd").Wanted()
-		highest := trust.Floor{Environment: "dev", Release: "2.1.0", Data: 3}
+		highest := trust.HighWaterMark{Environment: "dev", Release: "2.1.0", Data: 3}
 		if c.Epoch <= 8 {
 			highest.Release = "2.0.0"
 		}
@@ -369,7 +369,7 @@ func TestPermitsAreReadUntilThereAreEnough(t *testing.T) {
 	}
 	for enough, pages := range map[int64]int{n: 1, n - 63: 1, n - 64: 2, n - 200: 4, 1: 32} {
 		got, next := 0, int64(n)
-		err := st.Permits(t.Context(), "dev", func(page []store.SignedPermit) bool {
+		err := st.Permits(t.Context(), "dev", func(page []trust.SignedPermit) bool {
 			got++
 			for _, p := range page {
 				if p.Epoch != next {

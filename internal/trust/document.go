@@ -3,9 +3,10 @@ package trust
 import (
 	"bytes"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"strings"
+
+	"pulley/internal/trust/refusal"
 )
 
 // Namespace says what a signature is for, so that one of a permit is none of a release.
@@ -56,7 +57,7 @@ func AddSignatures(earlier, added []byte) ([]byte, error) {
 	for _, b := range blocks {
 		sig, err := parseSignature(b)
 		if err != nil {
-			return nil, fmt.Errorf("the new signature can't be read: %w", err)
+			return nil, fmt.Errorf("cannot read the new signature: %w", err)
 		}
 		again[string(sig.PublicKey.Marshal())] = true
 	}
@@ -71,7 +72,7 @@ func AddSignatures(earlier, added []byte) ([]byte, error) {
 			}
 		}
 		if blocks, err := unarmor(all); err == nil && len(blocks) == maxSignatures {
-			return nil, fmt.Errorf("it has %d signatures already", maxSignatures)
+			return nil, fmt.Errorf("it already has %d signatures", maxSignatures)
 		}
 	}
 	all = append(all, added...)
@@ -88,11 +89,11 @@ func message(record []byte) []byte {
 func checkRecord(record []byte) error {
 	switch {
 	case len(record) == 0:
-		return errors.New("the record is empty")
+		return refusal.New(refusal.RecordEmpty)
 	case len(record) > maxRecordBytes:
-		return fmt.Errorf("the record has %d bytes; there may be %d", len(record), maxRecordBytes)
+		return refusal.New(refusal.RecordTooLarge, "bytes", len(record), "limit", maxRecordBytes)
 	case bytes.ContainsAny(record, "\n\x00"):
-		return errors.New("the record is not one line of text")
+		return refusal.New(refusal.RecordNotOneLine)
 	}
 	return nil
 }
@@ -107,11 +108,11 @@ const (
 // way to write a block's bytes but for the width of its lines: what could be changed unnoticed is refused.
 func unarmor(signatures []byte) ([][]byte, error) {
 	if len(signatures) > maxSignaturesBytes {
-		return nil, fmt.Errorf("its signatures have %d bytes; there may be %d", len(signatures), maxSignaturesBytes)
+		return nil, refusal.New(refusal.SignaturesTooLarge, "bytes", len(signatures), "limit", maxSignaturesBytes)
 	}
 	text, ended := strings.CutSuffix(string(signatures), "\n")
 	if !ended {
-		return nil, errors.New("what follows the record is cut off, or no SSH signature")
+		return nil, refusal.New(refusal.SignatureCutOff)
 	}
 	var blocks [][]byte
 	var body strings.Builder
@@ -126,19 +127,19 @@ func unarmor(signatures []byte) ([][]byte, error) {
 			// Strict: the bits that base64 has too many must be zero.
 			b, err := base64.StdEncoding.Strict().DecodeString(body.String())
 			if err != nil {
-				return nil, errors.New("its signature is damaged: it is no base64")
+				return nil, refusal.New(refusal.SignatureUnreadable, "detail", "it is not base64")
 			}
 			if blocks = append(blocks, b); len(blocks) > maxSignatures {
-				return nil, fmt.Errorf("it has more than %d signatures", maxSignatures)
+				return nil, refusal.New(refusal.TooManySignatures, "limit", maxSignatures)
 			}
 		case inside && line != "" && len(line) <= maxArmorLine && !strings.ContainsAny(line, "\r"):
 			body.WriteString(line) // the decoder would skip a carriage return
 		default:
-			return nil, errors.New("what follows the record is no SSH signature")
+			return nil, refusal.New(refusal.SignatureMalformed)
 		}
 	}
 	if inside {
-		return nil, errors.New("its signature is cut off")
+		return nil, refusal.New(refusal.SignatureCutOff)
 	}
 	return blocks, nil
 }

@@ -2,6 +2,7 @@ package trust
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -145,7 +146,7 @@ func (s *Signers) Find(who string) (Signer, error) {
 	}
 	switch len(found) {
 	case 0:
-		return Signer{}, fmt.Errorf("no allowed signer is called %q, and no key has that fingerprint\nthere are %s", who, orNone(strings.Join(known, ", ")))
+		return Signer{}, fmt.Errorf("no allowed signer is called %q, and no key has that fingerprint\nthere are %s", who, cmp.Or(strings.Join(known, ", "), "none"))
 	case 1:
 		return found[0], nil
 	}

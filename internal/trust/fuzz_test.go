@@ -10,6 +10,8 @@ import (
 	"unicode"
 
 	"golang.org/x/crypto/ssh"
+
+	"pulley/internal/trust/refusal"
 )
 
 // Whatever a list holds: no panic, and no line that counts without somebody who holds a key that may sign.
@@ -88,10 +90,10 @@ func FuzzVerify(f *testing.F) {
 	f.Add([]byte(beginSignature + "\n" + endSignature + "\n"))
 	f.Fuzz(func(t *testing.T, signatures []byte) {
 		_, err := s.Verify(Release, "dev", []byte(record), signatures, now)
-		var r *RefusedError
+		var r *Refusal
 		if err != nil {
-			if !errors.As(err, &r) || r.Why == "" || len(r.Why) > maxWhyBytes+3 || strings.ContainsFunc(r.Why, unicode.IsControl) {
-				t.Errorf("the error is no sentence: %v", err)
+			if !errors.As(err, &r) || r.Code == "" || len(r.Error()) > 3*refusal.MaxParamsBytes || strings.ContainsFunc(r.Error(), unicode.IsControl) {
+				t.Errorf("the error is not a refusal: %v", err)
 			}
 			return
 		}
@@ -123,7 +125,7 @@ func FuzzVerifyBlock(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, block []byte) {
-		if _, why := s.verify(Release, "dev", []byte(record), block, now); why != "" {
+		if _, why := s.verify(Release, "dev", []byte(record), block, now); why != nil {
 			return
 		}
 		sig, err := parseSignature(block)
@@ -169,16 +171,16 @@ func FuzzParsePermit(f *testing.F) {
 		}
 		down := target("0.9.0", 2)
 		down.Environment = p.Environment
-		if _, err := (Floor{Environment: p.Environment, Release: "1.0.0", Data: 3}).Check(down, []Permit{p}); err == nil && (p.Release == nil || p.Data == nil) {
+		if _, err := (HighWaterMark{Environment: p.Environment, Release: "1.0.0", Data: 3}).Check(down, []Permit{p}); err == nil && (p.Release == nil || p.Data == nil) {
 			t.Errorf("%q let more go back than it says", b)
 		}
 	})
 }
 
-// What is taken for a floor is one that can be saved, and holds.
-func FuzzParseFloor(f *testing.F) {
-	for _, floor := range []Floor{{}, {"dev@t42", "1.4.0", 7, 20, true, "ab"}} {
-		b, err := json.Marshal(floorFile{FloorFormat, floor})
+// What is taken for a mark is one that can be saved, and holds.
+func FuzzParseHighWaterMark(f *testing.F) {
+	for _, mark := range []HighWaterMark{{}, {"dev@t42", "1.4.0", 7, 20, true, "ab"}} {
+		b, err := json.Marshal(markFile{markFormat, mark})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -186,28 +188,28 @@ func FuzzParseFloor(f *testing.F) {
 	}
 	f.Add([]byte(`{"v":2}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		floor, err := parseFloor(b)
+		mark, err := parseMark(b)
 		if err != nil {
 			return
 		}
-		again, err := json.Marshal(floorFile{FloorFormat, floor})
+		again, err := json.Marshal(markFile{markFormat, mark})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if same, err := parseFloor(again); err != nil || same != floor {
-			t.Errorf("%+v became %+v: %v", floor, same, err)
+		if same, err := parseMark(again); err != nil || same != mark {
+			t.Errorf("%+v became %+v: %v", mark, same, err)
 		}
-		if floor.Environment == "" {
+		if mark.Environment == "" {
 			return
 		}
-		same := Target{Environment: floor.Environment, Release: floor.Release, Data: floor.Data}
-		if next, err := floor.Check(same, nil); err != nil || next != floor {
-			t.Errorf("%+v became %+v: %v", floor, next, err)
+		same := Target{Environment: mark.Environment, Release: mark.Release, Data: mark.Data}
+		if next, err := mark.Check(same, nil); err != nil || next != mark {
+			t.Errorf("%+v became %+v: %v", mark, next, err)
 		}
-		if floor.Data > 0 {
+		if mark.Data > 0 {
 			same.Data--
-			if _, err := floor.Check(same, nil); err == nil {
-				t.Errorf("%+v let go down", floor)
+			if _, err := mark.Check(same, nil); err == nil {
+				t.Errorf("%+v let go down", mark)
 			}
 		}
 	})

@@ -85,11 +85,11 @@ func whyNot(t testing.TB, err error) string {
 	if err == nil {
 		return ""
 	}
-	var r *RefusedError
-	if !errors.As(err, &r) || r.Why == "" {
-		t.Fatalf("the error is no refusal with a reason: %v", err)
+	var r *Refusal
+	if !errors.As(err, &r) || r.Code == "" {
+		t.Fatalf("the error is not a refusal with a code: %v", err)
 	}
-	return r.Why
+	return r.Error()
 }
 
 // skKey is a hardware key in software: it signs as PROTOCOL.u2f says that a token does.

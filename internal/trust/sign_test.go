@@ -162,13 +162,13 @@ func TestAddedSignaturesCanStillBeRead(t *testing.T) {
 		earlier, added []byte
 		why            string
 	}{
-		{all, more, "it has 8 signatures already"},
-		{append(bytes.Clone(all), more...), more, "it has more than 8 signatures"},
-		{[]byte("nonsense"), more, "what follows the record is cut off, or no SSH signature"},
-		{nil, bytes.Repeat(more, maxSignatures+1), "it has more than 8 signatures"},
-		{nil, append(bytes.Clone(large), large...), "its signatures have"},
-		{large, more, "its signatures have"},
-		{nil, []byte(beginSignature + "\nAAAA\n" + endSignature + "\n"), "the new signature can't be read"},
+		{all, more, "it already has 8 signatures"},
+		{append(bytes.Clone(all), more...), more, "has more than 8 signatures"},
+		{[]byte("nonsense"), more, "is cut off"},
+		{nil, bytes.Repeat(more, maxSignatures+1), "has more than 8 signatures"},
+		{nil, append(bytes.Clone(large), large...), "the signatures of the record have"},
+		{large, more, "the signatures of the record have"},
+		{nil, []byte(beginSignature + "\nAAAA\n" + endSignature + "\n"), "cannot read the new signature"},
 	} {
 		if got, err := AddSignatures(c.earlier, c.added); err == nil || !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%d bytes pass: %v, want %s", len(got), err, c.why)

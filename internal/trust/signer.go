@@ -42,7 +42,7 @@ type State string
 // The states of a key.
 const (
 	Valid   State = "valid"
-	NotYet  State = "not yet"
+	NotYet  State = "not_yet"
 	Expired State = "expired"
 	Revoked State = "revoked"
 )

@@ -2,6 +2,7 @@ package trust
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,6 +32,17 @@ func ParseSigners(allowed, revoked []byte) (*Signers, error) {
 }
 
 func parseSigners(allowed, revoked []byte, loc *time.Location) (*Signers, error) {
+	s, err := parseAllowed(allowed, loc)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the allowed signers: %w", err)
+	}
+	if err := s.revoke(revoked); err != nil {
+		return nil, fmt.Errorf("cannot read the revoked keys: %w", err)
+	}
+	return s, nil
+}
+
+func parseAllowed(allowed []byte, loc *time.Location) (*Signers, error) {
 	s := &Signers{byKey: map[string][]int{}, revoked: map[string]bool{}}
 	err := eachLine(allowed, func(number int, text string) error {
 		l, err := cutLine(text)
@@ -47,13 +59,15 @@ func parseSigners(allowed, revoked []byte, loc *time.Location) (*Signers, error)
 		s.all = append(s.all, signer)
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the allowed signers: %w", err)
+	return s, err
+}
+
+// revoke adds the keys of a list of revoked keys.
+func (s *Signers) revoke(list []byte) error {
+	if bytes.HasPrefix(list, []byte("SSHKRL\n")) {
+		return errors.New("it is a binary list (KRL)\nwrite one public key per line instead")
 	}
-	if bytes.HasPrefix(revoked, []byte("SSHKRL\n")) {
-		return nil, fmt.Errorf("cannot read the revoked keys: it is a binary list (KRL)\nwrite one public key a line instead")
-	}
-	err = eachLine(revoked, func(_ int, text string) error {
+	return eachLine(list, func(_ int, text string) error {
 		key, _, err := readKey(text)
 		if err != nil {
 			return err
@@ -61,10 +75,6 @@ func parseSigners(allowed, revoked []byte, loc *time.Location) (*Signers, error)
 		s.revoked[string(key.Marshal())] = true
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the revoked keys: %w", err)
-	}
-	return s, nil
 }
 
 // All are the allowed signers in the order of their file.
@@ -82,8 +92,8 @@ func (s *Signers) State(signer Signer, now time.Time) State {
 func (s *Signers) Anybody(ns Namespace, environment string, now time.Time) bool {
 	environment, _, _ = strings.Cut(environment, "@")
 	return slices.ContainsFunc(s.all, func(signer Signer) bool {
-		_, problem := signer.counts(ns, environment, now)
-		return problem == "" && s.State(signer, now) == Valid
+		_, refused := signer.counts(ns, environment, now)
+		return refused == nil && s.State(signer, now) == Valid
 	})
 }
 

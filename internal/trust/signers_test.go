@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	_ "time/tzdata" // zones, also where the machine has none
+
+	"pulley/internal/trust/refusal"
 )
 
 // A line that is misread lets in somebody who was meant to stay out; one that is skipped keeps out somebody who was let in.
@@ -20,7 +22,7 @@ func TestParseSigners(t *testing.T) {
 	all := mustParse(t, file, "# none\n").All()
 	var got []string
 	for _, s := range all {
-		got = append(got, fmt.Sprintf("%d %s %v %v %s|%s %s-%s", s.Line, s.Type(), s.Names(), s.Environments(s.Names()[0]), s.Comment, s.Namespaces, day(s.ValidAfter), day(s.ValidBefore)))
+		got = append(got, fmt.Sprintf("%d %s %v %v %s|%s %s-%s", s.Line, s.Type(), s.Names(), s.Environments(s.Names()[0]), s.Comment, s.Namespaces, refusal.Day(s.ValidAfter), refusal.Day(s.ValidBefore)))
 	}
 	want := []string{
 		"3 ssh-ed25519 [alice] [production dev] alice at work| 0001-01-01-0001-01-01",

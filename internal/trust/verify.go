@@ -3,62 +3,45 @@ package trust
 import (
 	"bytes"
 	"fmt"
-	"pulley/internal/clip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
+
+	"pulley/internal/trust/refusal"
 )
 
-// RefusedError says why something is not authentic, or why a node may not go there: a sentence about it.
-type RefusedError struct {
-	Why  string // "it is not signed"
-	Next string // what an operator can do, where that is not plain
-}
+// Refusal says why a record is not authentic, or why a node may not take a target.
+type Refusal = refusal.Error
 
-func (e *RefusedError) Error() string { return e.Why }
-
-// Hint says what to do.
-func (e *RefusedError) Hint() string { return e.Next }
-
-// maxWhyBytes bounds a sentence: what it quotes may be a stranger's.
-const maxWhyBytes = 1000
-
-func refused(format string, args ...any) *RefusedError {
-	return &RefusedError{Why: clip.Line(fmt.Sprintf(format, args...), maxWhyBytes)}
-}
-
-// Verify returns who signed a record for an environment, as of now. One good signature of several is enough. Any error is
-// a *RefusedError. Of an environment with a stack (dev@t42) the environment counts.
+// Verify returns who signed a record for an environment, as of now. One valid signature of several is enough. Any error is
+// a *Refusal. Of an environment with a stack (dev@t42) the environment counts.
 func (s *Signers) Verify(ns Namespace, environment string, record, signatures []byte, now time.Time) (by string, err error) {
 	environment, _, _ = strings.Cut(environment, "@")
 	if environment == "" || ns == "" {
-		return "", refused("nobody said for which environment and what use it is to be authentic")
+		return "", refusal.New(refusal.EnvironmentMissing)
 	}
 	if err := checkRecord(record); err != nil {
-		return "", refused("%v", err)
+		return "", err
 	}
 	if len(signatures) == 0 {
-		return "", refused("it is not signed")
+		return "", refusal.New(refusal.NotSigned)
 	}
 	blocks, err := unarmor(signatures)
 	if err != nil {
-		return "", refused("%v", err)
+		return "", err
 	}
-	var whys []string
+	var refusals []*Refusal
 	for _, block := range blocks {
 		by, why := s.verify(ns, environment, record, block, now)
-		if why == "" {
+		if why == nil {
 			return by, nil
 		}
-		whys = append(whys, why)
+		refusals = append(refusals, why)
 	}
-	if len(whys) == 1 {
-		return "", refused("%s", whys[0])
-	}
-	return "", refused("none of its %d signatures counts: %s", len(whys), strings.Join(whys, "; "))
+	return "", refusal.NoneOf(refusals)
 }
 
 // Signature is whose a signature says that it is. Nothing of it is verified.
@@ -82,41 +65,41 @@ func SignedBy(signatures []byte) []Signature {
 	return all
 }
 
-// verify judges one signature: who, or else why not. What it is is looked at before its arithmetic, so that no stranger's
-// key is ever calculated with.
-func (s *Signers) verify(ns Namespace, environment string, record, block []byte, now time.Time) (by, why string) {
+// verify judges one signature: who signed, or why it does not count. It looks at the key before the arithmetic: an unknown
+// key is never calculated with.
+func (s *Signers) verify(ns Namespace, environment string, record, block []byte, now time.Time) (by string, refused *Refusal) {
 	sig, err := parseSignature(block)
 	if err != nil {
-		return "", "its signature can't be read: " + clip.Line(err.Error(), 120)
+		return "", refusal.New(refusal.SignatureUnreadable, "detail", refusal.Clean(err.Error(), 120))
 	}
 	if sig.Namespace != string(ns) {
-		return "", fmt.Sprintf("it is signed as %q, not as %q", clip.Line(sig.Namespace, 60), ns)
+		return "", refusal.New(refusal.WrongUse, "use", refusal.Clean(sig.Namespace, 60), "want", ns)
 	}
 	fingerprint := ssh.FingerprintSHA256(sig.PublicKey)
 	lines := s.of(sig.PublicKey)
 	if s.revoked[string(sig.PublicKey.Marshal())] {
-		return "", fmt.Sprintf("its signature is by %s, which is revoked", whose(lines, fingerprint))
+		return "", refusal.New(refusal.KeyRevoked, "by", holders(lines), "key", fingerprint)
 	}
 	if len(lines) == 0 {
-		return "", fmt.Sprintf("its signature is by %s, which is no allowed signer's key", fingerprint)
+		return "", refusal.New(refusal.KeyUnknown, "key", fingerprint)
 	}
 	if err := sshsig.Verify(bytes.NewReader(message(record)), sig, lines[0].Key, sig.HashAlgorithm, string(ns)); err != nil {
-		return "", fmt.Sprintf("it was altered after it was signed: the signature by %s does not match", whose(lines, fingerprint))
+		return "", refusal.New(refusal.SignatureMismatch, "by", holders(lines), "key", fingerprint)
 	}
 	for _, l := range lines {
-		who, problem := l.counts(ns, environment, now)
-		if problem == "" {
-			return who, ""
+		who, why := l.counts(ns, environment, now)
+		if why == nil {
+			return who, nil
 		}
-		if why == "" || l.in(environment) != "" { // the line that came closest has the most to say
-			why = fmt.Sprintf("its signature is by %s, %s", whose([]Signer{l}, fingerprint), problem)
+		if refused == nil || l.in(environment) != "" { // the line that comes closest explains most
+			refused = why
 		}
 	}
-	return "", why
+	return "", refused
 }
 
-// whose names a key's holders with it.
-func whose(lines []Signer, fingerprint string) string {
+// holders names the people of a key.
+func holders(lines []Signer) string {
 	var names []string
 	for _, l := range lines {
 		for _, name := range l.Names() {
@@ -125,28 +108,28 @@ func whose(lines []Signer, fingerprint string) string {
 			}
 		}
 	}
-	if len(names) == 0 {
-		return fingerprint
-	}
-	return fmt.Sprintf("%s (%s)", strings.Join(names, ", "), fingerprint)
+	return strings.Join(names, ", ")
 }
 
-// counts says for whom a key's line lets it sign here and now, or else why not.
-func (s Signer) counts(ns Namespace, environment string, now time.Time) (who, problem string) {
+// counts returns for whom a line lets its key sign here and now, or why it does not.
+func (s Signer) counts(ns Namespace, environment string, now time.Time) (who string, refused *Refusal) {
+	no := func(code refusal.Code, pairs ...any) (string, *Refusal) {
+		return "", refusal.New(code, append([]any{"by", holders([]Signer{s}), "key", s.Fingerprint()}, pairs...)...)
+	}
 	who = s.in(environment)
 	switch {
 	case who == "":
-		return "", fmt.Sprintf("who may not sign for %s, only for %s", environment, s.everywhere())
+		return no(refusal.EnvironmentNotAllowed, "environment", environment, "allowed", s.everywhere())
 	case s.namespaces != nil && !matchesList(string(ns), s.namespaces):
-		return "", fmt.Sprintf("whose key may not sign as %q, only as %s", ns, s.Namespaces)
+		return no(refusal.UseNotAllowed, "use", ns, "allowed", s.Namespaces)
 	}
 	switch s.validity(now) {
 	case NotYet:
-		return "", "whose key is not valid before " + day(s.ValidAfter)
+		return no(refusal.KeyNotYetValid, "at", s.ValidAfter.UTC().Format(time.RFC3339))
 	case Expired:
-		return "", "whose key expired on " + day(s.ValidBefore)
+		return no(refusal.KeyExpired, "at", s.ValidBefore.UTC().Format(time.RFC3339))
 	}
-	return who, ""
+	return who, nil
 }
 
 // parseSignature decodes one signature, and refuses what OpenSSH refuses: another version, SHA-1, bytes that are left over.

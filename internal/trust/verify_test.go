@@ -17,8 +17,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Whoever reads a refusal must know what to do about it, so each cause has a sentence of its own.
-func TestRefusalsSayWhy(t *testing.T) {
+// Each cause has its own code and sentence: the reader acts on it.
+func TestRefusalNamesCause(t *testing.T) {
 	alice, bob := softKey(t, 1), softKey(t, 2)
 	a, b := text(alice.PublicKey()), text(bob.PublicKey())
 	fingerprint := ssh.FingerprintSHA256(alice.PublicKey())
@@ -28,41 +28,41 @@ func TestRefusalsSayWhy(t *testing.T) {
 	}{
 		{"good", "alice@production " + a, "", "production", good, ""},
 		{"a stack of the environment", "alice@dev " + a, "", "dev@t42", good, ""},
-		{"unsigned", "alice@* " + a, "", "dev", "", "it is not signed"},
-		{"no environment", "alice@* " + a, "", "", good, "nobody said for which environment and what use it is to be authentic"},
-		{"unknown key", "bob@* " + b, "", "dev", good, "its signature is by " + fingerprint + ", which is no allowed signer's key"},
-		{"nobody is allowed", "# empty\n", "", "dev", good, "its signature is by " + fingerprint + ", which is no allowed signer's key"},
+		{"unsigned", "alice@* " + a, "", "dev", "", "the record is not signed"},
+		{"no environment", "alice@* " + a, "", "", good, "no environment is named"},
+		{"unknown key", "bob@* " + b, "", "dev", good, "the record is signed by " + fingerprint + ", which is not the key of an allowed signer"},
+		{"nobody is allowed", "# empty\n", "", "dev", good, "the record is signed by " + fingerprint + ", which is not the key of an allowed signer"},
 		{"other environment", "alice@dev,alice@staging " + a, "", "production", good,
-			"its signature is by alice (" + fingerprint + "), who may not sign for production, only for dev, staging"},
+			"the record is signed by alice (" + fingerprint + "), who may not sign for production, only for dev, staging"},
 		{"all but one", "alice@*,!alice@production " + a, "", "production", good,
-			"its signature is by alice (" + fingerprint + "), who may not sign for production, only for *, not production"},
+			"the record is signed by alice (" + fingerprint + "), who may not sign for production, only for *, not production"},
 		{"expired", `alice@* valid-before="20260101Z" ` + a, "", "dev", good,
-			"its signature is by alice (" + fingerprint + "), whose key expired on 2026-01-01"},
+			"the record is signed by alice (" + fingerprint + "), whose key expired on 2026-01-01"},
 		{"expired at an hour", `alice@* valid-before="202601011230Z" ` + a, "", "dev", good,
-			"its signature is by alice (" + fingerprint + "), whose key expired on 2026-01-01T12:30:00Z"},
+			"the record is signed by alice (" + fingerprint + "), whose key expired on 2026-01-01T12:30:00Z"},
 		{"not yet", `alice@* valid-after="20270101Z" ` + a, "", "dev", good,
-			"its signature is by alice (" + fingerprint + "), whose key is not valid before 2027-01-01"},
+			"the record is signed by alice (" + fingerprint + "), whose key is not valid before 2027-01-01"},
 		{"expired, on one line of two", "alice@dev " + a + "\n" + `alice@production valid-before="20260101Z" ` + a, "", "production", good,
-			"its signature is by alice (" + fingerprint + "), whose key expired on 2026-01-01"},
-		{"revoked", "alice@* " + a, a, "dev", good, "its signature is by alice (" + fingerprint + "), which is revoked"},
-		{"revoked and unlisted", "", a, "dev", good, "its signature is by " + fingerprint + ", which is revoked"},
+			"the record is signed by alice (" + fingerprint + "), whose key expired on 2026-01-01"},
+		{"revoked", "alice@* " + a, a, "dev", good, "the record is signed by alice (" + fingerprint + "), whose key is revoked"},
+		{"revoked and unlisted", "", a, "dev", good, "the record is signed by " + fingerprint + ", whose key is revoked"},
 		{"not for releases", `alice@* namespaces="pulley-data,pulley-rollback" ` + a, "", "dev", good,
-			"its signature is by alice (" + fingerprint + `), whose key may not sign as "pulley-release", only as pulley-data,pulley-rollback`},
+			"the record is signed by alice (" + fingerprint + `), whose key may not sign as "pulley-release", only as pulley-data,pulley-rollback`},
 		{"signed for something else", "alice@* " + a, "", "dev", string(sign(t, alice, Data, record)),
-			`it is signed as "pulley-data", not as "pulley-release"`},
+			`the record is signed as "pulley-data", not as "pulley-release"`},
 		{"altered", "alice@* " + a, "", "dev", string(sign(t, alice, Release, record+" ")),
-			"it was altered after it was signed: the signature by alice (" + fingerprint + ") does not match"},
+			"the record was altered after it was signed: the signature by alice (" + fingerprint + ") does not match"},
 		{"one of two is good", "alice@* " + a, "", "dev", string(sign(t, bob, Release, record)) + good, ""},
 		{"none of two is good", "alice@dev " + a, "", "production", string(sign(t, bob, Release, record)) + good,
-			"none of its 2 signatures counts: its signature is by " + ssh.FingerprintSHA256(bob.PublicKey()) +
-				", which is no allowed signer's key; its signature is by alice (" + fingerprint + "), who may not sign for production, only for dev"},
-		{"too many", "alice@* " + a, "", "dev", strings.Repeat(good, 9), "it has more than 8 signatures"},
-		{"too large", "alice@* " + a, "", "dev", strings.Repeat("x", 16<<10+1), "its signatures have 16385 bytes; there may be 16384"},
-		{"cut off", "alice@* " + a, "", "dev", strings.TrimSuffix(good, endSignature+"\n"), "its signature is cut off"},
-		{"something else", "alice@* " + a, "", "dev", "hello\n" + good, "what follows the record is no SSH signature"},
-		{"something between", "alice@* " + a, "", "dev", good + "\n" + good, "what follows the record is no SSH signature"},
-		{"without its end of line", "alice@* " + a, "", "dev", strings.TrimSuffix(good, "\n"), "what follows the record is cut off, or no SSH signature"},
-		{"empty", "alice@* " + a, "", "dev", beginSignature + "\n" + endSignature + "\n", "its signature can't be read: ssh: parse error in message type 0"},
+			"the record has 2 signatures, and none is valid: it is signed by " + ssh.FingerprintSHA256(bob.PublicKey()) +
+				", which is not the key of an allowed signer; it is signed by alice (" + fingerprint + "), who may not sign for production, only for dev"},
+		{"too many", "alice@* " + a, "", "dev", strings.Repeat(good, 9), "the record has more than 8 signatures"},
+		{"too large", "alice@* " + a, "", "dev", strings.Repeat("x", 16<<10+1), "the signatures of the record have 16385 bytes; the limit is 16384"},
+		{"cut off", "alice@* " + a, "", "dev", strings.TrimSuffix(good, endSignature+"\n"), "the signature of the record is cut off"},
+		{"something else", "alice@* " + a, "", "dev", "hello\n" + good, "the bytes after the record are not an SSH signature"},
+		{"something between", "alice@* " + a, "", "dev", good + "\n" + good, "the bytes after the record are not an SSH signature"},
+		{"without its end of line", "alice@* " + a, "", "dev", strings.TrimSuffix(good, "\n"), "the signature of the record is cut off"},
+		{"empty", "alice@* " + a, "", "dev", beginSignature + "\n" + endSignature + "\n", "the signature of the record cannot be read: ssh: parse error in message type 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			by, err := mustParse(t, c.allowed, c.revoked).Verify(Release, c.environment, []byte(record), []byte(c.signatures), now)

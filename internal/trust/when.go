@@ -57,14 +57,6 @@ func offset(t time.Time) time.Duration {
 // formatTime writes a time so that it means the same on every machine.
 func formatTime(t time.Time) string { return t.UTC().Format("20060102150405") + "Z" }
 
-// day says a time to people: without the clock where it is midnight.
-func day(t time.Time) string {
-	if t = t.UTC(); t.Truncate(24 * time.Hour).Equal(t) {
-		return t.Format(time.DateOnly)
-	}
-	return t.Format(time.RFC3339)
-}
-
 // ParseDate reads a time as people write it: 2027-01-31 (its first moment, in UTC), RFC 3339, "now", or as OpenSSH has it.
 func ParseDate(s string, now time.Time) (time.Time, error) {
 	if s == "now" {

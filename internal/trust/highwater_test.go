@@ -27,10 +27,10 @@ func target(release string, data int64) Target {
 }
 
 // Whoever can write to etcd must not bring back a release that was given up for its holes.
-func TestTheFloorHolds(t *testing.T) {
-	floor := Floor{Environment: "dev", Release: "1.4.0", Data: 7, Permit: 20, Required: true}
-	with := func(release string, data, permit int64) Floor {
-		return Floor{Environment: "dev", Release: release, Data: data, Permit: permit, Required: true}
+func TestHighWaterMarkHolds(t *testing.T) {
+	mark := HighWaterMark{Environment: "dev", Release: "1.4.0", Data: 7, Permit: 20, Required: true}
+	with := func(release string, data, permit int64) HighWaterMark {
+		return HighWaterMark{Environment: "dev", Release: release, Data: data, Permit: permit, Required: true}
 	}
 	both := releasePermit(21, "1.4.0", "1.3.0")
 	both.Data = &DataStep{7, 5, "digest"}
@@ -40,48 +40,48 @@ func TestTheFloorHolds(t *testing.T) {
 		name    string
 		target  Target
 		permits []Permit
-		want    Floor
+		want    HighWaterMark
 		why     string
 	}{
 		{"the same again", target("1.4.0", 7), nil, with("1.4.0", 7, 20), ""},
 		{"a newer release", target("1.10.0", 7), nil, with("1.10.0", 7, 20), ""},
 		{"newer data", target("1.4.0", 8), nil, with("1.4.0", 8, 20), ""},
-		{"a pre-release is older", target("1.4.0-rc1", 7), nil, floor, "release 1.4.0-rc1 is older than 1.4.0, the highest that this node attempted, and no signed rollback allows it"},
+		{"a pre-release is older", target("1.4.0-rc1", 7), nil, mark, "release 1.4.0-rc1 is older than 1.4.0, the highest that this node attempted, and no signed rollback allows it"},
 		{"a pre-release of the next is newer", target("1.5.0-rc1", 7), nil, with("1.5.0-rc1", 7, 20), ""},
-		{"an older release", target("1.3.0", 7), nil, floor, "release 1.3.0 is older than 1.4.0, the highest that this node attempted, and no signed rollback allows it"},
-		{"older data", target("1.4.0", 6), nil, floor, "data generation 6 is older than 7, the highest that this node attempted, and no signed rollback allows it"},
-		{"no data any more", target("1.4.0", 0), nil, floor, "data generation (none) is older than 7, the highest that this node attempted, and no signed rollback allows it"},
-		{"a newer release with older data", target("1.5.0", 6), nil, floor, "data generation 6 is older than 7, the highest that this node attempted, and no signed rollback allows it"},
-		{"no version", target("", 7), nil, floor, "release (none) is older than 1.4.0, the highest that this node attempted, and no signed rollback allows it"},
-		{"a version without an order", target("newest", 7), nil, floor, `release "newest" can't be told from older ones: malformed version: newest`},
+		{"an older release", target("1.3.0", 7), nil, mark, "release 1.3.0 is older than 1.4.0, the highest that this node attempted, and no signed rollback allows it"},
+		{"older data", target("1.4.0", 6), nil, mark, "data generation 6 is older than 7, the highest that this node attempted, and no signed rollback allows it"},
+		{"no data any more", target("1.4.0", 0), nil, mark, "data generation (none) is older than 7, the highest that this node attempted, and no signed rollback allows it"},
+		{"a newer release with older data", target("1.5.0", 6), nil, mark, "data generation 6 is older than 7, the highest that this node attempted, and no signed rollback allows it"},
+		{"no version", target("", 7), nil, mark, "release (none) is older than 1.4.0, the highest that this node attempted, and no signed rollback allows it"},
+		{"a version without an order", target("newest", 7), nil, mark, `release "newest" cannot be compared with older ones: malformed version: newest`},
 		{"permitted", target("1.3.0", 7), []Permit{releasePermit(21, "1.4.0", "1.3.0")}, with("1.3.0", 7, 21), ""},
 		{"permitted from above", target("1.3.0", 7), []Permit{releasePermit(25, "2.0.0", "1.3.0")}, with("1.3.0", 7, 25), ""},
 		{"permitted, with newer data", target("1.3.0", 9), []Permit{releasePermit(21, "1.4.0", "1.3.0")}, with("1.3.0", 9, 21), ""},
-		{"a permit that was used", target("1.3.0", 7), []Permit{releasePermit(20, "1.4.0", "1.3.0")}, floor, "older than 1.4.0"},
-		{"a permit for lower nodes", target("1.3.0", 7), []Permit{releasePermit(21, "1.3.9", "1.3.0")}, floor, "older than 1.4.0"},
-		{"a permit to something else", target("1.3.0", 7), []Permit{releasePermit(21, "1.4.0", "1.2.0")}, floor, "older than 1.4.0"},
-		{"a permit for another tree", target("1.3.0", 7), []Permit{otherTree}, floor, "older than 1.4.0"},
-		{"a permit of another environment", target("1.3.0", 7), []Permit{elsewhere}, floor, "older than 1.4.0"},
-		{"a permit for data alone", target("1.3.0", 7), []Permit{dataPermit(21, 7, 5, "digest")}, floor, "older than 1.4.0"},
+		{"a permit that was used", target("1.3.0", 7), []Permit{releasePermit(20, "1.4.0", "1.3.0")}, mark, "older than 1.4.0"},
+		{"a permit for lower nodes", target("1.3.0", 7), []Permit{releasePermit(21, "1.3.9", "1.3.0")}, mark, "older than 1.4.0"},
+		{"a permit to something else", target("1.3.0", 7), []Permit{releasePermit(21, "1.4.0", "1.2.0")}, mark, "older than 1.4.0"},
+		{"a permit for another tree", target("1.3.0", 7), []Permit{otherTree}, mark, "older than 1.4.0"},
+		{"a permit of another environment", target("1.3.0", 7), []Permit{elsewhere}, mark, "older than 1.4.0"},
+		{"a permit for data alone", target("1.3.0", 7), []Permit{dataPermit(21, 7, 5, "digest")}, mark, "older than 1.4.0"},
 		{"data permitted", target("1.4.0", 5), []Permit{dataPermit(21, 7, 5, "digest")}, with("1.4.0", 5, 21), ""},
 		{"data permitted away", target("1.4.0", 0), []Permit{dataPermit(21, 7, 0, "")}, with("1.4.0", 0, 21), ""},
-		{"data of another digest", target("1.4.0", 5), []Permit{dataPermit(21, 7, 5, "another")}, floor, "older than 7"},
+		{"data of another digest", target("1.4.0", 5), []Permit{dataPermit(21, 7, 5, "another")}, mark, "older than 7"},
 		{"both by one", target("1.3.0", 5), []Permit{both}, with("1.3.0", 5, 21), ""},
 		{"both by two", target("1.3.0", 5), []Permit{releasePermit(22, "1.4.0", "1.3.0"), dataPermit(24, 7, 5, "digest")}, with("1.3.0", 5, 24), ""},
-		{"one of both", target("1.3.0", 5), []Permit{releasePermit(22, "1.4.0", "1.3.0")}, floor, "older than 7"},
+		{"one of both", target("1.3.0", 5), []Permit{releasePermit(22, "1.4.0", "1.3.0")}, mark, "older than 7"},
 		{"the newest that fits", target("1.3.0", 7), []Permit{releasePermit(22, "1.4.0", "1.3.0"), releasePermit(30, "1.4.0", "1.3.0"), releasePermit(31, "1.4.0", "1.2.0")}, with("1.3.0", 7, 30), ""},
 		{"the newest comes first", target("1.3.0", 7), []Permit{releasePermit(30, "1.4.0", "1.3.0"), releasePermit(22, "1.4.0", "1.3.0")}, with("1.3.0", 7, 30), ""},
-		{"a data permit for lower nodes", target("1.4.0", 5), []Permit{dataPermit(21, 6, 5, "digest")}, floor, "older than 7"},
-		{"another environment", Target{Environment: "staging", Release: "0.1.0"}, nil, Floor{Environment: "staging", Release: "0.1.0", Required: true}, ""},
-		{"nobody said where", Target{Release: "1.4.0", Data: 7}, nil, floor, "nobody said which environment it is for"},
+		{"a data permit for lower nodes", target("1.4.0", 5), []Permit{dataPermit(21, 6, 5, "digest")}, mark, "older than 7"},
+		{"another environment", Target{Environment: "staging", Release: "0.1.0"}, nil, HighWaterMark{Environment: "staging", Release: "0.1.0", Required: true}, ""},
+		{"nobody said where", Target{Release: "1.4.0", Data: 7}, nil, mark, "no environment is named"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := floor.Check(c.target, c.permits)
+			got, err := mark.Check(c.target, c.permits)
 			if why := whyNot(t, err); !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
 				t.Errorf("refused with %q, not %q", why, c.why)
 			}
 			if err == nil && got != c.want {
-				t.Errorf("the floor is %+v, not %+v", got, c.want)
+				t.Errorf("the mark is %+v, not %+v", got, c.want)
 			}
 		})
 	}
@@ -90,7 +90,7 @@ func TestTheFloorHolds(t *testing.T) {
 // A permit is good for one way down: whoever keeps it can't use it again once the node went up.
 func TestAPermitIsUsedOnce(t *testing.T) {
 	permits := []Permit{releasePermit(5, "2.0.0", "1.0.0")}
-	f := Floor{}
+	f := HighWaterMark{}
 	for _, step := range []struct {
 		release string
 		refused bool
@@ -106,7 +106,7 @@ func TestAPermitIsUsedOnce(t *testing.T) {
 }
 
 // Whatever is asked, a node only ever goes down by a permit, and a permit's epoch never counts twice.
-func TestFloorNeverSinksUnpermitted(t *testing.T) {
+func TestHighWaterMarkNeverSinksUnpermitted(t *testing.T) {
 	releases := rapid.SampledFrom([]string{"", "0.9.0", "1.0.0-rc1", "1.0.0", "1.2.0", "1.10.0", "2.0.0"})
 	data := rapid.Int64Range(0, 4)
 	permits := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Permit {
@@ -115,7 +115,7 @@ func TestFloorNeverSinksUnpermitted(t *testing.T) {
 		return p
 	}), 0, 3)
 	rapid.Check(t, func(t *rapid.T) {
-		f := Floor{}
+		f := HighWaterMark{}
 		for range 8 {
 			to, with := target(releases.Draw(t, "release"), data.Draw(t, "data")), permits.Draw(t, "permits")
 			next, err := f.Check(to, with)
@@ -158,17 +158,17 @@ func TestPermitsAreReadStrictly(t *testing.T) {
 		`{}`:            "its format is 0",
 		`null`:          "its format is 0",
 		`[]`:            "cannot unmarshal",
-		`{"v":2,"x":1}`: "its format 2 is newer than this program's 1; upgrade pulley here",
+		`{"v":2,"x":1}`: "its format 2 is newer than this program's 1; upgrade pulley on this machine",
 		`{"v":1,"epoch":1,"release":{"from":"2","to":"1","tree":"x"},"at":"2026-01-01T00:00:00Z"}`:                          "it names no environment",
 		`{"v":1,"environment":"dev","release":{"from":"2","to":"1","tree":"x"},"at":"2026-01-01T00:00:00Z"}`:                "it has no epoch",
-		`{"v":1,"environment":"dev","epoch":1,"at":"2026-01-01T00:00:00Z"}`:                                                 "it lets nothing go back",
+		`{"v":1,"environment":"dev","epoch":1,"at":"2026-01-01T00:00:00Z"}`:                                                 "it permits nothing",
 		`{"v":1,"environment":"dev","epoch":1,"release":{"from":"","to":"1","tree":"x"},"at":"2026-01-01T00:00:00Z"}`:       "malformed version",
 		`{"v":1,"environment":"dev","epoch":1,"release":{"from":"2","to":"x y","tree":"x"},"at":"2026-01-01T00:00:00Z"}`:    "malformed version",
-		`{"v":1,"environment":"dev","epoch":1,"release":{"from":"2","to":"1","tree":""},"at":"2026-01-01T00:00:00Z"}`:       "a version and no tree",
-		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":1,"digest":""},"at":"2026-01-01T00:00:00Z"}`:            "no digest",
-		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":-1,"digest":"x"},"at":"2026-01-01T00:00:00Z"}`:          "no digest",
+		`{"v":1,"environment":"dev","epoch":1,"release":{"from":"2","to":"1","tree":""},"at":"2026-01-01T00:00:00Z"}`:       "both a version and a tree",
+		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":1,"digest":""},"at":"2026-01-01T00:00:00Z"}`:            "both a generation and a digest",
+		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":-1,"digest":"x"},"at":"2026-01-01T00:00:00Z"}`:          "both a generation and a digest",
 		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":0,"digest":""},"all":true,"at":"2026-01-01T00:00:00Z"}`: `unknown field "all"`,
-		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":0,"digest":""},"at":"2026-01-01T00:00:00Z"} {}`:         "something follows its end",
+		`{"v":1,"environment":"dev","epoch":1,"data":{"from":2,"to":0,"digest":""},"at":"2026-01-01T00:00:00Z"} {}`:         "there is more after its end",
 	} {
 		if _, err := ParsePermit([]byte(in)); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, not %q", in, err, why)
@@ -179,17 +179,17 @@ func TestPermitsAreReadStrictly(t *testing.T) {
 	}
 }
 
-// A floor that is lost lets everything old in again, so a damaged one is said, not replaced.
-func TestFloorOnDisk(t *testing.T) {
+// A mark that is lost lets everything old in again, so a damaged one is said, not replaced.
+func TestHighWaterMarkOnDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trust.json")
-	if f, err := LoadFloor(path); err != nil || f != (Floor{}) {
+	if f, err := LoadHighWaterMark(path); err != nil || f != (HighWaterMark{}) {
 		t.Fatalf("%+v: %v", f, err)
 	}
-	for _, want := range []Floor{{}, {Required: true}, {"dev@t42", "1.4.0", 7, 20, true, "ab"}, {"dev", "1.3.0", 0, 21, false, ""}} {
+	for _, want := range []HighWaterMark{{}, {Required: true}, {"dev@t42", "1.4.0", 7, 20, true, "ab"}, {"dev", "1.3.0", 0, 21, false, ""}} {
 		if err := want.Save(path); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := LoadFloor(path); err != nil || got != want {
+		if got, err := LoadHighWaterMark(path); err != nil || got != want {
 			t.Errorf("%+v was saved, %+v read: %v", want, got, err)
 		}
 	}
@@ -209,7 +209,7 @@ func TestFloorOnDisk(t *testing.T) {
 		if err := os.WriteFile(path, []byte(b), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := LoadFloor(path)
+		_, err := LoadHighWaterMark(path)
 		var damaged *DamagedError
 		if !errors.As(err, &damaged) || damaged.Path != path || damaged.Hint() == "" {
 			t.Errorf("%.60q: %v", b, err)
@@ -218,13 +218,13 @@ func TestFloorOnDisk(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"v":2,"new":1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadFloor(path); err == nil || !strings.Contains(err.Error(), "upgrade pulley here") {
+	if _, err := LoadHighWaterMark(path); err == nil || !strings.Contains(err.Error(), "upgrade pulley on this machine") {
 		t.Errorf("a newer format: %v", err)
 	}
-	if err := (Floor{Release: "1.0.0"}).Save(path); err == nil {
-		t.Error("a floor was saved that can't be read")
+	if err := (HighWaterMark{Release: "1.0.0"}).Save(path); err == nil {
+		t.Error("a mark was saved that can't be read")
 	}
-	if err := (Floor{}).Save(filepath.Join(path, "below", "trust.json")); err == nil {
-		t.Error("a floor was saved nowhere")
+	if err := (HighWaterMark{}).Save(filepath.Join(path, "below", "trust.json")); err == nil {
+		t.Error("a mark was saved nowhere")
 	}
 }

@@ -1,0 +1,147 @@
+package trust
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"pulley/internal/bounded"
+	"pulley/internal/trust/refusal"
+)
+
+// Files are where a node keeps its allowed signers, its revoked keys and its high-water mark. A file that the settings name
+// must exist; a default one may be missing.
+type Files struct {
+	Allowed, Revoked           string
+	AllowedNamed, RevokedNamed bool
+	Mark                       string
+}
+
+// Read returns the signers and the high-water mark. Nil signers mean that signatures are not checked: there is no list and
+// there never was one. Any error is a *Refusal: the node takes nothing new until it is fixed.
+func (f Files) Read() (*Signers, HighWaterMark, error) {
+	mark, err := LoadHighWaterMark(f.Mark)
+	if err != nil {
+		refused := refusal.New(refusal.MarkUnreadable, "detail", err)
+		var damaged *DamagedError
+		if errors.As(err, &damaged) {
+			refused.Params["hint"] = damaged.Hint()
+		}
+		return nil, mark, refused
+	}
+	allowed, err := bounded.ReadFile(f.Allowed, maxListBytes)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !f.AllowedNamed && !mark.Required:
+		return nil, mark, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, mark, refusal.New(refusal.SignersMissing, "file", f.Allowed)
+	case err != nil:
+		return nil, mark, refusal.New(refusal.SignersUnreadable, "file", f.Allowed, "detail", err)
+	}
+	revoked, err := bounded.ReadFile(f.Revoked, maxListBytes)
+	if err != nil && (f.RevokedNamed || !errors.Is(err, fs.ErrNotExist)) {
+		return nil, mark, refusal.New(refusal.RevokedUnreadable, "file", f.Revoked, "detail", err)
+	}
+	s, err := parseAllowed(allowed, time.Local)
+	if err != nil {
+		return nil, mark, refusal.New(refusal.SignersUnreadable, "file", f.Allowed, "detail", err)
+	}
+	if err := s.revoke(revoked); err != nil {
+		return nil, mark, refusal.New(refusal.RevokedUnreadable, "file", f.Revoked, "detail", err)
+	}
+	return s, mark, nil
+}
+
+// Verifier verifies the targets of one node.
+type Verifier struct {
+	Files Files
+	// Permits reads the permits of an environment, newest first, page by page, until more returns false.
+	Permits func(ctx context.Context, environment string, more func([]SignedPermit) bool) error
+	Now     func() time.Time
+}
+
+// Signers reads the lists anew for each target: a release may have changed them. From the first list on, the node requires one.
+func (v *Verifier) Signers() (*Signers, HighWaterMark, error) {
+	signers, mark, err := v.Files.Read()
+	if err == nil && signers != nil && !mark.Required {
+		mark.Required = true
+		err = mark.Save(v.Files.Mark)
+	}
+	return signers, mark, err
+}
+
+// Record is a signed record as etcd has it, and what it says of itself.
+type Record struct {
+	Version, Tree string // of a release
+	Environment   string // of data
+	Number        int64  // of data
+	Digest        string // of data
+	Bytes         []byte
+	Signatures    []byte
+}
+
+// Release verifies the record of a target's release.
+func (v *Verifier) Release(s *Signers, t Target, r Record) error {
+	if r.Version != t.Release || r.Tree != t.Tree {
+		return refusal.New(refusal.RecordMismatch, "release", t.Release,
+			"found", fmt.Sprintf("%s with tree %.12s", r.Version, r.Tree), "want", fmt.Sprintf("tree %.12s", t.Tree))
+	}
+	_, err := s.Verify(Release, t.Environment, r.Bytes, r.Signatures, v.Now())
+	return of(err, "release", t.Release)
+}
+
+// Data verifies the generation of a target's data, and that it is of this node's environment.
+func (v *Verifier) Data(s *Signers, t Target, r Record) error {
+	name := fmt.Sprint(t.Data)
+	if r.Digest != t.DataDigest {
+		return refusal.New(refusal.RecordMismatch, "data", name, "found", fmt.Sprintf("%.12s", r.Digest), "want", fmt.Sprintf("%.12s", t.DataDigest))
+	}
+	if _, err := s.Verify(Data, t.Environment, r.Bytes, r.Signatures, v.Now()); err != nil {
+		return of(err, "data", name)
+	}
+	switch {
+	case r.Environment != t.Environment:
+		return refusal.New(refusal.WrongEnvironment, "data", name, "environment", r.Environment, "want", t.Environment)
+	case r.Number != t.Data:
+		return refusal.New(refusal.RecordMismatch, "data", name, "found", fmt.Sprintf("generation %d", r.Number), "want", "generation "+name)
+	}
+	return nil
+}
+
+func of(err error, kind, name string) error {
+	var refused *Refusal
+	if errors.As(err, &refused) {
+		return refused.Of(kind, name)
+	}
+	return err
+}
+
+// Unreadable is the refusal of a record that cannot be decoded: one changed byte may be the cause.
+func Unreadable(err error) *Refusal { return refusal.New(refusal.RecordUnreadable, "detail", err) }
+
+// Raise returns the high-water mark to save before t is attempted. It reads permits only for a target below the mark.
+func (v *Verifier) Raise(ctx context.Context, s *Signers, mark HighWaterMark, t Target) (HighWaterMark, error) {
+	raised, err := mark.Check(t, nil)
+	if err == nil {
+		return raised, nil
+	}
+	var permits []Permit
+	readErr := v.Permits(ctx, t.Environment, func(page []SignedPermit) bool {
+		for _, p := range page {
+			if _, err := s.Verify(Rollback, t.Environment, p.Record, p.Signatures, v.Now()); err == nil {
+				permits = append(permits, p.Permit)
+			}
+		}
+		raised, err = mark.Check(t, permits)
+		return err != nil
+	})
+	if readErr != nil {
+		return mark, readErr
+	}
+	if err != nil {
+		return mark, err
+	}
+	return raised, nil
+}

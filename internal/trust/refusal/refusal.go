@@ -1,0 +1,269 @@
+// Package refusal holds the codes by which trust refuses a record or a target, and the one renderer of their sentences. It
+// imports nothing, so that package agent can render a stored refusal. It must never judge anything.
+package refusal
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Code says why a record is not authentic, or why a node may not take a target. Codes are stored and printed; Sentence
+// makes the text.
+type Code string
+
+// The codes, with the parameters that each has beside "release" or "data", which name the record.
+const (
+	NotSigned             Code = "not_signed"
+	RecordEmpty           Code = "record_empty"
+	RecordTooLarge        Code = "record_too_large" // bytes, limit
+	RecordNotOneLine      Code = "record_not_one_line"
+	RecordUnreadable      Code = "record_unreadable"       // detail
+	SignaturesTooLarge    Code = "signatures_too_large"    // bytes, limit
+	TooManySignatures     Code = "too_many_signatures"     // limit
+	SignatureCutOff       Code = "signature_cut_off"       //
+	SignatureMalformed    Code = "signature_malformed"     // bytes that are no SSH signature
+	SignatureUnreadable   Code = "signature_unreadable"    // detail
+	SignatureMismatch     Code = "signature_mismatch"      // by, key
+	WrongUse              Code = "wrong_use"               // use, want
+	KeyUnknown            Code = "key_unknown"             // key
+	KeyRevoked            Code = "key_revoked"             // by, key
+	KeyNotYetValid        Code = "key_not_yet_valid"       // by, key, at
+	KeyExpired            Code = "key_expired"             // by, key, at
+	EnvironmentNotAllowed Code = "environment_not_allowed" // by, key, environment, allowed
+	UseNotAllowed         Code = "use_not_allowed"         // by, key, use, allowed
+	NoValidSignature      Code = "no_valid_signature"      // count; 1.code, 1.key, … 2.code, …
+	EnvironmentMissing    Code = "environment_missing"     // the question names no environment
+	ReleaseTooOld         Code = "release_too_old"         // high_water_mark
+	DataTooOld            Code = "data_too_old"            // high_water_mark
+	VersionUnreadable     Code = "version_unreadable"      // detail
+	RecordMismatch        Code = "record_mismatch"         // found, want: what the record and the target name
+	WrongEnvironment      Code = "wrong_environment"       // environment, want
+	SignersMissing        Code = "signers_missing"         // file
+	SignersUnreadable     Code = "signers_unreadable"      // file, detail
+	RevokedUnreadable     Code = "revoked_unreadable"      // file, detail
+	MarkUnreadable        Code = "high_water_mark_unreadable"
+)
+
+// Params are the parameters of a code. Each value is one line of printable text.
+type Params map[string]string
+
+// Error is a code with its parameters, as an error.
+type Error struct {
+	Code   Code   `json:"code"`
+	Params Params `json:"params,omitempty"`
+}
+
+func (r *Error) Error() string { return Sentence(r.Code, r.Params) }
+
+// Hint returns what an operator can do; "" where the sentence itself says it.
+func (r *Error) Hint() string {
+	switch r.Code {
+	case ReleaseTooOld, DataTooOld:
+		return "to allow it, run `pulley rollback --sign-key FILE`"
+	case MarkUnreadable:
+		return r.Params["hint"]
+	}
+	return ""
+}
+
+// Bounds of what a refusal may quote: its source may be an attacker.
+const (
+	maxValueBytes  = 300
+	MaxParamsBytes = 1000
+)
+
+// New makes a refusal from pairs of a parameter's name and its value. Empty values are left out.
+func New(code Code, pairs ...any) *Error {
+	r := &Error{Code: code, Params: Params{}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if value := Clean(fmt.Sprint(pairs[i+1]), maxValueBytes); value != "" {
+			r.Params[fmt.Sprint(pairs[i])] = value
+		}
+	}
+	return r
+}
+
+// Of returns the refusal with the name of its record: a release or a generation of data.
+func (r *Error) Of(kind, name string) *Error {
+	of := New(r.Code, kind, name)
+	for key, value := range r.Params {
+		of.Params[key] = value
+	}
+	return of
+}
+
+// NoneOf makes one refusal of those of several signatures. The last ones are left out where there is no room.
+func NoneOf(all []*Error) *Error {
+	if len(all) == 1 {
+		return all[0]
+	}
+	r := New(NoValidSignature, "count", len(all))
+	bytes := 0
+	for i, one := range all {
+		prefix := strconv.Itoa(i+1) + "."
+		part := Params{prefix + "code": string(one.Code)}
+		for key, value := range one.Params {
+			part[prefix+key] = value
+		}
+		for key, value := range part {
+			bytes += len(key) + len(value)
+		}
+		if bytes > MaxParamsBytes {
+			break
+		}
+		for key, value := range part {
+			r.Params[key] = value
+		}
+	}
+	return r
+}
+
+// Sentence says a code to a person. An unknown code, of another version of Pulley, is shown with its parameters.
+func Sentence(code Code, p Params) string {
+	subject := "the record"
+	switch {
+	case p["release"] != "":
+		subject = "release " + p["release"]
+	case p["data"] != "":
+		subject = "data generation " + p["data"]
+	}
+	return sentence(subject, code, p)
+}
+
+func sentence(subject string, code Code, p Params) string {
+	signed := fmt.Sprintf("%s is signed by %s", subject, p.signer())
+	switch code {
+	case NotSigned:
+		return subject + " is not signed"
+	case RecordEmpty:
+		return subject + " is empty"
+	case RecordTooLarge:
+		return fmt.Sprintf("%s has %s bytes; the limit is %s", subject, p["bytes"], p["limit"])
+	case RecordNotOneLine:
+		return subject + " is not one line of text"
+	case RecordUnreadable:
+		return fmt.Sprintf("%s cannot be read: %s", subject, p["detail"])
+	case SignaturesTooLarge:
+		return fmt.Sprintf("the signatures of %s have %s bytes; the limit is %s", subject, p["bytes"], p["limit"])
+	case TooManySignatures:
+		return fmt.Sprintf("%s has more than %s signatures", subject, p["limit"])
+	case SignatureCutOff:
+		return fmt.Sprintf("the signature of %s is cut off", subject)
+	case SignatureMalformed:
+		return fmt.Sprintf("the bytes after %s are not an SSH signature", subject)
+	case SignatureUnreadable:
+		return fmt.Sprintf("the signature of %s cannot be read: %s", subject, p["detail"])
+	case SignatureMismatch:
+		return fmt.Sprintf("%s was altered after it was signed: the signature by %s does not match", subject, p.signer())
+	case WrongUse:
+		return fmt.Sprintf("%s is signed as %q, not as %q", subject, p["use"], p["want"])
+	case KeyUnknown:
+		return signed + ", which is not the key of an allowed signer"
+	case KeyRevoked:
+		return signed + ", whose key is revoked"
+	case KeyNotYetValid:
+		return signed + ", whose key is not valid before " + p.day("at")
+	case KeyExpired:
+		return signed + ", whose key expired on " + p.day("at")
+	case EnvironmentNotAllowed:
+		return fmt.Sprintf("%s, who may not sign for %s, only for %s", signed, p["environment"], p["allowed"])
+	case UseNotAllowed:
+		return fmt.Sprintf("%s, whose key may not sign as %q, only as %s", signed, p["use"], p["allowed"])
+	case NoValidSignature:
+		return fmt.Sprintf("%s has %s signatures, and none is valid: %s", subject, p["count"], strings.Join(p.each(), "; "))
+	case EnvironmentMissing:
+		return "no environment is named"
+	case ReleaseTooOld:
+		return tooOld("release "+orNone(p["release"]), p)
+	case DataTooOld:
+		return tooOld("data generation "+orNone(p["data"]), p)
+	case VersionUnreadable:
+		return fmt.Sprintf("release %q cannot be compared with older ones: %s", p["release"], p["detail"])
+	case RecordMismatch:
+		return fmt.Sprintf("the record of %s is %s, and the target names %s", subject, p["found"], p["want"])
+	case WrongEnvironment:
+		return fmt.Sprintf("%s is signed for environment %q, and this node is in %q", subject, p["environment"], p["want"])
+	case SignersMissing:
+		return fmt.Sprintf("the file of allowed signers, %s, is missing", p["file"])
+	case SignersUnreadable:
+		return fmt.Sprintf("cannot read the allowed signers: %s: %s", p["file"], p["detail"])
+	case RevokedUnreadable:
+		return fmt.Sprintf("cannot read the revoked keys: %s: %s", p["file"], p["detail"])
+	case MarkUnreadable:
+		return p["detail"]
+	}
+	var rest []string
+	for key, value := range p {
+		rest = append(rest, key+"="+value)
+	}
+	slices.Sort(rest)
+	return strings.TrimSpace(string(code) + " " + strings.Join(rest, " "))
+}
+
+func tooOld(what string, p Params) string {
+	return fmt.Sprintf("%s is older than %s, the highest that this node attempted, and no signed rollback allows it", what, p["high_water_mark"])
+}
+
+// signer names a key with its holders, where they are known.
+func (p Params) signer() string {
+	if p["by"] == "" {
+		return p["key"]
+	}
+	return fmt.Sprintf("%s (%s)", p["by"], p["key"])
+}
+
+// day is a time without the clock where that is midnight.
+func (p Params) day(name string) string {
+	if t, err := time.Parse(time.RFC3339, p[name]); err == nil {
+		return Day(t)
+	}
+	return p[name]
+}
+
+// Day renders a time, without the clock where that is midnight.
+func Day(t time.Time) string {
+	if t = t.UTC(); t.Truncate(24 * time.Hour).Equal(t) {
+		return t.Format(time.DateOnly)
+	}
+	return t.Format(time.RFC3339)
+}
+
+// each are the sentences of several signatures.
+func (p Params) each() []string {
+	var all []string
+	for i := 1; p[strconv.Itoa(i)+".code"] != ""; i++ {
+		prefix := strconv.Itoa(i) + "."
+		part := Params{}
+		for key, value := range p {
+			if key, own := strings.CutPrefix(key, prefix); own {
+				part[key] = value
+			}
+		}
+		all = append(all, sentence("it", Code(part["code"]), part))
+	}
+	return all
+}
+
+// Clean makes one line of text of at most n bytes from anything.
+func Clean(s string, n int) string {
+	if len(s) > n {
+		s = s[:n] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, " "))
+}
+
+func orNone(s string) string {
+	if s == "" || s == "0" {
+		return "(none)"
+	}
+	return s
+}
