@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// From nothing to a node on its release, with real etcd and real Puppet; and then rest.
-func TestNodeConvergesAndThenRests(t *testing.T) {
+// A node must reach its release with real etcd and real Puppet, and then start no Puppet until there is something to do.
+func TestNodeConvergesAndRests(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.machine("controller1")
 
-	// Before any release is promoted it registers, schedules and waits.
+	// Before a promotion the node registers, sets up its schedule and waits.
 	contains(t, f.read("controller1", "/etc/cron.d/pulley-agent"), "pulley-agent run")
 	contains(t, f.agent("controller1", 0, "run"), "no release was promoted for it yet")
 	if s := f.status("controller1"); s.State != "pending" {
@@ -25,23 +25,23 @@ func TestNodeConvergesAndThenRests(t *testing.T) {
 	contains(t, f.agent("controller1", 0, "run"), "changed on 1.0.0")
 	f.expect("controller1", "converged", "1.0.0", "changed")
 
-	// A second run does nothing, and starts no Puppet: the first one's log stays the newest.
+	// A second run starts no Puppet: there is no new run folder.
 	before := f.in("controller1", 0, "ls", "/var/lib/pulley/runs")
 	contains(t, f.agent("controller1", 0, "run"), "nothing to do")
 	if after := f.in("controller1", 0, "ls", "/var/lib/pulley/runs"); after != before {
-		t.Errorf("a run with nothing to do left %s where there was %s", after, before)
+		t.Errorf("the run folders were %s and are %s", before, after)
 	}
 
-	// Bootstrap may run again at any point.
+	// Bootstrap may be repeated.
 	f.agent("controller1", 0, "bootstrap")
 	f.expect("controller1", "converged", "1.0.0", "changed")
 
-	// A change by hand is drift: enforced, and shown.
+	// A manual change is drift: corrected, and shown.
 	f.write("controller1", "/etc/pulley-demo/motd", "vandal")
 	contains(t, f.agent("controller1", 0, "run", "--force"), "changed on 1.0.0")
 	contains(t, f.pulley("runs", "controller1"), "drift")
 
-	// A restart of the server finds everything again.
+	// The server keeps its data over a restart.
 	f.down()
 	f.up()
 	contains(t, f.agent("controller1", 0, "run"), "nothing to do")
@@ -54,8 +54,8 @@ func TestNodeConvergesAndThenRests(t *testing.T) {
 	}
 }
 
-// Live data of a role reaches that role's nodes only, and Puppet itself can say where a value comes from.
-func TestDataOfARoleReachesOnlyItsNodes(t *testing.T) {
+// Live data of a role must reach that role's nodes only, and Puppet's lookup must name its layer.
+func TestRoleDataReachesOnlyItsNodes(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.machine("controller1")
@@ -79,7 +79,7 @@ func TestDataOfARoleReachesOnlyItsNodes(t *testing.T) {
 	contains(t, explained, "Pulley role layer")
 	contains(t, explained, "from live data")
 
-	// Types survive: a number is a number, a text that looks like one is a text.
+	// A number stays a number, and a string of digits stays a string.
 	f.pulley("data", "set", "demo::number", "8080")
 	f.pulley("data", "set", "demo::text", `"8080"`)
 	f.agent("controller1", 0, "run")

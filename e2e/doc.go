@@ -1,3 +1,3 @@
-// Package e2e plays scenarios with the shipped commands on real parts: etcd, Puppet, cron, in machines that are
-// copy-on-write views of this one. One scenario a file; build tag e2e.
+// Package e2e runs scenarios with the shipped commands on real parts: etcd, Puppet and cron, in machines that are copy-on-write
+// views of this one. The build tag is e2e.
 package e2e

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,6 +22,9 @@ import (
 // bin holds the commands as they are shipped.
 var bin string
 
+// patience bounds every wait for what has to happen, on a machine that has other work.
+const patience = 15 * time.Minute
+
 func TestMain(m *testing.M) {
 	local.MaybeInit()
 	os.Exit(run(m))
@@ -33,6 +37,10 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	if err := flag.Set("test.parallel", "4"); err != nil { // a scenario that waits leaves its processor to another one
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	bin = dir
 	build := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../cmd/pulley", "../cmd/pulley-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -56,7 +64,14 @@ type fleet struct {
 
 const agentPath = "/usr/local/bin/pulley-agent"
 
-// newFleet starts a server with a published and promoted release 1.0.0, and no machines.
+// of returns the same fleet for a subtest, which its failures are reported to.
+func (f *fleet) of(t *testing.T) *fleet {
+	g := *f
+	g.t = t
+	return &g
+}
+
+// newFleet starts a server with the environment dev and the published release 1.0.0, and no machines.
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	if err := local.Check(t.Context()); err != nil {
@@ -67,13 +82,12 @@ func newFleet(t *testing.T) *fleet {
 	f.up()
 	t.Cleanup(f.down)
 	f.pulley("init", f.repo)
-	f.pulley("validate", f.repo)
 	f.pulley("publish", f.repo, "--version", "1.0.0")
 	f.pulley("env", "apply", filepath.Join(f.repo, "environments/dev.yaml"))
 	return f
 }
 
-// up starts `pulley serve`, the second time at the same address with the same data.
+// up starts `pulley serve`. A second start has the address and the data of the first.
 func (f *fleet) up() {
 	f.t.Helper()
 	f.serve = exec.Command(filepath.Join(bin, "pulley"), "serve", "--data-dir", filepath.Join(f.dir, "data"), "--listen", f.listen)
@@ -93,10 +107,10 @@ func (f *fleet) up() {
 			return
 		}
 	}
-	f.t.Fatal("pulley serve ended before it served")
+	f.t.Fatal("pulley serve ended before it printed its endpoints")
 }
 
-// down asks the server to end, and waits for it.
+// down stops the server and waits for its end.
 func (f *fleet) down() {
 	f.t.Helper()
 	if f.serve == nil {
@@ -109,7 +123,7 @@ func (f *fleet) down() {
 	f.serve = nil
 }
 
-// pulley runs an operator's verb, which must succeed, and returns its standard output.
+// pulley runs an operator's command, which must succeed, and returns its output.
 func (f *fleet) pulley(args ...string) string {
 	f.t.Helper()
 	out, err := f.try(args...)
@@ -120,7 +134,7 @@ func (f *fleet) pulley(args ...string) string {
 }
 
 func (f *fleet) try(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "pulley"), args...)
 	cmd.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+f.endpoint, "PULLEY_ENVIRONMENT=dev")
@@ -135,7 +149,7 @@ func (f *fleet) machine(node string) {
 	f.agent(node, 0, "bootstrap", "--node", node, "-e", "dev", "--endpoints", f.endpoint)
 }
 
-// start starts a bare machine that has the agent in its image.
+// start starts a machine that has the agent and is no node yet.
 func (f *fleet) start(node string) {
 	f.t.Helper()
 	m, err := local.Start(f.t.Context(), local.Config{
@@ -159,7 +173,7 @@ func (f *fleet) agent(node string, want int, args ...string) string {
 // in runs a program in a node's machine.
 func (f *fleet) in(node string, want int, name string, args ...string) string {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(f.t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
 	out, err := f.machines[node].Command(ctx, name, args...).CombinedOutput()
 	code := 0
@@ -203,7 +217,7 @@ func (f *fleet) publish(version, site string) {
 	if err := os.WriteFile(filepath.Join(f.repo, "manifests", "site.pp"), []byte(site), 0o644); err != nil {
 		f.t.Fatal(err)
 	}
-	if err := os.RemoveAll(filepath.Join(f.repo, "validate.d")); err != nil { // it checks what the starter's own manifests do
+	if err := os.RemoveAll(filepath.Join(f.repo, "validate.d")); err != nil { // it checks what only the starter's manifests do
 		f.t.Fatal(err)
 	}
 	f.pulley("publish", f.repo, "--version", version, "--no-validate")

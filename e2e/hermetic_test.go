@@ -7,9 +7,8 @@ import (
 	"testing"
 )
 
-// On a machine that an old `puppet agent` managed, nothing of its settings, plugins or data reaches a run; and where the
-// old Puppet forbids runs, the node says so.
-func TestOldPuppetAgentDoesNotLeakIn(t *testing.T) {
+// Settings, plugins and data of an old `puppet agent` must not reach a run. A `puppet agent --disable` must hold for Pulley too.
+func TestOldPuppetSettingsDoNotLeak(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.publish("1.1.0", `node 'controller1' {
@@ -33,7 +32,7 @@ func TestOldPuppetAgentDoesNotLeakIn(t *testing.T) {
 	}
 	f.expect("controller1", "converged", "1.1.0", "changed")
 
-	// An administrator disabled the old agent for a reason: it holds for this one too.
+	// Somebody disabled the old agent for a reason.
 	vardir := strings.TrimSpace(f.in("controller1", 0, "puppet", "config", "print", "statedir", "--section", "agent"))
 	f.write("controller1", vardir+"/agent_disabled.lock", `{"disabled_message":"disk surgery, ask bob"}`)
 	contains(t, f.agent("controller1", 0, "run", "--force"), "disk surgery, ask bob")

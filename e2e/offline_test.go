@@ -15,18 +15,18 @@ const siteHalf = `node default {
 }
 `
 
-// until polls for a condition, two minutes at most.
+// until polls for a condition.
 func (f *fleet) until(what string, ok func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !ok(); {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(500 * time.Millisecond) {
 		if time.Now().After(end) {
-			f.t.Fatalf("waited two minutes for %s", what)
+			f.t.Fatalf("waited %s for %s", patience, what)
 		}
 	}
 }
 
-// Without etcd a node goes on with what it was enforcing, obeys the hold that it saw, says why, and reports later.
-func TestNodeWithoutEtcdGoesOn(t *testing.T) {
+// Without etcd a node must enforce its target, obey the hold that it read last, give its reason, and report later.
+func TestNodeWithoutEtcdKeepsEnforcing(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.machine("controller1")
@@ -34,13 +34,13 @@ func TestNodeWithoutEtcdGoesOn(t *testing.T) {
 	f.pulley("promote", "1.0.0")
 	f.agent("controller1", 0, "run")
 
-	// It comes to stand between 1.0.0 and 1.1.0.
+	// The run of 1.1.0 fails half-way.
 	f.publish("1.1.0", siteHalf)
 	f.pulley("promote", "1.1.0")
 	contains(t, f.agent("controller1", 1, "run"), "failed on 1.1.0")
 	contains(t, f.read("controller1", "/etc/half-new"), "new")
 
-	// Offline it stays on the new target: going back by itself would be a decision that nobody took.
+	// Offline the node stays on the new target. Only an operator may go back.
 	f.down()
 	f.write("controller1", "/etc/half-new", "vandal")
 	f.write("controller1", "/etc/ready", "")
@@ -53,15 +53,15 @@ func TestNodeWithoutEtcdGoesOn(t *testing.T) {
 	contains(t, out, "etcd is unreachable")
 	contains(t, f.agent("controller1", 0, "status"), "run records wait for etcd")
 
-	// Back online it tells what happened.
+	// Back online it reports all runs.
 	f.up()
 	f.agent("controller1", 0, "run")
 	f.expect("controller1", "converged", "1.1.0", "unchanged")
 	if runs := f.pulley("runs", "controller1"); strings.Count(runs, "on 1.1.0")+strings.Count(runs, "1.1.0") < 3 {
-		t.Errorf("the runs that happened offline are missing:\n%s", runs)
+		t.Errorf("the offline runs are missing:\n%s", runs)
 	}
 
-	// A hold that it saw counts offline too.
+	// The hold that was read last applies offline too.
 	f.pulley("hold", "--stop", "--why", "surgery")
 	contains(t, f.agent("controller1", 0, "run"), "surgery")
 	f.down()

@@ -7,15 +7,16 @@ import (
 	"testing"
 )
 
-// Whoever tries Pulley on a machine that puppet agent manages has one master at any time, and gets the machine back as it was.
-func TestTakingOverFromPuppetAgent(t *testing.T) {
+// A machine that `puppet agent` manages must have one manager at any time, and `takeover undo` must restore it. The part with
+// cron also proves that cron alone converges a node: the agent's file, its PATH and its logging are right.
+func TestTakeoverFromPuppetAgent(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.pulley("promote", "1.0.0")
 	f.start("controller1")
 	const old = "# the old agent\n* * * * * root echo ran >>/root/old; puppet agent --onetime --no-daemonize --server 127.0.0.1\n"
 	f.write("controller1", "/etc/cron.d/puppet", old)
-	puppet := func() string { // which nobody answers; that it gets so far says that it is not disabled
+	puppet := func() string { // no server answers; a disabled agent does not try one
 		return f.in("controller1", 0, "sh", "-c", "puppet agent --onetime --no-daemonize --verbose --server 127.0.0.1 --http_connect_timeout 2 2>&1; true")
 	}
 	if said := puppet(); strings.Contains(said, "administratively disabled") {
@@ -34,16 +35,16 @@ func TestTakingOverFromPuppetAgent(t *testing.T) {
 	contains(t, look, "controller1: a run would change ")
 	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")
 
-	// A person's word counts, and Puppet's own words say whose it is.
+	// A manual `puppet agent --disable` is not overridden.
 	f.in("controller1", 0, "puppet", "agent", "--disable", "moving the rack")
 	contains(t, f.agent("controller1", 1, "takeover", "disable"), "puppet agent was disabled by somebody")
 	f.in("controller1", 0, "puppet", "agent", "--enable")
 	if now := f.read("controller1", "/etc/cron.d/puppet"); now != old {
-		t.Errorf("and yet it changed to %s", now)
+		t.Errorf("the crontab of the old agent changed to %s", now)
 	}
 
 	contains(t, f.agent("controller1", 0, "takeover", "disable"), "puppet agent is disabled")
-	// As the documentation says: Puppet's own word for it changes nothing any more, and Pulley's does.
+	// From now on `puppet agent --disable` changes nothing, and `pulley-agent disable` does.
 	f.in("controller1", 0, "puppet", "agent", "--disable", "maintenance")
 	contains(t, puppet(), "administratively disabled (Reason: 'taken over by Pulley on ")
 	f.agent("controller1", 0, "disable", "maintenance")
@@ -51,7 +52,7 @@ func TestTakingOverFromPuppetAgent(t *testing.T) {
 	f.agent("controller1", 0, "enable")
 	contains(t, f.read("controller1", "/etc/cron.d/pulley-agent"), "* * * * * root")
 
-	// cron alone: Pulley comes, the old agent does not.
+	// cron starts Pulley, and not the old agent. Without splay it starts at the full minute.
 	f.in("controller1", 0, "sed", "-i", "s/run --splay/run/", "/etc/cron.d/pulley-agent")
 	f.in("controller1", 0, "rm", "-f", "/root/old")
 	f.in("controller1", 0, "/usr/sbin/cron")
@@ -74,7 +75,7 @@ func TestTakingOverFromPuppetAgent(t *testing.T) {
 		t.Errorf("it is still disabled: %s", said)
 	}
 
-	// A bootstrap that comes again leaves the old agent in charge, alone.
+	// Another bootstrap leaves the old agent as the only manager.
 	contains(t, f.agent("controller1", 0, "bootstrap", "--node", "controller1", "-e", "dev", "--endpoints", f.endpoint, "--schedule", "* * * * *"),
 		"puppet agent manages this machine, and goes on to")
 	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")

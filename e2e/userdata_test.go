@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What cloud-init would run on a bare machine turns it into a node; again, it changes nothing.
-func TestUserdataTurnsABareMachineIntoANode(t *testing.T) {
+// The userdata that cloud-init runs must turn a bare machine into a node. A second run must change nothing.
+func TestUserdataMakesMachineANode(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	f.start("compute1")
@@ -19,7 +19,7 @@ func TestUserdataTurnsABareMachineIntoANode(t *testing.T) {
 		if s := f.status("compute1"); s.State != "pending" {
 			t.Fatalf("after its first boot: %+v", s)
 		}
-		// What would go on after a reboot has nothing left to do.
+		// A reboot finds nothing to resume.
 		f.in("compute1", 0, "test", "!", "-e", "/var/lib/pulley/first-boot.sh")
 		f.in("compute1", 0, "test", "!", "-e", "/etc/cron.d/pulley-first-boot")
 	}
@@ -27,7 +27,7 @@ func TestUserdataTurnsABareMachineIntoANode(t *testing.T) {
 	contains(t, f.agent("compute1", 0, "run"), "changed on 1.0.0")
 	f.expect("compute1", "converged", "1.0.0", "changed")
 
-	// Once a release keeps the schedule, a further first boot leaves it alone.
+	// Once a release manages the schedule, another first boot does not change it.
 	release := f.read("compute1", "/etc/cron.d/pulley-agent")
 	f.in("compute1", 0, "sh", "/root/userdata")
 	if now := f.read("compute1", "/etc/cron.d/pulley-agent"); now != release {

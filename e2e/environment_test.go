@@ -15,16 +15,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
-// What an operator writes into a file becomes machines that are converged, more of them, fewer, and other ones; and who was
-// there before is left alone.
-func TestAnEnvironmentBecomesLocalMachines(t *testing.T) {
+// `env apply` must make the machines of an environment file, converge them, and retire the highest numbers. Other machines stay.
+func TestEnvironmentBecomesLocalMachines(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	s := newSite(f)
-	f.program("retire.d/10-tell", "#!/bin/sh\nexec curl -fsS \"$TELL/$PULLEY_NODE\"\n", s.tellURL())
+	f.hook(s.hooks.URL)
 	f.pulley("publish", f.repo, "--version", "1.1.0", "--no-validate")
 	f.pulley("promote", "1.1.0")
 
@@ -34,9 +32,9 @@ func TestAnEnvironmentBecomesLocalMachines(t *testing.T) {
 	s.is("controller1", "controller2", "controller3", "compute1")
 	first := s.ids()
 
-	// Fewer: nobody agreed, so nothing happens; then the highest numbers go, after their release's own hooks.
+	// A wrong confirmation changes nothing. A right one retires the highest numbers, after the hooks of their release.
 	if out, err := s.run("3\n", "apply", s.file(1)); err == nil {
-		t.Fatalf("the wrong number was taken for an agreement:\n%s", out)
+		t.Fatalf("a wrong number was accepted as confirmation:\n%s", out)
 	}
 	s.is("controller1", "controller2", "controller3", "compute1")
 	out, err := s.run("2\n", "apply", s.file(1))
@@ -44,11 +42,11 @@ func TestAnEnvironmentBecomesLocalMachines(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s.is("controller1", "compute1")
-	if told := s.told(); !slices.Equal(told, []string{"controller2", "controller3"}) {
-		t.Errorf("retire hooks ran on %v", told)
+	if retired := s.retired(); !slices.Equal(retired, []string{"controller2", "controller3"}) {
+		t.Errorf("retire hooks ran on %v", retired)
 	}
 
-	// And back: new machines of the same names, beside one that stayed the same.
+	// Scaling up again makes a new machine of the same name, and keeps the other one.
 	s.apply(2)
 	s.is("controller1", "controller2", "compute1")
 	again := s.ids()
@@ -56,7 +54,7 @@ func TestAnEnvironmentBecomesLocalMachines(t *testing.T) {
 		t.Errorf("machines were %v and are %v", first, again)
 	}
 	if out, err := s.run("", "plan", s.file(2), "--detailed-exitcodes"); err != nil {
-		t.Errorf("a plan afterwards has something to do: %v\n%s", err, out)
+		t.Errorf("the plan after an apply is not empty: %v\n%s", err, out)
 	}
 	out, err = s.run("", "destroy", s.file(2), "--yes")
 	if err != nil {
@@ -73,7 +71,7 @@ type site struct {
 	folder string
 	hooks  *httptest.Server
 	mu     sync.Mutex
-	heard  []string
+	heard  []string // paths of the requests of retire hooks
 }
 
 func newSite(f *fleet) *site {
@@ -88,29 +86,27 @@ func newSite(f *fleet) *site {
 	return s
 }
 
-func (s *site) tellURL() string { return s.hooks.URL }
-
-// told names the nodes whose hooks ran, each once, in the order of their names.
-func (s *site) told() []string {
+// retired returns the sorted names of the nodes whose hooks ran.
+func (s *site) retired() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Compact(slices.Sorted(slices.Values(s.heard)))
 }
 
-// program adds a program to the control repository, with TELL said in it.
-func (f *fleet) program(path, text, tell string) {
+// hook adds a retire hook that sends its node's name to a URL.
+func (f *fleet) hook(url string) {
 	f.t.Helper()
-	path = filepath.Join(f.repo, path)
+	path := filepath.Join(f.repo, "retire.d", "10-report")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		f.t.Fatal(err)
 	}
-	text = strings.Replace(text, "$TELL", tell, 1)
+	text := "#!/bin/sh\nexec curl -fsS \"" + url + "/$PULLEY_NODE\"\n"
 	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-// file writes the environment with so many controllers.
+// file writes the environment file with that many controllers.
 func (s *site) file(controllers int) string {
 	s.t.Helper()
 	path := filepath.Join(s.repo, "environments", "dev.yaml")
@@ -136,10 +132,10 @@ func (s *site) apply(controllers int) {
 	}
 }
 
-// run runs a verb of env with this as its standard input.
+// run runs a command of `pulley env` with this standard input.
 func (s *site) run(input string, args ...string) (string, error) {
-	// Not the test's own context: it is over when what is left is cleaned up.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 8*time.Minute)
+	// The test's own context ends before its clean-up runs.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "pulley"), append([]string{"env"}, args...)...)
 	cmd.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+s.endpoint)
@@ -148,7 +144,7 @@ func (s *site) run(input string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// is checks that these nodes are all that there are, converged.
+// is checks that the environment has exactly these nodes, converged.
 func (s *site) is(nodes ...string) {
 	s.t.Helper()
 	var fleet struct {
@@ -168,15 +164,15 @@ func (s *site) is(nodes ...string) {
 	slices.Sort(have)
 	slices.Sort(nodes)
 	if !slices.Equal(have, nodes) || !fleet.Whole {
-		s.t.Errorf("there are %v, whole is %v; want %v", have, fleet.Whole, nodes)
+		s.t.Errorf("the nodes are %v, healthy: %v; want %v", have, fleet.Whole, nodes)
 	}
 }
 
-// ids are the provider's own names of the machines.
+// ids returns the provider's IDs of the machines.
 func (s *site) ids() map[string]string {
 	s.t.Helper()
 	var machines []struct{ Name, ID string }
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "pulley"), "provider", "list", filepath.Join(s.repo, "environments", "dev.yaml"), "-o", "json")
 	cmd.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+s.endpoint)
