@@ -28,7 +28,7 @@ import (
 // lastSubnet counts the subnets of drivers: 10.77.16.0/20 and up, so that no two tests share addresses.
 var lastSubnet atomic.Int32
 
-// newConfig is that of a driver with a folder and a subnet of its own. What it left running is ended with the test.
+// newConfig returns the config of a driver with a folder and a subnet of its own. The end of the test deletes its machines.
 func newConfig(t *testing.T) driver.Config {
 	t.Helper()
 	c := driver.Config{Folder: filepath.Join(t.TempDir(), "machines"), Bridge: bridgeName, Mark: machines.Mark{Owner: "test", Fleet: "dev"},
@@ -37,7 +37,7 @@ func newConfig(t *testing.T) driver.Config {
 	return c
 }
 
-// endAll deletes all machines of a folder. A folder that can't be removed afterwards fails the test by itself.
+// endAll deletes all machines of a folder.
 func endAll(t *testing.T, c driver.Config) {
 	t.Helper()
 	paths, _ := filepath.Glob(filepath.Join(c.Folder, "*", "*", "*", "machine.json"))
@@ -51,7 +51,7 @@ func endAll(t *testing.T, c driver.Config) {
 			err = json.Unmarshal(text, &m)
 		}
 		if err != nil {
-			t.Errorf("a machine is left behind: %v", err)
+			t.Errorf("cannot delete a machine of %s: %v", path, err)
 			continue
 		}
 		c.Mark = m.Mark
@@ -61,7 +61,7 @@ func endAll(t *testing.T, c driver.Config) {
 	}
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	if strings.Contains(string(mounts), c.Folder) {
-		t.Errorf("a mount is left behind in the host's namespace:\n%s", mounts)
+		t.Errorf("the host's namespace still has a mount:\n%s", mounts)
 	}
 }
 
@@ -74,13 +74,12 @@ func newDriver(t *testing.T, c driver.Config) *driver.Provider {
 	return p
 }
 
-// order is of a machine whose userdata writes a file, once.
+// order returns the order of a machine whose userdata appends to a file.
 func order(name string) machines.Order {
 	return machines.Order{Name: name, Node: strings.ReplaceAll(name, "-", "_"), Role: "compute", Image: "debian",
 		Userdata: []byte("#!/bin/sh\necho \"$(hostname) ran\" >>/root/seed\n")}
 }
 
-// create makes a machine.
 func create(t *testing.T, p *driver.Provider, o machines.Order) machines.Machine {
 	t.Helper()
 	m, err := p.Create(t.Context(), o)
@@ -90,7 +89,7 @@ func create(t *testing.T, p *driver.Provider, o machines.Order) machines.Machine
 	return m
 }
 
-// the is the one machine of a name.
+// the returns the one machine of a name.
 func the(t *testing.T, p *driver.Provider, name string) machines.Machine {
 	t.Helper()
 	all, err := p.List(context.Background())
@@ -104,21 +103,21 @@ func the(t *testing.T, p *driver.Provider, name string) machines.Machine {
 	return of[0]
 }
 
-// until polls for what is missing.
-func until(t *testing.T, what string, within time.Duration, missing func() string) {
+// until polls until missing returns "".
+func until(t *testing.T, what string, missing func() string) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(pollInterval) {
 		why := missing()
 		if why == "" {
 			return
 		}
-		if time.Since(start) > within {
-			t.Fatalf("%s is not reached in %s: %s", what, within, why)
+		if time.Since(start) > patience {
+			t.Fatalf("%s is not reached in %s: %s", what, patience, why)
 		}
 	}
 }
 
-// in says where a machine is to be.
+// in is a condition for until: the state of a machine.
 func in(t *testing.T, p *driver.Provider, name string, want machines.State) func() string {
 	return func() string {
 		if m := the(t, p, name); m.State != want {
@@ -128,7 +127,7 @@ func in(t *testing.T, p *driver.Provider, name string, want machines.State) func
 	}
 }
 
-// has says whether a file of a machine's disk, which its keeper has mounted and nobody else, has the text.
+// has is a condition for until: the text of a file on a machine's disk.
 func has(c driver.Config, name, file, text string) func() string {
 	return func() string {
 		got, err := os.ReadFile(filepath.Join(c.Folder, c.Mark.Owner, c.Mark.Fleet, name, "upper", file))
@@ -136,13 +135,13 @@ func has(c driver.Config, name, file, text string) func() string {
 			return err.Error()
 		}
 		if string(got) != text {
-			return fmt.Sprintf("it has %q", got)
+			return fmt.Sprintf("%s has %q", file, got)
 		}
 		return ""
 	}
 }
 
-// group is the control group of a machine's processes.
+// machineGroup returns the control group of a machine's processes.
 func machineGroup(t *testing.T, c driver.Config, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.Folder, c.Mark.Owner, c.Mark.Fleet, name, "machine.json"))
@@ -156,7 +155,7 @@ func machineGroup(t *testing.T, c driver.Config, name string) string {
 	return filepath.Join(groupRoot, m.Group)
 }
 
-// firstIn is the first process of one of a machine's groups.
+// firstIn returns the first process of a control group.
 func firstIn(t *testing.T, group string) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
@@ -174,94 +173,93 @@ func firstIn(t *testing.T, group string) int {
 func inside(t *testing.T, c driver.Config, name string, args ...string) {
 	t.Helper()
 	pid := firstIn(t, filepath.Join(machineGroup(t, c, name), "machine", "payload", "init.scope"))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, "nsenter", append([]string{"--target", fmt.Sprint(pid), "--all", "--"}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%s in %s: %v: %s", args, name, err, out)
 	}
 }
 
-// Fleets stand on this: were a machine not what was ordered, or gone when it reboots, or there when it is off, no plan of
-// them would be right.
-func TestAMachineOfTheDriverLivesAndEnds(t *testing.T) {
+// Plans rely on this: a machine is what was ordered, stays the same over a reboot, and is stopped after a power-off.
+func TestMachineLivesAndEnds(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
 	p := newDriver(t, c)
 	began := time.Now()
 	m := create(t, p, order("compute1-t42"))
-	t.Logf("made in %s: %+v", time.Since(began).Round(time.Millisecond), m)
-	until(t, "running", 30*time.Second, in(t, p, m.Name, machines.Running))
-	until(t, "the userdata", 2*time.Minute, has(c, m.Name, "root/seed", "compute1-t42 ran\n"))
+	t.Logf("created in %s: %+v", time.Since(began).Round(time.Millisecond), m)
+	until(t, "running", in(t, p, m.Name, machines.Running))
+	until(t, "the userdata", has(c, m.Name, "root/seed", "compute1-t42 ran\n"))
 	if err := ping(m.Addresses[0]); err != nil {
-		t.Errorf("it does not answer: %v", err)
+		t.Errorf("the machine does not answer: %v", err)
 	}
 	id, _ := os.ReadFile(filepath.Join(c.Folder, "test/dev", m.Name, "upper/etc/machine-id"))
 	if len(strings.TrimSpace(string(id))) != 32 {
-		t.Errorf("its machine id is %q", id)
+		t.Errorf("the machine ID is %q", id)
 	}
 	secret := filepath.Join(c.Folder, "test/dev", m.Name, "upper/var/lib/cloud/seed/nocloud/user-data")
 	for path, want := range map[string]os.FileMode{secret: 0o600, c.Folder: 0o700, filepath.Join(c.Folder, "test/dev", m.Name): 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
-			t.Errorf("others may read %s: %v, %v", path, info.Mode(), err)
+			t.Errorf("other users may read %s: %v, %v", path, info.Mode(), err)
 		}
 	}
 
 	inside(t, c, m.Name, "systemctl", "--no-block", "reboot")
-	until(t, "a second boot", time.Minute, func() string {
+	until(t, "a second boot", func() string {
 		text, _ := os.ReadFile(filepath.Join(c.Folder, "test/dev", m.Name, "state.json"))
 		if !strings.Contains(string(text), `"boots":2`) || !strings.Contains(string(text), `"running"`) {
 			return string(text)
 		}
 		return ""
 	})
-	until(t, "its address", time.Minute, func() string {
+	until(t, "its address", func() string {
 		if err := ping(m.Addresses[0]); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	if now := the(t, p, m.Name); now.ID != m.ID || now.State != machines.Running {
-		t.Errorf("a machine that reboots is another one: %+v", now)
+		t.Errorf("after a reboot the machine is %+v", now)
 	}
 	if why := has(c, m.Name, "root/seed", "compute1-t42 ran\n")(); why != "" {
 		t.Errorf("after a reboot: %s", why)
 	}
 
-	until(t, "systemd", time.Minute, func() string {
+	until(t, "systemd", func() string {
 		if _, err := os.Stat(filepath.Join(machineGroup(t, c, m.Name), "machine/payload/system.slice/dbus.service")); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	inside(t, c, m.Name, "systemctl", "--no-block", "poweroff")
-	until(t, "off", time.Minute, in(t, p, m.Name, machines.Stopped))
+	until(t, "off", in(t, p, m.Name, machines.Stopped))
 	if err := p.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 		t.Fatal(err)
 	}
 	nothingLeft(t, c)
 }
 
-// nothingLeft says that neither folders, processes, groups nor ports of the bridge are there any more.
+// nothingLeft checks that the driver left no folders and no mounts.
 func nothingLeft(t *testing.T, c driver.Config) {
 	t.Helper()
 	left, _ := filepath.Glob(filepath.Join(c.Folder, "*", "*", "*"))
 	if left != nil {
-		t.Errorf("folders are left behind: %v", left)
+		t.Errorf("these folders are left: %v", left)
 	}
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	if strings.Contains(string(mounts), c.Folder) {
-		t.Errorf("mounts are left behind:\n%s", mounts)
+		t.Errorf("mounts are left:\n%s", mounts)
 	}
 }
 
-// A keeper that the kernel killed, for want of memory say, must not leave a machine that runs and that nobody knows.
-func TestAMachineEndsWithItsKeeper(t *testing.T) {
+// A keeper that is killed, as by a lack of memory, must take its machine with it: no plan could see it.
+func TestMachineEndsWithItsKeeper(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
 	p := newDriver(t, c)
 	m := create(t, p, order("compute1"))
-	until(t, "running", 30*time.Second, in(t, p, m.Name, machines.Running))
-	until(t, "its address", time.Minute, func() string {
+	until(t, "running", in(t, p, m.Name, machines.Running))
+	until(t, "its address", func() string {
 		if err := ping(m.Addresses[0]); err != nil {
 			return err.Error()
 		}
@@ -271,8 +269,8 @@ func TestAMachineEndsWithItsKeeper(t *testing.T) {
 	if err := unix.Kill(firstIn(t, filepath.Join(group, "keeper")), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "off", 30*time.Second, in(t, p, m.Name, machines.Stopped))
-	until(t, "the end of all its processes", 30*time.Second, func() string {
+	until(t, "off", in(t, p, m.Name, machines.Stopped))
+	until(t, "the end of all its processes", func() string {
 		events, _ := os.ReadFile(filepath.Join(group, "cgroup.events"))
 		if strings.Contains(string(events), "populated 1") {
 			return string(events)
@@ -280,38 +278,38 @@ func TestAMachineEndsWithItsKeeper(t *testing.T) {
 		return ""
 	})
 	if again := create(t, p, order("compute1")); again.ID != m.ID || again.State != machines.Stopped {
-		t.Errorf("a machine that is off was made again: %+v", again)
+		t.Errorf("a stopped machine was created again: %+v", again)
 	}
 	if err := p.Delete(t.Context(), machines.Ref{Name: m.Name}); err != nil {
 		t.Fatal(err)
 	}
 	nothingLeft(t, c)
 	if _, err := os.Stat(group); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its control group stays: %v", err)
+		t.Errorf("its control group is left: %v", err)
 	}
 	if i, err := net.InterfaceByName("vb-p" + m.ID); err == nil {
-		t.Errorf("its port of the bridge stays: %+v", i)
+		t.Errorf("its port of the bridge is left: %+v", i)
 	}
 }
 
-// A host that is switched off gives its machines the time to write down what they know.
-func TestAMachineIsPoweredOffWithItsHost(t *testing.T) {
+// A host that is powered off must power its machines off cleanly.
+func TestMachineIsPoweredOffWithItsHost(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
 	p := newDriver(t, c)
 	m := create(t, p, order("compute1"))
-	until(t, "the userdata", 2*time.Minute, has(c, m.Name, "root/seed", "compute1 ran\n"))
+	until(t, "the userdata", has(c, m.Name, "root/seed", "compute1 ran\n"))
 	if err := unix.Kill(firstIn(t, filepath.Join(machineGroup(t, c, m.Name), "keeper")), unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "off", 2*time.Minute, in(t, p, m.Name, machines.Stopped))
+	until(t, "off", in(t, p, m.Name, machines.Stopped))
 	if now := the(t, p, m.Name); now.Problem != "it was powered off" {
-		t.Errorf("it ended otherwise: %+v", now)
+		t.Errorf("the machine is %+v", now)
 	}
 }
 
-// A machine whose image can't boot has to say why: its console is on a host that an operator may not reach.
-func TestAMachineThatCanNotBootFailsWithAReason(t *testing.T) {
+// A machine whose image cannot boot must report the cause: an operator may not reach its console.
+func TestUnbootableMachineFailsWithCause(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
 	p := newDriver(t, c)
@@ -321,13 +319,13 @@ func TestAMachineThatCanNotBootFailsWithAReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	create(t, p, o)
-	until(t, "failed", time.Minute, in(t, p, o.Name, machines.Failed))
+	until(t, "failed", in(t, p, o.Name, machines.Failed))
 	if m := the(t, p, o.Name); !strings.Contains(m.Problem, "os-release") && !strings.Contains(m.Problem, "init") {
-		t.Errorf("what is wrong with it is not said: %+v", m)
+		t.Errorf("the problem does not name the cause: %+v", m)
 	}
 }
 
-// What plans and applies rely on, the driver has to keep with real machines.
+// The driver must pass the checks of every driver, with real machines.
 func TestNspawnConforms(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
@@ -341,14 +339,14 @@ func TestNspawnConforms(t *testing.T) {
 		Userdata: func(_ context.Context, m machines.Machine) ([]byte, error) {
 			paths, err := filepath.Glob(filepath.Join(c.Folder, "*", "*", m.Name, "upper/var/lib/cloud/instances", m.ID, "user-data.txt"))
 			if err != nil || len(paths) != 1 {
-				return nil, errors.Join(fmt.Errorf("cloud-init has not taken it, it is in %q", paths), err)
+				return nil, errors.Join(fmt.Errorf("cloud-init has not read it: found %q", paths), err)
 			}
 			return os.ReadFile(paths[0])
 		},
 		Labels: func(_ context.Context, m machines.Machine) (map[string]string, error) {
 			paths, err := filepath.Glob(filepath.Join(c.Folder, "*", "*", m.Name, "machine.json"))
 			if err != nil || len(paths) != 1 {
-				return nil, errors.Join(fmt.Errorf("it is in %q", paths), err)
+				return nil, errors.Join(fmt.Errorf("found %q", paths), err)
 			}
 			var about struct{ Labels map[string]string }
 			text, err := os.ReadFile(paths[0])
@@ -362,6 +360,6 @@ func TestNspawnConforms(t *testing.T) {
 			dir := filepath.Join(c.Folder, "somebody", fmt.Sprint(foreign), name)
 			return func(context.Context) error { _, err := os.Stat(dir); return err }, os.MkdirAll(dir, 0o700)
 		},
-		Call: time.Minute, Boot: 2 * time.Minute, Gone: time.Minute, Poll: pollInterval,
+		Call: patience, Boot: patience, Gone: patience, Poll: pollInterval,
 	})
 }

@@ -19,65 +19,60 @@ import (
 	"pulley/internal/machines/plan"
 )
 
-// applyDeadline is how long one apply may take: machines boot, install Puppet, wait for cron's next minute and run it.
-const applyDeadline = 5 * time.Minute
-
-// What Pulley is for: a number is changed in a file, and machines are made and go, without a hand on any of them.
-func TestAnEnvironmentBecomesMachines(t *testing.T) {
+// A changed number in an environment file must create whole machines, converge them, and retire and delete them, unattended.
+// TestEnvironmentBecomesLocalMachines does the same with more changes.
+func TestEnvironmentBecomesMachines(t *testing.T) {
 	t.Parallel()
 	f := newServer(t)
-	m := madeFleet{Fleet: f, config: newConfig(t), said: listen(t, f.Address)}
+	m := madeFleet{Fleet: f, config: newConfig(t), retired: listen(t, f.Address)}
 	t.Cleanup(m.story)
-	f.replace("hieradata/common.yaml", "'* * * * *'", "'* * * * *'\npulley::command: '/usr/local/bin/pulley-agent run'") // without splay
-	f.file("retire.d/10-tell", "#!/bin/sh\nexec curl --silent --show-error --fail --max-time 20 \"http://"+m.said.address+"/$(hostname)\"\n")
-	if err := os.Chmod(f.Path("repo/retire.d/10-tell"), 0o755); err != nil {
+	f.file("retire.d/10-report", "#!/bin/sh\nexec curl --silent --show-error --fail --max-time 20 \"http://"+m.retired.address+"/$(hostname)\"\n")
+	if err := os.Chmod(f.Path("repo/retire.d/10-report"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	m.apply(0)
 	f.Release("1.0.0")
 
+	done := takeSlots(2)
 	m.apply(2)
+	done()
 	first := m.machines(t, 2)
-	m.apply(3)
-	m.machines(t, 3)
 	m.apply(1)
 	if got := m.machines(t, 1); got["controller1"] != first["controller1"] {
-		t.Errorf("the machine that stays is another one: %v, and was %v", got, first)
+		t.Errorf("the remaining machine is %v, and was %v", got, first)
 	}
-	if got := m.said.hosts(); !slices.Equal(got, []string{"controller2", "controller3"}) {
+	if got := m.retired.hosts(); !slices.Equal(got, []string{"controller2"}) {
 		t.Errorf("retire.d ran on %v", got)
-	}
-	m.apply(2)
-	if got := m.machines(t, 2); got["controller1"] != first["controller1"] || got["controller2"] == first["controller2"] {
-		t.Errorf("the machines are %v, and were %v", got, first)
 	}
 }
 
 // madeFleet is a fleet whose machines Pulley makes.
 type madeFleet struct {
 	*Fleet
-	config driver.Config
-	said   *said
+	config  driver.Config
+	retired *reports
 }
 
-// apply writes the environment with so many controllers, makes it so, and looks whether there is nothing more to do.
+// ticks starts the agent every three seconds, beside cron: TestMachineBecomesNodeUnattended waits for cron.
+const ticks = "#!/bin/sh\nexec systemd-run --unit=ticks pulley-agent daemon --schedule '@every 3s'\n"
+
+// apply writes the environment file with that many controllers, applies it, and checks that the next plan is empty.
 func (m madeFleet) apply(controllers int) {
 	m.t.Helper()
 	m.file("environments/dev.yaml", fmt.Sprintf(`provider: {driver: nspawn, folder: %s, bridge: %s, subnet: %s}
 userdata:
   package_repo: %q
   schedule: "* * * * *"
-  post: # the ticks before the first release come at the full minute, too
-    - "#!/bin/sh\nsed -i 's/ --splay//' /etc/cron.d/pulley-agent\n"
+  post: [%q]
 roles:
   controller:
     cardinality: %d
     image: debian
-`, m.config.Folder, m.config.Bridge, m.config.Subnet, packages, controllers))
+`, m.config.Folder, m.config.Bridge, m.config.Subnet, packages, ticks, controllers))
 	file := m.Path("repo/environments/dev.yaml")
 	boots := []string{"--agent", filepath.Join(binDir, "pulley-agent"), "--allowed-signers", m.signers}
 	began := time.Now()
-	out, problem, err := m.try(applyDeadline, append([]string{"env", "apply", file, "--yes"}, boots...)...)
+	out, problem, err := m.Try(append([]string{"env", "apply", file, "--yes"}, boots...)...)
 	m.t.Logf("%d controllers in %s\n%s%s", controllers, time.Since(began).Round(time.Second), out, problem)
 	if err != nil {
 		m.t.Fatalf("pulley env apply: %v", err)
@@ -89,18 +84,18 @@ roles:
 	m.JSON(&planned, append([]string{"env", "plan", file}, boots...)...)
 	for _, step := range planned.Steps {
 		if step.Verb != plan.Keep {
-			m.t.Errorf("after an apply there is still something to do: %+v", step)
+			m.t.Errorf("the plan after an apply has the step %+v", step)
 		}
 	}
 	if said := m.Pulley(append([]string{"env", "plan", file, "--detailed-exitcodes"}, boots...)...); !strings.Contains(said, "dev: nothing changes\n") {
-		m.t.Errorf("after an apply the plan says\n%s", said)
+		m.t.Errorf("the plan after an apply is\n%s", said)
 	}
 	if controllers > 0 && (len(planned.Steps) != controllers || !planned.Whole) {
-		m.t.Errorf("after an apply the plan is %+v", planned)
+		m.t.Errorf("the plan after an apply is %+v", planned)
 	}
 }
 
-// machines are those of the driver, which must be converged nodes: their ids by name.
+// machines checks that the driver has that many machines, and that all are converged nodes. It returns their IDs by name.
 func (m madeFleet) machines(t *testing.T, want int) map[string]string {
 	t.Helper()
 	paths, _ := filepath.Glob(filepath.Join(m.config.Folder, "*", "dev", "*"))
@@ -125,12 +120,12 @@ func (m madeFleet) machines(t *testing.T, want int) map[string]string {
 	var hosts []Host
 	m.JSON(&hosts, "nodes")
 	if len(ids) != want || len(hosts) != want {
-		t.Errorf("there are %d machines, %d nodes, and not %d: %v, %+v", len(ids), len(hosts), want, ids, hosts)
+		t.Errorf("%d machines and %d nodes, want %d: %v, %+v", len(ids), len(hosts), want, ids, hosts)
 	}
 	return ids
 }
 
-// story tells what machines did, where the test failed.
+// story logs what the machines did, where the test failed.
 func (m madeFleet) story() {
 	if !m.t.Failed() {
 		return
@@ -148,22 +143,22 @@ func (m madeFleet) story() {
 	}
 }
 
-// said are the hosts that told of their retirement, each the path of a request.
-type said struct {
+// reports collects the hosts that reported their retirement, each by the path of a request.
+type reports struct {
 	address string
 
 	lock  sync.Mutex
 	names []string
 }
 
-// listen hears what hooks tell.
-func listen(t *testing.T, address string) *said {
+// listen starts a server for the reports of hooks.
+func listen(t *testing.T, address string) *reports {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(address, "8480"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &said{address: l.Addr().String()}
+	s := &reports{address: l.Addr().String()}
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		s.lock.Lock()
 		defer s.lock.Unlock()
@@ -174,7 +169,7 @@ func listen(t *testing.T, address string) *said {
 	return s
 }
 
-func (s *said) hosts() []string {
+func (s *reports) hosts() []string {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	slices.Sort(s.names)

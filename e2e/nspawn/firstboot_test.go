@@ -14,11 +14,11 @@ import (
 
 const stateFile = "/var/lib/pulley/first-boot.json"
 
-// FirstBoot is how far the machine's first boot is: the zero value where the agent has not begun it.
+// FirstBoot returns the progress of the machine's first boot: the zero value before the agent has started it.
 func (m *Machine) FirstBoot() firstboot.State {
 	var s firstboot.State
 	if text, err := m.read(stateFile); err == nil {
-		_ = json.Unmarshal([]byte(text), &s) // a file that appears whole; a damaged one is as none, as it is for the agent
+		_ = json.Unmarshal([]byte(text), &s) // the agent, too, takes a damaged file for none
 	}
 	return s
 }
@@ -30,7 +30,7 @@ func (m *Machine) Finished() string {
 		return ""
 	}
 	if s.Steps == nil {
-		return "pulley-agent bootstrap has not begun"
+		return "pulley-agent bootstrap has not started"
 	}
 	var is []string
 	for _, name := range firstboot.Names() {
@@ -41,7 +41,7 @@ func (m *Machine) Finished() string {
 	return strings.Join(is, ", ")
 }
 
-// Timeline tells where the time went from power on until the node was seen converged, as rows of a table.
+// Timeline returns a table of the durations from power on until the node was seen converged.
 func (m *Machine) Timeline(booted, converged time.Time) string {
 	m.t.Helper()
 	s := m.FirstBoot()
@@ -55,12 +55,12 @@ func (m *Machine) Timeline(booted, converged time.Time) string {
 		steps += step.Took
 		row("`"+string(name)+"`", step.Took)
 	}
-	row("between steps: writing down where it is, and telling `pulley serve`", s.Finished.Sub(s.Started)-steps)
+	row("between steps: saving the progress, and reporting it to `pulley serve`", s.Finished.Sub(s.Started)-steps)
 	row("**power on until the first boot is finished**", s.Finished.Sub(booted))
 	for _, run := range m.List("/var/lib/pulley/runs") { // its name begins with its time
 		stamp, _, _ := strings.Cut(run, "-")
 		if began, err := time.Parse("20060102T150405Z", stamp); err == nil {
-			row("waiting: for cron's next minute, then up to a minute of the agent's own splay", began.Sub(s.Finished))
+			row("waiting for cron's next minute", began.Sub(s.Finished))
 			row("the first run of the release, until it is seen", converged.Sub(began))
 			break
 		}

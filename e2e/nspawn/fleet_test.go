@@ -17,20 +17,14 @@ import (
 	"time"
 )
 
-// packages is the repository of Puppet's packages that the image has on hand.
+// packages is the repository of Puppet's packages in the image.
 const packages = "deb [trusted=yes] file:/srv/packages ./"
 
-// How long an operator's verb may take, and the start of a server.
-const (
-	verbDeadline  = time.Minute
-	serveDeadline = time.Minute
-)
-
 // Fleet is a `pulley serve` with TLS and users on an address of its own, a control repository, and an operator with the
-// identity that the first start wrote.
+// identity that the first start of the server wrote.
 type Fleet struct {
 	Address string   // of serve: "10.77.0.1"
-	Env     []string // what an operator's shell has: PULLEY_ENDPOINTS and so on
+	Env     []string // of an operator's shell: PULLEY_ENDPOINTS and so on
 
 	t       *testing.T
 	dir     string
@@ -41,8 +35,8 @@ type Fleet struct {
 	ended   chan error
 }
 
-// NewFleet starts a server with the environment dev, which calls for that many nodes of role compute, and with release
-// 1.0.0 published, signed and promoted.
+// NewFleet starts a server with the environment dev, which has that many nodes of role compute, and with the signed and
+// promoted release 1.0.0.
 func NewFleet(t *testing.T, compute int) *Fleet {
 	t.Helper()
 	f := newServer(t)
@@ -60,16 +54,17 @@ func newServer(t *testing.T) *Fleet {
 	f.start()
 	t.Cleanup(f.stop)
 	f.Pulley("init", f.repo)
-	f.replace("hieradata/common.yaml", "'*/5 * * * *'", "'* * * * *'") // a test waits for cron
+	// A test waits for cron: it starts the agent each minute, without splay.
+	f.replace("hieradata/common.yaml", "'*/5 * * * *'", "'* * * * *'\npulley::command: '/usr/local/bin/pulley-agent run'")
 	f.Pulley("key", "create", f.key, "--no-passphrase")
 	f.Pulley("key", "allow", f.key+".pub", "--name", "ada@example.com", "--environments", "dev", "--signers", f.signers)
 	return f
 }
 
-// Release publishes what the repository holds, signed, and promotes it.
+// Release publishes and promotes the signed content of the repository. The e2e tests of the parent package validate it.
 func (f *Fleet) Release(version string) {
 	f.t.Helper()
-	f.Pulley("publish", f.repo, "--version", version, "--sign-key", f.key)
+	f.Pulley("publish", f.repo, "--version", version, "--sign-key", f.key, "--no-validate")
 	f.Pulley("promote", version)
 }
 
@@ -112,23 +107,23 @@ func (f *Fleet) start() {
 	case err := <-f.ended:
 		f.serve = nil
 		f.t.Fatalf("pulley serve ended: %v\n%s", err, f.log())
-	case <-time.After(serveDeadline):
-		f.t.Fatalf("pulley serve is not ready in %s\n%s", serveDeadline, f.log())
+	case <-time.After(patience):
+		f.t.Fatalf("pulley serve is not ready in %s\n%s", patience, f.log())
 	}
 }
 
-// operatorEnv is the environment of a shell without anything of Pulley.
+// operatorEnv returns the environment of a shell without settings of Pulley.
 func operatorEnv() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=/root", "TMPDIR=" + os.TempDir(), "LANG=C.UTF-8"}
 }
 
-// stop asks the server to end, which it must do cleanly.
+// stop stops the server, which must end cleanly.
 func (f *Fleet) stop() {
 	if f.serve == nil {
 		return
 	}
 	if f.t.Failed() {
-		f.t.Logf("pulley serve says\n%s", f.log())
+		f.t.Logf("log of pulley serve:\n%s", f.log())
 	}
 	_ = f.serve.Process.Signal(syscall.SIGTERM)
 	select {
@@ -136,7 +131,7 @@ func (f *Fleet) stop() {
 		if err != nil {
 			f.t.Errorf("pulley serve did not end cleanly: %v\n%s", err, f.log())
 		}
-	case <-time.After(serveDeadline):
+	case <-time.After(patience):
 		_ = f.serve.Process.Kill()
 		f.t.Errorf("pulley serve does not end\n%s", f.log())
 	}
@@ -148,7 +143,7 @@ func (f *Fleet) log() string {
 	return tail(string(text), 60)
 }
 
-// Pulley runs an operator's verb, which must succeed, and returns its standard output.
+// Pulley runs an operator's command, which must succeed, and returns its standard output.
 func (f *Fleet) Pulley(args ...string) string {
 	f.t.Helper()
 	out, problem, err := f.Try(args...)
@@ -158,13 +153,9 @@ func (f *Fleet) Pulley(args ...string) string {
 	return out
 }
 
-// Try runs an operator's verb.
+// Try runs an operator's command.
 func (f *Fleet) Try(args ...string) (stdout, stderr string, err error) {
-	return f.try(verbDeadline, args...)
-}
-
-func (f *Fleet) try(within time.Duration, args ...string) (stdout, stderr string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(binDir, "pulley"), args...)
 	cmd.Env = f.Env
@@ -177,7 +168,7 @@ func (f *Fleet) try(within time.Duration, args ...string) (stdout, stderr string
 	return out.String(), problem.String(), err
 }
 
-// JSON runs a verb with `-o json` and reads what it prints.
+// JSON runs a command with `-o json` and decodes its output.
 func (f *Fleet) JSON(into any, args ...string) {
 	f.t.Helper()
 	if err := json.Unmarshal([]byte(f.Pulley(append(args, "-o", "json")...)), into); err != nil {
@@ -185,17 +176,27 @@ func (f *Fleet) JSON(into any, args ...string) {
 	}
 }
 
-// Userdata returns the userdata of a machine, with a new token. The arguments say for whom and in which form.
+// Userdata returns the userdata of a machine, with a new token. The arguments name the node or group and the form.
 func (f *Fleet) Userdata(args ...string) string {
 	f.t.Helper()
 	return f.Pulley(append([]string{"userdata", "--new-token", "--agent", filepath.Join(binDir, "pulley-agent"),
-		"--allowed-signers", f.signers, "--package-repo", packages, "--schedule", "* * * * *"}, args...)...)
+		"--allowed-signers", f.signers, "--package-repo", packages, "--schedule", "* * * * *", "--post", f.noSplay()}, args...)...)
 }
 
-// run runs a program on what operators have.
+// noSplay returns the path of a script that lets the ticks before the first release start at the full minute, too.
+func (f *Fleet) noSplay() string {
+	f.t.Helper()
+	path := f.Path("no-splay")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nsed -i 's/ --splay//' /etc/cron.d/pulley-agent\n"), 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	return path
+}
+
+// run runs a program outside of the machines.
 func (f *Fleet) run(program string, args ...string) string {
 	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), verbDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, program, args...).Output()
 	if err != nil {
@@ -233,7 +234,7 @@ type Status struct {
 	Node, State, Release, Reason, Outcome string
 }
 
-// Status is what operators see of a node; the zero value when they see nothing.
+// Status returns what operators see of a node: the zero value where it has no status.
 func (f *Fleet) Status(node string) Status {
 	f.t.Helper()
 	var all struct{ Nodes []Status }
@@ -259,24 +260,24 @@ func (f *Fleet) Converged(node, release string) func() string {
 // Finding is one of `pulley doctor -o json`.
 type Finding struct{ Check, Severity, Text, Node string }
 
-// Doctor returns what is not well.
+// Doctor returns the findings that are not "ok".
 func (f *Fleet) Doctor() []Finding {
 	f.t.Helper()
 	out, problem, err := f.Try("doctor", "-o", "json")
 	var all struct{ Findings []Finding }
-	if json.Unmarshal([]byte(out), &all) != nil { // its exit code says that there is a problem
+	if json.Unmarshal([]byte(out), &all) != nil { // the exit code is that of a problem
 		f.t.Fatalf("pulley doctor -o json: %v\n%s%s", err, out, problem)
 	}
 	return slices.DeleteFunc(all.Findings, func(f Finding) bool { return f.Severity == "ok" })
 }
 
-// Metrics is what a monitoring system reads from serve.
+// Metrics returns what a monitoring system reads from serve.
 func (f *Fleet) Metrics() string {
 	f.t.Helper()
 	return f.run("curl", "--silent", "--show-error", "--fail", "--cacert", filepath.Join(f.dir, "data", "pki", "bundle.pem"), "https://"+f.Address+":8443/metrics")
 }
 
-// For is the same fleet, whose failures are those of a subtest.
+// For returns the same fleet for a subtest, which its failures are reported to.
 func (f *Fleet) For(t *testing.T) *Fleet {
 	g := *f
 	g.t = t
@@ -296,7 +297,7 @@ type Host struct {
 	Joined struct{ User string }
 }
 
-// Host is what the list of nodes says of one.
+// Host returns a node's entry of the host list.
 func (f *Fleet) Host(node string) Host {
 	f.t.Helper()
 	var all []Host

@@ -20,19 +20,19 @@ import (
 	"pulley/internal/machines"
 )
 
-// argAsk is the word by which the test runs itself again, as a program that asks the driver for something.
-const argAsk = "pulley-nspawn-ask"
+// argRequest is the argument with which the test runs itself again, as a program that sends the driver a request.
+const argRequest = "pulley-nspawn-request"
 
-// ask is what such a program is to do.
-type ask struct {
+// request is what such a program sends.
+type request struct {
 	driver.Config
 	Order    machines.Order
 	Userdata []byte        // of the order
-	After    time.Duration // the program kills itself so long after it has asked, at the latest when it has the answer
-	Delete   bool          // asks for the end of the machine, and lives
+	After    time.Duration // the program kills itself so long after the call, at the latest when it returns
+	Delete   bool          // deletes the machine, and does not kill itself
 }
 
-func (a ask) String() string {
+func (a request) String() string {
 	text, err := json.Marshal(a)
 	if err != nil {
 		return err.Error()
@@ -40,12 +40,12 @@ func (a ask) String() string {
 	return string(text)
 }
 
-// mayAsk is that program.
-func mayAsk() {
-	if len(os.Args) != 3 || os.Args[1] != argAsk {
+// maybeRequest is that program.
+func maybeRequest() {
+	if len(os.Args) != 3 || os.Args[1] != argRequest {
 		return
 	}
-	var a ask
+	var a request
 	err := json.Unmarshal([]byte(os.Args[2]), &a)
 	var p *driver.Provider
 	if err == nil {
@@ -68,44 +68,42 @@ func mayAsk() {
 	os.Exit(1)
 }
 
-// An apply that is killed at whatever moment must leave a machine that runs, or none: half of one could be neither waited
-// for nor trusted.
-func TestAProgramThatIsKilledLeavesAMachineOrNone(t *testing.T) {
+// An apply that is killed at any moment must leave a machine that runs, or none.
+func TestKilledCreateLeavesMachineOrNone(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
 	p := newDriver(t, c)
 	made, none := 0, 0
 	for i := range 24 {
 		o := order(fmt.Sprintf("compute%d", i+1))
-		out, err := exec.Command("/proc/self/exe", argAsk, ask{Config: c, Order: o, After: time.Duration(i) * time.Millisecond}.String()).CombinedOutput()
+		out, err := exec.Command("/proc/self/exe", argRequest, request{Config: c, Order: o, After: time.Duration(i) * time.Millisecond}.String()).CombinedOutput()
 		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 			t.Fatalf("the program was not killed: %v: %s", err, out)
 		}
 		before := the(t, p, o.Name)
 		m := create(t, p, o)
 		if before.ID != "" && m.ID != before.ID {
-			t.Errorf("a machine was made twice: %+v, %+v", before, m)
+			t.Errorf("the machine was created twice: %+v, %+v", before, m)
 		}
 		if before.ID == "" {
 			none++
 		} else {
 			made++
 		}
-		until(t, o.Name, 30*time.Second, in(t, p, o.Name, machines.Running))
+		until(t, o.Name, in(t, p, o.Name, machines.Running))
 		if err := p.Delete(t.Context(), machines.Ref{Name: o.Name, ID: m.ID}); err != nil {
 			t.Fatal(err)
 		}
 		nothingLeft(t, c)
 	}
-	t.Logf("killed programs left %d machines, and none %d times", made, none)
+	t.Logf("killed programs left a machine %d times, and none %d times", made, none)
 }
 
-// Most hosts have systemd, which ends what a service or a session has started: machines that an apply made by a service, or
-// over ssh, must outlive it.
-func TestAMachineOutlivesTheServiceThatMadeIt(t *testing.T) {
+// systemd ends what a service or a session has started. Machines that such an apply created must outlive it.
+func TestMachineOutlivesServiceThatCreatedIt(t *testing.T) {
 	t.Parallel()
-	host := NewMachine(t) // with systemd as its first process, and so a host like most
-	for name, from := range map[string]string{"/usr/bin/systemd-nspawn": "/usr/bin/systemd-nspawn", "/root/ask": "/proc/self/exe"} {
+	host := NewMachine(t) // systemd is its first process, as on most hosts
+	for name, from := range map[string]string{"/usr/bin/systemd-nspawn": "/usr/bin/systemd-nspawn", "/root/request": "/proc/self/exe"} {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
@@ -120,14 +118,14 @@ func TestAMachineOutlivesTheServiceThatMadeIt(t *testing.T) {
 	host.Boot()
 	run := func(args ...string) string {
 		t.Helper()
-		out, err := host.In(time.Minute, args[0], args[1:]...)
+		out, err := host.In(args[0], args[1:]...)
 		if err != nil {
 			t.Fatalf("%s: %v: %s\n%s", strings.Join(args, " "), err, out, host.Story())
 		}
 		return out
 	}
-	host.Wait("systemd", time.Minute, func() string {
-		out, err := host.In(time.Minute, "busctl", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.DBus.Peer", "Ping")
+	host.Wait("systemd", func() string {
+		out, err := host.In("busctl", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.DBus.Peer", "Ping")
 		if err != nil {
 			return err.Error() + out
 		}
@@ -136,17 +134,17 @@ func TestAMachineOutlivesTheServiceThatMadeIt(t *testing.T) {
 	run("ip", "link", "add", "pulley1", "type", "bridge")
 	run("ip", "address", "add", "10.78.0.1/24", "dev", "pulley1")
 	run("ip", "link", "set", "pulley1", "up")
-	run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/forwarding") // so that its machines have a way out
-	// Its own disk is the image; /tmp is a tmpfs, which an overlay can write to.
-	a := ask{Config: driver.Config{Folder: "/run/machines", Bridge: "pulley1", Mark: machines.Mark{Owner: "o", Fleet: "dev"}}, Order: order("compute1"), After: time.Minute}
+	run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/forwarding") // its machines get a gateway
+	// The image is the host's own disk. /run is a tmpfs, which takes the upper layer of an overlay.
+	a := request{Config: driver.Config{Folder: "/run/machines", Bridge: "pulley1", Mark: machines.Mark{Owner: "o", Fleet: "dev"}}, Order: order("compute1"), After: time.Minute}
 	a.Order.Image, a.Userdata = "/", a.Order.Userdata
-	out, err := host.In(time.Minute, "systemd-run", "--quiet", "--wait", "--unit=apply", "/root/ask", argAsk, a.String())
+	out, err := host.In("systemd-run", "--quiet", "--wait", "--unit=apply", "/root/request", argRequest, a.String())
 	if err == nil {
 		t.Fatalf("the program was not killed: %s", out)
 	}
 	folder := "/run/machines/o/dev/compute1"
-	host.Wait("a machine that runs", time.Minute, func() string {
-		text, _ := host.In(time.Minute, "cat", folder+"/state.json")
+	host.Wait("a machine that runs", func() string {
+		text, _ := host.In("cat", folder+"/state.json")
 		if !strings.Contains(text, `"running"`) {
 			return text + out + run("journalctl", "--no-pager", "-u", "apply", "-n", "20")
 		}
@@ -158,36 +156,35 @@ func TestAMachineOutlivesTheServiceThatMadeIt(t *testing.T) {
 	}
 	unit := "pulley-machine-" + m.ID + ".scope"
 	if want := "/machine.slice/" + unit; m.Group != want {
-		t.Errorf("it is in the group %s, not %s", m.Group, want)
+		t.Errorf("the machine is in the group %s, not %s", m.Group, want)
 	}
 	if is := run("systemctl", "show", "--value", "-p", "ActiveState,Delegate", unit); !strings.Contains(is, "active") || !strings.Contains(is, "yes") {
-		t.Errorf("systemd knows of its scope: %s", is)
+		t.Errorf("systemd reports of its scope: %s", is)
 	}
-	host.Wait("its cloud-init", 2*time.Minute, func() string {
-		if out, err := host.In(time.Minute, "cat", folder+"/upper/root/seed"); err != nil || out != "compute1 ran\n" {
-			return "it has " + out
+	host.Wait("its cloud-init", func() string {
+		if out, err := host.In("cat", folder+"/upper/root/seed"); err != nil || out != "compute1 ran\n" {
+			return "seed has " + out
 		}
 		return ""
 	})
 	if way := run("cat", folder+"/upper/etc/systemd/network/10-cloud-init-host0.network", folder+"/upper/etc/resolv.conf"); !strings.Contains(way, "Gateway=10.78.0.1\n") || !strings.Contains(way, "\nnameserver 10.78.0.53\n") {
-		t.Errorf("a machine of a host that forwards has no way out:\n%s", way)
+		t.Errorf("a machine of a host that forwards has no gateway or name server:\n%s", way)
 	}
 	a.Delete = true
-	run("/root/ask", argAsk, a.String())
+	run("/root/request", argRequest, a.String())
 	if left := run("find", "/run/machines", "-mindepth", "1", "-type", "d"); left != "" {
-		t.Errorf("it leaves %s", left)
+		t.Errorf("Delete leaves %s", left)
 	}
-	// A group that is removed before systemd has heard that it is empty leaves a scope that is active for good. That is a matter of
-	// moments: so many times.
+	// A group that is removed before systemd reads its last event leaves a scope active for ever. The race is short: try 12 times.
 	for n := range 12 {
 		a.Delete = false
-		if out, err := host.In(time.Minute, "systemd-run", "--quiet", "--wait", fmt.Sprintf("--unit=apply-%d", n), "/root/ask", argAsk, a.String()); err == nil {
+		if out, err := host.In("systemd-run", "--quiet", "--wait", fmt.Sprintf("--unit=apply-%d", n), "/root/request", argRequest, a.String()); err == nil {
 			t.Fatalf("the program was not killed: %s", out)
 		}
 		a.Delete = true
-		run("/root/ask", argAsk, a.String())
+		run("/root/request", argRequest, a.String())
 	}
-	host.Wait("the end of all scopes", time.Minute, func() string {
+	host.Wait("the end of all scopes", func() string {
 		return run("systemctl", "list-units", "--all", "--plain", "--no-legend", "pulley-machine-*")
 	})
 }

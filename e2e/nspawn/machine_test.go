@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,11 +19,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The longest that these may take, on a machine that has other work.
 const (
-	endDeadline  = 60 * time.Second // from a signal, or from poweroff, until the machine has ended
+	patience     = 15 * time.Minute // bounds every wait for what has to happen, on a machine that has other work
 	pollInterval = 50 * time.Millisecond
+	pollLongest  = time.Second // conditions start programs, which take processor time from what they wait for
 )
+
+// slots bounds how many machines are in their first boot at one time: each keeps a processor busy.
+var slots = make(chan struct{}, 3)
+
+// takeSlots waits for n slots. The caller returns them with the function.
+func takeSlots(n int) (release func()) {
+	for range n {
+		slots <- struct{}{}
+	}
+	return func() {
+		for range n {
+			<-slots
+		}
+	}
+}
 
 // Machine is a Debian of its own: an overlay of the image on a tmpfs, which outlives power cuts and boots.
 type Machine struct {
@@ -31,13 +48,14 @@ type Machine struct {
 	t       *testing.T
 	dir     string // upper, work, root (the merged view), console
 	group   string // control group of its processes
-	user    string // of etcd: whom the identity names
+	user    string // etcd's user in the identity
+	ticked  string // output of the last Tick
 	boots   int
 	process *exec.Cmd // nil: powered off
 	ended   chan struct{}
 }
 
-// NewMachine returns a machine that was never switched on. It is powered off and removed at the end of the test.
+// NewMachine returns a machine that was never booted. The end of the test powers it off and removes it.
 func NewMachine(t *testing.T) *Machine {
 	t.Helper()
 	n := machineNumber()
@@ -71,12 +89,12 @@ func (m *Machine) upper() string   { return filepath.Join(m.dir, "upper") }
 func (m *Machine) root() string    { return filepath.Join(m.dir, "root") }
 func (m *Machine) console() string { return filepath.Join(m.dir, "console") }
 
-// Clone returns another machine with the disk of this one, which must be off: what a careless operator does with an image
-// of a running node. Only its machine id and its address are its own.
-func (m *Machine) Clone() *Machine {
+// Duplicate returns another machine with the disk of this one, which must be off, like an image of a running node. Only its
+// machine ID and its address differ.
+func (m *Machine) Duplicate() *Machine {
 	m.t.Helper()
 	if m.process != nil {
-		m.t.Fatal("cannot clone a machine that is on")
+		m.t.Fatal("cannot copy the disk of a machine that is on")
 	}
 	c := NewMachine(m.t)
 	if err := unix.Unmount(c.root(), 0); err != nil {
@@ -93,7 +111,15 @@ func (m *Machine) Clone() *Machine {
 	return c
 }
 
-// Boot switches the machine on. It returns at once; what is to be seen of it is waited for with Wait.
+// BecomeNode boots the machine and waits until its first boot is over.
+func (m *Machine) BecomeNode() {
+	m.t.Helper()
+	defer takeSlots(1)()
+	m.Boot()
+	m.Wait("the first boot", m.Finished)
+}
+
+// Boot switches the machine on, and does not wait.
 func (m *Machine) Boot() {
 	m.t.Helper()
 	if m.process != nil {
@@ -150,12 +176,12 @@ func (m *Machine) Off() {
 	}
 	select {
 	case <-m.ended:
-	case <-time.After(endDeadline):
-		m.t.Fatalf("%s did not end in %s\n%s", m.Name, endDeadline, m.Story())
+	case <-time.After(patience):
+		m.t.Fatalf("%s did not end in %s\n%s", m.Name, patience, m.Story())
 	}
 	m.process = nil
 	// The next boot takes the same names.
-	for deadline := time.Now().Add(endDeadline); ; time.Sleep(pollInterval) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(pollInterval) {
 		removeGroup(m.group)
 		link := "/sys/class/net/vb-" + m.Name
 		if !exists(m.group) && !exists(link) {
@@ -180,11 +206,21 @@ func (m *Machine) On() bool {
 	}
 }
 
-// In runs a program in the machine, which must be on, and returns what it printed. Tests of what happens "with no hand in
-// between" must not use it.
-func (m *Machine) In(timeout time.Duration, program string, args ...string) (string, error) {
+// Tick runs the agent once, as cron does each minute. It keeps the output, and returns it where the run failed.
+func (m *Machine) Tick() string {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), timeout)
+	out, err := m.In("pulley-agent", "run")
+	m.ticked = out
+	if err != nil {
+		return fmt.Sprintf("%v: %s", err, out)
+	}
+	return ""
+}
+
+// In runs a program in the machine, which must be on, and returns its output. Tests of unattended machines must not use it.
+func (m *Machine) In(program string, args ...string) (string, error) {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	defer cancel()
 	procs, err := os.ReadFile(filepath.Join(m.group, "payload", "init.scope", "cgroup.procs"))
 	if err != nil || len(procs) == 0 {
@@ -198,8 +234,7 @@ func (m *Machine) In(timeout time.Duration, program string, args ...string) (str
 	return string(out), err
 }
 
-// Story is what a person needs who must find out why a machine did not do what it should: its console, its logs, and its
-// processes' last words.
+// Story returns what explains a failed test: the machine's console and the ends of its logs.
 func (m *Machine) Story() string {
 	var b strings.Builder
 	show := func(name, text string) {
@@ -218,9 +253,9 @@ func (m *Machine) Story() string {
 	return b.String()
 }
 
-// Journal is what the machine's journal has of Pulley, over all boots.
+// Journal returns the lines of the machine's journal about Pulley, of all boots.
 func (m *Machine) Journal() string {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	out, _ := exec.CommandContext(ctx, "journalctl", "--no-pager", "-q", "-o", "short-precise", "-D", filepath.Join(m.root(), "var/log/journal"),
 		"SYSLOG_IDENTIFIER=pulley-agent", "+", "_SYSTEMD_UNIT=pulley-first-boot.service", "+", "_SYSTEMD_UNIT=pulley-leave.service",
@@ -243,4 +278,135 @@ func exists(path string) bool {
 func tail(text string, lines int) string {
 	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+const seedDir = "/var/lib/cloud/seed/nocloud" // where cloud-init's NoCloud looks for a folder
+
+// NetworkConfig returns the machine's address as cloud-init reads it.
+func (m *Machine) NetworkConfig() string {
+	return fmt.Sprintf("version: 2\nethernets:\n  host0:\n    addresses: [%s/%d]\n", m.Address, networkBits)
+}
+
+// Seed puts the files of a NoCloud seed into the machine. The default network-config has the machine's address.
+func (m *Machine) Seed(files map[string]string) {
+	m.t.Helper()
+	if _, ok := files["network-config"]; !ok {
+		m.Write(seedDir+"/network-config", m.NetworkConfig())
+	}
+	if _, ok := files["meta-data"]; !ok {
+		m.Write(seedDir+"/meta-data", fmt.Sprintf("instance-id: %s\nlocal-hostname: debian\n", m.Name))
+	}
+	for name, text := range files {
+		m.Write(seedDir+"/"+name, text)
+	}
+}
+
+// seedPath returns the path of the seed's folder outside of the machine.
+func (m *Machine) seedPath() string { return filepath.Join(m.root(), seedDir) }
+
+// Read returns a file of the machine, on or off. Absolute paths; links that lead out of the machine are refused.
+func (m *Machine) Read(name string) string {
+	m.t.Helper()
+	text, err := m.read(name)
+	if err != nil {
+		m.t.Fatalf("%s: %v", m.Name, err)
+	}
+	return text
+}
+
+func (m *Machine) read(name string) (string, error) {
+	root, err := os.OpenRoot(m.root())
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	b, err := root.ReadFile(rel(name))
+	return string(b), err
+}
+
+// Has reports whether the machine has a file or folder of this name.
+func (m *Machine) Has(name string) bool {
+	m.t.Helper()
+	root, err := os.OpenRoot(m.root())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer root.Close()
+	_, err = root.Lstat(rel(name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.t.Fatal(err)
+	}
+	return err == nil
+}
+
+// Stat describes a file of the machine.
+func (m *Machine) Stat(name string) fs.FileInfo {
+	m.t.Helper()
+	root, err := os.OpenRoot(m.root())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer root.Close()
+	info, err := root.Lstat(rel(name))
+	if err != nil {
+		m.t.Fatalf("%s: %v", m.Name, err)
+	}
+	return info
+}
+
+// List returns the names of a folder's files and folders; none when there is no such folder.
+func (m *Machine) List(name string) []string {
+	m.t.Helper()
+	root, err := os.OpenRoot(m.root())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer root.Close()
+	entries, err := fs.ReadDir(root.FS(), rel(name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.t.Fatalf("%s: %v", m.Name, err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// Write puts a file and its folder onto the disk of a machine that is off.
+func (m *Machine) Write(name, text string) {
+	m.t.Helper()
+	root, err := os.OpenRoot(m.root())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer root.Close()
+	if err := root.MkdirAll(path.Dir(rel(name)), 0o755); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := root.WriteFile(rel(name), []byte(text), 0o644); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func rel(name string) string { return strings.TrimPrefix(name, "/") }
+
+// Wait polls until missing returns "". Until then it returns why the condition does not hold. A machine that is off fails the
+// test.
+func (m *Machine) Wait(what string, missing func() string) {
+	m.t.Helper()
+	start, pause := time.Now(), pollInterval
+	for ; ; time.Sleep(pause) {
+		pause = min(pause*3/2, pollLongest)
+		on := m.On()
+		why := missing()
+		switch {
+		case why == "":
+			return
+		case !on:
+			m.t.Fatalf("%s is off, and %s is not reached: %s\n%s", m.Name, what, why, m.Story())
+		case time.Since(start) > patience:
+			m.t.Fatalf("%s: %s is not reached in %s: %s\n%s", m.Name, what, patience, why, m.Story())
+		}
+	}
 }

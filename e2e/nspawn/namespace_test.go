@@ -8,12 +8,14 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,12 +26,12 @@ import (
 	driver "pulley/internal/drivers/nspawn"
 )
 
-// Where the inner process finds what the outer one prepared, whatever is mounted elsewhere.
+// Where the inner process finds what the outer one prepared.
 const (
 	binDir    = "/run/pulley/bin"      // the commands as they are shipped
 	imageDir  = "/run/pulley/image"    // what machines boot from
 	groupRoot = "/sys/fs/cgroup"       // control groups, version 2
-	groupEnv  = "PULLEY_NSPAWN_CGROUP" // tells the inner process that it is it, and its control group
+	groupEnv  = "PULLEY_NSPAWN_CGROUP" // is set in the inner process: its control group
 )
 
 // Main runs the tests of m in namespaces of their own. It returns the exit code.
@@ -38,7 +40,7 @@ func Main(m *testing.M) int {
 	if os.Getenv(groupEnv) == "" {
 		code, err = outer()
 	} else if err = inner(); err == nil {
-		// Most of these tests wait for cron most of the time. The command line can say otherwise.
+		// Most of these tests wait most of the time; takeSlots bounds the others.
 		if err = flag.Set("test.parallel", "32"); err == nil {
 			code = m.Run()
 		}
@@ -49,7 +51,7 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// outer prepares what needs the host (the image, the commands) and runs this very program again, inside.
+// outer prepares the image and the commands on the host, and runs this program again in namespaces.
 func outer() (int, error) {
 	if os.Getuid() != 0 {
 		return 1, errors.New("cannot boot machines: not root\nrun these tests as root, on a machine where that does no harm")
@@ -85,7 +87,7 @@ func outer() (int, error) {
 	defer group.remove()
 	code, err := group.enter(scratch.Dir, debian.Dir)
 	if left := group.processes(); left != "" {
-		err = errors.Join(err, fmt.Errorf("processes were left behind: %s", left))
+		err = errors.Join(err, fmt.Errorf("these processes are left: %s", left))
 		code = 1
 	}
 	return code, err
@@ -94,14 +96,14 @@ func outer() (int, error) {
 // group is a control group of the host, for the inner process and all machines.
 type group struct{ dir string }
 
-// newGroup makes a group below the one of this process, as a service manager would.
+// newGroup creates a group below that of this process.
 func newGroup() (group, error) {
 	root := groupRoot
 	var fs unix.Statfs_t
 	if err := unix.Statfs(root, &fs); err != nil || fs.Type != unix.CGROUP2_SUPER_MAGIC {
 		root = filepath.Join(groupRoot, "unified")
 		if err := unix.Statfs(root, &fs); err != nil || fs.Type != unix.CGROUP2_SUPER_MAGIC {
-			return group{}, errors.New("cannot boot machines: this machine has no control groups, version 2, in " + groupRoot)
+			return group{}, errors.New("cannot boot machines: no control groups of version 2 in " + groupRoot)
 		}
 	}
 	own, err := os.ReadFile("/proc/self/cgroup")
@@ -120,12 +122,12 @@ func newGroup() (group, error) {
 	}
 	dir := filepath.Join(parent, fmt.Sprintf("pulley-nspawn-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return group{}, fmt.Errorf("cannot make a control group: %w", err)
+		return group{}, fmt.Errorf("cannot create a control group: %w", err)
 	}
 	return group{dir}, nil
 }
 
-// enter runs this program again, inside, until it ends.
+// enter runs this program again in namespaces until it ends.
 func (g group) enter(bin, debian string) (int, error) {
 	fd, err := os.Open(g.dir)
 	if err != nil {
@@ -179,10 +181,10 @@ func (g group) enter(bin, debian string) (int, error) {
 	return 0, nil
 }
 
-// processes lists those that are still in the group a while after its first process ended.
+// processes waits until the group has no processes, and returns those that remain.
 func (g group) processes() string {
 	var left []string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		left = nil
 		_ = filepath.WalkDir(g.dir, func(path string, _ os.DirEntry, _ error) error {
 			if filepath.Base(path) == "cgroup.procs" {
@@ -198,14 +200,14 @@ func (g group) processes() string {
 	return strings.Join(left, " ")
 }
 
-// remove ends what is left, and removes the group.
+// remove kills the remaining processes and removes the group.
 func (g group) remove() {
 	_ = os.WriteFile(filepath.Join(g.dir, "cgroup.kill"), []byte("1"), 0)
 	g.processes()
 	removeGroup(g.dir)
 }
 
-// removeGroup removes a group with those below it. A group in which a process lives stays.
+// removeGroup removes a group and those below it. A group with a process stays.
 func removeGroup(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -213,10 +215,10 @@ func removeGroup(dir string) {
 			removeGroup(filepath.Join(dir, e.Name()))
 		}
 	}
-	_ = os.Remove(dir) // removes folders only when empty, which is all that is wanted
+	_ = os.Remove(dir) // fails where the group has a process
 }
 
-// inner makes the surroundings of the tests. Its first mount is what keeps all others away from the host.
+// inner prepares the namespaces of the tests. The first mount keeps all others from the host.
 func inner() error {
 	must := func(what string, err error) error {
 		if err == nil {
@@ -225,7 +227,7 @@ func inner() error {
 		return fmt.Errorf("cannot %s in the tests' namespace: %w", what, err)
 	}
 	if os.Getpid() != 1 {
-		return errors.New(groupEnv + " is set, and this is no namespace of the tests: leave it unset")
+		return errors.New("cannot run the tests: " + groupEnv + " is set outside of their namespace\nunset it")
 	}
 	if err := must("keep mounts private", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")); err != nil {
 		return err
@@ -248,7 +250,7 @@ func inner() error {
 			return err
 		}
 	}
-	// Files of machines and tests, and what systemd-nspawn leaves in /tmp when it is killed.
+	// For the files of machines and tests, and for what a killed systemd-nspawn leaves.
 	if err := must("mount /tmp", unix.Mount("tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")); err != nil {
 		return err
 	}
@@ -256,4 +258,123 @@ func inner() error {
 		return err
 	}
 	return bridge()
+}
+
+// The bridge of all machines, in a network namespace that has nothing else.
+const (
+	bridgeName  = "pulley0"
+	networkBits = 16 // 10.77.0.0: .0.x are servers, .1.x machines
+)
+
+var lastServer, lastMachine atomic.Int32
+
+func bridge() error {
+	for _, args := range []string{
+		"link set lo up",
+		// With a hardware address: otherwise it has that of a port, and changes when that machine ends.
+		"link add " + bridgeName + " address 02:70:75:6c:6c:65 type bridge",
+		"link set " + bridgeName + " up",
+		"address add 10.77.255.254/16 dev " + bridgeName, // makes the bridge reachable from this namespace
+	} {
+		if err := ip(args); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serverAddress adds an address to the bridge for the server of one test.
+func serverAddress(t *testing.T) string {
+	t.Helper()
+	address := fmt.Sprintf("10.77.0.%d", lastServer.Add(1))
+	if err := ip(fmt.Sprintf("address add %s/%d dev %s", address, networkBits, bridgeName)); err != nil {
+		t.Fatal(err)
+	}
+	return address
+}
+
+// machineNumber returns a number that no other machine of these tests has, for its name and address.
+func machineNumber() int { return int(lastMachine.Add(1)) }
+
+func ip(args string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot run ip %s: %w: %s", args, err, out)
+	}
+	return nil
+}
+
+// ping returns an error unless the kernel of a machine answers on the bridge.
+func ping(address string) error {
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(address, "9"), time.Second)
+	if err == nil {
+		return c.Close()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) { // an answer: nothing listens there
+		return nil
+	}
+	return err
+}
+
+func TestMain(m *testing.M) {
+	driver.MaybeInit() // a keeper is this program under another name
+	maybeRequest()
+	os.Exit(Main(m))
+}
+
+// The other scenarios rely on real cloud-init, cron, networks and power cuts.
+func TestMachinesAreReal(t *testing.T) {
+	t.Parallel()
+	m := NewMachine(t)
+	m.Seed(map[string]string{
+		"meta-data": "instance-id: first\nlocal-hostname: compute1\n",
+		"user-data": "#!/bin/sh\necho ran >>/root/seed\necho '* * * * * root echo ticked >>/root/cron' >/etc/cron.d/tick\n",
+	})
+	m.Boot()
+	file := func(name, want string) func() string {
+		return func() string {
+			got, _ := m.read(name)
+			if got == want {
+				return ""
+			}
+			return name + " has " + got
+		}
+	}
+	m.Wait("the seed's script", file("/root/seed", "ran\n"))
+	if err := ping(m.Address); err != nil {
+		t.Errorf("%v\n%s", err, m.Story())
+	}
+	id := strings.TrimSpace(m.Read("/etc/machine-id"))
+	if len(id) != 32 || m.Read("/etc/hostname") != "compute1\n" {
+		t.Errorf("machine id %q, hostname %q", id, m.Read("/etc/hostname"))
+	}
+	m.Cut()
+	if ping(m.Address) == nil {
+		t.Error("a machine that is off answers")
+	}
+
+	m.Boot()
+	m.Wait("cron", file("/root/cron", "ticked\n"))
+	if seed, now := m.Read("/root/seed"), strings.TrimSpace(m.Read("/etc/machine-id")); seed != "ran\n" || now != id {
+		t.Errorf("after the second boot the seed is %q, and the machine ID is %s", seed, now)
+	}
+	if _, err := m.In("systemctl", "--no-block", "poweroff"); err != nil {
+		t.Error(err)
+	}
+	m.Off()
+	other := m.Duplicate()
+	other.Boot()
+	other.Wait("a machine ID of its own", func() string {
+		if now := strings.TrimSpace(other.Read("/etc/machine-id")); len(now) == 32 && now != id {
+			return ""
+		}
+		return "its machine ID is " + strings.TrimSpace(other.Read("/etc/machine-id"))
+	})
+	other.Wait("its address", func() string {
+		if err := ping(other.Address); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 }

@@ -1,0 +1,189 @@
+//go:build e2e
+
+package nspawn
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/firstboot"
+	"pulley/internal/join"
+)
+
+// Every machine of a fleet takes this way: a first boot, then ticks by cron. If a part of it failed, somebody would have to log in.
+func TestMachineBecomesNodeUnattended(t *testing.T) {
+	t.Parallel()
+	f := NewFleet(t, 1)
+	m := NewMachine(t)
+	network := f.Path("network.yaml")
+	if err := os.WriteFile(network, []byte(m.NetworkConfig()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.Userdata("compute1", "--format", "nocloud", "--to", m.seedPath(), "--network-config", network)
+
+	booted := time.Now()
+	m.BecomeNode() // from here on nothing but boot, cron, and the commands of an operator
+	if cron := m.Read("/etc/cron.d/pulley-agent"); !strings.Contains(cron, "\n* * * * * root ") {
+		t.Errorf("the schedule is\n%s", cron)
+	}
+	if name := m.Read("/etc/hostname"); name != "compute1\n" {
+		t.Errorf("the hostname is %q", name)
+	}
+	if nodes := f.Pulley("nodes"); !strings.Contains(nodes, m.Address) {
+		t.Errorf("%s is not on the host list:\n%s", m.Address, nodes)
+	}
+
+	m.Wait("release 1.0.0, by cron", f.Converged("compute1", "1.0.0"))
+	t.Logf("durations:\n%s", m.Timeline(booted, time.Now()))
+	if motd := m.Read("/etc/pulley-demo/motd"); motd != "A compute node, kept by Pulley\n" {
+		t.Errorf("release 1.0.0 made %q", motd)
+	}
+
+	f.replace("hieradata/roles/compute.yaml", "A compute node", "The next release")
+	f.Release("1.1.0")
+	m.Wait("release 1.1.0, by cron", f.Converged("compute1", "1.1.0"))
+	if motd := m.Read("/etc/pulley-demo/motd"); motd != "The next release, kept by Pulley\n" {
+		t.Errorf("release 1.1.0 made %q", motd)
+	}
+}
+
+// An autoscaling group starts machines at one moment with the same userdata, and powers them off. Each must get a number of
+// its own, and a machine that is powered off must free its number.
+func TestMachinesOfGroupClaimNumbers(t *testing.T) {
+	t.Parallel()
+	f := NewFleet(t, 2)
+	same := f.Userdata("--group", "compute", "--format", "multipart")
+	group := []*Machine{NewMachine(t), NewMachine(t)}
+	done := takeSlots(len(group))
+	for _, m := range group {
+		m.Seed(map[string]string{"user-data": same})
+		m.Boot()
+	}
+	named := map[string]*Machine{}
+	for _, m := range group {
+		m.Wait("the first boot", m.Finished)
+		named[strings.TrimSpace(m.Read("/etc/hostname"))] = m
+	}
+	done()
+	one, two := named["compute1"], named["compute2"]
+	if one == nil || two == nil {
+		t.Fatalf("the machines are %v", named)
+	}
+	for node, m := range named {
+		if is := f.Host(node); !is.Registered || len(is.Addresses) == 0 || is.Addresses[0] != m.Address {
+			t.Errorf("%s at %s is on the host list as %+v", node, m.Address, is)
+		}
+	}
+
+	if out, err := one.In("systemctl", "--no-block", "reboot"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	one.Off()
+	if out, err := two.In("systemctl", "--no-block", "poweroff"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	two.Off()
+	if !f.Host("compute1").Registered {
+		t.Errorf("a reboot removed the machine from the fleet\n%s", one.Story())
+	}
+	if f.Host("compute2").Registered {
+		t.Errorf("a machine that was powered off is still in the fleet\n%s", two.Story())
+	}
+	one.Boot()
+	one.Wait("a tick after the reboot", func() string { return one.Tick() + f.Converged("compute1", "1.0.0")() })
+
+	next := NewMachine(t)
+	next.Seed(map[string]string{"user-data": same})
+	next.BecomeNode()
+	if is := f.Host("compute2"); !is.Registered || len(is.Addresses) == 0 || is.Addresses[0] != next.Address {
+		t.Errorf("the freed number: compute2 is %+v", is)
+	}
+}
+
+// A machine that was sold or stolen must not join again, and whoever starts it must read the reason.
+func TestRemovedNodeIsRefused(t *testing.T) {
+	t.Parallel()
+	f := NewFleet(t, 1)
+	iso := f.Path("seed.iso")
+	f.Userdata("compute1", "--format", "nocloud", "--iso", iso)
+	again := f.Userdata("compute1", "--format", "cloud-config") // with a token of its own, created before the removal
+	m := NewMachine(t)
+	m.Seed(f.FromISO(iso))
+	m.BecomeNode()
+
+	f.Pulley("nodes", "remove", "compute1", "-m", "sold")
+	m.Wait("a tick that reports the removal", func() string {
+		m.Tick()
+		if journal := m.Journal() + m.ticked; !strings.Contains(journal, "removed") {
+			return "neither journal nor tick reports it"
+		}
+		return ""
+	})
+	m.Cut()
+
+	reinstalled := NewMachine(t)
+	reinstalled.Seed(map[string]string{"user-data": again})
+	done := takeSlots(1)
+	reinstalled.Boot()
+	reinstalled.Wait("a refusal", func() string {
+		if step := reinstalled.FirstBoot().Steps[firstboot.Join]; strings.Contains(step.Error, string(join.WasRemoved)) && strings.Contains(step.Error, "sold") {
+			return ""
+		}
+		return reinstalled.Finished()
+	})
+	done()
+	if is := f.Host("compute1"); is.Registered {
+		t.Errorf("a removed node is registered again: %+v", is)
+	}
+	if counted := fmt.Sprintf("pulley_join_refusals_total{reason=%q}", join.WasRemoved); !strings.Contains(f.Metrics(), counted) {
+		t.Errorf("the metrics do not count the refusal as %s", counted)
+	}
+}
+
+// An image of a running node makes duplicate machines. The duplicate must change nothing, and `doctor` must report it.
+func TestDuplicateMachineIsRefused(t *testing.T) {
+	t.Parallel()
+	f := NewFleet(t, 1)
+	m := NewMachine(t)
+	m.Seed(map[string]string{"user-data": f.Userdata("compute1")})
+	m.BecomeNode()
+	m.Wait("release 1.0.0", func() string { return m.Tick() + f.Converged("compute1", "1.0.0")() })
+	m.Cut()
+	m.Write("/etc/pulley/agent.yaml", m.Read("/etc/pulley/agent.yaml")+"heartbeat: 1s\n")
+	duplicate := m.Duplicate()
+	m.Boot()
+	duplicate.Boot()
+	duplicate.Wait("a tick of the duplicate that is refused", func() string {
+		duplicate.Tick()
+		if !strings.Contains(duplicate.ticked+duplicate.Journal(), string(agent.ReasonOtherMachine)) {
+			return "neither journal nor tick reports it"
+		}
+		return ""
+	})
+	m.Wait("a finding of doctor", func() string {
+		m.Tick()
+		found := f.Doctor()
+		if slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "clone" && f.Node == "compute1" && f.Severity == "problem" }) {
+			return ""
+		}
+		duplicate.Tick()
+		return fmt.Sprintf("pulley doctor reports %+v\n%s\n%s", found, m.ticked, duplicate.ticked)
+	})
+	f.replace("hieradata/roles/compute.yaml", "A compute node", "The next release")
+	f.Release("1.1.0")
+	duplicate.Wait("another tick of the duplicate", func() string {
+		duplicate.Tick()
+		if !strings.Contains(duplicate.ticked, string(agent.ReasonOtherMachine)) {
+			return duplicate.ticked
+		}
+		return ""
+	})
+	if motd := duplicate.Read("/etc/pulley-demo/motd"); motd != "A compute node, kept by Pulley\n" {
+		t.Errorf("the duplicate took the next release: %q", motd)
+	}
+}
