@@ -6,7 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -17,7 +21,7 @@ import (
 	"pulley/internal/testbed/ec2test"
 )
 
-// region starts a region of EC2, and returns it with what its client has to be told.
+// region starts a region of EC2, and returns it with the environment of its client.
 func region(t *testing.T, c ec2test.Config) (*ec2test.Region, []string) {
 	t.Helper()
 	region := ec2test.New(c)
@@ -29,54 +33,97 @@ func region(t *testing.T, c ec2test.Config) (*ec2test.Region, []string) {
 	}
 }
 
+// loaded returns a PATH whose aws client is a fork of a process that has loaded it once (aws_server.py). The code is the same, and
+// three hundred calls save as many seconds of a processor.
+func loaded(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	socket := filepath.Join(folder, "socket")
+	server := exec.Command("./aws_server.py", socket)
+	server.Env, server.Stderr = []string{path, "HOME=" + folder}, t.Output()
+	life, err := server.StdinPipe()
+	if err == nil {
+		err = server.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = life.Close()
+		_ = server.Wait()
+	})
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		if c, err := net.Dial("unix", socket); err == nil {
+			_ = c.Close()
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("cannot load the aws client: %v", err)
+		}
+	}
+	client := fmt.Sprintf(`#!/usr/bin/python3 -IS
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect(%q)
+request = json.dumps({"arguments": sys.argv[1:], "environment": dict(os.environ)}).encode() + b"\n"
+server.sendall(request[socket.send_fds(server, [request], [0, 1, 2]):])
+code = server.recv(1)
+sys.exit(code[0] if code else 1)
+`, socket)
+	if err := os.WriteFile(filepath.Join(folder, "aws"), []byte(client), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return "PATH=" + folder + ":" + path[len("PATH="):]
+}
+
 func instanceOrder(name string) machines.Order {
 	return machines.Order{Name: name, Flavor: ec2test.Type, Image: ec2test.Image, Networks: []string{ec2test.Subnet}}
 }
 
-// Who starts from the documented command must not start from one that makes machines twice, or deletes others'.
-func TestCommandForAWSConforms(t *testing.T) {
+// Users copy the documented command: it must pass the checks of every driver.
+func TestAWSCommandConforms(t *testing.T) {
 	t.Parallel()
 	region, environ := region(t, ec2test.Config{Pending: 100 * time.Millisecond, ShuttingDown: 100 * time.Millisecond, Unlisted: 300 * time.Millisecond, PageSize: 2})
 	conformtest.Test(t, slow(conform.Config{
-		New:   documented(t, environ, "aws", "--key-name", "operators"),
+		New:   documented(t, append(environ, loaded(t)), "aws", "--key-name", "operators"),
 		Order: instanceOrder,
 		Userdata: func(_ context.Context, m machines.Machine) ([]byte, error) {
 			instances := region.Instances()
 			i := slices.IndexFunc(instances, func(i ec2test.Instance) bool { return i.ID == m.ID })
 			if i < 0 {
-				return nil, fmt.Errorf("there is no instance %s", m.ID)
+				return nil, fmt.Errorf("instance %s does not exist", m.ID)
 			}
 			return instances[i].Userdata, nil
 		},
 		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
-			stranger := region.Add(name)
+			foreign := region.Add(name)
 			return func(context.Context) error {
 				for _, i := range region.Instances() {
-					if state, _ := i.State(); i.ID == stranger.ID && state == "running" {
+					if state, _ := i.State(); i.ID == foreign.ID && state == "running" {
 						return nil
 					}
 				}
-				return fmt.Errorf("instance %s is gone", stranger.ID)
+				return fmt.Errorf("instance %s is gone", foreign.ID)
 			}, nil
 		},
 	}))
 }
 
-// EC2 forgets for seconds what it has launched: a second order in that time must not launch a second instance.
-func TestCommandForAWSLaunchesOnce(t *testing.T) {
+// EC2 lists a new instance only after seconds. A second order in that time must not launch a second instance.
+func TestAWSCommandLaunchesOnce(t *testing.T) {
+	t.Parallel()
 	region, environ := region(t, ec2test.Config{Unlisted: 8 * time.Second})
 	p := open(t, environ, "aws")
 	first, second := instanceOrder("compute1"), instanceOrder("compute1")
 	first.Userdata, second.Userdata = []byte("one token"), []byte("another token")
-	ctx, cutOff := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cutOff := context.WithTimeout(t.Context(), patience)
 	defer cutOff()
-	go func() { // while it waits to see what it has launched
+	go func() { // while the command waits for the instance
 		for ; len(region.Instances()) == 0 && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 		}
 		cutOff()
 	}()
 	if m, err := p.Create(ctx, first); err == nil {
-		t.Fatalf("it was not cut off: %+v", m)
+		t.Fatalf("the create was not interrupted: %+v", m)
 	}
 	launched := region.Instances()
 	m, err := p.Create(t.Context(), second)
@@ -88,8 +135,9 @@ func TestCommandForAWSLaunchesOnce(t *testing.T) {
 	}
 }
 
-// What kind an error is decides whether an apply waits, gives up, or asks again.
-func TestCommandForAWSTellsErrorsApart(t *testing.T) {
+// The kind of an error decides whether an apply waits, retries or stops.
+func TestAWSCommandReportsKindsOfErrors(t *testing.T) {
+	t.Parallel()
 	_, environ := region(t, ec2test.Config{Limit: 1})
 	if _, err := open(t, environ, "aws").Create(t.Context(), instanceOrder("compute1")); err != nil {
 		t.Fatal(err)
@@ -98,7 +146,7 @@ func TestCommandForAWSTellsErrorsApart(t *testing.T) {
 		t.Errorf("at the limit: %v", err)
 	}
 	if _, err := open(t, environ, "aws", "--key-name", "nobody").Create(t.Context(), instanceOrder("compute3")); !errors.Is(err, machines.ErrRefused) {
-		t.Errorf("a key that there is not: %v", err)
+		t.Errorf("an unknown key: %v", err)
 	}
 	_, throttled := region(t, ec2test.Config{Throttled: 1000})
 	if _, err := open(t, append(throttled, "AWS_MAX_ATTEMPTS=1"), "aws").List(t.Context()); !errors.Is(err, machines.ErrThrottle) {
@@ -106,9 +154,8 @@ func TestCommandForAWSTellsErrorsApart(t *testing.T) {
 	}
 }
 
-// A name is used again: when a machine is replaced, and when a region that was full has room. The tokens of before are spent
-// by then, and each order has other userdata.
-func TestCommandForAWSUsesANameAgain(t *testing.T) {
+// A replaced machine, and an order after a full region, use a name again. EC2's idempotency tokens of that name are used up.
+func TestAWSCommandReusesName(t *testing.T) {
 	t.Parallel()
 	region, environ := region(t, ec2test.Config{Limit: 1})
 	p := open(t, environ, "aws")
@@ -139,8 +186,8 @@ func TestCommandForAWSUsesANameAgain(t *testing.T) {
 	}
 }
 
-// An older instance of the name, a stranger's or one that is going, must not hide the one that is there.
-func TestCommandForAWSFindsItsOwn(t *testing.T) {
+// An older instance of the same name, unknown or shutting down, must not hide the fleet's own.
+func TestAWSCommandFindsOwnInstance(t *testing.T) {
 	t.Parallel()
 	region, environ := region(t, ec2test.Config{ShuttingDown: time.Hour})
 	p := open(t, environ, "aws")
@@ -158,8 +205,8 @@ func TestCommandForAWSFindsItsOwn(t *testing.T) {
 	}
 }
 
-// Version 1 of the client is still what many have.
-func TestCommandForAWSWorksWithVersion1(t *testing.T) {
+// Version 1 of the client is still common.
+func TestAWSCommandWorksWithVersion1(t *testing.T) {
 	t.Parallel()
 	_, environ := region(t, ec2test.Config{})
 	old := instead(t, "aws", `case " $* " in *" --no-cli-pager "*) echo "Unknown options: --no-cli-pager" >&2; exit 252; esac; exec "$tool" "$@"`)
@@ -168,8 +215,8 @@ func TestCommandForAWSWorksWithVersion1(t *testing.T) {
 	}
 }
 
-// The join token in a node's userdata must not stay in /tmp when an apply is interrupted.
-func TestCommandForAWSLeavesNoUserdata(t *testing.T) {
+// An interrupted apply must not leave a join token in /tmp.
+func TestAWSCommandLeavesNoUserdata(t *testing.T) {
 	t.Parallel()
 	_, environ := region(t, ec2test.Config{})
 	leavesNoUserdata(t, environ, "aws", "aws", "run-instances", instanceOrder("compute1"))

@@ -15,10 +15,13 @@ import (
 	"pulley/internal/machines"
 )
 
-// path is where Debian has the tools: a developer's machine may have others of the same names.
+// patience bounds every wait for what has to happen, on a machine that has other work.
+const patience = 10 * time.Minute
+
+// path has Debian's tools: a developer's machine may have others of the same names.
 const path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
-// documented returns what opens a command of docs/providers, as the exec driver does.
+// documented returns a function that opens a command of docs/providers, as the exec driver does.
 func documented(t *testing.T, environ []string, name string, args ...string) func(machines.Mark) (machines.Provider, error) {
 	t.Helper()
 	program, err := filepath.Abs(filepath.Join("../../docs/providers", name))
@@ -34,13 +37,13 @@ func documented(t *testing.T, environ []string, name string, args ...string) fun
 	}
 }
 
-// slow are the deadlines for tools that take a second for each call.
+// slow sets deadlines for tools that take a second a call.
 func slow(c conform.Config) conform.Config {
-	c.Call, c.Boot, c.Gone, c.Poll = 2*time.Minute, 2*time.Minute, 2*time.Minute, 100*time.Millisecond
+	c.Call, c.Boot, c.Gone, c.Poll = patience, patience, patience, 100*time.Millisecond
 	return c
 }
 
-// instead returns a PATH where a tool is a script. It has the real one as "$tool".
+// instead returns a PATH in which a script replaces a tool. The script has the path of the tool in "$tool".
 func instead(t *testing.T, tool, script string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -60,14 +63,14 @@ func open(t *testing.T, environ []string, name string, args ...string) machines.
 	return p
 }
 
-// A create that is ended while the tool works must not leave the userdata, and a node's join token in it, in a file.
+// leavesNoUserdata checks that an interrupted create leaves no file with userdata: it contains the join token of a node.
 func leavesNoUserdata(t *testing.T, environ []string, name, tool, word string, o machines.Order) {
 	t.Helper()
 	folder, reached := t.TempDir(), filepath.Join(t.TempDir(), "reached")
 	hangs := instead(t, tool, `case " $* " in *" `+word+` "*) touch `+reached+`; exec sleep 100; esac; exec "$tool" "$@"`)
-	ctx, cutOff := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cutOff := context.WithTimeout(t.Context(), patience)
 	defer cutOff()
-	go func() { // once the tool has begun
+	go func() { // when the tool has started
 		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 			if _, err := os.Stat(reached); err == nil {
 				cutOff()
@@ -76,13 +79,13 @@ func leavesNoUserdata(t *testing.T, environ []string, name, tool, word string, o
 	}()
 	o.Userdata = []byte("#!/bin/sh\n# a secret\n")
 	if m, err := open(t, append(environ, hangs, "TMPDIR="+folder), name, "default", "qemu").Create(ctx, o); err == nil {
-		t.Fatalf("it was not cut off: %+v", m)
+		t.Fatalf("the create was not interrupted: %+v", m)
 	}
 	if _, err := os.Stat(reached); err != nil {
-		t.Fatalf("it did not come to %s: %v", word, err)
+		t.Fatalf("the tool was not called with %s: %v", word, err)
 	}
 	left, err := os.ReadDir(folder)
 	if err != nil || len(left) != 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("these files are left: %v, %v", left, err)
 	}
 }

@@ -19,14 +19,14 @@ import (
 	"pulley/internal/testbed/conformtest"
 )
 
-// libvirtd is a libvirtd in namespaces of its own: the host has no process, bridge, mount or file of it but the folder.
+// libvirtd is a libvirtd in namespaces of its own. On the host it leaves only the folder.
 type libvirtd struct {
 	folder string // sockets, and the disks of the pool
 	uri    string
 }
 
-// startLibvirt starts it, with a pool and a network called default and an empty image called base. Its machines are real ones
-// of QEMU; nothing boots in them.
+// startLibvirt starts a libvirtd with a pool and a network called default and an empty image called base. Its domains run in QEMU
+// and boot nothing.
 func startLibvirt(t *testing.T) libvirtd {
 	t.Helper()
 	l := libvirtd{folder: t.TempDir()}
@@ -48,14 +48,14 @@ func startLibvirt(t *testing.T) libvirtd {
 	}
 	t.Cleanup(func() { // the namespace's first process ends, and all others with it
 		_ = life.Close()
-		stop := time.AfterFunc(10*time.Second, func() { _ = daemon.Process.Kill() })
+		stop := time.AfterFunc(patience, func() { _ = daemon.Process.Kill() })
 		_ = daemon.Wait()
 		stop.Stop()
 		if t.Failed() {
-			t.Logf("libvirtd says:\n%s", &log)
+			t.Logf("log of libvirtd:\n%s", &log)
 		}
 	})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		if _, err := l.virsh(t.Context(), "version"); err == nil {
 			break
 		} else if time.Now().After(deadline) {
@@ -78,7 +78,7 @@ func startLibvirt(t *testing.T) libvirtd {
 }
 
 func (l libvirtd) virsh(ctx context.Context, words ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "virsh", append([]string{"--connect", l.uri}, words...)...)
 	var stderr strings.Builder
@@ -90,13 +90,13 @@ func (l libvirtd) virsh(ctx context.Context, words ...string) (string, error) {
 	return string(out), nil
 }
 
-// userdata reads the disk that cloud-init would.
+// userdata reads the disk that is made for cloud-init.
 func (l libvirtd) userdata(ctx context.Context, m machines.Machine) ([]byte, error) {
 	return exec.CommandContext(ctx, "isoinfo", "-R", "-i", filepath.Join(l.folder, "pool", m.ID+".raw"), "-x", "/user-data").Output()
 }
 
-// Who starts from the documented command must not start from one that makes machines twice, or deletes others'.
-func TestCommandForLibvirtConforms(t *testing.T) {
+// Users copy the documented command: it must pass the checks of every driver.
+func TestLibvirtCommandConforms(t *testing.T) {
 	t.Parallel()
 	l := startLibvirt(t)
 	disks := func() int {
@@ -123,24 +123,24 @@ func TestCommandForLibvirtConforms(t *testing.T) {
 			return func(ctx context.Context) error {
 				state, err := l.virsh(ctx, "domstate", name)
 				if err == nil && strings.TrimSpace(state) != "running" {
-					err = errors.New("it is " + state)
+					err = errors.New("the domain is " + state)
 				}
 				return err
 			}, err
 		},
 	}))
 	if after := disks(); after != before {
-		t.Errorf("%d disks are left in the pool", after-before)
+		t.Errorf("the pool has %d more disks than before", after-before)
 	}
 }
 
-// A create that was cut off between its steps leaves a domain without disks: the next one finishes it, and so does a deletion.
-func TestCommandForLibvirtGoesOn(t *testing.T) {
+// An interrupted create leaves a domain without disks. The next create must finish it, and a deletion must remove it.
+func TestLibvirtCommandResumes(t *testing.T) {
 	t.Parallel()
 	l := startLibvirt(t)
 	p := open(t, []string{"LIBVIRT_DEFAULT_URI=" + l.uri}, "libvirt", "default", "qemu")
 	o := machines.Order{Name: "compute1", Flavor: "1x32x1", Image: "base", Userdata: []byte("#!/bin/sh\n")}
-	for _, cut := range []string{"destroy", "undefine"} { // what is undone of it
+	for _, cut := range []string{"destroy", "undefine"} {
 		m, err := p.Create(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -150,8 +150,8 @@ func TestCommandForLibvirtGoesOn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if all, err := p.List(t.Context()); err != nil || len(all) != 1 || all[0].State != machines.Building {
-			t.Fatalf("%+v, %v", all, err)
+		if machines, err := p.List(t.Context()); err != nil || len(machines) != 1 || machines[0].State != machines.Building {
+			t.Fatalf("%+v, %v", machines, err)
 		}
 		if cut == "destroy" {
 			again, err := p.Create(t.Context(), o)
@@ -159,7 +159,7 @@ func TestCommandForLibvirtGoesOn(t *testing.T) {
 				t.Fatalf("%+v, %v", again, err)
 			}
 			if got, err := l.userdata(t.Context(), again); err != nil || !bytes.Equal(got, o.Userdata) {
-				t.Errorf("its userdata is %q, %v", got, err)
+				t.Errorf("the userdata is %q, %v", got, err)
 			}
 		}
 		if err := p.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
@@ -168,8 +168,8 @@ func TestCommandForLibvirtGoesOn(t *testing.T) {
 	}
 }
 
-// What virsh can't tell is not "there is none": a domain would be made again, and a disk with a token would be left behind.
-func TestCommandForLibvirtTellsFailuresFromAbsence(t *testing.T) {
+// A failure of virsh must not count as an absent domain: the domain would be created again, and a disk with a token would stay.
+func TestLibvirtCommandReportsFailures(t *testing.T) {
 	t.Parallel()
 	l := startLibvirt(t)
 	environ := []string{"LIBVIRT_DEFAULT_URI=" + l.uri}
@@ -179,18 +179,18 @@ func TestCommandForLibvirtTellsFailuresFromAbsence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ill := instead(t, "virsh", `if [ "$1" = dumpxml ]; then echo "error: failed to get domain '$2'" >&2; exit 1; fi; exec "$tool" "$@"`)
-	if machines, err := open(t, append(environ, ill), "libvirt", "default", "qemu").List(t.Context()); err == nil {
-		t.Errorf("what can't be shown is not listed: %+v", machines)
+	broken := instead(t, "virsh", `if [ "$1" = dumpxml ]; then echo "error: failed to get domain '$2'" >&2; exit 1; fi; exec "$tool" "$@"`)
+	if machines, err := open(t, append(environ, broken), "libvirt", "default", "qemu").List(t.Context()); err == nil {
+		t.Errorf("a domain that virsh cannot show is missing without an error: %+v", machines)
 	}
 	if err := open(t, environ, "libvirt", "another", "qemu").Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err == nil {
-		t.Error("it is deleted without its disks")
+		t.Error("the domain was deleted without its disks")
 	}
 	if machines, err := p.List(t.Context()); err != nil || len(machines) != 1 {
 		t.Errorf("%+v, %v", machines, err)
 	}
 
-	// The guest runs, and the create was cut off before the autostart: its disk is not written under it.
+	// The guest runs, and the create was interrupted before the autostart: nothing writes to the disk of a running guest.
 	for _, words := range [][]string{{"start", m.ID}, {"autostart", "--disable", m.ID}} {
 		if _, err := l.virsh(t.Context(), words...); err != nil && words[0] != "start" {
 			t.Fatal(err)
@@ -201,7 +201,7 @@ func TestCommandForLibvirtTellsFailuresFromAbsence(t *testing.T) {
 		t.Errorf("%+v, %v", again, err)
 	}
 	if got, err := l.userdata(t.Context(), m); err != nil || string(got) != "one token" {
-		t.Errorf("its userdata is %q, %v", got, err)
+		t.Errorf("the userdata is %q, %v", got, err)
 	}
 	leavesNoUserdata(t, environ, "libvirt", "virsh", "vol-upload", machines.Order{Name: "compute2", Flavor: "1x32x1", Image: "base"})
 }

@@ -1,7 +1,6 @@
 #!/bin/sh
-# libvirtd.sh FOLDER runs libvirtd in namespaces that its caller has made, with its sockets in FOLDER. It asks for no
-# configuration and no user of the host's, and leaves nothing there. It ends with its standard input: with its caller, however
-# that ends.
+# libvirtd.sh FOLDER runs libvirtd in the namespaces of its caller, with its sockets in FOLDER. It reads no configuration or users
+# of the host and leaves nothing there. It ends when its standard input closes.
 set -eu
 
 folder=$1
@@ -31,6 +30,6 @@ cat >/etc/libvirt/qemu.conf <<-END
 	remember_owner = 0
 	stdio_handler = "file"
 END
-# It is not the first process: somebody has to wait for the children of its children.
+# libvirtd is not the first process: that one collects orphans.
 libvirtd --config /run/libvirtd.conf --pid-file /run/libvirtd.pid </dev/null &
 cat

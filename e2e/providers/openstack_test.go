@@ -16,7 +16,7 @@ import (
 	"pulley/internal/testbed/novatest"
 )
 
-// openstack starts a cloud, and returns it with what its client has to be told.
+// openstack starts a cloud, and returns it with the environment of its client.
 func openstack(t *testing.T, c novatest.Config) (*novatest.Cloud, []string) {
 	t.Helper()
 	cloud := novatest.New(c)
@@ -29,12 +29,13 @@ func openstack(t *testing.T, c novatest.Config) (*novatest.Cloud, []string) {
 	return cloud, []string{"OS_CLIENT_CONFIG_FILE=" + file, "OS_CLOUD=west"}
 }
 
-// A driver's tests are worth as much as the cloud that they run against: OpenStack's own client has to take it for one.
-func TestClientOfOpenStackWorksWithNovatest(t *testing.T) {
+// The tests of the openstack driver rely on novatest: OpenStack's own client must work with it.
+func TestOpenStackClientWorksWithNovatest(t *testing.T) {
+	t.Parallel()
 	cloud, environ := openstack(t, novatest.Config{Build: 100 * time.Millisecond, Deletion: 100 * time.Millisecond})
 	client := func(want any, words ...string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "/usr/bin/openstack", words...)
 		cmd.Env = append([]string{path, "HOME=" + t.TempDir()}, environ...)
