@@ -190,6 +190,9 @@ func differing(want, got string) string {
 // ownedDirs are where a first boot writes.
 var ownedDirs = []string{"/etc/pulley", "/etc/cron.d", "/etc/systemd/system", "/etc/apt/sources.list.d", "/usr/local", "/var/lib/pulley"}
 
+// puppetLock begins the names of empty files that a Puppet leaves which is killed while it takes its lock. No later run reads them.
+const puppetLock = "/var/lib/pulley/puppet/var/state/.lock-"
+
 // EndState returns what a first boot leaves on its machine and in etcd, one fact a line. It leaves out what differs between
 // two machines: names, addresses, keys, times.
 func (f *Fleet) EndState(m *Machine, node string) string {
@@ -197,10 +200,13 @@ func (f *Fleet) EndState(m *Machine, node string) string {
 	var b strings.Builder
 	for _, dir := range ownedDirs {
 		_ = filepath.WalkDir(filepath.Join(m.root(), dir), func(path string, d fs.DirEntry, err error) error {
+			name := strings.TrimPrefix(path, m.root())
+			if strings.HasPrefix(name, puppetLock) {
+				return nil
+			}
 			if err == nil {
 				var info fs.FileInfo
 				if info, err = d.Info(); err == nil {
-					name := strings.TrimPrefix(path, m.root())
 					fmt.Fprintf(&b, "%s %s%s\n", info.Mode(), name, m.fact(name, info, node))
 				}
 			}

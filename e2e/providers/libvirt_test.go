@@ -150,8 +150,8 @@ func TestLibvirtCommandResumes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if machines, err := p.List(t.Context()); err != nil || len(machines) != 1 || machines[0].State != machines.Building {
-			t.Fatalf("%+v, %v", machines, err)
+		if all, err := p.List(t.Context()); err != nil || len(all) != 1 || all[0].State != machines.Building {
+			t.Fatalf("%+v, %v", all, err)
 		}
 		if cut == "destroy" {
 			again, err := p.Create(t.Context(), o)

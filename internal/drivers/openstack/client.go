@@ -30,7 +30,7 @@ type Config struct {
 	Late       time.Duration // that an order may take after its answer was lost; 0 is a minute
 }
 
-// Driver is a provision.Provider.
+// Driver is a machines.Provider.
 type Driver struct {
 	config  Config
 	compute *gophercloud.ServiceClient
