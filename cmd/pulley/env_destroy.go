@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -200,4 +201,9 @@ func (d *destroyOptions) destroy(t *site, agreed plan.Plan, opts plan.Options) e
 	}
 	fmt.Fprintf(d.env.Stdout, "destroyed %s: %s, %d keys and %d users of etcd\n", p.Fleet, cli.Count(len(p.Destroyed()), "machine"), gone.Keys, gone.Users)
 	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
 }

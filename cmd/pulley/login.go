@@ -16,6 +16,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/join"
 	"pulley/internal/pki"
+	"pulley/internal/shellquote"
 )
 
 // loginFlags say where to join as an operator, and with what.
@@ -218,11 +219,11 @@ func (o *options) keepLogin(key crypto.Signer, answer join.Answer, file string) 
 	}
 	fmt.Fprintf(o.env.Stderr, "you are %s, as %s, until %s\n", quoted(answer.Operator), quoted(answer.As), identity.Leaf().NotAfter.UTC().Format("2006-01-02"))
 	if len(answer.Endpoints) > 0 {
-		fmt.Fprintf(o.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", shellQuoted(strings.Join(answer.Endpoints, ",")))
+		fmt.Fprintf(o.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", shellquote.Word(strings.Join(answer.Endpoints, ",")))
 	}
 	if answer.Prefix != "" && answer.Prefix != "/pulley" {
-		fmt.Fprintf(o.env.Stdout, "export PULLEY_PREFIX=%s\n", shellQuoted(answer.Prefix))
+		fmt.Fprintf(o.env.Stdout, "export PULLEY_PREFIX=%s\n", shellquote.Word(answer.Prefix))
 	}
-	fmt.Fprintf(o.env.Stdout, "export PULLEY_CACERT=%s\nexport PULLEY_CERT=%s\nexport PULLEY_KEY=%s\n", shellQuoted(bundleBeside(file)), shellQuoted(file), shellQuoted(file))
+	fmt.Fprintf(o.env.Stdout, "export PULLEY_CACERT=%s\nexport PULLEY_CERT=%s\nexport PULLEY_KEY=%s\n", shellquote.Word(bundleBeside(file)), shellquote.Word(file), shellquote.Word(file))
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"pulley/internal/shellquote"
 	"runtime"
 	"syscall"
 	"time"
@@ -239,7 +240,7 @@ func (e *FailedError) Error() string { return e.Why }
 func quoted(path string, args []string) string {
 	line := filepath.Base(path)
 	for _, a := range args {
-		line += " " + shellQuoted(a)
+		line += " " + shellquote.Word(a)
 	}
 	return line
 }

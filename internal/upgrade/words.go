@@ -27,13 +27,3 @@ func (t *tail) String() string {
 	defer t.mu.Unlock()
 	return strings.ToValidUTF8(string(t.bytes), "?")
 }
-
-// shellQuoted is an argument as a person could type it.
-func shellQuoted(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%", r)
-	}) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}

@@ -1,8 +1,9 @@
-package main
+package demo
 
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,10 +16,11 @@ import (
 	"syscall"
 	"time"
 
+	"pulley/agent"
 	"pulley/internal/drivers/local"
 )
 
-// stage is what the story is played on: an etcd and machines, all of which die with this process.
+// stage is the fleet of the story: an etcd and machines, all of which die with this process.
 type stage struct {
 	self, agent string   // the programs
 	env         []string // of the operator's commands
@@ -30,7 +32,7 @@ type stage struct {
 	etcd     *exec.Cmd
 	gone     <-chan struct{} // closed when etcd has ended
 	closing  atomic.Bool
-	broke    chan error // what ended although nobody asked it to
+	broke    chan error // the first end of a part that nobody ended
 }
 
 const (
@@ -41,13 +43,15 @@ const (
 	etcdDeadline   = 30 * time.Second
 	etcdGrace      = 5 * time.Second
 	commandTimeout = 60 * time.Second
-	birthTimeout   = 2 * time.Minute
+	bootTimeout    = 2 * time.Minute
+	waitTimeout    = 90 * time.Second
+	pollInterval   = 700 * time.Millisecond
 
-	demoSchedule = "@every 2s"
-	demoEnforce  = 20 * time.Second
+	schedule        = "@every 2s"
+	enforceInterval = 20 * time.Second
 )
 
-// leash starts a process that dies with this one. What it ended with is sent once.
+// leash starts a process that dies with this one. The channel gets the error with which it ends.
 func leash(cmd *exec.Cmd) (<-chan error, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true} // Ctrl-C is for the demo
 	started, ended := make(chan error, 1), make(chan error, 1)
@@ -64,7 +68,7 @@ func leash(cmd *exec.Cmd) (<-chan error, error) {
 	return ended, <-started
 }
 
-// startEtcd runs `pulley serve` and reads from what it prints where it listens.
+// startEtcd runs `pulley serve` and reads the endpoint that it prints.
 func (s *stage) startEtcd(ctx context.Context) error {
 	log, err := s.openLog("etcd")
 	if err != nil {
@@ -95,12 +99,12 @@ func (s *stage) startEtcd(ctx context.Context) error {
 		case err := <-s.broke:
 			return err
 		case <-ctx.Done():
-			return fmt.Errorf("etcd did not say where it listens: %w", ctx.Err())
+			return fmt.Errorf("cannot start etcd: it printed no endpoint: %w", ctx.Err())
 		}
 	}
 }
 
-// watch tells of the end of something that should live as long as the demo.
+// watch reports the end of a part that should live as long as the demo.
 func (s *stage) watch(what string, ended <-chan error) <-chan struct{} {
 	gone := make(chan struct{})
 	go func() {
@@ -114,16 +118,15 @@ func (s *stage) watch(what string, ended <-chan error) <-chan struct{} {
 		}
 		select {
 		case s.broke <- fmt.Errorf("%s ended by itself: %w", what, err):
-		default: // the first one is the one to tell of
+		default: // the first end is the cause of the others
 		}
 	}()
 	return gone
 }
 
-// bear starts a machine and gives it what a cloud would: the userdata that turns it into a node. Then its agent ticks on its
-// own.
-func (s *stage) bear(ctx context.Context, node string) error {
-	ctx, cancel := context.WithTimeout(ctx, birthTimeout)
+// boot starts a machine and runs its userdata, as a cloud does. Then its agent ticks on its own.
+func (s *stage) boot(ctx context.Context, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
 	m, err := local.Start(ctx, local.Config{Hostname: node, Empty: local.HostState(), Binds: []local.Bind{{From: s.agent, To: "/usr/local/bin/pulley-agent"}}})
 	if err != nil {
@@ -138,9 +141,9 @@ func (s *stage) bear(ctx context.Context, node string) error {
 	}
 	defer log.Close()
 	if err := s.firstBoot(ctx, m, node, log); err != nil {
-		return fmt.Errorf("cannot make %s a node: %w", node, err)
+		return fmt.Errorf("cannot turn %s into a node: %w", node, err)
 	}
-	daemon := m.Command(context.WithoutCancel(ctx), "pulley-agent", "daemon", "--schedule", demoSchedule)
+	daemon := m.Command(context.WithoutCancel(ctx), "pulley-agent", "daemon", "--schedule", schedule)
 	daemon.Stdout, daemon.Stderr = log, log
 	if err := daemon.Start(); err != nil {
 		return fmt.Errorf("cannot start the agent of %s: %w", node, err)
@@ -169,10 +172,10 @@ func (s *stage) firstBoot(ctx context.Context, m *local.Machine, node string, lo
 	if err != nil {
 		return err
 	}
-	return m.WriteFile(settings, fmt.Appendf(yaml, "enforce_interval: %s\n", demoEnforce), 0o600)
+	return m.WriteFile(settings, fmt.Appendf(yaml, "enforce_interval: %s\n", enforceInterval), 0o600)
 }
 
-// pulley runs an operator's command and returns what it printed to standard output. Its error has the rest.
+// pulley runs an operator's command and returns its output. Its error contains the standard error.
 func (s *stage) pulley(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -191,7 +194,7 @@ func (s *stage) pulley(ctx context.Context, args ...string) (string, error) {
 	return out.String() + complaint.String(), nil
 }
 
-// in runs a program in a machine and returns what it printed.
+// in runs a program in a machine and returns its output.
 func (s *stage) in(ctx context.Context, node string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -227,4 +230,52 @@ func (s *stage) close() error {
 		<-s.gone
 	}
 	return errors.Join(errs...)
+}
+
+// poll repeats a check until it holds, fails, or takes too long.
+func (s *stage) poll(ctx context.Context, holds func() (bool, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
+	defer cancel()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		if done, err := holds(); done || err != nil {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case err := <-s.broke:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// query runs an operator's command, unseen, for its JSON.
+func (s *stage) query(ctx context.Context, answer any, args ...string) error {
+	out, err := s.pulley(ctx, append(args, "-o", "json")...)
+	if err != nil {
+		return err
+	}
+	// After the value come warnings, from standard error.
+	return json.NewDecoder(strings.NewReader(out)).Decode(answer)
+}
+
+func (s *stage) runs(ctx context.Context, node string) (runs []agent.Run, err error) {
+	err = s.query(ctx, &runs, "runs", node, "-e", "dev")
+	return runs, err
+}
+
+// inodes identifies the release folder that each node enforces: another folder with the same content differs.
+func (s *stage) inodes(ctx context.Context) (string, error) {
+	var all []string
+	for _, node := range nodes {
+		out, err := s.in(ctx, node, "stat", "--dereference", "--format=inode %i", "/var/lib/pulley/current")
+		if err != nil {
+			return "", err
+		}
+		all = append(all, strings.TrimSpace(out))
+	}
+	return strings.Join(all, ", "), nil
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bufio"
@@ -15,15 +15,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"pulley/internal/drivers/local"
 )
 
-const (
-	keeperVerb     = "keep"
-	keeperDeadline = 15 * time.Second
-)
+// KeeperVerb is the hidden verb below `pulley demo` that runs Keep.
+const KeeperVerb = "keep"
+
+const keeperDeadline = 15 * time.Second
 
 // keeper is a process that owns the demo's folder and removes it when the demo has ended, however it ended.
 type keeper struct {
@@ -40,7 +38,7 @@ func startKeeper(self string, env []string) (*keeper, error) {
 	}
 	defer theirs.Close()
 	k := &keeper{life: life}
-	k.cmd = exec.Command(self, "demo", keeperVerb)
+	k.cmd = exec.Command(self, "demo", KeeperVerb)
 	k.cmd.Env, k.cmd.Dir, k.cmd.Stdin, k.cmd.Stderr = env, "/", theirs, &k.errors
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals of the terminal are for the demo
 	out, err := k.cmd.StdoutPipe()
@@ -53,38 +51,33 @@ func startKeeper(self string, env []string) (*keeper, error) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("its folder was not made: %s", strings.TrimSpace(k.errors.String())), k.close())
+		return nil, errors.Join(fmt.Errorf("cannot make its folder: %s", strings.TrimSpace(k.errors.String())), k.close())
 	}
 	k.dir = strings.TrimSuffix(line, "\n")
 	return k, nil
 }
 
-// close lets the keeper remove the folder, and waits until it has.
+// close ends the keeper, and waits until it has removed the folder.
 func (k *keeper) close() error {
 	k.life.Close()
 	timer := time.AfterFunc(2*keeperDeadline, func() { k.cmd.Process.Kill() })
 	defer timer.Stop()
 	if err := k.cmd.Wait(); err != nil {
-		return fmt.Errorf("cannot remove the demo's folder: %w: %s\nthe next demo will", err, strings.TrimSpace(k.errors.String()))
+		return fmt.Errorf("cannot remove the demo's folder: %w: %s\nthe next demo removes it", err, strings.TrimSpace(k.errors.String()))
 	}
 	return nil
 }
 
-func newDemoKeeper(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use: keeperVerb, Short: "own the folder of a demo until standard input ends", Hidden: true,
-		Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(*cobra.Command, []string) error {
-			signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // it ends with the demo, and only then
-			return keep(filepath.Join(os.TempDir(), "pulley-demo"), o.env.Stdin, o.env.Stdout)
-		},
-	}
+// Keep is the keeper's process: it owns a folder, whose path it prints, until stdin ends.
+func Keep(stdin io.Reader, stdout io.Writer) error {
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // it ends with the demo, and only then
+	return keep(filepath.Join(os.TempDir(), "pulley-demo"), stdin, stdout)
 }
 
-// keep makes a folder in base, prints its path, and removes it when life ends. It starts with what demos left behind whose
+// keep makes a folder in base, prints its path, and removes it when life ends. First it removes the folders of demos whose
 // keeper was killed too.
 func keep(base string, life io.Reader, out io.Writer) error {
-	scratch, err := newDemoScratch(base)
+	scratch, err := newScratch(base)
 	if err != nil {
 		return err
 	}
@@ -101,7 +94,7 @@ func keep(base string, life io.Reader, out io.Writer) error {
 	return err
 }
 
-func newDemoScratch(base string) (scratch *local.Scratch, err error) {
+func newScratch(base string) (scratch *local.Scratch, err error) {
 	for range 3 { // another demo may remove base while this one is making its folder there
 		if _, err = local.Sweep(base); err == nil {
 			scratch, err = local.NewScratch(base)
@@ -113,8 +106,8 @@ func newDemoScratch(base string) (scratch *local.Scratch, err error) {
 	return scratch, err
 }
 
-// removeUnused removes base when no demo has a folder there. A folder that is not empty can't be removed: so nothing of a
-// demo that starts meanwhile is lost.
+// removeUnused removes base when no demo has a folder there. It removes no folder that is not empty: a demo that starts
+// meanwhile loses nothing.
 func removeUnused(base string) {
 	entries, err := os.ReadDir(base)
 	if err != nil {

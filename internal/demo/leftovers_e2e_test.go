@@ -1,11 +1,12 @@
 //go:build e2e
 
-package main
+package demo
 
 import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -20,7 +21,7 @@ import (
 	"time"
 )
 
-// runningDemo is a demo with all that is known of it on this machine.
+// runningDemo is a demo with its processes and files on this machine.
 type runningDemo struct {
 	cmd    *exec.Cmd
 	output *lockedBuffer
@@ -34,7 +35,7 @@ type runningDemo struct {
 
 func startDemo(t *testing.T, args ...string) *runningDemo {
 	t.Helper()
-	d := &runningDemo{bin: buildPrograms(t), tmp: t.TempDir(), output: &lockedBuffer{}, mounts: readMounts(t), namespaces: map[string]bool{}}
+	d := &runningDemo{bin: programs(t), tmp: t.TempDir(), output: &lockedBuffer{}, mounts: readMounts(t), namespaces: map[string]bool{}}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	d.cmd = exec.CommandContext(ctx, filepath.Join(d.bin, "pulley"), append([]string{"demo"}, args...)...)
@@ -48,18 +49,39 @@ func startDemo(t *testing.T, args ...string) *runningDemo {
 	return d
 }
 
-func buildPrograms(t *testing.T) string {
+// built is a folder with the two commands, for all tests.
+var built string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if built, err = os.MkdirTemp("", "pulley-demo-bin-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(built)
+	if out, err := exec.Command("go", "build", "-o", built+"/", "../../cmd/pulley", "../../cmd/pulley-agent").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "cannot build the commands: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// programs returns a folder of this test's own with the two commands: processes are told apart by it.
+func programs(t *testing.T) string {
 	t.Helper()
 	bin, err := os.MkdirTemp("", "pulley-demo-bin-")
-	if err == nil {
-		t.Cleanup(func() { os.RemoveAll(bin) })
-		err = os.Chmod(bin, 0o755) // nobody runs it too
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("go", "build", "-o", bin+"/", ".", "../pulley-agent").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	t.Cleanup(func() { os.RemoveAll(bin) })
+	err = os.Chmod(bin, 0o755) // nobody runs it too
+	for _, program := range []string{"pulley", "pulley-agent"} {
+		err = errors.Join(err, os.Link(filepath.Join(built, program), filepath.Join(bin, program)))
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
@@ -88,7 +110,7 @@ func (d *runningDemo) remember(t *testing.T) {
 	}
 }
 
-// runsPuppet tells whether Puppet is at work in one of the machines.
+// runsPuppet reports whether Puppet runs in one of the machines.
 func (d *runningDemo) runsPuppet(t *testing.T) bool {
 	t.Helper()
 	d.remember(t)
@@ -115,7 +137,7 @@ func (d *runningDemo) leftNothing(t *testing.T) {
 	}
 }
 
-// processes returns what still runs of the demo.
+// processes returns the processes of the demo that still run.
 func (d *runningDemo) processes() []string {
 	var left []string
 	for _, p := range hostProcesses() {

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bytes"
@@ -13,8 +13,9 @@ import (
 	"pulley/internal/cli"
 )
 
-func TestKeeperRemovesWhatTheDemoLeaves(t *testing.T) {
-	// A demo that was killed would leave an etcd's data and a control repository in /tmp.
+// A killed demo must not leave an etcd's data and a control repository in /tmp.
+func TestKeeperRemovesFolderOfDemo(t *testing.T) {
+	t.Parallel()
 	base := filepath.Join(t.TempDir(), "pulley-demo")
 	orphan := filepath.Join(base, "scratch-left-by-a-killed-keeper")
 	if err := os.MkdirAll(filepath.Join(orphan, "etcd"), 0o700); err != nil {
@@ -34,7 +35,7 @@ func TestKeeperRemovesWhatTheDemoLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exists(orphan) {
-		t.Error("what an earlier demo left is still there")
+		t.Error("the folder of an earlier demo is still there")
 	}
 	demo.Close()
 	if err := <-ended; err != nil {
@@ -45,10 +46,11 @@ func TestKeeperRemovesWhatTheDemoLeaves(t *testing.T) {
 	}
 }
 
-func TestKeeperLeavesAnotherDemoAlone(t *testing.T) {
-	// Two demos at a time would remove each other's data.
+// Two demos at a time must not remove each other's data.
+func TestKeeperKeepsFolderOfAnotherDemo(t *testing.T) {
+	t.Parallel()
 	base := filepath.Join(t.TempDir(), "pulley-demo")
-	other, err := newDemoScratch(base)
+	other, err := newScratch(base)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,27 +60,24 @@ func TestKeeperLeavesAnotherDemoAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exists(strings.TrimSpace(dir.String())) || !exists(other.Dir) {
-		t.Errorf("the keeper left its own folder, or removed the other's: %s", dir.String())
+		t.Errorf("the keeper kept its own folder, or removed the folder of the other demo: %s", dir.String())
 	}
 }
 
-func TestDemoLeavesOtherFleetsAlone(t *testing.T) {
-	// A demo in a shell that knows a real fleet would publish to it.
+// A demo in a shell with the settings of a real fleet must not publish to it.
+func TestDemoIgnoresSettingsOfOtherFleet(t *testing.T) {
+	t.Parallel()
 	env := cli.Env{Getenv: func(name string) string {
 		return map[string]string{"HOME": "/h", "PULLEY_PREFIX": "/p", "ETCDCTL_CACERT": "c"}[name]
 	}}
-	if got := (demoOptions{options: &options{env: env}}).environ(); !slices.Equal(got, []string{"PATH=:/opt/puppetlabs/bin", "HOME=/h"}) {
+	if got := environ(env); !slices.Equal(got, []string{"PATH=:/opt/puppetlabs/bin", "HOME=/h"}) {
 		t.Errorf("its commands get %q", got)
-	}
-	var stderr bytes.Buffer
-	env.Stderr = &stderr
-	if code := Main(t.Context(), env, []string{"demo", "--endpoints", "http://10.0.0.1:2379"}); code != cli.ExitUsage {
-		t.Errorf("exit code %d, %s", code, stderr.String())
 	}
 }
 
-func TestScreenKeepsLinesWithinTheTerminal(t *testing.T) {
-	// Puppet's long messages would tear the story apart.
+// Long messages of Puppet must not break the layout.
+func TestScreenKeepsLinesWithinTerminal(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		in    string
 		width int
@@ -102,8 +101,9 @@ func TestScreenKeepsLinesWithinTheTerminal(t *testing.T) {
 	}
 }
 
-func TestPromptsCanBeCopied(t *testing.T) {
-	// A reader who types what the demo shows would get something else.
+// A reader who types a shown command must get the same result.
+func TestPromptIsShellSyntax(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
 	s := newScreen(cli.Env{Stdout: &out, Getenv: func(string) string { return "" }, Now: time.Now}, false)
 	s.prompt("$", "pulley", "data", "set", "key::a", "it's noon", "", "$HOME")
@@ -112,18 +112,16 @@ func TestPromptsCanBeCopied(t *testing.T) {
 	}
 }
 
-func TestProgressWithoutATerminalIsPlainLines(t *testing.T) {
-	// Logs of CI would be full of control characters, or silent for a minute.
-	now := time.Unix(0, 0)
+// Logs of CI must not contain control characters.
+func TestProgressIsForTerminals(t *testing.T) {
+	t.Parallel()
 	var out bytes.Buffer
-	s := newScreen(cli.Env{Stdout: &out, Getenv: func(string) string { return "" }, Now: func() time.Time { return now }}, false)
-	p := &progress{screen: s, what: "all are there", began: now, shown: now}
-	p.detail("one is missing")
-	for range 110 {
-		now = now.Add(100 * time.Millisecond)
-		p.frame(0)
-	}
-	if want := "  … 5s all are there: one is missing\n  … 10s all are there: one is missing\n"; out.String() != want {
-		t.Errorf("printed %q, not %q", out.String(), want)
+	s := newScreen(cli.Env{Stdout: &out, Getenv: func(string) string { return "" }, Now: time.Now}, false)
+	err := s.during("all are there", func(detail func(string)) error {
+		detail("one is missing")
+		return nil
+	})
+	if want := "  ✓ all are there (0.0s)\n"; err != nil || out.String() != want {
+		t.Errorf("printed %q, want %q: %v", out.String(), want, err)
 	}
 }

@@ -1,6 +1,6 @@
 //go:build e2e
 
-package main
+package demo
 
 import (
 	"errors"
@@ -15,48 +15,60 @@ import (
 	"time"
 )
 
+// Whoever types `make demo` in a fresh clone must see it succeed, and find the computer unchanged.
 func TestDemoPlaysThroughAndLeavesNothing(t *testing.T) {
-	// Who clones the repository and types `make demo` would see it fail, or find their computer changed.
 	before := hashEtc(t)
-	d := startDemo(t, "--once")
+	d := startDemo(t)
 	began := time.Now()
-	err := d.cmd.Wait()
-	t.Logf("it took %.1f s", time.Since(began).Seconds())
-	if err != nil {
-		t.Errorf("%v\n%s", err, d.output.String())
-	}
-	for _, want := range []string{"8 of 8", "Syntax error", "Every step came true"} {
+	d.eventually(t, "the fleet is up for playing", func() bool { return strings.Contains(d.output.String(), "Logs: tail") })
+	t.Logf("the story took %.1f s", time.Since(began).Seconds())
+	d.remember(t)
+	for _, want := range []string{"8 of 8", "Syntax error", "Every step succeeded"} {
 		if !strings.Contains(d.output.String(), want) {
-			t.Errorf("it did not say %q:\n%s", want, d.output.String())
+			t.Errorf("the output lacks %q:\n%s", want, d.output.String())
 		}
+	}
+	lines := strings.Split(d.output.String(), "\n")
+	i := slices.IndexFunc(lines, func(l string) bool { return strings.HasSuffix(l, "# compute1") && strings.Contains(l, "nsenter") })
+	enter, _, _ := strings.Cut(lines[i], "#")
+	enterArgs := append(strings.Fields(enter)[1:], "hostname")
+	if out, err := exec.Command("nsenter", enterArgs...).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "compute1" {
+		t.Errorf("the printed command for compute1 leads to %q, %v", out, err)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, d.output.String())
 	}
 	d.leftNothing(t)
 	if after := hashEtc(t); after != before {
-		t.Error("something below /etc was changed")
+		t.Error("a file below /etc was changed")
 	}
 }
 
+// Whoever stops the demo must not have to clean up after it.
 func TestDemoLeavesNothingHoweverItEnds(t *testing.T) {
-	// Who loses patience would have to clean up after it.
+	t.Parallel()
 	const puppet = "Puppet runs"
 	for _, c := range []struct {
 		name   string
-		when   string // it has printed this, or Puppet runs in its machines
+		when   string // the demo has printed this, or Puppet runs in its machines
 		signal syscall.Signal
 		again  bool // a second time while it ends the fleet
 	}{
 		{"killed at once", "", syscall.SIGKILL, false},
 		{"killed as etcd starts", "pulley serve", syscall.SIGKILL, false},
-		{"killed as machines are born", "userdata compute1", syscall.SIGKILL, false},
+		{"killed as machines boot", "userdata compute1", syscall.SIGKILL, false},
 		{"killed while Puppet runs", puppet, syscall.SIGKILL, false},
-		{"killed while a release is taken", "pulley promote 1.0.0", syscall.SIGKILL, false},
-		{"interrupted as machines are born", "userdata compute1", syscall.SIGINT, false},
+		{"killed while a release is fetched", "pulley promote 1.0.0", syscall.SIGKILL, false},
 		{"interrupted while Puppet runs", puppet, syscall.SIGINT, false},
 		{"interrupted twice", puppet, syscall.SIGINT, true},
 		{"its terminal closed", "pulley publish", syscall.SIGHUP, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if signal.Ignored(c.signal) { // as under nohup; what is handled here, the demo starts with as usual
+			t.Parallel()
+			if signal.Ignored(c.signal) { // as under nohup; the demo inherits only ignored signals
 				handled := make(chan os.Signal, 1)
 				signal.Notify(handled, c.signal)
 				defer signal.Stop(handled)
@@ -83,42 +95,26 @@ func TestDemoLeavesNothingHoweverItEnds(t *testing.T) {
 	}
 }
 
-func TestDemoStaysUpUntilInterrupted(t *testing.T) {
-	// Nobody could play with the fleet, or would get rid of it.
-	d := startDemo(t)
-	d.eventually(t, "the fleet is up for playing", func() bool { return strings.Contains(d.output.String(), "nsenter --target") })
-	d.remember(t)
-	lines := strings.Split(d.output.String(), "\n")
-	i := slices.IndexFunc(lines, func(l string) bool { return strings.HasSuffix(l, "# compute1") && strings.Contains(l, "nsenter") })
-	enter, _, _ := strings.Cut(lines[i], "#")
-	enterArgs := append(strings.Fields(enter)[1:], "hostname")
-	if out, err := exec.Command("nsenter", enterArgs...).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "compute1" {
-		t.Errorf("the way into compute1 that it prints leads to %q, %v", out, err)
-	}
-	if err := d.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, d.output.String())
-	}
-	d.leftNothing(t)
-}
-
-func TestDemoSaysWhatItNeeds(t *testing.T) {
-	// Somebody without root would get an error of the kernel's.
-	bin := buildPrograms(t)
+// Without root the error must name the remedy, not the kernel's refusal.
+func TestDemoNamesWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	bin := programs(t)
 	cmd := exec.Command(filepath.Join(bin, "pulley"), "demo", "--once")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "needs root") || !strings.Contains(string(out), "sudo") {
 		t.Errorf("as nobody: %v\n%s", err, out)
 	}
-
 	if err := os.Remove(filepath.Join(bin, "pulley-agent")); err != nil {
 		t.Fatal(err)
 	}
 	out, err = exec.Command(filepath.Join(bin, "pulley"), "demo", "--once").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "make build") {
 		t.Errorf("without an agent: %v\n%s", err, out)
+	}
+	out, err = exec.Command(filepath.Join(bin, "pulley"), "demo", "--endpoints", "http://10.0.0.1:2379").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
+		t.Errorf("with --endpoints: %v\n%s", err, out)
 	}
 }

@@ -1,0 +1,387 @@
+package demo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+)
+
+type scene struct {
+	name, title string
+	play        func(context.Context) error
+}
+
+// story is the list of steps. Each ends when its effect has been seen, or with an error.
+func (d *demo) story() []scene {
+	return []scene{
+		{"etcd and a release", "an etcd, a release, an environment", d.start},
+		{"first boot", "the first boot of three machines", d.firstBoots},
+		{"first release", "the first release", d.firstRelease},
+		{"data", "data for one role", d.roleData},
+		{"new release", "a new release", d.newRelease},
+		{"broken release", "a broken release", d.brokenRelease},
+		{"drift", "the old release stays enforced", d.drift},
+		{"rollback", "the way back", d.rollback},
+	}
+}
+
+const (
+	motd   = "/etc/pulley-demo/motd"    // of the starter content
+	banner = "/etc/pulley-demo/release" // release 1.1.0 adds it
+
+	shownLines = 18
+	shownLog   = 15
+)
+
+var nodes = []string{"controller1", "controller2", "compute1"}
+
+func (d *demo) play(ctx context.Context) error {
+	began, scenes := d.now(), d.story()
+	for i, s := range scenes {
+		d.title(i+1, len(scenes), s.title)
+		if err := s.play(ctx); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("the demo was stopped in step %d of %d (%s)", i+1, len(scenes), s.name)
+			}
+			return fmt.Errorf("step %d of %d (%s) failed: %w", i+1, len(scenes), s.name, err)
+		}
+	}
+	d.line("\n" + d.paint("1;32", "Every step succeeded, in "+cli.Span(d.now().Sub(began))+"."))
+	return nil
+}
+
+func (d *demo) start(ctx context.Context) error {
+	d.say("Nodes need one server: etcd. This one is private and ends with the demo.")
+	d.typed("$", "pulley serve --data-dir etcd --listen 127.0.0.1:0 &")
+	err := d.during("etcd serves", func(func(string)) error { return d.startEtcd(ctx) })
+	if err != nil {
+		return err
+	}
+	d.prompt("$", "export", "PULLEY_ENDPOINTS="+d.endpoint)
+	d.say("Operators sign releases with an SSH key. A node takes only what one of its allowed signers has signed.")
+	err = d.operator(ctx,
+		[]string{"key", "create", signKey, "--no-passphrase"},
+		[]string{"key", "allow", signKey + ".pub", "--name", "operator", "--environments", "dev", "--signers", signersFile})
+	if err != nil {
+		return err
+	}
+	d.prompt("$", "export", "PULLEY_SIGN_KEY="+signKey)
+	d.env = append(d.env, "PULLEY_SIGN_KEY="+signKey)
+	d.say("A control repository is a usual one for Puppet, with one file for each fleet in environments/. A published repository is a release.")
+	return d.operator(ctx,
+		[]string{"init", repoDir},
+		[]string{"publish", repoDir, "--version", "1.0.0"},
+		[]string{"env", "apply", repoDir + "/environments/dev.yaml"})
+}
+
+func (d *demo) firstBoots(ctx context.Context) error {
+	d.say("Each machine is a copy-on-write view of this one, with its own hostname. A cloud's cloud-init would run the same script on its " +
+		"first boot: it registers the node, runs Puppet once to install the agent's schedule, and waits for a release.")
+	for _, node := range nodes {
+		d.typed("$", "pulley userdata "+node+" -e dev --allowed-signers "+signersFile+"    # the script of its first boot")
+	}
+	err := d.during("three machines ran their userdata", func(detail func(string)) error {
+		detail("each runs Puppet for the first time")
+		errs := make([]error, len(nodes))
+		var boots sync.WaitGroup
+		for i, node := range nodes {
+			boots.Go(func() { errs[i] = d.boot(ctx, node) })
+		}
+		boots.Wait()
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		if _, err := d.on(ctx, node, "grep", "pulley-agent", "/etc/cron.d/pulley-agent"); err != nil {
+			return err
+		}
+	}
+	d.say("To be quick, each agent ticks every 2 seconds here, and enforces its target every 20 seconds, not every 30 minutes.")
+	err = d.until(ctx, "all are registered and wait for a release", func(n nodeStatus) bool {
+		return n.State == agent.Pending && n.Reason == string(agent.ReasonNoTarget)
+	})
+	if err != nil {
+		return err
+	}
+	return d.operator(ctx, []string{"nodes", "-e", "dev"}, []string{"status", "-e", "dev"})
+}
+
+func (d *demo) firstRelease(ctx context.Context) error {
+	onHost := exists(filepath.Dir(motd))
+	if err := d.operator(ctx, []string{"promote", "1.0.0", "-e", "dev"}); err != nil {
+		return err
+	}
+	if err := d.untilConverged(ctx, "1.0.0", 0); err != nil {
+		return err
+	}
+	if err := d.operator(ctx, []string{"status", "-e", "dev"}); err != nil {
+		return err
+	}
+	d.say("Puppet changed the three machines, and not this one:")
+	for _, node := range nodes {
+		if _, err := d.on(ctx, node, "cat", motd); err != nil {
+			return err
+		}
+	}
+	if onHost {
+		return nil
+	}
+	if exists(filepath.Dir(motd)) {
+		return fmt.Errorf("%s is on this machine too", filepath.Dir(motd))
+	}
+	d.prompt("$", "ls", filepath.Dir(motd))
+	d.show("ls: "+filepath.Dir(motd)+" is not on this machine", 1)
+	return nil
+}
+
+func (d *demo) roleData(ctx context.Context) error {
+	d.say("Data changes without a release. Release and data are one target. A node that does not use the change has nothing to do.")
+	const message = "Back at noon"
+	err := d.operator(ctx, []string{"data", "set", "-e", "dev", "--role", "controller", "profile::base::message", message})
+	if err != nil {
+		return err
+	}
+	if err := d.untilConverged(ctx, "1.0.0", 1); err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		got, err := d.on(ctx, node, "cat", motd)
+		if err != nil {
+			return err
+		}
+		if has, should := strings.Contains(got, message), strings.HasPrefix(node, "controller"); has != should {
+			return fmt.Errorf("%s contains %q on %s", motd, got, node)
+		}
+	}
+	runs, err := d.runs(ctx, "compute1")
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		if r.Reason == agent.ReasonNew && r.Target.Data != 0 {
+			return fmt.Errorf("compute1 ran Puppet for data of another role: run %s", r.ID)
+		}
+	}
+	d.say("compute1 ran no Puppet for it:")
+	return d.operator(ctx, []string{"runs", "compute1", "-e", "dev"})
+}
+
+func (d *demo) newRelease(ctx context.Context) error {
+	if err := d.edit("manifests/site.pp", "file { '"+banner+"':\n  content => \"this is ${facts['pulley']['release']}\\n\",\n}\n"); err != nil {
+		return err
+	}
+	if err := d.operator(ctx, []string{"publish", repoDir, "--version", "1.1.0"}, []string{"promote", "1.1.0", "-e", "dev"}); err != nil {
+		return err
+	}
+	if err := d.untilConverged(ctx, "1.1.0", 1); err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		got, err := d.on(ctx, node, "cat", banner)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(got, "1.1.0") {
+			return fmt.Errorf("%s contains %q on %s", banner, got, node)
+		}
+	}
+	return d.operator(ctx, []string{"status", "-e", "dev"})
+}
+
+func (d *demo) brokenRelease(ctx context.Context) error {
+	if err := d.edit("manifests/site.pp", "file { '/etc/pulley-demo/notes'\n  content => \"a colon is missing above\\n\",\n}\n"); err != nil {
+		return err
+	}
+	d.say("`pulley validate` reports the mistake:")
+	d.prompt("$", "pulley", "validate", repoDir)
+	out, err := d.pulley(ctx, "validate", repoDir)
+	if err == nil {
+		return errors.New("pulley validate reports no syntax error")
+	}
+	d.tell(out, 4)
+	d.say("This demo publishes the release all the same.")
+	if err := d.operator(ctx, []string{"publish", repoDir, "--version", "1.2.0"}, []string{"promote", "1.2.0", "-e", "dev"}); err != nil {
+		return err
+	}
+	if err := d.untilFailed(ctx, "1.2.0", "1.1.0"); err != nil {
+		return err
+	}
+	if err := d.operator(ctx, []string{"status", "-e", "dev"}); err != nil {
+		return err
+	}
+	runs, err := d.runs(ctx, "compute1")
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(runs, func(r agent.Run) bool { return r.Outcome == agent.Failed })
+	if i < 0 {
+		return errors.New("compute1 has reported no failed run")
+	}
+	d.prompt("$", "pulley", "runs", "compute1", runs[i].ID, "-e", "dev")
+	out, err = d.pulley(ctx, "runs", "compute1", runs[i].ID, "-e", "dev")
+	if err == nil && !strings.Contains(out, "Syntax error") {
+		err = fmt.Errorf("run %s does not contain Puppet's message", runs[i].ID)
+	}
+	d.tell(out, 5)
+	return err
+}
+
+func (d *demo) drift(ctx context.Context) error {
+	d.say("A release that does not compile changes nothing. Every node is still on 1.1.0 and tries 1.2.0 again now and then. When a node " +
+		"next enforces 1.1.0, it repairs manual changes:")
+	if _, err := d.on(ctx, "compute1", "rm", motd); err != nil {
+		return err
+	}
+	err := d.during(motd+" is back on compute1", func(func(string)) error {
+		return d.poll(ctx, func() (bool, error) {
+			_, err := d.machines["compute1"].ReadFile(motd)
+			if errors.Is(err, os.ErrNotExist) {
+				return false, nil
+			}
+			return err == nil, err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	err = d.during("compute1 reported it as drift from 1.1.0", func(func(string)) error {
+		return d.poll(ctx, func() (bool, error) {
+			runs, err := d.runs(ctx, "compute1")
+			return slices.ContainsFunc(runs, func(r agent.Run) bool { return r.Drift && r.Target.Release == "1.1.0" }), err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.untilFailed(ctx, "1.2.0", "1.1.0"); err != nil {
+		return err
+	}
+	return d.operator(ctx, []string{"runs", "compute1", "-e", "dev"}, []string{"explain", "compute1", "-e", "dev"})
+}
+
+func (d *demo) rollback(ctx context.Context) error {
+	before, err := d.inodes(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.operator(ctx, []string{"rollback", "-e", "dev"}); err != nil {
+		return err
+	}
+	if err := d.untilConverged(ctx, "1.1.0", 1); err != nil {
+		return err
+	}
+	if err := d.operator(ctx, []string{"status", "-e", "dev"}, []string{"history", "-e", "dev"}); err != nil {
+		return err
+	}
+	after, err := d.inodes(ctx)
+	if err != nil {
+		return err
+	}
+	if before != after {
+		return fmt.Errorf("the folder of release 1.1.0 was %s and is %s: it was fetched again", before, after)
+	}
+	d.say("No node downloaded anything: 1.1.0 never left its disk. A rollback restores release and data together.")
+	return nil
+}
+
+// operator runs commands, shown as they are typed, until one fails.
+func (d *demo) operator(ctx context.Context, commands ...[]string) error {
+	for _, args := range commands {
+		d.prompt("$", append([]string{"pulley"}, args...)...)
+		out, err := d.pulley(ctx, args...)
+		d.show(out, shownLines)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// on runs a program in a machine, shown as root there would type it.
+func (d *demo) on(ctx context.Context, node string, args ...string) (string, error) {
+	d.prompt(node+"#", args...)
+	out, err := d.in(ctx, node, args...)
+	d.show(out, shownLines)
+	return out, err
+}
+
+// edit appends text to a file of the control repository, and shows it.
+func (d *demo) edit(name, text string) error {
+	path := filepath.Join(d.dir, repoDir, name)
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	d.prompt("$", "edit", filepath.Join(repoDir, name))
+	for l := range strings.Lines(text) {
+		d.line("  " + d.paint("32", "+ "+strings.TrimRight(l, "\n")))
+	}
+	return os.WriteFile(path, append(append(old, '\n'), text...), 0o644)
+}
+
+// nodeStatus is a node in the output of `pulley status -o json`.
+type nodeStatus struct {
+	Node, Desired, Release, Reason string
+	Data                           agent.Generation
+	State                          agent.NodeState
+}
+
+func (d *demo) untilConverged(ctx context.Context, release string, data agent.Generation) error {
+	what := "all are converged on " + release
+	if data != 0 {
+		what += fmt.Sprintf(" with data %d", data)
+	}
+	return d.until(ctx, what, func(n nodeStatus) bool {
+		return n.State == agent.Converged && n.Release == release && n.Data == data
+	})
+}
+
+// untilFailed waits until every node reports that a release failed, and is still on another.
+func (d *demo) untilFailed(ctx context.Context, release, still string) error {
+	return d.until(ctx, "all report that "+release+" failed, and are on "+still, func(n nodeStatus) bool {
+		return (n.State == agent.FailedState || n.State == agent.Stuck) && n.Desired == release && n.Release == still
+	})
+}
+
+// until polls the status of the fleet until a condition holds for every node.
+func (d *demo) until(ctx context.Context, what string, holds func(nodeStatus) bool) error {
+	return d.during(what, func(detail func(string)) error {
+		var last []nodeStatus
+		err := d.poll(ctx, func() (bool, error) {
+			var now struct{ Nodes []nodeStatus }
+			if err := d.query(ctx, &now, "status", "-e", "dev"); err != nil {
+				return false, err
+			}
+			last = now.Nodes
+			var parts []string
+			for _, n := range last {
+				parts = append(parts, fmt.Sprintf("%s %s on %s", n.Node, n.State, cmp.Or(n.Release, "nothing")))
+			}
+			detail(strings.Join(parts, ", "))
+			return len(last) == len(nodes) && !slices.ContainsFunc(last, func(n nodeStatus) bool { return !holds(n) }), nil
+		})
+		if err == nil {
+			return nil
+		}
+		for _, n := range last {
+			err = fmt.Errorf("%w\n%s is %s: %s", err, n.Node, n.State, n.Reason)
+		}
+		return fmt.Errorf("%q did not happen: %w", what, err)
+	})
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
+}
