@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 
+	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/failpoint"
 	"pulley/internal/firstboot"
@@ -152,7 +153,7 @@ func (b *bootstrap) pinned() (*join.Client, error) {
 
 // Tell tells serve of a step: with the token until there is a certificate.
 func (b *bootstrap) Tell(ctx context.Context, step firstboot.Name, state firstboot.Progress, problem string) error {
-	b.untold = b.tell(ctx, join.Progress{Step: string(step), State: string(state), Error: problem, Finished: b.finished})
+	b.untold = b.tell(ctx, join.Progress{Step: string(step), State: string(state), Error: agent.Prose(problem), Finished: b.finished})
 	return b.untold
 }
 

@@ -69,7 +69,7 @@ func (o *options) leave(ctx context.Context, atPoweroff bool) error {
 	}
 	err = client.Leave(ctx)
 	var refused *join.RefusedError
-	if errors.As(err, &refused) && (refused.Reason == join.WasRemoved || refused.Reason == join.WrongCertificate) {
+	if errors.As(err, &refused) && (refused.Reason == join.WasRemoved || refused.Reason == join.WrongCertificate || refused.Reason == join.UntrustedCertificate) {
 		err = nil // it left before: a crash came before its identity was removed, or an operator
 	}
 	if err != nil {

@@ -33,7 +33,7 @@ type shownBoot struct {
 	Hostname    string          `json:"hostname,omitempty"`
 	Step        string          `json:"step"`
 	State       store.BootState `json:"state"`
-	Error       string          `json:"error,omitempty"`
+	Error       agent.Prose     `json:"error,omitempty"`
 	Attempts    int             `json:"attempts"`
 	Started     time.Time       `json:"started"`
 	Since       time.Time       `json:"since"`
@@ -117,7 +117,7 @@ func (b *shownBoot) words(now time.Time) string {
 		text += fmt.Sprintf(" (%d attempts)", b.Attempts)
 	}
 	if b.Error != "" {
-		first, _, _ := strings.Cut(b.Error, "\n")
+		first, _, _ := strings.Cut(string(b.Error), "\n")
 		text += ": " + first
 	}
 	return text

@@ -51,12 +51,10 @@ func (s serveOptions) watchOver(ctx context.Context, v service) error {
 	if err != nil {
 		return cli.Usagef("%v", err)
 	}
-	run := func(context.Context) {}
 	what := "mirror of published content serves"
 	if v.certs != nil {
 		what = "joins and the mirror of published content serve"
-		at := s.desk(v, keeper)
-		web.Join, run = at.Handler(), at.Run
+		web.Join = s.desk(v, keeper).Handler()
 	}
 	if err := v.https.serve(web, v.certs, what); err != nil {
 		return err
@@ -70,7 +68,6 @@ func (s serveOptions) watchOver(ctx context.Context, v service) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var loops sync.WaitGroup
 	loops.Go(func() { keeper.Run(ctx) })
-	loops.Go(func() { run(ctx) })
 	loops.Go(func() { s.watchMachines(ctx, v) })
 	defer loops.Wait() // before etcd, which they ask, is closed
 	defer cancel()
@@ -114,7 +111,7 @@ func (s serveOptions) programs(st *store.Store) (programs *serve.Agents, cleanUp
 	return programs, cleanUp, nil
 }
 
-// desk is where machines and operators join; run has to run beside it.
+// desk is where machines and operators join.
 func (s serveOptions) desk(v service, keeper *serve.Keeper) *server.Server {
 	filled := s.connection
 	filled.Fill(s.env)

@@ -94,7 +94,6 @@ func newDesk(t *testing.T, dir string, keeper bool) *desked {
 	etcd.Certificates.AskForCertificates(server.TLSConfig)
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	loops.Go(func() { at.Run(ctx) })
 	loops.Go(func() {
 		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)

@@ -131,7 +131,7 @@ func TestRemovedNodeIsRefused(t *testing.T) {
 	done := takeSlots(1)
 	reinstalled.Boot()
 	reinstalled.Wait("a refusal", func() string {
-		if step := reinstalled.FirstBoot().Steps[firstboot.Join]; strings.Contains(step.Error, string(join.WasRemoved)) && strings.Contains(step.Error, "sold") {
+		if step := reinstalled.FirstBoot().Steps[firstboot.Join]; strings.Contains(step.Error, "removed from the fleet") && strings.Contains(step.Error, "sold") {
 			return ""
 		}
 		return reinstalled.Finished()

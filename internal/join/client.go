@@ -230,10 +230,7 @@ func (s server) do(req *http.Request) ([]byte, error) {
 		return nil, fmt.Errorf("it answers %s, not as pulley serve does", resp.Status)
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= 500 {
-		busy := &busyError{says: string(refused.Reason)}
-		if refused.Detail != "" {
-			busy.says += ": " + refused.Detail
-		}
+		busy := &busyError{says: Sentence(refused.Reason, refused.Params)}
 		if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && s <= 3600 {
 			busy.after = time.Duration(s) * time.Second
 		}

@@ -69,7 +69,7 @@ func client(t *testing.T, ca *pki.CA, servers ...string) *Client {
 func TestServersAreTriedInTurnUntilOneAnswers(t *testing.T) {
 	ca := newCA(t)
 	good := answering(t, ca, says(200, `{"node":"controller1"}`))
-	refuses := answering(t, ca, says(403, `{"reason":"the join token has expired","detail":"at noon","next":"make another"}`))
+	refuses := answering(t, ca, says(403, `{"reason":"token_expired","params":{"at":"2026-11-22T12:00:00Z"}}`))
 	busy := answering(t, ca, says(503, `{"reason":"too many join at this moment"}`, "Retry-After", "7"))
 	dead := "https://127.0.0.1:1"
 	key, err := pki.NewKey()
@@ -92,7 +92,7 @@ func TestServersAreTriedInTurnUntilOneAnswers(t *testing.T) {
 		})
 	}
 	var refused *RefusedError
-	if _, err := client(t, ca, refuses, good).Join(t.Context(), key, Request{}); !errors.As(err, &refused) || refused.Reason != ExpiredToken || refused.Hint() != "make another" {
+	if _, err := client(t, ca, refuses, good).Join(t.Context(), key, Request{}); !errors.As(err, &refused) || refused.Reason != ExpiredToken || !strings.Contains(refused.Hint(), "pulley token create") {
 		t.Errorf("a refusal is %v", err)
 	}
 	var nobody *UnreachableError

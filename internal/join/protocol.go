@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"pulley/agent"
 )
 
 // Root is what the paths of all requests begin with; another version of what is said has another one.
@@ -69,15 +71,15 @@ type Answer struct {
 
 // Progress is a step of a first boot that began or ended.
 type Progress struct {
-	Environment string `json:"environment,omitempty"`
-	Node        string `json:"node,omitempty"` // "" until it is known
-	Role        string `json:"role,omitempty"`
-	Machine     string `json:"machine"` // machine id
-	Hostname    string `json:"hostname,omitempty"`
-	Step        string `json:"step"`
-	State       string `json:"state"` // started, done or failed
-	Error       string `json:"error,omitempty"`
-	Finished    bool   `json:"finished,omitempty"` // the whole first boot has
+	Environment string      `json:"environment,omitempty"`
+	Node        string      `json:"node,omitempty"` // "" until it is known
+	Role        string      `json:"role,omitempty"`
+	Machine     string      `json:"machine"` // machine id
+	Hostname    string      `json:"hostname,omitempty"`
+	Step        string      `json:"step"`
+	State       string      `json:"state"` // started, done or failed
+	Error       agent.Prose `json:"error,omitempty"`
+	Finished    bool        `json:"finished,omitempty"` // the whole first boot has
 }
 
 // Told is a Progress as it travels; the token is "" for who has a certificate.
@@ -91,24 +93,6 @@ type Renewal struct {
 	CSR     string  `json:"csr"`
 	Machine Machine `json:"machine,omitzero"`
 }
-
-// RefusedError is what serve said no to. It is final: asking again, or another server, changes nothing.
-type RefusedError struct {
-	Reason Reason `json:"reason"`
-	Detail string `json:"detail,omitempty"` // names and times that the reason is about
-	Next   string `json:"next,omitempty"`   // what a person can do
-}
-
-func (e *RefusedError) Error() string {
-	text := "pulley serve refuses: " + string(e.Reason)
-	if e.Detail != "" {
-		text += ": " + e.Detail
-	}
-	return text
-}
-
-// Hint is what a person can do.
-func (e *RefusedError) Hint() string { return e.Next }
 
 // UnreachableError is that no server gave an answer that counts: it may pass by itself.
 type UnreachableError struct {

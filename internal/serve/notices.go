@@ -122,7 +122,7 @@ func (k *Keeper) FirstBoot(ref environments.Ref, b store.FirstBoot) {
 		n.ID = noticeID(n.Kind, ref, b.Machine, b.Started.UTC().Format(time.RFC3339))
 	case b.State == store.BootFailed:
 		n.Kind, n.Title = "first-boot-failed", fmt.Sprintf("the first boot of %s in %s failed at step %s", who, ref, b.Step)
-		n.Text = b.Error
+		n.Text = string(b.Error)
 		n.ID = noticeID(n.Kind, ref, b.Machine, b.Started.UTC().Format(time.RFC3339), b.Step)
 	default:
 		return

@@ -157,9 +157,9 @@ func judgeFleet(d *Diagnosis, f fleetFacts, now time.Time) {
 		switch {
 		case b.Stands(now):
 			text := fmt.Sprintf("the first boot of %s stands still at step %s; last heard of %s ago", name, b.Step, now.Sub(b.Heard).Round(time.Minute))
-			d.of(env, b.Node, "first-boot", Problem, text+said(b.Error), "look at its console, or `journalctl -u pulley-first-boot`; `pulley nodes unlock` lets another machine have its name")
+			d.of(env, b.Node, "first-boot", Problem, text+said(string(b.Error)), "look at its console, or `journalctl -u pulley-first-boot`; `pulley nodes unlock` lets another machine have its name")
 		case b.Finished.IsZero() && b.State == BootFailed:
-			d.of(env, b.Node, "first-boot", Warning, fmt.Sprintf("the first boot of %s fails at step %s and tries again", name, b.Step)+said(b.Error), "")
+			d.of(env, b.Node, "first-boot", Warning, fmt.Sprintf("the first boot of %s fails at step %s and tries again", name, b.Step)+said(string(b.Error)), "")
 		}
 	}
 	judgeLeftovers(d, f)

@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
 )
@@ -29,21 +30,21 @@ const (
 
 // FirstBoot is where a machine is in its first boot. While it is not finished the machine holds the name of its node.
 type FirstBoot struct {
-	Machine  string    `json:"machine"` // machine id
-	Hostname string    `json:"hostname,omitempty"`
-	Node     string    `json:"node,omitempty"` // "" until it is known
-	Role     string    `json:"role,omitempty"`
-	Step     string    `json:"step"`
-	State    BootState `json:"state"`
-	Error    string    `json:"error,omitempty"` // of the last attempt at this step, clipped
-	Attempts int       `json:"attempts"`        // at this step
-	Started  time.Time `json:"started"`         // the first boot
-	Since    time.Time `json:"since"`           // this step
-	Heard    time.Time `json:"heard"`           // last word, by serve's clock
-	Finished time.Time `json:"finished,omitzero"`
-	Token    string    `json:"token,omitempty"`  // id of the token that it joins with
-	Joined   bool      `json:"joined,omitempty"` // it has its certificate
-	Unlocked *Revoked  `json:"unlocked,omitempty"`
+	Machine  string      `json:"machine"` // machine id
+	Hostname string      `json:"hostname,omitempty"`
+	Node     string      `json:"node,omitempty"` // "" until it is known
+	Role     string      `json:"role,omitempty"`
+	Step     string      `json:"step"`
+	State    BootState   `json:"state"`
+	Error    agent.Prose `json:"error,omitempty"` // of the last attempt at this step, clipped
+	Attempts int         `json:"attempts"`        // at this step
+	Started  time.Time   `json:"started"`         // the first boot
+	Since    time.Time   `json:"since"`           // this step
+	Heard    time.Time   `json:"heard"`           // last word, by serve's clock
+	Finished time.Time   `json:"finished,omitzero"`
+	Token    string      `json:"token,omitempty"`  // id of the token that it joins with
+	Joined   bool        `json:"joined,omitempty"` // it has its certificate
+	Unlocked *Revoked    `json:"unlocked,omitempty"`
 }
 
 // Stands reports whether nothing was heard of an unfinished first boot for too long.
@@ -124,7 +125,7 @@ func (s *db) settleLease(ctx context.Context, l bootLease, err error) {
 // putFirstBoot is the write, for a transaction that compares revision, and after which settleLease is called. A lease ends
 // the record.
 func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, bootLease, error) {
-	b.Hostname, b.Step, b.Error = clip.Text(b.Hostname, maxBootWord), clip.Text(b.Step, maxBootWord), clip.Text(b.Error, maxBootError)
+	b.Hostname, b.Step, b.Error = clip.Text(b.Hostname, maxBootWord), clip.Text(b.Step, maxBootWord), agent.Prose(clip.Text(string(b.Error), maxBootError))
 	value, err := encode(b)
 	if err != nil {
 		return clientv3.Op{}, bootLease{}, err

@@ -46,7 +46,6 @@ import (
 //	firstboots/<env>/<machine>                           s,o  where a machine is in its first boot
 //	machines/<env>/<machine>                             s  which node a machine joined as, and that it was removed
 //	notices/<id>                                         s  what is to be told, once
-//	refusals                                             s  joins that were refused, counted
 //	floods/<env>/<node>                                  s  nodes that write too much
 type keys struct {
 	prefix string // ends with /pulley/v1/ or <prefix>/v1/
@@ -145,7 +144,6 @@ func (k keys) acts(env string) string         { return k.environment(env) + "act
 func (k keys) act(env, id string) string      { return k.acts(env) + escape(id) }
 func (k keys) notices() string                { return k.prefix + "notices/" }
 func (k keys) notice(id string) string        { return k.notices() + escape(id) }
-func (k keys) refusals() string               { return k.prefix + "refusals" }
 func (k keys) floods(env string) string       { return k.prefix + "floods/" + escape(env) + "/" }
 func (k keys) flood(env, node string) string  { return k.floods(env) + escape(node) }
 func (k keys) allRuns(env string) string      { return k.prefix + "runs/" + escape(env) + "/" }

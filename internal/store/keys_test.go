@@ -65,7 +65,7 @@ func TestTheTableOfKeysHasAllKeys(t *testing.T) {
 		"agentWanted": k.agentWanted(env), "nodeTokens": k.nodeTokens(), "nodeToken": k.nodeToken("id1"), "operatorTokens": k.operatorTokens(),
 		"operatorToken": k.operatorToken("id1"), "identities": k.identities(env), "identity": k.identity(env, node), "operators": k.operators(), "operator": k.operator("ann"),
 		"reserves": k.reserves(env), "reserve": k.reserve(env, node), "firstBoots": k.firstBoots(env), "firstBoot": k.firstBoot(env, "m1"), "machine": k.machine(env, "m1"),
-		"notices": k.notices(), "notice": k.notice("id1"), "refusals": k.refusals(), "floods": k.floods(env), "flood": k.flood(env, node), "allRuns": k.allRuns(env),
+		"notices": k.notices(), "notice": k.notice("id1"), "floods": k.floods(env), "flood": k.flood(env, node), "allRuns": k.allRuns(env),
 		"installation": k.installation(), "records": k.records(env), "record": k.record(env, node), "applying": k.applying(env), "acts": k.acts(env), "act": k.act(env, "id1"),
 	}
 	rows := tableOfKeys(t, env, node)

@@ -1,9 +1,7 @@
 package store_test
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -171,31 +169,6 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 	}
 	if f, err := s.OperatorFacts(t.Context(), ann.ID, "ann"); err != nil || f.Token.Revoked == nil {
 		t.Errorf("the operator's token is alive: %+v, %v", f.Token, err)
-	}
-}
-
-// The count of refusals is what somebody who is refused makes grow: it must not grow without end.
-func TestRefusalsAreBounded(t *testing.T) {
-	t.Parallel()
-	var all store.Refusals
-	for i := range 1000 {
-		all.Add(store.Refusal{Reason: fmt.Sprintf("reason %d", i), Detail: strings.Repeat("x", 1000), Node: strings.Repeat("n", 1000), Machine: strings.Repeat("m", 1000)})
-	}
-	text, err := json.Marshal(all)
-	if err != nil || all.Total != 1000 || len(all.Counts) > 64 || len(all.Last) > 20 || len(text) > 32<<10 {
-		t.Errorf("%d reasons, %d in full, %d bytes (%v)", len(all.Counts), len(all.Last), len(text), err)
-	}
-	if all.Last[0].Reason != "reason 999" {
-		t.Errorf("the newest is not the first: %s", all.Last[0].Reason)
-	}
-	s := open(t, etcdtest.Start(t), "")
-	for range 2 {
-		if err := s.AddRefusals(t.Context(), store.Refusals{Total: 3, Counts: map[string]int64{"a": 3}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := s.Refusals(t.Context()); err != nil || got.Total != 6 || got.Counts["a"] != 6 {
-		t.Errorf("etcd has %+v (%v)", got, err)
 	}
 }
 

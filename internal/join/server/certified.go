@@ -24,16 +24,16 @@ type certified struct {
 // nameIn reads whose certificate a request came with. The listener has verified it against the CA.
 func (d *Server) nameIn(c *caller) (pki.Name, error) {
 	if c.TLS == nil || len(c.TLS.VerifiedChains) == 0 {
-		return pki.Name{}, no(join.NoCertificate, "", "a machine without one joins with a token")
+		return pki.Name{}, no(join.NoCertificate, join.Params{})
 	}
 	leaf := c.TLS.PeerCertificates[0]
 	name, err := pki.ParseName(leaf.Subject.CommonName)
 	if err != nil || name.Prefix != d.Store.Prefix() {
-		return pki.Name{}, no(join.WrongCertificate, "it is not of this fleet", "")
+		return pki.Name{}, no(join.UntrustedCertificate, join.Params{})
 	}
 	c.about("user", name.String())
 	if !d.trusted(leaf) {
-		return pki.Name{}, no(join.WrongCertificate, "its CA is not trusted any more", "join again with a new token")
+		return pki.Name{}, no(join.UntrustedCertificate, join.Params{})
 	}
 	return name, nil
 }
@@ -53,12 +53,12 @@ func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
 		return certified{}, err
 	}
 	if name.Kind != pki.KindNode {
-		return certified{}, no(join.NoCertificate, "this one is of the kind "+string(name.Kind), "")
+		return certified{}, no(join.WrongKind, join.Params{Claimed: string(name.Kind)})
 	}
 	c.about("env", name.Environment, "node", name.Subject)
 	ref, err := environments.ParseRef(name.Environment)
 	if err != nil {
-		return certified{}, no(join.WrongCertificate, err.Error(), "")
+		return certified{}, no(join.UntrustedCertificate, join.Params{})
 	}
 	i, revision, err := d.Store.Identity(ctx, ref, name.Subject)
 	if err != nil {
@@ -66,9 +66,9 @@ func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
 	}
 	switch {
 	case i != nil && i.Removed != nil:
-		return certified{}, no(join.WasRemoved, name.Subject+removedBy(*i.Removed), "to have it back: pulley token create --node "+name.Subject)
+		return certified{}, no(join.WasRemoved, removed(name.Subject, *i.Removed))
 	case !i.Live() || i.User != name.String():
-		return certified{}, no(join.WrongCertificate, name.Subject+" has joined again since", "to have it back: pulley token create --node "+name.Subject)
+		return certified{}, no(join.WrongCertificate, join.Params{Node: name.Subject})
 	}
 	return certified{name, ref, i, revision}, nil
 }
@@ -141,7 +141,7 @@ func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key stri
 		return join.Answer{}, err
 	}
 	if !o.Live() || o.User != name.String() {
-		return join.Answer{}, no(join.WrongCertificate, name.Subject+" was revoked, or has a newer one", anotherToken)
+		return join.Answer{}, no(join.WrongCertificate, join.Params{Operator: name.Subject})
 	}
 	now := d.Now().UTC()
 	o.Key, o.Issued, o.Until, o.CA = key, now, now.Add(d.OperatorLifetime), d.pin()
@@ -152,8 +152,7 @@ func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key stri
 }
 
 func wrongMachine(who certified, id string) *join.RefusedError {
-	return no(join.WrongMachine, who.identity.Node+" joined with machine id "+who.identity.Machine+", and this one is "+id,
-		"a copy of a machine needs a token of its own, and /var/lib/pulley/identity removed")
+	return no(join.WrongMachine, join.Params{Node: who.identity.Node, Machine: begin(who.identity.Machine), Sender: id})
 }
 
 // register writes what a node's machine says of itself into the list of hosts.

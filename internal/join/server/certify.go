@@ -32,7 +32,7 @@ func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i pla
 		if err := errors.Join(d.Store.DropUser(ctx, i.User), d.dropRole(ctx, env, now, i.Node), d.Store.DropSharedRole(ctx, ref)); err != nil {
 			return join.Answer{}, err
 		}
-		return join.Answer{}, no(join.WasRemoved, i.Node+", while it joined", anotherToken)
+		return join.Answer{}, no(join.WasRemoved, join.Params{Node: i.Node})
 	}
 	if failed != nil {
 		return join.Answer{}, failed

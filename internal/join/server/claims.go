@@ -2,12 +2,12 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/store"
 )
@@ -72,11 +72,11 @@ func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, a
 		return claimed{}, err
 	}
 	if e == nil {
-		return claimed{}, no(join.NoEnvironment, ref.String(), "store it: pulley env apply")
+		return claimed{}, no(join.NoEnvironment, join.Params{Environment: ref.String()})
 	}
 	of, ok := e.Role(role)
 	if !ok {
-		return claimed{}, no(join.NotCalledFor, "role "+role+" of "+ref.String(), "add the role to the environment: pulley env apply")
+		return claimed{}, no(join.NoRole, join.Params{Role: clip.Text(role, maxSaid), Environment: ref.String()})
 	}
 	r := d.claims.role(ref, role)
 	select {
@@ -104,8 +104,7 @@ func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, a
 	if r.handedOut() > 0 { // one of them may come back
 		return claimed{}, &busyError{join.TooBusy, 3 * time.Second}
 	}
-	return claimed{}, no(join.AllTaken, fmt.Sprintf("role %s of %s has %d", role, ref, of.Cardinality),
-		"raise its cardinality with `pulley env apply`, or remove nodes that are gone")
+	return claimed{}, no(join.AllTaken, join.Params{Role: role, Environment: ref.String(), Limit: of.Cardinality})
 }
 
 // readNames reads which names are taken, unless that was done a moment ago.

@@ -3,6 +3,8 @@ package server
 import (
 	"crypto/x509"
 
+	"pulley/agent"
+	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/pki"
 )
@@ -12,9 +14,9 @@ func parseCSR(text string) (*x509.CertificateRequest, *join.RefusedError) {
 	r, err := pki.ParseCSR([]byte(text))
 	switch {
 	case err != nil:
-		return nil, no(join.BadCSR, err.Error(), "")
+		return nil, no(join.BadCSR, join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
 	case r.Subject.String() != "" || len(r.DNSNames)+len(r.IPAddresses)+len(r.EmailAddresses)+len(r.URIs)+len(r.Extensions) > 0:
-		return nil, no(join.BadCSR, "it asks for a name, and the name is for `pulley serve` to give", "make it without a subject and without extensions")
+		return nil, no(join.CSRHasName, join.Params{})
 	}
 	return r, nil
 }

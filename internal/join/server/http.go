@@ -86,7 +86,7 @@ func (d *Server) answer(do func(context.Context, *caller) (any, error)) http.Han
 			tell(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: join.NoEtcd}, 2*time.Second)
 		default:
 			d.log.Error("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
-			tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken, Detail: "its log has more"}, 5*time.Second)
+			tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken}, 5*time.Second)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (d *Server) recover(w http.ResponseWriter, c *caller) {
 		panic(what)
 	}
 	d.log.Error("a request ended in a panic", append(c.say, "path", c.URL.Path, "from", c.from, "panic", what, "stack", string(debug.Stack()))...)
-	tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken, Detail: "its log has more"}, 5*time.Second)
+	tell(w, http.StatusInternalServerError, &join.RefusedError{Reason: join.Broken}, 5*time.Second)
 }
 
 func tell(w http.ResponseWriter, status int, e *join.RefusedError, after time.Duration) {
@@ -122,9 +122,9 @@ func (c *caller) read(into any) error {
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
-		return no(join.BadRequest, "it is longer than "+strconv.FormatInt(long.Limit, 10)+" bytes", "")
+		return no(join.BadRequest, join.Params{Field: join.FieldBody, Limit: int(long.Limit)})
 	case err != nil:
-		return no(join.BadRequest, "it is no JSON of the kind that is wanted here", "")
+		return no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/pki"
 	"pulley/internal/store"
@@ -76,11 +77,11 @@ func (d *Server) ask(c *caller) (ask, error) {
 	}
 	var a ask
 	if err := json.Unmarshal(e.Ask, &a.Request); err != nil {
-		return ask{}, no(join.BadRequest, "it is no JSON of the kind that is wanted here", "")
+		return ask{}, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
 	id, secret, err := store.ParseToken(a.Token)
 	if err != nil {
-		return ask{}, no(join.UnknownToken, "it does not have the form of one", "copy all of what `pulley token create` printed")
+		return ask{}, no(join.MalformedToken, join.Params{})
 	}
 	a.id, a.secret, a.from = id, secret, c.from
 	c.about("token", id)
@@ -93,10 +94,10 @@ func (d *Server) ask(c *caller) (ask, error) {
 		err = join.CheckProof(csr.PublicKey, statement, e.Proof)
 	}
 	if err != nil {
-		return ask{}, no(join.NotThisTransport, "", "")
+		return ask{}, no(join.NotThisTransport, join.Params{})
 	}
 	if a.key, err = pki.KeyDigest(csr.PublicKey); err != nil {
-		return ask{}, no(join.BadCSR, err.Error(), "")
+		return ask{}, no(join.BadCSR, join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
 	}
 	return a, nil
 }
@@ -110,7 +111,7 @@ const maxAddresses = 16
 // tidy refuses a machine without an id, and leaves out what else can't be meant.
 func tidy(m join.Machine) (join.Machine, *join.RefusedError) {
 	if !machineID.MatchString(m.ID) {
-		return m, no(join.BadRequest, "it names no machine id, and this is for machines", "see /etc/machine-id; people log in with a token of `pulley token create --operator NAME`")
+		return m, no(join.BadRequest, join.Params{Field: join.FieldMachine})
 	}
 	if !machineID.MatchString(m.Boot) {
 		m.Boot = ""

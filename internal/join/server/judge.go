@@ -1,10 +1,11 @@
 package server
 
 import (
-	"fmt"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/store"
 )
@@ -27,24 +28,22 @@ type verdict struct {
 	clone   bool // another machine came under a name that is taken
 }
 
-func no(reason join.Reason, detail, next string) *join.RefusedError {
-	return &join.RefusedError{Reason: reason, Detail: detail, Next: next}
+func no(reason join.Reason, p join.Params) *join.RefusedError {
+	return &join.RefusedError{Reason: reason, Params: p}
 }
-
-const anotherToken = "an operator makes one: pulley token create"
 
 // judgeToken says whether whoever sent id and secret may ask at all; nil for yes. That its uses are gone is judged later:
 // who asks again costs none.
 func judgeToken(t *store.Token, secret string, now time.Time) *join.RefusedError {
 	switch {
 	case t == nil:
-		return no(join.UnknownToken, "", anotherToken)
+		return no(join.UnknownToken, join.Params{})
 	case !t.Matches(secret):
-		return no(join.ForgedToken, "", "copy all of what `pulley token create` printed")
+		return no(join.ForgedToken, join.Params{})
 	case t.Revoked != nil:
-		return no(join.RevokedToken, "", anotherToken)
+		return no(join.RevokedToken, join.Params{})
 	case !now.Before(t.Expires):
-		return no(join.ExpiredToken, "at "+t.Expires.UTC().Format(time.RFC3339)+", and here it is "+now.UTC().Format(time.RFC3339), anotherToken)
+		return no(join.ExpiredToken, join.Params{At: t.Expires.UTC(), Server: now.UTC()})
 	}
 	return nil
 }
@@ -53,11 +52,11 @@ func judgeToken(t *store.Token, secret string, now time.Time) *join.RefusedError
 func judgeScope(t store.Token, r join.Request) *join.RefusedError {
 	switch {
 	case r.Environment != "" && r.Environment != t.Environment:
-		return no(join.WrongEnvironment, "the machine says "+r.Environment, "make one with `pulley token create -e "+r.Environment+"`")
+		return no(join.WrongEnvironment, join.Params{Claimed: clip.Text(r.Environment, maxSaid)})
 	case t.Node != "" && r.Node != "" && r.Node != t.Node:
-		return no(join.WrongNode, "the machine says "+r.Node, anotherToken)
+		return no(join.WrongNode, join.Params{Claimed: clip.Text(r.Node, maxSaid)})
 	case t.Role != "" && r.Role != "" && r.Role != t.Role:
-		return no(join.WrongRole, "the machine says "+r.Role, anotherToken)
+		return no(join.WrongRole, join.Params{Claimed: clip.Text(r.Role, maxSaid)})
 	}
 	return nil
 }
@@ -76,7 +75,7 @@ func naming(t store.Token, r join.Request) (node, role string, refused *join.Ref
 	}
 	n, err := environments.ParseHostname(r.Machine.Hostname)
 	if err != nil {
-		return "", "", no(join.NoName, "its hostname "+fmt.Sprintf("%q", r.Machine.Hostname)+" is none of a node", "name the node or the role in its userdata")
+		return "", "", no(join.NoName, join.Params{Claimed: clip.Text(r.Machine.Hostname, maxSaid)})
 	}
 	return n.String(), "", nil
 }
@@ -92,9 +91,9 @@ func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 	// The token was read before as well, to learn what the request is about: it may have been written since.
 	switch {
 	case f.Token.Environment != a.env:
-		return verdict{refused: no(join.WrongEnvironment, "it is not for "+a.env, anotherToken)}
+		return verdict{refused: no(join.WrongEnvironment, join.Params{Claimed: a.env})}
 	case f.Token.Node != "" && f.Token.Node != a.node:
-		return verdict{refused: no(join.WrongNode, "it is not for "+a.node, anotherToken)}
+		return verdict{refused: no(join.WrongNode, join.Params{Claimed: a.node})}
 	}
 	role, refused := roleOf(a, f)
 	if refused != nil {
@@ -103,10 +102,10 @@ func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 	v := judgeName(a, f)
 	v.role = role
 	if was := f.Was; was != nil && v.refused == nil && !v.again && f.Minted <= was.Revision {
-		v.refused = no(join.WasRemoved, was.As+removedBy(*was.Removed), "with a token that is made now it may join again: pulley token create")
+		v.refused = no(join.WasRemoved, removed(was.As, *was.Removed))
 	}
 	if v.refused == nil && !v.again && f.Token.UsedUp() {
-		v.refused = no(join.UsedUpToken, fmt.Sprintf("it was used %d times", f.Token.Used), anotherToken)
+		v.refused = no(join.UsedUpToken, join.Params{Used: f.Token.Used})
 	}
 	return v
 }
@@ -114,7 +113,7 @@ func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 // roleOf is the role that the node has: by the environment, where that calls for it, else by the list of hosts.
 func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
 	if f.Spec == nil {
-		return "", no(join.NoEnvironment, f.Token.Environment, "store it: pulley env apply")
+		return "", no(join.NoEnvironment, join.Params{Environment: f.Token.Environment})
 	}
 	role := ""
 	if r, ok := f.Spec.RoleOf(a.node); ok {
@@ -122,11 +121,11 @@ func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
 	} else if f.Host != nil {
 		role = f.Host.Role
 	} else {
-		return "", no(join.NotCalledFor, a.node, "raise the cardinality of its role, or name it among the role's members, with `pulley env apply`; or put it on the list with `pulley nodes add`")
+		return "", no(join.NotCalledFor, join.Params{Node: a.node})
 	}
 	for _, want := range []string{f.Token.Role, a.Role} {
 		if want != "" && want != role {
-			return "", no(join.WrongRole, a.node+" is a "+role, anotherToken)
+			return "", no(join.WrongRole, join.Params{Node: a.node, Role: role})
 		}
 	}
 	return role, nil
@@ -136,41 +135,40 @@ func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
 // for exactly this node that was made afterwards; what came afterwards, etcd's revisions tell.
 func judgeName(a ask, f store.JoinFacts) verdict {
 	exact := f.Token.Node != ""
-	word := "with `pulley token create --node " + a.node + "`, made now, it may"
 	switch {
 	case f.Identity.Live():
-		return judgeTaken(a, f, exact && f.Minted > f.Identity.Revision, word)
+		return judgeTaken(a, f, exact && f.Minted > f.Identity.Revision)
 	case f.Identity != nil && f.Identity.Removed != nil:
 		own := f.Identity.Machine == a.Machine.ID
 		if f.Minted > f.Changed || a.claimed && !own || f.Identity.Removed.Left && own {
 			return verdict{}
 		}
-		return verdict{refused: no(join.WasRemoved, a.node+removedBy(*f.Identity.Removed), "to have it back: "+word)}
+		return verdict{refused: no(join.WasRemoved, removed(a.node, *f.Identity.Removed))}
 	case f.Host != nil && a.claimed:
 		// Put on the list since the number was claimed. Machine ids are no secrets: none gets a listed name by a claim.
-		return verdict{refused: no(join.HeldByAnother, a.node+" is on the list", "if this machine is to be it: "+word)}
+		return verdict{refused: no(join.HeldByAnother, join.Params{Node: a.node})}
 	case f.Host != nil && f.Host.MachineID != "" && f.Host.MachineID != a.Machine.ID && !(exact && f.Minted > f.Listed):
-		return verdict{refused: no(join.HeldByAnother, a.node+" is on the list with machine id "+begin(f.Host.MachineID), "if this machine is to be it: "+word)}
+		return verdict{refused: no(join.HeldByAnother, join.Params{Node: a.node, Machine: begin(f.Host.MachineID)})}
 	}
 	return verdict{}
 }
 
-func judgeTaken(a ask, f store.JoinFacts, fresh bool, word string) verdict {
+func judgeTaken(a ask, f store.JoinFacts, fresh bool) verdict {
 	i := f.Identity
 	own := i.Machine == a.Machine.ID
-	joined := a.node + " joined at " + i.Joined.UTC().Format(time.RFC3339) + " with machine id " + begin(i.Machine)
+	holder := join.Params{Node: a.node, At: i.Joined.UTC(), Machine: begin(i.Machine)}
 	switch {
 	case own && i.Key == a.key:
 		return verdict{again: true}
 	case !own && f.Holder.Locks():
-		return verdict{clone: true, refused: no(join.LockedByAnother, joined+", and is at step "+f.Holder.Step,
-			"let it finish, or free the name: pulley nodes unlock "+a.node+" -m REASON")}
+		holder.Step = f.Holder.Step
+		return verdict{clone: true, refused: no(join.LockedByAnother, holder)}
 	case fresh:
 		return verdict{}
 	case own:
-		return verdict{refused: no(join.NameTaken, joined, "if it was installed anew: "+word)}
+		return verdict{refused: no(join.NameTaken, holder)}
 	}
-	return verdict{clone: true, refused: no(join.HeldByAnother, joined, "if this machine is to replace it: "+word)}
+	return verdict{clone: true, refused: no(join.HeldByAnother, holder)}
 }
 
 // begin is as much of a machine id as tells two machines apart: who is refused must not learn what to say to get in.
@@ -182,13 +180,6 @@ func begin(machine string) string {
 	return machine[:shown] + "…"
 }
 
-func removedBy(r store.Removal) string {
-	text := " at " + r.At.UTC().Format(time.RFC3339)
-	if r.By != "" {
-		text += " by " + r.By
-	}
-	if r.Why != "" {
-		text += ": " + r.Why
-	}
-	return text
+func removed(node string, r store.Removal) join.Params {
+	return join.Params{Node: node, At: r.At.UTC(), By: r.By, Why: agent.Prose(r.Why)}
 }

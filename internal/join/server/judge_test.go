@@ -97,7 +97,7 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 			if got != c.want || v.again != c.again || v.clone != c.clone {
 				t.Errorf("got %q, again %t, clone %t; want %q, %t, %t", got, v.again, v.clone, c.want, c.again, c.clone)
 			}
-			if v.refused != nil && v.refused.Next == "" {
+			if v.refused != nil && v.refused.Hint() == "" {
 				t.Error("it does not say what to do")
 			}
 		})

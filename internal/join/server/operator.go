@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"pulley/agent"
+	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/pki"
 	"pulley/internal/store"
@@ -15,7 +17,7 @@ import (
 func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Token) (join.Answer, string, error) {
 	c.about("operator", t.Operator, "as", string(t.As))
 	if a.Machine.ID != "" {
-		return join.Answer{}, "", no(join.WrongNode, "it is an operator's", anotherToken)
+		return join.Answer{}, "", no(join.OperatorToken, join.Params{})
 	}
 	var o store.OperatorIdentity
 	for attempt := range maxAttempts {
@@ -49,17 +51,17 @@ func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.
 		return store.OperatorIdentity{}, refused
 	}
 	if f.Token.Operator != name || f.Token.ID != a.id {
-		return store.OperatorIdentity{}, no(join.UnknownToken, "", anotherToken)
+		return store.OperatorIdentity{}, no(join.UnknownToken, join.Params{})
 	}
 	if f.Operator.Live() && f.Operator.Key == a.key && f.Operator.Token == a.id {
 		return *f.Operator, nil // its answer was lost
 	}
 	if f.Token.UsedUp() {
-		return store.OperatorIdentity{}, no(join.UsedUpToken, "", anotherToken)
+		return store.OperatorIdentity{}, no(join.UsedUpToken, join.Params{Used: f.Token.Used})
 	}
 	user := pki.Name{Prefix: d.Store.Prefix(), Kind: pki.KindOperator, Subject: name, Incarnation: pki.NewIncarnation()}
 	if err := user.Check(); err != nil {
-		return store.OperatorIdentity{}, no(join.BadRequest, err.Error(), anotherToken)
+		return store.OperatorIdentity{}, no(join.BadRequest, join.Params{Field: join.FieldOperator, Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
 	}
 	o := store.OperatorIdentity{
 		Name: name, As: f.Token.As, User: user.String(), Incarnation: user.Incarnation, Key: a.key,
@@ -93,7 +95,7 @@ func (d *Server) certifyOperator(ctx context.Context, a ask, o store.OperatorIde
 		if err := d.Store.DropUser(ctx, o.User); err != nil {
 			return join.Answer{}, err
 		}
-		return join.Answer{}, no(join.WasRemoved, o.Name+", while this was under way", anotherToken)
+		return join.Answer{}, no(join.WasRemoved, join.Params{Operator: o.Name})
 	}
 	if now.Replaces != "" {
 		now.Replaces = ""

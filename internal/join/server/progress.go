@@ -3,13 +3,14 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"regexp"
 	"sync"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/store"
 )
@@ -36,8 +37,11 @@ func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 	if err := c.read(&p); err != nil {
 		return nil, err
 	}
-	if !machineID.MatchString(p.Machine) || !stepName.MatchString(p.Step) {
-		return nil, no(join.BadRequest, "it names no machine id, or no step", "")
+	if !machineID.MatchString(p.Machine) {
+		return nil, no(join.BadRequest, join.Params{Field: join.FieldMachine})
+	}
+	if !stepName.MatchString(p.Step) {
+		return nil, no(join.BadRequest, join.Params{Field: join.FieldStep})
 	}
 	c.about("machine", p.Machine, "step", p.Step)
 	who, err := d.teller(ctx, c, p)
@@ -78,7 +82,7 @@ func (d *Server) teller(ctx context.Context, c *caller, p join.Told) (teller, er
 	}
 	id, secret, err := store.ParseToken(p.Token)
 	if err != nil {
-		return teller{}, no(join.UnknownToken, "it does not have the form of one", "")
+		return teller{}, no(join.MalformedToken, join.Params{})
 	}
 	c.about("token", id)
 	t, err := d.Store.FindToken(ctx, id)
@@ -92,7 +96,7 @@ func (d *Server) teller(ctx context.Context, c *caller, p join.Told) (teller, er
 		return teller{}, err
 	}
 	if t.Operator != "" {
-		return teller{}, no(join.WrongNode, "it is an operator's", anotherToken)
+		return teller{}, no(join.OperatorToken, join.Params{})
 	}
 	c.about("env", t.Environment)
 	if refused := judgeScope(*t, join.Request{Environment: p.Environment, Node: p.Node, Role: p.Role}); refused != nil {
@@ -109,11 +113,11 @@ func (d *Server) teller(ctx context.Context, c *caller, p join.Told) (teller, er
 			if member, err := d.isMember(ctx, ref, p.Node, t.Role); err != nil {
 				return teller{}, err
 			} else if !member {
-				return teller{}, no(join.WrongRole, p.Node+" is a "+n.Role, anotherToken)
+				return teller{}, no(join.WrongRole, join.Params{Node: p.Node, Role: n.Role})
 			}
 		}
 		if err := environments.CheckMember(p.Node); err != nil {
-			return teller{}, no(join.BadRequest, err.Error(), "")
+			return teller{}, no(join.BadRequest, join.Params{Field: join.FieldNode, Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
 		}
 		who.node = p.Node
 	}
@@ -171,7 +175,7 @@ func (d *Server) note(ctx context.Context, who teller, p join.Progress) error {
 	case store.BootDone:
 		word.Error = ""
 	default:
-		return no(join.BadRequest, "its state is none of started, done, failed", "")
+		return no(join.BadRequest, join.Params{Field: join.FieldState})
 	}
 	if p.Finished && word.Finished.IsZero() {
 		word.Finished = now
@@ -201,12 +205,12 @@ func says(before, word store.FirstBoot) bool {
 func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *store.FirstBoot) (ignored bool, err error) {
 	if b != nil && b.Joined && b.Finished.IsZero() {
 		if b.Token != who.token.ID { // with its certificate it would say so itself
-			return true, no(join.WrongMachine, "this machine has joined with another token", "")
+			return true, no(join.OtherToken, join.Params{})
 		}
 		return true, nil
 	}
 	if who.token.UsedUp() {
-		return true, no(join.UsedUpToken, fmt.Sprintf("it was used %d times", who.token.Used), anotherToken)
+		return true, no(join.UsedUpToken, join.Params{Used: who.token.Used})
 	}
 	goesOn := b != nil && b.Finished.IsZero() && b.Token == who.token.ID
 	if goesOn && (who.node == "" || who.node == b.Node) {
@@ -224,7 +228,7 @@ func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *sto
 			return true, nil
 		}
 		if f.Token == nil {
-			return true, no(join.UnknownToken, "", anotherToken)
+			return true, no(join.UnknownToken, join.Params{})
 		}
 		if v := judgeName(ask{Request: join.Request{Machine: join.Machine{ID: machine}}, node: who.node}, f); v.refused != nil {
 			return true, v.refused
@@ -261,12 +265,11 @@ func (who teller) mayBegin(all map[string]store.FirstBoot, machine string) *join
 		}
 		if b.Token == who.token.ID && !b.Joined { // also one that says it is finished
 			if count++; count >= most {
-				return no(join.TooManyMachines, "", anotherToken)
+				return no(join.TooManyMachines, join.Params{})
 			}
 		}
 		if who.node != "" && b.Node == who.node && b.Locks() {
-			return no(join.LockedByAnother, "machine "+id+" is at step "+b.Step+" since "+b.Since.Format(time.RFC3339),
-				"let it finish, or free the name: pulley nodes unlock "+who.node+" -m REASON")
+			return no(join.LockedByAnother, join.Params{Node: who.node, Machine: begin(id), Step: b.Step})
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/store"
@@ -24,7 +25,7 @@ func TestAFirstBootIsFollowed(t *testing.T) {
 	say := func(c *join.Client, token, step, state, problem string, finished bool) {
 		t.Helper()
 		at = at.Add(time.Second)
-		p := join.Progress{Machine: "m1", Hostname: "blank", Step: step, State: state, Error: problem, Finished: finished}
+		p := join.Progress{Machine: "m1", Hostname: "blank", Step: step, State: state, Error: agent.Prose(problem), Finished: finished}
 		if err := c.Progress(t.Context(), token, p); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +112,7 @@ func TestMachinesInTheMakingAreBounded(t *testing.T) {
 	m := w.machine("m", s)
 	refused := 0
 	for i := range 20 {
-		p := join.Progress{Machine: fmt.Sprintf("m%d", i), Step: "network", State: "started", Error: fmt.Sprintf("%10000d", 1), Hostname: fmt.Sprintf("%10000d", 1)}
+		p := join.Progress{Machine: fmt.Sprintf("m%d", i), Step: "network", State: "started", Error: agent.Prose(fmt.Sprintf("%10000d", 1)), Hostname: fmt.Sprintf("%10000d", 1)}
 		if err := m.Progress(t.Context(), token, p); err != nil {
 			want(t, err, join.TooManyMachines)
 			refused++

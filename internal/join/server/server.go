@@ -71,7 +71,6 @@ type Server struct {
 	tokens  stripes // one join a token at a time, so that those of one group don't fight over its count
 	claims  claims
 	boots   boots
-	refused refusals
 	limits  *limiter // of what is refused
 	asked   *limiter // of what is asked by who is let in
 
@@ -82,7 +81,7 @@ type Server struct {
 	roles map[string]time.Time // environments whose role was looked at
 }
 
-// New makes a desk. Run has to run beside it, so that what was refused is written down.
+// New makes a server of joins.
 func New(c Config) *Server {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -119,32 +118,6 @@ func (d *Server) Handler() http.Handler {
 		_, _ = w.Write(d.CA.Bundle())
 	})
 	return mux
-}
-
-// Run writes down what was refused until ctx ends, and once more then.
-func (d *Server) Run(ctx context.Context) {
-	ticker := time.NewTicker(store.RefusalsEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
-			defer cancel()
-			d.flush(last)
-			return
-		case <-ticker.C:
-			d.flush(ctx)
-		}
-	}
-}
-
-func (d *Server) flush(ctx context.Context) {
-	if news := d.refused.take(); news.Total > 0 {
-		if err := d.Store.AddRefusals(ctx, news); err != nil {
-			d.log.Warn("refusals could not be written down", "total", news.Total, "error", err)
-			d.refused.back(news)
-		}
-	}
 }
 
 // pause waits a little before another attempt, longer each time and never the same, so that desks don't stay in step.
