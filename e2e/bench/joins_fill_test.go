@@ -33,7 +33,6 @@ func fill(t *testing.T, db string, n int) (incarnations []string) {
 		name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: node, Incarnation: incarnations[i]}
 		runs := v1 + "runs/dev/" + node + "/"
 		tx.UnsafePutRole(&authpb.Role{Name: []byte(name.Role()), KeyPermission: []*authpb.Permission{
-			{PermType: authpb.Permission_READWRITE, Key: []byte(v1 + "facts/dev/" + node)},
 			{PermType: authpb.Permission_READWRITE, Key: []byte(runs), RangeEnd: []byte(after(runs))},
 			{PermType: authpb.Permission_READWRITE, Key: []byte(v1 + "status/dev/" + node)},
 		}})

@@ -12,6 +12,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/content"
+	"pulley/internal/store/etcd"
 	"pulley/internal/trust"
 )
 
@@ -58,15 +59,15 @@ func (s *releasesPart) PutAgent(ctx context.Context, p *Publishing, r AgentRelea
 	if err := r.check(); err != nil {
 		return fail(err)
 	}
-	key := s.keys.agentRelease(r.Version)
-	there, err := s.get(ctx, key)
+	key := s.Keys.AgentRelease(r.Version)
+	there, err := s.Get(ctx, key)
 	if err != nil {
 		return fail(err)
 	}
 	if len(there.Kvs) > 0 { // nobody has to touch a hardware key for nothing
 		return false, s.agentPublished(key, there.Kvs[0].Value, r)
 	}
-	record, err := encode(r)
+	record, err := etcd.Encode(r)
 	if err != nil {
 		return fail(err)
 	}
@@ -77,9 +78,9 @@ func (s *releasesPart) PutAgent(ctx context.Context, p *Publishing, r AgentRelea
 	if len(document) > MaxValueBytes {
 		return fail(fmt.Errorf("its record's %d bytes are more than the %d of one value", len(document), MaxValueBytes))
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0), p.standing()}, []clientv3.Op{clientv3.OpPut(key, document)}, []clientv3.Op{clientv3.OpGet(key)})
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0), p.Standing()}, []clientv3.Op{clientv3.OpPut(key, document)}, []clientv3.Op{clientv3.OpGet(key)})
 	if errors.Is(err, agent.ErrUnreachable) {
-		if there, again := s.get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
+		if there, again := s.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
 			return true, nil // only the answer was lost
 		}
 		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it is there", err)
@@ -113,13 +114,13 @@ func (s *releasesPart) agentPublished(key string, value []byte, r AgentRelease) 
 func (s *releasesPart) decodeAgent(key string, value []byte) (SignedAgent, error) {
 	var r SignedAgent
 	r.Record, r.Signatures = trust.Split(value)
-	err := decode(key, r.Record, &r.AgentRelease)
-	if err == nil && s.keys.agentRelease(r.Version) != key {
-		err = &UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of agent %.64q", r.Version)}
+	err := etcd.Decode(key, r.Record, &r.AgentRelease)
+	if err == nil && s.Keys.AgentRelease(r.Version) != key {
+		err = &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of agent %.64q", r.Version)}
 	}
 	if err == nil {
 		if problem := r.check(); problem != nil {
-			err = &UnreadableError{Key: key, Problem: problem.Error()}
+			err = &etcd.UnreadableError{Key: key, Problem: problem.Error()}
 		}
 	}
 	if err != nil {
@@ -130,13 +131,13 @@ func (s *releasesPart) decodeAgent(key string, value []byte) (SignedAgent, error
 
 // Agent reads one version's record; ErrNotFound when there is none.
 func (s *releasesPart) Agent(ctx context.Context, version string) (SignedAgent, error) {
-	key := s.keys.agentRelease(version)
-	resp, err := s.get(ctx, key)
+	key := s.Keys.AgentRelease(version)
+	resp, err := s.Get(ctx, key)
 	if err != nil {
 		return SignedAgent{}, fmt.Errorf("cannot read agent %s: %w", version, err)
 	}
 	if len(resp.Kvs) == 0 {
-		return SignedAgent{}, fmt.Errorf("cannot find agent %s: %w\n`pulley agents list` lists what is published", version, ErrNotFound)
+		return SignedAgent{}, fmt.Errorf("cannot find agent %s: %w\n`pulley agents list` lists what is published", version, etcd.ErrNotFound)
 	}
 	r, err := s.decodeAgent(key, resp.Kvs[0].Value)
 	r.Revision = resp.Kvs[0].ModRevision
@@ -147,8 +148,8 @@ func (s *releasesPart) Agent(ctx context.Context, version string) (SignedAgent, 
 // for unneeded what it could not look into.
 func (s *releasesPart) Agents(ctx context.Context) ([]SignedAgent, error) {
 	var all []SignedAgent
-	prefix := s.keys.agents()
-	_, err := s.pages(ctx, prefix, 50, func(rest string, value []byte) error {
+	prefix := s.Keys.AgentReleases()
+	_, err := s.Pages(ctx, prefix, 50, func(rest string, value []byte) error {
 		r, err := s.decodeAgent(prefix+rest, value)
 		all = append(all, r)
 		return err
@@ -179,10 +180,10 @@ func (s *releasesPart) SignAgent(ctx context.Context, version string, sign Sign)
 	if len(document) > MaxValueBytes {
 		return fail(fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes))
 	}
-	key := s.keys.agentRelease(version)
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
+	key := s.Keys.AgentRelease(version)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	if err != nil {
 		return fail(err)

@@ -9,6 +9,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // AgentWish is which versions of pulley-agent the nodes of one environment are to run. It is one small document, because
@@ -42,7 +43,7 @@ func (w AgentWish) For(role, node string) agent.AgentChoice {
 }
 
 // Choice is that of one scope itself, nothing inherited; false when it has none.
-func (w AgentWish) Choice(scope Scope) (agent.AgentChoice, bool) {
+func (w AgentWish) Choice(scope etcd.Scope) (agent.AgentChoice, bool) {
 	switch {
 	case scope.Node != "":
 		c, ok := w.Nodes[scope.Node]
@@ -55,7 +56,7 @@ func (w AgentWish) Choice(scope Scope) (agent.AgentChoice, bool) {
 }
 
 // Choose sets the choice of one scope; the zero choice takes it away.
-func (w *AgentWish) Choose(scope Scope, c agent.AgentChoice) {
+func (w *AgentWish) Choose(scope etcd.Scope, c agent.AgentChoice) {
 	set := func(m *map[string]agent.AgentChoice, name string) {
 		switch {
 		case c.Version == "":
@@ -78,13 +79,13 @@ func (w *AgentWish) Choose(scope Scope, c agent.AgentChoice) {
 
 // AgentWish reads an environment's document and the revision at which it was last written; 0 when there is none.
 func (s *fleetPart) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
-	key := s.keys.agentWanted(ref.String())
-	resp, err := s.get(ctx, key)
+	key := s.Keys.Env(ref.String()).AgentChoice()
+	resp, err := s.Get(ctx, key)
 	if err != nil {
 		return AgentWish{}, 0, fmt.Errorf("cannot read which agent %s is to run: %w", ref, err)
 	}
 	for _, kv := range resp.Kvs {
-		if err := decode(key, kv.Value, &w); err != nil {
+		if err := etcd.Decode(key, kv.Value, &w); err != nil {
 			return AgentWish{}, kv.ModRevision, err
 		}
 		revision = kv.ModRevision
@@ -95,17 +96,17 @@ func (s *fleetPart) AgentWish(ctx context.Context, ref environments.Ref) (w Agen
 // PutAgentWish stores the document unless it was written since revision: then the error wraps ErrConflict.
 func (s *fleetPart) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot say which agent %s is to run: %w", ref, err) }
-	value, err := encode(w)
+	value, err := etcd.Encode(w)
 	if err != nil {
 		return fail(err)
 	}
 	if len(value) > maxWishBytes {
 		return fail(fmt.Errorf("with so many nodes and roles of their own it has %d bytes, and every node reads it with each tick; there may be %d\npin roles, not nodes", len(value), maxWishBytes))
 	}
-	key := s.keys.agentWanted(ref.String())
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
+	key := s.Keys.Env(ref.String()).AgentChoice()
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	if err != nil {
 		return fail(err)
@@ -115,25 +116,25 @@ func (s *fleetPart) PutAgentWish(ctx context.Context, ref environments.Ref, w Ag
 
 // Said is what a node last said of itself, and whether it ever did.
 func (s *nodePart) Said(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
-	key := s.keys.status(id.Environment, id.Node)
-	resp, err := s.get(ctx, key)
+	key := s.Keys.Env(id.Environment).Status(id.Node)
+	resp, err := s.Get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
 		return agent.Status{}, false, err
 	}
-	return st, true, decode(key, resp.Kvs[0].Value, &st)
+	return st, true, etcd.Decode(key, resp.Kvs[0].Value, &st)
 }
 
 // Repeat writes a node's own status again, byte for byte: whoever can do that can report. A node that never reported has
 // none to repeat, which is no error.
 func (s *nodePart) Repeat(ctx context.Context, id agent.Identity) error {
-	key := s.keys.status(id.Environment, id.Node)
-	resp, err := s.get(ctx, key)
+	key := s.Keys.Env(id.Environment).Status(id.Node)
+	resp, err := s.Get(ctx, key)
 	if err != nil {
 		return fmt.Errorf("cannot read the node's own status: %w", err)
 	}
 	for _, kv := range resp.Kvs {
 		// Where the guard fails a tick reported at this moment; that the write was allowed is all that was to be known.
-		_, err = s.txn(ctx, []clientv3.Cmp{same(key, kv.ModRevision)}, []clientv3.Op{clientv3.OpPut(key, string(kv.Value))}, nil)
+		_, err = s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, kv.ModRevision)}, []clientv3.Op{clientv3.OpPut(key, string(kv.Value))}, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the node's own status: %w", err)

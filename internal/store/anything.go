@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // AnythingOf reports whether etcd has anything of an environment that a destruction takes away: also of one that is not
@@ -27,9 +28,9 @@ func (s *machinesPart) AnythingOf(ctx context.Context, ref environments.Ref) (bo
 			return len(users)+len(roles) > 0, err
 		},
 	}
-	for _, prefix := range append(s.saidOf(env), s.keys.environment(env), s.keys.reserves(env), s.keys.identities(env)) {
+	for _, prefix := range append(reportedBy(s.Keys, env), s.Keys.Env(env).Root(), s.Keys.Env(env).Precreated(""), s.Keys.Env(env).Identities()) {
 		looks = append(looks, func() (bool, error) {
-			resp, err := s.get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+			resp, err := s.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 			return err == nil && resp.Count > 0, err
 		})
 	}
@@ -42,12 +43,6 @@ func (s *machinesPart) AnythingOf(ctx context.Context, ref environments.Ref) (bo
 		}
 	}
 	return false, nil
-}
-
-// saidOf are the prefixes of what nodes of an environment said, and what was noted of them.
-func (s *db) saidOf(env string) []string {
-	k := s.keys
-	return []string{k.statuses(env), k.allRuns(env), k.facts(env, ""), k.firstBoots(env), k.machine(env, ""), k.floods(env)}
 }
 
 // tokensOf are the keys of the tokens that nodes of an environment join with, ended ones too.
@@ -64,7 +59,7 @@ func (s *noticesPart) noticesOf(ctx context.Context, env string) (keys []string,
 	all, _, err := s.Notices(ctx)
 	for _, n := range all {
 		if n.Environment == env {
-			keys = append(keys, s.keys.notice(n.ID))
+			keys = append(keys, s.Keys.Notice(n.ID))
 		}
 	}
 	return keys, err
@@ -90,4 +85,9 @@ func (s *accessPart) accountsOf(ctx context.Context, env string) (users, roles [
 		}
 	}
 	return users, roles, nil
+}
+
+// reportedBy lists the prefixes of what nodes of an environment reported, and of what was noted about them.
+func reportedBy(k etcd.Keys, env string) []string {
+	return []string{k.Env(env).Statuses(), k.Env(env).NodesRuns(), k.Env(env).FirstBoots(), k.Env(env).Past(""), k.Env(env).Flood("")}
 }

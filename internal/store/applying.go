@@ -10,6 +10,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 var (
@@ -19,9 +20,9 @@ var (
 )
 
 // Applying is an apply that is under way: the only one of its fleet, as long as its mark stands. All that it writes, it
-// writes only then; what comes later is provision.ErrLost.
+// writes only then; what comes later is machines.ErrLost.
 type Applying struct {
-	*mark
+	*etcd.Lock
 	machines *machinesPart
 	ref      environments.Ref
 	by       string
@@ -30,48 +31,50 @@ type Applying struct {
 // BeginApply takes the fleet for this apply alone, until Close or until etcd can't be reached for three quarters of a minute.
 // While another one is under way it is refused with a *BusyError. The environment need not exist.
 func (s *machinesPart) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
-	return s.beginApply(ctx, ref, by, markLasts)
+	return s.beginApply(ctx, ref, by, etcd.LockLasts)
 }
 
 func (s *machinesPart) beginApply(ctx context.Context, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
-	key := s.keys.applying(ref.String())
-	m, inTheWay, err := s.mark(ctx, markOf{func(string) string { return key }, by, lasts}, same(key, 0), clientv3.OpGet(key))
+	key := s.Keys.Env(ref.String()).Applying()
+	l, holder, err := s.Lock(ctx, etcd.LockSpec{
+		Key: func(string) string { return key }, Kind: etcd.LockApply, By: by, Lasts: lasts, Free: etcd.Same(key, 0), Rival: clientv3.OpGet(key),
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot begin to apply %s: %w", ref, err)
 	}
-	if m == nil {
-		return nil, &BusyError{Ref: ref, Who: s.doing(inTheWay)}
+	if l == nil {
+		return nil, &BusyError{Ref: ref, Holder: holder}
 	}
-	return &Applying{m, s, ref, by}, nil
+	return &Applying{l, s, ref, by}, nil
 }
 
 // BusyError is that somebody else applies an environment at this moment.
 type BusyError struct {
-	Ref environments.Ref
-	Who string // "ann applies, since 2026-11-20T22:23:30Z"
+	Ref    environments.Ref
+	Holder etcd.LockHolder
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("cannot apply %s while %s", e.Ref, e.Who)
+	return fmt.Sprintf("cannot apply %s while %s", e.Ref, e.Holder)
 }
 
 // Hint says what to do.
 func (e *BusyError) Hint() string {
-	return "try again when that is done; if it was cut off, it counts for a minute more"
+	return lockHint
 }
 
-// Context ends with ctx, and when somebody else may apply this fleet: then its cause is provision.ErrLost. Whatever is asked
+// Context ends with ctx, and when somebody else may apply this fleet: then its cause is machines.ErrLost. Whatever is asked
 // of a provider is asked under it.
 func (a *Applying) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(a.stands, func() { cancel(a.lost()) })
+	stop := context.AfterFunc(a.Lock.Context(), func() { cancel(a.lost()) })
 	return ctx, func() { stop(); cancel(context.Canceled) }
 }
 
 // Close ends the apply: the next one can begin at once.
 func (a *Applying) Close() error {
-	lost := a.stands.Err() != nil
-	if err := a.mark.Close(); err != nil && !lost { // that it was lost was told to whoever wrote
+	lost := a.Lock.Context().Err() != nil
+	if err := a.Lock.Close(); err != nil && !lost { // that it was lost was told to whoever wrote
 		return err
 	}
 	return nil
@@ -82,12 +85,12 @@ func (a *Applying) Ref() environments.Ref { return a.ref }
 
 // lost is why nothing may be written any more.
 func (a *Applying) lost() error {
-	return fmt.Errorf("%w: %w", machines.ErrLost, context.Cause(a.stands))
+	return fmt.Errorf("%w: %w", machines.ErrLost, context.Cause(a.Lock.Context()))
 }
 
 // ended puts the loss of the mark in the place of what came of it.
 func (a *Applying) ended(err error) error {
-	if err != nil && a.stands.Err() != nil && !errors.Is(err, machines.ErrLost) {
+	if err != nil && a.Lock.Context().Err() != nil && !errors.Is(err, machines.ErrLost) {
 		return a.lost()
 	}
 	return err
@@ -98,16 +101,15 @@ func (a *Applying) ended(err error) error {
 func (a *Applying) write(ctx context.Context, cmps []clientv3.Cmp, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
-	cmps = append([]clientv3.Cmp{a.standing()}, cmps...)
-	resp, err := a.store.txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(a.key, clientv3.WithKeysOnly())})
+	cmps = append([]clientv3.Cmp{a.Standing()}, cmps...)
+	resp, err := a.DB().Txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(a.Key(), clientv3.WithKeysOnly())})
 	if err != nil {
 		return nil, a.ended(err)
 	}
 	if resp.Succeeded {
 		return resp, nil
 	}
-	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) == 0 || kvs[0].CreateRevision != a.revision {
-		a.end(errRevoked)
+	if a.Lost(resp.Responses[0].GetResponseRange().Kvs) {
 		return nil, a.lost()
 	}
 	return nil, machines.ErrChanged

@@ -10,6 +10,7 @@ import (
 	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 // holdTries is how often a hold is set again that an operator changed at the same moment.
@@ -20,9 +21,9 @@ const holdTries = 10
 func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
-	scope := Scope{Node: node}
-	key := a.store.keys.hold(a.ref.String(), scope)
-	h.Scope = scope.segment("all")
+	scope := etcd.Scope{Node: node}
+	key := a.DB().Keys.Env(a.ref.String()).Hold(scope)
+	h.Scope = scope.Segment("all")
 	for try := 0; ; try++ {
 		err := a.hold(ctx, key, h)
 		if err == nil || !errors.Is(err, machines.ErrChanged) || try == holdTries {
@@ -35,11 +36,11 @@ func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
 }
 
 func (a *Applying) hold(ctx context.Context, key string, h agent.Hold) error {
-	old, revision, err := single[agent.Hold](ctx, a.store, key)
-	if errors.As(err, new(*UnreadableError)) { // nobody can be told what it was, and it must not be in the way
+	old, revision, err := etcd.Single[agent.Hold](ctx, a.DB(), key)
+	if errors.As(err, new(*etcd.UnreadableError)) { // nobody can be told what it was, and it must not be in the way
 		old = nil
 		var resp *clientv3.GetResponse
-		if resp, err = a.store.get(ctx, key, clientv3.WithKeysOnly()); err == nil && len(resp.Kvs) > 0 {
+		if resp, err = a.DB().Get(ctx, key, clientv3.WithKeysOnly()); err == nil && len(resp.Kvs) > 0 {
 			revision = resp.Kvs[0].ModRevision
 		}
 	}
@@ -47,11 +48,11 @@ func (a *Applying) hold(ctx context.Context, key string, h agent.Hold) error {
 		return err
 	}
 	h.Replaced = replaced(old)
-	value, err := encode(h)
+	value, err := etcd.Encode(h)
 	if err != nil {
 		return err
 	}
-	_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, value))
+	_, err = a.write(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, clientv3.OpPut(key, value))
 	return err
 }
 

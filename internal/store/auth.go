@@ -41,14 +41,14 @@ func ParseOperatorRole(s string) (OperatorRole, error) {
 
 // AuthEnabled reports whether etcd checks who its clients are. Anybody may ask.
 func (s *accessPart) AuthEnabled(ctx context.Context) (bool, error) {
-	within, cancel := context.WithTimeout(ctx, s.timeout)
+	within, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	resp, err := s.client.AuthStatus(within)
+	resp, err := s.Client.AuthStatus(within)
 	if errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return true, nil // without auth nobody is refused
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot ask whether etcd checks its users: %w", s.explain(err))
+		return false, fmt.Errorf("cannot ask whether etcd checks its users: %w", s.Explain(err))
 	}
 	return resp.Enabled, nil
 }
@@ -68,10 +68,10 @@ func (s *accessPart) SetUpAuth(ctx context.Context, serveUser string) error {
 		err = s.cluster.ensureInstallation(ctx, serveUser)
 	}
 	if err == nil {
-		err = s.auth(ctx, func(ctx context.Context) error { _, err := s.client.AuthEnable(ctx); return err })
+		err = s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.AuthEnable(ctx); return err })
 	}
 	if err != nil {
-		return fmt.Errorf("cannot set up etcd's users: %w", s.explain(err))
+		return fmt.Errorf("cannot set up etcd's users: %w", s.Explain(err))
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (s *accessPart) SetUpAuth(ctx context.Context, serveUser string) error {
 func (s *accessPart) EnsureOperatorRoles(ctx context.Context) error {
 	for _, role := range []OperatorRole{RoleViewer, RoleOperator} {
 		if err := s.ensureRole(ctx, s.operatorRole(role), s.operatorGrants(role)); err != nil {
-			return fmt.Errorf("cannot set up role %s: %w", role, s.explain(err))
+			return fmt.Errorf("cannot set up role %s: %w", role, s.Explain(err))
 		}
 	}
 	return nil
@@ -90,7 +90,7 @@ func (s *accessPart) EnsureOperatorRoles(ctx context.Context) error {
 // ones are added before others are taken away. With nothing to do it is one read.
 func (s *accessPart) EnsureEnvironment(ctx context.Context, env string) error {
 	if err := s.ensureRole(ctx, s.nodesRole(env), s.nodesGrants(env)); err != nil {
-		return fmt.Errorf("cannot set up what nodes of %s may read: %w", env, s.explain(err))
+		return fmt.Errorf("cannot set up what nodes of %s may read: %w", env, s.Explain(err))
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (s *accessPart) EnsureNode(ctx context.Context, env, node, user string) err
 		err = s.ensureUser(ctx, user, own, s.nodesRole(env))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot set up the etcd user of node %s: %w", node, s.explain(err))
+		return fmt.Errorf("cannot set up the etcd user of node %s: %w", node, s.Explain(err))
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (s *accessPart) EnsureNode(ctx context.Context, env, node, user string) err
 // EnsureOperator makes user be an operator with one role, whatever it was before.
 func (s *accessPart) EnsureOperator(ctx context.Context, user string, role OperatorRole) error {
 	if err := s.ensureUser(ctx, user, s.operatorRole(role)); err != nil {
-		return fmt.Errorf("cannot set up the etcd user of an operator: %w", s.explain(err))
+		return fmt.Errorf("cannot set up the etcd user of an operator: %w", s.Explain(err))
 	}
 	return nil
 }
@@ -124,9 +124,9 @@ func (s *accessPart) DropUser(ctx context.Context, user string) error {
 	if user == rootUser {
 		return errors.New("cannot remove etcd's user root: without it auth can't be on")
 	}
-	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.UserDelete(ctx, user); return err })
+	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.UserDelete(ctx, user); return err })
 	if err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) {
-		return fmt.Errorf("cannot remove etcd user %s: %w", user, s.explain(err))
+		return fmt.Errorf("cannot remove etcd user %s: %w", user, s.Explain(err))
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (s *accessPart) DropSharedRole(ctx context.Context, ref environments.Ref) e
 }
 
 func (s *specsPart) hasSpec(ctx context.Context, env string) (bool, error) {
-	resp, err := s.get(ctx, s.keys.spec(env), clientv3.WithCountOnly())
+	resp, err := s.Get(ctx, s.Keys.Env(env).Spec(), clientv3.WithCountOnly())
 	return err == nil && resp.Count > 0, err
 }
 
@@ -182,12 +182,12 @@ func (s *accessPart) shareAgain(ctx context.Context, env string) error {
 		have, err := s.rolesOf(ctx, user)
 		if err == nil && slices.Contains(have, s.nodeRole(env, node)) && !slices.Contains(have, s.nodesRole(env)) {
 			err = s.auth(ctx, func(ctx context.Context) error {
-				_, err := s.client.UserGrantRole(ctx, user, s.nodesRole(env))
+				_, err := s.Client.UserGrantRole(ctx, user, s.nodesRole(env))
 				return err
 			})
 		}
 		if err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) { // removed at this moment
-			return s.explain(err)
+			return s.Explain(err)
 		}
 	}
 	return nil
@@ -195,25 +195,25 @@ func (s *accessPart) shareAgain(ctx context.Context, env string) error {
 
 // dropRole removes a role, and takes it from its users. None is no error.
 func (s *accessPart) dropRole(ctx context.Context, role string) error {
-	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.RoleDelete(ctx, role); return err })
+	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.RoleDelete(ctx, role); return err })
 	if errors.Is(err, rpctypes.ErrRoleNotFound) {
 		return nil
 	}
-	return s.explain(err)
+	return s.Explain(err)
 }
 
 // Users lists all of etcd's users, also those that are not Pulley's, in order.
 func (s *accessPart) Users(ctx context.Context) ([]string, error) {
 	var users []string
 	err := s.auth(ctx, func(ctx context.Context) error {
-		resp, err := s.client.UserList(ctx)
+		resp, err := s.Client.UserList(ctx)
 		if err == nil {
 			users = resp.Users
 		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot list etcd's users: %w", s.explain(err))
+		return nil, fmt.Errorf("cannot list etcd's users: %w", s.Explain(err))
 	}
 	slices.Sort(users)
 	return users, nil
@@ -222,14 +222,14 @@ func (s *accessPart) Users(ctx context.Context) ([]string, error) {
 // roles lists all of etcd's roles.
 func (s *accessPart) roles(ctx context.Context) (roles []string, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
-		resp, err := s.client.RoleList(ctx)
+		resp, err := s.Client.RoleList(ctx)
 		if err == nil {
 			roles = resp.Roles
 		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot list etcd's roles: %w", s.explain(err))
+		return nil, fmt.Errorf("cannot list etcd's roles: %w", s.Explain(err))
 	}
 	return roles, nil
 }
@@ -238,7 +238,7 @@ func (s *accessPart) roles(ctx context.Context) (roles []string, err error) {
 // between (ErrAuthOldRevision); here is what is left of that for a client inside of etcd's process, which has none.
 func (s *accessPart) auth(ctx context.Context, call func(context.Context) error) error {
 	for try := 0; ; try++ {
-		one, cancel := context.WithTimeout(ctx, max(s.timeout, authTimeout))
+		one, cancel := context.WithTimeout(ctx, max(s.Timeout, authTimeout))
 		err := call(one)
 		cancel()
 		if try < 2 && errors.Is(err, rpctypes.ErrAuthOldRevision) {
@@ -250,7 +250,7 @@ func (s *accessPart) auth(ctx context.Context, call func(context.Context) error)
 
 // ensureRole makes a role have exactly these grants, with as few changes as that takes.
 func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) error {
-	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.RoleAdd(ctx, role); return err })
+	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.RoleAdd(ctx, role); return err })
 	var have []grant
 	if errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
 		have, err = s.grants(ctx, role)
@@ -263,7 +263,7 @@ func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) 
 			continue
 		}
 		err := s.auth(ctx, func(ctx context.Context) error {
-			_, err := s.client.RoleGrantPermission(ctx, role, g.key, g.end, g.may)
+			_, err := s.Client.RoleGrantPermission(ctx, role, g.key, g.end, g.may)
 			return err
 		})
 		if err != nil {
@@ -276,7 +276,7 @@ func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) 
 			continue
 		}
 		err := s.auth(ctx, func(ctx context.Context) error {
-			_, err := s.client.RoleRevokePermission(ctx, role, g.key, g.end)
+			_, err := s.Client.RoleRevokePermission(ctx, role, g.key, g.end)
 			return err
 		})
 		if err != nil && !errors.Is(err, rpctypes.ErrPermissionNotGranted) {
@@ -289,7 +289,7 @@ func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) 
 // grants reads what a role may.
 func (s *accessPart) grants(ctx context.Context, role string) (grants []grant, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
-		resp, err := s.client.RoleGet(ctx, role)
+		resp, err := s.Client.RoleGet(ctx, role)
 		if err != nil {
 			return err
 		}
@@ -308,7 +308,7 @@ func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...strin
 		return errors.New("it has no name")
 	}
 	err := s.auth(ctx, func(ctx context.Context) error {
-		_, err := s.client.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
+		_, err := s.Client.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
 		return err
 	})
 	var have []string
@@ -322,7 +322,7 @@ func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...strin
 		if slices.Contains(roles, role) || user == rootUser {
 			continue
 		}
-		err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.UserRevokeRole(ctx, user, role); return err })
+		err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.UserRevokeRole(ctx, user, role); return err })
 		if err != nil && !errors.Is(err, rpctypes.ErrRoleNotGranted) {
 			return err
 		}
@@ -331,7 +331,7 @@ func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...strin
 		if slices.Contains(have, role) {
 			continue
 		}
-		if err := s.auth(ctx, func(ctx context.Context) error { _, err := s.client.UserGrantRole(ctx, user, role); return err }); err != nil {
+		if err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.UserGrantRole(ctx, user, role); return err }); err != nil {
 			return err
 		}
 	}
@@ -341,7 +341,7 @@ func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...strin
 // rolesOf reads the roles of a user.
 func (s *accessPart) rolesOf(ctx context.Context, user string) (roles []string, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
-		resp, err := s.client.UserGet(ctx, user)
+		resp, err := s.Client.UserGet(ctx, user)
 		if err == nil {
 			roles = resp.Roles
 		}

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"strings"
-
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -11,12 +9,6 @@ type grant struct {
 	key, end string
 	may      clientv3.PermissionType
 }
-
-// Prefix is the first part of every key without slashes around it, as names of users and roles begin.
-func (s *db) Prefix() string { return strings.Trim(strings.TrimSuffix(s.keys.prefix, "v1/"), "/") }
-
-// PrefixOf is that of a store that is opened with this prefix.
-func PrefixOf(prefix string) string { return (&db{keys: newKeys(prefix)}).Prefix() }
 
 // nodesRole is what all nodes of an environment share, and nodeRole what one node has of its own.
 func (s *accessPart) nodesRole(env string) string { return s.Prefix() + "/nodes/" + env }
@@ -36,7 +28,7 @@ func (s *accessPart) operatorRole(r OperatorRole) string {
 // it is a single key that is made later, so that a new key of an environment needs no new grant.
 func (s *accessPart) nodesGrants(env string) []grant {
 	var all []grant
-	for _, prefix := range []string{s.keys.environment(env), s.keys.releases(), s.keys.objects(), s.keys.deltas(), s.keys.agents()} {
+	for _, prefix := range []string{s.Keys.Env(env).Root(), s.Keys.Releases(), s.Keys.Objects(), s.Keys.Deltas(), s.Keys.AgentReleases()} {
 		all = append(all, below(prefix, clientv3.PermRead))
 	}
 	return all
@@ -45,9 +37,8 @@ func (s *accessPart) nodesGrants(env string) []grant {
 // nodeGrants is what a node writes: what it says of itself.
 func (s *accessPart) nodeGrants(env, node string) []grant {
 	return []grant{
-		{s.keys.status(env, node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
-		below(s.keys.runs(env, node), clientv3.PermReadWrite),
-		{s.keys.facts(env, node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
+		{s.Keys.Env(env).Status(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
+		below(s.Keys.Env(env).Runs(node), clientv3.PermReadWrite),
 	}
 }
 
@@ -55,17 +46,17 @@ func (s *accessPart) nodeGrants(env, node string) []grant {
 // keys); they make no operators, nothing in the name of a node or of serve, and not the installation's id: with another one's
 // they would have that one's machines taken for theirs.
 func (s *accessPart) operatorGrants(r OperatorRole) []grant {
-	all := []grant{below(s.keys.prefix, clientv3.PermRead)}
+	all := []grant{below(s.Keys.Root(), clientv3.PermRead)}
 	if r != RoleOperator {
 		return all
 	}
 	for _, prefix := range []string{
-		s.keys.environments(), s.keys.releases(), s.keys.objects(), s.keys.deltas(), s.keys.agents(), s.keys.publishings(),
-		s.keys.nodeTokens(), above(s.keys.firstBoots("")),
+		s.Keys.Environments(), s.Keys.Releases(), s.Keys.Objects(), s.Keys.Deltas(), s.Keys.AgentReleases(), s.Keys.Publishings(),
+		s.Keys.NodeTokens(), s.Keys.AllFirstBoots(),
 	} {
 		all = append(all, below(prefix, clientv3.PermReadWrite))
 	}
-	for _, key := range []string{s.keys.pruning(), s.keys.targets()} {
+	for _, key := range []string{s.Keys.Pruning(), s.Keys.Targets()} {
 		all = append(all, grant{key, "", clientv3.PermissionType(clientv3.PermReadWrite)})
 	}
 	return all
@@ -75,6 +66,3 @@ func (s *accessPart) operatorGrants(r OperatorRole) []grant {
 func below[P ~int32](prefix string, may P) grant {
 	return grant{prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(may)}
 }
-
-// above is the prefix over all environments, of the prefix of one without a name.
-func above(prefix string) string { return strings.TrimSuffix(prefix, "/") }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"pulley/internal/pki"
+	"pulley/internal/store/etcd"
 )
 
 // RevokeOperator ends an operator's certificates, whatever their incarnation: first the etcd users go, from then on etcd
@@ -14,7 +15,7 @@ import (
 func (s *identitiesPart) RevokeOperator(ctx context.Context, name string, r Revoked) error {
 	for try := 0; ; try++ {
 		err := s.revokeOperator(ctx, name, r)
-		if err == nil || !errors.Is(err, ErrConflict) || try == 9 {
+		if err == nil || !errors.Is(err, etcd.ErrConflict) || try == 9 {
 			if err != nil {
 				err = fmt.Errorf("cannot revoke operator %s: %w", name, err)
 			}
@@ -47,7 +48,7 @@ func (s *identitiesPart) revokeOperator(ctx context.Context, name string, r Revo
 	case err != nil:
 		return err
 	case o == nil && !found, o != nil && !o.Live() && !found:
-		return ErrNotFound
+		return etcd.ErrNotFound
 	case o == nil:
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 // maxWords bounds the words of a record or an act that came from elsewhere: from a node, or from a provider.
@@ -37,8 +38,8 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 	if err != nil {
 		return 0, err
 	}
-	key := a.store.keys.spec(a.ref.String())
-	resp, err := a.store.get(ctx, key)
+	key := a.DB().Keys.Env(a.ref.String()).Spec()
+	resp, err := a.DB().Get(ctx, key)
 	if err != nil {
 		return fail(a.ended(err))
 	}
@@ -48,7 +49,7 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 		}
 		return revision, nil
 	}
-	done, err := a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, string(b)))
+	done, err := a.write(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, clientv3.OpPut(key, string(b)))
 	if err != nil {
 		return fail(err)
 	}
@@ -61,16 +62,16 @@ func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 		return fmt.Errorf("cannot note what was done to the machine of %s: %w", act.Node, err)
 	}
 	act.Why, act.Problem = clip.Text(act.Why, maxWords), clip.Text(act.Problem, maxWords)
-	value, err := encode(act)
+	value, err := etcd.Encode(act)
 	if err != nil {
 		return fail(err)
 	}
 	env := a.ref.String()
-	key := a.store.keys.act(env, actID(act, value))
+	key := a.DB().Keys.Env(env).Act(actID(act, value))
 	ops := []clientv3.Op{clientv3.OpPut(key, value)}
-	resp, err := a.store.txn(ctx, nil, []clientv3.Op{
+	resp, err := a.DB().Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(key, clientv3.WithCountOnly()),
-		clientv3.OpGet(a.store.keys.acts(env), clientv3.WithPrefix(), clientv3.WithLimit(actsAtOnce), clientv3.WithKeysOnly()),
+		clientv3.OpGet(a.DB().Keys.Env(env).Acts(), clientv3.WithPrefix(), clientv3.WithLimit(actsAtOnce), clientv3.WithKeysOnly()),
 	}, nil)
 	if err != nil {
 		return fail(a.ended(err))
@@ -79,7 +80,7 @@ func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 	if resp.Responses[0].GetResponseRange().Count > 0 { // nothing is new, and nothing has to go for it
 		old.Kvs = nil
 	}
-	young := a.store.keys.act(env, actTime(act.At.Add(-actsYoung)))
+	young := a.DB().Keys.Env(env).Act(actTime(act.At.Add(-actsYoung)))
 	for i, kv := range old.Kvs {
 		if int64(i) >= old.Count+1-actsKept || string(kv.Key) >= young {
 			break
@@ -108,14 +109,14 @@ func actTime(at time.Time) string {
 // damaged.
 func (s *machinesPart) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []machines.Act, damaged []string, err error) {
 	env := ref.String()
-	prefix := s.keys.acts(env)
+	prefix := s.Keys.Env(env).Acts()
 	from := actTime(since)
-	_, err = s.pages(ctx, prefix, 500, func(rest string, b []byte) error {
+	_, err = s.Pages(ctx, prefix, 500, func(rest string, b []byte) error {
 		if strings.Compare(rest, from) < 0 {
 			return nil
 		}
 		var act machines.Act
-		if err := decode(prefix+rest, b, &act); err != nil {
+		if err := etcd.Decode(prefix+rest, b, &act); err != nil {
 			damaged = append(damaged, err.Error())
 			return nil
 		}

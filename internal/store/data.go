@@ -14,6 +14,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/store/etcd"
 	"pulley/internal/trust"
 )
 
@@ -37,13 +38,13 @@ type SignedGeneration struct {
 
 // Generation reads generation n; ErrNotFound when there is none.
 func (s *targetsPart) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
-	key := s.keys.generation(env, n)
-	resp, err := s.get(ctx, key)
+	key := s.Keys.Env(env).Generation(n)
+	resp, err := s.Get(ctx, key)
 	if err != nil {
 		return SignedGeneration{}, err
 	}
 	if len(resp.Kvs) == 0 {
-		return SignedGeneration{}, fmt.Errorf("cannot find data generation %d of %s: %w", n, env, ErrNotFound)
+		return SignedGeneration{}, fmt.Errorf("cannot find data generation %d of %s: %w", n, env, etcd.ErrNotFound)
 	}
 	return s.decodeGeneration(env, key, resp.Kvs[0].Value)
 }
@@ -55,48 +56,48 @@ func (s *targetsPart) decodeGeneration(env, key string, value []byte) (SignedGen
 	var err error
 	g.Record, g.Signatures = trust.Split(value)
 	if g.Generation, err = hieradata.DecodeGeneration(g.Record); err != nil {
-		return SignedGeneration{}, &UnreadableError{Key: key, Problem: err.Error()}
+		return SignedGeneration{}, &etcd.UnreadableError{Key: key, Problem: err.Error()}
 	}
 	if g.Environment != "" && g.Environment != env {
-		return SignedGeneration{}, &UnreadableError{Key: key, Problem: fmt.Sprintf("it is data of environment %.64q", g.Environment)}
+		return SignedGeneration{}, &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is data of environment %.64q", g.Environment)}
 	}
-	if s.keys.generation(env, agent.Generation(g.Number)) != key {
-		return SignedGeneration{}, &UnreadableError{Key: key, Problem: fmt.Sprintf("it is data generation %d", g.Number)}
+	if s.Keys.Env(env).Generation(agent.Generation(g.Number)) != key {
+		return SignedGeneration{}, &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is data generation %d", g.Number)}
 	}
 	return g, nil
 }
 
 // Layer reads a layer's bytes by their digest, and checks them against it.
 func (s *targetsPart) Layer(ctx context.Context, env, digest string) ([]byte, error) {
-	key := s.keys.layer(env, digest)
-	resp, err := s.get(ctx, key, clientv3.WithSerializable())
+	key := s.Keys.Env(env).Layer(digest)
+	resp, err := s.Get(ctx, key, clientv3.WithSerializable())
 	if err == nil && len(resp.Kvs) == 0 {
-		resp, err = s.get(ctx, key) // the member that answered may lag
+		resp, err = s.Get(ctx, key) // the member that answered may lag
 	}
 	if err != nil {
 		return nil, err
 	}
 	if len(resp.Kvs) == 0 {
-		return nil, fmt.Errorf("cannot find data layer %.12s of %s: %w", digest, env, ErrNotFound)
+		return nil, fmt.Errorf("cannot find data layer %.12s of %s: %w", digest, env, etcd.ErrNotFound)
 	}
 	if b := resp.Kvs[0].Value; hieradata.Digest(b) == digest {
 		return b, nil
 	}
-	return nil, &UnreadableError{Key: key, Problem: "its bytes are not what its digest says"}
+	return nil, &etcd.UnreadableError{Key: key, Problem: "its bytes are not what its digest says"}
 }
 
 // Data reads the generation that d's default target names: the one that a change starts from. Without any it is the zero
 // generation.
 func (s *targetsPart) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
-	env, key := ref.String(), s.keys.dataHead(ref.String())
-	resp, err := s.get(ctx, key)
+	env, key := ref.String(), s.Keys.Env(ref.String()).DataHead()
+	resp, err := s.Get(ctx, key)
 	if err != nil {
 		return Data{}, err
 	}
 	var data Data
 	if len(resp.Kvs) > 0 {
 		data.rev = resp.Kvs[0].ModRevision
-		if err := decode(key, resp.Kvs[0].Value, &data.head); err != nil {
+		if err := etcd.Decode(key, resp.Kvs[0].Value, &data.head); err != nil {
 			return Data{}, err
 		}
 	}
@@ -130,21 +131,21 @@ func (s *targetsPart) ChangeData(ctx context.Context, ref environments.Ref, d De
 		return Change{}, fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
 	}
 	number := agent.Generation(next.Number)
-	head, err := encode(dataHead{Newest: number})
+	head, err := etcd.Encode(dataHead{Newest: number})
 	if err != nil {
 		return Change{}, err
 	}
 	ops := []clientv3.Op{
-		clientv3.OpPut(s.keys.generation(env, number), document),
-		clientv3.OpPut(s.keys.dataHead(env), head),
+		clientv3.OpPut(s.Keys.Env(env).Generation(number), document),
+		clientv3.OpPut(s.Keys.Env(env).DataHead(), head),
 	}
 	for _, bytes := range layers {
 		if len(bytes) > 0 {
 			// Immutable and named by its hash: writing it again changes nothing.
-			ops = append(ops, clientv3.OpPut(s.keys.layer(env, hieradata.Digest(bytes)), string(bytes)))
+			ops = append(ops, clientv3.OpPut(s.Keys.Env(env).Layer(hieradata.Digest(bytes)), string(bytes)))
 		}
 	}
-	cmps := []clientv3.Cmp{same(s.keys.dataHead(env), data.rev), same(s.keys.generation(env, number), 0)}
+	cmps := []clientv3.Cmp{etcd.Same(s.Keys.Env(env).DataHead(), data.rev), etcd.Same(s.Keys.Env(env).Generation(number), 0)}
 	after := d.Default
 	after.Data, after.DataDigest = number, hieradata.Digest(record)
 	c := Change{Kind: DataChange, Before: d.Default, After: after}

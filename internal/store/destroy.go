@@ -68,10 +68,10 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 		prefix, what, next string
 		passed             bool
 	}{
-		{a.store.keys.records(a.ref.String()), "machines that pulley had made", "retire them first: `pulley env destroy` does, and names them", false},
-		{a.store.keys.hosts(a.ref.String()), "hosts on its list", "they run on, and are known to nobody then: `pulley nodes remove`, or agree to that with --forget-hosts", hosts},
+		{a.DB().Keys.Env(a.ref.String()).MachineRecords(), "machines that pulley had made", "retire them first: `pulley env destroy` does, and names them", false},
+		{a.DB().Keys.Env(a.ref.String()).Hosts(), "hosts on its list", "they run on, and are known to nobody then: `pulley nodes remove`, or agree to that with --forget-hosts", hosts},
 	} {
-		resp, err := a.store.get(ctx, is.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		resp, err := a.DB().Get(ctx, is.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			return err
 		}
@@ -85,21 +85,21 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 // destroy goes through all that an environment has, once, and reports whether there was anything.
 func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err error) {
 	before := *d
-	env, k := a.ref.String(), a.store.keys
+	env, k := a.ref.String(), a.DB().Keys
 	steps := []func() error{
-		func() error { return a.deleteKeys(ctx, d, k.spec(env)) },
+		func() error { return a.deleteKeys(ctx, d, k.Env(env).Spec()) },
 		func() error { return a.destroyTokens(ctx, d) },
-		func() error { return a.deleteBelow(ctx, d, k.reserves(env)) },
+		func() error { return a.deleteBelow(ctx, d, k.Env(env).Precreated("")) },
 		// Before the users: a join that makes one later finds that it is nobody's, and drops it.
-		func() error { return a.deleteBelow(ctx, d, k.identities(env)) },
+		func() error { return a.deleteBelow(ctx, d, k.Env(env).Identities()) },
 		func() error { return a.destroyUsers(ctx, d) },
 	}
-	for _, prefix := range a.store.saidOf(env) {
+	for _, prefix := range reportedBy(k, env) {
 		steps = append(steps, func() error { return a.deleteBelow(ctx, d, prefix) })
 	}
 	steps = append(steps,
 		func() error { return a.destroyNotices(ctx, d) },
-		func() error { return a.deleteBelow(ctx, d, k.environment(env)) }, // last: it is what a destroy that goes on is known by
+		func() error { return a.deleteBelow(ctx, d, k.Env(env).Root()) }, // last: it is what a destroy that goes on is known by
 	)
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -164,19 +164,19 @@ func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string)
 // deleteBelow deletes all keys that begin with a prefix, but the mark itself: that one goes with Close.
 func (a *Applying) deleteBelow(ctx context.Context, d *Destroyed, prefix string) error {
 	end := clientv3.GetPrefixRangeEnd(prefix)
-	if !strings.HasPrefix(a.key, prefix) {
+	if !strings.HasPrefix(a.Key(), prefix) {
 		return a.deleteRange(ctx, d, prefix, end)
 	}
-	if err := a.deleteRange(ctx, d, prefix, a.key); err != nil {
+	if err := a.deleteRange(ctx, d, prefix, a.Key()); err != nil {
 		return err
 	}
-	return a.deleteRange(ctx, d, a.key+"\x00", end)
+	return a.deleteRange(ctx, d, a.Key()+"\x00", end)
 }
 
 // deleteRange deletes the keys from from to before end, some at a time: etcd answers nobody while it deletes.
 func (a *Applying) deleteRange(ctx context.Context, d *Destroyed, from, end string) error {
 	for {
-		resp, err := a.store.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(destroyBatch), clientv3.WithKeysOnly())
+		resp, err := a.DB().Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(destroyBatch), clientv3.WithKeysOnly())
 		if err != nil || len(resp.Kvs) == 0 {
 			return err
 		}

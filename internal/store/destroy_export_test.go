@@ -15,7 +15,7 @@ func CancelAfter(s *Store, calls int32, cancel context.CancelFunc, do func(*Stor
 			cancel()
 		}
 	}
-	s.client.KV, s.client.Auth = cutKV{s.client.KV, hit}, cutAuth{s.client.Auth, hit}
+	s.Client.KV, s.Client.Auth = cutKV{s.Client.KV, hit}, cutAuth{s.Client.Auth, hit}
 	do(s)
 }
 

@@ -39,11 +39,11 @@ func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 		return a, err
 	}
 	err = s.access.auth(ctx, func(ctx context.Context) error {
-		users, err := s.client.UserList(ctx)
+		users, err := s.Client.UserList(ctx)
 		if err != nil {
 			return err
 		}
-		roles, err := s.client.RoleList(ctx)
+		roles, err := s.Client.RoleList(ctx)
 		if err == nil {
 			a.users, a.roles = users.Users, roles.Roles
 			for _, user := range a.users {
@@ -56,7 +56,7 @@ func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 		return a, nil
 	}
 	if err != nil {
-		return a, s.explain(err)
+		return a, s.Explain(err)
 	}
 	a.admin = true
 	ofNodes := s.Prefix() + "/" + string(pki.KindNode) + "/" // so begin a node's role and its users
@@ -72,7 +72,7 @@ func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 			continue
 		}
 		if a.grants[role], err = s.access.grants(ctx, role); err != nil && !errors.Is(err, rpctypes.ErrRoleNotFound) {
-			return a, s.explain(err)
+			return a, s.Explain(err)
 		}
 	}
 	read = 0
@@ -86,7 +86,7 @@ func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 			continue
 		}
 		if a.rolesOf[user], err = s.access.rolesOf(ctx, user); err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) {
-			return a, s.explain(err)
+			return a, s.Explain(err)
 		}
 	}
 	return a, nil

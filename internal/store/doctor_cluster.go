@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/store/etcd"
+
 	"github.com/hashicorp/go-version"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
@@ -56,7 +58,7 @@ type endingCert struct {
 	from, until  time.Time
 }
 
-func (s *doctorPart) examineCluster(ctx context.Context, c Config) (cluster, error) {
+func (s *doctorPart) examineCluster(ctx context.Context, c etcd.Config) (cluster, error) {
 	var k cluster
 	var err error
 	if k.auth, err = s.access.AuthEnabled(ctx); err != nil {
@@ -69,18 +71,18 @@ func (s *doctorPart) examineCluster(ctx context.Context, c Config) (cluster, err
 		case err != nil || u.Scheme != "https":
 			k.plain = append(k.plain, e)
 			continue
-		case c.anonymous(ctx, u.Host):
+		case anonymous(ctx, c, u.Host):
 			k.anonymous = e
 		}
-		if cert := c.shown(ctx, u.Host); cert != nil {
+		if cert := shown(ctx, c, u.Host); cert != nil {
 			k.certs = append(k.certs, endingCert{"etcd's certificate at " + u.Host, "`pulley serve` renews its own; for another etcd, give it a new one", cert.NotBefore, cert.NotAfter})
 		}
 	}
-	within, cancel := context.WithTimeout(ctx, s.timeout)
+	within, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	alarms, err := s.client.AlarmList(within)
+	alarms, err := s.Client.AlarmList(within)
 	if err != nil {
-		k.problem = "its alarms can't be read: " + plainCause(err).Error()
+		k.problem = "its alarms can't be read: " + etcd.PlainCause(err).Error()
 	} else {
 		for _, a := range alarms.Alarms {
 			k.noSpace = k.noSpace || strings.Contains(a.Alarm.String(), "NOSPACE")
@@ -88,25 +90,25 @@ func (s *doctorPart) examineCluster(ctx context.Context, c Config) (cluster, err
 		}
 	}
 	k.password = s.passwordOfRoot(within)
-	k.certs = append(k.certs, c.ownCertificates()...)
+	k.certs = append(k.certs, ownCertificates(c)...)
 	return k, nil
 }
 
 func (s *doctorPart) examineMember(ctx context.Context, endpoint string) memberState {
-	within, cancel := context.WithTimeout(ctx, s.timeout)
+	within, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	st, err := s.client.Status(within, endpoint)
+	st, err := s.Client.Status(within, endpoint)
 	if err != nil {
-		return memberState{endpoint: endpoint, problem: plainCause(err).Error()}
+		return memberState{endpoint: endpoint, problem: etcd.PlainCause(err).Error()}
 	}
 	return memberState{endpoint: endpoint, version: st.Version, stored: st.DbSize, used: st.DbSizeInUse, quota: st.DbSizeQuota}
 }
 
 // anonymous reports whether a server talks HTTP/2 with a client that shows no certificate: then it asks for none, and a
 // common name says nothing. In TLS 1.3 a refusal comes after the handshake, with what is read first.
-func (c Config) anonymous(ctx context.Context, address string) bool {
+func anonymous(ctx context.Context, c etcd.Config, address string) bool {
 	c.Cert, c.Key = "", ""
-	conn := c.dial(ctx, address)
+	conn := dial(ctx, c, address)
 	if conn == nil {
 		return false
 	}
@@ -119,8 +121,8 @@ func (c Config) anonymous(ctx context.Context, address string) bool {
 }
 
 // dial connects to a server by TLS, for a few seconds; nil when it can't.
-func (c Config) dial(ctx context.Context, address string) *tls.Conn {
-	t, err := c.tls(&peer{})
+func dial(ctx context.Context, c etcd.Config, address string) *tls.Conn {
+	t, err := c.TLS()
 	if err != nil || t == nil {
 		return nil
 	}
@@ -142,13 +144,13 @@ func (c Config) dial(ctx context.Context, address string) *tls.Conn {
 // passwordOfRoot reports whether somebody could be root by a password. etcd says so of a user that has none before it
 // compares anything.
 func (s *doctorPart) passwordOfRoot(ctx context.Context) bool {
-	_, err := s.client.Authenticate(ctx, rootUser, rand.Text())
+	_, err := s.Client.Authenticate(ctx, rootUser, rand.Text())
 	return errors.Is(err, rpctypes.ErrAuthFailed)
 }
 
 // shown is the certificate that a server shows.
-func (c Config) shown(ctx context.Context, address string) *x509.Certificate {
-	conn := c.dial(ctx, address)
+func shown(ctx context.Context, c etcd.Config, address string) *x509.Certificate {
+	conn := dial(ctx, c, address)
 	if conn == nil {
 		return nil
 	}
@@ -160,8 +162,8 @@ func (c Config) shown(ctx context.Context, address string) *x509.Certificate {
 }
 
 // ownCertificates are those of this program's own settings: its client certificate, and the CAs that it trusts.
-func (c Config) ownCertificates() (all []endingCert) {
-	if pair, err := c.pair(); c.Cert != "" && err == nil && pair.Leaf != nil {
+func ownCertificates(c etcd.Config) (all []endingCert) {
+	if pair, err := c.Certificate(); c.Cert != "" && err == nil && pair.Leaf != nil {
 		all = append(all, endingCert{"your own certificate, " + pair.Leaf.Subject.CommonName + ",", "ask an admin for a token, and `pulley login` with it", pair.Leaf.NotBefore, pair.Leaf.NotAfter})
 	}
 	rest, err := os.ReadFile(c.CACert)

@@ -15,6 +15,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 // Bounds of what doctor takes for well with nodes.
@@ -36,7 +37,7 @@ type fleetFacts struct {
 	boots      map[string]FirstBoot
 	floods     map[string]Flood
 	records    map[string]machines.Record
-	applying   *marked // nil: nobody applies it
+	applying   *etcd.LockHolder // nil: nobody applies it
 	damaged    []string
 }
 
@@ -44,8 +45,8 @@ type fleetFacts struct {
 // moves from the one to the other, and must be found in either.
 func (s *doctorPart) examineFleets(ctx context.Context) (fleets []fleetFacts, err error) {
 	names := map[string]bool{}
-	for _, root := range []string{s.keys.environments(), s.keys.fleets(), above(s.keys.allRuns("")), above(s.keys.identities("")), above(s.keys.reserves(""))} {
-		found, err := s.segments(ctx, root)
+	for _, root := range []string{s.Keys.Environments(), s.Keys.AllStatuses(), s.Keys.AllRuns(), s.Keys.AllIdentities(), s.Keys.AllPrecreated()} {
+		found, err := s.Segments(ctx, root)
 		if err != nil {
 			return nil, err
 		}
@@ -71,17 +72,17 @@ func (s *doctorPart) examineFleet(ctx context.Context, ref environments.Ref) (fl
 	f := fleetFacts{ref: ref, said: map[string]int64{}, hosts: map[string]agent.Host{}}
 	var err error
 	if f.spec, _, err = s.specs.Spec(ctx, ref); err != nil {
-		var damaged *UnreadableError
+		var damaged *etcd.UnreadableError
 		if !errors.As(err, &damaged) {
 			return f, err
 		}
 		f.damaged = append(f.damaged, err.Error())
 	}
-	var hosts Fleet
-	if err := collect(ctx, s.db, s.keys.hosts(ref.String()), &hosts, func(rest string, h agent.Host) { f.hosts[unescape(rest)] = h }); err != nil {
+	hosts, unread, err := etcd.ReadAll[agent.Host](ctx, s.DB, s.Keys.Env(ref.String()).Hosts())
+	if err != nil {
 		return f, err
 	}
-	f.damaged = append(f.damaged, hosts.Damaged...)
+	f.hosts, f.damaged = hosts, append(f.damaged, unread...)
 	for _, read := range []func() ([]string, error){
 		func() (damaged []string, err error) {
 			f.reserves, damaged, err = s.identities.Reserves(ctx, ref)
@@ -110,13 +111,13 @@ func (s *doctorPart) examineFleet(ctx context.Context, ref environments.Ref) (fl
 		}
 		f.damaged = append(f.damaged, damaged...)
 	}
-	if f.applying, _, err = single[marked](ctx, s.db, s.keys.applying(ref.String())); err != nil {
+	if f.applying, _, err = etcd.Single[etcd.LockHolder](ctx, s.DB, s.Keys.Env(ref.String()).Applying()); err != nil {
 		return f, err
 	}
-	for _, prefix := range []string{s.keys.statuses(ref.String()), s.keys.allRuns(ref.String())} {
-		_, err := s.pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
+	for _, prefix := range []string{s.Keys.Env(ref.String()).Statuses(), s.Keys.Env(ref.String()).NodesRuns()} {
+		_, err := s.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
 			node, _, _ := strings.Cut(rest, "/")
-			f.said[unescape(node)]++
+			f.said[etcd.Unescape(node)]++
 			return nil
 		}, clientv3.WithKeysOnly())
 		if err != nil {

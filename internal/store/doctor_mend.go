@@ -14,7 +14,7 @@ func (s *doctorPart) mend(ctx context.Context, d *Diagnosis, a access, fleets []
 	if err := s.access.EnsureOperatorRoles(ctx); err != nil {
 		return err
 	}
-	if err := s.cluster.ensureInstallation(ctx, s.identity); err != nil {
+	if err := s.cluster.ensureInstallation(ctx, s.CallerName); err != nil {
 		return err
 	}
 	for _, f := range fleets {

@@ -3,17 +3,17 @@ package store
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // Spec reads an environment and the revision at which it was last written; nil and 0 when there is none.
 func (s *specsPart) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
-	key := s.keys.spec(ref.String())
-	resp, err := s.get(ctx, key)
+	key := s.Keys.Env(ref.String()).Spec()
+	resp, err := s.Get(ctx, key)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -22,7 +22,7 @@ func (s *specsPart) Spec(ctx context.Context, ref environments.Ref) (*environmen
 	}
 	e, err := environments.Decode(resp.Kvs[0].Value)
 	if err != nil {
-		return nil, 0, &UnreadableError{Key: key, Problem: err.Error()}
+		return nil, 0, &etcd.UnreadableError{Key: key, Problem: err.Error()}
 	}
 	return e, resp.Kvs[0].ModRevision, nil
 }
@@ -42,7 +42,7 @@ func (s *specsPart) MustSpec(ctx context.Context, ref environments.Ref) (*enviro
 			hint = "did you mean " + near + "?"
 		}
 	}
-	return nil, 0, fmt.Errorf("cannot find environment %s: %w\n%s", ref, ErrNotFound, hint)
+	return nil, 0, fmt.Errorf("cannot find environment %s: %w\n%s", ref, etcd.ErrNotFound, hint)
 }
 
 // PutSpec stores an environment unless it was written since revision.
@@ -51,10 +51,10 @@ func (s *specsPart) PutSpec(ctx context.Context, e *environments.Environment, re
 	if err != nil {
 		return err
 	}
-	key := s.keys.spec(e.Ref().String())
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
+	key := s.Keys.Env(e.Ref().String()).Spec()
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	if err != nil {
 		return fmt.Errorf("cannot store environment %s: %w", e.Ref(), err)
@@ -64,13 +64,13 @@ func (s *specsPart) PutSpec(ctx context.Context, e *environments.Environment, re
 
 // Environments lists the environments that have a spec, in order.
 func (s *specsPart) Environments(ctx context.Context) ([]string, error) {
-	all, err := s.segments(ctx, s.keys.environments())
+	all, err := s.Segments(ctx, s.Keys.Environments())
 	if err != nil {
 		return nil, fmt.Errorf("cannot list environments: %w", err)
 	}
 	var names []string
 	for _, name := range all {
-		spec, err := s.get(ctx, s.keys.spec(name), clientv3.WithCountOnly())
+		spec, err := s.Get(ctx, s.Keys.Env(name).Spec(), clientv3.WithCountOnly())
 		if err != nil {
 			return nil, fmt.Errorf("cannot list environments: %w", err)
 		}
@@ -79,28 +79,4 @@ func (s *specsPart) Environments(ctx context.Context) ([]string, error) {
 		}
 	}
 	return names, nil
-}
-
-// segments lists the names that follow a prefix, up to the next slash. It skips the keys below each, whose values may be
-// a fleet's.
-func (s *db) segments(ctx context.Context, prefix string) ([]string, error) {
-	var names []string
-	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
-	for {
-		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-		if err != nil {
-			return nil, err
-		}
-		if len(resp.Kvs) == 0 {
-			return names, nil
-		}
-		key := string(resp.Kvs[0].Key)
-		name, _, below := strings.Cut(strings.TrimPrefix(key, prefix), "/")
-		if !below { // a key that means nothing
-			from = key + "\x00"
-			continue
-		}
-		names = append(names, unescape(name))
-		from = clientv3.GetPrefixRangeEnd(prefix + name + "/")
-	}
 }

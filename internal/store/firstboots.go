@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
+	"pulley/internal/store/etcd"
 )
 
 // StandsStill is after how long without a word a first boot is shown as one that stands still. The longest silence of one
@@ -59,18 +60,16 @@ func (f *FirstBoot) Locks() bool {
 
 // FirstBoots lists the first boots of an environment, by machine id. Those that can't be read are named in damaged.
 func (s *bootsPart) FirstBoots(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
-	all = map[string]FirstBoot{}
-	var f Fleet
-	err = collect(ctx, s.db, s.keys.firstBoots(ref.String()), &f, func(rest string, b FirstBoot) { all[unescape(rest)] = b })
+	all, damaged, err = etcd.ReadAll[FirstBoot](ctx, s.DB, s.Keys.Env(ref.String()).FirstBoots())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the first boots of %s: %w", ref, err)
 	}
-	return all, f.Damaged, nil
+	return all, damaged, nil
 }
 
 // FirstBoot reads where a machine is, and the revision at which that was last written; nil and 0 when nobody knows.
 func (s *bootsPart) FirstBoot(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
-	return single[FirstBoot](ctx, s.db, s.keys.firstBoot(ref.String(), machine))
+	return etcd.Single[FirstBoot](ctx, s.DB, s.Keys.Env(ref.String()).FirstBoot(machine))
 }
 
 // How long a record of a first boot is kept, by etcd's leases: of one that is not finished since its last word, and of one
@@ -93,75 +92,54 @@ func (s *bootsPart) PutFirstBoot(ctx context.Context, ref environments.Ref, b Fi
 	if err != nil {
 		return err
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(s.keys.firstBoot(ref.String(), b.Machine), revision)}, []clientv3.Op{put}, nil)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(s.Keys.Env(ref.String()).FirstBoot(b.Machine), revision)}, []clientv3.Op{put}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
-	s.settleLease(ctx, l, err)
+	s.SettleLease(ctx, l, err)
 	return err
-}
-
-// bootLease is the lease that a write of a first boot was to use, and the one that it takes the place of.
-type bootLease struct{ fresh, old clientv3.LeaseID }
-
-// settleLease revokes the lease that ends nothing after a write that gave err. Where nobody knows what became of the write,
-// both stay: revoking one could delete the record.
-func (s *db) settleLease(ctx context.Context, l bootLease, err error) {
-	idle := l.old
-	switch {
-	case errors.Is(err, ErrConflict):
-		idle = l.fresh
-	case err != nil:
-		return
-	}
-	if idle == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
-	defer cancel()
-	_, _ = s.client.Revoke(ctx, idle) // else it ends by itself
 }
 
 // putFirstBoot is the write, for a transaction that compares revision, and after which settleLease is called. A lease ends
 // the record.
-func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, bootLease, error) {
+func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, etcd.LeaseSwap, error) {
 	b.Hostname, b.Step, b.Error = clip.Text(b.Hostname, maxBootWord), clip.Text(b.Step, maxBootWord), agent.Prose(clip.Text(string(b.Error), maxBootError))
-	value, err := encode(b)
+	value, err := etcd.Encode(b)
 	if err != nil {
-		return clientv3.Op{}, bootLease{}, err
+		return clientv3.Op{}, etcd.LeaseSwap{}, err
 	}
-	fail := func(err error) (clientv3.Op, bootLease, error) {
-		return clientv3.Op{}, bootLease{}, fmt.Errorf("cannot write where machine %s is: %w", b.Machine, err)
+	fail := func(err error) (clientv3.Op, etcd.LeaseSwap, error) {
+		return clientv3.Op{}, etcd.LeaseSwap{}, fmt.Errorf("cannot write where machine %s is: %w", b.Machine, err)
 	}
-	key := s.keys.firstBoot(ref.String(), b.Machine)
-	lasts, l := firstBootKept, bootLease{}
+	key := s.Keys.Env(ref.String()).FirstBoot(b.Machine)
+	lasts, l := firstBootKept, etcd.LeaseSwap{}
 	if revision != 0 {
 		keep := b.Finished.IsZero()
 		if !keep { // its lease becomes a shorter one, once
-			resp, err := s.get(ctx, key)
+			resp, err := s.Get(ctx, key)
 			if err != nil {
 				return fail(err)
 			}
 			if len(resp.Kvs) == 0 || resp.Kvs[0].ModRevision != revision {
-				return clientv3.Op{}, bootLease{}, ErrConflict
+				return clientv3.Op{}, etcd.LeaseSwap{}, etcd.ErrConflict
 			}
 			var before FirstBoot
-			if err := decode(key, resp.Kvs[0].Value, &before); err != nil {
+			if err := etcd.Decode(key, resp.Kvs[0].Value, &before); err != nil {
 				return fail(err)
 			}
-			keep, l.old = !before.Finished.IsZero(), clientv3.LeaseID(resp.Kvs[0].Lease)
+			keep, l.Old = !before.Finished.IsZero(), clientv3.LeaseID(resp.Kvs[0].Lease)
 		}
 		if keep {
-			return clientv3.OpPut(key, value, clientv3.WithIgnoreLease()), bootLease{}, nil
+			return clientv3.OpPut(key, value, clientv3.WithIgnoreLease()), etcd.LeaseSwap{}, nil
 		}
 	}
 	if !b.Finished.IsZero() {
 		lasts = finishedKept
 	}
-	if l.fresh, err = s.grant(ctx, lasts); err != nil {
+	if l.Fresh, err = s.Grant(ctx, lasts); err != nil {
 		return fail(err)
 	}
-	return clientv3.OpPut(key, value, clientv3.WithLease(l.fresh)), l, nil
+	return clientv3.OpPut(key, value, clientv3.WithLease(l.Fresh)), l, nil
 }
 
 // Unlock frees a node's name from the machine that is in its first boot under it, and forgets another machine that came
@@ -177,7 +155,7 @@ func (s *joinsPart) Unlock(ctx context.Context, ref environments.Ref, node strin
 			now, revision, err := s.boots.FirstBoot(ctx, ref, machine)
 			if err == nil && now.Locks() && now.Node == node {
 				now.Unlocked = &r
-				if err = s.boots.PutFirstBoot(ctx, ref, *now, revision); errors.Is(err, ErrConflict) {
+				if err = s.boots.PutFirstBoot(ctx, ref, *now, revision); errors.Is(err, etcd.ErrConflict) {
 					continue // it said something at this moment
 				}
 				freed = append(freed, *now)
@@ -198,7 +176,7 @@ func (s *joinsPart) Unlock(ctx context.Context, ref environments.Ref, node strin
 			err = nil // what an operator may do is done; the other machine is for an administrator to forget
 		}
 	case len(freed) == 0:
-		err = ErrNotFound
+		err = etcd.ErrNotFound
 	}
 	if err != nil {
 		return freed, fmt.Errorf("cannot free the name %s: %w", node, err)

@@ -8,6 +8,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // Fleet is all that etcd knows of an environment's nodes.
@@ -16,7 +17,7 @@ type Fleet struct {
 	Spec     *environments.Environment
 	Desires  Desires
 	Hosts    map[string]agent.Host
-	Holds    map[Scope]agent.Hold
+	Holds    map[etcd.Scope]agent.Hold
 	Statuses map[string]agent.Status
 	Assigned map[string]agent.Assignment
 	Damaged  []string // keys that could not be read, with why; a fleet's view survives one bad value
@@ -41,29 +42,32 @@ func (s *fleetPart) Fleet(ctx context.Context, ref environments.Ref) (Fleet, err
 	return f, nil
 }
 
-// fleetOf reads the ranges of a fleet. Statuses that can't be read are returned apart from the rest: each is one node's word.
-func (s *fleetPart) fleetOf(ctx context.Context, ref environments.Ref, f *Fleet, more ...clientv3.OpOption) (said []string, err error) {
+// fleetOf reads the ranges of a fleet. Unreadable statuses are returned apart: each is the report of one node.
+func (s *fleetPart) fleetOf(ctx context.Context, ref environments.Ref, f *Fleet, more ...clientv3.OpOption) (unread []string, err error) {
 	env := ref.String()
-	f.Hosts, f.Holds, f.Statuses, f.Assigned = map[string]agent.Host{}, map[Scope]agent.Hold{}, map[string]agent.Status{}, map[string]agent.Assignment{}
-	err = collect(ctx, s.db, s.keys.hosts(env), f, func(rest string, h agent.Host) { f.Hosts[unescape(rest)] = h }, more...)
-	if err == nil {
-		err = collect(ctx, s.db, s.keys.holds(env), f, func(rest string, h agent.Hold) {
-			if scope, ok := scopeOf(rest, "all"); ok {
-				f.Holds[scope] = h
-			} else {
-				f.Damaged = append(f.Damaged, unknownKey(s.keys.holds(env)+rest))
-			}
-		}, more...)
+	f.Holds = map[etcd.Scope]agent.Hold{}
+	var damaged []string
+	if f.Hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.DB, s.Keys.Env(env).Hosts(), more...); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = collect(ctx, s.db, s.keys.assigned(env, ""), f, func(rest string, a agent.Assignment) { f.Assigned[unescape(rest)] = a }, more...)
+	f.Damaged = append(f.Damaged, damaged...)
+	damaged, err = etcd.Collect(ctx, s.DB, s.Keys.Env(env).Holds(), func(rest string, h agent.Hold) {
+		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
+			f.Holds[scope] = h
+		} else {
+			f.Damaged = append(f.Damaged, etcd.UnknownKey(s.Keys.Env(env).Holds()+rest))
+		}
+	}, more...)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		var unread Fleet
-		err = collect(ctx, s.db, s.keys.statuses(env), &unread, func(rest string, st agent.Status) { f.Statuses[unescape(rest)] = st }, more...)
-		said = unread.Damaged
+	f.Damaged = append(f.Damaged, damaged...)
+	if f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.DB, s.Keys.Env(env).Assignment(""), more...); err != nil {
+		return nil, err
 	}
-	return said, err
+	f.Damaged = append(f.Damaged, damaged...)
+	f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.DB, s.Keys.Env(env).Statuses(), more...)
+	return unread, err
 }
 
 // Known are the nodes that are registered or that spoke.
@@ -87,7 +91,7 @@ func (f Fleet) Desired(role, node string) agent.Desired {
 	if a, ok := f.Assigned[node]; ok {
 		d.Assigned = &a
 	}
-	for _, scope := range []Scope{{Node: node}, {Role: role}, {}} {
+	for _, scope := range []etcd.Scope{{Node: node}, {Role: role}, {}} {
 		if h, ok := f.Holds[scope]; ok {
 			d.Holds = append(d.Holds, h)
 		}
@@ -95,24 +99,9 @@ func (f Fleet) Desired(role, node string) agent.Desired {
 	return d
 }
 
-func collect[T any](ctx context.Context, s *db, prefix string, f *Fleet, each func(rest string, value T), more ...clientv3.OpOption) error {
-	_, err := s.pages(ctx, prefix, pageKeys, func(rest string, b []byte) error {
-		var value T
-		if err := decode(prefix+rest, b, &value); err != nil {
-			f.Damaged = append(f.Damaged, err.Error())
-			return nil
-		}
-		each(rest, value)
-		return nil
-	}, more...)
-	return err
-}
-
 // Hosts lists the nodes that should be alive.
 func (s *fleetPart) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
-	hosts := map[string]agent.Host{}
-	var f Fleet
-	err := collect(ctx, s.db, s.keys.hosts(ref.String()), &f, func(rest string, h agent.Host) { hosts[unescape(rest)] = h })
+	hosts, _, err := etcd.ReadAll[agent.Host](ctx, s.DB, s.Keys.Env(ref.String()).Hosts())
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the hosts of %s: %w", ref, err)
 	}
@@ -121,11 +110,11 @@ func (s *fleetPart) Hosts(ctx context.Context, ref environments.Ref) (map[string
 
 // Runs lists a node's run records, oldest first. Records that can't be read are named in damaged.
 func (s *fleetPart) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
-	prefix := s.keys.runs(ref.String(), node)
-	_, err = s.scan(ctx, prefix, func(rest string, b []byte) error {
+	prefix := s.Keys.Env(ref.String()).Runs(node)
+	_, err = s.Scan(ctx, prefix, func(rest string, b []byte) error {
 		r, _, err := agent.DecodeRun(b)
 		if err != nil {
-			damaged = append(damaged, fmt.Sprintf("%s: %v", unescape(rest), err))
+			damaged = append(damaged, fmt.Sprintf("%s: %v", etcd.Unescape(rest), err))
 			return nil
 		}
 		runs = append(runs, r)
@@ -147,16 +136,16 @@ type Health struct {
 // Health asks each endpoint for its version and size.
 func (s *clusterPart) Health(ctx context.Context) ([]Health, error) {
 	var all []Health
-	endpoints := s.client.Endpoints()
+	endpoints := s.Client.Endpoints()
 	if len(endpoints) == 0 { // inside of its process
-		endpoints = []string{s.endpoints}
+		endpoints = []string{s.Endpoints}
 	}
 	for _, e := range endpoints {
-		one, cancel := context.WithTimeout(ctx, s.timeout)
-		st, err := s.client.Status(one, e)
+		one, cancel := context.WithTimeout(ctx, s.Timeout)
+		st, err := s.Client.Status(one, e)
 		cancel()
 		if err != nil {
-			return all, s.explain(err)
+			return all, s.Explain(err)
 		}
 		all = append(all, Health{Endpoint: e, Version: st.Version, DBBytes: st.DbSize, InUseBytes: st.DbSizeInUse, Alarms: st.Errors})
 	}
@@ -165,6 +154,6 @@ func (s *clusterPart) Health(ctx context.Context) ([]Health, error) {
 
 // Ping asks etcd for one key that need not exist.
 func (s *clusterPart) Ping(ctx context.Context) error {
-	_, err := s.get(ctx, s.keys.environments(), clientv3.WithCountOnly())
+	_, err := s.Get(ctx, s.Keys.Environments(), clientv3.WithCountOnly())
 	return err
 }

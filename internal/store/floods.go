@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // Flood is that a node writes far more than a node does. It is noted while it lasts, and for a day.
@@ -23,22 +24,20 @@ type Flood struct {
 
 // Floods lists the nodes of an environment that flooded lately. Those that can't be read are named in damaged.
 func (s *fleetPart) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
-	all = map[string]Flood{}
-	var f Fleet
-	err = collect(ctx, s.db, s.keys.floods(ref.String()), &f, func(rest string, one Flood) { all[unescape(rest)] = one })
+	all, damaged, err = etcd.ReadAll[Flood](ctx, s.DB, s.Keys.Env(ref.String()).Flood(""))
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the nodes of %s that flood: %w", ref, err)
 	}
-	return all, f.Damaged, nil
+	return all, damaged, nil
 }
 
 // NoteFlood notes that a node flooded within the last minute, and adds to what was noted before. It reports whether
 // nothing had been: of several serves that see the same, one gets true. There is no lease, as etcd makes none once it is
 // full: ForgetFlood deletes the note.
 func (s *fleetPart) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
-	key := s.keys.flood(ref.String(), now.Node)
+	key := s.Keys.Env(ref.String()).Flood(now.Node)
 	for {
-		old, revision, err := single[Flood](ctx, s.db, key)
+		old, revision, err := etcd.Single[Flood](ctx, s.DB, key)
 		if err != nil {
 			return false, err
 		}
@@ -47,7 +46,7 @@ func (s *fleetPart) NoteFlood(ctx context.Context, ref environments.Ref, now Flo
 			sum.First = old.First
 			sum.Bytes, sum.Writes = max(sum.Bytes, old.Bytes), max(sum.Writes, old.Writes)
 		}
-		if err := s.replace(ctx, key, sum, revision); !errors.Is(err, ErrConflict) {
+		if _, err := s.Replace(ctx, key, sum, revision); !errors.Is(err, etcd.ErrConflict) {
 			if err != nil {
 				err = fmt.Errorf("cannot note that node %s floods: %w", now.Node, err)
 			}
@@ -58,24 +57,24 @@ func (s *fleetPart) NoteFlood(ctx context.Context, ref environments.Ref, now Flo
 
 // ForgetFlood deletes the note unless the node flooded after it. It needs no guard beyond that: what goes on is noted again.
 func (s *fleetPart) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
-	key := s.keys.flood(ref.String(), node)
-	old, revision, err := single[Flood](ctx, s.db, key)
+	key := s.Keys.Env(ref.String()).Flood(node)
+	old, revision, err := etcd.Single[Flood](ctx, s.DB, key)
 	if err != nil || old == nil || old.Last.After(last) {
 		return err
 	}
-	_, err = s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+	_, err = s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	return err
 }
 
 // HoldUnlessHeld sets a hold on a scope that has none of its own, and reports whether it did: an operator's word stays.
-func (s *fleetPart) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope Scope, h agent.Hold) (bool, error) {
-	key := s.keys.hold(ref.String(), scope)
-	h.Scope = scope.segment("all")
-	value, err := encode(h)
+func (s *fleetPart) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold) (bool, error) {
+	key := s.Keys.Env(ref.String()).Hold(scope)
+	h.Scope = scope.Segment("all")
+	value, err := etcd.Encode(h)
 	if err != nil {
 		return false, err
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
 	if err != nil {
 		return false, fmt.Errorf("cannot hold %s: %w", scope, err)
 	}
@@ -100,7 +99,7 @@ func (s *identitiesPart) NoteTwin(ctx context.Context, ref environments.Ref, nod
 		if err == nil {
 			return old == nil, nil
 		}
-		if !errors.Is(err, ErrConflict) {
+		if !errors.Is(err, etcd.ErrConflict) {
 			return false, fmt.Errorf("cannot note that two machines run as node %s: %w", node, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // NodeWrite is one write of a node, as a watch tells it.
@@ -20,7 +21,7 @@ type NodeWrite struct {
 	Status *agent.Status // nil for anything but a status that can be read
 }
 
-// WatchNodes tells each of the writes of all nodes from now on: statuses, runs and facts. It returns when ctx ends or the
+// WatchNodes tells each of the writes of all nodes from now on: statuses and runs. It returns when ctx ends or the
 // watch breaks off: begin again then; what happened in between is not told.
 func (s *fleetPart) WatchNodes(ctx context.Context, each func(NodeWrite)) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -28,22 +29,20 @@ func (s *fleetPart) WatchNodes(ctx context.Context, each func(NodeWrite)) error 
 	// Without a leader the watch ends rather than to be silent; large answers come in parts.
 	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFragment(), clientv3.WithFilterDelete()}
 	need := clientv3.WithRequireLeader(ctx)
-	statuses := s.client.Watch(need, s.keys.fleets(), opts...)
-	runs := s.client.Watch(need, allOf(s.keys.allRuns("")), opts...)
-	facts := s.client.Watch(need, allOf(s.keys.facts("", "")), opts...)
+	statuses := s.Client.Watch(need, s.Keys.AllStatuses(), opts...)
+	runs := s.Client.Watch(need, s.Keys.AllRuns(), opts...)
 	for {
 		var resp clientv3.WatchResponse
 		var open bool
 		select {
 		case resp, open = <-statuses:
 		case resp, open = <-runs:
-		case resp, open = <-facts:
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err := resp.Err(); err != nil || !open {
-			return fmt.Errorf("cannot watch what nodes write: %w", s.explain(watchEnd(err)))
+			return fmt.Errorf("cannot watch what nodes write: %w", s.Explain(watchEnd(err)))
 		}
 		for _, e := range resp.Events {
 			if w, ok := s.nodeWrite(e); ok {
@@ -61,25 +60,22 @@ func watchEnd(err error) error {
 	return err
 }
 
-// allOf cuts a prefix of one environment without a name down to that of all: runs// to runs/.
-func allOf(key string) string { return strings.TrimRight(key, "/") + "/" }
-
 // nodeWrite reads whose write it was from its key: <kind>/<env>/<node>[/…].
 func (s *fleetPart) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 	key := string(e.Kv.Key)
-	rest, ours := strings.CutPrefix(key, s.keys.prefix)
+	rest, ours := strings.CutPrefix(key, s.Keys.Root())
 	parts := strings.SplitN(rest, "/", 4)
 	if !ours || len(parts) < 3 {
 		return NodeWrite{}, false
 	}
-	ref, err := environments.ParseRef(unescape(parts[1]))
+	ref, err := environments.ParseRef(etcd.Unescape(parts[1]))
 	if err != nil {
 		return NodeWrite{}, false
 	}
-	w := NodeWrite{Ref: ref, Node: unescape(parts[2]), Bytes: int64(len(key) + len(e.Kv.Value))}
-	if parts[0]+"/" == strings.TrimPrefix(s.keys.fleets(), s.keys.prefix) {
+	w := NodeWrite{Ref: ref, Node: etcd.Unescape(parts[2]), Bytes: int64(len(key) + len(e.Kv.Value))}
+	if parts[0]+"/" == strings.TrimPrefix(s.Keys.AllStatuses(), s.Keys.Root()) {
 		var st agent.Status
-		if decode(key, e.Kv.Value, &st) == nil {
+		if etcd.Decode(key, e.Kv.Value, &st) == nil {
 			w.Status = &st
 		}
 	}
@@ -90,10 +86,10 @@ func (s *fleetPart) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 func (s *specsPart) WatchSpecs(ctx context.Context, each func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	last := "/" + segmentAfter(s.keys.spec("x"))
-	for resp := range s.client.Watch(clientv3.WithRequireLeader(ctx), s.keys.environments(), clientv3.WithPrefix(), clientv3.WithFragment()) {
+	last := "/" + segmentAfter(s.Keys.Env("x").Spec())
+	for resp := range s.Client.Watch(clientv3.WithRequireLeader(ctx), s.Keys.Environments(), clientv3.WithPrefix(), clientv3.WithFragment()) {
 		if err := resp.Err(); err != nil {
-			return fmt.Errorf("cannot watch environments: %w", s.explain(err))
+			return fmt.Errorf("cannot watch environments: %w", s.Explain(err))
 		}
 		for _, e := range resp.Events {
 			if strings.HasSuffix(string(e.Kv.Key), last) {

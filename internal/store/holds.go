@@ -9,63 +9,42 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // Hold sets a hold on a scope; a second one on the same scope replaces the first. With lasts > 0 etcd itself ends it, by a
 // lease, so that nobody's clock decides. It needs no guard: the operator's newest word counts.
-func (s *fleetPart) Hold(ctx context.Context, ref environments.Ref, scope Scope, h agent.Hold, lasts time.Duration) error {
-	key := s.keys.hold(ref.String(), scope)
-	h.Scope = scope.segment("all")
-	value, err := encode(h)
+func (s *fleetPart) Hold(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold, lasts time.Duration) error {
+	key := s.Keys.Env(ref.String()).Hold(scope)
+	h.Scope = scope.Segment("all")
+	value, err := etcd.Encode(h)
 	if err != nil {
 		return err
 	}
 	var opts []clientv3.OpOption
 	if lasts > 0 {
-		lease, err := s.lease(ctx, lasts)
+		lease, err := s.Lease(ctx, lasts)
 		if err != nil {
 			return fmt.Errorf("cannot set a hold that ends: %w", err)
 		}
 		opts = append(opts, lease)
 	}
-	if _, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpPut(key, value, opts...)}, nil); err != nil {
+	if _, err := s.Txn(ctx, nil, []clientv3.Op{clientv3.OpPut(key, value, opts...)}, nil); err != nil {
 		return fmt.Errorf("cannot hold %s: %w", scope, err)
 	}
 	return nil
 }
 
 // Unhold removes a scope's hold; ErrNotFound when there is none.
-func (s *fleetPart) Unhold(ctx context.Context, ref environments.Ref, scope Scope) error {
-	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.hold(ref.String(), scope))}, nil)
+func (s *fleetPart) Unhold(ctx context.Context, ref environments.Ref, scope etcd.Scope) error {
+	resp, err := s.Txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.Keys.Env(ref.String()).Hold(scope))}, nil)
 	if err != nil {
 		return fmt.Errorf("cannot end the hold on %s: %w", scope, err)
 	}
 	if resp.Responses[0].GetResponseDeleteRange().Deleted == 0 {
-		return fmt.Errorf("cannot end the hold on %s: %w", scope, ErrNotFound)
+		return fmt.Errorf("cannot end the hold on %s: %w", scope, etcd.ErrNotFound)
 	}
 	return nil
-}
-
-// lease is what ends a key after a while, by etcd's own clock, which runs on only while etcd does.
-func (s *db) lease(ctx context.Context, lasts time.Duration) (clientv3.OpOption, error) {
-	id, err := s.grant(ctx, lasts)
-	return clientv3.WithLease(id), err
-}
-
-func (s *db) grant(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, error) {
-	id, _, err := s.grantFor(ctx, lasts)
-	return id, err
-}
-
-// grantFor returns how long the lease lasts, too: etcd may give more than it was asked for.
-func (s *db) grantFor(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	lease, err := s.client.Grant(ctx, int64((lasts+time.Second-1)/time.Second))
-	if err != nil {
-		return 0, 0, s.explain(err)
-	}
-	return lease.ID, time.Duration(lease.TTL) * time.Second, nil
 }
 
 // EndHolds makes the holds of all environments end when they say, after etcd was restarted: a member that starts gives
@@ -77,26 +56,26 @@ func (s *fleetPart) EndHolds(ctx context.Context, now time.Time) (ended int, err
 		return 0, err
 	}
 	for _, env := range environments {
-		resp, err := s.get(ctx, s.keys.holds(env), clientv3.WithPrefix())
+		resp, err := s.Get(ctx, s.Keys.Env(env).Holds(), clientv3.WithPrefix())
 		if err != nil {
 			return ended, fmt.Errorf("cannot read the holds of %s: %w", env, err)
 		}
 		for _, kv := range resp.Kvs {
 			var h agent.Hold
-			if decode(string(kv.Key), kv.Value, &h) != nil || h.Until.IsZero() {
+			if etcd.Decode(string(kv.Key), kv.Value, &h) != nil || h.Until.IsZero() {
 				continue // one that can't be read is shown where holds are
 			}
 			op := clientv3.OpDelete(string(kv.Key))
 			left := h.Until.Sub(now)
 			if left > 0 {
-				lease, err := s.lease(ctx, left)
+				lease, err := s.Lease(ctx, left)
 				if err != nil {
 					return ended, fmt.Errorf("cannot renew the hold on %s: %w", h.Scope, err)
 				}
 				op = clientv3.OpPut(string(kv.Key), string(kv.Value), lease)
 			}
 			// Where the guard fails an operator has set or ended it at this moment, and that counts.
-			done, err := s.txn(ctx, []clientv3.Cmp{same(string(kv.Key), kv.ModRevision)}, []clientv3.Op{op}, nil)
+			done, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(string(kv.Key), kv.ModRevision)}, []clientv3.Op{op}, nil)
 			if err != nil {
 				return ended, fmt.Errorf("cannot end the hold on %s: %w", h.Scope, err)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // Identity says who holds a node's name, or that the node was removed: then Removed is set, and the rest tells who it was.
@@ -80,78 +81,42 @@ func (o *OperatorIdentity) Live() bool { return o != nil && o.Revoked == nil && 
 // Identities lists who holds the names of an environment's nodes, and the nodes that were removed. Those that can't be
 // read are named in damaged.
 func (s *identitiesPart) Identities(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
-	all = map[string]Identity{}
-	var f Fleet
-	err = collect(ctx, s.db, s.keys.identities(ref.String()), &f, func(rest string, i Identity) { all[unescape(rest)] = i })
+	all, damaged, err = etcd.ReadAll[Identity](ctx, s.DB, s.Keys.Env(ref.String()).Identities())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the identities of %s: %w", ref, err)
 	}
-	return all, f.Damaged, nil
+	return all, damaged, nil
 }
 
 // Identity reads who holds a node's name, and the revision at which that was last written; nil and 0 for nobody.
 func (s *identitiesPart) Identity(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
-	return single[Identity](ctx, s.db, s.keys.identity(ref.String(), node))
+	return etcd.Single[Identity](ctx, s.DB, s.Keys.Env(ref.String()).Identity(node))
 }
 
 // PutIdentity replaces an identity unless it was written since revision: then ErrConflict.
 func (s *identitiesPart) PutIdentity(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
-	return s.replace(ctx, s.keys.identity(ref.String(), i.Node), i, revision)
+	_, err := s.Replace(ctx, s.Keys.Env(ref.String()).Identity(i.Node), i, revision)
+	return err
 }
 
 // Operators lists who holds the names of operators.
 func (s *identitiesPart) Operators(ctx context.Context) (all map[string]OperatorIdentity, damaged []string, err error) {
-	all = map[string]OperatorIdentity{}
-	var f Fleet
-	err = collect(ctx, s.db, s.keys.operators(), &f, func(rest string, o OperatorIdentity) { all[unescape(rest)] = o })
+	all, damaged, err = etcd.ReadAll[OperatorIdentity](ctx, s.DB, s.Keys.Operators())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list operators: %w", err)
 	}
-	return all, f.Damaged, nil
+	return all, damaged, nil
 }
 
 // Operator reads who holds an operator's name, and the revision at which that was last written; nil and 0 for nobody.
 func (s *identitiesPart) Operator(ctx context.Context, name string) (*OperatorIdentity, int64, error) {
-	return single[OperatorIdentity](ctx, s.db, s.keys.operator(name))
+	return etcd.Single[OperatorIdentity](ctx, s.DB, s.Keys.Operator(name))
 }
 
 // PutOperator replaces an operator unless it was written since revision: then ErrConflict.
 func (s *identitiesPart) PutOperator(ctx context.Context, o OperatorIdentity, revision int64) error {
-	return s.replace(ctx, s.keys.operator(o.Name), o, revision)
-}
-
-// single reads one key.
-func single[T any](ctx context.Context, s *db, key string) (*T, int64, error) {
-	resp, err := s.get(ctx, key)
-	if err != nil || len(resp.Kvs) == 0 {
-		return nil, 0, err
-	}
-	var value T
-	if err := decode(key, resp.Kvs[0].Value, &value); err != nil {
-		return nil, 0, err
-	}
-	return &value, resp.Kvs[0].ModRevision, nil
-}
-
-// replace writes one key unless it was written since revision; replaceAt returns the revision that it has then.
-func (s *db) replace(ctx context.Context, key string, value any, revision int64) error {
-	_, err := s.replaceAt(ctx, key, value, revision)
+	_, err := s.Replace(ctx, s.Keys.Operator(o.Name), o, revision)
 	return err
-}
-
-func (s *db) replaceAt(ctx context.Context, key string, value any, revision int64) (int64, error) {
-	b, err := encode(value)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, b)}, nil)
-	if err != nil {
-		return 0, err
-	}
-	if !resp.Succeeded {
-		return 0, ErrConflict
-	}
-	return resp.Header.Revision, nil
 }
 
 // cloneNoted is how often a clone that keeps trying is written down.
@@ -171,7 +136,7 @@ func (s *identitiesPart) NoteClone(ctx context.Context, ref environments.Ref, no
 		c.First, c.Times = old.First, old.Times+1
 	}
 	i.Clone = &c
-	if err := s.PutIdentity(ctx, ref, *i, revision); err != nil && !errors.Is(err, ErrConflict) {
+	if err := s.PutIdentity(ctx, ref, *i, revision); err != nil && !errors.Is(err, etcd.ErrConflict) {
 		return fmt.Errorf("cannot note a second machine under the name %s: %w", node, err)
 	}
 	return nil
@@ -181,8 +146,8 @@ func (s *identitiesPart) NoteClone(ctx context.Context, ref environments.Ref, no
 // the machine before is not asked of another one. It fails with ErrConflict when the identity was written since revision.
 func (s *identitiesPart) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
 	env := ref.String()
-	key := s.keys.host(env, i.Node)
-	old, listed, err := single[agent.Host](ctx, s.db, key)
+	key := s.Keys.Env(env).Host(i.Node)
+	old, listed, err := etcd.Single[agent.Host](ctx, s.DB, key)
 	if err != nil {
 		return err
 	}
@@ -195,14 +160,14 @@ func (s *identitiesPart) UpdateHost(ctx context.Context, ref environments.Ref, i
 	}
 	h.Hostname, h.Addresses, h.MachineID, h.At = hostname, addresses, i.Machine, now
 	h.Request = askedBefore(old, h)
-	value, err := encode(h)
+	value, err := etcd.Encode(h)
 	if err != nil {
 		return err
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, listed), same(s.keys.identity(env, i.Node), revision)},
-		[]clientv3.Op{clientv3.OpPut(key, value), s.touchHosts(env)}, nil)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, listed), etcd.Same(s.Keys.Env(env).Identity(i.Node), revision)},
+		[]clientv3.Op{clientv3.OpPut(key, value), etcd.Touch(s.Keys.Env(env).HostsHead())}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	return err
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"pulley/internal/store/etcd"
+
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
@@ -23,10 +25,10 @@ type installation struct {
 
 // Installation reads by which word providers know this installation's machines: 16 hex digits; "" where nobody made it yet.
 func (s *clusterPart) Installation(ctx context.Context) (string, error) {
-	key := s.keys.installation()
-	i, _, err := single[installation](ctx, s.db, key)
+	key := s.Keys.Installation()
+	i, _, err := etcd.Single[installation](ctx, s.DB, key)
 	if err == nil && i != nil && !isHex(i.ID, installationBytes) {
-		err = &UnreadableError{Key: key, Problem: "it is no id of an installation", Next: "machines are known by it: write it as it was before, from a backup"}
+		err = &etcd.UnreadableError{Key: key, Problem: "it is no id of an installation", Next: "machines are known by it: write it as it was before, from a backup"}
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot read this installation's id: %w", err)
@@ -50,15 +52,15 @@ func (s *clusterPart) InstallationID(ctx context.Context, by string) (string, er
 			return "", fmt.Errorf("cannot make this installation's id: %w", err)
 		}
 		fresh := installation{ID: hex.EncodeToString(random), By: by, At: time.Now().UTC().Truncate(time.Second)}
-		err = s.replace(ctx, s.keys.installation(), fresh, 0)
+		_, err = s.Replace(ctx, s.Keys.Installation(), fresh, 0)
 		if err == nil {
 			return fresh.ID, nil
 		}
 		if errors.Is(err, rpctypes.ErrPermissionDenied) {
 			return "", fmt.Errorf("cannot make this installation's id, by which its machines are known: etcd lets only an admin do that, and not %s\n"+
-				"nothing was done; `pulley serve` makes it when it starts, and `pulley doctor --mend` by an admin does where etcd is a cluster of yours", s.identity)
+				"nothing was done; `pulley serve` makes it when it starts, and `pulley doctor --mend` by an admin does where etcd is a cluster of yours", s.CallerName)
 		}
-		if !errors.Is(err, ErrConflict) {
+		if !errors.Is(err, etcd.ErrConflict) {
 			return "", fmt.Errorf("cannot write this installation's id: %w", err)
 		}
 	}
@@ -68,7 +70,7 @@ func (s *clusterPart) InstallationID(ctx context.Context, by string) (string, er
 // full, keep nothing else from being set up: whoever applies is told.
 func (s *clusterPart) ensureInstallation(ctx context.Context, by string) error {
 	_, err := s.InstallationID(ctx, by)
-	if errors.As(err, new(*UnreadableError)) || errors.Is(err, ErrFull) {
+	if errors.As(err, new(*etcd.UnreadableError)) || errors.Is(err, etcd.ErrFull) {
 		return nil
 	}
 	return err

@@ -13,6 +13,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/pki"
+	"pulley/internal/store/etcd"
 )
 
 // JoinFacts is everything that a join rests on. Revisions are etcd's order of things, which no clock spoils; 0 is for what
@@ -41,30 +42,30 @@ type JoinFacts struct {
 // if any of it has changed since.
 func (s *joinsPart) JoinFacts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
 	env := ref.String()
-	f := JoinFacts{token: s.keys.nodeToken(token), guards: map[string]int64{}}
+	f := JoinFacts{token: s.Keys.NodeToken(token), guards: map[string]int64{}}
 	err := s.joinPoints(ctx, &f, []joinPoint{
 		{f.token, func(kv *mvccpb.KeyValue) error {
 			t, err := s.tokens.decodeToken(string(kv.Key), kv.Value)
 			f.Minted, f.Token = kv.CreateRevision, &t
 			return err
 		}},
-		{s.keys.spec(env), func(kv *mvccpb.KeyValue) (err error) {
+		{s.Keys.Env(env).Spec(), func(kv *mvccpb.KeyValue) (err error) {
 			if f.Spec, err = environments.Decode(kv.Value); err != nil {
-				err = &UnreadableError{Key: string(kv.Key), Problem: err.Error()}
+				err = &etcd.UnreadableError{Key: string(kv.Key), Problem: err.Error()}
 			}
 			return err
 		}},
-		{s.keys.identity(env, node), func(kv *mvccpb.KeyValue) error {
+		{s.Keys.Env(env).Identity(node), func(kv *mvccpb.KeyValue) error {
 			f.Changed = kv.ModRevision
-			return decode(string(kv.Key), kv.Value, &f.Identity)
+			return etcd.Decode(string(kv.Key), kv.Value, &f.Identity)
 		}},
-		{s.keys.host(env, node), func(kv *mvccpb.KeyValue) error {
+		{s.Keys.Env(env).Host(node), func(kv *mvccpb.KeyValue) error {
 			f.Listed = kv.ModRevision
-			return decode(string(kv.Key), kv.Value, &f.Host)
+			return etcd.Decode(string(kv.Key), kv.Value, &f.Host)
 		}},
-		{s.keys.firstBoot(env, machine), func(kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, &f.Machine) }},
-		{s.keys.reserve(env, node), func(kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, &f.Reserve) }},
-		{s.keys.machine(env, machine), func(kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, &f.mine) }},
+		{s.Keys.Env(env).FirstBoot(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Machine) }},
+		{s.Keys.Env(env).Precreated(node), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Reserve) }},
+		{s.Keys.Env(env).Past(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.mine) }},
 	})
 	var before *Identity // of the name that the machine had last, where that is another one
 	if err == nil {
@@ -72,18 +73,18 @@ func (s *joinsPart) JoinFacts(ctx context.Context, token string, ref environment
 		var more []joinPoint
 		other := f.Identity != nil && f.Identity.Machine != "" && f.Identity.Machine != machine
 		if other && f.Identity.Live() {
-			more = append(more, joinPoint{s.keys.firstBoot(env, f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
-				return decode(string(kv.Key), kv.Value, &f.Holder)
+			more = append(more, joinPoint{s.Keys.Env(env).FirstBoot(f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
+				return etcd.Decode(string(kv.Key), kv.Value, &f.Holder)
 			}})
 		}
 		if other {
-			more = append(more, joinPoint{s.keys.machine(env, f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
-				return decode(string(kv.Key), kv.Value, &f.theirs)
+			more = append(more, joinPoint{s.Keys.Env(env).Past(f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
+				return etcd.Decode(string(kv.Key), kv.Value, &f.theirs)
 			}})
 		}
 		if f.mine != nil && f.mine.Node != node {
-			more = append(more, joinPoint{s.keys.identity(env, f.mine.Node), func(kv *mvccpb.KeyValue) error {
-				return decode(string(kv.Key), kv.Value, &before)
+			more = append(more, joinPoint{s.Keys.Env(env).Identity(f.mine.Node), func(kv *mvccpb.KeyValue) error {
+				return etcd.Decode(string(kv.Key), kv.Value, &before)
 			}})
 		}
 		if len(more) > 0 {
@@ -95,7 +96,7 @@ func (s *joinsPart) JoinFacts(ctx context.Context, token string, ref environment
 	}
 	f.Was = f.mine.removal().newest(f.Identity.removalOf(machine, node, f.Changed))
 	if f.mine != nil {
-		f.Was = f.Was.newest(before.removalOf(machine, f.mine.Node, f.guards[s.keys.identity(env, f.mine.Node)]))
+		f.Was = f.Was.newest(before.removalOf(machine, f.mine.Node, f.guards[s.Keys.Env(env).Identity(f.mine.Node)]))
 	}
 	return f, nil
 }
@@ -111,7 +112,7 @@ func (s *joinsPart) joinPoints(ctx context.Context, f *JoinFacts, points []joinP
 	for i, p := range points {
 		ops[i] = clientv3.OpGet(p.key)
 	}
-	resp, err := s.txn(ctx, nil, ops, nil)
+	resp, err := s.Txn(ctx, nil, ops, nil)
 	if err != nil {
 		return err
 	}
@@ -142,9 +143,9 @@ func (s *joinsPart) CommitJoin(ctx context.Context, ref environments.Ref, facts 
 	env, node := ref.String(), j.Identity.Node
 	var cmps []clientv3.Cmp
 	for key, revision := range facts.guards {
-		cmps = append(cmps, same(key, revision))
+		cmps = append(cmps, etcd.Same(key, revision))
 	}
-	boot, lease, err := s.boots.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.keys.firstBoot(env, j.Machine.Machine)])
+	boot, lease, err := s.boots.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.Keys.Env(env).FirstBoot(j.Machine.Machine)])
 	if err != nil {
 		return err
 	}
@@ -153,23 +154,23 @@ func (s *joinsPart) CommitJoin(ctx context.Context, ref environments.Ref, facts 
 		return err
 	}
 	j.Host.Request = askedBefore(facts.Host, j.Host)
-	ops := append(pasts, boot, clientv3.OpDelete(s.keys.reserve(env, node)), s.touchHosts(env))
+	ops := append(pasts, boot, clientv3.OpDelete(s.Keys.Env(env).Precreated(node)), etcd.Touch(s.Keys.Env(env).HostsHead()))
 	for _, put := range []struct {
 		key   string
 		value any
-	}{{facts.token, j.Token}, {s.keys.identity(env, node), j.Identity}, {s.keys.host(env, node), j.Host}} {
-		value, err := encode(put.value)
+	}{{facts.token, j.Token}, {s.Keys.Env(env).Identity(node), j.Identity}, {s.Keys.Env(env).Host(node), j.Host}} {
+		value, err := etcd.Encode(put.value)
 		if err != nil {
 			return err
 		}
 		ops = append(ops, clientv3.OpPut(put.key, value))
 	}
-	resp, err := s.txn(ctx, cmps, ops, nil)
+	resp, err := s.Txn(ctx, cmps, ops, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
-	s.settleLease(ctx, lease, err)
-	s.settleLease(ctx, pastLease, err)
+	s.SettleLease(ctx, lease, err)
+	s.SettleLease(ctx, pastLease, err)
 	return err
 }
 
@@ -179,19 +180,19 @@ func (s *joinsPart) CommitOperator(ctx context.Context, facts OperatorFacts, t T
 	if facts.Token == nil || o.Name != facts.Token.Operator || o.As != facts.Token.As {
 		return fmt.Errorf("cannot write that operator %s joined as %s: the token is for somebody else", o.Name, o.As)
 	}
-	token, err := encode(t)
+	token, err := etcd.Encode(t)
 	if err != nil {
 		return err
 	}
-	operator, err := encode(o)
+	operator, err := etcd.Encode(o)
 	if err != nil {
 		return err
 	}
-	key, name := s.keys.operatorToken(facts.Token.ID), s.keys.operator(o.Name)
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, facts.token), same(name, facts.operator)},
+	key, name := s.Keys.OperatorToken(facts.Token.ID), s.Keys.Operator(o.Name)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, facts.token), etcd.Same(name, facts.operator)},
 		[]clientv3.Op{clientv3.OpPut(key, token), clientv3.OpPut(name, operator)}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	return err
 }
@@ -206,8 +207,8 @@ type OperatorFacts struct {
 
 // OperatorFacts reads what an operator's join rests on. What is read second is compared when the join is written.
 func (s *joinsPart) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
-	key := s.keys.operatorToken(token)
-	resp, err := s.get(ctx, key)
+	key := s.Keys.OperatorToken(token)
+	resp, err := s.Get(ctx, key)
 	if err == nil && len(resp.Kvs) > 0 {
 		var t Token
 		t, err = s.tokens.decodeToken(key, resp.Kvs[0].Value)
@@ -232,13 +233,11 @@ type Reserve struct {
 
 // Reserves lists the users that were made ahead for an environment's nodes.
 func (s *identitiesPart) Reserves(ctx context.Context, ref environments.Ref) (all map[string]Reserve, damaged []string, err error) {
-	all = map[string]Reserve{}
-	var f Fleet
-	err = collect(ctx, s.db, s.keys.reserves(ref.String()), &f, func(rest string, r Reserve) { all[unescape(rest)] = r })
+	all, damaged, err = etcd.ReadAll[Reserve](ctx, s.DB, s.Keys.Env(ref.String()).Precreated(""))
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the users made ahead in %s: %w", ref, err)
 	}
-	return all, f.Damaged, nil
+	return all, damaged, nil
 }
 
 // ErrJoined is that a machine joined as the node, even if it was removed since.
@@ -252,7 +251,7 @@ var ErrJoined = errors.New("a machine has joined as this node")
 func (s *identitiesPart) ReadyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
 	for {
 		r, revision, err := s.readyReserve(ctx, ref, node, now)
-		if !errors.Is(err, ErrConflict) || ctx.Err() != nil {
+		if !errors.Is(err, etcd.ErrConflict) || ctx.Err() != nil {
 			if err != nil {
 				err = fmt.Errorf("cannot make the etcd user of node %s: %w", node, err)
 			}
@@ -263,8 +262,8 @@ func (s *identitiesPart) ReadyReserve(ctx context.Context, ref environments.Ref,
 
 func (s *identitiesPart) readyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
 	env := ref.String()
-	key := s.keys.reserve(env, node)
-	old, revision, err := single[Reserve](ctx, s.db, key)
+	key := s.Keys.Env(env).Precreated(node)
+	old, revision, err := etcd.Single[Reserve](ctx, s.DB, key)
 	if err != nil {
 		return Reserve{}, 0, err
 	}
@@ -282,13 +281,13 @@ func (s *identitiesPart) readyReserve(ctx context.Context, ref environments.Ref,
 		return Reserve{}, 0, err
 	}
 	old.Ready = true
-	if revision, err = s.replaceAt(ctx, key, *old, revision); err == nil {
+	if revision, err = s.Replace(ctx, key, *old, revision); err == nil {
 		return *old, revision, nil
 	}
 	// The reserve was taken, or dropped, meanwhile. A user that then belongs to nobody must not stay: it might be one that
 	// was removed a moment ago.
 	if now, _, readErr := s.Identity(ctx, ref, node); readErr == nil && !(now.Live() && now.User == old.User) {
-		if r, _, readErr := single[Reserve](ctx, s.db, key); readErr == nil && (r == nil || r.User != old.User) {
+		if r, _, readErr := etcd.Single[Reserve](ctx, s.DB, key); readErr == nil && (r == nil || r.User != old.User) {
 			if dropErr := s.access.DropUser(ctx, old.User); dropErr != nil {
 				return Reserve{}, 0, dropErr
 			}
@@ -300,35 +299,35 @@ func (s *identitiesPart) readyReserve(ctx context.Context, ref environments.Ref,
 // reserve writes a reserve where there is none. It is refused where there is no such environment: what belongs to one that
 // was destroyed at this moment would stay for good; and where a machine has joined: nobody would take it.
 func (s *identitiesPart) reserve(ctx context.Context, env, node string, r Reserve) (int64, error) {
-	value, err := encode(r)
+	value, err := etcd.Encode(r)
 	if err != nil {
 		return 0, err
 	}
-	key, spec, identity := s.keys.reserve(env, node), s.keys.spec(env), s.keys.identity(env, node)
-	cmps := []clientv3.Cmp{same(key, 0), same(identity, 0), clientv3.Compare(clientv3.CreateRevision(spec), ">", 0)}
+	key, spec, identity := s.Keys.Env(env).Precreated(node), s.Keys.Env(env).Spec(), s.Keys.Env(env).Identity(node)
+	cmps := []clientv3.Cmp{etcd.Same(key, 0), etcd.Same(identity, 0), clientv3.Compare(clientv3.CreateRevision(spec), ">", 0)}
 	is := []clientv3.Op{clientv3.OpGet(spec, clientv3.WithCountOnly()), clientv3.OpGet(identity, clientv3.WithCountOnly())}
-	resp, err := s.txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(key, value)}, is)
+	resp, err := s.Txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(key, value)}, is)
 	switch {
 	case err != nil:
 		return 0, err
 	case resp.Succeeded:
 		return resp.Header.Revision, nil
 	case resp.Responses[0].GetResponseRange().Count == 0:
-		return 0, fmt.Errorf("there is no environment %s: %w", env, ErrNotFound)
+		return 0, fmt.Errorf("there is no environment %s: %w", env, etcd.ErrNotFound)
 	case resp.Responses[1].GetResponseRange().Count > 0:
 		return 0, ErrJoined
 	}
-	return 0, ErrConflict
+	return 0, etcd.ErrConflict
 }
 
 // DropReserve deletes a reserve and its user. The user goes last: one that joins with it meanwhile keeps it.
 func (s *identitiesPart) DropReserve(ctx context.Context, ref environments.Ref, node string) error {
-	key := s.keys.reserve(ref.String(), node)
-	r, revision, err := single[Reserve](ctx, s.db, key)
+	key := s.Keys.Env(ref.String()).Precreated(node)
+	r, revision, err := etcd.Single[Reserve](ctx, s.DB, key)
 	if err != nil || r == nil {
 		return err
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	if err == nil && resp.Succeeded {
 		err = s.access.DropUser(ctx, r.User)
 	}
@@ -347,23 +346,22 @@ type Names struct {
 func (s *identitiesPart) Names(ctx context.Context, ref environments.Ref, role string) (Names, error) {
 	env := ref.String()
 	n := Names{map[string]bool{}}
-	var f Fleet
-	err := collect(ctx, s.db, s.keys.identities(env), &f, func(rest string, i Identity) {
+	unread, err := etcd.Collect(ctx, s.DB, s.Keys.Env(env).Identities(), func(rest string, i Identity) {
 		if i.Live() {
-			n.Taken[unescape(rest)] = true
+			n.Taken[etcd.Unescape(rest)] = true
 		}
 	})
 	if err == nil {
-		prefix := s.keys.host(env, role)
-		_, err = s.pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
-			n.Taken[unescape(strings.TrimPrefix(prefix+rest, s.keys.hosts(env)))] = true
+		prefix := s.Keys.Env(env).Host(role)
+		_, err = s.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
+			n.Taken[etcd.Unescape(strings.TrimPrefix(prefix+rest, s.Keys.Env(env).Hosts()))] = true
 			return nil
 		}, clientv3.WithKeysOnly())
 	}
 	if err != nil {
 		return Names{}, fmt.Errorf("cannot read which names of %s are taken: %w", ref, err)
 	}
-	for _, damaged := range f.Damaged { // a name that can't be read may be taken
+	for _, damaged := range unread { // a name that can't be read may be taken
 		return Names{}, fmt.Errorf("cannot tell which names of %s are taken: %s", ref, damaged)
 	}
 	return n, nil

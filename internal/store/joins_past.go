@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"pulley/internal/store/etcd"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -46,21 +48,21 @@ func (i *Identity) removalOf(machine, node string, revision int64) *Past {
 
 // putPasts writes which node the machine is now, and carries over what its identity had of the machine that had the name.
 // settleLease is called afterwards, as of putFirstBoot.
-func (s *joinsPart) putPasts(ctx context.Context, env string, f JoinFacts, i Identity) ([]clientv3.Op, bootLease, error) {
+func (s *joinsPart) putPasts(ctx context.Context, env string, f JoinFacts, i Identity) ([]clientv3.Op, etcd.LeaseSwap, error) {
 	mine := Past{Node: i.Node}
 	if f.Was != nil {
 		mine = *f.Was
 		mine.Node = i.Node
 	}
-	value, err := encode(mine)
+	value, err := etcd.Encode(mine)
 	if err != nil {
-		return nil, bootLease{}, err
+		return nil, etcd.LeaseSwap{}, err
 	}
-	ops := []clientv3.Op{clientv3.OpPut(s.keys.machine(env, i.Machine), value)}
+	ops := []clientv3.Op{clientv3.OpPut(s.Keys.Env(env).Past(i.Machine), value)}
 	if f.Identity == nil || f.Identity.Machine == "" || f.Identity.Machine == i.Machine {
-		return ops, bootLease{}, nil
+		return ops, etcd.LeaseSwap{}, nil
 	}
-	key, last := s.keys.machine(env, f.Identity.Machine), i.Node
+	key, last := s.Keys.Env(env).Past(f.Identity.Machine), i.Node
 	if f.theirs != nil {
 		last = f.theirs.Node
 	}
@@ -68,18 +70,18 @@ func (s *joinsPart) putPasts(ctx context.Context, env string, f JoinFacts, i Ide
 	elsewhere := last != i.Node
 	switch {
 	case was == nil && elsewhere:
-		return ops, bootLease{}, nil
+		return ops, etcd.LeaseSwap{}, nil
 	case was == nil:
-		return append(ops, clientv3.OpDelete(key)), bootLease{}, nil
+		return append(ops, clientv3.OpDelete(key)), etcd.LeaseSwap{}, nil
 	}
 	theirs := *was
 	theirs.Node = last
-	if value, err = encode(theirs); err != nil {
-		return nil, bootLease{}, err
+	if value, err = etcd.Encode(theirs); err != nil {
+		return nil, etcd.LeaseSwap{}, err
 	}
 	if elsewhere {
-		return append(ops, clientv3.OpPut(key, value)), bootLease{}, nil
+		return append(ops, clientv3.OpPut(key, value)), etcd.LeaseSwap{}, nil
 	}
-	lease, err := s.grant(ctx, removalKept)
-	return append(ops, clientv3.OpPut(key, value, clientv3.WithLease(lease))), bootLease{fresh: lease}, err
+	lease, err := s.Grant(ctx, removalKept)
+	return append(ops, clientv3.OpPut(key, value, clientv3.WithLease(lease))), etcd.LeaseSwap{Fresh: lease}, err
 }

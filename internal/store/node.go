@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"pulley/agent"
+	"pulley/internal/store/etcd"
 )
 
 var _ agent.Control = (*nodePart)(nil)
@@ -20,7 +21,7 @@ func (s *nodePart) Desire(ctx context.Context, id agent.Identity) (agent.Desired
 	for i, p := range points {
 		ops[i] = clientv3.OpGet(p.key)
 	}
-	resp, err := s.txn(ctx, nil, ops, nil)
+	resp, err := s.Txn(ctx, nil, ops, nil)
 	if err != nil {
 		return agent.Desired{}, err
 	}
@@ -46,31 +47,33 @@ type point struct {
 }
 
 func (s *nodePart) points(id agent.Identity) []point {
-	env, role, node := id.Environment, Scope{Role: id.Role}, Scope{Node: id.Node}
+	env, role, node := id.Environment, etcd.Scope{Role: id.Role}, etcd.Scope{Node: id.Node}
 	into := func(value func(*agent.Desired) any) func(*agent.Desired, *mvccpb.KeyValue) error {
-		return func(d *agent.Desired, kv *mvccpb.KeyValue) error { return decode(string(kv.Key), kv.Value, value(d)) }
+		return func(d *agent.Desired, kv *mvccpb.KeyValue) error {
+			return etcd.Decode(string(kv.Key), kv.Value, value(d))
+		}
 	}
 	hold := func(d *agent.Desired, kv *mvccpb.KeyValue) error {
 		var h agent.Hold
-		if err := decode(string(kv.Key), kv.Value, &h); err != nil {
+		if err := etcd.Decode(string(kv.Key), kv.Value, &h); err != nil {
 			return err
 		}
 		d.Holds = append(d.Holds, h)
 		return nil
 	}
 	return []point{
-		{s.keys.host(env, id.Node), into(func(d *agent.Desired) any { d.Host = &agent.Host{}; return d.Host })},
-		{s.keys.gate(env), into(func(d *agent.Desired) any { return &d.Gate })},
-		{s.keys.target(env, Scope{}), into(func(d *agent.Desired) any { return &d.Default })},
-		{s.keys.target(env, role), into(func(d *agent.Desired) any { return &d.ForRole })},
-		{s.keys.target(env, node), into(func(d *agent.Desired) any { return &d.ForNode })},
-		{s.keys.assigned(env, id.Node), into(func(d *agent.Desired) any { d.Assigned = &agent.Assignment{}; return d.Assigned })},
-		{s.keys.hold(env, node), hold},
-		{s.keys.hold(env, role), hold},
-		{s.keys.hold(env, Scope{}), hold},
-		{s.keys.agentWanted(env), func(d *agent.Desired, kv *mvccpb.KeyValue) error {
+		{s.Keys.Env(env).Host(id.Node), into(func(d *agent.Desired) any { d.Host = &agent.Host{}; return d.Host })},
+		{s.Keys.Env(env).Gate(), into(func(d *agent.Desired) any { return &d.Gate })},
+		{s.Keys.Env(env).Target(etcd.Scope{}), into(func(d *agent.Desired) any { return &d.Default })},
+		{s.Keys.Env(env).Target(role), into(func(d *agent.Desired) any { return &d.ForRole })},
+		{s.Keys.Env(env).Target(node), into(func(d *agent.Desired) any { return &d.ForNode })},
+		{s.Keys.Env(env).Assignment(id.Node), into(func(d *agent.Desired) any { d.Assigned = &agent.Assignment{}; return d.Assigned })},
+		{s.Keys.Env(env).Hold(node), hold},
+		{s.Keys.Env(env).Hold(role), hold},
+		{s.Keys.Env(env).Hold(etcd.Scope{}), hold},
+		{s.Keys.Env(env).AgentChoice(), func(d *agent.Desired, kv *mvccpb.KeyValue) error {
 			var w AgentWish
-			if decode(string(kv.Key), kv.Value, &w) != nil { // its operators are told; nodes go on with what they are at
+			if etcd.Decode(string(kv.Key), kv.Value, &w) != nil { // its operators are told; nodes go on with what they are at
 				d.Agent = agent.AgentChoice{Unknown: true}
 				return nil
 			}
@@ -84,13 +87,13 @@ func (s *nodePart) points(id agent.Identity) []point {
 func (s *nodePart) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st agent.Status) error {
 	cmps := make([]clientv3.Cmp, 0, len(d.Guards))
 	for key, revision := range d.Guards {
-		cmps = append(cmps, same(key, revision))
+		cmps = append(cmps, etcd.Same(key, revision))
 	}
 	put, err := s.putStatus(id, st)
 	if err != nil {
 		return err
 	}
-	resp, err := s.txn(ctx, cmps, []clientv3.Op{put}, nil)
+	resp, err := s.Txn(ctx, cmps, []clientv3.Op{put}, nil)
 	if err != nil {
 		return err
 	}
@@ -111,17 +114,17 @@ func (s *nodePart) Report(ctx context.Context, id agent.Identity, st agent.Statu
 	written := map[string]bool{}
 	for _, r := range runs {
 		written[r.ID] = true
-		ops = append(ops, clientv3.OpPut(s.keys.run(id.Environment, id.Node, r.ID), string(r.Bytes)))
+		ops = append(ops, clientv3.OpPut(s.Keys.Env(id.Environment).Run(id.Node, r.ID), string(r.Bytes)))
 	}
 	for _, run := range drop {
 		if !written[run] { // one transaction may touch a key only once
-			ops = append(ops, clientv3.OpDelete(s.keys.run(id.Environment, id.Node, run)))
+			ops = append(ops, clientv3.OpDelete(s.Keys.Env(id.Environment).Run(id.Node, run)))
 		}
 	}
 	if len(ops) > maxOps {
 		return fmt.Errorf("cannot report: %d operations are more than a transaction may have", len(ops))
 	}
-	_, err = s.txn(ctx, nil, ops, nil)
+	_, err = s.Txn(ctx, nil, ops, nil)
 	return err
 }
 
@@ -129,35 +132,35 @@ func (s *nodePart) Report(ctx context.Context, id agent.Identity, st agent.Statu
 const maxOps = 128
 
 func (s *nodePart) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, error) {
-	b, err := encode(st)
+	b, err := etcd.Encode(st)
 	if err != nil {
 		return clientv3.Op{}, err
 	}
-	return clientv3.OpPut(s.keys.status(id.Environment, id.Node), b), nil
+	return clientv3.OpPut(s.Keys.Env(id.Environment).Status(id.Node), b), nil
 }
 
 // Register puts a node on the list of hosts that should be alive. The entry has no lease: a host that is off should still
 // be alive. What was asked of the node stays asked.
 func (s *fleetPart) Register(ctx context.Context, env string, h agent.Host) error {
-	key := s.keys.host(env, h.Node)
+	key := s.Keys.Env(env).Host(h.Node)
 	for {
 		var old *agent.Host
-		resp, err := s.get(ctx, key)
+		resp, err := s.Get(ctx, key)
 		if err != nil {
 			return err
 		}
 		revision := int64(0)
 		for _, kv := range resp.Kvs {
 			revision = kv.ModRevision
-			_ = decode(key, kv.Value, &old) // one that can't be read is written anew
+			_ = etcd.Decode(key, kv.Value, &old) // one that can't be read is written anew
 		}
 		entry := h
 		entry.Request = askedBefore(old, h)
-		b, err := encode(entry)
+		b, err := etcd.Encode(entry)
 		if err != nil {
 			return err
 		}
-		done, err := s.txn(ctx, []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, b), s.touchHosts(env)}, nil)
+		done, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, b), etcd.Touch(s.Keys.Env(env).HostsHead())}, nil)
 		if err != nil || done.Succeeded {
 			return err
 		}
@@ -170,10 +173,4 @@ func askedBefore(old *agent.Host, h agent.Host) *agent.Request {
 		return nil
 	}
 	return old.Request
-}
-
-// touchHosts announces a change of the list of hosts. The head is a blind put in the change's own transaction, and the
-// list's generation is its ModRevision: five hundred joins a minute would fight over a compare.
-func (s *db) touchHosts(env string) clientv3.Op {
-	return clientv3.OpPut(s.keys.hostsHead(env), fmt.Sprintf(`{"v":%d}`, valueFormat))
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"pulley/internal/clip"
 	"time"
+
+	"pulley/internal/clip"
+	"pulley/internal/store/etcd"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -48,42 +50,43 @@ type Notice struct {
 // AddNotice puts a notice to be told, unless one of this id is there: then it reports false.
 func (s *noticesPart) AddNotice(ctx context.Context, n Notice) (bool, error) {
 	n.State, n.Title, n.Text = NoticeWaiting, clip.Text(n.Title, 256), clip.Text(n.Text, 1024)
-	value, err := encode(n)
+	value, err := etcd.Encode(n)
 	if err != nil {
 		return false, err
 	}
-	key := s.keys.notice(n.ID)
-	there, err := s.get(ctx, key, clientv3.WithCountOnly())
+	key := s.Keys.Notice(n.ID)
+	there, err := s.Get(ctx, key, clientv3.WithCountOnly())
 	if err == nil && there.Count > 0 {
 		return false, nil // and no lease is made for nothing
 	}
 	if err != nil {
 		return false, fmt.Errorf("cannot note what is to be told: %w", err)
 	}
-	lease, err := s.grant(ctx, noticesKept)
+	lease, err := s.Grant(ctx, noticesKept)
 	if err != nil {
 		return false, fmt.Errorf("cannot note what is to be told: %w", err)
 	}
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(lease))}, nil)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(lease))}, nil)
 	if err != nil {
 		return false, fmt.Errorf("cannot note what is to be told: %w", err)
 	}
 	if !resp.Succeeded {
-		s.settleLease(ctx, bootLease{fresh: lease}, ErrConflict)
+		s.SettleLease(ctx, etcd.LeaseSwap{Fresh: lease}, etcd.ErrConflict)
 	}
 	return resp.Succeeded, nil
 }
 
 // Notices lists all notices. Those that can't be read are named in damaged.
 func (s *noticesPart) Notices(ctx context.Context) (all []Notice, damaged []string, err error) {
-	prefix := s.keys.notices()
-	_, err = s.pageRecords(ctx, prefix, func(kv *mvccpb.KeyValue) {
+	prefix := s.Keys.Notices()
+	_, err = s.Entries(ctx, prefix, etcd.PageKeys, func(kv *mvccpb.KeyValue) error {
 		n := Notice{Revision: kv.ModRevision}
-		if err := decode(string(kv.Key), kv.Value, &n); err != nil {
+		if err := etcd.Decode(string(kv.Key), kv.Value, &n); err != nil {
 			damaged = append(damaged, err.Error())
-			return
+			return nil
 		}
 		all = append(all, n)
+		return nil
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list notices: %w", err)
@@ -95,42 +98,21 @@ func (s *noticesPart) Notices(ctx context.Context) (all []Notice, damaged []stri
 // notice as it is then.
 func (s *noticesPart) ChangeNotice(ctx context.Context, n Notice) (Notice, error) {
 	n.Error = clip.Text(n.Error, 256)
-	value, err := encode(n)
+	value, err := etcd.Encode(n)
 	if err != nil {
 		return n, err
 	}
-	key := s.keys.notice(n.ID)
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, n.Revision)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithIgnoreLease())}, nil)
+	key := s.Keys.Notice(n.ID)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, n.Revision)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithIgnoreLease())}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	if err != nil {
-		if errors.Is(err, ErrConflict) {
+		if errors.Is(err, etcd.ErrConflict) {
 			return n, err
 		}
 		return n, fmt.Errorf("cannot note what became of a notice: %w", err)
 	}
 	n.Revision = resp.Header.Revision
 	return n, nil
-}
-
-// pageRecords is pages for readers that need the revisions of what they read.
-func (s *db) pageRecords(ctx context.Context, prefix string, each func(*mvccpb.KeyValue)) (revision int64, err error) {
-	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
-	for {
-		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(500), clientv3.WithRev(revision))
-		if err != nil {
-			return 0, err
-		}
-		if revision == 0 {
-			revision = resp.Header.Revision
-		}
-		for _, kv := range resp.Kvs {
-			each(kv)
-		}
-		if !resp.More {
-			return revision, nil
-		}
-		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
-	}
 }

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/internal/content"
+	"pulley/internal/store/etcd"
 )
 
 // MaxValueBytes bounds every value of content.
@@ -26,15 +27,15 @@ var _ content.Source = (*releasesPart)(nil)
 // Object reads immutable bytes by their hash. A serializable read is enough: what a member has under a hash is right, and
 // the reader checks it. A member that lags may lack it, so absence is asked for again, of the whole cluster.
 func (s *releasesPart) Object(ctx context.Context, hash string) ([]byte, error) {
-	resp, err := s.getContent(ctx, s.keys.object(hash), clientv3.WithSerializable())
+	resp, err := s.getContent(ctx, s.Keys.Object(hash), clientv3.WithSerializable())
 	if err == nil && len(resp.Kvs) == 0 {
-		resp, err = s.getContent(ctx, s.keys.object(hash))
+		resp, err = s.getContent(ctx, s.Keys.Object(hash))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if len(resp.Kvs) == 0 {
-		return nil, fmt.Errorf("cannot read content %.12s: %w in etcd", hash, ErrNotFound)
+		return nil, fmt.Errorf("cannot read content %.12s: %w in etcd", hash, etcd.ErrNotFound)
 	}
 	return resp.Kvs[0].Value, nil
 }
@@ -43,11 +44,11 @@ func (s *releasesPart) Object(ctx context.Context, hash string) ([]byte, error) 
 // is worth a name. Everything else that is read is small.
 const contentTimeout = 45 * time.Second
 
-func (s *db) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(s.timeout, contentTimeout))
+func (s *releasesPart) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(s.Timeout, contentTimeout))
 	defer cancel()
-	resp, err := s.client.Get(ctx, key, opts...)
-	return resp, s.explain(err)
+	resp, err := s.Client.Get(ctx, key, opts...)
+	return resp, s.Explain(err)
 }
 
 // PutObject stores immutable bytes under their hash unless they are there. It reports whether it wrote them. Only what is
@@ -56,8 +57,8 @@ func (s *releasesPart) PutObject(ctx context.Context, hash string, b []byte) (bo
 	if len(b) > MaxValueBytes {
 		return false, fmt.Errorf("cannot store content %.12s: %d bytes are more than the %d of one value", hash, len(b), MaxValueBytes)
 	}
-	key := s.keys.object(hash)
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
+	key := s.Keys.Object(hash)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
 	if err != nil {
 		return false, fmt.Errorf("cannot store content %.12s: %w", hash, err)
 	}
@@ -87,15 +88,15 @@ func (s *releasesPart) Deltas(ctx context.Context, line string, from, to int64) 
 // deltas reads as many deltas as there are without a gap, and at least one, as Object does: of one member first.
 func (s *releasesPart) deltas(ctx context.Context, line string, from, to, limit int64) ([][]byte, error) {
 	for _, opts := range [][]clientv3.OpOption{{clientv3.WithSerializable()}, nil} {
-		opts = append(opts, clientv3.WithRange(s.keys.delta(line, to)+"\x00"), clientv3.WithLimit(limit))
-		resp, err := s.getContent(ctx, s.keys.delta(line, from), opts...)
+		opts = append(opts, clientv3.WithRange(s.Keys.Delta(line, to)+"\x00"), clientv3.WithLimit(limit))
+		resp, err := s.getContent(ctx, s.Keys.Delta(line, from), opts...)
 		if err != nil {
 			return nil, err
 		}
 		var found [][]byte
 		for i, kv := range resp.Kvs {
 			// An empty value only says that the position is taken, by a release that no delta leads to.
-			if string(kv.Key) != s.keys.delta(line, from+int64(i)) || len(kv.Value) == 0 {
+			if string(kv.Key) != s.Keys.Delta(line, from+int64(i)) || len(kv.Value) == 0 {
 				break
 			}
 			found = append(found, kv.Value)
@@ -104,7 +105,7 @@ func (s *releasesPart) deltas(ctx context.Context, line string, from, to, limit 
 			return found, nil
 		}
 	}
-	return nil, fmt.Errorf("there is none to position %d: %w in etcd", from, ErrNotFound)
+	return nil, fmt.Errorf("there is none to position %d: %w in etcd", from, etcd.ErrNotFound)
 }
 
 // DeltaKey names a delta: the position of a line that it leads to.
@@ -116,13 +117,13 @@ type DeltaKey struct {
 // DeltaKeys lists the positions of all lines that are taken, by line and position.
 func (s *releasesPart) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 	var all []DeltaKey
-	prefix := s.keys.deltas()
-	_, err := s.pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
+	prefix := s.Keys.Deltas()
+	_, err := s.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
 		line, position, _ := strings.Cut(rest, "/")
 		seq, err := strconv.ParseInt(position, 10, 64)
-		k := DeltaKey{Line: unescape(line), Seq: seq}
-		if err != nil || s.keys.delta(k.Line, k.Seq) != prefix+rest {
-			return &UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
+		k := DeltaKey{Line: etcd.Unescape(line), Seq: seq}
+		if err != nil || s.Keys.Delta(k.Line, k.Seq) != prefix+rest {
+			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		all = append(all, k)
 		return nil
@@ -136,15 +137,15 @@ func (s *releasesPart) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 // Objects lists the hashes of all objects, in order. Etcd tells the size of a value only with the value: so sizes are -1
 // unless they are asked for, which reads every byte, an answer at a time.
 func (s *releasesPart) Objects(ctx context.Context, sizes bool, each func(hash string, size int64) error) error {
-	prefix := s.keys.objects()
+	prefix := s.Keys.Objects()
 	page, opts := int64(1000), []clientv3.OpOption{clientv3.WithKeysOnly()}
 	if sizes {
 		page, opts = answerBytes/MaxValueBytes, nil
 	}
-	_, err := s.pages(ctx, prefix, page, func(rest string, value []byte) error {
-		hash := unescape(rest)
-		if s.keys.object(hash) != prefix+rest {
-			return &UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
+	_, err := s.Pages(ctx, prefix, page, func(rest string, value []byte) error {
+		hash := etcd.Unescape(rest)
+		if s.Keys.Object(hash) != prefix+rest {
+			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		size := int64(-1)
 		if sizes {

@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 // lettingIn is what stores the token of a machine's userdata. Where that very token is there by now, a write came through whose
@@ -14,7 +15,7 @@ import (
 func (a *Applying) lettingIn(ctx context.Context, node string, t machines.Token) ([]clientv3.Cmp, []clientv3.Op, error) {
 	found, err := a.machines.tokens.FindToken(ctx, t.ID)
 	switch {
-	case errors.As(err, new(*UnreadableError)), found != nil && found.Hash != t.Hash:
+	case errors.As(err, new(*etcd.UnreadableError)), found != nil && found.Hash != t.Hash:
 		return nil, nil, machines.ErrTokenTaken
 	case err != nil:
 		return nil, nil, err
@@ -31,8 +32,8 @@ func (a *Applying) unused(ctx context.Context, r machines.Record) (t *Token, key
 	if r.Token == "" {
 		return nil, "", 0, nil
 	}
-	key = a.store.keys.nodeToken(r.Token)
-	resp, err := a.store.get(ctx, key)
+	key = a.DB().Keys.NodeToken(r.Token)
+	resp, err := a.DB().Get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, key, 0, err
 	}
@@ -50,8 +51,8 @@ func (a *Applying) revoking(ctx context.Context, r machines.Record) ([]clientv3.
 		return nil, nil, err
 	}
 	t.Revoked = &Revoked{At: a.now(), By: a.by, Why: "the machine that it was for is made anew"}
-	value, err := encode(*t)
-	return []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
+	value, err := etcd.Encode(*t)
+	return []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
 }
 
 // dropping is what ends the token of a machine that is gone. It holds no put: a full etcd takes it.
@@ -60,5 +61,5 @@ func (a *Applying) dropping(ctx context.Context, r machines.Record) ([]clientv3.
 	if t == nil {
 		return nil, nil, err
 	}
-	return []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil
+	return []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil
 }

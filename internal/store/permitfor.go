@@ -2,6 +2,7 @@ package store
 
 import (
 	"pulley/agent"
+	"pulley/internal/store/etcd"
 	"pulley/internal/trust"
 )
 
@@ -30,7 +31,7 @@ func (d Desires) after(c Change, role string) agent.Target {
 	if c.Node != "" {
 		t = t.Overlay(d.Roles[role])
 	}
-	if c.Scope() != (Scope{}) {
+	if c.Scope() != (etcd.Scope{}) {
 		t = t.Overlay(d.Default)
 	}
 	return t

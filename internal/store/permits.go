@@ -10,6 +10,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 	"pulley/internal/trust"
 )
 
@@ -23,10 +24,10 @@ const (
 // Permits hands out the permits to go back, newest first, page by page until more has enough of them. One that can't be
 // read, or that was copied from another key, is left out: it permits nothing, and must not hide those that do.
 func (s *targetsPart) Permits(ctx context.Context, env string, more func([]trust.SignedPermit) bool) error {
-	from := s.keys.rollbacks(env)
+	from := s.Keys.Env(env).Permits()
 	end := clientv3.GetPrefixRangeEnd(from)
 	for range mostPermits / permitPage {
-		resp, err := s.get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(permitPage), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+		resp, err := s.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(permitPage), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 		if err != nil {
 			return fmt.Errorf("cannot read the permits to go back in %s: %w", env, err)
 		}
@@ -34,7 +35,7 @@ func (s *targetsPart) Permits(ctx context.Context, env string, more func([]trust
 		for _, kv := range resp.Kvs {
 			var p trust.SignedPermit
 			p.Record, p.Signatures = trust.Split(kv.Value)
-			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.keys.rollback(env, agent.Epoch(p.Epoch)) == string(kv.Key) {
+			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.Keys.Env(env).Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
 				page = append(page, p)
 			}
 			end = string(kv.Key) // what is older lies before it
@@ -67,12 +68,12 @@ func (s *targetsPart) permit(ctx context.Context, ref environments.Ref, d Desire
 	if err != nil {
 		return nil, fmt.Errorf("cannot sign the permit to go back: %w", err)
 	}
-	return []clientv3.Op{clientv3.OpPut(s.keys.rollback(env, c.Epoch), document)}, nil
+	return []clientv3.Op{clientv3.OpPut(s.Keys.Env(env).Permit(c.Epoch), document)}, nil
 }
 
 // Permitted reports whether nodes that stood higher may follow a scope to the target that it has: nothing of it is lower
 // than anything before, or a permit that somebody signed covers it. Whose signature that is nobody asks.
-func (s *targetsPart) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope Scope) (bool, error) {
+func (s *targetsPart) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope) (bool, error) {
 	needed, lower, err := s.permitOf(ctx, ref.String(), d, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
 	if err != nil || !lower {
 		return err == nil, err
@@ -108,13 +109,13 @@ func (s *targetsPart) permitOf(ctx context.Context, env string, d Desires, c Cha
 
 // roleOf is a node's role by the list of hosts, else by its name; "" when nobody knows it.
 func (s *targetsPart) roleOf(ctx context.Context, env, node string) (string, error) {
-	resp, err := s.get(ctx, s.keys.host(env, node))
+	resp, err := s.Get(ctx, s.Keys.Env(env).Host(node))
 	if err != nil {
 		return "", err
 	}
 	if len(resp.Kvs) > 0 {
 		var h agent.Host
-		if decode(string(resp.Kvs[0].Key), resp.Kvs[0].Value, &h) == nil && h.Role != "" {
+		if etcd.Decode(string(resp.Kvs[0].Key), resp.Kvs[0].Value, &h) == nil && h.Role != "" {
 			return h.Role, nil
 		}
 	}
@@ -139,15 +140,15 @@ func (s *targetsPart) named(ctx context.Context, env string, d Desires) ([]agent
 	if d.Revision != 0 {
 		at = append(at, clientv3.WithRev(d.Revision))
 	}
-	_, err := s.pages(ctx, s.keys.history(env), 500, func(rest string, value []byte) error {
+	_, err := s.Pages(ctx, s.Keys.Env(env).History(), 500, func(rest string, value []byte) error {
 		var c Change
-		if decode(rest, value, &c) == nil {
+		if etcd.Decode(rest, value, &c) == nil {
 			all = append(all, c.Before, c.After)
 		}
 		return nil
 	}, at...)
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	return all, err
 }

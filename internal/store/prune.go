@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/internal/content"
+	"pulley/internal/store/etcd"
 )
 
 // How a prune goes about it.
@@ -33,8 +34,8 @@ func (s *releasesPart) MakePrunePlan(ctx context.Context, o PruneOptions, now ti
 		return fail(err)
 	}
 	p.sizes = map[string]int64{}
-	for _, key := range p.keys(s.keys) {
-		resp, err := s.get(ctx, key, clientv3.WithSerializable()) // etcd tells a size only with the value
+	for _, key := range p.keys(s.Keys) {
+		resp, err := s.Get(ctx, key, clientv3.WithSerializable()) // etcd tells a size only with the value
 		if err != nil {
 			return fail(err)
 		}
@@ -54,7 +55,7 @@ func (s *releasesPart) ApplyPrune(ctx context.Context, plan PrunePlan) (freed in
 		return 0, err
 	}
 	for range pruneTries {
-		if err = s.prune(ctx, m, plan, &freed); !errors.Is(err, ErrConflict) {
+		if err = s.prune(ctx, m, plan, &freed); !errors.Is(err, etcd.ErrConflict) {
 			break
 		}
 	}
@@ -70,30 +71,30 @@ func (s *releasesPart) ApplyPrune(ctx context.Context, plan PrunePlan) (freed in
 
 // prune plans anew, now that no release can come, and removes what both plans have. ErrConflict means that a target changed
 // since it planned: it may be one that was to go.
-func (s *releasesPart) prune(ctx context.Context, m *mark, plan PrunePlan, freed *int64) error {
+func (s *releasesPart) prune(ctx context.Context, m *etcd.Lock, plan PrunePlan, freed *int64) error {
 	fresh, targets, err := s.planPrune(ctx, plan.options, plan.now)
 	if err != nil {
 		return err
 	}
 	still := map[string]bool{}
-	for _, key := range fresh.keys(s.keys) {
+	for _, key := range fresh.keys(s.Keys) {
 		still[key] = true
 	}
-	keys := slices.DeleteFunc(plan.keys(s.keys), func(key string) bool { return !still[key] })
+	keys := slices.DeleteFunc(plan.keys(s.Keys), func(key string) bool { return !still[key] })
 	for batch := range slices.Chunk(keys, pruneBatch) {
 		ops := make([]clientv3.Op, len(batch))
 		for i, key := range batch {
 			ops[i] = clientv3.OpDelete(key)
 		}
 		// No key is compared itself: they are immutable, and whether somebody needs them is what the two guards are about.
-		resp, err := s.txn(ctx, []clientv3.Cmp{m.standing(), same(s.keys.targets(), targets)}, ops, []clientv3.Op{clientv3.OpGet(m.key, clientv3.WithCountOnly())})
+		resp, err := s.Txn(ctx, []clientv3.Cmp{m.Standing(), etcd.Same(s.Keys.Targets(), targets)}, ops, []clientv3.Op{clientv3.OpGet(m.Key(), clientv3.WithCountOnly())})
 		switch {
 		case err != nil:
 			return err
 		case !resp.Succeeded && resp.Responses[0].GetResponseRange().Count == 0:
 			return errors.New("etcd had no sign of life from this prune for a minute, and publishers may be at work\nprune again")
 		case !resp.Succeeded:
-			return fmt.Errorf("the targets keep changing: %w\nprune again", ErrConflict)
+			return fmt.Errorf("the targets keep changing: %w\nprune again", etcd.ErrConflict)
 		}
 		for i, key := range batch {
 			if resp.Responses[i].GetResponseDeleteRange().Deleted > 0 {
@@ -106,15 +107,15 @@ func (s *releasesPart) prune(ctx context.Context, m *mark, plan PrunePlan, freed
 
 // compact has etcd forget all that was overwritten or deleted, so that the room can be used again.
 func (s *clusterPart) compact(ctx context.Context) error {
-	resp, err := s.get(ctx, s.keys.pruning(), clientv3.WithCountOnly())
+	resp, err := s.Get(ctx, s.Keys.Pruning(), clientv3.WithCountOnly())
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, compactWithin)
 		defer cancel()
-		_, err = s.client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
+		_, err = s.Client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
 		if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil // somebody else did; or will, as only etcd's administrators may, and `pulley serve` is one
 		}
-		err = s.explain(err)
+		err = s.Explain(err)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot compact etcd: %w\nwhat was removed takes up room until it is compacted: `pulley serve` does that by itself", err)
@@ -124,29 +125,29 @@ func (s *clusterPart) compact(ctx context.Context) error {
 
 // keys are the plan's keys, in the order in which they go: first what names others, so that nothing that can be found
 // lacks a part.
-func (p PrunePlan) keys(k keys) []string {
+func (p PrunePlan) keys(k etcd.Keys) []string {
 	var all []string
 	for _, v := range p.Releases {
-		all = append(all, k.release(v))
+		all = append(all, k.Release(v))
 	}
 	for _, d := range p.Deltas {
-		all = append(all, k.delta(d.Line, d.Seq))
+		all = append(all, k.Delta(d.Line, d.Seq))
 	}
 	for _, g := range p.Generations {
-		all = append(all, k.generation(g.Environment, g.Number))
+		all = append(all, k.Env(g.Environment).Generation(g.Number))
 	}
 	for _, l := range p.Layers {
-		all = append(all, k.layer(l.Environment, l.Digest))
+		all = append(all, k.Env(l.Environment).Layer(l.Digest))
 	}
 	for _, hash := range p.Objects {
-		all = append(all, k.object(hash))
+		all = append(all, k.Object(hash))
 	}
 	return all
 }
 
 // planPrune reads what a prune has to know and decides. Targets is the revision of the last change of any target before.
 func (s *releasesPart) planPrune(ctx context.Context, o PruneOptions, now time.Time) (p PrunePlan, targets int64, err error) {
-	resp, err := s.get(ctx, s.keys.targets()) // before all else: a change that comes after is noticed
+	resp, err := s.Get(ctx, s.Keys.Targets()) // before all else: a change that comes after is noticed
 	if err != nil {
 		return p, 0, err
 	}

@@ -10,6 +10,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 // booked is a record as it is stored. Off is the revision of etcd by which its node was last taken off the list of hosts, while
@@ -74,9 +75,9 @@ func (a *Applying) putting(ctx context.Context, r machines.Record, now *booked, 
 		}
 		cmps, ops = append(cmps, guards...), append(ops, puts...)
 	}
-	value, err := encode(next)
-	key := a.store.keys.record(a.ref.String(), r.Node)
-	return append(cmps, same(key, revision)), append(ops, clientv3.OpPut(key, value)), err
+	value, err := etcd.Encode(next)
+	key := a.DB().Keys.Env(a.ref.String()).MachineRecord(r.Node)
+	return append(cmps, etcd.Same(key, revision)), append(ops, clientv3.OpPut(key, value)), err
 }
 
 // Drop deletes a node's record if it is was; else ErrChanged. None is no error. Its token goes, if nobody used it. With a retired
@@ -99,8 +100,8 @@ func (a *Applying) Drop(ctx context.Context, was machines.Record) error {
 			return nil, nil, err
 		}
 		cmps, ops = append(cmps, guards...), append(ops, puts...)
-		key := a.store.keys.record(a.ref.String(), was.Node)
-		return append(cmps, same(key, revision)), append(ops, clientv3.OpDelete(key)), nil
+		key := a.DB().Keys.Env(a.ref.String()).MachineRecord(was.Node)
+		return append(cmps, etcd.Same(key, revision)), append(ops, clientv3.OpDelete(key)), nil
 	})
 	if err != nil {
 		return fmt.Errorf("cannot delete the record of the machine of %s: %w", was.Node, err)
@@ -111,9 +112,9 @@ func (a *Applying) Drop(ctx context.Context, was machines.Record) error {
 // forgetting is what deletes what a retired node said, and the guard that it says nothing meanwhile; nothing of both where the
 // node is there still.
 func (a *Applying) forgetting(ctx context.Context, now booked) ([]clientv3.Cmp, []clientv3.Op, error) {
-	env, k := a.ref.String(), a.store.keys
-	host, status := k.host(env, now.Node), k.status(env, now.Node)
-	resp, err := a.store.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(host, clientv3.WithKeysOnly()), clientv3.OpGet(status, clientv3.WithKeysOnly())}, nil)
+	env, k := a.ref.String(), a.DB().Keys
+	host, status := k.Env(env).Host(now.Node), k.Env(env).Status(now.Node)
+	resp, err := a.DB().Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(host, clientv3.WithKeysOnly()), clientv3.OpGet(status, clientv3.WithKeysOnly())}, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,8 +126,8 @@ func (a *Applying) forgetting(ctx context.Context, now booked) ([]clientv3.Cmp, 
 	if len(said) > 0 {
 		saidAt = said[0].ModRevision
 	}
-	return []clientv3.Cmp{same(host, 0), same(status, saidAt)},
-		[]clientv3.Op{clientv3.OpDelete(status), clientv3.OpDelete(k.runs(env, now.Node), clientv3.WithPrefix()), clientv3.OpDelete(k.facts(env, now.Node))}, nil
+	return []clientv3.Cmp{etcd.Same(host, 0), etcd.Same(status, saidAt)},
+		[]clientv3.Op{clientv3.OpDelete(status), clientv3.OpDelete(k.Env(env).Runs(now.Node), clientv3.WithPrefix())}, nil
 }
 
 // off notes in the record of a node that retires, if it has one, that the node is off the list by now. fresh is that this call
@@ -136,14 +137,14 @@ func (a *Applying) off(ctx context.Context, node string, fresh bool) error {
 		if now == nil || now.Phase != machines.Retiring || now.Off != 0 && !fresh {
 			return nil, nil, nil
 		}
-		key := a.store.keys.record(a.ref.String(), node)
-		resp, err := a.store.get(ctx, key, clientv3.WithCountOnly())
+		key := a.DB().Keys.Env(a.ref.String()).MachineRecord(node)
+		resp, err := a.DB().Get(ctx, key, clientv3.WithCountOnly())
 		if err != nil {
 			return nil, nil, err
 		}
 		now.Off = resp.Header.Revision
-		value, err := encode(*now)
-		return []clientv3.Cmp{same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
+		value, err := etcd.Encode(*now)
+		return []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
 	})
 }
 
@@ -153,7 +154,7 @@ func (a *Applying) rewrite(ctx context.Context, node string, change func(now *bo
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
 	for try := 0; ; try++ {
-		now, revision, err := single[booked](ctx, a.store, a.store.keys.record(a.ref.String(), node))
+		now, revision, err := etcd.Single[booked](ctx, a.DB(), a.DB().Keys.Env(a.ref.String()).MachineRecord(node))
 		if err != nil {
 			return a.ended(err)
 		}
@@ -176,8 +177,8 @@ func (b *booked) is(r *machines.Record) bool {
 	}
 	have, want := clipped(b.Record), clipped(*r)
 	have.Joined = want.Joined
-	x, errX := encode(have)
-	y, errY := encode(want)
+	x, errX := etcd.Encode(have)
+	y, errY := etcd.Encode(want)
 	return errX == nil && errY == nil && x == y
 }
 
@@ -189,7 +190,7 @@ func clipped(r machines.Record) machines.Record {
 
 // Record reads what Pulley remembers of the machine of a node; nil where it had none made.
 func (s *machinesPart) Record(ctx context.Context, ref environments.Ref, node string) (*machines.Record, error) {
-	r, _, err := single[machines.Record](ctx, s.db, s.keys.record(ref.String(), node))
+	r, _, err := etcd.Single[machines.Record](ctx, s.DB, s.Keys.Env(ref.String()).MachineRecord(node))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the record of the machine of %s: %w", node, err)
 	}
@@ -199,11 +200,9 @@ func (s *machinesPart) Record(ctx context.Context, ref environments.Ref, node st
 // Records reads what Pulley remembers of the machines of an environment, by node. Those that can't be read are named in
 // damaged.
 func (s *machinesPart) Records(ctx context.Context, ref environments.Ref) (all map[string]machines.Record, damaged []string, err error) {
-	all = map[string]machines.Record{}
-	var f Fleet
-	err = collect(ctx, s.db, s.keys.records(ref.String()), &f, func(rest string, r machines.Record) { all[unescape(rest)] = r })
+	all, damaged, err = etcd.ReadAll[machines.Record](ctx, s.DB, s.Keys.Env(ref.String()).MachineRecords())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the machines of %s: %w", ref, err)
 	}
-	return all, f.Damaged, nil
+	return all, damaged, nil
 }

@@ -132,7 +132,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 	made.Phase, making.Phase, drained.Drained = machines.Made, machines.Making, true
 	steps := map[string]func() error{
 		"joins":         func() error { return st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}) },
-		"speaks":        func() error { return speak(ctx, st, server) },
+		"speaks":        func() error { return speak(ctx, st) },
 		"is removed":    func() error { return a.Remove(ctx, "web1", "it is retired") },
 		"is drained":    func() error { return a.Put(ctx, drained, &r) },
 		"is dropped":    func() error { return a.Drop(ctx, drained) },
@@ -167,7 +167,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 				t.Fatalf("%s: %s: %v", c.story, step, err)
 			}
 		}
-		for _, prefix := range []string{"status/dev/web1", "runs/dev/web1/1", "facts/dev/web1"} {
+		for _, prefix := range []string{"status/dev/web1", "runs/dev/web1/1"} {
 			resp, err := server.Client().Get(ctx, "/pulley/v1/"+prefix)
 			if err != nil || len(resp.Kvs) > 0 != c.stays {
 				t.Errorf("%s: %s stays: %t, should be %t (%v)", c.story, prefix, len(resp.Kvs) > 0, c.stays, err)
@@ -192,14 +192,14 @@ func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
 		st, ctx := open(t, server, ""), t.Context()
 		a := begin(t, st, dev, "ann")
 		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
-		if err := errors.Join(a.Put(ctx, r, nil), st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}), speak(ctx, st, server), a.Remove(ctx, "web1", "it is retired")); err != nil {
+		if err := errors.Join(a.Put(ctx, r, nil), st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}), speak(ctx, st), a.Remove(ctx, "web1", "it is retired")); err != nil {
 			t.Fatal(err)
 		}
 		said := false
 		other := open(t, server, "")
 		store.CancelAfter(st, calls, func() {
 			said = true
-			if err := speak(ctx, other, server); err != nil {
+			if err := speak(ctx, other); err != nil {
 				t.Error(err)
 			}
 		}, func(*store.Store) {
@@ -224,11 +224,9 @@ func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
 }
 
 // speak has web1 say all that a node can say of itself.
-func speak(ctx context.Context, st *store.Store, server *etcdtest.Server) error {
+func speak(ctx context.Context, st *store.Store) error {
 	said := agent.Status{Node: "web1", Role: "web", SeenAt: time.Now()}
-	err := st.Report(ctx, agent.Identity{Node: "web1", Role: "web", Environment: "dev"}, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil)
-	_, facts := server.Client().Put(ctx, "/pulley/v1/facts/dev/web1", `{"v":1}`)
-	return errors.Join(err, facts)
+	return st.Report(ctx, agent.Identity{Node: "web1", Role: "web", Environment: "dev"}, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil)
 }
 
 // An operator's own hold would vanish without a trace, and with it why the node must not be touched.

@@ -9,21 +9,22 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 // Release ends the hold that a retirement set on a node, while the mark stands; an operator's own stays.
 func (a *Applying) Release(ctx context.Context, node string) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
-	scope := Scope{Node: node}
-	key := a.store.keys.hold(a.ref.String(), scope)
+	scope := etcd.Scope{Node: node}
+	key := a.DB().Keys.Env(a.ref.String()).Hold(scope)
 	for try := 0; ; try++ {
-		h, revision, err := single[agent.Hold](ctx, a.store, key)
+		h, revision, err := etcd.Single[agent.Hold](ctx, a.DB(), key)
 		if err == nil && (h == nil || h.Kind != agent.RetirementHold) {
 			return nil
 		}
 		if err == nil {
-			_, err = a.write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpDelete(key))
+			_, err = a.write(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, clientv3.OpDelete(key))
 		}
 		if err == nil || !errors.Is(err, machines.ErrChanged) || try == holdTries {
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/content"
+	"pulley/internal/store/etcd"
 	"pulley/internal/trust"
 )
 
@@ -38,12 +39,6 @@ type SignedRelease struct {
 
 // Sign makes armored signatures over a record, for one purpose.
 type Sign func(ctx context.Context, ns trust.Namespace, record []byte) (signatures []byte, err error)
-
-// ErrNotFound is wrapped by errors about something that is positively absent.
-var ErrNotFound = errors.New("not found")
-
-// ErrConflict is wrapped when somebody else changed the same thing first.
-var ErrConflict = errors.New("somebody else changed it at the same moment")
 
 // document puts a record and its signature together; without sign it stays unsigned.
 func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte) (string, error) {
@@ -73,15 +68,15 @@ func (s *releasesPart) PutRelease(ctx context.Context, p *Publishing, r Release,
 	case len(delta) > MaxValueBytes:
 		return fail(fmt.Errorf("its delta's %d bytes are more than the %d of one value", len(delta), MaxValueBytes))
 	}
-	key, position := s.keys.release(r.Version), s.keys.delta(chain.Line, chain.Seq)
-	there, err := s.get(ctx, key)
+	key, position := s.Keys.Release(r.Version), s.Keys.Delta(chain.Line, chain.Seq)
+	there, err := s.Get(ctx, key)
 	if err != nil {
 		return fail(err)
 	}
 	if len(there.Kvs) > 0 { // nobody has to touch a hardware key for nothing
 		return false, s.published(key, there.Kvs[0].Value, r)
 	}
-	record, err := encode(r)
+	record, err := etcd.Encode(r)
 	if err != nil {
 		return fail(err)
 	}
@@ -92,17 +87,17 @@ func (s *releasesPart) PutRelease(ctx context.Context, p *Publishing, r Release,
 	if len(document) > MaxValueBytes {
 		return fail(fmt.Errorf("its record's %d bytes are more than the %d of one value", len(document), MaxValueBytes))
 	}
-	cmps := []clientv3.Cmp{same(key, 0), p.standing()}
+	cmps := []clientv3.Cmp{etcd.Same(key, 0), p.Standing()}
 	ops := []clientv3.Op{clientv3.OpPut(key, document)}
 	if chain.Seq > 0 { // also where no delta leads to it: two releases at one position could not be told apart
-		cmps = append(cmps, same(position, 0))
+		cmps = append(cmps, etcd.Same(position, 0))
 		ops = append(ops, clientv3.OpPut(position, string(delta)))
 	} else { // a version that was pruned may come again, but its line must not go on from another tree
-		cmps = append(cmps, nothingBelow(s.keys.line(chain.Line)))
+		cmps = append(cmps, etcd.NothingBelow(s.Keys.Line(chain.Line)))
 	}
-	resp, err := s.txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(p.key, clientv3.WithCountOnly())})
+	resp, err := s.Txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(p.Key(), clientv3.WithCountOnly())})
 	if errors.Is(err, agent.ErrUnreachable) {
-		if there, again := s.get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
+		if there, again := s.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
 			return true, nil // only the answer was lost
 		}
 		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it is there", err)
@@ -122,7 +117,7 @@ func (s *releasesPart) PutRelease(ctx context.Context, p *Publishing, r Release,
 	if chain.Seq == 0 {
 		return fail(errors.New("a release of this version was pruned, and others that follow it are still there\npublish this one under a new version"))
 	}
-	return fail(fmt.Errorf("position %d of line %s is taken: %w", chain.Seq, chain.Line, ErrConflict))
+	return fail(fmt.Errorf("position %d of line %s is taken: %w", chain.Seq, chain.Line, etcd.ErrConflict))
 }
 
 // published is nil when what stands at a release's key is that release already.
@@ -142,12 +137,12 @@ func (s *releasesPart) published(key string, value []byte, r Release) error {
 func (s *releasesPart) decodeRelease(key string, value []byte) (SignedRelease, error) {
 	var r SignedRelease
 	r.Record, r.Signatures = trust.Split(value)
-	err := decode(key, r.Record, &r.Release)
-	if err == nil && s.keys.release(r.Version) != key {
-		err = &UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of release %.64q", r.Version)}
+	err := etcd.Decode(key, r.Record, &r.Release)
+	if err == nil && s.Keys.Release(r.Version) != key {
+		err = &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of release %.64q", r.Version)}
 	}
-	var unreadable *UnreadableError
-	if errors.As(err, &unreadable) && !unreadable.newer {
+	var unreadable *etcd.UnreadableError
+	if errors.As(err, &unreadable) && !unreadable.Newer {
 		unreadable.Next = fmt.Sprintf("put it back from a backup, or `etcdctl del %s`", key)
 	}
 	if err != nil {
@@ -181,18 +176,18 @@ func (s *releasesPart) Release(ctx context.Context, v string) (SignedRelease, er
 // Approach reads, as one request, a release and the delta that leads to position seq of a line, which may be all that a
 // node lacks. Without a line, or where no such delta is, it is nil. Whether it belongs to the release, the record says.
 func (s *releasesPart) Approach(ctx context.Context, v, line string, seq int64) (r SignedRelease, delta []byte, err error) {
-	key := s.keys.release(v)
+	key := s.Keys.Release(v)
 	ops := []clientv3.Op{clientv3.OpGet(key)}
 	if line != "" {
-		ops = append(ops, clientv3.OpGet(s.keys.delta(line, seq)))
+		ops = append(ops, clientv3.OpGet(s.Keys.Delta(line, seq)))
 	}
-	resp, err := s.txn(ctx, nil, ops, nil)
+	resp, err := s.Txn(ctx, nil, ops, nil)
 	if err != nil {
 		return SignedRelease{}, nil, err
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
-		return SignedRelease{}, nil, fmt.Errorf("cannot find release %s: %w\n`pulley releases` lists what is published", v, ErrNotFound)
+		return SignedRelease{}, nil, fmt.Errorf("cannot find release %s: %w\n`pulley releases` lists what is published", v, etcd.ErrNotFound)
 	}
 	if r, err = s.decodeRelease(key, kvs[0].Value); err != nil {
 		return SignedRelease{}, nil, err
@@ -211,10 +206,10 @@ func (s *releasesPart) Approach(ctx context.Context, v, line string, seq int64) 
 func (s *releasesPart) Releases(ctx context.Context) ([]SignedRelease, error) {
 	var all []SignedRelease
 	var unreadable UnreadableReleases
-	_, err := s.scan(ctx, s.keys.releases(), func(rest string, value []byte) error {
-		r, err := s.decodeRelease(s.keys.releases()+rest, value)
+	_, err := s.Scan(ctx, s.Keys.Releases(), func(rest string, value []byte) error {
+		r, err := s.decodeRelease(s.Keys.Releases()+rest, value)
 		if err != nil {
-			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, unescape(rest)), append(unreadable.Errors, err)
+			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, etcd.Unescape(rest)), append(unreadable.Errors, err)
 			return nil
 		}
 		all = append(all, r)
@@ -256,10 +251,10 @@ func (s *releasesPart) SignRelease(ctx context.Context, v string, sign Sign, add
 	if len(document) > MaxValueBytes {
 		return fail(fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes))
 	}
-	key := s.keys.release(v)
-	resp, err := s.txn(ctx, []clientv3.Cmp{same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
+	key := s.Keys.Release(v)
+	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	if err != nil {
 		return fail(err)

@@ -12,6 +12,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/pki"
+	"pulley/internal/store/etcd"
 )
 
 // RemoveNode takes a node out of the fleet. First its etcd users and its role go, whatever their incarnation: from then on
@@ -25,7 +26,7 @@ func (s *joinsPart) RemoveNode(ctx context.Context, ref environments.Ref, node s
 		if err == nil {
 			err = s.takeOff(ctx, ref, node, r, found)
 		}
-		if err == nil || !errors.Is(err, ErrConflict) || try == 9 {
+		if err == nil || !errors.Is(err, etcd.ErrConflict) || try == 9 {
 			if err != nil {
 				err = fmt.Errorf("cannot remove node %s: %w", node, err)
 			}
@@ -38,7 +39,7 @@ func (s *joinsPart) RemoveNode(ctx context.Context, ref environments.Ref, node s
 // with meanwhile is found by the transaction's guards, and dropped in the next round. The reserve goes first of all: cut off
 // in between, it would promise a user that is gone to whoever joins next.
 func (s *joinsPart) shutOut(ctx context.Context, env, node string) (found bool, err error) {
-	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.keys.reserve(env, node))}, nil)
+	resp, err := s.Txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.Keys.Env(env).Precreated(node))}, nil)
 	if err != nil {
 		return false, err
 	}
@@ -64,7 +65,7 @@ func (s *identitiesPart) DropFormer(ctx context.Context, ref environments.Ref, n
 	if err != nil {
 		return err
 	}
-	reserve, _, err := single[Reserve](ctx, s.db, s.keys.reserve(env, node))
+	reserve, _, err := etcd.Single[Reserve](ctx, s.DB, s.Keys.Env(env).Precreated(node))
 	if err != nil {
 		return err
 	}
@@ -110,11 +111,11 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 	if err != nil {
 		return err
 	}
-	host, hostAt, err := single[agent.Host](ctx, s.db, s.keys.host(env, node))
+	host, hostAt, err := etcd.Single[agent.Host](ctx, s.DB, s.Keys.Env(env).Host(node))
 	if err != nil {
 		return err
 	}
-	reserve, reserveAt, err := single[Reserve](ctx, s.db, s.keys.reserve(env, node))
+	reserve, reserveAt, err := etcd.Single[Reserve](ctx, s.DB, s.Keys.Env(env).Precreated(node))
 	if err != nil {
 		return err
 	}
@@ -122,12 +123,12 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 	if err != nil {
 		return err
 	}
-	hold, target := s.keys.hold(env, Scope{Node: node}), s.keys.target(env, Scope{Node: node})
-	gone := []string{s.keys.host(env, node), s.keys.reserve(env, node), hold, target, s.keys.assigned(env, node), s.keys.flood(env, node)}
+	hold, target := s.Keys.Env(env).Hold(etcd.Scope{Node: node}), s.Keys.Env(env).Target(etcd.Scope{Node: node})
+	gone := []string{s.Keys.Env(env).Host(node), s.Keys.Env(env).Precreated(node), hold, target, s.Keys.Env(env).Assignment(node), s.Keys.Env(env).Flood(node)}
 	for machine, b := range boots {
 		mine := identity.Live() && machine == identity.Machine || host != nil && host.MachineID != "" && machine == host.MachineID
 		if (b.Node == node || mine) && len(gone) < maxOps/2 {
-			gone = append(gone, s.keys.firstBoot(env, machine))
+			gone = append(gone, s.Keys.Env(env).FirstBoot(machine))
 		}
 	}
 	var ops []clientv3.Op
@@ -135,7 +136,7 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 		ops = append(ops, clientv3.OpDelete(key))
 	}
 	deletes := len(ops)
-	ops = append(ops, s.touchHosts(env), s.touchTargets())
+	ops = append(ops, etcd.Touch(s.Keys.Env(env).HostsHead()), etcd.Touch(s.Keys.Targets()))
 	var users []string // of a join, or made ahead, since the node was shut out
 	if identity.Live() {
 		users = []string{identity.User, identity.Replaces}
@@ -146,13 +147,13 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 	// A node that left by itself may come back with its old token, and others with its name; by this word not any more.
 	if identity != nil && (identity.Removed == nil || host != nil || identity.Removed.Left && !r.Left) {
 		identity.User, identity.Replaces, identity.Clone, identity.Removed = "", "", nil, &r
-		tombstone, err := encode(identity)
+		tombstone, err := etcd.Encode(identity)
 		if err != nil {
 			return err
 		}
-		ops, found = append(ops, clientv3.OpPut(s.keys.identity(env, node), tombstone)), true
+		ops, found = append(ops, clientv3.OpPut(s.Keys.Env(env).Identity(node), tombstone)), true
 	}
-	cmps := []clientv3.Cmp{same(s.keys.identity(env, node), identityAt), same(s.keys.host(env, node), hostAt), same(s.keys.reserve(env, node), reserveAt)}
+	cmps := []clientv3.Cmp{etcd.Same(s.Keys.Env(env).Identity(node), identityAt), etcd.Same(s.Keys.Env(env).Host(node), hostAt), etcd.Same(s.Keys.Env(env).Precreated(node), reserveAt)}
 	if host != nil {
 		more, joined, err := s.noteJoined(ctx, env, node)
 		if err != nil {
@@ -160,12 +161,12 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 		}
 		cmps, ops = append(cmps, more...), append(ops, joined...)
 	}
-	resp, err := s.txn(ctx, cmps, ops, nil)
+	resp, err := s.Txn(ctx, cmps, ops, nil)
 	switch {
 	case err != nil:
 		return err
 	case !resp.Succeeded:
-		return ErrConflict
+		return etcd.ErrConflict
 	}
 	for _, user := range users {
 		if user == "" {
@@ -179,14 +180,14 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 		found = found || resp.Responses[i].GetResponseDeleteRange().Deleted > 0
 	}
 	if !found {
-		return ErrNotFound
+		return etcd.ErrNotFound
 	}
 	return nil
 }
 
 // Forgotten is what there was of a node.
 type Forgotten struct {
-	Keys  int64 // statuses, runs and facts that were deleted
+	Keys  int64 // statuses and runs that were deleted
 	Room  bool  // etcd was full, and room was made
 	Bytes int64 // how much smaller etcd's files are then
 }
@@ -194,17 +195,17 @@ type Forgotten struct {
 // noteJoined writes into the books that a machine has joined, where the apply that made it was cut off before it saw that: the
 // list of hosts will not tell it any more.
 func (s *joinsPart) noteJoined(ctx context.Context, env, node string) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
-	key := s.keys.record(env, node)
-	r, at, err := single[booked](ctx, s.db, key)
+	key := s.Keys.Env(env).MachineRecord(node)
+	r, at, err := etcd.Single[booked](ctx, s.DB, key)
 	if err != nil || r == nil || r.Phase != machines.Made || r.Joined {
 		return nil, nil, err
 	}
 	r.Joined = true
-	value, err := encode(*r)
-	return []clientv3.Cmp{same(key, at)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
+	value, err := etcd.Encode(*r)
+	return []clientv3.Cmp{etcd.Same(key, at)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
 }
 
-// ForgetNode is RemoveNode, and deletes what the node said as well: its status, runs and facts. Where etcd is full, as after
+// ForgetNode is RemoveNode, and deletes what the node said as well: its status and runs. Where etcd is full, as after
 // a flood, it makes room too. The node is shut out before anything is deleted, so that it can't write it again.
 func (s *joinsPart) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (Forgotten, error) {
 	fail := func(f Forgotten, err error) (Forgotten, error) {
@@ -227,7 +228,7 @@ func (s *joinsPart) ForgetNode(ctx context.Context, ref environments.Ref, node s
 	if err != nil {
 		return fail(f, err)
 	}
-	if err := s.RemoveNode(ctx, ref, node, r); err != nil && !(errors.Is(err, ErrNotFound) && (known || f.Keys > 0)) {
+	if err := s.RemoveNode(ctx, ref, node, r); err != nil && !(errors.Is(err, etcd.ErrNotFound) && (known || f.Keys > 0)) {
 		return f, err
 	}
 	return f, nil
@@ -235,8 +236,8 @@ func (s *joinsPart) ForgetNode(ctx context.Context, ref environments.Ref, node s
 
 // forget deletes what a node said. It holds no puts, so that a full etcd takes it.
 func (s *joinsPart) forget(ctx context.Context, env, node string) (f Forgotten, err error) {
-	resp, err := s.txn(ctx, nil, []clientv3.Op{
-		clientv3.OpDelete(s.keys.status(env, node)), clientv3.OpDelete(s.keys.runs(env, node), clientv3.WithPrefix()), clientv3.OpDelete(s.keys.facts(env, node)),
+	resp, err := s.Txn(ctx, nil, []clientv3.Op{
+		clientv3.OpDelete(s.Keys.Env(env).Status(node)), clientv3.OpDelete(s.Keys.Env(env).Runs(node), clientv3.WithPrefix()),
 	}, nil)
 	if err != nil {
 		return f, err
@@ -249,11 +250,11 @@ func (s *joinsPart) forget(ctx context.Context, env, node string) (f Forgotten, 
 
 // full reports whether etcd has raised the alarm that it has no space.
 func (s *clusterPart) full(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	resp, err := s.client.AlarmList(ctx)
+	resp, err := s.Client.AlarmList(ctx)
 	if err != nil {
-		return false, s.explain(err)
+		return false, s.Explain(err)
 	}
 	for _, a := range resp.Alarms {
 		if strings.Contains(a.Alarm.String(), "NOSPACE") {

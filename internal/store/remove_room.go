@@ -28,28 +28,28 @@ func (s *clusterPart) MakeRoom(ctx context.Context) (freed int64, err error) {
 	}
 	for _, m := range members {
 		one, cancel := context.WithTimeout(ctx, defragmentWithin)
-		_, err := s.client.Defragment(one, m.endpoint)
+		_, err := s.Client.Defragment(one, m.endpoint)
 		cancel()
 		var after int64
 		if err == nil {
 			after, err = s.size(ctx, m.endpoint)
 		}
 		if err != nil {
-			return freed, fmt.Errorf("cannot make room in etcd at %s: %w", m.endpoint, s.explain(err))
+			return freed, fmt.Errorf("cannot make room in etcd at %s: %w", m.endpoint, s.Explain(err))
 		}
 		freed += m.bytes - after
 	}
-	within, cancel := context.WithTimeout(ctx, s.timeout)
+	within, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	// Without a member named, that is every alarm that there is. One about damaged data must stay.
-	alarms, err := s.client.AlarmList(within)
+	alarms, err := s.Client.AlarmList(within)
 	for i := 0; err == nil && i < len(alarms.Alarms); i++ {
 		if a := alarms.Alarms[i]; a.Alarm == etcdserverpb.AlarmType_NOSPACE {
-			_, err = s.client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
+			_, err = s.Client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
 		}
 	}
 	if err != nil {
-		return freed, fmt.Errorf("cannot have etcd accept writes again: %w", s.explain(err))
+		return freed, fmt.Errorf("cannot have etcd accept writes again: %w", s.Explain(err))
 	}
 	return freed, nil
 }
@@ -64,15 +64,15 @@ type member struct {
 // members are those of the cluster that a client can reach, the leader last. A single member is the one that answers, by
 // whatever address.
 func (s *clusterPart) members(ctx context.Context) (members []member, err error) {
-	within, cancel := context.WithTimeout(ctx, s.timeout)
+	within, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	list, err := s.client.MemberList(within)
+	list, err := s.Client.MemberList(within)
 	if err != nil {
-		return nil, s.explain(err)
+		return nil, s.Explain(err)
 	}
-	endpoints := s.client.Endpoints()
+	endpoints := s.Client.Endpoints()
 	if len(endpoints) == 0 {
-		endpoints = []string{s.endpoints} // inside of its process
+		endpoints = []string{s.Endpoints} // inside of its process
 	}
 	if len(list.Members) > 1 {
 		endpoints = nil
@@ -84,9 +84,9 @@ func (s *clusterPart) members(ctx context.Context) (members []member, err error)
 		}
 	}
 	for _, endpoint := range endpoints[:min(len(endpoints), len(list.Members))] {
-		st, err := s.client.Status(within, endpoint)
+		st, err := s.Client.Status(within, endpoint)
 		if err != nil {
-			return nil, s.explain(err)
+			return nil, s.Explain(err)
 		}
 		members = append(members, member{endpoint, st.DbSize, st.Leader == st.Header.MemberId})
 	}
@@ -103,9 +103,9 @@ func (s *clusterPart) members(ctx context.Context) (members []member, err error)
 }
 
 func (s *clusterPart) size(ctx context.Context, endpoint string) (int64, error) {
-	within, cancel := context.WithTimeout(ctx, s.timeout)
+	within, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	st, err := s.client.Status(within, endpoint)
+	st, err := s.Client.Status(within, endpoint)
 	if err != nil {
 		return 0, err
 	}

@@ -11,10 +11,11 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 // Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
-// provision.ErrNotListed; one that is asked to retire is ErrRetires: whoever asked that waits for its answer. The head of the
+// machines.ErrNotListed; one that is asked to retire is ErrRetires: whoever asked that waits for its answer. The head of the
 // list is not touched: the list says the same as before.
 func (s *fleetPart) Ask(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
 	lives := func(h agent.Host) error {
@@ -24,7 +25,7 @@ func (s *fleetPart) Ask(ctx context.Context, ref environments.Ref, node string, 
 		return nil
 	}
 	err := s.ask(ctx, ref.String(), node, r, lives, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
-		resp, err := s.txn(ctx, cmps, []clientv3.Op{op}, nil)
+		resp, err := s.Txn(ctx, cmps, []clientv3.Op{op}, nil)
 		if err == nil && !resp.Succeeded {
 			err = machines.ErrChanged
 		}
@@ -41,9 +42,9 @@ var ErrRetires = errors.New("it is being retired")
 
 // ask changes the entry as it is at the moment, which a join of the node may write too, if it may be asked.
 func (s *fleetPart) ask(ctx context.Context, env, node string, r agent.Request, may func(agent.Host) error, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
-	key := s.keys.host(env, node)
+	key := s.Keys.Env(env).Host(node)
 	for {
-		h, revision, err := single[agent.Host](ctx, s.db, key)
+		h, revision, err := etcd.Single[agent.Host](ctx, s.DB, key)
 		switch {
 		case err != nil:
 			return err
@@ -54,11 +55,11 @@ func (s *fleetPart) ask(ctx context.Context, env, node string, r agent.Request, 
 			return err
 		}
 		h.Request = &r
-		value, err := encode(*h)
+		value, err := etcd.Encode(*h)
 		if err != nil {
 			return err
 		}
-		err = write(ctx, []clientv3.Cmp{same(key, revision)}, clientv3.OpPut(key, value))
+		err = write(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, clientv3.OpPut(key, value))
 		if !errors.Is(err, machines.ErrChanged) {
 			return err
 		}
@@ -86,7 +87,7 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 		return fmt.Errorf("cannot remove node %s: %w", node, err)
 	}
 	err := a.machines.joins.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: why})
-	gone := errors.Is(err, ErrNotFound)
+	gone := errors.Is(err, etcd.ErrNotFound)
 	if err != nil && !gone {
 		return a.ended(err)
 	}
@@ -107,7 +108,7 @@ func (s *accessPart) MayRemove(ctx context.Context) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return fmt.Errorf("cannot take nodes out of the fleet: etcd lets only an admin do that, and not %s\n"+
-			"nothing was done; whoever retires or replaces machines is an admin: `pulley operators list` shows who is one, and makes a token to `pulley login` with", s.identity)
+			"nothing was done; whoever retires or replaces machines is an admin: `pulley operators list` shows who is one, and makes a token to `pulley login` with", s.CallerName)
 	case err != nil:
 		return fmt.Errorf("cannot find out who may take nodes out of the fleet: %w", err)
 	}

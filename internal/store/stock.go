@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/internal/store/etcd"
 )
 
 // stock reads everything that a prune looks at.
@@ -28,11 +29,11 @@ func (s *releasesPart) stock(ctx context.Context) (st stock, err error) {
 		return st, err
 	}
 	// An environment whose file was taken away may have targets all the same, and one without targets may have nodes.
-	names, err := s.segments(ctx, s.keys.environments())
+	names, err := s.Segments(ctx, s.Keys.Environments())
 	if err != nil {
 		return st, err
 	}
-	spoke, err := s.segments(ctx, s.keys.fleets())
+	spoke, err := s.Segments(ctx, s.Keys.AllStatuses())
 	if err != nil {
 		return st, err
 	}
@@ -58,21 +59,21 @@ func (s *releasesPart) fleetStock(ctx context.Context, env string) (fleetStock, 
 	if len(d.Damaged) > 0 {
 		return f, errors.New(d.Damaged[0])
 	}
-	f.add(d.Default, "%s in %s is to be on it", Scope{}, env)
+	f.add(d.Default, "%s in %s is to be on it", etcd.Scope{}, env)
 	for _, role := range slices.Sorted(maps.Keys(d.Roles)) {
-		f.add(d.Roles[role], "%s in %s is to be on it", Scope{Role: role}, env)
+		f.add(d.Roles[role], "%s in %s is to be on it", etcd.Scope{Role: role}, env)
 	}
 	for _, node := range slices.Sorted(maps.Keys(d.Nodes)) {
-		f.add(d.Nodes[node], "%s in %s is to be on it", Scope{Node: node}, env)
+		f.add(d.Nodes[node], "%s in %s is to be on it", etcd.Scope{Node: node}, env)
 	}
 	if f.history, err = s.targets.history(ctx, env); err != nil {
 		return f, err
 	}
-	err = each(ctx, s.db, s.keys.assigned(env, ""), func(node string, a agent.Assignment) {
+	err = etcd.Each(ctx, s.DB, s.Keys.Env(env).Assignment(""), func(node string, a agent.Assignment) {
 		f.add(a.Target, "a rollout sends node %s of %s there", node, env)
 	})
 	if err == nil {
-		err = each(ctx, s.db, s.keys.statuses(env), func(node string, st agent.Status) {
+		err = etcd.Each(ctx, s.DB, s.Keys.Env(env).Statuses(), func(node string, st agent.Status) {
 			f.add(st.Enforcing, "node %s of %s enforces it", node, env)
 			f.add(st.LastGood, "node %s of %s was last brought to it", node, env)
 			f.add(st.Target, "node %s of %s is about to take it", node, env)
@@ -85,8 +86,8 @@ func (s *releasesPart) fleetStock(ctx context.Context, env string) (fleetStock, 
 		return f, err
 	}
 	const few = 4 // of up to MaxGenerationBytes
-	prefix := s.keys.generations(env)
-	_, err = s.pages(ctx, prefix, few, func(rest string, value []byte) error {
+	prefix := s.Keys.Env(env).Generations()
+	_, err = s.Pages(ctx, prefix, few, func(rest string, value []byte) error {
 		g, err := s.targets.decodeGeneration(env, prefix+rest, value)
 		f.generations = append(f.generations, g.Generation)
 		return err
@@ -94,11 +95,11 @@ func (s *releasesPart) fleetStock(ctx context.Context, env string) (fleetStock, 
 	if err != nil {
 		return f, err
 	}
-	prefix = s.keys.layers(env)
-	_, err = s.pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
-		f.layers = append(f.layers, unescape(rest))
-		if s.keys.layer(env, unescape(rest)) != prefix+rest {
-			return &UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
+	prefix = s.Keys.Env(env).Layers()
+	_, err = s.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
+		f.layers = append(f.layers, etcd.Unescape(rest))
+		if s.Keys.Env(env).Layer(etcd.Unescape(rest)) != prefix+rest {
+			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		return nil
 	}, clientv3.WithKeysOnly())
@@ -109,17 +110,4 @@ func (f *fleetStock) add(t agent.Target, why string, args ...any) {
 	if t != (agent.Target{}) {
 		f.uses = append(f.uses, use{t, fmt.Sprintf(why, args...)})
 	}
-}
-
-// each reads all values below a prefix; one that can't be read is an error.
-func each[T any](ctx context.Context, s *db, prefix string, do func(name string, value T)) error {
-	_, err := s.scan(ctx, prefix, func(rest string, b []byte) error {
-		var value T
-		if err := decode(prefix+rest, b, &value); err != nil {
-			return err
-		}
-		do(unescape(rest), value)
-		return nil
-	})
-	return err
 }

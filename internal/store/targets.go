@@ -14,6 +14,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/store/etcd"
 )
 
 // Change is what one epoch changed: the target of one scope. Rollback goes through changes, newest first.
@@ -44,7 +45,7 @@ const (
 )
 
 // Scope is whom a change is for.
-func (c Change) Scope() Scope { return Scope{Role: c.Role, Node: c.Node} }
+func (c Change) Scope() etcd.Scope { return etcd.Scope{Role: c.Role, Node: c.Node} }
 
 // Author is who does something, and why.
 type Author struct {
@@ -77,27 +78,27 @@ func (s *targetsPart) Desires(ctx context.Context, ref environments.Ref) (Desire
 }
 
 func (s *targetsPart) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
-	prefix := s.keys.desired(env)
+	prefix := s.Keys.Env(env).Desired()
 	all := append([]clientv3.OpOption{clientv3.WithPrefix()}, more...)
-	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.keys.gate(env), more...), clientv3.OpGet(prefix, all...)}, nil)
+	resp, err := s.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.Keys.Env(env).Gate(), more...), clientv3.OpGet(prefix, all...)}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
 	}
 	d := Desires{Revision: resp.Header.Revision, Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
 		d.gateRevision = kv.ModRevision
-		if err := decode(string(kv.Key), kv.Value, &d.Gate); err != nil {
+		if err := etcd.Decode(string(kv.Key), kv.Value, &d.Gate); err != nil {
 			return Desires{}, err
 		}
 	}
 	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
-		scope, ok := scopeOf(strings.TrimPrefix(string(kv.Key), prefix), "default")
+		scope, ok := etcd.ScopeOf(strings.TrimPrefix(string(kv.Key), prefix), "default")
 		if !ok {
-			d.Damaged = append(d.Damaged, unknownKey(string(kv.Key)))
+			d.Damaged = append(d.Damaged, etcd.UnknownKey(string(kv.Key)))
 			continue
 		}
 		var t agent.Target
-		if err := decode(string(kv.Key), kv.Value, &t); err != nil {
+		if err := etcd.Decode(string(kv.Key), kv.Value, &t); err != nil {
 			return Desires{}, err
 		}
 		d.revisions[string(kv.Key)] = kv.ModRevision
@@ -116,7 +117,7 @@ func (s *targetsPart) desires(ctx context.Context, env string, more ...clientv3.
 // Promote makes after the target of a scope and raises the epoch, which voids every assignment. A zero target makes a role
 // or node inherit again. It fails with ErrConflict when the targets changed since d was read, or the release is not there:
 // a prune may have taken it after it was looked up.
-func (s *targetsPart) Promote(ctx context.Context, ref environments.Ref, d Desires, scope Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
+func (s *targetsPart) Promote(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
 	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
 	return s.change(ctx, ref, d, c, a, s.there(ref.String(), after), nil)
 }
@@ -128,18 +129,18 @@ func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desire
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, a.Why, a.At.UTC().Truncate(time.Second)
 	// A promotion opens the gate: it is the operator's newest word, and what was paused or aborted is void with its epoch.
 	gate := agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: a.Why, At: c.At}
-	gateValue, err := encode(gate)
+	gateValue, err := etcd.Encode(gate)
 	if err != nil {
 		return Change{}, err
 	}
-	changeValue, err := encode(c)
+	changeValue, err := etcd.Encode(c)
 	if err != nil {
 		return Change{}, err
 	}
-	key := s.keys.target(env, scope)
+	key := s.Keys.Env(env).Target(scope)
 	put := clientv3.OpDelete(key)
 	if c.After != (agent.Target{}) {
-		value, err := encode(c.After)
+		value, err := etcd.Encode(c.After)
 		if err != nil {
 			return Change{}, err
 		}
@@ -149,20 +150,20 @@ func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desire
 	if err != nil {
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
 	}
-	cmps = append(cmps, same(s.keys.gate(env), d.gateRevision), same(key, d.revisions[key]))
-	ops = append(ops, put, clientv3.OpPut(s.keys.gate(env), gateValue), clientv3.OpPut(s.keys.change(env, c.Epoch), changeValue))
-	ops = append(append(ops, permit...), s.touchTargets())
-	resp, err := s.txn(ctx, cmps, ops, nil)
+	cmps = append(cmps, etcd.Same(s.Keys.Env(env).Gate(), d.gateRevision), etcd.Same(key, d.revisions[key]))
+	ops = append(ops, put, clientv3.OpPut(s.Keys.Env(env).Gate(), gateValue), clientv3.OpPut(s.Keys.Env(env).Change(c.Epoch), changeValue))
+	ops = append(append(ops, permit...), etcd.Touch(s.Keys.Targets()))
+	resp, err := s.Txn(ctx, cmps, ops, nil)
 	switch {
 	case errors.Is(err, agent.ErrUnreachable):
-		err = s.outcome(ctx, s.keys.change(env, c.Epoch), changeValue, err)
+		err = s.outcome(ctx, s.Keys.Env(env).Change(c.Epoch), changeValue, err)
 	case err == nil && !resp.Succeeded && c.Kind == RolledBack:
 		if pruned := s.pruned(ctx, env, c.After); pruned != nil {
 			return Change{}, pruned
 		}
-		err = ErrConflict
+		err = etcd.ErrConflict
 	case err == nil && !resp.Succeeded:
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	if err != nil {
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
@@ -174,10 +175,10 @@ func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desire
 func (s *targetsPart) there(env string, t agent.Target) []clientv3.Cmp {
 	var cmps []clientv3.Cmp
 	if t.Release != "" {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.keys.release(t.Release)), ">", 0))
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.Keys.Release(t.Release)), ">", 0))
 	}
 	if t.Data != 0 {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.keys.generation(env, t.Data)), ">", 0))
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.Keys.Env(env).Generation(t.Data)), ">", 0))
 	}
 	return cmps
 }
@@ -185,35 +186,29 @@ func (s *targetsPart) there(env string, t agent.Target) []clientv3.Cmp {
 // pruned says what of a target is gone; nil when nothing is, or nobody knows.
 func (s *targetsPart) pruned(ctx context.Context, env string, t agent.Target) error {
 	if t.Release != "" {
-		if resp, err := s.get(ctx, s.keys.release(t.Release), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
+		if resp, err := s.Get(ctx, s.Keys.Release(t.Release), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
 			return fmt.Errorf("cannot roll back to %s: it was pruned\npublish it again under a new version, and promote that", t.Release)
 		}
 	}
 	if t.Data != 0 {
-		if resp, err := s.get(ctx, s.keys.generation(env, t.Data), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
+		if resp, err := s.Get(ctx, s.Keys.Env(env).Generation(t.Data), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
 			return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset what it held again: `pulley data set`, or `pulley data import`", t.Data, env)
 		}
 	}
 	return nil
 }
 
-// touchTargets announces a change of any target. It is a blind put, in the change's own transaction: what counts is its
-// ModRevision, and the changes of two environments must not conflict.
-func (s *db) touchTargets() clientv3.Op {
-	return clientv3.OpPut(s.keys.targets(), fmt.Sprintf(`{"v":%d}`, valueFormat))
-}
-
 // outcome finds out what became of a write that etcd did not answer: nil when its record is there, ErrConflict when
 // another one has its place. As long as neither is, the write may still come into force.
 func (s *targetsPart) outcome(ctx context.Context, key, value string, unanswered error) error {
-	resp, err := s.get(ctx, key)
+	resp, err := s.Get(ctx, key)
 	switch {
 	case err != nil || len(resp.Kvs) == 0:
 		return fmt.Errorf("%w\nthe outcome is unknown: look at `pulley history`", unanswered)
 	case string(resp.Kvs[0].Value) == value:
 		return nil
 	}
-	return ErrConflict
+	return etcd.ErrConflict
 }
 
 // History lists an environment's changes, newest first, at most limit of them (0: all).
@@ -228,18 +223,18 @@ func (s *targetsPart) HistoryOf(ctx context.Context, ref environments.Ref, d Des
 }
 
 func (s *targetsPart) history(ctx context.Context, env string, opts ...clientv3.OpOption) ([]Change, error) {
-	prefix := s.keys.history(env)
+	prefix := s.Keys.Env(env).History()
 	opts = append(opts, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
-	resp, err := s.get(ctx, prefix, opts...)
+	resp, err := s.Get(ctx, prefix, opts...)
 	if errors.Is(err, rpctypes.ErrCompacted) { // a prune did that at this moment: what was read before is too old
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the history of %s: %w", env, err)
 	}
 	changes := make([]Change, len(resp.Kvs))
 	for i, kv := range resp.Kvs {
-		if err := decode(string(kv.Key), kv.Value, &changes[i]); err != nil {
+		if err := etcd.Decode(string(kv.Key), kv.Value, &changes[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -274,7 +269,7 @@ func (s *targetsPart) Rollback(ctx context.Context, ref environments.Ref, d Desi
 }
 
 // Target is the target that a scope itself has, nothing inherited.
-func (d Desires) Target(s Scope) agent.Target {
+func (d Desires) Target(s etcd.Scope) agent.Target {
 	switch {
 	case s.Node != "":
 		return d.Nodes[s.Node]
@@ -285,23 +280,23 @@ func (d Desires) Target(s Scope) agent.Target {
 }
 
 // Pinned lists the roles and nodes that have a release of their own, roles first, in order.
-func (d Desires) Pinned() []Scope {
-	var scopes []Scope
+func (d Desires) Pinned() []etcd.Scope {
+	var scopes []etcd.Scope
 	for _, role := range slices.Sorted(maps.Keys(d.Roles)) {
 		if !d.Roles[role].IsZero() {
-			scopes = append(scopes, Scope{Role: role})
+			scopes = append(scopes, etcd.Scope{Role: role})
 		}
 	}
 	for _, node := range slices.Sorted(maps.Keys(d.Nodes)) {
 		if !d.Nodes[node].IsZero() {
-			scopes = append(scopes, Scope{Node: node})
+			scopes = append(scopes, etcd.Scope{Node: node})
 		}
 	}
 	return scopes
 }
 
 // Reaches reports whether a release that is promoted for a scope becomes the node's.
-func (d Desires) Reaches(s Scope, role, node string) bool {
+func (d Desires) Reaches(s etcd.Scope, role, node string) bool {
 	switch {
 	case s.Node != "":
 		return s.Node == node

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/store/etcd"
+
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -104,9 +106,9 @@ func (s *tokensPart) CreateToken(ctx context.Context, t Token) (text string, mad
 	if err != nil {
 		return "", Token{}, fmt.Errorf("cannot make a join token: %w", err)
 	}
-	resp, err := s.txn(ctx, free, []clientv3.Op{put}, nil)
+	resp, err := s.Txn(ctx, free, []clientv3.Op{put}, nil)
 	if err == nil && !resp.Succeeded {
-		err = ErrConflict
+		err = etcd.ErrConflict
 	}
 	if err != nil {
 		return "", Token{}, fmt.Errorf("cannot store a join token: %w", err)
@@ -119,37 +121,37 @@ func (s *tokensPart) CreateToken(ctx context.Context, t Token) (text string, mad
 
 // puttingToken is what stores a new token, and what has to hold then: an id that two have counts for nobody.
 func (s *tokensPart) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err error) {
-	nodes, operators := s.keys.nodeToken(t.ID), s.keys.operatorToken(t.ID)
+	nodes, operators := s.Keys.NodeToken(t.ID), s.Keys.OperatorToken(t.ID)
 	key := nodes
 	if t.Operator != "" {
 		key = operators
 	}
-	value, err := encode(t)
+	value, err := etcd.Encode(t)
 	if err == nil {
 		_, err = s.decodeToken(key, []byte(value))
 	}
-	return []clientv3.Cmp{same(nodes, 0), same(operators, 0)}, clientv3.OpPut(key, value), err
+	return []clientv3.Cmp{etcd.Same(nodes, 0), etcd.Same(operators, 0)}, clientv3.OpPut(key, value), err
 }
 
 // decodeToken reads the token at key. Its id and whom it is for are told by the key alone: operators may write what they like
 // below the tokens of nodes, but nothing below those of operators.
 func (s *tokensPart) decodeToken(key string, b []byte) (Token, error) {
 	var t Token
-	if err := decode(key, b, &t); err != nil {
+	if err := etcd.Decode(key, b, &t); err != nil {
 		return Token{}, err
 	}
-	rest, ofOperators := strings.CutPrefix(key, s.keys.operatorTokens())
+	rest, ofOperators := strings.CutPrefix(key, s.Keys.OperatorTokens())
 	if !ofOperators {
-		rest = strings.TrimPrefix(key, s.keys.nodeTokens())
+		rest = strings.TrimPrefix(key, s.Keys.NodeTokens())
 	}
 	t.ID = rest
 	switch {
 	case !isHex(rest, tokenIDBytes):
-		return Token{}, &UnreadableError{Key: key, Problem: "its name is no id of a token: it counts for nobody"}
+		return Token{}, &etcd.UnreadableError{Key: key, Problem: "its name is no id of a token: it counts for nobody"}
 	case ofOperators && (t.Operator == "" || t.As == "" || t.Environment != "" || t.Role != "" || t.Node != ""):
-		return Token{}, &UnreadableError{Key: key, Problem: "it is not a token for an operator: it counts for nobody"}
+		return Token{}, &etcd.UnreadableError{Key: key, Problem: "it is not a token for an operator: it counts for nobody"}
 	case !ofOperators && (t.Environment == "" || t.Operator != "" || t.As != ""):
-		return Token{}, &UnreadableError{Key: key, Problem: "it is not a token for nodes: it counts for nobody"}
+		return Token{}, &etcd.UnreadableError{Key: key, Problem: "it is not a token for nodes: it counts for nobody"}
 	}
 	return t, nil
 }
@@ -157,8 +159,8 @@ func (s *tokensPart) decodeToken(key string, b []byte) (Token, error) {
 // FindToken reads a token of nodes or of operators; nil when there is none of this id. An id that both have counts for
 // nobody.
 func (s *tokensPart) FindToken(ctx context.Context, id string) (*Token, error) {
-	keys := []string{s.keys.nodeToken(id), s.keys.operatorToken(id)}
-	resp, err := s.txn(ctx, nil, []clientv3.Op{clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])}, nil)
+	keys := []string{s.Keys.NodeToken(id), s.Keys.OperatorToken(id)}
+	resp, err := s.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +176,7 @@ func (s *tokensPart) FindToken(ctx context.Context, id string) (*Token, error) {
 		}
 		return &t, nil
 	}
-	return nil, &UnreadableError{Key: keys[0], Problem: "there is a token for an operator with this id: neither counts", Next: "revoke it: pulley token revoke " + id}
+	return nil, &etcd.UnreadableError{Key: keys[0], Problem: "there is a token for an operator with this id: neither counts", Next: "revoke it: pulley token revoke " + id}
 }
 
 // ForgetTokens deletes all tokens that ended long before now.
@@ -197,7 +199,7 @@ func (s *tokensPart) forgetTokens(ctx context.Context, ofOperators bool, now tim
 		return err
 	}
 	for some := range slices.Chunk(ops, maxOps) {
-		if _, err := s.txn(ctx, nil, some, nil); err != nil {
+		if _, err := s.Txn(ctx, nil, some, nil); err != nil {
 			return err
 		}
 	}
@@ -219,11 +221,11 @@ func (s *tokensPart) Tokens(ctx context.Context) (all []Token, damaged []string,
 
 // eachToken calls each with every token of a kind and the key that it is at.
 func (s *tokensPart) eachToken(ctx context.Context, ofOperators bool, each func(key string, t Token)) (damaged []string, err error) {
-	prefix := s.keys.nodeTokens()
+	prefix := s.Keys.NodeTokens()
 	if ofOperators {
-		prefix = s.keys.operatorTokens()
+		prefix = s.Keys.OperatorTokens()
 	}
-	_, err = s.scan(ctx, prefix, func(rest string, b []byte) error {
+	_, err = s.Scan(ctx, prefix, func(rest string, b []byte) error {
 		t, err := s.decodeToken(prefix+rest, b)
 		if err != nil {
 			damaged = append(damaged, err.Error())
@@ -239,7 +241,7 @@ func (s *tokensPart) eachToken(ctx context.Context, ofOperators bool, each func(
 func (s *tokensPart) RevokeToken(ctx context.Context, id string, r Revoked) (Token, error) {
 	for {
 		t, err := s.revokeToken(ctx, id, r)
-		if err == nil || !errors.Is(err, ErrConflict) || ctx.Err() != nil { // lost against a join
+		if err == nil || !errors.Is(err, etcd.ErrConflict) || ctx.Err() != nil { // lost against a join
 			if err != nil {
 				err = fmt.Errorf("cannot revoke join token %s: %w", id, err)
 			}
@@ -250,14 +252,14 @@ func (s *tokensPart) RevokeToken(ctx context.Context, id string, r Revoked) (Tok
 
 // revokeToken goes on where one of two with this id can't be read: it must not keep the other one alive.
 func (s *tokensPart) revokeToken(ctx context.Context, id string, r Revoked) (t Token, err error) {
-	err = ErrNotFound
-	for _, key := range []string{s.keys.nodeToken(id), s.keys.operatorToken(id)} {
+	err = etcd.ErrNotFound
+	for _, key := range []string{s.Keys.NodeToken(id), s.Keys.OperatorToken(id)} {
 		revoked, failed := s.revokeAt(ctx, key, r)
-		var unreadable *UnreadableError
+		var unreadable *etcd.UnreadableError
 		switch {
 		case failed == nil:
 			t, err = revoked, nil
-		case errors.Is(failed, ErrNotFound):
+		case errors.Is(failed, etcd.ErrNotFound):
 		case errors.As(failed, &unreadable):
 			if t.ID == "" {
 				err = failed
@@ -270,17 +272,18 @@ func (s *tokensPart) revokeToken(ctx context.Context, id string, r Revoked) (t T
 }
 
 func (s *tokensPart) revokeAt(ctx context.Context, key string, r Revoked) (Token, error) {
-	resp, err := s.get(ctx, key)
+	resp, err := s.Get(ctx, key)
 	if err != nil {
 		return Token{}, err
 	}
 	if len(resp.Kvs) == 0 {
-		return Token{}, ErrNotFound
+		return Token{}, etcd.ErrNotFound
 	}
 	t, err := s.decodeToken(key, resp.Kvs[0].Value)
 	if err != nil || t.Revoked != nil {
 		return t, err
 	}
 	t.Revoked = &r
-	return t, s.replace(ctx, key, t, resp.Kvs[0].ModRevision)
+	_, err = s.Replace(ctx, key, t, resp.Kvs[0].ModRevision)
+	return t, err
 }

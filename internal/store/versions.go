@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"pulley/internal/store/etcd"
+
 	version "github.com/hashicorp/go-version"
 )
 
@@ -52,7 +54,7 @@ func (s *releasesPart) Resolve(ctx context.Context, wish string) (SignedRelease,
 			return r, nil
 		}
 	}
-	return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w among the %d that are published\n`pulley releases` lists them", wish, ErrNotFound, len(all))
+	return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w among the %d that are published\n`pulley releases` lists them", wish, etcd.ErrNotFound, len(all))
 }
 
 // canonical is how a version is spelled: MAJOR.MINOR.PATCH[-PRE] of https://semver.org, without build metadata. Go-version

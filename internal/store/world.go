@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
 )
 
 // World reads all of etcd that a plan needs, at one revision. A value that can't be read is an error, as a plan without it
@@ -33,15 +34,15 @@ func (s *machinesPart) World(ctx context.Context, ref environments.Ref, now time
 func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
 	env := ref.String()
 	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]agent.View{}, Held: map[string]string{}}
-	key := s.keys.spec(env)
-	resp, err := s.get(ctx, key)
+	key := s.Keys.Env(env).Spec()
+	resp, err := s.Get(ctx, key)
 	if err != nil {
 		return w, err
 	}
 	for _, kv := range resp.Kvs {
 		w.OldRevision = kv.ModRevision
 		if w.Old, err = environments.Decode(kv.Value); err != nil {
-			return w, &UnreadableError{Key: key, Problem: err.Error()}
+			return w, &etcd.UnreadableError{Key: key, Problem: err.Error()}
 		}
 	}
 	at := clientv3.WithRev(resp.Header.Revision)
@@ -49,15 +50,17 @@ func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time
 	if f.Desires, err = s.targets.desires(ctx, env, at); err != nil {
 		return w, err
 	}
-	if _, err = s.fleet.fleetOf(ctx, ref, &f, at); err == nil {
-		err = collect(ctx, s.db, s.keys.records(env), &f, func(rest string, r machines.Record) { w.Records[unescape(rest)] = r }, at)
+	if _, err = s.fleet.fleetOf(ctx, ref, &f, at); err != nil {
+		return w, err
 	}
+	records, damaged, err := etcd.ReadAll[machines.Record](ctx, s.DB, s.Keys.Env(env).MachineRecords(), at)
 	if err != nil {
 		return w, err
 	}
-	for _, damaged := range f.Damaged {
-		return w, errors.New(damaged)
+	for _, unread := range append(f.Damaged, damaged...) {
+		return w, errors.New(unread)
 	}
+	w.Records = records
 	w.Hosts, w.Statuses = f.Hosts, f.Statuses
 	w.Released = f.Desires.releases(w.Old)
 	for node := range f.Known() {

@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"context"
@@ -17,7 +17,7 @@ var ErrRevoked = errors.New("etcd has no such user (any more)")
 
 // refused says what to do about a request that etcd refused. Whether the user is there at all is one question more, which
 // everybody may ask about themselves.
-func (s *db) refused(err error) error {
+func (s *DB) refused(err error) error {
 	advice := "ask whoever runs etcd which user and role this is to be; `--cert` and `--key` say who it is"
 	switch name, notPulleys := pki.ParseName(s.user); {
 	case s.user == "" || notPulleys != nil:
@@ -27,18 +27,18 @@ func (s *db) refused(err error) error {
 		}
 	case name.Kind == pki.KindNode:
 		return fmt.Errorf("etcd refuses %s: %w\nthis node was removed or its certificate was revoked; to bring it back, give it a new token: "+
-			"`pulley token create -e %s --node %s`, and boot it anew with that", s.identity, ErrRevoked, name.Environment, name.Subject)
+			"`pulley token create -e %s --node %s`, and boot it anew with that", s.CallerName, ErrRevoked, name.Environment, name.Subject)
 	default:
-		return fmt.Errorf("etcd refuses %s: %w\nthis certificate was revoked, or there is a newer one; ask an admin for a token, and `pulley login` with it", s.identity, ErrRevoked)
+		return fmt.Errorf("etcd refuses %s: %w\nthis certificate was revoked, or there is a newer one; ask an admin for a token, and `pulley login` with it", s.CallerName, ErrRevoked)
 	}
-	return fmt.Errorf("etcd refuses %s: %w\n%s", s.identity, err, advice)
+	return fmt.Errorf("etcd refuses %s: %w\n%s", s.CallerName, err, advice)
 }
 
 // revoked asks etcd whether it still knows this connection's user. No answer is none that says so.
-func (s *db) revoked() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+func (s *DB) revoked() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
-	_, err := s.client.UserGet(ctx, s.user)
+	_, err := s.Client.UserGet(ctx, s.user)
 	return errors.Is(err, rpctypes.ErrUserNotFound)
 }
 

@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 const valueFormat = 1
 
 // encode writes a value as a JSON object that begins with its format: {"v":1,…}.
-func encode(value any) (string, error) {
+func Encode(value any) (string, error) {
 	b, err := json.Marshal(value)
 	if err != nil {
 		return "", fmt.Errorf("cannot encode %T: %w", value, err)
@@ -27,7 +27,7 @@ type UnreadableError struct {
 	Key, Problem string
 	Next         string // what an operator can do, where that is not plain
 
-	newer bool // a newer Pulley wrote it
+	Newer bool // a newer Pulley wrote it
 }
 
 // Hint says what to do.
@@ -39,7 +39,7 @@ func (e *UnreadableError) Error() string {
 
 // decode reads what encode wrote. Fields that it does not know are left out of account: a newer Pulley that writes what
 // older ones must not misread raises the format.
-func decode(key string, b []byte, into any) error {
+func Decode(key string, b []byte, into any) error {
 	var head struct {
 		V *int `json:"v"`
 	}
@@ -50,7 +50,7 @@ func decode(key string, b []byte, into any) error {
 	case head.V == nil || !bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")):
 		return &UnreadableError{Key: key, Problem: "its value was not written by pulley"}
 	case *head.V > valueFormat:
-		return &UnreadableError{Key: key, Problem: fmt.Sprintf("its format %d is newer than this program's %d; upgrade pulley here", *head.V, valueFormat), newer: true}
+		return &UnreadableError{Key: key, Problem: fmt.Sprintf("its format %d is newer than this program's %d; upgrade pulley here", *head.V, valueFormat), Newer: true}
 	}
 	if err := json.Unmarshal(b, into); err != nil {
 		return &UnreadableError{Key: key, Problem: "its value is damaged or was not written by pulley: " + err.Error()}

@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"testing"
@@ -11,15 +11,15 @@ func TestALockOutlivesWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	const inFlight = 5*time.Second + 2*time.Second // a gentle signal, a hard one, and what is left of its output
 	asked := time.Now()
-	kept := newDeadline(asked, markLasts)
-	if kept.passed(asked.Add(markLasts / 2)) {
+	kept := newDeadline(asked, LockLasts)
+	if kept.passed(asked.Add(LockLasts / 2)) {
 		t.Error("it ends when etcd was silent for half a minute only")
 	}
 	for _, clock := range []func(time.Time) time.Time{
 		func(at time.Time) time.Time { return at },
 		func(at time.Time) time.Time { return at.Round(0) }, // the one on the wall: the machine slept
 	} {
-		last := clock(asked.Add(markLasts - inFlight - lookEvery)) // the next look is too late
+		last := clock(asked.Add(LockLasts - inFlight - lookEvery)) // the next look is too late
 		if !kept.passed(last) {
 			t.Errorf("what is in flight has less than %s to end", inFlight)
 		}

@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"context"
@@ -31,18 +31,18 @@ type Config struct {
 }
 
 // db is a connection to one fleet's keyspace. It is safe for concurrent use.
-type db struct {
-	client    *clientv3.Client
-	keys      keys
-	timeout   time.Duration
-	endpoints string
-	identity  string // as errors name it
-	user      string // whom etcd takes it for; "" without a certificate
-	peer      *peer  // nil inside of etcd's process
+type DB struct {
+	Client     *clientv3.Client
+	Keys       Keys
+	Timeout    time.Duration
+	Endpoints  string
+	CallerName string // as errors name it
+	user       string // whom etcd takes it for; "" without a certificate
+	peer       *peer  // nil inside of etcd's process
 }
 
-// Open makes a client. It does not wait for a connection: the first call does, within its deadline.
-func Open(c Config) (*Store, error) {
+// OpenDB makes a client. It does not wait for a connection: the first call does, within its deadline.
+func Open(c Config) (*DB, error) {
 	if len(c.Endpoints) == 0 {
 		return nil, errors.New("cannot reach etcd: no endpoints are given\nset --endpoints or PULLEY_ENDPOINTS")
 	}
@@ -66,65 +66,36 @@ func Open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
 	}
-	return newStore(&db{client: client, keys: newKeys(c.Prefix), timeout: c.Timeout, endpoints: strings.Join(c.Endpoints, ","), identity: identityOf(tlsConfig), user: userOf(tlsConfig), peer: seen}), nil
+	return &DB{Client: client, Keys: NewKeys(c.Prefix), Timeout: c.Timeout, Endpoints: strings.Join(c.Endpoints, ","), CallerName: identityOf(tlsConfig), user: userOf(tlsConfig), peer: seen}, nil
 }
 
-// Over is a store over a client that is there: that of an embedded member, inside of its process.
-func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duration) *Store {
+// overClient is a connection over the client of an embedded member, inside of its process.
+func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duration) *DB {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
-	return newStore(&db{client: client, keys: newKeys(prefix), timeout: timeout, endpoints: endpoint, identity: "pulley serve"})
+	return &DB{Client: client, Keys: NewKeys(prefix), Timeout: timeout, Endpoints: endpoint, CallerName: "pulley serve"}
 }
+
+// Prefix is the first part of every key without slashes around it. Names of users and roles begin with it.
+func (s *DB) Prefix() string { return s.Keys.Prefix() }
 
 // Close ends the connection.
-func (s *db) Close() error { return s.client.Close() }
+func (s *DB) Close() error { return s.Client.Close() }
 
 // txn runs one transaction within the store's deadline.
-func (s *db) txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	resp, err := s.client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
-	return resp, s.explain(err)
+	resp, err := s.Client.Txn(ctx).If(cmps...).Then(then...).Else(otherwise...).Commit()
+	return resp, s.Explain(err)
 }
 
-func (s *db) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+func (s *DB) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	resp, err := s.client.Get(ctx, key, opts...)
-	return resp, s.explain(err)
-}
-
-// scan pages through a prefix at one revision, so that no single answer grows with the fleet.
-func (s *db) scan(ctx context.Context, prefix string, each func(rest string, value []byte) error) (revision int64, err error) {
-	return s.pages(ctx, prefix, pageKeys, each)
-}
-
-// pageKeys is how many keys are read at a time.
-const pageKeys = 500
-
-// pages is scan with a page of so many keys, for values that are large, and with further options.
-func (s *db) pages(ctx context.Context, prefix string, page int64, each func(rest string, value []byte) error, more ...clientv3.OpOption) (revision int64, err error) {
-	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
-	for {
-		opts := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision)}
-		resp, err := s.get(ctx, from, append(opts, more...)...)
-		if err != nil {
-			return 0, err
-		}
-		if revision == 0 {
-			revision = resp.Header.Revision
-		}
-		for _, kv := range resp.Kvs {
-			if err := each(strings.TrimPrefix(string(kv.Key), prefix), kv.Value); err != nil {
-				return 0, err
-			}
-		}
-		if !resp.More {
-			return revision, nil
-		}
-		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
-	}
+	resp, err := s.Client.Get(ctx, key, opts...)
+	return resp, s.Explain(err)
 }
 
 // unreachable is how "etcd gave no answer" reads.
@@ -139,7 +110,7 @@ func (u *unreachable) Error() string {
 func (u *unreachable) Unwrap() []error { return []error{agent.ErrUnreachable, u.cause} }
 
 // explain tells apart that etcd gave no answer and that it refused.
-func (s *db) explain(err error) error {
+func (s *DB) Explain(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -149,7 +120,7 @@ func (s *db) explain(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrNoLeader),
 		errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail),
 		errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost), errors.Is(err, rpctypes.ErrStopped):
-		return &unreachable{s.endpoints, plainCause(err)}
+		return &unreachable{s.Endpoints, PlainCause(err)}
 	}
 	code := status.Code(err)
 	var ofEtcd rpctypes.EtcdError
@@ -158,9 +129,9 @@ func (s *db) explain(err error) error {
 	}
 	switch {
 	case code == codes.Unavailable || code == codes.DeadlineExceeded:
-		return &unreachable{s.endpoints, plainCause(err)}
+		return &unreachable{s.Endpoints, PlainCause(err)}
 	case notEtcd(err, code):
-		return &unreachable{s.endpoints, errors.New("what answers at " + s.endpoints + " does not answer as etcd")}
+		return &unreachable{s.Endpoints, errors.New("what answers at " + s.Endpoints + " does not answer as etcd")}
 	case code == codes.PermissionDenied || code == codes.Unauthenticated || errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrAuthFailed):
 		return s.refused(err)
 	}
@@ -173,7 +144,7 @@ func notEtcd(err error, code codes.Code) bool {
 }
 
 // plainCause cuts gRPC's wording down to what happened.
-func plainCause(err error) error {
+func PlainCause(err error) error {
 	text := err.Error()
 	if _, cause, ok := strings.Cut(text, "transport: "); ok {
 		text = strings.TrimSuffix(cause, `"`)
@@ -186,11 +157,11 @@ func plainCause(err error) error {
 
 // nothingBelow is the guard that no key begins with a prefix. Of a range without keys etcd compares 0; of any other, the
 // revision of each, which is never 0.
-func nothingBelow(prefix string) clientv3.Cmp {
+func NothingBelow(prefix string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0)
 }
 
 // same is the guard of a write: the key is as it was when it was read. Revision 0 means that it did not exist.
-func same(key string, modRevision int64) clientv3.Cmp {
+func Same(key string, modRevision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", modRevision)
 }

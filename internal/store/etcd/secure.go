@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"crypto/tls"
@@ -16,7 +16,7 @@ type peer struct{ issuer atomic.Pointer[[]byte] }
 
 // ServerIssuer is the authority key id of the certificate that etcd showed last: whose CA signed it. Nil before the first
 // connection, and where there is no TLS.
-func (s *db) ServerIssuer() []byte {
+func (s *DB) ServerIssuer() []byte {
 	if s == nil || s.peer == nil {
 		return nil
 	}
@@ -25,6 +25,9 @@ func (s *db) ServerIssuer() []byte {
 	}
 	return nil
 }
+
+// TLS is how to connect; nil for plain text.
+func (c Config) TLS() (*tls.Config, error) { return c.tls(&peer{}) }
 
 // tls is how to connect; nil for plain text. The client's certificate is read again for every connection, so that one that
 // was renewed counts without a new client.
@@ -58,13 +61,13 @@ func (c Config) tls(seen *peer) (*tls.Config, error) {
 		return nil, errors.New("cannot use a client certificate without its key, or a key without its certificate\nset both --cert and --key")
 	}
 	if c.Cert != "" {
-		pair, err := c.pair()
+		pair, err := c.Certificate()
 		if err != nil {
 			return nil, fmt.Errorf("cannot load the client certificate: %w", err)
 		}
 		t.Certificates = []tls.Certificate{pair}
 		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			now, err := c.pair()
+			now, err := c.Certificate()
 			if err != nil { // the one that was good at the start may be good still
 				return &pair, nil //nolint:nilerror // etcd says what it thinks of that one
 			}
@@ -74,9 +77,9 @@ func (c Config) tls(seen *peer) (*tls.Config, error) {
 	return t, nil
 }
 
-// pair reads the client's certificate and key. Where they are one file it is read once: between two reads it could be
+// Certificate reads the client's certificate and key. Where they are one file it is read once: between two reads it could be
 // another one.
-func (c Config) pair() (tls.Certificate, error) {
+func (c Config) Certificate() (tls.Certificate, error) {
 	if c.Cert != c.Key {
 		return tls.LoadX509KeyPair(c.Cert, c.Key)
 	}

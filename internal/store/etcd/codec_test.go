@@ -1,0 +1,43 @@
+package etcd
+
+import (
+	"strings"
+	"testing"
+
+	"pulley/agent"
+)
+
+// A name with a slash in it must not become a key of another environment.
+func FuzzEscape(f *testing.F) {
+	for _, s := range []string{"controller1", "a/b", "%2F", "ü", "", "%", "a%zz", "dev@t42", "..", "\x00\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		e := Escape(s)
+		if strings.Contains(e, "/") || Unescape(e) != s {
+			t.Errorf("%q becomes %q and comes back as %q", s, e, Unescape(e))
+		}
+		for _, c := range e {
+			if !strings.ContainsRune(plain+"%", c) {
+				t.Errorf("%q becomes %q", s, e)
+			}
+		}
+	})
+}
+
+// What a value says must come back as it was written, behind its format.
+func TestValuesRoundTripBehindTheirFormat(t *testing.T) {
+	t.Parallel()
+	in := agent.Target{Release: "1.0.0", Tree: "ab", Data: 3, DataDigest: "cd"}
+	text, err := Encode(in)
+	if err != nil || !strings.HasPrefix(text, `{"v":1,"release"`) {
+		t.Fatal(text, err)
+	}
+	var out agent.Target
+	if err := Decode("k", []byte(text), &out); err != nil || out != in {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if text, err := Encode(agent.Target{}); err != nil || text != `{"v":1}` {
+		t.Errorf("nothing becomes %s, %v", text, err)
+	}
+}

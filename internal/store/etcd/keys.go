@@ -1,0 +1,223 @@
+package etcd
+
+import (
+	"fmt"
+	"strings"
+
+	"pulley/agent"
+)
+
+// Keys spells every key. Written by: o operator, p publisher, a administrator, n the node itself, s serve, c controller. Where
+// etcd knows no users, a node also writes its entry of the list of hosts. Only a prune, which an operator starts, deletes
+// what is called immutable.
+//
+//	releases/<version>                                   p  record of a release, signed; immutable but for its signatures
+//	content/<sha256>                                     p  immutable bytes, named by their hash
+//	deltas/<line>/<seq>                                  p  immutable; what leads from one release of a line to the next
+//	publishing/<id>                                      p  a publish is under way; a lease ends it
+//	pruning                                              o  a prune is under way; a lease ends it
+//	installation                                         s,a  by which providers know this installation's machines; immutable
+//	targets                                              o,c  changes whenever any target or assignment does; a prune compares it
+//	environments/<env>/spec                              o  the environment
+//	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
+//	environments/<env>/gate                              o  epoch and whether anything may start
+//	environments/<env>/history/<epoch>                   o  what each epoch changed, for rollback
+//	environments/<env>/rollbacks/<epoch>                 o  signed leave to go back, for nodes that stood higher
+//	environments/<env>/assigned/<node>                   c  a rollout's word to one node
+//	environments/<env>/data/head                         o  number of the newest generation
+//	environments/<env>/data/generations/<n>              o  immutable, signed
+//	environments/<env>/data/layers/<sha256>              o  immutable
+//	environments/<env>/hosts/head                        s,n,o  changes whenever the list of hosts does
+//	environments/<env>/hosts/nodes/<node>                s,n,o  the hosts that should be alive
+//	environments/<env>/holds/{all,roles/R,nodes/N}       o  holds; a lease ends them
+//	environments/<env>/agent                             o  which version of pulley-agent
+//	environments/<env>/machines/<node>                   o,s  the machine that pulley had made for a node
+//	environments/<env>/applying                          o,s  an apply is under way; a lease ends it
+//	environments/<env>/acts/<id>                         o,s  what was done to machines; the newest
+//	status/<env>/<node>                                  n
+//	runs/<env>/<node>/<id>                               n
+//	agents/<version>                                     p  record of a release of pulley-agent, signed; immutable
+//	tokens/nodes/<id>                                    o,s  who may join as a node; hashed
+//	tokens/operators/<id>                                a,s  who may join as an operator; hashed
+//	identities/<env>/<node>                              s,a  who holds a node's name, or that it was removed
+//	operators/<name>                                     s,a  who holds an operator's name
+//	precreated/<env>/<node>                              s  the etcd user that is pre-created for a node that is to join
+//	firstboots/<env>/<machine>                           s,o  where a machine is in its first boot
+//	machines/<env>/<machine>                             s  which node a machine joined as, and that it was removed
+//	notices/<id>                                         s  what is to be told, once
+//	floods/<env>/<node>                                  s  nodes that write too much
+type Keys struct {
+	prefix string // ends with /pulley/v1/ or <prefix>/v1/
+}
+
+// DefaultPrefix is the first part of every key.
+const DefaultPrefix = "/pulley"
+
+// NewKeys spells keys below a prefix; DefaultPrefix where it is empty.
+func NewKeys(prefix string) Keys {
+	if prefix == "" {
+		prefix = DefaultPrefix
+	}
+	return Keys{"/" + strings.Trim(prefix, "/") + "/v1/"}
+}
+
+// Prefix is the first part of every key without slashes around it. Names of users and roles begin with it.
+func (k Keys) Prefix() string { return strings.Trim(strings.TrimSuffix(k.prefix, "v1/"), "/") }
+
+// Root is the prefix of all keys.
+func (k Keys) Root() string { return k.prefix }
+
+// Keys of the whole fleet. A plural is the prefix of the keys that its singular spells.
+
+func (k Keys) Releases() string                    { return k.prefix + "releases/" }
+func (k Keys) Release(version string) string       { return k.Releases() + Escape(version) }
+func (k Keys) Objects() string                     { return k.prefix + "content/" }
+func (k Keys) Object(hash string) string           { return k.Objects() + Escape(hash) }
+func (k Keys) Deltas() string                      { return k.prefix + "deltas/" }
+func (k Keys) Line(line string) string             { return k.Deltas() + Escape(line) + "/" }
+func (k Keys) Delta(line string, seq int64) string { return k.Line(line) + fmt.Sprintf("%09d", seq) }
+func (k Keys) Publishings() string                 { return k.prefix + "publishing/" }
+func (k Keys) Publishing(id string) string         { return k.Publishings() + Escape(id) }
+func (k Keys) Pruning() string                     { return k.prefix + "pruning" }
+func (k Keys) Targets() string                     { return k.prefix + "targets" }
+func (k Keys) Environments() string                { return k.prefix + "environments/" }
+func (k Keys) AgentReleases() string               { return k.prefix + "agents/" }
+func (k Keys) AgentRelease(version string) string  { return k.AgentReleases() + Escape(version) }
+func (k Keys) NodeTokens() string                  { return k.prefix + "tokens/nodes/" }
+func (k Keys) NodeToken(id string) string          { return k.NodeTokens() + Escape(id) }
+func (k Keys) OperatorTokens() string              { return k.prefix + "tokens/operators/" }
+func (k Keys) OperatorToken(id string) string      { return k.OperatorTokens() + Escape(id) }
+func (k Keys) Operators() string                   { return k.prefix + "operators/" }
+func (k Keys) Operator(name string) string         { return k.Operators() + Escape(name) }
+func (k Keys) Installation() string                { return k.prefix + "installation" }
+func (k Keys) Notices() string                     { return k.prefix + "notices/" }
+func (k Keys) Notice(id string) string             { return k.Notices() + Escape(id) }
+func (k Keys) AllStatuses() string                 { return k.prefix + "status/" }
+func (k Keys) AllRuns() string                     { return k.prefix + "runs/" }
+func (k Keys) AllIdentities() string               { return k.prefix + "identities/" }
+func (k Keys) AllPrecreated() string               { return k.prefix + "precreated/" }
+func (k Keys) AllFirstBoots() string               { return k.prefix + "firstboots/" }
+
+// Env spells the keys of one environment.
+func (k Keys) Env(env string) EnvKeys { return EnvKeys{k, Escape(env) + "/"} }
+
+// EnvKeys spells the keys of one environment.
+type EnvKeys struct {
+	of  Keys
+	env string // ends with a slash
+}
+
+func (k EnvKeys) Root() string                  { return k.of.Environments() + k.env }
+func (k EnvKeys) Spec() string                  { return k.Root() + "spec" }
+func (k EnvKeys) Gate() string                  { return k.Root() + "gate" }
+func (k EnvKeys) Desired() string               { return k.Root() + "desired/" }
+func (k EnvKeys) Target(s Scope) string         { return k.Desired() + s.Segment("default") }
+func (k EnvKeys) History() string               { return k.Root() + "history/" }
+func (k EnvKeys) Change(e agent.Epoch) string   { return k.History() + fmt.Sprintf("%012d", e) }
+func (k EnvKeys) Permits() string               { return k.Root() + "rollbacks/" }
+func (k EnvKeys) Permit(e agent.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
+func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + Escape(node) }
+func (k EnvKeys) DataHead() string              { return k.Root() + "data/head" }
+func (k EnvKeys) Generations() string           { return k.Root() + "data/generations/" }
+func (k EnvKeys) Generation(n agent.Generation) string {
+	return k.Generations() + fmt.Sprintf("%012d", n)
+}
+func (k EnvKeys) Layers() string                   { return k.Root() + "data/layers/" }
+func (k EnvKeys) Layer(digest string) string       { return k.Layers() + Escape(digest) }
+func (k EnvKeys) HostsHead() string                { return k.Root() + "hosts/head" }
+func (k EnvKeys) Hosts() string                    { return k.Root() + "hosts/nodes/" }
+func (k EnvKeys) Host(node string) string          { return k.Hosts() + Escape(node) }
+func (k EnvKeys) Holds() string                    { return k.Root() + "holds/" }
+func (k EnvKeys) Hold(s Scope) string              { return k.Holds() + s.Segment("all") }
+func (k EnvKeys) AgentChoice() string              { return k.Root() + "agent" }
+func (k EnvKeys) MachineRecords() string           { return k.Root() + "machines/" }
+func (k EnvKeys) MachineRecord(node string) string { return k.MachineRecords() + Escape(node) }
+func (k EnvKeys) Applying() string                 { return k.Root() + "applying" }
+func (k EnvKeys) Acts() string                     { return k.Root() + "acts/" }
+func (k EnvKeys) Act(id string) string             { return k.Acts() + Escape(id) }
+func (k EnvKeys) Statuses() string                 { return k.of.AllStatuses() + k.env }
+func (k EnvKeys) Status(node string) string        { return k.Statuses() + Escape(node) }
+func (k EnvKeys) NodesRuns() string                { return k.of.AllRuns() + k.env }
+func (k EnvKeys) Runs(node string) string          { return k.NodesRuns() + Escape(node) + "/" }
+func (k EnvKeys) Run(node, id string) string       { return k.Runs(node) + Escape(id) }
+func (k EnvKeys) Identities() string               { return k.of.AllIdentities() + k.env }
+func (k EnvKeys) Identity(node string) string      { return k.Identities() + Escape(node) }
+func (k EnvKeys) Precreated(node string) string    { return k.of.AllPrecreated() + k.env + Escape(node) }
+func (k EnvKeys) FirstBoots() string               { return k.of.AllFirstBoots() + k.env }
+func (k EnvKeys) FirstBoot(machine string) string  { return k.FirstBoots() + Escape(machine) }
+func (k EnvKeys) Past(machine string) string {
+	return k.of.prefix + "machines/" + k.env + Escape(machine)
+}
+func (k EnvKeys) Flood(node string) string { return k.of.prefix + "floods/" + k.env + Escape(node) }
+
+// Scope is what a target or a hold is for: one node, one role, or everybody.
+type Scope struct{ Role, Node string }
+
+// String is how people and records name a scope: everybody, role compute, node compute1.
+func (s Scope) String() string {
+	switch {
+	case s.Node != "":
+		return "node " + s.Node
+	case s.Role != "":
+		return "role " + s.Role
+	}
+	return "everybody"
+}
+
+func (s Scope) Segment(everybody string) string {
+	switch {
+	case s.Node != "":
+		return "nodes/" + Escape(s.Node)
+	case s.Role != "":
+		return "roles/" + Escape(s.Role)
+	}
+	return everybody
+}
+
+// ScopeOf reads what Segment wrote; ok is false for anything else, which must count for nobody.
+func ScopeOf(segment, everybody string) (s Scope, ok bool) {
+	switch kind, name, _ := strings.Cut(segment, "/"); kind {
+	case "nodes":
+		s.Node = Unescape(name)
+	case "roles":
+		s.Role = Unescape(name)
+	}
+	return s, s.Segment(everybody) == segment
+}
+
+// UnknownKey is how Fleet.Damaged has a key that means nothing.
+func UnknownKey(key string) string {
+	return (&UnreadableError{Key: key, Problem: "it is no key of pulley's: it counts for nobody"}).Error()
+}
+
+const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@+"
+
+// Escape makes any string one segment of a key: bytes outside of a small set become %XX, so no segment contains a slash.
+func Escape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if strings.IndexByte(plain, s[i]) >= 0 {
+			b.WriteByte(s[i])
+		} else {
+			fmt.Fprintf(&b, "%%%02X", s[i])
+		}
+	}
+	return b.String()
+}
+
+// Unescape reads what Escape wrote; what Escape would not have written comes back as it is.
+func Unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		var c byte
+		if s[i] == '%' && i+2 < len(s) {
+			if _, err := fmt.Sscanf(s[i+1:i+3], "%02X", &c); err == nil {
+				b.WriteByte(c)
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

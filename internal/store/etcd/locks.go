@@ -1,0 +1,232 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// LockLasts is how long a lock outlives a program that was killed.
+const LockLasts = time.Minute
+
+// How a lock's lease is kept alive, of a lease that lasts a minute.
+const (
+	renewEvery   = 5 * time.Second
+	lookEvery    = time.Second // at the clock
+	reserveShare = 4           // 1/4 of the lease's time is left for calls in flight to end
+)
+
+// What ends a lock.
+var (
+	errClosed  = errors.New("it was closed")
+	errRevoked = errors.New("its lease was revoked")
+	errSilent  = errors.New("etcd did not answer in time")
+)
+
+// LockKind is the work that a lock stands for.
+type LockKind string
+
+// The kinds of locks.
+const (
+	LockPublish LockKind = "publish"
+	LockPrune   LockKind = "prune"
+	LockApply   LockKind = "apply"
+)
+
+// Lock is a key that stands while some work is under way. A lease keeps it. Transactions that depend on the lock compare the
+// key's create revision: a holder that lost the lock without noticing writes nothing any more.
+type Lock struct {
+	db       *DB
+	key      string
+	revision int64
+	lease    clientv3.LeaseID
+	stands   context.Context // ends when the lock is lost or closed; its cause says why
+	end      context.CancelCauseFunc
+}
+
+// LockHolder is the value of a lock's key.
+type LockHolder struct {
+	Kind  LockKind  `json:"kind"`
+	By    string    `json:"by"`
+	Since time.Time `json:"since"`
+}
+
+// String is like "ann publishes, since 2026-11-20T22:23:30Z".
+func (h LockHolder) String() string {
+	by, verb := "somebody", "works"
+	switch h.Kind {
+	case LockPublish:
+		verb = "publishes"
+	case LockPrune:
+		verb = "prunes"
+	case LockApply:
+		verb = "applies"
+	}
+	if h.By != "" {
+		by = strings.ToValidUTF8(h.By, "?")
+	}
+	if h.Since.IsZero() {
+		return by + " " + verb
+	}
+	return fmt.Sprintf("%s %s, since %s", by, verb, h.Since.UTC().Format(time.RFC3339))
+}
+
+// LockSpec is a lock to take.
+type LockSpec struct {
+	Key   func(id string) string
+	Kind  LockKind
+	By    string
+	Lasts time.Duration // how long it outlives a program that was killed
+	Free  clientv3.Cmp  // must hold
+	Rival clientv3.Op   // reads the keys that may stand in the way
+}
+
+// Lock takes a lock. Where another one stands in the way it returns nil and that one's holder.
+func (s *DB) Lock(ctx context.Context, spec LockSpec) (*Lock, LockHolder, error) {
+	value, err := Encode(LockHolder{Kind: spec.Kind, By: spec.By, Since: time.Now().UTC().Truncate(time.Second)})
+	if err != nil {
+		return nil, LockHolder{}, err
+	}
+	asked := time.Now()
+	lease, lasts, err := s.grantFor(ctx, spec.Lasts)
+	if err != nil {
+		return nil, LockHolder{}, err
+	}
+	l := &Lock{db: s, key: spec.Key(fmt.Sprintf("%016x", int64(lease))), lease: lease}
+	l.stands, l.end = context.WithCancelCause(context.WithoutCancel(ctx)) // until Close: interrupted work still records its progress
+	cmps := []clientv3.Cmp{spec.Free, Same(l.key, 0)}
+	resp, err := s.Txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(l.key, value, clientv3.WithLease(lease))}, []clientv3.Op{spec.Rival, clientv3.OpGet(l.key)})
+	if err != nil || !resp.Succeeded {
+		_ = l.Close() // otherwise the lease ends by itself
+	}
+	if err != nil {
+		return nil, LockHolder{}, err
+	}
+	if !resp.Succeeded {
+		var holder LockHolder
+		for _, r := range resp.Responses {
+			for _, kv := range r.GetResponseRange().Kvs {
+				if Decode(string(kv.Key), kv.Value, &holder) == nil {
+					return nil, holder, nil
+				}
+			}
+		}
+		return nil, holder, nil
+	}
+	l.revision = resp.Header.Revision
+	go l.live(asked, lasts)
+	return l, LockHolder{}, nil
+}
+
+// DB is the connection that holds the lock.
+func (l *Lock) DB() *DB { return l.db }
+
+// Key is the lock's key.
+func (l *Lock) Key() string { return l.key }
+
+// Context ends when the lock is lost or closed; its cause says why.
+func (l *Lock) Context() context.Context { return l.stands }
+
+// Standing guards a write that is allowed only while the lock stands.
+func (l *Lock) Standing() clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(l.key), "=", l.revision)
+}
+
+// Lost reports whether what was read at the lock's key is no longer this lock, and then ends the lock.
+func (l *Lock) Lost(kvs []*mvccpb.KeyValue) bool {
+	if len(kvs) > 0 && kvs[0].CreateRevision == l.revision {
+		return false
+	}
+	l.end(errRevoked)
+	return true
+}
+
+// Close releases the lock. Without etcd the lease ends it within a minute.
+func (l *Lock) Close() error {
+	l.end(errClosed)
+	ctx, cancel := context.WithTimeout(context.Background(), l.db.Timeout) // also after an interruption
+	defer cancel()
+	if _, err := l.db.Client.Revoke(ctx, l.lease); err != nil {
+		return fmt.Errorf("cannot release the lock %s: %w\nits lease ends it within a minute", l.key, l.db.Explain(err))
+	}
+	return nil
+}
+
+// A provider's command that gets a signal has some seconds until it is killed. The reserve, less one look at the clock, has to
+// be longer (inFlight in the test): otherwise a machine could be ordered while another apply works.
+
+// live keeps the lease until the lock is closed, and ends the lock before etcd can have ended the lease: a renewal counts
+// from the time of the request, not of the answer.
+func (l *Lock) live(asked time.Time, lasts time.Duration) {
+	ticker := time.NewTicker(min(lookEvery, lasts/10))
+	defer ticker.Stop()
+	kept := newDeadline(asked, lasts)
+	next := asked.Add(min(renewEvery, lasts/4))
+	for {
+		select {
+		case <-l.stands.Done():
+			return
+		case <-ticker.C:
+		}
+		now := time.Now()
+		if kept.passed(now) {
+			l.end(errSilent)
+			return
+		}
+		if now.Before(next) {
+			continue
+		}
+		left, err := l.renew(kept.at)
+		switch {
+		case errors.Is(err, errRevoked):
+			l.end(err)
+			return
+		case err == nil:
+			kept = newDeadline(now, left)
+			next = now.Add(min(renewEvery, left/4))
+		} // else again at the next tick
+	}
+}
+
+// renew renews the lease, and returns the time that it lasts. It reads the key first: the missing key shows a revoked lease.
+// Without that read the client would renew in a tight loop while etcd is away.
+func (l *Lock) renew(until time.Time) (time.Duration, error) {
+	ctx, cancel := context.WithDeadline(l.stands, until)
+	defer cancel()
+	resp, err := l.db.Get(ctx, l.key, clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, err
+	}
+	if len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision != l.revision {
+		return 0, errRevoked
+	}
+	ctx, cancel = context.WithTimeout(ctx, l.db.Timeout)
+	defer cancel()
+	alive, err := l.db.Client.KeepAliveOnce(ctx, l.lease)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return 0, errRevoked
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot renew a lease: %w", l.db.Explain(err))
+	}
+	return time.Duration(alive.TTL) * time.Second, nil
+}
+
+// deadline is when a lease may have ended, less the reserve, by both of the machine's clocks: after a sleep only the wall
+// clock is right.
+type deadline struct{ at, wall time.Time }
+
+func newDeadline(asked time.Time, lasts time.Duration) deadline {
+	at := asked.Add(lasts - lasts/reserveShare)
+	return deadline{at, at.Round(0)}
+}
+
+func (d deadline) passed(now time.Time) bool {
+	return !now.Before(d.at) || !now.Round(0).Before(d.wall)
+}

@@ -1,0 +1,47 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"pulley/internal/store/etcd"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Publishing is a publish that is under way. While it stands nothing is pruned: what it found in etcd stays.
+type Publishing struct{ *etcd.Lock }
+
+// lockHint is the remedy where another lock stands in the way.
+const lockHint = "try again after that; the lock of a killed program ends within a minute"
+
+// Publishing begins a publish; Close ends it. While a prune is under way it fails with an error that names its author.
+func (s *releasesPart) Publishing(ctx context.Context, by string) (*Publishing, error) {
+	pruning := s.Keys.Pruning()
+	l, holder, err := s.Lock(ctx, etcd.LockSpec{
+		Key: s.Keys.Publishing, Kind: etcd.LockPublish, By: by, Lasts: etcd.LockLasts, Free: etcd.Same(pruning, 0), Rival: clientv3.OpGet(pruning),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot begin to publish: %w", err)
+	}
+	if l == nil {
+		return nil, fmt.Errorf("cannot publish while %s\n%s", holder, lockHint)
+	}
+	return &Publishing{l}, nil
+}
+
+// beginPrune keeps publishers out until the lock is closed. It fails while any publish is under way.
+func (s *releasesPart) beginPrune(ctx context.Context, by string) (*etcd.Lock, error) {
+	l, holder, err := s.Lock(ctx, etcd.LockSpec{
+		Key: func(string) string { return s.Keys.Pruning() }, Kind: etcd.LockPrune, By: by, Lasts: etcd.LockLasts,
+		Free:  etcd.NothingBelow(s.Keys.Publishings()),
+		Rival: clientv3.OpGet(s.Keys.Publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot begin to prune: %w", err)
+	}
+	if l == nil {
+		return nil, fmt.Errorf("cannot prune while %s\n%s", holder, lockHint)
+	}
+	return l, nil
+}
