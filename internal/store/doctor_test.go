@@ -290,7 +290,7 @@ func TestDoctorFindsMachinesThatNobodyCallsFor(t *testing.T) {
 		t.Errorf("while an apply is under way:\n%s", said)
 	}
 	key := "/pulley/v1/environments/dev/applying"
-	if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, key, fmt.Sprintf(`{"v":1,"by":"ann","since":%q}`, time.Now().Add(-2*time.Hour).Format(time.RFC3339)), clientv3.WithIgnoreLease()); err != nil {
+	if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, key, fmt.Sprintf(`{"v":1,"kind":"apply","by":"ann","since":%q}`, time.Now().Add(-2*time.Hour).Format(time.RFC3339)), clientv3.WithIgnoreLease()); err != nil {
 		t.Fatal(err)
 	}
 	if said := found(t, examine(t, server, etcdtest.Serve, false)); !strings.Contains(said, "warning applying ann applies dev since 2h0m0s ago") {

@@ -132,7 +132,7 @@ func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
 	if keys := server.Keys(); len(keys) != 0 {
 		t.Errorf("left: %v", keys)
 	}
-	for value, said := range map[string]string{`{"v":1,"by":"bob","since":"2026-05-04T12:00:00Z"}`: "cannot publish while bob prunes, since 2026-05-04T12:00:00Z\n", "?": "cannot publish while somebody prunes (/pulley/v1/pruning)\n"} {
+	for value, said := range map[string]string{`{"v":1,"kind":"prune","by":"bob","since":"2026-05-04T12:00:00Z"}`: "cannot publish while bob prunes, since 2026-05-04T12:00:00Z\n", "?": "cannot publish while somebody holds /pulley/v1/pruning\n"} {
 		if _, err := server.Client().Put(ctx, "/pulley/v1/pruning", value); err != nil {
 			t.Fatal(err)
 		}

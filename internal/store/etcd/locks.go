@@ -55,11 +55,13 @@ type LockHolder struct {
 	Kind  LockKind  `json:"kind"`
 	By    string    `json:"by"`
 	Since time.Time `json:"since"`
+
+	key string // of the lock
 }
 
 // String is like "ann publishes, since 2026-11-20T22:23:30Z".
 func (h LockHolder) String() string {
-	by, verb := "somebody", "works"
+	by, verb := "somebody", "holds "+h.key
 	switch h.Kind {
 	case LockPublish:
 		verb = "publishes"
@@ -112,9 +114,11 @@ func (s *DB) Lock(ctx context.Context, spec LockSpec) (*Lock, LockHolder, error)
 		var holder LockHolder
 		for _, r := range resp.Responses {
 			for _, kv := range r.GetResponseRange().Kvs {
-				if Decode(string(kv.Key), kv.Value, &holder) == nil {
-					return nil, holder, nil
+				if err := Decode(string(kv.Key), kv.Value, &holder); err != nil {
+					holder = LockHolder{}
 				}
+				holder.key = string(kv.Key)
+				return nil, holder, nil
 			}
 		}
 		return nil, holder, nil
