@@ -35,11 +35,11 @@ type applyFleet struct {
 // applyCase is one environment, and the machines that the provider made for it.
 type applyCase struct {
 	*applyFleet
-	t          *testing.T
-	scene      applyScene
-	place, how string
-	env        string
-	ended      string // what there is in the end
+	t     *testing.T
+	scene applyScene
+	place string
+	env   string
+	ended string // what there is in the end
 
 	stop  context.CancelFunc
 	off   chan struct{}
@@ -121,8 +121,8 @@ func (f *applyFleet) watchRequests() {
 	}
 }
 
-func (f *applyFleet) applyCase(scene applyScene, place, how string) *applyCase {
-	return &applyCase{applyFleet: f, scene: scene, place: place, how: how, env: fmt.Sprintf("%s%dx", scene.name, f.count.Add(1)), boots: map[string][]string{}}
+func (f *applyFleet) applyCase(scene applyScene, place string) *applyCase {
+	return &applyCase{applyFleet: f, scene: scene, place: place, env: fmt.Sprintf("%s%dx", scene.name, f.count.Add(1)), boots: map[string][]string{}}
 }
 
 // file writes the environment's file, with these roles.

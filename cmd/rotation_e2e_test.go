@@ -35,6 +35,7 @@ const (
 // A CA that is replaced, or a certificate that is renewed, at the cost of a single tick is never replaced where it matters:
 // twenty nodes tick while both happen, and not one of their ticks fails.
 func TestCARotationWhileAgentsTick(t *testing.T) {
+	t.Parallel()
 	w := startRotation(t)
 	nodes := w.join(t)
 	ctx, cancel := context.WithTimeout(t.Context(), rotatingDeadline)

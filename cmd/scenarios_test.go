@@ -54,7 +54,10 @@ func run(m *testing.M) int {
 
 // TestScenarios runs each script with an etcd of its own and the scripted Puppet. $PULLEY_ENDPOINTS is set; words_test.go
 // has the words that scripts use beside testscript's own.
-func TestScenarios(t *testing.T) { play(t, "testdata/script") }
+func TestScenarios(t *testing.T) {
+	t.Parallel()
+	play(t, "testdata/script")
+}
 
 // play runs the scripts of a folder.
 func play(t *testing.T, dir string) {

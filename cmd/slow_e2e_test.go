@@ -5,4 +5,7 @@ package cmd_test
 import "testing"
 
 // TestSlowScenarios runs those that take longest, as TestScenarios runs the others.
-func TestSlowScenarios(t *testing.T) { play(t, "testdata/slow") }
+func TestSlowScenarios(t *testing.T) {
+	t.Parallel()
+	play(t, "testdata/slow")
+}
