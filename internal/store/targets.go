@@ -192,7 +192,7 @@ func (s *targetsPart) pruned(ctx context.Context, env string, t agent.Target) er
 	}
 	if t.Data != 0 {
 		if resp, err := s.Get(ctx, s.Keys.Env(env).Generation(t.Data), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
-			return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset what it held again: `pulley data set`, or `pulley data import`", t.Data, env)
+			return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset its values again with `pulley data set`", t.Data, env)
 		}
 	}
 	return nil

@@ -1,0 +1,95 @@
+package cmd_test
+
+import (
+	"go/ast"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	// codeSpan is a command line in the text of a message.
+	codeSpan = regexp.MustCompile("`((?:pulley|pulley-agent) [^`]+)`")
+	// flagName is a flag in the text of a message.
+	flagName = regexp.MustCompile(`(?:^|[\s(\x60])(--[a-z][a-z0-9-]+)`)
+	// otherProgram is in the text of a message that names flags of another program.
+	otherProgram = regexp.MustCompile(`\b(apt-get|git|ip|losetup|mount|puppet|systemctl|ssh-keygen|systemd-nspawn|curl|wget|install|useradd|openssl|container|cloud-init|debootstrap|etcd|etcdctl|nsenter|tar|machinectl|r10k|g10k|gpg|stat)\b`)
+)
+
+// An operator must not be sent to a verb or a flag that does not exist.
+func TestMessagesNameCommandsThatExist(t *testing.T) {
+	commands := &commandLines{help: map[string]string{}}
+	flags := commands.flags(t)
+	seen := 0
+	sources(t, ".", func(path string, file *ast.File, positions *token.FileSet) {
+		if strings.HasPrefix(path, "e2e/") || strings.HasPrefix(path, "internal/testbed/") || strings.HasPrefix(path, "cmd/testdata/") {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return true
+			}
+			text, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range codeSpan.FindAllStringSubmatch(text, -1) {
+				for _, words := range simpleCommands(m[1]) {
+					program := filepath.Base(words[0])
+					if program != "pulley" && program != "pulley-agent" || len(words) > 1 && strings.HasPrefix(words[1], "%") {
+						continue
+					}
+					seen++
+					if problem := commands.check(t, program, words[1:]); problem != "" {
+						t.Errorf("%s: `%s`: %s", positions.Position(literal.Pos()), m[1], problem)
+					}
+				}
+			}
+			if !strings.Contains(strings.TrimSpace(text), " ") || otherProgram.MatchString(text) {
+				return true // an argument of another program
+			}
+			for _, m := range flagName.FindAllStringSubmatch(text, -1) {
+				seen++
+				if !flags[m[1]] {
+					t.Errorf("%s: no command has flag %s: %s", positions.Position(literal.Pos()), m[1], literal.Value)
+				}
+			}
+			return true
+		})
+	})
+	if seen < 200 {
+		t.Errorf("only %d commands and flags were found", seen)
+	}
+}
+
+// flags returns the flags of all verbs of both programs.
+func (c *commandLines) flags(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	for _, help := range c.tree(t) {
+		for flag := range flagsOf(help) {
+			all[flag] = true
+		}
+	}
+	return all
+}
+
+// tree returns the help of each verb of both programs by its command line.
+func (c *commandLines) tree(t *testing.T) map[string]string {
+	t.Helper()
+	var walk func(program string, verbs []string)
+	walk = func(program string, verbs []string) {
+		for _, verb := range verbsOf(c.of(t, program, verbs)) {
+			if verb != "help" {
+				walk(program, append(verbs[:len(verbs):len(verbs)], verb))
+			}
+		}
+	}
+	walk("pulley", nil)
+	walk("pulley-agent", nil)
+	return c.help
+}
