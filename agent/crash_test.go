@@ -22,7 +22,7 @@ func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
 		say    string
 		target Target
 		runs   Target // what Puppet is started on
-		asked  Deed
+		asked  RequestKind
 	}{
 		{"a good new target", verB, verB, ""},
 		{"a target that does not compile", syntax, syntax, ""},
@@ -30,10 +30,10 @@ func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
 		{"a target that does not verify", unverified, unverified, ""},
 		{"the target that is in place, due again", verA, verA, ""},
 		{"a target that is refused, and the one that is in place due again", refusedB, verA, ""},
-		{"a run that was asked for", verA, verA, DeedRun},
-		{"a run that was asked for, of a target that fails in the middle", halfway, halfway, DeedRun},
-		{"a node that is to retire", verA, Target{}, DeedRetire},
-		{"a node that is to retire before it has a release", Target{}, Target{}, DeedRetire},
+		{"a run that was asked for", verA, verA, RequestRun},
+		{"a run that was asked for, of a target that fails in the middle", halfway, halfway, RequestRun},
+		{"a node that is to retire", verA, Target{}, RequestRetire},
+		{"a node that is to retire before it has a release", Target{}, Target{}, RequestRetire},
 	}
 	for _, sc := range scenarios {
 		t.Run(sc.say, func(t *testing.T) {
@@ -81,7 +81,7 @@ func places(a Action) (all []string) {
 
 // prepare makes a node that is on A in a fleet that is to be on target, or one without any; due is whether A is to be enforced
 // again, asked what the node is asked for.
-func prepare(t *testing.T, dir string, target Target, due bool, asked Deed) {
+func prepare(t *testing.T, dir string, target Target, due bool, asked RequestKind) {
 	t.Helper()
 	w := reopen(t, dir, start)
 	if asked != "" {
@@ -167,7 +167,7 @@ func endOf(t *testing.T, w *world) string {
 	for i := range s.Attempts {
 		s.Attempts[i] = ended(t, s.Attempts[i])
 	}
-	status.RanAt, status.SeenAt, status.LastRun, status.Detail = time.Time{}, time.Time{}, "", ""
+	status.RanAt, status.SeenAt, status.LastRun, status.Params = time.Time{}, time.Time{}, "", Params{}
 	if status.Attempt != nil {
 		a := ended(t, *status.Attempt)
 		status.Attempt = &a

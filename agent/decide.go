@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"pulley/internal/stablehash"
@@ -20,46 +18,14 @@ const (
 	Retire  Action = "retire"  // run the hooks of its release that say goodbye, and then nothing any more
 )
 
-// Reason says why, as a sentence about the node.
-type Reason string
-
-// The reasons, in the order of the ladder that gives them.
-const (
-	ReasonDisabled      Reason = "it was disabled on the machine itself"
-	ReasonRetire        Reason = "it was asked to retire"
-	ReasonRetired       Reason = "it is being retired: it runs nothing any more"
-	ReasonPuppetBlocked Reason = "the machine's own Puppet forbids a run"
-	ReasonStopped       Reason = "an operator's hold says not to run Puppet"
-	ReasonUnreachable   Reason = "etcd is unreachable: it goes on with what it was enforcing"
-	ReasonUnreadable    Reason = "etcd holds something that this agent can't read: it goes on with what it was enforcing"
-	ReasonUnregistered  Reason = "it is not on the list of hosts that should be alive"
-	ReasonOtherMachine  Reason = "another machine has this node's name: it goes on with what it was enforcing"
-	ReasonNoTarget      Reason = "no release was promoted for it yet"
-	ReasonFrozen        Reason = "an operator's hold freezes it on the target that it has"
-	ReasonGateClosed    Reason = "the environment's gate is closed: nothing new starts"
-	ReasonRefused       Reason = "its target is refused: it is not proven to be authentic"
-	ReasonBackoff       Reason = "the last attempt at its target failed; it waits before the next one"
-	ReasonStuck         Reason = "it is stuck: its target failed too often; it tries on, rarely"
-	ReasonForced        Reason = "somebody asked for a run now"
-	ReasonAsked         Reason = "an operator asked it for a run"
-	ReasonNoop          Reason = "somebody asked what a run would change"
-	ReasonNew           Reason = "its target is new"
-	ReasonReturn        Reason = "it stands between two targets and goes back to the last good one"
-	ReasonInterrupted   Reason = "its last run was cut off"
-	ReasonUnverified    Reason = "what it enforces was applied without etcd and has yet to be verified"
-	ReasonRetry         Reason = "the last attempt failed and its wait is over"
-	ReasonDue           Reason = "it is time to enforce its target again"
-	ReasonUpToDate      Reason = "it is on its target, enforced not long ago"
-)
-
 // Observed is what a node knows of itself.
 type Observed struct {
 	Identity
 	State         State
 	Settings      Settings
-	Machine       string // machine id; "" where there is none
-	Disabled      string // why an operator disabled it on the machine; "" when enabled
-	PuppetBlocked string // why the machine's own Puppet forbids a run; "" when it doesn't
+	Machine       string   // machine id; "" where there is none
+	Disabled      Prose    // why an operator disabled it on the machine; "" when enabled
+	PuppetBlocked *Blocked // why the machine's own Puppet forbids a run; nil when it does not
 	Force, Noop   bool
 	Looked        bool // the refusal in State is of this very tick: to ask for a run does not make it look once more
 }
@@ -67,21 +33,43 @@ type Observed struct {
 // Decision is what a tick will do, and why.
 type Decision struct {
 	Action  Action
-	Reason  Reason
-	Detail  string    // names, times and words that the reason is about
+	Cause             // why
 	Target  Target    // what Action is about
 	Wanted  Target    // what etcd wants of this node; zero when unknown
-	Blocked Reason    // why Wanted is not being taken although the node is not on it; "" when it is
+	Blocked Cause     // why the node does not take Wanted although it is not on it; zero when it does
 	Hold    *Hold     // the strictest hold that applies
 	Next    time.Time // when a wait ends; zero when nothing is waited for
 	Ladder  []Rung    // each question in order, and its answer
 }
 
+// Question is one condition of the ladder.
+type Question string
+
+// The questions, in their order.
+const (
+	AskEnabled    Question = "enabled"
+	AskRetiring   Question = "not_retiring"
+	AskHooks      Question = "hooks_due"
+	AskPuppet     Question = "puppet_free"
+	AskStopped    Question = "not_stopped"
+	AskEtcd       Question = "etcd_answers" // revision
+	AskRegistered Question = "registered"   // role
+	AskMachine    Question = "own_machine"
+	AskPromoted   Question = "target_promoted" // target
+	AskInPlace    Question = "target_in_place" // target, last_good
+	AskFrozen     Question = "not_frozen"
+	AskGate       Question = "gate_open"
+	AskAuthentic  Question = "target_authentic" // at: when the node refused it
+	AskAttempt    Question = "attempt_due"
+	AskEnforcing  Question = "enforcement_due"
+)
+
 // Rung is one question of the ladder with its answer, for `pulley explain`.
 type Rung struct {
-	Question string `json:"question"`
-	OK       bool   `json:"ok"`
-	Answer   string `json:"answer"`
+	Question Question `json:"question"`
+	OK       bool     `json:"ok"`
+	Reason   Reason   `json:"reason,omitempty"`
+	Params   Params   `json:"params,omitzero"`
 }
 
 // Decide is the whole policy of a node, as a pure function: what it knows of itself, what etcd wants of it, and the time.
@@ -106,16 +94,16 @@ type ladder struct {
 
 func (l *ladder) climb() Decision {
 	if l.o.Disabled != "" {
-		return l.stop("enabled on the machine", ReasonDisabled, l.o.Disabled)
+		return l.stop(AskEnabled, Cause{ReasonDisabled, Params{Text: l.o.Disabled}})
 	}
-	l.pass("enabled on the machine", "yes")
+	l.pass(AskEnabled, Cause{})
 	if l.retire() {
 		return l.dec
 	}
-	if l.o.PuppetBlocked != "" {
-		return l.stop("Puppet may run", ReasonPuppetBlocked, l.o.PuppetBlocked)
+	if l.o.PuppetBlocked != nil {
+		return l.stop(AskPuppet, Cause{ReasonPuppetBlocked, Params{Blocked: l.o.PuppetBlocked}})
 	}
-	l.pass("Puppet may run", "yes")
+	l.pass(AskPuppet, Cause{})
 
 	holds := l.d.Holds
 	if !l.d.known() {
@@ -123,37 +111,36 @@ func (l *ladder) climb() Decision {
 	}
 	l.dec.Hold = strictest(holds)
 	if l.dec.Hold != nil && l.dec.Hold.Mode == Stop {
-		return l.stop("not stopped by a hold", ReasonStopped, l.dec.Hold.String())
+		return l.stop(AskStopped, Cause{ReasonStopped, Params{Hold: l.dec.Hold}})
 	}
-	l.pass("not stopped by a hold", "yes")
+	l.pass(AskStopped, Cause{})
 
 	switch {
 	case l.d.Unreachable != "":
-		return l.enforce("etcd answers", ReasonUnreachable, l.d.Unreachable)
+		return l.enforce(AskEtcd, Cause{ReasonUnreachable, Params{Text: l.d.Unreachable}})
 	case l.d.Unreadable != "":
-		return l.enforce("etcd answers", ReasonUnreadable, l.d.Unreadable)
+		return l.enforce(AskEtcd, Cause{ReasonUnreadable, Params{Text: l.d.Unreadable}})
 	}
-	l.pass("etcd answers", fmt.Sprintf("yes, at revision %d", l.d.Revision))
+	l.pass(AskEtcd, Cause{Params: Params{Revision: l.d.Revision}})
 
 	if l.d.Host == nil {
-		return l.enforce("on the list of hosts that should be alive", ReasonUnregistered,
-			"run `pulley-agent bootstrap` on it, or `pulley nodes add "+l.o.Node+"`")
+		return l.enforce(AskRegistered, Cause{ReasonUnregistered, Params{Node: l.o.Node}})
 	}
-	l.pass("on the list of hosts that should be alive", "yes, as "+l.d.Host.Role)
+	l.pass(AskRegistered, Cause{Params: Params{Role: l.d.Host.Role}})
 	l.dec.Wanted = l.d.Wanted()
-	const own = "that entry is this machine's"
-	if other := otherMachine(l.d.Host, l.o.Machine); other != "" {
-		return l.enforce(own, ReasonOtherMachine, other)
+	if anotherMachine(l.d.Host, l.o.Machine) {
+		return l.enforce(AskMachine, Cause{ReasonOtherMachine, Params{Machine: l.o.Machine, Listed: l.d.Host.MachineID}})
 	}
-	l.pass(own, "yes")
+	l.pass(AskMachine, Cause{})
 	if l.dec.Wanted.IsZero() {
-		return l.enforce("a release is promoted for it", ReasonNoTarget, "")
+		return l.enforce(AskPromoted, Cause{Reason: ReasonNoTarget})
 	}
-	l.pass("a release is promoted for it", l.dec.Wanted.String())
+	wanted := l.dec.Wanted
+	l.pass(AskPromoted, Cause{Params: Params{Target: &wanted}})
 
 	st := l.o.State
-	if l.dec.Wanted == st.Enforcing {
-		l.pass("its target is in place", "yes")
+	if wanted == st.Enforcing {
+		l.pass(AskInPlace, Cause{})
 		return l.enforceOn(st.Enforcing)
 	}
 	return l.take()
@@ -161,147 +148,135 @@ func (l *ladder) climb() Decision {
 
 // take climbs the rungs between a node and a target that it is not on.
 func (l *ladder) take() Decision {
-	w := l.dec.Wanted
-	l.fail("its target is in place", fmt.Sprintf("no: it enforces %s and is to be on %s", l.o.State.Enforcing, w))
+	w, has := l.dec.Wanted, l.o.State.Enforcing
+	l.fail(AskInPlace, Cause{Params: Params{Target: &w, LastGood: &has}})
 	if h := l.dec.Hold; h != nil {
-		return l.enforce("not frozen by a hold", ReasonFrozen, h.String())
+		return l.enforce(AskFrozen, Cause{ReasonFrozen, Params{Hold: h}})
 	}
-	l.pass("not frozen by a hold", "yes")
+	l.pass(AskFrozen, Cause{})
 	if g := l.d.Gate; g.State != GateOpen && g.State != "" {
-		return l.enforce("the gate is open", ReasonGateClosed, fmt.Sprintf("%s by %s: %s", g.State, g.By, g.Why))
+		return l.enforce(AskGate, Cause{ReasonGateClosed, Params{Gate: &g}})
 	}
-	l.pass("the gate is open", "yes")
+	l.pass(AskGate, Cause{})
 
-	const authentic = "its target is authentic"
 	switch r := l.o.State.Refusal; {
 	case r == nil || r.Target != w:
-		l.pass(authentic, "as far as is known; it has to prove so before it is installed")
+		l.pass(AskAuthentic, Cause{})
 	case l.refused(r):
 		l.dec.Next = r.At.Add(refusalGap)
-		return l.enforce(authentic, ReasonRefused, r.Why)
+		return l.enforce(AskAuthentic, Cause{ReasonRefused, Params{Refusal: r}})
 	default:
-		l.pass(authentic, "it was refused at "+r.At.UTC().Format(time.RFC3339)+", and is looked at again")
+		l.pass(AskAuthentic, Cause{Params: Params{At: r.At}})
 	}
 
 	a := l.o.State.Attempt(w)
 	due, next := l.retryDue(a)
 	if !due && !l.o.Force && !l.o.Noop {
 		l.dec.Next = next
-		return l.enforce("its next attempt is due", l.waitReason(a), a.sentence(next))
+		return l.enforce(AskAttempt, l.waits(a, next))
 	}
-	reason, detail := ReasonNew, ""
+	why := Cause{Reason: ReasonNew}
 	switch {
 	case l.o.Noop:
-		reason = ReasonNoop
+		why.Reason = ReasonNoop
 	case l.o.Force:
-		reason = ReasonForced
+		why.Reason = ReasonForced
 	case a != nil && a.Open:
-		reason = ReasonInterrupted
+		why.Reason = ReasonInterrupted
 	case a != nil:
-		reason, detail = ReasonRetry, a.sentence(time.Time{})
+		why = Cause{ReasonRetry, Params{Attempt: a}}
 	case w == l.o.State.LastGood:
-		reason = ReasonReturn
+		why.Reason = ReasonReturn
 	}
-	l.pass("its next attempt is due", string(reason))
-	return l.end(Take, reason, detail, w)
+	l.pass(AskAttempt, Cause{Reason: why.Reason})
+	return l.end(Take, why, w)
 }
 
 // enforce ends the climb to something new at this rung: what is being enforced stays so, on its schedule.
-func (l *ladder) enforce(question string, why Reason, detail string) Decision {
-	answer := string(why)
-	if detail != "" {
-		answer += ": " + detail
-	}
-	l.fail(question, answer)
+func (l *ladder) enforce(q Question, why Cause) Decision {
+	l.fail(q, why)
 	l.dec.Blocked = why
-	l.dec.Detail = detail
 	return l.enforceOn(l.o.State.Enforcing)
 }
 
 // enforceOn decides whether the target that is in place is to be enforced now.
 func (l *ladder) enforceOn(t Target) Decision {
-	blocked, detail := l.dec.Blocked, l.dec.Detail
+	blocked := l.dec.Blocked
 	if t.IsZero() {
-		return l.end(Nothing, blocked, detail, t)
+		return l.end(Nothing, blocked, t)
 	}
-	const question = "enforcing what it has is due"
 	a := l.o.State.Attempt(t)
 	due, next := l.retryDue(a)
 	switch {
 	case l.o.Noop:
-		return l.act(question, ReasonNoop, t)
+		return l.act(Cause{Reason: ReasonNoop}, t)
 	case l.o.Force:
-		return l.act(question, ReasonForced, t)
-	case l.o.pending(l.d, DeedRun) != nil:
-		if l.dec.Detail == "" {
-			l.dec.Detail = l.o.pending(l.d, DeedRun).sentence()
-		}
-		return l.act(question, ReasonAsked, t)
+		return l.act(Cause{Reason: ReasonForced}, t)
+	case l.o.pending(l.d, RequestRun) != nil:
+		return l.act(Cause{ReasonAsked, Params{Request: l.o.pending(l.d, RequestRun)}}, t)
 	case a != nil && !due:
-		if blocked == "" {
-			blocked, detail = l.waitReason(a), a.sentence(next)
-			l.dec.Blocked = blocked
+		waits := l.waits(a, next)
+		l.fail(AskEnforcing, waits)
+		if blocked.Reason == "" {
+			blocked = waits
+			l.dec.Blocked = waits
 		}
 		if l.dec.Next.IsZero() {
 			l.dec.Next = next
 		}
-		l.fail(question, a.sentence(next))
-		return l.end(Nothing, blocked, detail, t)
+		return l.end(Nothing, blocked, t)
 	case a != nil && a.Open:
-		return l.act(question, ReasonInterrupted, t)
+		return l.act(Cause{Reason: ReasonInterrupted}, t)
 	case a != nil:
-		return l.act(question, ReasonRetry, t)
+		return l.act(Cause{ReasonRetry, Params{Attempt: a}}, t)
 	}
-	if blocked == "" && t != l.o.State.LastGood {
-		return l.act(question, ReasonUnverified, t)
+	if blocked.Reason == "" && t != l.o.State.LastGood {
+		return l.act(Cause{Reason: ReasonUnverified}, t)
 	}
 	since := l.now.Sub(l.o.State.RanAt)
 	// A clock that went back makes the last run lie in the future: then nobody knows how long ago it was.
 	if since < 0 || since >= l.o.Settings.EnforceInterval {
-		return l.act(question, ReasonDue, t)
+		return l.act(Cause{Reason: ReasonDue}, t)
 	}
 	next = l.o.State.RanAt.Add(l.o.Settings.EnforceInterval)
 	if l.dec.Next.IsZero() {
 		l.dec.Next = next
 	}
-	l.fail(question, "not before "+next.UTC().Format(time.RFC3339))
-	if blocked == "" {
-		return l.end(Nothing, ReasonUpToDate, "", t)
+	l.fail(AskEnforcing, Cause{ReasonUpToDate, Params{Next: next}})
+	if blocked.Reason == "" {
+		return l.end(Nothing, Cause{Reason: ReasonUpToDate}, t)
 	}
-	return l.end(Nothing, blocked, detail, t)
+	return l.end(Nothing, blocked, t)
 }
 
 // act enforces t now. What blocks something newer stays visible in Blocked.
-func (l *ladder) act(question string, why Reason, t Target) Decision {
-	l.pass(question, string(why))
-	return l.end(Enforce, why, l.dec.Detail, t)
+func (l *ladder) act(why Cause, t Target) Decision {
+	l.pass(AskEnforcing, why)
+	return l.end(Enforce, why, t)
 }
 
-func (l *ladder) end(a Action, why Reason, detail string, t Target) Decision {
-	l.dec.Action, l.dec.Reason, l.dec.Detail, l.dec.Target = a, why, detail, t
+func (l *ladder) end(a Action, why Cause, t Target) Decision {
+	l.dec.Action, l.dec.Cause, l.dec.Target = a, why, t
 	return l.dec
 }
 
-func (l *ladder) stop(question string, why Reason, detail string) Decision {
-	l.fail(question, string(why)+": "+detail)
+func (l *ladder) stop(q Question, why Cause) Decision {
+	l.fail(q, why)
 	l.dec.Blocked = why
-	return l.end(Nothing, why, detail, l.o.State.Enforcing)
+	return l.end(Nothing, why, l.o.State.Enforcing)
 }
 
-func (l *ladder) pass(question, answer string) {
-	l.dec.Ladder = append(l.dec.Ladder, Rung{Question: question, OK: true, Answer: answer})
+func (l *ladder) pass(q Question, c Cause) {
+	l.dec.Ladder = append(l.dec.Ladder, Rung{Question: q, OK: true, Reason: c.Reason, Params: c.Params})
 }
 
-func (l *ladder) fail(question, answer string) {
-	l.dec.Ladder = append(l.dec.Ladder, Rung{Question: question, Answer: answer})
+func (l *ladder) fail(q Question, c Cause) {
+	l.dec.Ladder = append(l.dec.Ladder, Rung{Question: q, Reason: c.Reason, Params: c.Params})
 }
 
-// otherMachine tells the two machines apart that have one node's name; "" when there is one, as far as is known.
-func otherMachine(h *Host, machine string) string {
-	if h.MachineID == "" || machine == "" || h.MachineID == machine {
-		return ""
-	}
-	return fmt.Sprintf("the list of hosts has machine %s, and this is machine %s", h.MachineID, machine)
+// anotherMachine reports whether the host list names another machine than this one, as far as both are known.
+func anotherMachine(h *Host, machine string) bool {
+	return h.MachineID != "" && machine != "" && h.MachineID != machine
 }
 
 // retryDue says whether a target may be tried (again), and if not, when.
@@ -336,11 +311,12 @@ func (l *ladder) gap(started int) time.Duration {
 	return g + time.Duration(spread(l.o.Node, started)*float64(g)/10)
 }
 
-func (l *ladder) waitReason(a *Attempt) Reason {
+// waits is why a target's next attempt is not due before next.
+func (l *ladder) waits(a *Attempt, next time.Time) Cause {
 	if a.Started >= l.o.Settings.MaxAttempts {
-		return ReasonStuck
+		return Cause{ReasonStuck, Params{Attempt: a, Next: next}}
 	}
-	return ReasonBackoff
+	return Cause{ReasonBackoff, Params{Attempt: a, Next: next}}
 }
 
 // spread maps a node and a number to [-1, 1), stable over time, so that a fleet's waits don't fall together.
@@ -368,50 +344,5 @@ func strictest(holds []Hold) *Hold {
 	return found
 }
 
-// String is the hold as a person reads it.
-func (h Hold) String() string {
-	s := fmt.Sprintf("%s on %s", h.Mode, h.Scope)
-	if h.Who != "" {
-		s += " by " + h.Who
-	}
-	if !h.Until.IsZero() {
-		s += " until " + h.Until.UTC().Format(time.RFC3339)
-	}
-	if r := h.Reason(); r != "" {
-		s += ": " + r
-	}
-	return s
-}
-
-// Reason is the sentence that says why the hold was set.
-func (h Hold) Reason() string {
-	var parts []string
-	switch h.Kind {
-	case RetirementHold:
-		parts = append(parts, "the node is being retired")
-	case DuplicateHold:
-		parts = append(parts, "two machines run as this node")
-	}
-	if h.Why != "" {
-		parts = append(parts, string(h.Why))
-	}
-	s := strings.Join(parts, ": ")
-	if b := h.Replaced; b != nil {
-		s += fmt.Sprintf(" (replaces %s)", b.String())
-	}
-	return s
-}
-
-func (a Attempt) sentence(next time.Time) string {
-	s := fmt.Sprintf("attempt %d at %s", a.Started, a.Target)
-	switch {
-	case a.Open:
-		s += " was cut off"
-	case a.Problem != "":
-		s += " failed: " + a.Problem
-	}
-	if !next.IsZero() {
-		s += "; next one at " + next.UTC().Format(time.RFC3339)
-	}
-	return s
-}
+// Held is the strictest hold on the node; nil for none.
+func (d Desired) Held() *Hold { return strictest(d.Holds) }

@@ -8,10 +8,13 @@ import (
 	"go/token"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/trust/refusal"
 
 	"pgregory.net/rapid"
 )
@@ -22,6 +25,23 @@ var (
 	freeze = Hold{Scope: "nodes/web1", Mode: Freeze, Who: "ann", Why: "I am looking at it"}
 	stop   = Hold{Scope: "roles/web", Mode: Stop, Who: "bob", Why: "moving racks"}
 )
+
+// viewReasons are those that only Look gives.
+var viewReasons = []Reason{ReasonSilent, ReasonNeverReported, ReasonNotReported, ReasonUnknownNode, ReasonNotTaken}
+
+func refusedFor(detail string) *refusal.Error {
+	return &refusal.Error{Code: refusal.RecordUnreadable, Params: refusal.Params{"detail": detail}}
+}
+
+var disabledPuppet = &Blocked{Code: PuppetDisabled, Path: "agent_disabled.lock"}
+
+// failedHook is the problem of a hook; none where the text is empty.
+func failedHook(text Prose) Problem {
+	if text == "" {
+		return Problem{}
+	}
+	return Problem{Code: HookFailed, Text: text}
+}
 
 // onA is a node that was put on A ten minutes ago, in a fleet that is to be on A, and nothing is wrong.
 func onA() (Observed, Desired) {
@@ -35,27 +55,27 @@ func onA() (Observed, Desired) {
 func attempts(o *Observed, target Target, started, finished int, ago time.Duration) {
 	a := Attempt{Target: target, Started: started, Finished: finished, Open: started > finished, Last: start.Add(-ago)}
 	if finished > 0 {
-		a.Kind, a.Problem = Untouched, "it does not compile"
+		a.Kind, a.Problem = Untouched, Problem{Code: CatalogRefused, Text: "it does not compile"}
 	}
 	o.State.Attempts = append(o.State.Attempts, a)
 }
 
 func refused(o *Observed, target Target, ago time.Duration) {
-	o.State.refuse(target, "it is not signed", start.Add(-ago))
+	o.State.refuse(target, refusedFor("it is not signed"), start.Add(-ago))
 }
 
 func notRunFor(o *Observed, d time.Duration) { o.State.RanAt = start.Add(-d) }
 
 // askedFor is a request for this deed that has just come.
-func askedFor(do Deed) *Request {
+func askedFor(do RequestKind) *Request {
 	return &Request{ID: "00112233aabbccdd", Do: do, Why: "fewer are needed", By: "ann", At: start}
 }
 
 // answered is a request that the node answered before.
-func answered(o *Observed, d *Desired, do Deed, problem string) {
+func answered(o *Observed, d *Desired, do RequestKind, problem Prose) {
 	d.Host.Request = askedFor(do)
-	o.State.settle(d.Host.Request.ID, problem)
-	if do == DeedRetire {
+	o.State.settle(d.Host.Request.ID, failedHook(problem))
+	if do == RequestRetire {
 		o.State.Retire = d.Host.Request.ID
 	}
 }
@@ -89,7 +109,7 @@ var decisions = []decision{
 		func(o *Observed, d *Desired) { o.Disabled, o.Force, d.Default = "kernel debugging", true, verB },
 		want{Nothing, ReasonDisabled, verA, ReasonDisabled, "kernel debugging"}},
 	{"a node whose own Puppet is disabled or at work runs nothing",
-		func(o *Observed, d *Desired) { o.PuppetBlocked, o.Force, d.Default = "agent_disabled.lock", true, verB },
+		func(o *Observed, d *Desired) { o.PuppetBlocked, o.Force, d.Default = disabledPuppet, true, verB },
 		want{Nothing, ReasonPuppetBlocked, verA, ReasonPuppetBlocked, "agent_disabled.lock"}},
 
 	{"a stop hold stops Puppet on a node that is due",
@@ -126,52 +146,52 @@ var decisions = []decision{
 		want{Take, ReasonNew, verB, "", ""}},
 
 	{"a node that is asked for a run enforces what it has, although that is not due",
-		func(_ *Observed, d *Desired) { d.Host.Request = askedFor(DeedRun) },
-		want{Enforce, ReasonAsked, verA, "", "asked by ann: fewer are needed"}},
+		func(_ *Observed, d *Desired) { d.Host.Request = askedFor(RequestRun) },
+		want{Enforce, ReasonAsked, verA, "", "by ann: fewer are needed"}},
 	{"once it has answered it is left alone again",
-		func(o *Observed, d *Desired) { answered(o, d, DeedRun, "") },
+		func(o *Observed, d *Desired) { answered(o, d, RequestRun, "") },
 		want{Nothing, ReasonUpToDate, verA, "", ""}},
 	{"one that has answered another request answers this one",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRun, "")
+			answered(o, d, RequestRun, "")
 			d.Host.Request.ID = "ffff"
 		},
 		want{Enforce, ReasonAsked, verA, "", ""}},
 	{"asked for a run it takes what is new first",
-		func(_ *Observed, d *Desired) { d.Default, d.Host.Request = verB, askedFor(DeedRun) },
+		func(_ *Observed, d *Desired) { d.Default, d.Host.Request = verB, askedFor(RequestRun) },
 		want{Take, ReasonNew, verB, "", ""}},
 	{"asked for a run it does not cut the wait for what failed: it enforces what it has",
 		func(o *Observed, d *Desired) {
-			d.Default, d.Host.Request = verB, askedFor(DeedRun)
+			d.Default, d.Host.Request = verB, askedFor(RequestRun)
 			attempts(o, verB, 1, 1, 30*time.Second)
 		},
 		want{Enforce, ReasonAsked, verA, ReasonBackoff, "it does not compile"}},
 	{"what it stands between is run again at once",
 		func(o *Observed, d *Desired) {
-			o.State.Enforcing, d.Default, d.Host.Request = verB, verB, askedFor(DeedRun)
+			o.State.Enforcing, d.Default, d.Host.Request = verB, verB, askedFor(RequestRun)
 			attempts(o, verB, 2, 2, time.Second)
 		},
 		want{Enforce, ReasonAsked, verB, "", ""}},
 	{"a freeze lets it run what it has",
 		func(_ *Observed, d *Desired) {
-			d.Default, d.Holds, d.Host.Request = verB, []Hold{freeze}, askedFor(DeedRun)
+			d.Default, d.Holds, d.Host.Request = verB, []Hold{freeze}, askedFor(RequestRun)
 		},
 		want{Enforce, ReasonAsked, verA, ReasonFrozen, "I am looking at it"}},
 	{"a stop does not, whoever asks",
-		func(_ *Observed, d *Desired) { d.Holds, d.Host.Request = []Hold{stop}, askedFor(DeedRun) },
+		func(_ *Observed, d *Desired) { d.Holds, d.Host.Request = []Hold{stop}, askedFor(RequestRun) },
 		want{Nothing, ReasonStopped, verA, ReasonStopped, ""}},
 	{"before the first release there is nothing to run",
 		func(o *Observed, d *Desired) {
-			o.State, d.Default, d.Host.Request = State{}, Target{}, askedFor(DeedRun)
+			o.State, d.Default, d.Host.Request = State{}, Target{}, askedFor(RequestRun)
 		},
 		want{Nothing, ReasonNoTarget, Target{}, ReasonNoTarget, ""}},
 	{"what another machine of its name is asked for does not concern it",
 		func(o *Observed, d *Desired) {
-			o.Machine, d.Host.MachineID, d.Host.Request = "aaaa", "bbbb", askedFor(DeedRetire)
+			o.Machine, d.Host.MachineID, d.Host.Request = "aaaa", "bbbb", askedFor(RequestRetire)
 		},
 		want{Nothing, ReasonOtherMachine, verA, ReasonOtherMachine, ""}},
 	{"a request without a name could not be answered: it is none",
-		func(_ *Observed, d *Desired) { d.Host.Request = &Request{Do: DeedRetire} },
+		func(_ *Observed, d *Desired) { d.Host.Request = &Request{Do: RequestRetire} },
 		want{Nothing, ReasonUpToDate, verA, "", ""}},
 	{"a deed that this agent does not know changes nothing",
 		func(_ *Observed, d *Desired) { d.Host.Request = askedFor("dance") },
@@ -180,91 +200,93 @@ var decisions = []decision{
 	{"a node that is asked to retire does, under the hold of whoever asked, and whatever else is due",
 		func(o *Observed, d *Desired) {
 			notRunFor(o, time.Hour)
-			d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(DeedRetire)
+			d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(RequestRetire)
 		},
-		want{Retire, ReasonRetire, verA, "", "asked by ann: fewer are needed"}},
+		want{Retire, ReasonRetire, verA, "", "by ann: fewer are needed"}},
 	{"the machine's own Puppet forbids no hooks",
 		func(o *Observed, d *Desired) {
-			o.PuppetBlocked, d.Host.Request = "agent_disabled.lock", askedFor(DeedRetire)
+			o.PuppetBlocked, d.Host.Request = disabledPuppet, askedFor(RequestRetire)
 		},
 		want{Retire, ReasonRetire, verA, "", ""}},
 	{"a node that stands between uses the hooks that were good",
-		func(o *Observed, d *Desired) { o.State.Enforcing, d.Host.Request = verB, askedFor(DeedRetire) },
+		func(o *Observed, d *Desired) { o.State.Enforcing, d.Host.Request = verB, askedFor(RequestRetire) },
 		want{Retire, ReasonRetire, verA, "", ""}},
 	{"and one that never had a good release those that it was part way to",
 		func(o *Observed, d *Desired) {
 			o.State = State{Enforcing: verB}
-			d.Host.Request = askedFor(DeedRetire)
+			d.Host.Request = askedFor(RequestRetire)
 		},
 		want{Retire, ReasonRetire, verB, "", ""}},
 	{"a node that was disabled on the machine does not retire",
-		func(o *Observed, d *Desired) { o.Disabled, d.Host.Request = "kernel debugging", askedFor(DeedRetire) },
+		func(o *Observed, d *Desired) {
+			o.Disabled, d.Host.Request = "kernel debugging", askedFor(RequestRetire)
+		},
 		want{Nothing, ReasonDisabled, verA, ReasonDisabled, "kernel debugging"}},
 	{"one that answered so lives on once it is enabled: its hooks never ran",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "disabled on the machine itself: kernel debugging")
+			answered(o, d, RequestRetire, "disabled on the machine itself: kernel debugging")
 			o.State.Retire, d.Default = "", verB
 		},
 		want{Take, ReasonNew, verB, "", ""}},
 	{"one that retired before it was disabled, and is asked anew meanwhile, stays retired",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "disabled on the machine itself: kernel debugging")
+			answered(o, d, RequestRetire, "disabled on the machine itself: kernel debugging")
 			o.State.Retire = "ffff"
 		},
 		want{Nothing, ReasonRetired, verA, ReasonRetired, "kernel debugging"}},
 	{"to look at what a run would change runs no hooks",
-		func(o *Observed, d *Desired) { o.Noop, d.Host.Request = true, askedFor(DeedRetire) },
-		want{Nothing, ReasonRetire, verA, ReasonRetire, "only looks"}},
+		func(o *Observed, d *Desired) { o.Noop, d.Host.Request = true, askedFor(RequestRetire) },
+		want{Nothing, ReasonRetire, verA, ReasonRetire, "retirement is requested"}},
 	{"a node that has retired runs nothing, whatever is due, forced or new",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "")
+			answered(o, d, RequestRetire, "")
 			o.Force, d.Default = true, verB
 			notRunFor(o, time.Hour)
 		},
-		want{Nothing, ReasonRetired, verA, ReasonRetired, "its hooks are done"}},
+		want{Nothing, ReasonRetired, verA, ReasonRetired, "the node is retired"}},
 	{"nor does one whose hooks failed: whoever asked decides what is next",
-		func(o *Observed, d *Desired) { answered(o, d, DeedRetire, "retire.d/10-drain: exit status 1") },
+		func(o *Observed, d *Desired) { answered(o, d, RequestRetire, "retire.d/10-drain: exit status 1") },
 		want{Nothing, ReasonRetired, verA, ReasonRetired, "10-drain"}},
 	{"asked anew, it runs its hooks anew",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "retire.d/10-drain: exit status 1")
+			answered(o, d, RequestRetire, "retire.d/10-drain: exit status 1")
 			d.Host.Request.ID = "ffff"
 		},
 		want{Retire, ReasonRetire, verA, "", ""}},
 	{"without etcd what was begun stays begun",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "")
+			answered(o, d, RequestRetire, "")
 			notRunFor(o, time.Hour)
 			*d = Desired{Unreachable: "timeout"}
 		},
-		want{Nothing, ReasonRetired, verA, ReasonRetired, "does not say that this was called off"}},
+		want{Nothing, ReasonRetired, verA, ReasonRetired, "the node is retired"}},
 	{"so it does once it is taken off the list of hosts",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "")
+			answered(o, d, RequestRetire, "")
 			notRunFor(o, time.Hour)
 			d.Host = nil
 		},
 		want{Nothing, ReasonRetired, verA, ReasonRetired, ""}},
 	{"and once another machine has its name",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "")
+			answered(o, d, RequestRetire, "")
 			notRunFor(o, time.Hour)
 			o.Machine, d.Host = "aaaa", &Host{MachineID: "bbbb"}
 		},
 		want{Nothing, ReasonRetired, verA, ReasonRetired, ""}},
 	{"called off, it lives on",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "")
+			answered(o, d, RequestRetire, "")
 			notRunFor(o, time.Hour)
 			d.Host.Request = nil
 		},
 		want{Enforce, ReasonDue, verA, "", ""}},
 	{"so it does when it is asked for something else",
 		func(o *Observed, d *Desired) {
-			answered(o, d, DeedRetire, "")
-			d.Host.Request = &Request{ID: "ffff", Do: DeedRun}
+			answered(o, d, RequestRetire, "")
+			d.Host.Request = &Request{ID: "ffff", Do: RequestRun}
 		},
-		want{Enforce, ReasonAsked, verA, "", "asked by somebody"}},
+		want{Enforce, ReasonAsked, verA, "", "by an unknown operator"}},
 
 	{"without etcd a node that never had a target does nothing",
 		func(o *Observed, d *Desired) { o.State = State{}; *d = Desired{Unreachable: "timeout"} },
@@ -326,7 +348,7 @@ var decisions = []decision{
 
 	{"a node whose name another machine has takes nothing new",
 		func(o *Observed, d *Desired) { o.Machine, d.Host.MachineID, d.Default = "aaaa", "bbbb", verB },
-		want{Nothing, ReasonOtherMachine, verA, ReasonOtherMachine, "the list of hosts has machine bbbb, and this is machine aaaa"}},
+		want{Nothing, ReasonOtherMachine, verA, ReasonOtherMachine, "the host list has machine bbbb, this is machine aaaa"}},
 	{"and goes on enforcing what it has",
 		func(o *Observed, d *Desired) {
 			o.Machine, d.Host.MachineID, d.Default = "aaaa", "bbbb", verB
@@ -539,7 +561,7 @@ var decisions = []decision{
 			o.State.Enforcing, d.Default = verB, verB
 			attempts(o, verB, 2, 0, time.Minute)
 		},
-		want{Nothing, ReasonBackoff, verB, ReasonBackoff, "was cut off"}},
+		want{Nothing, ReasonBackoff, verB, ReasonBackoff, "was interrupted"}},
 	{"and goes on when the wait is over",
 		func(o *Observed, d *Desired) {
 			o.State.Enforcing, d.Default = verB, verB
@@ -571,20 +593,20 @@ var decisions = []decision{
 // A node's whole policy, one sentence a case: a wrong line here is a fleet that runs what nobody wanted, or nothing.
 func TestDecisions(t *testing.T) {
 	seen := map[Reason]bool{}
-	rungs := map[string]map[bool]bool{}
+	rungs := map[Question]map[bool]bool{}
 	for _, c := range decisions {
 		t.Run(c.say, func(t *testing.T) {
 			o, d := onA()
 			c.when(&o, &d)
 			got := Decide(o, d, start)
 			w := c.want
-			if got.Action != w.action || got.Reason != w.reason || got.Target != w.target || got.Blocked != w.blocked {
+			if got.Action != w.action || got.Reason != w.reason || got.Target != w.target || got.Blocked.Reason != w.blocked {
 				t.Errorf("got  %s %s, because %s; blocked: %q\nwant %s %s, because %s; blocked: %q",
-					got.Action, got.Target, got.Reason, got.Blocked, w.action, w.target, w.reason, w.blocked)
+					got.Action, got.Target, got.Reason, got.Blocked.Reason, w.action, w.target, w.reason, w.blocked)
 			}
 			coherent(t, o, d, start)
-			if !strings.Contains(got.Detail, w.detail) {
-				t.Errorf("detail %q lacks %q", got.Detail, w.detail)
+			if !strings.Contains(got.main().Sentence(), w.detail) {
+				t.Errorf("detail %q lacks %q", got.main().Sentence(), w.detail)
 			}
 			for _, r := range got.Ladder {
 				if rungs[r.Question] == nil {
@@ -592,18 +614,17 @@ func TestDecisions(t *testing.T) {
 				}
 				rungs[r.Question][r.OK] = true
 			}
-			seen[got.Reason], seen[got.Blocked] = true, true
+			seen[got.Reason], seen[got.Blocked.Reason] = true, true
 		})
 	}
 	for _, r := range reasons(t) {
-		if !seen[r] {
+		if !seen[r] && !slices.Contains(viewReasons, r) {
 			t.Errorf("no case is about: %s", r)
 		}
 	}
-	ladder := []string{
-		"enabled on the machine", "not asked to retire", "its hooks have yet to run", "Puppet may run", "not stopped by a hold", "etcd answers",
-		"on the list of hosts that should be alive", "that entry is this machine's", "a release is promoted for it", "its target is in place",
-		"not frozen by a hold", "the gate is open", "its target is authentic", "its next attempt is due", "enforcing what it has is due",
+	ladder := []Question{
+		AskEnabled, AskRetiring, AskHooks, AskPuppet, AskStopped, AskEtcd, AskRegistered, AskMachine, AskPromoted, AskInPlace,
+		AskFrozen, AskGate, AskAuthentic, AskAttempt, AskEnforcing,
 	}
 	for _, q := range ladder {
 		if !rungs[q][true] || !rungs[q][false] {
@@ -619,7 +640,7 @@ func TestDecisions(t *testing.T) {
 // reasons are the constants of type Reason, read from the source so that a new one can't stay without a case.
 func reasons(t *testing.T) (found []Reason) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "decide.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -648,7 +669,7 @@ func TestAttemptsKeepGrowingDistance(t *testing.T) {
 		o.Node, d.Default = node, verB
 		attempts(&o, verB, started, started, 0)
 		dec := Decide(o, d, start)
-		if dec.Action == Take || dec.Blocked != ReasonBackoff && dec.Blocked != ReasonStuck {
+		if dec.Action == Take || dec.Blocked.Reason != ReasonBackoff && dec.Blocked.Reason != ReasonStuck {
 			t.Fatalf("%s does not wait after attempt %d: %s", node, started, dec.Reason)
 		}
 		if again := Decide(o, d, start.Add(time.Second)); !again.Next.Equal(dec.Next) {
@@ -715,6 +736,18 @@ func drawHolds(t *rapid.T, name string) []Hold {
 	}), 0, 3).Draw(t, name)
 }
 
+func drawBlocked(t *rapid.T) *Blocked {
+	if rapid.IntRange(0, 3).Draw(t, "is blocked") > 0 {
+		return nil
+	}
+	return &Blocked{Code: rapid.SampledFrom([]BlockCode{PuppetDisabled, PuppetBusy, PuppetLockUnknown, "newer"}).Draw(t, "blocked by"), Text: Prose(rapid.String().Draw(t, "blocked"))}
+}
+
+func drawProblem(t *rapid.T) Problem {
+	code := rapid.SampledFrom([]ProblemCode{"", HookFailed, CatalogRefused, "newer"}).Draw(t, "problem code")
+	return Problem{Code: code, Text: Prose(rapid.String().Draw(t, "problem"))}
+}
+
 func drawObserved(t *rapid.T) Observed {
 	words := rapid.SampledFrom([]string{"", "", "", "because"})
 	o := Observed{
@@ -723,7 +756,7 @@ func drawObserved(t *rapid.T) Observed {
 			EnforceInterval: rapid.SampledFrom([]time.Duration{0, -time.Hour, time.Second, 30 * time.Minute, math.MaxInt64}).Draw(t, "interval"),
 			MaxAttempts:     rapid.IntRange(-1, 6).Draw(t, "max attempts"),
 		},
-		Disabled: words.Draw(t, "disabled"), PuppetBlocked: words.Draw(t, "blocked"),
+		Disabled: Prose(words.Draw(t, "disabled")), PuppetBlocked: drawBlocked(t),
 		Force: rapid.IntRange(0, 4).Draw(t, "force") == 0, Noop: rapid.IntRange(0, 4).Draw(t, "noop") == 0,
 		State: State{
 			LastGood: drawTarget(t, "last good"), Enforcing: drawTarget(t, "enforcing"), RanAt: drawTime(t, "ran at"),
@@ -732,19 +765,19 @@ func drawObserved(t *rapid.T) Observed {
 				return Attempt{
 					Target: drawTarget(t, "attempted"), Started: rapid.IntRange(-3, 12).Draw(t, "started"),
 					Finished: rapid.IntRange(-3, 12).Draw(t, "finished"), Open: rapid.Bool().Draw(t, "open"),
-					Last: drawTime(t, "last"), Problem: rapid.String().Draw(t, "problem"),
+					Last: drawTime(t, "last"), Problem: drawProblem(t),
 				}
 			}), 0, 3).Draw(t, "attempts"),
 		},
 		Looked: rapid.Bool().Draw(t, "looked"),
 	}
 	if rapid.Bool().Draw(t, "is refused") {
-		o.State.Refusal = &Refusal{Target: drawTarget(t, "refused"), Why: rapid.String().Draw(t, "refused why"), At: drawTime(t, "refused at")}
+		o.State.Refusal = &Refusal{Target: drawTarget(t, "refused"), Error: *refusedFor(rapid.String().Draw(t, "refused why")), At: drawTime(t, "refused at")}
 	}
 	ids := rapid.SampledFrom([]string{"", "", "a", "b"})
 	o.State.Retire = ids.Draw(t, "retires")
 	if id := ids.Draw(t, "answered"); id != "" {
-		o.State.Answer = &Answer{ID: id, Problem: rapid.String().Draw(t, "answer")}
+		o.State.Answer = &Answer{ID: id, Problem: drawProblem(t)}
 	}
 	return o
 }
@@ -752,7 +785,7 @@ func drawObserved(t *rapid.T) Observed {
 func drawDesired(t *rapid.T) Desired {
 	words := rapid.SampledFrom([]string{"", "", "", "because"})
 	d := Desired{
-		Unreachable: words.Draw(t, "unreachable"), Unreadable: words.Draw(t, "unreadable"),
+		Unreachable: Prose(words.Draw(t, "unreachable")), Unreadable: Prose(words.Draw(t, "unreadable")),
 		Gate: Gate{
 			Epoch: Epoch(rapid.Int64Range(0, 3).Draw(t, "epoch")),
 			State: rapid.SampledFrom([]GateState{GateOpen, GateOpen, GatePaused, GateAborted, "", "ajar"}).Draw(t, "gate"),
@@ -765,7 +798,7 @@ func drawDesired(t *rapid.T) Desired {
 		if rapid.Bool().Draw(t, "is asked") {
 			d.Host.Request = &Request{
 				ID: rapid.SampledFrom([]string{"", "a", "b", strings.Repeat("z", 1000)}).Draw(t, "request"),
-				Do: rapid.SampledFrom([]Deed{DeedRun, DeedRetire, "", "dance"}).Draw(t, "deed"),
+				Do: rapid.SampledFrom([]RequestKind{RequestRun, RequestRetire, "", "dance"}).Draw(t, "kind"),
 			}
 		}
 	}
@@ -806,12 +839,12 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 		stopped = stopped || h.Mode == Stop
 	}
 	r, told := o.asked(d)
-	retires := told && r != nil && r.Do == DeedRetire && (o.State.Retire != "" || o.pending(d, DeedRetire) != nil) || !told && o.State.Retire != ""
-	forbidden := o.Disabled != "" || o.PuppetBlocked != "" || stopped || retires
+	retires := told && r != nil && r.Do == RequestRetire && (o.State.Retire != "" || o.pending(d, RequestRetire) != nil) || !told && o.State.Retire != ""
+	forbidden := o.Disabled != "" || o.PuppetBlocked != nil || stopped || retires
 
 	switch got.Action {
 	case Retire:
-		if o.Disabled != "" || o.Noop || !told || o.pending(d, DeedRetire) == nil {
+		if o.Disabled != "" || o.Noop || !told || o.pending(d, RequestRetire) == nil {
 			t.Fatalf("it retires although nobody asks for that now: %+v", got.Ladder)
 		}
 	case Take:
@@ -822,8 +855,8 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 		if got.Target != d.Wanted() || got.Target != got.Wanted || got.Target.IsZero() || got.Target == o.State.Enforcing {
 			t.Fatalf("it takes %s, is on %s and is to be on %s", got.Target, o.State.Enforcing, d.Wanted())
 		}
-		if got.Blocked != "" {
-			t.Fatalf("it takes what is blocked: %s", got.Blocked)
+		if got.Blocked.Reason != "" {
+			t.Fatalf("it takes what is blocked: %+v", got.Blocked)
 		}
 	case Enforce:
 		if forbidden || got.Target != o.State.Enforcing || got.Target.IsZero() {
@@ -833,7 +866,7 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 		if forbidden || o.State.Enforcing.IsZero() {
 			break // only a person, or a first target, ends that
 		}
-		if o.Force || o.Noop || o.pending(d, DeedRun) != nil {
+		if o.Force || o.Noop || o.pending(d, RequestRun) != nil {
 			t.Fatalf("it was asked for a run and does nothing: %s", got.Reason)
 		}
 		if !got.Next.After(now) {
@@ -860,16 +893,16 @@ func explained(t rapid.TB, d Decision) {
 	if last.OK != (d.Action != Nothing) {
 		t.Fatalf("it does %s, and the last rung says %+v", d.Action, last)
 	}
-	if d.Action != Nothing && last.Answer != string(d.Reason) {
+	if d.Action != Nothing && last.Reason != d.Reason {
 		t.Fatalf("it acts because %q, and the last rung says %+v", d.Reason, last)
 	}
-	if d.Blocked == "" {
+	if d.Blocked.Reason == "" {
 		return
 	}
 	for _, r := range d.Ladder {
-		if !r.OK && (strings.HasPrefix(r.Answer, string(d.Blocked)) || d.Detail != "" && strings.Contains(r.Answer, d.Detail)) {
+		if !r.OK && r.Reason == d.Blocked.Reason {
 			return
 		}
 	}
-	t.Fatalf("nothing on the ladder says %q: %+v", d.Blocked, d.Ladder)
+	t.Fatalf("nothing on the ladder says %q: %+v", d.Blocked.Reason, d.Ladder)
 }

@@ -9,14 +9,15 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"pulley/internal/atomicfile"
-	"pulley/internal/bounded"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 )
 
 // Disk is a node's memory: the files of one folder (/var/lib/pulley). Files appear whole or not at all.
@@ -138,7 +139,7 @@ func (d *Disk) LoadReported() (Reported, error) {
 func (d *Disk) SaveReported(r Reported) error { return d.save(reportedFile, r, false) }
 
 // Disabled is the reason why an operator disabled the agent here; "" when it is enabled.
-func (d *Disk) Disabled() (string, error) {
+func (d *Disk) Disabled() (Prose, error) {
 	b, err := d.read(disabledFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -147,7 +148,7 @@ func (d *Disk) Disabled() (string, error) {
 		return "", err
 	}
 	if reason := strings.TrimSpace(string(b)); reason != "" {
-		return reason, nil
+		return Prose(reason), nil
 	}
 	return defaultDisabled, nil
 }

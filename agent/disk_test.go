@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"pulley/internal/atomicfile"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"pulley/internal/atomicfile"
 )
 
 // TestMain lets a test start this program again as one that holds or takes the lock, or does one tick.
@@ -231,8 +232,8 @@ func TestAStateComesBackAsItWas(t *testing.T) {
 	same(t, "the state of a new node", empty, State{Format: StateFormat})
 	want := State{
 		Format: StateFormat, LastGood: verA, LastGoodData: "x", Enforcing: verB, Before: verA, OpenRun: "r-7",
-		Attempts: []Attempt{{Target: verB, Started: 2, Finished: 1, Open: true, Last: start, Kind: Between, Problem: "…"}},
-		Refusal:  &Refusal{Target: verC, Why: "it is not signed", At: start},
+		Attempts: []Attempt{{Target: verB, Started: 2, Finished: 1, Open: true, Last: start, Kind: Between, Problem: Problem{Code: HookFailed, Text: "…"}}},
+		Refusal:  &Refusal{Target: verC, Error: *refusedFor("it"), At: start},
 		Holds:    []Hold{freeze, stop}, RanAt: start, Outcome: Failed, LastRun: "r-6", Sequence: 7,
 	}
 	if err := d.Save(want); err != nil {
@@ -356,7 +357,7 @@ func TestHowARunEndedIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	told(Result{}, true, false)
-	ended := Result{Kind: Untouched, Outcome: Failed, Problem: "does not compile", Log: make([]LogLine, 1000)}
+	ended := Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: HookFailed, Text: "does not compile"}, Log: make([]LogLine, 1000)}
 	if err := d.End("r-1", ended); err != nil {
 		t.Fatal(err)
 	}
@@ -454,7 +455,7 @@ func TestDisabledKeepsItsReason(t *testing.T) {
 		if err := d.Disable(c.given); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := d.Disabled(); got != c.want || err != nil {
+		if got, err := d.Disabled(); string(got) != c.want || err != nil {
 			t.Errorf("%q: %q, %v", c.given, got, err)
 		}
 	}

@@ -16,13 +16,14 @@ func (a *Agent) Peek(ctx context.Context) (Decision, Desired, error) {
 	if err := t.desire(ctx); err != nil {
 		return Decision{}, Desired{}, err
 	}
-	o := Observed{Identity: a.Identity, State: state, Settings: a.Settings, Machine: a.MachineID, Disabled: disabled, PuppetBlocked: a.Puppet.Blocked()}
-	return Decide(o, t.desired, a.Now()), t.desired, nil
+	t.state = state
+	t.observed = Observed{Identity: a.Identity, Settings: a.Settings, Machine: a.MachineID, Disabled: disabled, PuppetBlocked: a.Puppet.Blocked()}
+	return t.judge(), t.desired, nil
 }
 
 // Calm says whether a tick with this decision concerns nothing but what is in place: no new target, no hold, no closed
 // gate, nothing that failed. Only then may the agent itself change: never in one step with content.
 func (d Decision) Calm(on Desired) bool {
 	open := on.Gate.State == GateOpen || on.Gate.State == ""
-	return open && d.Hold == nil && d.Blocked == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue)
+	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue)
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
 	"pulley/internal/clip"
 )
 
@@ -56,7 +57,7 @@ func EncodeRun(r Run) (EncodedRun, error) {
 			return EncodedRun{}, fmt.Errorf("cannot encode run %s: its bare record is larger than %d bytes", r.ID, maxRunBytes)
 		default:
 			r.Log, r.Resources, r.Durations, r.Steps = nil, nil, nil, nil
-			r.Problem = clip.Text(r.Problem, maxMessage)
+			r.Problem = r.Problem.clipped(maxMessage)
 		}
 		truncated = true
 	}
@@ -104,7 +105,7 @@ func pack(s storedRun) ([]byte, error) {
 
 // clipped returns r with every message cut to a line's length.
 func clipped(r Run) Run {
-	r.Problem = clip.Text(r.Problem, 4*maxMessage)
+	r.Problem = r.Problem.clipped(4 * maxMessage)
 	log := make([]LogLine, len(r.Log))
 	for i, l := range r.Log {
 		l.Message = clip.Text(l.Message, maxMessage)

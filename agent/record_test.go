@@ -30,7 +30,7 @@ func sampleRun() Run {
 		ID: "20260304T050607Z-1", Node: "web1", Target: verA, Action: Take, Reason: ReasonNew, Started: start, Duration: time.Minute,
 		Steps: map[string]time.Duration{"apply": time.Minute},
 		Result: Result{
-			Kind: Between, Outcome: Failed, Problem: "File[/etc/motd] failed", ExitCode: 4, Counts: Counts{Total: 9, Failed: 1},
+			Kind: Between, Outcome: Failed, Problem: Problem{Code: HookFailed, Text: "File[/etc/motd] failed"}, ExitCode: 4, Counts: Counts{Total: 9, Failed: 1},
 			Durations: map[string]time.Duration{"file": time.Second},
 			Resources: []ResourceEvent{{Resource: "File[/etc/motd]", Status: "failed", File: "manifests/site.pp", Line: 3, Messages: []string{"no"}}},
 			Log:       []LogLine{{Level: "err", Source: "Puppet", Message: "no", Time: start}},
@@ -58,7 +58,7 @@ func TestARunRecordHasABoundHoweverMuchPuppetSaid(t *testing.T) {
 		r := sampleRun()
 		seed := rapid.Uint64().Draw(t, "seed")
 		size := rapid.SampledFrom([]int{0, 10, 1000, 200_000})
-		r.Problem = noise(seed, size.Draw(t, "problem"))
+		r.Problem = Problem{Code: CatalogRefused, Text: Prose(noise(seed, size.Draw(t, "problem")))}
 		for i := range rapid.IntRange(0, 800).Draw(t, "resources") {
 			r.Resources = append(r.Resources, ResourceEvent{Resource: noise(seed+uint64(i), 60), Status: "failed", Messages: []string{noise(seed, 90)}})
 		}
@@ -90,7 +90,7 @@ func TestARunRecordHasABoundHoweverMuchPuppetSaid(t *testing.T) {
 		if back, _ := json.Marshal(got); truncated == bytes.Equal(back, whole) {
 			t.Fatalf("truncated: %t, of %d bytes %d came back", truncated, len(whole), len(back))
 		}
-		if got.ID != r.ID || got.Target != r.Target || got.Counts != r.Counts || got.Kind != r.Kind || got.Problem == "" && r.Problem != "" {
+		if got.ID != r.ID || got.Target != r.Target || got.Counts != r.Counts || got.Kind != r.Kind || got.Problem == (Problem{}) && r.Problem != (Problem{}) {
 			t.Fatalf("what matters most is lost: %+v", got)
 		}
 	})
@@ -190,22 +190,22 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 				Identity: Identity{Node: name.Draw(t, "node"), Role: name.Draw(t, "role")}, Settings: DefaultSettings(),
 				Version: "v1.24.3-17-g0123456789ab", MachineID: strings.Repeat("f", 32), Boot: strings.Repeat("f", 36), Now: func() time.Time { return start },
 			},
-			observed: Observed{Disabled: words.Draw(t, "disabled")},
+			observed: Observed{Disabled: Prose(words.Draw(t, "disabled"))},
 			decision: Decision{
-				Action: Nothing, Reason: ReasonUnreadable, Detail: words.Draw(t, "detail"), Wanted: wanted,
+				Action: Nothing, Cause: Cause{ReasonUnreadable, Params{Text: Prose(words.Draw(t, "detail"))}}, Wanted: wanted,
 				Hold: &Hold{Scope: "roles/" + name.Draw(t, "held"), Mode: Freeze, Who: words.Draw(t, "who"), Why: Prose(words.Draw(t, "why")), Since: start, Until: start},
 			},
 			state: State{
 				LastGood: target.Draw(t, "last good"), Enforcing: enforcing, RanAt: start, Outcome: Unchanged, LastRun: "20260304T050607Z-1234567",
-				Attempts: []Attempt{{Target: wanted, Started: 1 << 30, Finished: 1 << 30, Last: start, Kind: Untouched, Problem: words.Draw(t, "problem")}},
+				Attempts: []Attempt{{Target: wanted, Started: 1 << 30, Finished: 1 << 30, Last: start, Kind: Untouched, Problem: Problem{Code: CatalogRefused, Text: Prose(words.Draw(t, "problem"))}}},
 			},
 		}
 		own := words.Draw(t, "own agent")
 		at.Upgrade = func(AgentChoice) *Upgrade {
-			return &Upgrade{Wanted: strings.Repeat("1", 64), Phase: UpgradeProbation, Problem: own}
+			return &Upgrade{Wanted: strings.Repeat("1", 64), Phase: UpgradeProbation, Problem: Problem{Code: UpgradeUnavailable, Text: Prose(own)}}
 		}
-		at.state.refuse(wanted, words.Draw(t, "refused"), start)
-		at.state.settle(strings.Repeat("a", 16), words.Draw(t, "answer"))
+		at.state.refuse(wanted, refusedFor(words.Draw(t, "refused")), start)
+		at.state.settle(strings.Repeat("a", 16), failedHook(Prose(words.Draw(t, "answer"))))
 		s := at.status()
 		b, err := json.Marshal(s)
 		if err != nil {
@@ -217,7 +217,7 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 		if s.Node != at.Identity.Node || s.Target != wanted || s.LastGood != at.state.LastGood || s.Enforcing != enforcing || s.Attempt.Target != wanted || s.Refusal.Target != wanted {
 			t.Fatal("a name or a target was cut")
 		}
-		if p := at.state.Attempts[0].Problem; utf8.ValidString(p) && !utf8.ValidString(s.Attempt.Problem) {
+		if p := string(at.state.Attempts[0].Problem.Text); utf8.ValidString(p) && !utf8.ValidString(string(s.Attempt.Problem.Text)) {
 			t.Fatalf("%q was cut within a character: %q", p, s.Attempt.Problem)
 		}
 	})
@@ -244,8 +244,8 @@ func TestAStatusKeepsTheWordsOfAnOrdinaryFailure(t *testing.T) {
 	w.tick(t)
 	w.etcd.operator(t, func(d *Desired) { d.Holds = nil })
 	w.tick(t)
-	if s := w.etcd.status(t); !strings.Contains(s.Detail, "Syntax error at '}' (file: manifests/site.pp, line: 3)") {
-		t.Errorf("%q", s.Detail)
+	if s := w.etcd.status(t); !strings.Contains(s.why().Sentence(), "Syntax error at '}' (file: manifests/site.pp, line: 3)") {
+		t.Errorf("%q", s.why().Sentence())
 	}
 }
 

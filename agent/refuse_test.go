@@ -21,11 +21,11 @@ func TestARefusedTargetIsNotTakenAndTheOldOneStaysEnforced(t *testing.T) {
 	}
 	w.stands(t, verA, verA)
 	s := w.etcd.status(t)
-	if s.Reason != ReasonRefused || s.Detail != "it is not signed" || s.Refusal == nil || s.Refusal.Target != refusedB || s.Target != refusedB || s.Attempt != nil {
+	if s.Reason != ReasonRefused || s.why().Sentence() != "the target is refused: the record cannot be read: it is not signed" || s.Refusal == nil || s.Refusal.Target != refusedB || s.Target != refusedB || s.Attempt != nil {
 		t.Errorf("it says of itself %+v", s)
 	}
-	if v := Look(&s, w.etcd.load().Desired, w.now); v.State != FailedState || !strings.Contains(v.Why, "it is not signed") {
-		t.Errorf("an operator sees that it is %s: %s", v.State, v.Why)
+	if v := Look(&s, w.etcd.load().Desired, w.now); v.State != FailedState || !strings.Contains(v.Sentence(), "it is not signed") {
+		t.Errorf("an operator sees that it is %s: %s", v.State, v.Sentence())
 	}
 	if n := len(w.etcd.load().Runs); n != 1 {
 		t.Errorf("a refusal has left a run record: there are %d", n)
@@ -33,7 +33,7 @@ func TestARefusedTargetIsNotTakenAndTheOldOneStaysEnforced(t *testing.T) {
 
 	w.now = start.Add(31 * time.Minute)
 	r = w.tick(t)
-	if r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != ReasonDue || r.Run.Outcome != Unchanged || r.Decision.Blocked != ReasonRefused {
+	if r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != ReasonDue || r.Run.Outcome != Unchanged || r.Decision.Blocked.Reason != ReasonRefused {
 		t.Fatalf("what is in place was due: %+v", r)
 	}
 	w.stands(t, verA, verA)
@@ -94,7 +94,7 @@ func TestForceLooksAtARefusedTargetAtOnce(t *testing.T) {
 	w.promote(t, refusedB)
 	w.idle(t)
 	w.now = w.now.Add(time.Second)
-	if r := w.tick(t, Options{Force: true}); r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != ReasonForced || r.Decision.Blocked != ReasonRefused {
+	if r := w.tick(t, Options{Force: true}); r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != ReasonForced || r.Decision.Blocked.Reason != ReasonRefused {
 		t.Fatalf("refused again, it is to enforce what is there: %+v", r)
 	}
 	if s := w.state(t); s.Refusal == nil || !s.Refusal.At.Equal(w.now) || len(s.Attempts) != 0 {
@@ -209,12 +209,12 @@ func TestANodeBetweenTargetsStaysThereWhenTheWayBackIsRefused(t *testing.T) {
 		return ""
 	}
 	w.now = w.now.Add(5 * time.Minute)
-	if r := w.tick(t); r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked != ReasonRefused {
+	if r := w.tick(t); r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked.Reason != ReasonRefused {
 		t.Errorf("%+v", r)
 	}
 	w.stands(t, verA, halfway)
 	s := w.etcd.status(t)
-	if v := Look(&s, w.etcd.load().Desired, w.now); s.Attempt == nil || s.Attempt.Target != halfway || v.State != FailedState || !strings.Contains(v.Why, "older than") {
+	if v := Look(&s, w.etcd.load().Desired, w.now); s.Attempt == nil || s.Attempt.Target != halfway || v.State != FailedState || !strings.Contains(v.Sentence(), "older than") {
 		t.Errorf("it says of itself %+v", s)
 	}
 	w.content.refuses = nil

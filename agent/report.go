@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"pulley/internal/clip"
 	"slices"
 	"time"
+
+	"pulley/internal/clip"
 )
 
 // Bounds of what one node keeps in etcd.
@@ -92,7 +93,7 @@ func (t *tick) finishRun() {
 
 // freshRun is the record of this tick's run. Runs that neither changed nor failed anything are only counted.
 func (t *tick) freshRun() (*EncodedRun, error) {
-	if t.run == nil || !t.puppet {
+	if t.run == nil || !t.ended {
 		return nil, nil
 	}
 	r := *t.run
@@ -106,79 +107,109 @@ func (t *tick) freshRun() (*EncodedRun, error) {
 	return &e, nil
 }
 
-// status is what the node says of itself now.
+// status is what the node reports of itself now.
 func (t *tick) status() Status {
 	d := t.decision
-	why, detail := d.Reason, d.Detail
-	if d.Blocked != "" {
-		why = d.Blocked
+	if t.settled { // what the decision rests on is stale
+		d = t.next()
 	}
 	s := Status{
-		Node: t.Identity.Node, Role: t.Identity.Role, Phase: Idle, Action: d.Action, Reason: why,
-		Detail: clip.Text(detail, maxDetailInHead), Target: d.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
+		Node: t.Identity.Node, Role: t.Identity.Role, Phase: Idle, Action: d.Action, Cause: d.main(),
+		Target: t.decision.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
 		Outcome: t.state.Outcome, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
-		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: clip.Text(t.observed.Disabled, 120),
+		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: t.observed.Disabled.clipped(120),
 		Answer: t.state.Answer,
 	}
 	if t.Upgrade != nil {
 		s.Agent = t.Upgrade(t.desired.Agent)
 	}
-	if r := t.state.Refusal; r != nil && r.Target == d.Wanted {
+	if r := t.state.Refusal; r != nil && r.Target == s.Target {
 		s.Refusal = r
 	}
-	if a := t.state.Attempt(d.Wanted); a != nil {
+	if a := t.state.Attempt(s.Target); a != nil {
 		s.Attempt = a
 	} else if a := t.state.Attempt(t.state.Enforcing); a != nil {
 		s.Attempt = a
 	}
-	// Once the state changed, what was true before it would be stale: say what is true now.
-	if t.settled {
-		s.Action, s.Reason, s.Detail = t.afterwards()
-	}
+	s.Params = s.without(*s.Cause.clipped(maxDetailInHead))
 	return fit(s)
 }
 
-// afterwards is what the next tick would do, and why, if nothing else changed: so that it need not say anything new.
-func (t *tick) afterwards() (Action, Reason, string) {
-	o := t.observed
-	o.State, o.Force, o.Looked = t.state, false, false
-	next := Decide(o, t.desired, t.Now())
-	if next.Blocked != "" {
-		return next.Action, next.Blocked, clip.Text(next.Detail, maxDetailInHead)
+// main is why the node does not take what it should, else why it does what it does.
+func (d Decision) main() Cause {
+	if d.Blocked.Reason != "" {
+		return d.Blocked
 	}
-	return next.Action, next.Reason, clip.Text(next.Detail, maxDetailInHead)
+	return d.Cause
 }
 
-// fit cuts the words of a status until it fits into its bound; names and targets are never cut.
+// without are the parameters of c without those that another field of the status has.
+func (s Status) without(c Cause) Params {
+	p := c.Params
+	p.Hold, p.Refusal, p.Next = nil, nil, time.Time{}
+	if s.Attempt != nil {
+		p.Attempt = nil
+	}
+	if s.Answer != nil {
+		p.Problem = nil
+	}
+	if c.Reason == ReasonDisabled {
+		p.Text = ""
+	}
+	return p
+}
+
+// why is the status's reason with all of its parameters.
+func (s *Status) why() Cause {
+	c := s.Cause
+	switch c.Reason {
+	case ReasonDisabled:
+		c.Params.Text = s.Disabled
+	case ReasonStopped, ReasonFrozen:
+		c.Params.Hold = s.Hold
+	case ReasonRefused:
+		c.Params.Refusal = s.Refusal
+	case ReasonBackoff, ReasonStuck, ReasonRetry:
+		c.Params.Attempt = s.Attempt
+	case ReasonRetired:
+		if s.Answer != nil {
+			c.Params.Problem = s.Answer.Failure()
+		}
+	}
+	return c
+}
+
+// fit clips the texts of a status until it fits into its bound; names and targets stay whole.
 func fit(s Status) Status {
 	for _, limit := range []int{120, 60, 20, 3} { // a byte can take six as JSON
 		if b, err := json.Marshal(s); err == nil && len(b) <= maxStatusBytes {
 			return s
 		}
-		s.Detail, s.Disabled = clip.Text(s.Detail, limit), clip.Text(s.Disabled, limit)
+		s.Cause, s.Disabled = *s.Cause.clipped(limit), s.Disabled.clipped(limit)
 		if s.Attempt != nil {
 			a := *s.Attempt
-			a.Problem = clip.Text(a.Problem, limit)
+			a.Problem = a.Problem.clipped(limit)
 			s.Attempt = &a
 		}
 		if s.Refusal != nil {
-			r := *s.Refusal
-			r.Why = clip.Text(r.Why, limit)
-			s.Refusal = &r
+			s.Refusal = s.Refusal.clipped(limit)
 		}
 		if s.Agent != nil {
 			u := *s.Agent
-			u.Wanted, u.Problem = clip.Text(u.Wanted, 64), clip.Text(u.Problem, limit)
+			u.Wanted, u.Problem = clip.Text(u.Wanted, 64), u.Problem.clipped(limit)
 			s.Agent = &u
 		}
 		if s.Answer != nil {
 			a := *s.Answer
-			a.Problem = clip.Text(a.Problem, limit)
+			a.Problem = a.Problem.clipped(limit)
+			if a.Cause != nil {
+				a.Cause = &Cause{Reason: a.Cause.Reason}
+			}
 			s.Answer = &a
 		}
 		if s.Hold != nil {
-			h := *s.Hold
-			h.Who, h.Why, h.Replaced = clip.Text(h.Who, limit), Prose(clip.Text(string(h.Why), limit)), nil
+			h := s.Hold.clipped(limit)
+			h.Replaced = nil
 			s.Hold = &h
 		}
 	}

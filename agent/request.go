@@ -1,13 +1,10 @@
 package agent
 
-import (
-	"fmt"
-	"pulley/internal/clip"
-)
+import "pulley/internal/clip"
 
 // Bounds of what is said about requests.
 const (
-	maxAnswer    = 200 // bytes of an answer's words
+	maxAnswer    = 200 // bytes of an answer's text
 	maxRequestID = 64  // a longer one would not fit into the answer: it is no request
 )
 
@@ -17,7 +14,7 @@ func (d Desired) known() bool { return d.Unreachable == "" && d.Unreadable == ""
 // asked is what this machine is asked for, nil for nothing; told is false when nobody can tell: etcd is silent, or has no
 // entry of this machine.
 func (o Observed) asked(d Desired) (r *Request, told bool) {
-	if !d.known() || d.Host == nil || otherMachine(d.Host, o.Machine) != "" {
+	if !d.known() || d.Host == nil || anotherMachine(d.Host, o.Machine) {
 		return nil, false
 	}
 	if r := d.Host.Request; r != nil && r.ID != "" && len(r.ID) <= maxRequestID {
@@ -34,9 +31,9 @@ func (o Observed) unanswered(d Desired) *Request {
 	return nil
 }
 
-// pending is the unanswered request where it is for this deed.
-func (o Observed) pending(d Desired, deed Deed) *Request {
-	if r := o.unanswered(d); r != nil && r.Do == deed {
+// pending is the unanswered request of this kind.
+func (o Observed) pending(d Desired, kind RequestKind) *Request {
+	if r := o.unanswered(d); r != nil && r.Do == kind {
 		return r
 	}
 	return nil
@@ -48,63 +45,63 @@ func (o Observed) pending(d Desired, deed Deed) *Request {
 // answered that it could not begin, it did not begin.
 func (l *ladder) retire() bool {
 	r, told := l.o.asked(l.d)
-	const asked = "not asked to retire"
+	requested := told && r != nil && r.Do == RequestRetire
 	switch {
-	case told && r != nil && r.Do == DeedRetire && l.o.State.Retire == "" && l.o.pending(l.d, DeedRetire) == nil:
-		l.pass(asked, "it was, and answered that it could not: "+l.o.State.Answer.sentence())
+	case requested && l.o.State.Retire == "" && l.o.pending(l.d, RequestRetire) == nil:
+		l.pass(AskRetiring, Cause{Params: Params{Problem: l.o.State.Answer.Failure()}})
 		return false
-	case told && r != nil && r.Do == DeedRetire:
-		l.fail(asked, r.sentence())
+	case requested:
+		l.fail(AskRetiring, Cause{ReasonRetire, Params{Request: r}})
 	case !told && l.o.State.Retire != "":
-		l.fail(asked, "it was")
+		l.fail(AskRetiring, Cause{Reason: ReasonRetired})
 	default:
-		l.pass(asked, "yes")
+		l.pass(AskRetiring, Cause{})
 		return false
 	}
-	const due = "its hooks have yet to run"
 	switch {
 	case !told:
-		l.stop(due, ReasonRetired, "etcd does not say that this was called off")
-	case l.o.pending(l.d, DeedRetire) == nil:
-		l.stop(due, ReasonRetired, l.o.State.Answer.sentence())
+		l.stop(AskHooks, Cause{Reason: ReasonRetired})
+	case l.o.pending(l.d, RequestRetire) == nil:
+		l.stop(AskHooks, Cause{ReasonRetired, Params{Problem: l.o.State.Answer.Failure()}})
 	case l.o.Noop:
-		l.stop(due, ReasonRetire, "they do, and not while somebody only looks")
+		l.stop(AskHooks, Cause{ReasonRetire, Params{Request: r}})
 	default:
-		l.pass(due, string(ReasonRetire))
-		l.end(Retire, ReasonRetire, r.sentence(), l.o.State.has())
+		l.pass(AskHooks, Cause{Reason: ReasonRetire})
+		l.end(Retire, Cause{ReasonRetire, Params{Request: r}}, l.o.State.has())
 	}
 	return true
 }
 
-// sentence is who asked, and why.
-func (r *Request) sentence() string {
-	who := r.By
-	if who == "" {
-		who = "somebody"
+// Failure is why the node did not do what was requested; nil when it did.
+func (a *Answer) Failure() *Problem {
+	if !a.Failed() {
+		return nil
 	}
-	if r.Why == "" {
-		return "asked by " + who
+	p := a.Problem
+	if a.Cause != nil {
+		p = Problem{Code: NotStarted, Text: Prose(a.Cause.Sentence())}
 	}
-	return "asked by " + who + ": " + r.Why
+	return &p
 }
 
-// sentence is how the hooks went.
-func (a *Answer) sentence() string {
-	if a.Problem == "" {
-		return "its hooks are done"
-	}
-	return a.Problem
-}
+// Retirement is how far a node's retirement is, as the node itself knows.
+type Retirement string
 
-// Retires is how far this node's retirement is, as it knows; "" when it was not asked to.
-func (s *State) Retires() string {
+// The phases of a retirement. An empty one is none.
+const (
+	RetireBegun Retirement = "hooks_begun"
+	RetireDone  Retirement = "retired"
+)
+
+// Retirement is how far this node's retirement is.
+func (s *State) Retirement() Retirement {
 	switch {
 	case s.Retire == "":
 		return ""
 	case s.Answer == nil || s.Answer.ID != s.Retire:
-		return "its hooks were begun"
+		return RetireBegun
 	}
-	return "it runs nothing any more: " + s.Answer.sentence()
+	return RetireDone
 }
 
 // has is the release that this node has: the last good one, else what it is part way to.
@@ -115,15 +112,15 @@ func (s *State) has() Target {
 	return s.LastGood
 }
 
-// settle remembers what became of a request. Whether the node retires is another matter: that is so once it consented.
-func (s *State) settle(id, problem string) {
-	s.Answer = &Answer{ID: id, Problem: clip.Text(problem, maxAnswer)}
+// settle remembers what became of a request. A node retires once it has consented, whatever its answer is.
+func (s *State) settle(id string, p Problem) {
+	s.Answer = &Answer{ID: id, Problem: p.clipped(maxAnswer)}
 }
 
-// strange says why a request can't be done by this agent; "" when it can.
-func (r *Request) strange() string {
-	if r.Do == DeedRun || r.Do == DeedRetire {
-		return ""
+// unknown returns the problem of a request that this agent does not know; zero when it knows it.
+func (r *Request) unknown() Problem {
+	if r.Do == RequestRun || r.Do == RequestRetire {
+		return Problem{}
 	}
-	return fmt.Sprintf("this agent does not know the deed %q; upgrade it", clip.Text(string(r.Do), maxRequestID))
+	return Problem{Code: UnknownRequest, Text: Prose(clip.Text(string(r.Do), maxRequestID))}
 }

@@ -10,15 +10,14 @@ import (
 // recall forgets a retirement that was called off, and answers what this agent can't do. It says whether the state changed.
 func (t *tick) recall() (changed bool) {
 	r, told := t.observed.asked(t.desired)
-	if told && t.state.Retire != "" && (r == nil || r.Do != DeedRetire) {
+	if told && t.state.Retire != "" && (r == nil || r.Do != RequestRetire) {
 		t.state.Retire, t.state.RanAt = "", time.Time{} // its hooks may have undone what a run did: the next one is due
 		changed = true
 	}
-	if r := t.observed.unanswered(t.desired); r != nil && r.strange() != "" {
-		t.state.settle(r.ID, r.strange())
+	if r := t.observed.unanswered(t.desired); r != nil && r.unknown() != (Problem{}) {
+		t.state.settle(r.ID, r.unknown())
 		changed = true
 	}
-	t.observed.State = t.state
 	return changed
 }
 
@@ -50,11 +49,11 @@ func (t *tick) retire(ctx context.Context) error {
 		t.offline = t.offline || errors.Is(problem, ErrUnreachable)
 		return problem
 	}
-	words := ""
+	var answer Problem
 	if problem != nil {
-		words = problem.Error()
+		answer = Problem{Code: HookFailed, Text: Prose(problem.Error())}
 	}
-	t.state.settle(r.ID, words)
+	t.state.settle(r.ID, answer)
 	t.settled = true
 	if err := t.Memory.Save(t.state); err != nil {
 		return err
@@ -84,10 +83,6 @@ func (t *tick) explainItself() error {
 	if r == nil || t.opts.Noop || t.decision.Action != Nothing || t.state.Answer != nil && t.state.Answer.ID == r.ID {
 		return nil
 	}
-	why := string(t.decision.Reason)
-	if t.decision.Detail != "" {
-		why += ": " + t.decision.Detail
-	}
-	t.state.settle(r.ID, why)
+	t.state.Answer = &Answer{ID: r.ID, Cause: t.decision.clipped(maxAnswer)}
 	return t.Memory.Save(t.state)
 }

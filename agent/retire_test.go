@@ -10,11 +10,11 @@ import (
 // Whoever asks a node for a run has to learn that it took place, and it must not take place twice.
 func TestARunThatWasAskedForIsDoneOnceAndAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(DeedRun))
+	w.request(t, askedFor(RequestRun))
 	if run := w.good(t); run.Reason != ReasonAsked || run.Target != verA {
 		t.Errorf("it ran %s: %s", run.Target, run.Reason)
 	}
-	same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: askedFor(DeedRun).ID})
+	same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: askedFor(RequestRun).ID})
 	w.idle(t)
 	same(t, "what was asked of etcd when all was done", w.etcd.calls, []string{"desire"})
 }
@@ -22,13 +22,13 @@ func TestARunThatWasAskedForIsDoneOnceAndAnswered(t *testing.T) {
 // A run that fails is an answer too: nobody may wait for it for ever.
 func TestARunThatWasAskedForAndFailsIsAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(DeedRun))
+	w.request(t, askedFor(RequestRun))
 	w.puppet.result = func(Job) (Result, error) {
-		return Result{Kind: Between, Outcome: Failed, Problem: strings.Repeat("File[/etc/motd] failed; ", 100)}, nil
+		return Result{Kind: Between, Outcome: Failed, Problem: Problem{Code: ResourcesFailed, Number: 100, Text: Prose(strings.Repeat("File[/etc/motd] failed; ", 100))}}, nil
 	}
 	w.tick(t)
 	a := w.etcd.status(t).Answer
-	if a == nil || a.ID != askedFor(DeedRun).ID || !strings.HasPrefix(a.Problem, "File[/etc/motd] failed") || len(a.Problem) > maxAnswer {
+	if a == nil || a.ID != askedFor(RequestRun).ID || !strings.Contains(a.Sentence(), "File[/etc/motd] failed") || len(a.Problem.Text) > maxAnswer {
 		t.Errorf("it answers %+v", a)
 	}
 	w.idle(t)
@@ -38,19 +38,19 @@ func TestARunThatWasAskedForAndFailsIsAnswered(t *testing.T) {
 func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
 	for _, c := range []struct {
 		say  string
-		do   Deed
+		do   RequestKind
 		when func(*world)
 		want string
 	}{
-		{"a stop hold", DeedRun, func(w *world) { w.etcd.operator(t, func(d *Desired) { d.Holds = []Hold{stop} }) }, "an operator's hold says not to run Puppet: stop on roles/web by bob"},
-		{"disabled on the machine", DeedRun, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "disabled on the machine itself: kernel debugging"},
-		{"to retire, disabled on the machine", DeedRetire, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "disabled on the machine itself: kernel debugging"},
-		{"Puppet is at work", DeedRun, func(w *world) { w.puppet.blocked = "another puppet is running" }, "another puppet is running"},
-		{"nothing to run", DeedRun, func(w *world) {
+		{"a stop hold", RequestRun, func(w *world) { w.etcd.operator(t, func(d *Desired) { d.Holds = []Hold{stop} }) }, "a hold stops Puppet: stop on roles/web by bob"},
+		{"disabled on the machine", RequestRun, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "runs are disabled on the machine: kernel debugging"},
+		{"to retire, disabled on the machine", RequestRetire, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "runs are disabled on the machine: kernel debugging"},
+		{"Puppet is at work", RequestRun, func(w *world) { w.puppet.blocked = &Blocked{Code: PuppetBusy, Path: "lock", Pid: 7} }, "another Puppet is running"},
+		{"nothing to run", RequestRun, func(w *world) {
 			must(t, w.disk.Save(State{}))
 			w.etcd.operator(t, func(d *Desired) { d.Default = Target{} })
-		}, "no release was promoted"},
-		{"a deed of a later version", "dance", func(*world) {}, `this agent does not know the deed "dance"`},
+		}, "no release is promoted"},
+		{"a request of a later version", "dance", func(*world) {}, `this agent does not know the request "dance"`},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			w := fleetOn(t, verA)
@@ -61,7 +61,7 @@ func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
 				t.Errorf("who only looked answered %+v", s.Answer)
 			}
 			w.idle(t)
-			if a := w.etcd.status(t).Answer; a == nil || !strings.Contains(a.Problem, c.want) {
+			if a := w.etcd.status(t).Answer; a == nil || !strings.Contains(a.Sentence(), c.want) {
 				t.Errorf("it answers %+v", a)
 			}
 			if len(w.machine.retired) > 0 {
@@ -77,9 +77,9 @@ func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
 func TestADisabledNodeThatWasAskedToRetireLivesOnOnceItIsEnabled(t *testing.T) {
 	w := fleetOn(t, verA)
 	must(t, w.disk.Disable("kernel debugging"))
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	w.idle(t)
-	if a := w.etcd.status(t).Answer; a == nil || a.ID != askedFor(DeedRetire).ID || w.state(t).Retire != "" {
+	if a := w.etcd.status(t).Answer; a == nil || a.ID != askedFor(RequestRetire).ID || w.state(t).Retire != "" {
 		t.Fatalf("it answers %+v and retires by %q", a, w.state(t).Retire)
 	}
 	must(t, w.disk.Enable())
@@ -88,7 +88,7 @@ func TestADisabledNodeThatWasAskedToRetireLivesOnOnceItIsEnabled(t *testing.T) {
 		t.Errorf("it ran %s, after hooks %+v", run.Target, w.machine.retired)
 	}
 	// Asked anew it drains as any other.
-	again := askedFor(DeedRetire)
+	again := askedFor(RequestRetire)
 	again.ID = "ffff"
 	w.request(t, again)
 	w.idle(t)
@@ -108,7 +108,7 @@ func must(t testing.TB, err error) {
 // A node that is drained and then runs Puppet again is a node whose service comes back while its machine is deleted.
 func TestANodeRetiresOnceAndRunsNothingAnyMore(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.etcd.operator(t, func(d *Desired) { d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(DeedRetire) })
+	w.etcd.operator(t, func(d *Desired) { d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(RequestRetire) })
 	w.machine.during = func() error {
 		s := w.etcd.status(t)
 		if s.Phase != Running || s.Action != Retire || s.Answer != nil {
@@ -130,7 +130,7 @@ func TestANodeRetiresOnceAndRunsNothingAnyMore(t *testing.T) {
 		t.Fatalf("its hooks ran as %+v", w.machine.retired)
 	}
 	s := w.etcd.status(t)
-	same(t, "the answer", s.Answer, &Answer{ID: askedFor(DeedRetire).ID})
+	same(t, "the answer", s.Answer, &Answer{ID: askedFor(RequestRetire).ID})
 	if s.Phase != Idle || s.Action != Nothing || s.Reason != ReasonRetired {
 		t.Errorf("it says of itself %+v", s)
 	}
@@ -151,7 +151,7 @@ func TestANodeRetiresOnceAndRunsNothingAnyMore(t *testing.T) {
 // An operator who thinks better of it gets the node back, with what the hooks undid.
 func TestARetirementThatIsCalledOffIsForgotten(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	w.idle(t)
 	w.request(t, nil)
 	if run := w.good(t); run.Target != verA || w.puppet.applied() != verA.Release {
@@ -169,16 +169,16 @@ func TestARetirementThatIsCalledOffIsForgotten(t *testing.T) {
 func TestHooksThatFailAreAnsweredAndNotRunAgain(t *testing.T) {
 	clings := version("clings-1.0.0")
 	w := fleetOn(t, clings)
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	if r := w.idle(t); r.Err == nil || !strings.Contains(r.Err.Error(), "there is still work") {
 		t.Errorf("the tick ends with %v", r.Err)
 	}
-	if a := w.etcd.status(t).Answer; a == nil || a.Problem != "retire.d/10-drain: exit status 1: there is still work" {
+	if a := w.etcd.status(t).Answer; a == nil || a.Sentence() != "retire.d/10-drain: exit status 1: there is still work" {
 		t.Errorf("it answers %+v", a)
 	}
 	w.now = w.now.Add(time.Hour)
 	w.idle(t)
-	if again := askedFor(DeedRetire); len(w.machine.retired) == 1 {
+	if again := askedFor(RequestRetire); len(w.machine.retired) == 1 {
 		again.ID = "ffff"
 		w.request(t, again)
 		w.idle(t)
@@ -191,9 +191,9 @@ func TestHooksThatFailAreAnsweredAndNotRunAgain(t *testing.T) {
 // A node that has no release yet has no hooks; whoever waits for it must not wait until a deadline.
 func TestANodeWithoutAReleaseRetiresAtOnce(t *testing.T) {
 	w := newWorld(t)
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	w.idle(t)
-	if a := w.etcd.status(t).Answer; a == nil || a.Problem != "" || len(w.machine.retired) != 0 {
+	if a := w.etcd.status(t).Answer; a == nil || a.Failed() || len(w.machine.retired) != 0 {
 		t.Errorf("it answers %+v after hooks %+v", a, w.machine.retired)
 	}
 }
@@ -201,7 +201,7 @@ func TestANodeWithoutAReleaseRetiresAtOnce(t *testing.T) {
 // A request that was taken back between the look and the deed must not be done.
 func TestARequestThatIsTakenBackMeanwhileIsNotDone(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	w.etcd.onAdmit = func() error {
 		w.etcd.onAdmit = nil
 		w.request(t, nil)
@@ -218,7 +218,7 @@ func TestARequestThatIsTakenBackMeanwhileIsNotDone(t *testing.T) {
 // Without etcd there is no leave to begin, and what etcd can't be told later is kept.
 func TestRetiringAndEtcdThatGoesAway(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	w.etcd.onAdmit = func() error { w.etcd.cut(); return w.etcd.onReport() }
 	w.idle(t)
 	if len(w.machine.retired) != 0 || w.state(t).Retire != "" {
@@ -229,7 +229,7 @@ func TestRetiringAndEtcdThatGoesAway(t *testing.T) {
 	w.idle(t)
 	w.etcd.mend()
 	w.idle(t)
-	if a := w.etcd.status(t).Answer; len(w.machine.retired) != 1 || a == nil || a.Problem != "" {
+	if a := w.etcd.status(t).Answer; len(w.machine.retired) != 1 || a == nil || a.Failed() {
 		t.Errorf("its hooks ran %d times and it answers %+v", len(w.machine.retired), a)
 	}
 }
@@ -237,7 +237,7 @@ func TestRetiringAndEtcdThatGoesAway(t *testing.T) {
 // A machine that shuts down in the middle of its hooks goes on with them when it is back.
 func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	ctx, cancel := context.WithCancel(t.Context())
 	w.machine.during = func() error { cancel(); return nil }
 	if r := w.agent.Tick(ctx, Options{}); r.Err == nil {
@@ -252,7 +252,7 @@ func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
 	w.idle(t) // until etcd is back
 	w.etcd.mend()
 	w.idle(t)
-	if a := w.etcd.status(t).Answer; a == nil || a.Problem != "" || len(w.machine.retired) != 2 {
+	if a := w.etcd.status(t).Answer; a == nil || a.Failed() || len(w.machine.retired) != 2 {
 		t.Errorf("it answers %+v after %d times", a, len(w.machine.retired))
 	}
 }
@@ -260,10 +260,10 @@ func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
 // A release that can't be had any more, on disk or from anywhere, keeps nobody waiting.
 func TestATreeThatIsGoneIsAnAnswer(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	w.content.onStage = func(Target) error { return &DamagedError{name: "tree", err: context.DeadlineExceeded} }
 	w.tick(t)
-	if a := w.etcd.status(t).Answer; a == nil || !strings.Contains(a.Problem, "cannot use 1.0.0") {
+	if a := w.etcd.status(t).Answer; a == nil || !strings.Contains(a.Sentence(), "cannot use 1.0.0") {
 		t.Errorf("it answers %+v", a)
 	}
 }
@@ -271,7 +271,7 @@ func TestATreeThatIsGoneIsAnAnswer(t *testing.T) {
 // An agent on probation leaves goodbyes to the tick that follows: hooks may take longer than it is watched.
 func TestAnAgentOnProbationDoesNotRetire(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(DeedRetire))
+	w.request(t, askedFor(RequestRetire))
 	w.idle(t, Options{Keep: true})
 	if len(w.machine.retired) != 0 || w.state(t).Answer != nil {
 		t.Error("its hooks ran")

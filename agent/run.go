@@ -23,7 +23,7 @@ type Control interface {
 // Content puts the parts of a target on this machine's disk. Every method may be repeated.
 type Content interface {
 	// Stage fetches and verifies a target's tree and data beside what is there; Puppet sees nothing of it. When taking, the
-	// target is new to this node and must prove that it is authentic; an error that is a *RefusedError says that it is not.
+	// target is new to this node and must prove that it is authentic; an error that is a *refusal.Error says that it is not.
 	Stage(ctx context.Context, id Identity, t Target, how Staging) (Staged, error)
 	// Current is the tree that was activated last; "" when there is none.
 	Current() (tree string, err error)
@@ -35,8 +35,8 @@ type Content interface {
 
 // Puppet applies a staged target.
 type Puppet interface {
-	// Blocked says why the machine's own Puppet forbids a run; "" when it doesn't.
-	Blocked() string
+	// Blocked returns why the machine's own Puppet forbids a run; nil when it does not.
+	Blocked() *Blocked
 	// Apply runs Puppet to its end. Its error means that Puppet was never started.
 	Apply(ctx context.Context, job Job) (Result, error)
 }
@@ -50,7 +50,7 @@ type Machine interface {
 	// Verify runs the release's own checks.
 	Verify(ctx context.Context, job Job) error
 	// Retire runs the release's hooks that say goodbye, for the last time.
-	Retire(ctx context.Context, job Job, why string) error
+	Retire(ctx context.Context, job Job, why Prose) error
 }
 
 // Memory is the node's own disk. Save and Begin are durable when they return.
@@ -59,7 +59,7 @@ type Memory interface {
 	Load() (State, error)
 	Afresh() (State, error)
 	Save(State) error
-	Disabled() (reason string, err error)
+	Disabled() (reason Prose, err error)
 	LoadReported() (Reported, error)
 	SaveReported(Reported) error
 	// Begin marks the run's folder: from here on Puppet may have been started in it. End writes how it went.
@@ -92,11 +92,6 @@ var (
 	ErrUnreachable = errors.New("etcd is unreachable")
 	ErrChanged     = errors.New("what was desired changed meanwhile")
 )
-
-// RefusedError says why a target is not proven to be authentic. It is no failure of an attempt: nothing was tried.
-type RefusedError struct{ Why string }
-
-func (e *RefusedError) Error() string { return e.Why }
 
 // Agent is one node.
 type Agent struct {
@@ -133,7 +128,8 @@ type Options struct {
 type Report struct {
 	Decision    Decision
 	Desired     Desired
-	Run         *Run   // nil when Puppet was not started
+	Run         *Run   // nil when no run was begun
+	Puppet      bool   // Puppet was started
 	Note        string // why a tick that had something to do ended without a run
 	Unreachable bool   // etcd did not answer at least once
 	Err         error
@@ -151,7 +147,7 @@ type when string
 const (
 	always  when = "always"
 	acting  when = "when there is something to do"
-	applied when = "when Puppet was started"
+	applied when = "when the run has a result"
 	leaving when = "when it is to retire"
 	anyhow  when = "whatever happened before"
 )
@@ -174,7 +170,7 @@ var steps = []step{
 
 // Steps names the steps of a tick with this action, in their order; crash tests are generated from it.
 func Steps(a Action) []string {
-	t := &tick{decision: Decision{Action: a}, puppet: a == Enforce || a == Take}
+	t := &tick{decision: Decision{Action: a}, ended: a == Enforce || a == Take}
 	var names []string
 	for _, s := range steps {
 		if t.wants(s, false) {
@@ -195,7 +191,8 @@ type tick struct {
 	staged   Staged
 	run      *Run
 	began    time.Time
-	puppet   bool  // Puppet was started, or the attempt ended before that
+	puppet   bool  // Puppet was started
+	ended    bool  // the run has a result; it has one without Puppet where staging failed
 	spoilt   error // what the run spoilt of the machine, and whether it was put back
 	settled  bool  // the node's state is no longer the one that was decided on
 	offline  bool  // etcd did not answer, at some point
@@ -211,7 +208,7 @@ func (a *Agent) Tick(ctx context.Context, opts Options) Report {
 	if t.staged.Release != nil {
 		t.staged.Release()
 	}
-	return Report{Decision: t.decision, Desired: t.desired, Run: t.run, Note: t.note, Unreachable: t.offline, Err: err}
+	return Report{Decision: t.decision, Desired: t.desired, Run: t.run, Puppet: t.puppet, Note: t.note, Unreachable: t.offline, Err: err}
 }
 
 // errEnd ends a tick early, without a failure.
@@ -225,8 +222,8 @@ func (t *tick) do(ctx context.Context) error {
 		if !t.wants(s, ended || failed != nil) {
 			continue
 		}
-		// Once Puppet was started, a tick that is told to stop still says how that went.
-		if ctx.Err() != nil && !t.puppet && s.when != anyhow {
+		// A tick that is stopped still commits and reports a run that has a result.
+		if ctx.Err() != nil && !t.ended && s.when != anyhow {
 			failed = fmt.Errorf("cannot %s: the agent was told to stop: %w", s.name, errors.Join(ctx.Err(), t.withdraw()))
 			continue
 		}
@@ -256,7 +253,7 @@ func (t *tick) wants(s step, over bool) bool {
 	case acting:
 		return !over && (t.decision.Action == Enforce || t.decision.Action == Take)
 	case applied:
-		return !over && t.puppet
+		return !over && t.ended
 	case leaving:
 		return !over && t.decision.Action == Retire
 	}

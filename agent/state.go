@@ -1,9 +1,10 @@
 package agent
 
 import (
-	"pulley/internal/clip"
 	"slices"
 	"time"
+
+	"pulley/internal/trust/refusal"
 )
 
 // State is what a node remembers between ticks, in state.json. It is written whole, and only when it changes.
@@ -66,8 +67,8 @@ func (s *State) keepAttempts(wanted Target) (forgot bool) {
 }
 
 // refuse remembers that t was refused.
-func (s *State) refuse(t Target, why string, now time.Time) {
-	s.Refusal = &Refusal{Target: t, Why: clip.Text(why, maxWhy), At: now.UTC().Truncate(time.Second)}
+func (s *State) refuse(t Target, why *refusal.Error, now time.Time) {
+	s.Refusal = (&Refusal{Target: t, Error: *why, At: now.UTC().Truncate(time.Second)}).clipped(maxWhy)
 }
 
 // keepRefusal forgets the refusal of a target that is no longer wanted, or that is in place, and says whether there was one.
@@ -109,7 +110,7 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
 	// What is known of attempts at another target stays known: enforcing this one says nothing about that one.
 	s.forgive(r.Target)
-	s.close(r.ID, r.Outcome, "")
+	s.close(r.ID, r.Outcome, Problem{})
 }
 
 // endure ends the open run of a target that was applied and could not be verified for want of etcd: it stays enforced, and
@@ -117,7 +118,7 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 func (s *State) endure(r Run, now time.Time) {
 	s.RanAt = now
 	s.forgive(r.Target)
-	s.close(r.ID, r.Outcome, "")
+	s.close(r.ID, r.Outcome, Problem{})
 }
 
 // fail ends the open run. When it left the machine untouched, what was enforced before stays enforced.
@@ -129,7 +130,7 @@ func (s *State) fail(r Run, now time.Time) {
 		a.Finished++
 		a.Open = false
 		a.Last = now
-		a.Kind, a.Problem = r.Kind, clip.Text(r.Problem, 160)
+		a.Kind, a.Problem = r.Kind, r.Problem.clipped(160)
 	}
 	s.close(r.ID, Failed, r.Problem)
 }
@@ -152,7 +153,7 @@ func (s *State) forgive(t Target) {
 	s.Attempts = slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool { return a.Target == t })
 }
 
-func (s *State) close(run string, o Outcome, problem string) {
+func (s *State) close(run string, o Outcome, problem Problem) {
 	s.Outcome, s.LastRun = o, run
 	if s.Asked != "" {
 		s.settle(s.Asked, problem)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"reflect"
 	"time"
+
+	"pulley/internal/trust/refusal"
 )
 
 // observe reads what this node knows of itself, and finishes what an earlier tick left open.
@@ -84,19 +86,35 @@ func (t *tick) desire(ctx context.Context) error {
 		return ctx.Err() // this says nothing of etcd
 	case errors.Is(err, ErrUnreachable):
 		t.offline = true
-		d = Desired{Unreachable: err.Error()}
+		d = Desired{Unreachable: Prose(err.Error())}
 	case err != nil:
-		d = Desired{Unreadable: err.Error()}
+		d = Desired{Unreadable: Prose(err.Error())}
 	}
 	t.desired = d
 	return nil
+}
+
+// judge is the one call of Decide in a tick: on what the tick knows now.
+func (t *tick) judge() Decision {
+	t.observed.State = t.state
+	d := Decide(t.observed, t.desired, t.Now())
+	if !t.desired.known() { // what etcd wanted when it last answered in this tick
+		d.Wanted = t.decision.Wanted
+	}
+	return d
+}
+
+// next is what the next tick would decide if nothing else changed. The status has it, and the next tick need not report.
+func (t *tick) next() Decision {
+	t.observed.Force, t.observed.Looked = false, false
+	return t.judge()
 }
 
 // decide turns the two into an action and a reason. A hold that was seen is remembered, as it counts offline too;
 // attempts at what is no longer wanted are not.
 func (t *tick) decide(context.Context) error {
 	forgot := t.recall()
-	t.decision = Decide(t.observed, t.desired, t.Now())
+	t.decision = t.judge()
 	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // it came after the other agent looked
 		t.note = "nothing for an agent on probation: what is new is taken by the next tick"
 		return errEnd
@@ -120,24 +138,16 @@ func (t *tick) decide(context.Context) error {
 // alone: what is in place is enforced as if the other had never been wanted.
 func (t *tick) stage(ctx context.Context) error {
 	err := t.fetch(ctx)
-	if taking := t.decision.Action == Take && !t.opts.Noop; taking && ctx.Err() == nil {
-		var refused *RefusedError
-		switch {
-		case errors.As(err, &refused):
-			if err := t.refuse(refused.Why); err != nil {
-				return err
-			}
-		case errors.Is(err, ErrUnreachable):
-			t.lose(err)
-		default:
-			taking = false // there is nothing to decide again
-		}
-		if taking && t.decision.Action == Nothing {
+	learned, saveErr := t.learn(ctx, err)
+	if saveErr != nil {
+		return saveErr
+	}
+	if learned {
+		t.decision = t.judge()
+		if t.decision.Action == Nothing {
 			return errEnd
 		}
-		if taking {
-			err = t.fetch(ctx)
-		}
+		err = t.fetch(ctx)
 	}
 	d := t.decision
 	switch {
@@ -152,8 +162,8 @@ func (t *tick) stage(ctx context.Context) error {
 	}
 	if err != nil {
 		t.newRun()
-		t.puppet = true // the attempt counts; commit records it
-		t.run.Result = Result{Kind: Untouched, Outcome: Failed, Problem: "cannot stage " + d.Target.String() + ": " + err.Error()}
+		t.ended = true // the attempt counts; commit records it
+		t.run.Result = Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: StageFailed, Release: d.Target.String(), Text: Prose(err.Error())}}
 		return t.openRun()
 	}
 	s := &t.state
@@ -176,26 +186,27 @@ func (t *tick) fetch(ctx context.Context) (err error) {
 	return err
 }
 
-// lose decides again, as one does without etcd: what is new can't be had, and what is in place goes on being enforced.
-func (t *tick) lose(err error) {
-	t.Log.Warn("the target can't be fetched", "release", t.decision.Target.Release, "data", t.decision.Target.Data, "err", err)
-	t.offline = true
-	wanted := t.decision.Wanted
-	t.desired = Desired{Unreachable: err.Error()}
-	t.decision = Decide(t.observed, t.desired, t.Now())
-	t.decision.Wanted = wanted
-}
-
-// refuse remembers that the target is refused, and decides again.
-func (t *tick) refuse(why string) error {
-	t.Log.Warn("the target is refused", "release", t.decision.Target.Release, "data", t.decision.Target.Data, "why", why)
-	t.state.refuse(t.decision.Target, why, t.Now())
-	if err := t.Memory.Save(t.state); err != nil {
-		return err
+// learn notes what a failed attempt to stage a new target shows, and reports whether the decision has to change: the target is
+// refused, or etcd does not answer. What is in place is then enforced as if nothing new had been wanted.
+func (t *tick) learn(ctx context.Context, err error) (bool, error) {
+	if t.decision.Action != Take || t.opts.Noop || ctx.Err() != nil {
+		return false, nil
 	}
-	t.observed.State, t.observed.Looked = t.state, true
-	t.decision = Decide(t.observed, t.desired, t.Now())
-	return nil
+	target := t.decision.Target
+	log := t.Log.With("release", target.Release, "data", target.Data)
+	var refused *refusal.Error
+	switch {
+	case errors.As(err, &refused):
+		log.Warn("the target is refused", "code", refused.Code, "why", refused)
+		t.state.refuse(target, refused, t.Now())
+		t.observed.Looked = true
+		return true, t.Memory.Save(t.state)
+	case errors.Is(err, ErrUnreachable):
+		log.Warn("cannot fetch the target", "err", err)
+		t.offline, t.desired = true, Desired{Unreachable: Prose(err.Error())}
+		return true, nil
+	}
+	return false, nil
 }
 
 // admit asks for leave: nothing that the decision rests on may have changed meanwhile. Without etcd only what is being
@@ -232,7 +243,7 @@ func (t *tick) admit(ctx context.Context) error {
 }
 
 func (t *tick) openRun() error {
-	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.observed.pending(t.desired, DeedRun))
+	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.observed.pending(t.desired, RequestRun))
 	return t.Memory.Save(t.state)
 }
 
@@ -249,7 +260,7 @@ func (t *tick) withdraw() error {
 
 // apply runs Puppet. It has no context of etcd's: losing etcd never ends a catalog that is being applied.
 func (t *tick) apply(ctx context.Context) error {
-	if t.puppet {
+	if t.ended {
 		return nil // staging failed
 	}
 	job := t.job()
@@ -261,13 +272,13 @@ func (t *tick) apply(ctx context.Context) error {
 	}
 	t.Log.Info("runs Puppet", "run", t.run.ID, "release", job.Target.Release, "data", job.Target.Data, "reason", t.decision.Reason)
 	result, err := t.Puppet.Apply(ctx, job)
+	t.puppet, t.ended = err == nil, true
 	if err != nil {
-		result = Result{Kind: Untouched, Outcome: Failed, Problem: err.Error()}
+		result = Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetNotStarted, Text: Prose(err.Error())}}
 	}
-	t.puppet = true
 	// Now, and however it went: a run that failed may have spoilt as much, and none that follows could make up for it.
 	if t.spoilt = t.Machine.Mend(); t.spoilt != nil && result.Kind != Success {
-		result.Problem += "; " + t.spoilt.Error()
+		result.Problem.Spoiled = Prose(t.spoilt.Error())
 	}
 	t.run.Result = result
 	t.run.Drift = !t.opts.Noop && t.decision.Action == Enforce && t.state.Before == t.state.LastGood && result.Outcome == Changed
@@ -299,15 +310,20 @@ func (t *tick) verify(ctx context.Context) error {
 	if err == nil {
 		err = t.Machine.Verify(ctx, t.job())
 	}
+	lost := false
 	if err == nil && t.run.Target != t.state.LastGood && !t.offline {
 		err = t.answers(ctx)
+		lost = err != nil
 	}
 	if err != nil && ctx.Err() != nil {
-		t.run.Problem = "the agent was told to stop before the run was verified; it is done again"
+		t.run.Problem = Problem{Code: StoppedEarly}
 		return ctx.Err()
 	}
 	if err != nil {
-		t.run.Kind, t.run.Outcome, t.run.Problem = Between, Failed, "the run was applied but did not verify: "+err.Error()
+		t.run.Kind, t.run.Outcome, t.run.Problem = Between, Failed, Problem{Code: NotVerified, Text: Prose(err.Error())}
+	}
+	if lost && ctx.Err() == nil {
+		t.run.Problem = Problem{Code: EtcdLost, Number: int(t.VerifyTimeout.Seconds()), Text: Prose(err.Error())}
 	}
 	return nil
 }
@@ -325,7 +341,7 @@ func (t *tick) answers(parent context.Context) error {
 		select {
 		case <-ctx.Done():
 			t.offline = parent.Err() == nil
-			return fmt.Errorf("etcd could be reached before the run and not for %s after it: %w", t.VerifyTimeout, err)
+			return err
 		case <-time.After(t.VerifyTimeout / 10):
 		}
 	}

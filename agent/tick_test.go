@@ -75,7 +75,7 @@ func TestATargetThatDoesNotCompileLeavesTheOldOneEnforced(t *testing.T) {
 	}
 	w.stands(t, verA, verA)
 	s := w.etcd.status(t)
-	if s.Reason != ReasonBackoff || s.Outcome != Failed || s.Attempt == nil || s.Attempt.Started != 1 || !strings.Contains(s.Attempt.Problem, "Syntax error") {
+	if s.Reason != ReasonBackoff || s.Outcome != Failed || s.Attempt == nil || s.Attempt.Started != 1 || !strings.Contains(s.Attempt.Problem.String(), "Syntax error") {
 		t.Errorf("it says of itself %+v", s)
 	}
 	w.now = w.now.Add(30 * time.Second)
@@ -133,7 +133,7 @@ func TestAFailureInTheMiddleKeepsTheNodeOnTheNewTarget(t *testing.T) {
 	w.etcd.cut()
 	w.now = w.now.Add(2 * time.Minute)
 	r := w.tick(t)
-	if !r.Unreachable || r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked != ReasonUnreachable {
+	if !r.Unreachable || r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked.Reason != ReasonUnreachable {
 		t.Errorf("without etcd it did %+v", r)
 	}
 	w.stands(t, verA, halfway)
@@ -401,11 +401,11 @@ func TestARunThatDoesNotVerifyIsNotTheLastGoodOne(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, unverified)
 	r := w.tick(t)
-	if r.Err != nil || r.Run.Kind != Between || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem, "validate.d/10-web says no") {
+	if r.Err != nil || r.Run.Kind != Between || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem.String(), "validate.d/10-web says no") {
 		t.Fatalf("%+v: %v", r.Run, r.Err)
 	}
 	w.stands(t, verA, unverified)
-	if s := w.etcd.status(t); s.Outcome != Failed || s.Attempt == nil || !strings.Contains(s.Attempt.Problem, "validate.d") {
+	if s := w.etcd.status(t); s.Outcome != Failed || s.Attempt == nil || !strings.Contains(s.Attempt.Problem.String(), "validate.d") {
 		t.Errorf("it says of itself %+v", s)
 	}
 }
@@ -416,7 +416,7 @@ func TestATargetThatCutsTheNodeOffIsNotTheLastGoodOne(t *testing.T) {
 	w.promote(t, verB)
 	w.puppet.during = func(Job) { w.etcd.cut() }
 	r := w.tick(t)
-	if !r.Unreachable || r.Run.Kind != Between || !strings.Contains(r.Run.Problem, "etcd could be reached before the run") {
+	if !r.Unreachable || r.Run.Kind != Between || !strings.Contains(r.Run.Problem.String(), "etcd answered before the run") {
 		t.Fatalf("%+v", r)
 	}
 	w.stands(t, verA, verB)
@@ -441,12 +441,12 @@ func TestAStageThatFailsIsAnAttemptAndChangesNothing(t *testing.T) {
 		return nil
 	}
 	r := w.idle(t)
-	if r.Err != nil || r.Run == nil || r.Run.Kind != Untouched || !strings.Contains(r.Run.Problem, "no space left on device") {
+	if r.Err != nil || r.Run == nil || r.Run.Kind != Untouched || !strings.Contains(r.Run.Problem.String(), "no space left on device") {
 		t.Fatalf("%+v: %v", r.Run, r.Err)
 	}
 	w.stands(t, verA, verA)
 	s := w.etcd.status(t)
-	if s.Attempt == nil || s.Attempt.Started != 1 || s.Attempt.Target != verB || !strings.Contains(s.Attempt.Problem, "no space left") || s.Reason != ReasonBackoff {
+	if s.Attempt == nil || s.Attempt.Started != 1 || s.Attempt.Target != verB || !strings.Contains(s.Attempt.Problem.String(), "no space left") || s.Reason != ReasonBackoff {
 		t.Errorf("it says of itself %+v", s)
 	}
 	if w.etcd.load().Runs[r.Run.ID] == nil {
@@ -518,7 +518,7 @@ func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
 		w.machine.spoilt = spoilt
 		verified := w.machine.verified
 		r := w.tick(t)
-		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem, spoilt.Error()) {
+		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem.String(), spoilt.Error()) {
 			t.Errorf("%s: %+v", name, r.Run)
 		}
 		if w.machine.pending || w.machine.verified != verified {
@@ -576,7 +576,7 @@ func TestWithoutEtcdAndWithoutTheTreeNothingIsCounted(t *testing.T) {
 	w.promote(t, verB)
 	w.content.onStage = func(Target) error { return fmt.Errorf("chunk 3: %w", ErrUnreachable) }
 	before := w.state(t)
-	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Decision.Wanted != verB || !strings.Contains(r.Decision.Detail, "chunk 3") {
+	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Decision.Wanted != verB || !strings.Contains(r.Decision.Sentence(), "chunk 3") {
 		t.Errorf("%+v", r)
 	}
 	same(t, "the state", w.state(t), before)
@@ -712,12 +712,12 @@ func TestADisabledNodeIsLeftAloneAndSaysWhy(t *testing.T) {
 	if err := w.disk.Enable(); err != nil {
 		t.Fatal(err)
 	}
-	w.puppet.blocked = "agent_disabled.lock says: ask Ann"
+	w.puppet.blocked = &Blocked{Code: PuppetDisabled, Text: "ask Ann"}
 	w.idle(t)
-	if s := w.etcd.status(t); s.Reason != ReasonPuppetBlocked || !strings.Contains(s.Detail, "ask Ann") {
+	if s := w.etcd.status(t); s.Reason != ReasonPuppetBlocked || !strings.Contains(s.why().Sentence(), "ask Ann") {
 		t.Errorf("it says of itself %+v", s)
 	}
-	w.puppet.blocked = ""
+	w.puppet.blocked = nil
 	w.good(t)
 	w.stands(t, verB, verB)
 }
@@ -727,7 +727,7 @@ func TestPuppetThatCanNotBeStartedIsAnUntouchedFailure(t *testing.T) {
 	w.promote(t, verB)
 	w.puppet.result = func(Job) (Result, error) { return Result{}, errors.New("cannot find puppet: install it") }
 	r := w.tick(t)
-	if r.Run == nil || r.Run.Kind != Untouched || !strings.Contains(r.Run.Problem, "install it") {
+	if r.Run == nil || r.Run.Kind != Untouched || !strings.Contains(r.Run.Problem.String(), "install it") {
 		t.Fatalf("%+v", r)
 	}
 	w.stands(t, verA, verA)
@@ -772,7 +772,7 @@ func TestAValueThatCanNotBeReadLetsEnforcingGoOnAndIsReported(t *testing.T) {
 	if w.etcd.count("admit") > 0 {
 		t.Error("it asked for admission of what it can't read")
 	}
-	if s := w.etcd.status(t); s.Reason != ReasonUnreadable || !strings.Contains(s.Detail, "format 9") {
+	if s := w.etcd.status(t); s.Reason != ReasonUnreadable || !strings.Contains(s.why().Sentence(), "format 9") {
 		t.Errorf("it says of itself %+v", s)
 	}
 }

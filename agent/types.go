@@ -3,6 +3,8 @@ package agent
 import (
 	"strconv"
 	"time"
+
+	"pulley/internal/trust/refusal"
 )
 
 // Generation numbers the states of an environment's live data, from 1; 0 means that there is none.
@@ -117,8 +119,8 @@ type Job struct {
 type Result struct {
 	Kind      Kind                     `json:"kind"`
 	Outcome   Outcome                  `json:"outcome"`
-	Problem   string                   `json:"problem,omitempty"` // one sentence: why the run is not a success
-	ExitCode  int                      `json:"exit_code"`         // Puppet's; 128+n when signal n ended it
+	Problem   Problem                  `json:"problem,omitzero"` // why the run is not a success
+	ExitCode  int                      `json:"exit_code"`        // Puppet's; 128+n when signal n ended it
 	Noop      bool                     `json:"noop,omitempty"`
 	Counts    Counts                   `json:"counts"`
 	Durations map[string]time.Duration `json:"durations,omitempty"` // Puppet's own time metrics, by name
@@ -144,19 +146,19 @@ type Run struct {
 // Attempt counts how often this node tried a target that it has not yet reached.
 type Attempt struct {
 	Target   Target    `json:"target"`
-	Started  int       `json:"started"`           // runs begun since the last success, new target or --force
-	Finished int       `json:"finished"`          // of these, runs that ended by themselves (the others were cut off)
-	Open     bool      `json:"open,omitempty"`    // the last one has not ended, or was cut off
-	Last     time.Time `json:"last"`              // when the last one began
-	Kind     Kind      `json:"kind,omitempty"`    // how the last finished one ended
-	Problem  string    `json:"problem,omitempty"` // and why
+	Started  int       `json:"started"`          // runs begun since the last success, new target or --force
+	Finished int       `json:"finished"`         // of these, runs that ended by themselves (the others were cut off)
+	Open     bool      `json:"open,omitempty"`   // the last one has not ended, or was cut off
+	Last     time.Time `json:"last"`             // when the last one began
+	Kind     Kind      `json:"kind,omitempty"`   // how the last finished one ended
+	Problem  Problem   `json:"problem,omitzero"` // and why
 }
 
 // Refusal is a target that this node did not take because nothing proved that it is authentic.
 type Refusal struct {
-	Target Target    `json:"target"`
-	Why    string    `json:"why"` // clipped
-	At     time.Time `json:"at"`  // when the node last looked, to the second
+	Target        Target    `json:"target"`
+	refusal.Error           // code and params, clipped
+	At            time.Time `json:"at"` // when the node last checked it, to the second
 }
 
 // Prose is text for people in a stored value: an operator's reason, the message of a program. Nothing compares it, cuts it
@@ -210,7 +212,7 @@ type Gate struct {
 	State   GateState `json:"state"`
 	Rollout string    `json:"rollout,omitempty"`
 	By      string    `json:"by,omitempty"`
-	Why     string    `json:"why,omitempty"`
+	Why     Prose     `json:"why,omitempty"`
 	At      time.Time `json:"at,omitzero"`
 }
 
@@ -235,32 +237,36 @@ type Host struct {
 
 // Request asks a node to do something once, in its next tick. A newer one takes the place of an older one.
 type Request struct {
-	ID  string    `json:"id"` // 16 hex digits; the answer names it
-	Do  Deed      `json:"do"`
-	Why string    `json:"why,omitempty"`
-	By  string    `json:"by,omitempty"`
-	At  time.Time `json:"at,omitzero"`
+	ID  string      `json:"id"` // 16 hex digits; the answer names it
+	Do  RequestKind `json:"do"`
+	Why Prose       `json:"why,omitempty"`
+	By  string      `json:"by,omitempty"`
+	At  time.Time   `json:"at,omitzero"`
 }
 
-// Deed is what a node is asked to do.
-type Deed string
+// RequestKind is what a request is for.
+type RequestKind string
 
-// The deeds. One that an agent does not know it answers with a problem.
+// The kinds of requests. An agent answers a kind that it does not know with a problem.
 const (
-	DeedRun    Deed = "run"    // run Puppet now, on the target that it has; holds and gates count
-	DeedRetire Deed = "retire" // run the hooks in retire.d of the release that it has, and then nothing any more
+	RequestRun    RequestKind = "run"    // run Puppet now on the target in place; holds and gates count
+	RequestRetire RequestKind = "retire" // run the hooks in retire.d of the release in place, and then nothing
 )
 
-// Answer is what became of the newest request.
+// Answer is what became of the newest request. An answer without a problem and without a reason means success.
 type Answer struct {
-	ID      string `json:"id"`
-	Problem string `json:"problem,omitempty"` // why it was not done; clipped
+	ID      string  `json:"id"`
+	Problem Problem `json:"problem,omitzero"` // why it failed
+	Cause   *Cause  `json:"cause,omitempty"`  // why the node did not begin
 }
+
+// Failed reports whether the node did not do what was requested.
+func (a *Answer) Failed() bool { return a.Cause != nil || a.Problem != Problem{} }
 
 // Desired is everything in etcd that concerns one node, read at one revision.
 type Desired struct {
-	Unreachable string           `json:"unreachable,omitempty"` // why etcd gave no answer; everything else is then empty
-	Unreadable  string           `json:"unreadable,omitempty"`  // etcd answered with a value that this agent can't read: which, and what to do
+	Unreachable Prose            `json:"unreachable,omitempty"` // why etcd gave no answer; everything else is then empty
+	Unreadable  Prose            `json:"unreadable,omitempty"`  // which value this agent cannot read, and the remedy
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list
 	Gate        Gate             `json:"gate"`
@@ -280,9 +286,8 @@ type Status struct {
 	Role      string    `json:"role"`
 	Phase     Phase     `json:"phase"`
 	Action    Action    `json:"action"`
-	Reason    Reason    `json:"reason"`
-	Detail    string    `json:"detail,omitempty"` // cut to fit
-	Target    Target    `json:"target"`           // what it was to be on when it last looked
+	Cause               // without the parameters that another field of the status has
+	Target    Target    `json:"target"` // what it was to be on when it last looked
 	LastGood  Target    `json:"last_good"`
 	Enforcing Target    `json:"enforcing"`
 	Attempt   *Attempt  `json:"attempt,omitempty"` // of Target, or of what it enforces
@@ -296,7 +301,7 @@ type Status struct {
 	Version   string    `json:"version,omitempty"` // of the agent
 	Machine   string    `json:"machine,omitempty"` // machine id
 	Boot      string    `json:"boot,omitempty"`    // the kernel's id of this boot
-	Disabled  string    `json:"disabled,omitempty"`
+	Disabled  Prose     `json:"disabled,omitempty"`
 	Agent     *Upgrade  `json:"agent,omitempty"`  // nil when it runs the agent that is wanted
 	Answer    *Answer   `json:"answer,omitempty"` // to Host.Request; nil when it was never asked
 }

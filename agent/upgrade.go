@@ -22,5 +22,5 @@ const (
 type Upgrade struct {
 	Wanted  string       `json:"wanted"` // version
 	Phase   UpgradePhase `json:"phase"`
-	Problem string       `json:"problem,omitempty"` // cut to fit
+	Problem Problem      `json:"problem,omitzero"`
 }

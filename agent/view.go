@@ -1,10 +1,6 @@
 package agent
 
-import (
-	"fmt"
-	"strings"
-	"time"
-)
+import "time"
 
 // NodeState is where a node stands, in one word, for `pulley status`.
 type NodeState string
@@ -28,9 +24,10 @@ func NodeStates() []NodeState {
 
 // View is one node as an operator sees it.
 type View struct {
-	State  NodeState
-	Why    string // a sentence
-	Wanted Target
+	State      NodeState
+	Cause                    // why
+	ClockAhead time.Duration // of the node; 0 when its clock may be right
+	Wanted     Target
 }
 
 // silentAfter is how many heartbeats a node may miss, with at least minSilence.
@@ -47,7 +44,7 @@ func Look(s *Status, d Desired, now time.Time) View {
 		return v
 	}
 	if ahead := s.SeenAt.Sub(now); ahead > clockAhead {
-		v.Why += fmt.Sprintf("; its clock is %s ahead", strings.TrimSuffix(ahead.Round(time.Minute).String(), "0s"))
+		v.ClockAhead = ahead
 	}
 	return v
 }
@@ -58,59 +55,60 @@ func judge(s *Status, d Desired, now time.Time) View {
 	case s == nil:
 		return v.unheard(d, now)
 	case d.Host == nil:
-		v.State, v.Why = Unregistered, string(ReasonUnregistered)
+		v.State, v.Cause = Unregistered, Cause{ReasonUnregistered, Params{Node: s.Node}}
 		return v
 	}
 	attempt := attemptAt(s, v.Wanted)
 	hold := strictest(d.Holds)
-	other := otherMachine(d.Host, s.Machine)
 	switch {
 	case now.After(s.SilentFrom()):
-		v.State, v.Why = Silent, fmt.Sprintf("it was last heard of at %s", s.SeenAt.UTC().Format(time.RFC3339))
+		v.State, v.Cause = Silent, Cause{ReasonSilent, Params{At: s.SeenAt}}
 	case retires(d.Host, s.Machine) && !s.declined(d.Host.Request):
-		v.State, v.Why = Held, s.farewell(d.Host.Request)
+		v.State, v.Cause = Held, s.retirement(d.Host.Request)
 	case s.Phase == Running:
-		v.State, v.Why = InRun, "Puppet is at work: "+string(s.Reason)
+		v.State, v.Cause = InRun, s.why()
+	case hold != nil && hold.Mode == Stop:
+		v.State, v.Cause = Held, Cause{ReasonStopped, Params{Hold: hold}}
 	case hold != nil:
-		v.State, v.Why = Held, hold.String()
+		v.State, v.Cause = Held, Cause{ReasonFrozen, Params{Hold: hold}}
 	case s.Disabled != "":
-		v.State, v.Why = Held, string(ReasonDisabled)+": "+s.Disabled
+		v.State, v.Cause = Held, Cause{ReasonDisabled, Params{Text: s.Disabled}}
 	case s.Reason == ReasonPuppetBlocked:
-		v.State, v.Why = Held, string(s.Reason)+": "+s.Detail
-	case other != "":
-		v.State, v.Why = FailedState, string(ReasonOtherMachine)+": "+other
+		v.State, v.Cause = Held, s.why()
+	case anotherMachine(d.Host, s.Machine):
+		v.State, v.Cause = FailedState, Cause{ReasonOtherMachine, Params{Machine: s.Machine, Listed: d.Host.MachineID}}
 	case s.Refusal != nil && s.Refusal.Target == v.Wanted:
-		v.State, v.Why = FailedState, string(ReasonRefused)+": "+s.Refusal.Why
+		v.State, v.Cause = FailedState, Cause{ReasonRefused, Params{Refusal: s.Refusal}}
 	case attempt != nil && attempt.Started >= max(s.Settings.MaxAttempts, 1):
-		v.State, v.Why = Stuck, attempt.sentence(time.Time{})
+		v.State, v.Cause = Stuck, Cause{ReasonStuck, Params{Attempt: attempt}}
 	case attempt != nil && attempt.Finished > 0:
-		v.State, v.Why = FailedState, attempt.sentence(time.Time{})
+		v.State, v.Cause = FailedState, Cause{ReasonBackoff, Params{Attempt: attempt}}
 	case v.Wanted.IsZero():
-		v.State, v.Why = Pending, string(ReasonNoTarget)
+		v.State, v.Cause = Pending, Cause{Reason: ReasonNoTarget}
 	case s.LastGood == v.Wanted && s.Enforcing == v.Wanted:
-		v.State, v.Why = Converged, string(ReasonUpToDate)
+		v.State, v.Cause = Converged, Cause{Reason: ReasonUpToDate}
 	default:
-		v.State, v.Why = Pending, fmt.Sprintf("it is on %s and has yet to take %s", s.LastGood, v.Wanted)
+		v.State, v.Cause = Pending, Cause{ReasonNotTaken, Params{Target: &v.Wanted, LastGood: &s.LastGood}}
 	}
 	return v
 }
 
-// retires says whether the machine that speaks is asked to retire.
+// retires reports whether the machine that reports is requested to retire.
 func retires(h *Host, machine string) bool {
-	return h.Request != nil && h.Request.Do == DeedRetire && otherMachine(h, machine) == ""
+	return h.Request != nil && h.Request.Do == RequestRetire && !anotherMachine(h, machine)
 }
 
-// declined says whether the node answered that it could not retire: it was disabled, and lives on.
+// declined reports whether the node answered that it cannot retire: runs were disabled, and it goes on as before.
 func (s *Status) declined(r *Request) bool {
 	return s.Answer != nil && s.Answer.ID == r.ID && s.Reason != ReasonRetired
 }
 
-// farewell is how far a node is that was asked to retire.
-func (s *Status) farewell(r *Request) string {
+// retirement is how far a node is that is requested to retire.
+func (s *Status) retirement(r *Request) Cause {
 	if s.Answer == nil || s.Answer.ID != r.ID {
-		return string(ReasonRetire) + ", and has yet to: " + r.sentence()
+		return Cause{ReasonRetire, Params{Request: r}}
 	}
-	return string(ReasonRetired) + ": " + s.Answer.sentence()
+	return Cause{ReasonRetired, Params{Problem: s.Answer.Failure()}}
 }
 
 // runningSilence is how long a run may take until its node counts as silent: Puppet's default deadline and some.
@@ -126,11 +124,11 @@ func (s *Status) SilentFrom() time.Time {
 }
 
 func (v View) unheard(d Desired, now time.Time) View {
-	v.State, v.Why = Pending, "it is registered and has not reported yet"
+	v.State, v.Cause = Pending, Cause{Reason: ReasonNotReported}
 	if d.Host == nil {
-		v.State, v.Why = Unregistered, "etcd knows nothing of it"
+		v.State, v.Cause = Unregistered, Cause{Reason: ReasonUnknownNode}
 	} else if age := now.Sub(d.Host.At); age > minSilence {
-		v.State, v.Why = Silent, "it registered at "+d.Host.At.UTC().Format(time.RFC3339)+" and has never reported"
+		v.State, v.Cause = Silent, Cause{ReasonNeverReported, Params{At: d.Host.At}}
 	}
 	return v
 }
@@ -153,10 +151,10 @@ func (s *Status) Observed(id Identity) Observed {
 		o.State.Attempts = []Attempt{*s.Attempt}
 	}
 	if s.Reason == ReasonPuppetBlocked {
-		o.PuppetBlocked = s.Detail
+		o.PuppetBlocked = s.Params.Blocked
 	}
 	if s.Reason == ReasonRetired { // by which request counts only for this node itself
-		o.State.Retire = string(ReasonRetired)
+		o.State.Retire = "unknown"
 	}
 	return o
 }

@@ -312,7 +312,7 @@ func (c *fakeContent) tree(tree string) string { return filepath.Join(c.dir, "tr
 // Stage refuses a release that is named "refused", unless the test has other words.
 func (c *fakeContent) Stage(_ context.Context, _ Identity, t Target, how Staging) (Staged, error) {
 	if how.Taking && c.refuses != nil && c.refuses(t) != "" {
-		return Staged{}, fmt.Errorf("cannot take %s: %w", t, &RefusedError{Why: c.refuses(t)})
+		return Staged{}, fmt.Errorf("cannot take %s: %w", t, refusedFor(c.refuses(t)))
 	}
 	if c.onStage != nil {
 		if err := c.onStage(t); err != nil {
@@ -375,12 +375,12 @@ func (c *fakeContent) Collect(keep []Target, _ []string) error {
 type fakePuppet struct {
 	dir     string
 	jobs    []Job
-	blocked string
+	blocked *Blocked
 	during  func(Job)
 	result  func(Job) (Result, error) // instead of what the name says
 }
 
-func (p *fakePuppet) Blocked() string { return p.blocked }
+func (p *fakePuppet) Blocked() *Blocked { return p.blocked }
 
 func (p *fakePuppet) Apply(_ context.Context, job Job) (Result, error) {
 	p.jobs = append(p.jobs, job)
@@ -395,9 +395,9 @@ func (p *fakePuppet) Apply(_ context.Context, job Job) (Result, error) {
 	case job.Noop:
 		return Result{Kind: Success, Outcome: Changed, Noop: true, Counts: Counts{Total: 9, OutOfSync: 1}}, nil
 	case strings.HasPrefix(name, "syntax"):
-		return Result{Kind: Untouched, Outcome: Failed, ExitCode: 1, Problem: "Syntax error at '}' (file: manifests/site.pp, line: 3)"}, nil
+		return Result{Kind: Untouched, Outcome: Failed, ExitCode: 1, Problem: Problem{Code: HookFailed, Text: "Syntax error at '}' (file: manifests/site.pp, line: 3)"}}, nil
 	case strings.HasPrefix(name, "halfway"):
-		return Result{Kind: Between, Outcome: Failed, ExitCode: 4, Problem: "File[/etc/motd] failed"}, p.apply("half of " + name)
+		return Result{Kind: Between, Outcome: Failed, ExitCode: 4, Problem: Problem{Code: HookFailed, Text: "File[/etc/motd] failed"}}, p.apply("half of " + name)
 	}
 	r := Result{Kind: Success, Outcome: Changed, ExitCode: 2, Counts: Counts{Total: 9, Changed: 1}}
 	if p.applied() == name {
@@ -452,14 +452,14 @@ func (m *fakeMachine) Verify(_ context.Context, job Job) error {
 
 // Retire writes what a hook would do to the world outside: a second time it does the same. A release that is named "clings"
 // has a hook that fails.
-func (m *fakeMachine) Retire(ctx context.Context, job Job, why string) error {
+func (m *fakeMachine) Retire(ctx context.Context, job Job, why Prose) error {
 	m.retired = append(m.retired, job)
 	if m.during != nil {
 		if err := m.during(); err != nil {
 			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(m.dir, "machine"), []byte("retired from "+job.Target.Release+": "+why), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(m.dir, "machine"), []byte("retired from "+job.Target.Release+": "+string(why)), 0o600); err != nil {
 		return err
 	}
 	if strings.HasPrefix(job.Target.Release, "clings") {

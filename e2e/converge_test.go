@@ -16,7 +16,7 @@ func TestNodeConvergesAndRests(t *testing.T) {
 
 	// Before a promotion the node registers, sets up its schedule and waits.
 	contains(t, f.read("controller1", "/etc/cron.d/pulley-agent"), "pulley-agent run")
-	contains(t, f.agent("controller1", 0, "run"), "no release was promoted for it yet")
+	contains(t, f.agent("controller1", 0, "run"), "no release is promoted for the node")
 	if s := f.status("controller1"); s.State != "pending" {
 		t.Fatalf("before any release: %+v", s)
 	}

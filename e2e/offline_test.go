@@ -65,7 +65,7 @@ func TestNodeWithoutEtcdKeepsEnforcing(t *testing.T) {
 	f.pulley("hold", "--stop", "--why", "surgery")
 	contains(t, f.agent("controller1", 0, "run"), "surgery")
 	f.down()
-	contains(t, f.agent("controller1", 3, "run", "--force"), "an operator's hold says not to run Puppet")
+	contains(t, f.agent("controller1", 3, "run", "--force"), "a hold stops Puppet")
 	f.up()
 	f.pulley("unhold")
 	contains(t, f.agent("controller1", 0, "run", "--force"), "on 1.1.0")

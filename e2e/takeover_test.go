@@ -48,7 +48,7 @@ func TestTakeoverFromPuppetAgent(t *testing.T) {
 	f.in("controller1", 0, "puppet", "agent", "--disable", "maintenance")
 	contains(t, puppet(), "administratively disabled (Reason: 'taken over by Pulley on ")
 	f.agent("controller1", 0, "disable", "maintenance")
-	contains(t, f.agent("controller1", 0, "run", "--force"), "it was disabled on the machine itself: maintenance")
+	contains(t, f.agent("controller1", 0, "run", "--force"), "runs are disabled on the machine: maintenance")
 	f.agent("controller1", 0, "enable")
 	contains(t, f.read("controller1", "/etc/cron.d/pulley-agent"), "* * * * * root")
 

@@ -1,7 +1,7 @@
 package puppet
 
 import (
-	"fmt"
+	"cmp"
 	"strings"
 
 	"pulley/agent"
@@ -9,112 +9,97 @@ import (
 )
 
 // classify judges an ended run by how the process ended, by this very run's report (nil when there is none) and by its
-// output. It returns what the run left behind, what it did, and one sentence on what is wrong, "" when nothing is.
+// output. It returns what the run left behind, what it did, and the problem; zero for none.
 //
 // Neither a bad exit code nor a missing report means that nothing changed, and a good exit code with a good report does
 // not mean that anything was applied: hence success and untouched both need proof, and all else is between.
-func classify(e end, noop bool, report *Report, out console) (agent.Kind, agent.Outcome, string) {
+func classify(e end, noop bool, report *Report, out console) (agent.Kind, agent.Outcome, agent.Problem) {
 	switch {
 	case e.why == "" && e.code == 1 && report == nil && out.refused():
-		return agent.Untouched, agent.Failed, oneLine(out.firstError())
+		return agent.Untouched, agent.Failed, agent.Problem{Code: agent.CatalogRefused, Text: agent.Prose(oneLine(out.firstError()))}
 	case noop:
 		return classifyNoop(e, report, out)
 	}
-	if problem := problem(e, report, out); problem != "" {
-		return agent.Between, agent.Failed, problem
+	if p := problem(e, report, out); p != (agent.Problem{}) {
+		return agent.Between, agent.Failed, p
 	}
 	if report.Status == "changed" || report.Counts.Changed > 0 {
-		return agent.Success, agent.Changed, ""
+		return agent.Success, agent.Changed, agent.Problem{}
 	}
-	return agent.Success, agent.Unchanged, ""
+	return agent.Success, agent.Unchanged, agent.Problem{}
 }
 
 // classifyNoop judges a run that was asked only to show. It left the machine alone unless a resource insists on being
 // applied (`noop => false` in the manifest wins over the run's noop).
-func classifyNoop(e end, report *Report, out console) (agent.Kind, agent.Outcome, string) {
+func classifyNoop(e end, report *Report, out console) (agent.Kind, agent.Outcome, agent.Problem) {
 	switch {
 	case report == nil || !report.Noop || !report.Completed || e.why != "" || e.code > 6:
-		return agent.Between, agent.Failed, orElse(problem(e, report, out), "Puppet did not run as noop")
+		return agent.Between, agent.Failed, cmp.Or(problem(e, report, out), agent.Problem{Code: agent.DidNotRunAsNoop})
 	case report.Counts.Changed > 0 || report.Status == "changed":
-		return agent.Between, agent.Changed, fmt.Sprintf("Puppet changed %s although it ran as noop: the release sets `noop => false`", count(report.Counts.Changed, "resource"))
+		return agent.Between, agent.Changed, agent.Problem{Code: agent.NoopChanged, Number: report.Counts.Changed}
 	case report.Counts.Failed > 0 || report.Counts.FailedToRestart > 0 || report.Status == "failed" || (e.code != 0 && e.code != 2):
-		return agent.Untouched, agent.Failed, orElse(failures(report), lastOr(out, "the noop run failed"))
+		return agent.Untouched, agent.Failed, cmp.Or(failures(report), agent.Problem{Code: agent.NoopFailed, Text: last(out)})
 	}
-	return agent.Untouched, agent.Unchanged, ""
+	return agent.Untouched, agent.Unchanged, agent.Problem{}
 }
 
 // problem is the ladder of everything that keeps an applied run from being a success, the plainest cause first.
-func problem(e end, report *Report, out console) string {
+func problem(e end, report *Report, out console) agent.Problem {
 	switch {
 	case e.outlived:
-		return "Puppet does not end: " + e.why + ", and outlived even SIGKILL"
+		return agent.Problem{Code: agent.PuppetUnkillable, Text: agent.Prose(e.why)}
 	case e.why != "":
-		return "Puppet did not finish: " + e.why
+		return agent.Problem{Code: agent.PuppetUnfinished, Text: agent.Prose(e.why)}
 	case e.code > 128:
-		return fmt.Sprintf("Puppet was ended by signal %d", e.code-128)
+		return agent.Problem{Code: agent.PuppetKilled, Number: e.code - 128}
 	case out.ended:
-		return "Puppet was ended by a signal: " + firstLine(orElse(out.lastError(), "it says so"))
+		return agent.Problem{Code: agent.PuppetStopped, Text: agent.Prose(firstLine(out.lastError()))}
 	case report == nil:
-		return lastOr(out, fmt.Sprintf("Puppet wrote no report (exit code %d)", e.code))
+		return agent.Problem{Code: agent.NoReport, Number: e.code, Text: last(out)}
 	case report.Counts.Failed > 0 || report.Counts.FailedToRestart > 0:
 		return failures(report)
 	case report.Status == "failed" || !report.Completed:
-		return lastOr(out, "the catalog was not applied in full")
+		return agent.Problem{Code: agent.CatalogIncomplete, Text: last(out)}
 	case report.Noop:
-		return "Puppet ran as noop, so it applied nothing"
+		return agent.Problem{Code: agent.RanAsNoop}
 	case len(report.Tags) > 0:
-		return "Puppet ran with tags (" + clip.Text(strings.Join(report.Tags, ", "), 200) + "), so it may have applied a part only"
+		return agent.Problem{Code: agent.RanWithTags, Text: agent.Prose(clip.Text(strings.Join(report.Tags, ", "), 200))}
 	case e.code != 0 && e.code != 2:
-		return lastOr(out, fmt.Sprintf("Puppet's exit code is %d although its report says %s", e.code, report.Status))
+		return agent.Problem{Code: agent.ExitCode, Number: e.code, Text: last(out)}
 	case report.Status != "changed" && report.Status != "unchanged":
-		return fmt.Sprintf("Puppet's report has the unknown status %q", clip.Text(report.Status, 50))
+		return agent.Problem{Code: agent.UnknownStatus, Text: agent.Prose(clip.Text(report.Status, 50))}
 	}
-	return ""
+	return agent.Problem{}
 }
 
-// failures says how many resources failed, and how the first did.
-func failures(r *Report) string {
-	n := r.Counts.Failed
-	what := "failed"
-	if n == 0 {
-		n, what = r.Counts.FailedToRestart, "failed to restart"
+// failures counts the resources that failed, with the message of the first.
+func failures(r *Report) agent.Problem {
+	p := agent.Problem{Code: agent.ResourcesFailed, Number: r.Counts.Failed}
+	if p.Number == 0 {
+		p = agent.Problem{Code: agent.RestartsFailed, Number: r.Counts.FailedToRestart}
 	}
-	if n == 0 {
-		return ""
+	if p.Number == 0 {
+		return agent.Problem{}
 	}
-	text := fmt.Sprintf("%s %s", count(n, "resource"), what)
 	for _, e := range r.Resources {
 		if e.Status != "failed" {
 			continue
 		}
-		text += ": " + e.Resource
+		text := e.Resource
 		if len(e.Messages) > 0 {
 			text += ": " + firstLine(e.Messages[0])
 		}
+		p.Text = agent.Prose(clip.Text(text, maxMessage))
 		break
 	}
-	return clip.Text(text, maxMessage)
+	return p
 }
 
-func lastOr(out console, text string) string { return orElse(oneLine(out.lastError()), text) }
-
-func orElse(text, other string) string {
-	if text != "" {
-		return text
-	}
-	return other
-}
+func last(out console) agent.Prose { return agent.Prose(oneLine(out.lastError())) }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

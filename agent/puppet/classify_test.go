@@ -46,8 +46,8 @@ func TestClassify(t *testing.T) {
 		{"a signal while compiling", end{code: 1}, false, nil, "Error: Could not run: SIGTERM\n", agent.Between, agent.Failed, "SIGTERM"},
 		{"killed", end{code: 137}, false, nil, "Notice: x\n", agent.Between, agent.Failed, "signal 9"},
 		{"outlived", end{code: 137, why: "it was ended at its deadline of 1h", outlived: true}, false, nil, applied, agent.Between, agent.Failed, "outlived"},
-		{"status failed", end{code: 2}, false, good(func(r *Report) { r.Status = "failed" }), applied, agent.Between, agent.Failed, "not applied in full"},
-		{"not completed", end{code: 2}, false, good(func(r *Report) { r.Completed = false }), applied, agent.Between, agent.Failed, "not applied in full"},
+		{"status failed", end{code: 2}, false, good(func(r *Report) { r.Status = "failed" }), applied, agent.Between, agent.Failed, "did not apply the whole catalog"},
+		{"not completed", end{code: 2}, false, good(func(r *Report) { r.Completed = false }), applied, agent.Between, agent.Failed, "did not apply the whole catalog"},
 		{"noop unasked", end{}, false, good(func(r *Report) { r.Noop = true }), applied, agent.Between, agent.Failed, "noop"},
 		{"tags", end{}, false, good(func(r *Report) { r.Tags = []string{"ntp"} }), applied, agent.Between, agent.Failed, "tags (ntp)"},
 		{"failed resource", end{code: 2}, false, good(func(r *Report) { r.Counts.Failed = 2 }), applied, agent.Between, agent.Failed, "2 resources failed"},
@@ -71,7 +71,8 @@ func TestClassify(t *testing.T) {
 				}
 				out = readConsole(path)
 			}
-			kind, outcome, problem := classify(c.end, c.noop, c.report, out)
+			kind, outcome, p := classify(c.end, c.noop, c.report, out)
+			problem := p.String()
 			if kind != c.kind || outcome != c.outcome || !strings.Contains(problem, c.problem) || (c.problem == "") != (problem == "") {
 				t.Errorf("%q %q %q, want %q %q %q", kind, outcome, problem, c.kind, c.outcome, c.problem)
 			}

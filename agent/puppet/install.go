@@ -8,10 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"pulley/internal/clip"
 	"strings"
 	"syscall"
 	"time"
+
+	"pulley/internal/clip"
 )
 
 // The limits of an installation.

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"pulley/internal/atomicfile"
 	"time"
+
+	"pulley/internal/atomicfile"
 )
 
 // running is the record of the Puppet that an agent has started, for the agent that comes after it.

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"pulley/internal/clip"
 	"strconv"
 	"strings"
+
+	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // The names of Puppet's own locks in its statedir.
@@ -49,6 +51,22 @@ func DefaultStateDirs(root string) []string {
 		filepath.Join(root, "/var/cache/puppet/state"),
 		filepath.Join(root, "/var/lib/puppet/state"),
 	}
+}
+
+// Blocked returns what of the machine's own Puppet forbids a run; nil when nothing does.
+func (p *Puppet) Blocked() *agent.Blocked {
+	err := p.Locks()
+	var disabled *DisabledError
+	var busy *BusyError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &disabled):
+		return &agent.Blocked{Code: agent.PuppetDisabled, Path: disabled.Path, Text: agent.Prose(disabled.Message)}
+	case errors.As(err, &busy):
+		return &agent.Blocked{Code: agent.PuppetBusy, Path: busy.Path, Pid: busy.Pid}
+	}
+	return &agent.Blocked{Code: agent.PuppetLockUnknown, Text: agent.Prose(err.Error())}
 }
 
 // Locks returns a *DisabledError or a *BusyError when the machine's own Puppet forbids a run, and nil otherwise.

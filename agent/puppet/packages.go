@@ -10,9 +10,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"pulley/internal/atomicfile"
 	"strings"
 	"time"
+
+	"pulley/internal/atomicfile"
 )
 
 // apt is Debian, Ubuntu and what descends from them.

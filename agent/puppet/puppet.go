@@ -60,7 +60,7 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	// Empty code makes Puppet take the environment's own manifest setting; without it, it would read standard input.
 	cmd, err := p.command(job, append(args, "-e", "")...)
 	if refused := (*ReleaseError)(nil); errors.As(err, &refused) {
-		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: refused.Error()}, nil
+		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.ReleaseUnusable, Text: agent.Prose(refused.Error())}}, nil
 	}
 	if err != nil {
 		return agent.Result{}, err

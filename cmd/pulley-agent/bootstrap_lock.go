@@ -172,7 +172,7 @@ func (b *bootstrap) enableLeft(context.Context) (string, error) {
 	var left []string
 	d, err := agent.ReadDisk(b.stateDir())
 	if err == nil {
-		var reason string
+		var reason agent.Prose
 		if reason, err = d.Disabled(); reason == bootReason {
 			left = append(left, "let cron's ticks work")
 		}

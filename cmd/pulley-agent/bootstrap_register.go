@@ -150,7 +150,7 @@ func (n *node) setUpCron(ctx context.Context, schedule string) error {
 		return err
 	}
 	if result.Kind != agent.Success {
-		return fmt.Errorf("the first run of Puppet did not succeed: %s", cli.Clean(result.Problem))
+		return fmt.Errorf("the first run of Puppet did not succeed: %s", cli.Clean(result.Problem.String()))
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func newEnable(o *options) *cobra.Command {
 					fmt.Fprintln(o.env.Stdout, "runs were not disabled on this machine")
 					return nil
 				}
-				fmt.Fprintf(o.env.Stdout, "runs are allowed on this machine again; they were disabled: %s\n", cli.Clean(reason))
+				fmt.Fprintf(o.env.Stdout, "runs are allowed on this machine again; they were disabled: %s\n", cli.Clean(string(reason)))
 				return nil
 			})
 		},

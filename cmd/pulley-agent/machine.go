@@ -77,8 +77,8 @@ func (m *machine) Verify(ctx context.Context, job agent.Job) error {
 }
 
 // Retire runs the release's hooks that say goodbye. Less of their output is shown, as it has to fit into an answer.
-func (m *machine) Retire(ctx context.Context, job agent.Job, why string) error {
-	env := []string{"PULLEY_WHY=" + cli.Clean(why)}
+func (m *machine) Retire(ctx context.Context, job agent.Job, why agent.Prose) error {
+	env := []string{"PULLEY_WHY=" + cli.Clean(string(why))}
 	return scripts{folder: "retire.d", env: env, shown: 140, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 

@@ -48,7 +48,7 @@ func (c config) open(ctx context.Context, version string, now func() time.Time, 
 	n.store = n.parts.store
 	n.agent = &agent.Agent{
 		Identity: c.Identity, Settings: c.Settings, Version: version, MachineID: nodeconfig.MachineID(c.Root), Boot: nodeconfig.BootID(),
-		Control: n.store, Content: n.parts, Puppet: &blockable{n.puppet},
+		Control: n.store, Content: n.parts, Puppet: n.puppet,
 		Machine: c.machine(now, log),
 		Memory:  disk, Now: now, Log: log, RunDeadline: c.Puppet.Deadline, VerifyTimeout: c.VerifyTimeout,
 	}
@@ -133,14 +133,4 @@ func (c config) newPuppet(log *slog.Logger) *puppet.Puppet {
 
 func (n *node) close() error {
 	return errors.Join(n.parts.close(), n.disk.Close(), n.lock.Close())
-}
-
-// blockable is Puppet as a tick sees it.
-type blockable struct{ *puppet.Puppet }
-
-func (b *blockable) Blocked() string {
-	if err := b.Locks(); err != nil {
-		return err.Error()
-	}
-	return ""
 }

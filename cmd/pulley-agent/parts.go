@@ -50,14 +50,14 @@ func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target, ho
 	}
 	signers, mark, err := p.verifier.Signers()
 	if err != nil {
-		return agent.Staged{}, refused(err)
+		return agent.Staged{}, err
 	}
 	if signers == nil {
 		return p.fetch(ctx, id, t, &f)
 	}
 	raised, err := p.verify(ctx, signers, mark, id, t, &f)
 	if err != nil {
-		return agent.Staged{}, refused(err)
+		return agent.Staged{}, err
 	}
 	s, err := p.fetch(ctx, id, t, &f)
 	if err == nil && raised != mark && !how.Noop {

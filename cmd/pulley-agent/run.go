@@ -99,18 +99,15 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 	case run == nil && report.Note != "":
 		line += report.Note
 	case run == nil:
-		line += "nothing to do: " + string(d.Reason)
+		line += "nothing to do: " + d.Sentence()
 	case run.Noop:
 		line += "a run would change " + resources(run.Counts.OutOfSync)
 	default:
-		line += fmt.Sprintf("%s on %s: %s", run.Outcome, run.Target, d.Reason)
-	}
-	if d.Detail != "" && report.Run == nil {
-		line += ": " + d.Detail
+		line += fmt.Sprintf("%s on %s: %s", run.Outcome, run.Target, d.Sentence())
 	}
 	fmt.Fprintln(o.env.Stdout, cli.Clean(line))
-	if report.Run != nil && report.Run.Problem != "" {
-		cli.Complain(o.env, program, errors.New(report.Run.Problem))
+	if report.Run != nil && report.Run.Problem != (agent.Problem{}) {
+		cli.Complain(o.env, program, errors.New(report.Run.Problem.String()))
 	}
 	if report.Err != nil {
 		return report.Err
@@ -119,8 +116,8 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 		switch {
 		case code == cli.ExitUnreachable && d.Reason != agent.ReasonUnreachable:
 			cli.Complain(o.env, program, errors.New("etcd is unreachable; what it has not heard will be sent later"))
-		case failing(d.Blocked) && d.Reason != d.Blocked:
-			cli.Complain(o.env, program, fmt.Errorf("%s: %s", d.Blocked, d.Detail))
+		case failing(d.Blocked.Reason) && d.Reason != d.Blocked.Reason:
+			cli.Complain(o.env, program, errors.New(d.Blocked.Sentence()))
 		}
 		return &cli.SilentError{Code: code}
 	}
@@ -152,7 +149,7 @@ func exitCode(r runOptions, report agent.Report) int {
 		return cli.ExitFailed
 	case report.Unreachable:
 		return cli.ExitUnreachable
-	case failing(report.Decision.Blocked):
+	case failing(report.Decision.Blocked.Reason):
 		return cli.ExitFailed
 	}
 	return cli.ExitDone

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-	"strings"
-
 	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/store"
@@ -36,14 +33,4 @@ func releaseRecord(r store.SignedRelease) trust.Record {
 
 func dataRecord(g store.SignedGeneration) trust.Record {
 	return trust.Record{Environment: g.Environment, Number: g.Number, Digest: hieradata.Digest(g.Record), Bytes: g.Record, Signatures: g.Signatures}
-}
-
-// refused is err as the agent takes it; an error that is no refusal stays as it is.
-func refused(err error) error {
-	var refusal *trust.Refusal
-	if !errors.As(err, &refusal) {
-		return err
-	}
-	why, _, _ := strings.Cut(refusal.Error(), "\n")
-	return &agent.RefusedError{Why: why}
 }

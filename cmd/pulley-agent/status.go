@@ -16,19 +16,20 @@ import (
 
 // localStatus is what `pulley-agent status -o json` prints.
 type localStatus struct {
-	LastGood   agent.Target    `json:"last_good"`
-	Enforcing  agent.Target    `json:"enforcing"`
-	Outcome    agent.Outcome   `json:"outcome,omitempty"`
-	LastRun    string          `json:"last_run,omitempty"`
-	RanAt      string          `json:"ran_at,omitempty"` // RFC 3339
-	Attempts   []agent.Attempt `json:"attempts,omitempty"`
-	Holds      []agent.Hold    `json:"holds,omitempty"`
-	Disabled   string          `json:"disabled,omitempty"`
-	OpenRun    string          `json:"open_run,omitempty"`
-	Unsent     int             `json:"unsent"` // run records that etcd has not heard of
-	Refusal    *agent.Refusal  `json:"refusal,omitempty"`
-	Retires    string          `json:"retires,omitempty"`
-	Signatures string          `json:"signatures"` // checked, not checked, or why nothing new is taken
+	LastGood   agent.Target     `json:"last_good"`
+	Enforcing  agent.Target     `json:"enforcing"`
+	Outcome    agent.Outcome    `json:"outcome,omitempty"`
+	LastRun    string           `json:"last_run,omitempty"`
+	RanAt      string           `json:"ran_at,omitempty"` // RFC 3339
+	Attempts   []agent.Attempt  `json:"attempts,omitempty"`
+	Holds      []agent.Hold     `json:"holds,omitempty"`
+	Disabled   agent.Prose      `json:"disabled,omitempty"`
+	OpenRun    string           `json:"open_run,omitempty"`
+	Unsent     int              `json:"unsent"` // run records that etcd has not heard of
+	Refusal    *agent.Refusal   `json:"refusal,omitempty"`
+	Retirement agent.Retirement `json:"retirement,omitempty"`
+	Answer     *agent.Answer    `json:"answer,omitempty"` // to the newest request
+	Signatures string           `json:"signatures"`       // checked, not checked, or why nothing new is taken
 }
 
 func newStatus(o *options) *cobra.Command {
@@ -97,7 +98,7 @@ func readStatus(d *agent.Disk) (localStatus, error) {
 	s := localStatus{
 		LastGood: state.LastGood, Enforcing: state.Enforcing, Outcome: state.Outcome, LastRun: state.LastRun,
 		Attempts: state.Attempts, Holds: state.Holds, Disabled: disabled, OpenRun: state.OpenRun, Unsent: len(unsent),
-		Refusal: state.Refusal, Retires: state.Retires(),
+		Refusal: state.Refusal, Retirement: state.Retirement(), Answer: state.Answer,
 	}
 	if !state.RanAt.IsZero() {
 		s.RanAt = state.RanAt.UTC().Format("2006-01-02T15:04:05Z")
@@ -117,17 +118,20 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 		t.Row("attempts", fmt.Sprintf("%d at %s: %s", a.Started, a.Target, a.Problem))
 	}
 	if r := s.Refusal; r != nil {
-		t.Row("refused", fmt.Sprintf("%s: %s", r.Target, r.Why))
+		t.Row("refused", fmt.Sprintf("%s: %s", r.Target, r.Error.Error()))
 	}
 	t.Row("signatures", s.Signatures)
 	for _, h := range s.Holds {
 		t.Row("hold", h.String())
 	}
 	if s.Disabled != "" {
-		t.Row("disabled", s.Disabled)
+		t.Row("disabled", string(s.Disabled))
 	}
-	if s.Retires != "" {
-		t.Row("retires", s.Retires)
+	switch s.Retirement {
+	case agent.RetireBegun:
+		t.Row("retires", "the retire hooks were started")
+	case agent.RetireDone:
+		t.Row("retires", agent.Cause{Reason: agent.ReasonRetired, Params: agent.Params{Problem: s.Answer.Failure()}}.Sentence())
 	}
 	if s.OpenRun != "" {
 		t.Row("open run", s.OpenRun)

@@ -53,11 +53,11 @@ func (o *options) standing(c config) func(agent.AgentChoice) *agent.Upgrade {
 		}
 		s, err := c.UpgradeFolder().Load()
 		if err != nil {
-			return &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting, Problem: err.Error()}
+			return &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting, Problem: agent.Problem{Code: agent.UpgradeUnknown, Text: agent.Prose(err.Error())}}
 		}
 		u := s.Report(want, o.ownVersion())
-		if u != nil && u.Phase == agent.UpgradeWaiting && u.Problem == "" && !c.isInstalled() {
-			u.Problem = "the agent that runs here is not " + c.UpgradeFolder().Installed + ", which an upgrade replaces"
+		if u != nil && u.Phase == agent.UpgradeWaiting && u.Problem == (agent.Problem{}) && !c.isInstalled() {
+			u.Problem = agent.Problem{Code: agent.UpgradeNotInstalled, Text: agent.Prose(c.UpgradeFolder().Installed)}
 		}
 		return u
 	}
@@ -141,18 +141,18 @@ func (o *options) watched(ctx context.Context, r runOptions) error {
 func (o *options) watchedTick(ctx context.Context, r runOptions) (upgrade.Ending, error) {
 	c, err := o.load()
 	if err != nil {
-		return upgrade.Ending{Problem: err.Error()}, err
+		return upgrade.Ending{Problem: agent.Prose(err.Error())}, err
 	}
 	report, err := o.ownTick(ctx, c, r)
 	switch {
 	case report == nil && err == nil:
 		return upgrade.Ending{Locked: true}, nil
 	case report == nil:
-		return upgrade.Ending{Problem: err.Error(), Unreachable: errors.Is(err, agent.ErrUnreachable)}, err
+		return upgrade.Ending{Problem: agent.Prose(err.Error()), Unreachable: errors.Is(err, agent.ErrUnreachable)}, err
 	}
-	e := upgrade.Ending{Unreachable: report.Unreachable, Failed: report.Run != nil && report.Run.Outcome == agent.Failed}
+	e := upgrade.Ending{Puppet: report.Puppet, Unreachable: report.Unreachable, Failed: report.Run != nil && report.Run.Outcome == agent.Failed}
 	if report.Err != nil {
-		e.Problem = report.Err.Error()
+		e.Problem = agent.Prose(report.Err.Error())
 	}
 	return e, err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"runtime"
 	"strings"
@@ -106,8 +105,8 @@ func (u *upgrader) try(ctx context.Context, s upgrade.State, want agent.AgentCho
 	case ctx.Err() != nil:
 		return s, ctx.Err()
 	case err != nil:
-		why, _, _ := strings.Cut(err.Error(), "\n")
-		u.log.Warn("the wanted agent can't be had", "version", want.Version, "why", why)
+		why := problemOf(err)
+		u.log.Warn("the wanted agent is not available", "version", want.Version, "code", why.Code, "why", why)
 		return s.Wait(want, why, u.env.Now()), nil
 	case there:
 		return s.Found(program, want.Try, u.folder.File()), nil
@@ -121,19 +120,34 @@ func (u *upgrader) try(ctx context.Context, s upgrade.State, want agent.AgentCho
 		u.log.Info("the new agent is on probation", "version", want.Version)
 		return s.Tested(program, want.Try, u.env.Now()), nil
 	case errors.As(err, &failed):
-		u.log.Error("the new agent is dropped", "version", want.Version, "why", failed.Why)
-		return s.Drop(program, want.Try, failed.Why, u.env.Now()), nil
+		u.log.Error("the new agent is dropped", "version", want.Version, "code", failed.Problem.Code, "why", failed)
+		return s.Drop(program, want.Try, failed.Problem, u.env.Now()), nil
 	case errors.As(err, &hindered):
-		u.log.Warn("the new agent can't be tested", "version", want.Version, "why", hindered.why)
-		return s.Wait(want, hindered.why, u.env.Now()), nil
+		u.log.Warn("the new agent can't be tested", "version", want.Version, "code", hindered.problem.Code, "why", hindered)
+		return s.Wait(want, hindered.problem, u.env.Now()), nil
 	}
 	return s, err
 }
 
-// hinderedError says why a self-test says nothing of the candidate.
-type hinderedError struct{ why string }
+// hinderedError is why a self-test shows nothing about the candidate.
+type hinderedError struct{ problem agent.Problem }
 
-func (e *hinderedError) Error() string { return e.why }
+func (e *hinderedError) Error() string { return e.problem.String() }
+
+// problemError is an error that has a code.
+type problemError struct{ agent.Problem }
+
+func (e *problemError) Error() string { return e.Problem.String() }
+
+// problemOf is the problem of an upgrade's error. Hints are for terminals.
+func problemOf(err error) agent.Problem {
+	var p *problemError
+	if errors.As(err, &p) {
+		return p.Problem
+	}
+	why, _, _ := strings.Cut(err.Error(), "\n")
+	return agent.Problem{Code: agent.UpgradeUnavailable, Text: agent.Prose(why)}
+}
 
 // selfTest has a candidate test itself. What this agent can't do either is not the candidate's fault; and what ends in a
 // plain error may be a coincidence, and is tried again. A crash and a hang are none.
@@ -144,13 +158,13 @@ func (u *upgrader) selfTest(ctx context.Context, p upgrade.Program) error {
 		var start *upgrade.StartError
 		switch {
 		case errors.As(err, &start):
-			return &hinderedError{start.Error()}
+			return &hinderedError{agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(start.Err.Error())}}
 		case !errors.As(err, &failed) || failed.Code == crashed:
 			return err
 		}
 		if own := u.able(ctx, u.config); own != nil {
 			why, _, _ := strings.Cut(own.Error(), "\n")
-			return &hinderedError{"its self-test failed, and so does that of the agent in place: " + why}
+			return &hinderedError{agent.Problem{Code: agent.UpgradeSelfTestBoth, Text: agent.Prose(why)}}
 		}
 		if failed.Code < 0 || try == upgrade.SelfTests {
 			return err
@@ -174,7 +188,7 @@ func (u *upgrader) find(ctx context.Context, parts *parts, s upgrade.State, want
 	platform := runtime.GOOS + "/" + runtime.GOARCH
 	p, ok := r.Platforms[platform]
 	if !ok {
-		return p, false, fmt.Errorf("version %s has no program for %s", want.Version, platform)
+		return p, false, &problemError{agent.Problem{Code: agent.UpgradeNoProgram, Text: agent.Prose(platform)}}
 	}
 	have, err := upgrade.Digest(u.folder.Installed)
 	if err != nil || have == p.SHA256 {
@@ -185,7 +199,7 @@ func (u *upgrader) find(ctx context.Context, parts *parts, s upgrade.State, want
 		own = s.Installed.Version
 	}
 	if _, err := store.ParseVersion(own); err == nil && store.CompareVersions(want.Version, own) < 0 && !want.Downgrade {
-		return p, false, fmt.Errorf("version %s is older than %s, which is in place, and nobody said that it may be", want.Version, own)
+		return p, false, &problemError{agent.Problem{Code: agent.UpgradeOlder, Version: own}}
 	}
 	return p, false, u.authentic(parts, r)
 }
@@ -197,7 +211,8 @@ func (u *upgrader) authentic(parts *parts, r store.SignedAgent) error {
 		_, err = signers.Verify(trust.Agent, u.Identity.Environment, r.Record, r.Signatures, u.env.Now())
 	}
 	if err != nil {
-		return fmt.Errorf("version %s is refused: %w", r.Version, err)
+		why, _, _ := strings.Cut(err.Error(), "\n")
+		return &problemError{agent.Problem{Code: agent.UpgradeRefused, Version: r.Version, Text: agent.Prose(why)}}
 	}
 	return nil
 }
@@ -214,7 +229,7 @@ func (u *upgrader) stillSigned(ctx context.Context, p upgrade.Program) error {
 		return err
 	}
 	if published := r.Platforms[runtime.GOOS+"/"+runtime.GOARCH].SHA256; published != p.Digest {
-		return fmt.Errorf("version %s is published with another program than was tested", p.Version)
+		return &problemError{agent.Problem{Code: agent.UpgradeChanged}}
 	}
 	return u.authentic(parts, r)
 }

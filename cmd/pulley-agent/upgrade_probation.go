@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"pulley/agent"
@@ -61,7 +60,7 @@ func (u *upgrader) probation(ctx context.Context, r runOptions) (replaced bool, 
 		return own()
 	}
 	if have, err := upgrade.Digest(u.folder.Candidate(s.Candidate.Digest)); err != nil || have != s.Candidate.Digest {
-		return u.drop(ctx, s, r, "its program on disk was damaged")
+		return u.drop(ctx, s, r, agent.Problem{Code: agent.UpgradeDamaged})
 	}
 	return u.watch(ctx, s, desired.Agent, r)
 }
@@ -77,19 +76,20 @@ func (u *upgrader) watch(ctx context.Context, s upgrade.State, want agent.AgentC
 	switch finding {
 	case upgrade.Good:
 		if why, told := u.told(ctx, s.Candidate.Program); !told { // what it said is not all
-			if why == "" || u.testEtcd(ctx) != nil { // an etcd that is full takes nothing from this agent either
+			if why == (agent.Problem{}) || u.testEtcd(ctx) != nil { // an etcd that is full takes nothing from this agent either
 				return false, silently(trial.Code)
 			}
 			return u.drop(ctx, s, r, why)
 		}
-		replaced, err = u.credit(ctx, s, want, slices.Contains(trial.Steps, "apply"))
+		replaced, err = u.credit(ctx, s, want, trial.Ending.Puppet)
 		if err != nil {
 			u.log.Error("the new agent did well and can't be put in place", "err", err)
 		}
 		return replaced, silently(trial.Code)
 	case upgrade.Reach:
 		if u.testEtcd(ctx) == nil {
-			u.doubt(s, why+", and version "+u.ownVersion()+" could right after", false)
+			why.Version = u.ownVersion()
+			u.doubt(s, why, false)
 			_, err := u.ownTick(ctx, u.config, r)
 			return false, err
 		}
@@ -111,10 +111,11 @@ func (u *upgrader) watch(ctx context.Context, s upgrade.State, want agent.AgentC
 }
 
 // doubt remembers that a tick failed with the candidate and not with this agent, and drops it after too many in a row.
-func (u *upgrader) doubt(s upgrade.State, why string, puppet bool) {
+func (u *upgrader) doubt(s upgrade.State, why agent.Problem, puppet bool) {
 	s, condemned := s.Doubt(why, puppet)
 	if condemned {
-		u.discard(s, fmt.Sprintf("%s, %d times in a row", why, s.Candidate.Doubts))
+		why.Times = s.Candidate.Doubts
+		u.discard(s, why)
 		return
 	}
 	u.log.Warn("the new agent is in doubt", "version", s.Candidate.Version, "why", why, "times", s.Candidate.Doubts, "of", upgrade.MaxDoubts)
@@ -140,9 +141,8 @@ func (u *upgrader) credit(ctx context.Context, s upgrade.State, want agent.Agent
 	case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
 		return false, err // the next tick
 	case err != nil:
-		why, _, _ := strings.Cut(err.Error(), "\n")
 		s.Candidate = nil
-		s = s.Wait(want, why, u.env.Now())
+		s = s.Wait(want, problemOf(err), u.env.Now())
 		return false, errors.Join(err, u.folder.Save(s), u.folder.Tidy(s))
 	}
 	if _, err := u.folder.TakeOver(s, u.ownVersion(), u.env.Now()); err != nil {
@@ -153,13 +153,13 @@ func (u *upgrader) credit(ctx context.Context, s upgrade.State, want agent.Agent
 }
 
 // drop remembers that the candidate is no good, and does the tick with this agent.
-func (u *upgrader) drop(ctx context.Context, s upgrade.State, r runOptions, why string) (replaced bool, err error) {
+func (u *upgrader) drop(ctx context.Context, s upgrade.State, r runOptions, why agent.Problem) (replaced bool, err error) {
 	u.discard(s, why)
 	_, err = u.ownTick(ctx, u.config, r)
 	return false, err
 }
 
-func (u *upgrader) discard(s upgrade.State, why string) {
+func (u *upgrader) discard(s upgrade.State, why agent.Problem) {
 	u.log.Error("the new agent is dropped", "version", s.Candidate.Version, "why", why)
 	s = s.Drop(s.Candidate.Program, s.Candidate.Try, why, u.env.Now())
 	if err := errors.Join(u.folder.Save(s), u.folder.Tidy(s)); err != nil {
@@ -169,7 +169,7 @@ func (u *upgrader) discard(s upgrade.State, why string) {
 
 // compare does a tick that failed once more with this agent. Where that succeeds the candidate is at fault; else the
 // release is, or the machine. A run of Puppet that failed would have to wait before the next: it is done at once.
-func (u *upgrader) compare(ctx context.Context, s upgrade.State, r runOptions, trial upgrade.Trial, why string) error {
+func (u *upgrader) compare(ctx context.Context, s upgrade.State, r runOptions, trial upgrade.Trial, why agent.Problem) error {
 	again := r
 	again.Force = trial.Ending.Failed
 	report, err := u.ownTick(ctx, u.config, again)
@@ -178,7 +178,8 @@ func (u *upgrader) compare(ctx context.Context, s upgrade.State, r runOptions, t
 	}
 	fine := report.Err == nil && !report.Unreachable && (report.Run == nil || report.Run.Outcome != agent.Failed)
 	if fine {
-		u.doubt(s, why+", and that of version "+u.ownVersion()+" right after did not", trial.Ending.Failed)
+		why.Version = u.ownVersion()
+		u.doubt(s, why, trial.Ending.Failed)
 	}
 	return err
 }
@@ -195,22 +196,22 @@ func (u *upgrader) peek(ctx context.Context) (agent.Decision, agent.Desired, err
 
 // told says whether etcd has heard of this node from the candidate: one that says that it reported, and did not, is mute.
 // Without an answer from etcd nobody knows, and there is no why.
-func (u *upgrader) told(ctx context.Context, p upgrade.Program) (why string, told bool) {
+func (u *upgrader) told(ctx context.Context, p upgrade.Program) (why agent.Problem, told bool) {
 	s, err := store.Open(u.config.Store)
 	if err != nil {
-		return "", false
+		return agent.Problem{}, false
 	}
 	defer s.Close()
 	st, ok, err := s.Said(ctx, u.Identity)
 	switch {
 	case err != nil:
-		return "", false
+		return agent.Problem{}, false
 	case !ok:
-		return "it says that it reported, and etcd has never heard of this node", false
+		return agent.Problem{Code: agent.UpgradeNoReport}, false
 	case strings.TrimPrefix(st.Version, "v") != p.Version:
-		return fmt.Sprintf("it says that it reported, and the last that etcd has heard of this node is from version %s", st.Version), false
+		return agent.Problem{Code: agent.UpgradeNoReport, Version: st.Version}, false
 	}
-	return "", true
+	return agent.Problem{}, true
 }
 
 func silently(code int) error {

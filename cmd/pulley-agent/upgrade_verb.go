@@ -79,10 +79,10 @@ func (o *options) showUpgrade(out cli.Output) error {
 			t.Row("on probation", fmt.Sprintf("%s since %s, %s done well", c.Program, when(c.Since), cli.Count(c.Good, "tick")))
 		}
 		if d := v.Dropped; d != nil {
-			t.Row("dropped", fmt.Sprintf("%s at %s: %s", d.Program, when(d.At), d.Why))
+			t.Row("dropped", fmt.Sprintf("%s at %s: %s", d.Program, when(d.At), d.Problem))
 		}
 		if w := v.Waiting; w != nil {
-			t.Row("waits for", fmt.Sprintf("%s since %s: %s", w.Version, when(w.At), w.Why))
+			t.Row("waits for", fmt.Sprintf("%s since %s: %s", w.Version, when(w.At), w.Problem))
 		}
 		if p := v.Previous; p != nil {
 			t.Row("before", fmt.Sprintf("%s until %s; `%s upgrade --back` puts it in place again", p.Program, when(p.Until), program))
@@ -98,7 +98,7 @@ func (o *options) ownFolder() upgrade.Folder { return nodeconfig.Under(o.Root).U
 
 func (o *options) upgradeBack() error {
 	return o.changeUpgrade(func(f upgrade.Folder, s upgrade.State) error {
-		s, err := f.Back(s, o.ownVersion(), "it was taken back by hand, by "+o.env.User, o.env.Now())
+		s, err := f.Back(s, o.ownVersion(), agent.Problem{Code: agent.UpgradeTakenBack, Text: agent.Prose(o.env.User)}, o.env.Now())
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ type agentOfNode struct {
 	Runs    string             `json:"runs"`   // version; "" when it has not spoken yet
 	Wanted  string             `json:"wanted"` // version; "" when nobody wants any
 	Phase   agent.UpgradePhase `json:"phase"`  // "" when it runs what is wanted
-	Problem string             `json:"problem"`
+	Problem agent.Problem      `json:"problem,omitzero"`
 }
 
 func newAgentsShow(o *options) *cobra.Command {
@@ -95,7 +95,7 @@ func (o *options) showAgents(ctx context.Context, s *store.Store, ref environmen
 		}
 		t.Row("NODE", "RUNS", "WANTED", "PHASE", "PROBLEM")
 		for _, n := range v.Nodes {
-			t.Row(n.Node, n.Runs, n.Wanted, string(n.Phase), n.Problem)
+			t.Row(n.Node, n.Runs, n.Wanted, string(n.Phase), n.Problem.String())
 		}
 		return nil
 	})

@@ -16,13 +16,15 @@ import (
 type explanation struct {
 	Node    string          `json:"node"`
 	State   agent.NodeState `json:"state"`
-	Why     string          `json:"why"`
+	Why     agent.Cause     `json:"why"`
 	Desired agent.Target    `json:"desired"`
 	Has     agent.Target    `json:"has"`
 	Action  agent.Action    `json:"action"` // what its next tick will do
-	Reason  agent.Reason    `json:"reason"`
-	Ladder  []agent.Rung    `json:"ladder"`
-	Said    *saidStatus     `json:"said"`
+	agent.Cause
+	Ladder []agent.Rung `json:"ladder"`
+	Said   *saidStatus  `json:"said"`
+
+	view agent.View
 }
 
 // saidStatus is a status printed whole; in etcd, targets that repeat each other are left out.
@@ -72,19 +74,19 @@ func explanationOf(f store.Fleet, ref environments.Ref, node string, o *options)
 		n.Role = parsed.Role
 	}
 	said := agent.Status{Node: node, Settings: agent.DefaultSettings()}
-	x := explanation{Node: node, State: n.State, Why: n.Reason}
+	x := explanation{Node: node, State: n.State, Why: n.Cause, view: n.view}
 	if st, ok := f.Statuses[node]; ok {
 		said, x.Said = st, (*saidStatus)(&st)
 	}
 	id := agent.Identity{Node: node, Role: n.Role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
 	d := agent.Decide(said.Observed(id), f.Desired(n.Role, node), o.env.Now())
-	x.Desired, x.Has, x.Action, x.Reason, x.Ladder = d.Wanted, said.LastGood, d.Action, d.Reason, d.Ladder
+	x.Desired, x.Has, x.Action, x.Cause, x.Ladder = d.Wanted, said.LastGood, d.Action, d.Cause, d.Ladder
 	return x
 }
 
 func (x explanation) print(o *options) {
 	out := o.env.Stdout
-	cli.Cleanf(out, "%s is %s: %s\n", x.Node, x.State, x.Why)
+	cli.Cleanf(out, "%s is %s: %s\n", x.Node, x.State, x.view.Sentence())
 	cli.Cleanf(out, "  should be on  %s\n  is on         %s\n", x.Desired, x.Has)
 	if x.Said == nil {
 		fmt.Fprintln(out, "  it has not reported yet; what follows is what a machine of that name would decide")
@@ -93,7 +95,7 @@ func (x explanation) print(o *options) {
 	}
 	if x.Said != nil && x.Said.Agent != nil {
 		u := x.Said.Agent
-		cli.Cleanf(out, "  its own agent %s, is to be %s: %s%s\n", plainVersion(x.Said.Version), u.Wanted, u.Phase, because(u.Problem))
+		cli.Cleanf(out, "  its own agent %s, is to be %s: %s%s\n", plainVersion(x.Said.Version), u.Wanted, u.Phase, because(u.Problem.String()))
 	}
 	fmt.Fprintln(out)
 	for _, r := range x.Ladder {
@@ -101,9 +103,9 @@ func (x explanation) print(o *options) {
 		if !r.OK {
 			mark = "NO "
 		}
-		cli.Cleanf(out, "  %s  %s: %s\n", mark, r.Question, r.Answer)
+		cli.Cleanf(out, "  %s  %s: %s\n", mark, r.Question, r.Answer())
 	}
-	cli.Cleanf(out, "\nso at its next tick: %s, because %s\n", x.Action, x.Reason)
+	cli.Cleanf(out, "\nso at its next tick: %s, because %s\n", x.Action, x.Sentence())
 	if x.Said != nil && x.Said.Outcome == agent.Failed {
 		cli.Cleanf(out, "see pulley runs %s %s\n", x.Node, x.Said.LastRun)
 	}

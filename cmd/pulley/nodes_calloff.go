@@ -33,7 +33,7 @@ func (o *options) callOff(ctx context.Context, s *store.Store, ref environments.
 	}
 	retiring := record != nil && record.Phase == machines.Retiring
 	host, listed := f.Hosts[node]
-	asked := listed && host.Request != nil && host.Request.Do == agent.DeedRetire
+	asked := listed && host.Request != nil && host.Request.Do == agent.RequestRetire
 	hold, held := f.Holds[store.Scope{Node: node}]
 	held = held && hold.Kind == agent.RetirementHold
 	switch {

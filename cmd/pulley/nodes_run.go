@@ -68,7 +68,7 @@ func (o *options) newRun(why string) agent.Request {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
 	return agent.Request{
-		ID: hex.EncodeToString(id), Do: agent.DeedRun, Why: why, By: o.env.User, At: o.env.Now().UTC().Truncate(time.Second),
+		ID: hex.EncodeToString(id), Do: agent.RequestRun, Why: agent.Prose(why), By: o.env.User, At: o.env.Now().UTC().Truncate(time.Second),
 	}
 }
 
@@ -106,8 +106,8 @@ func (o *options) awaitAnswer(ctx context.Context, s *store.Store, ref environme
 			return err
 		}
 		if a := status.Answer; a != nil && a.ID == r.ID {
-			if a.Problem != "" {
-				return fmt.Errorf("cannot run Puppet on %s: %s", node, cli.Clean(a.Problem))
+			if a.Failed() {
+				return fmt.Errorf("cannot run Puppet on %s: %s", node, cli.Clean(a.Sentence()))
 			}
 			fmt.Fprintf(o.env.Stdout, "%s ran: %s\n", node, cli.Clean(string(status.Outcome)))
 			return nil

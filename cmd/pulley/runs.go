@@ -78,7 +78,7 @@ func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
 			outcome += " (drift)"
 		}
 		t.Row(r.ID, cli.Ago(o.env.Now(), r.Started), cli.Span(r.Duration), r.Target.String(), outcome,
-			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), string(r.Reason), shorten(r.Problem, o.env.Width))
+			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), agent.Cause{Reason: r.Reason}.Sentence(), shorten(r.Problem.String(), o.env.Width))
 	}
 	return nil
 }
@@ -94,12 +94,12 @@ func knownNode(ctx context.Context, s *store.Store, ref environments.Ref, e *env
 
 func printRun(w io.Writer, r agent.Run) {
 	cli.Cleanf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
-	cli.Cleanf(w, "  began %s, took %s, because %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), r.Reason)
+	cli.Cleanf(w, "  began %s, took %s, because %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), agent.Cause{Reason: r.Reason}.Sentence())
 	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
 	if r.Drift {
 		fmt.Fprintln(w, "  drift: the target was in place already, and something had changed on the machine")
 	}
-	if r.Problem != "" {
+	if r.Problem != (agent.Problem{}) {
 		cli.Cleanf(w, "  problem: %s\n  left the machine %s\n", r.Problem, r.Kind)
 	}
 	for _, e := range r.Resources {

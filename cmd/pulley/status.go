@@ -28,18 +28,18 @@ type fleetStatus struct {
 }
 
 type nodeStatus struct {
-	Node     string           `json:"node"`
-	Role     string           `json:"role"`
-	Desired  string           `json:"desired"` // release
-	Release  string           `json:"release"` // last good
-	Data     agent.Generation `json:"data"`    // of the last good target
-	State    agent.NodeState  `json:"state"`
-	Reason   string           `json:"reason"`
-	Outcome  agent.Outcome    `json:"outcome"`
-	LastRun  string           `json:"last_run"`
-	LastSeen *time.Time       `json:"last_seen"`
-	Hold     *agent.Hold      `json:"hold"`
-	Rollout  string           `json:"rollout"`
+	Node        string           `json:"node"`
+	Role        string           `json:"role"`
+	Desired     string           `json:"desired"` // release
+	Release     string           `json:"release"` // last good
+	Data        agent.Generation `json:"data"`    // of the last good target
+	State       agent.NodeState  `json:"state"`
+	agent.Cause                  // why
+	Outcome     agent.Outcome    `json:"outcome"`
+	LastRun     string           `json:"last_run"`
+	LastSeen    *time.Time       `json:"last_seen"`
+	Hold        *agent.Hold      `json:"hold"`
+	Rollout     string           `json:"rollout"`
 
 	view agent.View
 }
@@ -88,7 +88,7 @@ func (o *options) status(ctx context.Context, s *store.Store, ref environments.R
 		o.summary(f, view)
 		t.Row("NODE", "STATE", "RELEASE", "DATA", "OUTCOME", "LAST RUN", "WHY")
 		for _, n := range view.Nodes {
-			why := n.Reason
+			why := n.view.Sentence()
 			if n.State == agent.Converged {
 				why = ""
 			}
@@ -130,7 +130,7 @@ func lookAt(f store.Fleet, name string, now time.Time) nodeStatus {
 	}
 	d := f.Desired(role, name)
 	n.view = agent.Look(said, d, now)
-	n.Desired, n.State, n.Reason = n.view.Wanted.Release, n.view.State, n.view.Why
+	n.Desired, n.State, n.Cause = n.view.Wanted.Release, n.view.State, n.view.Cause
 	if len(d.Holds) > 0 {
 		n.Hold = &d.Holds[0]
 	}

@@ -52,7 +52,7 @@ func TestBenchPlan(t *testing.T) {
 		node, id := n.String(), fmt.Sprintf("%036d", n.Num)
 		host := agent.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n.Num), At: now}
 		said := agent.Status{
-			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Reason: agent.ReasonUpToDate, Target: target, LastGood: target, Enforcing: target,
+			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Cause: agent.Cause{Reason: agent.ReasonUpToDate}, Target: target, LastGood: target, Enforcing: target,
 			SeenAt: now, RanAt: now, Outcome: agent.Unchanged, Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: host.MachineID, Boot: id,
 		}
 		r := machines.Record{Node: node, Name: n.Hostname(), ID: id, Phase: machines.Made, Driver: "exec", Tries: 1, By: "bench", At: now}

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
 )
@@ -160,7 +159,7 @@ func TestDuplicateMachineIsRefused(t *testing.T) {
 	duplicate.Boot()
 	duplicate.Wait("a tick of the duplicate that is refused", func() string {
 		duplicate.Tick()
-		if !strings.Contains(duplicate.ticked+duplicate.Journal(), string(agent.ReasonOtherMachine)) {
+		if !strings.Contains(duplicate.ticked+duplicate.Journal(), "another machine has this node's name") {
 			return "neither journal nor tick reports it"
 		}
 		return ""
@@ -178,7 +177,7 @@ func TestDuplicateMachineIsRefused(t *testing.T) {
 	f.Release("1.1.0")
 	duplicate.Wait("another tick of the duplicate", func() string {
 		duplicate.Tick()
-		if !strings.Contains(duplicate.ticked, string(agent.ReasonOtherMachine)) {
+		if !strings.Contains(duplicate.ticked, "another machine has this node's name") {
 			return duplicate.ticked
 		}
 		return ""

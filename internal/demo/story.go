@@ -109,7 +109,7 @@ func (d *demo) firstBoots(ctx context.Context) error {
 	}
 	d.say("To be quick, each agent ticks every 2 seconds here, and enforces its target every 20 seconds, not every 30 minutes.")
 	err = d.until(ctx, "all are registered and wait for a release", func(n nodeStatus) bool {
-		return n.State == agent.Pending && n.Reason == string(agent.ReasonNoTarget)
+		return n.State == agent.Pending && n.Reason == agent.ReasonNoTarget
 	})
 	if err != nil {
 		return err
@@ -332,9 +332,10 @@ func (d *demo) edit(name, text string) error {
 
 // nodeStatus is a node in the output of `pulley status -o json`.
 type nodeStatus struct {
-	Node, Desired, Release, Reason string
-	Data                           agent.Generation
-	State                          agent.NodeState
+	Node, Desired, Release string
+	agent.Cause
+	Data  agent.Generation
+	State agent.NodeState
 }
 
 func (d *demo) untilConverged(ctx context.Context, release string, data agent.Generation) error {
@@ -375,7 +376,7 @@ func (d *demo) until(ctx context.Context, what string, holds func(nodeStatus) bo
 			return nil
 		}
 		for _, n := range last {
-			err = fmt.Errorf("%w\n%s is %s: %s", err, n.Node, n.State, n.Reason)
+			err = fmt.Errorf("%w\n%s is %s: %s", err, n.Node, n.State, n.Sentence())
 		}
 		return fmt.Errorf("%q did not happen: %w", what, err)
 	})

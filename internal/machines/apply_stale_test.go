@@ -84,7 +84,7 @@ func TestRetireNoticesThatItWasCalledOff(t *testing.T) {
 		o.well(fleet(role("web", 2)))
 		o.site.Trouble = nth("ask", 1, 1, machinestest.HookHang)
 		time.AfterFunc(time.Minute, func() {
-			o.site.Ask("web2", agent.Request{ID: "00000000000000dd", Do: agent.DeedRun, At: time.Now()})
+			o.site.Ask("web2", agent.Request{ID: "00000000000000dd", Do: agent.RequestRun, At: time.Now()})
 		})
 		began := time.Now()
 		_, err := o.apply(fleet(role("web", 1)))
@@ -117,7 +117,7 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 			t.Errorf("the books still say why it goes: %q", r.Why)
 		}
 		q := o.site.Hosts()["web2"].Request
-		if why := o.site.HeldBy("web2"); why != "" || q == nil || q.Do != agent.DeedRun {
+		if why := o.site.HeldBy("web2"); why != "" || q == nil || q.Do != agent.RequestRun {
 			t.Errorf("it is held because %q, and asked for %+v", why, q)
 		}
 		o.site.HoldNode("web2", "ann looks at it")

@@ -219,7 +219,7 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 	}
 	var r agent.Request
 	for i := range 10 {
-		r = agent.Request{ID: fmt.Sprintf("%016x", i), Do: agent.DeedRun}
+		r = agent.Request{ID: fmt.Sprintf("%016x", i), Do: agent.RequestRun}
 		if err := st.Ask(ctx, dev, "web1", r); err != nil {
 			t.Fatal(err)
 		}

@@ -294,7 +294,7 @@ func TestAnotherMachineIsNotAskedForWhatTheOneBeforeWas(t *testing.T) {
 		return hosts["web1"].Request
 	}
 	update("m1", "10.0.0.1")
-	if err := st.Ask(ctx, environments.Ref{Environment: "dev"}, "web1", agent.Request{ID: "00000000000000aa", Do: agent.DeedRetire}); err != nil {
+	if err := st.Ask(ctx, environments.Ref{Environment: "dev"}, "web1", agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}); err != nil {
 		t.Fatal(err)
 	}
 	if r := update("m1", "10.0.0.2"); r == nil {

@@ -19,7 +19,7 @@ import (
 // list is not touched: the list says the same as before.
 func (s *fleetPart) Ask(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
 	lives := func(h agent.Host) error {
-		if h.Request != nil && h.Request.Do == agent.DeedRetire {
+		if h.Request != nil && h.Request.Do == agent.RequestRetire {
 			return ErrRetires
 		}
 		return nil

@@ -128,7 +128,7 @@ func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desire
 	env, scope := ref.String(), c.Scope()
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, a.Why, a.At.UTC().Truncate(time.Second)
 	// A promotion opens the gate: it is the operator's newest word, and what was paused or aborted is void with its epoch.
-	gate := agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: a.Why, At: c.At}
+	gate := agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: agent.Prose(a.Why), At: c.At}
 	gateValue, err := etcd.Encode(gate)
 	if err != nil {
 		return Change{}, err

@@ -95,8 +95,8 @@ func (f Fleet) held(w *machines.World) {
 		return
 	}
 	judge := func(role, node string) {
-		if why, is := f.Desired(role, node).Held(); is {
-			w.Held[node] = why
+		if h := f.Desired(role, node).Held(); h != nil {
+			w.Held[node] = h.String()
 		}
 	}
 	for node := range f.Known() {

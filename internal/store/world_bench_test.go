@@ -28,7 +28,7 @@ func BenchmarkWorld(b *testing.B) {
 	for n := range e.Nodes() {
 		node := n.String()
 		said := agent.Status{
-			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Reason: agent.ReasonUpToDate, Target: target, LastGood: target, Enforcing: target,
+			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Cause: agent.Cause{Reason: agent.ReasonUpToDate}, Target: target, LastGood: target, Enforcing: target,
 			SeenAt: time.Now(), RanAt: time.Now(), Outcome: agent.Unchanged, LastRun: "20261120T222330Z-0123", Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: fmt.Sprintf("%032d", n.Num), Boot: fmt.Sprintf("%036d", n.Num),
 		}
 		r := machines.Record{Node: node, Name: n.Hostname(), ID: fmt.Sprintf("%036d", n.Num), Phase: machines.Made, Driver: "openstack", Flavor: "m1.large", Image: "debian-12", Tries: 1, Token: "0123abcd", By: "ann", At: time.Now().UTC()}

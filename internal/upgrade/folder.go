@@ -238,7 +238,7 @@ func (f Folder) settle(s State) (State, error) {
 }
 
 // Back puts the previous program in place again. The one that was there stays back like one that failed.
-func (f Folder) Back(s State, own, why string, now time.Time) (State, error) {
+func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (State, error) {
 	fail := func(err error) (State, error) {
 		return s, fmt.Errorf("cannot go back to the agent before: %w", err)
 	}

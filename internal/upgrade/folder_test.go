@@ -70,7 +70,7 @@ func TestTakeOverAndBack(t *testing.T) {
 	if _, err := os.Stat(f.Candidate(newDigest)); err == nil {
 		t.Error("the candidate's program was not removed")
 	}
-	if s, err = f.Back(s, "2.0.0", "by hand", now); err != nil {
+	if s, err = f.Back(s, "2.0.0", unavailable("by hand"), now); err != nil {
 		t.Fatal(err)
 	}
 	reads(t, f.Installed, "old")
@@ -79,7 +79,7 @@ func TestTakeOverAndBack(t *testing.T) {
 	if move := s.Next(before, now); move != Stay {
 		t.Errorf("once it was taken back: %s", move)
 	}
-	if _, err := f.Back(s, "1.0.0", "by hand", now); err == nil {
+	if _, err := f.Back(s, "1.0.0", unavailable("by hand"), now); err == nil {
 		t.Error("it was taken back twice")
 	}
 	if s, err = f.Load(); err != nil || s.Dropped == nil || s.Dropped.Version != "2.0.0" {
@@ -98,7 +98,7 @@ func TestTakeOverAndBack(t *testing.T) {
 	if err := os.Remove(f.Previous()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Back(s, "1.0.0", "by hand", now); err == nil {
+	if _, err := f.Back(s, "1.0.0", unavailable("by hand"), now); err == nil {
 		t.Error("it went back to nothing")
 	}
 	reads(t, f.Installed, "old")
@@ -123,7 +123,7 @@ func TestADamagedProgramIsNeverPutInPlace(t *testing.T) {
 	if err := os.WriteFile(f.Previous(), []byte("ol"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Back(s, "2.0.0", "by hand", now); err == nil {
+	if _, err := f.Back(s, "2.0.0", unavailable("by hand"), now); err == nil {
 		t.Error("a damaged predecessor was put in place")
 	}
 	reads(t, f.Installed, "new")

@@ -2,20 +2,22 @@ package upgrade
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"pulley/agent"
 )
 
 // Ending is what a candidate says at the end of a tick.
 type Ending struct {
-	Code        int    `json:"code"`                  // with which it is going to exit
-	Locked      bool   `json:"locked,omitempty"`      // another run was in progress: it did nothing
-	Unreachable bool   `json:"unreachable,omitempty"` // etcd did not answer it
-	Failed      bool   `json:"failed,omitempty"`      // its run of Puppet failed
-	Problem     string `json:"problem,omitempty"`     // why it could not do the tick
+	Code        int         `json:"code"`                  // with which it is going to exit
+	Locked      bool        `json:"locked,omitempty"`      // another run was in progress: it did nothing
+	Unreachable bool        `json:"unreachable,omitempty"` // etcd did not answer it
+	Puppet      bool        `json:"puppet,omitempty"`      // Puppet was started
+	Failed      bool        `json:"failed,omitempty"`      // its run of Puppet failed
+	Problem     agent.Prose `json:"problem,omitempty"`     // why it could not do the tick
 }
 
 // Trial is one tick of a candidate, as it was seen from outside.
@@ -43,41 +45,37 @@ const (
 	Bad     Finding = "bad"
 )
 
-// Judge decides what a trial says of a candidate, and why, as a pure function.
-func Judge(t Trial) (Finding, string) {
+// Judge decides what a trial shows of a candidate, and why, as a pure function.
+func Judge(t Trial) (Finding, agent.Problem) {
 	switch {
 	case t.Err != nil && machines(t.Err):
-		return Nothing, "it could not be started: " + t.Err.Error()
+		return Nothing, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(t.Err.Error())}
 	case t.Err != nil:
-		return Bad, "it could not be started: " + t.Err.Error()
-	case t.Late == startStep:
-		return Bad, fmt.Sprintf("it did not begin its tick within %s of its start", t.Limit)
-	case t.Late == endStep:
-		return Bad, fmt.Sprintf("it did not end within %s of its last word", t.Limit)
+		return Bad, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(t.Err.Error())}
 	case t.Late != "":
-		return Bad, fmt.Sprintf("it stood still in the step %s for %s", t.Late, t.Limit)
+		return Bad, agent.Problem{Code: agent.UpgradeStoodStill, Step: t.Late, Limit: t.Limit}
 	case t.Stopped:
-		return Nothing, "this agent was told to end"
+		return Nothing, agent.Problem{Code: agent.UpgradeStopped}
 	case t.Signal != "":
-		return Bad, "it was ended by the signal " + t.Signal + t.said()
+		return Bad, agent.Problem{Code: agent.UpgradeKilled, Signal: t.Signal, Text: t.said()}
 	case t.Ending == nil && len(t.Steps) == 0:
-		return Bad, fmt.Sprintf("it ended with code %d and never began its tick%s", t.Code, t.said())
+		return Bad, agent.Problem{Code: agent.UpgradeNeverBegan, Number: t.Code, Text: t.said()}
 	case t.Ending == nil:
-		return Bad, fmt.Sprintf("it ended with code %d in the step %s and never said how its tick went%s", t.Code, t.Steps[len(t.Steps)-1], t.said())
+		return Bad, agent.Problem{Code: agent.UpgradeNoEnding, Number: t.Code, Step: t.Steps[len(t.Steps)-1], Text: t.said()}
 	case t.Ending.Code != t.Code:
-		return Bad, fmt.Sprintf("it said that it would end with code %d, and ended with %d%s", t.Ending.Code, t.Code, t.said())
+		return Bad, agent.Problem{Code: agent.UpgradeOtherCode, Number: t.Code, Text: t.said()}
 	case t.Ending.Locked:
-		return Nothing, "another run was in progress"
+		return Nothing, agent.Problem{Code: agent.UpgradeBusy}
 	case t.Ending.Unreachable:
-		return Reach, "it could not reach etcd"
+		return Reach, agent.Problem{Code: agent.UpgradeNoEtcd}
 	case t.Ending.Failed:
-		return Compare, "its run of Puppet failed"
+		return Compare, agent.Problem{Code: agent.UpgradeRunFailed}
 	case t.Ending.Problem != "":
-		return Compare, "its tick failed: " + t.Ending.Problem
+		return Compare, agent.Problem{Code: agent.UpgradeTickFailed, Text: t.Ending.Problem}
 	case !slices.Contains(t.Steps, lastStep):
-		return Bad, "it ended without a report"
+		return Bad, agent.Problem{Code: agent.UpgradeNoReport}
 	}
-	return Good, ""
+	return Good, agent.Problem{}
 }
 
 // machines says whether a program that can't be started is the machine's fault: no memory, no more processes, a file system
@@ -85,7 +83,7 @@ func Judge(t Trial) (Finding, string) {
 func machines(err error) bool { return !errors.Is(err, syscall.ENOEXEC) }
 
 // said is what a candidate said last, for people: a panic begins with its reason.
-func (t Trial) said() string {
+func (t Trial) said() agent.Prose {
 	words := t.Words
 	for _, begin := range []string{"panic: ", "fatal error: "} {
 		if i := strings.Index(words, begin); i >= 0 {
@@ -94,8 +92,5 @@ func (t Trial) said() string {
 		}
 	}
 	words, _, _ = strings.Cut(strings.TrimSpace(words), "\n")
-	if words == "" {
-		return ""
-	}
-	return ": " + words
+	return agent.Prose(words)
 }

@@ -24,25 +24,25 @@ func TestJudge(t *testing.T) {
 		{"there are too many processes", Trial{Err: &os.PathError{Err: syscall.EAGAIN}}, Nothing, "temporarily"},
 		{"nothing may be started where it lies", Trial{Err: &os.PathError{Err: syscall.EACCES}}, Nothing, "permission denied"},
 		{"it panics at its start", Trial{Code: 2, Words: "panic: assignment to entry in nil map\n\ngoroutine 1"}, Bad, "never began its tick: panic: assignment to entry in nil map"},
-		{"it panics in a step", Trial{Steps: []string{"observe"}, Code: 2, Words: "level=INFO\npanic: oh\n"}, Bad, "in the step observe and never said how its tick went: panic: oh"},
+		{"it panics in a step", Trial{Steps: []string{"observe"}, Code: 2, Words: "level=INFO\npanic: oh\n"}, Bad, "in the step observe and did not report the end of its tick: panic: oh"},
 		{"it is killed", Trial{Steps: all, Code: -1, Signal: "killed"}, Bad, "killed"},
 		{"it is killed after its last word", Trial{Steps: all, Ending: &Ending{}, Code: -1, Signal: "segmentation fault"}, Bad, "segmentation fault"},
-		{"it says nothing", Trial{}, Bad, "ended with code 0 and never began its tick"},
-		{"it says nothing in the end", Trial{Steps: all}, Bad, "never said how its tick went"},
-		{"it does not report", Trial{Steps: all[:3], Ending: &Ending{}}, Bad, "without a report"},
-		{"it ends otherwise than it says", Trial{Steps: all, Ending: &Ending{}, Code: 1}, Bad, "would end with code 0, and ended with 1"},
+		{"it says nothing", Trial{}, Bad, "exited with code 0 and never began its tick"},
+		{"it says nothing in the end", Trial{Steps: all}, Bad, "did not report the end of its tick"},
+		{"it does not report", Trial{Steps: all[:3], Ending: &Ending{}}, Bad, "etcd has no report of it"},
+		{"it ends otherwise than it says", Trial{Steps: all, Ending: &Ending{}, Code: 1}, Bad, "exited with code 1 and had announced another"},
 		{"it hangs at its start", Trial{Late: startStep, Limit: time.Minute, Signal: "killed", Code: -1}, Bad, "did not begin its tick within 1m0s"},
 		{"it hangs in a step", Trial{Steps: all[:1], Late: "observe", Limit: time.Minute, Signal: "killed", Code: -1}, Bad, "stood still in the step observe for 1m0s"},
-		{"it hangs after its last word", Trial{Steps: all, Ending: &Ending{}, Late: endStep, Limit: time.Minute, Code: -1, Signal: "killed"}, Bad, "did not end"},
+		{"it hangs after its last word", Trial{Steps: all, Ending: &Ending{}, Late: endStep, Limit: time.Minute, Code: -1, Signal: "killed"}, Bad, "did not exit within 1m0s"},
 		{"it hangs while this agent is told to end", Trial{Steps: all[:1], Late: "observe", Limit: time.Minute, Stopped: true}, Bad, "stood still"},
 		{"this agent is told to end", Trial{Steps: all[:1], Stopped: true, Code: -1, Signal: "terminated"}, Nothing, ""},
 		{"another run is in progress", Trial{Ending: &Ending{Locked: true}}, Nothing, ""},
 		{"etcd does not answer it", Trial{Steps: all, Ending: &Ending{Unreachable: true, Code: 3}, Code: 3}, Reach, "could not reach etcd"},
-		{"Puppet fails", Trial{Steps: all, Ending: &Ending{Failed: true, Code: 1}, Code: 1}, Compare, "Puppet failed"},
+		{"Puppet fails", Trial{Steps: all, Ending: &Ending{Failed: true, Code: 1}, Code: 1}, Compare, "run of Puppet failed"},
 		{"its tick fails", Trial{Steps: all, Ending: &Ending{Problem: "disk full", Code: 1}, Code: 1}, Compare, "disk full"},
 	} {
 		finding, why := Judge(c.trial)
-		if finding != c.finding || !strings.Contains(why, c.says) {
+		if finding != c.finding || !strings.Contains(why.String(), c.says) {
 			t.Errorf("%s: %s, %q", c.name, finding, why)
 		}
 	}

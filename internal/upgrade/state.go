@@ -38,17 +38,17 @@ type Candidate struct {
 	Since time.Time `json:"since"`          // when its probation began
 	Good  int       `json:"good,omitempty"` // ticks that it did well, since the last doubt
 
-	Doubts int    `json:"doubts,omitempty"` // in a row: ticks that failed with it, and not with the agent in place right after
-	Puppet bool   `json:"puppet,omitempty"` // a run of Puppet was among them: only one that does well takes the doubts away
-	Why    string `json:"why,omitempty"`    // the last doubt, or why it could not be started
+	Doubts  int           `json:"doubts,omitempty"` // in a row: ticks that failed with it, and not with the agent in place right after
+	Puppet  bool          `json:"puppet,omitempty"` // a run of Puppet was among them: only one that does well takes the doubts away
+	Problem agent.Problem `json:"problem,omitzero"` // the last doubt, or why it could not be started
 }
 
 // Dropped is an agent that failed. It stays back while its version is wanted, until somebody has it tried again.
 type Dropped struct {
 	Program
-	Try int64     `json:"try,omitempty"`
-	Why string    `json:"why"`
-	At  time.Time `json:"at"`
+	Try     int64         `json:"try,omitempty"`
+	Problem agent.Problem `json:"problem"`
+	At      time.Time     `json:"at"`
 
 	// By hand: to be tried again is what is asked for after the first look at the wish since. Whoever took it back may never
 	// have seen how often that was asked for before.
@@ -60,10 +60,10 @@ func (d *Dropped) covers(want agent.AgentChoice) bool { return d.ByHand || want.
 
 // Waiting says why a version that is wanted could not be tested yet. It is looked at again after a while.
 type Waiting struct {
-	Version string    `json:"version"`
-	Try     int64     `json:"try,omitempty"`
-	Why     string    `json:"why"`
-	At      time.Time `json:"at"`
+	Version string        `json:"version"`
+	Try     int64         `json:"try,omitempty"`
+	Problem agent.Problem `json:"problem"`
+	At      time.Time     `json:"at"`
 }
 
 // Previous is the agent that was in place before; its file is kept.
@@ -100,8 +100,13 @@ const (
 // askAgain is the wait after a version could not be fetched. It is less than two of cron's five minutes.
 const askAgain = 9 * time.Minute
 
-// maxWhy is how many bytes of words the state keeps.
-const maxWhy = 300
+// maxText is how many bytes of a problem's text the state keeps.
+const maxText = 300
+
+func clipped(p agent.Problem) agent.Problem {
+	p.Text = agent.Prose(clip.Text(string(p.Text), maxText))
+	return p
+}
 
 // Move is what a node does about its own agent after a tick with nothing else to do.
 type Move string
@@ -176,14 +181,14 @@ func (s State) Tested(p Program, try int64, now time.Time) State {
 }
 
 // Wait is the state once a version could not be had.
-func (s State) Wait(want agent.AgentChoice, why string, now time.Time) State {
-	s.Waiting = &Waiting{Version: want.Version, Try: want.Try, Why: clip.Text(why, maxWhy), At: now.UTC().Truncate(time.Second)}
+func (s State) Wait(want agent.AgentChoice, why agent.Problem, now time.Time) State {
+	s.Waiting = &Waiting{Version: want.Version, Try: want.Try, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
 	return s
 }
 
 // Drop is the state once p failed.
-func (s State) Drop(p Program, try int64, why string, now time.Time) State {
-	s.Dropped = &Dropped{Program: p, Try: try, Why: clip.Text(why, maxWhy), At: now.UTC().Truncate(time.Second)}
+func (s State) Drop(p Program, try int64, why agent.Problem, now time.Time) State {
+	s.Dropped = &Dropped{Program: p, Try: try, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
 	s.Candidate, s.Waiting = nil, nil
 	return s
 }
@@ -201,17 +206,17 @@ func (s State) Seen(want agent.AgentChoice) (State, bool) {
 
 // Doubt counts a tick that failed with the candidate, and not with the agent in place right after; puppet says that it was a
 // run of Puppet. One may be a coincidence: condemned says that there were too many in a row.
-func (s State) Doubt(why string, puppet bool) (_ State, condemned bool) {
+func (s State) Doubt(why agent.Problem, puppet bool) (_ State, condemned bool) {
 	c := *s.Candidate
-	c.Doubts, c.Puppet, c.Why, c.Good = c.Doubts+1, c.Puppet || puppet, clip.Text(why, maxWhy), 0
+	c.Doubts, c.Puppet, c.Problem, c.Good = c.Doubts+1, c.Puppet || puppet, clipped(why), 0
 	s.Candidate = &c
 	return s, c.Doubts >= MaxDoubts
 }
 
 // Hindered is the state once the candidate could not be started, which says nothing of it.
-func (s State) Hindered(why string) State {
+func (s State) Hindered(why agent.Problem) State {
 	c := *s.Candidate
-	c.Why = clip.Text(why, maxWhy)
+	c.Problem = clipped(why)
 	s.Candidate = &c
 	return s
 }
@@ -223,7 +228,7 @@ func (s State) Credit(p Proof, puppet bool, now time.Time) (State, bool) {
 	if c.Puppet && !puppet {
 		return s, false
 	}
-	c.Doubts, c.Puppet, c.Why = 0, false, ""
+	c.Doubts, c.Puppet, c.Problem = 0, false, agent.Problem{}
 	c.Good++
 	if now.Before(c.Since) {
 		c.Since = now.UTC().Truncate(time.Second)
@@ -243,11 +248,11 @@ func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
 	u := &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting}
 	switch {
 	case s.Candidate != nil && s.Candidate.Version == want.Version:
-		u.Phase, u.Problem = agent.UpgradeProbation, s.Candidate.Why
+		u.Phase, u.Problem = agent.UpgradeProbation, s.Candidate.Problem
 	case s.Dropped != nil && s.Dropped.Version == want.Version && s.Dropped.covers(want):
-		u.Phase, u.Problem = agent.UpgradeDropped, s.Dropped.Why
+		u.Phase, u.Problem = agent.UpgradeDropped, s.Dropped.Problem
 	case s.Waiting != nil && s.Waiting.Version == want.Version:
-		u.Problem = s.Waiting.Why
+		u.Problem = s.Waiting.Problem
 	case s.Installed == nil && own == want.Version:
 		return nil // as far as anybody knows
 	}

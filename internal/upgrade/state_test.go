@@ -10,6 +10,10 @@ import (
 
 var now = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 
+func unavailable(text agent.Prose) agent.Problem {
+	return agent.Problem{Code: agent.UpgradeUnavailable, Text: text}
+}
+
 func program(version string) Program {
 	return Program{Version: version, Digest: strings.Repeat("0", 63) + version[:1]}
 }
@@ -17,7 +21,7 @@ func program(version string) Program {
 // A version that failed on a node and comes again by itself fails again, each five minutes; one that somebody had repaired
 // or asked for once more must come.
 func TestWhatADroppedVersionWaitsFor(t *testing.T) {
-	dropped := State{}.Drop(program("2.0.0"), 3, "it crashed", now)
+	dropped := State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now)
 	for _, c := range []struct {
 		name string
 		s    State
@@ -35,10 +39,10 @@ func TestWhatADroppedVersionWaitsFor(t *testing.T) {
 		{"it was dropped, and nobody had it tried again", dropped, agent.AgentChoice{Version: "2.0.0", Try: 2}, Stay},
 		{"it was dropped, and is to be tried again", dropped, agent.AgentChoice{Version: "2.0.0", Try: 4}, Fetch},
 		{"another was dropped", dropped, agent.AgentChoice{Version: "2.0.1", Try: 3}, Forget},
-		{"it could not be had a minute ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, "no", now.Add(-time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Stay},
-		{"it could not be had ten minutes ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, "no", now.Add(-10*time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Fetch},
-		{"it could not be had by a clock that was ahead", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, "no", now.Add(time.Hour)), agent.AgentChoice{Version: "2.0.0"}, Fetch},
-		{"another could not be had", State{}.Wait(agent.AgentChoice{Version: "1.9.0"}, "no", now), agent.AgentChoice{Version: "2.0.0"}, Forget},
+		{"it could not be had a minute ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Stay},
+		{"it could not be had ten minutes ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-10*time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"it could not be had by a clock that was ahead", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(time.Hour)), agent.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"another could not be had", State{}.Wait(agent.AgentChoice{Version: "1.9.0"}, unavailable("no"), now), agent.AgentChoice{Version: "2.0.0"}, Forget},
 	} {
 		got := c.s.Next(c.want, now)
 		if got != c.move {
@@ -102,16 +106,16 @@ func TestAStatusSaysWhereTheUpgradeStands(t *testing.T) {
 		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), want, "2.0.0", "", ""},
 		{"it seems to be in place", State{}, want, "2.0.0", "", ""},
 		{"it is to be fetched", State{}, want, "1.0.0", agent.UpgradeWaiting, ""},
-		{"it can't be had", State{}.Wait(want, "no program for linux/arm64", now), want, "1.0.0", agent.UpgradeWaiting, "arm64"},
+		{"it can't be had", State{}.Wait(want, unavailable("no program for linux/arm64"), now), want, "1.0.0", agent.UpgradeWaiting, "arm64"},
 		{"it is on probation", State{}.Tested(program("2.0.0"), 0, now), want, "1.0.0", agent.UpgradeProbation, ""},
 		{"the candidate says so too", State{}.Tested(program("2.0.0"), 0, now), want, "2.0.0", agent.UpgradeProbation, ""},
-		{"it was dropped", State{}.Found(program("1.0.0"), 0, "x").Drop(program("2.0.0"), 0, "it crashed", now), want, "1.0.0", agent.UpgradeDropped, "crashed"},
-		{"it is tried again", State{}.Drop(program("2.0.0"), 0, "it crashed", now), agent.AgentChoice{Version: "2.0.0", Try: 1}, "1.0.0", agent.UpgradeWaiting, ""},
+		{"it was dropped", State{}.Found(program("1.0.0"), 0, "x").Drop(program("2.0.0"), 0, unavailable("it crashed"), now), want, "1.0.0", agent.UpgradeDropped, "crashed"},
+		{"it is tried again", State{}.Drop(program("2.0.0"), 0, unavailable("it crashed"), now), agent.AgentChoice{Version: "2.0.0", Try: 1}, "1.0.0", agent.UpgradeWaiting, ""},
 	} {
 		u := c.s.Report(c.want, c.own)
 		switch {
 		case u == nil && c.phase == "":
-		case u == nil || u.Phase != c.phase || u.Wanted != "2.0.0" || !strings.Contains(u.Problem, c.says) || c.says == "" && u.Problem != "":
+		case u == nil || u.Phase != c.phase || u.Wanted != "2.0.0" || !strings.Contains(u.Problem.String(), c.says) || c.says == "" && u.Problem != (agent.Problem{}):
 			t.Errorf("%s: %+v", c.name, u)
 		}
 	}
@@ -119,9 +123,9 @@ func TestAStatusSaysWhereTheUpgradeStands(t *testing.T) {
 
 // What a broken agent says of itself is kept and shown: a megabyte of it must not fill a status.
 func TestWhatIsKeptOfAProblemIsBounded(t *testing.T) {
-	s := State{}.Drop(program("2.0.0"), 0, strings.Repeat("ä", 1<<20), now)
-	if n := len(s.Dropped.Why); n > maxWhy || !strings.HasSuffix(s.Dropped.Why, "ä…") {
-		t.Errorf("%d bytes are kept", n)
+	s := State{}.Drop(program("2.0.0"), 0, unavailable(agent.Prose(strings.Repeat("ä", 1<<20))), now)
+	if text := string(s.Dropped.Problem.Text); len(text) > maxText || !strings.HasSuffix(text, "ä…") {
+		t.Errorf("%d bytes are kept", len(text))
 	}
 }
 
@@ -132,18 +136,18 @@ func TestOneDoubtIsNotEnough(t *testing.T) {
 	s := State{}.Tested(program("2.0.0"), 0, now.Add(-time.Hour))
 	var condemned, proven bool
 	for range MaxDoubts - 1 {
-		if s, condemned = s.Doubt("it could not reach etcd", false); condemned {
+		if s, condemned = s.Doubt(unavailable("it could not reach etcd"), false); condemned {
 			t.Fatalf("condemned after %d", s.Candidate.Doubts)
 		}
 	}
-	if again, condemned := s.Doubt("it could not reach etcd", false); !condemned || s.Candidate.Doubts != MaxDoubts-1 {
+	if again, condemned := s.Doubt(unavailable("it could not reach etcd"), false); !condemned || s.Candidate.Doubts != MaxDoubts-1 {
 		t.Errorf("not condemned: %+v", again.Candidate)
 	}
 	if s, proven = s.Credit(p, false, now); proven || s.Candidate.Doubts != 0 || s.Candidate.Good != 1 {
 		t.Errorf("after a good tick: %+v, %t", s.Candidate, proven)
 	}
-	s, _ = s.Doubt("its run of Puppet failed", true)
-	if u := s.Report(agent.AgentChoice{Version: "2.0.0"}, "1.0.0"); u.Phase != agent.UpgradeProbation || u.Problem != "its run of Puppet failed" {
+	s, _ = s.Doubt(unavailable("its run of Puppet failed"), true)
+	if u := s.Report(agent.AgentChoice{Version: "2.0.0"}, "1.0.0"); u.Phase != agent.UpgradeProbation || u.Problem != unavailable("its run of Puppet failed") {
 		t.Errorf("the status says %+v", u)
 	}
 	for range GoodTicks {
@@ -163,14 +167,14 @@ func TestOneDoubtIsNotEnough(t *testing.T) {
 func TestAWishThatCantBeReadTakesNothingBack(t *testing.T) {
 	unknown := agent.AgentChoice{Unknown: true}
 	for _, s := range []State{
-		State{}.Drop(program("2.0.0"), 3, "it crashed", now), State{}.Tested(program("2.0.0"), 3, now), {},
-		State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, "no", now.Add(-time.Hour)),
+		State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now), State{}.Tested(program("2.0.0"), 3, now), {},
+		State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-time.Hour)),
 	} {
 		if move := s.Next(unknown, now); move != Stay {
 			t.Errorf("%+v: %s", s, move)
 		}
 	}
-	if u := (State{}.Drop(program("2.0.0"), 3, "it crashed", now)).Report(unknown, "1.0.0"); u == nil || u.Phase != agent.UpgradeDropped || u.Wanted != "2.0.0" {
+	if u := (State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now)).Report(unknown, "1.0.0"); u == nil || u.Phase != agent.UpgradeDropped || u.Wanted != "2.0.0" {
 		t.Errorf("the status says %+v", u)
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"pulley/internal/clip"
 	"strings"
 	"syscall"
+
+	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // A candidate speaks to the agent that watches it over a pipe, in lines: `step NAME` when it begins a step, and last
@@ -42,7 +44,7 @@ func (t *Teller) Step(name string) { _, _ = fmt.Fprintf(t.pipe, "step %s\n", nam
 
 // End says how the tick went. Nothing may follow.
 func (t *Teller) End(e Ending) {
-	e.Problem = clip.Text(strings.ReplaceAll(e.Problem, "\n", " "), maxWhy)
+	e.Problem = agent.Prose(clip.Line(string(e.Problem), maxText))
 	if b, err := json.Marshal(e); err == nil {
 		_, _ = fmt.Fprintf(t.pipe, "end %s\n", b)
 	}

@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"pulley/agent"
 )
 
 // Command is how a candidate is started.
@@ -211,31 +213,38 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
 	case parent.Err() != nil:
 		return parent.Err()
 	case ctx.Err() != nil:
-		return &FailedError{Why: "its self-test took longer than " + limit.String(), Code: -1}
+		return &FailedError{Problem: agent.Problem{Code: agent.UpgradeSelfTestLate, Limit: limit}, Code: -1}
 	}
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit):
-		return &FailedError{Why: "its self-test ended with " + exit.String() + Trial{Words: said.String()}.said(), Code: exit.ExitCode()}
+		return &FailedError{Problem: selfTestFailed(exit.String(), Trial{Words: said.String()}.said()), Code: exit.ExitCode()}
 	case cmd.Process == nil && machines(err):
 		return &StartError{err}
 	}
-	return &FailedError{Why: "its self-test failed: " + err.Error(), Code: -1}
+	return &FailedError{Problem: selfTestFailed(err.Error(), ""), Code: -1}
 }
 
 // StartError says why this machine could not start a candidate.
 type StartError struct{ Err error }
 
-func (e *StartError) Error() string { return "it could not be started: " + e.Err.Error() }
+func (e *StartError) Error() string { return "cannot start the new agent: " + e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// FailedError says why a candidate is no good.
-type FailedError struct {
-	Why  string
-	Code int // with which its self-test ended; -1 when it did not end by itself
+func selfTestFailed(how string, said agent.Prose) agent.Problem {
+	if said != "" {
+		how += ": " + string(said)
+	}
+	return agent.Problem{Code: agent.UpgradeSelfTest, Text: agent.Prose(how)}
 }
 
-func (e *FailedError) Error() string { return e.Why }
+// FailedError is why a candidate failed.
+type FailedError struct {
+	Problem agent.Problem
+	Code    int // with which its self-test ended; -1 when it did not end by itself
+}
+
+func (e *FailedError) Error() string { return e.Problem.String() }
 
 func quoted(path string, args []string) string {
 	line := filepath.Base(path)

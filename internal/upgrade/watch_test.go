@@ -216,7 +216,7 @@ func TestATellerWantsAPipe(t *testing.T) {
 // A self-test that hangs, or fails, must end the trial of a version, and say why.
 func TestSelfTestSaysWhyItFailed(t *testing.T) {
 	for _, c := range []struct{ script, says string }{
-		{"exit 0", ""}, {"echo 'panic: many goroutines' >&2; seq 20000 >&2; exit 2", "ended with exit status 2: panic: many goroutines"}, {"echo 'panic: oh no' >&2; exit 2", "ended with exit status 2: panic: oh no"}, {"sleep 1000 & sleep 1000", "took longer than"},
+		{"exit 0", ""}, {"echo 'panic: many goroutines' >&2; seq 20000 >&2; exit 2", "the self-test failed: exit status 2: panic: many goroutines"}, {"echo 'panic: oh no' >&2; exit 2", "the self-test failed: exit status 2: panic: oh no"}, {"sleep 1000 & sleep 1000", "took longer than"},
 	} {
 		err := SelfTest(t.Context(), Command{Path: "/bin/sh", Args: []string{"-c", c.script}, Log: slog.New(slog.DiscardHandler)}, 300*time.Millisecond)
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {

@@ -24,7 +24,7 @@ func (e *engine) react(p plan.Plan) {
 	j := &job{engine: e, step: plan.Step{Verb: plan.Keep}}
 	asked := map[string]string{} // ids by node
 	for _, node := range p.Reacting {
-		q := agent.Request{ID: newID(), Do: agent.DeedRun, Why: "nodes that it reacts to came or went", By: e.a.By, At: e.a.Now().UTC()}
+		q := agent.Request{ID: newID(), Do: agent.RequestRun, Why: "nodes that it reacts to came or went", By: e.a.By, At: e.a.Now().UTC()}
 		if err := e.persist(node+"run", func(ctx context.Context) error { return e.a.Fleet.Ask(ctx, node, q) }); err != nil {
 			e.remark(fmt.Sprintf("%s could not be asked for a run: %v", node, err))
 			continue
@@ -39,8 +39,8 @@ func (e *engine) react(p plan.Plan) {
 				continue
 			}
 			delete(asked, node)
-			if a.Problem != "" {
-				e.remark(fmt.Sprintf("%s was asked for a run, and answered: %s", node, a.Problem))
+			if a.Failed() {
+				e.remark(fmt.Sprintf("%s was asked for a run, and answered: %s", node, a.Sentence()))
 			}
 		}
 		return len(asked) == 0, fmt.Sprintf("%d nodes have yet to run", len(asked)), nil

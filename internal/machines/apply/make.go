@@ -264,9 +264,9 @@ func (j *job) converge() error {
 		case v.State == agent.Converged:
 			return true, "", nil
 		case v.State == agent.Stuck:
-			return false, "", fmt.Errorf("it is stuck: %s", v.Why)
+			return false, "", fmt.Errorf("it is stuck: %s", v.Sentence())
 		}
-		return false, string(v.State) + ": " + v.Why, nil
+		return false, string(v.State) + ": " + v.Sentence(), nil
 	})
 	var late *lateError
 	if errors.As(err, &late) {

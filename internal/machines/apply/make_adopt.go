@@ -95,7 +95,7 @@ func (j *job) takeBack() error {
 	if err != nil {
 		return fmt.Errorf("cannot end its hold: %w", err)
 	}
-	q := agent.Request{ID: newID(), Do: agent.DeedRun, Why: "its retirement was called off: " + j.step.Why, By: j.a.By, At: j.a.Now().UTC()}
+	q := agent.Request{ID: newID(), Do: agent.RequestRun, Why: agent.Prose("its retirement is cancelled: " + j.step.Why), By: j.a.By, At: j.a.Now().UTC()}
 	if err := j.persist(j.step.Node+"ask", func(ctx context.Context) error { return j.a.Fleet.Ask(ctx, j.step.Node, q) }); err != nil {
 		return fmt.Errorf("cannot call its retirement off: %w", err)
 	}

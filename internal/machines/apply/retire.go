@@ -109,7 +109,7 @@ func (j *job) askToRetire() error {
 			return err
 		}
 	}
-	q := agent.Request{ID: r.Ask, Do: agent.DeedRetire, Why: j.step.Why, By: j.a.By, At: j.a.Now().UTC()}
+	q := agent.Request{ID: r.Ask, Do: agent.RequestRetire, Why: agent.Prose(j.step.Why), By: j.a.By, At: j.a.Now().UTC()}
 	err = j.persist(j.step.Node+"ask", func(ctx context.Context) error { return j.a.Fleet.Ask(ctx, j.step.Node, q) })
 	if errors.Is(err, machines.ErrNotListed) { // somebody removed it: there is nobody to ask
 		return nil
@@ -133,7 +133,7 @@ func (j *job) drain() error {
 			return true, "", nil
 		}
 		if a := s.World.Statuses[j.step.Node].Answer; a != nil && a.ID == j.record.Ask {
-			problem = machines.Clean(a.Problem) // the node's own words, of any length
+			problem = machines.Clean(a.Sentence())
 			return true, "", nil
 		}
 		if asked := s.World.Hosts[j.step.Node].Request; asked == nil || asked.ID != j.record.Ask {

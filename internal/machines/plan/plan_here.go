@@ -266,5 +266,5 @@ func (p *planner) standsAs(node string) string {
 	case v.State == agent.Converged:
 		return "it is registered and converged"
 	}
-	return fmt.Sprintf("it is registered and %s: %s", v.State, machines.Clean(v.Why))
+	return fmt.Sprintf("it is registered and %s: %s", v.State, machines.Clean(v.Sentence()))
 }

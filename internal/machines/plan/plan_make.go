@@ -206,7 +206,7 @@ func (p *planner) reacting(steps []Step) []string {
 // silent is why a registered node is known to be silent; "" when it is not.
 func (p *planner) silent(node string) string {
 	if v, ok := p.Views[node]; ok && v.State == agent.Silent {
-		return machines.Clean(v.Why)
+		return machines.Clean(v.Sentence())
 	}
 	return ""
 }

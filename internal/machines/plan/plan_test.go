@@ -66,7 +66,7 @@ func (w *testWorld) spoke(node string, at time.Time) {
 }
 
 func (w *testWorld) silence(node string) {
-	w.Views[node] = agent.View{State: agent.Silent, Why: "it was last heard of at 2026-11-21T10:00:00Z"}
+	w.Views[node] = agent.View{State: agent.Silent, Cause: agent.Cause{Reason: agent.ReasonSilent, Params: agent.Params{At: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}}}
 }
 
 // unknown has nobody know of a node but the books and the provider.

@@ -13,13 +13,13 @@ import (
 
 func asks(t *testing.T, s *subject) {
 	one, two := s.node("web", 1), s.node("web", 10)
-	q := agent.Request{ID: "00000000000000aa", Do: agent.DeedRun, Why: "web2 came", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
+	q := agent.Request{ID: "00000000000000aa", Do: agent.RequestRun, Why: "web2 came", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
 	s.is(s.Fleet.Ask(t.Context(), one, q), machines.ErrNotListed)
 	s.Join(one, "web")
 	s.Join(two, "web")
 	before := s.world().Hosts
 	s.must(s.Fleet.Ask(t.Context(), one, q))
-	q.ID, q.Do = "00000000000000bb", agent.DeedRetire
+	q.ID, q.Do = "00000000000000bb", agent.RequestRetire
 	s.must(s.Fleet.Ask(t.Context(), one, q))
 	s.must(s.Fleet.Ask(t.Context(), one, q))
 	after := s.world().Hosts
@@ -49,13 +49,13 @@ func statuses(t *testing.T, s *subject) {
 	if v := s.world().Views[one]; v.State != agent.Pending {
 		t.Fatalf("who joined and said nothing is %+v", v)
 	}
-	said := agent.Status{Node: one, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: "00000000000000aa", Problem: "no"}}
+	said := agent.Status{Node: one, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: "00000000000000aa", Problem: agent.Problem{Code: agent.HookFailed, Text: "no"}}}
 	s.Say(said)
 	w := s.world()
 	if got := w.Statuses[one]; got.Answer == nil || *got.Answer != *said.Answer || !got.SeenAt.Equal(said.SeenAt) {
 		t.Fatalf("it said %+v, not %+v", got, said)
 	}
-	if v := w.Views[one]; v.State == "" || v.Why == "" {
+	if v := w.Views[one]; v.State == "" || v.Sentence() == "" {
 		t.Fatalf("it is not judged: %+v", v)
 	}
 }

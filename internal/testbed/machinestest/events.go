@@ -131,7 +131,7 @@ func (s *Site) Retiring(node string) {
 	s.locked(func() {
 		r, h := s.records[node], s.hosts[node]
 		r.Phase, r.Ask, r.At = machines.Retiring, "00000000000000cc", s.Now().UTC()
-		h.Request = &agent.Request{ID: r.Ask, Do: agent.DeedRetire, At: r.At}
+		h.Request = &agent.Request{ID: r.Ask, Do: agent.RequestRetire, At: r.At}
 		s.answers[r.Ask] = string(HookHang)
 		s.records[node], s.hosts[node] = r, h
 		s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Stop, Kind: agent.RetirementHold, Why: "the file calls for 1"}

@@ -39,7 +39,7 @@ func (s *Site) live(b *box, now time.Time) {
 		s.join(b, at)
 	}
 	host, listed := s.hosts[b.node]
-	if listed && host.Request != nil && host.Request.Do == agent.DeedRun {
+	if listed && host.Request != nil && host.Request.Do == agent.RequestRun {
 		b.retired = false // it is called off
 	}
 	if b.joined && !b.retired && listed && host.MachineID == b.ID {
@@ -74,8 +74,11 @@ func (s *Site) speak(b *box, host agent.Host, now time.Time) {
 	if q := host.Request; q != nil && (st.Answer == nil || st.Answer.ID != q.ID) {
 		at, problem := latest(q.At, b.joinedAt).Add(answerTakes), s.answers[q.ID]
 		if !now.Before(at) && problem != string(HookHang) {
-			st.Answer, seen = &agent.Answer{ID: q.ID, Problem: problem}, latest(seen, at)
-			b.retired = q.Do == agent.DeedRetire && problem == ""
+			st.Answer, seen = &agent.Answer{ID: q.ID}, latest(seen, at)
+			if problem != "" {
+				st.Answer.Problem = agent.Problem{Code: agent.HookFailed, Text: agent.Prose(problem)}
+			}
+			b.retired = q.Do == agent.RequestRetire && problem == ""
 		}
 	}
 	st.SeenAt = seen.UTC()

@@ -82,11 +82,12 @@ func Suite(t *testing.T, newMachine func(t *testing.T, extra ...string) Machine)
 			if !right {
 				t.Errorf("exit code %d, want one of %v", r.ExitCode, c.Codes)
 			}
-			if (c.Problem == "") != (r.Problem == "") || !strings.Contains(r.Problem, c.Problem) {
-				t.Errorf("problem %q, want %q", r.Problem, c.Problem)
+			problem := r.Problem.String()
+			if (c.Problem == "") != (problem == "") || !strings.Contains(problem, c.Problem) {
+				t.Errorf("problem %q, want %q", problem, c.Problem)
 			}
-			if strings.Contains(r.Problem, r.Puppet.Dir) || strings.Contains(r.Problem, "\n") {
-				t.Errorf("problem names the run's folder or has several lines: %q", r.Problem)
+			if strings.Contains(problem, r.Puppet.Dir) || strings.Contains(problem, "\n") {
+				t.Errorf("problem names the run's folder or has several lines: %q", problem)
 			}
 			if c.Check != nil {
 				c.Check(t, r)

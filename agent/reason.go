@@ -1,0 +1,238 @@
+package agent
+
+import (
+	"time"
+
+	"pulley/internal/clip"
+	"pulley/internal/trust/refusal"
+)
+
+// Reason is the code of why a node does what it does, or why it is where it is. words.go has the sentence of each.
+type Reason string
+
+// The reasons of a decision, in the order of the ladder, each with its parameters.
+const (
+	ReasonDisabled      Reason = "disabled"          // text
+	ReasonRetire        Reason = "retire_requested"  // request
+	ReasonRetired       Reason = "retired"           // problem of its hooks
+	ReasonPuppetBlocked Reason = "puppet_blocked"    // blocked
+	ReasonStopped       Reason = "stopped"           // hold
+	ReasonUnreachable   Reason = "etcd_unreachable"  // text
+	ReasonUnreadable    Reason = "etcd_unreadable"   // text
+	ReasonUnregistered  Reason = "unregistered"      // node
+	ReasonOtherMachine  Reason = "other_machine"     // machine, listed
+	ReasonNoTarget      Reason = "no_target"         //
+	ReasonFrozen        Reason = "frozen"            // hold
+	ReasonGateClosed    Reason = "gate_closed"       // gate
+	ReasonRefused       Reason = "target_refused"    // refusal, next
+	ReasonBackoff       Reason = "backoff"           // attempt, next
+	ReasonStuck         Reason = "stuck"             // attempt, next
+	ReasonForced        Reason = "forced"            //
+	ReasonAsked         Reason = "run_requested"     // request
+	ReasonNoop          Reason = "noop_requested"    //
+	ReasonNew           Reason = "new_target"        //
+	ReasonReturn        Reason = "return_to_last"    //
+	ReasonInterrupted   Reason = "run_interrupted"   //
+	ReasonUnverified    Reason = "target_unverified" //
+	ReasonRetry         Reason = "retry"             // attempt
+	ReasonDue           Reason = "enforcement_due"   //
+	ReasonUpToDate      Reason = "up_to_date"        //
+)
+
+// The reasons that only an operator's view of a node has.
+const (
+	ReasonSilent        Reason = "silent"           // at: when the node last reported
+	ReasonNeverReported Reason = "never_reported"   // at: when the node registered
+	ReasonNotReported   Reason = "not_reported"     // the node registered a short time ago
+	ReasonUnknownNode   Reason = "unknown_node"     // neither a host nor a status
+	ReasonNotTaken      Reason = "target_not_taken" // target, last_good
+)
+
+// Params are what a reason is about. Each reason sets those that its comment names.
+type Params struct {
+	Text     Prose     `json:"text,omitempty"`
+	Node     string    `json:"node,omitempty"`
+	Role     string    `json:"role,omitempty"`
+	Machine  string    `json:"machine,omitempty"` // id of this machine
+	Listed   string    `json:"listed,omitempty"`  // id of the machine in the host list
+	Revision int64     `json:"revision,omitempty"`
+	Target   *Target   `json:"target,omitempty"`
+	LastGood *Target   `json:"last_good,omitempty"` // or what the node enforces
+	Hold     *Hold     `json:"hold,omitempty"`
+	Gate     *Gate     `json:"gate,omitempty"`
+	Attempt  *Attempt  `json:"attempt,omitempty"`
+	Refusal  *Refusal  `json:"refusal,omitempty"`
+	Request  *Request  `json:"request,omitempty"`
+	Problem  *Problem  `json:"problem,omitempty"`
+	Blocked  *Blocked  `json:"blocked,omitempty"`
+	At       time.Time `json:"at,omitzero"`
+	Next     time.Time `json:"next,omitzero"` // when the wait ends
+}
+
+// Cause is a reason with its parameters.
+type Cause struct {
+	Reason Reason `json:"reason"`
+	Params Params `json:"params,omitzero"`
+}
+
+// BlockCode is what of the machine's own Puppet forbids a run.
+type BlockCode string
+
+// The causes of a forbidden run.
+const (
+	PuppetDisabled    BlockCode = "puppet_disabled"     // path, text: `puppet agent --disable`
+	PuppetBusy        BlockCode = "puppet_busy"         // path, pid: another Puppet applies a catalog
+	PuppetLockUnknown BlockCode = "puppet_lock_unknown" // text: the locks cannot be read
+)
+
+// Blocked is why the machine's own Puppet forbids a run.
+type Blocked struct {
+	Code BlockCode `json:"code"`
+	Path string    `json:"path,omitempty"`
+	Pid  int       `json:"pid,omitempty"`
+	Text Prose     `json:"text,omitempty"`
+}
+
+// ProblemCode is why a run, a request or an upgrade failed.
+type ProblemCode string
+
+// The problems of a run. Text is what Puppet or another program printed.
+const (
+	CatalogRefused    ProblemCode = "catalog_refused"     // text: Puppet did not compile the catalog
+	ReleaseUnusable   ProblemCode = "release_unusable"    // text: the release's settings are not usable
+	PuppetNotStarted  ProblemCode = "puppet_not_started"  // text
+	PuppetUnkillable  ProblemCode = "puppet_unkillable"   // text: it outlived SIGKILL
+	PuppetUnfinished  ProblemCode = "puppet_unfinished"   // text: why the agent ended it
+	PuppetKilled      ProblemCode = "puppet_killed"       // number: the signal
+	PuppetStopped     ProblemCode = "puppet_stopped"      // text: Puppet's message about the signal
+	NoReport          ProblemCode = "no_report"           // number: the exit code; text
+	ResourcesFailed   ProblemCode = "resources_failed"    // number; text: the first
+	RestartsFailed    ProblemCode = "restarts_failed"     // number; text: the first
+	CatalogIncomplete ProblemCode = "catalog_incomplete"  // text
+	RanAsNoop         ProblemCode = "ran_as_noop"         //
+	RanWithTags       ProblemCode = "ran_with_tags"       // text: the tags
+	ExitCode          ProblemCode = "exit_code"           // number; text
+	UnknownStatus     ProblemCode = "unknown_status"      // text: the report's status
+	DidNotRunAsNoop   ProblemCode = "did_not_run_as_noop" //
+	NoopChanged       ProblemCode = "noop_changed"        // number of resources
+	NoopFailed        ProblemCode = "noop_failed"         // text
+	StageFailed       ProblemCode = "stage_failed"        // release, text
+	MachineSpoiled    ProblemCode = "machine_spoiled"     // text: what the run spoiled
+	NotVerified       ProblemCode = "not_verified"        // text
+	EtcdLost          ProblemCode = "etcd_lost"           // number of seconds, text: the new target may have cut the node off
+	StoppedEarly      ProblemCode = "stopped_early"       // the agent was stopped before it verified the run
+)
+
+// The problems of requests.
+const (
+	UnknownRequest ProblemCode = "unknown_request" // text: its kind
+	HookFailed     ProblemCode = "hook_failed"     // text
+	NotStarted     ProblemCode = "not_started"     // reason: why the node did not begin
+)
+
+// The problems of an upgrade of the agent. Version is that of the agent in place, which did the same without the problem.
+const (
+	UpgradeNotStarted   ProblemCode = "agent_not_started"     // text
+	UpgradeStoodStill   ProblemCode = "agent_stood_still"     // step, limit
+	UpgradeStopped      ProblemCode = "agent_stopped"         // the agent that watched was stopped
+	UpgradeKilled       ProblemCode = "agent_killed"          // signal, text
+	UpgradeNeverBegan   ProblemCode = "agent_never_began"     // number: exit code; text
+	UpgradeNoEnding     ProblemCode = "agent_no_ending"       // number: exit code; step, text
+	UpgradeOtherCode    ProblemCode = "agent_other_exit_code" // number: exit code; text
+	UpgradeBusy         ProblemCode = "run_in_progress"       //
+	UpgradeNoEtcd       ProblemCode = "agent_without_etcd"    // version
+	UpgradeRunFailed    ProblemCode = "agent_run_failed"      // version
+	UpgradeTickFailed   ProblemCode = "agent_tick_failed"     // text, version
+	UpgradeNoReport     ProblemCode = "agent_did_not_report"  // version: of the agent that reported last, if any did
+	UpgradeSelfTestLate ProblemCode = "self_test_late"        // limit
+	UpgradeSelfTest     ProblemCode = "self_test_failed"      // text
+	UpgradeSelfTestBoth ProblemCode = "self_test_hindered"    // text: the self-test of the agent in place fails too
+	UpgradeDamaged      ProblemCode = "agent_damaged"         // its program on disk
+	UpgradeUnavailable  ProblemCode = "agent_unavailable"     // text
+	UpgradeRefused      ProblemCode = "agent_refused"         // version, text
+	UpgradeOlder        ProblemCode = "agent_older"           // version
+	UpgradeNoProgram    ProblemCode = "agent_no_program"      // text: the platform
+	UpgradeChanged      ProblemCode = "agent_changed"         // another program is published under the version
+	UpgradeTakenBack    ProblemCode = "taken_back"            // text: by whom
+	UpgradeNotInstalled ProblemCode = "agent_not_installed"   // text: path of the program that an upgrade replaces
+	UpgradeUnknown      ProblemCode = "upgrade_unknown"       // text: the state cannot be read
+)
+
+// Problem is why something failed; the zero Problem is none.
+type Problem struct {
+	Code    ProblemCode `json:"code"`
+	Number  int         `json:"number,omitempty"`
+	Release string      `json:"release,omitempty"`
+	Text    Prose       `json:"text,omitempty"`
+	Spoiled Prose       `json:"spoiled,omitempty"` // what a failed run spoiled of the machine besides
+
+	Step    string        `json:"step,omitempty"`
+	Signal  string        `json:"signal,omitempty"`
+	Limit   time.Duration `json:"limit,omitempty"`
+	Version string        `json:"version,omitempty"`
+	Times   int           `json:"times,omitempty"` // in a row; 0 for once
+}
+
+// clipped returns p with at most n bytes of each text.
+func (p Problem) clipped(n int) Problem {
+	p.Text, p.Spoiled = p.Text.clipped(n), p.Spoiled.clipped(n)
+	return p
+}
+
+// clipped returns a copy of c with at most n bytes of each text.
+func (c Cause) clipped(n int) *Cause {
+	p := &c.Params
+	p.Text = p.Text.clipped(n)
+	if p.Hold != nil {
+		h := p.Hold.clipped(n)
+		p.Hold = &h
+	}
+	if p.Gate != nil {
+		g := *p.Gate
+		g.By, g.Why = clip.Text(g.By, n), g.Why.clipped(n)
+		p.Gate = &g
+	}
+	if p.Attempt != nil {
+		a := *p.Attempt
+		a.Problem = a.Problem.clipped(n)
+		p.Attempt = &a
+	}
+	if p.Refusal != nil {
+		p.Refusal = p.Refusal.clipped(n)
+	}
+	if p.Request != nil {
+		r := *p.Request
+		r.By, r.Why = clip.Text(r.By, n), r.Why.clipped(n)
+		p.Request = &r
+	}
+	if p.Problem != nil {
+		problem := p.Problem.clipped(n)
+		p.Problem = &problem
+	}
+	if p.Blocked != nil {
+		b := *p.Blocked
+		b.Path, b.Text = clip.Text(b.Path, n), b.Text.clipped(n)
+		p.Blocked = &b
+	}
+	return &c
+}
+
+func (h Hold) clipped(n int) Hold {
+	h.Who, h.Why = clip.Text(h.Who, n), h.Why.clipped(n)
+	if h.Replaced != nil {
+		b := h.Replaced.clipped(n)
+		h.Replaced = &b
+	}
+	return h
+}
+
+func (r Refusal) clipped(n int) *Refusal {
+	params := make(refusal.Params, len(r.Params))
+	for k, v := range r.Params {
+		params[k] = clip.Text(v, n)
+	}
+	r.Params = params
+	return &r
+}
+
+func (p Prose) clipped(n int) Prose { return Prose(clip.Text(string(p), n)) }
