@@ -13,6 +13,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/publish"
 	"pulley/internal/store"
 )
 
@@ -129,7 +130,7 @@ func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 			return nil, err
 		}
 		for _, st := range f.Statuses {
-			of(plainVersion(st.Version)).Nodes++
+			of(publish.PlainVersion(st.Version)).Nodes++
 		}
 	}
 	all := make([]listedAgent, 0, len(byVersion))
@@ -139,9 +140,6 @@ func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 	slices.SortFunc(all, func(a, b listedAgent) int { return store.CompareVersions(b.Version, a.Version) })
 	return all, nil
 }
-
-// plainVersion is a program's version as versions are published: git's tags often have a v in front.
-func plainVersion(v string) string { return strings.TrimPrefix(v, "v") }
 
 // choice is what one scope of an environment wants.
 type choice struct {

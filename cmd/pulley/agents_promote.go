@@ -10,6 +10,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/publish"
 	"pulley/internal/store"
 )
 
@@ -74,7 +75,7 @@ func (p agentsChange) promote(ctx context.Context, s *store.Store, ref environme
 	}
 	takers := 0
 	for _, h := range fleet.Hosts {
-		if c := w.For(h.Role, h.Node); c.Version == r.Version && plainVersion(fleet.Statuses[h.Node].Version) != r.Version && reaches(w, scope, h) {
+		if c := w.For(h.Role, h.Node); c.Version == r.Version && publish.PlainVersion(fleet.Statuses[h.Node].Version) != r.Version && reaches(w, scope, h) {
 			takers++
 		}
 	}

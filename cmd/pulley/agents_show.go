@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/publish"
 	"pulley/internal/store"
 )
 
@@ -125,7 +126,7 @@ func agentOf(name string, f store.Fleet, w store.AgentWish) agentOfNode {
 	if role == "" {
 		role = st.Role
 	}
-	n := agentOfNode{Node: name, Runs: plainVersion(st.Version), Wanted: w.For(role, name).Version}
+	n := agentOfNode{Node: name, Runs: publish.PlainVersion(st.Version), Wanted: w.For(role, name).Version}
 	switch {
 	case n.Wanted == "" || !spoke:
 	case st.Agent != nil && st.Agent.Wanted == n.Wanted:

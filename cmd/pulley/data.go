@@ -150,7 +150,7 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 	if err != nil {
 		return err
 	}
-	if !d.sign.given(d.env) {
+	if d.sign.key(d.env) == nil {
 		fmt.Fprintf(d.env.Stderr, "%s: unsigned: nodes that have allowed signers will refuse it\n", program)
 	}
 	affected := 0
@@ -174,7 +174,7 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 // one never changes.
 func (d *dataOptions) already(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.Fleet, data store.Data, layer hieradata.Layer) error {
 	says := fmt.Sprintf("layer %s of %s says so already", layer, ref)
-	if !d.sign.given(d.env) {
+	if d.sign.key(d.env) == nil {
 		fmt.Fprintln(d.env.Stdout, says)
 		return nil
 	}
@@ -182,7 +182,7 @@ func (d *dataOptions) already(ctx context.Context, s *store.Store, ref environme
 	if err != nil {
 		return err
 	}
-	if by := d.sign.signed(d.env, current.Signatures); by != "" {
+	if by := d.sign.key(d.env).Among(current.Signatures); by != "" {
 		fmt.Fprintf(d.env.Stdout, "%s, and data %d has a signature by %s\n", says, data.Number, by)
 		return nil
 	}

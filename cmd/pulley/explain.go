@@ -9,6 +9,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/publish"
 	"pulley/internal/store"
 )
 
@@ -95,7 +96,7 @@ func (x explanation) print(o *options) {
 	}
 	if x.Said != nil && x.Said.Agent != nil {
 		u := x.Said.Agent
-		cli.Cleanf(out, "  its own agent %s, is to be %s: %s%s\n", plainVersion(x.Said.Version), u.Wanted, u.Phase, because(u.Problem.String()))
+		cli.Cleanf(out, "  its own agent %s, is to be %s: %s%s\n", publish.PlainVersion(x.Said.Version), u.Wanted, u.Phase, because(u.Problem.String()))
 	}
 	fmt.Fprintln(out)
 	for _, r := range x.Ladder {

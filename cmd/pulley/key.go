@@ -1,23 +1,18 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/trust"
 )
 
 func newKey(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "key", Short: "make keys to sign with, and keep the list of those who may", Args: arguments(0, 0, "takes a verb: create, allow, list, expire, revoke or check"),
-		Long: `key keeps two files of OpenSSH's: the allowed signers, and the revoked keys. Nodes have copies of them and take nothing
-that is not signed by one of these people for the node's environment. No verb of key asks etcd for anything.
+		Use: "key", Short: "create signing keys, and edit the list of allowed signers", Args: arguments(0, 0, "takes a verb: create, allow, list, expire, revoke or check"),
+		Long: `key edits two files in the formats of OpenSSH: the allowed signers, and the revoked keys. Nodes have copies of them, and
+take only what an allowed signer signed for the node's environment. No verb of key connects to etcd.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage`,
@@ -41,49 +36,11 @@ func (k *keyFiles) addRevoked(f *pflag.FlagSet, what string) {
 	f.StringVar(&k.revoked, "revoked", "", "file of the revoked keys"+what)
 }
 
-// read reads both files, and returns the bytes of the first too; a revoked list is empty when no file was given.
-func (k *keyFiles) read() (*trust.Signers, []byte, error) {
+// read reads both lists; a revoked list is empty when no file was given.
+func (k *keyFiles) read() (*trust.Signers, error) {
 	if k.signers == "" {
-		return nil, nil, cli.Usagef("which list of signers? give --signers FILE")
+		return nil, cli.Usagef("give --signers FILE")
 	}
-	allowed, err := readKeyFile(k.signers)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read the allowed signers: %w", err)
-	}
-	var revoked []byte
-	if k.revoked != "" {
-		if revoked, err = readKeyFile(k.revoked); err != nil {
-			return nil, nil, fmt.Errorf("cannot read the revoked keys: %w", err)
-		}
-	}
-	signers, err := trust.ParseSigners(allowed, revoked)
-	return signers, allowed, err
-}
-
-// maxKeyFileBytes bounds a list, a public key or a signed record.
-const maxKeyFileBytes = 1 << 20
-
-func readKeyFile(file string) ([]byte, error) {
-	return bounded.ReadFile(file, maxKeyFileBytes)
-}
-
-// readKeyFileToAdd is readKeyFile for a file that may be missing yet.
-func readKeyFileToAdd(file string) ([]byte, error) {
-	b, err := readKeyFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return b, err
-}
-
-func readPublicKey(file string) (trust.PublicKey, error) {
-	b, err := readKeyFile(file)
-	if err != nil {
-		return trust.PublicKey{}, fmt.Errorf("cannot read the public key: %w", err)
-	}
-	key, err := trust.ParsePublicKey(b)
-	if err != nil {
-		return trust.PublicKey{}, fmt.Errorf("cannot read the public key in %s: %w", file, err)
-	}
-	return key, nil
+	signers, _, err := trust.ReadLists(k.signers, k.revoked)
+	return signers, err
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/trust"
 )
@@ -18,9 +17,9 @@ func newKeyAllow(o *options) *cobra.Command {
 	var after, before string
 	cmd := &cobra.Command{
 		Use:   "allow PUBLIC-KEY-FILE --name NAME --environments NAMES --signers FILE",
-		Short: "let somebody sign: add a line to the list of allowed signers",
-		Long: `allow adds a public key to a list of allowed signers, which is made when it is missing. The key counts in the environments
-that are named; '*' is all, 'dev*' all whose names begin so. A stack counts as its environment.
+		Short: "add a key to the list of allowed signers",
+		Long: `allow adds a public key to a list of allowed signers, and creates the list if it is missing. The key is valid for the named
+environments; '*' is every environment, 'dev*' every one whose name begins with dev. A stack counts as its environment.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage`,
@@ -30,11 +29,11 @@ EXIT STATUS
 		RunE: func(_ *cobra.Command, args []string) (err error) {
 			switch {
 			case p.Name == "":
-				return cli.Usagef("whose key is it? give --name NAME")
+				return cli.Usagef("give --name NAME, the holder of the key")
 			case len(p.Environments) == 0:
-				return cli.Usagef("where may %s sign? give --environments NAMES, or '*' for all", p.Name)
+				return cli.Usagef("give --environments NAMES, or '*' for all")
 			case files.signers == "":
-				return cli.Usagef("which list of signers? give --signers FILE")
+				return cli.Usagef("give --signers FILE")
 			}
 			if p.ValidAfter, err = o.date("--valid-after", after); err != nil {
 				return err
@@ -42,35 +41,28 @@ EXIT STATUS
 			if p.ValidBefore, err = o.date("--valid-before", before); err != nil {
 				return err
 			}
-			key, err := readPublicKey(args[0])
+			key, err := trust.ReadPublicKey(args[0])
+			if err == nil {
+				err = trust.AllowInFile(files.signers, key, p)
+			}
 			if err != nil {
 				return err
 			}
-			list, err := readKeyFileToAdd(files.signers)
-			if err == nil {
-				list, err = trust.Allow(list, key, p)
-			}
-			if err == nil {
-				err = atomicfile.Replace(files.signers, list, 0o644)
-			}
-			if err != nil {
-				return fmt.Errorf("cannot allow %s to sign: %w", p.Name, err)
-			}
-			fmt.Fprintf(o.env.Stdout, "%s may sign for %s with %s\nnext: bring %s to the nodes\n",
+			fmt.Fprintf(o.env.Stdout, "%s may sign for %s with %s\nnext: copy %s to the nodes\n",
 				p.Name, strings.Join(p.Environments, ", "), key.Fingerprint(), files.signers)
 			return nil
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&p.Name, "name", "", "who holds the key")
-	f.StringSliceVar(&p.Environments, "environments", nil, "where it counts, as in production,dev or '*'")
-	f.StringVar(&after, "valid-after", "", "when it begins to count, as in 2026-12-01 (default: at once)")
-	f.StringVar(&before, "valid-before", "", "when it ends to count, as in 2027-01-31 (default: never)")
+	f.StringVar(&p.Name, "name", "", "holder of the key")
+	f.StringSliceVar(&p.Environments, "environments", nil, "environments that it is valid for, as in production,dev or '*'")
+	f.StringVar(&after, "valid-after", "", "first moment of its validity, as in 2026-12-01 (default: now)")
+	f.StringVar(&before, "valid-before", "", "last moment of its validity, as in 2027-01-31 (default: none)")
 	files.addSigners(f, "")
 	return cmd
 }
 
-// date reads the time of a flag; none is no limit.
+// date reads the time of a flag; an empty one is no limit.
 func (o *options) date(flag, value string) (time.Time, error) {
 	if value == "" {
 		return time.Time{}, nil

@@ -15,9 +15,9 @@ func newKeyCheck(o *options) *cobra.Command {
 	var use string
 	cmd := &cobra.Command{
 		Use:   "check FILE -e ENVIRONMENT --signers FILE",
-		Short: "say whether a node would take a signed record for authentic, and why not",
-		Long: `check judges a record as a node of the environment does with these lists. Its signatures are in FILE.sig, as
-` + "`pulley releases export`" + ` writes them, or in FILE itself behind the record's line, as etcd has them.
+		Short: "verify a signed record as a node does",
+		Long: `check verifies a record as a node of the environment does with these lists. The signatures are in FILE.sig, as
+` + "`pulley releases export`" + ` writes them, or in FILE itself after the record's line, as in etcd.
 
 EXIT STATUS
   0 it is authentic, 1 it is not, 2 wrong usage`,
@@ -27,19 +27,19 @@ EXIT STATUS
 		RunE: func(_ *cobra.Command, args []string) error {
 			ns, known := map[string]trust.Namespace{"release": trust.Release, "data": trust.Data, "rollback": trust.Rollback, "agent": trust.Agent}[use]
 			if !known {
-				return cli.Usagef("cannot check a record as %s: there are release, data, rollback and agent", quoted(use))
+				return cli.Usagef("cannot check a record as %s: give release, data, rollback or agent", quoted(use))
 			}
 			ref, err := fleet.Ref(o.env)
 			if err != nil {
 				return err
 			}
-			signers, _, err := files.read()
+			signers, err := files.read()
 			if err != nil {
 				return err
 			}
-			record, signatures, err := readRecord(args[0])
+			record, signatures, err := trust.ReadRecord(args[0])
 			if err != nil {
-				return fmt.Errorf("cannot read the record: %w", err)
+				return err
 			}
 			by, err := signers.Verify(ns, ref.String(), record, signatures, o.env.Now())
 			if err != nil {
@@ -52,19 +52,6 @@ EXIT STATUS
 	fleet.AddFlag(cmd.Flags())
 	files.addSigners(cmd.Flags(), "")
 	files.addRevoked(cmd.Flags(), " (default: none is)")
-	cmd.Flags().StringVar(&use, "as", "release", "what it is: release, data, rollback or agent")
+	cmd.Flags().StringVar(&use, "as", "release", "use of the record: release, data, rollback or agent")
 	return cmd
-}
-
-// readRecord reads a record and its signatures, from one file or two; it judges neither.
-func readRecord(file string) (record, signatures []byte, err error) {
-	value, err := readKeyFile(file)
-	if err != nil {
-		return nil, nil, err
-	}
-	record, signatures = trust.Split(value)
-	if signatures == nil {
-		signatures, err = readKeyFileToAdd(file + ".sig")
-	}
-	return record, signatures, err
 }

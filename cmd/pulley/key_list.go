@@ -28,15 +28,15 @@ func newKeyList(o *options) *cobra.Command {
 	var files keyFiles
 	cmd := &cobra.Command{
 		Use:   "list --signers FILE",
-		Short: "show who may sign, where, and whether the key counts now",
-		Long: `list reads the list as a node does: a line that it can't read is an error. State is valid, not yet, expired or revoked.
+		Short: "list who may sign, for which environments, and whether the key is valid now",
+		Long: `list reads the list as a node does: an unreadable line is an error. The state is valid, not_yet, expired or revoked.
 
 EXIT STATUS
   0 done (whatever the keys' states), 1 failed, 2 wrong usage`,
 		Example: `  pulley key list --signers allowed_signers --revoked revoked_signers`,
 		Args:    arguments(0, 0, "takes no arguments; --signers names the list"),
 		RunE: func(*cobra.Command, []string) error {
-			signers, _, err := files.read()
+			signers, err := files.read()
 			if err != nil {
 				return err
 			}

@@ -75,7 +75,7 @@ func (p promoteOptions) promote(ctx context.Context, s *store.Store, ref environ
 	}
 	if before := fleet.Desires.Target(scope); before == after {
 		permitted := true // what was promoted or rolled back without a key is signed now
-		if p.sign.given(p.env) {
+		if p.sign.key(p.env) != nil {
 			if permitted, err = s.Permitted(ctx, ref, fleet.Desires, scope); err != nil {
 				return err
 			}

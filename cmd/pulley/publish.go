@@ -1,20 +1,23 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
 	"pulley/internal/content"
-	"pulley/internal/controlrepo"
+	"pulley/internal/publish"
 	"pulley/internal/source"
 	"pulley/internal/store"
+	"pulley/internal/trust"
 )
 
 type publishOptions struct {
@@ -86,98 +89,67 @@ func (p publishOptions) check(c *cobra.Command) error {
 	return p.sign.check(p.env)
 }
 
-// reading is a folder that is fit to be published. It is to be closed.
-type reading struct {
-	*source.Folder
-	manifest *content.Manifest
-}
-
-// read makes the folder ready, validates it, and lists what is in it.
-func (p publishOptions) read(ctx context.Context, dir string, progress *cli.Progress) (_ *reading, err error) {
-	progress.Show("reading " + dir)
-	folder, err := source.Open(ctx, dir, source.Options{
-		Ref: p.ref, Modules: source.Resolver(p.puppetfile), Deadline: p.deadline, CacheDir: cacheDir(), Progress: progress.Show,
-	})
-	if err != nil {
-		return nil, err
-	}
-	r := &reading{Folder: folder}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, folder.Close())
-		}
-	}()
-	for _, note := range folder.Notes {
-		p.note(progress, note)
-	}
-	// First the tree: it names what no release can have, and validate could not read.
-	if r.manifest, err = content.ReadTree(folder.Root, folder.Ignore); err != nil {
-		return nil, err
-	}
-	if !p.noValidate {
-		progress.Show("validating " + dir)
-		if err := p.validatePublished(ctx, dir, folder, progress); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
-}
-
-// validatePublished looks into what is published only: what is left out may be wrong.
-func (p publishOptions) validatePublished(ctx context.Context, dir string, folder *source.Folder, progress *cli.Progress) error {
-	ctx, cancel := context.WithTimeout(ctx, validateDeadline)
-	defer cancel()
-	report, err := controlrepo.Validate(ctx, folder.Root, controlrepo.Options{Ignore: folder.Ignore})
-	if err != nil {
-		return err
-	}
-	if n := report.Errors(); n > 0 {
+// read opens the folder, and prints the findings where it is not valid.
+func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter, progress *cli.Progress) (*publish.Folder, error) {
+	folder, err := publish.OpenFolder(ctx, dir, publish.FolderOptions{
+		Ref: p.ref, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, CacheDir: cacheDir(), NoValidate: p.noValidate,
+	}, r)
+	var invalid *publish.InvalidError
+	if errors.As(err, &invalid) {
 		progress.Done()
-		p.showFindings(report, "manifests not parsed: publish does without Puppet")
-		return fmt.Errorf("cannot publish %s: it has %s\n--no-validate publishes it all the same", dir, cli.Count(n, "error"))
+		p.showFindings(invalid.Report, "manifests not parsed: publish does not use Puppet")
 	}
-	return nil
+	return folder, err
 }
 
 func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string) (err error) {
-	progress := cli.NewProgress(p.env)
+	r, progress := p.reporter()
 	defer progress.Done()
 	defer func() {
 		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
-			err = fmt.Errorf("cannot publish %s: it was interrupted\npublish again: what was sent is used", p.version)
+			err = fmt.Errorf("cannot publish %s: interrupted\nrun the command again: it uses what it has sent already", p.version)
 		}
 	}()
-	from, err := p.read(ctx, dir, progress)
+	folder, err := p.read(ctx, dir, r, progress)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, from.Close()) }()
-	mark, err := s.Publishing(ctx, p.env.User)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if closing := mark.Close(); closing != nil { // the release is there, or what kept it from that is the error
-			p.note(progress, closing.Error())
-		}
-	}()
-	w := &writing{publishOptions: p, store: s, mark: mark, from: from, progress: progress, cache: source.NewCached(s, objectCache())}
-	done, err := w.write(ctx)
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	done, err := publish.Release(ctx, s, folder, publish.Wish{
+		Version: p.version, Message: p.message, By: p.env.User, At: p.env.Now(), Key: p.sign.key(p.env), Cache: objectCache(),
+	}, r)
 	if err != nil {
 		return err
 	}
 	progress.Done()
-	if trimming := w.cache.Trim(source.MaxCacheBytes); trimming != nil {
-		p.note(progress, trimming.Error())
-	}
 	p.report(done)
 	return nil
 }
 
-// note is what an operator should know although all goes on.
-func (o *options) note(progress *cli.Progress, text string) {
-	progress.Done()
-	cli.Cleanf(o.env.Stderr, "note: %s\n", text)
+// reporter shows the progress of package publish on one line, and its notes on lines of their own.
+func (o *options) reporter() (publish.Reporter, *cli.Progress) {
+	progress := cli.NewProgress(o.env)
+	return publish.Reporter{
+		Progress: func(p publish.Progress) { progress.Show(shownProgress(p)) },
+		Note: func(n publish.Note) {
+			progress.Done()
+			cli.Cleanf(o.env.Stderr, "note: %s\n", n)
+		},
+		Pause: progress.Done,
+	}, progress
+}
+
+func shownProgress(p publish.Progress) string {
+	line := strings.TrimSpace(string(p.Step) + " " + p.Subject)
+	switch {
+	case p.Step == publish.Mirroring:
+		line += fmt.Sprintf(": %s, %s new", cli.Count(p.Values, "file"), cli.Bytes(p.Bytes))
+	case p.Step == publish.Verifying:
+		line += fmt.Sprintf(": %s, %s", cli.Count(p.Values, "value"), cli.Bytes(p.Bytes))
+	case p.Values > 0:
+		line += fmt.Sprintf(": %s, %s new to etcd", cli.Count(p.Values, "object"), cli.Bytes(p.Bytes))
+	}
+	return line
 }
 
 // cacheDir is the user's own folder for what can be had again; "" when there is none. A home that does not exist is not
@@ -198,4 +170,145 @@ func objectCache() string {
 		return filepath.Join(dir, "objects")
 	}
 	return ""
+}
+
+// show is --dry-run: it needs no etcd.
+func (p publishOptions) show(ctx context.Context, dir string) (err error) {
+	r, progress := p.reporter()
+	defer progress.Done()
+	from, err := p.read(ctx, dir, r, progress)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	left, err := from.LeftOut()
+	if err != nil {
+		return err
+	}
+	progress.Done()
+	for _, e := range from.Manifest.Entries {
+		cli.Cleanf(p.env.Stdout, "%s\n", shownEntry(e))
+	}
+	if len(left) > 0 {
+		fmt.Fprintln(p.env.Stdout, "left out:")
+		table := cli.NewTable(p.env)
+		for _, l := range left {
+			table.Row("  "+l.Path, l.Why)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	what := dir
+	if p.version != "" {
+		what = p.version + " from " + dir
+	}
+	cli.Cleanf(p.env.Stdout, "would publish %s: %s, %s, tree %.12s; %d left out\n", what,
+		cli.Count(from.Manifest.Files(), "file"), cli.Bytes(from.Manifest.Bytes()), from.Manifest.Tree(), len(left))
+	if about := describeSource(from.Facts); about != "" {
+		cli.Cleanf(p.env.Stdout, "%s\n", about)
+	}
+	return nil
+}
+
+func shownEntry(e content.Entry) string {
+	switch e.Kind {
+	case content.KindDirectory:
+		return e.Path + "/"
+	case content.KindLink:
+		return e.Path + " -> " + e.Target
+	case content.KindExecutable:
+		return e.Path + "*"
+	}
+	return e.Path
+}
+
+// describeSource is where a tree comes from, as far as that is known; "" when nothing is.
+func describeSource(f source.Facts) string {
+	var parts []string
+	if f.Commit != "" {
+		about := fmt.Sprintf("commit %.12s", f.Commit)
+		if f.Ref != "" {
+			about += " (" + f.Ref + ")"
+		}
+		if f.Dirty {
+			about += " with changes that are in no commit"
+		}
+		parts = append(parts, about)
+	}
+	if f.Modules != "" {
+		parts = append(parts, "modules by "+string(f.Modules))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// signedNow says what became of the signature of a release that was there already.
+func signedNow(done publish.Result) string {
+	switch {
+	case done.SignedBy != "":
+		return "; it has a signature by " + done.SignedBy
+	case done.Signed:
+		return "; signed now"
+	}
+	return ""
+}
+
+// report says what was published, what it costs a node, and whether nodes will believe it.
+func (p publishOptions) report(done publish.Result) {
+	r := done.Release
+	if !done.Created {
+		fmt.Fprintf(p.env.Stdout, "%s is published already, with this very tree %.12s%s\n", r.Version, r.Content.Tree, signedNow(done))
+		return
+	}
+	sent := cli.Count(done.Sent, "new object")
+	if r.Content.Chain.Delta != nil {
+		sent += " and a delta"
+	}
+	fmt.Fprintf(p.env.Stdout, "published %s: %s, %s, tree %.12s; %s, %s, went to etcd\n",
+		r.Version, cli.Count(r.Content.Files, "file"), cli.Bytes(r.Content.Bytes), r.Content.Tree, sent, cli.Bytes(done.SentBytes))
+	if r.Content.Chain.Delta != nil && done.Parent != "" {
+		fmt.Fprintf(p.env.Stdout, "nodes on %s fetch %s, others up to %s\n", done.Parent, cli.Bytes(r.Content.Chain.Delta.Size), cli.Bytes(r.Content.Cold()))
+	} else {
+		fmt.Fprintf(p.env.Stdout, "it begins a line: nodes fetch up to %s\n", cli.Bytes(r.Content.Cold()))
+	}
+	if r.Dirty {
+		fmt.Fprintln(p.env.Stdout, "it has changes that are in no commit")
+	}
+	if done.Signed {
+		fmt.Fprintln(p.env.Stdout, "signed")
+	} else {
+		fmt.Fprintln(p.env.Stdout, "unsigned: nodes that have allowed signers will refuse it")
+	}
+	fmt.Fprintf(p.env.Stdout, "next: pulley promote %s -e ENVIRONMENT\n", r.Version)
+}
+
+// signFlag is --sign-key.
+type signFlag struct{ file string }
+
+func (f *signFlag) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.file, "sign-key", "", "SSH key to sign with [PULLEY_SIGN_KEY] (default: not signed)")
+}
+
+// key is nil without the flag.
+func (f signFlag) key(e cli.Env) *trust.Key {
+	if file := cmp.Or(f.file, e.Getenv("PULLEY_SIGN_KEY")); file != "" {
+		return &trust.Key{File: file}
+	}
+	return nil
+}
+
+// check refuses a missing file before anything is read or sent.
+func (f signFlag) check(e cli.Env) error {
+	if key := f.key(e); key != nil {
+		return key.Check()
+	}
+	return nil
+}
+
+// sign is nil without a key.
+func (f signFlag) sign(e cli.Env) store.Sign {
+	if key := f.key(e); key != nil {
+		return key.Sign
+	}
+	return nil
 }

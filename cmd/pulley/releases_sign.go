@@ -25,11 +25,11 @@ EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if !with.given(o.env) {
-				return cli.Usagef("which key? give --sign-key FILE or set PULLEY_SIGN_KEY")
+			if with.key(o.env) == nil {
+				return cli.Usagef("give --sign-key FILE or set PULLEY_SIGN_KEY")
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				return o.signRelease(ctx, s, args[0], with.signer(o.env), replace)
+				return o.signRelease(ctx, s, args[0], with.sign(o.env), replace)
 			})
 		},
 	}

@@ -134,7 +134,7 @@ func (o *options) inFleet(c *cobra.Command, fleet cli.EnvironmentFlag, do func(c
 
 // author is who does what is being done, for records, and what they sign it with.
 func (o *options) author(why string, sign signFlag) store.Author {
-	return store.Author{By: o.env.User, Why: why, At: o.env.Now(), Sign: sign.signer(o.env)}
+	return store.Author{By: o.env.User, Why: why, At: o.env.Now(), Sign: sign.sign(o.env)}
 }
 
 // retryConflicts does an operation again that lost a race against another operator, from a fresh read. Five times are

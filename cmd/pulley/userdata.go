@@ -186,7 +186,7 @@ func (u *userdataOptions) letIn(c *cobra.Command, ref environments.Ref) error {
 // signersOf refuses a list that the machine could not read, or that lets nobody sign for it: it would take nothing, and
 // nobody would be there to see.
 func (k *keyFiles) signersOf(ref environments.Ref, now time.Time) ([]byte, error) {
-	signers, allowed, err := k.read()
+	signers, allowed, err := trust.ReadLists(k.signers, k.revoked)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use %s: %w", k.signers, err)
 	}

@@ -56,12 +56,9 @@ func writeSeedFolder(dir string, files []userdata.SeedFile) error {
 
 // writeISO writes the files to a volume that cloud-init finds by its label. Rock Ridge keeps names like meta-data whole.
 func writeISO(path string, files []userdata.SeedFile) error {
-	if err := isFolder(filepath.Dir(path)); err != nil {
-		return err
-	}
-	work, err := os.MkdirTemp(filepath.Dir(path), temporary)
+	work, err := os.MkdirTemp(filepath.Dir(path), ".pulley-seed-")
 	if err != nil {
-		return besides(err)
+		return err
 	}
 	defer os.RemoveAll(work)
 	tree := filepath.Join(work, "tree")
@@ -85,5 +82,5 @@ func writeISO(path string, files []userdata.SeedFile) error {
 
 // writePrivate writes a file of mode 0600 that appears whole or not at all.
 func writePrivate(path string, text []byte) error {
-	return besides(atomicfile.Write(path, text, 0o600))
+	return atomicfile.Write(path, text, 0o600)
 }

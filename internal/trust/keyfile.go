@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"golang.org/x/crypto/ssh"
 )
@@ -44,6 +45,18 @@ func (k Key) Fingerprint() string {
 	}
 	if key, err := ParsePublicKey(k.read(k.File + ".pub")); err == nil {
 		return key.Fingerprint()
+	}
+	return ""
+}
+
+// Among returns the key's fingerprint if it made one of the signatures, and "" if it did not or its fingerprint is unknown.
+func (k Key) Among(signatures []byte) string {
+	if len(signatures) == 0 {
+		return ""
+	}
+	own := k.Fingerprint()
+	if slices.ContainsFunc(SignedBy(signatures), func(s Signature) bool { return s.Fingerprint == own }) {
+		return own
 	}
 	return ""
 }

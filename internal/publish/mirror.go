@@ -1,4 +1,4 @@
-package main
+package publish
 
 import (
 	"bytes"
@@ -9,51 +9,46 @@ import (
 	"os"
 	"path/filepath"
 
-	"pulley/internal/cli"
 	"pulley/internal/content"
 	"pulley/internal/mirror"
 	"pulley/internal/store"
 )
 
-// mirrorFolder is a mirror that is brought up to date.
-type mirrorFolder struct {
-	dir     string
-	seen    map[string]bool
-	want    map[string]string // hashes of deltas by their names, as records of releases say
-	written int
-	bytes   int64
+// Mirrored is what ExportMirror wrote.
+type Mirrored struct {
+	Releases   int
+	Files      int // of these releases
+	New        int
+	NewBytes   int64
+	Unreadable error // *store.UnreadableReleases: these releases are missing
 }
 
-// exportMirror writes what installing these releases takes as files. A node that reads while it runs finds whole files, or
-// none, and asks etcd.
-func (e exportOptions) exportMirror(ctx context.Context, s *store.Store, versions []string) error {
+// ExportMirror brings a folder up to date with the files that installing these releases takes; without versions, all
+// releases. A node that reads meanwhile finds complete files or none. It removes nothing.
+func ExportMirror(ctx context.Context, s *store.Store, dir string, versions []string, r Reporter) (Mirrored, error) {
 	var unreadable *store.UnreadableReleases
 	releases, err := releasesOf(ctx, s, versions)
 	if err != nil && !errors.As(err, &unreadable) {
-		return err
+		return Mirrored{}, err
 	}
-	m := &mirrorFolder{dir: e.mirror, seen: map[string]bool{}}
+	m := &mirrorFolder{dir: dir, seen: map[string]bool{}}
 	if m.want, err = deltaHashes(ctx, s); err != nil {
-		return err
+		return Mirrored{}, err
 	}
-	progress := cli.NewProgress(e.env)
-	defer progress.Done()
-	for _, r := range releases {
-		progress.Show(fmt.Sprintf("mirroring %s: %s, %s new", r.Version, cli.Count(len(m.seen), "file"), cli.Bytes(m.bytes)))
-		if err := m.release(ctx, s, r); err != nil {
-			return fmt.Errorf("cannot mirror %s to %s: %w", r.Version, m.dir, err)
+	for _, release := range releases {
+		r.Progress(Progress{Step: Mirroring, Subject: release.Version, Values: len(m.seen), Bytes: m.bytes})
+		if err := m.release(ctx, s, release); err != nil {
+			return Mirrored{}, fmt.Errorf("cannot mirror %s to %s: %w", release.Version, dir, err)
 		}
 	}
-	progress.Done()
-	fmt.Fprintf(e.env.Stdout, "%s has %s: %s, %s of them new with %s\n",
-		m.dir, cli.Count(len(releases), "release"), cli.Count(len(m.seen), "file"), cli.Count(m.written, "file"), cli.Bytes(m.bytes))
+	done := Mirrored{Releases: len(releases), Files: len(m.seen), New: m.written, NewBytes: m.bytes}
 	if unreadable != nil {
-		return fmt.Errorf("cannot mirror all: %w", unreadable)
+		done.Unreadable = unreadable
 	}
-	return nil
+	return done, nil
 }
 
-// deltaHashes are the hashes of all deltas that a release's record tells, whichever releases are asked for.
+// deltaHashes returns the hashes of all deltas by name, as the records of all releases give them.
 func deltaHashes(ctx context.Context, s *store.Store) (map[string]string, error) {
 	all, err := s.Releases(ctx)
 	var unreadable *store.UnreadableReleases
@@ -71,6 +66,15 @@ func deltaHashes(ctx context.Context, s *store.Store) (map[string]string, error)
 		}
 	}
 	return hashes, nil
+}
+
+// mirrorFolder is a mirror that is brought up to date.
+type mirrorFolder struct {
+	dir     string
+	seen    map[string]bool
+	want    map[string]string // hashes of deltas by name
+	written int
+	bytes   int64
 }
 
 func (m *mirrorFolder) release(ctx context.Context, s *store.Store, r store.SignedRelease) error {
@@ -101,17 +105,17 @@ func (m *mirrorFolder) release(ctx context.Context, s *store.Store, r store.Sign
 			return err
 		}
 	}
-	// Of a release with a base of its own, for nodes that come from the one before.
+	// A release with a base of its own: its delta serves nodes on the release before, and may be pruned.
 	if chain.Delta != nil && r.Content.Base.Seq == chain.Seq {
-		if err := m.delta(ctx, s, r, chain.Seq); !errors.Is(err, store.ErrNotFound) { // pruned, with those before
+		if err := m.delta(ctx, s, r, chain.Seq); !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 	}
 	return nil
 }
 
-// delta writes the delta to a position of a release's line. What its bytes have to be, the record of the release at that
-// position says; where that is pruned, only the whole chain does.
+// delta writes the delta to a position of a release's line. The record of the release at that position gives its hash;
+// where that release is pruned, only the whole chain can be checked.
 func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.SignedRelease, seq int64) error {
 	line := r.Content.Chain.Line
 	name, err := mirror.DeltaName(line, seq)
@@ -135,16 +139,16 @@ func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.Signed
 		}
 		switch {
 		case wrong && have != nil:
-			return nil, fmt.Errorf("delta %s is damaged in etcd, or one behind it; the mirror keeps its own\n`pulley releases verify` says what else is", name)
+			return nil, damaged(ctx, fmt.Errorf("delta %s or a later one is damaged in etcd; the mirror keeps its own file", name))
 		case wrong:
-			return nil, fmt.Errorf("delta %s is damaged in etcd\n`pulley releases verify` says what else is", name)
+			return nil, damaged(ctx, fmt.Errorf("delta %s is damaged in etcd", name))
 		}
 		return b, nil
 	})
 }
 
-// file makes sure that a file is there. One that is there and whole stays. Read gets what is there, nil for nothing, and
-// returns what is to be there; an error leaves it.
+// file makes sure that a file exists. An undamaged one stays. Read gets the file's bytes, nil for none, and returns the ones
+// to write.
 func (m *mirrorFolder) file(name, want string, read func(have []byte) ([]byte, error)) error {
 	if m.seen[name] {
 		return nil
@@ -173,5 +177,5 @@ func (m *mirrorFolder) file(name, want string, read func(have []byte) ([]byte, e
 	}
 	m.written++
 	m.bytes += int64(len(b))
-	return writeWhole(file, b)
+	return writeFile(file, b)
 }

@@ -1,0 +1,214 @@
+package publish
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"pulley/internal/content"
+	"pulley/internal/store"
+)
+
+// ChangeKind is the difference of one path between two releases.
+type ChangeKind string
+
+// The kinds of changes. A renamed file has the same content under another path.
+const (
+	Added   ChangeKind = "added"
+	Removed ChangeKind = "removed"
+	Changed ChangeKind = "changed" // its content, mode, link target or kind
+	Renamed ChangeKind = "renamed"
+)
+
+// FileChange is one path that differs.
+type FileChange struct {
+	Path    string     `json:"path"` // after a rename, the new one
+	OldPath string     `json:"old_path,omitempty"`
+	Change  ChangeKind `json:"change"`
+	Before  *FileState `json:"before"` // null if added
+	After   *FileState `json:"after"`  // null if removed
+}
+
+// FileState is one entry of a release.
+type FileState struct {
+	Kind   string `json:"kind"` // file, executable, link or directory
+	Size   int64  `json:"size"`
+	Hash   string `json:"hash,omitempty"`
+	Target string `json:"target,omitempty"` // of a link
+}
+
+// Comparison is the difference between two releases, by path.
+type Comparison struct {
+	From    string       `json:"from"`
+	To      string       `json:"to"`
+	Changes []FileChange `json:"changes"`
+}
+
+// Compare compares two releases. Paths narrow it down to files, or to what is in folders.
+func Compare(ctx context.Context, s *store.Store, from, to string, paths []string) (Comparison, error) {
+	for i, p := range paths {
+		paths[i] = path.Clean(strings.Trim(p, "/"))
+	}
+	a, err := readManifest(ctx, s, from)
+	if err != nil {
+		return Comparison{}, err
+	}
+	b, err := readManifest(ctx, s, to)
+	if err != nil {
+		return Comparison{}, err
+	}
+	for _, p := range paths {
+		if !has(a, p) && !has(b, p) {
+			return Comparison{}, fmt.Errorf("cannot compare %q: neither %s nor %s has it\ngive paths from the root of a release, like manifests/site.pp", p, from, to)
+		}
+	}
+	return Comparison{from, to, compare(a, b, paths)}, nil
+}
+
+func readManifest(ctx context.Context, s *store.Store, version string) (*content.Manifest, error) {
+	r, err := s.Release(ctx, version)
+	if err != nil {
+		return nil, err
+	}
+	v, err := content.OpenView(ctx, s, r.Content)
+	if err != nil {
+		return nil, damaged(ctx, fmt.Errorf("cannot read release %s: %w", version, err))
+	}
+	return v.Manifest(), nil
+}
+
+func has(m *content.Manifest, p string) bool {
+	return p == "." || slices.ContainsFunc(m.Entries, func(e content.Entry) bool { return e.Path == p })
+}
+
+// within reports whether a path is one of these, or in one of these folders; without any, every path is.
+func within(p string, paths []string) bool {
+	for _, a := range paths {
+		if p == a || a == "." || strings.HasPrefix(p, a+"/") {
+			return true
+		}
+	}
+	return len(paths) == 0
+}
+
+// compare lists the differences by path. Folders count only where they are empty: others come and go with their files. A
+// removed file whose content appears under a new path is renamed, preferably to one of the same name.
+func compare(a, b *content.Manifest, paths []string) []FileChange {
+	changes := []FileChange{}
+	add := func(from, to string, kind ChangeKind, before, after *content.Entry) {
+		if !within(from, paths) && !within(to, paths) {
+			return
+		}
+		f := FileChange{Path: to, Change: kind, Before: stateOf(before), After: stateOf(after)}
+		if from != to {
+			f.OldPath = from
+		}
+		changes = append(changes, f)
+	}
+	var removed, added []content.Difference
+	fullBefore, fullAfter := folders(a), folders(b)
+	for _, d := range content.Diff(a, b) {
+		if d.Before != nil && d.Before.Kind == content.KindDirectory && fullBefore[d.Path] {
+			d.Before = nil
+		}
+		if d.After != nil && d.After.Kind == content.KindDirectory && fullAfter[d.Path] {
+			d.After = nil
+		}
+		switch {
+		case d.Before == nil && d.After == nil:
+		case d.Before == nil:
+			added = append(added, d)
+		case d.After == nil:
+			removed = append(removed, d)
+		default:
+			add(d.Path, d.Path, Changed, d.Before, d.After)
+		}
+	}
+	for _, d := range removed {
+		if at := renamedTo(d, added); at >= 0 {
+			add(d.Path, added[at].Path, Renamed, d.Before, added[at].After)
+			added = slices.Delete(added, at, at+1)
+			continue
+		}
+		add(d.Path, d.Path, Removed, d.Before, nil)
+	}
+	for _, d := range added {
+		add(d.Path, d.Path, Added, nil, d.After)
+	}
+	slices.SortStableFunc(changes, func(a, b FileChange) int { return strings.Compare(a.Path, b.Path) })
+	return changes
+}
+
+// folders are those with entries in them.
+func folders(m *content.Manifest) map[string]bool {
+	full := map[string]bool{}
+	for _, e := range m.Entries {
+		full[path.Dir(e.Path)] = true
+	}
+	return full
+}
+
+// renamedTo finds the added file with the content of a removed one, or -1.
+func renamedTo(d content.Difference, added []content.Difference) int {
+	if !isFile(d.Before) || d.Before.Size == 0 {
+		return -1
+	}
+	found := -1
+	for i, a := range added {
+		if !isFile(a.After) || a.After.Hash != d.Before.Hash {
+			continue
+		}
+		if path.Base(a.Path) == path.Base(d.Path) {
+			return i
+		}
+		if found < 0 {
+			found = i
+		}
+	}
+	return found
+}
+
+func isFile(e *content.Entry) bool {
+	return e != nil && (e.Kind == content.KindFile || e.Kind == content.KindExecutable)
+}
+
+func stateOf(e *content.Entry) *FileState {
+	if e == nil {
+		return nil
+	}
+	kinds := map[content.Kind]string{
+		content.KindFile: "file", content.KindExecutable: "executable", content.KindLink: "link", content.KindDirectory: "directory",
+	}
+	s := &FileState{Kind: kinds[e.Kind], Size: e.Size, Target: e.Target}
+	if isFile(e) {
+		s.Hash = hex.EncodeToString(e.Hash[:])
+	}
+	return s
+}
+
+// Describe says what changed besides the content: the name, the mode, the link target or the kind; "" if nothing did.
+func (c FileChange) Describe() string {
+	var notes []string
+	if c.OldPath != "" {
+		notes = append(notes, "from "+c.OldPath)
+	}
+	one := c.After
+	if one == nil {
+		one = c.Before
+	}
+	switch {
+	case c.Before != nil && c.After != nil && c.Before.Kind == "link" && c.After.Kind == "link":
+		notes = append(notes, fmt.Sprintf("target %s → %s", c.Before.Target, c.After.Target))
+	case c.Before != nil && c.After != nil && c.Before.Kind != c.After.Kind:
+		notes = append(notes, c.Before.Kind+" → "+c.After.Kind)
+	case c.Before != nil && c.After != nil:
+	case one.Target != "":
+		notes = append(notes, one.Kind+" to "+one.Target)
+	case one.Kind != "file":
+		notes = append(notes, one.Kind)
+	}
+	return strings.Join(notes, ", ")
+}

@@ -1,0 +1,79 @@
+package publish
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pulley/internal/content"
+)
+
+// treeOf is the manifest of a tree: content by path, "-> " before a link's target, "#!" before an executable.
+func treeOf(t *testing.T, files map[string]string) *content.Manifest {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		mode := os.FileMode(0o644)
+		if strings.HasPrefix(text, "#!") {
+			mode = 0o755
+		}
+		var err error
+		if target, link := strings.CutPrefix(text, "-> "); link {
+			err = os.Symlink(target, file)
+		} else {
+			err = os.WriteFile(file, []byte(text), mode)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := content.ReadTree(root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Operators promote by this list: each change is in it once.
+func TestCompareListsEachChangeOnce(t *testing.T) {
+	before := treeOf(t, map[string]string{
+		"same": "same", "gone": "gone\n", "edited": "one\ntwo\nthree\n", "a/old.pp": "moved\n", "b/twin.pp": "twin\n", "link": "-> same",
+		"mode": "#!x\n", "empty": "", "binary": "\x00one", "latin": "gr\xf6\xdfe", "turns": "file\n", "edited.mode": "x\n",
+	})
+	after := treeOf(t, map[string]string{
+		"same": "same", "new": "new", "edited": "one\n2\nthree\n", "c/old.pp": "moved\n", "a/new.pp": "moved\n", "c/twin.pp": "twin\n", "link": "-> edited",
+		"mode": "x\n", "empty2": "", "binary": "\x00two", "latin": "gr\xf6\xdfer", "turns": "-> same", "edited.mode": "#!x\n",
+	})
+	var got []string
+	for _, f := range compare(before, after, nil) {
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s", f.Change, f.Path, f.Describe())))
+	}
+	want := []string{
+		"added a/new.pp",
+		"changed binary",
+		"renamed c/old.pp from a/old.pp",
+		"renamed c/twin.pp from b/twin.pp",
+		"changed edited",
+		"changed edited.mode file → executable",
+		"removed empty",
+		"added empty2",
+		"removed gone",
+		"changed latin",
+		"changed link target same → edited",
+		"changed mode executable → file",
+		"added new",
+		"changed turns file → link",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if c := compare(before, after, []string{"b"}); len(c) != 1 || c[0].OldPath != "b/twin.pp" {
+		t.Errorf("a rename out of a folder is not a change of the folder: %+v", c)
+	}
+}

@@ -1,0 +1,84 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pulley/internal/content"
+	"pulley/internal/controlrepo"
+	"pulley/internal/source"
+)
+
+// ValidationTime bounds the validation of a control repository, `puppet parser validate` included.
+const ValidationTime = 5 * time.Minute
+
+// FolderOptions say how a folder is read.
+type FolderOptions struct {
+	Ref        string          // this commit's tree; "" for the work tree
+	Puppetfile source.Resolver // what resolves it
+	Deadline   time.Duration   // of resolving it
+	CacheDir   string          // "" keeps nothing
+	NoValidate bool
+}
+
+// Folder is a folder that can be published: resolved, listed and validated. The caller closes it.
+type Folder struct {
+	*source.Folder
+	Dir      string
+	Manifest *content.Manifest
+}
+
+// InvalidError reports a folder with findings that forbid publishing.
+type InvalidError struct {
+	Dir    string
+	Report controlrepo.Report
+}
+
+func (e *InvalidError) Error() string {
+	errs := "1 error"
+	if n := e.Report.Errors(); n != 1 {
+		errs = fmt.Sprintf("%d errors", n)
+	}
+	return fmt.Sprintf("cannot publish %s: it has %s\nto publish it anyway, give --no-validate", e.Dir, errs)
+}
+
+// OpenFolder resolves the folder's Puppetfile, lists its files and validates them. It writes nothing into the folder.
+func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_ *Folder, err error) {
+	r.Progress(Progress{Step: Reading, Subject: dir})
+	folder, err := source.Open(ctx, dir, source.Options{
+		Ref: o.Ref, Modules: o.Puppetfile, Deadline: o.Deadline, CacheDir: o.CacheDir,
+		Progress: func(line string) { r.Progress(Progress{Subject: line}) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := &Folder{Folder: folder, Dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, folder.Close())
+		}
+	}()
+	for _, note := range folder.Notes {
+		r.Note(Note{Code: SourceNote, Detail: note})
+	}
+	// The list comes first: it names entries that no release may contain and that validation cannot read.
+	if f.Manifest, err = content.ReadTree(folder.Root, folder.Ignore); err != nil {
+		return nil, err
+	}
+	if o.NoValidate {
+		return f, nil
+	}
+	r.Progress(Progress{Step: Validating, Subject: dir})
+	ctx, cancel := context.WithTimeout(ctx, ValidationTime)
+	defer cancel()
+	report, err := controlrepo.Validate(ctx, folder.Root, controlrepo.Options{Ignore: folder.Ignore})
+	if err == nil && report.Errors() > 0 {
+		err = &InvalidError{dir, report}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,261 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"pulley/internal/content"
+	"pulley/internal/source"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+)
+
+// Wish is what an operator publishes a folder as.
+type Wish struct {
+	Version string
+	Message string // "" takes the subject of the commit
+	By      string
+	At      time.Time
+	Key     *trust.Key // nil publishes unsigned
+	Cache   string     // folder of objects; "" keeps none
+}
+
+func (w Wish) sign() store.Sign {
+	if w.Key == nil {
+		return nil
+	}
+	return w.Key.Sign
+}
+
+// Result is what Release did.
+type Result struct {
+	Release   store.Release
+	Created   bool   // false: this version with this tree was published already
+	Parent    string // the version that the delta leads from; "" without a delta
+	Signed    bool   // by this call
+	SignedBy  string // fingerprint of the key, where its signature was there already
+	Sent      int    // new objects
+	SentBytes int64
+}
+
+// Release publishes a folder. The same tree under the same version changes nothing, except for a missing signature. Of two
+// publishers at the same moment, the second builds upon the first.
+func Release(ctx context.Context, s *store.Store, from *Folder, w Wish, r Reporter) (_ Result, err error) {
+	mark, err := s.Publishing(ctx, w.By)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() {
+		if closing := mark.Close(); closing != nil { // it does not change the result
+			r.Note(Note{Code: MarkNotRemoved, Cause: closing})
+		}
+	}()
+	b := &build{wish: w, store: s, mark: mark, from: from, r: r, cache: source.NewCached(s, w.Cache)}
+	var taken content.Chain // the position that was found taken
+	for attempt := 0; ; attempt++ {
+		done, err := b.attempt(ctx, taken)
+		if !errors.Is(err, store.ErrConflict) || attempt == maxTries-1 {
+			if trimming := b.cache.Trim(source.MaxCacheBytes); err == nil && trimming != nil {
+				r.Note(Note{Code: CacheNotKept, Cause: trimming})
+			}
+			return done, err
+		}
+		taken = done.Release.Content.Chain
+	}
+}
+
+// build is one folder on its way into etcd.
+type build struct {
+	wish  Wish
+	store *store.Store
+	mark  *store.Publishing
+	from  *Folder
+	r     Reporter
+	cache *source.Cached
+
+	objects, sent int
+	sentBytes     int64
+}
+
+func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error) {
+	all, err := b.releases(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	done := Result{Release: b.record(), Signed: b.wish.Key != nil}
+	tree := b.from.Manifest.Tree()
+	for _, r := range all {
+		if r.Version == b.wish.Version && r.Content.Tree == tree {
+			return b.existing(ctx, r)
+		}
+	}
+	parent, of, err := b.openParent(ctx, all, taken)
+	if err != nil {
+		return done, err
+	}
+	delta, err := b.pack(ctx, &done, parent)
+	if err == nil && parent.View != nil {
+		err = b.complete(ctx, done.Release.Content)
+	}
+	var lost *source.UnavailableError
+	if errors.As(err, &lost) && !fatal(ctx, err) {
+		b.r.Note(Note{Code: NewLine, Subject: of, Cause: err})
+		delta, err = b.pack(ctx, &done, content.Parent{})
+	}
+	if err != nil {
+		return done, err
+	}
+	if delta != nil {
+		done.Parent = of
+	}
+	if done.Signed {
+		b.r.Pause()
+	}
+	done.Created, err = b.store.PutRelease(ctx, b.mark, done.Release, delta, b.wish.sign())
+	if err == nil && !done.Created { // another publisher was faster
+		r, err := b.store.Release(ctx, b.wish.Version)
+		if err != nil {
+			return done, err
+		}
+		return b.existing(ctx, r)
+	}
+	done.Sent, done.SentBytes = b.sent, b.sentBytes+int64(len(delta))
+	return done, err
+}
+
+// existing adds the missing signature to a release that has this very tree.
+func (b *build) existing(ctx context.Context, r store.SignedRelease) (Result, error) {
+	done := Result{Release: r.Release}
+	if b.wish.Key == nil {
+		return done, nil
+	}
+	if done.SignedBy = b.wish.Key.Among(r.Signatures); done.SignedBy != "" {
+		return done, nil
+	}
+	b.r.Pause()
+	done.Signed = true
+	return done, retry(func() error { return b.store.SignRelease(ctx, r.Version, b.wish.sign(), true) })
+}
+
+// releases lists the published releases. An unreadable one begins a new line; it does not stop the publisher.
+func (b *build) releases(ctx context.Context) ([]store.SignedRelease, error) {
+	all, err := b.store.Releases(ctx)
+	var unreadable *store.UnreadableError
+	if errors.As(err, &unreadable) {
+		b.r.Note(Note{Code: NewLine, Cause: err})
+		return nil, nil
+	}
+	return all, err
+}
+
+func (b *build) record() store.Release {
+	facts := b.from.Facts
+	r := store.Release{
+		Version: b.wish.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: b.wish.Message, Author: b.wish.By,
+		CommitAuthor: facts.CommitAuthor, Modules: string(facts.Modules), At: b.wish.At.UTC().Truncate(time.Second),
+	}
+	if r.Message == "" {
+		r.Message = facts.Subject
+	}
+	return r
+}
+
+// openParent reads the release to build upon. Without a readable one, a new line begins.
+func (b *build) openParent(ctx context.Context, all []store.SignedRelease, taken content.Chain) (content.Parent, string, error) {
+	r, last := parentOf(b.wish.Version, all)
+	if r == nil {
+		return content.Parent{}, "", nil
+	}
+	if c := r.Content.Chain; c.Line == taken.Line && c.Seq+1 == taken.Seq {
+		last = false // a release that is not listed any more has the next position
+	}
+	b.r.Progress(Progress{Step: Comparing, Subject: r.Version})
+	view, err := content.OpenView(ctx, b.cache, r.Content)
+	switch {
+	case fatal(ctx, err):
+		return content.Parent{}, "", err
+	case err != nil:
+		b.r.Note(Note{Code: NewLine, Subject: r.Version, Cause: err})
+		return content.Parent{}, "", nil
+	}
+	return content.Parent{View: view, Last: last}, r.Version, nil
+}
+
+// parentOf returns the release with the highest version below this one, or else the one that was published last; and
+// whether it is the last on its line.
+func parentOf(version string, all []store.SignedRelease) (parent *store.Release, last bool) {
+	v, err := store.ParseVersion(version)
+	if err != nil || len(all) == 0 {
+		return nil, false
+	}
+	var below *store.SignedRelease
+	for i := range all {
+		if have, err := store.ParseVersion(all[i].Version); err == nil && have.LessThan(v) {
+			below = &all[i] // all are in the order of versions
+		}
+	}
+	if below == nil {
+		below = &all[0]
+		for i := range all {
+			if !all[i].At.Before(below.At) {
+				below = &all[i]
+			}
+		}
+	}
+	at := below.Content.Chain
+	follows := func(r store.SignedRelease) bool {
+		return r.Content.Chain.Line == at.Line && r.Content.Chain.Seq > at.Seq
+	}
+	return &below.Release, !slices.ContainsFunc(all, follows)
+}
+
+// pack stores the objects that the parent lacks, and returns the delta that leads from it.
+func (b *build) pack(ctx context.Context, done *Result, parent content.Parent) (delta []byte, err error) {
+	b.r.Progress(Progress{Step: Packing, Subject: b.wish.Version})
+	done.Release.Content, delta, err = content.Build(ctx, b.from.Root, b.from.Manifest, parent, b.wish.Version,
+		func(o content.Object, bytes []byte) error { return b.put(ctx, o.Hash, bytes) })
+	return delta, err
+}
+
+func (b *build) put(ctx context.Context, hash string, bytes []byte) error {
+	wrote, err := b.store.PutObject(ctx, hash, bytes)
+	if err != nil {
+		return err
+	}
+	b.cache.Keep(hash, bytes)
+	if wrote {
+		b.sent++
+		b.sentBytes += int64(len(bytes))
+	}
+	b.objects++
+	b.r.Progress(Progress{Step: Publishing, Subject: b.wish.Version, Values: b.objects, Bytes: b.sentBytes})
+	return nil
+}
+
+// complete makes sure that etcd has every object that the release shares with its parent. The cache could hide that an
+// object is missing in etcd; complete restores it from there.
+func (b *build) complete(ctx context.Context, r content.Record) error {
+	objects, err := content.References(ctx, b.cache, r)
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	if err := b.store.Objects(ctx, false, func(hash string, _ int64) error { there[hash] = true; return nil }); err != nil {
+		return err
+	}
+	for _, o := range objects {
+		if there[o.Hash] {
+			continue
+		}
+		bytes, err := b.cache.Object(ctx, o.Hash)
+		if err == nil {
+			err = b.put(ctx, o.Hash, bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
