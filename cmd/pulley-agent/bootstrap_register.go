@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/agent/host"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
@@ -111,7 +112,7 @@ func (b *bootstrap) scheduleLeft(context.Context) (string, error) {
 		var state agent.State
 		state, err = disk.Load()
 		err = errors.Join(err, disk.Close())
-		if schedule, missing := os.ReadFile(c.Crontab()); err == nil && missing == nil && len(agentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
+		if schedule, missing := os.ReadFile(c.Crontab()); err == nil && missing == nil && len(host.AgentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
 			return "", nil
 		}
 	}

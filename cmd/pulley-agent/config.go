@@ -1,8 +1,7 @@
 package main
 
 import (
-	"path/filepath"
-
+	"pulley/agent/stage"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/trust"
 )
@@ -17,9 +16,4 @@ func (o *options) load() (config, error) {
 }
 
 // signers returns the places of this node's lists of signers.
-func (c config) signers() trust.Files {
-	f := trust.Files{Mark: filepath.Join(c.StateDir(), markFile)}
-	f.Allowed, f.AllowedNamed = c.AllowedSignersFile()
-	f.Revoked, f.RevokedNamed = c.RevokedSignersFile()
-	return f
-}
+func (c config) signers() trust.Files { return stage.Signers(c.Config) }

@@ -13,6 +13,7 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/puppet"
+	"pulley/agent/stage"
 	"pulley/internal/cli"
 )
 
@@ -134,12 +135,12 @@ func deadline(c config) time.Duration {
 
 // enforced is the job of the target that is in place; etcd is asked only for what is missing on disk.
 func (c config) enforced(ctx context.Context, t agent.Target, now func() time.Time, log *slog.Logger) (agent.Job, func(), error) {
-	p, err := c.openParts(now, log)
+	p, err := stage.Open(c.Config, now, log)
 	if err != nil {
 		return agent.Job{}, nil, err
 	}
 	staged, err := p.Stage(ctx, c.Identity, t, agent.Staging{})
-	if err := errors.Join(err, p.close()); err != nil {
+	if err := errors.Join(err, p.Close()); err != nil {
 		return agent.Job{}, nil, err
 	}
 	return agent.Job{

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
+	"pulley/agent/stage"
 	"pulley/internal/cli"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/trust"
@@ -29,7 +30,7 @@ type localStatus struct {
 	Refusal    *agent.Refusal   `json:"refusal,omitempty"`
 	Retirement agent.Retirement `json:"retirement,omitempty"`
 	Answer     *agent.Answer    `json:"answer,omitempty"` // to the newest request
-	Signatures string           `json:"signatures"`       // checked, not checked, or why nothing new is taken
+	Signatures stage.Signatures `json:"signatures"`
 }
 
 func newStatus(o *options) *cobra.Command {
@@ -63,7 +64,7 @@ func (o *options) localStatus() (localStatus, error) {
 		return localStatus{}, err
 	}
 	s, err := readStatus(d)
-	s.Signatures = signatureCheck(o.signers())
+	s.Signatures = stage.Check(o.signers())
 	var damaged *agent.DamagedError
 	if errors.As(err, &damaged) {
 		err = fmt.Errorf("%w\nthe next `pulley-agent run` puts it aside and applies the node's target anew", err)
@@ -120,7 +121,7 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 	if r := s.Refusal; r != nil {
 		t.Row("refused", fmt.Sprintf("%s: %s", r.Target, r.Error.Error()))
 	}
-	t.Row("signatures", s.Signatures)
+	t.Row("signatures", s.Signatures.String())
 	for _, h := range s.Holds {
 		t.Row("hold", h.String())
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/agent/stage"
 	"pulley/internal/content"
 	"pulley/internal/failpoint"
 	"pulley/internal/store"
@@ -91,14 +92,14 @@ func (u *upgrader) forget(s upgrade.State, want agent.AgentChoice) (upgrade.Stat
 
 // try fetches a version and tests it, and returns the state that follows. Its error means that nothing is known of it.
 func (u *upgrader) try(ctx context.Context, s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
-	parts, err := u.openParts(u.env.Now, u.log)
+	parts, err := stage.Open(u.Config, u.env.Now, u.log)
 	if err != nil {
 		return s, err
 	}
-	defer parts.close()
+	defer parts.Close()
 	p, there, err := u.find(ctx, parts, s, want)
 	if err == nil && !there {
-		err = u.folder.Place(p.SHA256, func(w io.Writer) error { return p.CopyTo(ctx, w, parts.objects) })
+		err = u.folder.Place(p.SHA256, func(w io.Writer) error { return p.CopyTo(ctx, w, parts.Objects) })
 	}
 	program := upgrade.Program{Version: want.Version, Digest: p.SHA256}
 	switch {
@@ -180,8 +181,8 @@ const crashed = 2
 
 // find reads the record of a version and says which program of it is this machine's, and whether that is in place already.
 // Its error says why this node does not take it.
-func (u *upgrader) find(ctx context.Context, parts *parts, s upgrade.State, want agent.AgentChoice) (p content.Program, there bool, err error) {
-	r, err := parts.store.Agent(ctx, want.Version)
+func (u *upgrader) find(ctx context.Context, parts *stage.Content, s upgrade.State, want agent.AgentChoice) (p content.Program, there bool, err error) {
+	r, err := parts.Store.Agent(ctx, want.Version)
 	if err != nil {
 		return p, false, err
 	}
@@ -205,8 +206,8 @@ func (u *upgrader) find(ctx context.Context, parts *parts, s upgrade.State, want
 }
 
 // authentic says whether somebody who may has signed a version, as of now.
-func (u *upgrader) authentic(parts *parts, r store.SignedAgent) error {
-	signers, _, err := parts.verifier.Signers()
+func (u *upgrader) authentic(parts *stage.Content, r store.SignedAgent) error {
+	signers, _, err := parts.Verifier.Signers()
 	if err == nil && signers != nil {
 		_, err = signers.Verify(trust.Agent, u.Identity.Environment, r.Record, r.Signatures, u.env.Now())
 	}
@@ -219,12 +220,12 @@ func (u *upgrader) authentic(parts *parts, r store.SignedAgent) error {
 
 // stillSigned says whether what was signed when a candidate was fetched still is.
 func (u *upgrader) stillSigned(ctx context.Context, p upgrade.Program) error {
-	parts, err := u.openParts(u.env.Now, u.log)
+	parts, err := stage.Open(u.Config, u.env.Now, u.log)
 	if err != nil {
 		return err
 	}
-	defer parts.close()
-	r, err := parts.store.Agent(ctx, p.Version)
+	defer parts.Close()
+	r, err := parts.Store.Agent(ctx, p.Version)
 	if err != nil {
 		return err
 	}

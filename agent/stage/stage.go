@@ -1,4 +1,4 @@
-package main
+package stage
 
 import (
 	"context"
@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/content"
 	"pulley/internal/mirror"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/store"
 	"pulley/internal/trust"
 )
@@ -20,18 +22,53 @@ import (
 // keptReleases is how many trees stay on disk beside those that are needed, so that going back needs no download.
 const keptReleases = 3
 
-// parts puts a target's release and data on disk, from etcd and mirrors.
-type parts struct {
-	store    *store.Store
-	objects  content.Source // what releases are made of, but for their deltas
-	mirrors  *mirror.Client // nil when there is none
-	verifier *trust.Verifier
-	trees    *content.Store
-	dir      string // of data
-	log      *slog.Logger
+// Content puts a target's release and data on this machine's disk, from etcd and mirrors.
+type Content struct {
+	Store    *store.Store
+	Objects  content.Source // what releases and agents are made of, without deltas
+	Verifier *trust.Verifier
+
+	mirrors *mirror.Client // nil when there is none
+	trees   *content.Store
+	dir     string // of data
+	log     *slog.Logger
 }
 
-var _ agent.Content = (*parts)(nil)
+var _ agent.Content = (*Content)(nil)
+
+// Open connects to etcd, and to the mirrors where there are any. What is large comes from a mirror first, as thousands
+// of nodes may want it at once; deltas come from etcd. Each is the other's fallback.
+func Open(c nodeconfig.Config, now func() time.Time, log *slog.Logger) (*Content, error) {
+	trees, err := content.OpenStore(c.StateDir())
+	if err != nil {
+		return nil, err
+	}
+	trees.Now = now
+	mirrors, err := c.Mirror()
+	if err != nil {
+		return nil, err
+	}
+	s, err := store.Open(c.Store)
+	if err != nil {
+		return nil, err
+	}
+	p := &Content{
+		Store: s, Objects: s, mirrors: mirrors, Verifier: &trust.Verifier{Files: Signers(c), Permits: s.Permits, Now: now},
+		trees: trees, dir: filepath.Join(c.StateDir(), "data"), log: log,
+	}
+	if mirrors != nil {
+		p.Objects = mirror.Fallback(mirrors, s)
+	}
+	return p, nil
+}
+
+// Close ends the connections.
+func (c *Content) Close() error {
+	if c.mirrors != nil {
+		c.mirrors.Close()
+	}
+	return c.Store.Close()
+}
 
 // found is what etcd said of one target, so that it is asked once.
 type found struct {
@@ -43,40 +80,40 @@ type found struct {
 // Stage fetches what of a target is not here yet. What is new has to prove first that it is authentic, and is remembered
 // as attempted before anybody can hand it to Puppet. What is in place only has to be whole: whoever signed it may have
 // left since.
-func (p *parts) Stage(ctx context.Context, id agent.Identity, t agent.Target, how agent.Staging) (agent.Staged, error) {
+func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, how agent.Staging) (agent.Staged, error) {
 	var f found
 	if !how.Taking {
-		return p.fetch(ctx, id, t, &f)
+		return c.fetch(ctx, id, t, &f)
 	}
-	signers, mark, err := p.verifier.Signers()
+	signers, mark, err := c.Verifier.Signers()
 	if err != nil {
 		return agent.Staged{}, err
 	}
 	if signers == nil {
-		return p.fetch(ctx, id, t, &f)
+		return c.fetch(ctx, id, t, &f)
 	}
-	raised, err := p.verify(ctx, signers, mark, id, t, &f)
+	raised, err := c.verify(ctx, signers, mark, id, t, &f)
 	if err != nil {
 		return agent.Staged{}, err
 	}
-	s, err := p.fetch(ctx, id, t, &f)
+	s, err := c.fetch(ctx, id, t, &f)
 	if err == nil && raised != mark && !how.Noop {
-		err = raised.Save(p.verifier.Files.Mark)
+		err = raised.Save(c.Verifier.Files.Mark)
 	}
 	return s, err
 }
 
 // verify reads the records of a target and returns the high-water mark to save before it is attempted.
-func (p *parts) verify(ctx context.Context, signers *trust.Signers, mark trust.HighWaterMark, id agent.Identity, t agent.Target, f *found) (trust.HighWaterMark, error) {
-	r, err := p.release(ctx, t, f)
+func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust.HighWaterMark, id agent.Identity, t agent.Target, f *found) (trust.HighWaterMark, error) {
+	r, err := c.release(ctx, t, f)
 	if err == nil {
-		err = p.verifier.Release(signers, wanted(id, t), releaseRecord(r))
+		err = c.Verifier.Release(signers, wanted(id, t), releaseRecord(r))
 	}
 	known := mark.Environment == id.Environment && mark.Verified == t.DataDigest // with data that expired since, a new release is still one
 	if err == nil && t.Data != 0 && !known {
 		var g store.SignedGeneration
-		if g, err = p.record(ctx, id, t, f); err == nil {
-			err = p.verifier.Data(signers, wanted(id, t), dataRecord(g))
+		if g, err = c.record(ctx, id, t, f); err == nil {
+			err = c.Verifier.Data(signers, wanted(id, t), dataRecord(g))
 		}
 	}
 	var unreadable *store.UnreadableError
@@ -86,55 +123,55 @@ func (p *parts) verify(ctx context.Context, signers *trust.Signers, mark trust.H
 	if err != nil {
 		return mark, err
 	}
-	raised, err := p.verifier.Raise(ctx, signers, mark, wanted(id, t))
+	raised, err := c.Verifier.Raise(ctx, signers, mark, wanted(id, t))
 	if err == nil {
 		raised.Verified = t.DataDigest
 	}
 	return raised, err
 }
 
-func (p *parts) fetch(ctx context.Context, id agent.Identity, t agent.Target, f *found) (agent.Staged, error) {
+func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, f *found) (agent.Staged, error) {
 	var s agent.Staged
-	if err := p.ensure(ctx, t, f); err != nil {
+	if err := c.ensure(ctx, t, f); err != nil {
 		return s, err
 	}
-	release, err := p.trees.Lock(t.Tree)
+	release, err := c.trees.Lock(t.Tree)
 	if err != nil {
 		return s, err
 	}
-	s.Release, s.Tree = release, p.trees.Path(t.Tree)
+	s.Release, s.Tree = release, c.trees.Path(t.Tree)
 	if t.Data == 0 {
 		// The first generation that has nothing for this node must count as no change.
 		s.DataDigest = hieradata.NodeDigest(hieradata.Generation{}, id.Role, id.Node)
 		return s, nil
 	}
-	g, err := p.generation(ctx, id, t, f)
+	g, err := c.generation(ctx, id, t, f)
 	if err != nil {
 		return s, err
 	}
 	s.DataDigest = hieradata.NodeDigest(g, id.Role, id.Node)
-	s.Data, err = p.materialise(ctx, id, g)
+	s.Data, err = c.materialise(ctx, id, g)
 	return s, err
 }
 
 // ensure has the tree on disk as it was published: Puppet succeeds on what is left of one, as an empty catalog is fine.
-func (p *parts) ensure(ctx context.Context, t agent.Target, f *found) error {
-	err := p.trees.Verify(t.Tree)
+func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
+	err := c.trees.Verify(t.Tree)
 	var missing *content.NotInstalledError
 	var damaged *content.DamagedError
 	if err == nil || !errors.As(err, &missing) && !errors.As(err, &damaged) {
 		return err
 	}
-	r, err := p.release(ctx, t, f)
+	r, err := c.release(ctx, t, f)
 	if err == nil && r.Content.Tree != t.Tree {
 		err = fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\nsomebody wrote into etcd by hand; publish under a new version", t.Release, r.Content.Tree, t.Tree)
 	}
 	if err == nil && damaged != nil { // what is left of it goes only once etcd has answered
-		p.log.Warn("the release is damaged on disk and installed anew", "release", t.Release, "err", damaged)
-		err = p.trees.Discard(t.Tree)
+		c.log.Warn("the release is damaged on disk and installed anew", "release", t.Release, "err", damaged)
+		err = c.trees.Discard(t.Tree)
 	}
 	if err == nil {
-		err = p.install(ctx, p.source(f.delta), r.Content)
+		err = c.install(ctx, c.source(f.delta), r.Content)
 	}
 	if err != nil && damaged != nil {
 		return fmt.Errorf("%w; it can't be installed anew: %w", damaged, err)
@@ -144,16 +181,16 @@ func (p *parts) ensure(ctx context.Context, t agent.Target, f *found) error {
 
 // release is what etcd says of a target's release. The delta that follows what is in place comes with it: mostly that is
 // all that the node lacks.
-func (p *parts) release(ctx context.Context, t agent.Target, f *found) (store.SignedRelease, error) {
+func (c *Content) release(ctx context.Context, t agent.Target, f *found) (store.SignedRelease, error) {
 	if f.release != nil {
 		return *f.release, nil
 	}
-	if current, err := p.trees.Current(); err == nil && current != "" {
-		if line, seq, ok := p.trees.Position(current); ok {
+	if current, err := c.trees.Current(); err == nil && current != "" {
+		if line, seq, ok := c.trees.Position(current); ok {
 			f.delta.line, f.delta.seq = line, seq+1
 		}
 	}
-	r, delta, err := p.store.Approach(ctx, t.Release, f.delta.line, f.delta.seq)
+	r, delta, err := c.Store.Approach(ctx, t.Release, f.delta.line, f.delta.seq)
 	if err == nil {
 		f.release, f.delta.bytes = &r, delta
 	}
@@ -169,11 +206,11 @@ type ahead struct {
 
 // source is what an installation reads. Deltas are small and come from etcd, as what was read ahead did: when they are no
 // good and asked for again, a mirror may have them whole.
-func (p *parts) source(a ahead) content.Source {
-	if p.mirrors == nil {
-		return a.before(p.store)
+func (c *Content) source(a ahead) content.Source {
+	if c.mirrors == nil {
+		return a.before(c.Store)
 	}
-	return split{p.objects, a.or(p.store, p.mirrors)}
+	return split{c.Objects, a.or(c.Store, c.mirrors)}
 }
 
 func (a ahead) or(etcd, mirrors content.Source) content.Source {
@@ -207,31 +244,31 @@ func (s *aheadOf) Deltas(ctx context.Context, line string, from, to int64) ([][]
 	return append(deltas, rest...), err
 }
 
-func (p *parts) install(ctx context.Context, src content.Source, r content.Record) error {
-	err := p.trees.Install(ctx, src, r)
+func (c *Content) install(ctx context.Context, src content.Source, r content.Record) error {
+	err := c.trees.Install(ctx, src, r)
 	if errors.Is(err, syscall.ENOSPC) {
 		// Room may be had at the price of old releases: then going back to one needs a download.
-		if _, freed, collectErr := p.trees.Collect([]string{r.Tree}, 1); collectErr == nil && freed > 0 {
-			err = p.trees.Install(ctx, src, r)
+		if _, freed, collectErr := c.trees.Collect([]string{r.Tree}, 1); collectErr == nil && freed > 0 {
+			err = c.trees.Install(ctx, src, r)
 		}
 	}
 	return err
 }
 
-func (p *parts) Current() (string, error)   { return p.trees.Current() }
-func (p *parts) Activate(tree string) error { return p.trees.Activate(tree) }
+func (c *Content) Current() (string, error)   { return c.trees.Current() }
+func (c *Content) Activate(tree string) error { return c.trees.Activate(tree) }
 
 // Collect removes trees, layers and records that none of the kept targets needs.
-func (p *parts) Collect(keep []agent.Target, dataDigests []string) error {
+func (c *Content) Collect(keep []agent.Target, dataDigests []string) error {
 	var trees []string
 	records := map[string]bool{}
 	for _, t := range keep {
 		trees = append(trees, t.Tree)
 		records[t.DataDigest+recordSuffix] = true
 	}
-	_, _, err := p.trees.Collect(trees, keptReleases)
-	_, dataErr := hieradata.Collect(p.dir, dataDigests)
-	old, globErr := filepath.Glob(filepath.Join(p.dir, "*"+recordSuffix))
+	_, _, err := c.trees.Collect(trees, keptReleases)
+	_, dataErr := hieradata.Collect(c.dir, dataDigests)
+	old, globErr := filepath.Glob(filepath.Join(c.dir, "*"+recordSuffix))
 	err = errors.Join(err, dataErr, globErr)
 	for _, name := range old {
 		if !records[filepath.Base(name)] {
@@ -239,4 +276,15 @@ func (p *parts) Collect(keep []agent.Target, dataDigests []string) error {
 		}
 	}
 	return err
+}
+
+// split is one source for objects and another for deltas.
+type split struct{ objects, deltas content.Source }
+
+func (s split) Object(ctx context.Context, hash string) ([]byte, error) {
+	return s.objects.Object(ctx, hash)
+}
+
+func (s split) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
+	return s.deltas.Deltas(ctx, line, from, to)
 }

@@ -1,4 +1,4 @@
-package main
+package host
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 
 // A schedule that is taken for one that starts the agent, and does not, is the node's last.
 func TestWhichLinesOfACrontabRunTheAgent(t *testing.T) {
-	for line, want := range map[string][]cronJob{
+	for line, want := range map[string][]CronJob{
 		"*/5 * * * * root /usr/local/bin/pulley-agent run --splay":                          {{}},
 		"0-59/5 1,2 * jan mon root cd / && pulley-agent run --root=/srv --config /a.yaml\n": {{"/a.yaml", "/srv"}},
 		"@reboot root pulley-agent run":                                                     {{}},
@@ -20,7 +20,7 @@ func TestWhichLinesOfACrontabRunTheAgent(t *testing.T) {
 		"*/5 * * * * root /bin/sh -c 'pulley-agent run' >>/log":                             {{}},
 		"PATH=/bin\n\n1 * * * * root /bin/pulley-agent run\n# x":                            {{}},
 	} {
-		if got := agentJobs([]byte(line)); !slices.Equal(got, want) {
+		if got := AgentJobs([]byte(line)); !slices.Equal(got, want) {
 			t.Errorf("%s: %v", line, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package host
 
 import (
 	"cmp"
@@ -8,15 +8,17 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/cli"
+	"pulley/internal/clip"
+	"pulley/internal/nodeconfig"
+	"pulley/internal/trust"
 )
 
-// machine keeps what a run must leave alone: the agent's own schedule, and who may sign for it; and runs what the release
-// itself wants to have run.
-type machine struct {
+// Machine restores what a run must not spoil, the agent's schedule and the lists of signers, and runs the scripts of a release.
+type Machine struct {
 	schedule string // the cron file; a machine on which there is none runs the agent in some other way
 	signers  keptSigners
 	kept     string // file of what both were before a run
@@ -24,11 +26,19 @@ type machine struct {
 	timeout  time.Duration // of one script of the release
 }
 
-var _ agent.Machine = (*machine)(nil)
+var _ agent.Machine = (*Machine)(nil)
+
+// New returns the machine of a node.
+func New(c nodeconfig.Config, signers trust.Files, now func() time.Time, log *slog.Logger) *Machine {
+	return &Machine{
+		schedule: c.Crontab(), signers: keptSigners{files: signers, environment: c.Identity.Environment, now: now},
+		kept: filepath.Join(c.StateDir(), keptFile), log: log, timeout: scriptTimeout,
+	}
+}
 
 // Remember keeps both as they are before a run. What an earlier run spoilt and nobody could put back yet stays as it was
 // kept then: else what is spoilt would be what there is to go back to.
-func (m *machine) Remember() error {
+func (m *Machine) Remember() error {
 	before, err := loadKept(m.kept)
 	if err != nil {
 		m.log.Warn("what was kept of the machine is damaged; it is kept anew", "err", err)
@@ -47,7 +57,7 @@ func (m *machine) Remember() error {
 }
 
 // Mend puts back what the run since Remember spoilt: else it would have been the node's last.
-func (m *machine) Mend() error {
+func (m *Machine) Mend() error {
 	before, err := loadKept(m.kept)
 	if before == nil {
 		return err
@@ -72,18 +82,21 @@ func both(a, b error) error {
 }
 
 // Verify runs the release's own checks.
-func (m *machine) Verify(ctx context.Context, job agent.Job) error {
+func (m *Machine) Verify(ctx context.Context, job agent.Job) error {
 	return scripts{folder: "validate.d", shown: 600, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 
+// maxWhy bounds the reason that a hook gets.
+const maxWhy = 1000
+
 // Retire runs the release's hooks that say goodbye. Less of their output is shown, as it has to fit into an answer.
-func (m *machine) Retire(ctx context.Context, job agent.Job, why agent.Prose) error {
-	env := []string{"PULLEY_WHY=" + cli.Clean(string(why))}
+func (m *Machine) Retire(ctx context.Context, job agent.Job, why agent.Prose) error {
+	env := []string{"PULLEY_WHY=" + clip.Line(string(why), maxWhy)}
 	return scripts{folder: "retire.d", env: env, shown: 140, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 
 // crontab is the agent's cron file; nil when there is none.
-func (m *machine) crontab() ([]byte, fs.FileMode, error) {
+func (m *Machine) crontab() ([]byte, fs.FileMode, error) {
 	info, err := os.Stat(m.schedule)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, 0, nil
@@ -97,16 +110,16 @@ func (m *machine) crontab() ([]byte, fs.FileMode, error) {
 
 // lost says whether nothing starts this agent any more as it did before. A schedule that a release changed is fine, as
 // long as it does.
-func (m *machine) lost(before *kept) bool {
-	jobs := agentJobs(before.Schedule)
+func (m *Machine) lost(before *kept) bool {
+	jobs := AgentJobs(before.Schedule)
 	if len(jobs) == 0 {
 		return false
 	}
 	now, _, err := m.crontab()
-	return err != nil || !startsSame(jobs, agentJobs(now))
+	return err != nil || !startsSame(jobs, AgentJobs(now))
 }
 
-func (m *machine) keepSchedule(before *kept) (put bool, err error) {
+func (m *Machine) keepSchedule(before *kept) (put bool, err error) {
 	if !m.lost(before) {
 		return true, nil
 	}

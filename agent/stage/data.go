@@ -1,4 +1,4 @@
-package main
+package stage
 
 import (
 	"context"
@@ -13,26 +13,26 @@ import (
 )
 
 // generation is a target's data: from disk where it was before, so that enforcing needs no etcd.
-func (p *parts) generation(ctx context.Context, id agent.Identity, t agent.Target, f *found) (hieradata.Generation, error) {
-	if g, err := p.load(t.DataDigest); err == nil {
+func (c *Content) generation(ctx context.Context, id agent.Identity, t agent.Target, f *found) (hieradata.Generation, error) {
+	if g, err := c.load(t.DataDigest); err == nil {
 		return g, nil
 	}
-	g, err := p.record(ctx, id, t, f)
+	g, err := c.record(ctx, id, t, f)
 	if err != nil {
 		return g.Generation, err
 	}
 	if digest := hieradata.Digest(g.Record); digest != t.DataDigest {
 		return g.Generation, fmt.Errorf("cannot use data generation %d: its digest is %.12s and the target names %.12s", t.Data, digest, t.DataDigest)
 	}
-	return g.Generation, p.save(g.Record)
+	return g.Generation, c.save(g.Record)
 }
 
 // record is what etcd says of a target's data.
-func (p *parts) record(ctx context.Context, id agent.Identity, t agent.Target, f *found) (store.SignedGeneration, error) {
+func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target, f *found) (store.SignedGeneration, error) {
 	if f.data != nil {
 		return *f.data, nil
 	}
-	g, err := p.store.Generation(ctx, id.Environment, t.Data)
+	g, err := c.Store.Generation(ctx, id.Environment, t.Data)
 	if err == nil {
 		f.data = &g
 	}
@@ -40,9 +40,9 @@ func (p *parts) record(ctx context.Context, id agent.Identity, t agent.Target, f
 }
 
 // materialise writes the layers that concern this node. What is in place already is not fetched again.
-func (p *parts) materialise(ctx context.Context, id agent.Identity, g hieradata.Generation) (string, error) {
+func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradata.Generation) (string, error) {
 	contents := map[string][]byte{}
-	inPlace := filepath.Join(p.dir, hieradata.NodeDigest(g, id.Role, id.Node))
+	inPlace := filepath.Join(c.dir, hieradata.NodeDigest(g, id.Role, id.Node))
 	files := hieradata.Files()
 	for i, layer := range hieradata.Order(id.Role, id.Node) {
 		digest, has := g.Layers[layer]
@@ -51,19 +51,19 @@ func (p *parts) materialise(ctx context.Context, id agent.Identity, g hieradata.
 		}
 		b, err := os.ReadFile(filepath.Join(inPlace, files[i]))
 		if err != nil || hieradata.Digest(b) != digest {
-			if b, err = p.store.Layer(ctx, id.Environment, digest); err != nil {
+			if b, err = c.Store.Layer(ctx, id.Environment, digest); err != nil {
 				return "", err
 			}
 		}
 		contents[digest] = b
 	}
-	return hieradata.Materialise(p.dir, g, id.Role, id.Node, contents)
+	return hieradata.Materialise(c.dir, g, id.Role, id.Node, contents)
 }
 
 const recordSuffix = ".generation"
 
-func (p *parts) load(digest string) (hieradata.Generation, error) {
-	b, err := os.ReadFile(filepath.Join(p.dir, digest+recordSuffix))
+func (c *Content) load(digest string) (hieradata.Generation, error) {
+	b, err := os.ReadFile(filepath.Join(c.dir, digest+recordSuffix))
 	if err != nil {
 		return hieradata.Generation{}, err
 	}
@@ -73,9 +73,9 @@ func (p *parts) load(digest string) (hieradata.Generation, error) {
 	return hieradata.DecodeGeneration(b)
 }
 
-func (p *parts) save(b []byte) error {
-	name := filepath.Join(p.dir, hieradata.Digest(b)+recordSuffix)
-	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+func (c *Content) save(b []byte) error {
+	name := filepath.Join(c.dir, hieradata.Digest(b)+recordSuffix)
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("cannot keep the data record: %w", err)
 	}
 	// Not flushed: load checks the hash, and a lost record is fetched again.

@@ -1,4 +1,4 @@
-package main
+package host
 
 import (
 	"errors"
@@ -11,6 +11,27 @@ import (
 
 	"pulley/internal/trust"
 )
+
+const (
+	alice = "alice@* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEm8Y7cAjAOJKk1UyHSV1vTM9WKTVQkTNBXEdUDX9LBb\n"
+	bob   = "bob@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n"
+)
+
+// listed makes a machine's lists; "" makes no file.
+func listed(t *testing.T, allowed, revoked string) trust.Files {
+	t.Helper()
+	dir := t.TempDir()
+	f := trust.Files{Allowed: filepath.Join(dir, "allowed_signers"), Revoked: filepath.Join(dir, "revoked_signers"), Mark: filepath.Join(dir, "trust.json")}
+	for path, text := range map[string]string{f.Allowed: allowed, f.Revoked: revoked} {
+		if text == "" {
+			continue
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
 
 func keeps(f trust.Files) keptSigners {
 	return keptSigners{files: f, environment: "dev@t42", now: func() time.Time { return time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC) }}
@@ -41,7 +62,7 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 		"a first list that is none":      {[2]string{"", ""}, [2]string{"alice\n", ""}, "line 1"},
 		"revoked keys that are none":     {[2]string{alice, ""}, [2]string{alice, "alice\n"}, "revoked keys: line 1"},
 	} {
-		f := listed(t, c.before[0], c.before[1], nil)
+		f := listed(t, c.before[0], c.before[1])
 		k := keeps(f)
 		before := k.remember()
 		for i, path := range []string{f.Allowed, f.Revoked} {
@@ -73,14 +94,14 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 const everyFive = "*/5 * * * * root pulley-agent run\n"
 
 // guarded is a machine with a list of signers and a schedule; each call is an agent that was started anew.
-func guarded(t *testing.T) (start func() *machine, f trust.Files) {
+func guarded(t *testing.T) (start func() *Machine, f trust.Files) {
 	t.Helper()
-	f = listed(t, alice, "", nil)
+	f = listed(t, alice, "")
 	dir := t.TempDir()
 	cron := filepath.Join(dir, "cron.d", "pulley")
 	spoil(t, cron, everyFive)
-	return func() *machine {
-		return &machine{schedule: cron, signers: keeps(f), kept: filepath.Join(dir, keptFile), log: slog.New(slog.DiscardHandler)}
+	return func() *Machine {
+		return &Machine{schedule: cron, signers: keeps(f), kept: filepath.Join(dir, keptFile), log: slog.New(slog.DiscardHandler)}
 	}, f
 }
 

@@ -1,4 +1,4 @@
-package main
+package stage
 
 import (
 	"bytes"
@@ -22,9 +22,9 @@ const (
 )
 
 // listed makes a machine's lists; "" makes no file.
-func listed(t *testing.T, allowed, revoked string, change func(*config)) trust.Files {
+func listed(t *testing.T, allowed, revoked string, change func(*nodeconfig.Config)) trust.Files {
 	t.Helper()
-	c := config{nodeconfig.Under(t.TempDir())}
+	c := nodeconfig.Under(t.TempDir())
 	if change != nil {
 		change(&c)
 	}
@@ -33,7 +33,7 @@ func listed(t *testing.T, allowed, revoked string, change func(*config)) trust.F
 			t.Fatal(err)
 		}
 	}
-	f := c.signers()
+	f := Signers(c)
 	for path, text := range map[string]string{f.Allowed: allowed, f.Revoked: revoked} {
 		if text == "" {
 			continue
@@ -47,15 +47,15 @@ func listed(t *testing.T, allowed, revoked string, change func(*config)) trust.F
 
 // A node that loses its list of signers, by an accident or by whoever wants that, must not take what nobody signed.
 func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
-	named := func(c *config) {
+	named := func(c *nodeconfig.Config) {
 		c.AllowedSigners, c.RevokedSigners = filepath.Join(c.Root, "allowed"), filepath.Join(c.Root, "revoked")
 	}
-	revokedOnly := func(c *config) { c.RevokedSigners = filepath.Join(c.Root, "revoked") }
+	revokedOnly := func(c *nodeconfig.Config) { c.RevokedSigners = filepath.Join(c.Root, "revoked") }
 	for name, c := range map[string]struct {
 		allowed, revoked string
 		mark             trust.HighWaterMark
 		spoil            string // content of trust.json
-		change           func(*config)
+		change           func(*nodeconfig.Config)
 		want             string // part of the error, or what `pulley-agent status` says
 	}{
 		"there never was one":              {want: "not checked"},
@@ -86,9 +86,9 @@ func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 		}
 		v := &trust.Verifier{Files: f}
 		signers, _, err := v.Signers()
-		says := signatureCheck(f)
+		says := Check(f).String()
 		var refused *trust.Refusal
-		if failed := strings.HasPrefix(says, "nothing new is taken: "); failed != (err != nil) || failed != errors.As(err, &refused) || !strings.Contains(says, c.want) {
+		if failed := strings.HasPrefix(says, "the node takes nothing new: "); failed != (err != nil) || failed != errors.As(err, &refused) || !strings.Contains(says, c.want) {
 			t.Errorf("%s: %q, %v; want %q", name, says, err, c.want)
 		}
 		if (signers != nil) != (says == "checked") {

@@ -1,4 +1,4 @@
-package main
+package host
 
 import (
 	"regexp"
@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A cronJob is a line of a crontab that runs the agent: with which settings, and under which root ("" is the default).
-type cronJob struct{ config, root string }
+// A CronJob is a line of a crontab that runs the agent: with which settings, and under which root ("" is the default).
+type CronJob struct{ config, root string }
 
 // cronLine is a line of /etc/cron.d as crontab(5) has it: five fields or an @word, the user, the command.
 var cronLine = regexp.MustCompile(`^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+[^\s=]+\s+(\S.*)$`)
@@ -15,8 +15,8 @@ var cronLine = regexp.MustCompile(`^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/
 var agentRun = regexp.MustCompile(`(?:^|[\s/'"])pulley-agent\s+run(?:\s|['"]|$)`)
 
 // agentJobs finds the jobs that run the agent; comments, variables and commands that only name it are none.
-func agentJobs(crontab []byte) []cronJob {
-	var jobs []cronJob
+func AgentJobs(crontab []byte) []CronJob {
+	var jobs []CronJob
 	for line := range strings.Lines(string(crontab)) {
 		m := cronLine.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
 		if m == nil {
@@ -24,16 +24,16 @@ func agentJobs(crontab []byte) []cronJob {
 		}
 		command, _, _ := strings.Cut(m[1], " #")
 		if agentRun.MatchString(command) {
-			jobs = append(jobs, cronJob{config: flagOf(command, "--config"), root: flagOf(command, "--root")})
+			jobs = append(jobs, CronJob{config: flagOf(command, "--config"), root: flagOf(command, "--root")})
 		}
 	}
 	return jobs
 }
 
 // startsSame says whether an agent is started with the settings and the root that it had, as far as a job before named them.
-func startsSame(before, now []cronJob) bool {
-	return slices.ContainsFunc(before, func(b cronJob) bool {
-		return slices.ContainsFunc(now, func(n cronJob) bool {
+func startsSame(before, now []CronJob) bool {
+	return slices.ContainsFunc(before, func(b CronJob) bool {
+		return slices.ContainsFunc(now, func(n CronJob) bool {
 			return (b.config == "" || b.config == n.config) && (b.root == "" || b.root == n.root)
 		})
 	})

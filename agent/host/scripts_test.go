@@ -1,0 +1,72 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+)
+
+// A check that the agent itself was told to end must not be blamed on the release.
+func TestAStoppedCheckIsNotBlamedOnTheRelease(t *testing.T) {
+	s := scripts{log: slog.New(slog.DiscardHandler), timeout: time.Minute}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.one(ctx, "/bin/true", agent.Job{}); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "longer than") {
+		t.Error(err)
+	}
+}
+
+// A node is drained by its hooks: in their order, with what they need to know, and the first that fails ends it.
+func TestHooksRunInOrderUntilOneFails(t *testing.T) {
+	tree, said := t.TempDir(), filepath.Join(t.TempDir(), "said")
+	for name, text := range map[string]string{
+		"20-second": "echo 2 $PULLEY_NODE $PULLEY_WHY >>" + said,
+		"10-first":  "echo 1 $PULLEY_ENVIRONMENT $PULLEY_RELEASE >>" + said,
+		"30-third":  "echo 3 >>" + said + "; echo no >&2; exit 7",
+		"40-fourth": "echo 4 >>" + said,
+	} {
+		script(t, filepath.Join(tree, "retire.d", name), text, 0o755)
+	}
+	script(t, filepath.Join(tree, "retire.d", "15-notes"), "echo 15 >>"+said, 0o644)
+	m := &Machine{log: slog.New(slog.DiscardHandler), timeout: time.Minute}
+	job := agent.Job{Identity: agent.Identity{Node: "web1", Environment: "dev"}, Target: agent.Target{Release: "1.0.0"}, Tree: tree}
+	err := m.Retire(t.Context(), job, "fewer are\x00 needed")
+	if err == nil || err.Error() != "retire.d/30-third: exit status 7: no" {
+		t.Errorf("it ends with %v", err)
+	}
+	got, err := os.ReadFile(said)
+	if want := "1 dev 1.0.0\n2 web1 fewer are needed\n3\n"; err != nil || string(got) != want {
+		t.Errorf("they ran as\n%swant\n%s%v", got, want, err)
+	}
+	if err := m.Retire(t.Context(), agent.Job{Tree: t.TempDir()}, ""); err != nil {
+		t.Errorf("without hooks: %v", err)
+	}
+}
+
+// A hook that hangs must not keep a node from being retired for ever, nor leave its children behind.
+func TestAHookThatHangsIsEnded(t *testing.T) {
+	tree := t.TempDir()
+	script(t, filepath.Join(tree, "retire.d", "10-hangs"), "echo busy; sleep 1000 & wait", 0o755)
+	m := &Machine{log: slog.New(slog.DiscardHandler), timeout: 200 * time.Millisecond}
+	err := m.Retire(t.Context(), agent.Job{Tree: tree}, "")
+	if err == nil || err.Error() != "retire.d/10-hangs: it took longer than 200ms: busy" {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+func script(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), mode); err != nil {
+		t.Fatal(err)
+	}
+}
