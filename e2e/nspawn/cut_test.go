@@ -99,7 +99,7 @@ func (c *cuts) soonEnough(t *testing.T, what, form string, cut func(*Machine) bo
 // becomesNode makes a machine a node, with a power cut in between. It returns false where the cut came too late.
 func (c *cuts) becomesNode(t *testing.T, what, form string, cut func(*Machine) bool) bool {
 	t.Helper()
-	defer takeSlots(1)()
+	defer takeSlots(t, 1)()
 	f, node := c.fleet.For(t), fmt.Sprintf("compute%d", c.nodes.Add(1))
 	m := NewMachine(t)
 	m.Seed(map[string]string{"user-data": f.Userdata(node, "--format", form, "--schedule", "0 0 1 1 *")}) // no tick in between

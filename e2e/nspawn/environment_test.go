@@ -33,7 +33,7 @@ func TestEnvironmentBecomesMachines(t *testing.T) {
 	m.apply(0)
 	f.Release("1.0.0")
 
-	done := takeSlots(2)
+	done := takeSlots(t, 2)
 	m.apply(2)
 	done()
 	first := m.machines(t, 2)

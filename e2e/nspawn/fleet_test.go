@@ -187,7 +187,7 @@ func (f *Fleet) Userdata(args ...string) string {
 func (f *Fleet) noSplay() string {
 	f.t.Helper()
 	path := f.Path("no-splay")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nsed -i 's/ --splay//' /etc/cron.d/pulley-agent\n"), 0o755); err != nil {
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n[ ! -e /etc/cron.d/pulley-agent ] || sed -i 's/ --splay//' /etc/cron.d/pulley-agent\n"), 0o755); err != nil {
 		f.t.Fatal(err)
 	}
 	return path

@@ -58,7 +58,7 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 	f := NewFleet(t, 2)
 	same := f.Userdata("--group", "compute", "--format", "multipart")
 	group := []*Machine{NewMachine(t), NewMachine(t)}
-	done := takeSlots(len(group))
+	done := takeSlots(t, len(group))
 	for _, m := range group {
 		m.Seed(map[string]string{"user-data": same})
 		m.Boot()
@@ -127,7 +127,7 @@ func TestRemovedNodeIsRefused(t *testing.T) {
 
 	reinstalled := NewMachine(t)
 	reinstalled.Seed(map[string]string{"user-data": again})
-	done := takeSlots(1)
+	done := takeSlots(t, 1)
 	reinstalled.Boot()
 	reinstalled.Wait("a refusal", func() string {
 		if step := reinstalled.FirstBoot().Steps[firstboot.Join]; strings.Contains(step.Error, "removed from the fleet") && strings.Contains(step.Error, "sold") {

@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,17 +29,24 @@ const (
 // slots bounds how many machines are in their first boot at one time: each keeps a processor busy.
 var slots = make(chan struct{}, 3)
 
-// takeSlots waits for n slots. The caller returns them with the function.
-func takeSlots(n int) (release func()) {
+// takeSlots waits for n slots. The function returns them, and so does the end of the test.
+func takeSlots(t *testing.T, n int) (release func()) {
+	t.Helper()
+	taking.Lock() // nobody holds some and waits for more
+	defer taking.Unlock()
 	for range n {
 		slots <- struct{}{}
 	}
-	return func() {
+	release = sync.OnceFunc(func() {
 		for range n {
 			<-slots
 		}
-	}
+	})
+	t.Cleanup(release)
+	return release
 }
+
+var taking sync.Mutex
 
 // Machine is a Debian of its own: an overlay of the image on a tmpfs, which outlives power cuts and boots.
 type Machine struct {
@@ -114,7 +122,7 @@ func (m *Machine) Duplicate() *Machine {
 // BecomeNode boots the machine and waits until its first boot is over.
 func (m *Machine) BecomeNode() {
 	m.t.Helper()
-	defer takeSlots(1)()
+	defer takeSlots(m.t, 1)()
 	m.Boot()
 	m.Wait("the first boot", m.Finished)
 }

@@ -52,7 +52,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	m.Write("/root/join", f.Userdata(node, "--hostname", "keep"))
 	m.Seed(map[string]string{"user-data": "#!/bin/sh\nset -e\nexport DEBIAN_FRONTEND=noninteractive\napt-get -q update\n" +
 		"apt-get -q -y -o Dpkg::Options::=--force-confold install puppet-agent\npuppet apply -e ''\nsystemctl enable --now " + c.unit + "\ntouch /root/managed\n"})
-	done := takeSlots(1)
+	done := takeSlots(t, 1)
 	m.Boot()
 	m.Wait("the old agent", func() string {
 		if !m.Has("/root/managed") {
