@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -42,11 +43,11 @@ The provider is asked as the file describes it, not as it was last stored.`,
 				if err != nil {
 					return err
 				}
-				machines, err := p.List(ctx)
+				all, err := p.List(ctx)
 				if err != nil {
-					return err
+					return fmt.Errorf("cannot list machines of %s: %w", e.Ref(), err)
 				}
-				return o.showMachines(machines)
+				return o.showMachines(all)
 			}
 			if e.Provider.Owner != "" {
 				return list(c.Context(), e.Provider.Owner)

@@ -24,7 +24,10 @@ def end_with(connection):
 def serve(connection, driver):
     line, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
     while not line.endswith(b"\n"):
-        line += connection.recv(1 << 20)
+        more = connection.recv(1 << 20)
+        if not more:  # the client was killed, or only checked whether somebody listens
+            os._exit(1)
+        line += more
     request = json.loads(line)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)

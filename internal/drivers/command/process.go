@@ -8,31 +8,33 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
-	"pulley/internal/clip"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/clip"
 )
 
 const (
 	maxAnswerBytes = 16 << 20
 
-	// From the gentle signal to the hard one. Who has lost the lock has some seconds until somebody else may have it: this and
-	// restDeadline have to fit in (inFlight in a test of package store).
+	// From SIGTERM to SIGKILL. A program that has lost the lock has some seconds until another one may take it: this and restDeadline
+	// must fit in (inFlight in a test of package store).
 	gentle       = 5 * time.Second
-	restDeadline = 2 * time.Second // for output after the command's end, by what it started in other groups
+	restDeadline = 2 * time.Second // for output after the command's end, by processes in other groups
 )
 
-// run starts the command for a request and returns what it printed. ended is how it ended, where that was not with 0; err says
-// that there is no answer to be looked at. Both read after the command's name.
+// run starts the command for a request and returns its output. ended is set where the exit code is not 0. err is set where there is
+// no answer. Both messages follow the command's name.
 func (p *Provider) run(ctx context.Context, r request) (out []byte, ended, err error) {
 	if ctx.Err() != nil {
 		return nil, nil, fmt.Errorf("was not started: %w", ctx.Err())
 	}
 	input, err := json.Marshal(r)
 	if err != nil {
-		return nil, nil, fmt.Errorf("can't be told what to do: %w", err)
+		return nil, nil, fmt.Errorf("cannot get its request: %w", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
@@ -44,7 +46,7 @@ func (p *Provider) run(ctx context.Context, r request) (out []byte, ended, err e
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = restDeadline
 	if err := cmd.Start(); err != nil {
-		return nil, nil, fmt.Errorf("can't be started: %w", err)
+		return nil, nil, fmt.Errorf("cannot start: %w", err)
 	}
 	endGroup(limited, cmd.Process.Pid)
 	waitErr := cmd.Wait()
@@ -56,19 +58,19 @@ func (p *Provider) run(ctx context.Context, r request) (out []byte, ended, err e
 		return nil, nil, fmt.Errorf("was ended at its deadline of %v%s", p.config.Timeout, stderr.last())
 	case stdout.over:
 		return nil, nil, fmt.Errorf("printed more than %d MiB", maxAnswerBytes>>20)
-	case errors.Is(waitErr, exec.ErrWaitDelay): // it ended well; what it left behind has the output
+	case errors.Is(waitErr, exec.ErrWaitDelay): // the command succeeded; a process that it left has the output open
 	case waitErr != nil:
 		ended = fmt.Errorf("ended with %w%s", waitErr, stderr.last())
 	}
 	return stdout.data, ended, nil
 }
 
-// endGroup returns when a process has ended, of itself or with the context, and nothing of its group is left.
+// endGroup waits until a process has ended, by itself or with the context, and kills the rest of its group.
 func endGroup(ctx context.Context, pid int) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for { // it stays a zombie: until it is collected, nobody else gets the number of the group
+		for { // it stays a zombie: no other group gets its number until it is collected
 			if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
 				return
 			}
@@ -85,7 +87,7 @@ func endGroup(ctx context.Context, pid int) {
 	unix.Kill(-pid, unix.SIGKILL)
 }
 
-// bounded keeps what is written, up to a limit; who writes more is told that nobody reads any more.
+// bounded keeps output up to a limit. A write beyond it fails.
 type bounded struct {
 	data []byte
 	most int
@@ -106,7 +108,7 @@ const (
 	maxLines = 1000 // of one request
 )
 
-// lines logs what is written, line by line, and remembers the last one.
+// lines logs output line by line, and keeps the last line.
 type lines struct {
 	log     *slog.Logger
 	rest    []byte
@@ -137,14 +139,35 @@ func (l *lines) finish() {
 	}
 	l.lastOne = line
 	if l.count++; l.count <= maxLines {
-		l.log.Info("the provider's command said", "line", line)
+		l.log.Info("output of the provider's command", "line", line)
 	}
 }
 
-// last is the last line, for the end of an error.
+// last returns the last line for the end of an error.
 func (l *lines) last() string {
 	if l.lastOne == "" {
 		return ""
 	}
 	return ": " + l.lastOne
+}
+
+// The variables of this program's environment that a command gets: paths, proxies, and the settings of the clouds' tools. Pulley's own
+// settings are not among them: they contain keys of etcd.
+var (
+	passed         = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}
+	passedAnyCase  = []string{"http_proxy", "https_proxy", "no_proxy"}
+	passedPrefixes = []string{"OS_", "AWS_", "LIBVIRT_"}
+)
+
+// environ returns the variables that a command gets.
+func environ(all []string) []string {
+	kept := []string{}
+	for _, v := range all {
+		name, _, _ := strings.Cut(v, "=")
+		if slices.Contains(passed, name) || slices.Contains(passedAnyCase, strings.ToLower(name)) ||
+			slices.ContainsFunc(passedPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
 }

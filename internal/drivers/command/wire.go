@@ -13,17 +13,17 @@ import (
 	"pulley/internal/machines"
 )
 
-// format is the version of requests; one that older commands can't answer gets another.
+// format is the version of requests. A request that older commands cannot answer gets another one.
 const format = 1
 
-// What a command is asked to do.
+// The requests.
 const (
 	doList   = "list"
 	doCreate = "create"
 	doDelete = "delete"
 )
 
-// request is what a command reads from standard input.
+// request is the standard input of a command.
 type request struct {
 	Format  int           `json:"v"`
 	Do      string        `json:"do"`
@@ -42,7 +42,7 @@ type ordered struct {
 	Userdata []byte `json:"userdata,omitempty"` // base64
 }
 
-// answered is what a command prints.
+// answered is the output of a command.
 type answered struct {
 	Machines *[]machine `json:"machines"`
 	Machine  *machine   `json:"machine"`
@@ -65,29 +65,28 @@ type machine struct {
 	Mark      *mark    `json:"mark"`
 }
 
-// answer is an answer that was checked.
+// answer is a checked answer.
 type answer struct{ machines []machines.Machine }
 
-// toldError is an error that the command itself answered with.
-type toldError struct{ err error }
+// reportedError is an error that the command itself reported.
+type reportedError struct{ err error }
 
-func (e *toldError) Error() string { return "says: " + e.err.Error() }
-func (e *toldError) Unwrap() error { return e.err }
+func (e *reportedError) Error() string { return "reports: " + e.err.Error() }
+func (e *reportedError) Unwrap() error { return e.err }
 
-// read checks what the command printed. Nothing of an answer is believed of which anything is wrong; fields that are not
-// known are left to newer versions.
+// read checks the output of the command. One wrong part makes the whole answer wrong. Unknown fields are ignored.
 func (r request) read(out []byte) (answer, error) {
 	var a answered
 	if err := decode(out, &a); err != nil {
 		return answer{}, err
 	}
 	if a.Error != nil {
-		return answer{}, &toldError{r.told(a.Error.Kind, a.Error.Message, a.Error.After)}
+		return answer{}, &reportedError{r.reported(a.Error.Kind, a.Error.Message, a.Error.After)}
 	}
 	var all []machine
 	switch r.Do {
 	case doList:
-		// A list that is missing must not pass for an empty one: machines would be made again.
+		// A missing list must not count as an empty one: machines would be created again.
 		if a.Machines == nil {
 			return answer{}, errors.New("answered `list` without `machines`")
 		}
@@ -118,10 +117,10 @@ func (r request) read(out []byte) (answer, error) {
 	return checked, nil
 }
 
-// decode takes one JSON object and nothing after it.
+// decode reads one JSON object, which must be the whole output.
 func decode(out []byte, a *answered) error {
 	if len(bytes.TrimSpace(out)) == 0 {
-		return errors.New("answered nothing")
+		return errors.New("printed no answer")
 	}
 	if first := bytes.TrimSpace(out)[0]; first != '{' {
 		return fmt.Errorf("did not answer with a JSON object: %.80q", out)
@@ -141,11 +140,11 @@ func decode(out []byte, a *answered) error {
 	return nil
 }
 
-// longestWait is the longest that a command can ask to wait.
+// longestWait bounds the pause that a command can request.
 const longestWait = time.Hour
 
-// told makes an error of a command's words.
-func (r request) told(kind, message, after string) error {
+// reported returns the error of a kind.
+func (r request) reported(kind, message, after string) error {
 	err := errors.New(clip.Line(message, 1000))
 	if message == "" {
 		err = errors.New("an error without a message")
@@ -158,7 +157,7 @@ func (r request) told(kind, message, after string) error {
 	case "throttle":
 		wait, badWait := time.ParseDuration(after)
 		if after != "" && (badWait != nil || wait < 0) {
-			err = fmt.Errorf("%w (`error.after` is %.40q, which is no duration such as 30s)", err, after)
+			err = fmt.Errorf("%w (`error.after` is %.40q, not a duration such as 30s)", err, after)
 		}
 		return &machines.WaitError{After: min(max(0, wait), longestWait), Err: err}
 	case "taken":
@@ -173,18 +172,18 @@ var states = []machines.State{
 	machines.Building, machines.Running, machines.Stopped, machines.Failed, machines.Deleting, machines.Unknown,
 }
 
-// check takes a machine of the fleet whose every word can be shown.
+// check refuses a machine of another fleet, and text that cannot be shown.
 func (m machine) check(want mark) (machines.Machine, error) {
 	checked := machines.Machine{
 		Name: m.Name, ID: m.ID, State: machines.State(m.State), Problem: clip.Line(m.Problem, 1000), Flavor: m.Flavor, Image: m.Image, Addresses: m.Addresses,
 	}
 	switch {
 	case m.Mark == nil:
-		return checked, errors.New("without its `mark`, as the provider has it")
+		return checked, errors.New("without its `mark`")
 	case *m.Mark != want:
 		return checked, fmt.Errorf("whose mark is %.80q and not %q", machines.Mark(*m.Mark), machines.Mark(want))
 	case !slices.Contains(states, checked.State):
-		return checked, fmt.Errorf("whose `state` is %.40q, and there are %v", m.State, states)
+		return checked, fmt.Errorf("whose `state` is %.40q, not one of %v", m.State, states)
 	}
 	words := []word{{"name", m.Name, false}, {"id", m.ID, true}, {"flavor", m.Flavor, true}, {"image", m.Image, true}}
 	for _, a := range m.Addresses {
@@ -192,13 +191,13 @@ func (m machine) check(want mark) (machines.Machine, error) {
 	}
 	for _, w := range words {
 		if w.text == "" && !w.empty || len(w.text) > maxWord || clip.Line(w.text, maxWord) != w.text {
-			return checked, fmt.Errorf("whose `%s` is %.80q, which is empty, too long, or of characters that can't be shown", w.field, w.text)
+			return checked, fmt.Errorf("whose `%s` is %.80q, which is empty, too long, or has characters that cannot be shown", w.field, w.text)
 		}
 	}
 	if m.Created != "" {
 		created, err := time.Parse(time.RFC3339, m.Created)
 		if err != nil {
-			return checked, fmt.Errorf("whose `created` is %.40q, which is no time such as 2026-05-04T03:02:01Z", m.Created)
+			return checked, fmt.Errorf("whose `created` is %.40q, not a time such as 2026-05-04T03:02:01Z", m.Created)
 		}
 		checked.Created = created
 	}
@@ -209,5 +208,5 @@ const maxWord = 255
 
 type word struct {
 	field, text string
-	empty       bool // it may be
+	empty       bool // is allowed
 }

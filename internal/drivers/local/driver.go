@@ -6,17 +6,16 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"pulley/environments"
+	"pulley/internal/drivers/folder"
 	"pulley/internal/machines"
 	"pulley/userdata"
 )
 
-// Form is how machines are handed their userdata: it is run as it is.
+// Form is the form of userdata that machines run.
 const Form = userdata.Script
 
 // Defaults of a ProviderConfig.
@@ -25,24 +24,41 @@ const (
 	DefaultInterval = "@every 10s"
 )
 
-// ProviderConfig is what an environment says of machines that outlive the program, and the mark that they get.
+// Files of a machine's folder, beside those of package folder.
+const (
+	userdataFile = "userdata" // until the first boot is over
+	logFile      = "log"      // of the keeper, the first boot and the agent
+	keeperFile   = "keeper"   // locked by the keeper, in a way that names its process
+)
+
+// about is the record of a machine.
+type about struct {
+	folder.About
+	Flavor   string   `json:"flavor,omitempty"`
+	Agent    string   `json:"agent"`
+	Interval string   `json:"interval"`
+	Hidden   []string `json:"hidden"` // folders of the host that the machine finds empty
+}
+
+// ProviderConfig is the configuration of machines that outlive the program.
 type ProviderConfig struct {
-	Folder   string // where they are kept; "" is DefaultFolder
+	Folder   string // "" is DefaultFolder
 	Agent    string // pulley-agent on the host, an absolute path
-	Interval string // what the agent's daemon is started with; "" is DefaultInterval
+	Interval string // schedule of the agent's daemon; "" is DefaultInterval
 	Mark     machines.Mark
 }
 
-// Provider makes machines of one fleet that live on when the program ends, each with a keeper: a process that holds its
-// Machine. It needs root. A machine ends with its keeper, and so when the host is switched off; it is not started again.
+// Provider makes the machines of one fleet. Each has a keeper: a process that holds its Machine and outlives this program. A
+// machine ends with its keeper, also when the host is switched off, and is not started again. A Provider needs root. Its errors
+// name the cause: callers name the call.
 type Provider struct {
 	config ProviderConfig
-	place  string // <folder>/<owner>/<fleet>
+	fleet  folder.Fleet
 }
 
 var _ machines.Provider = (*Provider)(nil)
 
-// NewProvider returns the driver of one fleet. The host is not looked at until a machine is asked for.
+// NewProvider returns the driver of one fleet. It does not read the host.
 func NewProvider(c ProviderConfig) (*Provider, error) {
 	if c.Folder == "" {
 		c.Folder = DefaultFolder
@@ -50,80 +66,62 @@ func NewProvider(c ProviderConfig) (*Provider, error) {
 	if c.Interval == "" {
 		c.Interval = DefaultInterval
 	}
-	for _, path := range []string{c.Folder, c.Agent} {
-		if !filepath.IsAbs(path) {
-			return nil, fmt.Errorf("cannot keep machines: %q is no absolute path", path)
-		}
+	if !filepath.IsAbs(c.Agent) {
+		return nil, fmt.Errorf("cannot run agent %q in machines: not an absolute path", c.Agent)
 	}
-	place := c.Folder
-	for _, part := range []string{c.Mark.Owner, c.Mark.Fleet} {
-		segment, err := segmentOf(part)
-		if err != nil {
-			return nil, fmt.Errorf("cannot keep machines of %s: %w", c.Mark, err)
-		}
-		place = filepath.Join(place, segment)
-	}
-	return &Provider{config: c, place: place}, nil
+	fleet, err := folder.NewFleet(c.Folder, c.Mark)
+	return &Provider{config: c, fleet: fleet}, err
 }
 
-// List returns the machines whose folders have the mark.
+// List returns the machines of the fleet.
 func (p *Provider) List(ctx context.Context) ([]machines.Machine, error) {
-	entries, err := os.ReadDir(p.place)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("cannot list machines: %w", err)
+	names, err := p.fleet.Names()
+	if err != nil {
+		return nil, err
 	}
-	if err := p.owned(); err != nil {
-		return nil, fmt.Errorf("cannot list machines: %w", err)
-	}
-	var machines []machines.Machine
-	for _, e := range entries {
-		if ctx.Err() != nil {
-			return nil, fmt.Errorf("cannot list machines: %w", ctx.Err())
-		}
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		m, ok, err := p.look(e.Name())
-		if err != nil {
-			return nil, fmt.Errorf("cannot list machines: %w", err)
+	var all []machines.Machine
+	for _, name := range names {
+		m, ok, err := p.look(name)
+		if err := errors.Join(ctx.Err(), err); err != nil {
+			return nil, err
 		}
 		if ok {
-			machines = append(machines, m)
+			all = append(all, m)
 		}
 	}
-	return machines, nil
+	return all, nil
+}
+
+// look returns the machine of a folder. ok is false where the folder is no machine of the fleet.
+func (p *Provider) look(name string) (m machines.Machine, ok bool, err error) {
+	var a about
+	s, ok, err := p.fleet.Look(name, &a, &a.About)
+	if err != nil || !ok {
+		return m, false, err
+	}
+	return machines.Machine{Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Flavor: a.Flavor, Created: a.Created}, true, nil
 }
 
 // Create makes a machine's folder and starts its keeper.
 func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
-	m, err := p.create(ctx, o)
-	if err != nil {
-		return machines.Machine{}, fmt.Errorf("cannot make machine %s: %w", o.Name, err)
-	}
-	return m, nil
-}
-
-func (p *Provider) create(ctx context.Context, o machines.Order) (machines.Machine, error) {
-	if m, ok := p.there(o.Name); ok { // whatever the rest of the order says
+	if m, ok := p.existing(o.Name); ok { // whatever the order contains
 		return m, nil
 	}
 	if err := p.check(o); err != nil {
 		return machines.Machine{}, err
 	}
-	lock, err := p.lock(ctx)
+	lock, err := p.fleet.Lock(ctx)
 	if err != nil {
 		return machines.Machine{}, err
 	}
 	defer lock.Close()
-	if err := os.MkdirAll(p.place, 0o700); err != nil {
+	if err := os.MkdirAll(p.fleet.Path(), 0o700); err != nil {
 		return machines.Machine{}, err
 	}
 	if m, ok, err := p.look(o.Name); ok || err != nil {
 		return m, err
 	}
-	if _, err := os.Lstat(filepath.Join(p.place, o.Name)); err == nil {
+	if _, err := os.Lstat(p.fleet.Machine(o.Name)); err == nil {
 		return machines.Machine{}, &machines.TakenError{Name: o.Name}
 	}
 	if err := p.sweep(); err != nil {
@@ -134,41 +132,54 @@ func (p *Provider) create(ctx context.Context, o machines.Order) (machines.Machi
 	}
 	m, ok, err := p.look(o.Name)
 	if err == nil && !ok {
-		err = errors.New("its folder is gone again")
+		err = errors.New("its folder was removed")
 	}
 	return m, err
 }
 
-// there returns a machine that needs not be made. Errors are for those who look again under the lock.
-func (p *Provider) there(name string) (m machines.Machine, ok bool) {
-	if !hostnamePattern.MatchString(name) || p.owned() != nil {
+// existing returns a machine that need not be made. Create reports errors when it looks again under the lock.
+func (p *Provider) existing(name string) (m machines.Machine, ok bool) {
+	if !folder.Hostname.MatchString(name) || p.fleet.CheckOwner() != nil {
 		return m, false
 	}
 	m, ok, err := p.look(name)
 	return m, ok && err == nil
 }
 
-// Delete ends a machine as a power cut does, and removes its folder.
-func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
-	if err := p.delete(ctx, v); err != nil {
-		return fmt.Errorf("cannot delete machine %s: %w", v.Name, err)
+// check refuses orders that a local machine cannot fulfil. Nothing of an order is ignored.
+func (p *Provider) check(o machines.Order) error {
+	refused := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", machines.ErrRefused, fmt.Sprintf(format, args...))
+	}
+	flaw := environments.NotGiven(environments.DriverLocal, o.Flavor, o.Image, o.Networks)
+	_, agentErr := exec.LookPath(p.config.Agent)
+	switch {
+	case !folder.Hostname.MatchString(o.Name):
+		return refused("%q is not a hostname of one label", o.Name)
+	case flaw != nil:
+		return refused("%s\n%s", flaw.Problem, flaw.Advice)
+	case os.Geteuid() != 0:
+		return refused("it needs root\nrun the same command as root, for example with sudo")
+	case agentErr != nil:
+		return refused("the agent is not executable: %v\nset `agent` of the provider to the program that `make build` makes", agentErr)
 	}
 	return nil
 }
 
-func (p *Provider) delete(ctx context.Context, v machines.Ref) error {
-	if !hostnamePattern.MatchString(v.Name) {
-		return nil // there can be none
+// Delete ends a machine as a power cut does, and removes its folder.
+func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
+	if !folder.Hostname.MatchString(v.Name) {
+		return nil // Create refuses the name
 	}
-	if _, err := os.Lstat(p.place); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(p.fleet.Path()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	lock, err := p.lock(ctx)
+	lock, err := p.fleet.Lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	defer p.tidy()
+	defer p.fleet.RemoveEmpty()
 	if err := p.sweep(); err != nil {
 		return err
 	}
@@ -179,55 +190,23 @@ func (p *Provider) delete(ctx context.Context, v machines.Ref) error {
 	if !ok || v.ID != "" && v.ID != m.ID {
 		return nil
 	}
-	dir := filepath.Join(p.place, v.Name)
-	if err := endKeeper(ctx, dir); err != nil {
+	if err := endKeeper(ctx, p.fleet.Machine(v.Name)); err != nil {
 		return err
 	}
-	gone := filepath.Join(p.place, gonePrefix+v.Name+"."+m.ID)
-	if err := os.Rename(dir, gone); err != nil { // from here on it is no machine, whatever happens
+	gone, err := p.fleet.Discard(v.Name, m.ID)
+	if err != nil {
 		return err
 	}
 	return os.RemoveAll(gone)
 }
 
-// lock keeps two programs from making or deleting machines at once, and makes the folder of all fleets.
-func (p *Provider) lock(ctx context.Context) (*os.File, error) {
-	if err := os.MkdirAll(p.config.Folder, 0o700); err != nil {
-		return nil, err
-	}
-	if err := p.owned(); err != nil {
-		return nil, err
-	}
-	for {
-		lock, err := lockFile(filepath.Join(p.config.Folder, lockName), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return lock, err
+// sweep removes the folders that killed programs left: they contain userdata. The caller holds the lock.
+func (p *Provider) sweep() error {
+	return p.fleet.Leftovers("", func(dir string, _ bool) error {
+		held, err := folder.Held(filepath.Join(dir, folder.HeldFile))
+		if err != nil || held { // its keeper is about to move it to its place
+			return err
 		}
-		select {
-		case <-time.After(keeperPoll):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("another program makes or deletes machines in %s: %w", p.config.Folder, ctx.Err())
-		}
-	}
-}
-
-// owned refuses a folder in which others could put what is then taken for machines. One that is not there is nobody's.
-func (p *Provider) owned() error {
-	var stat unix.Stat_t
-	if err := unix.Lstat(p.config.Folder, &stat); errors.Is(err, unix.ENOENT) {
-		return nil
-	} else if err != nil {
-		return &os.PathError{Op: "lstat", Path: p.config.Folder, Err: err}
-	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("%w: %s is not a folder that only its owner, this user, may write to\nname another one, or remove it", machines.ErrRefused, p.config.Folder)
-	}
-	return nil
-}
-
-// tidy removes the folders of a fleet and of an owner that have nothing left. The caller holds the lock, under which they are made.
-func (p *Provider) tidy() {
-	if os.Remove(p.place) == nil { // which fails where something is in it
-		_ = os.Remove(filepath.Dir(p.place))
-	}
+		return os.RemoveAll(dir)
+	})
 }

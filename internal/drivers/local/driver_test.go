@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pulley/internal/drivers/conform"
+	"pulley/internal/drivers/folder"
 	"pulley/internal/machines"
 	"pulley/internal/testbed/conformtest"
 )
@@ -20,9 +21,9 @@ import (
 var testMark = machines.Mark{Owner: "0123456789abcdef", Fleet: "dev@t42"}
 
 // provider returns a driver whose machines end with the test.
-func provider(t *testing.T, folder string) *Provider {
+func provider(t *testing.T, root string) *Provider {
 	t.Helper()
-	p, err := NewProvider(ProviderConfig{Folder: folder, Agent: "/bin/true", Mark: testMark})
+	p, err := NewProvider(ProviderConfig{Folder: root, Agent: "/bin/true", Mark: testMark})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,15 +95,15 @@ func insideOf(dir string) (string, error) {
 
 func TestKeptMachinesConform(t *testing.T) {
 	// Applying would count on what this driver does not do.
-	folder := t.TempDir()
-	placeOf := func(mark machines.Mark) string { return filepath.Join(folder, mark.Owner, mark.Fleet) }
+	root := t.TempDir()
+	placeOf := func(mark machines.Mark) string { return filepath.Join(root, mark.Owner, mark.Fleet) }
 	var ours machines.Mark
 	conformtest.Test(t, conform.Config{
 		New: func(mark machines.Mark) (machines.Provider, error) {
 			if ours.Owner == "" {
 				ours = mark
 			}
-			return NewProvider(ProviderConfig{Folder: folder, Agent: "/bin/true", Mark: mark})
+			return NewProvider(ProviderConfig{Folder: root, Agent: "/bin/true", Mark: mark})
 		},
 		Userdata: func(_ context.Context, m machines.Machine) ([]byte, error) {
 			root, err := insideOf(filepath.Join(placeOf(ours), m.Name))
@@ -114,7 +115,7 @@ func TestKeptMachinesConform(t *testing.T) {
 		Script: `cat "$0" >/run/conform.new && mv /run/conform.new /run/conform`, // the machine itself removes it
 		Labels: func(_ context.Context, m machines.Machine) (map[string]string, error) {
 			var a about
-			err := readJSON(filepath.Join(placeOf(ours), m.Name, aboutFile), &a)
+			err := folder.ReadJSON(filepath.Join(placeOf(ours), m.Name, folder.AboutFile), &a)
 			return a.Labels, err
 		},
 		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
@@ -127,8 +128,8 @@ func TestKeptMachinesConform(t *testing.T) {
 }
 
 // makeOne is a program of its own that makes a machine and is about to be killed.
-func makeOne(folder, word string) (int, error) {
-	p, err := NewProvider(ProviderConfig{Folder: folder, Agent: "/bin/true", Mark: testMark})
+func makeOne(root, word string) (int, error) {
+	p, err := NewProvider(ProviderConfig{Folder: root, Agent: "/bin/true", Mark: testMark})
 	if err != nil {
 		return 1, err
 	}
@@ -141,10 +142,10 @@ func makeOne(folder, word string) (int, error) {
 
 func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 	// The fleet would be gone when `pulley env apply` is done, or there for ever.
-	folder, word := t.TempDir(), marker(t)
+	root, word := t.TempDir(), marker(t)
 	mounts := hostMounts(t)
 	maker := exec.Command("/proc/self/exe")
-	maker.Args = []string{argMaker, folder, word}
+	maker.Args = []string{argMaker, root, word}
 	said, err := maker.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +153,7 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 	if err := maker.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := provider(t, folder)
+	p := provider(t, root)
 	line := make([]byte, 5)
 	_, err = said.Read(line)
 	maker.Process.Kill()
@@ -164,20 +165,20 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 	if m := state(t, p); m.State != machines.Running || m.Problem != "" || m.Name != "compute1-t42" || m.ID == "" {
 		t.Errorf("%+v", m)
 	}
-	dir := filepath.Join(p.place, "compute1-t42")
+	dir := filepath.Join(p.fleet.Path(), "compute1-t42")
 	eventually(t, "the userdata, which has a token, is gone", func() bool {
 		_, err := os.Stat(filepath.Join(dir, userdataFile))
 		return errors.Is(err, os.ErrNotExist)
 	})
-	root, err := insideOf(dir)
+	inside, err := insideOf(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the machine itself has none any more", func() bool {
-		_, err := os.Stat(root + userdataInside)
+		_, err := os.Stat(inside + userdataInside)
 		return errors.Is(err, os.ErrNotExist)
 	})
-	for path, mode := range map[string]os.FileMode{folder + "/" + testMark.Owner: 0o700, dir: 0o700, dir + "/" + logFile: 0o600, dir + "/" + aboutFile: 0o600} {
+	for path, mode := range map[string]os.FileMode{root + "/" + testMark.Owner: 0o700, dir: 0o700, dir + "/" + logFile: 0o600, dir + "/" + folder.AboutFile: 0o600} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
 		}
@@ -188,7 +189,7 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 	if left := processes(word); len(left) > 0 {
 		t.Errorf("left when Delete returned: %q", left)
 	}
-	if left, _ := os.ReadDir(folder); len(left) != 1 || left[0].Name() != lockName {
+	if left, _ := os.ReadDir(root); len(left) != 1 || left[0].Name() != ".lock" {
 		t.Errorf("left when Delete returned: %v", left)
 	}
 	noOverlayAdded(t, mounts)
@@ -199,7 +200,7 @@ func TestAKilledKeeperMakesAStoppedMachine(t *testing.T) {
 	p, word := provider(t, t.TempDir()), marker(t)
 	create(t, p, order("compute1", "setsid sh -c 'while :; do sleep 1; done' "+word+" >/dev/null 2>&1 </dev/null &"))
 	eventually(t, "its program runs", func() bool { return len(processes(word)) > 0 })
-	dir := filepath.Join(p.place, "compute1")
+	dir := filepath.Join(p.fleet.Path(), "compute1")
 	if err := killKeeper(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +216,7 @@ func TestAKilledKeeperMakesAStoppedMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its folder is still there: %v", err)
+		t.Errorf("its folder still exists: %v", err)
 	}
 }
 
@@ -231,7 +232,7 @@ func TestAFirstBootThatFailsIsTold(t *testing.T) {
 	create(t, p, order("compute1", "echo no network yet; exit 1"))
 	eventually(t, "it is tried again", func() bool {
 		m := state(t, p)
-		return m.State == machines.Running && strings.Contains(m.Problem, "no network yet; it is tried again")
+		return m.State == machines.Running && strings.Contains(m.Problem, "no network yet; it is retried")
 	})
 }
 
@@ -248,8 +249,8 @@ func TestAnAgentThatEndsIsTold(t *testing.T) {
 func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
 	// Folders that hold tokens would pile up, or a name could never be used again.
 	p := provider(t, t.TempDir())
-	for _, name := range []string{newPrefix + "compute1.1", gonePrefix + "compute1.2"} {
-		if err := os.MkdirAll(filepath.Join(p.place, name), 0o700); err != nil {
+	for _, name := range []string{".new.compute1.1", ".gone.compute1.2"} {
+		if err := os.MkdirAll(filepath.Join(p.fleet.Path(), name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -257,17 +258,17 @@ func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
 		t.Errorf("listed: %+v, %v", machines, err)
 	}
 	create(t, p, order("compute1", "exit 0"))
-	if left, _ := filepath.Glob(p.place + "/.*.compute1.*"); len(left) > 0 {
+	if left, _ := filepath.Glob(p.fleet.Path() + "/.*.compute1.*"); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 	// Nothing is made any more, once a fleet is taken down.
-	if err := os.MkdirAll(filepath.Join(p.place, gonePrefix+"compute2.3"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(p.fleet.Path(), ".gone.compute2.3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(p.place); !errors.Is(err, os.ErrNotExist) {
+	if left, err := os.ReadDir(p.fleet.Path()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
@@ -275,11 +276,11 @@ func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
 // keeperless puts a machine's folder where one was, whose keeper is gone.
 func keeperless(t *testing.T, p *Provider, name string) {
 	t.Helper()
-	dir := filepath.Join(p.place, name)
+	dir := filepath.Join(p.fleet.Path(), name)
 	if err := errors.Join(
-		os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, heldFile), nil, 0o600),
-		writeJSON(filepath.Join(dir, stateFile), said{State: machines.Running}),
-		writeJSON(filepath.Join(dir, aboutFile), about{ID: name, Name: name, Owner: testMark.Owner, Fleet: testMark.Fleet})); err != nil {
+		os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, folder.HeldFile), nil, 0o600),
+		folder.WriteJSON(filepath.Join(dir, folder.StateFile), folder.State{State: machines.Running}),
+		folder.WriteJSON(filepath.Join(dir, folder.AboutFile), about{About: folder.About{ID: name, Name: name, Mark: testMark}})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -297,13 +298,13 @@ func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
 
 func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 	// Anybody who may write to the folder could make root delete what they name.
-	folder := t.TempDir()
-	p := provider(t, folder)
+	root := t.TempDir()
+	p := provider(t, root)
 	keeperless(t, p, "compute1")
-	if err := os.Chmod(folder, 0o777); err != nil {
+	if err := os.Chmod(root, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.Chmod(folder, 0o700) })
+	t.Cleanup(func() { _ = os.Chmod(root, 0o700) })
 	_, listErr := p.List(t.Context())
 	_, createErr := p.Create(t.Context(), order("compute2", "exit 0"))
 	for what, err := range map[string]error{"List": listErr, "Create": createErr, "Delete": p.Delete(t.Context(), machines.Ref{Name: "compute1"})} {
@@ -311,11 +312,11 @@ func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(p.place, "compute1", aboutFile)); err != nil {
+	if _, err := os.Stat(filepath.Join(p.fleet.Path(), "compute1", folder.AboutFile)); err != nil {
 		t.Error(err)
 	}
 	// Nothing may be made in such a folder, either.
-	other := filepath.Join(folder, "deeper")
+	other := filepath.Join(root, "deeper")
 	if err := errors.Join(os.Mkdir(other, 0o700), os.Chmod(other, 0o777)); err != nil {
 		t.Fatal(err)
 	}
@@ -334,38 +335,14 @@ func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
 	// A machine that was made otherwise than it was ordered would be taken for what it is not.
 	p := provider(t, filepath.Join(t.TempDir(), "machines"))
 	for want, o := range map[string]machines.Order{
-		`flavor "small": it is no size`:       {Name: "compute1", Flavor: "small"},
-		`image "debian": a local machine`:     {Name: "compute1", Image: "debian"},
-		`network "front": local machines`:     {Name: "compute1", Networks: []string{"front"}},
-		`network "": local machines share`:    {Name: "compute1", Networks: []string{""}},
-		`"../compute1" is no hostname of one`: {Name: "../compute1"},
+		`flavor "small": it is no size`:    {Name: "compute1", Flavor: "small"},
+		`image "debian": a local machine`:  {Name: "compute1", Image: "debian"},
+		`network "front": local machines`:  {Name: "compute1", Networks: []string{"front"}},
+		`network "": local machines share`: {Name: "compute1", Networks: []string{""}},
+		`"../compute1" is not a hostname`:  {Name: "../compute1"},
 	} {
 		if _, err := p.Create(t.Context(), o); !errors.Is(err, machines.ErrRefused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v is refused with: %v", o, err)
 		}
-	}
-}
-
-func TestLogsStaySmall(t *testing.T) {
-	// An agent that speaks every ten seconds would fill the host's disk.
-	file := filepath.Join(t.TempDir(), "log")
-	writer, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer writer.Close()
-	if err := writer.Truncate(100 * maxLogBytes); err != nil { // with holes: it takes no room
-		t.Fatal(err)
-	}
-	fmt.Fprint(writer, "panic")
-	if err := trim(file); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprint(writer, "on")
-	if text, err := os.ReadFile(file); err != nil || string(text) != "on" {
-		t.Errorf("%d bytes, %v", len(text), err)
-	}
-	if text, err := os.ReadFile(file + ".old"); err != nil || len(text) != maxLogBytes || !strings.HasSuffix(string(text), "panic") {
-		t.Errorf("of what was there %d bytes are kept, %v", len(text), err)
 	}
 }

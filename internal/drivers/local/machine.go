@@ -9,13 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/drivers/folder"
 )
 
 const (
@@ -54,8 +55,6 @@ type Machine struct {
 	ended    chan struct{}
 	close    sync.Once
 }
-
-var hostnamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // Start makes a machine. When it returns, the machine's files are in place and Command works. The context bounds the
 // start only.
@@ -126,7 +125,7 @@ func start(ctx context.Context, config Config) (*Machine, error) {
 }
 
 func (config Config) validate() error {
-	if !hostnamePattern.MatchString(config.Hostname) {
+	if !folder.Hostname.MatchString(config.Hostname) {
 		return fmt.Errorf("%q is no hostname of one label\nuse lower-case letters, digits and hyphens, at most 63", config.Hostname)
 	}
 	if config.SizeBytes < 0 {

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,25 +9,26 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/drivers/folder"
 )
 
 const (
 	scratchPrefix = "scratch-"
-	lockName      = ".lock"
+	scratchLock   = ".lock"
 )
 
-// Scratch is a folder of the host for what belongs to a fleet of machines: an etcd's data, a control repository. Machines
-// themselves need none.
+// Scratch is a folder of the host for the files of a fleet: the data of an etcd, a control repository.
 type Scratch struct {
 	Dir  string
-	lock *os.File // held as long as the owner lives: the kernel lets go of it even after SIGKILL
+	lock *os.File // the kernel releases it when the owner ends, also after SIGKILL
 }
 
-// NewScratch makes a scratch folder in base, which is made if missing, and which no one else may write to.
+// NewScratch makes a scratch folder in base. Base is created where it is missing, and only this user may write to it.
 func NewScratch(base string) (*Scratch, error) {
 	s, err := newScratch(base)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a scratch folder in %s: %w", base, err)
+		return nil, fmt.Errorf("cannot create a scratch folder in %s: %w", base, err)
 	}
 	return s, nil
 }
@@ -40,8 +42,7 @@ func (s *Scratch) Close() error {
 	return nil
 }
 
-// Sweep removes the scratch folders in base whose owner has died, and returns how many. A base that does not exist has
-// none. Nothing else in base is touched.
+// Sweep removes the scratch folders in base whose owner has died, and returns their number. It touches nothing else in base.
 func Sweep(base string) (removed int, err error) {
 	removed, err = sweep(base)
 	if err != nil {
@@ -63,7 +64,7 @@ func newScratch(base string) (*Scratch, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockFile(filepath.Join(dir, lockName), unix.LOCK_EX|unix.LOCK_NB)
+	lock, err := folder.TryLock(filepath.Join(dir, scratchLock))
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -88,8 +89,8 @@ func sweep(base string) (removed int, err error) {
 			continue
 		}
 		dir := filepath.Join(base, entry.Name())
-		// A folder without a lock file was left in the middle of being made or removed: it gets one here.
-		lock, err := lockFile(filepath.Join(dir, lockName), unix.LOCK_EX|unix.LOCK_NB)
+		// A folder without a lock file was left half made or half removed.
+		lock, err := folder.TryLock(filepath.Join(dir, scratchLock))
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue // its owner lives
 		} else if err != nil {
@@ -107,34 +108,12 @@ func sweep(base string) (removed int, err error) {
 
 // lockBase keeps a sweep from seeing a folder before its owner has locked it.
 func lockBase(base string) (unlock func(), err error) {
-	var stat unix.Stat_t
-	if err := unix.Lstat(base, &stat); err != nil {
-		return nil, &os.PathError{Op: "lstat", Path: base, Err: err}
+	if err := folder.CheckOwner(base); err != nil {
+		return nil, err
 	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
-		return nil, errors.New("not a folder that only its owner, this user, may write to\nname another one, or remove it")
-	}
-	lock, err := lockFile(filepath.Join(base, lockName), unix.LOCK_EX)
+	lock, err := folder.Lock(context.Background(), filepath.Join(base, scratchLock))
 	if err != nil {
 		return nil, err
 	}
 	return func() { lock.Close() }, nil
-}
-
-func lockFile(path string, how int) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = unix.Flock(int(file.Fd()), how)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		file.Close()
-		return nil, &os.PathError{Op: "flock", Path: path, Err: err}
-	}
-	return file, nil
 }

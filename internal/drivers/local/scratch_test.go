@@ -89,10 +89,10 @@ func TestScratchRefusesAFolderOthersMayWriteTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, base := range []string{open, link} {
-		if _, err := NewScratch(base); err == nil || !strings.Contains(err.Error(), "only its owner") {
+		if _, err := NewScratch(base); err == nil || !strings.Contains(err.Error(), "only this user") {
 			t.Errorf("NewScratch(%s): %v", base, err)
 		}
-		if _, err := Sweep(base); err == nil || !strings.Contains(err.Error(), "only its owner") {
+		if _, err := Sweep(base); err == nil || !strings.Contains(err.Error(), "only this user") {
 			t.Errorf("Sweep(%s): %v", base, err)
 		}
 	}

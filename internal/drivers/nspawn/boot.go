@@ -13,24 +13,29 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pulley/internal/drivers/folder"
 	"pulley/internal/machines"
 )
 
 const (
-	exitReboot   = 133              // of systemd-nspawn --keep-unit: whoever started it is to start it again
-	bootDeadline = time.Minute      // from the start of systemd-nspawn until the machine's first process runs
-	offDeadline  = 90 * time.Second // from the signal to power off, which the host's own end waits for
-	restDeadline = 10 * time.Second // until the kernel has dropped what a machine left
-	sayAgain     = 5 * time.Second  // until what could not be written is tried again
+	exitReboot   = 133              // of systemd-nspawn --keep-unit: its caller starts it again
+	bootDeadline = 3 * time.Minute  // from the start of systemd-nspawn until the machine's first process runs
+	offDeadline  = 90 * time.Second // from the signal to power off; the host's own power-off waits for it
+	restDeadline = time.Minute      // until the kernel has removed the rest of a machine
+	writeAgain   = 5 * time.Second  // until a failed write of the state is repeated
+
+	maxConsole  = 8 << 20     // a longer console is trimmed
+	keptConsole = 1 << 20     // bytes of it that are kept
+	trimEvery   = time.Second // a guest may write as fast as the host can
 )
 
-// live boots a machine, again whenever it reboots, and returns what it is when it is off.
-func live(h handover, stop <-chan os.Signal) state {
-	return liveBy(stop, func(s *state) (again bool, err error) {
+// live boots a machine, and again when it reboots. It returns the state of the machine when it is off.
+func live(h handover, stop <-chan os.Signal) folder.State {
+	return liveBy(stop, func(s *folder.State) (again bool, err error) {
 		fmt.Fprintf(os.Stdout, "--- boot %d of %s\n", s.Boots, h.About.Name)
 		again, err = boot(h, stop, func() error {
 			s.State = machines.Running
-			return writeJSON(stateFile, s)
+			return folder.WriteJSON(folder.StateFile, s)
 		})
 		if restErr := rest(h.About); err == nil {
 			err = restErr
@@ -39,9 +44,9 @@ func live(h handover, stop <-chan os.Signal) state {
 	})
 }
 
-// liveBy is a machine's life by what boots it once.
-func liveBy(stop <-chan os.Signal, boot func(*state) (again bool, err error)) state {
-	s := state{State: machines.Building}
+// liveBy is live with a function that boots the machine once.
+func liveBy(stop <-chan os.Signal, boot func(*folder.State) (again bool, err error)) folder.State {
+	s := folder.State{State: machines.Building}
 	var pause time.Duration
 	for {
 		s.Boots++
@@ -70,11 +75,11 @@ func liveBy(stop <-chan os.Signal, boot func(*state) (again bool, err error)) st
 const (
 	firstPause   = time.Second
 	longestPause = time.Minute
-	longBoot     = 5 * time.Minute // what was up for that long does not reboot in a loop
+	longBoot     = 5 * time.Minute // a machine that was up so long does not reboot in a loop
 )
 
-// pauseAfter is how long a machine that reboots waits: not at all the first time, as first boots end so, and longer each time
-// that it was up only briefly. It was up for lived after it had waited for before.
+// pauseAfter returns the pause before a machine boots again: none the first time, as first boots reboot, and a longer one after
+// each short boot. The machine was up for lived after the pause before.
 func pauseAfter(lived, before time.Duration, boots int) time.Duration {
 	switch {
 	case lived >= longBoot, boots <= 1:
@@ -85,11 +90,11 @@ func pauseAfter(lived, before time.Duration, boots int) time.Duration {
 	return min(2*before, longestPause)
 }
 
-// boot runs the machine until it is off. again says that it reboots.
+// boot runs the machine until it is off. again reports a reboot.
 func boot(h handover, stop <-chan os.Signal, running func() error) (again bool, err error) {
 	dir := filepath.Join(groupMount, h.About.Group, "machine")
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return false, fmt.Errorf("cannot make its control group: %w", err)
+		return false, fmt.Errorf("cannot create its control group: %w", err)
 	}
 	group, err := os.Open(dir)
 	if err != nil {
@@ -107,7 +112,7 @@ func boot(h handover, stop <-chan os.Signal, running func() error) (again bool, 
 	b := booted{
 		signal: cmd.Process.Signal,
 		ended:  make(chan struct{}),
-		// systemd-nspawn puts the machine's processes, and only those, into this group.
+		// systemd-nspawn moves only the machine's processes into this group.
 		runs: func() bool { return populated(filepath.Join(dir, "payload")) },
 	}
 	go func() {
@@ -120,16 +125,16 @@ func boot(h handover, stop <-chan os.Signal, running func() error) (again bool, 
 	return judge(err)
 }
 
-// booted is a systemd-nspawn that was started.
+// booted is a systemd-nspawn that has started.
 type booted struct {
 	signal func(os.Signal) error
 	ended  chan struct{}
 	runs   func() bool // its machine has processes
 }
 
-// attend waits until it has ended, and says when the machine runs. Its error says why it had to be killed.
+// attend waits until it has ended, and calls running when the machine runs. The error is the cause for which it was killed.
 func (b booted) attend(stop <-chan os.Signal, running func() error) error {
-	up, deadline := time.NewTicker(pollInterval), time.After(bootDeadline)
+	up, deadline := time.NewTicker(folder.PollInterval), time.After(bootDeadline)
 	defer up.Stop()
 	for {
 		select {
@@ -140,25 +145,25 @@ func (b booted) attend(stop <-chan os.Signal, running func() error) error {
 				continue
 			}
 			deadline = nil
-			if problem := running(); problem != nil { // a full disk, say: the machine goes on
-				fmt.Fprintf(os.Stderr, "cannot write that it runs: %v\n", problem)
-				up.Reset(sayAgain)
+			if problem := running(); problem != nil { // such as a full disk: the machine continues
+				fmt.Fprintf(os.Stderr, "cannot write the state: %v\n", problem)
+				up.Reset(writeAgain)
 				continue
 			}
 			up.Stop()
-		case <-stop: // it powers the machine off
+		case <-stop: // systemd-nspawn powers the machine off
 			up.Stop()
 			_ = b.signal(unix.SIGTERM)
 			deadline = time.After(offDeadline)
 		case <-deadline:
 			_ = b.signal(unix.SIGKILL)
 			<-b.ended
-			return errors.New("systemd-nspawn was killed: it did neither boot the machine nor power it off in time")
+			return errors.New("systemd-nspawn was killed: it neither booted the machine nor powered it off within its deadline")
 		}
 	}
 }
 
-// judge tells the ways in which a machine goes off.
+// judge distinguishes the ways in which a machine ends.
 func judge(err error) (again bool, _ error) {
 	var exit *exec.ExitError
 	switch {
@@ -167,10 +172,10 @@ func judge(err error) (again bool, _ error) {
 	case errors.As(err, &exit) && exit.ExitCode() == exitReboot:
 		return true, nil
 	}
-	return false, fmt.Errorf("systemd-nspawn ended: %w: %s", err, lastWords(consoleFile))
+	return false, fmt.Errorf("systemd-nspawn ended: %w: %s", err, folder.LastLine(consoleFile))
 }
 
-// rest ends what a machine left behind, and waits until the names are free that its next boot takes.
+// rest ends the rest of a machine, and waits until the names that its next boot uses are free.
 func rest(a about) error {
 	if err := removeGroup(context.Background(), filepath.Join(a.Group, "machine")); err != nil {
 		return err
@@ -183,16 +188,25 @@ func rest(a about) error {
 	ctx, cancel := context.WithTimeout(context.Background(), restDeadline)
 	defer cancel()
 	port := "/sys/class/net/vb-" + container(a.ID)
-	return poll(ctx, func() (bool, error) {
+	return folder.Poll(ctx, func() (bool, error) {
 		_, err := os.Lstat(port)
 		return errors.Is(err, os.ErrNotExist), nil
 	})
 }
 
-// container is the name that systemd-nspawn gives a machine. Its port of the bridge is called so, too, and has 15 bytes.
+// container returns the name of a machine for systemd-nspawn. Its port of the bridge has the same name, in at most 15 bytes.
 func container(id string) string { return "p" + id }
 
 func populated(group string) bool {
 	text, err := os.ReadFile(filepath.Join(group, "cgroup.events"))
 	return err == nil && strings.Contains(string(text), "populated 1\n")
+}
+
+// trimConsole keeps a machine's console from filling the host's disk, until the program ends.
+func trimConsole() {
+	for range time.Tick(trimEvery) {
+		if err := folder.Trim(consoleFile, maxConsole, keptConsole); err != nil {
+			fmt.Fprintf(os.Stderr, "cannot trim the console: %v\n", err)
+		}
+	}
 }

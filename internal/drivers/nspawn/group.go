@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/drivers/folder"
 )
 
-const groupDeadline = 30 * time.Second
+const groupDeadline = time.Minute
 
-// groupsRoot is where control groups of version 2 are mounted, also beside those of version 1.
+// groupsRoot returns the mount point of control groups of version 2, also beside those of version 1.
 func groupsRoot() (string, error) {
 	const root = "/sys/fs/cgroup"
 	for _, dir := range []string{root, filepath.Join(root, "unified")} {
@@ -26,7 +28,7 @@ func groupsRoot() (string, error) {
 			return dir, nil
 		}
 	}
-	return "", errors.New("this host has no control groups of version 2 in " + root)
+	return "", errors.New("no control groups of version 2 in " + root)
 }
 
 func isMounted(dir string, magic int64) bool {
@@ -34,7 +36,7 @@ func isMounted(dir string, magic int64) bool {
 	return unix.Statfs(dir, &stat) == nil && stat.Type == magic
 }
 
-// groupOf is the control group of a process.
+// groupOf returns the control group of a process.
 func groupOf(pid string) (string, error) {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
 	if err != nil {
@@ -48,14 +50,14 @@ func groupOf(pid string) (string, error) {
 	return "", errors.New("process " + pid + " is in no control group of version 2")
 }
 
-// underSystemd reports whether systemd rules this host: sd_booted(3).
+// underSystemd reports whether systemd manages this host: sd_booted(3).
 func underSystemd() bool {
 	_, err := os.Stat("/run/systemd/system")
 	return err == nil
 }
 
-// groupFor is the control group for a machine: one below this process's own. Where systemd rules this host, it is systemd who
-// has to make and to name it.
+// groupFor returns the control group for a machine, below that of this process. Where systemd manages the host, systemd creates and
+// names it.
 func groupFor(id string) (name string, bySystemd bool, err error) {
 	if underSystemd() {
 		return "", true, nil
@@ -64,7 +66,7 @@ func groupFor(id string) (name string, bySystemd bool, err error) {
 	if err != nil {
 		return "", false, err
 	}
-	if strings.HasPrefix(parent, "/..") { // outside of this namespace of groups
+	if strings.HasPrefix(parent, "/..") { // outside of this cgroup namespace
 		parent = "/"
 	}
 	return filepath.Join(parent, groupPrefix+id), false, nil
@@ -78,8 +80,8 @@ func makeGroup(name string) error {
 	return os.Mkdir(filepath.Join(root, name), 0o755)
 }
 
-// scope has systemd move a process into a scope of its own, whose groups are the process's to divide: it is not ended with
-// the service or the session that pulley runs in. It returns the group.
+// scope lets systemd move a process into a scope of its own, which outlives the service or session of this process. It returns the
+// group of the scope.
 func scope(ctx context.Context, id, name string, pid int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, groupDeadline)
 	defer cancel()
@@ -88,21 +90,21 @@ func scope(ctx context.Context, id, name string, pid int) (string, error) {
 		"4", "Description", "s", "Machine "+name+" of Pulley", "Delegate", "b", "true", "Slice", "s", "machine.slice",
 		"PIDs", "au", "1", strconv.Itoa(pid), "0")
 	if err != nil {
-		return "", fmt.Errorf("cannot have systemd make %s: %w", unit, err)
+		return "", fmt.Errorf("cannot create %s by systemd: %w", unit, err)
 	}
 	var group string
-	err = poll(ctx, func() (bool, error) {
+	err = folder.Poll(ctx, func() (bool, error) {
 		var err error
 		group, err = groupOf(strconv.Itoa(pid))
 		return filepath.Base(group) == unit, err
 	})
 	if err != nil {
-		return "", fmt.Errorf("cannot wait for systemd to move process %d to %s: %w", pid, unit, err)
+		return "", fmt.Errorf("cannot wait until systemd moves process %d to %s: %w", pid, unit, err)
 	}
 	return group, nil
 }
 
-// askSystemd calls a method of its manager, org.freedesktop.systemd1(5).
+// askSystemd calls a method of systemd's manager, org.freedesktop.systemd1(5).
 func askSystemd(ctx context.Context, method string, args ...string) error {
 	args = append([]string{"--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager", method}, args...)
 	if out, err := exec.CommandContext(ctx, "busctl", args...).CombinedOutput(); err != nil {
@@ -111,14 +113,14 @@ func askSystemd(ctx context.Context, method string, args ...string) error {
 	return nil
 }
 
-// The name of every machine's group begins with groupPrefix; that of a scope of systemd ends with scopeSuffix.
+// Parts of the names of machines' groups and of systemd's scopes.
 const (
 	groupPrefix = "pulley-machine-"
 	scopeSuffix = ".scope"
 )
 
-// groupDir is the folder of a machine's group, or of one below it. Any other group is refused: to kill the root of a namespace
-// of groups is to kill all that runs in it.
+// groupDir returns the folder of a machine's group, or of one below it. It refuses any other group: killing the root of a cgroup
+// namespace kills all processes in it.
 func groupDir(root, group string) (string, error) {
 	parts := strings.Split(group, "/")
 	if slices.Contains(parts, "..") || !slices.ContainsFunc(parts, func(p string) bool { return strings.HasPrefix(p, groupPrefix) }) {
@@ -127,7 +129,7 @@ func groupDir(root, group string) (string, error) {
 	return filepath.Join(root, group), nil
 }
 
-// killGroup kills every process of a group and of those below it, at once. A group that is not there has none.
+// killGroup kills all processes of a group and of those below it at once. A missing group has none.
 func killGroup(group string) error {
 	root, err := groupsRoot()
 	if err != nil {
@@ -138,13 +140,13 @@ func killGroup(group string) error {
 		return err
 	}
 	err = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) { // gone, or going
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) { // removed, or being removed
 		return nil
 	}
 	return err
 }
 
-// removeGroup kills what is left in a group and removes it with those below it.
+// removeGroup kills the processes of a group, and removes the group and those below it.
 func removeGroup(ctx context.Context, group string) error {
 	root, err := groupsRoot()
 	if err != nil {
@@ -164,17 +166,17 @@ func removeGroup(ctx context.Context, group string) error {
 	}
 	short, cancel := context.WithTimeout(ctx, groupDeadline)
 	defer cancel()
-	if err := poll(short, func() (bool, error) { return removeGroupDir(dir), nil }); err != nil {
+	if err := folder.Poll(short, func() (bool, error) { return removeGroupDir(dir), nil }); err != nil {
 		if ctx.Err() != nil {
-			return fmt.Errorf("cannot wait for the end of what is in control group %s: %w", dir, ctx.Err())
+			return fmt.Errorf("cannot wait until the processes in control group %s have ended: %w", dir, ctx.Err())
 		}
 		return fmt.Errorf("cannot remove control group %s: a process in it does not end", dir)
 	}
 	return nil
 }
 
-// endScope waits until systemd has removed the group of a scope in which nothing lives any more. Whoever removes it in systemd's
-// place may do so before the kernel has told systemd that it is empty: then the scope would be active for good.
+// endScope waits until systemd has removed the empty group of a scope. Another program must not remove it: the scope would stay
+// active for ever where systemd has not yet read that the group is empty.
 func endScope(ctx context.Context, dir string) error {
 	gone := func() (bool, error) {
 		removeBelow(dir)
@@ -182,29 +184,29 @@ func endScope(ctx context.Context, dir string) error {
 		return errors.Is(err, fs.ErrNotExist), nil
 	}
 	for _, stop := range []bool{false, true} {
-		if stop { // it heard nothing all the same
+		if stop { // systemd did not read it
 			if err := askSystemd(ctx, "StopUnit", "ss", filepath.Base(dir), "replace"); err != nil {
 				return err
 			}
 		}
 		short, cancel := context.WithTimeout(ctx, groupDeadline/3)
-		err := poll(short, gone)
+		err := folder.Poll(short, gone)
 		cancel()
 		if err == nil {
 			return nil
 		}
 	}
-	return errors.New("systemd keeps its group")
+	return errors.New("systemd does not remove its group")
 }
 
-// removeGroupDir reports whether a group and those below it are gone. One in which a process lives stays.
+// removeGroupDir reports whether it removed a group and those below it. A group with a process stays.
 func removeGroupDir(dir string) bool {
 	removeBelow(dir)
 	err := unix.Rmdir(dir)
 	return err == nil || errors.Is(err, unix.ENOENT)
 }
 
-// removeBelow removes the groups below one, but for those in which a process lives.
+// removeBelow removes the groups below one, except those with a process.
 func removeBelow(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -1,6 +1,7 @@
 package nspawn
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -12,10 +13,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/drivers/folder"
 )
 
 //go:embed image.sh
@@ -26,13 +31,13 @@ const (
 	buildDeadline = 15 * time.Minute
 )
 
-// Image is a root folder to boot machines from: it is only read, and kept for as long as it is open.
+// Image is a root file system from which machines boot. It is read only, and stays for as long as it is open.
 type Image struct {
 	Dir  string
-	lock *os.File // shared; nil for a folder that somebody else keeps
+	lock *os.File // shared; nil for a folder of the user
 }
 
-// Close lets go of the image.
+// Close releases the image.
 func (i Image) Close() error {
 	if i.lock == nil {
 		return nil
@@ -40,8 +45,8 @@ func (i Image) Close() error {
 	return i.lock.Close()
 }
 
-// OpenImage returns the Debian that image.sh makes, and makes it when it is missing. Its name is a digest of how it is made,
-// so that a changed script never meets an old image. It is there whole or not at all.
+// OpenImage returns the Debian that image.sh builds, and builds it where it is missing. Its name has a digest of the script: a
+// changed script never uses an old image.
 func OpenImage(ctx context.Context, log *slog.Logger) (Image, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -49,7 +54,7 @@ func OpenImage(ctx context.Context, log *slog.Logger) (Image, error) {
 	}
 	cache = filepath.Join(cache, "pulley", "nspawn")
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return Image{}, fmt.Errorf("cannot keep an image: %w", err)
+		return Image{}, fmt.Errorf("cannot create the folder of the image: %w", err)
 	}
 	digest := sha256.Sum256([]byte(suite + "\n" + imageScript))
 	dir := filepath.Join(cache, suite+"-"+hex.EncodeToString(digest[:8]))
@@ -67,30 +72,30 @@ func OpenImage(ctx context.Context, log *slog.Logger) (Image, error) {
 	return Image{dir, lock}, nil
 }
 
-// holdImage returns with the image there and a shared lock on it. Machines hold such a lock for as long as they live, so only
-// a build asks for more.
+// holdImage returns with a built image and a shared lock on it. Machines hold a shared lock while they run: only a build asks for an
+// exclusive one.
 func holdImage(ctx context.Context, log *slog.Logger, dir string, lock *os.File) error {
 	for {
-		if err := flock(ctx, lock, unix.LOCK_SH); err != nil {
+		if err := folder.Flock(ctx, lock, unix.LOCK_SH); err != nil {
 			return fmt.Errorf("cannot wait for another build of %s: %w", dir, err)
 		}
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := flock(ctx, lock, unix.LOCK_EX); err != nil { // two builds would write into one folder
+		if err := folder.Flock(ctx, lock, unix.LOCK_EX); err != nil { // one build at a time
 			return fmt.Errorf("cannot wait for another build of %s: %w", dir, err)
 		}
 		if _, err := os.Stat(dir); err == nil {
 			continue
 		}
-		log.Info("making the image of machines, once: about a minute", "folder", dir)
+		log.Info("building the image of machines, which takes about a minute", "folder", dir)
 		if err := build(ctx, dir); err != nil {
 			return err
 		}
 	}
 }
 
-// build makes the image beside where it is to be, and then renames it.
+// build makes the image aside, and moves it to its place.
 func build(ctx context.Context, dir string) error {
 	if err := need("debootstrap", "unshare"); err != nil {
 		return err
@@ -100,7 +105,7 @@ func build(ctx context.Context, dir string) error {
 		return err
 	}
 	unfinished := dir + ".new"
-	if err := os.RemoveAll(unfinished); err != nil { // nothing is mounted in it: mounts ended with the build's namespace
+	if err := os.RemoveAll(unfinished); err != nil { // it has no mounts: they ended with the namespace of their build
 		return err
 	}
 	if err := os.Mkdir(unfinished, 0o755); err != nil {
@@ -111,11 +116,77 @@ func build(ctx context.Context, dir string) error {
 	cmd.WaitDelay = 10 * time.Second
 	out, err := pinned(cmd.CombinedOutput)
 	if err != nil {
-		return fmt.Errorf("cannot make an image of Debian: %w\n%s\nit needs the network; PULLEY_DEBIAN_MIRROR names another mirror than %s", err, tail(string(out), 30), mirror)
+		return fmt.Errorf("cannot build an image of Debian: %w\n%s\ncheck the network, or set PULLEY_DEBIAN_MIRROR to another mirror than %s", err, tail(string(out), 30), mirror)
 	}
-	// Flushed before it counts: an image that lost files in a power cut would be kept for ever.
+	// Flushed before the rename: an image that lost files in a power cut would stay for ever.
 	if out, err := exec.CommandContext(ctx, "sync", "-f", unfinished).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot flush %s: %w: %s", unfinished, err, out)
 	}
 	return os.Rename(unfinished, dir)
+}
+
+// debianMirror returns the mirror from which Debian is installed: PULLEY_DEBIAN_MIRROR, else that of this host's apt.
+func debianMirror(ctx context.Context) (string, error) {
+	if mirror := os.Getenv("PULLEY_DEBIAN_MIRROR"); mirror != "" {
+		return mirror, nil
+	}
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)", "Created-By: Packages").Output()
+	if err != nil {
+		return "", fmt.Errorf("cannot read a mirror of Debian from apt: %w\nset PULLEY_DEBIAN_MIRROR", err)
+	}
+	of := map[string]string{} // by codename
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		if len(f) == 3 && f[1] == "main" && !strings.Contains(f[0], "-") && strings.Contains(f[2], "/debian") {
+			of[f[0]] = f[2]
+			if of[""] == "" {
+				of[""] = f[2]
+			}
+		}
+	}
+	if mirror := cmp.Or(of[suite], of[""]); mirror != "" {
+		return mirror, nil
+	}
+	return "", errors.New("cannot find a mirror of Debian in the sources of apt\nset PULLEY_DEBIAN_MIRROR")
+}
+
+// sweepImages removes the images of older scripts, unless a machine uses them.
+func sweepImages(cache, keep string) {
+	locks, _ := filepath.Glob(filepath.Join(cache, "*.lock"))
+	for _, path := range locks {
+		dir := strings.TrimSuffix(path, ".lock")
+		lock, err := os.OpenFile(path, os.O_RDWR, 0)
+		if dir == keep || err != nil {
+			continue
+		}
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = os.RemoveAll(dir)
+			_ = os.RemoveAll(dir + ".new")
+		}
+		_ = lock.Close()
+	}
+}
+
+// pinned runs a command on a thread that lives until the command ends: a process with a Pdeathsig ends with the thread that forked it.
+func pinned(run func() ([]byte, error)) ([]byte, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return run()
+}
+
+// need returns an error with the package of a missing program.
+func need(programs ...string) error {
+	packages := map[string]string{"systemd-nspawn": "systemd-container", "unshare": "util-linux"}
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%s is not installed\non Debian, run: apt-get install %s", program, cmp.Or(packages[program], program))
+		}
+	}
+	return nil
+}
+
+// tail returns the last lines of text.
+func tail(text string, lines int) string {
+	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

@@ -12,30 +12,31 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pulley/internal/drivers/folder"
 	"pulley/internal/machines"
 )
 
-// argKeep is the name under which a program runs itself again, as a machine's keeper.
+// argKeep is the name under which a program runs itself again as a machine's keeper.
 const argKeep = "pulley-nspawn-keep"
 
 const (
-	inherited     = 3 // the first descriptor beyond stdio: the talk with who started the keeper; then locks
-	setUpDeadline = time.Minute
+	inherited     = 3 // the first descriptor beyond stdio: the connection to the starter; then locks
+	setUpDeadline = 5 * time.Minute
 )
 
-// Where a keeper has things in its own mount namespace, whatever the host has there.
+// Mount points in the keeper's own mount namespace.
 const (
 	keptRoot   = "/run/machine" // the machine's disk
 	groupMount = "/sys/fs/cgroup"
 )
 
-// MaybeInit must be called first thing in main. It returns at once in a program that was started by a user; where this
-// package started it as a keeper, it is that and never returns.
+// MaybeInit must be the first call of main. It returns at once in a program that a user started. In a program that this package
+// started as a keeper, it never returns.
 func MaybeInit() {
 	if os.Args[0] != argKeep {
 		return
 	}
-	_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // locks are the keeper's, not its machine's
+	_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // the machine must not inherit the keeper's locks
 	code := 0
 	if err := keep(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -44,43 +45,43 @@ func MaybeInit() {
 	os.Exit(code) //nolint:forbidigo // this is the whole program of a keeper
 }
 
-// keep is the life of a keeper. Its working folder is the machine's; all paths are relative, as the folder moves.
+// keep is the main function of a keeper. Its working folder is the machine's. All paths are relative, because the folder moves.
 func keep() error {
 	var stat unix.Stat_t
 	if os.Getpid() != 1 || unix.Fstat(inherited, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return errors.New("cannot keep a machine: not started for that")
 	}
 	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, unix.SIGTERM) // of a host that is switched off
+	signal.Notify(stop, unix.SIGTERM) // the host is powered off
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
-	talk := os.NewFile(inherited, "who started this")
+	talk := os.NewFile(inherited, "starter")
 	var h handover
 	if err := json.NewDecoder(talk).Decode(&h); err != nil {
-		return fmt.Errorf("cannot read what machine to keep: %w", err) // who started this was killed: there is no machine
+		return fmt.Errorf("cannot read which machine to keep: %w", err) // the starter was killed: there is no machine
 	}
 	var a answer
 	err := setUp(h)
 	if err != nil {
 		a.Problem = err.Error()
 	}
-	_ = json.NewEncoder(talk).Encode(a) // to nobody, where who started this was killed meanwhile
+	_ = json.NewEncoder(talk).Encode(a) // nobody reads it where the starter was killed
 	_ = talk.Close()
 	if err != nil {
 		return err
 	}
 	go trimConsole()
 	s := live(h, stop)
-	return writeJSON(stateFile, s)
+	return folder.WriteJSON(folder.StateFile, s)
 }
 
-// setUp makes the machine all that it is, up to the folder in its place. Whatever fails, the kernel drops the mounts.
+// setUp prepares the machine and moves its folder to its place. After a failure the kernel drops the mounts.
 func setUp(h handover) error {
 	lower := ""
 	for _, step := range []struct {
 		what string
 		do   func() error
 	}{
-		// Mounts that the host makes are seen, none is pinned, and none of these are seen by the host.
+		// Later mounts of the host appear here, and mounts made here do not appear on the host.
 		{"keep mounts from the host", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") }},
 		{"mount /proc", func() error { return mount("proc", "/proc") }},
 		{"mount control groups", func() error {
@@ -94,16 +95,14 @@ func setUp(h handover) error {
 			lower = filepath.Join("/proc/self/fd", strconv.Itoa(fd))
 			return err
 		}},
-		// What systemd-nspawn leaves in these when it is killed goes with the keeper.
+		// What a killed systemd-nspawn leaves in these ends with the keeper.
 		{"mount /run", func() error { return mount("tmpfs", "/run") }},
 		{"mount /tmp", func() error { return mount("tmpfs", "/tmp") }},
 		{"mount the disk", func() error { return mountDisk(lower) }},
 		{"write onto the disk", func() error { return writeDisk(h.Files) }},
 		{"enter its control group", func() error { return enterGroup(h.About.Group) }},
-		{"write its state", func() error { return writeJSON(stateFile, state{State: machines.Building}) }},
-		{"move its folder", func() error {
-			return unix.Renameat2(unix.AT_FDCWD, filepath.Join("..", newPrefix+h.About.Name+"."+h.About.ID), unix.AT_FDCWD, filepath.Join("..", h.About.Name), unix.RENAME_NOREPLACE)
-		}},
+		{"write its state", func() error { return folder.WriteJSON(folder.StateFile, folder.State{State: machines.Building}) }},
+		{"move its folder", func() error { return folder.Place(h.About.Name, h.About.ID) }},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("cannot %s: %w", step.what, err)
@@ -122,7 +121,7 @@ func mountDisk(lower string) error {
 	}
 	err := unix.Mount("overlay", keptRoot, "overlay", 0, "lowerdir="+lower+",upperdir=upper,workdir=work")
 	if errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("%w\nmachines have to be kept on a file system that takes them, such as ext4, and not on an overlay: name a `folder` there", err)
+		return fmt.Errorf("%w\nan overlay cannot have its upper layer there\nset `folder` of the provider to a folder on ext4 or xfs", err)
 	}
 	return err
 }
@@ -141,7 +140,7 @@ func writeDisk(files []file) error {
 	return nil
 }
 
-// enterGroup moves the keeper aside in the machine's group: a group with groups below it should have no processes.
+// enterGroup moves the keeper to a group below the machine's: a group with groups below it must have no processes.
 func enterGroup(group string) error {
 	dir := filepath.Join(groupMount, group, "keeper")
 	if err := os.Mkdir(dir, 0o755); err != nil {

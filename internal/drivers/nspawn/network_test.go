@@ -11,8 +11,8 @@ import (
 	"pulley/internal/machines"
 )
 
-// Two machines with one address would take turns in answering, and nobody would know which.
-func TestNoAddressIsGivenTwice(t *testing.T) {
+// Two machines must not get the same address.
+func TestAddressesAreUnique(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		bits := rapid.IntRange(8, 29).Draw(t, "bits of the bridge's network")
@@ -35,30 +35,30 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 			a := n.Address.Addr()
 			for _, u := range append(used, link.Addr(), link.Masked().Addr(), last(link)) {
 				if a == u {
-					t.Fatalf("%s is given, and is not free", a)
+					t.Fatalf("%s is assigned, and is in use", a)
 				}
 			}
 			if !b.subnet.Contains(a) || n.Address.Masked() != link.Masked() {
-				t.Fatalf("%s is not of %s on %s", n.Address, b.subnet, link)
+				t.Fatalf("%s is outside of %s on %s", n.Address, b.subnet, link)
 			}
 			used = append(used, a)
 		}
 		if len(used) < room-3 || len(used) > room-2 {
-			t.Fatalf("%d addresses of %d were given", len(used), room)
+			t.Fatalf("%d addresses of %d were assigned", len(used), room)
 		}
 	})
 }
 
-// A machine without a word of its network never joins; one with a route to nowhere waits for it at every name.
-func TestAMachineIsToldItsNetwork(t *testing.T) {
+// A machine without its network never joins. A gateway is set only where the host forwards.
+func TestSeedHasNetwork(t *testing.T) {
 	t.Parallel()
 	alone := network{Address: netip.MustParsePrefix("10.77.0.3/16")}
 	if got, want := alone.config(), "version: 2\nethernets:\n  host0:\n    addresses: [10.77.0.3/16]\n"; got != want {
-		t.Errorf("without a way out it is\n%s", got)
+		t.Errorf("without a gateway it is\n%s", got)
 	}
 	alone.Gateway, alone.Servers = netip.MustParseAddr("10.77.0.1"), []netip.Addr{netip.MustParseAddr("192.0.2.53")}
 	if got := alone.config(); !strings.HasSuffix(got, "    routes:\n      - to: 0.0.0.0/0\n        via: 10.77.0.1\n") {
-		t.Errorf("with a way out it is\n%s", got)
+		t.Errorf("with a gateway it is\n%s", got)
 	}
 	for _, f := range files(machines.Order{Name: "compute1", Userdata: []byte("secret")}, "0a0b0c0d0e", alone) {
 		switch text := string(f.Text); f.Name {
@@ -78,12 +78,12 @@ func TestAMachineIsToldItsNetwork(t *testing.T) {
 	}
 }
 
-// An operator without the bridge has to be told how one is made, and not what a system call returned.
-func TestABridgeThatIsNotThereIsExplained(t *testing.T) {
+// The error of a missing bridge must contain the command that creates it.
+func TestMissingBridgeErrorHasRemedy(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"no-such-bridge": "ip link add no-such-bridge address 02:70:75:6c:6c:65 type bridge && ip address add 10.9.255.254/16 dev no-such-bridge && ip link set no-such-bridge up",
-		"lo":             "network interface lo is no bridge",
+		"lo":             "network interface lo is not a bridge",
 	} {
 		_, err := openBridge(name, netip.MustParsePrefix("10.9.0.0/16"))
 		if !errors.Is(err, machines.ErrRefused) || !strings.Contains(err.Error(), want) {

@@ -11,111 +11,108 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
+	"pulley/environments"
+	"pulley/internal/drivers/folder"
 	"pulley/internal/machines"
 	"pulley/userdata"
 )
 
-// Form is how machines are handed their userdata: cloud-init in the image takes it.
+// Form is the form of userdata that cloud-init in the image reads.
 const Form = userdata.Multipart
 
-// DefaultFolder is where machines are kept when nobody says otherwise.
-const DefaultFolder = "/var/lib/pulley-machines/nspawn"
+// Defaults of a Config.
+const (
+	DefaultFolder = "/var/lib/pulley-machines/nspawn"
+	DefaultBridge = "pulley0"
+)
 
-// DefaultBridge is the bridge that machines are on when nobody says otherwise.
-const DefaultBridge = "pulley0"
+const consoleFile = "console" // of all boots, in a machine's folder
 
-// Config is what an environment says of machines, and the mark that they get.
+// about is the record of a machine.
+type about struct {
+	folder.About
+	Image   string  `json:"image,omitempty"`
+	Network network `json:"network"`
+	Group   string  `json:"group"` // of all its processes, below the root of control groups
+}
+
+// Config is the configuration of the machines of one fleet.
 type Config struct {
 	Folder string // "" is DefaultFolder; on a file system that takes the upper layer of an overlay
 	Bridge string // "" is DefaultBridge; made by the host's administrator
-	Subnet string // of the bridge's network, for machines: "10.77.1.0/24"; "" is the bridge's whole first network
+	Subnet string // part of the bridge's network for machines: "10.77.1.0/24"; "" is the bridge's whole first network
 	Mark   machines.Mark
 	Log    *slog.Logger // nil: nothing is logged
 }
 
-// Provider makes machines of one fleet on this host. It needs root.
+// Provider makes machines of one fleet on this host. It needs root. Its errors name the cause: callers name the call.
 type Provider struct {
 	config Config
+	fleet  folder.Fleet
 	subnet netip.Prefix // zero: the bridge's own
 }
 
 var _ machines.Provider = (*Provider)(nil)
 
-// New returns the driver of one fleet. Nothing is made, and nothing of the host is looked at, until a machine is asked for.
+// New returns the driver of one fleet. It does not read the host.
 func New(c Config) (*Provider, error) {
-	p := &Provider{config: c}
 	if c.Folder == "" {
-		p.config.Folder = DefaultFolder
+		c.Folder = DefaultFolder
 	}
 	if c.Bridge == "" {
-		p.config.Bridge = DefaultBridge
+		c.Bridge = DefaultBridge
 	}
 	if c.Log == nil {
-		p.config.Log = slog.New(slog.DiscardHandler)
+		c.Log = slog.New(slog.DiscardHandler)
 	}
-	if !filepath.IsAbs(p.config.Folder) {
-		return nil, fmt.Errorf("cannot keep machines in %s: it is no absolute path", c.Folder)
+	fleet, err := folder.NewFleet(c.Folder, c.Mark)
+	if err != nil {
+		return nil, err
 	}
-	if c.Mark.Owner == "" || c.Mark.Fleet == "" {
-		return nil, fmt.Errorf("cannot make machines with the mark %q: a part of it is empty", c.Mark)
-	}
+	p := &Provider{config: c, fleet: fleet}
 	if c.Subnet != "" {
 		subnet, err := netip.ParsePrefix(c.Subnet)
 		if err != nil || !subnet.Addr().Is4() || subnet != subnet.Masked() || subnet.Bits() > 30 {
-			return nil, fmt.Errorf("cannot give machines addresses of %q: it is no IPv4 network such as 10.77.0.0/16", c.Subnet)
+			return nil, fmt.Errorf("cannot use subnet %q: not an IPv4 network such as 10.77.0.0/16", c.Subnet)
 		}
 		p.subnet = subnet
 	}
 	return p, nil
 }
 
-// List returns the machines whose folders have the mark.
+// List returns the machines of the fleet.
 func (p *Provider) List(ctx context.Context) ([]machines.Machine, error) {
-	entries, err := os.ReadDir(p.place())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if errors.Is(err, fs.ErrPermission) {
-		err = fmt.Errorf("%w\nrun the same command as root, for example with sudo", err)
-	}
-	if err == nil {
-		err = p.owned()
-	}
+	names, err := p.fleet.Names()
 	if err != nil {
-		return nil, cannot("list machines", err)
+		return nil, err
 	}
-	var machines []machines.Machine
-	for _, e := range entries {
-		if ctx.Err() != nil {
-			return nil, cannot("list machines", ctx.Err())
-		}
-		if strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		_, m, ok, err := p.look(e.Name())
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // which is one that was deleted just now
-			return nil, cannot("list machines", err)
+	var all []machines.Machine
+	for _, name := range names {
+		_, m, ok, err := p.look(name)
+		if err := errors.Join(ctx.Err(), err); err != nil {
+			return nil, err
 		}
 		if ok {
-			machines = append(machines, m)
+			all = append(all, m)
 		}
 	}
-	return machines, nil
+	return all, nil
+}
+
+// look returns the machine of a folder. ok is false where the folder is no machine of the fleet.
+func (p *Provider) look(name string) (a about, m machines.Machine, ok bool, err error) {
+	s, ok, err := p.fleet.Look(name, &a, &a.About)
+	if err != nil || !ok {
+		return about{}, m, false, err
+	}
+	return a, machines.Machine{Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Image: a.Image,
+		Addresses: []string{a.Network.Address.Addr().String()}, Created: a.Created}, true, nil
 }
 
 // Create makes a machine's folder and starts its keeper, which boots it.
 func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
-	m, err := p.create(ctx, o)
-	if err != nil {
-		return machines.Machine{}, cannot("make machine "+o.Name, err)
-	}
-	return m, nil
-}
-
-func (p *Provider) create(ctx context.Context, o machines.Order) (machines.Machine, error) {
-	if m, ok := p.there(o.Name); ok { // whatever the rest of the order says
+	if m, ok := p.existing(o.Name); ok { // whatever the order contains
 		return m, nil
 	}
 	if err := check(o); err != nil {
@@ -126,15 +123,12 @@ func (p *Provider) create(ctx context.Context, o machines.Order) (machines.Machi
 		return machines.Machine{}, err
 	}
 	defer image.Close()
-	if err := p.makeFolder(); err != nil {
-		return machines.Machine{}, err
-	}
-	lock, err := p.lock(ctx)
+	lock, err := p.fleet.Lock(ctx)
 	if err != nil {
 		return machines.Machine{}, err
 	}
 	defer lock.Close()
-	if err := os.MkdirAll(p.place(), 0o700); err != nil {
+	if err := os.MkdirAll(p.fleet.Path(), 0o700); err != nil {
 		return machines.Machine{}, err
 	}
 	if err := p.sweep(ctx, o.Name); err != nil {
@@ -143,32 +137,74 @@ func (p *Provider) create(ctx context.Context, o machines.Order) (machines.Machi
 	if _, m, ok, err := p.look(o.Name); ok || err != nil {
 		return m, err
 	}
-	if _, err := os.Lstat(filepath.Join(p.place(), o.Name)); err == nil {
+	if _, err := os.Lstat(p.fleet.Machine(o.Name)); err == nil {
 		return machines.Machine{}, &machines.TakenError{Name: o.Name}
 	}
 	n, err := p.network()
 	if err != nil {
 		return machines.Machine{}, err
 	}
-	id := newID()
-	a := about{ID: id, Mark: p.config.Mark, Name: o.Name, Node: o.Node, Role: o.Role, Image: o.Image, Labels: o.Labels, Network: n, Created: time.Now().UTC().Truncate(time.Second)}
-	if err := p.start(ctx, image, a, files(o, id, n)); err != nil {
+	a := about{About: folder.NewAbout(newID(), p.config.Mark, o), Image: o.Image, Network: n}
+	if err := p.start(ctx, image, a, files(o, a.ID, n)); err != nil {
 		return machines.Machine{}, err
 	}
 	_, m, _, err := p.look(o.Name)
 	return m, err
 }
 
-// there returns a machine that needs not be made. Errors are for those who look again under the lock.
-func (p *Provider) there(name string) (m machines.Machine, ok bool) {
-	if !namePattern.MatchString(name) || p.owned() != nil {
+// existing returns a machine that need not be made. Create reports errors when it looks again under the lock.
+func (p *Provider) existing(name string) (m machines.Machine, ok bool) {
+	if !folder.Hostname.MatchString(name) || p.fleet.CheckOwner() != nil {
 		return m, false
 	}
 	_, m, ok, err := p.look(name)
 	return m, ok && err == nil
 }
 
-// network is that of a new machine. The caller holds the lock, and makes the machine under it.
+// check refuses orders that a machine here cannot fulfil. Nothing of an order is ignored.
+func check(o machines.Order) error {
+	flaw := environments.NotGiven(environments.DriverNspawn, o.Flavor, o.Image, o.Networks)
+	switch {
+	case !folder.Hostname.MatchString(o.Name):
+		return fmt.Errorf("%w: %q is not a hostname of one label", machines.ErrRefused, o.Name)
+	case flaw != nil:
+		return fmt.Errorf("%w: %s\n%s", machines.ErrRefused, flaw.Problem, flaw.Advice)
+	case os.Geteuid() != 0:
+		return fmt.Errorf("%w: it needs root\nrun the same command as root, for example with sudo", machines.ErrRefused)
+	}
+	if err := need("systemd-nspawn"); err != nil {
+		return fmt.Errorf("%w: %w", machines.ErrRefused, err)
+	}
+	return nil
+}
+
+// openImage opens the image that a machine boots from. The build of Debian's continues when ctx ends.
+func (p *Provider) openImage(ctx context.Context, name string) (Image, error) {
+	if filepath.IsAbs(name) {
+		if info, err := os.Stat(filepath.Join(name, "usr")); err != nil || !info.IsDir() {
+			return Image{}, fmt.Errorf("%w: image %s is not a root file system: it has no /usr", machines.ErrRefused, name)
+		}
+		return Image{Dir: name}, nil
+	}
+	type opened struct {
+		Image
+		err error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		i, err := OpenImage(context.WithoutCancel(ctx), p.config.Log)
+		done <- opened{i, err}
+	}()
+	select {
+	case o := <-done:
+		return o.Image, o.err
+	case <-ctx.Done():
+		go func() { o := <-done; _ = o.Close() }()
+		return Image{}, fmt.Errorf("the image is not ready yet: %w", ctx.Err())
+	}
+}
+
+// network returns the network of a new machine. The caller holds the lock until the machine has its folder.
 func (p *Provider) network() (network, error) {
 	b, err := openBridge(p.config.Bridge, p.subnet)
 	if err != nil {
@@ -181,25 +217,40 @@ func (p *Provider) network() (network, error) {
 	return b.assign(used)
 }
 
-// Delete ends a machine as a power cut does, and removes its folder.
-func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
-	if err := p.delete(ctx, v); err != nil {
-		return cannot("delete machine "+v.Name, err)
+// addresses returns the addresses of all machines of all fleets in the folder. The caller holds the lock.
+func (p *Provider) addresses() ([]netip.Addr, error) {
+	var used []netip.Addr
+	paths, err := filepath.Glob(filepath.Join(escapeGlob(p.fleet.Root), "*", "*", "*", folder.AboutFile))
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	for _, path := range paths {
+		var a about
+		err := folder.ReadJSON(path, &a)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // just removed
+		}
+		if err != nil { // its address is unknown, and so no address is certainly free
+			return nil, err
+		}
+		used = append(used, a.Network.Address.Addr())
+	}
+	return used, nil
 }
 
-func (p *Provider) delete(ctx context.Context, v machines.Ref) error {
-	if !namePattern.MatchString(v.Name) {
-		return nil // there can be none
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// Delete ends a machine as a power cut does, and removes its folder.
+func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
+	if !folder.Hostname.MatchString(v.Name) {
+		return nil // Create refuses the name
 	}
-	if _, err := os.Lstat(p.place()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(p.fleet.Path()); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := p.owned(); err != nil {
-		return err
-	}
-	lock, err := p.lock(ctx)
+	lock, err := p.fleet.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -214,35 +265,72 @@ func (p *Provider) delete(ctx context.Context, v machines.Ref) error {
 	if !ok || v.ID != "" && v.ID != a.ID {
 		return nil
 	}
-	dir := filepath.Join(p.place(), v.Name)
-	// Repeated: a process that is born while the group is killed may get away once.
-	err = poll(ctx, func() (bool, error) {
-		alive, err := held(filepath.Join(dir, lockName))
-		if err == nil && alive {
+	// Repeated: a process that starts while the group is killed may escape once.
+	err = folder.Poll(ctx, func() (bool, error) {
+		held, err := folder.Held(filepath.Join(p.fleet.Machine(v.Name), folder.HeldFile))
+		if err == nil && held {
 			err = killGroup(a.Group)
 		}
-		return !alive, err
+		return !held, err
 	})
 	if err != nil {
 		return err
 	}
-	gone := filepath.Join(p.place(), gonePrefix+v.Name+"."+a.ID)
-	if err := os.Rename(dir, gone); err != nil { // from here on it is no machine, whatever happens
+	gone, err := p.fleet.Discard(v.Name, a.ID)
+	if err != nil {
 		return err
 	}
-	_ = lock.Close() // its disk is large, and nobody's any more
+	_ = lock.Close() // the removal of its large disk needs no lock
 	if err := p.erase(ctx, gone); err != nil {
 		return err
 	}
-	p.tidy(ctx)
+	if lock, err := p.fleet.Lock(ctx); err == nil {
+		p.fleet.RemoveEmpty()
+		_ = lock.Close()
+	}
 	return nil
 }
 
-// newID names one machine for ever: the 40 bits that its network interface has room for.
+// sweep removes the folders that killed programs left. It waits for a new machine of that name: its keeper finishes it without
+// the program that started it. The caller holds the lock.
+func (p *Provider) sweep(ctx context.Context, name string) error {
+	return p.fleet.Leftovers(name, func(dir string, isNew bool) error {
+		held := false
+		err := folder.Poll(ctx, func() (_ bool, err error) {
+			held, err = folder.Held(filepath.Join(dir, folder.HeldFile))
+			return !held || !isNew, err
+		})
+		if err != nil || held {
+			return err
+		}
+		return p.erase(ctx, dir)
+	})
+}
+
+// erase removes a folder without a keeper, and its control group. When ctx ends first, the next sweep removes the rest.
+func (p *Provider) erase(ctx context.Context, dir string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var a about
+	if err := folder.ReadJSON(filepath.Join(dir, folder.AboutFile), &a); err == nil && a.Group != "" {
+		if err := removeGroup(ctx, a.Group); err != nil {
+			return err
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- os.RemoveAll(dir) }() // a whole system takes a while
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("cannot wait until %s is removed: %w", dir, ctx.Err())
+	}
+}
+
+// newID returns a new ID of 40 bits, which the name of a network interface has room for.
 func newID() string {
 	b := make([]byte, 5)
 	rand.Read(b)
 	return fmt.Sprintf("%x", b)
 }
-
-func cannot(what string, err error) error { return fmt.Errorf("cannot %s: %w", what, err) }

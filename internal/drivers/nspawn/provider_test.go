@@ -11,28 +11,29 @@ import (
 	"strings"
 	"testing"
 
+	"pulley/internal/drivers/folder"
 	"pulley/internal/machines"
 )
 
-// fleet is the driver of a fleet in a folder.
-func fleet(t *testing.T, folder, owner, name string) *Provider {
+// fleet returns the driver of a fleet.
+func fleet(t *testing.T, root, owner, name string) *Provider {
 	t.Helper()
-	p, err := New(Config{Folder: folder, Bridge: "no-such-bridge", Subnet: "10.9.0.0/16", Mark: machines.Mark{Owner: owner, Fleet: name}})
+	p, err := New(Config{Folder: root, Bridge: "no-such-bridge", Subnet: "10.9.0.0/16", Mark: machines.Mark{Owner: owner, Fleet: name}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-// left puts a machine's folder where one was, whose keeper is gone.
-func left(t *testing.T, p *Provider, folder string, a about, s state) {
+// left writes the folder of a machine without a keeper.
+func left(t *testing.T, p *Provider, name string, a about, s folder.State) {
 	t.Helper()
-	dir := filepath.Join(p.place(), folder)
-	if err := errors.Join(p.makeFolder(), os.MkdirAll(filepath.Join(dir, "upper"), 0o700)); err != nil {
+	dir := filepath.Join(p.fleet.Path(), name)
+	if err := errors.Join(os.MkdirAll(p.fleet.Root, 0o700), os.MkdirAll(filepath.Join(dir, "upper"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	a.Mark = p.config.Mark
-	if err := errors.Join(writeJSON(filepath.Join(dir, aboutFile), a), writeJSON(filepath.Join(dir, stateFile), s)); err != nil {
+	if err := errors.Join(folder.WriteJSON(filepath.Join(dir, folder.AboutFile), a), folder.WriteJSON(filepath.Join(dir, folder.StateFile), s)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -52,47 +53,46 @@ func names(t *testing.T, p *Provider) []string {
 	return names
 }
 
-// A fleet's plan that saw others' machines would retire them.
-func TestFleetsDoNotSeeEachOther(t *testing.T) {
+// A plan that saw the machines of another fleet would retire them.
+func TestFleetsAreSeparate(t *testing.T) {
 	t.Parallel()
-	folder := filepath.Join(t.TempDir(), "machines")
+	root := filepath.Join(t.TempDir(), "machines")
 	marks := [][2]string{{"a", "dev"}, {"a", "dev@t1"}, {"b", "dev"}, {"..", "dev"}, {"a/dev", "x"}, {".lock", "dev"}, {"a", ".."}}
 	for _, m := range marks {
-		p := fleet(t, folder, m[0], m[1])
+		p := fleet(t, root, m[0], m[1])
 		if got := names(t, p); got != nil {
-			t.Errorf("%s begins with %v", m, got)
+			t.Errorf("%s has %v before the first machine", m, got)
 		}
-		left(t, p, "compute1", about{Name: "compute1", ID: m[0] + m[1], Network: at("10.9.0.1/16")}, state{State: machines.Stopped})
+		left(t, p, "compute1", about{About: folder.About{Name: "compute1", ID: m[0] + m[1]}, Network: at("10.9.0.1/16")}, folder.State{State: machines.Stopped})
 	}
 	for _, m := range marks {
-		if got := names(t, fleet(t, folder, m[0], m[1])); !slices.Equal(got, []string{"compute1 stopped"}) {
+		if got := names(t, fleet(t, root, m[0], m[1])); !slices.Equal(got, []string{"compute1 stopped"}) {
 			t.Errorf("%s has %v", m, got)
 		}
 	}
-	gone := fleet(t, folder, "a", "dev")
+	gone := fleet(t, root, "a", "dev")
 	if err := gone.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range marks[1:] {
-		if got := names(t, fleet(t, folder, m[0], m[1])); !slices.Equal(got, []string{"compute1 stopped"}) {
-			t.Errorf("after another's was deleted, %s has %v", m, got)
+		if got := names(t, fleet(t, root, m[0], m[1])); !slices.Equal(got, []string{"compute1 stopped"}) {
+			t.Errorf("after a deletion in another fleet, %s has %v", m, got)
 		}
 	}
-	if outside, _ := os.ReadDir(filepath.Dir(folder)); len(outside) != 1 {
-		t.Errorf("there is something beside the folder: %v", outside)
+	if outside, _ := os.ReadDir(filepath.Dir(root)); len(outside) != 1 {
+		t.Errorf("the parent of the folder has %v", outside)
 	}
 }
 
-// A host that was started again, or a keeper that was killed, leaves machines that do not run: a plan that took them for
-// running would wait for ever.
-func TestMachinesWithoutAKeeperAreOff(t *testing.T) {
+// After a restart of the host, or a kill of the keeper, a machine does not run. A plan must not wait for it.
+func TestMachinesWithoutKeeperAreStopped(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Running})
-	left(t, p, "compute2", about{Name: "compute2", ID: "2"}, state{State: machines.Building})
-	left(t, p, "compute3", about{Name: "compute3", ID: "3"}, state{State: machines.Failed, Problem: "no"})
-	left(t, p, newPrefix+"compute4.4", about{Name: "compute4", ID: "4"}, state{State: machines.Building})
-	left(t, p, gonePrefix+"compute5.5", about{Name: "compute5", ID: "5"}, state{State: machines.Running})
+	left(t, p, "compute1", about{About: folder.About{Name: "compute1", ID: "1"}}, folder.State{State: machines.Running})
+	left(t, p, "compute2", about{About: folder.About{Name: "compute2", ID: "2"}}, folder.State{State: machines.Building})
+	left(t, p, "compute3", about{About: folder.About{Name: "compute3", ID: "3"}}, folder.State{State: machines.Failed, Problem: "no"})
+	left(t, p, ".new.compute4.4", about{About: folder.About{Name: "compute4", ID: "4"}}, folder.State{State: machines.Building})
+	left(t, p, ".gone.compute5.5", about{About: folder.About{Name: "compute5", ID: "5"}}, folder.State{State: machines.Running})
 	if got, want := names(t, p), []string{"compute1 stopped", "compute2 stopped", "compute3 failed"}; !slices.Equal(got, want) {
 		t.Errorf("the machines are %v", got)
 	}
@@ -100,37 +100,37 @@ func TestMachinesWithoutAKeeperAreOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := names(t, p); len(got) != 3 {
-		t.Errorf("another machine's id deleted one: %v", got)
+		t.Errorf("the ID of another machine deleted one: %v", got)
 	}
 	for range 2 {
 		if err := p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: "1"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	entries, _ := os.ReadDir(p.place())
+	entries, _ := os.ReadDir(p.fleet.Path())
 	if len(entries) != 2 || entries[0].Name() != "compute2" {
-		t.Errorf("what was half made and half deleted stays: %v", entries)
+		t.Errorf("leftovers remain: %v", entries)
 	}
 }
 
-// What pulley has not made it must not delete, whatever lies in its folder.
-func TestWhatIsNotOursStays(t *testing.T) {
+// Pulley must not delete what it has not made, even in its own folder.
+func TestForeignFoldersStay(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	if err := errors.Join(p.makeFolder(), os.MkdirAll(p.place(), 0o700)); err != nil {
+	if err := errors.Join(os.MkdirAll(p.fleet.Root, 0o700), os.MkdirAll(p.fleet.Path(), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	others := fleet(t, filepath.Join(t.TempDir(), "machines"), "b", "dev")
-	left(t, others, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Running})
-	copied := filepath.Join(p.place(), "compute1")
-	if err := os.CopyFS(copied, os.DirFS(filepath.Join(others.place(), "compute1"))); err != nil {
+	left(t, others, "compute1", about{About: folder.About{Name: "compute1", ID: "1"}}, folder.State{State: machines.Running})
+	copied := filepath.Join(p.fleet.Path(), "compute1")
+	if err := os.CopyFS(copied, os.DirFS(filepath.Join(others.fleet.Path(), "compute1"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Mkdir(filepath.Join(p.place(), "compute2"), 0o700), os.WriteFile(filepath.Join(p.place(), "compute3"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(p.fleet.Path(), "compute2"), 0o700), os.WriteFile(filepath.Join(p.fleet.Path(), "compute3"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if got := names(t, p); got != nil {
-		t.Errorf("others' machines are %v", got)
+		t.Errorf("foreign folders are listed as %v", got)
 	}
 	for _, name := range []string{"compute1", "compute2", "compute3", "../dev/compute1", ".", ""} {
 		if err := p.Delete(t.Context(), machines.Ref{Name: name}); err != nil {
@@ -138,22 +138,22 @@ func TestWhatIsNotOursStays(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"compute1/machine.json", "compute2", "compute3"} {
-		if _, err := os.Lstat(filepath.Join(p.place(), path)); err != nil {
+		if _, err := os.Lstat(filepath.Join(p.fleet.Path(), path)); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// Where addresses are not known for certain, the next machine could get another one's.
-func TestADamagedMachineStopsFurtherOnes(t *testing.T) {
+// While the address of one machine is unknown, a new machine could get the same.
+func TestDamagedRecordStopsCreate(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, "compute1", about{Name: "compute1", ID: "1", Network: at("10.9.0.1/16")}, state{State: machines.Running})
-	used, err := fleet(t, p.config.Folder, "b", "dev").addresses()
+	left(t, p, "compute1", about{About: folder.About{Name: "compute1", ID: "1"}, Network: at("10.9.0.1/16")}, folder.State{State: machines.Running})
+	used, err := fleet(t, p.fleet.Root, "b", "dev").addresses()
 	if err != nil || len(used) != 1 || used[0].String() != "10.9.0.1" {
 		t.Errorf("addresses in use are %v, %v", used, err)
 	}
-	damaged := filepath.Join(p.place(), "compute1", aboutFile)
+	damaged := filepath.Join(p.fleet.Path(), "compute1", folder.AboutFile)
 	if err := os.WriteFile(damaged, []byte(`{"name": "comp`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -165,70 +165,70 @@ func TestADamagedMachineStopsFurtherOnes(t *testing.T) {
 	}
 }
 
-// An order that was carried out otherwise than written would make machines that nobody asked for.
-func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
+// A machine must not differ from its order.
+func TestImpossibleOrdersAreRefused(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
 	for want, o := range map[string]machines.Order{
-		"no hostname":       {Name: "../compute1"},
-		"is no hostname":    {Name: "compute1\n"},
+		"not a hostname":    {Name: "../compute1"},
+		"is not a hostname": {Name: "compute1\n"},
 		"have no flavors":   {Name: "compute1", Flavor: "large"},
 		"leave `networks`":  {Name: "compute1", Networks: []string{"front"}},
 		"there is no image": {Name: "compute1", Image: "debian-12"},
-		"is no root folder": {Name: "compute1", Image: t.TempDir()},
+		"not a root file":   {Name: "compute1", Image: t.TempDir()},
 	} {
 		_, err := p.Create(t.Context(), o)
-		if os.Geteuid() != 0 && want == "is no root folder" {
+		if os.Geteuid() != 0 && want == "not a root file" {
 			want = "it needs root"
 		}
 		if !errors.Is(err, machines.ErrRefused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v is refused with: %v", o, err)
 		}
 	}
-	if _, err := os.Lstat(p.config.Folder); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("something was made for them: %v", err)
+	if _, err := os.Lstat(p.fleet.Root); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a refused order created the folder: %v", err)
 	}
 	for _, subnet := range []string{"10.9.0.1/16", "10.9.0.0", "fd00::/64", "10.9.0.0/31"} {
 		if _, err := New(Config{Subnet: subnet, Mark: p.config.Mark}); err == nil {
-			t.Errorf("subnet %s is taken", subnet)
+			t.Errorf("subnet %s is accepted", subnet)
 		}
 	}
 }
 
-// Who has written `image: debain` into a file since would be told that machines are refused that have run for weeks.
-func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
+// A changed image in the file must not make an apply fail for machines that already run.
+func TestExistingMachineIsReturned(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Stopped})
+	left(t, p, "compute1", about{About: folder.About{Name: "compute1", ID: "1"}}, folder.State{State: machines.Stopped})
 	m, err := p.Create(t.Context(), machines.Order{Name: "compute1", Flavor: "large", Image: "debain"})
 	if err != nil || m.ID != "1" {
 		t.Errorf("%+v, %v", m, err)
 	}
 }
 
-// A keeper that was too slow to answer would leave a machine that is off, for an order that failed.
-func TestAMachineThatCouldNotBeStartedIsUndoneWhereverItIs(t *testing.T) {
+// A failed order must not leave a stopped machine, also where its keeper had moved the folder.
+func TestFailedStartIsUndone(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, newPrefix+"compute1.1", about{Name: "compute1", ID: "1"}, state{State: machines.Building})
-	left(t, p, "compute2", about{Name: "compute2", ID: "2"}, state{State: machines.Building}) // it was moved
-	left(t, p, "compute3", about{Name: "compute3", ID: "another"}, state{State: machines.Running})
+	left(t, p, ".new.compute1.1", about{About: folder.About{Name: "compute1", ID: "1"}}, folder.State{State: machines.Building})
+	left(t, p, "compute2", about{About: folder.About{Name: "compute2", ID: "2"}}, folder.State{State: machines.Building}) // was moved
+	left(t, p, "compute3", about{About: folder.About{Name: "compute3", ID: "another"}}, folder.State{State: machines.Running})
 	for name, id := range map[string]string{"compute1": "1", "compute2": "2", "compute3": "3"} {
-		if err := p.undo(t.Context(), about{Name: name, ID: id}); err != nil {
+		if err := p.undo(t.Context(), about{About: folder.About{Name: name, ID: id}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if entries, _ := os.ReadDir(p.place()); len(entries) != 1 || entries[0].Name() != "compute3" {
+	if entries, _ := os.ReadDir(p.fleet.Path()); len(entries) != 1 || entries[0].Name() != "compute3" {
 		t.Errorf("left: %v", entries)
 	}
 }
 
-// Anybody who may write to the folder could make root delete what they name.
-func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
+// Users who may write to the folder could make root delete files.
+func TestWritableFolderIsRefused(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
-	left(t, p, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Stopped})
-	if err := os.Chmod(p.config.Folder, 0o777); err != nil {
+	left(t, p, "compute1", about{About: folder.About{Name: "compute1", ID: "1"}}, folder.State{State: machines.Stopped})
+	if err := os.Chmod(p.fleet.Root, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	_, listErr := p.List(t.Context())
@@ -238,18 +238,18 @@ func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(p.place(), "compute1")); err != nil {
+	if _, err := os.Lstat(filepath.Join(p.fleet.Path(), "compute1")); err != nil {
 		t.Error(err)
 	}
 }
 
-// Each trial of a provider, and each environment that was destroyed, would leave folders for ever.
-func TestTheLastMachineTakesItsFleetsFolderAlong(t *testing.T) {
+// Destroyed environments must not leave folders.
+func TestLastMachineRemovesFleetFolder(t *testing.T) {
 	t.Parallel()
-	folder := filepath.Join(t.TempDir(), "machines")
-	p, other := fleet(t, folder, "a", "dev"), fleet(t, folder, "a", "test")
+	root := filepath.Join(t.TempDir(), "machines")
+	p, other := fleet(t, root, "a", "dev"), fleet(t, root, "a", "test")
 	for _, f := range []*Provider{p, other} {
-		left(t, f, "compute1", about{Name: "compute1", ID: "1"}, state{State: machines.Stopped})
+		left(t, f, "compute1", about{About: folder.About{Name: "compute1", ID: "1"}}, folder.State{State: machines.Stopped})
 	}
 	for _, step := range []struct {
 		of   *Provider
@@ -258,11 +258,11 @@ func TestTheLastMachineTakesItsFleetsFolderAlong(t *testing.T) {
 		if err := step.of.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := os.Lstat(step.of.place()); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s stays: %v", step.of.place(), err)
+		if _, err := os.Lstat(step.of.fleet.Path()); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", step.of.fleet.Path(), err)
 		}
 		var left []string
-		entries, _ := os.ReadDir(folder)
+		entries, _ := os.ReadDir(root)
 		for _, e := range entries {
 			left = append(left, e.Name())
 		}
@@ -272,8 +272,8 @@ func TestTheLastMachineTakesItsFleetsFolderAlong(t *testing.T) {
 	}
 }
 
-// An interrupted command would go on removing a disk of gigabytes, or wait half a minute for a process that does not end.
-func TestErasingHeedsItsContext(t *testing.T) {
+// An interrupted command must not wait for the removal of a large disk.
+func TestEraseEndsWithContext(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
 	dir := filepath.Join(t.TempDir(), "large")
@@ -292,12 +292,12 @@ func TestErasingHeedsItsContext(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it stays: %v", err)
+		t.Errorf("the folder is left: %v", err)
 	}
 }
 
-// In a container, whose groups' root can be ended, a machine of which the group is not known would take all with it.
-func TestOnlyGroupsOfMachinesAreEnded(t *testing.T) {
+// In a container the root of the control groups can be killed: a missing group name must not reach it.
+func TestOnlyMachineGroupsAreKilled(t *testing.T) {
 	t.Parallel()
 	for _, group := range []string{"", "/", ".", "..", "/system.slice", "/pulley-machine-1/..", "/user.slice/pulley.service", "pulley-machine-1/../../x"} {
 		if dir, err := groupDir("/sys/fs/cgroup", group); err == nil {

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pulley/internal/drivers/folder"
 )
 
-// handover is what a keeper is told, once.
+// handover is the one message to a keeper.
 type handover struct {
 	About  about  `json:"about"`
 	Image  string `json:"image"`
@@ -22,16 +24,17 @@ type handover struct {
 	Files  []file `json:"files"`
 }
 
-// answer is what a keeper says, once: the machine's folder is in its place and the machine boots, or why not.
+// answer is the one message of a keeper: the machine's folder is in its place and the machine boots, or why not.
 type answer struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// start makes a machine's folder aside and a keeper in it, which moves the folder to its place when all is set up. So a
-// machine never is without a keeper, whoever is killed: a keeper that was told everything goes on, another one ends.
+// start makes a machine's folder aside and starts a keeper in it, which moves the folder to its place when the machine is ready. A
+// machine therefore always has a keeper, whichever program is killed. A keeper that has read its handover continues, another one
+// ends.
 func (p *Provider) start(ctx context.Context, image Image, a about, files []file) error {
-	dir := filepath.Join(p.place(), newPrefix+a.Name+"."+a.ID)
-	for _, sub := range []string{"upper", "work"} { // the upper one is the machine's /
+	dir := p.fleet.New(a.Name, a.ID)
+	for _, sub := range []string{"upper", "work"} { // upper is the machine's /
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
 			return err
 		}
@@ -39,7 +42,7 @@ func (p *Provider) start(ctx context.Context, image Image, a about, files []file
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return err
 	}
-	lock, err := lockFile(ctx, filepath.Join(dir, lockName))
+	lock, err := folder.Lock(ctx, filepath.Join(dir, folder.HeldFile))
 	if err != nil {
 		return err
 	}
@@ -54,7 +57,7 @@ func (p *Provider) start(ctx context.Context, image Image, a about, files []file
 	if k != nil {
 		_ = k.talk.Close()
 	}
-	if ctx.Err() != nil { // its keeper finishes what it was told, or ends: the next one who comes sees which
+	if ctx.Err() != nil { // the keeper continues or ends: the next call sees which
 		return err
 	}
 	if k != nil {
@@ -64,34 +67,33 @@ func (p *Provider) start(ctx context.Context, image Image, a about, files []file
 	return errors.Join(err, p.undo(ctx, a))
 }
 
-// undo removes a machine that could not be started and whose keeper is gone: it may have been moved to its place before its
-// keeper could say so.
+// undo removes a machine that did not start and has no keeper. Its keeper may have moved it to its place before it ended.
 func (p *Provider) undo(ctx context.Context, a about) error {
-	err := p.erase(ctx, filepath.Join(p.place(), newPrefix+a.Name+"."+a.ID))
-	there, _, ok, lookErr := p.look(a.Name)
-	if lookErr != nil || !ok || there.ID != a.ID {
+	err := p.erase(ctx, p.fleet.New(a.Name, a.ID))
+	is, _, ok, lookErr := p.look(a.Name)
+	if lookErr != nil || !ok || is.ID != a.ID {
 		return errors.Join(err, lookErr)
 	}
-	gone := filepath.Join(p.place(), gonePrefix+a.Name+"."+a.ID)
-	return errors.Join(err, os.Rename(filepath.Join(p.place(), a.Name), gone), p.erase(ctx, gone))
+	gone, discardErr := p.fleet.Discard(a.Name, a.ID)
+	return errors.Join(err, discardErr, p.erase(ctx, gone))
 }
 
-// keeper is a machine's keeper as the program sees it that started it.
+// keeper is a machine's keeper in the program that started it.
 type keeper struct {
 	cmd   *exec.Cmd
 	talk  *os.File
 	ended chan struct{}
 }
 
-// launch starts a keeper, which waits to be told, in the machine's own control group. What it needs to be found again is
-// written down before it can do anything.
+// launch starts a keeper in the machine's own control group, where it waits for its handover. The record that finds it again is written
+// before.
 func launch(ctx context.Context, dir string, lock *os.File, image Image, a *about) (*keeper, error) {
 	group, bySystemd, err := groupFor(a.ID)
 	if err != nil {
 		return nil, err
 	}
 	a.Group = group
-	if err := writeJSON(filepath.Join(dir, aboutFile), a); err != nil {
+	if err := folder.WriteJSON(filepath.Join(dir, folder.AboutFile), a); err != nil {
 		return nil, err
 	}
 	if !bySystemd {
@@ -106,10 +108,10 @@ func launch(ctx context.Context, dir string, lock *os.File, image Image, a *abou
 	if a.Group, err = scope(ctx, a.ID, a.Name, k.cmd.Process.Pid); err != nil {
 		return k, err
 	}
-	return k, writeJSON(filepath.Join(dir, aboutFile), a)
+	return k, folder.WriteJSON(filepath.Join(dir, folder.AboutFile), a)
 }
 
-// startKeeper runs this program as a keeper: away from the terminal, in a mount and a PID namespace of its own.
+// startKeeper runs this program as a keeper: in a session, a mount namespace and a PID namespace of its own.
 func startKeeper(dir string, lock *os.File, image Image, a *about) (*keeper, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -155,18 +157,18 @@ func startKeeper(dir string, lock *os.File, image Image, a *about) (*keeper, err
 	if err := k.cmd.Start(); err != nil {
 		_ = k.talk.Close()
 		if errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("%w\nin a container this needs one that was started with --privileged", err)
+			err = fmt.Errorf("%w\nin a container, start the container with --privileged", err)
 		}
 		return nil, fmt.Errorf("cannot start its keeper: %w", err)
 	}
 	go func() {
-		_ = k.cmd.Wait() // killed is how a machine ends: nothing to report
+		_ = k.cmd.Wait() // a kill is a normal end of a machine
 		close(k.ended)
 	}()
 	return k, nil
 }
 
-// tell says what machine to keep, and waits for the answer.
+// tell sends the handover and waits for the answer.
 func (k *keeper) tell(ctx context.Context, h handover) error {
 	defer k.talk.Close()
 	stop := context.AfterFunc(ctx, func() { _ = k.talk.SetDeadline(time.Unix(1, 0)) })
