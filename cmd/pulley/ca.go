@@ -4,26 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/fleetca"
 	"pulley/internal/pki"
-	"pulley/internal/serve"
-	"pulley/internal/store"
+	"pulley/internal/serve/member"
 )
 
 func newCA(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ca", Short: "show, rotate and retire the CA of a fleet", Args: arguments(0, 0, "takes a verb: show, rotate or retire"),
-		Long: `ca works on the CA in the data folder of pulley serve, on the machine on which that runs; a serve that runs meanwhile
-notices. There are two CAs from the first day: the current one signs, and the next one is trusted already by everybody, so
-that a rotation needs no moment at which somebody is not trusted. After it the previous one stays trusted until it is
-retired.
+		Long: `Work on the CA in the data folder of pulley serve, on the machine of pulley serve. A running serve notices the changes.
 
-Who has which certificate is asked of etcd; unless told otherwise, by the identity and with the CA in the same folder.
+Everybody trusts two CAs from the first day: the current CA signs, and the next CA takes its place at a rotation. After a
+rotation, everybody trusts the previous CA until it is retired.
+
+The verbs ask etcd who has which certificate. By default they use the identity and the CA of the same folder.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage`,
@@ -36,68 +37,255 @@ EXIT STATUS
 	return cmd
 }
 
-// caFolder is the CA that a verb works on.
-type caFolder struct {
+// caFlags name the CA that a verb works on.
+type caFlags struct {
 	*options
 	dataDir string
 	secure  secureFlags
 }
 
-func (f *caFolder) add(c *cobra.Command) {
+func (f *caFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.dataDir, "data-dir", "pulley-data", "data folder of pulley serve")
-	c.Flags().StringVar(&f.secure.caKey, "ca-key", "", "PEM file with the CA's keys, where they are kept outside of the data folder")
-	c.Flags().StringVar(&f.secure.caSign, "ca-sign", "", "command that signs with the CA's key")
+	f.secure.addCA(c.Flags())
 }
 
-func (f *caFolder) path(name string) string { return filepath.Join(f.dataDir, serve.PKIName, name) }
-
-// open opens the CA, and makes none.
-func (f *caFolder) open() (*pki.CA, error) {
-	if f.secure.caKey != "" && f.secure.caSign != "" {
-		return nil, cli.Usagef("--ca-key and --ca-sign exclude each other")
+// open opens the CA and takes the census of its certificates.
+func (f *caFlags) open(ctx context.Context) (*pki.CA, fleetca.Census, error) {
+	if err := f.secure.checkCA(); err != nil {
+		return nil, fleetca.Census{}, err
 	}
-	if _, err := os.Stat(f.path("ca.pem")); err != nil {
-		return nil, fmt.Errorf("cannot open the CA of %s: %w\n`pulley serve --auth` makes it; --data-dir says where that has its data", f.dataDir, err)
+	ca, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(f.env.Now))
+	if err != nil {
+		return nil, fleetca.Census{}, err
 	}
-	return pki.OpenCA(filepath.Join(f.dataDir, serve.PKIName), f.secure.ca(f.env.Now))
-}
-
-// storeConfig is how to reach the etcd of this CA's fleet: where neither flags nor variables say it, by what is in the folder.
-func (f *caFolder) storeConfig() (store.Config, error) {
 	conn := f.connection
 	conn.Fill(f.env)
 	if err := conn.Check(); err != nil {
-		return store.Config{}, err
+		return nil, fleetca.Census{}, err
 	}
-	if conn.CACert == "" && conn.Cert == "" && conn.Key == "" {
-		conn.CACert = f.path("bundle.pem")
-		for _, name := range []string{"admin.pem", "serve.pem"} {
-			if _, err := os.Stat(f.path(name)); err == nil {
-				conn.Cert, conn.Key = f.path(name), f.path(name)
-				break
-			}
-		}
-		if len(conn.Endpoints) == 0 {
-			conn.Endpoints = []string{"https://" + serve.DefaultListen}
-		}
-	}
-	return conn.Config(), nil
+	config := fleetca.Connection(f.dataDir, conn.Config(), "https://"+member.DefaultListen)
+	return ca, fleetca.Take(ctx, config, ca, fleetca.AdminFile(f.dataDir), f.env.Now()), nil
 }
 
-// census asks etcd who has a certificate of which CA; what can't be asked is in its problem.
-func (f *caFolder) census(ctx context.Context, ca *pki.CA) (census, error) {
-	config, err := f.storeConfig()
+// shownCA is what `pulley ca show -o json` prints; docs/json.md describes it.
+type shownCA struct {
+	Authorities []shownAuthority  `json:"authorities"`
+	Others      *int              `json:"others"`
+	Rotate      []fleetca.Blocker `json:"before_rotating"`
+	Retire      []fleetca.Blocker `json:"before_retiring"`
+}
+
+type shownAuthority struct {
+	Part        pki.Part  `json:"part"`
+	Fingerprint string    `json:"fingerprint"`
+	Until       time.Time `json:"until"`
+	Key         bool      `json:"key"`
+	Nodes       *int      `json:"nodes"`
+	Operators   *int      `json:"operators"`
+}
+
+func newCAShow(o *options) *cobra.Command {
+	f := caFlags{options: o}
+	cmd := &cobra.Command{
+		Use: "show", Short: "show the trusted CAs, and who has certificates of which", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
+		Long: `Show the fingerprints of the CAs for new machines, the end of each CA, and what blocks a rotation. If etcd does not
+answer, show the contents of the folder only.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage`,
+		Example: `  pulley ca show --data-dir pulley-data`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ca, n, err := f.open(c.Context())
+			if err != nil {
+				return err
+			}
+			shown := show(ca, n)
+			if err := o.out.Print(o.env, shown, func(t *cli.Table) error { shown.table(t); return nil }); err != nil || !o.out.ForPeople() {
+				return err
+			}
+			o.printBlockers(shown, n)
+			return nil
+		},
+	}
+	f.add(cmd)
+	o.out.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func show(ca *pki.CA, n fleetca.Census) shownCA {
+	shown := shownCA{Authorities: []shownAuthority{}, Rotate: n.BeforeRotating(ca), Retire: n.BeforeRetiring(ca)}
+	others := 0
+	for _, who := range n.Holders {
+		others += len(who)
+	}
+	for _, a := range ca.Authorities() {
+		s := shownAuthority{Part: a.Part, Fingerprint: a.Fingerprint, Until: a.Certificate.NotAfter, Key: a.KeyAtHand}
+		if n.Holders != nil {
+			nodes, operators := n.Nodes[a.Fingerprint], n.Operators[a.Fingerprint]
+			s.Nodes, s.Operators = &nodes, &operators
+			others -= nodes + operators
+		}
+		shown.Authorities = append(shown.Authorities, s)
+	}
+	if n.Holders != nil {
+		shown.Others = &others
+	}
+	return shown
+}
+
+func (s shownCA) table(t *cli.Table) {
+	number := func(n *int) string {
+		if n == nil {
+			return "?"
+		}
+		return strconv.Itoa(*n)
+	}
+	t.Row("CA", "FINGERPRINT", "UNTIL", "KEY", "NODES", "OPERATORS")
+	for _, a := range s.Authorities {
+		key := "missing"
+		if a.Key {
+			key = "at hand"
+		} else if a.Part == pki.PartPrevious {
+			key = "-"
+		}
+		t.Row(string(a.Part), a.Fingerprint, a.Until.Format(time.DateOnly), key, number(a.Nodes), number(a.Operators))
+	}
+}
+
+func (o *options) printBlockers(s shownCA, n fleetca.Census) {
+	if n.Problem != nil {
+		cli.Complain(o.env, program, fmt.Errorf("cannot ask etcd who has which certificate: %w", n.Problem))
+		return
+	}
+	if s.Others != nil && *s.Others > 0 {
+		fmt.Fprintf(o.env.Stdout, "certificates of a CA that is no longer trusted: %d\n", *s.Others)
+	}
+	for _, b := range s.Retire {
+		fmt.Fprintf(o.env.Stdout, "before `pulley ca retire`: %s\n", cli.Clean(b.Sentence()))
+	}
+	for _, b := range s.Rotate {
+		fmt.Fprintf(o.env.Stdout, "before `pulley ca rotate`: %s\n", cli.Clean(b.Sentence()))
+	}
+}
+
+func newCARotate(o *options) *cobra.Command {
+	f := caFlags{options: o}
+	var force, stolen bool
+	cmd := &cobra.Command{
+		Use: "rotate", Short: "make the next CA sign from now on", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
+		Long: `Make the next CA the current one, and create a new next CA. The former CA stays trusted. Servers get certificates of the
+new CA within seconds. Nodes renew by themselves within hours.
+
+The command refuses while somebody would lose access: nodes and operators with certificates older than the next CA, and an
+etcd that was started before the next CA existed. With --force it rotates anyway. Who loses access must join again.
+
+With --stolen the former CA is no longer trusted: the thief of its key must not get a certificate of the new CA. Stop serve
+first. All nodes and operators must join again. If next.key may be stolen too, run the command twice.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage`,
+		Example: `  pulley ca rotate --data-dir pulley-data
+  pulley ca rotate --data-dir pulley-data --stolen`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if stolen {
+				return f.replaceStolen()
+			}
+			ca, n, err := f.open(c.Context())
+			if err != nil {
+				return err
+			}
+			if err := o.permitted("rotate the CA", force, n.BeforeRotating(ca)); err != nil {
+				return err
+			}
+			if err := ca.Rotate(force); err != nil {
+				return err
+			}
+			o.printSigner(ca)
+			fmt.Fprintln(o.env.Stdout, "restart `pulley serve` before the next rotation: etcd reads new CAs only at its start")
+			fmt.Fprintln(o.env.Stdout, "run `pulley ca retire` once `pulley ca show` lists no certificate of the former CA")
+			return nil
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "rotate also if somebody loses access, or etcd does not answer")
+	cmd.Flags().BoolVar(&stolen, "stolen", false, "remove the trust in the current CA, whose key was stolen")
+	return cmd
+}
+
+func (o *options) printSigner(ca *pki.CA) {
+	fmt.Fprintf(o.env.Stdout, "%s signs from now on; the fingerprints for new machines are %s\n", ca.Fingerprints()[0], strings.Join(ca.Fingerprints(), " and "))
+}
+
+func (f *caFlags) replaceStolen() (err error) {
+	if err := f.secure.checkCA(); err != nil {
+		return err
+	}
+	ca, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(f.env.Now))
 	if err != nil {
-		return census{}, err
+		return err
 	}
-	s, err := store.Open(config)
+	release, err := member.KeepOut(f.dataDir)
 	if err != nil {
-		return census{problem: err}, nil
+		return fmt.Errorf("cannot replace a stolen CA: %w\nstop it first: until its restart, etcd accepts every certificate of the thief", err)
 	}
-	n, err := count(ctx, s, ca, f.path("admin.pem"), f.env.Now())
-	if err = errors.Join(err, s.Close()); err != nil {
-		return census{problem: err}, nil
+	defer func() { err = errors.Join(err, release()) }()
+	stolen, err := fleetca.ReplaceStolen(ca)
+	if err != nil {
+		return err
 	}
-	n.distrusting, n.problem = distrusting(ctx, config, ca)
-	return n, nil
+	fmt.Fprintf(f.env.Stdout, "%s is no longer trusted here\n", stolen)
+	f.printSigner(ca)
+	fmt.Fprintln(f.env.Stdout, "if next.key may be stolen too, run this again; then start `pulley serve` on loopback only, and revoke all tokens before anybody joins")
+	return nil
+}
+
+func newCARetire(o *options) *cobra.Command {
+	f := caFlags{options: o}
+	var force bool
+	cmd := &cobra.Command{
+		Use: "retire", Short: "end the trust in the previous CA", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
+		Long: `Remove the previous CA from the trusted CAs. The HTTPS listener of serve follows at once, etcd at its next start, and
+each node at its next renewal. The command refuses while somebody has a certificate of that CA, except with --force.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage`,
+		Example: `  pulley ca retire --data-dir pulley-data`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			ca, n, err := f.open(c.Context())
+			if err != nil {
+				return err
+			}
+			previous := fleetca.Part(ca, pki.PartPrevious)
+			if previous == nil {
+				fmt.Fprintln(o.env.Stdout, "there is no previous CA: nothing to retire")
+				return nil
+			}
+			if err := o.permitted("retire the previous CA", force, n.BeforeRetiring(ca)); err != nil {
+				return err
+			}
+			if err := ca.Retire(); err != nil {
+				return err
+			}
+			fmt.Fprintf(o.env.Stdout, "%s is no longer trusted; etcd follows when `pulley serve` restarts\n", previous.Fingerprint)
+			return nil
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "retire also if somebody loses access, or etcd does not answer")
+	return cmd
+}
+
+// permitted returns nil if nothing blocks an action, or the action is forced.
+func (o *options) permitted(action string, force bool, blockers []fleetca.Blocker) error {
+	var all []string
+	for _, b := range blockers {
+		all = append(all, b.Sentence())
+		if force {
+			cli.Complain(o.env, program, errors.New("forced: "+b.Sentence()))
+		}
+	}
+	if force || len(all) == 0 {
+		return nil
+	}
+	return fmt.Errorf("cannot %s: %s\nuse --force to do it anyway", action, strings.Join(all, "\n"))
 }

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"pulley/internal/fleetca"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
 	"pulley/internal/pki"
-	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -63,17 +63,20 @@ EXIT STATUS
 
 // stranger tries to get in with a certificate of the CA whose name no user has.
 func (o *options) stranger(ctx context.Context, s *store.Store, dataDir string) (store.Finding, error) {
-	dir := filepath.Join(dataDir, serve.PKIName)
+	dir := filepath.Join(dataDir, fleetca.PKIName)
 	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil {
 		return store.Finding{}, fmt.Errorf("cannot use the CA of %s: %w", dataDir, err)
 	}
-	certs, err := serve.OpenCertificates(dir, o.connection.Prefix, hostname(), pki.Options{Now: o.env.Now})
+	certs, err := fleetca.Open(dir, o.connection.Prefix, hostname(), pki.Options{Now: o.env.Now})
 	if err != nil {
 		return store.Finding{}, err
 	}
 	if err := certs.MayJoin(ctx, s, o.connection.Config()); err != nil {
-		text, advice, _ := strings.Cut(err.Error(), "\n")
-		return store.Finding{Check: "stranger", Severity: store.Problem, Text: "nodes can't join with the CA of " + dataDir + ": " + text, Advice: advice}, nil
+		advice := ""
+		if join := (*fleetca.JoinError)(nil); errors.As(err, &join) {
+			advice = join.Hint()
+		}
+		return store.Finding{Check: "stranger", Severity: store.Problem, Text: "nodes cannot join with the CA of " + dataDir + ": " + err.Error(), Advice: advice}, nil
 	}
 	return store.Finding{Check: "stranger", Severity: store.Fine, Text: "etcd knows the CA of " + dataDir + ", and refuses a certificate of it that no user has"}, nil
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"pulley/internal/notify"
+	"pulley/internal/serve/member"
 	"strings"
 	"time"
 
@@ -12,7 +14,6 @@ import (
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/machines/watch"
-	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -61,7 +62,7 @@ EXIT STATUS
 			if len(s.notify) == 0 { // on a command line everybody on this machine can read them
 				s.notify = strings.Fields(s.env.Getenv("PULLEY_NOTIFY"))
 			}
-			if err := serve.CheckNotify(s.notify); err != nil {
+			if err := notify.Check(s.notify); err != nil {
 				return cli.Usagef("%v", err)
 			}
 			var err error
@@ -79,9 +80,9 @@ EXIT STATUS
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.dataDir, "data-dir", "pulley-data", "folder of the embedded etcd and of the CA")
-	f.StringVar(&s.listen, "listen", serve.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
-	f.Int64Var(&s.quota, "quota", serve.DefaultQuota, "how large etcd's data may grow, in bytes: 16 MiB to 8 GiB")
-	f.DurationVar(&s.retention, "retention", serve.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
+	f.StringVar(&s.listen, "listen", member.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
+	f.Int64Var(&s.quota, "quota", member.DefaultQuota, "how large etcd's data may grow, in bytes: 16 MiB to 8 GiB")
+	f.DurationVar(&s.retention, "retention", member.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
 	f.StringVar(&s.listenHTTPS, "listen-https", "", "host:port to serve nodes at, over HTTPS; port 0 picks a free one and prints it (default with --auth: port 8443 of --listen's host)")
 	f.StringVar(&s.httpsCert, "https-cert", "", "PEM file of the certificate for --listen-https (default: that of --cert)")
 	f.StringVar(&s.httpsKey, "https-key", "", "PEM file of its key (default: that of --key)")
@@ -96,8 +97,8 @@ EXIT STATUS
 }
 
 // embeddedConfig is what every kind of embedded member has.
-func (s serveOptions) embeddedConfig() (serve.EtcdConfig, error) {
-	config := serve.EtcdConfig{Dir: s.dataDir, Listen: s.listen, QuotaBytes: s.quota, Retention: s.retention, Log: zapcore.AddSync(s.env.Stderr)}
+func (s serveOptions) embeddedConfig() (member.EtcdConfig, error) {
+	config := member.EtcdConfig{Dir: s.dataDir, Listen: s.listen, QuotaBytes: s.quota, Retention: s.retention, Log: zapcore.AddSync(s.env.Stderr)}
 	if err := config.Limits(); err != nil {
 		return config, cli.Usagef("%v", err)
 	}
@@ -118,7 +119,7 @@ func (s serveOptions) embedded(ctx context.Context) error {
 		return err
 	}
 	defer https.close()
-	etcd, err := serve.StartEtcd(ctx, config)
+	etcd, err := member.StartEtcd(ctx, config)
 	if err != nil && ctx.Err() != nil {
 		return s.endedBySignal()
 	}
@@ -140,7 +141,7 @@ func (s serveOptions) embedded(ctx context.Context) error {
 }
 
 // tellEtcd says where the embedded member serves, and how full it is.
-func (s serveOptions) tellEtcd(ctx context.Context, etcd *serve.Etcd, st *store.Store) {
+func (s serveOptions) tellEtcd(ctx context.Context, etcd *member.Etcd, st *store.Store) {
 	stored, inUse := etcd.Size()
 	alarm := ""
 	if health, err := st.Health(ctx); err == nil && len(health) > 0 {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"pulley/internal/fleetca"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -55,7 +55,7 @@ func (s serveOptions) external(c *cobra.Command) error {
 }
 
 // externalCertificates opens the CA that a cluster was told to trust; nil where joining is not asked for.
-func (s serveOptions) externalCertificates(asked bool) (*serve.Certificates, error) {
+func (s serveOptions) externalCertificates(asked bool) (*fleetca.Certificates, error) {
 	if !asked {
 		return nil, s.secure.none()
 	}
@@ -64,7 +64,7 @@ func (s serveOptions) externalCertificates(asked bool) (*serve.Certificates, err
 	}
 	filled := s.connection
 	filled.Fill(s.env)
-	certs, err := serve.OpenCertificates(filepath.Join(s.dataDir, serve.PKIName), filled.Prefix, hostname(), s.secure.ca(s.env.Now))
+	certs, err := fleetca.Open(filepath.Join(s.dataDir, fleetca.PKIName), filled.Prefix, hostname(), s.secure.ca(s.env.Now))
 	if err != nil {
 		return nil, err
 	}

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"pulley/internal/fleetca"
 	"time"
 
 	"pulley/internal/cli"
 	"pulley/internal/mirror"
-	"pulley/internal/serve"
 )
 
 // httpsGrace is how long requests that are under way may take when serve ends.
@@ -73,7 +73,7 @@ func certificateName(c *x509.Certificate) string {
 }
 
 // serve answers with handler, and says where and what. With certs, clients are asked for certificates of that CA.
-func (h *httpsServer) serve(handler http.Handler, certs *serve.Certificates, what string) error {
+func (h *httpsServer) serve(handler http.Handler, certs *fleetca.Certificates, what string) error {
 	if h == nil {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"pulley/internal/fleetca"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 // service is what every kind of serve has by the time that it serves.
 type service struct {
 	st        *store.Store
-	certs     *serve.Certificates   // nil: nobody joins here
+	certs     *fleetca.Certificates // nil: nobody joins here
 	endpoints []string              // of etcd, as nodes are told
 	https     *httpsServer          // nil: none
 	failed    <-chan error          // of the embedded etcd; nil: it is elsewhere
@@ -45,7 +46,7 @@ func (s serveOptions) watchOver(ctx context.Context, v service) error {
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, // anybody may ask
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
-	keeper, err := serve.NewKeeper(serve.KeeperConfig{
+	keeper, err := serve.NewTasks(serve.TasksConfig{
 		Store: v.st, Certificates: v.certs, Now: s.env.Now, Log: log, Metrics: metrics, Notify: s.notify,
 	})
 	if err != nil {
@@ -112,12 +113,12 @@ func (s serveOptions) programs(st *store.Store) (programs *serve.Agents, cleanUp
 }
 
 // desk is where machines and operators join.
-func (s serveOptions) desk(v service, keeper *serve.Keeper) *server.Server {
+func (s serveOptions) desk(v service, keeper *serve.Tasks) *server.Server {
 	filled := s.connection
 	filled.Fill(s.env)
 	return server.New(server.Config{
 		Store: v.st, CA: v.certs.CA, Now: s.env.Now, Log: keeper.Log, Metrics: keeper.Metrics,
 		Endpoints: v.endpoints, NodeLifetime: s.secure.nodeLifetime,
-		OnFirstBoot: keeper.FirstBoot, OnClone: keeper.Clone,
+		OnFirstBoot: keeper.Notifier.FirstBoot, OnClone: keeper.DuplicateRefused,
 	})
 }

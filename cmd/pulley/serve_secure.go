@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"pulley/internal/fleetca"
+	"pulley/internal/serve/member"
 	"strings"
 	"time"
 
@@ -13,7 +15,6 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/pki"
-	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -40,9 +41,21 @@ const (
 func (f *secureFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.auth, "auth", false, "have etcd check its users, with a CA in the data folder; implied for --listen off loopback without --cert, and for a folder that was served so before")
 	flags.StringArrayVar(&f.advertise, "advertise", nil, "name or address by which nodes reach this machine; may be repeated (default: that of --listen, or all that the machine has)")
-	flags.StringVar(&f.caKey, "ca-key", "", "PEM file with the CA's key, where it is kept outside of the data folder")
-	flags.StringVar(&f.caSign, "ca-sign", "", "command that signs with the CA's key: digest on standard input, signature on standard output")
+	f.addCA(flags)
 	flags.DurationVar(&f.nodeLifetime, "node-lifetime", defaultNodeLifetime, "how long a node's certificate is good for")
+}
+
+// addCA adds the flags of a CA whose key is not in the data folder.
+func (f *secureFlags) addCA(flags *pflag.FlagSet) {
+	flags.StringVar(&f.caKey, "ca-key", "", "PEM file of the CA's keys, if they are not in the data folder")
+	flags.StringVar(&f.caSign, "ca-sign", "", "command that signs with the CA's key: digest on standard input, signature on standard output")
+}
+
+func (f *secureFlags) checkCA() error {
+	if f.caKey != "" && f.caSign != "" {
+		return cli.Usagef("--ca-key and --ca-sign exclude each other")
+	}
+	return nil
 }
 
 // given remembers which of the flags were given.
@@ -63,9 +76,10 @@ func (f *secureFlags) none() error {
 }
 
 func (f *secureFlags) check() error {
+	if err := f.checkCA(); err != nil {
+		return err
+	}
 	switch {
-	case f.caKey != "" && f.caSign != "":
-		return cli.Usagef("--ca-key and --ca-sign exclude each other")
 	case f.nodeLifetime < minNodeLifetime || f.nodeLifetime > maxNodeLifetime:
 		return cli.Usagef("cannot issue certificates for %s: give --node-lifetime at least %s and at most %s", f.nodeLifetime, minNodeLifetime, maxNodeLifetime)
 	}
@@ -88,7 +102,7 @@ func (f *secureFlags) ca(now func() time.Time) pki.Options {
 // checksUsers reports whether the embedded etcd is to check its users.
 func (s serveOptions) checksUsers() bool {
 	own := s.connection.Cert != "" || s.connection.Key != "" || s.connection.CACert != ""
-	return s.secure.auth || serve.IsSecured(s.dataDir) || !own && serve.CheckListen(s.listen, false) != nil && serve.CheckListen(s.listen, true) == nil
+	return s.secure.auth || member.IsSecured(s.dataDir) || !own && member.CheckListen(s.listen, false) != nil && member.CheckListen(s.listen, true) == nil
 }
 
 // hosts are the names and addresses by which others reach a listener of this machine.
@@ -98,7 +112,7 @@ func (s serveOptions) hosts(listen string) []string {
 	}
 	host, _, _ := net.SplitHostPort(listen)
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return serve.Hosts(hostname())
+		return fleetca.Hosts(hostname())
 	}
 	return []string{host}
 }
@@ -133,7 +147,7 @@ func (s serveOptions) secured(ctx context.Context) error {
 	defer https.close()
 	filled := s.connection
 	filled.Fill(s.env)
-	etcd, err := serve.StartSecure(ctx, serve.SecureConfig{
+	etcd, err := member.StartSecure(ctx, member.SecureConfig{
 		EtcdConfig: config, Hosts: s.hosts(s.listen), Hostname: hostname(), Prefix: filled.Prefix, Timeout: filled.Timeout, CA: s.secure.ca(s.env.Now),
 	})
 	if err != nil && ctx.Err() != nil {
@@ -165,7 +179,7 @@ func httpsBeside(listen string) string {
 }
 
 // tellIdentity says how the first administrator reaches etcd.
-func (s serveOptions) tellIdentity(etcd *serve.Secured, endpoints []string) {
+func (s serveOptions) tellIdentity(etcd *member.Secured, endpoints []string) {
 	if etcd.Admin != "" {
 		fmt.Fprintf(s.env.Stdout, "the identity of administrator \"admin\" was made: %s; keep it, it is made only once\n", etcd.Admin)
 	}

@@ -14,27 +14,27 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"pulley/internal/serve"
+	"pulley/internal/serve/member"
 )
 
-// member is an etcd as `pulley serve` runs one: it flushes what it acknowledges. It is in this process, for its metrics.
-type member struct {
+// benchEtcd is an etcd as `pulley serve` runs one: it flushes what it acknowledges. It is in this process, for its metrics.
+type benchEtcd struct {
 	t        *testing.T
-	etcd     *serve.Etcd
+	etcd     *member.Etcd
 	endpoint string
 	client   *clientv3.Client
 }
 
-func startMember(t *testing.T) *member {
+func startMember(t *testing.T) *benchEtcd {
 	t.Helper()
-	e, err := serve.StartEtcd(t.Context(), serve.EtcdConfig{
-		Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: serve.DefaultQuota, Retention: serve.DefaultRetention, Log: quiet{},
+	e, err := member.StartEtcd(t.Context(), member.EtcdConfig{
+		Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: member.DefaultRetention, Log: quiet{},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	m := &member{t: t, etcd: e, endpoint: e.Endpoint()}
+	m := &benchEtcd{t: t, etcd: e, endpoint: e.Endpoint()}
 	if m.client, err = clientv3.New(clientv3.Config{Endpoints: []string{m.endpoint}, Logger: zap.NewNop()}); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func (quiet) Write(b []byte) (int, error) { return len(b), nil }
 func (quiet) Sync() error                 { return nil }
 
 // metric adds up all series of one of etcd's own metrics.
-func (m *member) metric(name string) float64 {
+func (m *benchEtcd) metric(name string) float64 {
 	m.t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
 	if err != nil {
@@ -68,12 +68,12 @@ func (m *member) metric(name string) float64 {
 	return total
 }
 
-func (m *member) requests() float64 { return m.metric("grpc_server_started_total") }
-func (m *member) sent() float64     { return m.metric("etcd_network_client_grpc_sent_bytes_total") }
+func (m *benchEtcd) requests() float64 { return m.metric("grpc_server_started_total") }
+func (m *benchEtcd) sent() float64     { return m.metric("etcd_network_client_grpc_sent_bytes_total") }
 
 // compact drops all revisions but the last, as etcd's own compaction does after a while, and returns the bytes in use of the
 // database, and the bytes of all keys and values.
-func (m *member) compact() (inUse, values float64) {
+func (m *benchEtcd) compact() (inUse, values float64) {
 	m.t.Helper()
 	ctx := context.WithoutCancel(m.t.Context())
 	revision := int64(0)

@@ -14,7 +14,7 @@ import (
 
 // pulley is the commands under test, their etcd, and a key that signs releases.
 type pulley struct {
-	*member
+	*benchEtcd
 	bin, key, signers string
 	h                 *history
 	peak              map[string]float64 // KiB, the largest of all runs, by what was done
@@ -23,7 +23,7 @@ type pulley struct {
 func newPulley(t *testing.T, h *history, dir string) *pulley {
 	t.Helper()
 	requirePeers(t, "ssh-keygen")
-	p := &pulley{member: startMember(t), bin: filepath.Join(dir, "bin"), key: filepath.Join(dir, "key"), signers: filepath.Join(dir, "allowed_signers"), h: h, peak: map[string]float64{}}
+	p := &pulley{benchEtcd: startMember(t), bin: filepath.Join(dir, "bin"), key: filepath.Join(dir, "key"), signers: filepath.Join(dir, "allowed_signers"), h: h, peak: map[string]float64{}}
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", p.bin+"/", "../../cmd/pulley", "./installer", "./fleet")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

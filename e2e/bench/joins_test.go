@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"pulley/internal/serve/member"
 	"runtime"
 	"slices"
 	"sync"
@@ -55,16 +56,16 @@ func TestBenchJoins(t *testing.T) {
 // desked is a serve in this process.
 type desked struct {
 	t      *testing.T
-	etcd   *serve.Secured
+	etcd   *member.Secured
 	st     *store.Store
 	server string
 	ref    environments.Ref
 }
 
-func secureConfig(dir string) serve.SecureConfig {
-	return serve.SecureConfig{
-		EtcdConfig: serve.EtcdConfig{
-			Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: serve.DefaultQuota, Retention: serve.DefaultRetention, Log: zapcore.AddSync(io.Discard),
+func secureConfig(dir string) member.SecureConfig {
+	return member.SecureConfig{
+		EtcdConfig: member.EtcdConfig{
+			Dir: dir, Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: member.DefaultRetention, Log: zapcore.AddSync(io.Discard),
 		},
 		Hostname: "bench", Timeout: 30 * time.Second,
 	}
@@ -73,7 +74,7 @@ func secureConfig(dir string) serve.SecureConfig {
 // newDesk starts it; with keeper, users are made ahead as in a real one.
 func newDesk(t *testing.T, dir string, keeper bool) *desked {
 	t.Helper()
-	etcd, err := serve.StartSecure(t.Context(), secureConfig(dir))
+	etcd, err := member.StartSecure(t.Context(), secureConfig(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func newDesk(t *testing.T, dir string, keeper bool) *desked {
 		}
 	})
 	if keeper {
-		k, err := serve.NewKeeper(serve.KeeperConfig{Store: d.st, Certificates: etcd.Certificates, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+		k, err := serve.NewTasks(serve.TasksConfig{Store: d.st, Certificates: etcd.Certificates, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -356,7 +357,7 @@ func (d *desked) mayReport(got []joined) {
 // benchSize measures joins where n nodes have users.
 func benchSize(t *testing.T, n int) {
 	dir := t.TempDir()
-	begin, err := serve.StartSecure(t.Context(), secureConfig(dir))
+	begin, err := member.StartSecure(t.Context(), secureConfig(dir))
 	if err != nil {
 		t.Fatal(err)
 	}

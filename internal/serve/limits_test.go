@@ -77,37 +77,6 @@ func TestNobodyDeniesAgentsToOthers(t *testing.T) {
 	eventually(t, "those that do not read are cut off", func() bool { return ask("127.0.0.1:1") == http.StatusOK })
 }
 
-// What a machine that has not joined says of itself must not become hundreds of messages.
-func TestOneNodeAndOneTokenAreToldOfSeldom(t *testing.T) {
-	t.Parallel()
-	now := time.Unix(1e9, 0)
-	k, err := NewKeeper(KeeperConfig{Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler), Notify: []string{"logger://"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fails := func(machine, node, step, token string) {
-		k.FirstBoot(dev, store.FirstBoot{Machine: machine, Node: node, Step: step, State: store.BootFailed, Token: token})
-	}
-	for i := range 100 {
-		fails("m", "compute1", fmt.Sprint("s", i), "")
-		k.Clone(dev, "compute1", store.Clone{Machine: fmt.Sprint(i)})
-	}
-	if len(k.told) != 2 {
-		t.Errorf("one node had %d told, want one for each kind", len(k.told))
-	}
-	for i := range 100 {
-		fails(fmt.Sprint("m", i), "", "pre", "token")
-	}
-	if len(k.told) != 2+maxOfToken {
-		t.Errorf("one token had %d told", len(k.told)-2)
-	}
-	now = now.Add(toldEvery)
-	fails("m", "compute1", "pre", "")
-	if len(k.told) != 3+maxOfToken {
-		t.Error("an hour later it is not told")
-	}
-}
-
 // What a node says of its boot goes into keys that serve writes: they must not become as long as it likes.
 func TestOddIDsOfBootsAreDropped(t *testing.T) {
 	t.Parallel()
@@ -120,14 +89,14 @@ func TestOddIDsOfBootsAreDropped(t *testing.T) {
 		says(long, "m")
 		says("a\nb", "m")
 	}
-	if _, twins := w.take(); len(twins) > 0 {
-		t.Errorf("%+v", twins)
+	if _, duplicates := w.take(); len(duplicates) > 0 {
+		t.Errorf("%+v", duplicates)
 	}
 	for _, boot := range []string{"a", "b", "a"} {
 		says(boot, long)
 	}
-	_, twins := w.take()
-	if one := twins[nodeKey{dev, "compute1"}]; one.boot != "a" || one.other != "b" || one.machine != "" {
+	_, duplicates := w.take()
+	if one := duplicates[nodeKey{dev, "compute1"}]; one.boot != "a" || one.other != "b" || one.machine != "" {
 		t.Errorf("%+v", one)
 	}
 }

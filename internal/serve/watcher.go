@@ -22,12 +22,12 @@ const (
 )
 
 const (
-	slot         = 10 * time.Second // of the minute that is added up
-	slots        = 6
-	noteInterval = 10 * time.Second // between two notes of one flood
-	quietAfter   = 10 * time.Minute // a flood is over
-	floodsKept   = 24 * time.Hour   // a note of one
-	bootsKept    = 4                // of a node: the last different ones
+	slot           = 10 * time.Second // of the minute that is added up
+	slots          = 6
+	recordInterval = 10 * time.Second // between two records of one flood
+	quietAfter     = 10 * time.Minute // a flood is over
+	floodsKept     = 24 * time.Hour   // a note of one
+	bootsKept      = 4                // of a node: the last different ones
 )
 
 // kernelID is what an id of a machine or of a boot looks like.
@@ -44,12 +44,12 @@ type watcher struct {
 	now func() time.Time
 	log *slog.Logger
 
-	mu     sync.Mutex
-	tally  map[nodeKey]*tally
-	boots  map[nodeKey][]string // boot ids, the present one last
-	floods map[nodeKey]store.Flood
-	twins  map[nodeKey]twin
-	wake   chan struct{}
+	mu         sync.Mutex
+	tally      map[nodeKey]*tally
+	boots      map[nodeKey][]string // boot ids, the present one last
+	floods     map[nodeKey]store.Flood
+	duplicates map[nodeKey]duplicate
+	wake       chan struct{}
 }
 
 // tally is what one node wrote in the last minute, in slots.
@@ -61,13 +61,13 @@ type tally struct {
 	last          time.Time
 }
 
-// twin is that two machines run as one node.
-type twin struct{ boot, other, machine string }
+// duplicate is a node as which two machines run.
+type duplicate struct{ boot, other, machine string }
 
 func newWatcher(now func() time.Time, log *slog.Logger) *watcher {
 	return &watcher{
 		now: now, log: log, tally: map[nodeKey]*tally{}, boots: map[nodeKey][]string{},
-		floods: map[nodeKey]store.Flood{}, twins: map[nodeKey]twin{}, wake: make(chan struct{}, 1),
+		floods: map[nodeKey]store.Flood{}, duplicates: map[nodeKey]duplicate{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -82,7 +82,7 @@ func (w *watcher) saw(write store.NodeWrite) {
 		w.tally[k] = t
 	}
 	bytes, writes := t.add(now, write.Bytes)
-	if (bytes > FloodBytes || writes > FloodWrites) && now.Sub(t.noted) >= noteInterval {
+	if (bytes > FloodBytes || writes > FloodWrites) && now.Sub(t.noted) >= recordInterval {
 		if !t.told {
 			w.log.Warn("a node writes far more than a node does", "env", k.ref.String(), "node", k.node, "bytes", bytes, "writes", writes, "within", "1m")
 		}
@@ -123,7 +123,7 @@ func (w *watcher) booted(k nodeKey, st agent.Status) {
 		return
 	}
 	if slices.Contains(seen, st.Boot) {
-		w.twins[k] = twin{boot: st.Boot, other: seen[len(seen)-1], machine: st.Machine}
+		w.duplicates[k] = duplicate{boot: st.Boot, other: seen[len(seen)-1], machine: st.Machine}
 		w.boots[k] = []string{st.Boot} // it has to be seen again before it is told again
 		w.signal()
 		return
@@ -141,12 +141,12 @@ func (w *watcher) signal() {
 }
 
 // take returns what is to be noted.
-func (w *watcher) take() (floods map[nodeKey]store.Flood, twins map[nodeKey]twin) {
+func (w *watcher) take() (floods map[nodeKey]store.Flood, duplicates map[nodeKey]duplicate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	floods, twins = w.floods, w.twins
-	w.floods, w.twins = map[nodeKey]store.Flood{}, map[nodeKey]twin{}
-	return floods, twins
+	floods, duplicates = w.floods, w.duplicates
+	w.floods, w.duplicates = map[nodeKey]store.Flood{}, map[nodeKey]duplicate{}
+	return floods, duplicates
 }
 
 // back puts back what could not be noted, unless something newer is there.
@@ -158,10 +158,10 @@ func (w *watcher) back(k nodeKey, f store.Flood) {
 	}
 }
 
-func (w *watcher) backTwin(k nodeKey, t twin) {
+func (w *watcher) backDuplicate(k nodeKey, d duplicate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.twins[k] = t
+	w.duplicates[k] = d
 }
 
 // forget drops what is over, so that memory does not grow with nodes that are gone.
@@ -180,70 +180,66 @@ func (w *watcher) forget() {
 	}
 }
 
-// watchNodes watches until ctx ends, and notes what it sees.
-func (k *Keeper) watchNodes(ctx context.Context) {
+// watchNodes watches until ctx ends, and records floods and duplicate machines.
+func (t *Tasks) watchNodes(ctx context.Context) {
 	var both sync.WaitGroup
 	both.Go(func() {
-		k.untilDone(ctx, "watch nodes", func(ctx context.Context) error { return k.Store.WatchNodes(ctx, k.watcher.saw) })
+		t.every(ctx, watchPause, "cannot watch nodes", func(ctx context.Context) error { return t.Store.WatchNodes(ctx, t.watcher.saw) })
 	})
 	defer both.Wait()
-	ticker := time.NewTicker(noteInterval)
+	ticker := time.NewTicker(recordInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-k.watcher.wake:
+		case <-t.watcher.wake:
 		case <-ticker.C:
-			k.watcher.forget()
+			t.watcher.forget()
 		}
-		floods, twins := k.watcher.take()
+		floods, duplicates := t.watcher.take()
 		for key, f := range floods {
-			k.noteFlood(ctx, key, f)
+			t.recordFlood(ctx, key, f)
 		}
-		for key, t := range twins {
-			k.noteTwin(ctx, key, t)
+		for key, d := range duplicates {
+			t.recordDuplicate(ctx, key, d)
 		}
 	}
 }
 
-func (k *Keeper) noteFlood(ctx context.Context, key nodeKey, f store.Flood) {
-	first, err := k.Store.NoteFlood(ctx, key.ref, f)
+func (t *Tasks) recordFlood(ctx context.Context, key nodeKey, f store.Flood) {
+	first, err := t.Store.NoteFlood(ctx, key.ref, f)
 	if err != nil {
-		k.complain(ctx, "cannot note a flood", err, "env", key.ref.String(), "node", key.node)
-		k.watcher.back(key, f) // etcd may be full, or away
+		t.complain(ctx, "cannot record a flood", err, "env", key.ref.String(), "node", key.node)
+		t.watcher.back(key, f) // etcd may be full or unreachable
 		return
 	}
 	if first {
-		k.count("flood")
-		k.tell(store.Notice{
-			ID: noticeID("flood", key.ref, key.node, f.First.UTC().Format(time.RFC3339)), Kind: "flood", Environment: key.ref.String(), Node: key.node,
-			Title: fmt.Sprintf("%s in %s floods etcd", key.node, key.ref),
-			Text:  fmt.Sprintf("It wrote %d bytes in %d writes within a minute. `pulley nodes remove %s -e %s --forget` shuts it out.", f.Bytes, f.Writes, key.node, key.ref),
-		})
+		t.events.WithLabelValues("flood").Inc()
+		t.Notifier.Flood(key.ref, f)
 	}
 }
 
-// noteTwin freezes a node as which two machines run: neither is to take anything new until a person has looked.
-func (k *Keeper) noteTwin(ctx context.Context, key nodeKey, t twin) {
-	now := k.Now().UTC().Truncate(time.Second)
-	why := fmt.Sprintf("boot ids %s and %s", t.other, t.boot)
-	held, err := k.Store.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, agent.Hold{Mode: agent.Freeze, Kind: agent.DuplicateHold, Who: "pulley serve", Why: agent.Prose(why), Since: now})
+// recordDuplicate freezes a node as which two machines run. Neither may take a new target until an operator has decided.
+func (t *Tasks) recordDuplicate(ctx context.Context, key nodeKey, d duplicate) {
+	now := t.Now().UTC().Truncate(time.Second)
+	hold := agent.Hold{
+		Mode: agent.Freeze, Kind: agent.DuplicateHold, Who: "pulley serve", Since: now,
+		Why: agent.Prose(fmt.Sprintf("boot ids %s and %s", d.other, d.boot)),
+	}
+	held, err := t.Store.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, hold)
 	noted := false
 	if err == nil {
-		noted, err = k.Store.NoteTwin(ctx, key.ref, key.node, store.Clone{Machine: t.machine, Boot: t.boot, At: now})
+		noted, err = t.Store.NoteTwin(ctx, key.ref, key.node, store.Clone{Machine: d.machine, Boot: d.boot, At: now})
 	}
 	if err != nil {
-		k.complain(ctx, "cannot note a clone", err, "env", key.ref.String(), "node", key.node)
-		k.watcher.backTwin(key, t)
+		t.complain(ctx, "cannot record a duplicate machine", err, "env", key.ref.String(), "node", key.node)
+		t.watcher.backDuplicate(key, d)
 		return
 	}
-	k.Log.Warn("two machines run as one node", "env", key.ref.String(), "node", key.node, "boot", t.boot, "other", t.other, "frozen", held)
+	t.Log.Warn("two machines run as one node", "env", key.ref.String(), "node", key.node, "boot", d.boot, "other", d.other, "frozen", held)
 	if held || noted {
-		k.count("clone")
-		k.tell(store.Notice{
-			ID: noticeID("clone", key.ref, key.node, t.other, t.boot), Kind: "clone", Environment: key.ref.String(), Node: key.node,
-			Title: fmt.Sprintf("two machines run as %s in %s", key.node, key.ref), Text: "Two machines run as this node, with " + why + ". The node is frozen until `pulley unhold`.",
-		})
+		t.events.WithLabelValues("duplicate").Inc()
+		t.Notifier.DuplicateRuns(key.ref, key.node, [2]string{d.other, d.boot})
 	}
 }

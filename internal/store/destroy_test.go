@@ -50,7 +50,7 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 			_, _, err := st.CreateToken(ctx, store.Token{Environment: env, Node: node, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 			must(err)
 		}
-		_, err := st.AddNotice(ctx, store.Notice{ID: "silent:" + env, Kind: "silent", Environment: env, Title: "web1 of " + env + " is silent", At: time.Now()})
+		_, err := st.AddNotice(ctx, store.Notice{ID: "silent:" + env, Kind: "silent", Environment: env, At: time.Now()})
 		must(err)
 	}
 	_, _, err := st.CreateToken(ctx, store.Token{Operator: "ann", As: store.RoleAdmin, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})

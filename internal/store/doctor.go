@@ -91,6 +91,6 @@ func (s *doctorPart) Doctor(ctx context.Context, c etcd.Config, now time.Time, m
 	}
 	s.judgeNames(ctx, &d, access, fleets)
 	s.judgeOperators(ctx, &d, access, now)
-	s.judgeNotices(ctx, &d)
+	s.judgeNotices(ctx, &d, now)
 	return d, nil
 }

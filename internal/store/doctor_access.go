@@ -310,7 +310,10 @@ func (s *doctorPart) judgeOperators(ctx context.Context, d *Diagnosis, a access,
 	}
 }
 
-func (s *doctorPart) judgeNotices(ctx context.Context, d *Diagnosis) {
+// noticeSendingTakes bounds the time that a living serve needs to send a notice, retries included.
+const noticeSendingTakes = 15 * time.Minute
+
+func (s *doctorPart) judgeNotices(ctx context.Context, d *Diagnosis, now time.Time) {
 	notices, _, err := s.notices.Notices(ctx)
 	if err != nil {
 		return // a node may not read them, and no finding rests on them
@@ -318,9 +321,13 @@ func (s *doctorPart) judgeNotices(ctx context.Context, d *Diagnosis) {
 	for _, n := range notices {
 		switch n.State {
 		case NoticeFailed:
-			d.of(n.Environment, n.Node, "notices", Warning, "nobody was told: "+n.Title+said(n.Error), "look at the URLs that `pulley serve --notify` has")
+			d.of(n.Environment, n.Node, "notices", Warning, "a notice was not sent: "+string(n.Kind)+said(string(n.Error)), "check the URLs of `pulley serve --notify`")
 		case NoticeUnsure:
-			d.of(n.Environment, n.Node, "notices", Warning, "it is not known whether anybody was told: "+n.Title, "")
+			d.of(n.Environment, n.Node, "notices", Warning, "a notice may not have been sent: "+string(n.Kind), "")
+		case NoticeSending:
+			if now.Sub(n.At) > noticeSendingTakes {
+				d.of(n.Environment, n.Node, "notices", Warning, "a notice may not have been sent, because its serve ended: "+string(n.Kind), "")
+			}
 		}
 	}
 }

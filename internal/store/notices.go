@@ -2,54 +2,71 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"pulley/internal/clip"
-	"pulley/internal/store/etcd"
-
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"pulley/agent"
+	"pulley/internal/clip"
+	"pulley/internal/store/etcd"
 )
 
-// noticesKept is how long a notice stays, sent or not: so long the same thing is not told twice.
+// noticesKept is how long a notice stays. No serve sends the same notice twice in this time.
 const noticesKept = 7 * 24 * time.Hour
 
-// NoticeState is how far the telling of a notice is.
+// NoticeKind is the code of an event that people are notified of. Package notify renders it.
+type NoticeKind string
+
+// The kinds of notices.
+const (
+	FirstBootFinished NoticeKind = "first_boot_finished"
+	FirstBootFailed   NoticeKind = "first_boot_failed"
+	FirstBootStalled  NoticeKind = "first_boot_stalled"
+	DuplicateRefused  NoticeKind = "duplicate_refused"
+	DuplicateRuns     NoticeKind = "duplicate_runs"
+	NodeFloods        NoticeKind = "node_floods"
+)
+
+// NoticeState is the progress of sending a notice.
 type NoticeState string
 
 // The states of a notice.
 const (
-	NoticeWaiting NoticeState = "waiting" // nobody sends it at the moment
-	NoticeClaimed NoticeState = "claimed" // Owner sends it
+	NoticeSending NoticeState = "sending"
 	NoticeSent    NoticeState = "sent"
-	NoticeFailed  NoticeState = "failed" // it was tried often enough
-	NoticeUnsure  NoticeState = "unsure" // it may have been sent or not: nobody tries again
+	NoticeFailed  NoticeState = "failed"
+	NoticeUnsure  NoticeState = "unsure" // a receiver did not answer: it may have been sent
 )
 
-// Notice is something that people are told, once.
+// Notice is an event that people are notified of, once. Its fields are the facts; each kind uses some of them.
 type Notice struct {
-	ID          string      `json:"id"` // the same for the same thing, whichever serve notices it
-	Kind        string      `json:"kind"`
+	ID          string      `json:"id"` // the same for the same event, in every serve
+	Kind        NoticeKind  `json:"kind"`
 	Environment string      `json:"environment,omitempty"`
 	Node        string      `json:"node,omitempty"`
-	Title       string      `json:"title"`
-	Text        string      `json:"text,omitempty"`
+	Machine     string      `json:"machine,omitempty"`
+	Hostname    string      `json:"hostname,omitempty"`
+	From        string      `json:"from,omitempty"` // address
+	Step        string      `json:"step,omitempty"`
+	Boots       []string    `json:"boots,omitempty"` // boot ids
+	Bytes       int64       `json:"bytes,omitempty"`
+	Writes      int64       `json:"writes,omitempty"`
+	TookSeconds int64       `json:"took_seconds,omitempty"`
+	Since       time.Time   `json:"since,omitzero"`
+	Problem     agent.Prose `json:"problem,omitempty"` // as the machine reported it
 	At          time.Time   `json:"at"`
 	State       NoticeState `json:"state"`
-	Owner       string      `json:"owner,omitempty"` // the serve that claimed it last
 	Attempts    int         `json:"attempts,omitempty"`
-	After       time.Time   `json:"after,omitzero"`  // not to be tried before, by the owner's clock
-	Done        []string    `json:"done,omitempty"`  // to whom it was sent: digests of their URLs, which are secrets
-	Error       string      `json:"error,omitempty"` // of the last attempt, without secrets
+	Error       agent.Prose `json:"error,omitempty"` // of the last attempt, without secrets
 
-	Revision int64 `json:"-"` // at which it was last written
+	Revision int64 `json:"-"` // of the last write
 }
 
-// AddNotice puts a notice to be told, unless one of this id is there: then it reports false.
+// AddNotice claims a notice for the caller, who then sends it. It returns false if the notice exists: another serve sends it.
 func (s *noticesPart) AddNotice(ctx context.Context, n Notice) (bool, error) {
-	n.State, n.Title, n.Text = NoticeWaiting, clip.Text(n.Title, 256), clip.Text(n.Text, 1024)
+	n.State, n.Hostname, n.Step, n.Problem = NoticeSending, clip.Text(n.Hostname, maxBootWord), clip.Text(n.Step, maxBootWord), agent.Prose(clip.Text(string(n.Problem), maxBootError))
 	value, err := etcd.Encode(n)
 	if err != nil {
 		return false, err
@@ -60,15 +77,15 @@ func (s *noticesPart) AddNotice(ctx context.Context, n Notice) (bool, error) {
 		return false, nil // and no lease is made for nothing
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot note what is to be told: %w", err)
+		return false, fmt.Errorf("cannot store a notice: %w", err)
 	}
 	lease, err := s.Grant(ctx, noticesKept)
 	if err != nil {
-		return false, fmt.Errorf("cannot note what is to be told: %w", err)
+		return false, fmt.Errorf("cannot store a notice: %w", err)
 	}
 	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(lease))}, nil)
 	if err != nil {
-		return false, fmt.Errorf("cannot note what is to be told: %w", err)
+		return false, fmt.Errorf("cannot store a notice: %w", err)
 	}
 	if !resp.Succeeded {
 		s.SettleLease(ctx, etcd.LeaseSwap{Fresh: lease}, etcd.ErrConflict)
@@ -94,25 +111,16 @@ func (s *noticesPart) Notices(ctx context.Context) (all []Notice, damaged []stri
 	return all, damaged, nil
 }
 
-// ChangeNotice writes what became of a notice unless it was written since it was read: then ErrConflict. It returns the
-// notice as it is then.
-func (s *noticesPart) ChangeNotice(ctx context.Context, n Notice) (Notice, error) {
-	n.Error = clip.Text(n.Error, 256)
+// EndNotice stores the outcome of sending a notice. The caller's claim is its guard: no other serve writes the key.
+func (s *noticesPart) EndNotice(ctx context.Context, n Notice) error {
+	n.Error = agent.Prose(clip.Text(string(n.Error), 256))
 	value, err := etcd.Encode(n)
-	if err != nil {
-		return n, err
-	}
-	key := s.Keys.Notice(n.ID)
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, n.Revision)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithIgnoreLease())}, nil)
-	if err == nil && !resp.Succeeded {
-		err = etcd.ErrConflict
+	if err == nil {
+		key := s.Keys.Notice(n.ID) // an environment that was destroyed meanwhile took its notices with it
+		_, err = s.Txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithIgnoreLease())}, nil)
 	}
 	if err != nil {
-		if errors.Is(err, etcd.ErrConflict) {
-			return n, err
-		}
-		return n, fmt.Errorf("cannot note what became of a notice: %w", err)
+		return fmt.Errorf("cannot store the outcome of a notice: %w", err)
 	}
-	n.Revision = resp.Header.Revision
-	return n, nil
+	return nil
 }

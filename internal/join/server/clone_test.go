@@ -59,7 +59,7 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 		t.Errorf("told were %q, want %q", told, wanted)
 	}
 	mu.Unlock()
-	if got := s.count(t, "pulley_clones_total", ""); got != 4 {
+	if got := s.count(t, "pulley_duplicates_total", ""); got != 4 {
 		t.Errorf("%d clones were counted", got)
 	}
 	if err := first.Register(t.Context(), m.is); err != nil {

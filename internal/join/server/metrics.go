@@ -21,7 +21,7 @@ func newMetrics(r prometheus.Registerer) metrics {
 		turnedAway: prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_join_turned_away_total", Help: "Requests that were told to come again: too many at a time, or from an address that is refused all the time."}),
 		renewals:   prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_renewals_total", Help: "Certificates that were renewed."}),
 		conflicts:  prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_join_conflicts_total", Help: "Attempts at a join that another one overtook."}),
-		clones:     prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_clones_total", Help: "Requests of another machine under a name that is taken."}),
+		clones:     prometheus.NewCounter(prometheus.CounterOpts{Name: "pulley_duplicates_total", Help: "Requests of another machine under a name that is taken."}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "pulley_join_seconds", Help: "Time from a request to join to its certificate.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 25},

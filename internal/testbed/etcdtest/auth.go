@@ -5,13 +5,13 @@ import (
 	"crypto/x509"
 	"os"
 	"path/filepath"
+	"pulley/internal/serve/member"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -29,7 +29,7 @@ type Auth struct {
 
 // AuthOptions are what tests choose.
 type AuthOptions struct {
-	QuotaBytes int64  // serve.DefaultQuota when 0
+	QuotaBytes int64  // member.DefaultQuota when 0
 	Trusted    []byte // PEM of further CAs whose clients are let in, beside the one of PKI
 }
 
@@ -37,7 +37,7 @@ type AuthOptions struct {
 func StartAuth(t testing.TB, o AuthOptions) *Auth {
 	t.Helper()
 	a := &Auth{PKI: NewPKI(t), issued: map[string][2]string{}, clients: map[string]*clientv3.Client{}}
-	c := serve.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: filepath.Join(t.TempDir(), "trusted.pem"), Cert: a.PKI.ServerCert, Key: a.PKI.ServerKey}
+	c := member.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: filepath.Join(t.TempDir(), "trusted.pem"), Cert: a.PKI.ServerCert, Key: a.PKI.ServerKey}
 	own, err := os.ReadFile(a.PKI.CA)
 	if err == nil {
 		err = os.WriteFile(c.CACert, append(own, o.Trusted...), 0o600)
@@ -46,7 +46,7 @@ func StartAuth(t testing.TB, o AuthOptions) *Auth {
 		t.Fatal(err)
 	}
 	if o.QuotaBytes == 0 {
-		o.QuotaBytes = serve.DefaultQuota
+		o.QuotaBytes = member.DefaultQuota
 	}
 	a.Server = startWith(t, c, o.QuotaBytes)
 	if err := a.Admin().SetUpAuth(t.Context(), Serve); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"pulley/internal/serve/member"
 	"strings"
 	"testing"
 	"time"
@@ -13,38 +14,36 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-
-	"pulley/internal/serve"
 )
 
 // Server is one member.
 type Server struct {
 	Endpoint string
 	t        testing.TB
-	config   serve.EtcdConfig
-	etcd     *serve.Etcd
+	config   member.EtcdConfig
+	etcd     *member.Etcd
 }
 
 // Start runs a member until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	return start(t, serve.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	return start(t, member.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 }
 
 // StartTLS runs a member that lets in only clients with a certificate of the CA in p.
 func StartTLS(t testing.TB, p PKI) *Server {
 	t.Helper()
-	return start(t, serve.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: p.CA, Cert: p.ServerCert, Key: p.ServerKey})
+	return start(t, member.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: p.CA, Cert: p.ServerCert, Key: p.ServerKey})
 }
 
-func start(t testing.TB, c serve.EtcdConfig) *Server {
+func start(t testing.TB, c member.EtcdConfig) *Server {
 	t.Helper()
-	return startWith(t, c, serve.DefaultQuota)
+	return startWith(t, c, member.DefaultQuota)
 }
 
-func startWith(t testing.TB, c serve.EtcdConfig, quotaBytes int64) *Server {
+func startWith(t testing.TB, c member.EtcdConfig, quotaBytes int64) *Server {
 	t.Helper()
-	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = quotaBytes, serve.DefaultRetention, true
+	c.QuotaBytes, c.Retention, c.UnsafeNoFsync = quotaBytes, member.DefaultRetention, true
 	c.Log = zapcore.AddSync(discard{})
 	s := &Server{t: t, config: c}
 	s.Up()
@@ -60,7 +59,7 @@ func startWith(t testing.TB, c serve.EtcdConfig, quotaBytes int64) *Server {
 // Up starts the member, after a Down at the same address and with the same data.
 func (s *Server) Up() {
 	s.t.Helper()
-	e, err := serve.StartEtcd(context.Background(), s.config)
+	e, err := member.StartEtcd(context.Background(), s.config)
 	if err != nil {
 		s.t.Fatal(err)
 	}

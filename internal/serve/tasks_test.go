@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +17,10 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/pki"
+	"pulley/internal/serve/member"
 	"pulley/internal/store"
+
+	"go.uber.org/zap/zapcore"
 )
 
 var dev = environments.Ref{Environment: "dev"}
@@ -37,18 +44,14 @@ func (l *logged) String() string {
 }
 
 // keep runs the loops of one serve until the test ends, or stop is called.
-func keep(t *testing.T, s *Secured, change func(*Keeper), notify ...string) (k *Keeper, log *logged, stop func()) {
+func startTasks(t *testing.T, s *member.Secured, notify ...string) (k *Tasks, log *logged, stop func()) {
 	t.Helper()
 	log = &logged{}
-	k, err := NewKeeper(KeeperConfig{
+	k, err := NewTasks(TasksConfig{
 		Store: connect(t, s.Connection), Certificates: s.Certificates, Now: time.Now, Log: slog.New(slog.NewTextHandler(log, nil)), Notify: notify,
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	k.outboxInterval = 20 * time.Millisecond
-	if change != nil {
-		change(k)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -59,12 +62,43 @@ func keep(t *testing.T, s *Secured, change func(*Keeper), notify ...string) (k *
 	return k, log, stop
 }
 
-// eventually waits until holds says yes.
+// secureConfig is a member in a folder of its own, on a free port.
+func secureConfig(t *testing.T) member.SecureConfig {
+	t.Helper()
+	return member.SecureConfig{
+		EtcdConfig: member.EtcdConfig{
+			Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: member.DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(io.Discard),
+		},
+		Hostname: "server1", Timeout: 20 * time.Second,
+	}
+}
+
+func startSecure(t *testing.T) *member.Secured {
+	t.Helper()
+	s, err := member.StartSecure(t.Context(), secureConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func connect(t *testing.T, c store.Config) *store.Store {
+	t.Helper()
+	st, err := store.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	return st
+}
+
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within a minute: %s", what)
 		}
 	}
 }
@@ -103,7 +137,7 @@ func nodeUsers(t *testing.T, st *store.Store) map[string]bool {
 // left over would be an open door nobody knows of.
 func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	t.Parallel()
-	s := startSecure(t, secureConfig(t, t.TempDir()))
+	s := startSecure(t)
 	st := connect(t, s.Connection)
 	stranger := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute9", Incarnation: pki.NewIncarnation()}
 	if err := st.EnsureEnvironment(t.Context(), "dev"); err != nil {
@@ -112,8 +146,8 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	if err := st.EnsureNode(t.Context(), "dev", "compute9", stranger.String()); err != nil { // a join was cut off
 		t.Fatal(err)
 	}
-	keep(t, s, nil)
-	keep(t, s, nil) // a second serve must not be in the way
+	startTasks(t, s)
+	startTasks(t, s) // a second serve must not be in the way
 	ready := func(names ...string) func() bool {
 		return func() bool {
 			all, _, err := st.Reserves(t.Context(), dev)
@@ -141,8 +175,11 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	as := s.Connection
-	as.Cert = identity(t, s.Certificates, name)
+	as.Cert = filepath.Join(t.TempDir(), "identity.pem")
 	as.Key = as.Cert
+	if err := s.Certificates.Issue(as.Cert, name, time.Hour); err != nil {
+		t.Fatal(err)
+	}
 	node := connect(t, as)
 	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
 	if _, err := node.Desire(t.Context(), id); err != nil {
@@ -178,11 +215,11 @@ func TestWhoseUserIsMadeAhead(t *testing.T) {
 // A stolen node identity can fill etcd until nobody can write: who does it has to be known within a minute.
 func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 	t.Parallel()
-	s := startSecure(t, secureConfig(t, t.TempDir()))
+	s := startSecure(t)
 	st := connect(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
-	_, log, _ := keep(t, s, nil)
-	_, other, _ := keep(t, s, nil)
+	_, log, _ := startTasks(t, s)
+	_, other, _ := startTasks(t, s)
 	id := func(n string) agent.Identity { return agent.Identity{Node: n, Role: "compute", Environment: "dev"} }
 	run := agent.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
 	// A watch that begins a moment later sees only what comes after: so the flood goes on, as floods do.
@@ -266,11 +303,11 @@ func TestWhatIsAFlood(t *testing.T) {
 // Two machines under one name take turns in ruining each other's state: they have to be frozen, and people told.
 func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 	t.Parallel()
-	s := startSecure(t, secureConfig(t, t.TempDir()))
+	s := startSecure(t)
 	st := connect(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
-	keep(t, s, nil)
-	keep(t, s, nil)
+	startTasks(t, s)
+	startTasks(t, s)
 	name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute1", Incarnation: pki.NewIncarnation()}
 	if err := st.PutIdentity(t.Context(), dev, store.Identity{Node: "compute1", User: name.String(), Machine: "m1"}, 0); err != nil {
 		t.Fatal(err)
@@ -303,4 +340,39 @@ func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 		i, _, err := st.Identity(t.Context(), dev, "compute1")
 		return err == nil && i.Clone != nil && i.Clone.Machine == "m1"
 	})
+}
+
+// Nobody notices a first boot that has stopped without a message.
+func TestStalledFirstBootSendsNotice(t *testing.T) {
+	t.Parallel()
+	s := startSecure(t)
+	st := connect(t, s.Connection)
+	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
+	long := time.Now().Add(-2 * store.StandsStill)
+	for _, b := range []store.FirstBoot{
+		{Machine: "m1", Node: "compute1", Step: "puppet", State: store.BootStarted, Started: long, Since: long, Heard: long},
+		{Machine: "m2", Node: "compute2", Step: "puppet", State: store.BootStarted, Started: long, Since: long, Heard: time.Now()},
+	} {
+		if err := st.PutFirstBoot(t.Context(), dev, b, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := make(chan string, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		got <- string(body)
+	}))
+	t.Cleanup(receiver.Close)
+	tasks, _, stop := startTasks(t, s, "generic+"+receiver.URL+"/?disabletls=yes")
+	if err := tasks.checkBoots(context.WithoutCancel(t.Context())); err != nil { // the task does the same, a second time
+		t.Fatal(err)
+	}
+	eventually(t, "the notice is sent", func() bool {
+		all, _, err := st.Notices(t.Context())
+		return err == nil && len(all) == 1 && all[0].State == store.NoticeSent
+	})
+	stop()
+	if text := <-got; len(got) > 0 || !strings.Contains(text, "the first boot of compute1 in dev is stalled at step puppet") {
+		t.Errorf("the message is %q, and %d follow", text, len(got))
+	}
 }

@@ -1,8 +1,6 @@
-package serve
+package notify
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,10 +12,9 @@ import (
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
 )
 
-// sender tells one URL. The URL has secrets: it is never part of a log, an error, or what etcd gets.
+// sender sends to one URL. The URL contains secrets and must not reach a log, an error or etcd.
 type sender struct {
-	name    string // which flag, and the kind of service
-	digest  string
+	name    string // the flag and the scheme: "--notify 1 (slack)"
 	router  *router.ServiceRouter
 	secrets []string
 }
@@ -31,11 +28,9 @@ func newSenders(urls []string) ([]sender, error) {
 			scheme = "no URL"
 		}
 		s := sender{name: fmt.Sprintf("--notify %d (%s)", i+1, scheme), secrets: secretsOf(raw)}
-		sum := sha256.Sum256([]byte(raw))
-		s.digest = hex.EncodeToString(sum[:6])
 		var err error
 		if s.router, err = shoutrrr.NewSender(slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), raw); err != nil {
-			return nil, fmt.Errorf("cannot use %s: %s\ngive a URL as shoutrrr has them, like slack://, smtp://, telegram:// or generic+https://", s.name, s.clean(err))
+			return nil, fmt.Errorf("cannot use %s: %s\ngive a URL in the form of shoutrrr, such as slack://, smtp://, telegram:// or generic+https://", s.name, s.clean(err))
 		}
 		s.router.Timeout = sendTimeout
 		all = append(all, s)
@@ -43,12 +38,12 @@ func newSenders(urls []string) ([]sender, error) {
 	return all, nil
 }
 
-// unsureError is that nobody knows whether a notice arrived.
+// unsureError reports that a notice may have arrived.
 type unsureError struct{ says string }
 
 func (e *unsureError) Error() string { return e.says }
 
-// send sends one message and waits for what comes of it.
+// send sends one message and waits for the answer.
 func (s sender) send(title, text string) error {
 	message := title
 	if text != "" {
@@ -68,7 +63,7 @@ func (s sender) send(title, text string) error {
 	return nil
 }
 
-// clean takes the secrets out of an error.
+// clean removes the secrets from an error.
 func (s sender) clean(err error) string {
 	text := err.Error()
 	for _, secret := range s.secrets {
@@ -77,7 +72,7 @@ func (s sender) clean(err error) string {
 	return text
 }
 
-// secretsOf are all parts of a URL that could be one: whom and what it names, but not its host's name.
+// secretsOf returns all parts of a URL that could be a secret: everything but the host's name.
 func secretsOf(raw string) []string {
 	all := []string{raw}
 	_, rest, ok := strings.Cut(raw, "://")

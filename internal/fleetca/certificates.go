@@ -1,8 +1,12 @@
-package serve
+// Package fleetca owns the CA folder of `pulley serve`: the fleet's CA, the certificates of the servers, of serve itself and of
+// the first administrator, and the rules for a rotation of the CA.
+//
+// It must never replace a key or identity that it cannot read, and never let a rotation remove access silently.
+package fleetca
 
 import (
 	"bytes"
-	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -50,8 +54,18 @@ type Certificates struct {
 	recorded              string // the administrator's key, as the list of operators has it
 }
 
-// OpenCertificates opens the folder and makes what is missing of the CA; Refresh makes the rest.
-func OpenCertificates(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
+// OpenOwn is Open for a serve that runs its own etcd. Refresh then also makes the identity of serve and renews the first
+// administrator's.
+func OpenOwn(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
+	c, err := Open(dir, prefix, hostname, o)
+	if err == nil {
+		c.own = true
+	}
+	return c, err
+}
+
+// Open opens the folder and makes what is missing of the CA. Refresh makes the other certificates.
+func Open(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -202,13 +216,14 @@ func (c *Certificates) refreshIdentity(file string, kind pki.Kind, subject strin
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err // a damaged one is not thrown away: nobody but its owner knows what it was
 	}
-	if err := c.issue(file, name, lifetime); err != nil {
+	if err := c.Issue(file, name, lifetime); err != nil {
 		return fmt.Errorf("cannot make the certificate of %s: %w", name, err)
 	}
 	return nil
 }
 
-func (c *Certificates) issue(file string, name pki.Name, lifetime time.Duration) error {
+// Issue makes an identity of a name and writes it to a file.
+func (c *Certificates) Issue(file string, name pki.Name, lifetime time.Duration) error {
 	key, err := pki.NewKey()
 	if err != nil {
 		return err
@@ -224,71 +239,25 @@ func (c *Certificates) issue(file string, name pki.Name, lifetime time.Duration)
 	return id.Save(file)
 }
 
-const adminName = "admin"
-
-// refreshAdmin renews the administrator's identity while it lies here. It never makes one: that happens once.
-func (c *Certificates) refreshAdmin() error {
-	if _, err := os.Lstat(c.admin()); err != nil {
-		return nil
-	}
-	return c.refreshIdentity(c.admin(), pki.KindOperator, adminName, adminLifetime)
-}
-
-// prepareAdmin makes the first administrator's identity, which is nobody's yet in etcd's eyes.
-func (c *Certificates) prepareAdmin() error {
-	if _, err := os.Lstat(c.admin()); err == nil {
-		return os.Rename(c.admin(), c.newAdmin()) // of a start whose etcd was lost or replaced
-	}
-	return c.refreshIdentity(c.newAdmin(), pki.KindOperator, adminName, adminLifetime)
-}
-
-// preparedAdmin is the identity that waits for etcd to know it; nil when none does.
-func (c *Certificates) preparedAdmin() (*pki.Identity, error) {
-	id, err := pki.LoadIdentity(c.newAdmin())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return &id, err
-}
-
-// publishAdmin puts the identity where it is looked for.
-func (c *Certificates) publishAdmin() (string, error) {
-	if err := os.Rename(c.newAdmin(), c.admin()); err != nil {
-		return "", fmt.Errorf("cannot keep the administrator's identity: %w", err)
-	}
-	return c.admin(), nil
-}
-
-// recordRenewal tells the list of operators that the administrator's certificate was renewed here, once for each.
-func (c *Certificates) recordRenewal(ctx context.Context, st *store.Store) error {
-	if !c.own {
-		return nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	id, err := pki.LoadIdentity(c.admin())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	key, err := pki.KeyDigest(id.Key.Public()) // each renewal has a new one
-	if err != nil || key == c.recorded {
-		return err
-	}
-	o, revision, err := st.Operator(ctx, adminName)
-	if err != nil {
-		return fmt.Errorf("cannot tell the list of operators that the administrator's certificate was renewed: %w", err)
-	}
-	if o.Live() && o.User == id.Leaf().Subject.CommonName && o.Key != key {
-		o.Key, o.Issued, o.Until, o.CA = key, pki.Issued(id.Leaf()), id.Leaf().NotAfter, c.CA.Fingerprints()[0]
-		if err := st.PutOperator(ctx, *o, revision); err != nil {
-			return fmt.Errorf("cannot tell the list of operators that the administrator's certificate was renewed: %w", err)
+// AskForCertificates makes a server's configuration ask its clients for certificates of the CA, without which they may
+// come too: a machine that is to join has none. Who is trusted is looked up at each handshake, as the CA may be rotated.
+func (c *Certificates) AskForCertificates(t *tls.Config) {
+	var mu sync.Mutex
+	var bundle []byte
+	var with *tls.Config
+	base := t.Clone()
+	t.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := c.CA.Bundle()
+		mu.Lock()
+		defer mu.Unlock()
+		if with == nil || !bytes.Equal(now, bundle) {
+			pool := x509.NewCertPool()
+			pool.AppendCertsFromPEM(now)
+			with, bundle = base.Clone(), now
+			with.ClientAuth, with.ClientCAs = tls.VerifyClientCertIfGiven, pool
 		}
+		return with, nil
 	}
-	c.recorded = key
-	return nil
 }
 
 // Hosts are the addresses of this machine by which others may reach it, for a server that listens on all of them.
@@ -304,4 +273,41 @@ func Hosts(hostname string) []string {
 		}
 	}
 	return hosts
+}
+
+// OpenExisting opens the CA in a data folder, and fails where there is none.
+func OpenExisting(dataDir string, o pki.Options) (*pki.CA, error) {
+	dir := filepath.Join(dataDir, PKIName)
+	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil {
+		return nil, fmt.Errorf("cannot open the CA of %s: %w\nrun `pulley serve --auth`, which makes the CA; --data-dir names its data folder", dataDir, err)
+	}
+	return pki.OpenCA(dir, o)
+}
+
+// AdminFile returns the file of the administrator's identity in a data folder.
+func AdminFile(dataDir string) string { return filepath.Join(dataDir, PKIName, "admin.pem") }
+
+// Connection completes a connection to the etcd of this folder's fleet. Without certificates of the caller it uses those of
+// the folder, and the endpoint of a serve on this machine.
+func Connection(dataDir string, c store.Config, endpoint string) store.Config {
+	if c.CACert != "" || c.Cert != "" || c.Key != "" {
+		return c
+	}
+	dir := filepath.Join(dataDir, PKIName)
+	c.CACert = filepath.Join(dir, "bundle.pem")
+	for _, name := range []string{"admin.pem", "serve.pem"} {
+		if file := filepath.Join(dir, name); fileExists(file) {
+			c.Cert, c.Key = file, file
+			break
+		}
+	}
+	if len(c.Endpoints) == 0 {
+		c.Endpoints = []string{endpoint}
+	}
+	return c
+}
+
+func fileExists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }

@@ -1,4 +1,4 @@
-package serve
+package member
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -28,7 +29,7 @@ func IsSecured(dir string) bool {
 
 func errSecured(dir string) error {
 	return fmt.Errorf("cannot serve %s without --auth: etcd checks its users there, and it stays so\n"+
-		"start it with --auth, and without --cert, --key and --cacert: it has a CA of its own in %s", dir, filepath.Join(dir, PKIName))
+		"start it with --auth, and without --cert, --key and --cacert: it has a CA of its own in %s", dir, filepath.Join(dir, fleetca.PKIName))
 }
 
 // SecureConfig says how to serve a member that checks its users, with certificates of a CA in its data folder.
@@ -44,7 +45,7 @@ type SecureConfig struct {
 // Secured is a running member that checks its users.
 type Secured struct {
 	*Etcd
-	Certificates *Certificates
+	Certificates *fleetca.Certificates
 	Connection   store.Config // with which serve itself, an administrator, reaches it
 	Admin        string       // the identity file of the first administrator; "" unless this start made it
 
@@ -129,10 +130,9 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	if err != nil {
 		return err
 	}
-	if s.Certificates, err = OpenCertificates(filepath.Join(c.Dir, PKIName), c.Prefix, c.Hostname, c.CA); err != nil {
+	if s.Certificates, err = fleetca.OpenOwn(filepath.Join(c.Dir, fleetca.PKIName), c.Prefix, c.Hostname, c.CA); err != nil {
 		return err
 	}
-	s.Certificates.own = true
 	if err := s.Certificates.Refresh(c.hosts()); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 
 // keepsCA refuses a folder whose etcd has users but whose CA is gone: another one would be made in silence.
 func keepsCA(dir string) error {
-	pkiDir := filepath.Join(dir, PKIName)
+	pkiDir := filepath.Join(dir, fleetca.PKIName)
 	_, data := os.Lstat(filepath.Join(dir, "etcd"))
 	_, ca := os.Lstat(filepath.Join(pkiDir, "ca.pem"))
 	if !IsSecured(dir) || errors.Is(data, fs.ErrNotExist) || !errors.Is(ca, fs.ErrNotExist) {
@@ -187,79 +187,6 @@ func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.makeUsers(ctx, st), st.Close())
-}
-
-// makeUsers may be repeated: whatever a start that was cut off left undone, the next one does.
-func (s *Secured) makeUsers(ctx context.Context, st *store.Store) error {
-	on, err := st.AuthEnabled(ctx)
-	if err != nil {
-		return err
-	}
-	if !on {
-		if err := s.Certificates.prepareAdmin(); err != nil {
-			return err
-		}
-	}
-	if err := st.SetUpAuth(ctx, s.Certificates.User()); err != nil {
-		return err
-	}
-	if err := s.dropFormer(ctx, st); err != nil {
-		return err
-	}
-	id, err := s.Certificates.preparedAdmin()
-	if err != nil {
-		return err
-	}
-	if id == nil {
-		return s.Certificates.recordRenewal(ctx, st)
-	}
-	if err := st.EnsureOperator(ctx, id.Leaf().Subject.CommonName, store.RoleAdmin); err != nil {
-		return err
-	}
-	if err := s.recordAdmin(ctx, st, *id); err != nil {
-		return err
-	}
-	s.Admin, err = s.Certificates.publishAdmin()
-	return err
-}
-
-// recordAdmin puts the first administrator on the list of operators.
-func (s *Secured) recordAdmin(ctx context.Context, st *store.Store, id pki.Identity) error {
-	name, err := id.Name()
-	if err != nil {
-		return err
-	}
-	key, err := pki.KeyDigest(id.Key.Public())
-	if err != nil {
-		return err
-	}
-	_, revision, err := st.Operator(ctx, name.Subject)
-	if err != nil {
-		return err
-	}
-	issued := pki.Issued(id.Leaf())
-	return st.PutOperator(ctx, store.OperatorIdentity{
-		Name: name.Subject, As: store.RoleAdmin, User: name.String(), Incarnation: name.Incarnation, Key: key,
-		Joined: issued, Issued: issued, Until: id.Leaf().NotAfter, CA: s.Certificates.CA.Fingerprints()[0], By: "pulley serve",
-	}, revision)
-}
-
-// dropFormer removes the users that serve had before: its identity was lost, or this machine had another name. Nobody else
-// serves this folder.
-func (s *Secured) dropFormer(ctx context.Context, st *store.Store) error {
-	users, err := st.Users(ctx)
-	if err != nil {
-		return err
-	}
-	for _, user := range users {
-		name, err := pki.ParseName(user)
-		if err != nil || name.Kind != pki.KindServe || name.Prefix != st.Prefix() || user == s.Certificates.User() {
-			continue
-		}
-		if err := st.DropUser(ctx, user); err != nil {
-			return err
-		}
-	}
-	return nil
+	s.Admin, err = s.Certificates.SetUpUsers(ctx, st)
+	return errors.Join(err, st.Close())
 }

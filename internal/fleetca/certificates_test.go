@@ -1,4 +1,4 @@
-package serve
+package fleetca
 
 import (
 	"crypto/tls"
@@ -16,11 +16,10 @@ import (
 // openCertificates makes the certificates of a serve whose clock is now's.
 func openCertificates(t *testing.T, now func() time.Time) *Certificates {
 	t.Helper()
-	c, err := OpenCertificates(filepath.Join(t.TempDir(), PKIName), "", "server1", pki.Options{Now: now})
+	c, err := OpenOwn(filepath.Join(t.TempDir(), PKIName), "", "server1", pki.Options{Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.own = true
 	refresh(t, c, "serve.example", "192.0.2.7")
 	return c
 }
@@ -154,4 +153,14 @@ func TestClientCertificatesAreAskedFor(t *testing.T) {
 	if got, err := as(identity(t, c, name)); err != nil || got != name.String() {
 		t.Errorf("after rotations: %q, %v", got, err)
 	}
+}
+
+// identity makes a certificate of the CA for a name, whether etcd knows it or not.
+func identity(t *testing.T, certs *Certificates, name pki.Name) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "identity.pem")
+	if err := certs.Issue(file, name, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }

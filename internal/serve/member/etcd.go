@@ -1,4 +1,8 @@
-package serve
+// Package member runs the embedded etcd of `pulley serve`: a single member, its limits, and its start with authentication.
+//
+// It must never listen in plain text off loopback, accept a certificate without a user, or offer etcd's HTTP/JSON gateway: a
+// web page in an operator's browser could write through it.
+package member
 
 import (
 	"context"

@@ -1,20 +1,22 @@
-package main
+package fleetca_test
 
 import (
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
-// A rotation, or the end of a CA, that overlooks one node shuts that node out; one that waits for nodes that are gone never
-// happens.
-func TestRotationWaitsForThoseItWouldShutOut(t *testing.T) {
+// A rotation that overlooks a node removes its access. A rotation that waits for removed nodes never happens.
+func TestCensusFindsWhoBlocksRotation(t *testing.T) {
+	t.Parallel()
 	s, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
 	if err != nil {
 		t.Fatal(err)
@@ -54,29 +56,25 @@ func TestRotationWaitsForThoseItWouldShutOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n, err := count(t.Context(), s, ca, filepath.Join(t.TempDir(), "admin.pem"), now)
+	n, err := fleetca.Count(t.Context(), s, ca, filepath.Join(t.TempDir(), "admin.pem"), now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(n.late, ", "); got != "node compute1 of dev, operator ann" {
-		t.Errorf("those who can't know the next CA: %s", got)
+	want := []fleetca.Blocker{{Code: fleetca.OldCertificates, Names: []string{"node compute1 of dev", "operator ann"}}}
+	if got := n.BeforeRotating(ca); !reflect.DeepEqual(got, want) {
+		t.Errorf("before rotating: %+v, want %+v", got, want)
 	}
-	if got := n.beforeRotating(ca); len(got) != 1 || !strings.Contains(got[0], "2 identities have a certificate from before the next CA was made") {
-		t.Errorf("before rotating: %q", got)
-	}
-	if n.nodes[pins[0]] != 2 || n.operators[pins[0]] != 1 {
-		t.Errorf("with the current CA: %v, %v", n.nodes, n.operators)
-	}
-	if shown := show(ca, n); *shown.Others != 1 {
-		t.Errorf("with none of the CAs: %d", *shown.Others)
+	if n.Nodes[pins[0]] != 2 || n.Operators[pins[0]] != 1 || len(n.Holders["sha256:gone"]) != 1 {
+		t.Errorf("with the current CA: %v, %v; with another one: %v", n.Nodes, n.Operators, n.Holders["sha256:gone"])
 	}
 	if err := ca.Rotate(false); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.beforeRetiring(ca); len(got) != 1 || !strings.Contains(got[0], "3 identities have a certificate of it: node compute1 of dev, node compute2 of dev, operator ann;") {
-		t.Errorf("before retiring: %q", got)
+	want = []fleetca.Blocker{{Code: fleetca.StillHeld, Names: []string{"node compute1 of dev", "node compute2 of dev", "operator ann"}}}
+	if got := n.BeforeRetiring(ca); !reflect.DeepEqual(got, want) || !strings.Contains(got[0].Sentence(), "3 certificates are of the previous CA: node compute1") {
+		t.Errorf("before retiring: %+v, want %+v", got, want)
 	}
-	if got := (census{problem: store.ErrNotFound}).beforeRetiring(ca); len(got) != 1 {
-		t.Errorf("before retiring, when nobody can be asked: %q", got)
+	if got := (fleetca.Census{Problem: store.ErrNotFound}).BeforeRetiring(ca); len(got) != 1 || got[0].Code != fleetca.CensusFailed {
+		t.Errorf("before retiring without etcd: %+v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package serve
+package member
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -50,10 +51,10 @@ func connect(t *testing.T, c store.Config) *store.Store {
 }
 
 // identity makes a certificate of the CA for a name, whether etcd knows it or not.
-func identity(t *testing.T, certs *Certificates, name pki.Name) string {
+func identity(t *testing.T, certs *fleetca.Certificates, name pki.Name) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "identity.pem")
-	if err := certs.issue(file, name, time.Hour); err != nil {
+	if err := certs.Issue(file, name, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -126,7 +127,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	s := startSecure(t, c)
 	st := connect(t, s.Connection)
-	was, _, err := st.Operator(t.Context(), adminName)
+	was, _, err := st.Operator(t.Context(), "admin")
 	if err == nil {
 		err = st.DropUser(t.Context(), was.User)
 	}
@@ -135,7 +136,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	}
 	s.Close()
 	// Users were on, and then the power went: the administrator's identity waits, and etcd does not know it.
-	if err := os.Rename(s.Certificates.admin(), s.Certificates.newAdmin()); err != nil {
+	if err := os.Rename(filepath.Join(c.Dir, "pki", "admin.pem"), filepath.Join(c.Dir, "pki", "admin.new.pem")); err != nil {
 		t.Fatal(err)
 	}
 	s = startSecure(t, c)
@@ -147,7 +148,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	if _, err := connect(t, admin).Users(t.Context()); err != nil {
 		t.Errorf("the administrator: %v", err)
 	}
-	if is, _, err := connect(t, s.Connection).Operator(t.Context(), adminName); err != nil || is.User != was.User || !is.Live() {
+	if is, _, err := connect(t, s.Connection).Operator(t.Context(), "admin"); err != nil || is.User != was.User || !is.Live() {
 		t.Errorf("the list of operators has %+v, %v", is, err)
 	}
 	s.Close()
@@ -167,7 +168,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 func TestALostCAIsNotReplacedInSilence(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	startSecure(t, c).Close()
-	lost := filepath.Join(c.Dir, PKIName)
+	lost := filepath.Join(c.Dir, fleetca.PKIName)
 	if err := os.Rename(lost, lost+"-away"); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestNoCertificateMayEverWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The CA is there before etcd is, and somebody has a certificate of it.
-	certs, err := OpenCertificates(filepath.Join(c.Dir, PKIName), "", "server1", c.CA)
+	certs, err := fleetca.Open(filepath.Join(c.Dir, fleetca.PKIName), "", "server1", c.CA)
 	if err == nil {
 		err = certs.Refresh(nil)
 	}

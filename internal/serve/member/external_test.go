@@ -1,9 +1,10 @@
-package serve
+package member
 
 import (
-	"strings"
+	"errors"
 	"testing"
 
+	"pulley/internal/fleetca"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -24,11 +25,11 @@ func TestWhatJoiningAClusterOfYoursNeeds(t *testing.T) {
 	as := s.Connection
 	as.Cert = identity(t, s.Certificates, viewer)
 	as.Key = as.Cert
-	if err := s.Certificates.MayJoin(t.Context(), connect(t, as), as); err == nil || !strings.Contains(err.Error(), "etcd's role root") {
+	if err := s.Certificates.MayJoin(t.Context(), connect(t, as), as); obstacle(err) != fleetca.NotRoot {
 		t.Errorf("as a viewer: %v", err)
 	}
 
-	foreign, err := OpenCertificates(t.TempDir(), "", "server1", pki.Options{})
+	foreign, err := fleetca.Open(t.TempDir(), "", "server1", pki.Options{})
 	if err == nil {
 		err = foreign.Refresh(nil)
 	}
@@ -37,7 +38,7 @@ func TestWhatJoiningAClusterOfYoursNeeds(t *testing.T) {
 	}
 	quick := s.Connection
 	quick.Timeout = 1e9
-	if err := foreign.MayJoin(t.Context(), st, quick); err == nil || !strings.Contains(err.Error(), "does not trust the CA in") {
+	if err := foreign.MayJoin(t.Context(), st, quick); obstacle(err) != fleetca.CANotTrusted {
 		t.Errorf("with a CA that etcd does not know: %v", err)
 	}
 
@@ -47,7 +48,16 @@ func TestWhatJoiningAClusterOfYoursNeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	if err := foreign.MayJoin(t.Context(), plain.Store("", 0), store.Config{Endpoints: []string{plain.Endpoint()}}); err == nil || !strings.Contains(err.Error(), "does not check its users") {
+	if err := foreign.MayJoin(t.Context(), plain.Store("", 0), store.Config{Endpoints: []string{plain.Endpoint()}}); obstacle(err) != fleetca.AuthOff {
 		t.Errorf("with an etcd that checks nobody: %v", err)
 	}
+}
+
+// obstacle returns the code of an error of MayJoin; "" for none.
+func obstacle(err error) fleetca.Obstacle {
+	var e *fleetca.JoinError
+	if errors.As(err, &e) {
+		return e.Obstacle
+	}
+	return ""
 }

@@ -12,7 +12,7 @@ import (
 // Serve that ends in the middle of a login or a rejoin would leave a stolen certificate alive that everybody thinks dead.
 func TestUsersWhoAreNobodyGo(t *testing.T) {
 	t.Parallel()
-	s := startSecure(t, secureConfig(t, t.TempDir()))
+	s := startSecure(t)
 	st, ctx := connect(t, s.Connection), t.Context()
 	user := func(kind pki.Kind, subject string) string {
 		n := pki.Name{Prefix: "pulley", Kind: kind, Subject: subject, Incarnation: pki.NewIncarnation()}
@@ -37,13 +37,13 @@ func TestUsersWhoAreNobodyGo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	admin, _, err := st.Operator(ctx, adminName)
+	admin, _, err := st.Operator(ctx, "admin")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{ann, node, admin.User, s.Certificates.User(), "root"}
 	slices.Sort(want)
-	keep(t, s, nil)
+	startTasks(t, s)
 	eventually(t, "the users are those who are somebody", func() bool {
 		users, err := st.Users(ctx)
 		return err == nil && slices.Equal(users, want)
@@ -53,9 +53,9 @@ func TestUsersWhoAreNobodyGo(t *testing.T) {
 // A list of operators that says that the administrator has a certificate of the CA before stops the next rotation.
 func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
 	t.Parallel()
-	s := startSecure(t, secureConfig(t, t.TempDir()))
+	s := startSecure(t)
 	st := connect(t, s.Connection)
-	before, _, err := st.Operator(t.Context(), adminName)
+	before, _, err := st.Operator(t.Context(), "admin")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,9 +63,9 @@ func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	pin := s.Certificates.CA.Fingerprints()[0]
-	keep(t, s, nil)
+	startTasks(t, s)
 	eventually(t, "it has a certificate of the CA that signs now", func() bool {
-		o, _, err := st.Operator(t.Context(), adminName)
+		o, _, err := st.Operator(t.Context(), "admin")
 		return err == nil && o.CA == pin && o.Key != before.Key && o.User == before.User
 	})
 }

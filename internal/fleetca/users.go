@@ -1,0 +1,175 @@
+package fleetca
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+const adminName = "admin"
+
+// SetUpUsers makes the users of serve and, once, of the first administrator in an etcd of serve's own. It returns the
+// administrator's identity file if this call made the user. It may be repeated: a call completes one that was interrupted.
+func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin string, err error) {
+	on, err := st.AuthEnabled(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !on {
+		if err := c.prepareAdmin(); err != nil {
+			return "", err
+		}
+	}
+	if err := st.SetUpAuth(ctx, c.User()); err != nil {
+		return "", err
+	}
+	if err := c.dropFormer(ctx, st); err != nil {
+		return "", err
+	}
+	id, err := pki.LoadIdentity(c.newAdmin())
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", c.RecordRenewal(ctx, st)
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := c.recordAdmin(ctx, st, id, "pulley serve"); err != nil {
+		return "", err
+	}
+	if err := os.Rename(c.newAdmin(), c.admin()); err != nil {
+		return "", fmt.Errorf("cannot keep the administrator's identity: %w", err)
+	}
+	return c.admin(), nil
+}
+
+// MakeIdentities makes the identities of serve and of the first administrator for a cluster that serve does not run, and
+// renews those that are due.
+func (c *Certificates) MakeIdentities() error {
+	return errors.Join(c.refreshIdentity(c.Identity(), pki.KindServe, c.hostname, adminLifetime),
+		c.refreshIdentity(c.admin(), pki.KindOperator, adminName, adminLifetime))
+}
+
+// SetUpCluster makes the roles and users of a cluster that serve does not run, and enables etcd's authentication. It keeps
+// an administrator who logged in again or was revoked. It may be repeated.
+func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by string) error {
+	if err := st.SetUpAuth(ctx, c.User()); err != nil {
+		return err
+	}
+	names, err := st.Environments(ctx)
+	if err != nil {
+		return err
+	}
+	for _, env := range names {
+		if err := st.EnsureEnvironment(ctx, env); err != nil {
+			return err
+		}
+	}
+	id, err := pki.LoadIdentity(c.admin())
+	if err != nil {
+		return err
+	}
+	old, _, err := st.Operator(ctx, adminName)
+	if err != nil || old != nil && old.User != id.Leaf().Subject.CommonName {
+		return err
+	}
+	return c.recordAdmin(ctx, st, id, by)
+}
+
+// recordAdmin makes the administrator's user and its entry in the list of operators.
+func (c *Certificates) recordAdmin(ctx context.Context, st *store.Store, id pki.Identity, by string) error {
+	name, err := id.Name()
+	if err != nil {
+		return err
+	}
+	key, err := pki.KeyDigest(id.Key.Public())
+	if err != nil {
+		return err
+	}
+	if err := st.EnsureOperator(ctx, name.String(), store.RoleAdmin); err != nil {
+		return err
+	}
+	old, revision, err := st.Operator(ctx, name.Subject)
+	if err != nil {
+		return err
+	}
+	issued := pki.Issued(id.Leaf())
+	record := store.OperatorIdentity{
+		Name: name.Subject, As: store.RoleAdmin, User: name.String(), Incarnation: name.Incarnation, Key: key,
+		Joined: issued, Issued: issued, Until: id.Leaf().NotAfter, CA: c.CA.Fingerprints()[0], By: by,
+	}
+	if old != nil && old.User == record.User {
+		record.Joined, record.By = old.Joined, old.By
+	}
+	return st.PutOperator(ctx, record, revision)
+}
+
+// dropFormer removes the users of earlier identities of this serve. No other serve uses this folder.
+func (c *Certificates) dropFormer(ctx context.Context, st *store.Store) error {
+	users, err := st.Users(ctx)
+	if err != nil {
+		return err
+	}
+	for _, user := range users {
+		name, err := pki.ParseName(user)
+		if err != nil || name.Kind != pki.KindServe || name.Prefix != st.Prefix() || user == c.User() {
+			continue
+		}
+		if err := st.DropUser(ctx, user); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refreshAdmin renews the administrator's identity while its file is here. It never makes one: that happens once.
+func (c *Certificates) refreshAdmin() error {
+	if _, err := os.Lstat(c.admin()); err != nil {
+		return nil
+	}
+	return c.refreshIdentity(c.admin(), pki.KindOperator, adminName, adminLifetime)
+}
+
+// prepareAdmin makes the first administrator's identity, which has no user in etcd yet.
+func (c *Certificates) prepareAdmin() error {
+	if _, err := os.Lstat(c.admin()); err == nil {
+		return os.Rename(c.admin(), c.newAdmin()) // of a start whose etcd was lost or replaced
+	}
+	return c.refreshIdentity(c.newAdmin(), pki.KindOperator, adminName, adminLifetime)
+}
+
+// RecordRenewal records a renewed certificate of the administrator in the list of operators, once for each renewal.
+func (c *Certificates) RecordRenewal(ctx context.Context, st *store.Store) error {
+	if !c.own {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, err := pki.LoadIdentity(c.admin())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	key, err := pki.KeyDigest(id.Key.Public()) // each renewal has a new one
+	if err != nil || key == c.recorded {
+		return err
+	}
+	o, revision, err := st.Operator(ctx, adminName)
+	if err != nil {
+		return fmt.Errorf("cannot record the administrator's renewed certificate: %w", err)
+	}
+	if o.Live() && o.User == id.Leaf().Subject.CommonName && o.Key != key {
+		o.Key, o.Issued, o.Until, o.CA = key, pki.Issued(id.Leaf()), id.Leaf().NotAfter, c.CA.Fingerprints()[0]
+		if err := st.PutOperator(ctx, *o, revision); err != nil {
+			return fmt.Errorf("cannot record the administrator's renewed certificate: %w", err)
+		}
+	}
+	c.recorded = key
+	return nil
+}

@@ -1,0 +1,298 @@
+// Package notify sends notices of events to people: finished, failed and stalled first boots, duplicate machines and floods.
+//
+// It must never log or store a receiver's URL, which contains secrets, and never send the same notice twice.
+package notify
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+)
+
+const (
+	sendTimeout  = 20 * time.Second
+	sendAttempts = 5
+	firstRetry   = 10 * time.Second // doubled after each attempt
+	maxWaiting   = 1024             // notices in memory
+)
+
+// Limits on notices, since a machine without a certificate can claim anything.
+const (
+	repeatEvery = time.Hour // for each kind and node
+	maxOfToken  = 20        // in repeatEvery, for each token and kind, of machines that have not joined
+	maxSubjects = 10000
+)
+
+// Config is the environment of a Notifier.
+type Config struct {
+	Store *store.Store
+	URLs  []string // of receivers, in the form of shoutrrr
+	Now   func() time.Time
+	Log   *slog.Logger
+	Sent  prometheus.Counter // may be nil
+}
+
+// Notifier sends notices. Several serves may send the same: etcd lets one claim each notice.
+type Notifier struct {
+	Config
+	senders    []sender
+	queue      chan store.Notice
+	firstRetry time.Duration
+
+	mu     sync.Mutex
+	recent map[string]count
+}
+
+// count is how often a subject had notices since a time.
+type count struct {
+	since time.Time
+	times int
+}
+
+// Check reports whether all URLs can be used.
+func Check(urls []string) error {
+	_, err := newSenders(urls)
+	return err
+}
+
+// New returns a notifier. Without URLs it sends nothing.
+func New(c Config) (*Notifier, error) {
+	senders, err := newSenders(c.URLs)
+	if err != nil {
+		return nil, err
+	}
+	return &Notifier{
+		Config: c, senders: senders, queue: make(chan store.Notice, maxWaiting), firstRetry: firstRetry, recent: map[string]count{},
+	}, nil
+}
+
+// FirstBoot sends a notice if a first boot has finished or failed at a step. It never blocks.
+func (n *Notifier) FirstBoot(ref environments.Ref, b store.FirstBoot) {
+	switch {
+	case !b.Finished.IsZero():
+		n.ofBoot(store.FirstBootFinished, ref, b, "")
+	case b.State == store.BootFailed:
+		n.ofBoot(store.FirstBootFailed, ref, b, b.Step)
+	}
+}
+
+// Stalled sends a notice of a first boot that is silent. It never blocks.
+func (n *Notifier) Stalled(ref environments.Ref, b store.FirstBoot) {
+	n.ofBoot(store.FirstBootStalled, ref, b, b.Step)
+}
+
+func (n *Notifier) ofBoot(kind store.NoticeKind, ref environments.Ref, b store.FirstBoot, step string) {
+	notice := store.Notice{
+		ID: id(kind, ref, b.Machine, b.Started.UTC().Format(time.RFC3339), step), Kind: kind, Environment: ref.String(),
+		Node: b.Node, Machine: b.Machine, Step: step, Since: b.Heard, Problem: b.Error,
+	}
+	if !b.Finished.IsZero() {
+		notice.TookSeconds = int64(b.Finished.Sub(b.Started) / time.Second)
+	}
+	token := b.Token
+	if b.Joined {
+		token = ""
+	}
+	n.send(notice, token)
+}
+
+// DuplicateRefused sends a notice of another machine that asked for a node's name. It never blocks.
+func (n *Notifier) DuplicateRefused(ref environments.Ref, node string, c store.Clone) {
+	kind := store.DuplicateRefused
+	n.send(store.Notice{
+		ID: id(kind, ref, node, c.Machine, c.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(),
+		Node: node, Machine: c.Machine, Hostname: c.Hostname, From: c.From,
+	}, "")
+}
+
+// DuplicateRuns sends a notice of two machines that run as one node. It never blocks.
+func (n *Notifier) DuplicateRuns(ref environments.Ref, node string, boots [2]string) {
+	kind := store.DuplicateRuns
+	n.send(store.Notice{ID: id(kind, ref, node, boots[0], boots[1]), Kind: kind, Environment: ref.String(), Node: node, Boots: boots[:]}, "")
+}
+
+// Flood sends a notice of a node that writes too much. It never blocks.
+func (n *Notifier) Flood(ref environments.Ref, f store.Flood) {
+	kind := store.NodeFloods
+	n.send(store.Notice{
+		ID: id(kind, ref, f.Node, f.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Node: f.Node, Bytes: f.Bytes, Writes: f.Writes,
+	}, "")
+}
+
+// id returns the same text for the same event.
+func id(kind store.NoticeKind, ref environments.Ref, parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{ref.String()}, parts...), "\x00")))
+	return string(kind) + "-" + hex.EncodeToString(sum[:8])
+}
+
+// send queues a notice unless its subject had one lately. token is the token of a machine that has not joined, else "".
+func (n *Notifier) send(notice store.Notice, token string) {
+	who := notice.Node
+	if who == "" {
+		who = notice.Machine
+	}
+	if len(n.senders) == 0 || !n.allowed(strings.Join([]string{string(notice.Kind), notice.Environment, who}, " "), 1) {
+		return
+	}
+	if token != "" && !n.allowed(string(notice.Kind)+" by token "+token, maxOfToken) {
+		return
+	}
+	notice.At = n.Now().UTC().Truncate(time.Second)
+	select {
+	case n.queue <- notice:
+	default:
+		n.Log.Error("a notice is lost: too many are waiting", attrs(notice)...)
+	}
+}
+
+// allowed reports whether a subject may have one more notice, and counts it.
+func (n *Notifier) allowed(subject string, most int) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.Now()
+	if len(n.recent) >= maxSubjects {
+		for key, c := range n.recent {
+			if now.Sub(c.since) >= repeatEvery {
+				delete(n.recent, key)
+			}
+		}
+	}
+	c, known := n.recent[subject]
+	if !known || now.Sub(c.since) >= repeatEvery {
+		if !known && len(n.recent) >= maxSubjects {
+			return false
+		}
+		c = count{since: now}
+	}
+	if c.times >= most {
+		return false
+	}
+	c.times++
+	n.recent[subject] = c
+	return true
+}
+
+func attrs(n store.Notice, more ...any) []any {
+	return append([]any{"kind", string(n.Kind), "env", n.Environment, "node", n.Node}, more...)
+}
+
+// delivery is a notice that waits for its next attempt.
+type delivery struct {
+	store.Notice
+	claimed bool
+	unsure  bool      // a receiver did not answer
+	next    time.Time // of the next attempt
+	done    []string  // receivers that have it
+}
+
+// Run sends notices until ctx ends. Notices that wait for another attempt then are stored as failed.
+func (n *Notifier) Run(ctx context.Context) {
+	if len(n.senders) == 0 {
+		return
+	}
+	var waiting []*delivery
+	for {
+		timer := time.NewTimer(n.pause(waiting))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			n.abandon(ctx, waiting)
+			return
+		case notice := <-n.queue:
+			waiting = append(waiting, &delivery{Notice: notice})
+		case <-timer.C:
+		}
+		timer.Stop()
+		waiting = slices.DeleteFunc(waiting, func(d *delivery) bool {
+			return ctx.Err() == nil && !n.Now().Before(d.next) && n.attempt(ctx, d)
+		})
+	}
+}
+
+// pause returns the time until the next attempt.
+func (n *Notifier) pause(waiting []*delivery) time.Duration {
+	pause := time.Hour
+	for _, d := range waiting {
+		pause = min(pause, max(d.next.Sub(n.Now()), 0))
+	}
+	return pause
+}
+
+// attempt claims a notice and sends it to each receiver that does not have it. It reports whether the notice is settled.
+func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
+	if !d.claimed {
+		claimed, err := n.Store.AddNotice(ctx, d.Notice)
+		if err != nil { // etcd is unreachable
+			n.Log.Warn("cannot claim a notice", attrs(d.Notice, "error", err)...)
+			d.next = n.Now().Add(n.firstRetry)
+			return false
+		}
+		if !claimed {
+			return true // another serve sends it
+		}
+		d.claimed = true
+	}
+	d.Attempts++
+	d.State, d.Error = store.NoticeSent, ""
+	title, text := Text(d.Notice)
+	for _, s := range n.senders {
+		if slices.Contains(d.done, s.name) {
+			continue
+		}
+		err := s.send(title, text)
+		var unsure *unsureError
+		switch {
+		case err == nil:
+			d.done = append(d.done, s.name)
+			if n.Sent != nil {
+				n.Sent.Inc()
+			}
+		case errors.As(err, &unsure):
+			d.done, d.unsure, d.Error = append(d.done, s.name), true, agent.Prose(err.Error())
+			n.Log.Error("a notice may not have been sent", attrs(d.Notice, "to", s.name, "error", err)...)
+		default:
+			d.State, d.Error = store.NoticeFailed, agent.Prose(err.Error())
+			n.Log.Warn("cannot send a notice", attrs(d.Notice, "to", s.name, "attempt", d.Attempts, "error", err)...)
+		}
+	}
+	if d.State == store.NoticeFailed && d.Attempts < sendAttempts {
+		d.next = n.Now().Add(n.firstRetry << (d.Attempts - 1))
+		return false
+	}
+	n.end(ctx, d)
+	return true
+}
+
+// end stores the outcome, also while serve stops.
+func (n *Notifier) end(ctx context.Context, d *delivery) {
+	if d.State == store.NoticeSent && d.unsure {
+		d.State = store.NoticeUnsure
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
+	defer cancel()
+	if err := n.Store.EndNotice(ctx, d.Notice); err != nil {
+		n.Log.Error("cannot store the outcome of a notice", attrs(d.Notice, "error", err)...)
+	}
+}
+
+func (n *Notifier) abandon(ctx context.Context, waiting []*delivery) {
+	for _, d := range waiting {
+		n.Log.Error("a notice was not sent: serve stops", attrs(d.Notice)...)
+		if d.claimed {
+			d.State = store.NoticeFailed
+			n.end(ctx, d)
+		}
+	}
+}

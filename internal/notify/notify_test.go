@@ -1,0 +1,298 @@
+package notify
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
+)
+
+// receiver is somebody who is told.
+type receiver struct {
+	*httptest.Server
+	mu    sync.Mutex
+	got   map[string]int // by message
+	fails int            // how many requests it refuses first
+	tries int
+}
+
+var dev = environments.Ref{Environment: "dev"}
+
+func open(t *testing.T) *store.Store {
+	t.Helper()
+	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	return st
+}
+
+// logged is a log that a test can read while it is written.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(60 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+func newReceiver(t *testing.T, fails int) *receiver {
+	r := &receiver{got: map[string]int{}, fails: fails}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.tries++
+		if err != nil || r.fails > 0 {
+			r.fails--
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		r.got[string(body)]++
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// url is how shoutrrr names the receiver; its path is a secret, as that of a webhook is.
+func (r *receiver) url() string { return "generic+" + r.URL + "/hooks/T0PSECRET?disabletls=yes" }
+
+func (r *receiver) messages() (all []string, twice []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for m, n := range r.got {
+		all = append(all, m)
+		if n > 1 {
+			twice = append(twice, m)
+		}
+	}
+	return all, twice
+}
+
+func notices(t *testing.T, st *store.Store) map[store.NoticeState]int {
+	t.Helper()
+	all, damaged, err := st.Notices(t.Context())
+	if err != nil || len(damaged) > 0 {
+		t.Fatal(err, damaged)
+	}
+	states := map[store.NoticeState]int{}
+	for _, n := range all {
+		states[n.State]++
+	}
+	return states
+}
+
+func finished(machine string) store.FirstBoot {
+	begun := time.Date(2026, 11, 21, 1, 2, 3, 0, time.UTC)
+	return store.FirstBoot{Machine: machine, Node: "compute" + machine, Started: begun, Finished: begun.Add(90 * time.Second)}
+}
+
+// run starts a notifier as one serve does. stop ends it.
+func run(t *testing.T, st *store.Store, urls ...string) (n *Notifier, log *logged, stop func()) {
+	t.Helper()
+	log = &logged{}
+	n, err := New(Config{Store: st, URLs: urls, Now: time.Now, Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.firstRetry = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { n.Run(ctx); close(done) }()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(stop)
+	return n, log, stop
+}
+
+// A second message about the same event teaches people to ignore messages.
+func TestEachNoticeArrivesOnceFromSeveralServes(t *testing.T) {
+	t.Parallel()
+	st := open(t)
+	r := newReceiver(t, 0)
+	one, log, _ := run(t, st, r.url())
+	two, other, _ := run(t, st, r.url())
+	for i := range 20 {
+		b := finished(string(rune('a' + i)))
+		one.FirstBoot(dev, b)
+		two.FirstBoot(dev, b)
+	}
+	failed := store.FirstBoot{Machine: "z", Step: "puppet", State: store.BootFailed, Error: "no package", Started: time.Unix(1, 0)}
+	one.FirstBoot(dev, failed)
+	two.FirstBoot(dev, failed)
+	one.FirstBoot(dev, store.FirstBoot{Machine: "y", Step: "puppet", State: store.BootStarted}) // no event
+	eventually(t, "all are sent", func() bool { return notices(t, st)[store.NoticeSent] == 21 })
+	all, twice := r.messages()
+	if len(all) != 21 || len(twice) > 0 {
+		t.Errorf("%d of 21 messages arrived; more than once: %q", len(all), twice)
+	}
+	if text := strings.Join(all, "\n"); !strings.Contains(text, "computea in dev is ready") || !strings.Contains(text, "failed at step puppet") || !strings.Contains(text, "no package") {
+		t.Errorf("the messages are %s", text)
+	}
+	if text := log.String() + other.String(); strings.Contains(text, "T0PSECRET") {
+		t.Errorf("the log contains a secret: %s", text)
+	}
+}
+
+// A receiver that is down for a minute must not lose a notice. One that stays down must be reported. Neither may put the
+// secret of its URL into etcd or the log.
+func TestNoticesAreRetriedAndThenFail(t *testing.T) {
+	t.Parallel()
+	st := open(t)
+	good, soon, never := newReceiver(t, 0), newReceiver(t, 2), newReceiver(t, 1000)
+	n, log, stop := run(t, st, good.url(), soon.url())
+	n.FirstBoot(dev, finished("a"))
+	eventually(t, "the second receiver accepts the third attempt", func() bool { return notices(t, st)[store.NoticeSent] == 1 })
+	if all, twice := good.messages(); len(all) != 1 || len(twice) > 0 {
+		t.Errorf("the first receiver got %d messages, more than once: %q", len(all), twice)
+	}
+	stop()
+	n, other, _ := run(t, st, never.url())
+	n.FirstBoot(dev, finished("b"))
+	eventually(t, "the notice fails", func() bool { return notices(t, st)[store.NoticeFailed] == 1 })
+	never.mu.Lock()
+	defer never.mu.Unlock()
+	if never.tries != sendAttempts {
+		t.Errorf("it was tried %d times", never.tries)
+	}
+	all, _, err := st.Notices(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range all {
+		if n.State == store.NoticeFailed && n.Error == "" || strings.Contains(string(n.Error), "T0PSECRET") {
+			t.Errorf("etcd has the error %q", n.Error)
+		}
+	}
+	if text := log.String() + other.String(); strings.Contains(text, "T0PSECRET") || !strings.Contains(text, "cannot send a notice") {
+		t.Errorf("the log: %s", text)
+	}
+}
+
+// A serve that stops before a retry must leave a record, and no other serve may send the notice a second time.
+func TestNoticeOfStoppedServeIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	st := open(t)
+	down := newReceiver(t, 1000)
+	n, log, stop := run(t, st, down.url())
+	n.firstRetry = time.Hour
+	n.FirstBoot(dev, finished("a"))
+	eventually(t, "the first attempt fails", func() bool { return strings.Contains(log.String(), "cannot send a notice") })
+	stop()
+	if got := notices(t, st); got[store.NoticeFailed] != 1 {
+		t.Errorf("the notices are %v", got)
+	}
+	up := newReceiver(t, 0)
+	n, _, stop = run(t, st, up.url())
+	n.FirstBoot(dev, finished("a"))
+	n.FirstBoot(dev, finished("b"))
+	eventually(t, "the other notice is sent", func() bool { return notices(t, st)[store.NoticeSent] == 1 })
+	stop()
+	if all, _ := up.messages(); len(all) != 1 || !strings.Contains(all[0], "computeb") {
+		t.Errorf("the messages are %q", all)
+	}
+}
+
+// Each kind needs a text, or people receive codes.
+func TestEachKindHasAText(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []store.NoticeKind{store.FirstBootFinished, store.FirstBootFailed, store.FirstBootStalled, store.DuplicateRefused, store.DuplicateRuns, store.NodeFloods} {
+		title, _ := Text(store.Notice{Kind: kind, Environment: "dev", Node: "web1", Boots: []string{"a", "b"}})
+		if !strings.Contains(title, "web1 in dev") || strings.Contains(title, string(kind)) {
+			t.Errorf("%s has the title %q", kind, title)
+		}
+	}
+	if title, _ := Text(store.Notice{Kind: "moon_phase", Environment: "dev", Machine: "m1"}); title != "moon_phase: machine m1 in dev" {
+		t.Errorf("an unknown kind has the title %q", title)
+	}
+}
+
+// What a URL of a chat service names is as good as a password, wherever in the URL it is.
+func TestSecretsOfURLsAreTakenOut(t *testing.T) {
+	t.Parallel()
+	for raw, secret := range map[string]string{
+		"slack://hook:AAAAAAAAA-BBBBBBBBB-CCCCCCCCCCCCCCCCCCCCCCCC@webhook": "CCCCCCCCCCCCCCCCCCCCCCCC",
+		"generic+https://example.com/hooks/T0PSECRET":                       "T0PSECRET",
+		"telegram://110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw@telegram":  "AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw",
+		"smtp://ann:pass%2Fword1@mail.example.com:25/?from=a@b.c&to=d@e.f":  "pass/word1",
+		"gotify://push.example.com/tGcC0dQ6qsa6G1L":                         "tGcC0dQ6qsa6G1L",
+	} {
+		s := sender{secrets: secretsOf(raw)}
+		if text := s.clean(io.EOF); text != "EOF" {
+			t.Errorf("%s: %s", raw, text)
+		}
+		for _, text := range []string{"Post \"https://x/" + secret + "\": refused", raw, "bad " + secret} {
+			if clean := s.clean(&textError{text}); strings.Contains(clean, secret) {
+				t.Errorf("%s leaks in %q", raw, clean)
+			}
+		}
+	}
+	err := Check([]string{"nonsense://T0PSECRET"})
+	if err == nil || strings.Contains(err.Error(), "T0PSECRET") || !strings.Contains(err.Error(), "--notify 1") {
+		t.Errorf("a URL that can't be used: %v", err)
+	}
+}
+
+type textError struct{ text string }
+
+func (e *textError) Error() string { return e.text }
+
+// A machine that has not joined must not cause hundreds of messages.
+func TestNoticesOfOneNodeOrTokenAreLimited(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	k, err := New(Config{Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler), URLs: []string{"logger://"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails := func(machine, node, step, token string) {
+		k.FirstBoot(dev, store.FirstBoot{Machine: machine, Node: node, Step: step, State: store.BootFailed, Token: token})
+	}
+	for i := range 100 {
+		fails("m", "compute1", fmt.Sprint("s", i), "")
+		k.DuplicateRefused(dev, "compute1", store.Clone{Machine: fmt.Sprint(i)})
+	}
+	if len(k.queue) != 2 {
+		t.Errorf("one node had %d notices, want one for each kind", len(k.queue))
+	}
+	for i := range 100 {
+		fails(fmt.Sprint("m", i), "", "pre", "token")
+	}
+	if len(k.queue) != 2+maxOfToken {
+		t.Errorf("one token had %d notices", len(k.queue)-2)
+	}
+	now = now.Add(repeatEvery)
+	fails("m", "compute1", "pre", "")
+	if len(k.queue) != 3+maxOfToken {
+		t.Error("an hour later there is no notice")
+	}
+}

@@ -1,0 +1,280 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// A new user makes etcd read all users again. serve therefore makes the users of an environment's nodes before they join, and
+// slowly, because nodes' own requests have precedence.
+const (
+	precreateInterval = time.Minute      // without a change of an environment
+	restFactor        = 3                // it rests three times as long as it worked
+	minRest           = time.Millisecond // at least
+	maxPrecreated     = 10_000           // users that wait for their nodes, of all environments
+	skipAfterJoin     = 50               // nodes that are skipped when one has joined before its user was made
+	strayInterval     = 10               // rounds between two searches for stray users
+)
+
+// precreateUsers makes users until ctx ends. Several serves may do it at once: a transaction claims each reserve, and making
+// a user twice changes nothing.
+func (t *Tasks) precreateUsers(ctx context.Context) {
+	wake := make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		t.every(ctx, watchPause, "cannot watch environments", func(ctx context.Context) error {
+			return t.Store.WatchSpecs(ctx, func() {
+				select {
+				case wake <- struct{}{}:
+				default:
+				}
+			})
+		})
+	}()
+	defer func() { <-done }()
+	ticker := time.NewTicker(precreateInterval)
+	defer ticker.Stop()
+	for round := 0; ; round++ {
+		t.complain(ctx, "cannot pre-create users", t.precreate(ctx, round%strayInterval == 0))
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-wake:
+		}
+	}
+}
+
+// precreate makes one round. The shared roles of all environments come first: nodes that join now need them.
+func (t *Tasks) precreate(ctx context.Context, strays bool) error {
+	names, err := t.Store.Environments(ctx)
+	if err != nil {
+		return err
+	}
+	var refs []environments.Ref
+	for _, name := range names {
+		ref, err := environments.ParseRef(name)
+		if err != nil {
+			continue // it can have no nodes
+		}
+		if err := t.Store.EnsureEnvironment(ctx, ref.String()); err != nil {
+			return err
+		}
+		refs = append(refs, ref)
+	}
+	if strays {
+		if err := t.dropStrays(ctx); err != nil {
+			return err
+		}
+	}
+	left := maxPrecreated
+	for _, ref := range refs {
+		if left, err = t.precreateIn(ctx, ref, left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// precreateIn makes the missing users of one environment, at most left, and drops superfluous ones. It returns how many may
+// still be made.
+func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int) (int, error) {
+	spec, _, err := t.Store.Spec(ctx, ref)
+	if err != nil || spec == nil {
+		return left, err
+	}
+	// Reserves come before identities: a reserve that becomes an identity meanwhile is seen twice, not never.
+	reserves, _, err := t.Store.Reserves(ctx, ref)
+	if err != nil {
+		return left, err
+	}
+	identities, damaged, err := t.Store.Identities(ctx, ref)
+	if err != nil || len(damaged) > 0 {
+		return left, err // a node whose identity is not readable may have joined
+	}
+	missing, superfluous := plan(spec, reserves, identities, left)
+	waiting := t.precreated.WithLabelValues(ref.String())
+	made := len(reserves) - len(superfluous)
+	left -= made + len(missing)
+	waiting.Set(float64(made))
+	for _, node := range superfluous {
+		if err := t.rested(ctx, func() error { return t.Store.DropReserve(ctx, ref, node) }); err != nil {
+			return left, err
+		}
+	}
+	for i := 0; i < len(missing); i++ {
+		joined, err := t.precreateUser(ctx, ref, missing[i])
+		if err != nil {
+			return left, err
+		}
+		if joined {
+			i += skipAfterJoin // machines that join now take the lowest numbers
+			continue
+		}
+		made++
+		waiting.Set(float64(made))
+	}
+	return left, nil
+}
+
+// precreateUser makes one user unless the node has joined since the plan.
+func (t *Tasks) precreateUser(ctx context.Context, ref environments.Ref, node string) (joined bool, err error) {
+	err = t.rested(ctx, func() error {
+		_, _, err := t.Store.ReadyReserve(ctx, ref, node, t.Now().UTC())
+		if joined = errors.Is(err, store.ErrJoined); joined {
+			return nil
+		}
+		return err
+	})
+	return joined, err
+}
+
+// plan returns the nodes whose users are missing, at most so many, and those whose users are superfluous. A node that was
+// removed gets none: only an operator frees its name.
+func plan(spec *environments.Environment, reserves map[string]store.Reserve, identities map[string]store.Identity, most int) (missing, superfluous []string) {
+	wanted := map[string]bool{}
+	for n := range spec.Nodes() {
+		node := n.String()
+		if _, known := identities[node]; known {
+			continue
+		}
+		if len(wanted) == most {
+			break
+		}
+		wanted[node] = true
+		if r, ok := reserves[node]; !ok || !r.Ready {
+			missing = append(missing, node)
+		}
+	}
+	for node := range reserves {
+		if !wanted[node] {
+			superfluous = append(superfluous, node)
+		}
+	}
+	slices.Sort(superfluous)
+	return missing, superfluous
+}
+
+// dropStrays removes the users of nodes and operators that no identity names: a join or a removal was interrupted.
+func (t *Tasks) dropStrays(ctx context.Context) error {
+	users, err := t.Store.Users(ctx) // before the identities: an identity is written before its user is made
+	if err != nil {
+		return err
+	}
+	known, err := t.knownUsers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, user := range users {
+		name, err := pki.ParseName(user)
+		if known[user] || err != nil || name.Prefix != t.Store.Prefix() {
+			continue
+		}
+		stray, err := t.isStray(ctx, name)
+		if err != nil {
+			return err
+		}
+		if !stray {
+			continue
+		}
+		t.Log.Info("removing a user without an identity", "user", user)
+		if err := t.rested(ctx, func() error { return t.Store.DropUser(ctx, user) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knownUsers returns the users of operators, and of the nodes of all environments that have a spec. A user that a newer
+// incarnation replaced is not among them.
+func (t *Tasks) knownUsers(ctx context.Context) (map[string]bool, error) {
+	names, err := t.Store.Environments(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
+	for _, name := range names {
+		ref, err := environments.ParseRef(name)
+		if err != nil {
+			continue
+		}
+		reserves, _, err := t.Store.Reserves(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		identities, _, err := t.Store.Identities(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range reserves {
+			known[r.User] = true
+		}
+		for _, i := range identities {
+			if i.Live() {
+				known[i.User] = true
+			}
+		}
+	}
+	operators, _, err := t.Store.Operators(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range operators {
+		if o.Live() {
+			known[o.User] = true
+		}
+	}
+	return known, nil
+}
+
+// isStray reads the records of one name, also of an environment without a spec. A name whose records are not readable is no
+// stray.
+func (t *Tasks) isStray(ctx context.Context, name pki.Name) (bool, error) {
+	switch name.Kind {
+	case pki.KindOperator:
+		o, _, err := t.Store.Operator(ctx, name.Subject)
+		if err != nil {
+			return false, fmt.Errorf("cannot read the identity of user %s: %w", name, err)
+		}
+		return !o.Live() || o.User != name.String(), nil
+	case pki.KindNode:
+		ref, err := environments.ParseRef(name.Environment)
+		if err != nil {
+			return false, nil
+		}
+		reserves, damaged, err := t.Store.Reserves(ctx, ref)
+		if err != nil || len(damaged) > 0 || reserves[name.Subject].User == name.String() {
+			return false, err
+		}
+		i, _, err := t.Store.Identity(ctx, ref, name.Subject)
+		if err != nil {
+			return false, fmt.Errorf("cannot read the identity of user %s: %w", name, err)
+		}
+		return !i.Live() || i.User != name.String(), nil
+	}
+	return false, nil
+}
+
+// rested does one piece of work, and then rests in proportion to its duration.
+func (t *Tasks) rested(ctx context.Context, work func() error) error {
+	begun := time.Now()
+	if err := work(); err != nil {
+		return err
+	}
+	timer := time.NewTimer(max(minRest, restFactor*time.Since(begun)))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,164 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pulley/environments"
+	"pulley/internal/fleetca"
+	"pulley/internal/notify"
+	"pulley/internal/store"
+)
+
+const (
+	bootsInterval        = time.Minute
+	tokensInterval       = time.Hour
+	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
+	watchPause           = time.Second     // before a watch that ended begins again
+)
+
+// TasksConfig is the environment of Tasks.
+type TasksConfig struct {
+	Store        *store.Store
+	Certificates *fleetca.Certificates // nil: machines do not join here
+	Now          func() time.Time
+	Log          *slog.Logger
+	Metrics      prometheus.Registerer // may be nil
+	Notify       []string              // URLs, in the form of shoutrrr
+}
+
+// Tasks are the background tasks of serve: they pre-create users, watch for floods, duplicate machines and stalled first
+// boots, send notices, and renew certificates. Several serves may run each task at once.
+type Tasks struct {
+	TasksConfig
+	Notifier *notify.Notifier
+
+	watcher    *watcher
+	events     *prometheus.CounterVec
+	precreated *prometheus.GaugeVec
+
+	mu   sync.Mutex
+	last map[string]string // the last error of each task, so that the log has each once
+}
+
+// NewTasks returns the background tasks. A URL that cannot be used is an error.
+func NewTasks(c TasksConfig) (*Tasks, error) {
+	t := &Tasks{
+		TasksConfig: c, watcher: newWatcher(c.Now, c.Log), last: map[string]string{},
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pulley_serve_events_total", Help: "Events that serve noticed or caused: flood, duplicate, sent.",
+		}, []string{"event"}),
+		precreated: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "pulley_precreated_users", Help: "Users of etcd that wait for their nodes.",
+		}, []string{"environment"}),
+	}
+	if c.Metrics != nil {
+		c.Metrics.MustRegister(t.events, t.precreated)
+	}
+	var err error
+	t.Notifier, err = notify.New(notify.Config{Store: c.Store, URLs: c.Notify, Now: c.Now, Log: c.Log, Sent: t.events.WithLabelValues("sent")})
+	return t, err
+}
+
+// DuplicateRefused counts another machine that asked for a node's name, and sends a notice. It never blocks.
+func (t *Tasks) DuplicateRefused(ref environments.Ref, node string, c store.Clone) {
+	t.events.WithLabelValues("duplicate").Inc()
+	t.Notifier.DuplicateRefused(ref, node, c)
+}
+
+// Run runs the tasks until ctx ends.
+func (t *Tasks) Run(ctx context.Context) {
+	var tasks sync.WaitGroup
+	tasks.Go(func() { t.watchNodes(ctx) })
+	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
+	tasks.Go(func() { t.Notifier.Run(ctx) })
+	if t.Certificates != nil {
+		tasks.Go(func() { t.precreateUsers(ctx) })
+		tasks.Go(func() {
+			t.every(ctx, tokensInterval, "cannot delete old tokens", func(ctx context.Context) error { return t.Store.ForgetTokens(ctx, t.Now()) })
+		})
+		tasks.Go(func() {
+			t.every(ctx, certificatesInterval, "cannot renew certificates", func(ctx context.Context) error {
+				return errors.Join(t.Certificates.Renew(), t.Certificates.RecordRenewal(ctx, t.Store))
+			})
+		})
+	}
+	tasks.Wait()
+}
+
+// every repeats a task until ctx ends, and logs each new error.
+func (t *Tasks) every(ctx context.Context, interval time.Duration, problem string, do func(context.Context) error) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		t.complain(ctx, problem, do(ctx))
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// complain logs an error unless it repeats the last one of its problem. The end of serve is no error.
+func (t *Tasks) complain(ctx context.Context, problem string, err error, more ...any) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	t.mu.Lock()
+	same := t.last[problem] == text
+	t.last[problem] = text
+	t.mu.Unlock()
+	if err != nil && !same && ctx.Err() == nil {
+		t.Log.Warn("a background task failed", append([]any{"problem", problem, "error", err}, more...)...)
+	}
+}
+
+// checkBoots sends notices of first boots that are silent, and deletes old records of floods.
+func (t *Tasks) checkBoots(ctx context.Context) error {
+	names, err := t.Store.Environments(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		ref, err := environments.ParseRef(name)
+		if err != nil {
+			continue
+		}
+		boots, _, err := t.Store.FirstBoots(ctx, ref)
+		if err != nil {
+			return err
+		}
+		for _, b := range boots {
+			if b.Stands(t.Now()) && b.Unlocked == nil {
+				t.Notifier.Stalled(ref, b)
+			}
+		}
+		if err := t.forgetFloods(ctx, ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Tasks) forgetFloods(ctx context.Context, ref environments.Ref) error {
+	floods, _, err := t.Store.Floods(ctx, ref)
+	if err != nil {
+		return err
+	}
+	before := t.Now().Add(-floodsKept)
+	for node, f := range floods {
+		if f.Last.Before(before) {
+			if err := t.Store.ForgetFlood(ctx, ref, node, before); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
