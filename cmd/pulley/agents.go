@@ -13,6 +13,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
 	"pulley/internal/publish"
 	"pulley/internal/store"
 )
@@ -156,7 +157,7 @@ func choices(w store.AgentWish) []choice {
 	for _, role := range slices.Sorted(maps.Keys(w.Roles)) {
 		all = append(all, choice{store.Scope{Role: role}, w.Roles[role].Version})
 	}
-	for _, node := range slices.SortedFunc(maps.Keys(w.Nodes), compareNatural) {
+	for _, node := range slices.SortedFunc(maps.Keys(w.Nodes), fleet.CompareNatural) {
 		all = append(all, choice{store.Scope{Node: node}, w.Nodes[node].Version})
 	}
 	return all

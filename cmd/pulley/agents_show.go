@@ -12,6 +12,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
 	"pulley/internal/publish"
 	"pulley/internal/store"
 )
@@ -72,7 +73,7 @@ func (o *options) showAgents(ctx context.Context, s *store.Store, ref environmen
 		own, _ := w.Choice(c.scope)
 		v.Wanted = append(v.Wanted, wantedAgent{scopePath(c.scope), own.Version, own.Downgrade})
 	}
-	for _, name := range natural(f.Known()) {
+	for _, name := range fleet.Natural(f.Known()) {
 		v.Nodes = append(v.Nodes, agentOf(name, f, w))
 	}
 	return o.out.Print(o.env, v, func(t *cli.Table) error {

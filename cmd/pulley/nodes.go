@@ -2,107 +2,76 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
+	"pulley/internal/nodes"
 	"pulley/internal/store"
 )
 
 func newNodes(o *options) *cobra.Command {
-	var fleet cli.EnvironmentFlag
+	var env cli.EnvironmentFlag
 	cmd := &cobra.Command{
-		Use: "nodes -e ENVIRONMENT", Short: "list the hosts that should be alive", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run or unlock"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, fleet, o.nodes)
-		},
+		Use: "nodes -e ENVIRONMENT", Short: "List the nodes of an environment", Args: arguments(0, 0, "takes no arguments, or the verb add, remove, run or unlock"),
+		Long: `nodes lists every node that the environment calls for or that is registered, and every machine in its first boot.`,
+		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, env, o.nodes) },
 	}
-	fleet.AddFlag(cmd.PersistentFlags())
+	env.AddFlag(cmd.PersistentFlags())
 	o.out.AddFlags(cmd.Flags())
-	cmd.AddCommand(newNodesAdd(o, &fleet), newNodesRemove(o, &fleet), newNodesRun(o, &fleet), newNodesUnlock(o, &fleet))
+	cmd.AddCommand(newNodesAdd(o, &env), newNodesRemove(o, &env), newNodesRun(o, &env), newNodesUnlock(o, &env))
 	return cmd
 }
 
-// listedNode is one node that is called for, registered, or both; or a machine that has no name yet, whose Node is "".
-type listedNode struct {
-	agent.Host
-	Registered bool           `json:"registered"`
-	CalledFor  bool           `json:"called_for"` // by the environment
-	Joined     *shownJoin     `json:"joined,omitempty"`
-	FirstBoot  *shownBoot     `json:"first_boot,omitempty"`
-	Clone      *store.Clone   `json:"clone,omitempty"`
-	Removed    *store.Removal `json:"removed,omitempty"`
-}
-
 func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Ref) error {
-	e, _, err := s.MustSpec(ctx, ref)
-	if err != nil {
+	var r fleet.HostsRead
+	var err error
+	if r.Spec, _, err = s.MustSpec(ctx, ref); err != nil {
 		return err
 	}
-	hosts, err := s.Hosts(ctx, ref)
-	if err != nil {
+	if r.Hosts, err = s.Hosts(ctx, ref); err != nil {
 		return err
 	}
-	joins, err := o.readJoins(ctx, s, ref)
-	if err != nil {
+	var damaged, more []string
+	if r.Identities, damaged, err = s.Identities(ctx, ref); err != nil {
 		return err
 	}
-	names, called := map[string]bool{}, map[string]string{} // to its role
-	for n := range e.Nodes() {
-		names[n.String()], called[n.String()] = true, n.Role
+	if r.FirstBoots, more, err = s.FirstBoots(ctx, ref); err != nil {
+		return err
 	}
-	for _, r := range e.Roles {
-		for _, n := range r.Members {
-			names[n], called[n] = true, r.Name
-		}
-	}
-	for n := range hosts {
-		names[n] = true
-	}
-	for n := range joins.boots {
-		names[n] = true
-	}
-	listed := make([]listedNode, 0, len(names))
-	for _, name := range natural(names) {
-		h, ok := hosts[name]
-		if !ok {
-			h = agent.Host{Node: name}
-			h.Role = called[name]
-			if n, err := environments.ParseNode(name); err == nil && (h.Role == "" || h.Role == n.Role) {
-				h.Role, h.Hostname = n.Role, n.Hostname()
-			}
-		}
-		listed = append(listed, joins.of(listedNode{Host: h, Registered: ok, CalledFor: called[name] != ""}))
-	}
-	listed = append(listed, joins.nameless...)
-	return o.out.Print(o.env, listed, func(t *cli.Table) error {
+	o.warn(append(damaged, more...))
+	now := o.env.Now()
+	all := fleet.Hosts(r, now)
+	return o.out.Print(o.env, all, func(t *cli.Table) error {
 		t.Row("NODE", "ROLE", "REGISTERED", "ADDRESSES", "MACHINE ID", "FIRST BOOT", "NOTE")
-		for _, n := range listed {
+		for _, h := range all {
 			since := "not yet"
-			if n.Registered {
-				since = cli.Ago(o.env.Now(), n.At)
+			if h.Registered {
+				since = cli.Ago(now, h.At)
 			}
-			t.Row(n.Node, n.Role, since, strings.Join(n.Addresses, " "), fmt.Sprintf("%.8s", n.MachineID), n.FirstBoot.words(o.env.Now()), n.note(o.env.Now()))
+			t.Row(h.Node, h.Role, since, strings.Join(h.Addresses, " "), fmt.Sprintf("%.8s", h.MachineID), h.FirstBoot.Cell(now), h.Note(now))
 		}
 		return nil
 	})
 }
 
-func newNodesAdd(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
+func newNodesAdd(o *options, env *cli.EnvironmentFlag) *cobra.Command {
 	var role string
 	cmd := &cobra.Command{
-		Use: "add NODE -e ENVIRONMENT", Short: "put a node on the list by hand, as its bootstrap would", Args: arguments(1, 1, "takes one node"),
+		Use: "add NODE -e ENVIRONMENT", Short: "Add a node to the host list by hand, as its bootstrap would", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, *fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				e, _, err := s.MustSpec(ctx, ref)
 				if err != nil {
 					return err
 				}
-				h, err := newHost(e, args[0], role)
+				h, err := nodes.NewHost(e, args[0], role)
 				if err != nil {
 					return err
 				}
@@ -110,37 +79,149 @@ func newNodesAdd(o *options, fleet *cli.EnvironmentFlag) *cobra.Command {
 				if err := s.Register(ctx, ref.String(), h); err != nil {
 					return err
 				}
-				fmt.Fprintf(o.env.Stdout, "%s is on the list of %s as %s\n", h.Node, ref, h.Role)
+				fmt.Fprintf(o.env.Stdout, "added %s to the host list of %s, role %s\n", h.Node, ref, h.Role)
 				return nil
 			})
 		},
 	}
-	cmd.Flags().StringVar(&role, "role", "", "role of a machine whose name does not say it")
+	cmd.Flags().StringVar(&role, "role", "", "role of a machine whose name does not contain it")
 	return cmd
 }
 
-// newHost is the entry of a node whose name says its role, or of a machine of any name with its role written down.
-func newHost(e *environments.Environment, name, role string) (agent.Host, error) {
-	n, err := environments.ParseNode(name)
-	of, called := e.RoleOf(name)
-	member := called && (err != nil || !e.Has(n))
-	switch _, says := e.Role(n.Role); {
-	case member && role != "" && role != of.Name:
-		return agent.Host{}, fmt.Errorf("cannot add %s as %s: it is a member of role %s\ndo without --role, or change the environment: pulley env apply", name, quoted(role), of.Name)
-	case member:
-		return agent.Host{Node: name, Role: of.Name}, nil
-	case role == "":
-		if err := checkNode(e, nil, name); err != nil {
-			return agent.Host{}, fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
+func newNodesRemove(o *options, env *cli.EnvironmentFlag) *cobra.Command {
+	var forget bool
+	var why string
+	cmd := &cobra.Command{
+		Use: "remove NODE -e ENVIRONMENT", Short: "Remove a node from the fleet and reject its certificate from now on",
+		Long: `remove makes etcd reject the node's certificate from the next request on. Then it deletes the node's entry in the host
+list, its holds, its own target, its assignment and its first boot. Its last status and its runs stay until --forget. With
+--forget the command also works while etcd is full, and makes room: after a flood, one command removes the node and its data.
+
+With etcd authentication this needs an administrator. A removed node can join again only with a token that is created for
+it afterwards: ` + "`pulley token create --node NODE`" + `.`,
+		Args: arguments(1, 1, "takes one node"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: why}, forget)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&forget, "forget", false, "also delete its last status and its runs")
+	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, shown to the machine if it returns")
+	return cmd
+}
+
+func (o *options) removeNode(ctx context.Context, s *store.Store, ref environments.Ref, node string, removal store.Removal, forget bool) error {
+	identity, _, err := s.Identity(ctx, ref, node)
+	if err != nil {
+		return err
+	}
+	rest := "its status and runs are kept"
+	if forget {
+		f, err := s.ForgetNode(ctx, ref, node, removal)
+		if err != nil {
+			return err
 		}
-		return agent.Host{Node: name, Role: n.Role, Hostname: n.Hostname()}, err
-	case err == nil && role == n.Role: // also one more than the environment calls for
-		return agent.Host{Node: name, Role: role, Hostname: n.Hostname()}, checkRole(e, role)
-	case err == nil && says:
-		return agent.Host{}, fmt.Errorf("cannot add %s as %s: its name says that it is a %s\ndo without --role, or rename the machine", name, quoted(role), n.Role)
+		rest = "its status and runs are deleted"
+		if f.Room {
+			rest += fmt.Sprintf("; etcd was full and has %s more room now", cli.Bytes(f.Bytes))
+		}
+	} else if err := s.RemoveNode(ctx, ref, node, removal); err != nil {
+		if errors.Is(err, store.ErrFull) {
+			err = fmt.Errorf("%w\nits certificate is rejected already; run `pulley nodes remove %s -e %s --forget` to make room and finish", err, node, ref)
+		}
+		return err
 	}
-	if err := environments.CheckMember(name); err != nil {
-		return agent.Host{}, err
+	if identity.Live() {
+		rest = "its certificate is rejected; " + rest
 	}
-	return agent.Host{Node: name, Role: role}, checkRole(e, role)
+	fmt.Fprintf(o.env.Stdout, "removed %s from the host list of %s; %s\n", node, ref, rest)
+	r, err := s.Record(ctx, ref, node)
+	if err == nil && r != nil {
+		fmt.Fprintf(o.env.Stdout, "its machine %s still exists: run `pulley env plan` to see the plan for it\n", cli.Clean(r.Name))
+	}
+	return err
+}
+
+func newNodesRun(o *options, env *cli.EnvironmentFlag) *cobra.Command {
+	var why string
+	var wait time.Duration
+	var cancelRetirement bool
+	cmd := &cobra.Command{
+		Use: "run NODE -e ENVIRONMENT", Short: "Request one Puppet run of a node at its next tick",
+		Long: `run writes a request into the node's entry in the host list. The node reads it at its next tick and runs Puppet once,
+although no run is due. Holds, the gate and waits after failures apply as always: a node that may not run answers with the
+reason. Nothing connects to the node. With --wait the command prints the answer.
+
+A newer request replaces an older one. A node that is being retired accepts no other request: --cancel-retirement ends its
+retirement and the hold of that retirement first. It is refused during an apply. The next apply retires the node again
+unless the environment calls for it.
+
+EXIT STATUS
+  0 requested, or with --wait done; 1 failed, or not answered in time; 2 wrong usage; 3 etcd unreachable`,
+		Args: arguments(1, 1, "takes one node"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if wait < 0 {
+				return cli.Usagef("cannot wait for %s: give a duration above 0, as in --wait 10m", wait)
+			}
+			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				node, r := args[0], nodes.NewRun(o.env.User, why, o.env.Now())
+				if cancelRetirement {
+					hold, err := nodes.CancelRetirement(ctx, s, ref, node, r)
+					if hold != nil {
+						cli.Cleanf(o.env.Stdout, "ended its hold: %s\n", hold.Reason()) // it may have replaced another one
+					}
+					if err != nil {
+						return err
+					}
+					fmt.Fprintf(o.env.Stdout, "canceled the retirement of %s\n", node)
+				} else if err := nodes.RequestRun(ctx, s, ref, node, r); err != nil {
+					return err
+				}
+				if wait == 0 {
+					fmt.Fprintf(o.env.Stdout, "requested a run of %s at its next tick\n", node)
+					return nil
+				}
+				outcome, err := nodes.AwaitAnswer(ctx, s, ref, node, r, wait)
+				if err == nil {
+					cli.Cleanf(o.env.Stdout, "%s ran: %s\n", node, outcome)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, shown with the run")
+	cmd.Flags().BoolVar(&cancelRetirement, "cancel-retirement", false, "end the node's retirement first")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait for the answer, up to this long, as in 10m (default: don't wait)")
+	return cmd
+}
+
+func newNodesUnlock(o *options, env *cli.EnvironmentFlag) *cobra.Command {
+	var why string
+	cmd := &cobra.Command{
+		Use: "unlock NODE -e ENVIRONMENT -m REASON", Short: "Free a node's name from a machine in its first boot", Args: arguments(1, 1, "takes one node"),
+		Long: `unlock is for a machine that will never finish its first boot: another machine can then join under the name, with a
+token for this node. It also forgets a duplicate machine that used the name, which takes an administrator of etcd. The
+machine itself may continue until another one has joined.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if why == "" {
+				return cli.Usagef("cannot unlock %s without a reason: give -m REASON", args[0])
+			}
+			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
+				freed, err := s.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: why})
+				if errors.Is(err, store.ErrNotFound) {
+					return fmt.Errorf("%w: no machine is in its first boot as %s\nrun `pulley nodes -e %s` to list the first boots", err, quoted(args[0]), ref)
+				}
+				for _, b := range freed {
+					cli.Cleanf(o.env.Stdout, "unlocked %s of %s: machine %s was at step %s\n", args[0], ref, b.Machine, b.Step)
+				}
+				if err == nil && len(freed) == 0 {
+					fmt.Fprintf(o.env.Stdout, "forgot the duplicate machine of %s\n", args[0])
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, kept with the machine's first boot")
+	return cmd
 }

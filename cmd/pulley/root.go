@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -132,6 +134,13 @@ func (o *options) inFleet(c *cobra.Command, fleet cli.EnvironmentFlag, do func(c
 	return o.withStore(c, func(ctx context.Context, s *store.Store) error { return do(ctx, s, ref) })
 }
 
+// warn prints the keys that could not be read.
+func (o *options) warn(damaged []string) {
+	for _, d := range damaged {
+		cli.Complain(o.env, program, fmt.Errorf("warning: %s", d))
+	}
+}
+
 // author is who does what is being done, for records, and what they sign it with.
 func (o *options) author(why string, sign signFlag) store.Author {
 	return store.Author{By: o.env.User, Why: why, At: o.env.Now(), Sign: sign.sign(o.env)}
@@ -164,9 +173,9 @@ func (f *scopeFlags) scope(e *environments.Environment, hosts map[string]bool) (
 	case f.role != "" && f.node != "":
 		return store.Scope{}, cli.Usagef("--role and --node exclude each other")
 	case f.role != "":
-		return store.Scope{Role: f.role}, checkRole(e, f.role)
+		return store.Scope{Role: f.role}, fleet.CheckRole(e, f.role)
 	case f.node != "":
-		return store.Scope{Node: f.node}, checkNode(e, hosts, f.node)
+		return store.Scope{Node: f.node}, fleet.CheckNode(e, hosts, f.node)
 	}
 	return store.Scope{}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -78,7 +79,7 @@ func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
 			outcome += " (drift)"
 		}
 		t.Row(r.ID, cli.Ago(o.env.Now(), r.Started), cli.Span(r.Duration), r.Target.String(), outcome,
-			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), agent.Cause{Reason: r.Reason}.Sentence(), shorten(r.Problem.String(), o.env.Width))
+			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), agent.Cause{Reason: r.Reason}.Sentence(), cli.Shorten(r.Problem.String(), o.env.Width))
 	}
 	return nil
 }
@@ -89,7 +90,7 @@ func knownNode(ctx context.Context, s *store.Store, ref environments.Ref, e *env
 	if err != nil {
 		return err
 	}
-	return checkNode(e, f.Known(), node)
+	return fleet.CheckNode(e, f.Known(), node)
 }
 
 func printRun(w io.Writer, r agent.Run) {

@@ -18,6 +18,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/fleet"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 	"pulley/userdata"
@@ -127,7 +128,7 @@ func (u *userdataOptions) stored(c *cobra.Command, ref environments.Ref) error {
 		if err != nil {
 			return err
 		}
-		if err := checkRole(e, u.told.Role); err != nil {
+		if err := fleet.CheckRole(e, u.told.Role); err != nil {
 			return err
 		}
 		r, _ := e.Role(u.told.Role)

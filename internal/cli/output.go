@@ -186,3 +186,13 @@ func Bytes(n int64) string {
 	}
 	return ""
 }
+
+// Shorten cuts a sentence in the last column of a table to the width of the terminal; without one it cuts nothing.
+func Shorten(s string, width int) string {
+	limit := max(width-70, 30)
+	r := []rune(s)
+	if width == 0 || len(r) <= limit {
+		return s
+	}
+	return string(r[:limit]) + "…"
+}

@@ -18,7 +18,7 @@ func unfinished(p plan.Plan, world machines.World, d *Watched) (begun []plan.Ste
 		switch {
 		case rec.Watch && goesOn(s, rec, world):
 			if at, speaks := world.LastSpoke(s.Node); speaks && runs(s, world) {
-				d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: it was to be made again, and spoke at %s; `pulley nodes run %s --call-off` keeps its machine", s.Node, machines.Clock(at), s.Node))
+				d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: it was to be made again, and spoke at %s; `pulley nodes run %s --cancel-retirement` keeps its machine", s.Node, machines.Clock(at), s.Node))
 				continue
 			}
 			begun = append(begun, s)

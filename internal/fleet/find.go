@@ -1,14 +1,17 @@
-package main
+package fleet
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"pulley/environments"
+	"pulley/internal/cli"
 )
 
-// checkRole refuses a role that the environment does not have.
-func checkRole(e *environments.Environment, role string) error {
+// CheckRole refuses a role that the environment does not have.
+func CheckRole(e *environments.Environment, role string) error {
 	if _, ok := e.Role(role); ok {
 		return nil
 	}
@@ -19,21 +22,17 @@ func checkRole(e *environments.Environment, role string) error {
 	return fmt.Errorf("cannot find role %s in %s\n%s", quoted(role), e.Ref(), hint)
 }
 
-// checkNode refuses a node that the environment does not call for and that is not registered either.
-func checkNode(e *environments.Environment, registered map[string]bool, node string) error {
-	if registered[node] {
+// CheckNode refuses a node that is neither called for by the environment nor among the known ones.
+func CheckNode(e *environments.Environment, known map[string]bool, node string) error {
+	if known[node] {
 		return nil
 	}
 	if _, ok := e.RoleOf(node); ok {
 		return nil
 	}
 	n, err := environments.ParseNode(node)
-	hint := "`pulley nodes -e " + e.Ref().String() + "` lists them"
-	var known []string
-	for name := range registered {
-		known = append(known, name)
-	}
-	if near := environments.SuggestName(node, known); near != "" {
+	hint := "`pulley nodes -e " + e.Ref().String() + "` lists the nodes"
+	if near := environments.SuggestName(node, slices.Collect(maps.Keys(known))); near != "" {
 		hint = "did you mean " + near + "?"
 	} else if err == nil {
 		if r, ok := e.Role(n.Role); ok {
@@ -45,3 +44,5 @@ func checkNode(e *environments.Environment, registered map[string]bool, node str
 	}
 	return fmt.Errorf("cannot find node %s in %s\n%s", quoted(node), e.Ref(), hint)
 }
+
+func quoted(s string) string { return `"` + cli.Clean(s) + `"` }

@@ -1,0 +1,117 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+)
+
+// Host is one node that is called for, registered, or both; or a machine in its first boot without a name, whose Node is
+// "". `pulley nodes -o json` prints it.
+type Host struct {
+	agent.Host
+	Registered bool           `json:"registered"`
+	CalledFor  bool           `json:"called_for"` // by the environment
+	Joined     *Join          `json:"joined,omitempty"`
+	FirstBoot  *FirstBoot     `json:"first_boot,omitempty"`
+	Duplicate  *store.Clone   `json:"duplicate,omitempty"`
+	Removed    *store.Removal `json:"removed,omitempty"`
+}
+
+// Join is how a node got its certificate.
+type Join struct {
+	User    string    `json:"user"`
+	Machine string    `json:"machine"`
+	At      time.Time `json:"at"`
+	Until   time.Time `json:"until"`
+	CA      string    `json:"ca"`
+	Token   string    `json:"token"`
+	By      string    `json:"by"`
+}
+
+// FirstBoot is how far a machine is in its first boot.
+type FirstBoot struct {
+	Machine  string          `json:"machine"`
+	Hostname string          `json:"hostname,omitempty"`
+	Step     string          `json:"step"`
+	State    store.BootState `json:"state"`
+	Error    agent.Prose     `json:"error,omitempty"`
+	Attempts int             `json:"attempts"`
+	Started  time.Time       `json:"started"`
+	Since    time.Time       `json:"since"`
+	Heard    time.Time       `json:"heard"`
+	Finished time.Time       `json:"finished,omitzero"`
+	Stalled  bool            `json:"stalled"` // unfinished, and nothing was heard of it for too long
+	Token    string          `json:"token,omitempty"`
+	Unlocked *store.Revoked  `json:"unlocked,omitempty"`
+}
+
+// HostsRead is what Hosts needs of an environment.
+type HostsRead struct {
+	Spec       *environments.Environment
+	Hosts      map[string]agent.Host
+	Identities map[string]store.Identity  // by node
+	FirstBoots map[string]store.FirstBoot // by machine
+}
+
+// Hosts lists all nodes in the natural order of names, and after them the machines without a name.
+func Hosts(r HostsRead, now time.Time) []Host {
+	boots, nameless := r.boots(now)
+	called := map[string]string{} // to its role
+	for n := range r.Spec.Nodes() {
+		called[n.String()] = n.Role
+	}
+	for _, role := range r.Spec.Roles {
+		for _, n := range role.Members {
+			called[n] = role.Name
+		}
+	}
+	names := map[string]bool{}
+	for n := range called {
+		names[n] = true
+	}
+	for n := range r.Hosts {
+		names[n] = true
+	}
+	for n := range boots {
+		names[n] = true
+	}
+	all := make([]Host, 0, len(names)+len(nameless))
+	for _, name := range Natural(names) {
+		h, registered := r.Hosts[name]
+		if !registered {
+			h = agent.Host{Node: name, Role: called[name]}
+			if n, err := environments.ParseNode(name); err == nil && (h.Role == "" || h.Role == n.Role) {
+				h.Role, h.Hostname = n.Role, n.Hostname()
+			}
+		}
+		one := Host{Host: h, Registered: registered, CalledFor: called[name] != "", FirstBoot: boots[name]}
+		if i, ok := r.Identities[name]; ok {
+			if one.Duplicate, one.Removed = i.Clone, i.Removed; i.Live() {
+				one.Joined = &Join{i.User, i.Machine, i.Joined, i.Until, i.CA, i.Token, i.By}
+			}
+		}
+		all = append(all, one)
+	}
+	return append(all, nameless...)
+}
+
+// boots returns the first boot of each node that was heard of last, and the machines in their first boot without a name.
+func (r HostsRead) boots(now time.Time) (byNode map[string]*FirstBoot, nameless []Host) {
+	byNode = map[string]*FirstBoot{}
+	for _, b := range r.FirstBoots {
+		shown := &FirstBoot{b.Machine, b.Hostname, b.Step, b.State, b.Error, b.Attempts, b.Started, b.Since, b.Heard, b.Finished, b.Stands(now), b.Token, b.Unlocked}
+		switch was := byNode[b.Node]; {
+		case b.Node == "" && b.Finished.IsZero():
+			nameless = append(nameless, Host{Host: agent.Host{Role: b.Role, Hostname: b.Hostname, MachineID: b.Machine}, FirstBoot: shown})
+		case b.Node != "" && (was == nil || was.Heard.Before(b.Heard)):
+			byNode[b.Node] = shown
+		}
+	}
+	slices.SortFunc(nameless, func(a, b Host) int { return strings.Compare(a.MachineID, b.MachineID) })
+	return byNode, nameless
+}

@@ -1,0 +1,150 @@
+package fleet
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+	"pulley/internal/store"
+)
+
+// States lists the states of nodes in a sentence.
+func States() string {
+	var names []string
+	for _, s := range agent.NodeStates() {
+		names = append(names, string(s))
+	}
+	return strings.Join(names, ", ")
+}
+
+// Summary is two lines: the target with the nodes by state, and the health.
+func (s Status) Summary() string {
+	counts := s.Counts()
+	var parts []string
+	for _, state := range agent.NodeStates() {
+		if counts[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
+		}
+	}
+	if s.Missing > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d not registered yet", s.Missing, s.Wanted))
+	}
+	if len(parts) == 0 {
+		parts = []string{"no nodes"}
+	}
+	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(s.Health.String()))
+}
+
+// Why is the sentence of the node's reason; "" where nothing keeps it from its target.
+func (n Node) Why() string {
+	if n.State == agent.Converged {
+		return ""
+	}
+	return n.View.Sentence()
+}
+
+// ReleaseCell is the last good release, and the desired one where it differs.
+func (n Node) ReleaseCell() string {
+	have := n.Release
+	if have == "" {
+		have = "-"
+	}
+	if n.Desired != n.Release && n.Desired != "" {
+		return have + " → " + n.Desired
+	}
+	return have
+}
+
+// DataCell is ReleaseCell for the data generation.
+func (n Node) DataCell() string {
+	if want := n.View.Wanted.Data; want != n.Data && n.LastSeen != nil {
+		return fmt.Sprintf("%d → %d", n.Data, want)
+	}
+	return fmt.Sprint(n.Data)
+}
+
+// Words explains a node to a person.
+func (x Explanation) Words(now time.Time) string {
+	var b strings.Builder
+	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, x.State, x.View.Sentence())
+	cli.Cleanf(&b, "  desired       %s\n  last good     %s\n", x.Desired, x.Has)
+	if x.Said == nil {
+		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")
+	} else {
+		cli.Cleanf(&b, "  last report   %s, last run %s %s\n", cli.Ago(now, x.Said.SeenAt), x.Said.LastRun, x.Said.Outcome)
+		if u := x.Said.Agent; u != nil {
+			problem := u.Problem.String()
+			if problem != "" {
+				problem = ": " + problem
+			}
+			cli.Cleanf(&b, "  agent         %s, desired %s: %s%s\n", strings.TrimPrefix(x.Said.Version, "v"), u.Wanted, u.Phase, problem)
+		}
+	}
+	fmt.Fprintln(&b)
+	for _, r := range x.Ladder {
+		mark := "yes"
+		if !r.OK {
+			mark = "NO "
+		}
+		cli.Cleanf(&b, "  %s  %s: %s\n", mark, r.Question, r.Answer())
+	}
+	cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, x.Sentence())
+	if x.Said != nil && x.Said.Outcome == agent.Failed {
+		cli.Cleanf(&b, "`pulley runs %s %s` shows the failed run\n", x.Node, x.Said.LastRun)
+	}
+	return b.String()
+}
+
+// Cell is the step of a first boot, since when, and its problem; "" for one that is finished.
+func (b *FirstBoot) Cell(now time.Time) string {
+	if b == nil || !b.Finished.IsZero() {
+		return ""
+	}
+	text := b.Step
+	switch {
+	case b.Stalled:
+		text += " stalled, last report " + cli.Ago(now, b.Heard)
+	case b.State == store.BootFailed:
+		text += " failed " + cli.Ago(now, b.Heard)
+	case b.State == store.BootDone:
+		text += " done " + cli.Ago(now, b.Heard)
+	default:
+		text += " since " + cli.Span(now.Sub(b.Since))
+	}
+	if b.Attempts > 1 {
+		text += fmt.Sprintf(" (%d attempts)", b.Attempts)
+	}
+	if b.Error != "" {
+		first, _, _ := strings.Cut(string(b.Error), "\n")
+		text += ": " + first
+	}
+	return text
+}
+
+// Note is everything else that a person should know of a node.
+func (h Host) Note(now time.Time) string {
+	var notes []string
+	if h.Node != "" && !h.CalledFor {
+		notes = append(notes, "not called for by the environment")
+	}
+	if h.Node == "" {
+		notes = append(notes, "has no name yet")
+	}
+	if h.Removed != nil && !h.Registered {
+		removed := "removed " + cli.Ago(now, h.Removed.At) + " by " + h.Removed.By
+		if h.Removed.Left {
+			removed = "left " + cli.Ago(now, h.Removed.At)
+		}
+		notes = append(notes, removed)
+	}
+	if d := h.Duplicate; d != nil {
+		from := ""
+		if d.From != "" {
+			from = " from " + d.From
+		}
+		notes = append(notes, fmt.Sprintf("duplicate machine used this name %s, last %s: machine id %.8s%s", cli.Count(d.Times, "time"), cli.Ago(now, d.At), d.Machine, from))
+	}
+	return strings.Join(notes, "; ")
+}

@@ -1,0 +1,154 @@
+// Package nodes is what operators do to one node: list it by hand, request a run, cancel its retirement, remove it. It must
+// never connect to a node: a node reads its requests from etcd at its next tick.
+package nodes
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/cli"
+	"pulley/internal/fleet"
+	"pulley/internal/machines"
+	"pulley/internal/store"
+)
+
+// NewHost is the entry in the host list of a node whose name contains its role, or of a machine of any name with a role.
+func NewHost(e *environments.Environment, name, role string) (agent.Host, error) {
+	n, err := environments.ParseNode(name)
+	of, called := e.RoleOf(name)
+	member := called && (err != nil || !e.Has(n))
+	switch _, named := e.Role(n.Role); {
+	case member && role != "" && role != of.Name:
+		return agent.Host{}, fmt.Errorf("cannot add %s as \"%s\": it is a member of role %s\nomit --role, or change the environment with `pulley env apply`", name, cli.Clean(role), of.Name)
+	case member:
+		return agent.Host{Node: name, Role: of.Name}, nil
+	case role == "":
+		if err := fleet.CheckNode(e, nil, name); err != nil {
+			return agent.Host{}, fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
+		}
+		return agent.Host{Node: name, Role: n.Role, Hostname: n.Hostname()}, err
+	case err == nil && role == n.Role: // also one more than the environment calls for
+		return agent.Host{Node: name, Role: role, Hostname: n.Hostname()}, fleet.CheckRole(e, role)
+	case err == nil && named:
+		return agent.Host{}, fmt.Errorf("cannot add %s as \"%s\": its name contains role %s\nomit --role, or rename the machine", name, cli.Clean(role), n.Role)
+	}
+	if err := environments.CheckMember(name); err != nil {
+		return agent.Host{}, err
+	}
+	return agent.Host{Node: name, Role: role}, fleet.CheckRole(e, role)
+}
+
+// NewRun is a request for one Puppet run.
+func NewRun(by, why string, now time.Time) agent.Request {
+	id := make([]byte, 8)
+	_, _ = rand.Read(id) // never fails
+	return agent.Request{ID: hex.EncodeToString(id), Do: agent.RequestRun, Why: agent.Prose(why), By: by, At: now.UTC().Truncate(time.Second)}
+}
+
+// RequestRun writes a request for a node that is not being retired: neither by its entry in the host list, nor by the
+// machine record of an apply that has not requested it yet.
+func RequestRun(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request) error {
+	record, err := s.Record(ctx, ref, node)
+	if err == nil && record != nil && record.Phase == machines.Retiring {
+		err = fmt.Errorf("cannot ask node %s: %w", node, store.ErrRetires)
+	}
+	if err == nil {
+		err = s.Ask(ctx, ref, node, r)
+	}
+	switch {
+	case errors.Is(err, machines.ErrNotListed):
+		return notListed(err, ref)
+	case errors.Is(err, store.ErrRetires):
+		return fmt.Errorf("%w\nrun `pulley nodes run %s -e %s --cancel-retirement` to cancel the retirement and request a run", err, node, ref)
+	}
+	return err
+}
+
+// CancelRetirement ends the retirement of a node, and requests a run: the retire hooks may have undone the work of earlier
+// runs. It holds the lock of an apply, such that none retires the node meanwhile. It writes the request last: cut off
+// before that, the node is still retired, and the same call ends it. The hold that it ended is nil where there was none.
+func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request) (ended *agent.Hold, err error) {
+	a, err := s.BeginApply(ctx, ref, r.By)
+	if err != nil {
+		return nil, fmt.Errorf("cannot cancel the retirement of %s: %w", node, err)
+	}
+	defer func() { err = errors.Join(err, a.Close()) }()
+	ctx, cancel := a.Context(ctx)
+	defer cancel()
+	f, err := s.Fleet(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	record, err := s.Record(ctx, ref, node)
+	if err != nil {
+		return nil, err
+	}
+	retiring := record != nil && record.Phase == machines.Retiring
+	host, listed := f.Hosts[node]
+	requested := listed && host.Request != nil && host.Request.Do == agent.RequestRetire
+	hold, held := f.Holds[store.Scope{Node: node}]
+	held = held && hold.Kind == agent.RetirementHold
+	switch {
+	case !listed && retiring:
+		return nil, fmt.Errorf("cannot cancel the retirement of %s: it is already removed from the fleet\nrun `pulley env plan` to see the plan for its machine", node)
+	case !listed:
+		return nil, notListed(fmt.Errorf("cannot cancel the retirement of %s: %w", node, machines.ErrNotListed), ref)
+	case !retiring && !requested && !held:
+		return nil, fmt.Errorf("cannot cancel the retirement of %s: it is not being retired\nomit --cancel-retirement to request a run", node)
+	}
+	if held {
+		if err := a.Release(ctx, node); err != nil {
+			return nil, err
+		}
+		ended = &hold
+	}
+	if retiring {
+		back := *record
+		back.Phase, back.Ask, back.Drained, back.Problem = machines.Made, "", false, ""
+		back.By, back.At = r.By, r.At
+		if err := a.Put(ctx, back, record); err != nil {
+			return ended, err
+		}
+	}
+	return ended, a.Ask(ctx, node, r)
+}
+
+func notListed(err error, ref environments.Ref) error {
+	return fmt.Errorf("%w\n`pulley nodes -e %s` lists the nodes; `pulley-agent bootstrap` registers a machine", err, ref)
+}
+
+// answerPoll is the interval between two looks at a node's answer.
+const answerPoll = time.Second
+
+// AwaitAnswer waits until the node has answered a request for a run, and returns the outcome of the run.
+func AwaitAnswer(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
+	deadline := time.NewTimer(wait)
+	defer deadline.Stop()
+	tick := time.NewTicker(answerPoll)
+	defer tick.Stop()
+	for {
+		status, _, err := s.Said(ctx, agent.Identity{Environment: ref.String(), Node: node})
+		if err != nil {
+			return "", err
+		}
+		if a := status.Answer; a != nil && a.ID == r.ID {
+			if a.Failed() {
+				return "", fmt.Errorf("cannot run Puppet on %s: %s", node, cli.Clean(a.Sentence()))
+			}
+			return status.Outcome, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-deadline.C:
+			return "", fmt.Errorf("cannot tell the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s` to see the state of the node", node, wait, node)
+		case <-tick.C:
+		}
+	}
+}
