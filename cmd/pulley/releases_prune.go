@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/publish"
 	"pulley/internal/store"
 )
 
@@ -24,21 +25,21 @@ type pruneOptions struct {
 
 // pruned is what -o json has.
 type pruned struct {
-	store.PrunePlan
-	Removed bool  `json:"removed"` // false: this is only what would be
-	Freed   int64 `json:"freed"`   // bytes of values that are gone
+	publish.PrunePlan
+	Removed bool  `json:"removed"` // false: a plan only
+	Freed   int64 `json:"freed"`   // bytes of removed values
 }
 
 func newReleasesPrune(o *options) *cobra.Command {
 	p := pruneOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "remove releases and live data from etcd that nobody needs any more",
-		Long: `prune removes releases that no target names, no node runs, tries or was last brought to, no rollback leads to, and that
-are not among the newest; then the deltas and objects, and the live data, that only they needed. What can't be read ends
-it before anything is removed. It shows what goes and asks first.
+		Short: "remove unneeded releases and live data from etcd",
+		Long: `prune removes each release that is no target, that no node runs, tries or has as its last good release, that no rollback
+leads to, and that is not among the newest. With them it removes the deltas, objects and live data that only they needed. An
+unreadable value stops prune before it removes anything. prune shows its plan and asks for confirmation.
 
-Then it has etcd compact: etcd can use the room again at once. Etcd's file itself shrinks at the next defragmentation
+Then prune compacts etcd, which can use the room again at once. The file of etcd shrinks at the next defragmentation
 (etcdctl defrag), which stops a member for a moment.
 
 EXIT STATUS
@@ -53,28 +54,28 @@ EXIT STATUS
 	}
 	p.out.AddFlags(cmd.Flags())
 	f := cmd.Flags()
-	f.IntVar(&p.keep, "keep", store.DefaultPruneKeep, "how many of the highest versions stay, and how many of those that were published last")
-	f.DurationVar(&p.history, "history", store.DefaultPruneHistory, "changes that are younger can still be taken back")
-	f.IntVar(&p.changes, "changes", store.DefaultPruneChanges, "so many changes of each environment can still be taken back, however old")
-	f.BoolVar(&p.dryRun, "dry-run", false, "only show what would go")
-	f.BoolVar(&p.yes, "yes", false, "don't ask")
+	f.IntVar(&p.keep, "keep", publish.DefaultPruneKeep, "keep this many of the highest versions, and this many of the releases published last")
+	f.DurationVar(&p.history, "history", publish.DefaultPruneHistory, "keep what younger changes can be rolled back to")
+	f.IntVar(&p.changes, "changes", publish.DefaultPruneChanges, "keep what this many changes of each environment can be rolled back to, however old")
+	f.BoolVar(&p.dryRun, "dry-run", false, "show the plan only")
+	f.BoolVar(&p.yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }
 
 func (p pruneOptions) check() error {
 	switch {
 	case p.keep < 0 || p.history <= 0 || p.changes <= 0:
-		return cli.Usagef("--keep can't be below 0, and --history and --changes have to be above it")
+		return cli.Usagef("give --keep at least 0, and --history and --changes more than 0")
 	case p.dryRun || p.yes:
 		return nil
 	case !p.env.Terminal || !p.env.ErrTerminal || !p.out.ForPeople():
-		return cli.Usagef("prune asks before it removes anything, and nobody can answer here\ngive --yes, or --dry-run to see what would go")
+		return cli.Usagef("cannot ask for confirmation: no terminal\ngive --yes, or --dry-run to see the plan")
 	}
 	return nil
 }
 
 func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
-	plan, err := s.MakePrunePlan(ctx, store.PruneOptions{By: p.env.User, Keep: p.keep, History: p.history, Changes: p.changes}, p.env.Now())
+	plan, err := publish.PlanPrune(ctx, s, publish.PruneOptions{By: p.env.User, Keep: p.keep, History: p.history, Changes: p.changes}, p.env.Now())
 	if err != nil {
 		return err
 	}
@@ -86,11 +87,11 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 	result := pruned{PrunePlan: listsOf(plan)}
 	if !p.dryRun && !plan.Empty() {
 		if !p.yes && !p.confirmed() {
-			return fmt.Errorf("cannot prune: it was not confirmed")
+			return fmt.Errorf("cannot prune: not confirmed")
 		}
-		if result.Freed, err = s.ApplyPrune(ctx, plan); err != nil {
+		if result.Freed, err = publish.ApplyPrune(ctx, s, plan); err != nil {
 			if result.Freed > 0 {
-				err = fmt.Errorf("%w\n%s are gone already", err, cli.Bytes(result.Freed))
+				err = fmt.Errorf("%w\n%s are removed already", err, cli.Bytes(result.Freed))
 			}
 			return err
 		}
@@ -98,14 +99,14 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 	}
 	return p.out.Print(p.env, result, func(*cli.Table) error {
 		if result.Removed {
-			fmt.Fprintf(p.env.Stdout, "%s of values are gone, and etcd was compacted; its file shrinks at the next defragmentation (etcdctl defrag)\n", cli.Bytes(result.Freed))
+			fmt.Fprintf(p.env.Stdout, "removed %s of values and compacted etcd; its file shrinks at the next defragmentation (etcdctl defrag)\n", cli.Bytes(result.Freed))
 		}
 		return nil
 	})
 }
 
-// listsOf has no list that is null.
-func listsOf(p store.PrunePlan) store.PrunePlan {
+// listsOf makes every list non-null.
+func listsOf(p publish.PrunePlan) publish.PrunePlan {
 	p.Releases, p.Objects, p.Deltas = list(p.Releases), list(p.Objects), list(p.Deltas)
 	p.Generations, p.Layers, p.Kept = list(p.Generations), list(p.Layers), list(p.Kept)
 	return p
@@ -118,35 +119,35 @@ func list[T any](all []T) []T {
 	return all
 }
 
-func (p pruneOptions) show(plan store.PrunePlan) error {
+func (p pruneOptions) show(plan publish.PrunePlan) error {
 	t := cli.NewTable(p.env)
-	t.Row("RELEASE", "", "WHY")
+	t.Row("RELEASE", "", "REASON")
 	for _, v := range plan.Releases {
-		t.Row(v, "goes", "nobody needs it")
+		t.Row(v, "removed", "unneeded")
 	}
 	for _, k := range plan.Kept {
-		t.Row(k.Version, "stays", k.Why)
+		t.Row(k.Version, "kept", k.String())
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	if plan.Empty() {
-		fmt.Fprintln(p.env.Stdout, "nothing is to be removed")
+		fmt.Fprintln(p.env.Stdout, "nothing to remove")
 		return nil
 	}
-	goes := "goes"
+	goes := "removes"
 	if p.dryRun {
-		goes = "would go"
+		goes = "would remove"
 	}
-	fmt.Fprintf(p.env.Stdout, "%s: %s, %s, %s; %s and %s of live data; together %s\n", goes,
+	fmt.Fprintf(p.env.Stdout, "%s %s, %s, %s; %s and %s of live data; together %s\n", goes,
 		cli.Count(len(plan.Releases), "release"), cli.Count(len(plan.Deltas), "delta"), cli.Count(len(plan.Objects), "object"),
 		cli.Count(len(plan.Generations), "generation"), cli.Count(len(plan.Layers), "layer"), cli.Bytes(plan.Bytes))
 	return nil
 }
 
-// confirmed asks on the terminal. Whatever is not yes is no.
+// confirmed asks on the terminal. Any answer but yes is no.
 func (p pruneOptions) confirmed() bool {
-	fmt.Fprint(p.env.Stderr, "remove all this for good? [y/N] ")
+	fmt.Fprint(p.env.Stderr, "remove all of this? [y/N] ")
 	answer, err := bufio.NewReader(io.LimitReader(p.env.Stdin, 100)).ReadString('\n')
 	if err != nil && answer == "" {
 		return false

@@ -11,6 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/content"
+	pruning "pulley/internal/publish"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
@@ -108,11 +109,11 @@ func TestAPruneLeavesAgentsWhole(t *testing.T) {
 	st := open(t, server, "")
 	line(t, st, 7)
 	r, program := putAgent(t, st, "1.2.0")
-	plan, err := st.MakePrunePlan(t.Context(), few, time.Now())
+	plan, err := pruning.PlanPrune(t.Context(), st, few, time.Now())
 	if err != nil || len(plan.Releases) == 0 || len(plan.Objects) == 0 {
 		t.Fatalf("there is nothing to prune: %+v, %v", plan, err)
 	}
-	if _, err := st.ApplyPrune(t.Context(), plan); err != nil {
+	if _, err := pruning.ApplyPrune(t.Context(), st, plan); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
@@ -123,7 +124,7 @@ func TestAPruneLeavesAgentsWhole(t *testing.T) {
 	if _, err := server.Client().Put(t.Context(), "/pulley/v1/agents/1.2.0", "nonsense"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.MakePrunePlan(t.Context(), few, time.Now()); err == nil || !strings.Contains(err.Error(), "agents/1.2.0") {
+	if _, err := pruning.PlanPrune(t.Context(), st, few, time.Now()); err == nil || !strings.Contains(err.Error(), "agents/1.2.0") {
 		t.Errorf("with a record that can't be read: %v", err)
 	}
 }

@@ -4,128 +4,86 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/internal/content"
+	"pulley/agent"
+	"pulley/hieradata"
 	"pulley/internal/store/etcd"
 )
 
-// How a prune goes about it.
 const (
-	pruneBatch    = 100             // deletions a transaction
-	pruneTries    = 5               // plans, while targets change under it
-	compactWithin = 5 * time.Minute // etcd rewrites what it has of gigabytes
+	pruneBatch    = 100             // deletions in a transaction
+	compactWithin = 5 * time.Minute // etcd may rewrite gigabytes
 )
 
-// MakePrunePlan finds out what nobody needs any more. It removes nothing. What it can't read ends it with an error that
-// names the key: what might be needed by that stays.
-func (s *releasesPart) MakePrunePlan(ctx context.Context, o PruneOptions, now time.Time) (PrunePlan, error) {
-	fail := func(err error) (PrunePlan, error) { return PrunePlan{}, fmt.Errorf("cannot plan a prune: %w", err) }
-	o, err := o.filled()
-	if err != nil {
-		return fail(err)
-	}
-	p, _, err := s.planPrune(ctx, o, now)
-	if err != nil {
-		return fail(err)
-	}
-	p.sizes = map[string]int64{}
-	for _, key := range p.keys(s.Keys) {
-		resp, err := s.Get(ctx, key, clientv3.WithSerializable()) // etcd tells a size only with the value
-		if err != nil {
-			return fail(err)
-		}
-		for _, kv := range resp.Kvs {
-			p.sizes[key] = int64(len(kv.Value))
-			p.Bytes += int64(len(kv.Value))
-		}
-	}
-	return p, nil
+// PruneFacts are what a prune decides by.
+type PruneFacts struct {
+	Releases     []SignedRelease // lowest version first
+	Deltas       []DeltaKey
+	Agents       []SignedAgent
+	Objects      []string // hashes
+	Environments []PruneEnvironment
+
+	targets int64 // revision of the last change of any target before the facts were read
 }
 
-// ApplyPrune removes what is in the plan and is still needed by nobody, and has etcd forget it. It returns how many bytes
-// of values are gone, also with an error. Publishers wait meanwhile; promotions and rollbacks don't.
-func (s *releasesPart) ApplyPrune(ctx context.Context, plan PrunePlan) (freed int64, err error) {
-	m, err := s.beginPrune(ctx, plan.options.By)
-	if err != nil {
-		return 0, err
-	}
-	for range pruneTries {
-		if err = s.prune(ctx, m, plan, &freed); !errors.Is(err, etcd.ErrConflict) {
-			break
-		}
-	}
-	err = errors.Join(err, m.Close())
-	if freed > 0 {
-		err = errors.Join(err, s.cluster.compact(ctx))
-	}
-	if err != nil {
-		return freed, fmt.Errorf("cannot prune to the end: %w", err)
-	}
-	return freed, nil
+// PruneEnvironment is the part of one environment.
+type PruneEnvironment struct {
+	Name        string
+	Uses        []Use    // of targets, the history aside
+	History     []Change // newest first
+	Generations []hieradata.Generation
+	Layers      []string // digests
 }
 
-// prune plans anew, now that no release can come, and removes what both plans have. ErrConflict means that a target changed
-// since it planned: it may be one that was to go.
-func (s *releasesPart) prune(ctx context.Context, m *etcd.Lock, plan PrunePlan, freed *int64) error {
-	fresh, targets, err := s.planPrune(ctx, plan.options, plan.now)
-	if err != nil {
-		return err
-	}
-	still := map[string]bool{}
-	for _, key := range fresh.keys(s.Keys) {
-		still[key] = true
-	}
-	keys := slices.DeleteFunc(plan.keys(s.Keys), func(key string) bool { return !still[key] })
-	for batch := range slices.Chunk(keys, pruneBatch) {
-		ops := make([]clientv3.Op, len(batch))
-		for i, key := range batch {
-			ops[i] = clientv3.OpDelete(key)
-		}
-		// No key is compared itself: they are immutable, and whether somebody needs them is what the two guards are about.
-		resp, err := s.Txn(ctx, []clientv3.Cmp{m.Standing(), etcd.Same(s.Keys.Targets(), targets)}, ops, []clientv3.Op{clientv3.OpGet(m.Key(), clientv3.WithCountOnly())})
-		switch {
-		case err != nil:
-			return err
-		case !resp.Succeeded && resp.Responses[0].GetResponseRange().Count == 0:
-			return errors.New("etcd had no sign of life from this prune for a minute, and publishers may be at work\nprune again")
-		case !resp.Succeeded:
-			return fmt.Errorf("the targets keep changing: %w\nprune again", etcd.ErrConflict)
-		}
-		for i, key := range batch {
-			if resp.Responses[i].GetResponseDeleteRange().Deleted > 0 {
-				*freed += plan.sizes[key]
-			}
-		}
-	}
-	return nil
+// UseKind says how a target is in use.
+type UseKind string
+
+// The kinds of uses.
+const (
+	UseDesired  UseKind = "desired"   // the target of a scope
+	UseAssigned UseKind = "assigned"  // a rollout assigned it to a node
+	UseEnforced UseKind = "enforced"  // a node enforces it
+	UseLastGood UseKind = "last_good" // a node's last good target
+	UseNext     UseKind = "next"      // a node is about to take it
+	UseTried    UseKind = "tried"     // a node tries it
+)
+
+// Use is a target in use, and by whom.
+type Use struct {
+	Target agent.Target
+	Kind   UseKind
+	Scope  Scope
 }
 
-// compact has etcd forget all that was overwritten or deleted, so that the room can be used again.
-func (s *clusterPart) compact(ctx context.Context) error {
-	resp, err := s.Get(ctx, s.Keys.Pruning(), clientv3.WithCountOnly())
-	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, compactWithin)
-		defer cancel()
-		_, err = s.Client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
-		if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
-			err = nil // somebody else did; or will, as only etcd's administrators may, and `pulley serve` is one
-		}
-		err = s.Explain(err)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot compact etcd: %w\nwhat was removed takes up room until it is compacted: `pulley serve` does that by itself", err)
-	}
-	return nil
+// PruneSet names values that a prune removes.
+type PruneSet struct {
+	Releases    []string        `json:"releases"` // versions, lowest first
+	Deltas      []DeltaKey      `json:"deltas"`
+	Objects     []string        `json:"objects"` // hashes
+	Generations []GenerationKey `json:"generations"`
+	Layers      []LayerKey      `json:"layers"`
 }
 
-// keys are the plan's keys, in the order in which they go: first what names others, so that nothing that can be found
-// lacks a part.
-func (p PrunePlan) keys(k etcd.Keys) []string {
+// GenerationKey names a generation of an environment's data.
+type GenerationKey struct {
+	Environment string           `json:"environment"`
+	Number      agent.Generation `json:"number"`
+}
+
+// LayerKey names a layer of an environment's data.
+type LayerKey struct {
+	Environment string `json:"environment"`
+	Digest      string `json:"digest"`
+}
+
+// keys are in the order of their removal: first the keys that name others, so that nothing that can be found lacks a part.
+func (p PruneSet) keys(k etcd.Keys) []string {
 	var all []string
 	for _, v := range p.Releases {
 		all = append(all, k.Release(v))
@@ -145,19 +103,186 @@ func (p PrunePlan) keys(k etcd.Keys) []string {
 	return all
 }
 
-// planPrune reads what a prune has to know and decides. Targets is the revision of the last change of any target before.
-func (s *releasesPart) planPrune(ctx context.Context, o PruneOptions, now time.Time) (p PrunePlan, targets int64, err error) {
-	resp, err := s.Get(ctx, s.Keys.Targets()) // before all else: a change that comes after is noticed
+// PruneSizes reads the size of each value of a set, by key.
+func (s *releasesPart) PruneSizes(ctx context.Context, set PruneSet) (map[string]int64, error) {
+	sizes := map[string]int64{}
+	for _, key := range set.keys(s.Keys) {
+		resp, err := s.Get(ctx, key, clientv3.WithSerializable()) // etcd returns a size only with the value
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range resp.Kvs {
+			sizes[key] = int64(len(kv.Value))
+		}
+	}
+	return sizes, nil
+}
+
+// Pruning is a prune that is under way: publishers wait for it. Close ends it.
+type Pruning struct {
+	lock *etcd.Lock
+	s    *releasesPart
+}
+
+// BeginPrune keeps publishers out until Close. It fails while any publish is under way.
+func (s *releasesPart) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
+	lock, err := s.beginPrune(ctx, by)
 	if err != nil {
-		return p, 0, err
+		return nil, err
+	}
+	return &Pruning{lock, s}, nil
+}
+
+// Close lets publishers in again.
+func (p *Pruning) Close() error { return p.lock.Close() }
+
+// Remove removes the values of a set that a plan from these facts still contains, and calls removed with the key of each.
+// It fails with ErrConflict when a target changed since the facts were read.
+func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, removed func(key string)) error {
+	for batch := range slices.Chunk(set.keys(p.s.Keys), pruneBatch) {
+		ops := make([]clientv3.Op, len(batch))
+		for i, key := range batch {
+			ops[i] = clientv3.OpDelete(key)
+		}
+		// The keys themselves are not compared: they are immutable, and the two guards cover their uses.
+		resp, err := p.s.Txn(ctx, []clientv3.Cmp{p.lock.Standing(), etcd.Same(p.s.Keys.Targets(), facts.targets)}, ops,
+			[]clientv3.Op{clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly())})
+		switch {
+		case err != nil:
+			return err
+		case !resp.Succeeded && resp.Responses[0].GetResponseRange().Count == 0:
+			return errors.New("etcd had no sign of life from this prune for a minute, and publishers may be at work\nprune again")
+		case !resp.Succeeded:
+			return fmt.Errorf("the targets keep changing: %w\nprune again", etcd.ErrConflict)
+		}
+		for i, key := range batch {
+			if resp.Responses[i].GetResponseDeleteRange().Deleted > 0 {
+				removed(key)
+			}
+		}
+	}
+	return nil
+}
+
+// Compact makes etcd drop all overwritten and deleted values, so that their room can be used again.
+func (s *clusterPart) Compact(ctx context.Context) error {
+	resp, err := s.Get(ctx, s.Keys.Pruning(), clientv3.WithCountOnly())
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, compactWithin)
+		defer cancel()
+		_, err = s.Client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
+		if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
+			err = nil // another client compacted; or `pulley serve`, an administrator of etcd, will
+		}
+		err = s.Explain(err)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot compact etcd: %w\nremoved values take up room until then; `pulley serve` compacts regularly", err)
+	}
+	return nil
+}
+
+// PruneFacts reads everything that a prune decides by. An unreadable value is an error: its needs are unknown.
+func (s *releasesPart) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
+	resp, err := s.Get(ctx, s.Keys.Targets()) // first: Remove notices a later change
+	if err != nil {
+		return f, err
 	}
 	for _, kv := range resp.Kvs {
-		targets = kv.ModRevision
+		f.targets = kv.ModRevision
 	}
-	st, err := s.stock(ctx)
+	if f.Releases, err = s.Releases(ctx); err != nil {
+		return f, err
+	}
+	if f.Deltas, err = s.DeltaKeys(ctx); err != nil {
+		return f, err
+	}
+	if f.Agents, err = s.Agents(ctx); err != nil {
+		return f, err
+	}
+	err = s.Objects(ctx, false, func(hash string, _ int64) error { f.Objects = append(f.Objects, hash); return nil })
 	if err != nil {
-		return p, 0, err
+		return f, err
 	}
-	p, err = planPrune(st, o, now, func(r content.Record) ([]content.Object, error) { return content.References(ctx, s, r) })
-	return p, targets, err
+	// An environment without a file may have targets, and one without targets may have nodes.
+	names, err := s.Segments(ctx, s.Keys.Environments())
+	if err != nil {
+		return f, err
+	}
+	spoke, err := s.Segments(ctx, s.Keys.AllStatuses())
+	if err != nil {
+		return f, err
+	}
+	names = append(names, spoke...)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		e, err := s.pruneEnvironment(ctx, name)
+		if err != nil {
+			return f, err
+		}
+		f.Environments = append(f.Environments, e)
+	}
+	return f, nil
+}
+
+func (s *releasesPart) pruneEnvironment(ctx context.Context, env string) (PruneEnvironment, error) {
+	f := PruneEnvironment{Name: env}
+	d, err := s.targets.desires(ctx, env)
+	if err != nil {
+		return f, err
+	}
+	if len(d.Damaged) > 0 {
+		return f, errors.New(d.Damaged[0])
+	}
+	f.add(d.Default, UseDesired, Scope{})
+	for _, role := range slices.Sorted(maps.Keys(d.Roles)) {
+		f.add(d.Roles[role], UseDesired, Scope{Role: role})
+	}
+	for _, node := range slices.Sorted(maps.Keys(d.Nodes)) {
+		f.add(d.Nodes[node], UseDesired, Scope{Node: node})
+	}
+	if f.History, err = s.targets.history(ctx, env); err != nil {
+		return f, err
+	}
+	err = etcd.Each(ctx, s.DB, s.Keys.Env(env).Assignment(""), func(node string, a agent.Assignment) {
+		f.add(a.Target, UseAssigned, Scope{Node: node})
+	})
+	if err == nil {
+		err = etcd.Each(ctx, s.DB, s.Keys.Env(env).Statuses(), func(node string, st agent.Status) {
+			f.add(st.Enforcing, UseEnforced, Scope{Node: node})
+			f.add(st.LastGood, UseLastGood, Scope{Node: node})
+			f.add(st.Target, UseNext, Scope{Node: node})
+			if st.Attempt != nil {
+				f.add(st.Attempt.Target, UseTried, Scope{Node: node})
+			}
+		})
+	}
+	if err != nil {
+		return f, err
+	}
+	const few = 4 // of up to MaxGenerationBytes
+	prefix := s.Keys.Env(env).Generations()
+	_, err = s.Pages(ctx, prefix, few, func(rest string, value []byte) error {
+		g, err := s.targets.decodeGeneration(env, prefix+rest, value)
+		f.Generations = append(f.Generations, g.Generation)
+		return err
+	})
+	if err != nil {
+		return f, err
+	}
+	prefix = s.Keys.Env(env).Layers()
+	_, err = s.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
+		f.Layers = append(f.Layers, etcd.Unescape(rest))
+		if s.Keys.Env(env).Layer(etcd.Unescape(rest)) != prefix+rest {
+			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
+		}
+		return nil
+	}, clientv3.WithKeysOnly())
+	return f, err
+}
+
+func (f *PruneEnvironment) add(t agent.Target, kind UseKind, scope Scope) {
+	if t != (agent.Target{}) {
+		f.Uses = append(f.Uses, Use{t, kind, scope})
+	}
 }

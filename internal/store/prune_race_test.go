@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pulley/internal/content"
+	pruning "pulley/internal/publish"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/trust"
@@ -67,9 +68,9 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 				last = true
 			default:
 			}
-			plan, err := st.MakePrunePlan(ctx, few, time.Now())
+			plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 			if err == nil {
-				_, err = st.ApplyPrune(ctx, plan)
+				_, err = pruning.ApplyPrune(ctx, st, plan)
 			}
 			if err != nil && !errors.Is(err, store.ErrConflict) {
 				t.Error(err)
@@ -91,9 +92,9 @@ func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
 	promoteTo(t, st, store.Scope{}, all[2].Target())
 	author := me
 	author.Sign = func(context.Context, trust.Namespace, []byte) ([]byte, error) { // for going back: all has been read by then
-		plan, err := st.MakePrunePlan(ctx, few, time.Now())
+		plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 		if err == nil {
-			_, err = st.ApplyPrune(ctx, plan)
+			_, err = pruning.ApplyPrune(ctx, st, plan)
 		}
 		return nil, err
 	}
@@ -113,9 +114,9 @@ func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
 	st := open(t, server, "")
 	ctx := t.Context()
 	nothing := func() error {
-		plan, err := st.MakePrunePlan(ctx, few, time.Now())
+		plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 		if err == nil {
-			_, err = st.ApplyPrune(ctx, plan)
+			_, err = pruning.ApplyPrune(ctx, st, plan)
 		}
 		return err
 	}
@@ -190,9 +191,9 @@ func TestPublishersAndPrunesRace(t *testing.T) {
 	wg.Go(func() {
 		for range rounds {
 			err := patient(func(ctx context.Context) error {
-				plan, err := st.MakePrunePlan(ctx, few, time.Now())
+				plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 				if err == nil {
-					_, err = st.ApplyPrune(ctx, plan)
+					_, err = pruning.ApplyPrune(ctx, st, plan)
 				}
 				return err
 			})
@@ -203,9 +204,9 @@ func TestPublishersAndPrunesRace(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	plan, err := st.MakePrunePlan(t.Context(), few, time.Now())
+	plan, err := pruning.PlanPrune(t.Context(), st, few, time.Now())
 	if err == nil {
-		_, err = st.ApplyPrune(t.Context(), plan)
+		_, err = pruning.ApplyPrune(t.Context(), st, plan)
 	}
 	if keys := server.Keys(); err != nil || len(keys) != 0 {
 		t.Errorf("left: %v, %v", keys, err)

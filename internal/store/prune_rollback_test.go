@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	pruning "pulley/internal/publish"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -26,9 +27,9 @@ func TestNobodyGoesBackToWhatWasPruned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := st.MakePrunePlan(ctx, few, time.Now())
+	plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 	if err == nil {
-		_, err = st.ApplyPrune(ctx, plan)
+		_, err = pruning.ApplyPrune(ctx, st, plan)
 	}
 	if err != nil {
 		t.Fatal(err)

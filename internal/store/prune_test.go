@@ -14,12 +14,13 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/content"
+	pruning "pulley/internal/publish"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
 // few keeps nothing that is not in use, but for the newest change and the newest release.
-var few = store.PruneOptions{By: "bob", Keep: 1, History: time.Nanosecond, Changes: 1}
+var few = pruning.PruneOptions{By: "bob", Keep: 1, History: time.Nanosecond, Changes: 1}
 
 // line publishes releases 1.0.0, 1.1.0, …, as `pulley publish` does it, each with a file that the others don't have. Every
 // third begins a line of its own, so that there are several bases.
@@ -104,7 +105,7 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 	}
 	before := server.Keys()
 
-	plan, err := st.MakePrunePlan(ctx, few, time.Now())
+	plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,10 +121,12 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 	if len(plan.Generations) != 1 || plan.Generations[0] != (store.GenerationKey{Environment: "dev", Number: 1}) || len(plan.Layers) != 1 {
 		t.Errorf("data that goes: %v %v", plan.Generations, plan.Layers)
 	}
-	for _, k := range []store.KeptRelease{
-		{Version: "1.0.0", Why: "epoch 5 of dev can be taken back to it"}, {Version: "1.1.0", Why: "role compute in dev is to be on it"},
-		{Version: "1.4.0", Why: "node compute9 of gone enforces it"}, {Version: "1.7.0", Why: "everybody in dev is to be on it"},
-		{Version: "1.8.0", Why: "it is the first of the highest versions"},
+	for _, k := range []pruning.KeptRelease{
+		{Version: "1.0.0", Reason: pruning.KeptRollback, Environment: "dev", Epoch: 5},
+		{Version: "1.1.0", Reason: "desired", Environment: "dev", Scope: "role compute"},
+		{Version: "1.4.0", Reason: "enforced", Environment: "gone", Scope: "node compute9"},
+		{Version: "1.7.0", Reason: "desired", Environment: "dev", Scope: "everybody"},
+		{Version: "1.8.0", Reason: pruning.KeptHighest, Place: 1},
 	} {
 		if !slices.Contains(plan.Kept, k) {
 			t.Errorf("%v is not among %v", k, plan.Kept)
@@ -133,7 +136,7 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 		t.Fatalf("a plan changed something: %v", after)
 	}
 
-	freed, err := st.ApplyPrune(ctx, plan)
+	freed, err := pruning.ApplyPrune(ctx, st, plan)
 	if err != nil || freed != plan.Bytes || freed == 0 {
 		t.Errorf("freed %d of %d, %v", freed, plan.Bytes, err)
 	}
@@ -161,7 +164,7 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 	if _, err := server.Client().Get(ctx, "x", clientv3.WithRev(2)); err == nil {
 		t.Error("etcd still has what was removed: it was not compacted")
 	}
-	again, err := st.MakePrunePlan(ctx, few, time.Now())
+	again, err := pruning.PlanPrune(ctx, st, few, time.Now())
 	if err != nil || !again.Empty() {
 		t.Errorf("a second prune: %+v, %v", again, err)
 	}
@@ -182,12 +185,12 @@ func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
 	st := open(t, server, "")
 	ctx := t.Context()
 	all := line(t, st, 7) // 1.3.0 begins the second line, 1.6.0 the third
-	plan, err := st.MakePrunePlan(ctx, few, time.Now())
+	plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 	if err != nil || len(plan.Releases) != 6 {
 		t.Fatal(plan.Releases, err)
 	}
 	promoteTo(t, st, store.Scope{}, all[4].Target())
-	freed, err := st.ApplyPrune(ctx, plan)
+	freed, err := pruning.ApplyPrune(ctx, st, plan)
 	if err != nil || freed >= plan.Bytes {
 		t.Errorf("freed %d of %d, %v", freed, plan.Bytes, err)
 	}
@@ -212,7 +215,7 @@ func TestPruneEndsAtWhatItCannotRead(t *testing.T) {
 	promoteTo(t, st, store.Scope{}, all[0].Target())
 	set(t, st, dev, "x", "1", me)
 	promoteTo(t, st, store.Scope{}, all[3].Target())
-	plan, err := st.MakePrunePlan(ctx, few, time.Now())
+	plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 	if err != nil || plan.Empty() {
 		t.Fatal(plan, err)
 	}
@@ -232,10 +235,10 @@ func TestPruneEndsAtWhatItCannotRead(t *testing.T) {
 		if strings.HasSuffix(key, all[0].Content.Base.Index.Hash) {
 			named = "release 1.0.0"
 		}
-		if _, err := st.MakePrunePlan(ctx, few, time.Now()); err == nil || !strings.Contains(err.Error(), named) {
+		if _, err := pruning.PlanPrune(ctx, st, few, time.Now()); err == nil || !strings.Contains(err.Error(), named) {
 			t.Errorf("a plan with %s: %v", key, err)
 		}
-		if freed, err := st.ApplyPrune(ctx, plan); err == nil || freed != 0 || !strings.Contains(err.Error(), named) {
+		if freed, err := pruning.ApplyPrune(ctx, st, plan); err == nil || freed != 0 || !strings.Contains(err.Error(), named) {
 			t.Errorf("a prune with %s: %d, %v", key, freed, err)
 		}
 		if len(was.Kvs) > 0 {
@@ -250,7 +253,7 @@ func TestPruneEndsAtWhatItCannotRead(t *testing.T) {
 			t.Errorf("%s: left %v of %v", key, after, before)
 		}
 	}
-	if freed, err := st.ApplyPrune(ctx, plan); err != nil || freed != plan.Bytes {
+	if freed, err := pruning.ApplyPrune(ctx, st, plan); err != nil || freed != plan.Bytes {
 		t.Errorf("all can be read again: %d, %v", freed, err)
 	}
 }

@@ -19,7 +19,7 @@ const defragmentWithin = 5 * time.Minute
 // and the leader last, and accept writes again. It returns by how many bytes the files are smaller. A member answers nobody
 // while its file is rewritten. It needs an admin.
 func (s *clusterPart) MakeRoom(ctx context.Context) (freed int64, err error) {
-	if err := s.compact(ctx); err != nil {
+	if err := s.Compact(ctx); err != nil {
 		return 0, err
 	}
 	members, err := s.members(ctx)

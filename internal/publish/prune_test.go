@@ -1,4 +1,4 @@
-package store
+package publish
 
 import (
 	"errors"
@@ -11,16 +11,17 @@ import (
 	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/content"
+	"pulley/internal/store"
 )
 
 var planned = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
 // at is a release of line 1.0.0 at a position, on the base at another; it was published so many days before planned.
-func at(version string, seq, base int64, days int) SignedRelease {
-	r := Release{Version: version, At: planned.AddDate(0, 0, -days)}
+func at(version string, seq, base int64, days int) store.SignedRelease {
+	r := store.Release{Version: version, At: planned.AddDate(0, 0, -days)}
 	r.Content.Chain = content.Chain{Line: "1.0.0", Seq: seq}
 	r.Content.Base = content.Base{Seq: base, Index: content.Object{Hash: fmt.Sprintf("index%d", base)}}
-	return SignedRelease{Release: r}
+	return store.SignedRelease{Release: r}
 }
 
 // twoObjects is what each base takes: its index, and a pack that is shared with the next base.
@@ -51,45 +52,45 @@ func removed(p PrunePlan) string {
 // A prune that takes what somebody still needs is found out when a machine burns: at the rollback that fails.
 func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
 	t.Parallel()
-	releases := []SignedRelease{at("1.0.0", 0, 0, 50), at("1.1.0", 1, 0, 40), at("1.2.0", 2, 0, 30), at("1.3.0", 3, 3, 20), at("1.4.0", 4, 3, 10)}
-	deltas := []DeltaKey{{"1.0.0", 1}, {"1.0.0", 2}, {"1.0.0", 3}, {"1.0.0", 4}, {"1.0.0", 5}, {"gone", 1}}
+	releases := []store.SignedRelease{at("1.0.0", 0, 0, 50), at("1.1.0", 1, 0, 40), at("1.2.0", 2, 0, 30), at("1.3.0", 3, 3, 20), at("1.4.0", 4, 3, 10)}
+	deltas := []store.DeltaKey{{Line: "1.0.0", Seq: 1}, {Line: "1.0.0", Seq: 2}, {Line: "1.0.0", Seq: 3}, {Line: "1.0.0", Seq: 4}, {Line: "1.0.0", Seq: 5}, {Line: "gone", Seq: 1}}
 	objects := []string{"index0", "index3", "pack0", "stray"}
 	generation := func(n int64, layer string) hieradata.Generation {
 		return hieradata.Generation{Number: n, Layers: map[hieradata.Layer]string{hieradata.Common: layer}}
 	}
-	data := fleetStock{name: "dev", generations: []hieradata.Generation{generation(1, "a"), generation(2, "b"), generation(3, "a")}, layers: []string{"a", "b", "c"}}
-	with := func(f fleetStock, uses []use, history ...Change) []fleetStock {
-		f.uses, f.history = uses, history
-		return []fleetStock{f}
+	data := store.PruneEnvironment{Name: "dev", Generations: []hieradata.Generation{generation(1, "a"), generation(2, "b"), generation(3, "a")}, Layers: []string{"a", "b", "c"}}
+	with := func(f store.PruneEnvironment, uses []store.Use, history ...store.Change) []store.PruneEnvironment {
+		f.Uses, f.History = uses, history
+		return []store.PruneEnvironment{f}
 	}
-	old := func(epoch agent.Epoch, days int, before, after agent.Target) Change {
-		return Change{Epoch: epoch, Before: before, After: after, At: planned.AddDate(0, 0, -days)}
+	old := func(epoch agent.Epoch, days int, before, after agent.Target) store.Change {
+		return store.Change{Epoch: epoch, Before: before, After: after, At: planned.AddDate(0, 0, -days)}
 	}
 	few := PruneOptions{Changes: 1, History: 24 * time.Hour}
 	for _, c := range []struct {
 		name   string
-		fleets []fleetStock
+		fleets []store.PruneEnvironment
 		o      PruneOptions
 		want   string
 	}{
 		{"nobody needs anything", nil, few,
 			"1.0.0 1.1.0 1.2.0 1.3.0 1.4.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/4 1.0.0/5 gone/1 index0 index3 pack0 stray"},
 		{"the highest two", nil, PruneOptions{Keep: 2}, "1.0.0 1.1.0 1.2.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
-		{"a target, and deltas from its base on", with(fleetStock{name: "dev"}, []use{{to("1.2.0", 0), "x"}}), PruneOptions{Keep: 1},
+		{"a target, and deltas from its base on", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("1.2.0", 0)}}), PruneOptions{Keep: 1},
 			"1.0.0 1.1.0 1.3.0 1.0.0/5 gone/1 stray"},
-		{"a base that is not at the start of the line", with(fleetStock{name: "dev"}, []use{{to("1.4.0", 0), "x"}}), few,
+		{"a base that is not at the start of the line", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("1.4.0", 0)}}), few,
 			"1.0.0 1.1.0 1.2.0 1.3.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
-		{"the newest change, however old", with(fleetStock{name: "dev"}, nil, old(2, 400, to("1.3.0", 0), to("1.4.0", 0)), old(1, 401, to("1.0.0", 0), to("1.1.0", 0))), few,
+		{"the newest change, however old", with(store.PruneEnvironment{Name: "dev"}, nil, old(2, 400, to("1.3.0", 0), to("1.4.0", 0)), old(1, 401, to("1.0.0", 0), to("1.1.0", 0))), few,
 			"1.0.0 1.1.0 1.2.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
-		{"young changes, however many", with(fleetStock{name: "dev"}, nil, old(2, 1, to("1.3.0", 0), to("1.4.0", 0)), old(1, 2, to("", 0), to("1.2.0", 0))), PruneOptions{Changes: 1, History: 49 * time.Hour},
+		{"young changes, however many", with(store.PruneEnvironment{Name: "dev"}, nil, old(2, 1, to("1.3.0", 0), to("1.4.0", 0)), old(1, 2, to("", 0), to("1.2.0", 0))), PruneOptions{Changes: 1, History: 49 * time.Hour},
 			"1.0.0 1.1.0 1.0.0/5 gone/1 stray"},
-		{"what is not published", with(fleetStock{name: "dev"}, []use{{to("9.0.0", 0), "x"}}), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray"},
+		{"what is not published", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("9.0.0", 0)}}), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray"},
 		{"the newest data, and its layers", with(data, nil), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
-		{"data that a node runs, and that a rollback needs", with(data, []use{{to("", 2), "x"}}, old(1, 400, to("1.4.0", 1), agent.Target{})), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:c"},
-		{"data of another environment", append(with(data, nil), fleetStock{name: "production", uses: []use{{to("", 2), "x"}}}), PruneOptions{Keep: 5},
+		{"data that a node runs, and that a rollback needs", with(data, []store.Use{{Target: to("", 2)}}, old(1, 400, to("1.4.0", 1), agent.Target{})), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:c"},
+		{"data of another environment", append(with(data, nil), store.PruneEnvironment{Name: "production", Uses: []store.Use{{Target: to("", 2)}}}), PruneOptions{Keep: 5},
 			"1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
 	} {
-		p, err := planPrune(stock{releases: releases, deltas: deltas, objects: objects, fleets: c.fleets}, c.o, planned, twoObjects)
+		p, err := planPrune(store.PruneFacts{Releases: releases, Deltas: deltas, Objects: objects, Environments: c.fleets}, c.o, planned, twoObjects)
 		if got := removed(p); err != nil || got != c.want {
 			t.Errorf("%s: removes\n%s, %v, want\n%s", c.name, got, err, c.want)
 		}
@@ -102,12 +103,12 @@ func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
 // A correction of an old version is not among the highest, and nobody has promoted it yet.
 func TestPrunePlanKeepsWhatWasPublishedLast(t *testing.T) {
 	t.Parallel()
-	releases := []SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
-	p, err := planPrune(stock{releases: releases}, PruneOptions{Keep: 1}, planned, twoObjects)
+	releases := []store.SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
+	p, err := planPrune(store.PruneFacts{Releases: releases}, PruneOptions{Keep: 1}, planned, twoObjects)
 	if err != nil || strings.Join(p.Releases, " ") != "1.0.0 1.1.0" {
 		t.Errorf("removes %v, %v", p.Releases, err)
 	}
-	want := []KeptRelease{{"1.0.1", "it is the first of those that were published last"}, {"2.0.0", "it is the first of the highest versions"}}
+	want := []KeptRelease{{Version: "1.0.1", Reason: KeptLatest, Place: 1}, {Version: "2.0.0", Reason: KeptHighest, Place: 1}}
 	if !slices.Equal(p.Kept, want) {
 		t.Errorf("keeps %v, want %v", p.Kept, want)
 	}
@@ -117,7 +118,7 @@ func TestPrunePlanKeepsWhatWasPublishedLast(t *testing.T) {
 func TestPrunePlanEndsWhereABaseCannotBeRead(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("index0 is damaged")
-	_, err := planPrune(stock{releases: []SignedRelease{at("1.0.0", 0, 0, 1)}, objects: []string{"x"}}, PruneOptions{Keep: 1}, planned,
+	_, err := planPrune(store.PruneFacts{Releases: []store.SignedRelease{at("1.0.0", 0, 0, 1)}, Objects: []string{"x"}}, PruneOptions{Keep: 1}, planned,
 		func(content.Record) ([]content.Object, error) { return nil, bad })
 	if !errors.Is(err, bad) || !strings.Contains(err.Error(), "release 1.0.0") {
 		t.Errorf("got %v", err)

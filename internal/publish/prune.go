@@ -1,0 +1,316 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/content"
+	"pulley/internal/store"
+)
+
+// Defaults of PruneOptions.
+const (
+	DefaultPruneKeep    = 10
+	DefaultPruneHistory = 90 * 24 * time.Hour
+	DefaultPruneChanges = 20
+)
+
+// PruneOptions say what is kept besides the values in use.
+type PruneOptions struct {
+	By      string
+	Keep    int           // releases: this many with the highest versions, and this many of those published last
+	History time.Duration // younger changes can be rolled back; 0 is DefaultPruneHistory
+	Changes int           // this many changes of each environment can be rolled back, however old; 0 is DefaultPruneChanges
+}
+
+// PrunePlan is what a prune removes. PlanPrune makes it, ApplyPrune carries it out.
+type PrunePlan struct {
+	store.PruneSet
+	Bytes int64         `json:"bytes"` // of all their values
+	Kept  []KeptRelease `json:"kept"`  // lowest version first
+
+	options PruneOptions
+	now     time.Time
+	sizes   map[string]int64 // of each value, by its key
+}
+
+// KeptReason says why a release stays.
+type KeptReason string
+
+// The reasons. Those of a use are store.UseKind: desired, assigned, enforced, last_good, next, tried.
+const (
+	KeptRollback KeptReason = "rollback" // a change of this epoch can be rolled back to it
+	KeptHighest  KeptReason = "highest"  // it is at this place among the highest versions
+	KeptLatest   KeptReason = "latest"   // it is at this place among the releases published last
+)
+
+// KeptRelease is a release that stays, and one reason for it.
+type KeptRelease struct {
+	Version     string      `json:"version"`
+	Reason      KeptReason  `json:"reason"`
+	Environment string      `json:"environment,omitempty"`
+	Scope       string      `json:"scope,omitempty"` // everybody, role R or node N
+	Epoch       agent.Epoch `json:"epoch,omitempty"`
+	Place       int         `json:"place,omitempty"` // from 1
+}
+
+// String is the reason as a sentence.
+func (k KeptRelease) String() string {
+	switch k.Reason {
+	case KeptReason(store.UseDesired):
+		return fmt.Sprintf("it is the target of %s in %s", k.Scope, k.Environment)
+	case KeptReason(store.UseAssigned):
+		return fmt.Sprintf("a rollout assigned it to %s of %s", k.Scope, k.Environment)
+	case KeptReason(store.UseEnforced):
+		return fmt.Sprintf("%s of %s enforces it", k.Scope, k.Environment)
+	case KeptReason(store.UseLastGood):
+		return fmt.Sprintf("it is the last good release of %s of %s", k.Scope, k.Environment)
+	case KeptReason(store.UseNext):
+		return fmt.Sprintf("%s of %s is about to take it", k.Scope, k.Environment)
+	case KeptReason(store.UseTried):
+		return fmt.Sprintf("%s of %s tries it", k.Scope, k.Environment)
+	case KeptRollback:
+		return fmt.Sprintf("epoch %d of %s can be rolled back to it", k.Epoch, k.Environment)
+	case KeptHighest:
+		return fmt.Sprintf("number %d of the highest versions", k.Place)
+	case KeptLatest:
+		return fmt.Sprintf("number %d of the releases published last", k.Place)
+	}
+	return string(k.Reason)
+}
+
+// Empty reports whether there is nothing to remove.
+func (p PrunePlan) Empty() bool {
+	return len(p.Releases)+len(p.Deltas)+len(p.Objects)+len(p.Generations)+len(p.Layers) == 0
+}
+
+// PlanPrune finds the values that nobody needs any more. It removes nothing. An unreadable value is an error that names its
+// key: its needs are unknown.
+func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Time) (PrunePlan, error) {
+	fail := func(err error) (PrunePlan, error) { return PrunePlan{}, fmt.Errorf("cannot plan a prune: %w", err) }
+	o, err := o.filled()
+	if err != nil {
+		return fail(err)
+	}
+	p, _, err := readAndPlan(ctx, s, o, now)
+	if err != nil {
+		return fail(err)
+	}
+	if p.sizes, err = s.PruneSizes(ctx, p.PruneSet); err != nil {
+		return fail(err)
+	}
+	for _, size := range p.sizes {
+		p.Bytes += size
+	}
+	return p, nil
+}
+
+func readAndPlan(ctx context.Context, s *store.Store, o PruneOptions, now time.Time) (PrunePlan, store.PruneFacts, error) {
+	facts, err := s.PruneFacts(ctx)
+	if err != nil {
+		return PrunePlan{}, facts, err
+	}
+	p, err := planPrune(facts, o, now, func(r content.Record) ([]content.Object, error) { return content.References(ctx, s, r) })
+	return p, facts, err
+}
+
+// ApplyPrune removes the values of the plan that are still unneeded, and makes etcd compact. It returns the size of the
+// removed values, also with an error. Publishers wait meanwhile; promotions and rollbacks do not.
+func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int64, err error) {
+	under, err := s.BeginPrune(ctx, plan.options.By)
+	if err != nil {
+		return 0, err
+	}
+	err = retry(func() error { // a target may change meanwhile: it may name a release of the plan
+		fresh, facts, err := readAndPlan(ctx, s, plan.options, plan.now)
+		if err != nil {
+			return err
+		}
+		return under.Remove(ctx, both(plan.PruneSet, fresh.PruneSet), facts, func(key string) { freed += plan.sizes[key] })
+	})
+	err = errors.Join(err, under.Close())
+	if freed > 0 {
+		err = errors.Join(err, s.Compact(ctx))
+	}
+	if err != nil {
+		return freed, fmt.Errorf("cannot complete the prune: %w", err)
+	}
+	return freed, nil
+}
+
+// both are the values that are in two sets.
+func both(a, b store.PruneSet) store.PruneSet {
+	return store.PruneSet{
+		Releases: common(a.Releases, b.Releases), Deltas: common(a.Deltas, b.Deltas), Objects: common(a.Objects, b.Objects),
+		Generations: common(a.Generations, b.Generations), Layers: common(a.Layers, b.Layers),
+	}
+}
+
+func common[T comparable](a, b []T) []T {
+	in := map[T]bool{}
+	for _, v := range b {
+		in[v] = true
+	}
+	return slices.DeleteFunc(slices.Clone(a), func(v T) bool { return !in[v] })
+}
+
+// filled puts defaults in the place of zeros.
+func (o PruneOptions) filled() (PruneOptions, error) {
+	if o.Keep < 0 || o.History < 0 || o.Changes < 0 {
+		return o, errors.New("negative numbers or times are not allowed")
+	}
+	if o.History == 0 {
+		o.History = DefaultPruneHistory
+	}
+	if o.Changes == 0 {
+		o.Changes = DefaultPruneChanges
+	}
+	return o, nil
+}
+
+// planPrune decides what goes. References returns the objects of a release's base; its error ends the plan.
+func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references func(content.Record) ([]content.Object, error)) (PrunePlan, error) {
+	p := PrunePlan{options: o, now: now}
+	kept := map[string]KeptRelease{} // by version
+	keep := func(k KeptRelease) {
+		if _, known := kept[k.Version]; k.Version != "" && !known {
+			kept[k.Version] = k
+		}
+	}
+	for _, e := range f.Environments {
+		data := map[agent.Generation]bool{}
+		for _, u := range needed(e, o, now) {
+			keep(u.KeptRelease)
+			data[u.data] = true
+		}
+		p.planData(e, data)
+	}
+	for i, r := range newest(f.Releases, o.Keep) {
+		keep(KeptRelease{Version: r.Version, Reason: KeptHighest, Place: i + 1})
+	}
+	for i, r := range newest(byTime(f.Releases), o.Keep) {
+		keep(KeptRelease{Version: r.Version, Reason: KeptLatest, Place: i + 1})
+	}
+	var stay []store.SignedRelease
+	for _, r := range f.Releases {
+		if k, stays := kept[r.Version]; stays {
+			stay = append(stay, r)
+			p.Kept = append(p.Kept, k)
+		} else {
+			p.Releases = append(p.Releases, r.Version)
+		}
+	}
+	p.planDeltas(f.Deltas, stay)
+	return p, p.planObjects(f, stay, references)
+}
+
+// need is a target that somebody needs, and why its release stays.
+type need struct {
+	KeptRelease
+	data agent.Generation
+}
+
+// needed lists the targets in use, and those that changes can be rolled back to.
+func needed(e store.PruneEnvironment, o PruneOptions, now time.Time) []need {
+	var all []need
+	for _, u := range e.Uses {
+		all = append(all, need{KeptRelease{Version: u.Target.Release, Reason: KeptReason(u.Kind), Environment: e.Name, Scope: u.Scope.String()}, u.Target.Data})
+	}
+	for i, c := range e.History {
+		if i < o.Changes || now.Sub(c.At) <= o.History {
+			for _, t := range []agent.Target{c.After, c.Before} {
+				all = append(all, need{KeptRelease{Version: t.Release, Reason: KeptRollback, Environment: e.Name, Epoch: c.Epoch}, t.Data})
+			}
+		}
+	}
+	return all
+}
+
+// planData keeps the needed generations and the newest one, which numbers the next, with their layers.
+func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[agent.Generation]bool) {
+	last := agent.Generation(0)
+	for _, g := range e.Generations {
+		last = max(last, agent.Generation(g.Number))
+	}
+	layers := map[string]bool{}
+	for _, g := range e.Generations {
+		if n := agent.Generation(g.Number); n != last && !needed[n] {
+			p.Generations = append(p.Generations, store.GenerationKey{Environment: e.Name, Number: n})
+			continue
+		}
+		for _, digest := range g.Layers {
+			layers[digest] = true
+		}
+	}
+	for _, digest := range e.Layers {
+		if !layers[digest] {
+			p.Layers = append(p.Layers, store.LayerKey{Environment: e.Name, Digest: digest})
+		}
+	}
+}
+
+// planDeltas keeps, of each line, what leads from the lowest base or release that stays to the highest release that does.
+func (p *PrunePlan) planDeltas(deltas []store.DeltaKey, kept []store.SignedRelease) {
+	type span struct{ low, high int64 }
+	lines := map[string]span{}
+	for _, r := range kept {
+		c := r.Content.Chain
+		s, known := lines[c.Line]
+		if !known {
+			s = span{c.Seq, c.Seq}
+		}
+		lines[c.Line] = span{min(s.low, c.Seq, r.Content.Base.Seq), max(s.high, c.Seq)}
+	}
+	for _, d := range deltas {
+		if s, known := lines[d.Line]; !known || d.Seq <= s.low || d.Seq > s.high {
+			p.Deltas = append(p.Deltas, d)
+		}
+	}
+}
+
+// planObjects keeps what the bases of the releases that stay consist of, and the programs of all agents.
+func (p *PrunePlan) planObjects(f store.PruneFacts, kept []store.SignedRelease, references func(content.Record) ([]content.Object, error)) error {
+	needed, looked := map[string]bool{}, map[string]bool{}
+	for _, r := range kept {
+		index := r.Content.Base.Index.Hash
+		if looked[index] {
+			continue // releases share bases
+		}
+		looked[index] = true
+		referenced, err := references(r.Content)
+		if err != nil {
+			return fmt.Errorf("cannot list the objects of release %s: %w", r.Version, err)
+		}
+		for _, o := range referenced {
+			needed[o.Hash] = true
+		}
+	}
+	for _, r := range f.Agents {
+		for _, b := range r.Platforms {
+			for _, c := range b.Chunks {
+				needed[c.Hash] = true
+			}
+		}
+	}
+	for _, hash := range f.Objects {
+		if !needed[hash] {
+			p.Objects = append(p.Objects, hash)
+		}
+	}
+	return nil
+}
+
+// newest returns the last n, the very last first.
+func newest(all []store.SignedRelease, n int) []store.SignedRelease {
+	last := slices.Clone(all[max(0, len(all)-n):])
+	slices.Reverse(last)
+	return last
+}
+
+func byTime(all []store.SignedRelease) []store.SignedRelease {
+	return slices.SortedStableFunc(slices.Values(all), func(a, b store.SignedRelease) int { return a.At.Compare(b.At) })
+}
