@@ -12,6 +12,7 @@ import (
 
 	"pulley/agent"
 	"pulley/agent/host"
+	"pulley/agent/node"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
@@ -129,24 +130,24 @@ func (b *bootstrap) setUpSchedule(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n, err := c.open(ctx, b.env.Version, b.env.Now, b.log)
+	n, err := b.setup(c).Open(ctx)
 	if errors.Is(err, agent.ErrLocked) {
 		return firstboot.Passing(err)
 	}
 	if err != nil {
 		return err
 	}
-	return errors.Join(n.setUpCron(ctx, b.plan.Schedule), n.close())
+	return errors.Join(setUpCron(ctx, n, b.plan.Schedule), n.Close())
 }
 
 // setUpCron runs Puppet on a catalog that has cron start this agent, and nothing else.
-func (n *node) setUpCron(ctx context.Context, schedule string) error {
+func setUpCron(ctx context.Context, n *node.Node, schedule string) error {
 	tree := filepath.Join(n.StateDir(), "bootstrap")
 	if err := writeBootstrapTree(tree, schedule, n.Path); err != nil {
 		return err
 	}
 	defer os.RemoveAll(tree) // what is left of it is written anew by the next start
-	result, err := n.puppet.Apply(ctx, agent.Job{Identity: n.Identity, ID: "bootstrap", Tree: tree})
+	result, err := n.Puppet.Apply(ctx, agent.Job{Identity: n.Identity, ID: "bootstrap", Tree: tree})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
-	"pulley/agent/puppet"
+	"pulley/agent/node"
 	"pulley/agent/stage"
 	"pulley/internal/cli"
 )
@@ -46,14 +46,14 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	p := c.newPuppet(o.logger())
+	p := o.setup(c).NewPuppet()
 	disk, err := agent.OpenDisk(c.StateDir())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, disk.Close()) }()
 	if !readsOnly(args) {
-		lock, err := c.takeLock(ctx, disk, p)
+		lock, err := node.TakeLock(ctx, disk, p)
 		if err != nil {
 			return fmt.Errorf("cannot run `puppet %s`: %w", args[0], err)
 		}
@@ -75,7 +75,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, deadline(c))
+	ctx, cancel := context.WithTimeout(ctx, p.Deadline)
 	defer cancel()
 	cmd, err := p.Command(ctx, job, args...)
 	if err != nil {
@@ -86,7 +86,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
 	err = cmd.Run()
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("cannot finish `puppet %s`: it was ended at its deadline of %s", args[0], deadline(c))
+		return fmt.Errorf("cannot finish `puppet %s`: it was ended at its deadline of %s", args[0], p.Deadline)
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 {
@@ -124,13 +124,6 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 		}
 	}
 	return nil
-}
-
-func deadline(c config) time.Duration {
-	if c.Puppet.Deadline > 0 {
-		return c.Puppet.Deadline
-	}
-	return puppet.DefaultDeadline
 }
 
 // enforced is the job of the target that is in place; etcd is asked only for what is missing on disk.

@@ -71,23 +71,6 @@ func (o *options) run(ctx context.Context, r runOptions, flags []string) error {
 	return err
 }
 
-// tick is one tick with the node's lock held.
-func (o *options) tick(ctx context.Context, c config, opts agent.Options) (agent.Report, error) {
-	n, err := c.open(ctx, o.env.Version, o.env.Now, o.logger())
-	if err != nil {
-		return agent.Report{}, err
-	}
-	if opts.Noop {
-		n.puppet.Stdout = o.env.Stdout // a person asked what would change
-	}
-	n.agent.Step, n.agent.Upgrade = o.step, o.standing(c)
-	report := n.agent.Tick(ctx, opts)
-	if !opts.Noop {
-		o.renew(ctx, n)
-	}
-	return report, n.close()
-}
-
 // conclude says in one line what happened and turns it into an exit code.
 func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 	if report.Err != nil && report.Run == nil {

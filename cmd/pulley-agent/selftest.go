@@ -2,15 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/spf13/cobra"
-
-	"pulley/agent"
-	"pulley/internal/content"
-	"pulley/internal/store"
 )
 
 func newSelftest(o *options) *cobra.Command {
@@ -33,53 +27,9 @@ func (o *options) selftest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := o.able(ctx, c); err != nil {
+	if err := o.setup(c).SelfTest(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.env.Stdout, "%s: version %s could be its agent\n", c.Identity.Node, o.ownVersion())
+	fmt.Fprintf(o.env.Stdout, "%s: version %s could be its agent\n", c.Identity.Node, o.setup(c).OwnVersion())
 	return nil
-}
-
-// able says whether this program could be the machine's agent.
-func (o *options) able(ctx context.Context, c config) error {
-	for _, part := range []struct {
-		name string
-		test func(context.Context) error
-	}{
-		{"read this node's state", c.testState},
-		{"read who may sign", func(context.Context) error { _, _, err := c.signers().Read(); return err }},
-		{"open this node's releases", func(context.Context) error { _, err := content.OpenStore(c.StateDir()); return err }},
-		{"find Puppet", func(context.Context) error { return c.newPuppet(o.logger()).Installed() }},
-		{"read etcd and write into it", c.testEtcd},
-	} {
-		if err := part.test(ctx); err != nil {
-			return fmt.Errorf("cannot %s: %w", part.name, err)
-		}
-	}
-	return nil
-}
-
-// testState reads the state as the agent that wrote it left it: one in a newer format has nothing to fear but this.
-func (c config) testState(context.Context) error {
-	d, err := agent.ReadDisk(c.StateDir())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = d.Load()
-	return errors.Join(err, d.Close())
-}
-
-// testEtcd reads what a tick reads, and writes the node's own status again.
-func (c config) testEtcd(ctx context.Context) error {
-	s, err := store.Open(c.Store)
-	if err != nil {
-		return err
-	}
-	if _, err = s.Desire(ctx, c.Identity); err == nil {
-		err = s.Repeat(ctx, c.Identity)
-	}
-	return errors.Join(err, s.Close())
 }

@@ -47,7 +47,7 @@ func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron b
 	case c.Root != "/" && !chosen.None:
 		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.Root, c.Root)
 	}
-	n, err := c.open(ctx, o.env.Version, o.env.Now, o.logger())
+	n, err := o.setup(c).Open(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot disable the old agent: %w", err)
 	}
@@ -55,10 +55,10 @@ func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron b
 		if chosen.None {
 			return nil
 		}
-		n.puppet.Own = takeover.Own(c.StateDir())
-		return n.setUpCron(ctx, chosen.Cron)
+		n.Puppet.Own = takeover.Own(c.StateDir())
+		return setUpCron(ctx, n, chosen.Cron)
 	})
-	if err := errors.Join(err, n.close()); err != nil {
+	if err := errors.Join(err, n.Close()); err != nil {
 		return err
 	}
 	fmt.Fprintln(o.env.Stdout, "puppet agent is disabled, and all of it still there")

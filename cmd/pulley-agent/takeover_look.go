@@ -30,7 +30,7 @@ func (o *options) takeoverLook(ctx context.Context) error {
 		return nil
 	}
 	r := runOptions{Options: agent.Options{Noop: true}}
-	report, err := o.tick(ctx, c, r.Options)
+	report, err := o.setup(c).Tick(ctx, r.Options)
 	if err != nil {
 		return err
 	}

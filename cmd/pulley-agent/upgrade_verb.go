@@ -93,6 +93,9 @@ func (o *options) showUpgrade(out cli.Output) error {
 
 func when(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
+// ownVersion is this program's version as versions are published.
+func (o *options) ownVersion() string { return o.setup(config{}).OwnVersion() }
+
 // ownFolder needs no settings: these may be what the new agent can't read.
 func (o *options) ownFolder() upgrade.Folder { return nodeconfig.Under(o.Root).UpgradeFolder() }
 

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -28,8 +28,8 @@ func TestOnlyARunAtWorkIsAnotherRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	c := config{nodeconfig.Under("/")}
-	p := c.newPuppet(slog.New(slog.DiscardHandler))
+	c := Setup{Config: nodeconfig.Under("/"), Log: slog.New(slog.DiscardHandler)}
+	p := c.NewPuppet()
 	p.Dir = dir
 	stopped, cancel := context.WithCancel(t.Context())
 	cancel() // keeps Reap from ending the process that stands for a Puppet past its deadline: this one
@@ -38,7 +38,7 @@ func TestOnlyARunAtWorkIsAnotherRun(t *testing.T) {
 		locked   bool
 	}{"at work": {1 << 62, true}, "past its deadline, and can't be ended": {0, false}} {
 		recordSelf(t, dir, c.deadline)
-		_, err := config{}.takeLock(stopped, disk, p)
+		_, err := TakeLock(stopped, disk, p)
 		if errors.Is(err, agent.ErrLocked) != c.locked || err == nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -1,10 +1,11 @@
-package main
+package node
 
 import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -16,7 +17,6 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/cli"
 	"pulley/internal/join"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/pki"
@@ -30,7 +30,7 @@ type renewing struct {
 	now    time.Time
 	name   pki.Name
 	issues pki.Name // what the server issues for it
-	node   *node
+	node   *Node
 	said   bytes.Buffer
 	asked  int
 	answer func(join.Answer) join.Answer
@@ -64,11 +64,11 @@ func newRenewing(t *testing.T) *renewing {
 	w.server.StartTLS()
 	t.Cleanup(w.server.Close)
 
-	c := config{nodeconfig.Under(t.TempDir())}
+	c := nodeconfig.Under(t.TempDir())
 	c.Identity = agent.Identity{Node: "compute1", Environment: "dev"}
 	c.Servers = []string{w.server.URL}
 	c.Store.Cert = c.IdentityFile()
-	w.node = &node{config: c, store: &store.Store{}}
+	w.node = &Node{Setup: Setup{Config: c}, store: &store.Store{}}
 	if err := os.MkdirAll(filepath.Dir(c.IdentityFile()), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +129,10 @@ func (w *renewing) serve(rw http.ResponseWriter, r *http.Request) {
 func (w *renewing) tick(after time.Duration) string {
 	w.t.Helper()
 	w.said.Reset()
-	o := &options{env: cli.Env{Stdout: io.Discard, Stderr: &w.said, Now: func() time.Time { return w.now.Add(after) }}}
-	o.renew(w.t.Context(), w.node)
+	w.node.Now = func() time.Time { return w.now.Add(after) }
+	w.node.Log = slog.New(slog.NewTextHandler(&w.said, nil))
+	w.node.Warn = func(err error) { fmt.Fprintln(&w.said, err) }
+	w.node.renew(w.t.Context())
 	return w.said.String()
 }
 
@@ -174,7 +176,7 @@ func TestRenewalThatFailsIsToldAndTriedAgain(t *testing.T) {
 	w.server.Close()
 	due := renewingLife * 3 / 4
 	said := w.tick(due)
-	if !strings.HasPrefix(said, "pulley-agent: cannot renew this node's certificate, which ends in 22d (") || !strings.Contains(said, "cannot reach pulley serve") {
+	if !strings.HasPrefix(said, "cannot renew this node's certificate, which ends in 22d (") || !strings.Contains(said, "cannot reach pulley serve") {
 		t.Errorf("it says %q", said)
 	}
 	for after, again := range map[time.Duration]bool{5 * time.Minute: false, 59 * time.Minute: false, time.Hour: true, -time.Hour: true} {

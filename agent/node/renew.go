@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bytes"
@@ -29,19 +29,19 @@ const (
 
 // renew gets a new certificate when the node's own is near its end, or the servers have one of another CA by now. It is
 // tried after a tick, under the node's lock, and is never a tick's failure.
-func (o *options) renew(ctx context.Context, n *node) {
+func (n *Node) renew(ctx context.Context) {
 	if !n.Joined() || len(n.Servers) == 0 || ctx.Err() != nil {
 		return
 	}
-	now := o.env.Now()
+	now := n.Now()
 	id, err := pki.LoadIdentity(n.IdentityFile())
 	if err != nil {
-		cli.Complain(o.env, program, err)
+		n.Warn(err)
 		return
 	}
 	bundle, err := bounded.ReadFile(n.BundleFile(), nodeconfig.MaxFileBytes)
 	if err != nil {
-		cli.Complain(o.env, program, fmt.Errorf("cannot read whom this node trusts: %w", err))
+		n.Warn(fmt.Errorf("cannot read whom this node trusts: %w", err))
 		return
 	}
 	left := id.Leaf().NotAfter.Sub(now)
@@ -49,7 +49,7 @@ func (o *options) renew(ctx context.Context, n *node) {
 		return
 	}
 	if left <= 0 {
-		cli.Complain(o.env, program, fmt.Errorf("cannot renew this node's certificate: it ended at %s by this machine's clock\nlet the node join again with a token that is for it: `pulley token create --node %s`",
+		n.Warn(fmt.Errorf("cannot renew this node's certificate: it ended at %s by this machine's clock\nlet the node join again with a token that is for it: `pulley token create --node %s`",
 			id.Leaf().NotAfter.Format(time.RFC3339), n.Identity.Node))
 		n.tried(now)
 		return
@@ -57,16 +57,16 @@ func (o *options) renew(ctx context.Context, n *node) {
 	fresh, err := n.askForNew(ctx, id, bundle)
 	if err != nil {
 		n.tried(now)
-		cli.Complain(o.env, program, fmt.Errorf("cannot renew this node's certificate, which ends in %s (%s): %w", cli.Span(left), id.Leaf().NotAfter.Format(time.RFC3339), err))
+		n.Warn(fmt.Errorf("cannot renew this node's certificate, which ends in %s (%s): %w", cli.Span(left), id.Leaf().NotAfter.Format(time.RFC3339), err))
 		return
 	}
 	_ = os.Remove(filepath.Join(n.StateDir(), triedFile)) // one that stays delays nothing for long
-	o.logger().Info("this node's certificate was renewed", "node", n.Identity.Node, "until", fresh.Leaf().NotAfter)
+	n.Log.Info("this node's certificate was renewed", "node", n.Identity.Node, "until", fresh.Leaf().NotAfter)
 }
 
 // askForNew makes a new key, has it certified, and writes both; the CAs first, as those that vouch for the servers'
 // certificate may be new.
-func (n *node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (pki.Identity, error) {
+func (n *Node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (pki.Identity, error) {
 	t, err := id.TLS(bundle)
 	if err != nil {
 		return pki.Identity{}, err
@@ -130,7 +130,7 @@ func ofBundle(bundle, issuer []byte) []byte {
 
 // triedLately says whether it is too early for another try: servers that are away must not be asked by a whole fleet at
 // each of its ticks.
-func (n *node) triedLately(now time.Time, left time.Duration) bool {
+func (n *Node) triedLately(now time.Time, left time.Duration) bool {
 	b, err := bounded.ReadFile(filepath.Join(n.StateDir(), triedFile), nodeconfig.MaxFileBytes)
 	if err != nil {
 		return false
@@ -146,7 +146,7 @@ func (n *node) triedLately(now time.Time, left time.Duration) bool {
 	return now.Sub(tried) < pause
 }
 
-func (n *node) tried(now time.Time) {
+func (n *Node) tried(now time.Time) {
 	text := []byte(now.UTC().Format(time.RFC3339Nano))
 	_ = atomicfile.Replace(filepath.Join(n.StateDir(), triedFile), text, 0o600) // without it the next tick tries again
 }

@@ -1,0 +1,131 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/agent/host"
+	"pulley/agent/puppet"
+	"pulley/agent/stage"
+	"pulley/internal/nodeconfig"
+	"pulley/internal/store"
+	"pulley/internal/takeover"
+)
+
+// Setup is a node's configuration with the surroundings of its agent.
+type Setup struct {
+	nodeconfig.Config
+	Version        string // of this program
+	Now            func() time.Time
+	Log            *slog.Logger
+	Stdout, Stderr io.Writer
+	Warn           func(error)       // shows a person what is no tick's failure
+	Step           func(name string) // receives each step of a tick; nil: nobody watches
+}
+
+// OwnVersion is this program's version as versions are published: a git tag often begins with a v.
+func (s Setup) OwnVersion() string { return strings.TrimPrefix(s.Version, "v") }
+
+// Node is this machine with everything that a tick needs, its lock held.
+type Node struct {
+	Setup
+	Puppet *puppet.Puppet
+
+	disk  *agent.Disk
+	lock  *os.File
+	store *store.Store
+	parts *stage.Content
+	agent *agent.Agent
+}
+
+// Open takes the node's lock and puts the parts of a tick together. agent.ErrLocked means that another run is in progress.
+func (s Setup) Open(ctx context.Context) (*Node, error) {
+	disk, err := agent.OpenDisk(s.StateDir())
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Setup: s, disk: disk, Puppet: s.NewPuppet()}
+	if n.lock, err = TakeLock(ctx, disk, n.Puppet); err != nil {
+		return nil, errors.Join(err, disk.Close())
+	}
+	n.Puppet.ExtraFiles = []*os.File{n.lock} // Puppet holds the lock too: it may outlive the agent
+	if n.parts, err = stage.Open(s.Config, s.Now, s.Log); err != nil {
+		return nil, errors.Join(err, n.lock.Close(), disk.Close())
+	}
+	n.store = n.parts.Store
+	n.agent = &agent.Agent{
+		Identity: s.Identity, Settings: s.Settings, Version: s.Version, MachineID: nodeconfig.MachineID(s.Root), Boot: nodeconfig.BootID(),
+		Control: n.store, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
+		Memory: disk, Now: s.Now, Log: s.Log, RunDeadline: s.Config.Puppet.Deadline, VerifyTimeout: s.VerifyTimeout,
+		Step: s.Step, Upgrade: s.standing,
+	}
+	return n, nil
+}
+
+// Close releases the lock and ends the connections.
+func (n *Node) Close() error {
+	return errors.Join(n.parts.Close(), n.disk.Close(), n.lock.Close())
+}
+
+// Tick is one tick with the node's lock held, and the renewal of the certificate where that is due.
+func (s Setup) Tick(ctx context.Context, opts agent.Options) (agent.Report, error) {
+	n, err := s.Open(ctx)
+	if err != nil {
+		return agent.Report{}, err
+	}
+	if opts.Noop {
+		n.Puppet.Stdout = s.Stdout // a person reads what would change
+	}
+	report := n.agent.Tick(ctx, opts)
+	if !opts.Noop {
+		n.renew(ctx)
+	}
+	return report, n.Close()
+}
+
+// TakeLock takes the node's lock. An earlier agent's Puppet that holds the lock past its deadline is ended.
+func TakeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet) (*os.File, error) {
+	f, err := disk.Lock()
+	if !errors.Is(err, agent.ErrLocked) {
+		return f, err
+	}
+	reaped := p.Reap(ctx)
+	var busy *puppet.BusyError
+	switch {
+	case errors.As(reaped, &busy):
+		return nil, fmt.Errorf("%w: its Puppet is pid %d", agent.ErrLocked, busy.Pid)
+	case reaped != nil:
+		return nil, fmt.Errorf("cannot take over from an earlier run: %w", reaped)
+	}
+	return disk.Lock()
+}
+
+// NewPuppet is Puppet with this node's settings.
+func (s Setup) NewPuppet() *puppet.Puppet {
+	c := s.Config.Puppet
+	return &puppet.Puppet{
+		Program: c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: c.Grace,
+		StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
+	}
+}
+
+func (s Setup) deadline() time.Duration {
+	if d := s.Config.Puppet.Deadline; d > 0 {
+		return d
+	}
+	return puppet.DefaultDeadline
+}
+
+func (s Setup) grace() time.Duration {
+	if g := s.Config.Puppet.Grace; g > 0 {
+		return g
+	}
+	return puppet.DefaultGrace
+}

@@ -1,0 +1,203 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"pulley/agent"
+	"pulley/internal/failpoint"
+	"pulley/internal/store"
+	"pulley/internal/upgrade"
+)
+
+// probation has the candidate do this tick, judges it, and acts on that. Ticks that concern more than what is in place are done
+// by this agent.
+func (u *supervisor) probation(ctx context.Context) (Turned, error) {
+	lock, err := u.folder.Lock()
+	if errors.Is(err, agent.ErrLocked) {
+		return Turned{Locked: true}, nil
+	}
+	if err != nil { // a full disk must not keep the node from its ticks
+		u.Log.Warn("cannot watch the new agent", "err", err)
+		return u.tick(ctx, u.opts.Options)
+	}
+	defer lock.Close()
+	s, err := u.folder.Load()
+	if err != nil {
+		u.Log.Warn("cannot watch the new agent", "err", err)
+		return u.tick(ctx, u.opts.Options)
+	}
+	if s, done, err := u.folder.Finish(s); done || err != nil || s.Candidate == nil {
+		if err != nil {
+			u.Log.Warn("cannot finish the upgrade of the agent", "err", err)
+		}
+		return u.tick(ctx, u.opts.Options)
+	}
+	decision, desired, err := u.peek(ctx)
+	switch {
+	case errors.Is(err, agent.ErrLocked):
+		return Turned{Locked: true}, nil
+	case err != nil: // the tick returns the error
+		return u.tick(ctx, u.opts.Options)
+	}
+	if known := desired.Unreachable == "" && desired.Unreadable == "" && !desired.Agent.Unknown; known && desired.Agent.Version != s.Candidate.Version {
+		u.Log.Info("etcd wants another agent now", "version", desired.Agent.Version, "before", s.Candidate.Version)
+		if _, err := u.forget(s, desired.Agent); err != nil {
+			u.Log.Warn("cannot remove the agent that was on probation", "err", err)
+		}
+		return u.tick(ctx, u.opts.Options)
+	}
+	if !decision.Calm(desired) {
+		return u.tick(ctx, u.opts.Options)
+	}
+	if have, err := upgrade.Digest(u.folder.Candidate(s.Candidate.Digest)); err != nil || have != s.Candidate.Digest {
+		return u.drop(ctx, s, agent.Problem{Code: agent.UpgradeDamaged})
+	}
+	return u.watch(ctx, s, desired.Agent)
+}
+
+// watch has the candidate do the tick.
+func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.AgentChoice) (Turned, error) {
+	flags := append([]string{fmt.Sprintf("--supervised-by=%d", upgrade.Descriptor)}, u.opts.Run...)
+	trial := upgrade.Watch(ctx, u.command(s.Candidate.Program, "run", flags...), u.proof())
+	finding, why := upgrade.Judge(trial)
+	done := Turned{Code: trial.Code}
+	switch finding {
+	case upgrade.Good:
+		if why, reported := u.reported(ctx, s.Candidate.Program); !reported { // its own message is no proof
+			if why == (agent.Problem{}) || u.testEtcd(ctx) != nil { // a full etcd takes nothing from this agent either
+				return done, nil
+			}
+			return u.drop(ctx, s, why)
+		}
+		replaced, err := u.credit(ctx, s, want, trial.Ending.Puppet)
+		if err != nil {
+			u.Log.Error("the new agent did well, and cannot be put in place", "err", err)
+		}
+		done.Replaced = replaced
+	case upgrade.Reach:
+		if u.testEtcd(ctx) == nil {
+			why.Version = u.OwnVersion()
+			u.doubt(s, why, false)
+			return u.tick(ctx, u.opts.Options)
+		}
+	case upgrade.Compare:
+		return u.compare(ctx, s, trial, why)
+	case upgrade.Bad:
+		return u.drop(ctx, s, why)
+	case upgrade.Nothing:
+		if trial.Err != nil {
+			u.Log.Warn("cannot watch the new agent", "code", why.Code, "err", why)
+			if err := u.folder.Save(s.Hindered(why)); err != nil {
+				u.Log.Warn("cannot store the state of the upgrade", "err", err)
+			}
+			return u.tick(ctx, u.opts.Options)
+		}
+	}
+	return done, nil
+}
+
+// doubt remembers that a tick failed with the candidate and not with this agent, and drops it after too many in a row.
+func (u *supervisor) doubt(s upgrade.State, why agent.Problem, puppet bool) {
+	s, condemned := s.Doubt(why, puppet)
+	if condemned {
+		why.Times = s.Candidate.Doubts
+		u.discard(s, why)
+		return
+	}
+	u.Log.Warn("the new agent is in doubt", "version", s.Candidate.Version, "why", why, "times", s.Candidate.Doubts, "of", upgrade.MaxDoubts)
+	if err := u.folder.Save(s); err != nil {
+		u.Log.Error("that it is in doubt can't be remembered", "err", err)
+	}
+}
+
+// credit counts a good tick; after enough of them the candidate is put in place, if it is still what etcd wants and still
+// signed by somebody who may.
+func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.AgentChoice, puppet bool) (replaced bool, err error) {
+	s, proven := s.Credit(u.proof(), puppet, u.Now())
+	if err := u.folder.Save(s); err != nil {
+		return false, err
+	}
+	failpoint.Here("upgrade:credited")
+	if !proven || want.Version != s.Candidate.Version {
+		u.Log.Info("the new agent did a tick well", "version", s.Candidate.Version, "ticks", s.Candidate.Good, "since", s.Candidate.Since)
+		return false, nil
+	}
+	version := s.Candidate.Version
+	switch err := u.stillSigned(ctx, s.Candidate.Program); {
+	case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
+		return false, err // the next tick
+	case err != nil:
+		s.Candidate = nil
+		s = s.Wait(want, problemOf(err), u.Now())
+		return false, errors.Join(err, u.folder.Save(s), u.folder.Tidy(s))
+	}
+	if _, err := u.folder.TakeOver(s, u.OwnVersion(), u.Now()); err != nil {
+		return false, err
+	}
+	u.Log.Info("the new agent has proven itself and is in place", "version", version, "before", u.OwnVersion())
+	return true, nil
+}
+
+// drop remembers that the candidate failed, and does the tick with this agent.
+func (u *supervisor) drop(ctx context.Context, s upgrade.State, why agent.Problem) (Turned, error) {
+	u.discard(s, why)
+	return u.tick(ctx, u.opts.Options)
+}
+
+func (u *supervisor) discard(s upgrade.State, why agent.Problem) {
+	u.Log.Error("the new agent is dropped", "version", s.Candidate.Version, "why", why)
+	s = s.Drop(s.Candidate.Program, s.Candidate.Try, why, u.Now())
+	if err := errors.Join(u.folder.Save(s), u.folder.Tidy(s)); err != nil {
+		u.Log.Error("that it is dropped can't be remembered", "err", err)
+	}
+}
+
+// compare does a tick that failed once more with this agent. Where that succeeds the candidate is at fault; else the
+// release is, or the machine. A run of Puppet that failed would have to wait before the next: it is done at once.
+func (u *supervisor) compare(ctx context.Context, s upgrade.State, trial upgrade.Trial, why agent.Problem) (Turned, error) {
+	again := u.opts.Options
+	again.Force = trial.Ending.Failed
+	t, err := u.tick(ctx, again)
+	if t.Report == nil {
+		return t, err
+	}
+	fine := t.Report.Err == nil && !t.Report.Unreachable && (t.Report.Run == nil || t.Report.Run.Outcome != agent.Failed)
+	if fine {
+		why.Version = u.OwnVersion()
+		u.doubt(s, why, trial.Ending.Failed)
+	}
+	return t, err
+}
+
+// peek decides what a tick would do, without doing it.
+func (u *supervisor) peek(ctx context.Context) (agent.Decision, agent.Desired, error) {
+	n, err := u.Open(ctx)
+	if err != nil {
+		return agent.Decision{}, agent.Desired{}, err
+	}
+	decision, desired, err := n.agent.Peek(ctx)
+	return decision, desired, errors.Join(err, n.Close())
+}
+
+// reported reports whether etcd has a status of this node from the candidate. Without an answer from etcd there is no problem
+// either.
+func (u *supervisor) reported(ctx context.Context, p upgrade.Program) (why agent.Problem, ok bool) {
+	s, err := store.Open(u.Store)
+	if err != nil {
+		return agent.Problem{}, false
+	}
+	defer s.Close()
+	st, found, err := s.Said(ctx, u.Identity)
+	switch {
+	case err != nil:
+		return agent.Problem{}, false
+	case !found:
+		return agent.Problem{Code: agent.UpgradeNoReport}, false
+	case strings.TrimPrefix(st.Version, "v") != p.Version:
+		return agent.Problem{Code: agent.UpgradeNoReport, Version: st.Version}, false
+	}
+	return agent.Problem{}, true
+}

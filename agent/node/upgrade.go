@@ -1,0 +1,367 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/agent/stage"
+	"pulley/internal/content"
+	"pulley/internal/failpoint"
+	"pulley/internal/store"
+	"pulley/internal/trust"
+	"pulley/internal/upgrade"
+)
+
+// TurnOptions are what one turn is for.
+type TurnOptions struct {
+	agent.Options
+	Flags []string // of this process, for a new agent that does the tick
+	Run   []string // and of its verb run
+}
+
+// Turned is what a turn did.
+type Turned struct {
+	Report   *agent.Report // of this agent's own tick; nil when it did none
+	Locked   bool          // another run is in progress
+	Code     int           // exit code of the new agent, where that did the tick
+	Replaced bool          // another program is in place now
+}
+
+// Turn is a tick: by this agent, or by a newer one on probation that this one watches. After a tick with nothing to do, the
+// wanted version is fetched and tested.
+func (s Setup) Turn(ctx context.Context, opts TurnOptions) (Turned, error) {
+	u := &supervisor{Setup: s, opts: opts, folder: s.UpgradeFolder()}
+	if opts.Force || opts.Noop || !s.installed() { // a person runs it, or nothing here can be replaced
+		return u.tick(ctx, opts.Options)
+	}
+	state, err := u.folder.Load()
+	if err != nil {
+		s.Log.Warn("cannot upgrade the agent", "err", err)
+		return u.tick(ctx, opts.Options)
+	}
+	if state.Candidate != nil {
+		return u.probation(ctx)
+	}
+	t, err := u.tick(ctx, opts.Options)
+	if t.Report != nil {
+		if err := u.consider(ctx, *t.Report); err != nil {
+			s.Log.Warn("cannot upgrade the agent", "err", err)
+		}
+	}
+	return t, err
+}
+
+// EndingOf is what a new agent tells the agent that watches it about a tick.
+func EndingOf(r agent.Report) upgrade.Ending {
+	e := upgrade.Ending{Puppet: r.Puppet, Unreachable: r.Unreachable, Failed: r.Run != nil && r.Run.Outcome == agent.Failed}
+	if r.Err != nil {
+		e.Problem = agent.Prose(r.Err.Error())
+	}
+	return e
+}
+
+// supervisor replaces this node's agent by another.
+type supervisor struct {
+	Setup
+	opts   TurnOptions
+	folder upgrade.Folder
+}
+
+// tick is a tick by this agent.
+func (u *supervisor) tick(ctx context.Context, opts agent.Options) (Turned, error) {
+	report, err := u.Tick(ctx, opts)
+	if errors.Is(err, agent.ErrLocked) {
+		return Turned{Locked: true}, nil
+	}
+	if err != nil {
+		return Turned{}, err
+	}
+	return Turned{Report: &report}, nil
+}
+
+// proof is what a candidate has to show on this node.
+func (s Setup) proof() upgrade.Proof {
+	or := func(set, usual time.Duration) time.Duration {
+		if set > 0 {
+			return set
+		}
+		return usual
+	}
+	const margin = time.Minute // after the hard signal, and for reading Puppet's report
+	return upgrade.Proof{
+		SelfTest: or(s.Config.Upgrade.SelfTest, upgrade.SelfTestLimit), FirstStep: or(s.Config.Upgrade.FirstStep, upgrade.FirstStepLimit),
+		Step: or(s.Config.Upgrade.Step, upgrade.StepLimit), Slow: max(upgrade.SlowLimit, s.Config.Upgrade.Step),
+		Apply: s.deadline() + s.grace() + margin,
+		Ticks: upgrade.GoodTicks, Probation: or(s.Config.Upgrade.Probation, upgrade.Probation),
+	}
+}
+
+// standing is where this node stands with its own agent; nil when it runs the wanted one.
+func (s Setup) standing(want agent.AgentChoice) *agent.Upgrade {
+	if want.Version == "" && !want.Unknown {
+		return nil
+	}
+	state, err := s.UpgradeFolder().Load()
+	if err != nil {
+		return &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting, Problem: agent.Problem{Code: agent.UpgradeUnknown, Text: agent.Prose(err.Error())}}
+	}
+	u := state.Report(want, s.OwnVersion())
+	if u != nil && u.Phase == agent.UpgradeWaiting && u.Problem == (agent.Problem{}) && !s.installed() {
+		u.Problem = agent.Problem{Code: agent.UpgradeNotInstalled, Text: agent.Prose(s.UpgradeFolder().Installed)}
+	}
+	return u
+}
+
+// installed reports whether this process is the program that an upgrade would replace.
+func (s Setup) installed() bool {
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(s.UpgradeFolder().Installed)
+	return err == nil && os.SameFile(self, there)
+}
+
+// consider looks after a tick whether another version of the agent is wanted, and fetches and tests it. It does so only
+// where there was nothing else to do: an agent never changes in one step with content.
+func (u *supervisor) consider(ctx context.Context, report agent.Report) error {
+	u.seen(report.Desired)
+	quiet := report.Err == nil && report.Run == nil && !report.Unreachable && report.Decision.Reason == agent.ReasonUpToDate
+	if !quiet || !report.Decision.Calm(report.Desired) {
+		return nil
+	}
+	want := report.Desired.Agent
+	s, err := u.folder.Load()
+	if err != nil || s.Next(want, u.Now()) == upgrade.Stay && !u.folder.Untidy(s) {
+		return err
+	}
+	lock, err := u.folder.Lock()
+	if errors.Is(err, agent.ErrLocked) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if s, err = u.folder.Load(); err != nil {
+		return err
+	}
+	if s.Next(want, u.Now()) == upgrade.Forget {
+		if s, err = u.forget(s, want); err != nil {
+			return err
+		}
+	}
+	if s.Next(want, u.Now()) != upgrade.Fetch {
+		return u.folder.Tidy(s)
+	}
+	s, err = u.try(ctx, s, want)
+	if err != nil {
+		return err
+	}
+	if err := u.folder.Save(s); err != nil {
+		return err
+	}
+	if s.Candidate != nil {
+		failpoint.Here("upgrade:on-probation")
+	}
+	return u.folder.Tidy(s)
+}
+
+// seen notes what is wanted, after a version was taken back by hand.
+func (u *supervisor) seen(d agent.Desired) {
+	if d.Unreachable != "" || d.Unreadable != "" {
+		return
+	}
+	s, err := u.folder.Load()
+	if _, changes := s.Seen(d.Agent); err != nil || !changes {
+		return
+	}
+	lock, err := u.folder.Lock()
+	if err != nil {
+		return // the next tick
+	}
+	defer lock.Close()
+	if s, err = u.folder.Load(); err == nil {
+		if s, changes := s.Seen(d.Agent); changes {
+			err = u.folder.Save(s)
+		}
+	}
+	if err != nil {
+		u.Log.Warn("what is wanted of the agent can't be noted", "err", err)
+	}
+}
+
+func (u *supervisor) forget(s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
+	s = s.Forgotten(want)
+	return s, errors.Join(u.folder.Save(s), u.folder.Tidy(s))
+}
+
+// try fetches a version and tests it, and returns the state that follows. Its error means that nothing is known of it.
+func (u *supervisor) try(ctx context.Context, s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
+	parts, err := stage.Open(u.Config, u.Now, u.Log)
+	if err != nil {
+		return s, err
+	}
+	defer parts.Close()
+	p, there, err := u.find(ctx, parts, s, want)
+	if err == nil && !there {
+		err = u.folder.Place(p.SHA256, func(w io.Writer) error { return p.CopyTo(ctx, w, parts.Objects) })
+	}
+	program := upgrade.Program{Version: want.Version, Digest: p.SHA256}
+	switch {
+	case ctx.Err() != nil:
+		return s, ctx.Err()
+	case err != nil:
+		why := problemOf(err)
+		u.Log.Warn("the wanted agent is not available", "version", want.Version, "code", why.Code, "why", why)
+		return s.Wait(want, why, u.Now()), nil
+	case there:
+		return s.Found(program, want.Try, u.folder.File()), nil
+	}
+	err = u.selfTest(ctx, program)
+	failpoint.Here("upgrade:tested")
+	var failed *upgrade.FailedError
+	var hindered *hinderedError
+	switch {
+	case err == nil:
+		u.Log.Info("the new agent is on probation", "version", want.Version)
+		return s.Tested(program, want.Try, u.Now()), nil
+	case errors.As(err, &failed):
+		u.Log.Error("the new agent is dropped", "version", want.Version, "code", failed.Problem.Code, "why", failed)
+		return s.Drop(program, want.Try, failed.Problem, u.Now()), nil
+	case errors.As(err, &hindered):
+		u.Log.Warn("the new agent can't be tested", "version", want.Version, "code", hindered.problem.Code, "why", hindered)
+		return s.Wait(want, hindered.problem, u.Now()), nil
+	}
+	return s, err
+}
+
+// hinderedError is why a self-test shows nothing about the candidate.
+type hinderedError struct{ problem agent.Problem }
+
+func (e *hinderedError) Error() string { return e.problem.String() }
+
+// problemError is an error that has a code.
+type problemError struct{ agent.Problem }
+
+func (e *problemError) Error() string { return e.Problem.String() }
+
+// problemOf is the problem of an upgrade's error. Hints are for terminals.
+func problemOf(err error) agent.Problem {
+	var p *problemError
+	if errors.As(err, &p) {
+		return p.Problem
+	}
+	why, _, _ := strings.Cut(err.Error(), "\n")
+	return agent.Problem{Code: agent.UpgradeUnavailable, Text: agent.Prose(why)}
+}
+
+// selfTest has a candidate test itself. What this agent can't do either is not the candidate's fault; and what ends in a
+// plain error may be a coincidence, and is tried again. A crash and a hang are none.
+func (u *supervisor) selfTest(ctx context.Context, p upgrade.Program) error {
+	for try := 1; ; try++ {
+		err := upgrade.SelfTest(ctx, u.command(p, "selftest"), u.proof().SelfTest)
+		var failed *upgrade.FailedError
+		var start *upgrade.StartError
+		switch {
+		case errors.As(err, &start):
+			return &hinderedError{agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(start.Err.Error())}}
+		case !errors.As(err, &failed) || failed.Code == crashed:
+			return err
+		}
+		if own := u.SelfTest(ctx); own != nil {
+			why, _, _ := strings.Cut(own.Error(), "\n")
+			return &hinderedError{agent.Problem{Code: agent.UpgradeSelfTestBoth, Text: agent.Prose(why)}}
+		}
+		if failed.Code < 0 || try == upgrade.SelfTests {
+			return err
+		}
+		if err := sleep(ctx, upgrade.TestAgain); err != nil {
+			return err
+		}
+	}
+}
+
+// crashed is how Go's runtime ends a program that panics.
+const crashed = 2
+
+// find reads the record of a version and says which program of it is this machine's, and whether that is in place already.
+// Its error says why this node does not take it.
+func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.State, want agent.AgentChoice) (p content.Program, there bool, err error) {
+	r, err := parts.Store.Agent(ctx, want.Version)
+	if err != nil {
+		return p, false, err
+	}
+	platform := runtime.GOOS + "/" + runtime.GOARCH
+	p, ok := r.Platforms[platform]
+	if !ok {
+		return p, false, &problemError{agent.Problem{Code: agent.UpgradeNoProgram, Text: agent.Prose(platform)}}
+	}
+	have, err := upgrade.Digest(u.folder.Installed)
+	if err != nil || have == p.SHA256 {
+		return p, true, err
+	}
+	own := u.OwnVersion()
+	if s.Installed != nil {
+		own = s.Installed.Version
+	}
+	if _, err := store.ParseVersion(own); err == nil && store.CompareVersions(want.Version, own) < 0 && !want.Downgrade {
+		return p, false, &problemError{agent.Problem{Code: agent.UpgradeOlder, Version: own}}
+	}
+	return p, false, u.authentic(parts, r)
+}
+
+// authentic says whether somebody who may has signed a version, as of now.
+func (u *supervisor) authentic(parts *stage.Content, r store.SignedAgent) error {
+	signers, _, err := parts.Verifier.Signers()
+	if err == nil && signers != nil {
+		_, err = signers.Verify(trust.Agent, u.Identity.Environment, r.Record, r.Signatures, u.Now())
+	}
+	if err != nil {
+		why, _, _ := strings.Cut(err.Error(), "\n")
+		return &problemError{agent.Problem{Code: agent.UpgradeRefused, Version: r.Version, Text: agent.Prose(why)}}
+	}
+	return nil
+}
+
+// stillSigned says whether what was signed when a candidate was fetched still is.
+func (u *supervisor) stillSigned(ctx context.Context, p upgrade.Program) error {
+	parts, err := stage.Open(u.Config, u.Now, u.Log)
+	if err != nil {
+		return err
+	}
+	defer parts.Close()
+	r, err := parts.Store.Agent(ctx, p.Version)
+	if err != nil {
+		return err
+	}
+	if published := r.Platforms[runtime.GOOS+"/"+runtime.GOARCH].SHA256; published != p.Digest {
+		return &problemError{agent.Problem{Code: agent.UpgradeChanged}}
+	}
+	return u.authentic(parts, r)
+}
+
+// command is how a candidate is started with a verb and the flags of this process.
+func (u *supervisor) command(p upgrade.Program, verb string, more ...string) upgrade.Command {
+	args := append([]string{verb}, u.opts.Flags...)
+	return upgrade.Command{
+		Path: u.folder.Candidate(p.Digest), Args: append(args, more...), Stdout: u.Stdout, Stderr: u.Stderr, Log: u.Log, Gentle: u.grace(),
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
