@@ -62,7 +62,7 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 	n.store = n.parts.Store
 	n.agent = &agent.Agent{
 		Identity: s.Identity, Settings: s.Settings, Version: s.Version, MachineID: nodeconfig.MachineID(s.Root), Boot: nodeconfig.BootID(),
-		Control: n.store, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
+		Control: n.store.Node, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
 		Memory: disk, Now: s.Now, Log: s.Log, RunDeadline: s.Config.Puppet.Deadline, VerifyTimeout: s.VerifyTimeout,
 		Step: s.Step, Upgrade: s.standing,
 	}

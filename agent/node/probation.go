@@ -190,7 +190,7 @@ func (u *supervisor) reported(ctx context.Context, p upgrade.Program) (why agent
 		return agent.Problem{}, false
 	}
 	defer s.Close()
-	st, found, err := s.Said(ctx, u.Identity)
+	st, found, err := s.Node.Status(ctx, u.Identity)
 	switch {
 	case err != nil:
 		return agent.Problem{}, false

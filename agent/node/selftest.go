@@ -50,8 +50,8 @@ func (s Setup) testEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err = st.Desire(ctx, s.Identity); err == nil {
-		err = st.Repeat(ctx, s.Identity)
+	if _, err = st.Node.Desire(ctx, s.Identity); err == nil {
+		err = st.Node.RepeatStatus(ctx, s.Identity)
 	}
 	return errors.Join(err, st.Close())
 }

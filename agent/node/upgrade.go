@@ -294,7 +294,7 @@ const crashed = 2
 // find reads the record of a version and says which program of it is this machine's, and whether that is in place already.
 // Its error says why this node does not take it.
 func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.State, want agent.AgentChoice) (p content.Program, there bool, err error) {
-	r, err := parts.Store.Agent(ctx, want.Version)
+	r, err := parts.Store.Releases.Agent(ctx, want.Version)
 	if err != nil {
 		return p, false, err
 	}
@@ -337,7 +337,7 @@ func (u *supervisor) stillSigned(ctx context.Context, p upgrade.Program) error {
 		return err
 	}
 	defer parts.Close()
-	r, err := parts.Store.Agent(ctx, p.Version)
+	r, err := parts.Store.Releases.Agent(ctx, p.Version)
 	if err != nil {
 		return err
 	}

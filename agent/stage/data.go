@@ -32,7 +32,7 @@ func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target,
 	if f.data != nil {
 		return *f.data, nil
 	}
-	g, err := c.Store.Generation(ctx, id.Environment, t.Data)
+	g, err := c.Store.Targets.Generation(ctx, id.Environment, t.Data)
 	if err == nil {
 		f.data = &g
 	}
@@ -51,7 +51,7 @@ func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradat
 		}
 		b, err := os.ReadFile(filepath.Join(inPlace, files[i]))
 		if err != nil || hieradata.Digest(b) != digest {
-			if b, err = c.Store.Layer(ctx, id.Environment, digest); err != nil {
+			if b, err = c.Store.Targets.Layer(ctx, id.Environment, digest); err != nil {
 				return "", err
 			}
 		}

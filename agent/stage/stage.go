@@ -53,11 +53,11 @@ func Open(c nodeconfig.Config, now func() time.Time, log *slog.Logger) (*Content
 		return nil, err
 	}
 	p := &Content{
-		Store: s, Objects: s, mirrors: mirrors, Verifier: &trust.Verifier{Files: Signers(c), Permits: s.Permits, Now: now},
+		Store: s, Objects: s.Releases, mirrors: mirrors, Verifier: &trust.Verifier{Files: Signers(c), Permits: s.Targets.Permits, Now: now},
 		trees: trees, dir: filepath.Join(c.StateDir(), "data"), log: log,
 	}
 	if mirrors != nil {
-		p.Objects = mirror.Fallback(mirrors, s)
+		p.Objects = mirror.Fallback(mirrors, s.Releases)
 	}
 	return p, nil
 }
@@ -190,7 +190,7 @@ func (c *Content) release(ctx context.Context, t agent.Target, f *found) (store.
 			f.delta.line, f.delta.seq = line, seq+1
 		}
 	}
-	r, delta, err := c.Store.Approach(ctx, t.Release, f.delta.line, f.delta.seq)
+	r, delta, err := c.Store.Releases.GetWithDelta(ctx, t.Release, f.delta.line, f.delta.seq)
 	if err == nil {
 		f.release, f.delta.bytes = &r, delta
 	}
@@ -208,9 +208,9 @@ type ahead struct {
 // good and asked for again, a mirror may have them whole.
 func (c *Content) source(a ahead) content.Source {
 	if c.mirrors == nil {
-		return a.before(c.Store)
+		return a.before(c.Store.Releases)
 	}
-	return split{c.Objects, a.or(c.Store, c.mirrors)}
+	return split{c.Objects, a.or(c.Store.Releases, c.mirrors)}
 }
 
 func (a ahead) or(etcd, mirrors content.Source) content.Source {

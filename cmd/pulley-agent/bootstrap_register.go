@@ -28,7 +28,7 @@ func (b *bootstrap) registerLeft(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d, err := s.Desire(ctx, c.Identity)
+	d, err := s.Node.Desire(ctx, c.Identity)
 	if err = errors.Join(err, s.Close()); err != nil {
 		return "", passingStore(err)
 	}
@@ -67,7 +67,7 @@ func (b *bootstrap) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = s.Register(ctx, c.Identity.Environment, b.host(c))
+	err = s.Fleet.Register(ctx, c.Identity.Environment, b.host(c))
 	return passingStore(errors.Join(err, s.Close()))
 }
 

@@ -90,7 +90,7 @@ func (o *options) agents(ctx context.Context, s *store.Store) error {
 
 // listAgents puts together what is published, what is wanted and what runs, newest version first.
 func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
-	published, err := s.Agents(ctx)
+	published, err := s.Releases.Agents(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 			a.Platforms = append(a.Platforms, listedPlatform{name, p.SHA256, p.Size, p.Stored()})
 		}
 	}
-	names, err := s.Environments(ctx)
+	names, err := s.Environments.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 		if err != nil {
 			return nil, err
 		}
-		w, _, err := s.AgentWish(ctx, ref)
+		w, _, err := s.Fleet.AgentWish(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 			a := of(c.version)
 			a.Wanted = append(a.Wanted, c.scope.String()+" in "+name)
 		}
-		f, err := s.Fleet(ctx, ref)
+		f, err := s.Fleet.State(ctx, ref)
 		if err != nil {
 			return nil, err
 		}

@@ -51,11 +51,11 @@ func (p agentsChange) promote(ctx context.Context, s *store.Store, ref environme
 	if err != nil {
 		return err
 	}
-	r, err := s.Agent(ctx, version)
+	r, err := s.Releases.Agent(ctx, version)
 	if err != nil {
 		return err
 	}
-	w, revision, err := s.AgentWish(ctx, ref)
+	w, revision, err := s.Fleet.AgentWish(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func triers(n int) string {
 
 func (p agentsChange) put(ctx context.Context, s *store.Store, ref environments.Ref, w store.AgentWish, revision int64) error {
 	w.By, w.Why, w.At = p.env.User, p.message, p.env.Now().UTC().Truncate(time.Second)
-	return s.PutAgentWish(ctx, ref, w, revision)
+	return s.Fleet.PutAgentWish(ctx, ref, w, revision)
 }
 
 func newAgentsUnpin(o *options) *cobra.Command {
@@ -141,7 +141,7 @@ func (p agentsChange) unpin(ctx context.Context, s *store.Store, ref environment
 		return cli.Usagef("--role and --node exclude each other")
 	}
 	scope := store.Scope{Role: p.scope.role, Node: p.scope.node} // also one that is gone may be given back
-	w, revision, err := s.AgentWish(ctx, ref)
+	w, revision, err := s.Fleet.AgentWish(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func newAgentsRetry(o *options) *cobra.Command {
 }
 
 func (p agentsChange) retry(ctx context.Context, s *store.Store, ref environments.Ref) error {
-	w, revision, err := s.AgentWish(ctx, ref)
+	w, revision, err := s.Fleet.AgentWish(ctx, ref)
 	if err != nil {
 		return err
 	}

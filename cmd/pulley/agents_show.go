@@ -54,14 +54,14 @@ func newAgentsShow(o *options) *cobra.Command {
 }
 
 func (o *options) showAgents(ctx context.Context, s *store.Store, ref environments.Ref) error {
-	if _, _, err := s.MustSpec(ctx, ref); err != nil {
+	if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
 		return err
 	}
-	w, _, err := s.AgentWish(ctx, ref)
+	w, _, err := s.Fleet.AgentWish(ctx, ref)
 	if err != nil {
 		return err
 	}
-	f, err := s.Fleet(ctx, ref)
+	f, err := s.Fleet.State(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func because(why string) string {
 }
 
 // agentOf is where one node stands with its own agent, as far as it said.
-func agentOf(name string, f store.Fleet, w store.AgentWish) agentOfNode {
+func agentOf(name string, f store.FleetState, w store.AgentWish) agentOfNode {
 	st, spoke := f.Statuses[name]
 	role := f.Hosts[name].Role
 	if role == "" {

@@ -129,13 +129,13 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 	if err != nil {
 		return err
 	}
-	data, err := s.Data(ctx, ref, fleet.Desires)
+	data, err := s.Targets.Data(ctx, ref, fleet.Desires)
 	if err != nil {
 		return err
 	}
 	var before []byte
 	if digest, has := data.Layers[layer]; has {
-		if before, err = s.Layer(ctx, ref.String(), digest); err != nil {
+		if before, err = s.Targets.Layer(ctx, ref.String(), digest); err != nil {
 			return err
 		}
 	}
@@ -146,7 +146,7 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 	if len(after) > 0 && string(before) == string(after) {
 		return d.already(ctx, s, ref, fleet, data, layer)
 	}
-	c, err := s.ChangeData(ctx, ref, fleet.Desires, data, map[hieradata.Layer][]byte{layer: after}, d.author(d.message, d.sign))
+	c, err := s.Targets.ChangeData(ctx, ref, fleet.Desires, data, map[hieradata.Layer][]byte{layer: after}, d.author(d.message, d.sign))
 	if err != nil {
 		return err
 	}
@@ -172,13 +172,13 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref environmen
 
 // already is change where the layer has it so: there is a signature to add at most, which takes a generation of its own, as
 // one never changes.
-func (d *dataOptions) already(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.Fleet, data store.Data, layer hieradata.Layer) error {
+func (d *dataOptions) already(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.FleetState, data store.Data, layer hieradata.Layer) error {
 	says := fmt.Sprintf("layer %s of %s says so already", layer, ref)
 	if d.sign.key(d.env) == nil {
 		fmt.Fprintln(d.env.Stdout, says)
 		return nil
 	}
-	current, err := s.Generation(ctx, ref.String(), agent.Generation(data.Number))
+	current, err := s.Targets.Generation(ctx, ref.String(), agent.Generation(data.Number))
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (d *dataOptions) already(ctx context.Context, s *store.Store, ref environme
 		fmt.Fprintf(d.env.Stdout, "%s, and data %d has a signature by %s\n", says, data.Number, by)
 		return nil
 	}
-	c, err := s.ChangeData(ctx, ref, fleet.Desires, data, nil, d.author(d.message, d.sign))
+	c, err := s.Targets.ChangeData(ctx, ref, fleet.Desires, data, nil, d.author(d.message, d.sign))
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func (d *dataOptions) get(ctx context.Context, s *store.Store, ref environments.
 	if err != nil {
 		return err
 	}
-	data, err := s.Data(ctx, ref, fleet.Desires)
+	data, err := s.Targets.Data(ctx, ref, fleet.Desires)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (d *dataOptions) get(ctx context.Context, s *store.Store, ref environments.
 		if (scope != (store.Scope{}) || d.common) && layer != only {
 			continue
 		}
-		b, err := s.Layer(ctx, ref.String(), data.Layers[layer])
+		b, err := s.Targets.Layer(ctx, ref.String(), data.Layers[layer])
 		if err != nil {
 			return err
 		}

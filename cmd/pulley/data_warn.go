@@ -17,7 +17,7 @@ import (
 const mostLayersRead = 200
 
 // warnOfLayers names the other live layers that have the key: those that the layer hides, and those that hide it.
-func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.Fleet, data store.Data, layer hieradata.Layer, key string) error {
+func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.FleetState, data store.Data, layer hieradata.Layer, key string) error {
 	var above, below []string
 	ofNodes := 0
 	for _, other := range data.SortedLayers() {
@@ -29,7 +29,7 @@ func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref envi
 				continue
 			}
 		}
-		b, err := s.Layer(ctx, ref.String(), data.Layers[other])
+		b, err := s.Targets.Layer(ctx, ref.String(), data.Layers[other])
 		if err != nil {
 			return warnOnly(d.options, err)
 		}
@@ -51,7 +51,7 @@ func (d *dataOptions) warnOfLayers(ctx context.Context, s *store.Store, ref envi
 }
 
 // related reports whether there may be a node that sees both layers.
-func related(fleet store.Fleet, a, b hieradata.Layer) bool {
+func related(fleet store.FleetState, a, b hieradata.Layer) bool {
 	kindA, nameA, _ := strings.Cut(string(a), "/")
 	kindB, nameB, _ := strings.Cut(string(b), "/")
 	switch {
@@ -66,7 +66,7 @@ func related(fleet store.Fleet, a, b hieradata.Layer) bool {
 }
 
 // roleOf is a node's role by the list of hosts, else by its name.
-func roleOf(fleet store.Fleet, node string) string {
+func roleOf(fleet store.FleetState, node string) string {
 	if h, ok := fleet.Hosts[node]; ok {
 		return h.Role
 	}
@@ -78,15 +78,15 @@ func roleOf(fleet store.Fleet, node string) string {
 }
 
 // warn names what a key of one layer hides or is merged with: lower layers, and the release's own data.
-func (d *dataOptions) warn(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.Fleet, layer hieradata.Layer, key string) error {
+func (d *dataOptions) warn(ctx context.Context, s *store.Store, ref environments.Ref, fleet store.FleetState, layer hieradata.Layer, key string) error {
 	if fleet.Desires.Default.Release == "" {
 		return nil
 	}
-	r, err := s.Release(ctx, fleet.Desires.Default.Release)
+	r, err := s.Releases.Get(ctx, fleet.Desires.Default.Release)
 	if err != nil {
 		return warnOnly(d.options, err)
 	}
-	files, err := content.ReadFiles(ctx, s, r.Content, hieradata.WantFile)
+	files, err := content.ReadFiles(ctx, s.Releases, r.Content, hieradata.WantFile)
 	if err != nil {
 		return warnOnly(d.options, err)
 	}

@@ -40,7 +40,7 @@ EXIT STATUS
 		Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				found, err := s.Doctor(ctx, o.connection.Config(), o.env.Now(), mend)
+				found, err := s.Doctor.Examine(ctx, o.connection.Config(), o.env.Now(), mend)
 				if err != nil && len(found) == 0 {
 					return err
 				}

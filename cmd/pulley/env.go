@@ -29,7 +29,7 @@ func newEnvList(o *options) *cobra.Command {
 		Use: "list", Short: "list the environments that are stored", Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				names, err := s.Environments(ctx)
+				names, err := s.Environments.List(ctx)
 				if err != nil {
 					return err
 				}

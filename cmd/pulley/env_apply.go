@@ -76,7 +76,7 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 	return a.withStore(c, func(ctx context.Context, s *store.Store) error {
 		opts := plan.Options{Moved: a.belief.moved, Lost: a.belief.lost}
 		if want.Driver() != environments.DriverNone {
-			if _, err := s.InstallationID(ctx, a.env.User); err != nil {
+			if _, err := s.Cluster.InstallationID(ctx, a.env.User); err != nil {
 				return err
 			}
 		}

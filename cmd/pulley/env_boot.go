@@ -108,7 +108,7 @@ func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.
 	if err := u.checkJoins(ctx, s, p); err != nil || stored || u.unsigned {
 		return err
 	}
-	was, _, err := s.Spec(ctx, p.Fleet)
+	was, _, err := s.Environments.Spec(ctx, p.Fleet)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.
 	certified := u.connection.Cert != ""
 	if !certified {
 		var err error
-		if certified, err = s.AuthEnabled(ctx); err != nil {
+		if certified, err = s.Access.AuthEnabled(ctx); err != nil {
 			return err
 		}
 	}

@@ -71,7 +71,7 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 	return d.withStore(c, func(ctx context.Context, s *store.Store) error {
 		want, err := d.stored(ctx, c, s, ref, provider)
 		if err == nil && !d.dry {
-			err = s.MayRemove(ctx)
+			err = s.Access.MayRemove(ctx)
 		}
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ func (d *destroyOptions) named(c *cobra.Command, arg string) (environments.Ref, 
 // stored is the environment as etcd has it, with the provider that the file names. One that is not stored any more, as a destroy
 // was cut off, is an empty one.
 func (d *destroyOptions) stored(ctx context.Context, c *cobra.Command, s *store.Store, ref environments.Ref, provider *environments.Provider) (*environments.Environment, error) {
-	want, _, err := s.Spec(ctx, ref)
+	want, _, err := s.Environments.Spec(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (d *destroyOptions) stored(ctx context.Context, c *cobra.Command, s *store.
 		provider = &e.Provider
 	}
 	if want == nil {
-		any, err := s.AnythingOf(ctx, ref)
+		any, err := s.Machines.AnythingOf(ctx, ref)
 		if err != nil {
 			return nil, err
 		}

@@ -37,7 +37,7 @@ func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf,
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	a, err := s.BeginApply(t.Context(), e.Ref(), "ann")
+	a, err := s.Machines.BeginApply(t.Context(), e.Ref(), "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all, _, err := s.Tokens(t.Context()); err != nil || len(all) > 0 {
+	if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) > 0 {
 		t.Fatalf("before any machine is asked for there are tokens: %+v, %v", all, err)
 	}
 	_, first := f.boots(t, "web1")
@@ -98,7 +98,7 @@ func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
 		node  string
 		ended bool
 	}{first: {"web1", true}, second: {"web1", false}, other: {"web2", false}} {
-		k, err := s.FindToken(t.Context(), id)
+		k, err := s.Tokens.Find(t.Context(), id)
 		if err != nil || k == nil {
 			t.Fatalf("token %s: %v", id, err)
 		}
@@ -135,7 +135,7 @@ roles:
 			t.Errorf("%s does not know the operator's etcd %s:\n%s", node, f.boot.endpoints[0], text)
 		}
 	}
-	if all, _, err := s.Tokens(t.Context()); err != nil || len(all) > 0 {
+	if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) > 0 {
 		t.Errorf("tokens were made for who joins nowhere: %+v, %v", all, err)
 	}
 }
@@ -155,7 +155,7 @@ func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "role web") {
 				t.Errorf("the error is: %v", err)
 			}
-			if all, _, err := s.Tokens(t.Context()); err != nil || len(all) > 0 {
+			if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) > 0 {
 				t.Errorf("tokens were made: %+v, %v", all, err)
 			}
 		})

@@ -24,7 +24,7 @@ func newEnvHistory(o *options) *cobra.Command {
 				if since > 0 {
 					from = o.env.Now().Add(-since)
 				}
-				acts, damaged, err := s.Acts(ctx, ref, from)
+				acts, damaged, err := s.Machines.Acts(ctx, ref, from)
 				if err != nil {
 					return err
 				}
@@ -32,7 +32,7 @@ func newEnvHistory(o *options) *cobra.Command {
 					cli.Complain(o.env, program, fmt.Errorf("warning: %s", d))
 				}
 				if len(acts)+len(damaged) == 0 {
-					if _, _, err := s.MustSpec(ctx, ref); err != nil {
+					if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
 						return err
 					}
 				}

@@ -130,7 +130,7 @@ type site struct {
 
 // open takes the fleet of an environment for this program, with what makes its machines. Without boot no machine is made.
 func (o *options) open(ctx context.Context, s *store.Store, want *environments.Environment, boot *bootDefaults, by string) (*site, error) {
-	id, err := s.InstallationID(ctx, by)
+	id, err := s.Cluster.InstallationID(ctx, by)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ func (o *options) open(ctx context.Context, s *store.Store, want *environments.E
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.BeginApply(ctx, want.Ref(), by)
+	a, err := s.Machines.BeginApply(ctx, want.Ref(), by)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (o *options) agree(ctx context.Context, s *store.Store, p plan.Plan, yes bo
 	}
 	destroyed, gone := victims(p), departed(p)
 	if len(destroyed)+len(gone) > 0 {
-		if err := s.MayRemove(ctx); err != nil {
+		if err := s.Access.MayRemove(ctx); err != nil {
 			return err
 		}
 	}

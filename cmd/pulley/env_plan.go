@@ -77,7 +77,7 @@ const exitSomething = 4
 
 // lookAhead plans without taking the fleet: others may change it at the same time.
 func (o *options) lookAhead(ctx context.Context, s *store.Store, want *environments.Environment, opts plan.Options) (plan.Plan, error) {
-	id, err := s.Installation(ctx)
+	id, err := s.Cluster.Installation(ctx)
 	if err != nil {
 		return plan.Plan{}, err
 	}
@@ -92,7 +92,7 @@ func (o *options) lookAhead(ctx context.Context, s *store.Store, want *environme
 
 // ahead plans with what makes the machines, and returns what it planned from.
 func (o *options) ahead(ctx context.Context, s *store.Store, want *environments.Environment, m maker, opts plan.Options) (plan.Plan, machines.World, error) {
-	w, err := s.World(ctx, want.Ref(), o.env.Now())
+	w, err := s.Machines.World(ctx, want.Ref(), o.env.Now())
 	if err != nil {
 		return plan.Plan{}, w, err
 	}

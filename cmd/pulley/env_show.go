@@ -22,7 +22,7 @@ func newEnvShow(o *options) *cobra.Command {
 				fleet.Name = args[0]
 			}
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				e, _, err := s.MustSpec(ctx, ref)
+				e, _, err := s.Environments.MustSpec(ctx, ref)
 				if err != nil {
 					return err
 				}

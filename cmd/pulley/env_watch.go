@@ -80,9 +80,9 @@ EXIT STATUS
 				return err
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				want, _, err := s.MustSpec(ctx, e.Ref())
+				want, _, err := s.Environments.MustSpec(ctx, e.Ref())
 				if err == nil {
-					err = errors.Join(o.trusted(want, &e.Provider), s.MayRemove(ctx))
+					err = errors.Join(o.trusted(want, &e.Provider), s.Access.MayRemove(ctx))
 				}
 				if err != nil {
 					return err
@@ -154,7 +154,7 @@ func (w *watchman) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	acts, _, err := w.store.Acts(ctx, w.ref, w.env.Now().Add(-time.Hour))
+	acts, _, err := w.store.Machines.Acts(ctx, w.ref, w.env.Now().Add(-time.Hour))
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (w *watchman) waitsFor(busy *store.BusyError) error {
 
 // spec is the environment as it is stored, with the provider of the file, which must be the same.
 func (w *watchman) spec(ctx context.Context) (*environments.Environment, int64, error) {
-	want, revision, err := w.store.MustSpec(ctx, w.ref)
+	want, revision, err := w.store.Environments.MustSpec(ctx, w.ref)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -205,7 +205,7 @@ func (w *watchman) spec(ctx context.Context) (*environments.Environment, int64, 
 }
 
 func (w *watchman) seen(ctx context.Context, want *environments.Environment) (plan.Plan, machines.World, error) {
-	id, err := w.store.Installation(ctx)
+	id, err := w.store.Cluster.Installation(ctx)
 	if err != nil {
 		return plan.Plan{}, machines.World{}, err
 	}

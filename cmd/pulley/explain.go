@@ -25,11 +25,11 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				e, _, err := s.MustSpec(ctx, ref)
+				e, _, err := s.Environments.MustSpec(ctx, ref)
 				if err != nil {
 					return err
 				}
-				f, err := s.Fleet(ctx, ref)
+				f, err := s.Fleet.State(ctx, ref)
 				if err != nil {
 					return err
 				}

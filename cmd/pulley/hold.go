@@ -53,7 +53,7 @@ EXIT STATUS
 					h.Until = h.Since.Add(lasts)
 					ends = "until " + h.Until.Format(time.RFC3339)
 				}
-				if err := s.Hold(ctx, ref, sc, h, lasts); err != nil {
+				if err := s.Fleet.Hold(ctx, ref, sc, h, lasts); err != nil {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "%s in %s: %s %s\n", sc, ref, h.Mode, ends)
@@ -81,7 +81,7 @@ func newUnhold(o *options) *cobra.Command {
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				// Not checked against the environment: a hold of a role that is gone must still go away.
 				sc := store.Scope{Role: scope.role, Node: scope.node}
-				if err := s.Unhold(ctx, ref, sc); err != nil {
+				if err := s.Fleet.Unhold(ctx, ref, sc); err != nil {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "%s in %s: not held any more\n", sc, ref)

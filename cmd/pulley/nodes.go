@@ -32,17 +32,17 @@ func newNodes(o *options) *cobra.Command {
 func (o *options) nodes(ctx context.Context, s *store.Store, ref environments.Ref) error {
 	var r fleet.HostsRead
 	var err error
-	if r.Spec, _, err = s.MustSpec(ctx, ref); err != nil {
+	if r.Spec, _, err = s.Environments.MustSpec(ctx, ref); err != nil {
 		return err
 	}
-	if r.Hosts, err = s.Hosts(ctx, ref); err != nil {
+	if r.Hosts, err = s.Fleet.Hosts(ctx, ref); err != nil {
 		return err
 	}
 	var damaged, more []string
-	if r.Identities, damaged, err = s.Identities(ctx, ref); err != nil {
+	if r.Identities, damaged, err = s.Identities.List(ctx, ref); err != nil {
 		return err
 	}
-	if r.FirstBoots, more, err = s.FirstBoots(ctx, ref); err != nil {
+	if r.FirstBoots, more, err = s.FirstBoots.List(ctx, ref); err != nil {
 		return err
 	}
 	o.warn(append(damaged, more...))
@@ -67,7 +67,7 @@ func newNodesAdd(o *options, env *cli.EnvironmentFlag) *cobra.Command {
 		Use: "add NODE -e ENVIRONMENT", Short: "Add a node to the host list by hand, as its bootstrap would", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				e, _, err := s.MustSpec(ctx, ref)
+				e, _, err := s.Environments.MustSpec(ctx, ref)
 				if err != nil {
 					return err
 				}
@@ -76,7 +76,7 @@ func newNodesAdd(o *options, env *cli.EnvironmentFlag) *cobra.Command {
 					return err
 				}
 				h.At, h.By = o.env.Now().UTC(), o.env.User
-				if err := s.Register(ctx, ref.String(), h); err != nil {
+				if err := s.Fleet.Register(ctx, ref.String(), h); err != nil {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "added %s to the host list of %s, role %s\n", h.Node, ref, h.Role)
@@ -112,13 +112,13 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 }
 
 func (o *options) removeNode(ctx context.Context, s *store.Store, ref environments.Ref, node string, removal store.Removal, forget bool) error {
-	identity, _, err := s.Identity(ctx, ref, node)
+	identity, _, err := s.Identities.Get(ctx, ref, node)
 	if err != nil {
 		return err
 	}
 	rest := "its status and runs are kept"
 	if forget {
-		f, err := s.ForgetNode(ctx, ref, node, removal)
+		f, err := s.Joins.ForgetNode(ctx, ref, node, removal)
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 		if f.Room {
 			rest += fmt.Sprintf("; etcd was full and has %s more room now", cli.Bytes(f.Bytes))
 		}
-	} else if err := s.RemoveNode(ctx, ref, node, removal); err != nil {
+	} else if err := s.Joins.RemoveNode(ctx, ref, node, removal); err != nil {
 		if errors.Is(err, store.ErrFull) {
 			err = fmt.Errorf("%w\nits certificate is rejected already; run `pulley nodes remove %s -e %s --forget` to make room and finish", err, node, ref)
 		}
@@ -136,7 +136,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref environmen
 		rest = "its certificate is rejected; " + rest
 	}
 	fmt.Fprintf(o.env.Stdout, "removed %s from the host list of %s; %s\n", node, ref, rest)
-	r, err := s.Record(ctx, ref, node)
+	r, err := s.Machines.Record(ctx, ref, node)
 	if err == nil && r != nil {
 		fmt.Fprintf(o.env.Stdout, "its machine %s still exists: run `pulley env plan` to see the plan for it\n", cli.Clean(r.Name))
 	}
@@ -208,7 +208,7 @@ machine itself may continue until another one has joined.`,
 				return cli.Usagef("cannot unlock %s without a reason: give -m REASON", args[0])
 			}
 			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				freed, err := s.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: why})
+				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: why})
 				if errors.Is(err, store.ErrNotFound) {
 					return fmt.Errorf("%w: no machine is in its first boot as %s\nrun `pulley nodes -e %s` to list the first boots", err, quoted(args[0]), ref)
 				}

@@ -46,7 +46,7 @@ type listedOperator struct {
 }
 
 func (o *options) operators(ctx context.Context, s *store.Store) error {
-	all, damaged, err := s.Operators(ctx)
+	all, damaged, err := s.Identities.Operators(ctx)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func newOperatorsRevoke(o *options) *cobra.Command {
 to hear until it is closed. To let the operator back in, make them a new token. It needs an admin.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				err := s.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: why})
+				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: why})
 				if err != nil {
 					return err
 				}

@@ -64,7 +64,7 @@ func (p promoteOptions) promote(ctx context.Context, s *store.Store, ref environ
 			return cli.Usagef("--inherit needs --role or --node: an environment has nothing to inherit from")
 		}
 	} else {
-		r, err := s.Resolve(ctx, args[0])
+		r, err := s.Releases.Resolve(ctx, args[0])
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (p promoteOptions) promote(ctx context.Context, s *store.Store, ref environ
 	if before := fleet.Desires.Target(scope); before == after {
 		permitted := true // what was promoted or rolled back without a key is signed now
 		if p.sign.key(p.env) != nil {
-			if permitted, err = s.Permitted(ctx, ref, fleet.Desires, scope); err != nil {
+			if permitted, err = s.Targets.Permitted(ctx, ref, fleet.Desires, scope); err != nil {
 				return err
 			}
 		}
@@ -85,7 +85,7 @@ func (p promoteOptions) promote(ctx context.Context, s *store.Store, ref environ
 			return nil
 		}
 	}
-	c, err := s.Promote(ctx, ref, fleet.Desires, scope, store.Promoted, after, p.author(p.message, p.sign))
+	c, err := s.Targets.Promote(ctx, ref, fleet.Desires, scope, store.Promoted, after, p.author(p.message, p.sign))
 	if err != nil {
 		return err
 	}
@@ -94,16 +94,16 @@ func (p promoteOptions) promote(ctx context.Context, s *store.Store, ref environ
 }
 
 // find is the scope that the flags mean, checked against the environment as it is.
-func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.Ref) (store.Fleet, store.Scope, error) {
-	if _, _, err := s.MustSpec(ctx, ref); err != nil {
-		return store.Fleet{}, store.Scope{}, err
+func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.Ref) (store.FleetState, store.Scope, error) {
+	if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
+		return store.FleetState{}, store.Scope{}, err
 	}
-	fleet, err := s.Fleet(ctx, ref)
+	fleet, err := s.Fleet.State(ctx, ref)
 	if err != nil {
-		return store.Fleet{}, store.Scope{}, err
+		return store.FleetState{}, store.Scope{}, err
 	}
 	if fleet.Spec == nil {
-		return store.Fleet{}, store.Scope{}, errors.New("cannot read the environment: it was removed at this moment")
+		return store.FleetState{}, store.Scope{}, errors.New("cannot read the environment: it was removed at this moment")
 	}
 	registered := map[string]bool{}
 	for node := range fleet.Hosts {
@@ -114,7 +114,7 @@ func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.
 }
 
 // announce says what a change of targets means, and what it does not reach.
-func (o *options) announce(ref environments.Ref, before store.Fleet, c store.Change) {
+func (o *options) announce(ref environments.Ref, before store.FleetState, c store.Change) {
 	reached := 0
 	for _, h := range before.Hosts {
 		if before.Desires.Reaches(c.Scope(), h.Role, h.Node) {

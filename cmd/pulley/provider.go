@@ -53,7 +53,7 @@ The provider is asked as the file describes it, not as it was last stored.`,
 				return list(c.Context(), e.Provider.Owner)
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				installation, err := s.Installation(ctx)
+				installation, err := s.Cluster.Installation(ctx)
 				if err != nil {
 					return err
 				}

@@ -43,7 +43,7 @@ func listed(r store.SignedRelease) listedRelease {
 }
 
 func (o *options) releases(ctx context.Context, s *store.Store) error {
-	published, err := s.Releases(ctx)
+	published, err := s.Releases.List(ctx)
 	var unreadable *store.UnreadableReleases
 	if errors.As(err, &unreadable) {
 		for _, err := range unreadable.Errors {

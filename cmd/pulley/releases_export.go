@@ -58,7 +58,7 @@ EXIT STATUS
 }
 
 func (e exportOptions) exportRelease(ctx context.Context, s *store.Store, version string) error {
-	r, err := s.Release(ctx, version)
+	r, err := s.Releases.Get(ctx, version)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ func signaturesOf(armored []byte) []signature {
 }
 
 func (o *options) showRelease(ctx context.Context, s *store.Store, version string) error {
-	r, err := s.Release(ctx, version)
+	r, err := s.Releases.Get(ctx, version)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (o *options) showRelease(ctx context.Context, s *store.Store, version strin
 
 // usersOf finds out which environments want a release, and how many of their nodes run it.
 func (o *options) usersOf(ctx context.Context, s *store.Store, version, tree string) ([]releaseUser, error) {
-	names, err := s.Environments(ctx)
+	names, err := s.Environments.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (o *options) usersOf(ctx context.Context, s *store.Store, version, tree str
 		if err != nil {
 			continue // no key of ours
 		}
-		f, err := s.Fleet(ctx, ref)
+		f, err := s.Fleet.State(ctx, ref)
 		if err != nil {
 			return nil, err
 		}

@@ -40,10 +40,10 @@ EXIT STATUS
 }
 
 func (o *options) signRelease(ctx context.Context, s *store.Store, version string, sign store.Sign, replace bool) error {
-	if err := retryConflicts(func() error { return s.SignRelease(ctx, version, sign, !replace) }); err != nil {
+	if err := retryConflicts(func() error { return s.Releases.Sign(ctx, version, sign, !replace) }); err != nil {
 		return err
 	}
-	r, err := s.Release(ctx, version)
+	r, err := s.Releases.Get(ctx, version)
 	if err != nil {
 		return err
 	}

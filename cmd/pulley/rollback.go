@@ -44,7 +44,7 @@ EXIT STATUS
 				return cli.Usagef("cannot roll back to epoch %d: give one that `pulley history` lists, or 0 for before the first", to)
 			}
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if _, _, err := s.MustSpec(ctx, ref); err != nil {
+				if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
 					return err
 				}
 				if !c.Flags().Changed("to") {
@@ -65,11 +65,11 @@ EXIT STATUS
 var errNothingToUndo = errors.New("nothing is left to take back")
 
 func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref environments.Ref) error {
-	fleet, err := s.Fleet(ctx, ref)
+	fleet, err := s.Fleet.State(ctx, ref)
 	if err != nil {
 		return err
 	}
-	history, err := s.HistoryOf(ctx, ref, fleet.Desires)
+	history, err := s.Targets.HistoryOf(ctx, ref, fleet.Desires)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref envir
 	if why == "" {
 		why = fmt.Sprintf("takes back epoch %d", undo.Epoch)
 	}
-	c, err := s.Rollback(ctx, ref, fleet.Desires, undo, r.author(why, r.sign))
+	c, err := s.Targets.Rollback(ctx, ref, fleet.Desires, undo, r.author(why, r.sign))
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref envir
 // rollbackTo takes changes back one by one until only those up to an epoch are in force.
 func (r rollbackOptions) rollbackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch) error {
 	for undone := 0; ; undone++ {
-		history, err := s.History(ctx, ref, 0)
+		history, err := s.Targets.History(ctx, ref, 0)
 		if err != nil {
 			return err
 		}
@@ -133,10 +133,10 @@ EXIT STATUS
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if _, _, err := s.MustSpec(ctx, ref); err != nil {
+				if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
 					return err
 				}
-				history, err := s.History(ctx, ref, limit)
+				history, err := s.Targets.History(ctx, ref, limit)
 				if err != nil {
 					return err
 				}

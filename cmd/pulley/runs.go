@@ -33,11 +33,11 @@ func newRuns(o *options) *cobra.Command {
 }
 
 func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref, args []string) error {
-	e, _, err := s.MustSpec(ctx, ref)
+	e, _, err := s.Environments.MustSpec(ctx, ref)
 	if err != nil {
 		return err
 	}
-	runs, damaged, err := s.Runs(ctx, ref, args[0])
+	runs, damaged, err := s.Fleet.Runs(ctx, ref, args[0])
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
 
 // knownNode refuses a node that is not called for, not registered and never spoke.
 func knownNode(ctx context.Context, s *store.Store, ref environments.Ref, e *environments.Environment, node string) error {
-	f, err := s.Fleet(ctx, ref)
+	f, err := s.Fleet.State(ctx, ref)
 	if err != nil {
 		return err
 	}

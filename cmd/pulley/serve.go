@@ -130,7 +130,7 @@ func (s serveOptions) embedded(ctx context.Context) error {
 	c := s.connection // filled only here: a client's certificate in a variable is none to serve with
 	c.Fill(s.env)
 	st := etcd.Store(c.Prefix, c.Timeout)
-	if on, err := st.AuthEnabled(ctx); err == nil && on {
+	if on, err := st.Access.AuthEnabled(ctx); err == nil && on {
 		return fmt.Errorf("cannot serve %s so: etcd checks its users there\nstart it with --auth, without --cert, --key and --cacert", s.dataDir)
 	}
 	s.endHolds(ctx, st)
@@ -144,7 +144,7 @@ func (s serveOptions) embedded(ctx context.Context) error {
 func (s serveOptions) tellEtcd(ctx context.Context, etcd *member.Etcd, st *store.Store) {
 	stored, inUse := etcd.Size()
 	alarm := ""
-	if health, err := st.Health(ctx); err == nil && len(health) > 0 {
+	if health, err := st.Cluster.Health(ctx); err == nil && len(health) > 0 {
 		alarm = alarms(health[0])
 	}
 	fmt.Fprintf(s.env.Stdout, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s; %s stored, %s in use%s\n",
@@ -158,7 +158,7 @@ func (s serveOptions) endedBySignal() error {
 
 // endHolds makes up for the restart: holds end when they said, not later by the time that they ran before it.
 func (s serveOptions) endHolds(ctx context.Context, st *store.Store) {
-	ended, err := st.EndHolds(ctx, s.env.Now())
+	ended, err := st.Fleet.EndHolds(ctx, s.env.Now())
 	if ended > 0 {
 		fmt.Fprintf(s.env.Stdout, "holds that ended while etcd was down: %d\n", ended)
 	}

@@ -37,7 +37,7 @@ func (s serveOptions) external(c *cobra.Command) error {
 	}
 	defer https.close()
 	return s.withStore(c, func(ctx context.Context, st *store.Store) error {
-		health, err := st.Health(ctx)
+		health, err := st.Cluster.Health(ctx)
 		if err != nil && ctx.Err() != nil {
 			return s.endedBySignal()
 		}
@@ -75,7 +75,7 @@ func (s serveOptions) externalCertificates(asked bool) (*fleetca.Certificates, e
 func (s serveOptions) lookAt(st *store.Store) func(context.Context) {
 	answers := true
 	return func(ctx context.Context) {
-		health, err := st.Health(ctx)
+		health, err := st.Cluster.Health(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return

@@ -42,7 +42,7 @@ func (s serveOptions) watchOver(ctx context.Context, v service) error {
 	}
 	defer cleanUp()
 	web := serve.Web{
-		Agents: programs, Mirror: mirror.Handler(v.st, store.ErrNotFound),
+		Agents: programs, Mirror: mirror.Handler(v.st.Releases, store.ErrNotFound),
 		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, // anybody may ask
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
@@ -105,7 +105,7 @@ func (s serveOptions) programs(st *store.Store) (programs *serve.Agents, cleanUp
 		}
 		cleanUp = func() { _ = os.RemoveAll(dir) }
 	}
-	if programs, err = serve.NewAgents(st, dir, s.agents); err != nil {
+	if programs, err = serve.NewAgents(st.Releases, dir, s.agents); err != nil {
 		cleanUp()
 		return nil, nil, err
 	}

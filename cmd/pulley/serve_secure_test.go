@@ -92,12 +92,12 @@ func TestServeLetsAMachineJoinAndTellsPeople(t *testing.T) {
 	dev := environments.Ref{Environment: "dev"}
 	e, err := environments.Parse("dev.yaml", []byte("roles:\n  compute: {cardinality: 2}\n"))
 	if err == nil {
-		err = st.PutSpec(t.Context(), e, 0)
+		err = st.Environments.PutSpec(t.Context(), e, 0)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, _, err := st.CreateToken(t.Context(), store.Token{Environment: "dev", Role: "compute", Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+	token, _, err := st.Tokens.Create(t.Context(), store.Token{Environment: "dev", Role: "compute", Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestServeLetsAMachineJoinAndTellsPeople(t *testing.T) {
 		}
 	}
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		all, _, err := st.Notices(t.Context())
+		all, _, err := st.Notices.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestServeLetsAMachineJoinAndTellsPeople(t *testing.T) {
 	if len(told) != 1 || !strings.Contains(told[0], "compute1 in dev is ready") {
 		t.Errorf("people were told %q", told)
 	}
-	hosts, err := st.Hosts(t.Context(), dev)
+	hosts, err := st.Fleet.Hosts(t.Context(), dev)
 	if err != nil || hosts["compute1"].MachineID != "m1" {
 		t.Errorf("hosts: %v, %v", hosts, err)
 	}

@@ -25,10 +25,10 @@ EXIT STATUS
   0 done, whatever the states of the nodes; 1 failed; 2 wrong usage; 3 etcd unreachable`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				if _, _, err := s.MustSpec(ctx, ref); err != nil {
+				if _, _, err := s.Environments.MustSpec(ctx, ref); err != nil {
 					return err
 				}
-				f, err := s.Fleet(ctx, ref)
+				f, err := s.Fleet.State(ctx, ref)
 				if err != nil {
 					return err
 				}

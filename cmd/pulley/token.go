@@ -74,7 +74,7 @@ func newTokenList(o *options) *cobra.Command {
 }
 
 func (o *options) tokens(ctx context.Context, s *store.Store) error {
-	all, damaged, err := s.Tokens(ctx)
+	all, damaged, err := s.Tokens.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func newTokenRevoke(o *options) *cobra.Command {
 				id = whole
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				t, err := s.RevokeToken(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: why})
+				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: why})
 				if err != nil {
 					return fmt.Errorf("%w\n`pulley token list` lists them", err)
 				}

@@ -105,11 +105,11 @@ func (f *tokenFlags) check(c *cobra.Command) error {
 
 // ofNodes checks a token's role or node against the environment: one that nobody can use is a mistake.
 func (f *tokenFlags) ofNodes(ctx context.Context, s *store.Store, ref environments.Ref) (store.Token, error) {
-	e, _, err := s.MustSpec(ctx, ref)
+	e, _, err := s.Environments.MustSpec(ctx, ref)
 	if err != nil {
 		return store.Token{}, err
 	}
-	hosts, err := s.Hosts(ctx, ref)
+	hosts, err := s.Fleet.Hosts(ctx, ref)
 	if err != nil {
 		return store.Token{}, err
 	}
@@ -137,7 +137,7 @@ func (o *options) createToken(ctx context.Context, s *store.Store, f tokenFlags,
 	t.Uses, t.Created, t.Expires, t.By, t.Why = f.uses, now, now.Add(f.expires), o.env.User, f.why
 	var text string
 	err := retryConflicts(func() (err error) {
-		text, t, err = s.CreateToken(ctx, t)
+		text, t, err = s.Tokens.Create(ctx, t)
 		return err
 	})
 	if err != nil {

@@ -173,7 +173,7 @@ func (u *userdataOptions) letIn(c *cobra.Command, ref environments.Ref) error {
 			t.Uses = 1
 		}
 		err = retryConflicts(func() (err error) {
-			u.told.Token, t, err = s.CreateToken(ctx, t)
+			u.told.Token, t, err = s.Tokens.Create(ctx, t)
 			return err
 		})
 		if err == nil {

@@ -124,7 +124,7 @@ func (u *userdataOptions) stored(c *cobra.Command, ref environments.Ref) error {
 		return nil
 	}
 	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
-		e, _, err := s.MustSpec(ctx, ref)
+		e, _, err := s.Environments.MustSpec(ctx, ref)
 		if err != nil {
 			return err
 		}

@@ -56,11 +56,11 @@ func (d *desked) people(incarnations []string) {
 			for i := range todo {
 				node := fmt.Sprint("compute", i+1)
 				name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: node, Incarnation: incarnations[i]}
-				err := d.st.PutIdentity(d.t.Context(), d.ref, store.Identity{
+				err := d.st.Identities.Put(d.t.Context(), d.ref, store.Identity{
 					Node: node, Role: "compute", User: name.String(), Incarnation: name.Incarnation, Machine: "old-" + node, Joined: time.Now(),
 				}, 0)
 				if err == nil {
-					err = d.st.Register(d.t.Context(), "dev", agent.Host{Node: node, Role: "compute", MachineID: "old-" + node})
+					err = d.st.Fleet.Register(d.t.Context(), "dev", agent.Host{Node: node, Role: "compute", MachineID: "old-" + node})
 				}
 				if err != nil {
 					d.t.Error(err)

@@ -125,12 +125,12 @@ func (d *desked) calls(n int) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	_, revision, err := d.st.Spec(d.t.Context(), d.ref)
+	_, revision, err := d.st.Environments.Spec(d.t.Context(), d.ref)
 	if err == nil {
-		err = d.st.PutSpec(d.t.Context(), e, revision)
+		err = d.st.Environments.PutSpec(d.t.Context(), e, revision)
 	}
 	if err == nil {
-		err = d.st.EnsureEnvironment(d.t.Context(), "dev")
+		err = d.st.Access.EnsureEnvironment(d.t.Context(), "dev")
 	}
 	if err != nil {
 		d.t.Fatal(err)
@@ -139,7 +139,7 @@ func (d *desked) calls(n int) {
 
 func (d *desked) token() string {
 	d.t.Helper()
-	text, _, err := d.st.CreateToken(d.t.Context(), store.Token{Environment: "dev", Role: "compute", Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+	text, _, err := d.st.Tokens.Create(d.t.Context(), store.Token{Environment: "dev", Role: "compute", Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func (d *desked) reads(as joined) (stop func() time.Duration) {
 			defer st.Close()
 			for tick := time.NewTicker(20 * time.Millisecond); ; {
 				begun := time.Now()
-				_, err := st.Desire(ctx, agent.Identity{Node: as.Node, Role: "compute", Environment: "dev"})
+				_, err := st.Node.Desire(ctx, agent.Identity{Node: as.Node, Role: "compute", Environment: "dev"})
 				took := time.Since(begun)
 				if ctx.Err() != nil {
 					return
@@ -289,7 +289,7 @@ func benchPaced(t *testing.T) {
 func (d *desked) awaitReserves(n int) {
 	d.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; <-time.After(200 * time.Millisecond) {
-		all, _, err := d.st.Reserves(d.t.Context(), d.ref)
+		all, _, err := d.st.Identities.Precreated(d.t.Context(), d.ref)
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -323,7 +323,7 @@ func (d *desked) tellPaced(name string, got []joined, first string, read time.Du
 		again += j.tries - 1
 		took = append(took, j.took)
 	}
-	hosts, err := d.st.Hosts(d.t.Context(), d.ref)
+	hosts, err := d.st.Fleet.Hosts(d.t.Context(), d.ref)
 	if err != nil || len(hosts) != len(names) || twice > 0 || lost > 0 {
 		d.t.Errorf("%d hosts, %d names, %d twice, %d lost: %v", len(hosts), len(names), twice, lost, err)
 	}
@@ -344,7 +344,7 @@ func (d *desked) mayReport(got []joined) {
 		if err == nil {
 			var st *store.Store
 			if st, err = store.Open(config); err == nil {
-				err = st.Report(d.t.Context(), agent.Identity{Node: j.Node, Role: "compute", Environment: "dev"}, agent.Status{Node: j.Node}, nil, nil)
+				err = st.Node.Report(d.t.Context(), agent.Identity{Node: j.Node, Role: "compute", Environment: "dev"}, agent.Status{Node: j.Node}, nil, nil)
 				_ = st.Close()
 			}
 		}
@@ -372,7 +372,7 @@ func benchSize(t *testing.T, n int) {
 	begun := time.Now()
 	const changes = 5
 	for i := range changes {
-		if err := d.st.EnsureOperator(t.Context(), pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: fmt.Sprint("o", i), Incarnation: pki.NewIncarnation()}.String(), store.RoleViewer); err != nil {
+		if err := d.st.Access.EnsureOperator(t.Context(), pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: fmt.Sprint("o", i), Incarnation: pki.NewIncarnation()}.String(), store.RoleViewer); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -385,12 +385,12 @@ func benchSize(t *testing.T, n int) {
 	plain := d.joins("plain", token)
 	plainRead := stop()
 
-	taken, err := d.st.Hosts(t.Context(), d.ref)
+	taken, err := d.st.Fleet.Hosts(t.Context(), d.ref)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range sampled {
-		if _, _, err := d.st.ReadyReserve(t.Context(), d.ref, fmt.Sprint("compute", len(taken)+1+i), time.Now()); err != nil {
+		if _, _, err := d.st.Identities.Precreate(t.Context(), d.ref, fmt.Sprint("compute", len(taken)+1+i), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}

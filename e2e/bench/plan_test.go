@@ -33,11 +33,11 @@ func TestBenchPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	owner, err := st.InstallationID(ctx, "bench")
+	owner, err := st.Cluster.InstallationID(ctx, "bench")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := st.BeginApply(ctx, dev, "bench")
+	a, err := st.Machines.BeginApply(ctx, dev, "bench")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,10 +56,10 @@ func TestBenchPlan(t *testing.T) {
 			SeenAt: now, RanAt: now, Outcome: agent.Unchanged, Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: host.MachineID, Boot: id,
 		}
 		r := machines.Record{Node: node, Name: n.Hostname(), ID: id, Phase: machines.Made, Driver: "exec", Tries: 1, By: "bench", At: now}
-		if err := st.Register(ctx, "dev", host); err != nil {
+		if err := st.Fleet.Register(ctx, "dev", host); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
+		if err := st.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.Put(ctx, r, nil); err != nil {

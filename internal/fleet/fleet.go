@@ -48,7 +48,7 @@ type Node struct {
 }
 
 // Look judges every node that is registered or has reported, in the natural order of names.
-func Look(f store.Fleet, ref environments.Ref, now time.Time) Status {
+func Look(f store.FleetState, ref environments.Ref, now time.Time) Status {
 	out := Status{Environment: ref.String(), Revision: f.Revision, Nodes: []Node{}, Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch}
 	views := map[string]agent.View{}
 	for _, name := range Natural(f.Known()) {
@@ -81,7 +81,7 @@ func (s Status) Counts() map[agent.NodeState]int {
 }
 
 // LookAt judges one node.
-func LookAt(f store.Fleet, name string, now time.Time) Node {
+func LookAt(f store.FleetState, name string, now time.Time) Node {
 	role := f.Hosts[name].Role
 	n := Node{Node: name, Role: role}
 	var said *agent.Status
@@ -124,7 +124,7 @@ type Explanation struct {
 type SaidStatus agent.Status
 
 // Explain runs the node's own decision on its last status.
-func Explain(f store.Fleet, ref environments.Ref, node string, now time.Time) Explanation {
+func Explain(f store.FleetState, ref environments.Ref, node string, now time.Time) Explanation {
 	n := LookAt(f, node, now)
 	if parsed, err := environments.ParseNode(node); err == nil && n.Role == "" {
 		n.Role = parsed.Role

@@ -51,7 +51,7 @@ func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, no
 			n.Late = append(n.Late, who)
 		}
 	}
-	known, err := s.Environments(ctx)
+	known, err := s.Environments.List(ctx)
 	if err != nil {
 		return Census{}, err
 	}
@@ -61,7 +61,7 @@ func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, no
 		if err != nil {
 			return Census{}, err
 		}
-		all, bad, err := s.Identities(ctx, ref)
+		all, bad, err := s.Identities.List(ctx, ref)
 		if err != nil {
 			return Census{}, err
 		}
@@ -73,7 +73,7 @@ func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, no
 			}
 		}
 	}
-	operators, bad, err := s.Operators(ctx)
+	operators, bad, err := s.Identities.Operators(ctx)
 	if err != nil {
 		return Census{}, err
 	}

@@ -26,7 +26,7 @@ func TestCensusFindsWhoBlocksRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.PutSpec(t.Context(), e, 0); err != nil {
+	if err := s.Environments.PutSpec(t.Context(), e, 0); err != nil {
 		t.Fatal(err)
 	}
 	ca, err := pki.OpenCA(filepath.Join(t.TempDir(), "pki"), pki.Options{})
@@ -44,7 +44,7 @@ func TestCensusFindsWhoBlocksRotation(t *testing.T) {
 		{Node: "compute4", CA: pins[0], Issued: before, Until: end, Removed: &store.Removal{At: now}},
 		{Node: "compute5", User: "u5", CA: "sha256:gone", Issued: now, Until: end},
 	} {
-		if err := s.PutIdentity(t.Context(), environments.Ref{Environment: "dev"}, i, 0); err != nil {
+		if err := s.Identities.Put(t.Context(), environments.Ref{Environment: "dev"}, i, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -52,7 +52,7 @@ func TestCensusFindsWhoBlocksRotation(t *testing.T) {
 		{Name: "ann", User: "ann", As: store.RoleViewer, CA: pins[0], Issued: before, Until: end},
 		{Name: "bob", User: "bob", As: store.RoleViewer, CA: pins[0], Issued: before, Until: end, Revoked: &store.Revoked{At: now}},
 	} {
-		if err := s.PutOperator(t.Context(), o, 0); err != nil {
+		if err := s.Identities.PutOperator(t.Context(), o, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

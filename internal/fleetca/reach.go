@@ -65,14 +65,14 @@ func (e *JoinError) Hint() string {
 // MayJoin checks whether nodes can join a cluster that serve does not run: serve must be an administrator there, etcd must
 // authenticate its users, and must trust the CA. Each obstacle is a *JoinError. connection is serve's own.
 func (c *Certificates) MayJoin(ctx context.Context, st *store.Store, connection store.Config) error {
-	on, err := st.AuthEnabled(ctx)
+	on, err := st.Access.AuthEnabled(ctx)
 	if err != nil {
 		return err
 	}
 	if !on {
 		return &JoinError{Obstacle: AuthOff}
 	}
-	if _, err := st.Users(ctx); err != nil {
+	if _, err := st.Access.Users(ctx); err != nil {
 		return &JoinError{Obstacle: NotRoot, Err: err}
 	}
 	return c.trustedBy(ctx, connection)
@@ -96,7 +96,7 @@ func (c *Certificates) trustedBy(ctx context.Context, connection store.Config) e
 		return err
 	}
 	defer st.Close()
-	switch err := st.Ping(ctx); {
+	switch err := st.Cluster.Ping(ctx); {
 	case err == nil:
 		return &JoinError{Obstacle: AdmitsUnknown}
 	case errors.Is(err, agent.ErrUnreachable):

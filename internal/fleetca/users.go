@@ -16,7 +16,7 @@ const adminName = "admin"
 // SetUpUsers makes the users of serve and, once, of the first administrator in an etcd of serve's own. It returns the
 // administrator's identity file if this call made the user. It may be repeated: a call completes one that was interrupted.
 func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin string, err error) {
-	on, err := st.AuthEnabled(ctx)
+	on, err := st.Access.AuthEnabled(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -25,7 +25,7 @@ func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin s
 			return "", err
 		}
 	}
-	if err := st.SetUpAuth(ctx, c.User()); err != nil {
+	if err := st.Access.SetUpAuth(ctx, c.User()); err != nil {
 		return "", err
 	}
 	if err := c.dropFormer(ctx, st); err != nil {
@@ -57,15 +57,15 @@ func (c *Certificates) MakeIdentities() error {
 // SetUpCluster makes the roles and users of a cluster that serve does not run, and enables etcd's authentication. It keeps
 // an administrator who logged in again or was revoked. It may be repeated.
 func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by string) error {
-	if err := st.SetUpAuth(ctx, c.User()); err != nil {
+	if err := st.Access.SetUpAuth(ctx, c.User()); err != nil {
 		return err
 	}
-	names, err := st.Environments(ctx)
+	names, err := st.Environments.List(ctx)
 	if err != nil {
 		return err
 	}
 	for _, env := range names {
-		if err := st.EnsureEnvironment(ctx, env); err != nil {
+		if err := st.Access.EnsureEnvironment(ctx, env); err != nil {
 			return err
 		}
 	}
@@ -73,7 +73,7 @@ func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by str
 	if err != nil {
 		return err
 	}
-	old, _, err := st.Operator(ctx, adminName)
+	old, _, err := st.Identities.Operator(ctx, adminName)
 	if err != nil || old != nil && old.User != id.Leaf().Subject.CommonName {
 		return err
 	}
@@ -90,10 +90,10 @@ func (c *Certificates) recordAdmin(ctx context.Context, st *store.Store, id pki.
 	if err != nil {
 		return err
 	}
-	if err := st.EnsureOperator(ctx, name.String(), store.RoleAdmin); err != nil {
+	if err := st.Access.EnsureOperator(ctx, name.String(), store.RoleAdmin); err != nil {
 		return err
 	}
-	old, revision, err := st.Operator(ctx, name.Subject)
+	old, revision, err := st.Identities.Operator(ctx, name.Subject)
 	if err != nil {
 		return err
 	}
@@ -105,12 +105,12 @@ func (c *Certificates) recordAdmin(ctx context.Context, st *store.Store, id pki.
 	if old != nil && old.User == record.User {
 		record.Joined, record.By = old.Joined, old.By
 	}
-	return st.PutOperator(ctx, record, revision)
+	return st.Identities.PutOperator(ctx, record, revision)
 }
 
 // dropFormer removes the users of earlier identities of this serve. No other serve uses this folder.
 func (c *Certificates) dropFormer(ctx context.Context, st *store.Store) error {
-	users, err := st.Users(ctx)
+	users, err := st.Access.Users(ctx)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (c *Certificates) dropFormer(ctx context.Context, st *store.Store) error {
 		if err != nil || name.Kind != pki.KindServe || name.Prefix != st.Prefix() || user == c.User() {
 			continue
 		}
-		if err := st.DropUser(ctx, user); err != nil {
+		if err := st.Access.DropUser(ctx, user); err != nil {
 			return err
 		}
 	}
@@ -160,13 +160,13 @@ func (c *Certificates) RecordRenewal(ctx context.Context, st *store.Store) error
 	if err != nil || key == c.recorded {
 		return err
 	}
-	o, revision, err := st.Operator(ctx, adminName)
+	o, revision, err := st.Identities.Operator(ctx, adminName)
 	if err != nil {
 		return fmt.Errorf("cannot record the administrator's renewed certificate: %w", err)
 	}
 	if o.Live() && o.User == id.Leaf().Subject.CommonName && o.Key != key {
 		o.Key, o.Issued, o.Until, o.CA = key, pki.Issued(id.Leaf()), id.Leaf().NotAfter, c.CA.Fingerprints()[0]
-		if err := st.PutOperator(ctx, *o, revision); err != nil {
+		if err := st.Identities.PutOperator(ctx, *o, revision); err != nil {
 			return fmt.Errorf("cannot record the administrator's renewed certificate: %w", err)
 		}
 	}

@@ -54,12 +54,12 @@ func NewRun(by, why string, now time.Time) agent.Request {
 // RequestRun writes a request for a node that is not being retired: neither by its entry in the host list, nor by the
 // machine record of an apply that has not requested it yet.
 func RequestRun(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request) error {
-	record, err := s.Record(ctx, ref, node)
+	record, err := s.Machines.Record(ctx, ref, node)
 	if err == nil && record != nil && record.Phase == machines.Retiring {
 		err = fmt.Errorf("cannot ask node %s: %w", node, store.ErrRetires)
 	}
 	if err == nil {
-		err = s.Ask(ctx, ref, node, r)
+		err = s.Fleet.Request(ctx, ref, node, r)
 	}
 	switch {
 	case errors.Is(err, machines.ErrNotListed):
@@ -74,18 +74,18 @@ func RequestRun(ctx context.Context, s *store.Store, ref environments.Ref, node 
 // runs. It holds the lock of an apply, such that none retires the node meanwhile. It writes the request last: cut off
 // before that, the node is still retired, and the same call ends it. The hold that it ended is nil where there was none.
 func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request) (ended *agent.Hold, err error) {
-	a, err := s.BeginApply(ctx, ref, r.By)
+	a, err := s.Machines.BeginApply(ctx, ref, r.By)
 	if err != nil {
 		return nil, fmt.Errorf("cannot cancel the retirement of %s: %w", node, err)
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
-	f, err := s.Fleet(ctx, ref)
+	f, err := s.Fleet.State(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.Record(ctx, ref, node)
+	record, err := s.Machines.Record(ctx, ref, node)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func AwaitAnswer(ctx context.Context, s *store.Store, ref environments.Ref, node
 	tick := time.NewTicker(answerPoll)
 	defer tick.Stop()
 	for {
-		status, _, err := s.Said(ctx, agent.Identity{Environment: ref.String(), Node: node})
+		status, _, err := s.Node.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
 		if err != nil {
 			return "", err
 		}

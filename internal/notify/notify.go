@@ -233,7 +233,7 @@ func (n *Notifier) pause(waiting []*delivery) time.Duration {
 // attempt claims a notice and sends it to each receiver that does not have it. It reports whether the notice is settled.
 func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
 	if !d.claimed {
-		claimed, err := n.Store.AddNotice(ctx, d.Notice)
+		claimed, err := n.Store.Notices.Add(ctx, d.Notice)
 		if err != nil { // etcd is unreachable
 			n.Log.Warn("cannot claim a notice", attrs(d.Notice, "error", err)...)
 			d.next = n.Now().Add(n.firstRetry)
@@ -282,7 +282,7 @@ func (n *Notifier) end(ctx context.Context, d *delivery) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
 	defer cancel()
-	if err := n.Store.EndNotice(ctx, d.Notice); err != nil {
+	if err := n.Store.Notices.End(ctx, d.Notice); err != nil {
 		n.Log.Error("cannot store the outcome of a notice", attrs(d.Notice, "error", err)...)
 	}
 }

@@ -101,7 +101,7 @@ func (r *receiver) messages() (all []string, twice []string) {
 
 func notices(t *testing.T, st *store.Store) map[store.NoticeState]int {
 	t.Helper()
-	all, damaged, err := st.Notices(t.Context())
+	all, damaged, err := st.Notices.List(t.Context())
 	if err != nil || len(damaged) > 0 {
 		t.Fatal(err, damaged)
 	}
@@ -184,7 +184,7 @@ func TestNoticesAreRetriedAndThenFail(t *testing.T) {
 	if never.tries != sendAttempts {
 		t.Errorf("it was tried %d times", never.tries)
 	}
-	all, _, err := st.Notices(t.Context())
+	all, _, err := st.Notices.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

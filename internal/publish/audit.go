@@ -166,7 +166,7 @@ func Verify(ctx context.Context, s *store.Store, versions []string, signatures *
 // ones together with *store.UnreadableReleases.
 func releasesOf(ctx context.Context, s *store.Store, versions []string) ([]store.SignedRelease, error) {
 	if len(versions) == 0 {
-		return s.Releases(ctx)
+		return s.Releases.List(ctx)
 	}
 	var all []store.SignedRelease
 	var unreadable store.UnreadableReleases
@@ -174,7 +174,7 @@ func releasesOf(ctx context.Context, s *store.Store, versions []string) ([]store
 		if slices.Contains(versions[:i], version) {
 			continue
 		}
-		r, err := s.Release(ctx, version)
+		r, err := s.Releases.Get(ctx, version)
 		var one *store.UnreadableError
 		switch {
 		case errors.As(err, &one):
@@ -260,7 +260,7 @@ func (a *audit) Object(ctx context.Context, hash string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := func() ([]byte, error) { return a.store.Object(ctx, hash) }
+	read := func() ([]byte, error) { return a.store.Releases.Object(ctx, hash) }
 	return a.read(ctx, key, &a.Objects, read, func(b []byte) bool { return hashOf(b) == hash })
 }
 
@@ -283,7 +283,7 @@ func (a *audit) delta(ctx context.Context, line string, seq int64, want *content
 		return nil, err
 	}
 	return a.read(ctx, key, &a.DeltaCount, func() ([]byte, error) {
-		one, err := a.store.Deltas(ctx, line, seq, seq)
+		one, err := a.store.Releases.Deltas(ctx, line, seq, seq)
 		if err != nil {
 			return nil, err
 		}
@@ -403,7 +403,7 @@ func (a *audit) release(ctx context.Context, r store.SignedRelease) error {
 // shortcut checks the delta to a release with a base of its own. Installing it does not need the delta: a prune may have
 // removed it.
 func (a *audit) shortcut(ctx context.Context, chain content.Chain) error {
-	_, err := a.store.Deltas(ctx, chain.Line, chain.Seq, chain.Seq)
+	_, err := a.store.Releases.Deltas(ctx, chain.Line, chain.Seq, chain.Seq)
 	switch {
 	case fatal(ctx, err):
 		return err
@@ -419,7 +419,7 @@ func (a *audit) shortcut(ctx context.Context, chain content.Chain) error {
 // unused checks the objects that no release names: leftovers, and those of a publish under way.
 func (a *audit) unused(ctx context.Context) error {
 	var rest []string
-	err := a.store.Objects(ctx, false, func(hash string, _ int64) error {
+	err := a.store.Releases.Objects(ctx, false, func(hash string, _ int64) error {
 		if !a.checked["content/"+hash] && a.byKey["content/"+hash] == nil {
 			rest = append(rest, hash)
 		}
@@ -442,7 +442,7 @@ func (a *audit) unused(ctx context.Context) error {
 
 // programs reads the programs of all versions of pulley-agent to their end.
 func (a *audit) programs(ctx context.Context) error {
-	all, err := a.store.Agents(ctx)
+	all, err := a.store.Releases.Agents(ctx)
 	if fatal(ctx, err) {
 		return err
 	}
@@ -464,7 +464,7 @@ func (a *audit) programs(ctx context.Context) error {
 
 // data checks the generations of live data that the history or a target of an environment names, and their layers.
 func (a *audit) data(ctx context.Context) error {
-	names, err := a.store.Environments(ctx)
+	names, err := a.store.Environments.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -488,7 +488,7 @@ func (a *audit) dataOf(ctx context.Context, ref environments.Ref) error {
 	layers := map[string]bool{}
 	for _, n := range slices.Sorted(maps.Keys(digests)) {
 		key := fmt.Sprintf("environments/%s/data/generations/%012d", ref, n)
-		g, err := a.store.Generation(ctx, ref.String(), n)
+		g, err := a.store.Targets.Generation(ctx, ref.String(), n)
 		switch {
 		case fatal(ctx, err):
 			return err
@@ -515,7 +515,7 @@ func (a *audit) dataOf(ctx context.Context, ref environments.Ref) error {
 	}
 	for digest := range layers {
 		key := fmt.Sprintf("environments/%s/data/layers/%s", ref, digest)
-		b, err := a.store.Layer(ctx, ref.String(), digest)
+		b, err := a.store.Targets.Layer(ctx, ref.String(), digest)
 		switch {
 		case fatal(ctx, err):
 			return err
@@ -535,11 +535,11 @@ func (a *audit) dataOf(ctx context.Context, ref environments.Ref) error {
 // generationsOf returns the generations that an environment's history and targets name, with their digests, and the ones
 // that a target names now.
 func generationsOf(ctx context.Context, s *store.Store, ref environments.Ref) (digests map[agent.Generation]string, wanted map[agent.Generation]bool, err error) {
-	d, err := s.Desires(ctx, ref)
+	d, err := s.Targets.Desires(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
-	history, err := s.HistoryOf(ctx, ref, d)
+	history, err := s.Targets.HistoryOf(ctx, ref, d)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -69,11 +69,11 @@ func Compare(ctx context.Context, s *store.Store, from, to string, paths []strin
 }
 
 func readManifest(ctx context.Context, s *store.Store, version string) (*content.Manifest, error) {
-	r, err := s.Release(ctx, version)
+	r, err := s.Releases.Get(ctx, version)
 	if err != nil {
 		return nil, err
 	}
-	v, err := content.OpenView(ctx, s, r.Content)
+	v, err := content.OpenView(ctx, s.Releases, r.Content)
 	if err != nil {
 		return nil, damaged(ctx, fmt.Errorf("cannot read release %s: %w", version, err))
 	}

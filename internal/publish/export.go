@@ -52,8 +52,8 @@ func exportTree(ctx context.Context, s *store.Store, r store.SignedRelease, to s
 		return err
 	}
 	trees.Reserve = 0
-	if err := trees.Install(ctx, s, r.Content); err != nil {
-		if content.Audit(ctx, s, r.Content) != nil { // this machine is not the cause
+	if err := trees.Install(ctx, s.Releases, r.Content); err != nil {
+		if content.Audit(ctx, s.Releases, r.Content) != nil { // this machine is not the cause
 			err = damaged(ctx, err)
 		}
 		return err

@@ -50,7 +50,7 @@ func ExportMirror(ctx context.Context, s *store.Store, dir string, versions []st
 
 // deltaHashes returns the hashes of all deltas by name, as the records of all releases give them.
 func deltaHashes(ctx context.Context, s *store.Store) (map[string]string, error) {
-	all, err := s.Releases(ctx)
+	all, err := s.Releases.List(ctx)
 	var unreadable *store.UnreadableReleases
 	if err != nil && !errors.As(err, &unreadable) {
 		return nil, err
@@ -78,7 +78,7 @@ type mirrorFolder struct {
 }
 
 func (m *mirrorFolder) release(ctx context.Context, s *store.Store, r store.SignedRelease) error {
-	src := mirror.Checked(s)
+	src := mirror.Checked(s.Releases)
 	objects, err := content.References(ctx, src, r.Content)
 	if err != nil {
 		return damaged(ctx, err)
@@ -124,14 +124,14 @@ func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.Signed
 	}
 	want := m.want[name]
 	return m.file(name, want, func(have []byte) ([]byte, error) {
-		deltas, err := s.Deltas(ctx, line, seq, seq)
+		deltas, err := s.Releases.Deltas(ctx, line, seq, seq)
 		if err != nil {
 			return nil, damaged(ctx, err)
 		}
 		b := deltas[0]
 		wrong := want != "" && hashOf(b) != want
 		if want == "" && have != nil && !bytes.Equal(have, b) {
-			if err := content.Audit(ctx, s, r.Content); fatal(ctx, err) {
+			if err := content.Audit(ctx, s.Releases, r.Content); fatal(ctx, err) {
 				return nil, err
 			} else if err != nil {
 				wrong = true

@@ -100,7 +100,7 @@ func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Tim
 	if err != nil {
 		return fail(err)
 	}
-	if p.sizes, err = s.PruneSizes(ctx, p.PruneSet); err != nil {
+	if p.sizes, err = s.Releases.PruneSizes(ctx, p.PruneSet); err != nil {
 		return fail(err)
 	}
 	for _, size := range p.sizes {
@@ -110,18 +110,18 @@ func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Tim
 }
 
 func readAndPlan(ctx context.Context, s *store.Store, o PruneOptions, now time.Time) (PrunePlan, store.PruneFacts, error) {
-	facts, err := s.PruneFacts(ctx)
+	facts, err := s.Releases.PruneFacts(ctx)
 	if err != nil {
 		return PrunePlan{}, facts, err
 	}
-	p, err := planPrune(facts, o, now, func(r content.Record) ([]content.Object, error) { return content.References(ctx, s, r) })
+	p, err := planPrune(facts, o, now, func(r content.Record) ([]content.Object, error) { return content.References(ctx, s.Releases, r) })
 	return p, facts, err
 }
 
 // ApplyPrune removes the values of the plan that are still unneeded, and makes etcd compact. It returns the size of the
 // removed values, also with an error. Publishers wait meanwhile; promotions and rollbacks do not.
 func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int64, err error) {
-	under, err := s.BeginPrune(ctx, plan.options.By)
+	under, err := s.Releases.BeginPrune(ctx, plan.options.By)
 	if err != nil {
 		return 0, err
 	}
@@ -134,7 +134,7 @@ func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int6
 	})
 	err = errors.Join(err, under.Close())
 	if freed > 0 {
-		err = errors.Join(err, s.Compact(ctx))
+		err = errors.Join(err, s.Cluster.Compact(ctx))
 	}
 	if err != nil {
 		return freed, fmt.Errorf("cannot complete the prune: %w", err)

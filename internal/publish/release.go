@@ -43,7 +43,7 @@ type Result struct {
 // Release publishes a folder. The same tree under the same version changes nothing, except for a missing signature. Of two
 // publishers at the same moment, the second builds upon the first.
 func Release(ctx context.Context, s *store.Store, from *Folder, w Wish, r Reporter) (_ Result, err error) {
-	mark, err := s.Publishing(ctx, w.By)
+	mark, err := s.Releases.BeginPublish(ctx, w.By)
 	if err != nil {
 		return Result{}, err
 	}
@@ -52,7 +52,7 @@ func Release(ctx context.Context, s *store.Store, from *Folder, w Wish, r Report
 			r.Note(Note{Code: MarkNotRemoved, Cause: closing})
 		}
 	}()
-	b := &build{wish: w, store: s, mark: mark, from: from, r: r, cache: source.NewCached(s, w.Cache)}
+	b := &build{wish: w, store: s, mark: mark, from: from, r: r, cache: source.NewCached(s.Releases, w.Cache)}
 	var taken content.Chain // the position that was found taken
 	for attempt := 0; ; attempt++ {
 		done, err := b.attempt(ctx, taken)
@@ -113,9 +113,9 @@ func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error
 	if done.Signed {
 		b.r.Pause()
 	}
-	done.Created, err = b.store.PutRelease(ctx, b.mark, done.Release, delta, b.wish.sign())
+	done.Created, err = b.store.Releases.Put(ctx, b.mark, done.Release, delta, b.wish.sign())
 	if err == nil && !done.Created { // another publisher was faster
-		r, err := b.store.Release(ctx, b.wish.Version)
+		r, err := b.store.Releases.Get(ctx, b.wish.Version)
 		if err != nil {
 			return done, err
 		}
@@ -136,12 +136,12 @@ func (b *build) existing(ctx context.Context, r store.SignedRelease) (Result, er
 	}
 	b.r.Pause()
 	done.Signed = true
-	return done, retry(func() error { return b.store.SignRelease(ctx, r.Version, b.wish.sign(), true) })
+	return done, retry(func() error { return b.store.Releases.Sign(ctx, r.Version, b.wish.sign(), true) })
 }
 
 // releases lists the published releases. An unreadable one begins a new line; it does not stop the publisher.
 func (b *build) releases(ctx context.Context) ([]store.SignedRelease, error) {
-	all, err := b.store.Releases(ctx)
+	all, err := b.store.Releases.List(ctx)
 	var unreadable *store.UnreadableError
 	if errors.As(err, &unreadable) {
 		b.r.Note(Note{Code: NewLine, Cause: err})
@@ -220,7 +220,7 @@ func (b *build) pack(ctx context.Context, done *Result, parent content.Parent) (
 }
 
 func (b *build) put(ctx context.Context, hash string, bytes []byte) error {
-	wrote, err := b.store.PutObject(ctx, hash, bytes)
+	wrote, err := b.store.Releases.PutObject(ctx, hash, bytes)
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func (b *build) complete(ctx context.Context, r content.Record) error {
 		return err
 	}
 	there := map[string]bool{}
-	if err := b.store.Objects(ctx, false, func(hash string, _ int64) error { there[hash] = true; return nil }); err != nil {
+	if err := b.store.Releases.Objects(ctx, false, func(hash string, _ int64) error { there[hash] = true; return nil }); err != nil {
 		return err
 	}
 	for _, o := range objects {

@@ -31,7 +31,7 @@ func (t *Tasks) precreateUsers(ctx context.Context) {
 	go func() {
 		defer close(done)
 		t.every(ctx, watchPause, "cannot watch environments", func(ctx context.Context) error {
-			return t.Store.WatchSpecs(ctx, func() {
+			return t.Store.Environments.Watch(ctx, func() {
 				select {
 				case wake <- struct{}{}:
 				default:
@@ -55,7 +55,7 @@ func (t *Tasks) precreateUsers(ctx context.Context) {
 
 // precreate makes one round. The shared roles of all environments come first: nodes that join now need them.
 func (t *Tasks) precreate(ctx context.Context, strays bool) error {
-	names, err := t.Store.Environments(ctx)
+	names, err := t.Store.Environments.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (t *Tasks) precreate(ctx context.Context, strays bool) error {
 		if err != nil {
 			continue // it can have no nodes
 		}
-		if err := t.Store.EnsureEnvironment(ctx, ref.String()); err != nil {
+		if err := t.Store.Access.EnsureEnvironment(ctx, ref.String()); err != nil {
 			return err
 		}
 		refs = append(refs, ref)
@@ -87,16 +87,16 @@ func (t *Tasks) precreate(ctx context.Context, strays bool) error {
 // precreateIn makes the missing users of one environment, at most left, and drops superfluous ones. It returns how many may
 // still be made.
 func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int) (int, error) {
-	spec, _, err := t.Store.Spec(ctx, ref)
+	spec, _, err := t.Store.Environments.Spec(ctx, ref)
 	if err != nil || spec == nil {
 		return left, err
 	}
 	// Reserves come before identities: a reserve that becomes an identity meanwhile is seen twice, not never.
-	reserves, _, err := t.Store.Reserves(ctx, ref)
+	reserves, _, err := t.Store.Identities.Precreated(ctx, ref)
 	if err != nil {
 		return left, err
 	}
-	identities, damaged, err := t.Store.Identities(ctx, ref)
+	identities, damaged, err := t.Store.Identities.List(ctx, ref)
 	if err != nil || len(damaged) > 0 {
 		return left, err // a node whose identity is not readable may have joined
 	}
@@ -106,7 +106,7 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 	left -= made + len(missing)
 	waiting.Set(float64(made))
 	for _, node := range superfluous {
-		if err := t.rested(ctx, func() error { return t.Store.DropReserve(ctx, ref, node) }); err != nil {
+		if err := t.rested(ctx, func() error { return t.Store.Identities.DropPrecreated(ctx, ref, node) }); err != nil {
 			return left, err
 		}
 	}
@@ -128,7 +128,7 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 // precreateUser makes one user unless the node has joined since the plan.
 func (t *Tasks) precreateUser(ctx context.Context, ref environments.Ref, node string) (joined bool, err error) {
 	err = t.rested(ctx, func() error {
-		_, _, err := t.Store.ReadyReserve(ctx, ref, node, t.Now().UTC())
+		_, _, err := t.Store.Identities.Precreate(ctx, ref, node, t.Now().UTC())
 		if joined = errors.Is(err, store.ErrJoined); joined {
 			return nil
 		}
@@ -139,7 +139,7 @@ func (t *Tasks) precreateUser(ctx context.Context, ref environments.Ref, node st
 
 // plan returns the nodes whose users are missing, at most so many, and those whose users are superfluous. A node that was
 // removed gets none: only an operator frees its name.
-func plan(spec *environments.Environment, reserves map[string]store.Reserve, identities map[string]store.Identity, most int) (missing, superfluous []string) {
+func plan(spec *environments.Environment, reserves map[string]store.Precreated, identities map[string]store.Identity, most int) (missing, superfluous []string) {
 	wanted := map[string]bool{}
 	for n := range spec.Nodes() {
 		node := n.String()
@@ -165,7 +165,7 @@ func plan(spec *environments.Environment, reserves map[string]store.Reserve, ide
 
 // dropStrays removes the users of nodes and operators that no identity names: a join or a removal was interrupted.
 func (t *Tasks) dropStrays(ctx context.Context) error {
-	users, err := t.Store.Users(ctx) // before the identities: an identity is written before its user is made
+	users, err := t.Store.Access.Users(ctx) // before the identities: an identity is written before its user is made
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (t *Tasks) dropStrays(ctx context.Context) error {
 			continue
 		}
 		t.Log.Info("removing a user without an identity", "user", user)
-		if err := t.rested(ctx, func() error { return t.Store.DropUser(ctx, user) }); err != nil {
+		if err := t.rested(ctx, func() error { return t.Store.Access.DropUser(ctx, user) }); err != nil {
 			return err
 		}
 	}
@@ -196,7 +196,7 @@ func (t *Tasks) dropStrays(ctx context.Context) error {
 // knownUsers returns the users of operators, and of the nodes of all environments that have a spec. A user that a newer
 // incarnation replaced is not among them.
 func (t *Tasks) knownUsers(ctx context.Context) (map[string]bool, error) {
-	names, err := t.Store.Environments(ctx)
+	names, err := t.Store.Environments.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -206,11 +206,11 @@ func (t *Tasks) knownUsers(ctx context.Context) (map[string]bool, error) {
 		if err != nil {
 			continue
 		}
-		reserves, _, err := t.Store.Reserves(ctx, ref)
+		reserves, _, err := t.Store.Identities.Precreated(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
-		identities, _, err := t.Store.Identities(ctx, ref)
+		identities, _, err := t.Store.Identities.List(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -223,7 +223,7 @@ func (t *Tasks) knownUsers(ctx context.Context) (map[string]bool, error) {
 			}
 		}
 	}
-	operators, _, err := t.Store.Operators(ctx)
+	operators, _, err := t.Store.Identities.Operators(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +240,7 @@ func (t *Tasks) knownUsers(ctx context.Context) (map[string]bool, error) {
 func (t *Tasks) isStray(ctx context.Context, name pki.Name) (bool, error) {
 	switch name.Kind {
 	case pki.KindOperator:
-		o, _, err := t.Store.Operator(ctx, name.Subject)
+		o, _, err := t.Store.Identities.Operator(ctx, name.Subject)
 		if err != nil {
 			return false, fmt.Errorf("cannot read the identity of user %s: %w", name, err)
 		}
@@ -250,11 +250,11 @@ func (t *Tasks) isStray(ctx context.Context, name pki.Name) (bool, error) {
 		if err != nil {
 			return false, nil
 		}
-		reserves, damaged, err := t.Store.Reserves(ctx, ref)
+		reserves, damaged, err := t.Store.Identities.Precreated(ctx, ref)
 		if err != nil || len(damaged) > 0 || reserves[name.Subject].User == name.String() {
 			return false, err
 		}
-		i, _, err := t.Store.Identity(ctx, ref, name.Subject)
+		i, _, err := t.Store.Identities.Get(ctx, ref, name.Subject)
 		if err != nil {
 			return false, fmt.Errorf("cannot read the identity of user %s: %w", name, err)
 		}

@@ -26,18 +26,18 @@ func TestUsersWhoAreNobodyGo(t *testing.T) {
 	node, former := user(pki.KindNode, "compute1"), user(pki.KindNode, "compute1")
 	apply(t, st, "roles:\n  compute:\n    cardinality: 1\n    flavor: bare-metal\n")
 	for _, err := range []error{
-		st.PutOperator(ctx, store.OperatorIdentity{Name: "ann", As: store.RoleViewer, User: ann, Replaces: before, Until: end}, 0),
-		st.PutOperator(ctx, store.OperatorIdentity{Name: "eve", As: store.RoleViewer, Revoked: &store.Revoked{At: time.Now()}}, 0),
-		st.PutIdentity(ctx, dev, store.Identity{Node: "compute1", Role: "compute", User: node, Replaces: former, Until: end}, 0),
-		st.EnsureOperator(ctx, ann, store.RoleViewer), st.EnsureOperator(ctx, before, store.RoleViewer),
-		st.EnsureOperator(ctx, revoked, store.RoleViewer), st.EnsureOperator(ctx, never, store.RoleViewer),
-		st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "compute1", node), st.EnsureNode(ctx, "dev", "compute1", former),
+		st.Identities.PutOperator(ctx, store.OperatorIdentity{Name: "ann", As: store.RoleViewer, User: ann, Replaces: before, Until: end}, 0),
+		st.Identities.PutOperator(ctx, store.OperatorIdentity{Name: "eve", As: store.RoleViewer, Revoked: &store.Revoked{At: time.Now()}}, 0),
+		st.Identities.Put(ctx, dev, store.Identity{Node: "compute1", Role: "compute", User: node, Replaces: former, Until: end}, 0),
+		st.Access.EnsureOperator(ctx, ann, store.RoleViewer), st.Access.EnsureOperator(ctx, before, store.RoleViewer),
+		st.Access.EnsureOperator(ctx, revoked, store.RoleViewer), st.Access.EnsureOperator(ctx, never, store.RoleViewer),
+		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", "compute1", node), st.Access.EnsureNode(ctx, "dev", "compute1", former),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	admin, _, err := st.Operator(ctx, "admin")
+	admin, _, err := st.Identities.Operator(ctx, "admin")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestUsersWhoAreNobodyGo(t *testing.T) {
 	slices.Sort(want)
 	startTasks(t, s)
 	eventually(t, "the users are those who are somebody", func() bool {
-		users, err := st.Users(ctx)
+		users, err := st.Access.Users(ctx)
 		return err == nil && slices.Equal(users, want)
 	})
 }
@@ -55,7 +55,7 @@ func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st := connect(t, s.Connection)
-	before, _, err := st.Operator(t.Context(), "admin")
+	before, _, err := st.Identities.Operator(t.Context(), "admin")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
 	pin := s.Certificates.CA.Fingerprints()[0]
 	startTasks(t, s)
 	eventually(t, "it has a certificate of the CA that signs now", func() bool {
-		o, _, err := st.Operator(t.Context(), "admin")
+		o, _, err := st.Identities.Operator(t.Context(), "admin")
 		return err == nil && o.CA == pin && o.Key != before.Key && o.User == before.User
 	})
 }

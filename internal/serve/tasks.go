@@ -80,7 +80,7 @@ func (t *Tasks) Run(ctx context.Context) {
 	if t.Certificates != nil {
 		tasks.Go(func() { t.precreateUsers(ctx) })
 		tasks.Go(func() {
-			t.every(ctx, tokensInterval, "cannot delete old tokens", func(ctx context.Context) error { return t.Store.ForgetTokens(ctx, t.Now()) })
+			t.every(ctx, tokensInterval, "cannot delete old tokens", func(ctx context.Context) error { return t.Store.Tokens.DeleteEnded(ctx, t.Now()) })
 		})
 		tasks.Go(func() {
 			t.every(ctx, certificatesInterval, "cannot renew certificates", func(ctx context.Context) error {
@@ -122,7 +122,7 @@ func (t *Tasks) complain(ctx context.Context, problem string, err error, more ..
 
 // checkBoots sends notices of first boots that are silent, and deletes old records of floods.
 func (t *Tasks) checkBoots(ctx context.Context) error {
-	names, err := t.Store.Environments(ctx)
+	names, err := t.Store.Environments.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (t *Tasks) checkBoots(ctx context.Context) error {
 		if err != nil {
 			continue
 		}
-		boots, _, err := t.Store.FirstBoots(ctx, ref)
+		boots, _, err := t.Store.FirstBoots.List(ctx, ref)
 		if err != nil {
 			return err
 		}
@@ -148,14 +148,14 @@ func (t *Tasks) checkBoots(ctx context.Context) error {
 }
 
 func (t *Tasks) forgetFloods(ctx context.Context, ref environments.Ref) error {
-	floods, _, err := t.Store.Floods(ctx, ref)
+	floods, _, err := t.Store.Fleet.Floods(ctx, ref)
 	if err != nil {
 		return err
 	}
 	before := t.Now().Add(-floodsKept)
 	for node, f := range floods {
 		if f.Last.Before(before) {
-			if err := t.Store.ForgetFlood(ctx, ref, node, before); err != nil {
+			if err := t.Store.Fleet.ForgetFlood(ctx, ref, node, before); err != nil {
 				return err
 			}
 		}

@@ -109,9 +109,9 @@ func apply(t *testing.T, st *store.Store, roles string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, revision, err := st.Spec(t.Context(), dev)
+	_, revision, err := st.Environments.Spec(t.Context(), dev)
 	if err == nil {
-		err = st.PutSpec(t.Context(), e, revision)
+		err = st.Environments.PutSpec(t.Context(), e, revision)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func apply(t *testing.T, st *store.Store, roles string) {
 
 func nodeUsers(t *testing.T, st *store.Store) map[string]bool {
 	t.Helper()
-	users, err := st.Users(t.Context())
+	users, err := st.Access.Users(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,17 +140,17 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	s := startSecure(t)
 	st := connect(t, s.Connection)
 	stranger := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute9", Incarnation: pki.NewIncarnation()}
-	if err := st.EnsureEnvironment(t.Context(), "dev"); err != nil {
+	if err := st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.EnsureNode(t.Context(), "dev", "compute9", stranger.String()); err != nil { // a join was cut off
+	if err := st.Access.EnsureNode(t.Context(), "dev", "compute9", stranger.String()); err != nil { // a join was cut off
 		t.Fatal(err)
 	}
 	startTasks(t, s)
 	startTasks(t, s) // a second serve must not be in the way
 	ready := func(names ...string) func() bool {
 		return func() bool {
-			all, _, err := st.Reserves(t.Context(), dev)
+			all, _, err := st.Identities.Precreated(t.Context(), dev)
 			if err != nil || len(all) != len(names) {
 				return false
 			}
@@ -166,7 +166,7 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 3}\n")
 	eventually(t, "four users are made, and the one that nobody knows is gone", ready("controller1", "compute1", "compute2", "compute3"))
 	// What was made may do what its node does: nothing has to be changed when it joins.
-	all, _, err := st.Reserves(t.Context(), dev)
+	all, _, err := st.Identities.Precreated(t.Context(), dev)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,10 +182,10 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	}
 	node := connect(t, as)
 	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
-	if _, err := node.Desire(t.Context(), id); err != nil {
+	if _, err := node.Node.Desire(t.Context(), id); err != nil {
 		t.Errorf("a node whose user was made ahead may not read: %v", err)
 	}
-	if err := node.Report(t.Context(), id, agent.Status{Node: "compute1"}, nil, nil); err != nil {
+	if err := node.Node.Report(t.Context(), id, agent.Status{Node: "compute1"}, nil, nil); err != nil {
 		t.Errorf("a node whose user was made ahead may not report: %v", err)
 	}
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 1}\n")
@@ -200,7 +200,7 @@ func TestWhoseUserIsMadeAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reserves := map[string]store.Reserve{"compute2": {Ready: true}, "compute3": {}, "compute5": {Ready: true}, "old1": {Ready: true}}
+	reserves := map[string]store.Precreated{"compute2": {Ready: true}, "compute3": {}, "compute5": {Ready: true}, "old1": {Ready: true}}
 	identities := map[string]store.Identity{"compute1": {User: "u"}, "compute4": {Removed: &store.Removal{}}, "compute5": {User: "v"}}
 	missing, superfluous := plan(spec, reserves, identities, 10)
 	if fmt.Sprint(missing, superfluous) != "[compute3 compute6] [compute5 old1]" {
@@ -225,15 +225,15 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 	// A watch that begins a moment later sees only what comes after: so the flood goes on, as floods do.
 	rounds := 0
 	eventually(t, "the flood is noted", func() bool {
-		if err := st.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
+		if err := st.Node.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if rounds++; rounds%20 == 1 { // or it would be a flood of small writes
-			if err := st.Report(t.Context(), id("compute2"), agent.Status{Node: "compute2"}, nil, nil); err != nil {
+			if err := st.Node.Report(t.Context(), id("compute2"), agent.Status{Node: "compute2"}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
-		all, damaged, err := st.Floods(t.Context(), dev)
+		all, damaged, err := st.Fleet.Floods(t.Context(), dev)
 		if err != nil || len(damaged) > 0 {
 			t.Fatal(err, damaged)
 		}
@@ -243,7 +243,7 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 		return all["compute1"].Bytes > FloodBytes
 	})
 	eventually(t, "both serves log it", func() bool {
-		if err := st.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
+		if err := st.Node.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
 		return strings.Contains(log.String(), "node=compute1") && strings.Contains(other.String(), "node=compute1")
@@ -251,14 +251,14 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 	if n := strings.Count(log.String(), "writes far more"); n != 1 {
 		t.Errorf("one flood was logged %d times:\n%s", n, log)
 	}
-	all, _, err := st.Floods(t.Context(), dev)
+	all, _, err := st.Fleet.Floods(t.Context(), dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.ForgetFlood(t.Context(), dev, "compute1", all["compute1"].Last.Add(-time.Second)); err != nil {
+	if err := st.Fleet.ForgetFlood(t.Context(), dev, "compute1", all["compute1"].Last.Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if all, _, _ = st.Floods(t.Context(), dev); len(all) == 0 {
+	if all, _, _ = st.Fleet.Floods(t.Context(), dev); len(all) == 0 {
 		t.Error("a flood that went on was forgotten")
 	}
 }
@@ -309,18 +309,18 @@ func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 	startTasks(t, s)
 	startTasks(t, s)
 	name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute1", Incarnation: pki.NewIncarnation()}
-	if err := st.PutIdentity(t.Context(), dev, store.Identity{Node: "compute1", User: name.String(), Machine: "m1"}, 0); err != nil {
+	if err := st.Identities.Put(t.Context(), dev, store.Identity{Node: "compute1", User: name.String(), Machine: "m1"}, 0); err != nil {
 		t.Fatal(err)
 	}
 	says := func(node, boot string) {
 		t.Helper()
 		id := agent.Identity{Node: node, Role: "compute", Environment: "dev"}
-		if err := st.Report(t.Context(), id, agent.Status{Node: node, Machine: "m1", Boot: boot}, nil, nil); err != nil {
+		if err := st.Node.Report(t.Context(), id, agent.Status{Node: node, Machine: "m1", Boot: boot}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	hold := func(node string) agent.Hold {
-		f, err := st.Fleet(t.Context(), dev)
+		f, err := st.Fleet.State(t.Context(), dev)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +337,7 @@ func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 		t.Errorf("a machine that was restarted was frozen: %+v", hold("compute2"))
 	}
 	eventually(t, "it is noted with the identity", func() bool {
-		i, _, err := st.Identity(t.Context(), dev, "compute1")
+		i, _, err := st.Identities.Get(t.Context(), dev, "compute1")
 		return err == nil && i.Clone != nil && i.Clone.Machine == "m1"
 	})
 }
@@ -353,7 +353,7 @@ func TestStalledFirstBootSendsNotice(t *testing.T) {
 		{Machine: "m1", Node: "compute1", Step: "puppet", State: store.BootStarted, Started: long, Since: long, Heard: long},
 		{Machine: "m2", Node: "compute2", Step: "puppet", State: store.BootStarted, Started: long, Since: long, Heard: time.Now()},
 	} {
-		if err := st.PutFirstBoot(t.Context(), dev, b, 0); err != nil {
+		if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -368,7 +368,7 @@ func TestStalledFirstBootSendsNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the notice is sent", func() bool {
-		all, _, err := st.Notices(t.Context())
+		all, _, err := st.Notices.List(t.Context())
 		return err == nil && len(all) == 1 && all[0].State == store.NoticeSent
 	})
 	stop()

@@ -184,7 +184,7 @@ func (w *watcher) forget() {
 func (t *Tasks) watchNodes(ctx context.Context) {
 	var both sync.WaitGroup
 	both.Go(func() {
-		t.every(ctx, watchPause, "cannot watch nodes", func(ctx context.Context) error { return t.Store.WatchNodes(ctx, t.watcher.saw) })
+		t.every(ctx, watchPause, "cannot watch nodes", func(ctx context.Context) error { return t.Store.Fleet.Watch(ctx, t.watcher.saw) })
 	})
 	defer both.Wait()
 	ticker := time.NewTicker(recordInterval)
@@ -208,7 +208,7 @@ func (t *Tasks) watchNodes(ctx context.Context) {
 }
 
 func (t *Tasks) recordFlood(ctx context.Context, key nodeKey, f store.Flood) {
-	first, err := t.Store.NoteFlood(ctx, key.ref, f)
+	first, err := t.Store.Fleet.NoteFlood(ctx, key.ref, f)
 	if err != nil {
 		t.complain(ctx, "cannot record a flood", err, "env", key.ref.String(), "node", key.node)
 		t.watcher.back(key, f) // etcd may be full or unreachable
@@ -227,10 +227,10 @@ func (t *Tasks) recordDuplicate(ctx context.Context, key nodeKey, d duplicate) {
 		Mode: agent.Freeze, Kind: agent.DuplicateHold, Who: "pulley serve", Since: now,
 		Why: agent.Prose(fmt.Sprintf("boot ids %s and %s", d.other, d.boot)),
 	}
-	held, err := t.Store.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, hold)
+	held, err := t.Store.Fleet.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, hold)
 	noted := false
 	if err == nil {
-		noted, err = t.Store.NoteTwin(ctx, key.ref, key.node, store.Clone{Machine: d.machine, Boot: d.boot, At: now})
+		noted, err = t.Store.Identities.NoteDuplicateBoot(ctx, key.ref, key.node, store.Clone{Machine: d.machine, Boot: d.boot, At: now})
 	}
 	if err != nil {
 		t.complain(ctx, "cannot record a duplicate machine", err, "env", key.ref.String(), "node", key.node)

@@ -54,13 +54,13 @@ func (r AgentRelease) check() error {
 
 // PutAgent publishes a record whose chunks are stored already, and only while p stands. The same programs under the same
 // version are no error and change nothing (created is false); others are.
-func (s *releasesPart) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, sign Sign) (created bool, err error) {
+func (s *Releases) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, sign Sign) (created bool, err error) {
 	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot publish agent %s: %w", r.Version, err) }
 	if err := r.check(); err != nil {
 		return fail(err)
 	}
-	key := s.Keys.AgentRelease(r.Version)
-	there, err := s.Get(ctx, key)
+	key := s.db.Keys.AgentRelease(r.Version)
+	there, err := s.db.Get(ctx, key)
 	if err != nil {
 		return fail(err)
 	}
@@ -78,9 +78,9 @@ func (s *releasesPart) PutAgent(ctx context.Context, p *Publishing, r AgentRelea
 	if len(document) > MaxValueBytes {
 		return fail(fmt.Errorf("its record's %d bytes are more than the %d of one value", len(document), MaxValueBytes))
 	}
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0), p.Standing()}, []clientv3.Op{clientv3.OpPut(key, document)}, []clientv3.Op{clientv3.OpGet(key)})
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0), p.lock.Standing()}, []clientv3.Op{clientv3.OpPut(key, document)}, []clientv3.Op{clientv3.OpGet(key)})
 	if errors.Is(err, agent.ErrUnreachable) {
-		if there, again := s.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
+		if there, again := s.db.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
 			return true, nil // only the answer was lost
 		}
 		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it is there", err)
@@ -98,7 +98,7 @@ func (s *releasesPart) PutAgent(ctx context.Context, p *Publishing, r AgentRelea
 }
 
 // agentPublished is nil when what stands at the key has the same programs.
-func (s *releasesPart) agentPublished(key string, value []byte, r AgentRelease) error {
+func (s *Releases) agentPublished(key string, value []byte, r AgentRelease) error {
 	have, err := s.decodeAgent(key, value)
 	if err != nil {
 		return err
@@ -111,11 +111,11 @@ func (s *releasesPart) agentPublished(key string, value []byte, r AgentRelease) 
 }
 
 // decodeAgent reads an agent's document; a record that was copied from another version's key is unreadable.
-func (s *releasesPart) decodeAgent(key string, value []byte) (SignedAgent, error) {
+func (s *Releases) decodeAgent(key string, value []byte) (SignedAgent, error) {
 	var r SignedAgent
 	r.Record, r.Signatures = trust.Split(value)
 	err := etcd.Decode(key, r.Record, &r.AgentRelease)
-	if err == nil && s.Keys.AgentRelease(r.Version) != key {
+	if err == nil && s.db.Keys.AgentRelease(r.Version) != key {
 		err = &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of agent %.64q", r.Version)}
 	}
 	if err == nil {
@@ -130,9 +130,9 @@ func (s *releasesPart) decodeAgent(key string, value []byte) (SignedAgent, error
 }
 
 // Agent reads one version's record; ErrNotFound when there is none.
-func (s *releasesPart) Agent(ctx context.Context, version string) (SignedAgent, error) {
-	key := s.Keys.AgentRelease(version)
-	resp, err := s.Get(ctx, key)
+func (s *Releases) Agent(ctx context.Context, version string) (SignedAgent, error) {
+	key := s.db.Keys.AgentRelease(version)
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
 		return SignedAgent{}, fmt.Errorf("cannot read agent %s: %w", version, err)
 	}
@@ -146,10 +146,10 @@ func (s *releasesPart) Agent(ctx context.Context, version string) (SignedAgent, 
 
 // Agents lists every version, lowest first. One that can't be read is an error that names its key: a prune must not take
 // for unneeded what it could not look into.
-func (s *releasesPart) Agents(ctx context.Context) ([]SignedAgent, error) {
+func (s *Releases) Agents(ctx context.Context) ([]SignedAgent, error) {
 	var all []SignedAgent
-	prefix := s.Keys.AgentReleases()
-	_, err := s.Pages(ctx, prefix, 50, func(rest string, value []byte) error {
+	prefix := s.db.Keys.AgentReleases()
+	_, err := s.db.Pages(ctx, prefix, 50, func(rest string, value []byte) error {
 		r, err := s.decodeAgent(prefix+rest, value)
 		all = append(all, r)
 		return err
@@ -163,7 +163,7 @@ func (s *releasesPart) Agents(ctx context.Context) ([]SignedAgent, error) {
 
 // SignAgent adds a signature to those of an agent's record, which stays as it is, byte for byte. ErrConflict means that
 // somebody else did at the same moment.
-func (s *releasesPart) SignAgent(ctx context.Context, version string, sign Sign) error {
+func (s *Releases) SignAgent(ctx context.Context, version string, sign Sign) error {
 	r, err := s.Agent(ctx, version)
 	if err != nil {
 		return err
@@ -180,8 +180,8 @@ func (s *releasesPart) SignAgent(ctx context.Context, version string, sign Sign)
 	if len(document) > MaxValueBytes {
 		return fail(fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes))
 	}
-	key := s.Keys.AgentRelease(version)
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
+	key := s.db.Keys.AgentRelease(version)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
 	}

@@ -23,14 +23,14 @@ func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease
 	program := bytes.Repeat([]byte("agent "+version+"\n"), 10_000)
 	p := publishing(t, st, "ann")
 	packed, err := content.PackProgram(program, func(hash string, b []byte) error {
-		_, err := st.PutObject(t.Context(), hash, b)
+		_, err := st.Releases.PutObject(t.Context(), hash, b)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := store.AgentRelease{Version: version, Platforms: map[string]content.Program{"linux/amd64": packed}, Author: "ann", At: time.Now().UTC().Truncate(time.Second)}
-	if created, err := st.PutAgent(t.Context(), p, r, nil); err != nil || !created {
+	if created, err := st.Releases.PutAgent(t.Context(), p, r, nil); err != nil || !created {
 		t.Fatal(created, err)
 	}
 	if err := p.Close(); err != nil {
@@ -46,12 +46,12 @@ func TestAnAgentsReleaseNeverChanges(t *testing.T) {
 	r, _ := putAgent(t, st, "1.2.0")
 	p := publishing(t, st, "bob")
 	defer p.Close()
-	if created, err := st.PutAgent(t.Context(), p, r, nil); err != nil || created {
+	if created, err := st.Releases.PutAgent(t.Context(), p, r, nil); err != nil || created {
 		t.Errorf("the same again: %t, %v", created, err)
 	}
 	other, _ := putAgent(t, st, "1.3.0")
 	other.Version = "1.2.0"
-	if _, err := st.PutAgent(t.Context(), p, other, nil); err == nil || !strings.Contains(err.Error(), "it is published already, with other programs") {
+	if _, err := st.Releases.PutAgent(t.Context(), p, other, nil); err == nil || !strings.Contains(err.Error(), "it is published already, with other programs") {
 		t.Errorf("other programs under the same version: %v", err)
 	}
 	for name, change := range map[string]func(*store.AgentRelease){
@@ -63,7 +63,7 @@ func TestAnAgentsReleaseNeverChanges(t *testing.T) {
 	} {
 		bad := r
 		change(&bad)
-		if _, err := st.PutAgent(t.Context(), p, bad, nil); err == nil {
+		if _, err := st.Releases.PutAgent(t.Context(), p, bad, nil); err == nil {
 			t.Errorf("%s: it is published", name)
 		}
 	}
@@ -82,14 +82,14 @@ func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
 		signed = record
 		return nil, errors.New("the key is at home")
 	}
-	if err := st.SignAgent(t.Context(), "1.2.0", sign); err == nil || !strings.Contains(err.Error(), "at home") {
+	if err := st.Releases.SignAgent(t.Context(), "1.2.0", sign); err == nil || !strings.Contains(err.Error(), "at home") {
 		t.Errorf("without the key: %v", err)
 	}
-	have, err := st.Agent(t.Context(), "1.2.0")
+	have, err := st.Releases.Agent(t.Context(), "1.2.0")
 	if err != nil || !bytes.Equal(have.Record, signed) {
 		t.Errorf("signed\n%s\nstored\n%s, %v", signed, have.Record, err)
 	}
-	if _, err := st.Agent(t.Context(), "1.2.1"); !errors.Is(err, store.ErrNotFound) {
+	if _, err := st.Releases.Agent(t.Context(), "1.2.1"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("one that there is not: %v", err)
 	}
 	found, ok := have.Platforms["linux/amd64"]
@@ -97,7 +97,7 @@ func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
 		t.Fatalf("the program of this platform is %+v", found)
 	}
 	var out bytes.Buffer
-	if err := found.CopyTo(t.Context(), &out, st); err != nil || !bytes.Equal(out.Bytes(), program) {
+	if err := found.CopyTo(t.Context(), &out, st.Releases); err != nil || !bytes.Equal(out.Bytes(), program) {
 		t.Errorf("the program comes out with %d bytes: %v", out.Len(), err)
 	}
 }
@@ -117,7 +117,7 @@ func TestAPruneLeavesAgentsWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := r.Platforms["linux/amd64"].CopyTo(t.Context(), &out, st); err != nil || !bytes.Equal(out.Bytes(), program) {
+	if err := r.Platforms["linux/amd64"].CopyTo(t.Context(), &out, st.Releases); err != nil || !bytes.Equal(out.Bytes(), program) {
 		t.Errorf("after a prune the program has %d bytes: %v", out.Len(), err)
 	}
 	// What can't be read might need anything.
@@ -137,22 +137,22 @@ func TestWhoseAgentCounts(t *testing.T) {
 	ctx := t.Context()
 	wants := func(when, want string, downgrade bool, try int64) {
 		t.Helper()
-		d, err := st.Desire(ctx, id)
+		d, err := st.Node.Desire(ctx, id)
 		if err != nil || d.Agent != (agent.AgentChoice{Version: want, Downgrade: downgrade, Try: try}) {
 			t.Errorf("%s: %+v, %v", when, d.Agent, err)
 		}
 	}
 	put := func(change func(*store.AgentWish)) {
 		t.Helper()
-		w, revision, err := st.AgentWish(ctx, dev)
+		w, revision, err := st.Fleet.AgentWish(ctx, dev)
 		if err != nil {
 			t.Fatal(err)
 		}
 		change(&w)
-		if err := st.PutAgentWish(ctx, dev, w, revision); err != nil {
+		if err := st.Fleet.PutAgentWish(ctx, dev, w, revision); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.PutAgentWish(ctx, dev, w, revision); !errors.Is(err, store.ErrConflict) {
+		if err := st.Fleet.PutAgentWish(ctx, dev, w, revision); !errors.Is(err, store.ErrConflict) {
 			t.Errorf("a second write at the same revision: %v", err)
 		}
 	}
@@ -187,7 +187,7 @@ func TestAnAgentsWishStaysSmall(t *testing.T) {
 	for n := range 1000 {
 		w.Choose(store.Scope{Node: fmt.Sprintf("compute%d", n)}, agent.AgentChoice{Version: "1.0.0"})
 	}
-	if err := st.PutAgentWish(t.Context(), dev, w, 0); err == nil || !strings.Contains(err.Error(), "pin roles, not nodes") {
+	if err := st.Fleet.PutAgentWish(t.Context(), dev, w, 0); err == nil || !strings.Contains(err.Error(), "pin roles, not nodes") {
 		t.Errorf("a thousand pins: %v", err)
 	}
 }
@@ -197,14 +197,14 @@ func TestRepeatChangesNothing(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
-	if err := st.Repeat(t.Context(), id); err != nil || len(server.Keys()) != 0 {
+	if err := st.Node.RepeatStatus(t.Context(), id); err != nil || len(server.Keys()) != 0 {
 		t.Errorf("of a node that never spoke: %v, %v", err, server.Keys())
 	}
-	if _, ok, err := st.Said(t.Context(), id); ok || err != nil {
+	if _, ok, err := st.Node.Status(t.Context(), id); ok || err != nil {
 		t.Errorf("it spoke: %t, %v", ok, err)
 	}
 	said := agent.Status{Node: id.Node, Role: id.Role, Version: "1.0.0"}
-	if err := st.Report(t.Context(), id, said, nil, nil); err != nil {
+	if err := st.Node.Report(t.Context(), id, said, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	key := "/pulley/v1/status/dev/" + id.Node
@@ -212,14 +212,14 @@ func TestRepeatChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Repeat(t.Context(), id); err != nil {
+	if err := st.Node.RepeatStatus(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
 	after, err := server.Client().Get(t.Context(), key)
 	if err != nil || !bytes.Equal(before.Kvs[0].Value, after.Kvs[0].Value) || after.Kvs[0].Version != before.Kvs[0].Version+1 {
 		t.Errorf("before %v, after %v, %v", before.Kvs, after.Kvs, err)
 	}
-	if st, ok, err := st.Said(t.Context(), id); !ok || err != nil || st.Version != "1.0.0" {
+	if st, ok, err := st.Node.Status(t.Context(), id); !ok || err != nil || st.Version != "1.0.0" {
 		t.Errorf("%+v, %t, %v", st, ok, err)
 	}
 }
@@ -229,14 +229,14 @@ func TestAWishThatCantBeReadIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
-	if d, err := st.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{}) {
+	if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{}) {
 		t.Errorf("no wish: %+v, %v", d.Agent, err)
 	}
 	for _, text := range []string{"{", `{"v":99}`} { // which keeps no node from its target
 		if _, err := server.Client().Put(t.Context(), "/pulley/v1/environments/dev/agent", text); err != nil {
 			t.Fatal(err)
 		}
-		if d, err := st.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{Unknown: true}) {
+		if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{Unknown: true}) {
 			t.Errorf("%s: %+v, %v", text, d.Agent, err)
 		}
 	}

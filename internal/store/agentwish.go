@@ -78,9 +78,9 @@ func (w *AgentWish) Choose(scope etcd.Scope, c agent.AgentChoice) {
 }
 
 // AgentWish reads an environment's document and the revision at which it was last written; 0 when there is none.
-func (s *fleetPart) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
-	key := s.Keys.Env(ref.String()).AgentChoice()
-	resp, err := s.Get(ctx, key)
+func (s *Fleet) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
+	key := s.db.Keys.Env(ref.String()).AgentChoice()
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
 		return AgentWish{}, 0, fmt.Errorf("cannot read which agent %s is to run: %w", ref, err)
 	}
@@ -94,7 +94,7 @@ func (s *fleetPart) AgentWish(ctx context.Context, ref environments.Ref) (w Agen
 }
 
 // PutAgentWish stores the document unless it was written since revision: then the error wraps ErrConflict.
-func (s *fleetPart) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
+func (s *Fleet) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot say which agent %s is to run: %w", ref, err) }
 	value, err := etcd.Encode(w)
 	if err != nil {
@@ -103,8 +103,8 @@ func (s *fleetPart) PutAgentWish(ctx context.Context, ref environments.Ref, w Ag
 	if len(value) > maxWishBytes {
 		return fail(fmt.Errorf("with so many nodes and roles of their own it has %d bytes, and every node reads it with each tick; there may be %d\npin roles, not nodes", len(value), maxWishBytes))
 	}
-	key := s.Keys.Env(ref.String()).AgentChoice()
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
+	key := s.db.Keys.Env(ref.String()).AgentChoice()
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
 	}
@@ -115,9 +115,9 @@ func (s *fleetPart) PutAgentWish(ctx context.Context, ref environments.Ref, w Ag
 }
 
 // Said is what a node last said of itself, and whether it ever did.
-func (s *nodePart) Said(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
-	key := s.Keys.Env(id.Environment).Status(id.Node)
-	resp, err := s.Get(ctx, key)
+func (s *Node) Status(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
+	key := s.db.Keys.Env(id.Environment).Status(id.Node)
+	resp, err := s.db.Get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
 		return agent.Status{}, false, err
 	}
@@ -126,15 +126,15 @@ func (s *nodePart) Said(ctx context.Context, id agent.Identity) (st agent.Status
 
 // Repeat writes a node's own status again, byte for byte: whoever can do that can report. A node that never reported has
 // none to repeat, which is no error.
-func (s *nodePart) Repeat(ctx context.Context, id agent.Identity) error {
-	key := s.Keys.Env(id.Environment).Status(id.Node)
-	resp, err := s.Get(ctx, key)
+func (s *Node) RepeatStatus(ctx context.Context, id agent.Identity) error {
+	key := s.db.Keys.Env(id.Environment).Status(id.Node)
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
 		return fmt.Errorf("cannot read the node's own status: %w", err)
 	}
 	for _, kv := range resp.Kvs {
 		// Where the guard fails a tick reported at this moment; that the write was allowed is all that was to be known.
-		_, err = s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, kv.ModRevision)}, []clientv3.Op{clientv3.OpPut(key, string(kv.Value))}, nil)
+		_, err = s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, kv.ModRevision)}, []clientv3.Op{clientv3.OpPut(key, string(kv.Value))}, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the node's own status: %w", err)

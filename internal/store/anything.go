@@ -15,7 +15,7 @@ import (
 
 // AnythingOf reports whether etcd has anything of an environment that a destruction takes away: also of one that is not
 // stored, or was destroyed in part. Users and roles count for those who may look at them.
-func (s *machinesPart) AnythingOf(ctx context.Context, ref environments.Ref) (bool, error) {
+func (s *Machines) AnythingOf(ctx context.Context, ref environments.Ref) (bool, error) {
 	env := ref.String()
 	looks := []func() (bool, error){
 		func() (bool, error) { keys, err := s.tokens.tokensOf(ctx, env); return len(keys) > 0, err },
@@ -28,9 +28,9 @@ func (s *machinesPart) AnythingOf(ctx context.Context, ref environments.Ref) (bo
 			return len(users)+len(roles) > 0, err
 		},
 	}
-	for _, prefix := range append(reportedBy(s.Keys, env), s.Keys.Env(env).Root(), s.Keys.Env(env).Precreated(""), s.Keys.Env(env).Identities()) {
+	for _, prefix := range append(reportedBy(s.db.Keys, env), s.db.Keys.Env(env).Root(), s.db.Keys.Env(env).Precreated(""), s.db.Keys.Env(env).Identities()) {
 		looks = append(looks, func() (bool, error) {
-			resp, err := s.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+			resp, err := s.db.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 			return err == nil && resp.Count > 0, err
 		})
 	}
@@ -46,7 +46,7 @@ func (s *machinesPart) AnythingOf(ctx context.Context, ref environments.Ref) (bo
 }
 
 // tokensOf are the keys of the tokens that nodes of an environment join with, ended ones too.
-func (s *tokensPart) tokensOf(ctx context.Context, env string) (keys []string, err error) {
+func (s *Tokens) tokensOf(ctx context.Context, env string) (keys []string, err error) {
 	_, err = s.eachToken(ctx, false, func(key string, t Token) {
 		if t.Environment == env {
 			keys = append(keys, key)
@@ -55,18 +55,18 @@ func (s *tokensPart) tokensOf(ctx context.Context, env string) (keys []string, e
 	return keys, err
 }
 
-func (s *noticesPart) noticesOf(ctx context.Context, env string) (keys []string, err error) {
-	all, _, err := s.Notices(ctx)
+func (s *Notices) noticesOf(ctx context.Context, env string) (keys []string, err error) {
+	all, _, err := s.List(ctx)
 	for _, n := range all {
 		if n.Environment == env {
-			keys = append(keys, s.Keys.Notice(n.ID))
+			keys = append(keys, s.db.Keys.Notice(n.ID))
 		}
 	}
 	return keys, err
 }
 
 // accountsOf are the users of all the environment's nodes, and their roles: of each its own, and the one that they share.
-func (s *accessPart) accountsOf(ctx context.Context, env string) (users, roles []string, err error) {
+func (s *Access) accountsOf(ctx context.Context, env string) (users, roles []string, err error) {
 	all, err := s.Users(ctx)
 	if err != nil {
 		return nil, nil, err

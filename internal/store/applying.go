@@ -22,21 +22,21 @@ var (
 // Applying is an apply that is under way: the only one of its fleet, as long as its mark stands. All that it writes, it
 // writes only then; what comes later is machines.ErrLost.
 type Applying struct {
-	*etcd.Lock
-	machines *machinesPart
+	lock     *etcd.Lock
+	machines *Machines
 	ref      environments.Ref
 	by       string
 }
 
 // BeginApply takes the fleet for this apply alone, until Close or until etcd can't be reached for three quarters of a minute.
 // While another one is under way it is refused with a *BusyError. The environment need not exist.
-func (s *machinesPart) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
+func (s *Machines) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
 	return s.beginApply(ctx, ref, by, etcd.LockLasts)
 }
 
-func (s *machinesPart) beginApply(ctx context.Context, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
-	key := s.Keys.Env(ref.String()).Applying()
-	l, holder, err := s.Lock(ctx, etcd.LockSpec{
+func (s *Machines) beginApply(ctx context.Context, ref environments.Ref, by string, lasts time.Duration) (*Applying, error) {
+	key := s.db.Keys.Env(ref.String()).Applying()
+	l, holder, err := s.db.Lock(ctx, etcd.LockSpec{
 		Key: func(string) string { return key }, Kind: etcd.LockApply, By: by, Lasts: lasts, Free: etcd.Same(key, 0), Rival: clientv3.OpGet(key),
 	})
 	if err != nil {
@@ -67,14 +67,14 @@ func (e *BusyError) Hint() string {
 // of a provider is asked under it.
 func (a *Applying) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(a.Lock.Context(), func() { cancel(a.lost()) })
+	stop := context.AfterFunc(a.lock.Context(), func() { cancel(a.lost()) })
 	return ctx, func() { stop(); cancel(context.Canceled) }
 }
 
 // Close ends the apply: the next one can begin at once.
 func (a *Applying) Close() error {
-	lost := a.Lock.Context().Err() != nil
-	if err := a.Lock.Close(); err != nil && !lost { // that it was lost was told to whoever wrote
+	lost := a.lock.Context().Err() != nil
+	if err := a.lock.Close(); err != nil && !lost { // that it was lost was told to whoever wrote
 		return err
 	}
 	return nil
@@ -85,12 +85,12 @@ func (a *Applying) Ref() environments.Ref { return a.ref }
 
 // lost is why nothing may be written any more.
 func (a *Applying) lost() error {
-	return fmt.Errorf("%w: %w", machines.ErrLost, context.Cause(a.Lock.Context()))
+	return fmt.Errorf("%w: %w", machines.ErrLost, context.Cause(a.lock.Context()))
 }
 
 // ended puts the loss of the mark in the place of what came of it.
 func (a *Applying) ended(err error) error {
-	if err != nil && a.Lock.Context().Err() != nil && !errors.Is(err, machines.ErrLost) {
+	if err != nil && a.lock.Context().Err() != nil && !errors.Is(err, machines.ErrLost) {
 		return a.lost()
 	}
 	return err
@@ -101,15 +101,15 @@ func (a *Applying) ended(err error) error {
 func (a *Applying) write(ctx context.Context, cmps []clientv3.Cmp, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
-	cmps = append([]clientv3.Cmp{a.Standing()}, cmps...)
-	resp, err := a.DB().Txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(a.Key(), clientv3.WithKeysOnly())})
+	cmps = append([]clientv3.Cmp{a.lock.Standing()}, cmps...)
+	resp, err := a.machines.db.Txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(a.lock.Key(), clientv3.WithKeysOnly())})
 	if err != nil {
 		return nil, a.ended(err)
 	}
 	if resp.Succeeded {
 		return resp, nil
 	}
-	if a.Lost(resp.Responses[0].GetResponseRange().Kvs) {
+	if a.lock.Lost(resp.Responses[0].GetResponseRange().Kvs) {
 		return nil, a.lost()
 	}
 	return nil, machines.ErrChanged

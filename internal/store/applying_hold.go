@@ -22,7 +22,7 @@ func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
 	scope := etcd.Scope{Node: node}
-	key := a.DB().Keys.Env(a.ref.String()).Hold(scope)
+	key := a.machines.db.Keys.Env(a.ref.String()).Hold(scope)
 	h.Scope = scope.Segment("all")
 	for try := 0; ; try++ {
 		err := a.hold(ctx, key, h)
@@ -36,11 +36,11 @@ func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
 }
 
 func (a *Applying) hold(ctx context.Context, key string, h agent.Hold) error {
-	old, revision, err := etcd.Single[agent.Hold](ctx, a.DB(), key)
+	old, revision, err := etcd.Single[agent.Hold](ctx, a.machines.db, key)
 	if errors.As(err, new(*etcd.UnreadableError)) { // nobody can be told what it was, and it must not be in the way
 		old = nil
 		var resp *clientv3.GetResponse
-		if resp, err = a.DB().Get(ctx, key, clientv3.WithKeysOnly()); err == nil && len(resp.Kvs) > 0 {
+		if resp, err = a.machines.db.Get(ctx, key, clientv3.WithKeysOnly()); err == nil && len(resp.Kvs) > 0 {
 			revision = resp.Kvs[0].ModRevision
 		}
 	}

@@ -23,7 +23,7 @@ import (
 
 func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *store.Applying {
 	t.Helper()
-	a, err := st.BeginApply(t.Context(), ref, by)
+	a, err := st.Machines.BeginApply(t.Context(), ref, by)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,13 +51,13 @@ func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
 				return machinestest.Subject{
 					Fleet: a, Ref: ref,
 					Join: func(node, role string) {
-						must(st.Register(t.Context(), ref.String(), agent.Host{Node: node, Role: role, At: time.Now().UTC()}))
+						must(st.Fleet.Register(t.Context(), ref.String(), agent.Host{Node: node, Role: role, At: time.Now().UTC()}))
 					},
 					Say: func(s agent.Status) {
-						must(st.Report(t.Context(), agent.Identity{Node: s.Node, Environment: ref.String()}, s, nil, nil))
+						must(st.Node.Report(t.Context(), agent.Identity{Node: s.Node, Environment: ref.String()}, s, nil, nil))
 					},
 					Lets: func(token string) bool {
-						k, err := st.FindToken(t.Context(), token)
+						k, err := st.Tokens.Find(t.Context(), token)
 						must(err)
 						return k != nil && !k.Ended(time.Now())
 					},
@@ -89,7 +89,7 @@ func TestOneApplyAtATime(t *testing.T) {
 	st := open(t, etcdtest.Start(t), "")
 	dev4, dev42 := environments.Ref{Environment: "dev", Stack: "t4"}, environments.Ref{Environment: "dev", Stack: "t42"}
 	first := begin(t, st, dev4, "ann")
-	_, err := st.BeginApply(t.Context(), dev4, "bob")
+	_, err := st.Machines.BeginApply(t.Context(), dev4, "bob")
 	var busy *store.BusyError
 	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "ann applies, since 2") || busy.Hint() == "" {
 		t.Errorf("the second one is told: %v", err)
@@ -112,7 +112,7 @@ func TestOfManyAppliesOneBegins(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
-			_, err := st.BeginApply(t.Context(), dev, fmt.Sprint("operator ", i))
+			_, err := st.Machines.BeginApply(t.Context(), dev, fmt.Sprint("operator ", i))
 			var busy *store.BusyError
 			switch {
 			case err == nil:

@@ -40,15 +40,15 @@ func ParseOperatorRole(s string) (OperatorRole, error) {
 }
 
 // AuthEnabled reports whether etcd checks who its clients are. Anybody may ask.
-func (s *accessPart) AuthEnabled(ctx context.Context) (bool, error) {
-	within, cancel := context.WithTimeout(ctx, s.Timeout)
+func (s *Access) AuthEnabled(ctx context.Context) (bool, error) {
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
-	resp, err := s.Client.AuthStatus(within)
+	resp, err := s.db.Client.AuthStatus(within)
 	if errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return true, nil // without auth nobody is refused
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot ask whether etcd checks its users: %w", s.Explain(err))
+		return false, fmt.Errorf("cannot ask whether etcd checks its users: %w", s.db.Explain(err))
 	}
 	return resp.Enabled, nil
 }
@@ -56,7 +56,7 @@ func (s *accessPart) AuthEnabled(ctx context.Context) (bool, error) {
 // SetUpAuth makes what is missing of the roles of operators, of etcd's user root (without a password, so that nobody can
 // be it without a certificate of that name) and of the user that is `pulley serve`, and the installation's id, and then has
 // etcd check its users. It may be repeated, by whoever may: once auth is on that is an admin.
-func (s *accessPart) SetUpAuth(ctx context.Context, serveUser string) error {
+func (s *Access) SetUpAuth(ctx context.Context, serveUser string) error {
 	err := s.ensureUser(ctx, rootUser, rootRole)
 	if err == nil {
 		err = s.ensureUser(ctx, serveUser, rootRole)
@@ -68,19 +68,19 @@ func (s *accessPart) SetUpAuth(ctx context.Context, serveUser string) error {
 		err = s.cluster.ensureInstallation(ctx, serveUser)
 	}
 	if err == nil {
-		err = s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.AuthEnable(ctx); return err })
+		err = s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.AuthEnable(ctx); return err })
 	}
 	if err != nil {
-		return fmt.Errorf("cannot set up etcd's users: %w", s.Explain(err))
+		return fmt.Errorf("cannot set up etcd's users: %w", s.db.Explain(err))
 	}
 	return nil
 }
 
 // EnsureOperatorRoles makes the roles of viewers and operators have exactly the grants that they should.
-func (s *accessPart) EnsureOperatorRoles(ctx context.Context) error {
+func (s *Access) EnsureOperatorRoles(ctx context.Context) error {
 	for _, role := range []OperatorRole{RoleViewer, RoleOperator} {
 		if err := s.ensureRole(ctx, s.operatorRole(role), s.operatorGrants(role)); err != nil {
-			return fmt.Errorf("cannot set up role %s: %w", role, s.Explain(err))
+			return fmt.Errorf("cannot set up role %s: %w", role, s.db.Explain(err))
 		}
 	}
 	return nil
@@ -88,9 +88,9 @@ func (s *accessPart) EnsureOperatorRoles(ctx context.Context) error {
 
 // EnsureEnvironment makes the role that the nodes of an environment share have exactly the grants that it should: missing
 // ones are added before others are taken away. With nothing to do it is one read.
-func (s *accessPart) EnsureEnvironment(ctx context.Context, env string) error {
+func (s *Access) EnsureEnvironment(ctx context.Context, env string) error {
 	if err := s.ensureRole(ctx, s.nodesRole(env), s.nodesGrants(env)); err != nil {
-		return fmt.Errorf("cannot set up what nodes of %s may read: %w", env, s.Explain(err))
+		return fmt.Errorf("cannot set up what nodes of %s may read: %w", env, s.db.Explain(err))
 	}
 	return nil
 }
@@ -99,40 +99,40 @@ func (s *accessPart) EnsureEnvironment(ctx context.Context, env string) error {
 // which EnsureEnvironment makes. It may be repeated; what is there is not changed again. A user that is new costs six
 // rebuilds of etcd's permissions for a new name, and three for one whose role is there. The user gets its roles last, so
 // that half of it can do nothing.
-func (s *accessPart) EnsureNode(ctx context.Context, env, node, user string) error {
+func (s *Access) EnsureNode(ctx context.Context, env, node, user string) error {
 	own := s.nodeRole(env, node)
 	err := s.ensureRole(ctx, own, s.nodeGrants(env, node))
 	if err == nil {
 		err = s.ensureUser(ctx, user, own, s.nodesRole(env))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot set up the etcd user of node %s: %w", node, s.Explain(err))
+		return fmt.Errorf("cannot set up the etcd user of node %s: %w", node, s.db.Explain(err))
 	}
 	return nil
 }
 
 // EnsureOperator makes user be an operator with one role, whatever it was before.
-func (s *accessPart) EnsureOperator(ctx context.Context, user string, role OperatorRole) error {
+func (s *Access) EnsureOperator(ctx context.Context, user string, role OperatorRole) error {
 	if err := s.ensureUser(ctx, user, s.operatorRole(role)); err != nil {
-		return fmt.Errorf("cannot set up the etcd user of an operator: %w", s.Explain(err))
+		return fmt.Errorf("cannot set up the etcd user of an operator: %w", s.db.Explain(err))
 	}
 	return nil
 }
 
 // DropUser removes a user: etcd refuses the next request of every certificate of that name. None is no error.
-func (s *accessPart) DropUser(ctx context.Context, user string) error {
+func (s *Access) DropUser(ctx context.Context, user string) error {
 	if user == rootUser {
 		return errors.New("cannot remove etcd's user root: without it auth can't be on")
 	}
-	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.UserDelete(ctx, user); return err })
+	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.UserDelete(ctx, user); return err })
 	if err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) {
-		return fmt.Errorf("cannot remove etcd user %s: %w", user, s.Explain(err))
+		return fmt.Errorf("cannot remove etcd user %s: %w", user, s.db.Explain(err))
 	}
 	return nil
 }
 
 // DropNodeRole removes the role of a node's own; its users, should any be left, can then write nothing. None is no error.
-func (s *accessPart) DropNodeRole(ctx context.Context, env, node string) error {
+func (s *Access) DropNodeRole(ctx context.Context, env, node string) error {
 	if err := s.dropRole(ctx, s.nodeRole(env, node)); err != nil {
 		return fmt.Errorf("cannot remove the etcd role of node %s: %w", node, err)
 	}
@@ -141,7 +141,7 @@ func (s *accessPart) DropNodeRole(ctx context.Context, env, node string) error {
 
 // DropSharedRole removes the role that the nodes of an environment share, if there is no such environment (any more). None is
 // no error. etcd can't do both at one moment: an environment that was made again in between gets its role back.
-func (s *accessPart) DropSharedRole(ctx context.Context, ref environments.Ref) error {
+func (s *Access) DropSharedRole(ctx context.Context, ref environments.Ref) error {
 	env := ref.String()
 	stored, err := s.specs.hasSpec(ctx, env)
 	if err == nil && !stored {
@@ -159,14 +159,14 @@ func (s *accessPart) DropSharedRole(ctx context.Context, ref environments.Ref) e
 	return nil
 }
 
-func (s *specsPart) hasSpec(ctx context.Context, env string) (bool, error) {
-	resp, err := s.Get(ctx, s.Keys.Env(env).Spec(), clientv3.WithCountOnly())
+func (s *Environments) hasSpec(ctx context.Context, env string) (bool, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Spec(), clientv3.WithCountOnly())
 	return err == nil && resp.Count > 0, err
 }
 
 // shareAgain makes the role that the nodes of an environment share, and gives it to those that lost it with the one before:
 // the users that have a role of their own, which is what EnsureNode gives them first.
-func (s *accessPart) shareAgain(ctx context.Context, env string) error {
+func (s *Access) shareAgain(ctx context.Context, env string) error {
 	if err := s.EnsureEnvironment(ctx, env); err != nil {
 		return err
 	}
@@ -182,63 +182,63 @@ func (s *accessPart) shareAgain(ctx context.Context, env string) error {
 		have, err := s.rolesOf(ctx, user)
 		if err == nil && slices.Contains(have, s.nodeRole(env, node)) && !slices.Contains(have, s.nodesRole(env)) {
 			err = s.auth(ctx, func(ctx context.Context) error {
-				_, err := s.Client.UserGrantRole(ctx, user, s.nodesRole(env))
+				_, err := s.db.Client.UserGrantRole(ctx, user, s.nodesRole(env))
 				return err
 			})
 		}
 		if err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) { // removed at this moment
-			return s.Explain(err)
+			return s.db.Explain(err)
 		}
 	}
 	return nil
 }
 
 // dropRole removes a role, and takes it from its users. None is no error.
-func (s *accessPart) dropRole(ctx context.Context, role string) error {
-	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.RoleDelete(ctx, role); return err })
+func (s *Access) dropRole(ctx context.Context, role string) error {
+	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.RoleDelete(ctx, role); return err })
 	if errors.Is(err, rpctypes.ErrRoleNotFound) {
 		return nil
 	}
-	return s.Explain(err)
+	return s.db.Explain(err)
 }
 
 // Users lists all of etcd's users, also those that are not Pulley's, in order.
-func (s *accessPart) Users(ctx context.Context) ([]string, error) {
+func (s *Access) Users(ctx context.Context) ([]string, error) {
 	var users []string
 	err := s.auth(ctx, func(ctx context.Context) error {
-		resp, err := s.Client.UserList(ctx)
+		resp, err := s.db.Client.UserList(ctx)
 		if err == nil {
 			users = resp.Users
 		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot list etcd's users: %w", s.Explain(err))
+		return nil, fmt.Errorf("cannot list etcd's users: %w", s.db.Explain(err))
 	}
 	slices.Sort(users)
 	return users, nil
 }
 
 // roles lists all of etcd's roles.
-func (s *accessPart) roles(ctx context.Context) (roles []string, err error) {
+func (s *Access) roles(ctx context.Context) (roles []string, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
-		resp, err := s.Client.RoleList(ctx)
+		resp, err := s.db.Client.RoleList(ctx)
 		if err == nil {
 			roles = resp.Roles
 		}
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot list etcd's roles: %w", s.Explain(err))
+		return nil, fmt.Errorf("cannot list etcd's roles: %w", s.db.Explain(err))
 	}
 	return roles, nil
 }
 
 // auth runs one call about users or roles with a deadline of its own. The client's own retries cover a change that came
 // between (ErrAuthOldRevision); here is what is left of that for a client inside of etcd's process, which has none.
-func (s *accessPart) auth(ctx context.Context, call func(context.Context) error) error {
+func (s *Access) auth(ctx context.Context, call func(context.Context) error) error {
 	for try := 0; ; try++ {
-		one, cancel := context.WithTimeout(ctx, max(s.Timeout, authTimeout))
+		one, cancel := context.WithTimeout(ctx, max(s.db.Timeout, authTimeout))
 		err := call(one)
 		cancel()
 		if try < 2 && errors.Is(err, rpctypes.ErrAuthOldRevision) {
@@ -249,8 +249,8 @@ func (s *accessPart) auth(ctx context.Context, call func(context.Context) error)
 }
 
 // ensureRole makes a role have exactly these grants, with as few changes as that takes.
-func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) error {
-	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.RoleAdd(ctx, role); return err })
+func (s *Access) ensureRole(ctx context.Context, role string, want []grant) error {
+	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.RoleAdd(ctx, role); return err })
 	var have []grant
 	if errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
 		have, err = s.grants(ctx, role)
@@ -263,7 +263,7 @@ func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) 
 			continue
 		}
 		err := s.auth(ctx, func(ctx context.Context) error {
-			_, err := s.Client.RoleGrantPermission(ctx, role, g.key, g.end, g.may)
+			_, err := s.db.Client.RoleGrantPermission(ctx, role, g.key, g.end, g.may)
 			return err
 		})
 		if err != nil {
@@ -276,7 +276,7 @@ func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) 
 			continue
 		}
 		err := s.auth(ctx, func(ctx context.Context) error {
-			_, err := s.Client.RoleRevokePermission(ctx, role, g.key, g.end)
+			_, err := s.db.Client.RoleRevokePermission(ctx, role, g.key, g.end)
 			return err
 		})
 		if err != nil && !errors.Is(err, rpctypes.ErrPermissionNotGranted) {
@@ -287,9 +287,9 @@ func (s *accessPart) ensureRole(ctx context.Context, role string, want []grant) 
 }
 
 // grants reads what a role may.
-func (s *accessPart) grants(ctx context.Context, role string) (grants []grant, err error) {
+func (s *Access) grants(ctx context.Context, role string) (grants []grant, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
-		resp, err := s.Client.RoleGet(ctx, role)
+		resp, err := s.db.Client.RoleGet(ctx, role)
 		if err != nil {
 			return err
 		}
@@ -303,12 +303,12 @@ func (s *accessPart) grants(ctx context.Context, role string) (grants []grant, e
 }
 
 // ensureUser makes a user without a password have exactly these roles, with as few changes as that takes.
-func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...string) error {
+func (s *Access) ensureUser(ctx context.Context, user string, roles ...string) error {
 	if user == "" {
 		return errors.New("it has no name")
 	}
 	err := s.auth(ctx, func(ctx context.Context) error {
-		_, err := s.Client.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
+		_, err := s.db.Client.UserAddWithOptions(ctx, user, "", &clientv3.UserAddOptions{NoPassword: true})
 		return err
 	})
 	var have []string
@@ -322,7 +322,7 @@ func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...strin
 		if slices.Contains(roles, role) || user == rootUser {
 			continue
 		}
-		err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.UserRevokeRole(ctx, user, role); return err })
+		err := s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.UserRevokeRole(ctx, user, role); return err })
 		if err != nil && !errors.Is(err, rpctypes.ErrRoleNotGranted) {
 			return err
 		}
@@ -331,7 +331,7 @@ func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...strin
 		if slices.Contains(have, role) {
 			continue
 		}
-		if err := s.auth(ctx, func(ctx context.Context) error { _, err := s.Client.UserGrantRole(ctx, user, role); return err }); err != nil {
+		if err := s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.UserGrantRole(ctx, user, role); return err }); err != nil {
 			return err
 		}
 	}
@@ -339,9 +339,9 @@ func (s *accessPart) ensureUser(ctx context.Context, user string, roles ...strin
 }
 
 // rolesOf reads the roles of a user.
-func (s *accessPart) rolesOf(ctx context.Context, user string) (roles []string, err error) {
+func (s *Access) rolesOf(ctx context.Context, user string) (roles []string, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
-		resp, err := s.Client.UserGet(ctx, user)
+		resp, err := s.db.Client.UserGet(ctx, user)
 		if err == nil {
 			roles = resp.Roles
 		}

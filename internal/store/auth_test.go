@@ -24,15 +24,15 @@ func TestUsersAreSetUpAnyNumberOfTimes(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
-	if on, err := st.AuthEnabled(ctx); err != nil || !on {
+	if on, err := st.Access.AuthEnabled(ctx); err != nil || !on {
 		t.Fatalf("auth is on: %v, %v", on, err)
 	}
 	raw := server.ClientOf(etcdtest.Serve)
 	var revision uint64
 	for range 2 {
 		for _, err := range []error{
-			st.SetUpAuth(ctx, etcdtest.Serve), st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "controller1", nodeA),
-			st.EnsureOperator(ctx, "pulley/operator/ann/0000000000000001", store.RoleViewer),
+			st.Access.SetUpAuth(ctx, etcdtest.Serve), st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", "controller1", nodeA),
+			st.Access.EnsureOperator(ctx, "pulley/operator/ann/0000000000000001", store.RoleViewer),
 		} {
 			if err != nil {
 				t.Fatal(err)
@@ -47,7 +47,7 @@ func TestUsersAreSetUpAnyNumberOfTimes(t *testing.T) {
 		}
 		revision = status.AuthRevision
 	}
-	users, err := st.Users(ctx)
+	users, err := st.Access.Users(ctx)
 	if err != nil || !slices.Equal(users, []string{nodeA, "pulley/operator/ann/0000000000000001", etcdtest.Serve, "root"}) {
 		t.Errorf("users are %v, %v", users, err)
 	}
@@ -73,7 +73,7 @@ func TestAJoinMakesFewChanges(t *testing.T) {
 		}
 		return after.AuthRevision - before.AuthRevision
 	}
-	if err := st.EnsureEnvironment(ctx, "dev"); err != nil {
+	if err := st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -81,12 +81,12 @@ func TestAJoinMakesFewChanges(t *testing.T) {
 		do   func() error
 		most uint64
 	}{
-		{"a new node", func() error { return st.EnsureNode(ctx, "dev", "controller1", nodeAOld) }, 7}, // RoleAdd rebuilds nothing
-		{"the same again", func() error { return st.EnsureNode(ctx, "dev", "controller1", nodeAOld) }, 0},
-		{"its rejoin", func() error { return st.EnsureNode(ctx, "dev", "controller1", nodeA) }, 3},
-		{"dropping a user", func() error { return st.DropUser(ctx, nodeAOld) }, 1},
-		{"dropping nobody", func() error { return st.DropUser(ctx, nodeAOld) }, 0},
-		{"an environment that is set up", func() error { return st.EnsureEnvironment(ctx, "dev") }, 0},
+		{"a new node", func() error { return st.Access.EnsureNode(ctx, "dev", "controller1", nodeAOld) }, 7}, // RoleAdd rebuilds nothing
+		{"the same again", func() error { return st.Access.EnsureNode(ctx, "dev", "controller1", nodeAOld) }, 0},
+		{"its rejoin", func() error { return st.Access.EnsureNode(ctx, "dev", "controller1", nodeA) }, 3},
+		{"dropping a user", func() error { return st.Access.DropUser(ctx, nodeAOld) }, 1},
+		{"dropping nobody", func() error { return st.Access.DropUser(ctx, nodeAOld) }, 0},
+		{"an environment that is set up", func() error { return st.Access.EnsureEnvironment(ctx, "dev") }, 0},
 	} {
 		if n := changes(c.do); n > c.most {
 			t.Errorf("%s took %d changes of etcd's users and roles, more than %d", c.what, n, c.most)
@@ -99,7 +99,7 @@ func TestGrantsThatAreWrongAreMended(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
-	for _, err := range []error{st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "controller1", nodeA)} {
+	for _, err := range []error{st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", "controller1", nodeA)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestGrantsThatAreWrongAreMended(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", "controller1", nodeA)} {
+	for _, err := range []error{st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", "controller1", nodeA)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,31 +153,31 @@ func TestAnEnvironmentThatIsMadeAgainKeepsItsNodesRole(t *testing.T) {
 	half := "pulley/node/dev/web9/00000000000000a9" // made in part: it has no role of its own
 	again := func() {
 		_, err := raw.UserAddWithOptions(ctx, half, "", &clientv3.UserAddOptions{NoPassword: true})
-		if err := errors.Join(err, admin.PutSpec(ctx, &environments.Environment{Name: "dev"}, 0), admin.EnsureEnvironment(ctx, "dev"), admin.EnsureNode(ctx, "dev", "controller1", nodeA)); err != nil {
+		if err := errors.Join(err, admin.Environments.PutSpec(ctx, &environments.Environment{Name: "dev"}, 0), admin.Access.EnsureEnvironment(ctx, "dev"), admin.Access.EnsureNode(ctx, "dev", "controller1", nodeA)); err != nil {
 			t.Error(err)
 		}
 	}
 	store.CancelAfter(server.Admin(), 2, again, func(st *store.Store) { // between the look and the deletion
-		if err := st.DropSharedRole(ctx, dev); err != nil {
+		if err := st.Access.DropSharedRole(ctx, dev); err != nil {
 			t.Fatal(err)
 		}
 	})
 	has(nodeA, "pulley/node/dev/controller1", "pulley/nodes/dev")
 	has(half)
-	if _, err := server.Store(nodeA).Desire(ctx, id); err != nil {
+	if _, err := server.Store(nodeA).Node.Desire(ctx, id); err != nil {
 		t.Errorf("the node can't read what is wanted of it: %v", err)
 	}
-	if err := admin.DropSharedRole(ctx, environments.Ref{Environment: "dev", Stack: "t4"}); err != nil { // there never was one
+	if err := admin.Access.DropSharedRole(ctx, environments.Ref{Environment: "dev", Stack: "t4"}); err != nil { // there never was one
 		t.Error(err)
 	}
-	if err := admin.DropSharedRole(ctx, dev); err != nil {
+	if err := admin.Access.DropSharedRole(ctx, dev); err != nil {
 		t.Fatal(err)
 	}
 	has(nodeA, "pulley/node/dev/controller1", "pulley/nodes/dev")
 	if _, err := raw.Delete(ctx, "/pulley/v1/environments/dev/spec"); err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.DropSharedRole(ctx, dev); err != nil {
+	if err := admin.Access.DropSharedRole(ctx, dev); err != nil {
 		t.Fatal(err)
 	}
 	has(nodeA, "pulley/node/dev/controller1")

@@ -11,52 +11,52 @@ type grant struct {
 }
 
 // nodesRole is what all nodes of an environment share, and nodeRole what one node has of its own.
-func (s *accessPart) nodesRole(env string) string { return s.Prefix() + "/nodes/" + env }
-func (s *accessPart) nodeRole(env, node string) string {
-	return s.Prefix() + "/node/" + env + "/" + node
+func (s *Access) nodesRole(env string) string { return s.db.Prefix() + "/nodes/" + env }
+func (s *Access) nodeRole(env, node string) string {
+	return s.db.Prefix() + "/node/" + env + "/" + node
 }
 
 // operatorRole is etcd's name of an operator's role; an admin has etcd's own.
-func (s *accessPart) operatorRole(r OperatorRole) string {
+func (s *Access) operatorRole(r OperatorRole) string {
 	if r == RoleAdmin {
 		return rootRole
 	}
-	return s.Prefix() + "/" + string(r)
+	return s.db.Prefix() + "/" + string(r)
 }
 
 // nodesGrants is what a node reads: its environment, and content, which is named by hash and the same for all. Nothing of
 // it is a single key that is made later, so that a new key of an environment needs no new grant.
-func (s *accessPart) nodesGrants(env string) []grant {
+func (s *Access) nodesGrants(env string) []grant {
 	var all []grant
-	for _, prefix := range []string{s.Keys.Env(env).Root(), s.Keys.Releases(), s.Keys.Objects(), s.Keys.Deltas(), s.Keys.AgentReleases()} {
+	for _, prefix := range []string{s.db.Keys.Env(env).Root(), s.db.Keys.Releases(), s.db.Keys.Objects(), s.db.Keys.Deltas(), s.db.Keys.AgentReleases()} {
 		all = append(all, below(prefix, clientv3.PermRead))
 	}
 	return all
 }
 
 // nodeGrants is what a node writes: what it says of itself.
-func (s *accessPart) nodeGrants(env, node string) []grant {
+func (s *Access) nodeGrants(env, node string) []grant {
 	return []grant{
-		{s.Keys.Env(env).Status(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
-		below(s.Keys.Env(env).Runs(node), clientv3.PermReadWrite),
+		{s.db.Keys.Env(env).Status(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
+		below(s.db.Keys.Env(env).Runs(node), clientv3.PermReadWrite),
 	}
 }
 
 // operatorGrants is what a viewer or an operator may. Operators write what operators and publishers write (the table of
 // keys); they make no operators, nothing in the name of a node or of serve, and not the installation's id: with another one's
 // they would have that one's machines taken for theirs.
-func (s *accessPart) operatorGrants(r OperatorRole) []grant {
-	all := []grant{below(s.Keys.Root(), clientv3.PermRead)}
+func (s *Access) operatorGrants(r OperatorRole) []grant {
+	all := []grant{below(s.db.Keys.Root(), clientv3.PermRead)}
 	if r != RoleOperator {
 		return all
 	}
 	for _, prefix := range []string{
-		s.Keys.Environments(), s.Keys.Releases(), s.Keys.Objects(), s.Keys.Deltas(), s.Keys.AgentReleases(), s.Keys.Publishings(),
-		s.Keys.NodeTokens(), s.Keys.AllFirstBoots(),
+		s.db.Keys.Environments(), s.db.Keys.Releases(), s.db.Keys.Objects(), s.db.Keys.Deltas(), s.db.Keys.AgentReleases(), s.db.Keys.Publishings(),
+		s.db.Keys.NodeTokens(), s.db.Keys.AllFirstBoots(),
 	} {
 		all = append(all, below(prefix, clientv3.PermReadWrite))
 	}
-	for _, key := range []string{s.Keys.Pruning(), s.Keys.Targets()} {
+	for _, key := range []string{s.db.Keys.Pruning(), s.db.Keys.Targets()} {
 		all = append(all, grant{key, "", clientv3.PermissionType(clientv3.PermReadWrite)})
 	}
 	return all

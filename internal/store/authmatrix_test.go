@@ -31,10 +31,10 @@ func fleetWithUsers(t *testing.T) (*etcdtest.Auth, []string) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
 	for _, err := range []error{
-		st.EnsureEnvironment(ctx, "dev"), st.EnsureEnvironment(ctx, "production"),
-		st.EnsureNode(ctx, "dev", "controller1", nodeAOld), st.EnsureNode(ctx, "dev", "controller1", nodeA), st.DropUser(ctx, nodeAOld),
-		st.EnsureNode(ctx, "dev", "compute1", nodeB),
-		st.EnsureOperator(ctx, viewer, store.RoleViewer), st.EnsureOperator(ctx, operator, store.RoleOperator),
+		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureEnvironment(ctx, "production"),
+		st.Access.EnsureNode(ctx, "dev", "controller1", nodeAOld), st.Access.EnsureNode(ctx, "dev", "controller1", nodeA), st.Access.DropUser(ctx, nodeAOld),
+		st.Access.EnsureNode(ctx, "dev", "compute1", nodeB),
+		st.Access.EnsureOperator(ctx, viewer, store.RoleViewer), st.Access.EnsureOperator(ctx, operator, store.RoleOperator),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -244,7 +244,7 @@ func TestEtcdRefusesNodesItsOtherCalls(t *testing.T) {
 	if after := contents(t, server); !maps.Equal(before, after) {
 		t.Errorf("something changed that was refused: %v became %v", before, after)
 	}
-	users, err := server.Admin().Users(ctx)
+	users, err := server.Admin().Access.Users(ctx)
 	if err != nil || slices.Contains(users, "mallory") {
 		t.Errorf("users are %v, %v", users, err)
 	}
@@ -255,22 +255,22 @@ func TestANodeMayDoAllThatATickDoes(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, ctx := server.Admin(), t.Context()
-	if err := errors.Join(admin.EnsureEnvironment(ctx, "dev"), admin.EnsureNode(ctx, "dev", "controller1", nodeA), admin.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role})); err != nil {
+	if err := errors.Join(admin.Access.EnsureEnvironment(ctx, "dev"), admin.Access.EnsureNode(ctx, "dev", "controller1", nodeA), admin.Fleet.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role})); err != nil {
 		t.Fatal(err)
 	}
 	node := server.Store(nodeA)
-	d, err := node.Desire(ctx, id)
+	d, err := node.Node.Desire(ctx, id)
 	if err != nil || d.Host == nil {
 		t.Fatalf("a tick's read: %+v, %v", d, err)
 	}
 	said := agent.Status{Node: id.Node, Role: id.Role}
-	if err := node.Admit(ctx, id, d, said); err != nil {
+	if err := node.Node.Admit(ctx, id, d, said); err != nil {
 		t.Errorf("admission: %v", err)
 	}
-	if err := node.Report(ctx, id, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
+	if err := node.Node.Report(ctx, id, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
 		t.Errorf("report: %v", err)
 	}
-	if err := node.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role}); err == nil {
+	if err := node.Fleet.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role}); err == nil {
 		t.Error("a node put itself on the list of hosts: with auth on that is serve's to do")
 	}
 }

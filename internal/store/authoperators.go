@@ -12,7 +12,7 @@ import (
 // RevokeOperator ends an operator's certificates, whatever their incarnation: first the etcd users go, from then on etcd
 // refuses them; then it is written down; then the users go once more, as a login may have made one in between. ErrNotFound when there is no such operator. The last admin can't be revoked:
 // nobody could make another.
-func (s *identitiesPart) RevokeOperator(ctx context.Context, name string, r Revoked) error {
+func (s *Identities) RevokeOperator(ctx context.Context, name string, r Revoked) error {
 	for try := 0; ; try++ {
 		err := s.revokeOperator(ctx, name, r)
 		if err == nil || !errors.Is(err, etcd.ErrConflict) || try == 9 {
@@ -24,7 +24,7 @@ func (s *identitiesPart) RevokeOperator(ctx context.Context, name string, r Revo
 	}
 }
 
-func (s *identitiesPart) revokeOperator(ctx context.Context, name string, r Revoked) error {
+func (s *Identities) revokeOperator(ctx context.Context, name string, r Revoked) error {
 	all, _, err := s.Operators(ctx)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func (s *identitiesPart) revokeOperator(ctx context.Context, name string, r Revo
 }
 
 // dropOperator drops all users of an operator, and reports whether there were any.
-func (s *identitiesPart) dropOperator(ctx context.Context, name string) (found bool, err error) {
+func (s *Identities) dropOperator(ctx context.Context, name string) (found bool, err error) {
 	users, err := s.operatorUsers(ctx, name)
 	for i := 0; err == nil && i < len(users); i++ {
 		found, err = true, s.access.DropUser(ctx, users[i])
@@ -71,7 +71,7 @@ func (s *identitiesPart) dropOperator(ctx context.Context, name string) (found b
 
 // DropFormerOperator removes the users of all incarnations of an operator but the one that is user, however many logins were
 // cut off before they could. Where the operator has another one by now, or none, nothing happens.
-func (s *identitiesPart) DropFormerOperator(ctx context.Context, name, user string) error {
+func (s *Identities) DropFormerOperator(ctx context.Context, name, user string) error {
 	users, err := s.operatorUsers(ctx, name) // before whose they are: a later login makes its user after it was written down
 	if err != nil {
 		return err
@@ -92,13 +92,13 @@ func (s *identitiesPart) DropFormerOperator(ctx context.Context, name, user stri
 }
 
 // operatorUsers lists the etcd users of all incarnations of an operator.
-func (s *identitiesPart) operatorUsers(ctx context.Context, name string) (users []string, err error) {
+func (s *Identities) operatorUsers(ctx context.Context, name string) (users []string, err error) {
 	all, err := s.access.Users(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, user := range all {
-		if n, err := pki.ParseName(user); err == nil && n.Kind == pki.KindOperator && n.Prefix == s.Prefix() && n.Subject == name {
+		if n, err := pki.ParseName(user); err == nil && n.Kind == pki.KindOperator && n.Prefix == s.db.Prefix() && n.Subject == name {
 			users = append(users, user)
 		}
 	}

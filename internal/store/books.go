@@ -38,8 +38,8 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 	if err != nil {
 		return 0, err
 	}
-	key := a.DB().Keys.Env(a.ref.String()).Spec()
-	resp, err := a.DB().Get(ctx, key)
+	key := a.machines.db.Keys.Env(a.ref.String()).Spec()
+	resp, err := a.machines.db.Get(ctx, key)
 	if err != nil {
 		return fail(a.ended(err))
 	}
@@ -67,11 +67,11 @@ func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 		return fail(err)
 	}
 	env := a.ref.String()
-	key := a.DB().Keys.Env(env).Act(actID(act, value))
+	key := a.machines.db.Keys.Env(env).Act(actID(act, value))
 	ops := []clientv3.Op{clientv3.OpPut(key, value)}
-	resp, err := a.DB().Txn(ctx, nil, []clientv3.Op{
+	resp, err := a.machines.db.Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(key, clientv3.WithCountOnly()),
-		clientv3.OpGet(a.DB().Keys.Env(env).Acts(), clientv3.WithPrefix(), clientv3.WithLimit(actsAtOnce), clientv3.WithKeysOnly()),
+		clientv3.OpGet(a.machines.db.Keys.Env(env).Acts(), clientv3.WithPrefix(), clientv3.WithLimit(actsAtOnce), clientv3.WithKeysOnly()),
 	}, nil)
 	if err != nil {
 		return fail(a.ended(err))
@@ -80,7 +80,7 @@ func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 	if resp.Responses[0].GetResponseRange().Count > 0 { // nothing is new, and nothing has to go for it
 		old.Kvs = nil
 	}
-	young := a.DB().Keys.Env(env).Act(actTime(act.At.Add(-actsYoung)))
+	young := a.machines.db.Keys.Env(env).Act(actTime(act.At.Add(-actsYoung)))
 	for i, kv := range old.Kvs {
 		if int64(i) >= old.Count+1-actsKept || string(kv.Key) >= young {
 			break
@@ -107,11 +107,11 @@ func actTime(at time.Time) string {
 
 // Acts lists what was done to machines of an environment since a time, the oldest first. What can't be read is named in
 // damaged.
-func (s *machinesPart) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []machines.Act, damaged []string, err error) {
+func (s *Machines) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []machines.Act, damaged []string, err error) {
 	env := ref.String()
-	prefix := s.Keys.Env(env).Acts()
+	prefix := s.db.Keys.Env(env).Acts()
 	from := actTime(since)
-	_, err = s.Pages(ctx, prefix, 500, func(rest string, b []byte) error {
+	_, err = s.db.Pages(ctx, prefix, 500, func(rest string, b []byte) error {
 		if strings.Compare(rest, from) < 0 {
 			return nil
 		}

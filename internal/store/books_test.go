@@ -40,20 +40,20 @@ func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 	for i := range 990 {
 		note(now.Add(-time.Duration(990-i)*time.Second), i)
 	}
-	if all, damaged, err := st.Acts(t.Context(), dev, time.Time{}); err != nil || len(damaged) > 0 || len(all) != 1000 {
+	if all, damaged, err := st.Machines.Acts(t.Context(), dev, time.Time{}); err != nil || len(damaged) > 0 || len(all) != 1000 {
 		t.Fatalf("%d acts are kept (%v, %v)", len(all), damaged, err)
 	}
 	for i := range 60 {
 		note(now, i)
 	}
-	all, _, err := st.Acts(t.Context(), dev, now.Add(-time.Hour))
+	all, _, err := st.Machines.Acts(t.Context(), dev, now.Add(-time.Hour))
 	if err != nil || len(all) != 1050 {
 		t.Errorf("of 1050 of the last hour %d are kept (%v)", len(all), err)
 	}
 	if !slices.IsSortedFunc(all, func(a, b machines.Act) int { return a.At.Compare(b.At) }) {
 		t.Error("they are not in order")
 	}
-	if all, _, err = st.Acts(t.Context(), dev, time.Time{}); err != nil || len(all) != 1050 {
+	if all, _, err = st.Machines.Acts(t.Context(), dev, time.Time{}); err != nil || len(all) != 1050 {
 		t.Errorf("%d acts are kept (%v)", len(all), err)
 	}
 }
@@ -90,7 +90,7 @@ func TestAWorldIsOfOneMoment(t *testing.T) {
 	}()
 	seen := map[bool]int{}
 	for range 30 {
-		w, err := st.World(t.Context(), dev, time.Now())
+		w, err := st.Machines.World(t.Context(), dev, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 	}
 	held := func(want ...string) {
 		t.Helper()
-		w, err := st.World(ctx, dev, time.Now())
+		w, err := st.Machines.World(ctx, dev, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,9 +137,9 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 	}
 	held()
 	for _, err := range []error{
-		st.Hold(ctx, dev, store.Scope{Role: "web"}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "we look"}, 0),
-		st.Hold(ctx, dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Stop, Who: "bob"}, 0),
-		st.Register(ctx, "dev", agent.Host{Node: "old.example.com", Role: "web"}),
+		st.Fleet.Hold(ctx, dev, store.Scope{Role: "web"}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "we look"}, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Stop, Who: "bob"}, 0),
+		st.Fleet.Register(ctx, "dev", agent.Host{Node: "old.example.com", Role: "web"}),
 		a.Put(ctx, machines.Record{Node: "web9", Phase: machines.Retiring}, nil),
 	} {
 		if err != nil {
@@ -150,16 +150,16 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 
 	released := func(want bool) {
 		t.Helper()
-		if w, err := st.World(ctx, dev, time.Now()); err != nil || w.Released != want {
+		if w, err := st.Machines.World(ctx, dev, time.Now()); err != nil || w.Released != want {
 			t.Errorf("a release is promoted: %t, should be %t (%v)", w.Released, want, err)
 		}
 	}
 	released(false)
 	target := published(t, st, "1.0.0", strings.Repeat("a", 64))
 	for i, scope := range []store.Scope{{Node: "web1"}, {Role: "web"}, {Role: "db"}} {
-		d, err := st.Desires(ctx, dev)
+		d, err := st.Targets.Desires(ctx, dev)
 		if err == nil {
-			_, err = st.Promote(ctx, dev, d, scope, store.Promoted, target, me)
+			_, err = st.Targets.Promote(ctx, dev, d, scope, store.Promoted, target, me)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -173,13 +173,13 @@ func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx, raw := open(t, server, ""), t.Context(), server.Client()
-	if err := st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web", At: time.Now()}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := raw.Put(ctx, "/pulley/v1/status/dev/web1", "{"); err != nil {
 		t.Fatal(err)
 	}
-	w, err := st.World(ctx, dev, time.Now())
+	w, err := st.Machines.World(ctx, dev, time.Now())
 	if v := w.Views["web1"]; err != nil || v.State != agent.Pending {
 		t.Errorf("with a damaged status: %+v, %v", v, err)
 	}
@@ -188,7 +188,7 @@ func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
 		if _, err := raw.Put(ctx, key, "{"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := st.World(ctx, dev, time.Now()); err == nil || !strings.Contains(err.Error(), key) {
+		if _, err := st.Machines.World(ctx, dev, time.Now()); err == nil || !strings.Contains(err.Error(), key) {
 			t.Errorf("with a damaged %s: %v", key, err)
 		}
 		if _, err := raw.Delete(ctx, key); err != nil {
@@ -202,7 +202,7 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 	t.Parallel()
 	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
 	h := agent.Host{Node: "web1", Role: "web", MachineID: "m1"}
-	if err := st.Register(ctx, "dev", h); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", h); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
@@ -211,7 +211,7 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 			mine := h
 			for n := range 10 {
 				mine.Addresses = []string{fmt.Sprintf("10.0.%d.%d", i, n)}
-				if err := st.Register(ctx, "dev", mine); err != nil {
+				if err := st.Fleet.Register(ctx, "dev", mine); err != nil {
 					t.Error(err)
 				}
 			}
@@ -220,14 +220,14 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 	var r agent.Request
 	for i := range 10 {
 		r = agent.Request{ID: fmt.Sprintf("%016x", i), Do: agent.RequestRun}
-		if err := st.Ask(ctx, dev, "web1", r); err != nil {
+		if err := st.Fleet.Request(ctx, dev, "web1", r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	all.Wait()
 	asked := func() *agent.Request {
 		t.Helper()
-		hosts, err := st.Hosts(ctx, dev)
+		hosts, err := st.Fleet.Hosts(ctx, dev)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,17 +237,17 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 		t.Fatalf("it is asked for %+v, not %+v", got, r)
 	}
 	byHand := agent.Host{Node: "web1", Role: "web"}
-	if err := st.Register(ctx, "dev", byHand); err != nil || asked() == nil {
+	if err := st.Fleet.Register(ctx, "dev", byHand); err != nil || asked() == nil {
 		t.Errorf("nodes add: %v, %v", asked(), err)
 	}
-	if err := st.Register(ctx, "dev", h); err != nil || asked() == nil {
+	if err := st.Fleet.Register(ctx, "dev", h); err != nil || asked() == nil {
 		t.Errorf("its machine: %v, %v", asked(), err)
 	}
 	h.MachineID = "m2"
-	if err := st.Register(ctx, "dev", h); err != nil || asked() != nil {
+	if err := st.Fleet.Register(ctx, "dev", h); err != nil || asked() != nil {
 		t.Errorf("another machine is asked for what the one before was: %v, %v", asked(), err)
 	}
-	if err := st.Ask(ctx, dev, "web2", r); !errors.Is(err, machines.ErrNotListed) {
+	if err := st.Fleet.Request(ctx, dev, "web2", r); !errors.Is(err, machines.ErrNotListed) {
 		t.Errorf("one that is not on the list: %v", err)
 	}
 }
@@ -255,19 +255,19 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 // An operator who may not remove nodes would find out when machines are half retired.
 func TestWhoMayRetireIsToldAhead(t *testing.T) {
 	t.Parallel()
-	if err := open(t, etcdtest.Start(t), "").MayRemove(t.Context()); err != nil {
+	if err := open(t, etcdtest.Start(t), "").Access.MayRemove(t.Context()); err != nil {
 		t.Errorf("where etcd knows no users: %v", err)
 	}
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, ctx := server.Admin(), t.Context()
-	if err := errors.Join(admin.EnsureOperatorRoles(ctx), admin.EnsureOperator(ctx, viewer, store.RoleViewer), admin.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
+	if err := errors.Join(admin.Access.EnsureOperatorRoles(ctx), admin.Access.EnsureOperator(ctx, viewer, store.RoleViewer), admin.Access.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.MayRemove(ctx); err != nil {
+	if err := admin.Access.MayRemove(ctx); err != nil {
 		t.Errorf("an admin: %v", err)
 	}
 	for _, user := range []string{viewer, operator} {
-		err := server.Store(user).MayRemove(ctx)
+		err := server.Store(user).Access.MayRemove(ctx)
 		if err == nil || !strings.Contains(err.Error(), "admin") || !strings.Contains(err.Error(), "pulley login") {
 			t.Errorf("%s: %v", user, err)
 		}
@@ -285,7 +285,7 @@ func TestWhoMayRetireIsToldAhead(t *testing.T) {
 			t.Errorf("an operator's %s: %v", what, err)
 		}
 	}
-	if _, err := server.Store(viewer).BeginApply(ctx, environments.Ref{Environment: "other"}, "vic"); err == nil {
+	if _, err := server.Store(viewer).Machines.BeginApply(ctx, environments.Ref{Environment: "other"}, "vic"); err == nil {
 		t.Error("a viewer applies")
 	}
 }

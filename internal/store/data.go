@@ -37,9 +37,9 @@ type SignedGeneration struct {
 }
 
 // Generation reads generation n; ErrNotFound when there is none.
-func (s *targetsPart) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
-	key := s.Keys.Env(env).Generation(n)
-	resp, err := s.Get(ctx, key)
+func (s *Targets) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
+	key := s.db.Keys.Env(env).Generation(n)
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
 		return SignedGeneration{}, err
 	}
@@ -51,7 +51,7 @@ func (s *targetsPart) Generation(ctx context.Context, env string, n agent.Genera
 
 // decodeGeneration reads a generation's document. One that was copied from another key is unreadable; one that names no
 // environment is from before generations did, and a node with allowed signers refuses it.
-func (s *targetsPart) decodeGeneration(env, key string, value []byte) (SignedGeneration, error) {
+func (s *Targets) decodeGeneration(env, key string, value []byte) (SignedGeneration, error) {
 	var g SignedGeneration
 	var err error
 	g.Record, g.Signatures = trust.Split(value)
@@ -61,18 +61,18 @@ func (s *targetsPart) decodeGeneration(env, key string, value []byte) (SignedGen
 	if g.Environment != "" && g.Environment != env {
 		return SignedGeneration{}, &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is data of environment %.64q", g.Environment)}
 	}
-	if s.Keys.Env(env).Generation(agent.Generation(g.Number)) != key {
+	if s.db.Keys.Env(env).Generation(agent.Generation(g.Number)) != key {
 		return SignedGeneration{}, &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is data generation %d", g.Number)}
 	}
 	return g, nil
 }
 
 // Layer reads a layer's bytes by their digest, and checks them against it.
-func (s *targetsPart) Layer(ctx context.Context, env, digest string) ([]byte, error) {
-	key := s.Keys.Env(env).Layer(digest)
-	resp, err := s.Get(ctx, key, clientv3.WithSerializable())
+func (s *Targets) Layer(ctx context.Context, env, digest string) ([]byte, error) {
+	key := s.db.Keys.Env(env).Layer(digest)
+	resp, err := s.db.Get(ctx, key, clientv3.WithSerializable())
 	if err == nil && len(resp.Kvs) == 0 {
-		resp, err = s.Get(ctx, key) // the member that answered may lag
+		resp, err = s.db.Get(ctx, key) // the member that answered may lag
 	}
 	if err != nil {
 		return nil, err
@@ -88,9 +88,9 @@ func (s *targetsPart) Layer(ctx context.Context, env, digest string) ([]byte, er
 
 // Data reads the generation that d's default target names: the one that a change starts from. Without any it is the zero
 // generation.
-func (s *targetsPart) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
-	env, key := ref.String(), s.Keys.Env(ref.String()).DataHead()
-	resp, err := s.Get(ctx, key)
+func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
+	env, key := ref.String(), s.db.Keys.Env(ref.String()).DataHead()
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
 		return Data{}, err
 	}
@@ -114,7 +114,7 @@ func (s *targetsPart) Data(ctx context.Context, ref environments.Ref, d Desires)
 // ChangeData makes the next generation from data with these layers (canonical bytes; empty removes one), and makes it the
 // default target's data, all in one transaction. The layer, the generation, signed by a, its head, the target, the gate and
 // the record of it appear together or not at all.
-func (s *targetsPart) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
+func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
 	env := ref.String()
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
 	if err != nil {
@@ -136,16 +136,16 @@ func (s *targetsPart) ChangeData(ctx context.Context, ref environments.Ref, d De
 		return Change{}, err
 	}
 	ops := []clientv3.Op{
-		clientv3.OpPut(s.Keys.Env(env).Generation(number), document),
-		clientv3.OpPut(s.Keys.Env(env).DataHead(), head),
+		clientv3.OpPut(s.db.Keys.Env(env).Generation(number), document),
+		clientv3.OpPut(s.db.Keys.Env(env).DataHead(), head),
 	}
 	for _, bytes := range layers {
 		if len(bytes) > 0 {
 			// Immutable and named by its hash: writing it again changes nothing.
-			ops = append(ops, clientv3.OpPut(s.Keys.Env(env).Layer(hieradata.Digest(bytes)), string(bytes)))
+			ops = append(ops, clientv3.OpPut(s.db.Keys.Env(env).Layer(hieradata.Digest(bytes)), string(bytes)))
 		}
 	}
-	cmps := []clientv3.Cmp{etcd.Same(s.Keys.Env(env).DataHead(), data.rev), etcd.Same(s.Keys.Env(env).Generation(number), 0)}
+	cmps := []clientv3.Cmp{etcd.Same(s.db.Keys.Env(env).DataHead(), data.rev), etcd.Same(s.db.Keys.Env(env).Generation(number), 0)}
 	after := d.Default
 	after.Data, after.DataDigest = number, hieradata.Digest(record)
 	c := Change{Kind: DataChange, Before: d.Default, After: after}

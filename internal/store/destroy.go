@@ -31,7 +31,7 @@ type Destroyed struct {
 //
 // The environment itself and its join tokens go first: from then on nothing joins. An old certificate stays dead, should
 // an environment of this name be made again: its user is gone, and the next one of its node has another incarnation.
-func (s *machinesPart) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
+func (s *Machines) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
 	a, err := s.BeginApply(ctx, ref, by)
 	if err != nil {
 		return Destroyed{}, err
@@ -68,10 +68,10 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 		prefix, what, next string
 		passed             bool
 	}{
-		{a.DB().Keys.Env(a.ref.String()).MachineRecords(), "machines that pulley had made", "retire them first: `pulley env destroy` does, and names them", false},
-		{a.DB().Keys.Env(a.ref.String()).Hosts(), "hosts on its list", "they run on, and are known to nobody then: `pulley nodes remove`, or agree to that with --forget-hosts", hosts},
+		{a.machines.db.Keys.Env(a.ref.String()).MachineRecords(), "machines that pulley had made", "retire them first: `pulley env destroy` does, and names them", false},
+		{a.machines.db.Keys.Env(a.ref.String()).Hosts(), "hosts on its list", "they run on, and are known to nobody then: `pulley nodes remove`, or agree to that with --forget-hosts", hosts},
 	} {
-		resp, err := a.DB().Get(ctx, is.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		resp, err := a.machines.db.Get(ctx, is.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 // destroy goes through all that an environment has, once, and reports whether there was anything.
 func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err error) {
 	before := *d
-	env, k := a.ref.String(), a.DB().Keys
+	env, k := a.ref.String(), a.machines.db.Keys
 	steps := []func() error{
 		func() error { return a.deleteKeys(ctx, d, k.Env(env).Spec()) },
 		func() error { return a.destroyTokens(ctx, d) },
@@ -164,19 +164,19 @@ func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string)
 // deleteBelow deletes all keys that begin with a prefix, but the mark itself: that one goes with Close.
 func (a *Applying) deleteBelow(ctx context.Context, d *Destroyed, prefix string) error {
 	end := clientv3.GetPrefixRangeEnd(prefix)
-	if !strings.HasPrefix(a.Key(), prefix) {
+	if !strings.HasPrefix(a.lock.Key(), prefix) {
 		return a.deleteRange(ctx, d, prefix, end)
 	}
-	if err := a.deleteRange(ctx, d, prefix, a.Key()); err != nil {
+	if err := a.deleteRange(ctx, d, prefix, a.lock.Key()); err != nil {
 		return err
 	}
-	return a.deleteRange(ctx, d, a.Key()+"\x00", end)
+	return a.deleteRange(ctx, d, a.lock.Key()+"\x00", end)
 }
 
 // deleteRange deletes the keys from from to before end, some at a time: etcd answers nobody while it deletes.
 func (a *Applying) deleteRange(ctx context.Context, d *Destroyed, from, end string) error {
 	for {
-		resp, err := a.DB().Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(destroyBatch), clientv3.WithKeysOnly())
+		resp, err := a.machines.db.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(destroyBatch), clientv3.WithKeysOnly())
 		if err != nil || len(resp.Kvs) == 0 {
 			return err
 		}

@@ -15,7 +15,7 @@ func CancelAfter(s *Store, calls int32, cancel context.CancelFunc, do func(*Stor
 			cancel()
 		}
 	}
-	s.Client.KV, s.Client.Auth = cutKV{s.Client.KV, hit}, cutAuth{s.Client.Auth, hit}
+	s.db.Client.KV, s.db.Client.Auth = cutKV{s.db.Client.KV, hit}, cutAuth{s.db.Client.Auth, hit}
 	do(s)
 }
 

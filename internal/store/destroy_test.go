@@ -41,19 +41,19 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 			put(row.Key, `{"v":1}`)
 		}
 		put("/pulley/v1/runs/"+env+"/old.example.com/2", "x")
-		must(st.EnsureEnvironment(ctx, env))
+		must(st.Access.EnsureEnvironment(ctx, env))
 		for n, node := range []string{"web1", "old.example.com"} {
-			must(st.EnsureNode(ctx, env, node, fmt.Sprintf("pulley/node/%s/%s/%016x", env, node, 16*i+n+1)))
-			must(st.Report(ctx, agent.Identity{Node: node, Environment: env}, agent.Status{Node: node}, nil, nil))
+			must(st.Access.EnsureNode(ctx, env, node, fmt.Sprintf("pulley/node/%s/%s/%016x", env, node, 16*i+n+1)))
+			must(st.Node.Report(ctx, agent.Identity{Node: node, Environment: env}, agent.Status{Node: node}, nil, nil))
 		}
 		for _, node := range []string{"", "web1"} {
-			_, _, err := st.CreateToken(ctx, store.Token{Environment: env, Node: node, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+			_, _, err := st.Tokens.Create(ctx, store.Token{Environment: env, Node: node, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 			must(err)
 		}
-		_, err := st.AddNotice(ctx, store.Notice{ID: "silent:" + env, Kind: "silent", Environment: env, At: time.Now()})
+		_, err := st.Notices.Add(ctx, store.Notice{ID: "silent:" + env, Kind: "silent", Environment: env, At: time.Now()})
 		must(err)
 	}
-	_, _, err := st.CreateToken(ctx, store.Token{Operator: "ann", As: store.RoleAdmin, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+	_, _, err := st.Tokens.Create(ctx, store.Token{Operator: "ann", As: store.RoleAdmin, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 	must(err)
 	put("/pulley/v1/notices/of-nobody", `{"v":1,"id":"of-nobody"}`)
 	put("/other/key", "not ours")
@@ -99,7 +99,7 @@ func TestADestroyedEnvironmentTakesOnlyItsOwnAlong(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := server.Everything()
-			d, err := server.Admin().DestroyEnvironment(t.Context(), ref, "ann", true)
+			d, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +129,7 @@ func TestADestroyedEnvironmentTakesOnlyItsOwnAlong(t *testing.T) {
 			if d != (store.Destroyed{Keys: keys, Users: users, Roles: roles}) || users != 2 || roles != 3 || keys < 25 {
 				t.Errorf("it says %+v, and took %d keys, %d users, %d roles", d, keys, users, roles)
 			}
-			if d, err := server.Admin().DestroyEnvironment(t.Context(), ref, "ann", true); err != nil || d != (store.Destroyed{}) {
+			if d, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil || d != (store.Destroyed{}) {
 				t.Errorf("once more: %+v, %v", d, err)
 			}
 		})
@@ -143,7 +143,7 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 	st, ctx := server.Admin(), t.Context()
 	a := begin(t, st, dev, "ann")
 	r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
-	if err := errors.Join(a.Put(ctx, r, nil), st.Register(ctx, "dev", agent.Host{Node: "web2"})); err != nil {
+	if err := errors.Join(a.Put(ctx, r, nil), st.Fleet.Register(ctx, "dev", agent.Host{Node: "web2"})); err != nil {
 		t.Fatal(err)
 	}
 	before := server.Everything()
@@ -161,7 +161,7 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(false, "still hosts on its list: 1")
-	if _, err := st.DestroyEnvironment(ctx, dev, "bob", true); err == nil || !strings.Contains(err.Error(), "ann applies") {
+	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "bob", true); err == nil || !strings.Contains(err.Error(), "ann applies") {
 		t.Errorf("while somebody applies: %v", err)
 	}
 	if _, err := a.Destroy(ctx, true); err != nil {
@@ -173,10 +173,10 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 	if left := slices.Collect(maps.Keys(contents(t, server))); !slices.Equal(left, []string{"/pulley/v1/installation"}) {
 		t.Errorf("left are %q", left)
 	}
-	if err := errors.Join(st.EnsureOperatorRoles(ctx), st.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
+	if err := errors.Join(st.Access.EnsureOperatorRoles(ctx), st.Access.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := server.Store(operator).DestroyEnvironment(ctx, dev, "olga", true); err == nil || !strings.Contains(err.Error(), "admin") {
+	if _, err := server.Store(operator).Machines.DestroyEnvironment(ctx, dev, "olga", true); err == nil || !strings.Contains(err.Error(), "admin") {
 		t.Errorf("by an operator: %v", err)
 	}
 }
@@ -192,7 +192,7 @@ func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
 		settled(t, server, []string{"dev@t4", "dev"})
 		ctx, cancel := context.WithCancel(t.Context())
 		store.CancelAfter(server.Admin(), calls, cancel, func(st *store.Store) {
-			_, err := st.DestroyEnvironment(ctx, ref, "ann", true)
+			_, err := st.Machines.DestroyEnvironment(ctx, ref, "ann", true)
 			if err != nil {
 				cuts++
 			}
@@ -200,10 +200,10 @@ func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
 		whole := ctx.Err() == nil
 		cancel()
 		left := slices.ContainsFunc(server.Everything(), func(line string) bool { return concerns(line, ref.String()) })
-		if known, err := server.Admin().AnythingOf(t.Context(), ref); err != nil || known != left {
+		if known, err := server.Admin().Machines.AnythingOf(t.Context(), ref); err != nil || known != left {
 			t.Errorf("cut off after %d calls, something is left: %t, and it is found: %t (%v)", calls, left, known, err)
 		}
-		if _, err := server.Admin().DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
+		if _, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
 			t.Fatalf("cut off after %d calls: %v", calls, err)
 		}
 		for _, line := range server.Everything() {
@@ -231,21 +231,21 @@ func TestTheLeastThingOfAnEnvironmentIsFound(t *testing.T) {
 	env := ref.String()
 	found := func(what string, want bool) {
 		t.Helper()
-		if got, err := st.AnythingOf(ctx, ref); err != nil || got != want {
+		if got, err := st.Machines.AnythingOf(ctx, ref); err != nil || got != want {
 			t.Errorf("with %s: %t, should be %t (%v)", what, got, want, err)
 		}
 	}
 	found("its neighbours", false)
 	things := map[string]func() error{
 		"a token": func() error {
-			_, _, err := st.CreateToken(ctx, store.Token{Environment: env, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+			_, _, err := st.Tokens.Create(ctx, store.Token{Environment: env, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 			return err
 		},
 		"a notice": func() error {
-			_, err := st.AddNotice(ctx, store.Notice{ID: "silent:" + env, Kind: "silent", Environment: env, At: time.Now()})
+			_, err := st.Notices.Add(ctx, store.Notice{ID: "silent:" + env, Kind: "silent", Environment: env, At: time.Now()})
 			return err
 		},
-		"the role of its nodes": func() error { return st.EnsureEnvironment(ctx, env) },
+		"the role of its nodes": func() error { return st.Access.EnsureEnvironment(ctx, env) },
 		"a user": func() error {
 			_, err := raw.UserAddWithOptions(ctx, "pulley/node/"+env+"/web1/0000000000000001", "", &clientv3.UserAddOptions{NoPassword: true})
 			return err
@@ -261,15 +261,15 @@ func TestTheLeastThingOfAnEnvironmentIsFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		found(what, true)
-		if _, err := st.DestroyEnvironment(ctx, ref, "ann", true); err != nil {
+		if _, err := st.Machines.DestroyEnvironment(ctx, ref, "ann", true); err != nil {
 			t.Fatalf("with %s: %v", what, err)
 		}
 		found("no "+what, false)
 	}
-	if err := errors.Join(st.EnsureOperatorRoles(ctx), st.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
+	if err := errors.Join(st.Access.EnsureOperatorRoles(ctx), st.Access.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
 		t.Fatal(err)
 	}
-	if any, err := server.Store(operator).AnythingOf(ctx, ref); err != nil || any {
+	if any, err := server.Store(operator).Machines.AnythingOf(ctx, ref); err != nil || any {
 		t.Errorf("an operator, who may not look at users: %t, %v", any, err)
 	}
 }

@@ -59,7 +59,7 @@ func (d *Diagnosis) of(env, node, check string, severity Severity, text, advice 
 // Doctor looks at all that a fleet rests on in etcd: the cluster, who may do what in it, certificates, and what nodes left
 // behind. With mend it first puts right what can be put right without deciding anything: grants of roles, and users that
 // belong to nobody. An error is only that nothing could be asked at all; each gap that it meets is a finding.
-func (s *doctorPart) Doctor(ctx context.Context, c etcd.Config, now time.Time, mend bool) (Diagnosis, error) {
+func (s *Doctor) Examine(ctx context.Context, c etcd.Config, now time.Time, mend bool) (Diagnosis, error) {
 	var d Diagnosis
 	cluster, err := s.examineCluster(ctx, c)
 	if err != nil {

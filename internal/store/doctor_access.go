@@ -32,18 +32,18 @@ type access struct {
 func (a access) has(user string) bool { return a.known[user] }
 
 // examineAccess reads users and roles, where this connection may.
-func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
+func (s *Doctor) examineAccess(ctx context.Context) (access, error) {
 	a := access{grants: map[string][]grant{}, rolesOf: map[string][]string{}, known: map[string]bool{}}
 	var err error
 	if a.on, err = s.access.AuthEnabled(ctx); err != nil {
 		return a, err
 	}
 	err = s.access.auth(ctx, func(ctx context.Context) error {
-		users, err := s.Client.UserList(ctx)
+		users, err := s.db.Client.UserList(ctx)
 		if err != nil {
 			return err
 		}
-		roles, err := s.Client.RoleList(ctx)
+		roles, err := s.db.Client.RoleList(ctx)
 		if err == nil {
 			a.users, a.roles = users.Users, roles.Roles
 			for _, user := range a.users {
@@ -56,10 +56,10 @@ func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 		return a, nil
 	}
 	if err != nil {
-		return a, s.Explain(err)
+		return a, s.db.Explain(err)
 	}
 	a.admin = true
-	ofNodes := s.Prefix() + "/" + string(pki.KindNode) + "/" // so begin a node's role and its users
+	ofNodes := s.db.Prefix() + "/" + string(pki.KindNode) + "/" // so begin a node's role and its users
 	read := 0
 	for _, role := range a.roles {
 		if strings.HasPrefix(role, ofNodes) {
@@ -68,11 +68,11 @@ func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 				continue
 			}
 		}
-		if !strings.HasPrefix(role, s.Prefix()+"/") {
+		if !strings.HasPrefix(role, s.db.Prefix()+"/") {
 			continue
 		}
 		if a.grants[role], err = s.access.grants(ctx, role); err != nil && !errors.Is(err, rpctypes.ErrRoleNotFound) {
-			return a, s.Explain(err)
+			return a, s.db.Explain(err)
 		}
 	}
 	read = 0
@@ -82,11 +82,11 @@ func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 				continue
 			}
 		}
-		if !strings.HasPrefix(user, s.Prefix()+"/") {
+		if !strings.HasPrefix(user, s.db.Prefix()+"/") {
 			continue
 		}
 		if a.rolesOf[user], err = s.access.rolesOf(ctx, user); err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) {
-			return a, s.Explain(err)
+			return a, s.db.Explain(err)
 		}
 	}
 	return a, nil
@@ -94,7 +94,7 @@ func (s *doctorPart) examineAccess(ctx context.Context) (access, error) {
 
 const mendIt = "`pulley doctor --mend`"
 
-func (s *doctorPart) judgeAccess(d *Diagnosis, a access, fleets []fleetFacts) {
+func (s *Doctor) judgeAccess(d *Diagnosis, a access, fleets []fleetFacts) {
 	switch {
 	case !a.on:
 		return
@@ -117,7 +117,7 @@ func (s *doctorPart) judgeAccess(d *Diagnosis, a access, fleets []fleetFacts) {
 }
 
 // judgeRole compares what a role may with what it should.
-func (s *doctorPart) judgeRole(d *Diagnosis, a access, env, node, role string, want []grant) {
+func (s *Doctor) judgeRole(d *Diagnosis, a access, env, node, role string, want []grant) {
 	have, read := a.grants[role]
 	if !read {
 		if node == "" || a.unread == 0 {
@@ -158,7 +158,7 @@ func (g grant) String() string {
 }
 
 // judgeRoles finds roles and users of Pulley's that may something else than they should.
-func (s *doctorPart) judgeRoles(d *Diagnosis, a access, fleets []fleetFacts) {
+func (s *Doctor) judgeRoles(d *Diagnosis, a access, fleets []fleetFacts) {
 	if !a.on || !a.admin {
 		return
 	}
@@ -179,7 +179,7 @@ func (s *doctorPart) judgeRoles(d *Diagnosis, a access, fleets []fleetFacts) {
 	}
 }
 
-func (s *doctorPart) judgeRolesOf(d *Diagnosis, a access, env, node, user string, want ...string) {
+func (s *Doctor) judgeRolesOf(d *Diagnosis, a access, env, node, user string, want ...string) {
 	have, read := a.rolesOf[user]
 	slices.Sort(want)
 	if read && !slices.Equal(have, want) {
@@ -188,7 +188,7 @@ func (s *doctorPart) judgeRolesOf(d *Diagnosis, a access, env, node, user string
 }
 
 // judgeUsers compares the identities of an environment with etcd's users.
-func (s *doctorPart) judgeUsers(d *Diagnosis, a access, f fleetFacts) {
+func (s *Doctor) judgeUsers(d *Diagnosis, a access, f fleetFacts) {
 	if !a.on || !a.admin {
 		return
 	}
@@ -215,7 +215,7 @@ func (s *doctorPart) judgeUsers(d *Diagnosis, a access, f fleetFacts) {
 }
 
 // strays are the users and roles of nodes and operators that belong to nobody.
-func (s *doctorPart) strays(a access, fleets []fleetFacts, operators map[string]OperatorIdentity) (users []pki.Name, roles [][2]string) {
+func (s *Doctor) strays(a access, fleets []fleetFacts, operators map[string]OperatorIdentity) (users []pki.Name, roles [][2]string) {
 	known, nodes := map[string]bool{}, map[string]bool{}
 	for _, f := range fleets {
 		for node, r := range f.reserves {
@@ -232,12 +232,12 @@ func (s *doctorPart) strays(a access, fleets []fleetFacts, operators map[string]
 	}
 	for _, user := range a.users {
 		n, err := pki.ParseName(user)
-		if err == nil && n.Prefix == s.Prefix() && n.Kind != pki.KindServe && !known[user] {
+		if err == nil && n.Prefix == s.db.Prefix() && n.Kind != pki.KindServe && !known[user] {
 			users = append(users, n)
 		}
 	}
 	for _, role := range a.roles {
-		rest, ok := strings.CutPrefix(role, s.Prefix()+"/"+string(pki.KindNode)+"/")
+		rest, ok := strings.CutPrefix(role, s.db.Prefix()+"/"+string(pki.KindNode)+"/")
 		if env, node, whole := strings.Cut(rest, "/"); ok && whole && !nodes[role] {
 			roles = append(roles, [2]string{env, node})
 		}
@@ -245,7 +245,7 @@ func (s *doctorPart) strays(a access, fleets []fleetFacts, operators map[string]
 	return users, roles
 }
 
-func (s *doctorPart) judgeNames(ctx context.Context, d *Diagnosis, a access, fleets []fleetFacts) {
+func (s *Doctor) judgeNames(ctx context.Context, d *Diagnosis, a access, fleets []fleetFacts) {
 	if !a.admin {
 		return
 	}
@@ -273,7 +273,7 @@ func nodeOf(n pki.Name) string {
 	return ""
 }
 
-func (s *doctorPart) judgeOperators(ctx context.Context, d *Diagnosis, a access, now time.Time) {
+func (s *Doctor) judgeOperators(ctx context.Context, d *Diagnosis, a access, now time.Time) {
 	operators, damaged, err := s.identities.Operators(ctx)
 	if err != nil {
 		d.add("operators", Warning, "operators can't be read: "+err.Error(), "")
@@ -313,8 +313,8 @@ func (s *doctorPart) judgeOperators(ctx context.Context, d *Diagnosis, a access,
 // noticeSendingTakes bounds the time that a living serve needs to send a notice, retries included.
 const noticeSendingTakes = 15 * time.Minute
 
-func (s *doctorPart) judgeNotices(ctx context.Context, d *Diagnosis, now time.Time) {
-	notices, _, err := s.notices.Notices(ctx)
+func (s *Doctor) judgeNotices(ctx context.Context, d *Diagnosis, now time.Time) {
+	notices, _, err := s.notices.List(ctx)
 	if err != nil {
 		return // a node may not read them, and no finding rests on them
 	}

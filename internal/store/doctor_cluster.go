@@ -58,7 +58,7 @@ type endingCert struct {
 	from, until  time.Time
 }
 
-func (s *doctorPart) examineCluster(ctx context.Context, c etcd.Config) (cluster, error) {
+func (s *Doctor) examineCluster(ctx context.Context, c etcd.Config) (cluster, error) {
 	var k cluster
 	var err error
 	if k.auth, err = s.access.AuthEnabled(ctx); err != nil {
@@ -78,9 +78,9 @@ func (s *doctorPart) examineCluster(ctx context.Context, c etcd.Config) (cluster
 			k.certs = append(k.certs, endingCert{"etcd's certificate at " + u.Host, "`pulley serve` renews its own; for another etcd, give it a new one", cert.NotBefore, cert.NotAfter})
 		}
 	}
-	within, cancel := context.WithTimeout(ctx, s.Timeout)
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
-	alarms, err := s.Client.AlarmList(within)
+	alarms, err := s.db.Client.AlarmList(within)
 	if err != nil {
 		k.problem = "its alarms can't be read: " + etcd.PlainCause(err).Error()
 	} else {
@@ -94,10 +94,10 @@ func (s *doctorPart) examineCluster(ctx context.Context, c etcd.Config) (cluster
 	return k, nil
 }
 
-func (s *doctorPart) examineMember(ctx context.Context, endpoint string) memberState {
-	within, cancel := context.WithTimeout(ctx, s.Timeout)
+func (s *Doctor) examineMember(ctx context.Context, endpoint string) memberState {
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
-	st, err := s.Client.Status(within, endpoint)
+	st, err := s.db.Client.Status(within, endpoint)
 	if err != nil {
 		return memberState{endpoint: endpoint, problem: etcd.PlainCause(err).Error()}
 	}
@@ -143,8 +143,8 @@ func dial(ctx context.Context, c etcd.Config, address string) *tls.Conn {
 
 // passwordOfRoot reports whether somebody could be root by a password. etcd says so of a user that has none before it
 // compares anything.
-func (s *doctorPart) passwordOfRoot(ctx context.Context) bool {
-	_, err := s.Client.Authenticate(ctx, rootUser, rand.Text())
+func (s *Doctor) passwordOfRoot(ctx context.Context) bool {
+	_, err := s.db.Client.Authenticate(ctx, rootUser, rand.Text())
 	return errors.Is(err, rpctypes.ErrAuthFailed)
 }
 

@@ -33,7 +33,7 @@ type fleetFacts struct {
 	hosts      map[string]agent.Host
 	said       map[string]int64 // keys that a node wrote: its status and runs
 	identities map[string]Identity
-	reserves   map[string]Reserve
+	reserves   map[string]Precreated
 	boots      map[string]FirstBoot
 	floods     map[string]Flood
 	records    map[string]machines.Record
@@ -43,10 +43,10 @@ type fleetFacts struct {
 
 // examineFleets reads every environment that any key names. Reserves come before identities: a user that is made ahead
 // moves from the one to the other, and must be found in either.
-func (s *doctorPart) examineFleets(ctx context.Context) (fleets []fleetFacts, err error) {
+func (s *Doctor) examineFleets(ctx context.Context) (fleets []fleetFacts, err error) {
 	names := map[string]bool{}
-	for _, root := range []string{s.Keys.Environments(), s.Keys.AllStatuses(), s.Keys.AllRuns(), s.Keys.AllIdentities(), s.Keys.AllPrecreated()} {
-		found, err := s.Segments(ctx, root)
+	for _, root := range []string{s.db.Keys.Environments(), s.db.Keys.AllStatuses(), s.db.Keys.AllRuns(), s.db.Keys.AllIdentities(), s.db.Keys.AllPrecreated()} {
+		found, err := s.db.Segments(ctx, root)
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func (s *doctorPart) examineFleets(ctx context.Context) (fleets []fleetFacts, er
 	return fleets, nil
 }
 
-func (s *doctorPart) examineFleet(ctx context.Context, ref environments.Ref) (fleetFacts, error) {
+func (s *Doctor) examineFleet(ctx context.Context, ref environments.Ref) (fleetFacts, error) {
 	f := fleetFacts{ref: ref, said: map[string]int64{}, hosts: map[string]agent.Host{}}
 	var err error
 	if f.spec, _, err = s.specs.Spec(ctx, ref); err != nil {
@@ -78,22 +78,22 @@ func (s *doctorPart) examineFleet(ctx context.Context, ref environments.Ref) (fl
 		}
 		f.damaged = append(f.damaged, err.Error())
 	}
-	hosts, unread, err := etcd.ReadAll[agent.Host](ctx, s.DB, s.Keys.Env(ref.String()).Hosts())
+	hosts, unread, err := etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(ref.String()).Hosts())
 	if err != nil {
 		return f, err
 	}
 	f.hosts, f.damaged = hosts, append(f.damaged, unread...)
 	for _, read := range []func() ([]string, error){
 		func() (damaged []string, err error) {
-			f.reserves, damaged, err = s.identities.Reserves(ctx, ref)
+			f.reserves, damaged, err = s.identities.Precreated(ctx, ref)
 			return damaged, err
 		},
 		func() (damaged []string, err error) {
-			f.identities, damaged, err = s.identities.Identities(ctx, ref)
+			f.identities, damaged, err = s.identities.List(ctx, ref)
 			return damaged, err
 		},
 		func() (damaged []string, err error) {
-			f.boots, damaged, err = s.boots.FirstBoots(ctx, ref)
+			f.boots, damaged, err = s.boots.List(ctx, ref)
 			return damaged, err
 		},
 		func() (damaged []string, err error) {
@@ -111,11 +111,11 @@ func (s *doctorPart) examineFleet(ctx context.Context, ref environments.Ref) (fl
 		}
 		f.damaged = append(f.damaged, damaged...)
 	}
-	if f.applying, _, err = etcd.Single[etcd.LockHolder](ctx, s.DB, s.Keys.Env(ref.String()).Applying()); err != nil {
+	if f.applying, _, err = etcd.Single[etcd.LockHolder](ctx, s.db, s.db.Keys.Env(ref.String()).Applying()); err != nil {
 		return f, err
 	}
-	for _, prefix := range []string{s.Keys.Env(ref.String()).Statuses(), s.Keys.Env(ref.String()).NodesRuns()} {
-		_, err := s.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
+	for _, prefix := range []string{s.db.Keys.Env(ref.String()).Statuses(), s.db.Keys.Env(ref.String()).NodesRuns()} {
+		_, err := s.db.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
 			node, _, _ := strings.Cut(rest, "/")
 			f.said[etcd.Unescape(node)]++
 			return nil

@@ -7,14 +7,14 @@ import (
 
 // mend puts right what decides nothing: grants and roles that differ from what they should be, and users and roles that
 // belong to nobody. What it did is told as findings that are well.
-func (s *doctorPart) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleetFacts) error {
+func (s *Doctor) mend(ctx context.Context, d *Diagnosis, a access, fleets []fleetFacts) error {
 	if !a.on {
 		return nil
 	}
 	if err := s.access.EnsureOperatorRoles(ctx); err != nil {
 		return err
 	}
-	if err := s.cluster.ensureInstallation(ctx, s.CallerName); err != nil {
+	if err := s.cluster.ensureInstallation(ctx, s.db.CallerName); err != nil {
 		return err
 	}
 	for _, f := range fleets {
@@ -28,7 +28,7 @@ func (s *doctorPart) mend(ctx context.Context, d *Diagnosis, a access, fleets []
 		called := f.called()
 		for node := range sorted(f.reserves) {
 			if i := f.identities[node]; !called[node] || i.Live() {
-				if err := s.identities.DropReserve(ctx, f.ref, node); err != nil {
+				if err := s.identities.DropPrecreated(ctx, f.ref, node); err != nil {
 					return err
 				}
 			}
@@ -77,7 +77,7 @@ func (s *doctorPart) mend(ctx context.Context, d *Diagnosis, a access, fleets []
 
 // mendNodes gives the nodes whose role or user differs from what it should be what they should have. One without its user
 // may have been removed: that is not undone.
-func (s *doctorPart) mendNodes(ctx context.Context, a access, fleets []fleetFacts) error {
+func (s *Doctor) mendNodes(ctx context.Context, a access, fleets []fleetFacts) error {
 	var wrong Diagnosis
 	s.judgeRoles(&wrong, a, fleets)
 	users := map[[2]string]string{}

@@ -32,7 +32,7 @@ func found(t *testing.T, d store.Diagnosis) string {
 
 func examine(t *testing.T, server *etcdtest.Auth, user string, mend bool) store.Diagnosis {
 	t.Helper()
-	d, err := server.Store(user).Doctor(t.Context(), server.Config(user), time.Now(), mend)
+	d, err := server.Store(user).Doctor.Examine(t.Context(), server.Config(user), time.Now(), mend)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func apply(t *testing.T, st *store.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.PutSpec(t.Context(), e, 0); err != nil {
+	if err := st.Environments.PutSpec(t.Context(), e, 0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -56,20 +56,20 @@ func TestDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)
-	if err := st.EnsureEnvironment(ctx, "dev"); err != nil {
+	if err := st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
 	at := time.Now().UTC()
-	if err := st.EnsureNode(ctx, "dev", "controller1", nodeA); err != nil {
+	if err := st.Access.EnsureNode(ctx, "dev", "controller1", nodeA); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.PutIdentity(ctx, dev, store.Identity{Node: "controller1", User: nodeA, Joined: at, Issued: at, Until: at.Add(90 * 24 * time.Hour)}, 0); err != nil {
+	if err := st.Identities.Put(ctx, dev, store.Identity{Node: "controller1", User: nodeA, Joined: at, Issued: at, Until: at.Add(90 * 24 * time.Hour)}, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := st.ReadyReserve(ctx, dev, "controller2", at); err != nil {
+	if _, _, err := st.Identities.Precreate(ctx, dev, "controller2", at); err != nil {
 		t.Fatal(err)
 	}
 	d := examine(t, server, etcdtest.Serve, false)
@@ -97,7 +97,7 @@ func TestDoctorNamesEachGap(t *testing.T) {
 	now := time.Now().UTC()
 	for node, user := range map[string]string{"controller1": nodeA, "compute1": nodeB} {
 		joined(t, server, node, user)
-		i, revision, err := st.Identity(ctx, dev, node)
+		i, revision, err := st.Identities.Get(ctx, dev, node)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,22 +106,22 @@ func TestDoctorNamesEachGap(t *testing.T) {
 			i.Until = now.Add(-time.Hour)
 		}
 		i.Clone = &store.Clone{Machine: "other", Hostname: "cloned", From: "192.0.2.9", First: now, At: now, Times: 3}
-		if err := st.PutIdentity(ctx, dev, *i, revision); err != nil {
+		if err := st.Identities.Put(ctx, dev, *i, revision); err != nil {
 			t.Fatal(err)
 		}
 	}
 	stray := "pulley/node/dev/controller2/00000000000000dd"
 	var errs []error
 	try := func(_ any, err error) { errs = append(errs, err) }
-	try(nil, st.EnsureNode(ctx, "dev", "controller2", stray))
-	try(nil, st.EnsureOperator(ctx, "pulley/operator/ghost/00000000000000ee", store.RoleOperator))
-	try(nil, st.DropUser(ctx, nodeB)) // half of a removal
+	try(nil, st.Access.EnsureNode(ctx, "dev", "controller2", stray))
+	try(nil, st.Access.EnsureOperator(ctx, "pulley/operator/ghost/00000000000000ee", store.RoleOperator))
+	try(nil, st.Access.DropUser(ctx, nodeB)) // half of a removal
 	try(raw.RoleRevokePermission(ctx, "pulley/nodes/dev", "/pulley/v1/releases/", "/pulley/v1/releases0"))
 	try(raw.RoleGrantPermission(ctx, "pulley/node/dev/controller1", "/pulley/v1/environments/dev/gate", "", 1))
 	try(raw.UserGrantRole(ctx, nodeA, "root"))
 	try(raw.UserChangePassword(ctx, "root", "geheim")) // takes nothing on a user without password
-	try(st.NoteFlood(ctx, dev, store.Flood{Node: "controller1", Bytes: 9 << 20, Writes: 900, First: now, Last: now}))
-	try(nil, st.Register(ctx, "dev", agent.Host{Node: "controller7", Role: "controller"}))
+	try(st.Fleet.NoteFlood(ctx, dev, store.Flood{Node: "controller1", Bytes: 9 << 20, Writes: 900, First: now, Last: now}))
+	try(nil, st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller7", Role: "controller"}))
 	for n := range 80 {
 		try(raw.Put(ctx, fmt.Sprintf("/pulley/v1/runs/dev/gone1/%d", n), "x"))
 	}
@@ -169,7 +169,7 @@ func TestDoctorNamesEachGap(t *testing.T) {
 		t.Logf("found:\n%s", lines)
 	}
 	// One that is no admin sees what it may, and hears what it may not.
-	if err := st.EnsureOperator(ctx, viewer, store.RoleViewer); err != nil {
+	if err := st.Access.EnsureOperator(ctx, viewer, store.RoleViewer); err != nil {
 		t.Fatal(err)
 	}
 	if seen := found(t, examine(t, server, viewer, false)); !strings.Contains(seen, "warning users who may do what can't be looked at") || !strings.Contains(seen, "controller1 floods") {
@@ -197,7 +197,7 @@ func TestDoctorNamesEachGap(t *testing.T) {
 func TestDoctorSaysThatAFleetIsOpen(t *testing.T) {
 	plain := etcdtest.Start(t)
 	st := open(t, plain, "")
-	d, err := st.Doctor(t.Context(), store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), true)
+	d, err := st.Doctor.Examine(t.Context(), store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,14 +212,14 @@ func TestDoctorSaysThatAFleetIsOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tls.Close()
-	if d, err = tls.Doctor(t.Context(), c, time.Now(), false); err != nil {
+	if d, err = tls.Doctor.Examine(t.Context(), c, time.Now(), false); err != nil {
 		t.Fatal(err)
 	}
 	if lines := found(t, d); d.Worst() != store.Problem || !strings.Contains(lines, "whoever has any certificate of its CA may write everything") {
 		t.Errorf("TLS without users:\n%s", lines)
 	}
 	plain.Down()
-	if _, err := st.Doctor(t.Context(), store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), false); err == nil {
+	if _, err := st.Doctor.Examine(t.Context(), store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), false); err == nil {
 		t.Error("an etcd that does not answer is well")
 	}
 }
@@ -248,7 +248,7 @@ func TestDoctorSeesThatCertificatesAreNotAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	d, err := st.Doctor(t.Context(), c, time.Now(), false)
+	d, err := st.Doctor.Examine(t.Context(), c, time.Now(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestDoctorFindsMachinesThatNobodyCallsFor(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := st.Register(ctx, "dev", agent.Host{Node: "old1", Role: "compute"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "old1", Role: "compute"}); err != nil {
 		t.Fatal(err)
 	}
 	if said := found(t, examine(t, server, etcdtest.Serve, false)); strings.Contains(said, "-vm") || strings.Contains(said, "applies dev") {

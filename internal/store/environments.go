@@ -11,9 +11,9 @@ import (
 )
 
 // Spec reads an environment and the revision at which it was last written; nil and 0 when there is none.
-func (s *specsPart) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
-	key := s.Keys.Env(ref.String()).Spec()
-	resp, err := s.Get(ctx, key)
+func (s *Environments) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
+	key := s.db.Keys.Env(ref.String()).Spec()
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -28,7 +28,7 @@ func (s *specsPart) Spec(ctx context.Context, ref environments.Ref) (*environmen
 }
 
 // MustSpec is Spec where the environment has to exist.
-func (s *specsPart) MustSpec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
+func (s *Environments) MustSpec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
 	e, revision, err := s.Spec(ctx, ref)
 	if err != nil || e != nil {
 		return e, revision, err
@@ -37,7 +37,7 @@ func (s *specsPart) MustSpec(ctx context.Context, ref environments.Ref) (*enviro
 	if ref.Stack != "" {
 		hint += " --stack " + ref.Stack
 	}
-	if known, err := s.Environments(ctx); err == nil {
+	if known, err := s.List(ctx); err == nil {
 		if near := environments.SuggestName(ref.String(), known); near != "" {
 			hint = "did you mean " + near + "?"
 		}
@@ -46,13 +46,13 @@ func (s *specsPart) MustSpec(ctx context.Context, ref environments.Ref) (*enviro
 }
 
 // PutSpec stores an environment unless it was written since revision.
-func (s *specsPart) PutSpec(ctx context.Context, e *environments.Environment, revision int64) error {
+func (s *Environments) PutSpec(ctx context.Context, e *environments.Environment, revision int64) error {
 	b, err := environments.Encode(e)
 	if err != nil {
 		return err
 	}
-	key := s.Keys.Env(e.Ref().String()).Spec()
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
+	key := s.db.Keys.Env(e.Ref().String()).Spec()
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
 	}
@@ -63,14 +63,14 @@ func (s *specsPart) PutSpec(ctx context.Context, e *environments.Environment, re
 }
 
 // Environments lists the environments that have a spec, in order.
-func (s *specsPart) Environments(ctx context.Context) ([]string, error) {
-	all, err := s.Segments(ctx, s.Keys.Environments())
+func (s *Environments) List(ctx context.Context) ([]string, error) {
+	all, err := s.db.Segments(ctx, s.db.Keys.Environments())
 	if err != nil {
 		return nil, fmt.Errorf("cannot list environments: %w", err)
 	}
 	var names []string
 	for _, name := range all {
-		spec, err := s.Get(ctx, s.Keys.Env(name).Spec(), clientv3.WithCountOnly())
+		spec, err := s.db.Get(ctx, s.db.Keys.Env(name).Spec(), clientv3.WithCountOnly())
 		if err != nil {
 			return nil, fmt.Errorf("cannot list environments: %w", err)
 		}

@@ -59,8 +59,8 @@ func (f *FirstBoot) Locks() bool {
 }
 
 // FirstBoots lists the first boots of an environment, by machine id. Those that can't be read are named in damaged.
-func (s *bootsPart) FirstBoots(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[FirstBoot](ctx, s.DB, s.Keys.Env(ref.String()).FirstBoots())
+func (s *FirstBoots) List(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
+	all, damaged, err = etcd.ReadAll[FirstBoot](ctx, s.db, s.db.Keys.Env(ref.String()).FirstBoots())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the first boots of %s: %w", ref, err)
 	}
@@ -68,8 +68,8 @@ func (s *bootsPart) FirstBoots(ctx context.Context, ref environments.Ref) (all m
 }
 
 // FirstBoot reads where a machine is, and the revision at which that was last written; nil and 0 when nobody knows.
-func (s *bootsPart) FirstBoot(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
-	return etcd.Single[FirstBoot](ctx, s.DB, s.Keys.Env(ref.String()).FirstBoot(machine))
+func (s *FirstBoots) Get(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
+	return etcd.Single[FirstBoot](ctx, s.db, s.db.Keys.Env(ref.String()).FirstBoot(machine))
 }
 
 // How long a record of a first boot is kept, by etcd's leases: of one that is not finished since its last word, and of one
@@ -87,22 +87,22 @@ const (
 
 // PutFirstBoot writes where a machine is, unless that was written since revision: then ErrConflict. No lease is left that
 // ends nothing: a machine may say a lot.
-func (s *bootsPart) PutFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) error {
+func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) error {
 	put, l, err := s.putFirstBoot(ctx, ref, b, revision)
 	if err != nil {
 		return err
 	}
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(s.Keys.Env(ref.String()).FirstBoot(b.Machine), revision)}, []clientv3.Op{put}, nil)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(s.db.Keys.Env(ref.String()).FirstBoot(b.Machine), revision)}, []clientv3.Op{put}, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
 	}
-	s.SettleLease(ctx, l, err)
+	s.db.SettleLease(ctx, l, err)
 	return err
 }
 
 // putFirstBoot is the write, for a transaction that compares revision, and after which settleLease is called. A lease ends
 // the record.
-func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, etcd.LeaseSwap, error) {
+func (s *FirstBoots) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, etcd.LeaseSwap, error) {
 	b.Hostname, b.Step, b.Error = clip.Text(b.Hostname, maxBootWord), clip.Text(b.Step, maxBootWord), agent.Prose(clip.Text(string(b.Error), maxBootError))
 	value, err := etcd.Encode(b)
 	if err != nil {
@@ -111,12 +111,12 @@ func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b Fi
 	fail := func(err error) (clientv3.Op, etcd.LeaseSwap, error) {
 		return clientv3.Op{}, etcd.LeaseSwap{}, fmt.Errorf("cannot write where machine %s is: %w", b.Machine, err)
 	}
-	key := s.Keys.Env(ref.String()).FirstBoot(b.Machine)
+	key := s.db.Keys.Env(ref.String()).FirstBoot(b.Machine)
 	lasts, l := firstBootKept, etcd.LeaseSwap{}
 	if revision != 0 {
 		keep := b.Finished.IsZero()
 		if !keep { // its lease becomes a shorter one, once
-			resp, err := s.Get(ctx, key)
+			resp, err := s.db.Get(ctx, key)
 			if err != nil {
 				return fail(err)
 			}
@@ -136,7 +136,7 @@ func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b Fi
 	if !b.Finished.IsZero() {
 		lasts = finishedKept
 	}
-	if l.Fresh, err = s.Grant(ctx, lasts); err != nil {
+	if l.Fresh, err = s.db.Grant(ctx, lasts); err != nil {
 		return fail(err)
 	}
 	return clientv3.OpPut(key, value, clientv3.WithLease(l.Fresh)), l, nil
@@ -144,18 +144,18 @@ func (s *bootsPart) putFirstBoot(ctx context.Context, ref environments.Ref, b Fi
 
 // Unlock frees a node's name from the machine that is in its first boot under it, and forgets another machine that came
 // under the name, which takes an administrator. ErrNotFound when there was neither.
-func (s *joinsPart) Unlock(ctx context.Context, ref environments.Ref, node string, r Revoked) ([]FirstBoot, error) {
+func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r Revoked) ([]FirstBoot, error) {
 	var freed []FirstBoot
-	all, _, err := s.boots.FirstBoots(ctx, ref)
+	all, _, err := s.boots.List(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	for machine, b := range all {
 		for b.Node == node && b.Locks() {
-			now, revision, err := s.boots.FirstBoot(ctx, ref, machine)
+			now, revision, err := s.boots.Get(ctx, ref, machine)
 			if err == nil && now.Locks() && now.Node == node {
 				now.Unlocked = &r
-				if err = s.boots.PutFirstBoot(ctx, ref, *now, revision); errors.Is(err, etcd.ErrConflict) {
+				if err = s.boots.Put(ctx, ref, *now, revision); errors.Is(err, etcd.ErrConflict) {
 					continue // it said something at this moment
 				}
 				freed = append(freed, *now)
@@ -166,12 +166,12 @@ func (s *joinsPart) Unlock(ctx context.Context, ref environments.Ref, node strin
 			break
 		}
 	}
-	i, revision, err := s.identities.Identity(ctx, ref, node)
+	i, revision, err := s.identities.Get(ctx, ref, node)
 	switch {
 	case err != nil:
 	case i != nil && i.Clone != nil:
 		i.Clone = nil
-		err = s.identities.PutIdentity(ctx, ref, *i, revision)
+		err = s.identities.Put(ctx, ref, *i, revision)
 		if len(freed) > 0 && errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil // what an operator may do is done; the other machine is for an administrator to forget
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // Fleet is all that etcd knows of an environment's nodes.
-type Fleet struct {
+type FleetState struct {
 	Revision int64 // of the targets and of the gate; the rest is read at or after it
 	Spec     *environments.Environment
 	Desires  Desires
@@ -24,54 +24,54 @@ type Fleet struct {
 }
 
 // Fleet reads an environment's view: five ranges in one or more pages.
-func (s *fleetPart) Fleet(ctx context.Context, ref environments.Ref) (Fleet, error) {
-	f := Fleet{}
+func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, error) {
+	f := FleetState{}
 	var err error
 	if f.Spec, _, err = s.specs.Spec(ctx, ref); err != nil {
-		return Fleet{}, err
+		return FleetState{}, err
 	}
 	if f.Desires, err = s.targets.Desires(ctx, ref); err != nil {
-		return Fleet{}, err
+		return FleetState{}, err
 	}
 	f.Revision, f.Damaged = f.Desires.Revision, f.Desires.Damaged
 	said, err := s.fleetOf(ctx, ref, &f)
 	if err != nil {
-		return Fleet{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
+		return FleetState{}, fmt.Errorf("cannot read the fleet of %s: %w", ref, err)
 	}
 	f.Damaged = append(f.Damaged, said...)
 	return f, nil
 }
 
 // fleetOf reads the ranges of a fleet. Unreadable statuses are returned apart: each is the report of one node.
-func (s *fleetPart) fleetOf(ctx context.Context, ref environments.Ref, f *Fleet, more ...clientv3.OpOption) (unread []string, err error) {
+func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) (unread []string, err error) {
 	env := ref.String()
 	f.Holds = map[etcd.Scope]agent.Hold{}
 	var damaged []string
-	if f.Hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.DB, s.Keys.Env(env).Hosts(), more...); err != nil {
+	if f.Hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(env).Hosts(), more...); err != nil {
 		return nil, err
 	}
 	f.Damaged = append(f.Damaged, damaged...)
-	damaged, err = etcd.Collect(ctx, s.DB, s.Keys.Env(env).Holds(), func(rest string, h agent.Hold) {
+	damaged, err = etcd.Collect(ctx, s.db, s.db.Keys.Env(env).Holds(), func(rest string, h agent.Hold) {
 		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
 			f.Holds[scope] = h
 		} else {
-			f.Damaged = append(f.Damaged, etcd.UnknownKey(s.Keys.Env(env).Holds()+rest))
+			f.Damaged = append(f.Damaged, etcd.UnknownKey(s.db.Keys.Env(env).Holds()+rest))
 		}
 	}, more...)
 	if err != nil {
 		return nil, err
 	}
 	f.Damaged = append(f.Damaged, damaged...)
-	if f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.DB, s.Keys.Env(env).Assignment(""), more...); err != nil {
+	if f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.db, s.db.Keys.Env(env).Assignment(""), more...); err != nil {
 		return nil, err
 	}
 	f.Damaged = append(f.Damaged, damaged...)
-	f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.DB, s.Keys.Env(env).Statuses(), more...)
+	f.Statuses, unread, err = etcd.ReadAll[agent.Status](ctx, s.db, s.db.Keys.Env(env).Statuses(), more...)
 	return unread, err
 }
 
 // Known are the nodes that are registered or that spoke.
-func (f Fleet) Known() map[string]bool {
+func (f FleetState) Known() map[string]bool {
 	known := map[string]bool{}
 	for n := range f.Hosts {
 		known[n] = true
@@ -83,7 +83,7 @@ func (f Fleet) Known() map[string]bool {
 }
 
 // Desired is what etcd wants of one node, put together from the view as the node itself would read it.
-func (f Fleet) Desired(role, node string) agent.Desired {
+func (f FleetState) Desired(role, node string) agent.Desired {
 	d := f.Desires.For(role, node)
 	if h, ok := f.Hosts[node]; ok {
 		d.Host = &h
@@ -100,8 +100,8 @@ func (f Fleet) Desired(role, node string) agent.Desired {
 }
 
 // Hosts lists the nodes that should be alive.
-func (s *fleetPart) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
-	hosts, _, err := etcd.ReadAll[agent.Host](ctx, s.DB, s.Keys.Env(ref.String()).Hosts())
+func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
+	hosts, _, err := etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(ref.String()).Hosts())
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the hosts of %s: %w", ref, err)
 	}
@@ -109,9 +109,9 @@ func (s *fleetPart) Hosts(ctx context.Context, ref environments.Ref) (map[string
 }
 
 // Runs lists a node's run records, oldest first. Records that can't be read are named in damaged.
-func (s *fleetPart) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
-	prefix := s.Keys.Env(ref.String()).Runs(node)
-	_, err = s.Scan(ctx, prefix, func(rest string, b []byte) error {
+func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
+	prefix := s.db.Keys.Env(ref.String()).Runs(node)
+	_, err = s.db.Scan(ctx, prefix, func(rest string, b []byte) error {
 		r, _, err := agent.DecodeRun(b)
 		if err != nil {
 			damaged = append(damaged, fmt.Sprintf("%s: %v", etcd.Unescape(rest), err))
@@ -134,18 +134,18 @@ type Health struct {
 }
 
 // Health asks each endpoint for its version and size.
-func (s *clusterPart) Health(ctx context.Context) ([]Health, error) {
+func (s *Cluster) Health(ctx context.Context) ([]Health, error) {
 	var all []Health
-	endpoints := s.Client.Endpoints()
+	endpoints := s.db.Client.Endpoints()
 	if len(endpoints) == 0 { // inside of its process
-		endpoints = []string{s.Endpoints}
+		endpoints = []string{s.db.Endpoints}
 	}
 	for _, e := range endpoints {
-		one, cancel := context.WithTimeout(ctx, s.Timeout)
-		st, err := s.Client.Status(one, e)
+		one, cancel := context.WithTimeout(ctx, s.db.Timeout)
+		st, err := s.db.Client.Status(one, e)
 		cancel()
 		if err != nil {
-			return all, s.Explain(err)
+			return all, s.db.Explain(err)
 		}
 		all = append(all, Health{Endpoint: e, Version: st.Version, DBBytes: st.DbSize, InUseBytes: st.DbSizeInUse, Alarms: st.Errors})
 	}
@@ -153,7 +153,7 @@ func (s *clusterPart) Health(ctx context.Context) ([]Health, error) {
 }
 
 // Ping asks etcd for one key that need not exist.
-func (s *clusterPart) Ping(ctx context.Context) error {
-	_, err := s.Get(ctx, s.Keys.Environments(), clientv3.WithCountOnly())
+func (s *Cluster) Ping(ctx context.Context) error {
+	_, err := s.db.Get(ctx, s.db.Keys.Environments(), clientv3.WithCountOnly())
 	return err
 }

@@ -23,8 +23,8 @@ type Flood struct {
 }
 
 // Floods lists the nodes of an environment that flooded lately. Those that can't be read are named in damaged.
-func (s *fleetPart) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[Flood](ctx, s.DB, s.Keys.Env(ref.String()).Flood(""))
+func (s *Fleet) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
+	all, damaged, err = etcd.ReadAll[Flood](ctx, s.db, s.db.Keys.Env(ref.String()).Flood(""))
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the nodes of %s that flood: %w", ref, err)
 	}
@@ -34,10 +34,10 @@ func (s *fleetPart) Floods(ctx context.Context, ref environments.Ref) (all map[s
 // NoteFlood notes that a node flooded within the last minute, and adds to what was noted before. It reports whether
 // nothing had been: of several serves that see the same, one gets true. There is no lease, as etcd makes none once it is
 // full: ForgetFlood deletes the note.
-func (s *fleetPart) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
-	key := s.Keys.Env(ref.String()).Flood(now.Node)
+func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
+	key := s.db.Keys.Env(ref.String()).Flood(now.Node)
 	for {
-		old, revision, err := etcd.Single[Flood](ctx, s.DB, key)
+		old, revision, err := etcd.Single[Flood](ctx, s.db, key)
 		if err != nil {
 			return false, err
 		}
@@ -46,7 +46,7 @@ func (s *fleetPart) NoteFlood(ctx context.Context, ref environments.Ref, now Flo
 			sum.First = old.First
 			sum.Bytes, sum.Writes = max(sum.Bytes, old.Bytes), max(sum.Writes, old.Writes)
 		}
-		if _, err := s.Replace(ctx, key, sum, revision); !errors.Is(err, etcd.ErrConflict) {
+		if _, err := s.db.Replace(ctx, key, sum, revision); !errors.Is(err, etcd.ErrConflict) {
 			if err != nil {
 				err = fmt.Errorf("cannot note that node %s floods: %w", now.Node, err)
 			}
@@ -56,25 +56,25 @@ func (s *fleetPart) NoteFlood(ctx context.Context, ref environments.Ref, now Flo
 }
 
 // ForgetFlood deletes the note unless the node flooded after it. It needs no guard beyond that: what goes on is noted again.
-func (s *fleetPart) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
-	key := s.Keys.Env(ref.String()).Flood(node)
-	old, revision, err := etcd.Single[Flood](ctx, s.DB, key)
+func (s *Fleet) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
+	key := s.db.Keys.Env(ref.String()).Flood(node)
+	old, revision, err := etcd.Single[Flood](ctx, s.db, key)
 	if err != nil || old == nil || old.Last.After(last) {
 		return err
 	}
-	_, err = s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+	_, err = s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	return err
 }
 
 // HoldUnlessHeld sets a hold on a scope that has none of its own, and reports whether it did: an operator's word stays.
-func (s *fleetPart) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold) (bool, error) {
-	key := s.Keys.Env(ref.String()).Hold(scope)
+func (s *Fleet) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold) (bool, error) {
+	key := s.db.Keys.Env(ref.String()).Hold(scope)
 	h.Scope = scope.Segment("all")
 	value, err := etcd.Encode(h)
 	if err != nil {
 		return false, err
 	}
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
 	if err != nil {
 		return false, fmt.Errorf("cannot hold %s: %w", scope, err)
 	}
@@ -83,9 +83,9 @@ func (s *fleetPart) HoldUnlessHeld(ctx context.Context, ref environments.Ref, sc
 
 // NoteTwin writes down that two machines run under a node's name with one machine's identity, as their boot ids show. It
 // reports whether that is news: of several serves that see the same, one gets true.
-func (s *identitiesPart) NoteTwin(ctx context.Context, ref environments.Ref, node string, c Clone) (bool, error) {
+func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref, node string, c Clone) (bool, error) {
 	for {
-		i, revision, err := s.Identity(ctx, ref, node)
+		i, revision, err := s.Get(ctx, ref, node)
 		if err != nil || !i.Live() {
 			return false, err
 		}
@@ -95,7 +95,7 @@ func (s *identitiesPart) NoteTwin(ctx context.Context, ref environments.Ref, nod
 			c.First, c.Times = old.First, old.Times+1
 		}
 		i.Clone = &c
-		err = s.PutIdentity(ctx, ref, *i, revision)
+		err = s.Put(ctx, ref, *i, revision)
 		if err == nil {
 			return old == nil, nil
 		}

@@ -23,14 +23,14 @@ type NodeWrite struct {
 
 // WatchNodes tells each of the writes of all nodes from now on: statuses and runs. It returns when ctx ends or the
 // watch breaks off: begin again then; what happened in between is not told.
-func (s *fleetPart) WatchNodes(ctx context.Context, each func(NodeWrite)) error {
+func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// Without a leader the watch ends rather than to be silent; large answers come in parts.
 	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFragment(), clientv3.WithFilterDelete()}
 	need := clientv3.WithRequireLeader(ctx)
-	statuses := s.Client.Watch(need, s.Keys.AllStatuses(), opts...)
-	runs := s.Client.Watch(need, s.Keys.AllRuns(), opts...)
+	statuses := s.db.Client.Watch(need, s.db.Keys.AllStatuses(), opts...)
+	runs := s.db.Client.Watch(need, s.db.Keys.AllRuns(), opts...)
 	for {
 		var resp clientv3.WatchResponse
 		var open bool
@@ -42,7 +42,7 @@ func (s *fleetPart) WatchNodes(ctx context.Context, each func(NodeWrite)) error 
 			return ctx.Err()
 		}
 		if err := resp.Err(); err != nil || !open {
-			return fmt.Errorf("cannot watch what nodes write: %w", s.Explain(watchEnd(err)))
+			return fmt.Errorf("cannot watch what nodes write: %w", s.db.Explain(watchEnd(err)))
 		}
 		for _, e := range resp.Events {
 			if w, ok := s.nodeWrite(e); ok {
@@ -61,9 +61,9 @@ func watchEnd(err error) error {
 }
 
 // nodeWrite reads whose write it was from its key: <kind>/<env>/<node>[/…].
-func (s *fleetPart) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
+func (s *Fleet) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 	key := string(e.Kv.Key)
-	rest, ours := strings.CutPrefix(key, s.Keys.Root())
+	rest, ours := strings.CutPrefix(key, s.db.Keys.Root())
 	parts := strings.SplitN(rest, "/", 4)
 	if !ours || len(parts) < 3 {
 		return NodeWrite{}, false
@@ -73,7 +73,7 @@ func (s *fleetPart) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 		return NodeWrite{}, false
 	}
 	w := NodeWrite{Ref: ref, Node: etcd.Unescape(parts[2]), Bytes: int64(len(key) + len(e.Kv.Value))}
-	if parts[0]+"/" == strings.TrimPrefix(s.Keys.AllStatuses(), s.Keys.Root()) {
+	if parts[0]+"/" == strings.TrimPrefix(s.db.Keys.AllStatuses(), s.db.Keys.Root()) {
 		var st agent.Status
 		if etcd.Decode(key, e.Kv.Value, &st) == nil {
 			w.Status = &st
@@ -83,13 +83,13 @@ func (s *fleetPart) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 }
 
 // WatchSpecs tells each that some environment was written, until ctx ends or the watch breaks off.
-func (s *specsPart) WatchSpecs(ctx context.Context, each func()) error {
+func (s *Environments) Watch(ctx context.Context, each func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	last := "/" + segmentAfter(s.Keys.Env("x").Spec())
-	for resp := range s.Client.Watch(clientv3.WithRequireLeader(ctx), s.Keys.Environments(), clientv3.WithPrefix(), clientv3.WithFragment()) {
+	last := "/" + segmentAfter(s.db.Keys.Env("x").Spec())
+	for resp := range s.db.Client.Watch(clientv3.WithRequireLeader(ctx), s.db.Keys.Environments(), clientv3.WithPrefix(), clientv3.WithFragment()) {
 		if err := resp.Err(); err != nil {
-			return fmt.Errorf("cannot watch environments: %w", s.Explain(err))
+			return fmt.Errorf("cannot watch environments: %w", s.db.Explain(err))
 		}
 		for _, e := range resp.Events {
 			if strings.HasSuffix(string(e.Kv.Key), last) {

@@ -80,8 +80,8 @@ func (o *OperatorIdentity) Live() bool { return o != nil && o.Revoked == nil && 
 
 // Identities lists who holds the names of an environment's nodes, and the nodes that were removed. Those that can't be
 // read are named in damaged.
-func (s *identitiesPart) Identities(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[Identity](ctx, s.DB, s.Keys.Env(ref.String()).Identities())
+func (s *Identities) List(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
+	all, damaged, err = etcd.ReadAll[Identity](ctx, s.db, s.db.Keys.Env(ref.String()).Identities())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the identities of %s: %w", ref, err)
 	}
@@ -89,19 +89,19 @@ func (s *identitiesPart) Identities(ctx context.Context, ref environments.Ref) (
 }
 
 // Identity reads who holds a node's name, and the revision at which that was last written; nil and 0 for nobody.
-func (s *identitiesPart) Identity(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
-	return etcd.Single[Identity](ctx, s.DB, s.Keys.Env(ref.String()).Identity(node))
+func (s *Identities) Get(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
+	return etcd.Single[Identity](ctx, s.db, s.db.Keys.Env(ref.String()).Identity(node))
 }
 
 // PutIdentity replaces an identity unless it was written since revision: then ErrConflict.
-func (s *identitiesPart) PutIdentity(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
-	_, err := s.Replace(ctx, s.Keys.Env(ref.String()).Identity(i.Node), i, revision)
+func (s *Identities) Put(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
+	_, err := s.db.Replace(ctx, s.db.Keys.Env(ref.String()).Identity(i.Node), i, revision)
 	return err
 }
 
 // Operators lists who holds the names of operators.
-func (s *identitiesPart) Operators(ctx context.Context) (all map[string]OperatorIdentity, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[OperatorIdentity](ctx, s.DB, s.Keys.Operators())
+func (s *Identities) Operators(ctx context.Context) (all map[string]OperatorIdentity, damaged []string, err error) {
+	all, damaged, err = etcd.ReadAll[OperatorIdentity](ctx, s.db, s.db.Keys.Operators())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list operators: %w", err)
 	}
@@ -109,13 +109,13 @@ func (s *identitiesPart) Operators(ctx context.Context) (all map[string]Operator
 }
 
 // Operator reads who holds an operator's name, and the revision at which that was last written; nil and 0 for nobody.
-func (s *identitiesPart) Operator(ctx context.Context, name string) (*OperatorIdentity, int64, error) {
-	return etcd.Single[OperatorIdentity](ctx, s.DB, s.Keys.Operator(name))
+func (s *Identities) Operator(ctx context.Context, name string) (*OperatorIdentity, int64, error) {
+	return etcd.Single[OperatorIdentity](ctx, s.db, s.db.Keys.Operator(name))
 }
 
 // PutOperator replaces an operator unless it was written since revision: then ErrConflict.
-func (s *identitiesPart) PutOperator(ctx context.Context, o OperatorIdentity, revision int64) error {
-	_, err := s.Replace(ctx, s.Keys.Operator(o.Name), o, revision)
+func (s *Identities) PutOperator(ctx context.Context, o OperatorIdentity, revision int64) error {
+	_, err := s.db.Replace(ctx, s.db.Keys.Operator(o.Name), o, revision)
 	return err
 }
 
@@ -123,8 +123,8 @@ func (s *identitiesPart) PutOperator(ctx context.Context, o OperatorIdentity, re
 const cloneNoted = time.Minute
 
 // NoteClone writes down that another machine came under a node's name. It gives way to every other write.
-func (s *identitiesPart) NoteClone(ctx context.Context, ref environments.Ref, node string, c Clone) error {
-	i, revision, err := s.Identity(ctx, ref, node)
+func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, node string, c Clone) error {
+	i, revision, err := s.Get(ctx, ref, node)
 	if err != nil || !i.Live() || i.Machine == c.Machine {
 		return err
 	}
@@ -136,7 +136,7 @@ func (s *identitiesPart) NoteClone(ctx context.Context, ref environments.Ref, no
 		c.First, c.Times = old.First, old.Times+1
 	}
 	i.Clone = &c
-	if err := s.PutIdentity(ctx, ref, *i, revision); err != nil && !errors.Is(err, etcd.ErrConflict) {
+	if err := s.Put(ctx, ref, *i, revision); err != nil && !errors.Is(err, etcd.ErrConflict) {
 		return fmt.Errorf("cannot note a second machine under the name %s: %w", node, err)
 	}
 	return nil
@@ -144,10 +144,10 @@ func (s *identitiesPart) NoteClone(ctx context.Context, ref environments.Ref, no
 
 // UpdateHost writes what a node's machine says of itself into the list of hosts, if that is something new. What was asked of
 // the machine before is not asked of another one. It fails with ErrConflict when the identity was written since revision.
-func (s *identitiesPart) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
+func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
 	env := ref.String()
-	key := s.Keys.Env(env).Host(i.Node)
-	old, listed, err := etcd.Single[agent.Host](ctx, s.DB, key)
+	key := s.db.Keys.Env(env).Host(i.Node)
+	old, listed, err := etcd.Single[agent.Host](ctx, s.db, key)
 	if err != nil {
 		return err
 	}
@@ -164,8 +164,8 @@ func (s *identitiesPart) UpdateHost(ctx context.Context, ref environments.Ref, i
 	if err != nil {
 		return err
 	}
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, listed), etcd.Same(s.Keys.Env(env).Identity(i.Node), revision)},
-		[]clientv3.Op{clientv3.OpPut(key, value), etcd.Touch(s.Keys.Env(env).HostsHead())}, nil)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, listed), etcd.Same(s.db.Keys.Env(env).Identity(i.Node), revision)},
+		[]clientv3.Op{clientv3.OpPut(key, value), etcd.Touch(s.db.Keys.Env(env).HostsHead())}, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
 	}

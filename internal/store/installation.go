@@ -24,9 +24,9 @@ type installation struct {
 }
 
 // Installation reads by which word providers know this installation's machines: 16 hex digits; "" where nobody made it yet.
-func (s *clusterPart) Installation(ctx context.Context) (string, error) {
-	key := s.Keys.Installation()
-	i, _, err := etcd.Single[installation](ctx, s.DB, key)
+func (s *Cluster) Installation(ctx context.Context) (string, error) {
+	key := s.db.Keys.Installation()
+	i, _, err := etcd.Single[installation](ctx, s.db, key)
 	if err == nil && i != nil && !isHex(i.ID, installationBytes) {
 		err = &etcd.UnreadableError{Key: key, Problem: "it is no id of an installation", Next: "machines are known by it: write it as it was before, from a backup"}
 	}
@@ -41,7 +41,7 @@ func (s *clusterPart) Installation(ctx context.Context) (string, error) {
 
 // InstallationID is Installation, and makes the id where there is none: once, whoever asks at the same moment. Where etcd
 // checks its users that takes an admin, and was done when they were set up.
-func (s *clusterPart) InstallationID(ctx context.Context, by string) (string, error) {
+func (s *Cluster) InstallationID(ctx context.Context, by string) (string, error) {
 	for {
 		id, err := s.Installation(ctx)
 		if err != nil || id != "" {
@@ -52,13 +52,13 @@ func (s *clusterPart) InstallationID(ctx context.Context, by string) (string, er
 			return "", fmt.Errorf("cannot make this installation's id: %w", err)
 		}
 		fresh := installation{ID: hex.EncodeToString(random), By: by, At: time.Now().UTC().Truncate(time.Second)}
-		_, err = s.Replace(ctx, s.Keys.Installation(), fresh, 0)
+		_, err = s.db.Replace(ctx, s.db.Keys.Installation(), fresh, 0)
 		if err == nil {
 			return fresh.ID, nil
 		}
 		if errors.Is(err, rpctypes.ErrPermissionDenied) {
 			return "", fmt.Errorf("cannot make this installation's id, by which its machines are known: etcd lets only an admin do that, and not %s\n"+
-				"nothing was done; `pulley serve` makes it when it starts, and `pulley doctor --mend` by an admin does where etcd is a cluster of yours", s.CallerName)
+				"nothing was done; `pulley serve` makes it when it starts, and `pulley doctor --mend` by an admin does where etcd is a cluster of yours", s.db.CallerName)
 		}
 		if !errors.Is(err, etcd.ErrConflict) {
 			return "", fmt.Errorf("cannot write this installation's id: %w", err)
@@ -68,7 +68,7 @@ func (s *clusterPart) InstallationID(ctx context.Context, by string) (string, er
 
 // ensureInstallation makes the id before the first apply, whose operator may not. What is wrong with it, and an etcd that is
 // full, keep nothing else from being set up: whoever applies is told.
-func (s *clusterPart) ensureInstallation(ctx context.Context, by string) error {
+func (s *Cluster) ensureInstallation(ctx context.Context, by string) error {
 	_, err := s.InstallationID(ctx, by)
 	if errors.As(err, new(*etcd.UnreadableError)) || errors.Is(err, etcd.ErrFull) {
 		return nil

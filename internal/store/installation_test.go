@@ -17,7 +17,7 @@ func TestAnInstallationHasOneID(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st, ctx := open(t, server, ""), t.Context()
-	if id, err := st.Installation(ctx); err != nil || id != "" {
+	if id, err := st.Cluster.Installation(ctx); err != nil || id != "" {
 		t.Fatalf("before the first apply: %q, %v", id, err)
 	}
 	ids := make([]string, 8)
@@ -25,7 +25,7 @@ func TestAnInstallationHasOneID(t *testing.T) {
 	for i := range ids {
 		all.Go(func() {
 			var err error
-			if ids[i], err = st.InstallationID(ctx, "ann"); err != nil {
+			if ids[i], err = st.Cluster.InstallationID(ctx, "ann"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -34,13 +34,13 @@ func TestAnInstallationHasOneID(t *testing.T) {
 	if slices.Sort(ids); ids[0] != ids[7] || len(ids[0]) != 16 {
 		t.Errorf("the ids are %q", ids)
 	}
-	if id, err := st.Installation(ctx); err != nil || id != ids[0] {
+	if id, err := st.Cluster.Installation(ctx); err != nil || id != ids[0] {
 		t.Errorf("it is %q, was %q (%v)", id, ids[0], err)
 	}
 	if _, err := server.Client().Put(ctx, "/pulley/v1/installation", `{"v":1}`); err != nil {
 		t.Fatal(err)
 	}
-	if id, err := st.InstallationID(ctx, "ann"); err == nil {
+	if id, err := st.Cluster.InstallationID(ctx, "ann"); err == nil {
 		t.Errorf("one that is damaged is %q", id)
 	}
 }
@@ -51,17 +51,17 @@ func TestOnlyAdminsMakeTheInstallationsID(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
-	if err := errors.Join(admin.EnsureOperator(ctx, viewer, store.RoleViewer), admin.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
+	if err := errors.Join(admin.Access.EnsureOperator(ctx, viewer, store.RoleViewer), admin.Access.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
 		t.Fatal(err)
 	}
 	const key = "/pulley/v1/installation"
-	id, err := admin.Installation(ctx)
+	id, err := admin.Cluster.Installation(ctx)
 	if err != nil || len(id) != 16 {
 		t.Fatalf("where users are set up it is %q, %v", id, err)
 	}
 	for _, user := range []string{viewer, operator} {
 		st := server.Store(user)
-		if got, err := st.InstallationID(ctx, "olga"); err != nil || got != id {
+		if got, err := st.Cluster.InstallationID(ctx, "olga"); err != nil || got != id {
 			t.Errorf("%s reads %q, not %q (%v)", user, got, id, err)
 		}
 		if _, err := server.ClientOf(user).Put(ctx, key, `{"v":1,"id":"00000000000000aa"}`); !refusal(err) {
@@ -70,25 +70,25 @@ func TestOnlyAdminsMakeTheInstallationsID(t *testing.T) {
 		if _, err := raw.Delete(ctx, key); err != nil { // as a fleet has it that an older pulley set up
 			t.Fatal(err)
 		}
-		_, err := st.InstallationID(ctx, "olga")
+		_, err := st.Cluster.InstallationID(ctx, "olga")
 		if err == nil || !strings.Contains(err.Error(), "only an admin") || !strings.Contains(err.Error(), "pulley doctor --mend") {
 			t.Errorf("%s finds none: %v", user, err)
 		}
-		mend := func() error { return admin.SetUpAuth(ctx, etcdtest.Serve) }
+		mend := func() error { return admin.Access.SetUpAuth(ctx, etcdtest.Serve) }
 		if user == operator {
-			mend = func() error { _, err := admin.Doctor(ctx, server.Config(etcdtest.Serve), time.Now(), true); return err }
+			mend = func() error { _, err := admin.Doctor.Examine(ctx, server.Config(etcdtest.Serve), time.Now(), true); return err }
 		}
 		if err := mend(); err != nil {
 			t.Fatal(err)
 		}
-		if id, err = admin.Installation(ctx); err != nil || len(id) != 16 {
+		if id, err = admin.Cluster.Installation(ctx); err != nil || len(id) != 16 {
 			t.Errorf("after an admin mended it, it is %q, %v", id, err)
 		}
 	}
 	if _, err := raw.Put(ctx, key, `{"v":1}`); err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.SetUpAuth(ctx, etcdtest.Serve); err != nil {
+	if err := admin.Access.SetUpAuth(ctx, etcdtest.Serve); err != nil {
 		t.Errorf("an id that is damaged keeps serve from starting: %v", err)
 	}
 }

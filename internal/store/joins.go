@@ -26,11 +26,11 @@ type JoinFacts struct {
 	Identity *Identity
 	Changed  int64 // when the identity was last written
 	Host     *agent.Host
-	Listed   int64      // when the host was last written
-	Machine  *FirstBoot // of the machine that asks
-	Holder   *FirstBoot // of the machine that has the name, where that is another one
-	Reserve  *Reserve   // the user that was made ahead
-	Was      *Past      // the newest removal of the machine that asks, under whatever name, that an operator meant
+	Listed   int64       // when the host was last written
+	Machine  *FirstBoot  // of the machine that asks
+	Holder   *FirstBoot  // of the machine that has the name, where that is another one
+	Reserve  *Precreated // the user that was made ahead
+	Was      *Past       // the newest removal of the machine that asks, under whatever name, that an operator meant
 
 	token  string // its key
 	mine   *Past  // what the machine's own record has
@@ -40,32 +40,32 @@ type JoinFacts struct {
 
 // JoinFacts reads what a join rests on: the token of this id, the environment, the name and the machine. CommitJoin fails
 // if any of it has changed since.
-func (s *joinsPart) JoinFacts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
+func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
 	env := ref.String()
-	f := JoinFacts{token: s.Keys.NodeToken(token), guards: map[string]int64{}}
+	f := JoinFacts{token: s.db.Keys.NodeToken(token), guards: map[string]int64{}}
 	err := s.joinPoints(ctx, &f, []joinPoint{
 		{f.token, func(kv *mvccpb.KeyValue) error {
 			t, err := s.tokens.decodeToken(string(kv.Key), kv.Value)
 			f.Minted, f.Token = kv.CreateRevision, &t
 			return err
 		}},
-		{s.Keys.Env(env).Spec(), func(kv *mvccpb.KeyValue) (err error) {
+		{s.db.Keys.Env(env).Spec(), func(kv *mvccpb.KeyValue) (err error) {
 			if f.Spec, err = environments.Decode(kv.Value); err != nil {
 				err = &etcd.UnreadableError{Key: string(kv.Key), Problem: err.Error()}
 			}
 			return err
 		}},
-		{s.Keys.Env(env).Identity(node), func(kv *mvccpb.KeyValue) error {
+		{s.db.Keys.Env(env).Identity(node), func(kv *mvccpb.KeyValue) error {
 			f.Changed = kv.ModRevision
 			return etcd.Decode(string(kv.Key), kv.Value, &f.Identity)
 		}},
-		{s.Keys.Env(env).Host(node), func(kv *mvccpb.KeyValue) error {
+		{s.db.Keys.Env(env).Host(node), func(kv *mvccpb.KeyValue) error {
 			f.Listed = kv.ModRevision
 			return etcd.Decode(string(kv.Key), kv.Value, &f.Host)
 		}},
-		{s.Keys.Env(env).FirstBoot(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Machine) }},
-		{s.Keys.Env(env).Precreated(node), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Reserve) }},
-		{s.Keys.Env(env).Past(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.mine) }},
+		{s.db.Keys.Env(env).FirstBoot(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Machine) }},
+		{s.db.Keys.Env(env).Precreated(node), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Reserve) }},
+		{s.db.Keys.Env(env).Past(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.mine) }},
 	})
 	var before *Identity // of the name that the machine had last, where that is another one
 	if err == nil {
@@ -73,17 +73,17 @@ func (s *joinsPart) JoinFacts(ctx context.Context, token string, ref environment
 		var more []joinPoint
 		other := f.Identity != nil && f.Identity.Machine != "" && f.Identity.Machine != machine
 		if other && f.Identity.Live() {
-			more = append(more, joinPoint{s.Keys.Env(env).FirstBoot(f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
+			more = append(more, joinPoint{s.db.Keys.Env(env).FirstBoot(f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
 				return etcd.Decode(string(kv.Key), kv.Value, &f.Holder)
 			}})
 		}
 		if other {
-			more = append(more, joinPoint{s.Keys.Env(env).Past(f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
+			more = append(more, joinPoint{s.db.Keys.Env(env).Past(f.Identity.Machine), func(kv *mvccpb.KeyValue) error {
 				return etcd.Decode(string(kv.Key), kv.Value, &f.theirs)
 			}})
 		}
 		if f.mine != nil && f.mine.Node != node {
-			more = append(more, joinPoint{s.Keys.Env(env).Identity(f.mine.Node), func(kv *mvccpb.KeyValue) error {
+			more = append(more, joinPoint{s.db.Keys.Env(env).Identity(f.mine.Node), func(kv *mvccpb.KeyValue) error {
 				return etcd.Decode(string(kv.Key), kv.Value, &before)
 			}})
 		}
@@ -96,7 +96,7 @@ func (s *joinsPart) JoinFacts(ctx context.Context, token string, ref environment
 	}
 	f.Was = f.mine.removal().newest(f.Identity.removalOf(machine, node, f.Changed))
 	if f.mine != nil {
-		f.Was = f.Was.newest(before.removalOf(machine, f.mine.Node, f.guards[s.Keys.Env(env).Identity(f.mine.Node)]))
+		f.Was = f.Was.newest(before.removalOf(machine, f.mine.Node, f.guards[s.db.Keys.Env(env).Identity(f.mine.Node)]))
 	}
 	return f, nil
 }
@@ -107,12 +107,12 @@ type joinPoint struct {
 	read func(*mvccpb.KeyValue) error
 }
 
-func (s *joinsPart) joinPoints(ctx context.Context, f *JoinFacts, points []joinPoint) error {
+func (s *Joins) joinPoints(ctx context.Context, f *JoinFacts, points []joinPoint) error {
 	ops := make([]clientv3.Op, len(points))
 	for i, p := range points {
 		ops[i] = clientv3.OpGet(p.key)
 	}
-	resp, err := s.Txn(ctx, nil, ops, nil)
+	resp, err := s.db.Txn(ctx, nil, ops, nil)
 	if err != nil {
 		return err
 	}
@@ -139,13 +139,13 @@ type Join struct {
 
 // CommitJoin writes a join if nothing that it rests on has changed since facts were read; else ErrConflict. A reserve of the
 // node is gone then: its user is the identity's.
-func (s *joinsPart) CommitJoin(ctx context.Context, ref environments.Ref, facts JoinFacts, j Join) error {
+func (s *Joins) Commit(ctx context.Context, ref environments.Ref, facts JoinFacts, j Join) error {
 	env, node := ref.String(), j.Identity.Node
 	var cmps []clientv3.Cmp
 	for key, revision := range facts.guards {
 		cmps = append(cmps, etcd.Same(key, revision))
 	}
-	boot, lease, err := s.boots.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.Keys.Env(env).FirstBoot(j.Machine.Machine)])
+	boot, lease, err := s.boots.putFirstBoot(ctx, ref, j.Machine, facts.guards[s.db.Keys.Env(env).FirstBoot(j.Machine.Machine)])
 	if err != nil {
 		return err
 	}
@@ -154,29 +154,29 @@ func (s *joinsPart) CommitJoin(ctx context.Context, ref environments.Ref, facts 
 		return err
 	}
 	j.Host.Request = askedBefore(facts.Host, j.Host)
-	ops := append(pasts, boot, clientv3.OpDelete(s.Keys.Env(env).Precreated(node)), etcd.Touch(s.Keys.Env(env).HostsHead()))
+	ops := append(pasts, boot, clientv3.OpDelete(s.db.Keys.Env(env).Precreated(node)), etcd.Touch(s.db.Keys.Env(env).HostsHead()))
 	for _, put := range []struct {
 		key   string
 		value any
-	}{{facts.token, j.Token}, {s.Keys.Env(env).Identity(node), j.Identity}, {s.Keys.Env(env).Host(node), j.Host}} {
+	}{{facts.token, j.Token}, {s.db.Keys.Env(env).Identity(node), j.Identity}, {s.db.Keys.Env(env).Host(node), j.Host}} {
 		value, err := etcd.Encode(put.value)
 		if err != nil {
 			return err
 		}
 		ops = append(ops, clientv3.OpPut(put.key, value))
 	}
-	resp, err := s.Txn(ctx, cmps, ops, nil)
+	resp, err := s.db.Txn(ctx, cmps, ops, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
 	}
-	s.SettleLease(ctx, lease, err)
-	s.SettleLease(ctx, pastLease, err)
+	s.db.SettleLease(ctx, lease, err)
+	s.db.SettleLease(ctx, pastLease, err)
 	return err
 }
 
 // CommitOperator writes that an operator has joined, if neither the token nor the operator was written since facts were
 // read: then ErrConflict.
-func (s *joinsPart) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
+func (s *Joins) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
 	if facts.Token == nil || o.Name != facts.Token.Operator || o.As != facts.Token.As {
 		return fmt.Errorf("cannot write that operator %s joined as %s: the token is for somebody else", o.Name, o.As)
 	}
@@ -188,8 +188,8 @@ func (s *joinsPart) CommitOperator(ctx context.Context, facts OperatorFacts, t T
 	if err != nil {
 		return err
 	}
-	key, name := s.Keys.OperatorToken(facts.Token.ID), s.Keys.Operator(o.Name)
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, facts.token), etcd.Same(name, facts.operator)},
+	key, name := s.db.Keys.OperatorToken(facts.Token.ID), s.db.Keys.Operator(o.Name)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, facts.token), etcd.Same(name, facts.operator)},
 		[]clientv3.Op{clientv3.OpPut(key, token), clientv3.OpPut(name, operator)}, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
@@ -206,9 +206,9 @@ type OperatorFacts struct {
 }
 
 // OperatorFacts reads what an operator's join rests on. What is read second is compared when the join is written.
-func (s *joinsPart) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
-	key := s.Keys.OperatorToken(token)
-	resp, err := s.Get(ctx, key)
+func (s *Joins) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
+	key := s.db.Keys.OperatorToken(token)
+	resp, err := s.db.Get(ctx, key)
 	if err == nil && len(resp.Kvs) > 0 {
 		var t Token
 		t, err = s.tokens.decodeToken(key, resp.Kvs[0].Value)
@@ -224,7 +224,7 @@ func (s *joinsPart) OperatorFacts(ctx context.Context, token, name string) (f Op
 }
 
 // Reserve is the etcd user that was made ahead for a node, under the incarnation that it will have.
-type Reserve struct {
+type Precreated struct {
 	User        string    `json:"user"`
 	Incarnation string    `json:"incarnation"`
 	Ready       bool      `json:"ready,omitempty"` // the user has all that it needs
@@ -232,8 +232,8 @@ type Reserve struct {
 }
 
 // Reserves lists the users that were made ahead for an environment's nodes.
-func (s *identitiesPart) Reserves(ctx context.Context, ref environments.Ref) (all map[string]Reserve, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[Reserve](ctx, s.DB, s.Keys.Env(ref.String()).Precreated(""))
+func (s *Identities) Precreated(ctx context.Context, ref environments.Ref) (all map[string]Precreated, damaged []string, err error) {
+	all, damaged, err = etcd.ReadAll[Precreated](ctx, s.db, s.db.Keys.Env(ref.String()).Precreated(""))
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the users made ahead in %s: %w", ref, err)
 	}
@@ -248,7 +248,7 @@ var ErrJoined = errors.New("a machine has joined as this node")
 // is written before the user is made: one that dies in between leaves no user that nobody knows, and the next one goes on
 // with it. Two that do this at the same moment end with the same reserve. The role that the environment's nodes share is
 // not touched: see EnsureEnvironment.
-func (s *identitiesPart) ReadyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
+func (s *Identities) Precreate(ctx context.Context, ref environments.Ref, node string, now time.Time) (Precreated, int64, error) {
 	for {
 		r, revision, err := s.readyReserve(ctx, ref, node, now)
 		if !errors.Is(err, etcd.ErrConflict) || ctx.Err() != nil {
@@ -260,53 +260,53 @@ func (s *identitiesPart) ReadyReserve(ctx context.Context, ref environments.Ref,
 	}
 }
 
-func (s *identitiesPart) readyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Reserve, int64, error) {
+func (s *Identities) readyReserve(ctx context.Context, ref environments.Ref, node string, now time.Time) (Precreated, int64, error) {
 	env := ref.String()
-	key := s.Keys.Env(env).Precreated(node)
-	old, revision, err := etcd.Single[Reserve](ctx, s.DB, key)
+	key := s.db.Keys.Env(env).Precreated(node)
+	old, revision, err := etcd.Single[Precreated](ctx, s.db, key)
 	if err != nil {
-		return Reserve{}, 0, err
+		return Precreated{}, 0, err
 	}
 	if old == nil {
-		name := pki.Name{Prefix: s.Prefix(), Kind: pki.KindNode, Environment: env, Subject: node, Incarnation: pki.NewIncarnation()}
-		old = &Reserve{User: name.String(), Incarnation: name.Incarnation, At: now}
+		name := pki.Name{Prefix: s.db.Prefix(), Kind: pki.KindNode, Environment: env, Subject: node, Incarnation: pki.NewIncarnation()}
+		old = &Precreated{User: name.String(), Incarnation: name.Incarnation, At: now}
 		if revision, err = s.reserve(ctx, env, node, *old); err != nil {
-			return Reserve{}, 0, err
+			return Precreated{}, 0, err
 		}
 	}
 	if old.Ready {
 		return *old, revision, nil
 	}
 	if err := s.access.EnsureNode(ctx, env, node, old.User); err != nil {
-		return Reserve{}, 0, err
+		return Precreated{}, 0, err
 	}
 	old.Ready = true
-	if revision, err = s.Replace(ctx, key, *old, revision); err == nil {
+	if revision, err = s.db.Replace(ctx, key, *old, revision); err == nil {
 		return *old, revision, nil
 	}
 	// The reserve was taken, or dropped, meanwhile. A user that then belongs to nobody must not stay: it might be one that
 	// was removed a moment ago.
-	if now, _, readErr := s.Identity(ctx, ref, node); readErr == nil && !(now.Live() && now.User == old.User) {
-		if r, _, readErr := etcd.Single[Reserve](ctx, s.DB, key); readErr == nil && (r == nil || r.User != old.User) {
+	if now, _, readErr := s.Get(ctx, ref, node); readErr == nil && !(now.Live() && now.User == old.User) {
+		if r, _, readErr := etcd.Single[Precreated](ctx, s.db, key); readErr == nil && (r == nil || r.User != old.User) {
 			if dropErr := s.access.DropUser(ctx, old.User); dropErr != nil {
-				return Reserve{}, 0, dropErr
+				return Precreated{}, 0, dropErr
 			}
 		}
 	}
-	return Reserve{}, 0, err
+	return Precreated{}, 0, err
 }
 
 // reserve writes a reserve where there is none. It is refused where there is no such environment: what belongs to one that
 // was destroyed at this moment would stay for good; and where a machine has joined: nobody would take it.
-func (s *identitiesPart) reserve(ctx context.Context, env, node string, r Reserve) (int64, error) {
+func (s *Identities) reserve(ctx context.Context, env, node string, r Precreated) (int64, error) {
 	value, err := etcd.Encode(r)
 	if err != nil {
 		return 0, err
 	}
-	key, spec, identity := s.Keys.Env(env).Precreated(node), s.Keys.Env(env).Spec(), s.Keys.Env(env).Identity(node)
+	key, spec, identity := s.db.Keys.Env(env).Precreated(node), s.db.Keys.Env(env).Spec(), s.db.Keys.Env(env).Identity(node)
 	cmps := []clientv3.Cmp{etcd.Same(key, 0), etcd.Same(identity, 0), clientv3.Compare(clientv3.CreateRevision(spec), ">", 0)}
 	is := []clientv3.Op{clientv3.OpGet(spec, clientv3.WithCountOnly()), clientv3.OpGet(identity, clientv3.WithCountOnly())}
-	resp, err := s.Txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(key, value)}, is)
+	resp, err := s.db.Txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(key, value)}, is)
 	switch {
 	case err != nil:
 		return 0, err
@@ -321,13 +321,13 @@ func (s *identitiesPart) reserve(ctx context.Context, env, node string, r Reserv
 }
 
 // DropReserve deletes a reserve and its user. The user goes last: one that joins with it meanwhile keeps it.
-func (s *identitiesPart) DropReserve(ctx context.Context, ref environments.Ref, node string) error {
-	key := s.Keys.Env(ref.String()).Precreated(node)
-	r, revision, err := etcd.Single[Reserve](ctx, s.DB, key)
+func (s *Identities) DropPrecreated(ctx context.Context, ref environments.Ref, node string) error {
+	key := s.db.Keys.Env(ref.String()).Precreated(node)
+	r, revision, err := etcd.Single[Precreated](ctx, s.db, key)
 	if err != nil || r == nil {
 		return err
 	}
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	if err == nil && resp.Succeeded {
 		err = s.access.DropUser(ctx, r.User)
 	}
@@ -343,18 +343,18 @@ type Names struct {
 }
 
 // Names reads the names of a role that are taken.
-func (s *identitiesPart) Names(ctx context.Context, ref environments.Ref, role string) (Names, error) {
+func (s *Identities) TakenNames(ctx context.Context, ref environments.Ref, role string) (Names, error) {
 	env := ref.String()
 	n := Names{map[string]bool{}}
-	unread, err := etcd.Collect(ctx, s.DB, s.Keys.Env(env).Identities(), func(rest string, i Identity) {
+	unread, err := etcd.Collect(ctx, s.db, s.db.Keys.Env(env).Identities(), func(rest string, i Identity) {
 		if i.Live() {
 			n.Taken[etcd.Unescape(rest)] = true
 		}
 	})
 	if err == nil {
-		prefix := s.Keys.Env(env).Host(role)
-		_, err = s.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
-			n.Taken[etcd.Unescape(strings.TrimPrefix(prefix+rest, s.Keys.Env(env).Hosts()))] = true
+		prefix := s.db.Keys.Env(env).Host(role)
+		_, err = s.db.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
+			n.Taken[etcd.Unescape(strings.TrimPrefix(prefix+rest, s.db.Keys.Env(env).Hosts()))] = true
 			return nil
 		}, clientv3.WithKeysOnly())
 	}

@@ -48,7 +48,7 @@ func (i *Identity) removalOf(machine, node string, revision int64) *Past {
 
 // putPasts writes which node the machine is now, and carries over what its identity had of the machine that had the name.
 // settleLease is called afterwards, as of putFirstBoot.
-func (s *joinsPart) putPasts(ctx context.Context, env string, f JoinFacts, i Identity) ([]clientv3.Op, etcd.LeaseSwap, error) {
+func (s *Joins) putPasts(ctx context.Context, env string, f JoinFacts, i Identity) ([]clientv3.Op, etcd.LeaseSwap, error) {
 	mine := Past{Node: i.Node}
 	if f.Was != nil {
 		mine = *f.Was
@@ -58,11 +58,11 @@ func (s *joinsPart) putPasts(ctx context.Context, env string, f JoinFacts, i Ide
 	if err != nil {
 		return nil, etcd.LeaseSwap{}, err
 	}
-	ops := []clientv3.Op{clientv3.OpPut(s.Keys.Env(env).Past(i.Machine), value)}
+	ops := []clientv3.Op{clientv3.OpPut(s.db.Keys.Env(env).Past(i.Machine), value)}
 	if f.Identity == nil || f.Identity.Machine == "" || f.Identity.Machine == i.Machine {
 		return ops, etcd.LeaseSwap{}, nil
 	}
-	key, last := s.Keys.Env(env).Past(f.Identity.Machine), i.Node
+	key, last := s.db.Keys.Env(env).Past(f.Identity.Machine), i.Node
 	if f.theirs != nil {
 		last = f.theirs.Node
 	}
@@ -82,6 +82,6 @@ func (s *joinsPart) putPasts(ctx context.Context, env string, f JoinFacts, i Ide
 	if elsewhere {
 		return append(ops, clientv3.OpPut(key, value)), etcd.LeaseSwap{}, nil
 	}
-	lease, err := s.Grant(ctx, removalKept)
+	lease, err := s.db.Grant(ctx, removalKept)
 	return append(ops, clientv3.OpPut(key, value, clientv3.WithLease(lease))), etcd.LeaseSwap{Fresh: lease}, err
 }

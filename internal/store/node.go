@@ -12,16 +12,16 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-var _ agent.Control = (*nodePart)(nil)
+var _ agent.Control = (*Node)(nil)
 
 // Desire reads everything that concerns a node: ten point keys in one transaction, so at one revision.
-func (s *nodePart) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
+func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
 	points := s.points(id)
 	ops := make([]clientv3.Op, len(points))
 	for i, p := range points {
 		ops[i] = clientv3.OpGet(p.key)
 	}
-	resp, err := s.Txn(ctx, nil, ops, nil)
+	resp, err := s.db.Txn(ctx, nil, ops, nil)
 	if err != nil {
 		return agent.Desired{}, err
 	}
@@ -46,7 +46,7 @@ type point struct {
 	read func(*agent.Desired, *mvccpb.KeyValue) error
 }
 
-func (s *nodePart) points(id agent.Identity) []point {
+func (s *Node) points(id agent.Identity) []point {
 	env, role, node := id.Environment, etcd.Scope{Role: id.Role}, etcd.Scope{Node: id.Node}
 	into := func(value func(*agent.Desired) any) func(*agent.Desired, *mvccpb.KeyValue) error {
 		return func(d *agent.Desired, kv *mvccpb.KeyValue) error {
@@ -62,16 +62,16 @@ func (s *nodePart) points(id agent.Identity) []point {
 		return nil
 	}
 	return []point{
-		{s.Keys.Env(env).Host(id.Node), into(func(d *agent.Desired) any { d.Host = &agent.Host{}; return d.Host })},
-		{s.Keys.Env(env).Gate(), into(func(d *agent.Desired) any { return &d.Gate })},
-		{s.Keys.Env(env).Target(etcd.Scope{}), into(func(d *agent.Desired) any { return &d.Default })},
-		{s.Keys.Env(env).Target(role), into(func(d *agent.Desired) any { return &d.ForRole })},
-		{s.Keys.Env(env).Target(node), into(func(d *agent.Desired) any { return &d.ForNode })},
-		{s.Keys.Env(env).Assignment(id.Node), into(func(d *agent.Desired) any { d.Assigned = &agent.Assignment{}; return d.Assigned })},
-		{s.Keys.Env(env).Hold(node), hold},
-		{s.Keys.Env(env).Hold(role), hold},
-		{s.Keys.Env(env).Hold(etcd.Scope{}), hold},
-		{s.Keys.Env(env).AgentChoice(), func(d *agent.Desired, kv *mvccpb.KeyValue) error {
+		{s.db.Keys.Env(env).Host(id.Node), into(func(d *agent.Desired) any { d.Host = &agent.Host{}; return d.Host })},
+		{s.db.Keys.Env(env).Gate(), into(func(d *agent.Desired) any { return &d.Gate })},
+		{s.db.Keys.Env(env).Target(etcd.Scope{}), into(func(d *agent.Desired) any { return &d.Default })},
+		{s.db.Keys.Env(env).Target(role), into(func(d *agent.Desired) any { return &d.ForRole })},
+		{s.db.Keys.Env(env).Target(node), into(func(d *agent.Desired) any { return &d.ForNode })},
+		{s.db.Keys.Env(env).Assignment(id.Node), into(func(d *agent.Desired) any { d.Assigned = &agent.Assignment{}; return d.Assigned })},
+		{s.db.Keys.Env(env).Hold(node), hold},
+		{s.db.Keys.Env(env).Hold(role), hold},
+		{s.db.Keys.Env(env).Hold(etcd.Scope{}), hold},
+		{s.db.Keys.Env(env).AgentChoice(), func(d *agent.Desired, kv *mvccpb.KeyValue) error {
 			var w AgentWish
 			if etcd.Decode(string(kv.Key), kv.Value, &w) != nil { // its operators are told; nodes go on with what they are at
 				d.Agent = agent.AgentChoice{Unknown: true}
@@ -84,7 +84,7 @@ func (s *nodePart) points(id agent.Identity) []point {
 }
 
 // Admit writes the status of a run that starts if nothing that Desire read has changed since; else agent.ErrChanged.
-func (s *nodePart) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st agent.Status) error {
+func (s *Node) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st agent.Status) error {
 	cmps := make([]clientv3.Cmp, 0, len(d.Guards))
 	for key, revision := range d.Guards {
 		cmps = append(cmps, etcd.Same(key, revision))
@@ -93,7 +93,7 @@ func (s *nodePart) Admit(ctx context.Context, id agent.Identity, d agent.Desired
 	if err != nil {
 		return err
 	}
-	resp, err := s.Txn(ctx, cmps, []clientv3.Op{put}, nil)
+	resp, err := s.db.Txn(ctx, cmps, []clientv3.Op{put}, nil)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *nodePart) Admit(ctx context.Context, id agent.Identity, d agent.Desired
 
 // Report writes a node's status and run records. It needs no guard: the node is the only writer of these keys, and its
 // lock allows one agent at a time.
-func (s *nodePart) Report(ctx context.Context, id agent.Identity, st agent.Status, runs []agent.EncodedRun, drop []string) error {
+func (s *Node) Report(ctx context.Context, id agent.Identity, st agent.Status, runs []agent.EncodedRun, drop []string) error {
 	put, err := s.putStatus(id, st)
 	if err != nil {
 		return err
@@ -114,38 +114,38 @@ func (s *nodePart) Report(ctx context.Context, id agent.Identity, st agent.Statu
 	written := map[string]bool{}
 	for _, r := range runs {
 		written[r.ID] = true
-		ops = append(ops, clientv3.OpPut(s.Keys.Env(id.Environment).Run(id.Node, r.ID), string(r.Bytes)))
+		ops = append(ops, clientv3.OpPut(s.db.Keys.Env(id.Environment).Run(id.Node, r.ID), string(r.Bytes)))
 	}
 	for _, run := range drop {
 		if !written[run] { // one transaction may touch a key only once
-			ops = append(ops, clientv3.OpDelete(s.Keys.Env(id.Environment).Run(id.Node, run)))
+			ops = append(ops, clientv3.OpDelete(s.db.Keys.Env(id.Environment).Run(id.Node, run)))
 		}
 	}
 	if len(ops) > maxOps {
 		return fmt.Errorf("cannot report: %d operations are more than a transaction may have", len(ops))
 	}
-	_, err = s.Txn(ctx, nil, ops, nil)
+	_, err = s.db.Txn(ctx, nil, ops, nil)
 	return err
 }
 
 // maxOps is etcd's default bound on a transaction's operations.
 const maxOps = 128
 
-func (s *nodePart) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, error) {
+func (s *Node) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, error) {
 	b, err := etcd.Encode(st)
 	if err != nil {
 		return clientv3.Op{}, err
 	}
-	return clientv3.OpPut(s.Keys.Env(id.Environment).Status(id.Node), b), nil
+	return clientv3.OpPut(s.db.Keys.Env(id.Environment).Status(id.Node), b), nil
 }
 
 // Register puts a node on the list of hosts that should be alive. The entry has no lease: a host that is off should still
 // be alive. What was asked of the node stays asked.
-func (s *fleetPart) Register(ctx context.Context, env string, h agent.Host) error {
-	key := s.Keys.Env(env).Host(h.Node)
+func (s *Fleet) Register(ctx context.Context, env string, h agent.Host) error {
+	key := s.db.Keys.Env(env).Host(h.Node)
 	for {
 		var old *agent.Host
-		resp, err := s.Get(ctx, key)
+		resp, err := s.db.Get(ctx, key)
 		if err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func (s *fleetPart) Register(ctx context.Context, env string, h agent.Host) erro
 		if err != nil {
 			return err
 		}
-		done, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, b), etcd.Touch(s.Keys.Env(env).HostsHead())}, nil)
+		done, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, b), etcd.Touch(s.db.Keys.Env(env).HostsHead())}, nil)
 		if err != nil || done.Succeeded {
 			return err
 		}

@@ -65,38 +65,38 @@ type Notice struct {
 }
 
 // AddNotice claims a notice for the caller, who then sends it. It returns false if the notice exists: another serve sends it.
-func (s *noticesPart) AddNotice(ctx context.Context, n Notice) (bool, error) {
+func (s *Notices) Add(ctx context.Context, n Notice) (bool, error) {
 	n.State, n.Hostname, n.Step, n.Problem = NoticeSending, clip.Text(n.Hostname, maxBootWord), clip.Text(n.Step, maxBootWord), agent.Prose(clip.Text(string(n.Problem), maxBootError))
 	value, err := etcd.Encode(n)
 	if err != nil {
 		return false, err
 	}
-	key := s.Keys.Notice(n.ID)
-	there, err := s.Get(ctx, key, clientv3.WithCountOnly())
+	key := s.db.Keys.Notice(n.ID)
+	there, err := s.db.Get(ctx, key, clientv3.WithCountOnly())
 	if err == nil && there.Count > 0 {
 		return false, nil // and no lease is made for nothing
 	}
 	if err != nil {
 		return false, fmt.Errorf("cannot store a notice: %w", err)
 	}
-	lease, err := s.Grant(ctx, noticesKept)
+	lease, err := s.db.Grant(ctx, noticesKept)
 	if err != nil {
 		return false, fmt.Errorf("cannot store a notice: %w", err)
 	}
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(lease))}, nil)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithLease(lease))}, nil)
 	if err != nil {
 		return false, fmt.Errorf("cannot store a notice: %w", err)
 	}
 	if !resp.Succeeded {
-		s.SettleLease(ctx, etcd.LeaseSwap{Fresh: lease}, etcd.ErrConflict)
+		s.db.SettleLease(ctx, etcd.LeaseSwap{Fresh: lease}, etcd.ErrConflict)
 	}
 	return resp.Succeeded, nil
 }
 
 // Notices lists all notices. Those that can't be read are named in damaged.
-func (s *noticesPart) Notices(ctx context.Context) (all []Notice, damaged []string, err error) {
-	prefix := s.Keys.Notices()
-	_, err = s.Entries(ctx, prefix, etcd.PageKeys, func(kv *mvccpb.KeyValue) error {
+func (s *Notices) List(ctx context.Context) (all []Notice, damaged []string, err error) {
+	prefix := s.db.Keys.Notices()
+	_, err = s.db.Entries(ctx, prefix, etcd.PageKeys, func(kv *mvccpb.KeyValue) error {
 		n := Notice{Revision: kv.ModRevision}
 		if err := etcd.Decode(string(kv.Key), kv.Value, &n); err != nil {
 			damaged = append(damaged, err.Error())
@@ -112,12 +112,12 @@ func (s *noticesPart) Notices(ctx context.Context) (all []Notice, damaged []stri
 }
 
 // EndNotice stores the outcome of sending a notice. The caller's claim is its guard: no other serve writes the key.
-func (s *noticesPart) EndNotice(ctx context.Context, n Notice) error {
+func (s *Notices) End(ctx context.Context, n Notice) error {
 	n.Error = agent.Prose(clip.Text(string(n.Error), 256))
 	value, err := etcd.Encode(n)
 	if err == nil {
-		key := s.Keys.Notice(n.ID) // an environment that was destroyed meanwhile took its notices with it
-		_, err = s.Txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithIgnoreLease())}, nil)
+		key := s.db.Keys.Notice(n.ID) // an environment that was destroyed meanwhile took its notices with it
+		_, err = s.db.Txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithIgnoreLease())}, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot store the outcome of a notice: %w", err)

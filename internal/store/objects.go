@@ -22,14 +22,14 @@ const (
 	mostDeltas  = 64 // of the usual size of a few kilobytes; what is larger is asked for in smaller pages
 )
 
-var _ content.Source = (*releasesPart)(nil)
+var _ content.Source = (*Releases)(nil)
 
 // Object reads immutable bytes by their hash. A serializable read is enough: what a member has under a hash is right, and
 // the reader checks it. A member that lags may lack it, so absence is asked for again, of the whole cluster.
-func (s *releasesPart) Object(ctx context.Context, hash string) ([]byte, error) {
-	resp, err := s.getContent(ctx, s.Keys.Object(hash), clientv3.WithSerializable())
+func (s *Releases) Object(ctx context.Context, hash string) ([]byte, error) {
+	resp, err := s.getContent(ctx, s.db.Keys.Object(hash), clientv3.WithSerializable())
 	if err == nil && len(resp.Kvs) == 0 {
-		resp, err = s.getContent(ctx, s.Keys.Object(hash))
+		resp, err = s.getContent(ctx, s.db.Keys.Object(hash))
 	}
 	if err != nil {
 		return nil, err
@@ -44,21 +44,21 @@ func (s *releasesPart) Object(ctx context.Context, hash string) ([]byte, error) 
 // is worth a name. Everything else that is read is small.
 const contentTimeout = 45 * time.Second
 
-func (s *releasesPart) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(s.Timeout, contentTimeout))
+func (s *Releases) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(s.db.Timeout, contentTimeout))
 	defer cancel()
-	resp, err := s.Client.Get(ctx, key, opts...)
-	return resp, s.Explain(err)
+	resp, err := s.db.Client.Get(ctx, key, opts...)
+	return resp, s.db.Explain(err)
 }
 
 // PutObject stores immutable bytes under their hash unless they are there. It reports whether it wrote them. Only what is
 // put while a Publishing stands is safe from being pruned before a release names it.
-func (s *releasesPart) PutObject(ctx context.Context, hash string, b []byte) (bool, error) {
+func (s *Releases) PutObject(ctx context.Context, hash string, b []byte) (bool, error) {
 	if len(b) > MaxValueBytes {
 		return false, fmt.Errorf("cannot store content %.12s: %d bytes are more than the %d of one value", hash, len(b), MaxValueBytes)
 	}
-	key := s.Keys.Object(hash)
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
+	key := s.db.Keys.Object(hash)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, 0)}, []clientv3.Op{clientv3.OpPut(key, string(b))}, nil)
 	if err != nil {
 		return false, fmt.Errorf("cannot store content %.12s: %w", hash, err)
 	}
@@ -67,7 +67,7 @@ func (s *releasesPart) PutObject(ctx context.Context, hash string, b []byte) (bo
 
 // Deltas reads the deltas of a line that lead to the positions from..to, in their order. One that is missing is an error
 // that wraps ErrNotFound and names its position.
-func (s *releasesPart) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
+func (s *Releases) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
 	var all [][]byte
 	limit := int64(mostDeltas)
 	for next := from; next <= to; next = from + int64(len(all)) {
@@ -86,17 +86,17 @@ func (s *releasesPart) Deltas(ctx context.Context, line string, from, to int64) 
 }
 
 // deltas reads as many deltas as there are without a gap, and at least one, as Object does: of one member first.
-func (s *releasesPart) deltas(ctx context.Context, line string, from, to, limit int64) ([][]byte, error) {
+func (s *Releases) deltas(ctx context.Context, line string, from, to, limit int64) ([][]byte, error) {
 	for _, opts := range [][]clientv3.OpOption{{clientv3.WithSerializable()}, nil} {
-		opts = append(opts, clientv3.WithRange(s.Keys.Delta(line, to)+"\x00"), clientv3.WithLimit(limit))
-		resp, err := s.getContent(ctx, s.Keys.Delta(line, from), opts...)
+		opts = append(opts, clientv3.WithRange(s.db.Keys.Delta(line, to)+"\x00"), clientv3.WithLimit(limit))
+		resp, err := s.getContent(ctx, s.db.Keys.Delta(line, from), opts...)
 		if err != nil {
 			return nil, err
 		}
 		var found [][]byte
 		for i, kv := range resp.Kvs {
 			// An empty value only says that the position is taken, by a release that no delta leads to.
-			if string(kv.Key) != s.Keys.Delta(line, from+int64(i)) || len(kv.Value) == 0 {
+			if string(kv.Key) != s.db.Keys.Delta(line, from+int64(i)) || len(kv.Value) == 0 {
 				break
 			}
 			found = append(found, kv.Value)
@@ -115,14 +115,14 @@ type DeltaKey struct {
 }
 
 // DeltaKeys lists the positions of all lines that are taken, by line and position.
-func (s *releasesPart) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
+func (s *Releases) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 	var all []DeltaKey
-	prefix := s.Keys.Deltas()
-	_, err := s.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
+	prefix := s.db.Keys.Deltas()
+	_, err := s.db.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
 		line, position, _ := strings.Cut(rest, "/")
 		seq, err := strconv.ParseInt(position, 10, 64)
 		k := DeltaKey{Line: etcd.Unescape(line), Seq: seq}
-		if err != nil || s.Keys.Delta(k.Line, k.Seq) != prefix+rest {
+		if err != nil || s.db.Keys.Delta(k.Line, k.Seq) != prefix+rest {
 			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		all = append(all, k)
@@ -136,15 +136,15 @@ func (s *releasesPart) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 
 // Objects lists the hashes of all objects, in order. Etcd tells the size of a value only with the value: so sizes are -1
 // unless they are asked for, which reads every byte, an answer at a time.
-func (s *releasesPart) Objects(ctx context.Context, sizes bool, each func(hash string, size int64) error) error {
-	prefix := s.Keys.Objects()
+func (s *Releases) Objects(ctx context.Context, sizes bool, each func(hash string, size int64) error) error {
+	prefix := s.db.Keys.Objects()
 	page, opts := int64(1000), []clientv3.OpOption{clientv3.WithKeysOnly()}
 	if sizes {
 		page, opts = answerBytes/MaxValueBytes, nil
 	}
-	_, err := s.Pages(ctx, prefix, page, func(rest string, value []byte) error {
+	_, err := s.db.Pages(ctx, prefix, page, func(rest string, value []byte) error {
 		hash := etcd.Unescape(rest)
-		if s.Keys.Object(hash) != prefix+rest {
+		if s.db.Keys.Object(hash) != prefix+rest {
 			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		size := int64(-1)

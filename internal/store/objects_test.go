@@ -36,7 +36,7 @@ func TestDeltasComeInPages(t *testing.T) {
 		requests int
 	}{{"1.0.0", 1, 50, 1}, {"1.0.0", 7, 7, 1}, {"1.0.0", 1, 200, 4}, {"2.0.0", 1, 10, 1}, {"1.0.0", 5, 4, 0}} {
 		before := server.Requests()
-		got, err := st.Deltas(ctx, c.line, c.from, c.to)
+		got, err := st.Releases.Deltas(ctx, c.line, c.from, c.to)
 		if n := server.Requests() - before; err != nil || n != c.requests {
 			t.Errorf("%s from %d to %d: %d requests, %v", c.line, c.from, c.to, n, err)
 		}
@@ -51,14 +51,14 @@ func TestDeltasComeInPages(t *testing.T) {
 	}
 	server.Drop("/pulley/v1/deltas/1.0.0/000000040")
 	for _, c := range [][2]int64{{1, 50}, {40, 40}, {40, 50}} {
-		if _, err := st.Deltas(ctx, "1.0.0", c[0], c[1]); !errors.Is(err, store.ErrNotFound) || !strings.Contains(err.Error(), "position 40:") {
+		if _, err := st.Releases.Deltas(ctx, "1.0.0", c[0], c[1]); !errors.Is(err, store.ErrNotFound) || !strings.Contains(err.Error(), "position 40:") {
 			t.Errorf("from %d to %d: %v", c[0], c[1], err)
 		}
 	}
-	if _, err := st.Deltas(ctx, "1.0.0", 200, 201); err == nil || !strings.Contains(err.Error(), "position 201:") {
+	if _, err := st.Releases.Deltas(ctx, "1.0.0", 200, 201); err == nil || !strings.Contains(err.Error(), "position 201:") {
 		t.Errorf("behind the end: %v", err)
 	}
-	keys, err := st.DeltaKeys(ctx)
+	keys, err := st.Releases.DeltaKeys(ctx)
 	if err != nil || len(keys) != 199+200+10 || keys[200] != (store.DeltaKey{Line: "1.0.0", Seq: 1}) {
 		t.Errorf("%d keys, %v", len(keys), err)
 	}
@@ -74,13 +74,13 @@ func TestObjectsAreListedWithTheirSizesWhenAsked(t *testing.T) {
 	for i := range 1203 {
 		hash := fmt.Sprintf("%064x", i)
 		want[hash] = int64(i%7 + 1)
-		if _, err := st.PutObject(ctx, hash, bytes.Repeat([]byte("x"), i%7+1)); err != nil {
+		if _, err := st.Releases.PutObject(ctx, hash, bytes.Repeat([]byte("x"), i%7+1)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, sizes := range []bool{false, true} {
 		seen := map[string]bool{}
-		err := st.Objects(ctx, sizes, func(hash string, size int64) error {
+		err := st.Releases.Objects(ctx, sizes, func(hash string, size int64) error {
 			if seen[hash] = true; sizes && size != want[hash] || !sizes && size != -1 {
 				t.Errorf("%s has %d bytes", hash, size)
 			}
@@ -93,7 +93,7 @@ func TestObjectsAreListedWithTheirSizesWhenAsked(t *testing.T) {
 	if _, err := server.Client().Put(ctx, "/pulley/v1/content/a/b", "x"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Objects(ctx, false, func(string, int64) error { return nil }); err == nil || !strings.Contains(err.Error(), "content/a/b") {
+	if err := st.Releases.Objects(ctx, false, func(string, int64) error { return nil }); err == nil || !strings.Contains(err.Error(), "content/a/b") {
 		t.Errorf("a key that is not Pulley's: %v", err)
 	}
 }

@@ -28,28 +28,28 @@ func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
 	ctx := t.Context()
 	promote := func(version string) {
 		t.Helper()
-		d, err := st.Desires(ctx, dev)
+		d, err := st.Targets.Desires(ctx, dev)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, published(t, st, version, "a"), me); err != nil {
+		if _, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, published(t, st, version, "a"), me); err != nil {
 			t.Fatal(err)
 		}
 	}
 	promote("1.0.0")
 	promote("2.0.0")
-	d, err := st.Desires(ctx, dev)
+	d, err := st.Targets.Desires(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
 	promote("3.0.0")
-	history, err := st.HistoryOf(ctx, dev, d)
+	history, err := st.Targets.HistoryOf(ctx, dev, d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if undo, ok := store.Undo(history); !ok || undo.Epoch != d.Gate.Epoch {
 		t.Errorf("would take back %+v, and what was read stands at epoch %d", undo, d.Gate.Epoch)
-	} else if _, err := st.Rollback(ctx, dev, d, undo, me); !errors.Is(err, store.ErrConflict) {
+	} else if _, err := st.Targets.Rollback(ctx, dev, d, undo, me); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a rollback from a stale view: %v, want a conflict", err)
 	}
 }
@@ -93,7 +93,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 	}
 	st := open(t, etcdtest.Start(t), "")
 	published(t, st, "1.0.0", "a")
-	if _, err := st.Resolve(t.Context(), "v1.0.0"); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
+	if _, err := st.Releases.Resolve(t.Context(), "v1.0.0"); err == nil || !strings.Contains(err.Error(), "did you mean 1.0.0?") {
 		t.Errorf("promoting v1.0.0: %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func TestUnknownKeysCountForNobody(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
-	if _, err := st.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, published(t, st, "1.0.0", "a"), me); err != nil {
+	if _, err := st.Targets.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, published(t, st, "1.0.0", "a"), me); err != nil {
 		t.Fatal(err)
 	}
 	unknown := []string{"desired/zzz", "desired/roles", "desired/roles/", "desired/nodes/a/b", "desired/all", "holds/zzz", "holds/default", "holds/roles/a/b"}
@@ -113,7 +113,7 @@ func TestUnknownKeysCountForNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f, err := st.Fleet(ctx, dev)
+	f, err := st.Fleet.State(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Ping(t.Context()); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), web.URL+" does not answer as etcd") {
+		if err := st.Cluster.Ping(t.Context()); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), web.URL+" does not answer as etcd") {
 			t.Errorf("a web server that says %d: %v", code, err)
 		}
 		if err := st.Close(); err != nil {
@@ -162,7 +162,7 @@ func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
 	if _, err := raw.AuthEnable(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	err := st.Ping(t.Context())
+	err := st.Cluster.Ping(t.Context())
 	if errors.Is(err, agent.ErrUnreachable) || err == nil || !strings.Contains(err.Error(), "etcd refuses a client without a certificate: ") {
 		t.Errorf("without an identity: %v", err)
 	}
@@ -178,23 +178,23 @@ func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.PutSpec(ctx, e, 0); err != nil {
+	if err := st.Environments.PutSpec(ctx, e, 0); err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	for node, ends := range map[string]time.Duration{"compute1": -time.Second, "compute2": time.Minute} {
-		if err := st.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Stop, Until: now.Add(ends)}, time.Hour); err != nil {
+		if err := st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Stop, Until: now.Add(ends)}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0); err != nil {
 		t.Fatal(err)
 	}
-	ended, err := st.EndHolds(ctx, now)
+	ended, err := st.Fleet.EndHolds(ctx, now)
 	if err != nil || ended != 1 {
 		t.Errorf("%d ended, %v", ended, err)
 	}
-	f, err := st.Fleet(ctx, dev)
+	f, err := st.Fleet.State(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 	ctx := t.Context()
 	direct := open(t, server, "")
 	target := published(t, direct, "1.0.0", "a")
-	if _, err := direct.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, published(t, direct, "2.0.0", "b"), me); err != nil {
+	if _, err := direct.Targets.Promote(ctx, dev, store.Desires{}, store.Scope{}, store.Promoted, published(t, direct, "2.0.0", "b"), me); err != nil {
 		t.Fatal(err)
 	}
 	for _, back := range []bool{true, false} {
@@ -230,7 +230,7 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = st.Close() })
-		d, err := st.Desires(ctx, dev)
+		d, err := st.Targets.Desires(ctx, dev)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +248,7 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 				}
 			}
 		}()
-		c, err := st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, target, author)
+		c, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, target, author)
 		if back && (err != nil || c.Epoch != d.Gate.Epoch+1) {
 			t.Errorf("the change is in force, and yet: %v", err)
 		}
@@ -337,20 +337,20 @@ func TestANodeCanBeForgotten(t *testing.T) {
 	ctx := t.Context()
 	for _, node := range []string{"controller1", "controller10"} {
 		id := agent.Identity{Node: node, Environment: "dev"}
-		if err := st.Register(ctx, "dev", agent.Host{Node: node}); err != nil {
+		if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node}); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Report(ctx, id, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+		if err := st.Node.Report(ctx, id, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := st.ForgetNode(ctx, dev, "controller1", store.Removal{}); err != nil {
+	if _, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}); err != nil {
 		t.Fatal(err)
 	}
 	if keys := strings.Join(server.Keys(), " "); strings.Contains(keys+" ", "/controller1 ") || strings.Contains(keys, "/controller1/") || strings.Count(keys, "controller10") != 3 {
 		t.Errorf("left: %s", keys)
 	}
-	if _, err := st.ForgetNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("nothing was left to forget: %v", err)
 	}
 }

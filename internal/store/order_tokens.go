@@ -13,7 +13,7 @@ import (
 // lettingIn is what stores the token of a machine's userdata. Where that very token is there by now, a write came through whose
 // answer was lost: this one changes nothing, and the record is read again.
 func (a *Applying) lettingIn(ctx context.Context, node string, t machines.Token) ([]clientv3.Cmp, []clientv3.Op, error) {
-	found, err := a.machines.tokens.FindToken(ctx, t.ID)
+	found, err := a.machines.tokens.Find(ctx, t.ID)
 	switch {
 	case errors.As(err, new(*etcd.UnreadableError)), found != nil && found.Hash != t.Hash:
 		return nil, nil, machines.ErrTokenTaken
@@ -32,8 +32,8 @@ func (a *Applying) unused(ctx context.Context, r machines.Record) (t *Token, key
 	if r.Token == "" {
 		return nil, "", 0, nil
 	}
-	key = a.DB().Keys.NodeToken(r.Token)
-	resp, err := a.DB().Get(ctx, key)
+	key = a.machines.db.Keys.NodeToken(r.Token)
+	resp, err := a.machines.db.Get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, key, 0, err
 	}

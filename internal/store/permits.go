@@ -23,11 +23,11 @@ const (
 
 // Permits hands out the permits to go back, newest first, page by page until more has enough of them. One that can't be
 // read, or that was copied from another key, is left out: it permits nothing, and must not hide those that do.
-func (s *targetsPart) Permits(ctx context.Context, env string, more func([]trust.SignedPermit) bool) error {
-	from := s.Keys.Env(env).Permits()
+func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.SignedPermit) bool) error {
+	from := s.db.Keys.Env(env).Permits()
 	end := clientv3.GetPrefixRangeEnd(from)
 	for range mostPermits / permitPage {
-		resp, err := s.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(permitPage), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+		resp, err := s.db.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(permitPage), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 		if err != nil {
 			return fmt.Errorf("cannot read the permits to go back in %s: %w", env, err)
 		}
@@ -35,7 +35,7 @@ func (s *targetsPart) Permits(ctx context.Context, env string, more func([]trust
 		for _, kv := range resp.Kvs {
 			var p trust.SignedPermit
 			p.Record, p.Signatures = trust.Split(kv.Value)
-			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.Keys.Env(env).Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
+			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.db.Keys.Env(env).Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
 				page = append(page, p)
 			}
 			end = string(kv.Key) // what is older lies before it
@@ -49,7 +49,7 @@ func (s *targetsPart) Permits(ctx context.Context, env string, more func([]trust
 
 // permit is the operation that lets nodes go where c takes them although it is lower than they may have been; none when it
 // isn't, or when nobody signs: a node without allowed signers needs no permit, and one with them takes none unsigned.
-func (s *targetsPart) permit(ctx context.Context, ref environments.Ref, d Desires, c *Change, sign Sign) ([]clientv3.Op, error) {
+func (s *Targets) permit(ctx context.Context, ref environments.Ref, d Desires, c *Change, sign Sign) ([]clientv3.Op, error) {
 	env := ref.String()
 	p, lower, err := s.permitOf(ctx, env, d, *c)
 	if err != nil {
@@ -68,12 +68,12 @@ func (s *targetsPart) permit(ctx context.Context, ref environments.Ref, d Desire
 	if err != nil {
 		return nil, fmt.Errorf("cannot sign the permit to go back: %w", err)
 	}
-	return []clientv3.Op{clientv3.OpPut(s.Keys.Env(env).Permit(c.Epoch), document)}, nil
+	return []clientv3.Op{clientv3.OpPut(s.db.Keys.Env(env).Permit(c.Epoch), document)}, nil
 }
 
 // Permitted reports whether nodes that stood higher may follow a scope to the target that it has: nothing of it is lower
 // than anything before, or a permit that somebody signed covers it. Whose signature that is nobody asks.
-func (s *targetsPart) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope) (bool, error) {
+func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope) (bool, error) {
 	needed, lower, err := s.permitOf(ctx, ref.String(), d, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
 	if err != nil || !lower {
 		return err == nil, err
@@ -92,7 +92,7 @@ func (s *targetsPart) Permitted(ctx context.Context, ref environments.Ref, d Des
 }
 
 // permitOf is the permit that a change of d needs, with nothing but its steps; lower is false when it needs none.
-func (s *targetsPart) permitOf(ctx context.Context, env string, d Desires, c Change) (p trust.Permit, lower bool, err error) {
+func (s *Targets) permitOf(ctx context.Context, env string, d Desires, c Change) (p trust.Permit, lower bool, err error) {
 	role := c.Role
 	if c.Node != "" {
 		if role, err = s.roleOf(ctx, env, c.Node); err != nil {
@@ -108,8 +108,8 @@ func (s *targetsPart) permitOf(ctx context.Context, env string, d Desires, c Cha
 }
 
 // roleOf is a node's role by the list of hosts, else by its name; "" when nobody knows it.
-func (s *targetsPart) roleOf(ctx context.Context, env, node string) (string, error) {
-	resp, err := s.Get(ctx, s.Keys.Env(env).Host(node))
+func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Host(node))
 	if err != nil {
 		return "", err
 	}
@@ -128,7 +128,7 @@ func (s *targetsPart) roleOf(ctx context.Context, env, node string) (string, err
 
 // named lists every target that an environment ever had, as far as its history goes: a node that was away may have stood
 // on any. A change that can't be read is left out: it must not keep operators from the next one.
-func (s *targetsPart) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
+func (s *Targets) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
 	all := []agent.Target{d.Default}
 	for _, t := range d.Roles {
 		all = append(all, t)
@@ -140,7 +140,7 @@ func (s *targetsPart) named(ctx context.Context, env string, d Desires) ([]agent
 	if d.Revision != 0 {
 		at = append(at, clientv3.WithRev(d.Revision))
 	}
-	_, err := s.Pages(ctx, s.Keys.Env(env).History(), 500, func(rest string, value []byte) error {
+	_, err := s.db.Pages(ctx, s.db.Keys.Env(env).History(), 500, func(rest string, value []byte) error {
 		var c Change
 		if etcd.Decode(rest, value, &c) == nil {
 			all = append(all, c.Before, c.After)

@@ -104,10 +104,10 @@ func (p PruneSet) keys(k etcd.Keys) []string {
 }
 
 // PruneSizes reads the size of each value of a set, by key.
-func (s *releasesPart) PruneSizes(ctx context.Context, set PruneSet) (map[string]int64, error) {
+func (s *Releases) PruneSizes(ctx context.Context, set PruneSet) (map[string]int64, error) {
 	sizes := map[string]int64{}
-	for _, key := range set.keys(s.Keys) {
-		resp, err := s.Get(ctx, key, clientv3.WithSerializable()) // etcd returns a size only with the value
+	for _, key := range set.keys(s.db.Keys) {
+		resp, err := s.db.Get(ctx, key, clientv3.WithSerializable()) // etcd returns a size only with the value
 		if err != nil {
 			return nil, err
 		}
@@ -121,11 +121,11 @@ func (s *releasesPart) PruneSizes(ctx context.Context, set PruneSet) (map[string
 // Pruning is a prune that is under way: publishers wait for it. Close ends it.
 type Pruning struct {
 	lock *etcd.Lock
-	s    *releasesPart
+	s    *Releases
 }
 
 // BeginPrune keeps publishers out until Close. It fails while any publish is under way.
-func (s *releasesPart) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
+func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
 	lock, err := s.beginPrune(ctx, by)
 	if err != nil {
 		return nil, err
@@ -139,13 +139,13 @@ func (p *Pruning) Close() error { return p.lock.Close() }
 // Remove removes the values of a set that a plan from these facts still contains, and calls removed with the key of each.
 // It fails with ErrConflict when a target changed since the facts were read.
 func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, removed func(key string)) error {
-	for batch := range slices.Chunk(set.keys(p.s.Keys), pruneBatch) {
+	for batch := range slices.Chunk(set.keys(p.s.db.Keys), pruneBatch) {
 		ops := make([]clientv3.Op, len(batch))
 		for i, key := range batch {
 			ops[i] = clientv3.OpDelete(key)
 		}
 		// The keys themselves are not compared: they are immutable, and the two guards cover their uses.
-		resp, err := p.s.Txn(ctx, []clientv3.Cmp{p.lock.Standing(), etcd.Same(p.s.Keys.Targets(), facts.targets)}, ops,
+		resp, err := p.s.db.Txn(ctx, []clientv3.Cmp{p.lock.Standing(), etcd.Same(p.s.db.Keys.Targets(), facts.targets)}, ops,
 			[]clientv3.Op{clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly())})
 		switch {
 		case err != nil:
@@ -165,16 +165,16 @@ func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, re
 }
 
 // Compact makes etcd drop all overwritten and deleted values, so that their room can be used again.
-func (s *clusterPart) Compact(ctx context.Context) error {
-	resp, err := s.Get(ctx, s.Keys.Pruning(), clientv3.WithCountOnly())
+func (s *Cluster) Compact(ctx context.Context) error {
+	resp, err := s.db.Get(ctx, s.db.Keys.Pruning(), clientv3.WithCountOnly())
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, compactWithin)
 		defer cancel()
-		_, err = s.Client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
+		_, err = s.db.Client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
 		if errors.Is(err, rpctypes.ErrCompacted) || errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil // another client compacted; or `pulley serve`, an administrator of etcd, will
 		}
-		err = s.Explain(err)
+		err = s.db.Explain(err)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot compact etcd: %w\nremoved values take up room until then; `pulley serve` compacts regularly", err)
@@ -183,15 +183,15 @@ func (s *clusterPart) Compact(ctx context.Context) error {
 }
 
 // PruneFacts reads everything that a prune decides by. An unreadable value is an error: its needs are unknown.
-func (s *releasesPart) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
-	resp, err := s.Get(ctx, s.Keys.Targets()) // first: Remove notices a later change
+func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
+	resp, err := s.db.Get(ctx, s.db.Keys.Targets()) // first: Remove notices a later change
 	if err != nil {
 		return f, err
 	}
 	for _, kv := range resp.Kvs {
 		f.targets = kv.ModRevision
 	}
-	if f.Releases, err = s.Releases(ctx); err != nil {
+	if f.Releases, err = s.List(ctx); err != nil {
 		return f, err
 	}
 	if f.Deltas, err = s.DeltaKeys(ctx); err != nil {
@@ -205,11 +205,11 @@ func (s *releasesPart) PruneFacts(ctx context.Context) (f PruneFacts, err error)
 		return f, err
 	}
 	// An environment without a file may have targets, and one without targets may have nodes.
-	names, err := s.Segments(ctx, s.Keys.Environments())
+	names, err := s.db.Segments(ctx, s.db.Keys.Environments())
 	if err != nil {
 		return f, err
 	}
-	spoke, err := s.Segments(ctx, s.Keys.AllStatuses())
+	spoke, err := s.db.Segments(ctx, s.db.Keys.AllStatuses())
 	if err != nil {
 		return f, err
 	}
@@ -225,7 +225,7 @@ func (s *releasesPart) PruneFacts(ctx context.Context) (f PruneFacts, err error)
 	return f, nil
 }
 
-func (s *releasesPart) pruneEnvironment(ctx context.Context, env string) (PruneEnvironment, error) {
+func (s *Releases) pruneEnvironment(ctx context.Context, env string) (PruneEnvironment, error) {
 	f := PruneEnvironment{Name: env}
 	d, err := s.targets.desires(ctx, env)
 	if err != nil {
@@ -244,11 +244,11 @@ func (s *releasesPart) pruneEnvironment(ctx context.Context, env string) (PruneE
 	if f.History, err = s.targets.history(ctx, env); err != nil {
 		return f, err
 	}
-	err = etcd.Each(ctx, s.DB, s.Keys.Env(env).Assignment(""), func(node string, a agent.Assignment) {
+	err = etcd.Each(ctx, s.db, s.db.Keys.Env(env).Assignment(""), func(node string, a agent.Assignment) {
 		f.add(a.Target, UseAssigned, Scope{Node: node})
 	})
 	if err == nil {
-		err = etcd.Each(ctx, s.DB, s.Keys.Env(env).Statuses(), func(node string, st agent.Status) {
+		err = etcd.Each(ctx, s.db, s.db.Keys.Env(env).Statuses(), func(node string, st agent.Status) {
 			f.add(st.Enforcing, UseEnforced, Scope{Node: node})
 			f.add(st.LastGood, UseLastGood, Scope{Node: node})
 			f.add(st.Target, UseNext, Scope{Node: node})
@@ -261,8 +261,8 @@ func (s *releasesPart) pruneEnvironment(ctx context.Context, env string) (PruneE
 		return f, err
 	}
 	const few = 4 // of up to MaxGenerationBytes
-	prefix := s.Keys.Env(env).Generations()
-	_, err = s.Pages(ctx, prefix, few, func(rest string, value []byte) error {
+	prefix := s.db.Keys.Env(env).Generations()
+	_, err = s.db.Pages(ctx, prefix, few, func(rest string, value []byte) error {
 		g, err := s.targets.decodeGeneration(env, prefix+rest, value)
 		f.Generations = append(f.Generations, g.Generation)
 		return err
@@ -270,10 +270,10 @@ func (s *releasesPart) pruneEnvironment(ctx context.Context, env string) (PruneE
 	if err != nil {
 		return f, err
 	}
-	prefix = s.Keys.Env(env).Layers()
-	_, err = s.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
+	prefix = s.db.Keys.Env(env).Layers()
+	_, err = s.db.Pages(ctx, prefix, 1000, func(rest string, _ []byte) error {
 		f.Layers = append(f.Layers, etcd.Unescape(rest))
-		if s.Keys.Env(env).Layer(etcd.Unescape(rest)) != prefix+rest {
+		if s.db.Keys.Env(env).Layer(etcd.Unescape(rest)) != prefix+rest {
 			return &etcd.UnreadableError{Key: prefix + rest, Problem: "it is no key of pulley's"}
 		}
 		return nil

@@ -35,7 +35,7 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 	wg.Go(func() {
 		defer close(stop)
 		for _, i := range rand.Perm(n) {
-			r, err := st.Resolve(ctx, all[i].Version)
+			r, err := st.Releases.Resolve(ctx, all[i].Version)
 			if errors.Is(err, store.ErrNotFound) {
 				continue
 			}
@@ -43,9 +43,9 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 				t.Error(err)
 				return
 			}
-			d, err := st.Desires(ctx, dev)
+			d, err := st.Targets.Desires(ctx, dev)
 			if err == nil {
-				_, err = st.Promote(ctx, dev, d, store.Scope{}, store.Promoted, r.Target(), me)
+				_, err = st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, r.Target(), me)
 			}
 			if errors.Is(err, store.ErrConflict) {
 				continue
@@ -54,9 +54,9 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 				t.Error(err)
 				return
 			}
-			if there, err := st.Release(ctx, r.Version); err != nil {
+			if there, err := st.Releases.Get(ctx, r.Version); err != nil {
 				t.Errorf("%s is promoted: %v", r.Version, err)
-			} else if err := content.Audit(ctx, st, there.Content); err != nil {
+			} else if err := content.Audit(ctx, st.Releases, there.Content); err != nil {
 				t.Errorf("%s is promoted: %v", r.Version, err)
 			}
 		}
@@ -78,7 +78,7 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 		}
 	})
 	wg.Wait()
-	if left, err := st.Releases(ctx); err != nil || len(left) > 3 {
+	if left, err := st.Releases.List(ctx); err != nil || len(left) > 3 {
 		t.Errorf("left: %s, %v", versions(left), err)
 	}
 }
@@ -98,11 +98,11 @@ func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
 		}
 		return nil, err
 	}
-	_, err := st.Promote(ctx, dev, desires(t, st, dev), store.Scope{}, store.Promoted, all[0].Target(), author)
+	_, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), store.Scope{}, store.Promoted, all[0].Target(), author)
 	if !errors.Is(err, store.ErrConflict) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := st.Resolve(ctx, "1.0.0"); !errors.Is(err, store.ErrNotFound) {
+	if _, err := st.Releases.Resolve(ctx, "1.0.0"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("it was to be pruned: %v", err)
 	}
 }
@@ -137,7 +137,7 @@ func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
 		if _, err := server.Client().Put(ctx, "/pulley/v1/pruning", value); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := st.Publishing(ctx, "ann"); err == nil || !strings.Contains(err.Error(), said) {
+		if _, err := st.Releases.BeginPublish(ctx, "ann"); err == nil || !strings.Contains(err.Error(), said) {
 			t.Errorf("a publish during a prune: %v", err)
 		}
 		if err := nothing(); err == nil || !strings.Contains(err.Error(), "cannot prune while ") {
@@ -168,17 +168,17 @@ func TestPublishersAndPrunesRace(t *testing.T) {
 		wg.Go(func() {
 			for round := range rounds {
 				var p *store.Publishing
-				err := patient(func(ctx context.Context) (err error) { p, err = st.Publishing(ctx, "ann"); return err })
+				err := patient(func(ctx context.Context) (err error) { p, err = st.Releases.BeginPublish(ctx, "ann"); return err })
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				hash := fmt.Sprintf("%064x", round*2+i)
-				if _, err := st.PutObject(t.Context(), hash, []byte("x")); err != nil {
+				if _, err := st.Releases.PutObject(t.Context(), hash, []byte("x")); err != nil {
 					t.Error(err)
 				}
 				for range 3 {
-					if _, err := st.Object(t.Context(), hash); err != nil {
+					if _, err := st.Releases.Object(t.Context(), hash); err != nil {
 						t.Errorf("it was pruned from under a publisher: %v", err)
 					}
 				}

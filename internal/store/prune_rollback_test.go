@@ -23,7 +23,7 @@ func TestNobodyGoesBackToWhatWasPruned(t *testing.T) {
 	for _, value := range []string{"a", "b", "c", "d"} {
 		set(t, st, dev, "ntp", value, me)
 	}
-	history, err := st.History(ctx, dev, 0)
+	history, err := st.Targets.History(ctx, dev, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestNobodyGoesBackToWhatWasPruned(t *testing.T) {
 		default:
 			continue
 		}
-		_, err := st.Rollback(ctx, dev, d, undo, me)
+		_, err := st.Targets.Rollback(ctx, dev, d, undo, me)
 		if err == nil || errors.Is(err, store.ErrConflict) || !strings.HasPrefix(err.Error(), "cannot roll back to "+wants) || !strings.Contains(err.Error(), ": it was pruned\n") {
 			t.Errorf("epoch %d, to %s: %v", undo.Epoch, b, err)
 		}
@@ -57,7 +57,7 @@ func TestNobodyGoesBackToWhatWasPruned(t *testing.T) {
 	if !ok || undo.Before.Data != 3 {
 		t.Fatalf("the newest is %+v", undo)
 	}
-	if _, err := st.Rollback(ctx, dev, d, undo, me); err != nil {
+	if _, err := st.Targets.Rollback(ctx, dev, d, undo, me); err != nil {
 		t.Errorf("to what was kept: %v", err)
 	}
 }

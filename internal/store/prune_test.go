@@ -47,19 +47,19 @@ func line(t *testing.T, st *store.Store, n int) []store.Release {
 		r.At = time.Now().UTC().Truncate(time.Second).Add(time.Duration(i-n) * time.Hour)
 		var delta []byte
 		r.Content, delta, err = content.Build(ctx, dir, m, parent, r.Version, func(o content.Object, b []byte) error {
-			_, err := st.PutObject(ctx, o.Hash, b)
+			_, err := st.Releases.PutObject(ctx, o.Hash, b)
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if created, err := st.PutRelease(ctx, p, r, delta, nil); err != nil || !created {
+		if created, err := st.Releases.Put(ctx, p, r, delta, nil); err != nil || !created {
 			t.Fatal(created, err)
 		}
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		view, err := content.OpenView(ctx, st, r.Content)
+		view, err := content.OpenView(ctx, st.Releases, r.Content)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func line(t *testing.T, st *store.Store, n int) []store.Release {
 
 func promoteTo(t *testing.T, st *store.Store, scope store.Scope, target agent.Target) {
 	t.Helper()
-	if _, err := st.Promote(t.Context(), dev, desires(t, st, dev), scope, store.Promoted, target, me); err != nil {
+	if _, err := st.Targets.Promote(t.Context(), dev, desires(t, st, dev), scope, store.Promoted, target, me); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -97,10 +97,10 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 	promoteTo(t, st, store.Scope{Role: "compute"}, all[1].Target())
 	promoteTo(t, st, store.Scope{}, all[7].Target()) // the newest change: 1.7.0, and before it 1.0.0 with data
 	said := agent.Status{Node: "compute9", Role: "compute", LastGood: all[4].Target(), Enforcing: all[4].Target()}
-	if err := st.Report(ctx, agent.Identity{Environment: "gone", Node: "compute9"}, said, nil, nil); err != nil {
+	if err := st.Node.Report(ctx, agent.Identity{Environment: "gone", Node: "compute9"}, said, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.PutObject(ctx, strings.Repeat("d", 64), []byte("left by a publish that was killed")); err != nil {
+	if _, err := st.Releases.PutObject(ctx, strings.Repeat("d", 64), []byte("left by a publish that was killed")); err != nil {
 		t.Fatal(err)
 	}
 	before := server.Keys()
@@ -140,20 +140,20 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 	if err != nil || freed != plan.Bytes || freed == 0 {
 		t.Errorf("freed %d of %d, %v", freed, plan.Bytes, err)
 	}
-	left, err := st.Releases(ctx)
+	left, err := st.Releases.List(ctx)
 	if err != nil || versions(left) != "1.0.0 1.1.0 1.4.0 1.7.0 1.8.0" {
 		t.Errorf("left: %s, %v", versions(left), err)
 	}
 	for _, r := range left {
-		if err := content.Audit(ctx, st, r.Content); err != nil {
+		if err := content.Audit(ctx, st.Releases, r.Content); err != nil {
 			t.Errorf("%s: %v", r.Version, err)
 		}
 	}
-	if data, err := st.Data(ctx, dev, desires(t, st, dev)); err != nil {
+	if data, err := st.Targets.Data(ctx, dev, desires(t, st, dev)); err != nil {
 		t.Error(err)
 	} else {
 		for _, digest := range data.Layers {
-			if _, err := st.Layer(ctx, "dev", digest); err != nil {
+			if _, err := st.Targets.Layer(ctx, "dev", digest); err != nil {
 				t.Error(err)
 			}
 		}
@@ -194,12 +194,12 @@ func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
 	if err != nil || freed >= plan.Bytes {
 		t.Errorf("freed %d of %d, %v", freed, plan.Bytes, err)
 	}
-	left, err := st.Releases(ctx)
+	left, err := st.Releases.List(ctx)
 	if err != nil || versions(left) != "1.4.0 1.6.0" {
 		t.Fatalf("left: %s, %v", versions(left), err)
 	}
 	for _, r := range left {
-		if err := content.Audit(ctx, st, r.Content); err != nil {
+		if err := content.Audit(ctx, st.Releases, r.Content); err != nil {
 			t.Errorf("%s: %v", r.Version, err)
 		}
 	}

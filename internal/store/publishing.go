@@ -10,16 +10,19 @@ import (
 )
 
 // Publishing is a publish that is under way. While it stands nothing is pruned: what it found in etcd stays.
-type Publishing struct{ *etcd.Lock }
+type Publishing struct{ lock *etcd.Lock }
+
+// Close ends the publish.
+func (p *Publishing) Close() error { return p.lock.Close() }
 
 // lockHint is the remedy where another lock stands in the way.
 const lockHint = "try again after that; the lock of a killed program ends within a minute"
 
-// Publishing begins a publish; Close ends it. While a prune is under way it fails with an error that names its author.
-func (s *releasesPart) Publishing(ctx context.Context, by string) (*Publishing, error) {
-	pruning := s.Keys.Pruning()
-	l, holder, err := s.Lock(ctx, etcd.LockSpec{
-		Key: s.Keys.Publishing, Kind: etcd.LockPublish, By: by, Lasts: etcd.LockLasts, Free: etcd.Same(pruning, 0), Rival: clientv3.OpGet(pruning),
+// BeginPublish begins a publish; Close ends it. While a prune is under way it fails with an error that names its author.
+func (s *Releases) BeginPublish(ctx context.Context, by string) (*Publishing, error) {
+	pruning := s.db.Keys.Pruning()
+	l, holder, err := s.db.Lock(ctx, etcd.LockSpec{
+		Key: s.db.Keys.Publishing, Kind: etcd.LockPublish, By: by, Lasts: etcd.LockLasts, Free: etcd.Same(pruning, 0), Rival: clientv3.OpGet(pruning),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot begin to publish: %w", err)
@@ -31,11 +34,11 @@ func (s *releasesPart) Publishing(ctx context.Context, by string) (*Publishing, 
 }
 
 // beginPrune keeps publishers out until the lock is closed. It fails while any publish is under way.
-func (s *releasesPart) beginPrune(ctx context.Context, by string) (*etcd.Lock, error) {
-	l, holder, err := s.Lock(ctx, etcd.LockSpec{
-		Key: func(string) string { return s.Keys.Pruning() }, Kind: etcd.LockPrune, By: by, Lasts: etcd.LockLasts,
-		Free:  etcd.NothingBelow(s.Keys.Publishings()),
-		Rival: clientv3.OpGet(s.Keys.Publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)),
+func (s *Releases) beginPrune(ctx context.Context, by string) (*etcd.Lock, error) {
+	l, holder, err := s.db.Lock(ctx, etcd.LockSpec{
+		Key: func(string) string { return s.db.Keys.Pruning() }, Kind: etcd.LockPrune, By: by, Lasts: etcd.LockLasts,
+		Free:  etcd.NothingBelow(s.db.Keys.Publishings()),
+		Rival: clientv3.OpGet(s.db.Keys.Publishings(), clientv3.WithPrefix(), clientv3.WithLimit(1)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot begin to prune: %w", err)

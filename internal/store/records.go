@@ -76,7 +76,7 @@ func (a *Applying) putting(ctx context.Context, r machines.Record, now *booked, 
 		cmps, ops = append(cmps, guards...), append(ops, puts...)
 	}
 	value, err := etcd.Encode(next)
-	key := a.DB().Keys.Env(a.ref.String()).MachineRecord(r.Node)
+	key := a.machines.db.Keys.Env(a.ref.String()).MachineRecord(r.Node)
 	return append(cmps, etcd.Same(key, revision)), append(ops, clientv3.OpPut(key, value)), err
 }
 
@@ -100,7 +100,7 @@ func (a *Applying) Drop(ctx context.Context, was machines.Record) error {
 			return nil, nil, err
 		}
 		cmps, ops = append(cmps, guards...), append(ops, puts...)
-		key := a.DB().Keys.Env(a.ref.String()).MachineRecord(was.Node)
+		key := a.machines.db.Keys.Env(a.ref.String()).MachineRecord(was.Node)
 		return append(cmps, etcd.Same(key, revision)), append(ops, clientv3.OpDelete(key)), nil
 	})
 	if err != nil {
@@ -112,9 +112,9 @@ func (a *Applying) Drop(ctx context.Context, was machines.Record) error {
 // forgetting is what deletes what a retired node said, and the guard that it says nothing meanwhile; nothing of both where the
 // node is there still.
 func (a *Applying) forgetting(ctx context.Context, now booked) ([]clientv3.Cmp, []clientv3.Op, error) {
-	env, k := a.ref.String(), a.DB().Keys
+	env, k := a.ref.String(), a.machines.db.Keys
 	host, status := k.Env(env).Host(now.Node), k.Env(env).Status(now.Node)
-	resp, err := a.DB().Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(host, clientv3.WithKeysOnly()), clientv3.OpGet(status, clientv3.WithKeysOnly())}, nil)
+	resp, err := a.machines.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(host, clientv3.WithKeysOnly()), clientv3.OpGet(status, clientv3.WithKeysOnly())}, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,8 +137,8 @@ func (a *Applying) off(ctx context.Context, node string, fresh bool) error {
 		if now == nil || now.Phase != machines.Retiring || now.Off != 0 && !fresh {
 			return nil, nil, nil
 		}
-		key := a.DB().Keys.Env(a.ref.String()).MachineRecord(node)
-		resp, err := a.DB().Get(ctx, key, clientv3.WithCountOnly())
+		key := a.machines.db.Keys.Env(a.ref.String()).MachineRecord(node)
+		resp, err := a.machines.db.Get(ctx, key, clientv3.WithCountOnly())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -154,7 +154,7 @@ func (a *Applying) rewrite(ctx context.Context, node string, change func(now *bo
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
 	for try := 0; ; try++ {
-		now, revision, err := etcd.Single[booked](ctx, a.DB(), a.DB().Keys.Env(a.ref.String()).MachineRecord(node))
+		now, revision, err := etcd.Single[booked](ctx, a.machines.db, a.machines.db.Keys.Env(a.ref.String()).MachineRecord(node))
 		if err != nil {
 			return a.ended(err)
 		}
@@ -189,8 +189,8 @@ func clipped(r machines.Record) machines.Record {
 }
 
 // Record reads what Pulley remembers of the machine of a node; nil where it had none made.
-func (s *machinesPart) Record(ctx context.Context, ref environments.Ref, node string) (*machines.Record, error) {
-	r, _, err := etcd.Single[machines.Record](ctx, s.DB, s.Keys.Env(ref.String()).MachineRecord(node))
+func (s *Machines) Record(ctx context.Context, ref environments.Ref, node string) (*machines.Record, error) {
+	r, _, err := etcd.Single[machines.Record](ctx, s.db, s.db.Keys.Env(ref.String()).MachineRecord(node))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the record of the machine of %s: %w", node, err)
 	}
@@ -199,8 +199,8 @@ func (s *machinesPart) Record(ctx context.Context, ref environments.Ref, node st
 
 // Records reads what Pulley remembers of the machines of an environment, by node. Those that can't be read are named in
 // damaged.
-func (s *machinesPart) Records(ctx context.Context, ref environments.Ref) (all map[string]machines.Record, damaged []string, err error) {
-	all, damaged, err = etcd.ReadAll[machines.Record](ctx, s.DB, s.Keys.Env(ref.String()).MachineRecords())
+func (s *Machines) Records(ctx context.Context, ref environments.Ref) (all map[string]machines.Record, damaged []string, err error) {
+	all, damaged, err = etcd.ReadAll[machines.Record](ctx, s.db, s.db.Keys.Env(ref.String()).MachineRecords())
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the machines of %s: %w", ref, err)
 	}

@@ -34,7 +34,7 @@ func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 		if err != nil || len(resp.Kvs) != 1 || len(resp.Kvs[0].Value) > 1024 {
 			t.Errorf("%s: etcd has %d bytes of it (%v)", what, len(resp.Kvs[0].Value), err)
 		}
-		read, err := st.Record(ctx, dev, "web1")
+		read, err := st.Machines.Record(ctx, dev, "web1")
 		if err != nil || read == nil || len(read.Problem) < 100 {
 			t.Fatalf("%s: %+v, %v", what, read, err)
 		}
@@ -91,7 +91,7 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 	}
 	r = order(r, last)
 
-	_, ann, err := st.CreateToken(ctx, store.Token{Operator: "ann", As: store.RoleAdmin, Uses: 1, Created: now, Expires: now.Add(time.Hour)})
+	_, ann, err := st.Tokens.Create(ctx, store.Token{Operator: "ann", As: store.RoleAdmin, Uses: 1, Created: now, Expires: now.Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,20 +102,20 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 			t.Errorf("the id of another token: %v", err)
 		}
 	}
-	if k, err := st.FindToken(ctx, last.ID); err != nil || k == nil || k.Ended(now) || k.Node != "web1" || k.By != "ann" {
+	if k, err := st.Tokens.Find(ctx, last.ID); err != nil || k == nil || k.Ended(now) || k.Node != "web1" || k.By != "ann" {
 		t.Errorf("the last token is %+v, %v", k, err)
 	}
 	stranger := machines.Record{Node: "db1", Name: "db1", Phase: machines.Making, Token: last.ID} // as an operator may write it
 	if err := errors.Join(a.Put(ctx, stranger, nil), a.Drop(ctx, stranger)); err != nil {
 		t.Fatal(err)
 	}
-	if k, err := st.FindToken(ctx, last.ID); err != nil || k == nil || k.Ended(now) {
+	if k, err := st.Tokens.Find(ctx, last.ID); err != nil || k == nil || k.Ended(now) {
 		t.Errorf("the record of another node ends it: %+v, %v", k, err)
 	}
 	if err := a.Drop(ctx, *r); err != nil {
 		t.Fatal(err)
 	}
-	if k, err := st.FindToken(ctx, last.ID); err != nil || k != nil {
+	if k, err := st.Tokens.Find(ctx, last.ID); err != nil || k != nil {
 		t.Errorf("without its record it is %+v, %v", k, err)
 	}
 }
@@ -131,7 +131,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 	made, making, drained := r, r, r
 	made.Phase, making.Phase, drained.Drained = machines.Made, machines.Making, true
 	steps := map[string]func() error{
-		"joins":         func() error { return st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}) },
+		"joins":         func() error { return st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}) },
 		"speaks":        func() error { return speak(ctx, st) },
 		"is removed":    func() error { return a.Remove(ctx, "web1", "it is retired") },
 		"is drained":    func() error { return a.Put(ctx, drained, &r) },
@@ -192,7 +192,7 @@ func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
 		st, ctx := open(t, server, ""), t.Context()
 		a := begin(t, st, dev, "ann")
 		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
-		if err := errors.Join(a.Put(ctx, r, nil), st.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}), speak(ctx, st), a.Remove(ctx, "web1", "it is retired")); err != nil {
+		if err := errors.Join(a.Put(ctx, r, nil), st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}), speak(ctx, st), a.Remove(ctx, "web1", "it is retired")); err != nil {
 			t.Fatal(err)
 		}
 		said := false
@@ -226,7 +226,7 @@ func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
 // speak has web1 say all that a node can say of itself.
 func speak(ctx context.Context, st *store.Store) error {
 	said := agent.Status{Node: "web1", Role: "web", SeenAt: time.Now()}
-	return st.Report(ctx, agent.Identity{Node: "web1", Role: "web", Environment: "dev"}, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil)
+	return st.Node.Report(ctx, agent.Identity{Node: "web1", Role: "web", Environment: "dev"}, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil)
 }
 
 // An operator's own hold would vanish without a trace, and with it why the node must not be touched.
@@ -236,7 +236,7 @@ func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	node := store.Scope{Node: "web1"}
-	if err := st.Hold(ctx, dev, node, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, time.Minute); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, node, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	retires := agent.Hold{Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1 of web"}
@@ -245,7 +245,7 @@ func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 		if err := a.Hold(ctx, "web1", h); err != nil {
 			t.Fatal(err)
 		}
-		f, err := st.Fleet(ctx, dev)
+		f, err := st.Fleet.State(ctx, dev)
 		got := f.Holds[node]
 		if b := got.Replaced; err != nil || got.Why != h.Why || got.Who != h.Who || got.Mode != agent.Stop || b == nil || b.Who != "bob" || b.Why != "disk swap" || b.Mode != agent.Freeze {
 			t.Errorf("hold %d is %+v and replaced %+v, want bob's (%v)", i+1, got, b, err)
@@ -264,7 +264,7 @@ func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 	if err := errors.Join(a.Hold(ctx, "web2", retires), a.Hold(ctx, "web2", retires)); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := st.Fleet(ctx, dev); err != nil || f.Holds[store.Scope{Node: "web2"}].Why != retires.Why {
+	if f, err := st.Fleet.State(ctx, dev); err != nil || f.Holds[store.Scope{Node: "web2"}].Why != retires.Why {
 		t.Errorf("where there was none it is %+v (%v)", f.Holds, err)
 	}
 }
@@ -274,27 +274,27 @@ func TestAnotherMachineIsNotAskedForWhatTheOneBeforeWas(t *testing.T) {
 	t.Parallel()
 	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
 	i := store.Identity{Node: "web1", Role: "web", User: "u", Machine: "m1"}
-	if err := st.PutIdentity(ctx, dev, i, 0); err != nil {
+	if err := st.Identities.Put(ctx, dev, i, 0); err != nil {
 		t.Fatal(err)
 	}
 	update := func(machine, address string) *agent.Request {
 		t.Helper()
-		i, revision, err := st.Identity(ctx, dev, "web1")
+		i, revision, err := st.Identities.Get(ctx, dev, "web1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		i.Machine = machine
-		if err := st.UpdateHost(ctx, dev, *i, revision, "web1", []string{address}, time.Now()); err != nil {
+		if err := st.Identities.UpdateHost(ctx, dev, *i, revision, "web1", []string{address}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		hosts, err := st.Hosts(ctx, dev)
+		hosts, err := st.Fleet.Hosts(ctx, dev)
 		if err != nil || hosts["web1"].MachineID != machine || !slices.Equal(hosts["web1"].Addresses, []string{address}) {
 			t.Fatalf("the list has %+v (%v)", hosts["web1"], err)
 		}
 		return hosts["web1"].Request
 	}
 	update("m1", "10.0.0.1")
-	if err := st.Ask(ctx, environments.Ref{Environment: "dev"}, "web1", agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}); err != nil {
+	if err := st.Fleet.Request(ctx, environments.Ref{Environment: "dev"}, "web1", agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}); err != nil {
 		t.Fatal(err)
 	}
 	if r := update("m1", "10.0.0.2"); r == nil {

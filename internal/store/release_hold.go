@@ -17,9 +17,9 @@ func (a *Applying) Release(ctx context.Context, node string) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
 	scope := etcd.Scope{Node: node}
-	key := a.DB().Keys.Env(a.ref.String()).Hold(scope)
+	key := a.machines.db.Keys.Env(a.ref.String()).Hold(scope)
 	for try := 0; ; try++ {
-		h, revision, err := etcd.Single[agent.Hold](ctx, a.DB(), key)
+		h, revision, err := etcd.Single[agent.Hold](ctx, a.machines.db, key)
 		if err == nil && (h == nil || h.Kind != agent.RetirementHold) {
 			return nil
 		}

@@ -56,7 +56,7 @@ func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte
 // nothing, and only while p stands. The same tree under the same version is no error and changes nothing (created is
 // false); another tree is. ErrConflict means that another release has its place after the one that it follows: it has to
 // be built anew, after that one.
-func (s *releasesPart) PutRelease(ctx context.Context, p *Publishing, r Release, delta []byte, sign Sign) (created bool, err error) {
+func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []byte, sign Sign) (created bool, err error) {
 	if _, err := ParseVersion(r.Version); err != nil {
 		return false, err
 	}
@@ -68,8 +68,8 @@ func (s *releasesPart) PutRelease(ctx context.Context, p *Publishing, r Release,
 	case len(delta) > MaxValueBytes:
 		return fail(fmt.Errorf("its delta's %d bytes are more than the %d of one value", len(delta), MaxValueBytes))
 	}
-	key, position := s.Keys.Release(r.Version), s.Keys.Delta(chain.Line, chain.Seq)
-	there, err := s.Get(ctx, key)
+	key, position := s.db.Keys.Release(r.Version), s.db.Keys.Delta(chain.Line, chain.Seq)
+	there, err := s.db.Get(ctx, key)
 	if err != nil {
 		return fail(err)
 	}
@@ -87,17 +87,17 @@ func (s *releasesPart) PutRelease(ctx context.Context, p *Publishing, r Release,
 	if len(document) > MaxValueBytes {
 		return fail(fmt.Errorf("its record's %d bytes are more than the %d of one value", len(document), MaxValueBytes))
 	}
-	cmps := []clientv3.Cmp{etcd.Same(key, 0), p.Standing()}
+	cmps := []clientv3.Cmp{etcd.Same(key, 0), p.lock.Standing()}
 	ops := []clientv3.Op{clientv3.OpPut(key, document)}
 	if chain.Seq > 0 { // also where no delta leads to it: two releases at one position could not be told apart
 		cmps = append(cmps, etcd.Same(position, 0))
 		ops = append(ops, clientv3.OpPut(position, string(delta)))
 	} else { // a version that was pruned may come again, but its line must not go on from another tree
-		cmps = append(cmps, etcd.NothingBelow(s.Keys.Line(chain.Line)))
+		cmps = append(cmps, etcd.NothingBelow(s.db.Keys.Line(chain.Line)))
 	}
-	resp, err := s.Txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(p.Key(), clientv3.WithCountOnly())})
+	resp, err := s.db.Txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly())})
 	if errors.Is(err, agent.ErrUnreachable) {
-		if there, again := s.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
+		if there, again := s.db.Get(ctx, key); again == nil && len(there.Kvs) > 0 && string(there.Kvs[0].Value) == document {
 			return true, nil // only the answer was lost
 		}
 		err = fmt.Errorf("%w\nthe outcome is unknown: publish it again, which changes nothing if it is there", err)
@@ -121,7 +121,7 @@ func (s *releasesPart) PutRelease(ctx context.Context, p *Publishing, r Release,
 }
 
 // published is nil when what stands at a release's key is that release already.
-func (s *releasesPart) published(key string, value []byte, r Release) error {
+func (s *Releases) published(key string, value []byte, r Release) error {
 	have, err := s.decodeRelease(key, value)
 	if err != nil {
 		return err
@@ -134,11 +134,11 @@ func (s *releasesPart) published(key string, value []byte, r Release) error {
 }
 
 // decodeRelease reads a release's document; a record that was copied from another version's key is unreadable.
-func (s *releasesPart) decodeRelease(key string, value []byte) (SignedRelease, error) {
+func (s *Releases) decodeRelease(key string, value []byte) (SignedRelease, error) {
 	var r SignedRelease
 	r.Record, r.Signatures = trust.Split(value)
 	err := etcd.Decode(key, r.Record, &r.Release)
-	if err == nil && s.Keys.Release(r.Version) != key {
+	if err == nil && s.db.Keys.Release(r.Version) != key {
 		err = &etcd.UnreadableError{Key: key, Problem: fmt.Sprintf("it is the record of release %.64q", r.Version)}
 	}
 	var unreadable *etcd.UnreadableError
@@ -168,20 +168,20 @@ func (e *UnreadableReleases) Error() string {
 func (e *UnreadableReleases) Unwrap() []error { return e.Errors }
 
 // Release reads one release; ErrNotFound when there is none of that version.
-func (s *releasesPart) Release(ctx context.Context, v string) (SignedRelease, error) {
-	r, _, err := s.Approach(ctx, v, "", 0)
+func (s *Releases) Get(ctx context.Context, v string) (SignedRelease, error) {
+	r, _, err := s.GetWithDelta(ctx, v, "", 0)
 	return r, err
 }
 
 // Approach reads, as one request, a release and the delta that leads to position seq of a line, which may be all that a
 // node lacks. Without a line, or where no such delta is, it is nil. Whether it belongs to the release, the record says.
-func (s *releasesPart) Approach(ctx context.Context, v, line string, seq int64) (r SignedRelease, delta []byte, err error) {
-	key := s.Keys.Release(v)
+func (s *Releases) GetWithDelta(ctx context.Context, v, line string, seq int64) (r SignedRelease, delta []byte, err error) {
+	key := s.db.Keys.Release(v)
 	ops := []clientv3.Op{clientv3.OpGet(key)}
 	if line != "" {
-		ops = append(ops, clientv3.OpGet(s.Keys.Delta(line, seq)))
+		ops = append(ops, clientv3.OpGet(s.db.Keys.Delta(line, seq)))
 	}
-	resp, err := s.Txn(ctx, nil, ops, nil)
+	resp, err := s.db.Txn(ctx, nil, ops, nil)
 	if err != nil {
 		return SignedRelease{}, nil, err
 	}
@@ -203,11 +203,11 @@ func (s *releasesPart) Approach(ctx context.Context, v, line string, seq int64) 
 
 // Releases lists every release. Their order is that of versions; see SortReleases. Where some can't be read it returns the
 // others with *UnreadableReleases: whoever has to know all of them, as a prune does, stops there.
-func (s *releasesPart) Releases(ctx context.Context) ([]SignedRelease, error) {
+func (s *Releases) List(ctx context.Context) ([]SignedRelease, error) {
 	var all []SignedRelease
 	var unreadable UnreadableReleases
-	_, err := s.Scan(ctx, s.Keys.Releases(), func(rest string, value []byte) error {
-		r, err := s.decodeRelease(s.Keys.Releases()+rest, value)
+	_, err := s.db.Scan(ctx, s.db.Keys.Releases(), func(rest string, value []byte) error {
+		r, err := s.decodeRelease(s.db.Keys.Releases()+rest, value)
 		if err != nil {
 			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, etcd.Unescape(rest)), append(unreadable.Errors, err)
 			return nil
@@ -227,8 +227,8 @@ func (s *releasesPart) Releases(ctx context.Context) ([]SignedRelease, error) {
 
 // SignRelease replaces the signatures of a release by a new one, or adds it to those of other keys; the record stays as it
 // is, byte for byte. What nodes would refuse to read is not written. ErrConflict means that somebody else signed it, or pruned it, at the same moment.
-func (s *releasesPart) SignRelease(ctx context.Context, v string, sign Sign, add bool) error {
-	r, err := s.Release(ctx, v)
+func (s *Releases) Sign(ctx context.Context, v string, sign Sign, add bool) error {
+	r, err := s.Get(ctx, v)
 	if err != nil {
 		return err
 	}
@@ -251,8 +251,8 @@ func (s *releasesPart) SignRelease(ctx context.Context, v string, sign Sign, add
 	if len(document) > MaxValueBytes {
 		return fail(fmt.Errorf("with one signature more its %d bytes are more than the %d of one value", len(document), MaxValueBytes))
 	}
-	key := s.Keys.Release(v)
-	resp, err := s.Txn(ctx, []clientv3.Cmp{etcd.Same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
+	key := s.db.Keys.Release(v)
+	resp, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, r.Revision)}, []clientv3.Op{clientv3.OpPut(key, string(document))}, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
 	}

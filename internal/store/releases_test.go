@@ -49,7 +49,7 @@ func signers(t *testing.T, allowed ...string) *trust.Signers {
 
 func publishing(t *testing.T, st *store.Store, by string) *store.Publishing {
 	t.Helper()
-	p, err := st.Publishing(t.Context(), by)
+	p, err := st.Releases.BeginPublish(t.Context(), by)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +88,10 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 	bob, bobAllowed := signer(t, "bob", "dev")
 	r := release("1.0.0", "a")
 	r.Message, r.Commit, r.Ref, r.CommitAuthor, r.Modules = "line\nbreak and ünicode <&>", "c0ffee", "v1", "Eve <eve@example.com>", "r10k"
-	if created, err := st.PutRelease(ctx, publishing(t, st, "ann"), r, nil, ann.Sign); err != nil || !created {
+	if created, err := st.Releases.Put(ctx, publishing(t, st, "ann"), r, nil, ann.Sign); err != nil || !created {
 		t.Fatal(created, err)
 	}
-	got, err := st.Release(ctx, "1.0.0")
+	got, err := st.Releases.Get(ctx, "1.0.0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,10 +124,10 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 
 	// A second signature beside the first, then another key alone; the record stays.
 	both, onlyBob := signers(t, annAllowed), signers(t, bobAllowed)
-	if err := st.SignRelease(ctx, "1.0.0", bob.Sign, true); err != nil {
+	if err := st.Releases.Sign(ctx, "1.0.0", bob.Sign, true); err != nil {
 		t.Fatal(err)
 	}
-	added, err := st.Release(ctx, "1.0.0")
+	added, err := st.Releases.Get(ctx, "1.0.0")
 	if err != nil || !bytes.Equal(added.Record, got.Record) {
 		t.Fatalf("%s, %v", added.Record, err)
 	}
@@ -136,10 +136,10 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 			t.Errorf("by %q, %v, want %s", by, err, who)
 		}
 	}
-	if err := st.SignRelease(ctx, "1.0.0", bob.Sign, false); err != nil {
+	if err := st.Releases.Sign(ctx, "1.0.0", bob.Sign, false); err != nil {
 		t.Fatal(err)
 	}
-	replaced, err := st.Release(ctx, "1.0.0")
+	replaced, err := st.Releases.Get(ctx, "1.0.0")
 	if err != nil || !bytes.Equal(replaced.Record, got.Record) {
 		t.Fatalf("%s, %v", replaced.Record, err)
 	}
@@ -148,8 +148,8 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 	}
 
 	// Two who sign at once: none may lose theirs without hearing of it.
-	err = st.SignRelease(ctx, "1.0.0", func(ctx context.Context, ns trust.Namespace, record []byte) ([]byte, error) {
-		if err := st.SignRelease(ctx, "1.0.0", ann.Sign, true); err != nil {
+	err = st.Releases.Sign(ctx, "1.0.0", func(ctx context.Context, ns trust.Namespace, record []byte) ([]byte, error) {
+		if err := st.Releases.Sign(ctx, "1.0.0", ann.Sign, true); err != nil {
 			return nil, err
 		}
 		return bob.Sign(ctx, ns, record)
@@ -157,7 +157,7 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 	if !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a signature over one that came between: %v", err)
 	}
-	if all, err := st.Releases(ctx); err != nil || len(all) != 1 || len(all[0].Signatures) == 0 {
+	if all, err := st.Releases.List(ctx); err != nil || len(all) != 1 || len(all[0].Signatures) == 0 {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
@@ -175,31 +175,31 @@ func TestOneReleaseAPosition(t *testing.T) {
 		p := publishing(t, st, fmt.Sprint("publisher ", i))
 		wg.Go(func() {
 			r, delta := following(fmt.Sprintf("1.1.%d", i), fmt.Sprint(i), 1, fmt.Sprint("delta ", i))
-			_, results[i] = st.PutRelease(ctx, p, r, delta, nil)
+			_, results[i] = st.Releases.Put(ctx, p, r, delta, nil)
 		})
 	}
 	wg.Wait()
 	if (results[0] == nil) == (results[1] == nil) || !errors.Is(errors.Join(results...), store.ErrConflict) {
 		t.Fatalf("two followers of one release: %v", results)
 	}
-	if all, err := st.Releases(ctx); err != nil || len(all) != 2 {
+	if all, err := st.Releases.List(ctx); err != nil || len(all) != 2 {
 		t.Errorf("%d releases, %v", len(all), err)
 	}
 
 	// Nor may one that no delta leads to share its position.
 	p := publishing(t, st, "ann")
 	r, _ := following("1.2.0", "c", 2, "")
-	if created, err := st.PutRelease(ctx, p, r, nil, nil); err != nil || !created {
+	if created, err := st.Releases.Put(ctx, p, r, nil, nil); err != nil || !created {
 		t.Fatal(created, err)
 	}
 	r, delta := following("1.3.0", "d", 2, "delta")
-	if _, err := st.PutRelease(ctx, p, r, delta, nil); !errors.Is(err, store.ErrConflict) || !strings.Contains(err.Error(), "position 2 of line 1.0.0 is taken") {
+	if _, err := st.Releases.Put(ctx, p, r, delta, nil); !errors.Is(err, store.ErrConflict) || !strings.Contains(err.Error(), "position 2 of line 1.0.0 is taken") {
 		t.Errorf("the position of a release without a delta: %v", err)
 	}
-	if _, err := st.Deltas(ctx, "1.0.0", 1, 2); !errors.Is(err, store.ErrNotFound) || !strings.Contains(err.Error(), "position 2") {
+	if _, err := st.Releases.Deltas(ctx, "1.0.0", 1, 2); !errors.Is(err, store.ErrNotFound) || !strings.Contains(err.Error(), "position 2") {
 		t.Errorf("a delta that is none: %v", err)
 	}
-	if got, delta, err := st.Approach(ctx, "1.2.0", "1.0.0", 2); err != nil || got.Version != "1.2.0" || delta != nil {
+	if got, delta, err := st.Releases.GetWithDelta(ctx, "1.2.0", "1.0.0", 2); err != nil || got.Version != "1.2.0" || delta != nil {
 		t.Errorf("%q, %v", delta, err)
 	}
 
@@ -208,22 +208,22 @@ func TestOneReleaseAPosition(t *testing.T) {
 		return nil, errors.New("asked for a signature for nothing")
 	}
 	r, delta = following("1.2.0", "c", 3, "delta")
-	if created, err := st.PutRelease(ctx, p, r, delta, asked); err != nil || created {
+	if created, err := st.Releases.Put(ctx, p, r, delta, asked); err != nil || created {
 		t.Errorf("the same tree again: created %v, %v", created, err)
 	}
 	if keys := strings.Join(server.Keys(), " "); strings.Contains(keys, "deltas/1.0.0/000000003") {
 		t.Errorf("a delta without a release: %s", keys)
 	}
-	if _, err := st.PutRelease(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "don't belong together") {
+	if _, err := st.Releases.Put(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "don't belong together") {
 		t.Errorf("a record without its delta: %v", err)
 	}
 	r, delta = following("2.0.0", "e", 3, strings.Repeat("x", store.MaxValueBytes+1))
-	if _, err := st.PutRelease(ctx, p, r, delta, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
+	if _, err := st.Releases.Put(ctx, p, r, delta, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
 		t.Errorf("a delta that is too large: %v", err)
 	}
 	r = release("2.0.0", "e")
 	r.Message = strings.Repeat("x", store.MaxValueBytes)
-	if _, err := st.PutRelease(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
+	if _, err := st.Releases.Put(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
 		t.Errorf("a record that is too large: %v", err)
 	}
 }
@@ -259,7 +259,7 @@ func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
 			}
 		}
 		r, delta := following("1.1.0", "b", 1, "delta")
-		created, err := st.PutRelease(ctx, p, r, delta, nil)
+		created, err := st.Releases.Put(ctx, p, r, delta, nil)
 		if err == nil || created {
 			t.Errorf("%s: published, %v", end, err)
 		}
@@ -292,7 +292,7 @@ func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 				}
 			}
 		}()
-		created, err := st.PutRelease(ctx, p, release(version, "a"), nil, func(context.Context, trust.Namespace, []byte) ([]byte, error) {
+		created, err := st.Releases.Put(ctx, p, release(version, "a"), nil, func(context.Context, trust.Namespace, []byte) ([]byte, error) {
 			wire.mute() // all has been read; what is left is the write
 			return nil, nil
 		})
@@ -313,14 +313,14 @@ func TestApproachIsOneRequest(t *testing.T) {
 	published(t, st, "1.0.0", "a")
 	p := publishing(t, st, "ann")
 	r, delta := following("1.1.0", "b", 1, "the delta")
-	if _, err := st.PutRelease(ctx, p, r, delta, nil); err != nil {
+	if _, err := st.Releases.Put(ctx, p, r, delta, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
 	before := server.Requests()
-	got, found, err := st.Approach(ctx, "1.1.0", "1.0.0", 1)
+	got, found, err := st.Releases.GetWithDelta(ctx, "1.1.0", "1.0.0", 1)
 	if n := server.Requests() - before; err != nil || got.Version != "1.1.0" || string(found) != "the delta" || n != 1 {
 		t.Errorf("%s with %q after %d requests, %v", got.Version, found, n, err)
 	}
@@ -331,11 +331,11 @@ func TestApproachIsOneRequest(t *testing.T) {
 		line string
 		seq  int64
 	}{{"", 1}, {"1.0.0", 2}, {"2.0.0", 1}, {"1.0", 0}} {
-		if _, found, err := st.Approach(ctx, "1.1.0", c.line, c.seq); err != nil || found != nil {
+		if _, found, err := st.Releases.GetWithDelta(ctx, "1.1.0", c.line, c.seq); err != nil || found != nil {
 			t.Errorf("line %q at %d: %q, %v", c.line, c.seq, found, err)
 		}
 	}
-	if _, _, err := st.Approach(ctx, "1.2.0", "1.0.0", 1); !errors.Is(err, store.ErrNotFound) {
+	if _, _, err := st.Releases.GetWithDelta(ctx, "1.2.0", "1.0.0", 1); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a release that is not there: %v", err)
 	}
 }
@@ -352,11 +352,11 @@ func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var unreadable *store.UnreadableError
-	_, err := st.Release(ctx, "2.0.0")
+	_, err := st.Releases.Get(ctx, "2.0.0")
 	if !errors.As(err, &unreadable) || unreadable.Key != "/pulley/v1/releases/2.0.0" {
 		t.Errorf("read: %v", err)
 	}
-	if _, err := st.Releases(ctx); !errors.As(err, &unreadable) {
+	if _, err := st.Releases.List(ctx); !errors.As(err, &unreadable) {
 		t.Errorf("listed: %v", err)
 	}
 }
@@ -373,7 +373,7 @@ func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all, err := st.Releases(ctx)
+	all, err := st.Releases.List(ctx)
 	var unreadable *store.UnreadableReleases
 	if !errors.As(err, &unreadable) || len(all) != 1 || all[0].Version != "1.0.0" || strings.Join(unreadable.Versions, " ") != "1.1.0 1.2.0" {
 		t.Fatalf("%+v, %v", all, err)
@@ -384,10 +384,10 @@ func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
 			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())
 		}
 	}
-	if r, err := st.Resolve(ctx, "~> 1.0"); !errors.As(err, new(*store.UnreadableError)) {
+	if r, err := st.Releases.Resolve(ctx, "~> 1.0"); !errors.As(err, new(*store.UnreadableError)) {
 		t.Errorf("the newest is %s, %v", r.Version, err)
 	}
-	if r, err := st.Resolve(ctx, "1.0.0"); err != nil || r.Version != "1.0.0" {
+	if r, err := st.Releases.Resolve(ctx, "1.0.0"); err != nil || r.Version != "1.0.0" {
 		t.Errorf("%s, %v", r.Version, err)
 	}
 }

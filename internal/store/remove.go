@@ -20,7 +20,7 @@ import (
 // entry of the list of hosts, its holds, its targets and assignment, its user made ahead, its first boot and what was noted
 // of it. Its status and runs stay, and so does the record of the machine that was made for it, if one was, which says from then
 // on that it has joined: the machine itself is still there. ErrNotFound when nothing of it was there. It may be repeated after a crash anywhere.
-func (s *joinsPart) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
+func (s *Joins) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
 	for try := 0; ; try++ {
 		found, err := s.shutOut(ctx, ref.String(), node)
 		if err == nil {
@@ -38,8 +38,8 @@ func (s *joinsPart) RemoveNode(ctx context.Context, ref environments.Ref, node s
 // shutOut drops a node's users and its role, and reports whether there were any. It goes before all else: what a node joins
 // with meanwhile is found by the transaction's guards, and dropped in the next round. The reserve goes first of all: cut off
 // in between, it would promise a user that is gone to whoever joins next.
-func (s *joinsPart) shutOut(ctx context.Context, env, node string) (found bool, err error) {
-	resp, err := s.Txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.Keys.Env(env).Precreated(node))}, nil)
+func (s *Joins) shutOut(ctx context.Context, env, node string) (found bool, err error) {
+	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.db.Keys.Env(env).Precreated(node))}, nil)
 	if err != nil {
 		return false, err
 	}
@@ -58,18 +58,18 @@ func (s *joinsPart) shutOut(ctx context.Context, env, node string) (found bool, 
 
 // DropFormer removes the users of all incarnations of a node but the one that is user, however many joins were cut off
 // before they could. Where the node is another one by now, or none, it is that one's to do, and nothing happens.
-func (s *identitiesPart) DropFormer(ctx context.Context, ref environments.Ref, node, user string) error {
+func (s *Identities) DropFormer(ctx context.Context, ref environments.Ref, node, user string) error {
 	env := ref.String()
 	// Users first, then who has a claim: what a later join makes or takes is not among these users, or makes itself known.
 	users, err := s.access.usersOf(ctx, env, node)
 	if err != nil {
 		return err
 	}
-	reserve, _, err := etcd.Single[Reserve](ctx, s.DB, s.Keys.Env(env).Precreated(node))
+	reserve, _, err := etcd.Single[Precreated](ctx, s.db, s.db.Keys.Env(env).Precreated(node))
 	if err != nil {
 		return err
 	}
-	i, _, err := s.Identity(ctx, ref, node)
+	i, _, err := s.Get(ctx, ref, node)
 	if err != nil || !i.Live() || i.User != user {
 		return err
 	}
@@ -85,7 +85,7 @@ func (s *identitiesPart) DropFormer(ctx context.Context, ref environments.Ref, n
 }
 
 // usersOf lists the etcd users of all incarnations of a node.
-func (s *accessPart) usersOf(ctx context.Context, env, node string) (users []string, err error) {
+func (s *Access) usersOf(ctx context.Context, env, node string) (users []string, err error) {
 	all, err := s.Users(ctx)
 	if err != nil {
 		return nil, err
@@ -99,36 +99,36 @@ func (s *accessPart) usersOf(ctx context.Context, env, node string) (users []str
 }
 
 // nodeUser is which node of an environment a user of etcd is, in whatever incarnation.
-func (s *accessPart) nodeUser(user, env string) (node string, ok bool) {
+func (s *Access) nodeUser(user, env string) (node string, ok bool) {
 	n, err := pki.ParseName(user)
-	return n.Subject, err == nil && n.Kind == pki.KindNode && n.Prefix == s.Prefix() && n.Environment == env
+	return n.Subject, err == nil && n.Kind == pki.KindNode && n.Prefix == s.db.Prefix() && n.Environment == env
 }
 
 // takeOff is the transaction of a removal. ErrConflict when the node joined, or was changed, since it was read.
-func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node string, r Removal, found bool) error {
+func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, r Removal, found bool) error {
 	env := ref.String()
-	identity, identityAt, err := s.identities.Identity(ctx, ref, node)
+	identity, identityAt, err := s.identities.Get(ctx, ref, node)
 	if err != nil {
 		return err
 	}
-	host, hostAt, err := etcd.Single[agent.Host](ctx, s.DB, s.Keys.Env(env).Host(node))
+	host, hostAt, err := etcd.Single[agent.Host](ctx, s.db, s.db.Keys.Env(env).Host(node))
 	if err != nil {
 		return err
 	}
-	reserve, reserveAt, err := etcd.Single[Reserve](ctx, s.DB, s.Keys.Env(env).Precreated(node))
+	reserve, reserveAt, err := etcd.Single[Precreated](ctx, s.db, s.db.Keys.Env(env).Precreated(node))
 	if err != nil {
 		return err
 	}
-	boots, _, err := s.boots.FirstBoots(ctx, ref)
+	boots, _, err := s.boots.List(ctx, ref)
 	if err != nil {
 		return err
 	}
-	hold, target := s.Keys.Env(env).Hold(etcd.Scope{Node: node}), s.Keys.Env(env).Target(etcd.Scope{Node: node})
-	gone := []string{s.Keys.Env(env).Host(node), s.Keys.Env(env).Precreated(node), hold, target, s.Keys.Env(env).Assignment(node), s.Keys.Env(env).Flood(node)}
+	hold, target := s.db.Keys.Env(env).Hold(etcd.Scope{Node: node}), s.db.Keys.Env(env).Target(etcd.Scope{Node: node})
+	gone := []string{s.db.Keys.Env(env).Host(node), s.db.Keys.Env(env).Precreated(node), hold, target, s.db.Keys.Env(env).Assignment(node), s.db.Keys.Env(env).Flood(node)}
 	for machine, b := range boots {
 		mine := identity.Live() && machine == identity.Machine || host != nil && host.MachineID != "" && machine == host.MachineID
 		if (b.Node == node || mine) && len(gone) < maxOps/2 {
-			gone = append(gone, s.Keys.Env(env).FirstBoot(machine))
+			gone = append(gone, s.db.Keys.Env(env).FirstBoot(machine))
 		}
 	}
 	var ops []clientv3.Op
@@ -136,7 +136,7 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 		ops = append(ops, clientv3.OpDelete(key))
 	}
 	deletes := len(ops)
-	ops = append(ops, etcd.Touch(s.Keys.Env(env).HostsHead()), etcd.Touch(s.Keys.Targets()))
+	ops = append(ops, etcd.Touch(s.db.Keys.Env(env).HostsHead()), etcd.Touch(s.db.Keys.Targets()))
 	var users []string // of a join, or made ahead, since the node was shut out
 	if identity.Live() {
 		users = []string{identity.User, identity.Replaces}
@@ -151,9 +151,9 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 		if err != nil {
 			return err
 		}
-		ops, found = append(ops, clientv3.OpPut(s.Keys.Env(env).Identity(node), tombstone)), true
+		ops, found = append(ops, clientv3.OpPut(s.db.Keys.Env(env).Identity(node), tombstone)), true
 	}
-	cmps := []clientv3.Cmp{etcd.Same(s.Keys.Env(env).Identity(node), identityAt), etcd.Same(s.Keys.Env(env).Host(node), hostAt), etcd.Same(s.Keys.Env(env).Precreated(node), reserveAt)}
+	cmps := []clientv3.Cmp{etcd.Same(s.db.Keys.Env(env).Identity(node), identityAt), etcd.Same(s.db.Keys.Env(env).Host(node), hostAt), etcd.Same(s.db.Keys.Env(env).Precreated(node), reserveAt)}
 	if host != nil {
 		more, joined, err := s.noteJoined(ctx, env, node)
 		if err != nil {
@@ -161,7 +161,7 @@ func (s *joinsPart) takeOff(ctx context.Context, ref environments.Ref, node stri
 		}
 		cmps, ops = append(cmps, more...), append(ops, joined...)
 	}
-	resp, err := s.Txn(ctx, cmps, ops, nil)
+	resp, err := s.db.Txn(ctx, cmps, ops, nil)
 	switch {
 	case err != nil:
 		return err
@@ -194,9 +194,9 @@ type Forgotten struct {
 
 // noteJoined writes into the books that a machine has joined, where the apply that made it was cut off before it saw that: the
 // list of hosts will not tell it any more.
-func (s *joinsPart) noteJoined(ctx context.Context, env, node string) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
-	key := s.Keys.Env(env).MachineRecord(node)
-	r, at, err := etcd.Single[booked](ctx, s.DB, key)
+func (s *Joins) noteJoined(ctx context.Context, env, node string) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
+	key := s.db.Keys.Env(env).MachineRecord(node)
+	r, at, err := etcd.Single[booked](ctx, s.db, key)
 	if err != nil || r == nil || r.Phase != machines.Made || r.Joined {
 		return nil, nil, err
 	}
@@ -207,7 +207,7 @@ func (s *joinsPart) noteJoined(ctx context.Context, env, node string) (cmps []cl
 
 // ForgetNode is RemoveNode, and deletes what the node said as well: its status and runs. Where etcd is full, as after
 // a flood, it makes room too. The node is shut out before anything is deleted, so that it can't write it again.
-func (s *joinsPart) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (Forgotten, error) {
+func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (Forgotten, error) {
 	fail := func(f Forgotten, err error) (Forgotten, error) {
 		return f, fmt.Errorf("cannot forget node %s: %w", node, err)
 	}
@@ -235,9 +235,9 @@ func (s *joinsPart) ForgetNode(ctx context.Context, ref environments.Ref, node s
 }
 
 // forget deletes what a node said. It holds no puts, so that a full etcd takes it.
-func (s *joinsPart) forget(ctx context.Context, env, node string) (f Forgotten, err error) {
-	resp, err := s.Txn(ctx, nil, []clientv3.Op{
-		clientv3.OpDelete(s.Keys.Env(env).Status(node)), clientv3.OpDelete(s.Keys.Env(env).Runs(node), clientv3.WithPrefix()),
+func (s *Joins) forget(ctx context.Context, env, node string) (f Forgotten, err error) {
+	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
+		clientv3.OpDelete(s.db.Keys.Env(env).Status(node)), clientv3.OpDelete(s.db.Keys.Env(env).Runs(node), clientv3.WithPrefix()),
 	}, nil)
 	if err != nil {
 		return f, err
@@ -249,12 +249,12 @@ func (s *joinsPart) forget(ctx context.Context, env, node string) (f Forgotten, 
 }
 
 // full reports whether etcd has raised the alarm that it has no space.
-func (s *clusterPart) full(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+func (s *Cluster) full(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
-	resp, err := s.Client.AlarmList(ctx)
+	resp, err := s.db.Client.AlarmList(ctx)
 	if err != nil {
-		return false, s.Explain(err)
+		return false, s.db.Explain(err)
 	}
 	for _, a := range resp.Alarms {
 		if strings.Contains(a.Alarm.String(), "NOSPACE") {

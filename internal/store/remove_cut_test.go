@@ -21,21 +21,21 @@ func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)
-	if err := st.EnsureEnvironment(ctx, "dev"); err != nil {
+	if err := st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	reserve, _, err := st.ReadyReserve(ctx, dev, "compute1", time.Now())
+	reserve, _, err := st.Identities.Precreate(ctx, dev, "compute1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if found, err := store.ShutOut(st, ctx, "dev", "compute1"); err != nil || !found {
 		t.Fatalf("shut out: %t, %v", found, err)
 	}
-	users, err := st.Users(ctx)
+	users, err := st.Access.Users(ctx)
 	if err != nil || slices.Contains(users, reserve.User) {
 		t.Errorf("the users are %q (%v)", users, err)
 	}
-	if left, _, err := st.Reserves(ctx, dev); err != nil || len(left) > 0 {
+	if left, _, err := st.Identities.Precreated(ctx, dev); err != nil || len(left) > 0 {
 		t.Errorf("made ahead are still %+v (%v)", left, err)
 	}
 }
@@ -46,18 +46,18 @@ func TestANodeThatLeftCanBeBanned(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", "pulley/node/dev/controller1/00000000000000aa")
-	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "controller1", Left: true}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "controller1", Left: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "stolen"}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "stolen"}); err != nil {
 		t.Fatal(err)
 	}
-	i, _, err := st.Identity(ctx, dev, "controller1")
+	i, _, err := st.Identities.Get(ctx, dev, "controller1")
 	if err != nil || i == nil || i.Removed == nil || i.Removed.Left || i.Removed.By != "ann" {
 		t.Errorf("its identity is %+v (%v)", i, err)
 	}
 	for _, r := range []store.Removal{{At: time.Now(), Left: true}, {At: time.Now(), By: "bob"}} {
-		if err := st.RemoveNode(ctx, dev, "controller1", r); !errors.Is(err, store.ErrNotFound) {
+		if err := st.Joins.RemoveNode(ctx, dev, "controller1", r); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("once more: %v", err)
 		}
 	}
@@ -104,13 +104,13 @@ func TestALoginWhileItIsRevokedMakesNoOperator(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
-	if err := st.EnsureOperatorRoles(ctx); err != nil {
+	if err := st.Access.EnsureOperatorRoles(ctx); err != nil {
 		t.Fatal(err)
 	}
 	eve := "pulley/operator/eve/00000000000000ee"
-	err := st.PutOperator(ctx, store.OperatorIdentity{Name: "eve", As: store.RoleOperator, User: eve, Until: time.Now().Add(time.Hour)}, 0)
+	err := st.Identities.PutOperator(ctx, store.OperatorIdentity{Name: "eve", As: store.RoleOperator, User: eve, Until: time.Now().Add(time.Hour)}, 0)
 	if err == nil {
-		err = st.EnsureOperator(ctx, eve, store.RoleOperator)
+		err = st.Access.EnsureOperator(ctx, eve, store.RoleOperator)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -124,10 +124,10 @@ func TestALoginWhileItIsRevokedMakesNoOperator(t *testing.T) {
 	defer slow.Close()
 	revoked := make(chan error, 1)
 	go func() {
-		revoked <- slow.RevokeOperator(context.WithoutCancel(ctx), "eve", store.Revoked{At: time.Now(), By: "ann"})
+		revoked <- slow.Identities.RevokeOperator(context.WithoutCancel(ctx), "eve", store.Revoked{At: time.Now(), By: "ann"})
 	}()
 	for end := time.Now().Add(20 * time.Second); ; {
-		users, err := st.Users(ctx)
+		users, err := st.Access.Users(ctx)
 		if err != nil || time.Now().After(end) {
 			t.Fatalf("%q, %v", users, err)
 		}
@@ -135,16 +135,16 @@ func TestALoginWhileItIsRevokedMakesNoOperator(t *testing.T) {
 			break
 		}
 	}
-	if err := st.EnsureOperator(ctx, eve, store.RoleOperator); err != nil {
+	if err := st.Access.EnsureOperator(ctx, eve, store.RoleOperator); err != nil {
 		t.Fatal(err)
 	}
-	if o, _, err := st.Operator(ctx, "eve"); err != nil || !o.Live() {
+	if o, _, err := st.Identities.Operator(ctx, "eve"); err != nil || !o.Live() {
 		t.Fatalf("it was revoked too soon for this test: %+v, %v", o, err)
 	}
 	if err := <-revoked; err != nil {
 		t.Fatal(err)
 	}
-	if users, err := st.Users(ctx); err != nil || slices.Contains(users, eve) {
+	if users, err := st.Access.Users(ctx); err != nil || slices.Contains(users, eve) {
 		t.Errorf("the users are %q (%v)", users, err)
 	}
 }

@@ -3,4 +3,6 @@ package store
 import "context"
 
 // ShutOut is the first part of a removal, after which a test cuts it off.
-var ShutOut = func(s *Store, ctx context.Context, env, node string) (bool, error) { return s.shutOut(ctx, env, node) }
+var ShutOut = func(s *Store, ctx context.Context, env, node string) (bool, error) {
+	return s.Joins.shutOut(ctx, env, node)
+}

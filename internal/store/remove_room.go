@@ -18,7 +18,7 @@ const defragmentWithin = 5 * time.Minute
 // MakeRoom has etcd forget what was overwritten or deleted, write its files anew without that, one member after the other
 // and the leader last, and accept writes again. It returns by how many bytes the files are smaller. A member answers nobody
 // while its file is rewritten. It needs an admin.
-func (s *clusterPart) MakeRoom(ctx context.Context) (freed int64, err error) {
+func (s *Cluster) MakeRoom(ctx context.Context) (freed int64, err error) {
 	if err := s.Compact(ctx); err != nil {
 		return 0, err
 	}
@@ -28,28 +28,28 @@ func (s *clusterPart) MakeRoom(ctx context.Context) (freed int64, err error) {
 	}
 	for _, m := range members {
 		one, cancel := context.WithTimeout(ctx, defragmentWithin)
-		_, err := s.Client.Defragment(one, m.endpoint)
+		_, err := s.db.Client.Defragment(one, m.endpoint)
 		cancel()
 		var after int64
 		if err == nil {
 			after, err = s.size(ctx, m.endpoint)
 		}
 		if err != nil {
-			return freed, fmt.Errorf("cannot make room in etcd at %s: %w", m.endpoint, s.Explain(err))
+			return freed, fmt.Errorf("cannot make room in etcd at %s: %w", m.endpoint, s.db.Explain(err))
 		}
 		freed += m.bytes - after
 	}
-	within, cancel := context.WithTimeout(ctx, s.Timeout)
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
 	// Without a member named, that is every alarm that there is. One about damaged data must stay.
-	alarms, err := s.Client.AlarmList(within)
+	alarms, err := s.db.Client.AlarmList(within)
 	for i := 0; err == nil && i < len(alarms.Alarms); i++ {
 		if a := alarms.Alarms[i]; a.Alarm == etcdserverpb.AlarmType_NOSPACE {
-			_, err = s.Client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
+			_, err = s.db.Client.AlarmDisarm(within, (*clientv3.AlarmMember)(a))
 		}
 	}
 	if err != nil {
-		return freed, fmt.Errorf("cannot have etcd accept writes again: %w", s.Explain(err))
+		return freed, fmt.Errorf("cannot have etcd accept writes again: %w", s.db.Explain(err))
 	}
 	return freed, nil
 }
@@ -63,16 +63,16 @@ type member struct {
 
 // members are those of the cluster that a client can reach, the leader last. A single member is the one that answers, by
 // whatever address.
-func (s *clusterPart) members(ctx context.Context) (members []member, err error) {
-	within, cancel := context.WithTimeout(ctx, s.Timeout)
+func (s *Cluster) members(ctx context.Context) (members []member, err error) {
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
-	list, err := s.Client.MemberList(within)
+	list, err := s.db.Client.MemberList(within)
 	if err != nil {
-		return nil, s.Explain(err)
+		return nil, s.db.Explain(err)
 	}
-	endpoints := s.Client.Endpoints()
+	endpoints := s.db.Client.Endpoints()
 	if len(endpoints) == 0 {
-		endpoints = []string{s.Endpoints} // inside of its process
+		endpoints = []string{s.db.Endpoints} // inside of its process
 	}
 	if len(list.Members) > 1 {
 		endpoints = nil
@@ -84,9 +84,9 @@ func (s *clusterPart) members(ctx context.Context) (members []member, err error)
 		}
 	}
 	for _, endpoint := range endpoints[:min(len(endpoints), len(list.Members))] {
-		st, err := s.Client.Status(within, endpoint)
+		st, err := s.db.Client.Status(within, endpoint)
 		if err != nil {
-			return nil, s.Explain(err)
+			return nil, s.db.Explain(err)
 		}
 		members = append(members, member{endpoint, st.DbSize, st.Leader == st.Header.MemberId})
 	}
@@ -102,10 +102,10 @@ func (s *clusterPart) members(ctx context.Context) (members []member, err error)
 	return members, nil
 }
 
-func (s *clusterPart) size(ctx context.Context, endpoint string) (int64, error) {
-	within, cancel := context.WithTimeout(ctx, s.Timeout)
+func (s *Cluster) size(ctx context.Context, endpoint string) (int64, error) {
+	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
-	st, err := s.Client.Status(within, endpoint)
+	st, err := s.db.Client.Status(within, endpoint)
 	if err != nil {
 		return 0, err
 	}

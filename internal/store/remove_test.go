@@ -22,10 +22,10 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 	st, ctx := server.Admin(), t.Context()
 	at := time.Now().UTC()
 	for _, err := range []error{
-		st.EnsureEnvironment(ctx, "dev"), st.EnsureNode(ctx, "dev", node, user),
-		st.Register(ctx, "dev", agent.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
-		st.PutIdentity(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
-		st.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0),
+		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", node, user),
+		st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
+		st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -37,7 +37,7 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 		}
 	}
 	own := server.Store(user)
-	if err := own.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+	if err := own.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -62,12 +62,12 @@ func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", nodeA)
 	joined(t, server, "controller10", "pulley/node/dev/controller10/00000000000000f0")
-	if err := st.EnsureNode(ctx, "dev", "controller1", nodeAOld); err != nil { // half of a rejoin that was cut off
+	if err := st.Access.EnsureNode(ctx, "dev", "controller1", nodeAOld); err != nil { // half of a rejoin that was cut off
 		t.Fatal(err)
 	}
 	others := of(t, server, "controller10")
 	node := server.Store(nodeA)
-	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "scrapped"}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "scrapped"}); err != nil {
 		t.Fatal(err)
 	}
 	if left, want := of(t, server, "controller1"), []string{"identities/dev/controller1", "runs/dev/controller1/1", "status/dev/controller1"}; !slices.Equal(left, want) {
@@ -76,31 +76,31 @@ func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
 	if now := of(t, server, "controller10"); !slices.Equal(now, others) {
 		t.Errorf("another node had %v and has %v", others, now)
 	}
-	users, err := st.Users(ctx)
+	users, err := st.Access.Users(ctx)
 	if err != nil || slices.ContainsFunc(users, func(u string) bool { return strings.Contains(u, "/controller1/") }) {
 		t.Errorf("users are %v, %v", users, err)
 	}
 	if _, err := server.ClientOf(etcdtest.Serve).RoleGet(ctx, "pulley/node/dev/controller1"); err == nil {
 		t.Error("its role is there still")
 	}
-	i, _, err := st.Identity(ctx, dev, "controller1")
+	i, _, err := st.Identities.Get(ctx, dev, "controller1")
 	if err != nil || i.Live() || i.Removed == nil || i.Removed.By != "ann" || i.Removed.Why != "scrapped" || i.Machine != "machine of controller1" {
 		t.Errorf("its identity says %+v, %v", i, err)
 	}
-	_, err = node.Desire(ctx, id)
+	_, err = node.Node.Desire(ctx, id)
 	if !errors.Is(err, store.ErrRevoked) || !strings.Contains(err.Error(), "this node was removed or its certificate was revoked; to bring it back, give it a new token: `pulley token create -e dev --node controller1`") {
 		t.Errorf("it hears: %v", err)
 	}
-	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("removed again: %v", err)
 	}
-	if f, err := st.ForgetNode(ctx, dev, "controller1", store.Removal{}); err != nil || f.Keys != 2 || f.Room {
+	if f, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}); err != nil || f.Keys != 2 || f.Room {
 		t.Errorf("forgotten: %+v, %v", f, err)
 	}
 	if left := of(t, server, "controller1"); !slices.Equal(left, []string{"identities/dev/controller1"}) {
 		t.Errorf("left of it is %v", left)
 	}
-	if i, _, err := st.Identity(ctx, dev, "controller1"); err != nil || i.Removed == nil || i.Removed.Why != "scrapped" {
+	if i, _, err := st.Identities.Get(ctx, dev, "controller1"); err != nil || i.Removed == nil || i.Removed.Why != "scrapped" {
 		t.Errorf("who removed it is forgotten: %+v, %v", i, err)
 	}
 }
@@ -111,21 +111,21 @@ func TestOnlyAnAdminRemovesNodes(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	ctx := t.Context()
 	joined(t, server, "controller1", nodeA)
-	if err := server.Admin().EnsureOperatorRoles(ctx); err != nil {
+	if err := server.Admin().Access.EnsureOperatorRoles(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.Admin().EnsureOperator(ctx, operator, store.RoleOperator); err != nil {
+	if err := server.Admin().Access.EnsureOperator(ctx, operator, store.RoleOperator); err != nil {
 		t.Fatal(err)
 	}
 	before := contents(t, server)
-	err := server.Store(operator).RemoveNode(ctx, dev, "controller1", store.Removal{})
+	err := server.Store(operator).Joins.RemoveNode(ctx, dev, "controller1", store.Removal{})
 	if err == nil || !strings.Contains(err.Error(), "`pulley operators list` shows who is an admin") {
 		t.Errorf("an operator hears: %v", err)
 	}
 	if !maps.Equal(before, contents(t, server)) {
 		t.Error("something was removed")
 	}
-	if _, err := server.Store(nodeA).Desire(ctx, id); err != nil {
+	if _, err := server.Store(nodeA).Node.Desire(ctx, id); err != nil {
 		t.Errorf("the node is shut out: %v", err)
 	}
 }
@@ -150,26 +150,26 @@ func TestAFloodIsEndedByOneCommand(t *testing.T) {
 		t.Fatal("16 MiB did not get full")
 	}
 	other := agent.Identity{Node: "compute1", Environment: "dev"}
-	if err := server.Store(nodeB).Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); !errors.Is(err, store.ErrFull) {
+	if err := server.Store(nodeB).Node.Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); !errors.Is(err, store.ErrFull) {
 		t.Fatalf("another node reports into a full etcd: %v", err)
 	}
-	if err := st.RemoveNode(ctx, dev, "controller1", store.Removal{By: "ann"}); !errors.Is(err, store.ErrFull) {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{By: "ann"}); !errors.Is(err, store.ErrFull) {
 		t.Errorf("removed without making room: %v", err)
 	}
 	if _, err := flood.Delete(ctx, "/pulley/v1/runs/dev/controller1/0"); !refusal(err) {
 		t.Errorf("what could not be removed is not shut out: %v", err)
 	}
-	f, err := st.ForgetNode(ctx, dev, "controller1", store.Removal{By: "ann", Why: "it floods"})
+	f, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{By: "ann", Why: "it floods"})
 	if err != nil || !f.Room || f.Bytes < 8<<20 || f.Keys < 10 {
 		t.Errorf("forgotten: %+v, %v", f, err)
 	}
 	if _, err := flood.Put(ctx, "/pulley/v1/runs/dev/controller1/0", "x"); !refusal(err) {
 		t.Errorf("the flood goes on: %v", err)
 	}
-	if err := server.Store(nodeB).Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); err != nil {
+	if err := server.Store(nodeB).Node.Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); err != nil {
 		t.Errorf("another node can't report: %v", err)
 	}
-	if i, _, err := st.Identity(ctx, dev, "controller1"); err != nil || i.Removed == nil {
+	if i, _, err := st.Identities.Get(ctx, dev, "controller1"); err != nil || i.Removed == nil {
 		t.Errorf("its identity says %+v, %v", i, err)
 	}
 	alarms, err := server.ClientOf(etcdtest.Serve).AlarmList(ctx)
@@ -193,24 +193,24 @@ func TestARemovalAndARejoinAtOnce(t *testing.T) {
 		joined(t, server, node, first)
 		rejoin := make(chan error, 1)
 		go func() {
-			i, at, err := st.Identity(ctx, dev, node)
+			i, at, err := st.Identities.Get(ctx, dev, node)
 			if err == nil {
-				err = st.EnsureNode(ctx, "dev", node, second)
+				err = st.Access.EnsureNode(ctx, "dev", node, second)
 			}
 			if err == nil && i.Live() {
 				i.User, i.Replaces = second, first
-				err = st.PutIdentity(ctx, dev, *i, at)
+				err = st.Identities.Put(ctx, dev, *i, at)
 			}
 			rejoin <- err
 		}()
-		if err := st.RemoveNode(ctx, dev, node, store.Removal{At: time.Now()}); err != nil {
+		if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		// One whose role went under its hands fails, and tries again from the start, where it finds the removal.
 		if err := <-rejoin; err == nil {
 			t.Logf("%s: the rejoin was before", node)
 		}
-		i, _, err := st.Identity(ctx, dev, node)
+		i, _, err := st.Identities.Get(ctx, dev, node)
 		if err != nil || i.Live() {
 			t.Errorf("%s is %+v, %v", node, i, err)
 		}

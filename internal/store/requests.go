@@ -17,7 +17,7 @@ import (
 // Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
 // machines.ErrNotListed; one that is asked to retire is ErrRetires: whoever asked that waits for its answer. The head of the
 // list is not touched: the list says the same as before.
-func (s *fleetPart) Ask(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
+func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
 	lives := func(h agent.Host) error {
 		if h.Request != nil && h.Request.Do == agent.RequestRetire {
 			return ErrRetires
@@ -25,7 +25,7 @@ func (s *fleetPart) Ask(ctx context.Context, ref environments.Ref, node string, 
 		return nil
 	}
 	err := s.ask(ctx, ref.String(), node, r, lives, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
-		resp, err := s.Txn(ctx, cmps, []clientv3.Op{op}, nil)
+		resp, err := s.db.Txn(ctx, cmps, []clientv3.Op{op}, nil)
 		if err == nil && !resp.Succeeded {
 			err = machines.ErrChanged
 		}
@@ -41,10 +41,10 @@ func (s *fleetPart) Ask(ctx context.Context, ref environments.Ref, node string, 
 var ErrRetires = errors.New("it is being retired")
 
 // ask changes the entry as it is at the moment, which a join of the node may write too, if it may be asked.
-func (s *fleetPart) ask(ctx context.Context, env, node string, r agent.Request, may func(agent.Host) error, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
-	key := s.Keys.Env(env).Host(node)
+func (s *Fleet) ask(ctx context.Context, env, node string, r agent.Request, may func(agent.Host) error, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
+	key := s.db.Keys.Env(env).Host(node)
 	for {
-		h, revision, err := etcd.Single[agent.Host](ctx, s.DB, key)
+		h, revision, err := etcd.Single[agent.Host](ctx, s.db, key)
 		switch {
 		case err != nil:
 			return err
@@ -99,7 +99,7 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 
 // MayRemove reports whether this connection can take nodes out of the fleet, before anything is begun that ends with that:
 // where etcd checks its users this takes an admin.
-func (s *accessPart) MayRemove(ctx context.Context) error {
+func (s *Access) MayRemove(ctx context.Context) error {
 	on, err := s.AuthEnabled(ctx)
 	if err != nil || !on {
 		return err
@@ -108,7 +108,7 @@ func (s *accessPart) MayRemove(ctx context.Context) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return fmt.Errorf("cannot take nodes out of the fleet: etcd lets only an admin do that, and not %s\n"+
-			"nothing was done; whoever retires or replaces machines is an admin: `pulley operators list` shows who is one, and makes a token to `pulley login` with", s.CallerName)
+			"nothing was done; whoever retires or replaces machines is an admin: `pulley operators list` shows who is one, and makes a token to `pulley login` with", s.db.CallerName)
 	case err != nil:
 		return fmt.Errorf("cannot find out who may take nodes out of the fleet: %w", err)
 	}

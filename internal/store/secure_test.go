@@ -38,13 +38,13 @@ func TestRenewedCertificateCountsWithoutANewClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := s.Users(t.Context()); err == nil {
+	if _, err := s.Access.Users(t.Context()); err == nil {
 		t.Fatal("a certificate that etcd knows no user for is let in")
 	}
 	become(etcdtest.Serve)
 	a.Down()
 	a.Up()
-	if _, err := s.Users(t.Context()); err != nil {
+	if _, err := s.Access.Users(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -99,7 +99,7 @@ func TestServerIssuerFollowsARotation(t *testing.T) {
 		if got := s.ServerIssuer(); got != nil {
 			t.Errorf("before the first call it says %x", got)
 		}
-		if _, err := s.AuthEnabled(t.Context()); err != nil {
+		if _, err := s.Access.AuthEnabled(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return s.ServerIssuer()

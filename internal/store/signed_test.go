@@ -21,7 +21,7 @@ import (
 
 func desires(t *testing.T, st *store.Store, ref environments.Ref) store.Desires {
 	t.Helper()
-	d, err := st.Desires(t.Context(), ref)
+	d, err := st.Targets.Desires(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func desires(t *testing.T, st *store.Store, ref environments.Ref) store.Desires 
 // permitsOf reads all of them.
 func permitsOf(t *testing.T, st *store.Store) (all []trust.SignedPermit, err error) {
 	t.Helper()
-	err = st.Permits(t.Context(), "dev", func(page []trust.SignedPermit) bool {
+	err = st.Targets.Permits(t.Context(), "dev", func(page []trust.SignedPermit) bool {
 		all = append(all, page...)
 		return true
 	})
@@ -42,7 +42,7 @@ func permitsOf(t *testing.T, st *store.Store) (all []trust.SignedPermit, err err
 func set(t *testing.T, st *store.Store, ref environments.Ref, key, value string, a store.Author) store.Change {
 	t.Helper()
 	d := desires(t, st, ref)
-	data, err := st.Data(t.Context(), ref, d)
+	data, err := st.Targets.Data(t.Context(), ref, d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func set(t *testing.T, st *store.Store, ref environments.Ref, key, value string,
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := st.ChangeData(t.Context(), ref, d, data, map[hieradata.Layer][]byte{hieradata.Common: layer}, a)
+	c, err := st.Targets.ChangeData(t.Context(), ref, d, data, map[hieradata.Layer][]byte{hieradata.Common: layer}, a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	author := me
 	author.Sign = key.Sign
 	c := set(t, st, stack, "x", "1", author)
-	g, err := st.Generation(ctx, stack.String(), 1)
+	g, err := st.Targets.Generation(ctx, stack.String(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,11 +83,11 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	}
 	author.Sign = func(context.Context, trust.Namespace, []byte) ([]byte, error) { return nil, errors.New("no such key") }
 	d := desires(t, st, stack)
-	data, err := st.Data(ctx, stack, d)
+	data, err := st.Targets.Data(ctx, stack, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.ChangeData(ctx, stack, d, data, nil, author); err == nil || !strings.Contains(err.Error(), "cannot sign data generation 2 of dev@t42: no such key") {
+	if _, err := st.Targets.ChangeData(ctx, stack, d, data, nil, author); err == nil || !strings.Contains(err.Error(), "cannot sign data generation 2 of dev@t42: no such key") {
 		t.Errorf("without a signature: %v", err)
 	}
 
@@ -106,7 +106,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := agent.Generation(c.key[len(c.key)-1] - '0')
-		got, err := st.Generation(ctx, c.env, n)
+		got, err := st.Targets.Generation(ctx, c.env, n)
 		if c.problem == "" {
 			if err != nil || got.Number != 1 {
 				t.Errorf("%s: %+v, %v", c.env, got, err)
@@ -132,7 +132,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 	for i, v := range []string{"1.0.0", "1.5.0", "2.0.0", "2.1.0"} {
 		published(t, st, v, string(rune('a'+i)))
 	}
-	if err := st.Register(ctx, "dev", agent.Host{Node: "odd", Role: "compute"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "odd", Role: "compute"}); err != nil {
 		t.Fatal(err)
 	}
 	promote := func(scope store.Scope, wish string) store.Change {
@@ -140,7 +140,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 		d := desires(t, st, dev)
 		var after agent.Target
 		if wish != "" {
-			r, err := st.Resolve(ctx, wish)
+			r, err := st.Releases.Resolve(ctx, wish)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +149,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 				after.Data, after.DataDigest = d.Default.Data, d.Default.DataDigest
 			}
 		}
-		c, err := st.Promote(ctx, dev, d, scope, store.Promoted, after, author)
+		c, err := st.Targets.Promote(ctx, dev, d, scope, store.Promoted, after, author)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 	back := func() store.Change {
 		t.Helper()
 		d := desires(t, st, dev)
-		history, err := st.HistoryOf(ctx, dev, d)
+		history, err := st.Targets.HistoryOf(ctx, dev, d)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 		if !ok {
 			t.Fatal("nothing to take back")
 		}
-		c, err := st.Rollback(ctx, dev, d, undo, author)
+		c, err := st.Targets.Rollback(ctx, dev, d, undo, author)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 		version string
 		lower   bool
 	}{{"1.0.0", false}, {"2.0.0", false}, {"1.5.0", true}, {"2.0.0", false}} {
-		c, err := st.Promote(ctx, dev, desires(t, st, dev), store.Scope{}, store.Promoted, published(t, st, step.version, "a"), me)
+		c, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), store.Scope{}, store.Promoted, published(t, st, step.version, "a"), me)
 		if err != nil || c.Unsigned != step.lower {
 			t.Errorf("%s: unsigned %v, %v", step.version, c.Unsigned, err)
 		}
@@ -271,7 +271,7 @@ func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 	if permits, err := permitsOf(t, st); err != nil || len(permits) != 0 {
 		t.Errorf("%v, %v", permits, err)
 	}
-	history, err := st.History(ctx, dev, 0)
+	history, err := st.Targets.History(ctx, dev, 0)
 	if err != nil || len(history) != 4 || history[1].Unsigned {
 		t.Errorf("%+v, %v", history, err)
 	}
@@ -301,10 +301,10 @@ func TestWhatIsPermittedIsKnown(t *testing.T) {
 		{"a role down, to what is permitted already", compute, one, me, true},
 		{"a role inherits what is permitted", compute, agent.Target{}, me, true},
 	} {
-		if _, err := st.Promote(t.Context(), dev, desires(t, st, dev), step.scope, store.Promoted, step.target, step.author); err != nil {
+		if _, err := st.Targets.Promote(t.Context(), dev, desires(t, st, dev), step.scope, store.Promoted, step.target, step.author); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := st.Permitted(t.Context(), dev, desires(t, st, dev), step.scope); err != nil || got != step.want {
+		if got, err := st.Targets.Permitted(t.Context(), dev, desires(t, st, dev), step.scope); err != nil || got != step.want {
 			t.Errorf("%s: permitted %v, %v", step.what, got, err)
 		}
 	}
@@ -369,7 +369,7 @@ func TestPermitsAreReadUntilThereAreEnough(t *testing.T) {
 	}
 	for enough, pages := range map[int64]int{n: 1, n - 63: 1, n - 64: 2, n - 200: 4, 1: 32} {
 		got, next := 0, int64(n)
-		err := st.Permits(t.Context(), "dev", func(page []trust.SignedPermit) bool {
+		err := st.Targets.Permits(t.Context(), "dev", func(page []trust.SignedPermit) bool {
 			got++
 			for _, p := range page {
 				if p.Epoch != next {

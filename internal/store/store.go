@@ -31,32 +31,33 @@ var (
 	ErrNoRole   = etcd.ErrNoRole
 )
 
-// Store is a fleet's keyspace by subject: each part holds the methods of those who use it.
+// Store is a fleet's keyspace: one narrow type for each subject. Who needs one subject takes that one.
 type Store struct {
-	*etcd.DB
-	*clusterPart
-	*specsPart
-	*nodePart
-	*fleetPart
-	*targetsPart
-	*releasesPart
-	*accessPart
-	*identitiesPart
-	*tokensPart
-	*bootsPart
-	*joinsPart
-	*noticesPart
-	*machinesPart
-	*doctorPart
+	Cluster      *Cluster
+	Environments *Environments
+	Node         *Node
+	Fleet        *Fleet
+	Targets      *Targets
+	Releases     *Releases
+	Access       *Access
+	Identities   *Identities
+	Tokens       *Tokens
+	FirstBoots   *FirstBoots
+	Joins        *Joins
+	Notices      *Notices
+	Machines     *Machines
+	Doctor       *Doctor
+
+	db *etcd.DB
 }
 
 // Open makes a client. It does not wait for a connection: the first call does, within its deadline.
-func Open(c etcd.Config) (*Store, error) {
-	d, err := etcd.Open(c)
+func Open(c Config) (*Store, error) {
+	db, err := etcd.Open(c)
 	if err != nil {
 		return nil, err
 	}
-	return newStore(d), nil
+	return newStore(db), nil
 }
 
 // Over is a store over the client of an embedded member, inside of its process.
@@ -64,82 +65,116 @@ func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duratio
 	return newStore(etcd.Over(client, endpoint, prefix, timeout))
 }
 
-// PrefixOf is Store.Prefix of a store that is opened with this prefix.
-func PrefixOf(prefix string) string { return etcd.NewKeys(prefix).Prefix() }
-
-func newStore(d *etcd.DB) *Store {
-	s := &Store{DB: d}
-	s.clusterPart = &clusterPart{DB: d}
-	s.specsPart = &specsPart{DB: d}
-	s.nodePart = &nodePart{DB: d}
-	s.targetsPart = &targetsPart{DB: d}
-	s.fleetPart = &fleetPart{DB: d, specs: s.specsPart, targets: s.targetsPart}
-	s.releasesPart = &releasesPart{DB: d, cluster: s.clusterPart, targets: s.targetsPart}
-	s.accessPart = &accessPart{DB: d, cluster: s.clusterPart, specs: s.specsPart}
-	s.identitiesPart = &identitiesPart{DB: d, access: s.accessPart}
-	s.tokensPart = &tokensPart{DB: d}
-	s.bootsPart = &bootsPart{DB: d}
-	s.noticesPart = &noticesPart{DB: d}
-	s.joinsPart = &joinsPart{DB: d, cluster: s.clusterPart, access: s.accessPart, identities: s.identitiesPart, tokens: s.tokensPart, boots: s.bootsPart}
-	s.machinesPart = &machinesPart{DB: d, targets: s.targetsPart, fleet: s.fleetPart, access: s.accessPart, tokens: s.tokensPart, joins: s.joinsPart, notices: s.noticesPart}
-	s.doctorPart = &doctorPart{d, s.clusterPart, s.specsPart, s.fleetPart, s.accessPart, s.identitiesPart, s.bootsPart, s.noticesPart, s.machinesPart}
+// newStore makes the subjects, the lowest first: each calls only those that it is given.
+func newStore(db *etcd.DB) *Store {
+	s := &Store{db: db}
+	s.Cluster = &Cluster{db}
+	s.Environments = &Environments{db}
+	s.Node = &Node{db}
+	s.Targets = &Targets{db}
+	s.Tokens = &Tokens{db}
+	s.FirstBoots = &FirstBoots{db}
+	s.Notices = &Notices{db}
+	s.Fleet = &Fleet{db, s.Environments, s.Targets}
+	s.Releases = &Releases{db, s.Cluster, s.Targets}
+	s.Access = &Access{db, s.Cluster, s.Environments}
+	s.Identities = &Identities{db, s.Access}
+	s.Joins = &Joins{db, s.Cluster, s.Access, s.Identities, s.Tokens, s.FirstBoots}
+	s.Machines = &Machines{db, s.Targets, s.Fleet, s.Access, s.Tokens, s.Joins, s.Notices}
+	s.Doctor = &Doctor{db, s.Cluster, s.Environments, s.Fleet, s.Access, s.Identities, s.FirstBoots, s.Notices, s.Machines}
 	return s
 }
 
-// Below each part stand those that it calls; no part calls one that calls it.
-type (
-	clusterPart struct{ *etcd.DB } // etcd itself, and this installation
-	specsPart   struct{ *etcd.DB } // environments as their files say
-	nodePart    struct{ *etcd.DB } // what one node reads and writes
-	targetsPart struct{ *etcd.DB } // what is desired, its history, its data and the permits to go back
-	fleetPart   struct {           // hosts, statuses, runs, holds and requests
-		*etcd.DB
-		specs   *specsPart
-		targets *targetsPart
-	}
-	releasesPart struct { // releases of content and of pulley-agent, and their removal
-		*etcd.DB
-		cluster *clusterPart
-		targets *targetsPart
-	}
-	accessPart struct { // etcd's users and roles
-		*etcd.DB
-		cluster *clusterPart
-		specs   *specsPart
-	}
-	identitiesPart struct { // who holds the names of nodes and operators
-		*etcd.DB
-		access *accessPart
-	}
-	tokensPart  struct{ *etcd.DB } // join tokens
-	bootsPart   struct{ *etcd.DB } // first boots
-	noticesPart struct{ *etcd.DB } // notices
-	joinsPart   struct {           // joining and leaving the fleet
-		*etcd.DB
-		cluster    *clusterPart
-		access     *accessPart
-		identities *identitiesPart
-		tokens     *tokensPart
-		boots      *bootsPart
-	}
-	machinesPart struct { // the machines that pulley makes
-		*etcd.DB
-		targets *targetsPart
-		fleet   *fleetPart
-		access  *accessPart
-		tokens  *tokensPart
-		joins   *joinsPart
-		notices *noticesPart
-	}
-	doctorPart struct {
-		*etcd.DB
-		cluster    *clusterPart
-		specs      *specsPart
-		fleet      *fleetPart
-		access     *accessPart
-		identities *identitiesPart
-		boots      *bootsPart
-		notices    *noticesPart
-		machines   *machinesPart
-	}
-)
+// Close ends the connection.
+func (s *Store) Close() error { return s.db.Close() }
+
+// Prefix is the first part of every key without slashes around it. Names of etcd's users and roles begin with it.
+func (s *Store) Prefix() string { return s.db.Prefix() }
+
+// PrefixOf is the Prefix of a store that is opened with this prefix.
+func PrefixOf(prefix string) string { return etcd.NewKeys(prefix).Prefix() }
+
+// ServerIssuer is the authority key id of the certificate that etcd showed last. Nil before the first connection and without TLS.
+func (s *Store) ServerIssuer() []byte { return s.db.ServerIssuer() }
+
+// Cluster is etcd itself, and the id of this installation.
+type Cluster struct{ db *etcd.DB }
+
+// Environments holds the environments as their files describe them.
+type Environments struct{ db *etcd.DB }
+
+// Node is the side of one node: what it reads in a tick, and what it reports.
+type Node struct{ db *etcd.DB }
+
+// Targets holds what is desired: targets, their history, live data, and the permits to go back.
+type Targets struct{ db *etcd.DB }
+
+// Tokens holds the join tokens.
+type Tokens struct{ db *etcd.DB }
+
+// FirstBoots holds where machines are in their first boots.
+type FirstBoots struct{ db *etcd.DB }
+
+// Notices holds what people are notified of, once.
+type Notices struct{ db *etcd.DB }
+
+// Fleet is the operators' side of the nodes: the host list, statuses, runs, holds, requests and agent versions.
+type Fleet struct {
+	db      *etcd.DB
+	specs   *Environments
+	targets *Targets
+}
+
+// Releases holds releases of content and of pulley-agent, and removes what nothing needs.
+type Releases struct {
+	db      *etcd.DB
+	cluster *Cluster
+	targets *Targets
+}
+
+// Access is etcd's users and roles.
+type Access struct {
+	db      *etcd.DB
+	cluster *Cluster
+	specs   *Environments
+}
+
+// Identities says who holds the names of nodes and operators, and holds their pre-created users.
+type Identities struct {
+	db     *etcd.DB
+	access *Access
+}
+
+// Joins is how machines and operators join the fleet, and how nodes are removed from it.
+type Joins struct {
+	db         *etcd.DB
+	cluster    *Cluster
+	access     *Access
+	identities *Identities
+	tokens     *Tokens
+	boots      *FirstBoots
+}
+
+// Machines holds the machines that pulley makes, and lets one apply at a time change them.
+type Machines struct {
+	db      *etcd.DB
+	targets *Targets
+	fleet   *Fleet
+	access  *Access
+	tokens  *Tokens
+	joins   *Joins
+	notices *Notices
+}
+
+// Doctor reads what checks need.
+type Doctor struct {
+	db         *etcd.DB
+	cluster    *Cluster
+	specs      *Environments
+	fleet      *Fleet
+	access     *Access
+	identities *Identities
+	boots      *FirstBoots
+	notices    *Notices
+	machines   *Machines
+}

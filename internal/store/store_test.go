@@ -39,7 +39,7 @@ func release(v, tree string) store.Release {
 // publish puts a release without a delta, as the first of its line.
 func publish(t *testing.T, st *store.Store, r store.Release) (created bool, err error) {
 	t.Helper()
-	p, err := st.Publishing(t.Context(), "ann")
+	p, err := st.Releases.BeginPublish(t.Context(), "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func publish(t *testing.T, st *store.Store, r store.Release) (created bool, err 
 			t.Error(err)
 		}
 	}()
-	return st.PutRelease(t.Context(), p, r, nil, nil)
+	return st.Releases.Put(t.Context(), p, r, nil, nil)
 }
 
 // published is the target of a release that is there.
@@ -68,7 +68,7 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 	ctx := t.Context()
 	desires := func() store.Desires {
 		t.Helper()
-		d, err := st.Desires(ctx, dev)
+		d, err := st.Targets.Desires(ctx, dev)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,13 +76,13 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 	}
 	promote := func(scope store.Scope, target agent.Target) {
 		t.Helper()
-		if _, err := st.Promote(ctx, dev, desires(), scope, store.Promoted, target, me); err != nil {
+		if _, err := st.Targets.Promote(ctx, dev, desires(), scope, store.Promoted, target, me); err != nil {
 			t.Fatal(err)
 		}
 	}
 	rollback := func() {
 		t.Helper()
-		history, err := st.History(ctx, dev, 0)
+		history, err := st.Targets.History(ctx, dev, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,14 +90,14 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 		if !ok {
 			t.Fatal("nothing to undo")
 		}
-		if _, err := st.Rollback(ctx, dev, desires(), undo, me); err != nil {
+		if _, err := st.Targets.Rollback(ctx, dev, desires(), undo, me); err != nil {
 			t.Fatal(err)
 		}
 	}
 	setData := func(key, value string) {
 		t.Helper()
 		d := desires()
-		data, err := st.Data(ctx, dev, d)
+		data, err := st.Targets.Data(ctx, dev, d)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := st.ChangeData(ctx, dev, d, data, map[hieradata.Layer][]byte{hieradata.ForRole("controller"): layer}, me); err != nil {
+		if _, err := st.Targets.ChangeData(ctx, dev, d, data, map[hieradata.Layer][]byte{hieradata.ForRole("controller"): layer}, me); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -143,14 +143,14 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 	if d := desires(); d.Default.Data != 3 {
 		t.Errorf("data after a rollback has number %d, want 3", d.Default.Data)
 	}
-	g, err := st.Generation(ctx, "dev", 3)
+	g, err := st.Targets.Generation(ctx, "dev", 3)
 	if err != nil || g.Previous != 1 {
 		t.Errorf("generation 3 grew from %d (%v), want 1", g.Previous, err)
 	}
 
 	stale := desires()
 	promote(store.Scope{}, one)
-	if _, err := st.Promote(ctx, dev, stale, store.Scope{}, store.Promoted, two, me); !errors.Is(err, store.ErrConflict) {
+	if _, err := st.Targets.Promote(ctx, dev, stale, store.Scope{}, store.Promoted, two, me); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a promotion from a stale view: %v, want a conflict", err)
 	}
 }
@@ -174,7 +174,7 @@ func TestReleasesNeverChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all, err := st.Releases(ctx)
+	all, err := st.Releases.List(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,12 +186,12 @@ func TestReleasesNeverChange(t *testing.T) {
 		t.Errorf("order is %s", got)
 	}
 	for wish, want := range map[string]string{"~> 1.2": "1.10.0", "~> 1.2.0": "1.2.0", ">= 1, < 2": "1.10.0", "2.0.0": "2.0.0"} {
-		if r, err := st.Resolve(ctx, wish); err != nil || r.Version != want {
+		if r, err := st.Releases.Resolve(ctx, wish); err != nil || r.Version != want {
 			t.Errorf("%q resolves to %q (%v), want %s", wish, r.Version, err, want)
 		}
 	}
 	for _, wish := range []string{"3.0.0", "~> 4", "newest", ""} {
-		if _, err := st.Resolve(ctx, wish); err == nil {
+		if _, err := st.Releases.Resolve(ctx, wish); err == nil {
 			t.Errorf("%q resolved", wish)
 		}
 	}
@@ -206,44 +206,44 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
 	changes := map[string]func() error{
-		"hold on all": func() error { return st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0) },
+		"hold on all": func() error { return st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0) },
 		"hold on role": func() error {
-			return st.Hold(ctx, dev, store.Scope{Role: "controller"}, agent.Hold{Mode: agent.Freeze}, 0)
+			return st.Fleet.Hold(ctx, dev, store.Scope{Role: "controller"}, agent.Hold{Mode: agent.Freeze}, 0)
 		},
 		"hold on node": func() error {
-			return st.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0)
+			return st.Fleet.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0)
 		},
-		"registration": func() error { return st.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}) },
-		"removal":      func() error { return st.RemoveNode(ctx, dev, "controller1", store.Removal{}) },
+		"registration": func() error { return st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}) },
+		"removal":      func() error { return st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}) },
 		"promotion": func() error {
-			d, err := st.Desires(ctx, dev)
+			d, err := st.Targets.Desires(ctx, dev)
 			if err != nil {
 				return err
 			}
-			_, err = st.Promote(ctx, dev, d, store.Scope{Role: "compute"}, store.Promoted, published(t, st, "1.0.0", "a"), me)
+			_, err = st.Targets.Promote(ctx, dev, d, store.Scope{Role: "compute"}, store.Promoted, published(t, st, "1.0.0", "a"), me)
 			return err
 		},
 	}
 	for _, name := range []string{"hold on all", "hold on role", "hold on node", "registration", "promotion", "removal"} {
-		d, err := st.Desire(ctx, id)
+		d, err := st.Node.Desire(ctx, id)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := changes[name](); err != nil {
 			t.Fatal(name, err)
 		}
-		if err := st.Admit(ctx, id, d, agent.Status{Node: id.Node}); !errors.Is(err, agent.ErrChanged) {
+		if err := st.Node.Admit(ctx, id, d, agent.Status{Node: id.Node}); !errors.Is(err, agent.ErrChanged) {
 			t.Errorf("after %s: %v, want that something changed", name, err)
 		}
 	}
-	d, err := st.Desire(ctx, id)
+	d, err := st.Node.Desire(ctx, id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(d.Holds) != 2 { // its own went with its removal
 		t.Errorf("holds: %+v", d.Holds)
 	}
-	if err := st.Admit(ctx, id, d, agent.Status{Node: id.Node, Phase: agent.Running}); err != nil {
+	if err := st.Node.Admit(ctx, id, d, agent.Status{Node: id.Node, Phase: agent.Running}); err != nil {
 		t.Errorf("nothing changed, and yet: %v", err)
 	}
 }
@@ -253,14 +253,14 @@ func TestHoldsEndByLease(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
 	ctx := t.Context()
-	if err := st.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, time.Second); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := st.Desire(ctx, id); err != nil || len(d.Holds) != 1 {
+	if d, err := st.Node.Desire(ctx, id); err != nil || len(d.Holds) != 1 {
 		t.Fatal(d.Holds, err)
 	}
 	for end := time.Now().Add(20 * time.Second); ; {
-		d, err := st.Desire(ctx, id)
+		d, err := st.Node.Desire(ctx, id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,7 +286,7 @@ func TestForeignValuesAreRefusedByName(t *testing.T) {
 		if _, err := raw.Put(ctx, key, value); err != nil {
 			t.Fatal(err)
 		}
-		_, err := st.Desire(ctx, id)
+		_, err := st.Node.Desire(ctx, id)
 		var unreadable *store.UnreadableError
 		if !errors.As(err, &unreadable) || unreadable.Key != key || errors.Is(err, agent.ErrUnreachable) {
 			t.Errorf("%q: %v, want an error that names the key", value, err)
@@ -298,12 +298,12 @@ func TestForeignValuesAreRefusedByName(t *testing.T) {
 func TestUnreachableIsTold(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
-	if d, err := st.Desire(t.Context(), id); err != nil || d.Host != nil {
+	if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Host != nil {
 		t.Fatal(d, err)
 	}
 	server.Down()
 	start := time.Now()
-	if _, err := st.Desire(t.Context(), id); !errors.Is(err, agent.ErrUnreachable) {
+	if _, err := st.Node.Desire(t.Context(), id); !errors.Is(err, agent.ErrUnreachable) {
 		t.Errorf("with etcd down: %v", err)
 	}
 	if took := time.Since(start); took > 6*time.Second {
@@ -312,7 +312,7 @@ func TestUnreachableIsTold(t *testing.T) {
 	server.Up()
 	end := time.Now().Add(10 * time.Second)
 	for {
-		_, err := st.Desire(t.Context(), id)
+		_, err := st.Node.Desire(t.Context(), id)
 		if err == nil {
 			break
 		}
@@ -325,7 +325,7 @@ func TestUnreachableIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nobody.Close()
-	if _, err := nobody.Desire(context.Background(), id); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "127.0.0.1:1") {
+	if _, err := nobody.Node.Desire(context.Background(), id); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "127.0.0.1:1") {
 		t.Errorf("wrong endpoint: %v", err)
 	}
 }
@@ -335,7 +335,7 @@ func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
-	d, err := st.Desire(t.Context(), id)
+	d, err := st.Node.Desire(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,21 +352,21 @@ func TestFleetSurvivesADamagedStatus(t *testing.T) {
 	ctx := t.Context()
 	for n := range 1200 { // more than two pages
 		node := fmt.Sprintf("compute%d", n+1)
-		if err := st.Report(ctx, agent.Identity{Environment: "dev", Node: node}, agent.Status{Node: node, Role: "compute"}, nil, nil); err != nil {
+		if err := st.Node.Report(ctx, agent.Identity{Environment: "dev", Node: node}, agent.Status{Node: node, Role: "compute"}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := server.Client().Put(ctx, "/pulley/v1/status/dev/compute7", "nonsense"); err != nil {
 		t.Fatal(err)
 	}
-	f, err := st.Fleet(ctx, dev)
+	f, err := st.Fleet.State(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(f.Statuses) != 1199 || len(f.Damaged) != 1 || !strings.Contains(f.Damaged[0], "compute7") {
 		t.Errorf("%d statuses, damaged: %v", len(f.Statuses), f.Damaged)
 	}
-	names, err := st.Environments(ctx)
+	names, err := st.Environments.List(ctx)
 	if err != nil || len(names) != 0 {
 		t.Errorf("environments: %v %v", names, err)
 	}
@@ -375,14 +375,14 @@ func TestFleetSurvivesADamagedStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := st.PutSpec(ctx, e, 0); err != nil {
+		if err := st.Environments.PutSpec(ctx, e, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.PutSpec(ctx, e, 0); !errors.Is(err, store.ErrConflict) {
+		if err := st.Environments.PutSpec(ctx, e, 0); !errors.Is(err, store.ErrConflict) {
 			t.Errorf("a second first write: %v", err)
 		}
 	}
-	if names, err = st.Environments(ctx); err != nil || strings.Join(names, " ") != "dev production" {
+	if names, err = st.Environments.List(ctx); err != nil || strings.Join(names, " ") != "dev production" {
 		t.Errorf("environments: %v %v", names, err)
 	}
 }
@@ -393,18 +393,18 @@ func TestANodeWritesOnlyItsOwnKeys(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
 	ctx := t.Context()
-	d, err := st.Desire(ctx, id)
+	d, err := st.Node.Desire(ctx, id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	said := agent.Status{Node: id.Node, Role: id.Role}
-	if err := st.Admit(ctx, id, d, said); err != nil {
+	if err := st.Node.Admit(ctx, id, d, said); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Report(ctx, id, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
+	if err := st.Node.Report(ctx, id, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role}); err != nil {
 		t.Fatal(err)
 	}
 	keys := server.Keys()

@@ -73,14 +73,14 @@ func (d Desires) For(role, node string) agent.Desired {
 }
 
 // Desires reads an environment's gate and targets in one transaction.
-func (s *targetsPart) Desires(ctx context.Context, ref environments.Ref) (Desires, error) {
+func (s *Targets) Desires(ctx context.Context, ref environments.Ref) (Desires, error) {
 	return s.desires(ctx, ref.String())
 }
 
-func (s *targetsPart) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
-	prefix := s.Keys.Env(env).Desired()
+func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
+	prefix := s.db.Keys.Env(env).Desired()
 	all := append([]clientv3.OpOption{clientv3.WithPrefix()}, more...)
-	resp, err := s.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.Keys.Env(env).Gate(), more...), clientv3.OpGet(prefix, all...)}, nil)
+	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(s.db.Keys.Env(env).Gate(), more...), clientv3.OpGet(prefix, all...)}, nil)
 	if err != nil {
 		return Desires{}, fmt.Errorf("cannot read the targets of %s: %w", env, err)
 	}
@@ -117,14 +117,14 @@ func (s *targetsPart) desires(ctx context.Context, env string, more ...clientv3.
 // Promote makes after the target of a scope and raises the epoch, which voids every assignment. A zero target makes a role
 // or node inherit again. It fails with ErrConflict when the targets changed since d was read, or the release is not there:
 // a prune may have taken it after it was looked up.
-func (s *targetsPart) Promote(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
+func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
 	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
 	return s.change(ctx, ref, d, c, a, s.there(ref.String(), after), nil)
 }
 
 // change writes a target, the gate and the record of it in one transaction, with what more belongs to it: the permit for
 // nodes that it takes lower, and whatever its callers add.
-func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
+func (s *Targets) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
 	env, scope := ref.String(), c.Scope()
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, a.Why, a.At.UTC().Truncate(time.Second)
 	// A promotion opens the gate: it is the operator's newest word, and what was paused or aborted is void with its epoch.
@@ -137,7 +137,7 @@ func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desire
 	if err != nil {
 		return Change{}, err
 	}
-	key := s.Keys.Env(env).Target(scope)
+	key := s.db.Keys.Env(env).Target(scope)
 	put := clientv3.OpDelete(key)
 	if c.After != (agent.Target{}) {
 		value, err := etcd.Encode(c.After)
@@ -150,13 +150,13 @@ func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desire
 	if err != nil {
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
 	}
-	cmps = append(cmps, etcd.Same(s.Keys.Env(env).Gate(), d.gateRevision), etcd.Same(key, d.revisions[key]))
-	ops = append(ops, put, clientv3.OpPut(s.Keys.Env(env).Gate(), gateValue), clientv3.OpPut(s.Keys.Env(env).Change(c.Epoch), changeValue))
-	ops = append(append(ops, permit...), etcd.Touch(s.Keys.Targets()))
-	resp, err := s.Txn(ctx, cmps, ops, nil)
+	cmps = append(cmps, etcd.Same(s.db.Keys.Env(env).Gate(), d.gateRevision), etcd.Same(key, d.revisions[key]))
+	ops = append(ops, put, clientv3.OpPut(s.db.Keys.Env(env).Gate(), gateValue), clientv3.OpPut(s.db.Keys.Env(env).Change(c.Epoch), changeValue))
+	ops = append(append(ops, permit...), etcd.Touch(s.db.Keys.Targets()))
+	resp, err := s.db.Txn(ctx, cmps, ops, nil)
 	switch {
 	case errors.Is(err, agent.ErrUnreachable):
-		err = s.outcome(ctx, s.Keys.Env(env).Change(c.Epoch), changeValue, err)
+		err = s.outcome(ctx, s.db.Keys.Env(env).Change(c.Epoch), changeValue, err)
 	case err == nil && !resp.Succeeded && c.Kind == RolledBack:
 		if pruned := s.pruned(ctx, env, c.After); pruned != nil {
 			return Change{}, pruned
@@ -172,26 +172,26 @@ func (s *targetsPart) change(ctx context.Context, ref environments.Ref, d Desire
 }
 
 // there guards a change by what its target names: a prune may have taken it since it was looked up.
-func (s *targetsPart) there(env string, t agent.Target) []clientv3.Cmp {
+func (s *Targets) there(env string, t agent.Target) []clientv3.Cmp {
 	var cmps []clientv3.Cmp
 	if t.Release != "" {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.Keys.Release(t.Release)), ">", 0))
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.db.Keys.Release(t.Release)), ">", 0))
 	}
 	if t.Data != 0 {
-		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.Keys.Env(env).Generation(t.Data)), ">", 0))
+		cmps = append(cmps, clientv3.Compare(clientv3.CreateRevision(s.db.Keys.Env(env).Generation(t.Data)), ">", 0))
 	}
 	return cmps
 }
 
 // pruned says what of a target is gone; nil when nothing is, or nobody knows.
-func (s *targetsPart) pruned(ctx context.Context, env string, t agent.Target) error {
+func (s *Targets) pruned(ctx context.Context, env string, t agent.Target) error {
 	if t.Release != "" {
-		if resp, err := s.Get(ctx, s.Keys.Release(t.Release), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
+		if resp, err := s.db.Get(ctx, s.db.Keys.Release(t.Release), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
 			return fmt.Errorf("cannot roll back to %s: it was pruned\npublish it again under a new version, and promote that", t.Release)
 		}
 	}
 	if t.Data != 0 {
-		if resp, err := s.Get(ctx, s.Keys.Env(env).Generation(t.Data), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
+		if resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Generation(t.Data), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
 			return fmt.Errorf("cannot roll back to data generation %d of %s: it was pruned\nset its values again with `pulley data set`", t.Data, env)
 		}
 	}
@@ -200,8 +200,8 @@ func (s *targetsPart) pruned(ctx context.Context, env string, t agent.Target) er
 
 // outcome finds out what became of a write that etcd did not answer: nil when its record is there, ErrConflict when
 // another one has its place. As long as neither is, the write may still come into force.
-func (s *targetsPart) outcome(ctx context.Context, key, value string, unanswered error) error {
-	resp, err := s.Get(ctx, key)
+func (s *Targets) outcome(ctx context.Context, key, value string, unanswered error) error {
+	resp, err := s.db.Get(ctx, key)
 	switch {
 	case err != nil || len(resp.Kvs) == 0:
 		return fmt.Errorf("%w\nthe outcome is unknown: look at `pulley history`", unanswered)
@@ -212,20 +212,20 @@ func (s *targetsPart) outcome(ctx context.Context, key, value string, unanswered
 }
 
 // History lists an environment's changes, newest first, at most limit of them (0: all).
-func (s *targetsPart) History(ctx context.Context, ref environments.Ref, limit int64) ([]Change, error) {
+func (s *Targets) History(ctx context.Context, ref environments.Ref, limit int64) ([]Change, error) {
 	return s.history(ctx, ref.String(), clientv3.WithLimit(limit))
 }
 
 // HistoryOf lists all changes that led to d, newest first. It reads them at d's revision, so that what is decided from
 // both is decided from one state: the guards of d then cover the history too.
-func (s *targetsPart) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
+func (s *Targets) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
 	return s.history(ctx, ref.String(), clientv3.WithRev(d.Revision))
 }
 
-func (s *targetsPart) history(ctx context.Context, env string, opts ...clientv3.OpOption) ([]Change, error) {
-	prefix := s.Keys.Env(env).History()
+func (s *Targets) history(ctx context.Context, env string, opts ...clientv3.OpOption) ([]Change, error) {
+	prefix := s.db.Keys.Env(env).History()
 	opts = append(opts, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
-	resp, err := s.Get(ctx, prefix, opts...)
+	resp, err := s.db.Get(ctx, prefix, opts...)
 	if errors.Is(err, rpctypes.ErrCompacted) { // a prune did that at this moment: what was read before is too old
 		err = etcd.ErrConflict
 	}
@@ -263,7 +263,7 @@ func Undo(history []Change) (Change, bool) {
 // Rollback takes one change back: its scope gets the whole target that it had before, release and data. The change has to
 // come from HistoryOf(d): one that was looked up at another revision would take back what came between as well. It fails
 // when a prune took what that target names.
-func (s *targetsPart) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
+func (s *Targets) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
 	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
 	return s.change(ctx, ref, d, c, a, s.there(ref.String(), c.After), nil)
 }

@@ -99,14 +99,14 @@ func NewToken(t Token) (text string, made Token) {
 
 // CreateToken stores a new token, and returns its text. Whether the environment has such a role or node is for the caller to
 // look at. Tokens that ended long before t.Created are deleted at this occasion.
-func (s *tokensPart) CreateToken(ctx context.Context, t Token) (text string, made Token, err error) {
+func (s *Tokens) Create(ctx context.Context, t Token) (text string, made Token, err error) {
 	text, t = NewToken(t)
 	ofOperators := t.Operator != ""
 	free, put, err := s.puttingToken(t)
 	if err != nil {
 		return "", Token{}, fmt.Errorf("cannot make a join token: %w", err)
 	}
-	resp, err := s.Txn(ctx, free, []clientv3.Op{put}, nil)
+	resp, err := s.db.Txn(ctx, free, []clientv3.Op{put}, nil)
 	if err == nil && !resp.Succeeded {
 		err = etcd.ErrConflict
 	}
@@ -120,8 +120,8 @@ func (s *tokensPart) CreateToken(ctx context.Context, t Token) (text string, mad
 }
 
 // puttingToken is what stores a new token, and what has to hold then: an id that two have counts for nobody.
-func (s *tokensPart) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err error) {
-	nodes, operators := s.Keys.NodeToken(t.ID), s.Keys.OperatorToken(t.ID)
+func (s *Tokens) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err error) {
+	nodes, operators := s.db.Keys.NodeToken(t.ID), s.db.Keys.OperatorToken(t.ID)
 	key := nodes
 	if t.Operator != "" {
 		key = operators
@@ -135,14 +135,14 @@ func (s *tokensPart) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op
 
 // decodeToken reads the token at key. Its id and whom it is for are told by the key alone: operators may write what they like
 // below the tokens of nodes, but nothing below those of operators.
-func (s *tokensPart) decodeToken(key string, b []byte) (Token, error) {
+func (s *Tokens) decodeToken(key string, b []byte) (Token, error) {
 	var t Token
 	if err := etcd.Decode(key, b, &t); err != nil {
 		return Token{}, err
 	}
-	rest, ofOperators := strings.CutPrefix(key, s.Keys.OperatorTokens())
+	rest, ofOperators := strings.CutPrefix(key, s.db.Keys.OperatorTokens())
 	if !ofOperators {
-		rest = strings.TrimPrefix(key, s.Keys.NodeTokens())
+		rest = strings.TrimPrefix(key, s.db.Keys.NodeTokens())
 	}
 	t.ID = rest
 	switch {
@@ -158,9 +158,9 @@ func (s *tokensPart) decodeToken(key string, b []byte) (Token, error) {
 
 // FindToken reads a token of nodes or of operators; nil when there is none of this id. An id that both have counts for
 // nobody.
-func (s *tokensPart) FindToken(ctx context.Context, id string) (*Token, error) {
-	keys := []string{s.Keys.NodeToken(id), s.Keys.OperatorToken(id)}
-	resp, err := s.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])}, nil)
+func (s *Tokens) Find(ctx context.Context, id string) (*Token, error) {
+	keys := []string{s.db.Keys.NodeToken(id), s.db.Keys.OperatorToken(id)}
+	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (s *tokensPart) FindToken(ctx context.Context, id string) (*Token, error) {
 }
 
 // ForgetTokens deletes all tokens that ended long before now.
-func (s *tokensPart) ForgetTokens(ctx context.Context, now time.Time) error {
+func (s *Tokens) DeleteEnded(ctx context.Context, now time.Time) error {
 	if err := errors.Join(s.forgetTokens(ctx, false, now), s.forgetTokens(ctx, true, now)); err != nil {
 		return fmt.Errorf("cannot delete join tokens that ended: %w", err)
 	}
@@ -188,7 +188,7 @@ func (s *tokensPart) ForgetTokens(ctx context.Context, now time.Time) error {
 }
 
 // forgetTokens needs no guard: a token that has ended never comes back.
-func (s *tokensPart) forgetTokens(ctx context.Context, ofOperators bool, now time.Time) error {
+func (s *Tokens) forgetTokens(ctx context.Context, ofOperators bool, now time.Time) error {
 	var ops []clientv3.Op
 	_, err := s.eachToken(ctx, ofOperators, func(key string, t Token) {
 		if now.Sub(t.Expires) > tokenKept {
@@ -199,7 +199,7 @@ func (s *tokensPart) forgetTokens(ctx context.Context, ofOperators bool, now tim
 		return err
 	}
 	for some := range slices.Chunk(ops, maxOps) {
-		if _, err := s.Txn(ctx, nil, some, nil); err != nil {
+		if _, err := s.db.Txn(ctx, nil, some, nil); err != nil {
 			return err
 		}
 	}
@@ -207,7 +207,7 @@ func (s *tokensPart) forgetTokens(ctx context.Context, ofOperators bool, now tim
 }
 
 // Tokens lists the tokens of nodes and of operators, the newest first. Those that can't be read are named in damaged.
-func (s *tokensPart) Tokens(ctx context.Context) (all []Token, damaged []string, err error) {
+func (s *Tokens) List(ctx context.Context) (all []Token, damaged []string, err error) {
 	for _, ofOperators := range []bool{false, true} {
 		bad, err := s.eachToken(ctx, ofOperators, func(_ string, t Token) { all = append(all, t) })
 		if err != nil {
@@ -220,12 +220,12 @@ func (s *tokensPart) Tokens(ctx context.Context) (all []Token, damaged []string,
 }
 
 // eachToken calls each with every token of a kind and the key that it is at.
-func (s *tokensPart) eachToken(ctx context.Context, ofOperators bool, each func(key string, t Token)) (damaged []string, err error) {
-	prefix := s.Keys.NodeTokens()
+func (s *Tokens) eachToken(ctx context.Context, ofOperators bool, each func(key string, t Token)) (damaged []string, err error) {
+	prefix := s.db.Keys.NodeTokens()
 	if ofOperators {
-		prefix = s.Keys.OperatorTokens()
+		prefix = s.db.Keys.OperatorTokens()
 	}
-	_, err = s.Scan(ctx, prefix, func(rest string, b []byte) error {
+	_, err = s.db.Scan(ctx, prefix, func(rest string, b []byte) error {
 		t, err := s.decodeToken(prefix+rest, b)
 		if err != nil {
 			damaged = append(damaged, err.Error())
@@ -238,7 +238,7 @@ func (s *tokensPart) eachToken(ctx context.Context, ofOperators bool, each func(
 }
 
 // RevokeToken ends a token; ErrNotFound when there is none of this id. Who has joined with it stays.
-func (s *tokensPart) RevokeToken(ctx context.Context, id string, r Revoked) (Token, error) {
+func (s *Tokens) Revoke(ctx context.Context, id string, r Revoked) (Token, error) {
 	for {
 		t, err := s.revokeToken(ctx, id, r)
 		if err == nil || !errors.Is(err, etcd.ErrConflict) || ctx.Err() != nil { // lost against a join
@@ -251,9 +251,9 @@ func (s *tokensPart) RevokeToken(ctx context.Context, id string, r Revoked) (Tok
 }
 
 // revokeToken goes on where one of two with this id can't be read: it must not keep the other one alive.
-func (s *tokensPart) revokeToken(ctx context.Context, id string, r Revoked) (t Token, err error) {
+func (s *Tokens) revokeToken(ctx context.Context, id string, r Revoked) (t Token, err error) {
 	err = etcd.ErrNotFound
-	for _, key := range []string{s.Keys.NodeToken(id), s.Keys.OperatorToken(id)} {
+	for _, key := range []string{s.db.Keys.NodeToken(id), s.db.Keys.OperatorToken(id)} {
 		revoked, failed := s.revokeAt(ctx, key, r)
 		var unreadable *etcd.UnreadableError
 		switch {
@@ -271,8 +271,8 @@ func (s *tokensPart) revokeToken(ctx context.Context, id string, r Revoked) (t T
 	return t, err
 }
 
-func (s *tokensPart) revokeAt(ctx context.Context, key string, r Revoked) (Token, error) {
-	resp, err := s.Get(ctx, key)
+func (s *Tokens) revokeAt(ctx context.Context, key string, r Revoked) (Token, error) {
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
 		return Token{}, err
 	}
@@ -284,6 +284,6 @@ func (s *tokensPart) revokeAt(ctx context.Context, key string, r Revoked) (Token
 		return t, err
 	}
 	t.Revoked = &r
-	_, err = s.Replace(ctx, key, t, resp.Kvs[0].ModRevision)
+	_, err = s.db.Replace(ctx, key, t, resp.Kvs[0].ModRevision)
 	return t, err
 }

@@ -19,7 +19,7 @@ func TestTokensAreStoredHashed(t *testing.T) {
 	server := etcdtest.Start(t)
 	s := open(t, server, "")
 	now := time.Now().UTC().Truncate(time.Second)
-	text, made, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Uses: 1, Created: now, Expires: now.Add(time.Hour)})
+	text, made, err := s.Tokens.Create(t.Context(), store.Token{Environment: "dev", Uses: 1, Created: now, Expires: now.Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,15 +36,15 @@ func TestTokensAreStoredHashed(t *testing.T) {
 			t.Errorf("%q is taken for a token", bad)
 		}
 	}
-	if _, err := s.RevokeToken(t.Context(), "ffffffff", store.Revoked{}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.Tokens.Revoke(t.Context(), "ffffffff", store.Revoked{}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a token that there is not: %v", err)
 	}
 	// One that ended long ago goes when the next is made.
 	later := now.Add(30*24*time.Hour + 2*time.Hour)
-	if _, _, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Created: later, Expires: later.Add(time.Hour)}); err != nil {
+	if _, _, err := s.Tokens.Create(t.Context(), store.Token{Environment: "dev", Created: later, Expires: later.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	if all, _, err := s.Tokens(t.Context()); err != nil || len(all) != 1 {
+	if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("the tokens are %v (%v)", all, err)
 	}
 }
@@ -60,19 +60,19 @@ func TestAllTokensThatEndedLongAgoAreForgotten(t *testing.T) {
 		if n%2 == 1 {
 			old.Environment, old.Operator, old.As = "", "ann", store.RoleAdmin
 		}
-		if _, _, err := s.CreateToken(t.Context(), old); err != nil {
+		if _, _, err := s.Tokens.Create(t.Context(), old); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, expires := range []time.Time{now.Add(time.Hour), now.Add(-29 * 24 * time.Hour)} {
-		if _, _, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Created: now.Add(-90 * 24 * time.Hour), Expires: expires}); err != nil {
+		if _, _, err := s.Tokens.Create(t.Context(), store.Token{Environment: "dev", Created: now.Add(-90 * 24 * time.Hour), Expires: expires}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.ForgetTokens(t.Context(), now); err != nil {
+	if err := s.Tokens.DeleteEnded(t.Context(), now); err != nil {
 		t.Fatal(err)
 	}
-	if all, _, err := s.Tokens(t.Context()); err != nil || len(all) != 2 {
+	if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) != 2 {
 		t.Errorf("%d tokens are left, want 2 (%v)", len(all), err)
 	}
 }
@@ -84,11 +84,11 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 	server := etcdtest.Start(t)
 	s, c, ref := open(t, server, ""), server.Client(), environments.Ref{Environment: "dev"}
 	now := time.Now().UTC().Truncate(time.Second)
-	_, ann, err := s.CreateToken(t.Context(), store.Token{Operator: "ann", As: store.RoleAdmin, Created: now, Expires: now.Add(time.Hour)})
+	_, ann, err := s.Tokens.Create(t.Context(), store.Token{Operator: "ann", As: store.RoleAdmin, Created: now, Expires: now.Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, node, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Created: now, Expires: now.Add(time.Hour)})
+	_, node, err := s.Tokens.Create(t.Context(), store.Token{Environment: "dev", Created: now, Expires: now.Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,30 +109,30 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 	} {
 		put(key, value)
 		_, id, _ := strings.Cut(key, "/")
-		if got, err := s.FindToken(t.Context(), id); !errors.As(err, &unreadable) {
+		if got, err := s.Tokens.Find(t.Context(), id); !errors.As(err, &unreadable) {
 			t.Errorf("%s is taken for %+v, %v", key, got, err)
 		}
 		if strings.HasPrefix(key, "nodes/") {
-			if f, err := s.JoinFacts(t.Context(), id, ref, "controller1", "m"); !errors.As(err, &unreadable) {
+			if f, err := s.Joins.Facts(t.Context(), id, ref, "controller1", "m"); !errors.As(err, &unreadable) {
 				t.Errorf("%s is taken for %+v, %v", key, f.Token, err)
 			}
-		} else if f, err := s.OperatorFacts(t.Context(), id, "ann"); !errors.As(err, &unreadable) {
+		} else if f, err := s.Joins.OperatorFacts(t.Context(), id, "ann"); !errors.As(err, &unreadable) {
 			t.Errorf("%s is taken for %+v, %v", key, f.Token, err)
 		}
 	}
-	if _, damaged, err := s.Tokens(t.Context()); err != nil || len(damaged) != 6 {
+	if _, damaged, err := s.Tokens.List(t.Context()); err != nil || len(damaged) != 6 {
 		t.Errorf("listed as damaged are %q (%v)", damaged, err)
 	}
 
 	// A use is counted where the token was read.
 	put("nodes/bbbbbbbb", `{"v":1,"environment":"dev","id":"`+ann.ID+`"}`)
-	f, err := s.JoinFacts(t.Context(), "bbbbbbbb", ref, "controller1", "m")
+	f, err := s.Joins.Facts(t.Context(), "bbbbbbbb", ref, "controller1", "m")
 	if err != nil || f.Token.ID != "bbbbbbbb" {
 		t.Fatalf("its id is %+v, %v", f.Token, err)
 	}
 	used := *f.Token
 	used.Used, used.ID, used.Operator = 1, node.ID, "ann"
-	if err := s.CommitJoin(t.Context(), ref, f, store.Join{Token: used, Identity: store.Identity{Node: "controller1", Machine: "m"}, Machine: store.FirstBoot{Machine: "m"}}); err != nil {
+	if err := s.Joins.Commit(t.Context(), ref, f, store.Join{Token: used, Identity: store.Identity{Node: "controller1", Machine: "m"}, Machine: store.FirstBoot{Machine: "m"}}); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := c.Get(t.Context(), "/pulley/v1/tokens/", clientv3.WithPrefix())
@@ -147,27 +147,27 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 
 	// A record that ended long ago goes, not the one that it names.
 	put("nodes/cccccccc", `{"v":1,"environment":"dev","id":"`+node.ID+`","expires":"2020-01-01T00:00:00Z"}`)
-	if _, _, err := s.CreateToken(t.Context(), store.Token{Environment: "dev", Created: now, Expires: now.Add(time.Hour)}); err != nil {
+	if _, _, err := s.Tokens.Create(t.Context(), store.Token{Environment: "dev", Created: now, Expires: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := s.FindToken(t.Context(), node.ID); got == nil || err != nil {
+	if got, err := s.Tokens.Find(t.Context(), node.ID); got == nil || err != nil {
 		t.Errorf("another token is gone: %v", err)
 	}
-	if got, err := s.FindToken(t.Context(), "cccccccc"); got != nil || err != nil {
+	if got, err := s.Tokens.Find(t.Context(), "cccccccc"); got != nil || err != nil {
 		t.Errorf("one that ended long ago is there: %+v, %v", got, err)
 	}
 
 	// An id that two have counts for nobody, and whatever is below the tokens of nodes keeps no other one alive.
 	for _, value := range []string{`{"v":1,"environment":"dev"}`, `junk`} {
 		put("nodes/"+ann.ID, value)
-		if got, err := s.FindToken(t.Context(), ann.ID); !errors.As(err, &unreadable) {
+		if got, err := s.Tokens.Find(t.Context(), ann.ID); !errors.As(err, &unreadable) {
 			t.Errorf("an id that two have is %+v, %v", got, err)
 		}
 	}
-	if got, err := s.RevokeToken(t.Context(), ann.ID, store.Revoked{At: now}); err != nil || got.Operator != "ann" {
+	if got, err := s.Tokens.Revoke(t.Context(), ann.ID, store.Revoked{At: now}); err != nil || got.Operator != "ann" {
 		t.Errorf("revoked is %+v, %v", got, err)
 	}
-	if f, err := s.OperatorFacts(t.Context(), ann.ID, "ann"); err != nil || f.Token.Revoked == nil {
+	if f, err := s.Joins.OperatorFacts(t.Context(), ann.ID, "ann"); err != nil || f.Token.Revoked == nil {
 		t.Errorf("the operator's token is alive: %+v, %v", f.Token, err)
 	}
 }
@@ -191,28 +191,28 @@ func TestRecordsOfFirstBootsEnd(t *testing.T) {
 		return time.Duration(left.TTL) * time.Second
 	}
 	b := store.FirstBoot{Machine: "m", Node: "controller1", Step: "puppet", State: store.BootStarted, Heard: time.Now()}
-	if err := s.PutFirstBoot(t.Context(), ref, b, 0); err != nil {
+	if err := s.FirstBoots.Put(t.Context(), ref, b, 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := lease("m"); got < 25*24*time.Hour || got > 31*24*time.Hour {
 		t.Errorf("one that is not over ends in %s", got)
 	}
-	_, revision, err := s.FirstBoot(t.Context(), ref, "m")
+	_, revision, err := s.FirstBoots.Get(t.Context(), ref, "m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.PutFirstBoot(t.Context(), ref, b, revision); err != nil {
+	if err := s.FirstBoots.Put(t.Context(), ref, b, revision); err != nil {
 		t.Fatal(err)
 	}
 	if got := lease("m"); got < 25*24*time.Hour {
 		t.Errorf("after another word it ends in %s", got)
 	}
-	if err := s.PutFirstBoot(t.Context(), ref, b, revision); !errors.Is(err, store.ErrConflict) {
+	if err := s.FirstBoots.Put(t.Context(), ref, b, revision); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a word that comes late replaces a newer one: %v", err)
 	}
-	_, revision, _ = s.FirstBoot(t.Context(), ref, "m")
+	_, revision, _ = s.FirstBoots.Get(t.Context(), ref, "m")
 	b.Finished = time.Now()
-	if err := s.PutFirstBoot(t.Context(), ref, b, revision); err != nil {
+	if err := s.FirstBoots.Put(t.Context(), ref, b, revision); err != nil {
 		t.Fatal(err)
 	}
 	if got := lease("m"); got > 25*time.Hour {

@@ -29,10 +29,10 @@ func compareVersions(a, b string) int {
 
 // Resolve turns an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`) into the newest published release that fits.
 // What a constraint resolved to is recorded in the target: the word "newest" never reaches a node.
-func (s *releasesPart) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
+func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
 	_, err := ParseVersion(wish)
 	if err == nil {
-		return s.Release(ctx, wish)
+		return s.Get(ctx, wish)
 	}
 	if _, isVersion := version.NewVersion(wish); isVersion == nil {
 		return SignedRelease{}, err // 1.0 as a constraint would be "exactly 1.0.0": that is said, not guessed
@@ -41,7 +41,7 @@ func (s *releasesPart) Resolve(ctx context.Context, wish string) (SignedRelease,
 	if err != nil {
 		return SignedRelease{}, fmt.Errorf("cannot use %q: it is neither a version like 1.4.0 nor a constraint like '~> 1.4'", wish)
 	}
-	all, err := s.Releases(ctx)
+	all, err := s.List(ctx)
 	var unreadable *UnreadableReleases
 	if errors.As(err, &unreadable) { // it may be the newest that fits
 		return SignedRelease{}, fmt.Errorf("cannot find the newest release for %q: %w\nan exact version can be promoted all the same", wish, unreadable.Errors[0])

@@ -18,7 +18,7 @@ import (
 // World reads all of etcd that a plan needs, at one revision. A value that can't be read is an error, as a plan without it
 // could make a second machine or destroy a good one; but for a status, which is one node's word: that node counts as one that
 // has said nothing.
-func (s *machinesPart) World(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
+func (s *Machines) World(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
 	for try := 0; ; try++ {
 		w, err := s.world(ctx, ref, now)
 		if errors.Is(err, rpctypes.ErrCompacted) && try < 4 { // a prune did that at this moment
@@ -31,11 +31,11 @@ func (s *machinesPart) World(ctx context.Context, ref environments.Ref, now time
 	}
 }
 
-func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
+func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
 	env := ref.String()
 	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]agent.View{}, Held: map[string]string{}}
-	key := s.Keys.Env(env).Spec()
-	resp, err := s.Get(ctx, key)
+	key := s.db.Keys.Env(env).Spec()
+	resp, err := s.db.Get(ctx, key)
 	if err != nil {
 		return w, err
 	}
@@ -46,14 +46,14 @@ func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time
 		}
 	}
 	at := clientv3.WithRev(resp.Header.Revision)
-	var f Fleet
+	var f FleetState
 	if f.Desires, err = s.targets.desires(ctx, env, at); err != nil {
 		return w, err
 	}
 	if _, err = s.fleet.fleetOf(ctx, ref, &f, at); err != nil {
 		return w, err
 	}
-	records, damaged, err := etcd.ReadAll[machines.Record](ctx, s.DB, s.Keys.Env(env).MachineRecords(), at)
+	records, damaged, err := etcd.ReadAll[machines.Record](ctx, s.db, s.db.Keys.Env(env).MachineRecords(), at)
 	if err != nil {
 		return w, err
 	}
@@ -75,7 +75,7 @@ func (s *machinesPart) world(ctx context.Context, ref environments.Ref, now time
 }
 
 // roleOf is a node's role as the list of hosts has it, else as it says itself, else as its name does.
-func (f Fleet) roleOf(node string) string {
+func (f FleetState) roleOf(node string) string {
 	if h, ok := f.Hosts[node]; ok && h.Role != "" {
 		return h.Role
 	}
@@ -90,7 +90,7 @@ func (f Fleet) roleOf(node string) string {
 }
 
 // held tells why nodes are under a hold: those that are there, and those that are called for.
-func (f Fleet) held(w *machines.World) {
+func (f FleetState) held(w *machines.World) {
 	if len(f.Holds) == 0 {
 		return
 	}

@@ -16,7 +16,7 @@ func BenchmarkWorld(b *testing.B) {
 	const nodes = 5000
 	server := etcdtest.StartAuth(b, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), b.Context()
-	a, err := st.BeginApply(ctx, dev, "ann")
+	a, err := st.Machines.BeginApply(ctx, dev, "ann")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -32,10 +32,10 @@ func BenchmarkWorld(b *testing.B) {
 			SeenAt: time.Now(), RanAt: time.Now(), Outcome: agent.Unchanged, LastRun: "20261120T222330Z-0123", Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: fmt.Sprintf("%032d", n.Num), Boot: fmt.Sprintf("%036d", n.Num),
 		}
 		r := machines.Record{Node: node, Name: n.Hostname(), ID: fmt.Sprintf("%036d", n.Num), Phase: machines.Made, Driver: "openstack", Flavor: "m1.large", Image: "debian-12", Tries: 1, Token: "0123abcd", By: "ann", At: time.Now().UTC()}
-		if err := st.Register(ctx, "dev", agent.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: said.Machine, At: time.Now().UTC()}); err != nil {
+		if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: said.Machine, At: time.Now().UTC()}); err != nil {
 			b.Fatal(err)
 		}
-		if err := st.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
+		if err := st.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
 			b.Fatal(err)
 		}
 		if err := a.Put(ctx, r, nil); err != nil {

@@ -83,7 +83,7 @@ func connect(ctx context.Context, endpoint, dir, version string) (*node, error) 
 	n := &node{store: s}
 	if n.trees, err = content.OpenStore(dir); err == nil {
 		n.trees.Reserve = 0 // they share one file system, which holds nothing else
-		_, err = s.Release(ctx, version)
+		_, err = s.Releases.Get(ctx, version)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -93,9 +93,9 @@ func connect(ctx context.Context, endpoint, dir, version string) (*node, error) 
 
 func (n *node) update(ctx context.Context, version string) {
 	start := time.Now()
-	r, err := n.store.Release(ctx, version)
+	r, err := n.store.Releases.Get(ctx, version)
 	if err == nil {
-		err = n.trees.Install(ctx, n.store, r.Content)
+		err = n.trees.Install(ctx, n.store.Releases, r.Content)
 	}
 	if err == nil {
 		err = n.trees.Activate(r.Content.Tree)

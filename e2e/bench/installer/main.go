@@ -74,11 +74,11 @@ func (n node) update(ctx context.Context, version string) error {
 	if err != nil {
 		return err
 	}
-	a := approach{Store: n.store}
+	a := approach{Releases: n.store.Releases}
 	if line, seq, ok := n.trees.Position(current); ok {
 		a.line, a.seq = line, seq+1
 	}
-	r, delta, err := n.store.Approach(ctx, version, a.line, a.seq)
+	r, delta, err := n.store.Releases.GetWithDelta(ctx, version, a.line, a.seq)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (n node) update(ctx context.Context, version string) error {
 
 // approach is etcd, with the one delta at hand that came with the record.
 type approach struct {
-	*store.Store
+	*store.Releases
 	line  string
 	seq   int64
 	delta []byte
@@ -108,5 +108,5 @@ func (a approach) Deltas(ctx context.Context, line string, from, to int64) ([][]
 	if a.delta != nil && line == a.line && from == a.seq && to == a.seq {
 		return [][]byte{a.delta}, nil
 	}
-	return a.Store.Deltas(ctx, line, from, to)
+	return a.Releases.Deltas(ctx, line, from, to)
 }

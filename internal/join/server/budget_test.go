@@ -72,12 +72,12 @@ func TestWhatOneCertificateWritesIsBounded(t *testing.T) {
 func TestWordsThatLoseLeaveNoLease(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	b := store.FirstBoot{Machine: "m1", Step: "lock", State: store.BootStarted}
-	if err := w.st.PutFirstBoot(t.Context(), dev, b, 0); err != nil {
+	if err := w.st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
 		t.Fatal(err)
 	}
 	b.Finished = noon
 	for _, revision := range []int64{0, 1} {
-		if err := w.st.PutFirstBoot(t.Context(), dev, b, revision); !errors.Is(err, store.ErrConflict) {
+		if err := w.st.FirstBoots.Put(t.Context(), dev, b, revision); !errors.Is(err, store.ErrConflict) {
 			t.Fatal(err)
 		}
 	}
@@ -100,7 +100,7 @@ func TestTheSameWordIsWrittenOnce(t *testing.T) {
 		if err := m.Progress(t.Context(), token, join.Progress{Machine: "m1", Step: "network", State: "started"}); err != nil {
 			turnedAway++
 		}
-		_, revision, err := w.st.FirstBoot(t.Context(), dev, "m1")
+		_, revision, err := w.st.FirstBoots.Get(t.Context(), dev, "m1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestATokenTakesNoNameOfALiveNode(t *testing.T) {
 	}
 	record := func(machine string) store.FirstBoot {
 		t.Helper()
-		b, _, err := w.st.FirstBoot(ctx, dev, machine)
+		b, _, err := w.st.FirstBoots.Get(ctx, dev, machine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestMachinesThatSayTheyAreFinishedAreBounded(t *testing.T) {
 	for i := range 12 {
 		_ = w.machine("m", s).Progress(t.Context(), token, join.Progress{Machine: fmt.Sprintf("m%d", i), Step: "unlock", State: "done", Finished: true})
 	}
-	if all, _, err := w.st.FirstBoots(t.Context(), dev); err != nil || len(all) != 2+spareMachines {
+	if all, _, err := w.st.FirstBoots.List(t.Context(), dev); err != nil || len(all) != 2+spareMachines {
 		t.Errorf("%d machines are recorded (%v)", len(all), err)
 	}
 }

@@ -60,7 +60,7 @@ func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
 	if err != nil {
 		return certified{}, no(join.UntrustedCertificate, join.Params{})
 	}
-	i, revision, err := d.Store.Identity(ctx, ref, name.Subject)
+	i, revision, err := d.Store.Identities.Get(ctx, ref, name.Subject)
 	if err != nil {
 		return certified{}, err
 	}
@@ -121,7 +121,7 @@ func (d *Server) renewNode(ctx context.Context, c *caller, r join.Renewal, key s
 		}
 		now := d.Now().UTC()
 		who.identity.Key, who.identity.Issued, who.identity.Until, who.identity.CA = key, now, now.Add(d.NodeLifetime), d.pin()
-		err = d.Store.PutIdentity(ctx, who.ref, *who.identity, who.revision)
+		err = d.Store.Identities.Put(ctx, who.ref, *who.identity, who.revision)
 		if err == nil {
 			return d.signNode(who.ref, r.CSR, *who.identity)
 		}
@@ -136,7 +136,7 @@ func (d *Server) renewNode(ctx context.Context, c *caller, r join.Renewal, key s
 }
 
 func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key string) (join.Answer, error) {
-	o, revision, err := d.Store.Operator(ctx, name.Subject)
+	o, revision, err := d.Store.Identities.Operator(ctx, name.Subject)
 	if err != nil {
 		return join.Answer{}, err
 	}
@@ -145,7 +145,7 @@ func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key stri
 	}
 	now := d.Now().UTC()
 	o.Key, o.Issued, o.Until, o.CA = key, now, now.Add(d.OperatorLifetime), d.pin()
-	if err := d.Store.PutOperator(ctx, *o, revision); err != nil {
+	if err := d.Store.Identities.PutOperator(ctx, *o, revision); err != nil {
 		return join.Answer{}, fmt.Errorf("cannot renew the certificate of operator %s: %w", o.Name, err)
 	}
 	return d.signOperator(csr, *o)
@@ -173,7 +173,7 @@ func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 		d.clone(ctx, who.ref, who.identity.Node, m, c.from)
 		return nil, wrongMachine(who, m.ID)
 	}
-	return nil, d.Store.UpdateHost(ctx, who.ref, *who.identity, who.revision, m.Hostname, m.Addresses, d.Now().UTC())
+	return nil, d.Store.Identities.UpdateHost(ctx, who.ref, *who.identity, who.revision, m.Hostname, m.Addresses, d.Now().UTC())
 }
 
 // leave takes a node off the fleet at its own wish.
@@ -183,7 +183,7 @@ func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
 		return nil, err
 	}
 	d.log.Info("node leaves", append(c.say, "from", c.from)...)
-	return nil, d.Store.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true})
+	return nil, d.Store.Joins.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true})
 }
 
 // clone notes another machine under a name that is taken. That it can't be noted must not change the answer.
@@ -194,7 +194,7 @@ func (d *Server) clone(ctx context.Context, ref environments.Ref, node string, m
 		return
 	}
 	noted := store.Clone{Machine: m.ID, Boot: m.Boot, Hostname: m.Hostname, Addresses: m.Addresses, From: from, At: d.Now().UTC()}
-	if err := d.Store.NoteClone(ctx, ref, node, noted); err != nil {
+	if err := d.Store.Identities.NoteDuplicate(ctx, ref, node, noted); err != nil {
 		d.log.Warn("a second machine could not be noted", "env", ref.String(), "node", node, "machine", m.ID, "error", err)
 	}
 	if d.OnClone != nil {

@@ -24,12 +24,12 @@ func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i pla
 	failed := d.makeUser(ctx, ref, i)
 	// Removed, or joined again, while its user was made: then what there is of the user must not stay, whoever removed it having
 	// found none.
-	now, revision, err := d.Store.Identity(ctx, ref, i.Node)
+	now, revision, err := d.Store.Identities.Get(ctx, ref, i.Node)
 	if err != nil {
 		return join.Answer{}, err
 	}
 	if !now.Live() || now.User != i.User {
-		if err := errors.Join(d.Store.DropUser(ctx, i.User), d.dropRole(ctx, env, now, i.Node), d.Store.DropSharedRole(ctx, ref)); err != nil {
+		if err := errors.Join(d.Store.Access.DropUser(ctx, i.User), d.dropRole(ctx, env, now, i.Node), d.Store.Access.DropSharedRole(ctx, ref)); err != nil {
 			return join.Answer{}, err
 		}
 		return join.Answer{}, no(join.WasRemoved, join.Params{Node: i.Node})
@@ -39,7 +39,7 @@ func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i pla
 	}
 	if now.Replaces != "" {
 		now.Replaces = ""
-		if err := d.Store.PutIdentity(ctx, ref, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
+		if err := d.Store.Identities.Put(ctx, ref, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
 			return join.Answer{}, err
 		}
 	}
@@ -53,15 +53,15 @@ func (d *Server) makeUser(ctx context.Context, ref environments.Ref, i placed) e
 	env := ref.String()
 	err := d.sharedRole(ctx, env)
 	if err == nil && !i.ready { // a reserve goes before its user does, and was there when the join was written: so its user is too
-		err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+		err = d.Store.Access.EnsureNode(ctx, env, i.Node, i.User)
 		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed, and made again since this serve looked
 			if err = d.lookAgain(ctx, env); err == nil {
-				err = d.Store.EnsureNode(ctx, env, i.Node, i.User)
+				err = d.Store.Access.EnsureNode(ctx, env, i.Node, i.User)
 			}
 		}
 	}
 	if err == nil && i.Replaces != "" {
-		err = d.Store.DropFormer(ctx, ref, i.Node, i.User)
+		err = d.Store.Identities.DropFormer(ctx, ref, i.Node, i.User)
 	}
 	return err
 }
@@ -71,7 +71,7 @@ func (d *Server) dropRole(ctx context.Context, env string, now *store.Identity, 
 	if now.Live() {
 		return nil
 	}
-	return d.Store.DropNodeRole(ctx, env, node)
+	return d.Store.Access.DropNodeRole(ctx, env, node)
 }
 
 func (d *Server) signNode(ref environments.Ref, csr string, i store.Identity) (join.Answer, error) {
@@ -107,7 +107,7 @@ func (d *Server) sharedRole(ctx context.Context, env string) error {
 	if now.Sub(looked) < rolesLastFor {
 		return nil
 	}
-	if err := d.Store.EnsureEnvironment(ctx, env); err != nil {
+	if err := d.Store.Access.EnsureEnvironment(ctx, env); err != nil {
 		return err
 	}
 	d.mu.Lock()

@@ -34,7 +34,7 @@ func (w *world) asks(text, node string, machine join.Machine) ask {
 
 func (w *world) has(user string) bool {
 	w.t.Helper()
-	users, err := w.st.Users(w.t.Context())
+	users, err := w.st.Access.Users(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.st.DestroyEnvironment(t.Context(), dev, "ann", true); err != nil {
+	if _, err := w.st.Machines.DestroyEnvironment(t.Context(), dev, "ann", true); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +59,7 @@ func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 	for range 4 {
 		others.Go(func() {
 			for ctx.Err() == nil {
-				if err := w.st.DropSharedRole(ctx, dev); err != nil && ctx.Err() == nil {
+				if err := w.st.Access.DropSharedRole(ctx, dev); err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
 			}
@@ -91,7 +91,7 @@ func TestHangingUpLeavesNoUserBehind(t *testing.T) {
 	if _, err := s.certify(gone, dev, a, p); err != nil || !w.has(p.User) {
 		t.Errorf("what was begun is not finished: %v", err)
 	}
-	if err := w.st.RemoveNode(t.Context(), dev, "controller1", store.Removal{At: time.Now(), Why: "stolen"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, "controller1", store.Removal{At: time.Now(), Why: "stolen"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.certify(gone, dev, a, p)
@@ -101,17 +101,17 @@ func TestHangingUpLeavesNoUserBehind(t *testing.T) {
 	}
 
 	b := w.asks(w.token(store.Token{Operator: "eve", As: store.RoleViewer}), "", join.Machine{})
-	if err := w.st.EnsureOperatorRoles(t.Context()); err != nil {
+	if err := w.st.Access.EnsureOperatorRoles(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	o, err := s.settleOperator(t.Context(), b, "eve")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.EnsureOperator(t.Context(), o.User, o.As); err != nil {
+	if err := w.st.Access.EnsureOperator(t.Context(), o.User, o.As); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.RevokeOperator(t.Context(), "eve", store.Revoked{At: time.Now()}); err != nil {
+	if err := w.st.Identities.RevokeOperator(t.Context(), "eve", store.Revoked{At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.certifyOperator(gone, b, o)
@@ -125,7 +125,7 @@ func TestHangingUpLeavesNoUserBehind(t *testing.T) {
 func TestEveryFormerIncarnationEnds(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil)
-	if err := w.st.EnsureOperatorRoles(t.Context()); err != nil {
+	if err := w.st.Access.EnsureOperatorRoles(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var users []string
@@ -133,14 +133,14 @@ func TestEveryFormerIncarnationEnds(t *testing.T) {
 		a := w.asks(w.token(store.Token{Node: "controller1"}), "controller1", join.Machine{ID: "m1"})
 		p, err := s.settle(t.Context(), dev, a)
 		if err == nil && cutOff {
-			err = w.st.EnsureNode(t.Context(), "dev", "controller1", p.User)
+			err = w.st.Access.EnsureNode(t.Context(), "dev", "controller1", p.User)
 		} else if err == nil {
 			_, err = s.certify(t.Context(), dev, a, p)
 		}
 		b := w.asks(w.token(store.Token{Operator: "ann", As: store.RoleViewer}), "", join.Machine{})
 		o, operatorErr := s.settleOperator(t.Context(), b, "ann")
 		if operatorErr == nil && cutOff {
-			operatorErr = w.st.EnsureOperator(t.Context(), o.User, o.As)
+			operatorErr = w.st.Access.EnsureOperator(t.Context(), o.User, o.As)
 		} else if operatorErr == nil {
 			_, operatorErr = s.certifyOperator(t.Context(), b, o)
 		}
@@ -162,7 +162,7 @@ func TestAnOperatorIsWhomTheTokenNames(t *testing.T) {
 	s := w.serve(nil)
 	_, err := s.settleOperator(t.Context(), w.asks(w.token(store.Token{Operator: "ann", As: store.RoleViewer}), "", join.Machine{}), "bob")
 	want(t, err, join.UnknownToken)
-	if o, _, err := w.st.Operator(t.Context(), "bob"); err != nil || o != nil {
+	if o, _, err := w.st.Identities.Operator(t.Context(), "bob"); err != nil || o != nil {
 		t.Errorf("bob is %+v (%v)", o, err)
 	}
 }

@@ -67,7 +67,7 @@ type claimed struct {
 // claim picks the lowest free number of a role. After attempts that conflicted it is told which node it wanted before ("" for
 // none): if another serve got that one, it looks a little further, so that two serves don't go on wanting the same one.
 func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, attempt int, before string) (claimed, error) {
-	e, _, err := d.Store.Spec(ctx, ref)
+	e, _, err := d.Store.Environments.Spec(ctx, ref)
 	if err != nil {
 		return claimed{}, err
 	}
@@ -114,7 +114,7 @@ func (d *Server) readNames(ctx context.Context, r *roleClaims, ref environments.
 		return nil
 	}
 	// What was written before this read began is in it; what is handed out and not yet written stays pending.
-	names, err := d.Store.Names(ctx, ref, role)
+	names, err := d.Store.Identities.TakenNames(ctx, ref, role)
 	if err != nil {
 		return err
 	}

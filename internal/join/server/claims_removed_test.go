@@ -27,7 +27,7 @@ func TestARemovedMachineStaysOut(t *testing.T) {
 	stolen, honest := w.machine("stolen", s), w.machine("honest", s)
 	remove := func(node string) {
 		t.Helper()
-		if err := w.st.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann", Why: "stolen"}); err != nil {
+		if err := w.st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann", Why: "stolen"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,7 +100,7 @@ func TestOfAMachineThatLeftNothingStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept, err := w.etcd.ClientOf(etcdtest.Serve).Get(ctx, "/pulley/v1/machines/dev/first")
-	if i, _, _ := w.st.Identity(ctx, dev, a.Node); err != nil || i.Machine != "second" || len(kept.Kvs) != 0 {
+	if i, _, _ := w.st.Identities.Get(ctx, dev, a.Node); err != nil || i.Machine != "second" || len(kept.Kvs) != 0 {
 		t.Errorf("%s is %+v, and of the one that left is kept %v (%v)", a.Node, i, kept, err)
 	}
 	again := machine{first.Client, w.key(), first.is}

@@ -78,7 +78,7 @@ func TestAThousandClaimsAtTwoServes(t *testing.T) {
 			t.Errorf("compute%d was handed out %d times", num, times)
 		}
 	}
-	tokens, _, err := w.st.Tokens(t.Context())
+	tokens, _, err := w.st.Tokens.List(t.Context())
 	if err != nil || tokens[0].Used != n {
 		t.Errorf("the token was used %d times (%v), want %d", tokens[0].Used, err, n)
 	}
@@ -117,7 +117,7 @@ func TestACrowdJoins(t *testing.T) {
 	}
 	_, err := w.machine("late", a).join(t.Context(), token, "")
 	want(t, err, join.AllTaken)
-	users, err := w.st.Users(t.Context())
+	users, err := w.st.Access.Users(t.Context())
 	if err != nil || len(users) != n+2 { // root and serve
 		t.Errorf("there are %d users (%v), want %d", len(users), err, n+2)
 	}
@@ -132,11 +132,11 @@ func TestANumberThatBecameFreeIsHandedOutAgain(t *testing.T) {
 	w.crowd(2, token, s)
 	_, err := w.machine("third", s).join(t.Context(), token, "")
 	want(t, err, join.AllTaken)
-	i, _, err := w.st.Identity(t.Context(), dev, "compute1")
+	i, _, err := w.st.Identities.Get(t.Context(), dev, "compute1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = w.machine(i.Machine, s).join(t.Context(), token, "")
@@ -145,12 +145,12 @@ func TestANumberThatBecameFreeIsHandedOutAgain(t *testing.T) {
 	if err != nil || a.Node != "compute1" {
 		t.Errorf("got %s, %v; want compute1", a.Node, err)
 	} // Nor does it under another number that is free.
-	two, _, err := w.st.Identity(t.Context(), dev, "compute2")
+	two, _, err := w.st.Identities.Get(t.Context(), dev, "compute2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, node := range []string{"compute1", "compute2"} {
-		if err := w.st.RemoveNode(t.Context(), dev, node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		if err := w.st.Joins.RemoveNode(t.Context(), dev, node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -47,11 +47,11 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 	_, err = w.machine("stranger", s).join(t.Context(), token, "controller1")
 	want(t, err, join.LockedByAnother)
 
-	i, _, err := w.st.Identity(t.Context(), dev, "controller1")
+	i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
 	if err != nil || i.Clone == nil || i.Clone.Machine != "stranger" || i.Clone.From != "127.0.0.1" || i.Machine != "original" {
 		t.Errorf("its identity is %+v (%v)", i, err)
 	}
-	if hosts, err := w.st.Hosts(t.Context(), dev); err != nil || hosts["controller1"].MachineID != "original" {
+	if hosts, err := w.st.Fleet.Hosts(t.Context(), dev); err != nil || hosts["controller1"].MachineID != "original" {
 		t.Errorf("the list of hosts has %+v (%v)", hosts, err)
 	}
 	mu.Lock()
@@ -65,10 +65,10 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 	if err := first.Register(t.Context(), m.is); err != nil {
 		t.Errorf("the original is turned away: %v", err)
 	}
-	if _, err := w.st.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann"}); err != nil {
+	if _, err := w.st.Joins.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	if i, _, err := w.st.Identity(t.Context(), dev, "controller1"); err != nil || i.Clone != nil {
+	if i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1"); err != nil || i.Clone != nil {
 		t.Errorf("after it was looked into: %+v, %v", i.Clone, err)
 	}
 }
@@ -95,8 +95,8 @@ func TestJoiningAgainEndsTheOldCertificate(t *testing.T) {
 	want(t, first.Register(t.Context(), old.is), join.WrongCertificate)
 	_, err = first.Renew(t.Context(), w.key(), old.is)
 	want(t, err, join.WrongCertificate)
-	users, err := w.st.Users(t.Context())
-	i, _, identityErr := w.st.Identity(t.Context(), dev, "controller1")
+	users, err := w.st.Access.Users(t.Context())
+	i, _, identityErr := w.st.Identities.Get(t.Context(), dev, "controller1")
 	if err := errors.Join(err, identityErr); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestJoiningAgainEndsTheOldCertificate(t *testing.T) {
 	if err := now.Register(t.Context(), join.Machine{ID: "new", Hostname: "other", Addresses: []string{"10.0.0.5", "no address"}}); err != nil {
 		t.Fatal(err)
 	}
-	hosts, err := w.st.Hosts(t.Context(), dev)
+	hosts, err := w.st.Fleet.Hosts(t.Context(), dev)
 	if h := hosts["controller1"]; err != nil || h.Hostname != "other" || !slices.Equal(h.Addresses, []string{"10.0.0.5"}) {
 		t.Errorf("the list of hosts has %+v (%v)", h, err)
 	}
@@ -126,7 +126,7 @@ func TestANodeRenewsAndLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := w.joined(m, a, s)
-	before, _, err := w.st.Identity(t.Context(), dev, "controller1")
+	before, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestANodeRenewsAndLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, _, err := w.st.Identity(t.Context(), dev, "controller1")
+	after, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
 	if err != nil || after.User != before.User || after.Key == before.Key || !after.Until.After(before.Until) {
 		t.Errorf("before %+v\nafter %+v (%v)", before, after, err)
 	}
@@ -145,7 +145,7 @@ func TestANodeRenewsAndLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, node.Register(t.Context(), m.is), join.WasRemoved)
-	if users, err := w.st.Users(t.Context()); err != nil || len(users) != 2 {
+	if users, err := w.st.Access.Users(t.Context()); err != nil || len(users) != 2 {
 		t.Errorf("the users are %q (%v)", users, err)
 	}
 	back, err := machine{m.Client, w.key(), m.is}.join(t.Context(), token, "")

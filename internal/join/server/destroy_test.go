@@ -25,7 +25,7 @@ func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string
 			w.t.Fatal(err)
 		}
 	}
-	a, err := w.st.BeginApply(ctx, ref, "ann")
+	a, err := w.st.Machines.BeginApply(ctx, ref, "ann")
 	must(err)
 	_, err = a.PutSpec(ctx, &environments.Environment{Name: "dev", Stack: stack, Roles: []environments.Role{role("controller", 2)}}, 0)
 	must(err)
@@ -39,12 +39,12 @@ func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string
 	must(err)
 	is := w.joined(m, answer, s)
 	must(is.Progress(ctx, "", join.Progress{Environment: ref.String(), Node: node, Role: "controller", Machine: is.is.ID, Step: "puppet", State: "started"}))
-	_, _, err = w.st.ReadyReserve(ctx, ref, environments.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
+	_, _, err = w.st.Identities.Precreate(ctx, ref, environments.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
 	must(err)
-	i, _, err := w.st.Identity(ctx, ref, node)
+	i, _, err := w.st.Identities.Get(ctx, ref, node)
 	must(err)
 	own := w.etcd.Store(i.User)
-	must(own.Report(ctx, agent.Identity{Node: node, Environment: ref.String()}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil))
+	must(own.Node.Report(ctx, agent.Identity{Node: node, Environment: ref.String()}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil))
 	return ref, is, i.User
 }
 
@@ -58,7 +58,7 @@ func TestAStackIsDestroyedBesideAnother(t *testing.T) {
 	own := func(lines []string) []string {
 		return slices.DeleteFunc(lines, func(line string) bool { return strings.HasSuffix(line, " leases") })
 	}
-	if _, err := w.st.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
+	if _, err := w.st.Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
 		t.Fatal(err)
 	}
 	if after := w.etcd.Everything(); !slices.Equal(own(after), own(before)) {
@@ -70,13 +70,13 @@ func TestAStackIsDestroyedBesideAnother(t *testing.T) {
 	if again == user {
 		t.Errorf("the node is %s again", again)
 	}
-	if _, err := w.etcd.Store(user).Desire(t.Context(), agent.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); !errors.Is(err, store.ErrRevoked) {
+	if _, err := w.etcd.Store(user).Node.Desire(t.Context(), agent.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); !errors.Is(err, store.ErrRevoked) {
 		t.Errorf("its old certificate: %v", err)
 	}
 	if _, err := old.Renew(t.Context(), old.key, old.is); err == nil {
 		t.Error("its old certificate is renewed")
 	}
-	if _, err := w.etcd.Store(again).Desire(t.Context(), agent.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); err != nil {
+	if _, err := w.etcd.Store(again).Node.Desire(t.Context(), agent.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); err != nil {
 		t.Errorf("its new certificate: %v", err)
 	}
 }
@@ -100,7 +100,7 @@ func TestWhoJoinsWhileItsEnvironmentIsDestroyedLeavesNothing(t *testing.T) {
 	if err := <-joining; err != nil {
 		t.Log(err)
 	}
-	if _, err := w.st.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
+	if _, err := w.st.Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
 		t.Fatal(err)
 	}
 	for range 19 {

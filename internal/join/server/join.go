@@ -28,7 +28,7 @@ func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 		return nil, err
 	}
 	defer done()
-	t, err := d.Store.FindToken(ctx, a.id)
+	t, err := d.Store.Tokens.Find(ctx, a.id)
 	if err != nil {
 		return nil, err
 	}
@@ -221,11 +221,11 @@ func nameIsTaken(r join.Reason) bool {
 // before is the node that this machine has with this very key already, by the record of its first boot: it had claimed a
 // number, and its answer was lost. "" for none.
 func (d *Server) before(ctx context.Context, ref environments.Ref, a ask) (string, error) {
-	boot, _, err := d.Store.FirstBoot(ctx, ref, a.Machine.ID)
+	boot, _, err := d.Store.FirstBoots.Get(ctx, ref, a.Machine.ID)
 	if err != nil || boot == nil || boot.Node == "" || !boot.Joined {
 		return "", err
 	}
-	i, _, err := d.Store.Identity(ctx, ref, boot.Node)
+	i, _, err := d.Store.Identities.Get(ctx, ref, boot.Node)
 	if err != nil || !i.Live() || i.Key != a.key || i.Machine != a.Machine.ID {
 		return "", err
 	}
@@ -239,7 +239,7 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (place
 		return placed{}, &busyError{join.TooBusy, 3 * time.Second}
 	}
 	defer unlock()
-	f, err := d.Store.JoinFacts(ctx, a.id, ref, a.node, a.Machine.ID)
+	f, err := d.Store.Joins.Facts(ctx, a.id, ref, a.node, a.Machine.ID)
 	if err != nil {
 		return placed{}, err
 	}
@@ -258,7 +258,7 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (place
 	i, kind := d.newIdentity(ref, a, f, v.role, now)
 	t := *f.Token
 	t.Used++
-	err = d.Store.CommitJoin(ctx, ref, f, store.Join{
+	err = d.Store.Joins.Commit(ctx, ref, f, store.Join{
 		Token: t, Identity: i, Machine: bootOf(a, f, v.role, now),
 		Host: agent.Host{
 			Node: a.node, Role: v.role, Hostname: a.Machine.Hostname, Addresses: a.Machine.Addresses,

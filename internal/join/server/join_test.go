@@ -51,17 +51,17 @@ func TestAMachineJoins(t *testing.T) {
 	}
 	defer own.Close()
 	id := agent.Identity{Node: "controller1", Role: "controller", Environment: "dev"}
-	d, err := own.Desire(t.Context(), id)
+	d, err := own.Node.Desire(t.Context(), id)
 	if err != nil {
 		t.Fatalf("it can't read what concerns it: %v", err)
 	}
 	if d.Host == nil || d.Host.MachineID != "m1" || d.Host.Hostname != "m1" || len(d.Host.Addresses) != 1 {
 		t.Errorf("its entry of the list of hosts is %+v", d.Host)
 	}
-	if err := own.Report(t.Context(), id, agent.Status{Node: "controller1"}, nil, nil); err != nil {
+	if err := own.Node.Report(t.Context(), id, agent.Status{Node: "controller1"}, nil, nil); err != nil {
 		t.Errorf("it can't write its status: %v", err)
 	}
-	if err := own.Report(t.Context(), agent.Identity{Node: "controller2", Environment: "dev"}, agent.Status{}, nil, nil); err == nil {
+	if err := own.Node.Report(t.Context(), agent.Identity{Node: "controller2", Environment: "dev"}, agent.Status{}, nil, nil); err == nil {
 		t.Error("it writes the status of another node")
 	}
 }
@@ -102,7 +102,7 @@ func TestNoUserIsMadeAheadForWhoHasJoined(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := w.all()
-	if r, _, err := w.st.ReadyReserve(t.Context(), dev, a.Node, time.Now()); !errors.Is(err, store.ErrJoined) {
+	if r, _, err := w.st.Identities.Precreate(t.Context(), dev, a.Node, time.Now()); !errors.Is(err, store.ErrJoined) {
 		t.Errorf("got %+v, %v", r, err)
 	}
 	same(t, before, w.all())
@@ -112,10 +112,10 @@ func TestNoUserIsMadeAheadForWhoHasJoined(t *testing.T) {
 func TestAJoinWithAUserMadeAheadChangesNoUsers(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
-	if err := w.st.EnsureEnvironment(t.Context(), "dev"); err != nil {
+	if err := w.st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	r, _, err := w.st.ReadyReserve(t.Context(), dev, "controller1", time.Now())
+	r, _, err := w.st.Identities.Precreate(t.Context(), dev, "controller1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,11 +129,11 @@ func TestAJoinWithAUserMadeAheadChangesNoUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, before, users())
-	i, _, err := w.st.Identity(t.Context(), dev, "controller1")
+	i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
 	if err != nil || i.User != r.User || a.Node != "controller1" {
 		t.Errorf("it is %+v (%v), and the user made ahead was %s", i, err, r.User)
 	}
-	if left, _, err := w.st.Reserves(t.Context(), dev); err != nil || len(left) > 0 {
+	if left, _, err := w.st.Identities.Precreated(t.Context(), dev); err != nil || len(left) > 0 {
 		t.Errorf("the reserve is still there: %v, %v", left, err)
 	}
 	if err := w.joined(m, a, s).Register(t.Context(), m.is); err != nil {
@@ -198,7 +198,7 @@ func TestAJoinThatWasCutOffGoesOn(t *testing.T) {
 		t.Error(err)
 	}
 	asked, p := begin(two)
-	if err := w.st.RemoveNode(t.Context(), dev, p.Node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, p.Node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	before := w.all()

@@ -22,10 +22,10 @@ func TestNobodyBecomesAnAdministratorByATokenOfNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	const user = "pulley/operator/mallory/0123456789abcdef"
-	if err := w.st.EnsureOperatorRoles(ctx); err != nil {
+	if err := w.st.Access.EnsureOperatorRoles(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.EnsureOperator(ctx, user, store.RoleOperator); err != nil {
+	if err := w.st.Access.EnsureOperator(ctx, user, store.RoleOperator); err != nil {
 		t.Fatal(err)
 	}
 	c := w.etcd.ClientOf(user)
@@ -126,10 +126,10 @@ func TestAJoinAfterARemovalThatWasCutOff(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	ctx := t.Context()
-	if err := w.st.EnsureEnvironment(ctx, "dev"); err != nil {
+	if err := w.st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.st.ReadyReserve(ctx, dev, "compute1", time.Now()); err != nil {
+	if _, _, err := w.st.Identities.Precreate(ctx, dev, "compute1", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	c := w.etcd.ClientOf(etcdtest.Serve)
@@ -137,7 +137,7 @@ func TestAJoinAfterARemovalThatWasCutOff(t *testing.T) {
 	if _, err := c.Put(ctx, host, "damaged"); err != nil { // the removal comes so far, and no further
 		t.Fatal(err)
 	}
-	if err := w.st.RemoveNode(ctx, dev, "compute1", store.Removal{At: time.Now()}); err == nil {
+	if err := w.st.Joins.RemoveNode(ctx, dev, "compute1", store.Removal{At: time.Now()}); err == nil {
 		t.Fatal("the removal came through")
 	}
 	if _, err := c.Delete(ctx, host); err != nil {
@@ -148,8 +148,8 @@ func TestAJoinAfterARemovalThatWasCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	users, err := w.st.Users(ctx)
-	if i, _, _ := w.st.Identity(ctx, dev, a.Node); err != nil || !strings.Contains(strings.Join(users, " "), i.User) {
+	users, err := w.st.Access.Users(ctx)
+	if i, _, _ := w.st.Identities.Get(ctx, dev, a.Node); err != nil || !strings.Contains(strings.Join(users, " "), i.User) {
 		t.Errorf("%s joined as %+v, and the users are %q (%v)", a.Node, i, users, err)
 	}
 }

@@ -42,7 +42,7 @@ func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Tok
 
 // settleOperator decides by the token that the transaction compares: what was read of it before only said where to look.
 func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.OperatorIdentity, error) {
-	f, err := d.Store.OperatorFacts(ctx, a.id, name)
+	f, err := d.Store.Joins.OperatorFacts(ctx, a.id, name)
 	if err != nil {
 		return store.OperatorIdentity{}, err
 	}
@@ -72,34 +72,34 @@ func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.
 	}
 	t := *f.Token
 	t.Used++
-	return o, d.Store.CommitOperator(ctx, f, t, o)
+	return o, d.Store.Joins.CommitOperator(ctx, f, t, o)
 }
 
 // certifyOperator is certify of a person.
 func (d *Server) certifyOperator(ctx context.Context, a ask, o store.OperatorIdentity) (join.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), certifyTime)
 	defer cancel()
-	if err := d.Store.EnsureOperator(ctx, o.User, o.As); err != nil {
+	if err := d.Store.Access.EnsureOperator(ctx, o.User, o.As); err != nil {
 		return join.Answer{}, err
 	}
 	if o.Replaces != "" {
-		if err := d.Store.DropFormerOperator(ctx, o.Name, o.User); err != nil {
+		if err := d.Store.Identities.DropFormerOperator(ctx, o.Name, o.User); err != nil {
 			return join.Answer{}, err
 		}
 	}
-	now, revision, err := d.Store.Operator(ctx, o.Name)
+	now, revision, err := d.Store.Identities.Operator(ctx, o.Name)
 	if err != nil {
 		return join.Answer{}, err
 	}
 	if !now.Live() || now.User != o.User {
-		if err := d.Store.DropUser(ctx, o.User); err != nil {
+		if err := d.Store.Access.DropUser(ctx, o.User); err != nil {
 			return join.Answer{}, err
 		}
 		return join.Answer{}, no(join.WasRemoved, join.Params{Operator: o.Name})
 	}
 	if now.Replaces != "" {
 		now.Replaces = ""
-		if err := d.Store.PutOperator(ctx, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
+		if err := d.Store.Identities.PutOperator(ctx, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
 			return join.Answer{}, err
 		}
 	}

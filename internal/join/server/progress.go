@@ -85,7 +85,7 @@ func (d *Server) teller(ctx context.Context, c *caller, p join.Told) (teller, er
 		return teller{}, no(join.MalformedToken, join.Params{})
 	}
 	c.about("token", id)
-	t, err := d.Store.FindToken(ctx, id)
+	t, err := d.Store.Tokens.Find(ctx, id)
 	if err != nil {
 		return teller{}, err
 	}
@@ -129,7 +129,7 @@ func (d *Server) teller(ctx context.Context, c *caller, p join.Told) (teller, er
 
 // isMember reports whether a machine is of a role that its name does not say.
 func (d *Server) isMember(ctx context.Context, ref environments.Ref, node, role string) (bool, error) {
-	e, _, err := d.Store.Spec(ctx, ref)
+	e, _, err := d.Store.Environments.Spec(ctx, ref)
 	if err != nil || e == nil {
 		return false, err
 	}
@@ -139,7 +139,7 @@ func (d *Server) isMember(ctx context.Context, ref environments.Ref, node, role 
 
 // note writes one word of a first boot. A conflict means: from a fresh read.
 func (d *Server) note(ctx context.Context, who teller, p join.Progress) error {
-	b, revision, err := d.Store.FirstBoot(ctx, who.ref, p.Machine)
+	b, revision, err := d.Store.FirstBoots.Get(ctx, who.ref, p.Machine)
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (d *Server) note(ctx context.Context, who teller, p join.Progress) error {
 	if revision != 0 && says(*b, word) && now.Sub(b.Heard) < sameLasts {
 		return nil
 	}
-	if err := d.Store.PutFirstBoot(ctx, who.ref, word, revision); err != nil {
+	if err := d.Store.FirstBoots.Put(ctx, who.ref, word, revision); err != nil {
 		return err
 	}
 	d.boots.put(who.ref, word)
@@ -220,7 +220,7 @@ func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *sto
 		return true, err
 	}
 	if who.node != "" {
-		f, err := d.Store.JoinFacts(ctx, who.token.ID, who.ref, who.node, machine)
+		f, err := d.Store.Joins.Facts(ctx, who.token.ID, who.ref, who.node, machine)
 		if err != nil {
 			return true, err
 		}
@@ -298,7 +298,7 @@ func (b *boots) joined(ctx context.Context, d *Server, ref environments.Ref, mac
 	now := d.Now()
 	v := b.who[ref.String()]
 	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= bootsLast {
-		all, _, err := d.Store.Identities(ctx, ref)
+		all, _, err := d.Store.Identities.List(ctx, ref)
 		if err != nil {
 			return false, err
 		}
@@ -325,7 +325,7 @@ func (b *boots) read(ctx context.Context, d *Server, ref environments.Ref, age t
 	now := d.Now()
 	v := b.all[ref.String()]
 	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= age {
-		all, _, err := d.Store.FirstBoots(ctx, ref)
+		all, _, err := d.Store.FirstBoots.List(ctx, ref)
 		if err != nil {
 			return err
 		}

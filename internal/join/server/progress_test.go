@@ -32,7 +32,7 @@ func TestAFirstBootIsFollowed(t *testing.T) {
 	}
 	read := func() store.FirstBoot {
 		t.Helper()
-		b, _, err := w.st.FirstBoot(t.Context(), dev, "m1")
+		b, _, err := w.st.FirstBoots.Get(t.Context(), dev, "m1")
 		if err != nil || b == nil {
 			t.Fatalf("there is no record: %v", err)
 		}
@@ -87,14 +87,14 @@ func TestAFirstBootHoldsItsName(t *testing.T) {
 	if err := begin(one); err != nil {
 		t.Errorf("the same machine may not go on: %v", err)
 	}
-	freed, err := w.st.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann", Why: "one is broken"})
+	freed, err := w.st.Joins.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann", Why: "one is broken"})
 	if err != nil || len(freed) != 1 || freed[0].Machine != "one" {
 		t.Fatalf("freed are %+v, %v", freed, err)
 	}
 	if err := begin(two); err != nil {
 		t.Errorf("after it was freed: %v", err)
 	}
-	if b, _, err := w.st.FirstBoot(t.Context(), dev, "one"); err != nil || b.Unlocked == nil || b.Unlocked.Why != "one is broken" {
+	if b, _, err := w.st.FirstBoots.Get(t.Context(), dev, "one"); err != nil || b.Unlocked == nil || b.Unlocked.Why != "one is broken" {
 		t.Errorf("why is not recorded: %+v, %v", b, err)
 	}
 	if _, err := two.join(t.Context(), token, ""); err != nil {
@@ -118,7 +118,7 @@ func TestMachinesInTheMakingAreBounded(t *testing.T) {
 			refused++
 		}
 	}
-	all, _, err := w.st.FirstBoots(t.Context(), dev)
+	all, _, err := w.st.FirstBoots.List(t.Context(), dev)
 	if err != nil || len(all) != 2+spareMachines || refused != 20-len(all) {
 		t.Errorf("%d machines are recorded (%v), and %d were refused", len(all), err, refused)
 	}

@@ -96,7 +96,7 @@ func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	revoked := w.token(store.Token{Role: "controller"})
-	if _, err := w.st.RevokeToken(t.Context(), revoked[4:12], store.Revoked{At: time.Now(), By: "ann"}); err != nil {
+	if _, err := w.st.Tokens.Revoke(t.Context(), revoked[4:12], store.Revoked{At: time.Now(), By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	exact := w.token(store.Token{Node: "controller2"})

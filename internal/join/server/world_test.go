@@ -69,7 +69,7 @@ func newWorld(t *testing.T, roles ...environments.Role) *world {
 	etcd := etcdtest.StartAuth(t, etcdtest.AuthOptions{Trusted: ca.Bundle()})
 	w := &world{t, etcd, etcd.Admin(), ca}
 	for _, name := range []string{"dev", "prod"} {
-		if err := w.st.PutSpec(t.Context(), &environments.Environment{Name: name, Roles: roles}, 0); err != nil {
+		if err := w.st.Environments.PutSpec(t.Context(), &environments.Environment{Name: name, Roles: roles}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -178,7 +178,7 @@ func (w *world) token(t store.Token) string {
 	if t.Expires.IsZero() {
 		t.Expires = t.Created.Add(time.Hour)
 	}
-	text, _, err := w.st.CreateToken(w.t.Context(), t)
+	text, _, err := w.st.Tokens.Create(w.t.Context(), t)
 	if err != nil {
 		w.t.Fatal(err)
 	}

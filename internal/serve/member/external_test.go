@@ -19,7 +19,7 @@ func TestWhatJoiningAClusterOfYoursNeeds(t *testing.T) {
 	}
 
 	viewer := pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "eve", Incarnation: pki.NewIncarnation()}
-	if err := st.EnsureOperator(t.Context(), viewer.String(), store.RoleViewer); err != nil {
+	if err := st.Access.EnsureOperator(t.Context(), viewer.String(), store.RoleViewer); err != nil {
 		t.Fatal(err)
 	}
 	as := s.Connection

@@ -71,16 +71,16 @@ func TestASecureStartMakesUsersAndKeepsThem(t *testing.T) {
 	admin := s.Connection
 	admin.Cert, admin.Key = s.Admin, s.Admin
 	host := agent.Host{Node: "controller1"}
-	if err := connect(t, admin).Register(t.Context(), "dev", host); err != nil {
+	if err := connect(t, admin).Fleet.Register(t.Context(), "dev", host); err != nil {
 		t.Fatal(err)
 	}
-	if err := connect(t, s.Connection).SetUpAuth(t.Context(), s.Certificates.User()); err != nil {
+	if err := connect(t, s.Connection).Access.SetUpAuth(t.Context(), s.Certificates.User()); err != nil {
 		t.Errorf("serve itself may not look after users: %v", err)
 	}
 	stranger := s.Connection
 	stranger.Cert = identity(t, s.Certificates, pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "eve", Incarnation: pki.NewIncarnation()})
 	stranger.Key = stranger.Cert
-	if err := connect(t, stranger).Register(t.Context(), "dev", host); err == nil || errors.Is(err, agent.ErrUnreachable) {
+	if err := connect(t, stranger).Fleet.Register(t.Context(), "dev", host); err == nil || errors.Is(err, agent.ErrUnreachable) {
 		t.Errorf("a certificate without a user wrote: %v", err)
 	}
 	s.Close()
@@ -104,10 +104,10 @@ func TestASecureStartMakesUsersAndKeepsThem(t *testing.T) {
 		t.Error("a second start made another administrator")
 	}
 	admin.Endpoints = s.Connection.Endpoints
-	if err := connect(t, admin).Register(t.Context(), "dev", host); err != nil {
+	if err := connect(t, admin).Fleet.Register(t.Context(), "dev", host); err != nil {
 		t.Errorf("the administrator of the first start: %v", err)
 	}
-	users, err := connect(t, s.Connection).Users(t.Context())
+	users, err := connect(t, s.Connection).Access.Users(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,9 +127,9 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	s := startSecure(t, c)
 	st := connect(t, s.Connection)
-	was, _, err := st.Operator(t.Context(), "admin")
+	was, _, err := st.Identities.Operator(t.Context(), "admin")
 	if err == nil {
-		err = st.DropUser(t.Context(), was.User)
+		err = st.Access.DropUser(t.Context(), was.User)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -145,10 +145,10 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	}
 	admin := s.Connection
 	admin.Cert, admin.Key = s.Admin, s.Admin
-	if _, err := connect(t, admin).Users(t.Context()); err != nil {
+	if _, err := connect(t, admin).Access.Users(t.Context()); err != nil {
 		t.Errorf("the administrator: %v", err)
 	}
-	if is, _, err := connect(t, s.Connection).Operator(t.Context(), "admin"); err != nil || is.User != was.User || !is.Live() {
+	if is, _, err := connect(t, s.Connection).Identities.Operator(t.Context(), "admin"); err != nil || is.User != was.User || !is.Live() {
 		t.Errorf("the list of operators has %+v, %v", is, err)
 	}
 	s.Close()
@@ -159,7 +159,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	}
 	s = startSecure(t, c)
 	admin.Endpoints = s.Connection.Endpoints
-	if _, err := connect(t, admin).Users(t.Context()); err != nil || s.Admin == "" {
+	if _, err := connect(t, admin).Access.Users(t.Context()); err != nil || s.Admin == "" {
 		t.Errorf("the administrator that was made before, at a start from nothing: %v", err)
 	}
 }
@@ -219,7 +219,7 @@ func TestNoCertificateMayEverWrite(t *testing.T) {
 			return
 		}
 		defer st.Close()
-		switch err := st.Register(ctx, "dev", agent.Host{Node: "eve"}); {
+		switch err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "eve"}); {
 		case err == nil:
 			wrote.Add(1)
 		case !errors.Is(err, agent.ErrUnreachable) && ctx.Err() == nil:
@@ -260,7 +260,7 @@ func TestNoCertificateMayEverWrite(t *testing.T) {
 	}
 	stop()
 	hammers.Wait()
-	hosts, err := connect(t, s.Connection).Hosts(t.Context(), environments.Ref{Environment: "dev"})
+	hosts, err := connect(t, s.Connection).Fleet.Hosts(t.Context(), environments.Ref{Environment: "dev"})
 	if err != nil || len(hosts) > 0 || wrote.Load() > 0 {
 		t.Errorf("%d writes by a certificate without a user got through; hosts are %v, %v", wrote.Load(), hosts, err)
 	}

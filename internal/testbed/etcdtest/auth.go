@@ -49,7 +49,7 @@ func StartAuth(t testing.TB, o AuthOptions) *Auth {
 		o.QuotaBytes = member.DefaultQuota
 	}
 	a.Server = startWith(t, c, o.QuotaBytes)
-	if err := a.Admin().SetUpAuth(t.Context(), Serve); err != nil {
+	if err := a.Admin().Access.SetUpAuth(t.Context(), Serve); err != nil {
 		t.Fatal(err)
 	}
 	return a
