@@ -76,7 +76,10 @@ func TestOnlyAdminsMakeTheInstallationsID(t *testing.T) {
 		}
 		mend := func() error { return admin.Access.SetUpAuth(ctx, etcdtest.Serve) }
 		if user == operator {
-			mend = func() error { _, err := admin.Doctor.Examine(ctx, server.Config(etcdtest.Serve), time.Now(), true); return err }
+			mend = func() error {
+				_, err := admin.Doctor.Examine(ctx, server.Config(etcdtest.Serve), time.Now(), true)
+				return err
+			}
 		}
 		if err := mend(); err != nil {
 			t.Fatal(err)

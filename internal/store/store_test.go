@@ -213,8 +213,10 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 		"hold on node": func() error {
 			return st.Fleet.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0)
 		},
-		"registration": func() error { return st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}) },
-		"removal":      func() error { return st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}) },
+		"registration": func() error {
+			return st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"})
+		},
+		"removal": func() error { return st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}) },
 		"promotion": func() error {
 			d, err := st.Targets.Desires(ctx, dev)
 			if err != nil {
