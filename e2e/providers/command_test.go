@@ -32,7 +32,7 @@ func documented(t *testing.T, environ []string, name string, args ...string) fun
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	return func(mark machines.Mark) (machines.Provider, error) {
 		return command.New(command.Config{
-			Command: append([]string{program}, args...), Mark: mark, Environ: append([]string{path, "HOME=" + home}, environ...), Log: log,
+			Command: append([]string{program}, args...), Timeout: patience, Mark: mark, Environ: append([]string{path, "HOME=" + home}, environ...), Log: log,
 		})
 	}
 }
