@@ -252,8 +252,8 @@ func nothingLeft(t *testing.T, c driver.Config) {
 	}
 }
 
-// A keeper that is killed, as by a lack of memory, must take its machine with it: no plan could see it.
-func TestMachineEndsWithItsKeeper(t *testing.T) {
+// A supervisor that is killed, as by a lack of memory, must take its machine with it: no plan could see it.
+func TestMachineEndsWithItsSupervisor(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
 	p := newDriver(t, c)
@@ -266,7 +266,7 @@ func TestMachineEndsWithItsKeeper(t *testing.T) {
 		return ""
 	})
 	group := machineGroup(t, c, m.Name)
-	if err := unix.Kill(firstIn(t, filepath.Join(group, "keeper")), unix.SIGKILL); err != nil {
+	if err := unix.Kill(firstIn(t, filepath.Join(group, "supervisor")), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "off", in(t, p, m.Name, machines.Stopped))
@@ -299,7 +299,7 @@ func TestMachineIsPoweredOffWithItsHost(t *testing.T) {
 	p := newDriver(t, c)
 	m := create(t, p, order("compute1"))
 	until(t, "the userdata", has(c, m.Name, "root/seed", "compute1 ran\n"))
-	if err := unix.Kill(firstIn(t, filepath.Join(machineGroup(t, c, m.Name), "keeper")), unix.SIGTERM); err != nil {
+	if err := unix.Kill(firstIn(t, filepath.Join(machineGroup(t, c, m.Name), "supervisor")), unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "off", in(t, p, m.Name, machines.Stopped))

@@ -318,7 +318,7 @@ func ping(address string) error {
 }
 
 func TestMain(m *testing.M) {
-	driver.MaybeInit() // a keeper is this program under another name
+	driver.MaybeInit() // a supervisor is this program under another name
 	maybeRequest()
 	os.Exit(Main(m))
 }

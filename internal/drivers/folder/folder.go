@@ -52,7 +52,7 @@ func NewAbout(id string, mark machines.Mark, o machines.Order) About {
 	return About{ID: id, Mark: mark, Name: o.Name, Node: o.Node, Role: o.Role, Labels: o.Labels, Created: time.Now().UTC().Truncate(time.Second)}
 }
 
-// State is what a machine's keeper last wrote of it.
+// State is what a machine's supervisor last wrote of it.
 type State struct {
 	State   machines.State `json:"state"`
 	Problem string         `json:"problem,omitempty"`
@@ -171,7 +171,7 @@ func (f Fleet) Names() ([]string, error) {
 }
 
 // Look reads the records of a machine into about, whose common part is also given. ok is false where the folder is no machine
-// of the fleet. A machine without a keeper is stopped.
+// of the fleet. A machine without a supervisor is stopped.
 func (f Fleet) Look(name string, about any, common *About) (s State, ok bool, err error) {
 	dir := f.Machine(name)
 	if err := ReadJSON(filepath.Join(dir, AboutFile), about); err != nil {
@@ -180,7 +180,7 @@ func (f Fleet) Look(name string, about any, common *About) (s State, ok bool, er
 	if common.Mark != f.Mark || common.Name != name {
 		return s, false, nil
 	}
-	held, err := Held(filepath.Join(dir, HeldFile)) // before the state, which its keeper writes last
+	held, err := Held(filepath.Join(dir, HeldFile)) // before the state, which its supervisor writes last
 	if err == nil {
 		err = ReadJSON(filepath.Join(dir, StateFile), &s)
 	}
@@ -188,7 +188,7 @@ func (f Fleet) Look(name string, about any, common *About) (s State, ok bool, er
 		return s, false, unlessAbsent(err)
 	}
 	if !held && (s.State == machines.Building || s.State == machines.Running) {
-		s.State, s.Problem = machines.Stopped, "its keeper was killed, or this host was restarted"
+		s.State, s.Problem = machines.Stopped, "its supervisor was killed, or this host was restarted"
 	}
 	return s, true, nil
 }

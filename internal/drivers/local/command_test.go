@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestCommandKeepsStreamsExitCodesAndEnvironment(t *testing.T) {
-	// A failed run of an agent in a machine would pass for a good one.
+// A failed run of an agent in a machine must not count as a success.
+func TestCommandPassesStreamsAndExitCodes(t *testing.T) {
 	m := startMachine(t, Config{})
 	t.Setenv("HOST_SECRET", "x")
 	for _, test := range []struct {
@@ -56,8 +56,8 @@ func TestCommandKeepsStreamsExitCodesAndEnvironment(t *testing.T) {
 	}
 }
 
-func TestTerminatingACommandReachesItGently(t *testing.T) {
-	// An agent that is asked to stop could not finish what it is doing.
+// An agent that gets SIGTERM must be able to finish its work.
+func TestSignalReachesCommand(t *testing.T) {
 	m := startMachine(t, Config{})
 	cmd := m.Command(t.Context(), "sh", "-c", "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.01; done")
 	stdout, err := cmd.StdoutPipe()
@@ -72,7 +72,7 @@ func TestTerminatingACommandReachesItGently(t *testing.T) {
 	cmd.Process.Signal(unix.SIGTERM)
 	lines.Scan()
 	if lines.Text() != "bye" {
-		t.Errorf("the command said %q", lines.Text())
+		t.Errorf("the command printed %q", lines.Text())
 	}
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 7 {
@@ -80,7 +80,7 @@ func TestTerminatingACommandReachesItGently(t *testing.T) {
 	}
 }
 
-// tree is a script whose processes are in several sessions and orphaned, ignore gentle signals, and go on forking.
+// tree returns a script whose processes are in several sessions, are orphans, ignore SIGTERM, and fork again and again.
 func tree(word string) string {
 	return `trap '' TERM HUP INT
 setsid sh -c 'while :; do sleep 0.01; done' ` + word + ` &
@@ -88,8 +88,8 @@ setsid sh -c 'while :; do sleep 0.01; done' ` + word + ` &
 echo up; sleep 1000; : ` + word
 }
 
-func TestEndOfContextKillsTheWholeTree(t *testing.T) {
-	// A hung Puppet would live on behind a run that was given up, and hold its locks.
+// A Puppet that hangs must not outlive its run and hold its locks.
+func TestContextEndKillsAllDescendants(t *testing.T) {
 	m := startMachine(t, Config{})
 	for name, end := range map[string]func(*exec.Cmd, context.CancelFunc){
 		"context": func(_ *exec.Cmd, cancel context.CancelFunc) { cancel() },
@@ -110,22 +110,22 @@ func TestEndOfContextKillsTheWholeTree(t *testing.T) {
 			if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
 				t.Fatal(line, err)
 			}
-			eventually(t, "the tree is up", func() bool { return len(processes(word)) >= 5 })
+			eventually(t, "all processes run", func() bool { return len(processes(word)) >= 5 })
 			end(cmd, cancel)
 			if err := cmd.Wait(); err == nil {
-				t.Error("a killed command passed for a good one")
+				t.Error("a killed command returned no error")
 			}
 			if left := processes(word); name == "context" && len(left) > 0 {
 				t.Errorf("left when Wait returned: %q", left)
 			}
-			eventually(t, "the tree is gone", func() bool { return len(processes(word)) == 0 })
+			eventually(t, "all processes have ended", func() bool { return len(processes(word)) == 0 })
 		})
 	}
-	sh(t, m, "true") // the machine itself goes on
+	sh(t, m, "true") // the machine still works
 }
 
-func TestADaemonOutlivesTheCommandThatStartedIt(t *testing.T) {
-	// Bootstrap could start no cron.
+// Bootstrap must be able to start cron.
+func TestDaemonOutlivesCommand(t *testing.T) {
 	m := startMachine(t, Config{})
 	word := marker(t)
 	sh(t, m, "setsid sh -c 'while :; do sleep 0.01; done' "+word+" >/dev/null 2>&1 </dev/null &")
@@ -135,7 +135,7 @@ func TestADaemonOutlivesTheCommandThatStartedIt(t *testing.T) {
 	if len(processes(word)) == 0 {
 		t.Fatal("the daemon is gone")
 	}
-	// Its parent is the machine's first process, which has to collect it and what it leaves.
+	// Its parent is the machine's first process.
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -144,8 +144,8 @@ func TestADaemonOutlivesTheCommandThatStartedIt(t *testing.T) {
 	}
 }
 
+// A machine that runs cron must not collect zombies.
 func TestOrphansAreCollected(t *testing.T) {
-	// A machine that runs cron for a night would fill up with zombies.
 	m := startMachine(t, Config{})
 	for range 5 {
 		sh(t, m, "for i in 1 2 3 4 5 6 7 8 9; do (setsid sh -c 'sleep 0.01; :' >/dev/null 2>&1 </dev/null &); done")

@@ -26,9 +26,9 @@ const (
 
 // Files of a machine's folder, beside those of package folder.
 const (
-	userdataFile = "userdata" // until the first boot is over
-	logFile      = "log"      // of the keeper, the first boot and the agent
-	keeperFile   = "keeper"   // locked by the keeper, in a way that names its process
+	userdataFile   = "userdata"   // until the first boot is over
+	logFile        = "log"        // of the supervisor, the first boot and the agent
+	supervisorFile = "supervisor" // locked by the supervisor, in a way that names its process
 )
 
 // about is the record of a machine.
@@ -48,8 +48,8 @@ type ProviderConfig struct {
 	Mark     machines.Mark
 }
 
-// Provider makes the machines of one fleet. Each has a keeper: a process that holds its Machine and outlives this program. A
-// machine ends with its keeper, also when the host is switched off, and is not started again. A Provider needs root. Its errors
+// Provider makes the machines of one fleet. Each has a supervisor: a process that holds its Machine and outlives this program. A
+// machine ends with its supervisor, also when the host is switched off, and is not started again. A Provider needs root. Its errors
 // name the cause: callers name the call.
 type Provider struct {
 	config ProviderConfig
@@ -102,7 +102,7 @@ func (p *Provider) look(name string) (m machines.Machine, ok bool, err error) {
 	return machines.Machine{Name: name, ID: a.ID, State: s.State, Problem: s.Problem, Flavor: a.Flavor, Created: a.Created}, true, nil
 }
 
-// Create makes a machine's folder and starts its keeper.
+// Create makes a machine's folder and starts its supervisor.
 func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	if m, ok := p.existing(o.Name); ok { // whatever the order contains
 		return m, nil
@@ -190,7 +190,7 @@ func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
 	if !ok || v.ID != "" && v.ID != m.ID {
 		return nil
 	}
-	if err := endKeeper(ctx, p.fleet.Machine(v.Name)); err != nil {
+	if err := endSupervisor(ctx, p.fleet.Machine(v.Name)); err != nil {
 		return err
 	}
 	gone, err := p.fleet.Discard(v.Name, m.ID)
@@ -204,7 +204,7 @@ func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
 func (p *Provider) sweep() error {
 	return p.fleet.Leftovers("", func(dir string, _ bool) error {
 		held, err := folder.Held(filepath.Join(dir, folder.HeldFile))
-		if err != nil || held { // its keeper is about to move it to its place
+		if err != nil || held { // its supervisor is about to move it to its place
 			return err
 		}
 		return os.RemoveAll(dir)

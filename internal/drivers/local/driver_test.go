@@ -67,18 +67,18 @@ func state(t *testing.T, p *Provider) machines.Machine {
 	return machines[0]
 }
 
-// insideOf returns where the host sees the root of the machine of a folder.
+// insideOf returns the host's path of the root of a machine.
 func insideOf(dir string) (string, error) {
-	file, err := os.Open(filepath.Join(dir, keeperFile))
+	file, err := os.Open(filepath.Join(dir, supervisorFile))
 	if err != nil {
 		return "", err
 	}
 	defer file.Close()
-	keeper, err := holder(file)
+	supervisor, err := holder(file)
 	if err != nil {
 		return "", err
 	}
-	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", keeper))
+	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", supervisor))
 	if err != nil {
 		return "", err
 	}
@@ -90,11 +90,11 @@ func insideOf(dir string) (string, error) {
 			}
 		}
 	}
-	return "", errors.New("its first process was not found")
+	return "", errors.New("no first process")
 }
 
-func TestKeptMachinesConform(t *testing.T) {
-	// Applying would count on what this driver does not do.
+// The driver must pass the checks of every driver.
+func TestLocalConforms(t *testing.T) {
 	root := t.TempDir()
 	placeOf := func(mark machines.Mark) string { return filepath.Join(root, mark.Owner, mark.Fleet) }
 	var ours machines.Mark
@@ -112,7 +112,7 @@ func TestKeptMachinesConform(t *testing.T) {
 			}
 			return os.ReadFile(root + "/run/conform")
 		},
-		Script: `cat "$0" >/run/conform.new && mv /run/conform.new /run/conform`, // the machine itself removes it
+		Script: `cat "$0" >/run/conform.new && mv /run/conform.new /run/conform`, // the machine removes it
 		Labels: func(_ context.Context, m machines.Machine) (map[string]string, error) {
 			var a about
 			err := folder.ReadJSON(filepath.Join(placeOf(ours), m.Name, folder.AboutFile), &a)
@@ -123,11 +123,11 @@ func TestKeptMachinesConform(t *testing.T) {
 			return func(context.Context) error { _, err := os.Stat(file); return err },
 				errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600))
 		},
-		Boot: time.Minute, Gone: time.Minute, Call: time.Minute, Poll: 10 * time.Millisecond,
+		Boot: 10 * time.Minute, Gone: 10 * time.Minute, Call: 10 * time.Minute, Poll: 10 * time.Millisecond,
 	})
 }
 
-// makeOne is a program of its own that makes a machine and is about to be killed.
+// makeOne is the main function of a program that makes a machine and is then killed.
 func makeOne(root, word string) (int, error) {
 	p, err := NewProvider(ProviderConfig{Folder: root, Agent: "/bin/true", Mark: testMark})
 	if err != nil {
@@ -140,8 +140,8 @@ func makeOne(root, word string) (int, error) {
 	select {}
 }
 
-func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
-	// The fleet would be gone when `pulley env apply` is done, or there for ever.
+// A machine must outlive `pulley env apply`, and end with its deletion.
+func TestMachineOutlivesProgramAndEndsWithDelete(t *testing.T) {
 	root, word := t.TempDir(), marker(t)
 	mounts := hostMounts(t)
 	maker := exec.Command("/proc/self/exe")
@@ -166,7 +166,7 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	dir := filepath.Join(p.fleet.Path(), "compute1-t42")
-	eventually(t, "the userdata, which has a token, is gone", func() bool {
+	eventually(t, "the userdata is removed", func() bool {
 		_, err := os.Stat(filepath.Join(dir, userdataFile))
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -174,7 +174,7 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the machine itself has none any more", func() bool {
+	eventually(t, "the userdata in the machine is removed", func() bool {
 		_, err := os.Stat(inside + userdataInside)
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -195,22 +195,22 @@ func TestAKeptMachineOutlivesItsMakerAndEndsWithDelete(t *testing.T) {
 	noOverlayAdded(t, mounts)
 }
 
-func TestAKilledKeeperMakesAStoppedMachine(t *testing.T) {
-	// A machine that is not there would be taken for one that runs, or could not be deleted any more.
+// A machine without a supervisor must be listed as stopped, and can be deleted.
+func TestKilledSupervisorStopsMachine(t *testing.T) {
 	p, word := provider(t, t.TempDir()), marker(t)
 	create(t, p, order("compute1", "setsid sh -c 'while :; do sleep 1; done' "+word+" >/dev/null 2>&1 </dev/null &"))
 	eventually(t, "its program runs", func() bool { return len(processes(word)) > 0 })
 	dir := filepath.Join(p.fleet.Path(), "compute1")
-	if err := killKeeper(dir); err != nil {
+	if err := killSupervisor(dir); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is stopped", func() bool { return state(t, p).State == machines.Stopped })
 	if left := processes(word); len(left) > 0 {
-		t.Errorf("left when it was said to be stopped: %q", left)
+		t.Errorf("processes of a stopped machine: %q", left)
 	}
 	again := create(t, p, order("compute1", "exit 0"))
-	if again.State != machines.Stopped || !strings.Contains(again.Problem, "its keeper was killed") {
-		t.Errorf("to create it again made %+v", again)
+	if again.State != machines.Stopped || !strings.Contains(again.Problem, "its supervisor was killed") {
+		t.Errorf("a second Create returned %+v", again)
 	}
 	if err := p.Delete(t.Context(), machines.Ref{Name: "compute1", ID: again.ID}); err != nil {
 		t.Fatal(err)
@@ -220,8 +220,8 @@ func TestAKilledKeeperMakesAStoppedMachine(t *testing.T) {
 	}
 }
 
-func TestAFirstBootThatFailsIsTold(t *testing.T) {
-	// An operator would wait for a node that never comes, without a word why.
+// An operator must see why a first boot failed.
+func TestFailedFirstBootIsReported(t *testing.T) {
 	p := provider(t, t.TempDir())
 	create(t, p, order("compute1", "echo no such role >&2; exit 2"))
 	eventually(t, "it failed", func() bool {
@@ -230,14 +230,14 @@ func TestAFirstBootThatFailsIsTold(t *testing.T) {
 	})
 	clear(t, p)
 	create(t, p, order("compute1", "echo no network yet; exit 1"))
-	eventually(t, "it is tried again", func() bool {
+	eventually(t, "a retry", func() bool {
 		m := state(t, p)
 		return m.State == machines.Running && strings.Contains(m.Problem, "no network yet; it is retried")
 	})
 }
 
-func TestAnAgentThatEndsIsTold(t *testing.T) {
-	// A node that runs nothing any more would look healthy to whoever lists machines.
+// A machine whose agent ended must not look healthy.
+func TestEndedAgentIsReported(t *testing.T) {
 	p := provider(t, t.TempDir()) // whose agent is /bin/true
 	create(t, p, order("compute1", "mkdir -p /etc/pulley; touch /etc/pulley/agent.yaml"))
 	eventually(t, "it failed", func() bool {
@@ -246,8 +246,8 @@ func TestAnAgentThatEndsIsTold(t *testing.T) {
 	})
 }
 
-func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
-	// Folders that hold tokens would pile up, or a name could never be used again.
+// Folders that a killed program left contain tokens and use up names.
+func TestLeftoversAreRemoved(t *testing.T) {
 	p := provider(t, t.TempDir())
 	for _, name := range []string{".new.compute1.1", ".gone.compute1.2"} {
 		if err := os.MkdirAll(filepath.Join(p.fleet.Path(), name), 0o700); err != nil {
@@ -261,7 +261,7 @@ func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
 	if left, _ := filepath.Glob(p.fleet.Path() + "/.*.compute1.*"); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	// Nothing is made any more, once a fleet is taken down.
+	// The deletion of the last machine removes leftovers, too.
 	if err := os.MkdirAll(filepath.Join(p.fleet.Path(), ".gone.compute2.3"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -273,8 +273,8 @@ func TestWhatAKilledMakerLeftIsSwept(t *testing.T) {
 	}
 }
 
-// keeperless puts a machine's folder where one was, whose keeper is gone.
-func keeperless(t *testing.T, p *Provider, name string) {
+// unsupervised writes the folder of a machine without a supervisor.
+func unsupervised(t *testing.T, p *Provider, name string) {
 	t.Helper()
 	dir := filepath.Join(p.fleet.Path(), name)
 	if err := errors.Join(
@@ -285,10 +285,10 @@ func keeperless(t *testing.T, p *Provider, name string) {
 	}
 }
 
-func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
-	// Who has changed a flavor in the file since would be told that machines are refused that have run for weeks.
+// A changed flavor in the file must not make an apply fail for machines that already run.
+func TestExistingMachineIsReturned(t *testing.T) {
 	p := provider(t, t.TempDir())
-	keeperless(t, p, "compute1")
+	unsupervised(t, p, "compute1")
 	o := order("compute1", "exit 0")
 	o.Flavor, o.Image = "small", "debian"
 	if m := create(t, p, o); m.ID != "compute1" {
@@ -296,11 +296,11 @@ func TestAMachineThatIsThereIsReturnedWhateverTheOrderSays(t *testing.T) {
 	}
 }
 
-func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
-	// Anybody who may write to the folder could make root delete what they name.
+// Users who may write to the folder could make root delete files.
+func TestWritableFolderIsRefused(t *testing.T) {
 	root := t.TempDir()
 	p := provider(t, root)
-	keeperless(t, p, "compute1")
+	unsupervised(t, p, "compute1")
 	if err := os.Chmod(root, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(p.fleet.Path(), "compute1", folder.AboutFile)); err != nil {
 		t.Error(err)
 	}
-	// Nothing may be made in such a folder, either.
+	// Nothing is created in such a folder.
 	other := filepath.Join(root, "deeper")
 	if err := errors.Join(os.Mkdir(other, 0o700), os.Chmod(other, 0o777)); err != nil {
 		t.Fatal(err)
@@ -331,8 +331,8 @@ func TestAFolderOfOthersIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestOrdersThatCanNotBeHadAreRefused(t *testing.T) {
-	// A machine that was made otherwise than it was ordered would be taken for what it is not.
+// A machine must not differ from its order.
+func TestImpossibleOrdersAreRefused(t *testing.T) {
 	p := provider(t, filepath.Join(t.TempDir(), "machines"))
 	for want, o := range map[string]machines.Order{
 		`flavor "small": it is no size`:    {Name: "compute1", Flavor: "small"},

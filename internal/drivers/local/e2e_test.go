@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// need fails the test where the host lacks a program, which its machines then lack too.
+// need fails the test where the host lacks a program.
 func need(t *testing.T, program, debianPackage string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
@@ -20,8 +20,8 @@ func need(t *testing.T, program, debianPackage string) {
 	}
 }
 
-func TestPuppetChangesTheMachineAndNotTheHost(t *testing.T) {
-	// The demo would not show what Puppet does, or would do it to its user's computer.
+// The demo must show real changes of Puppet, and none on the user's computer.
+func TestPuppetChangesMachineAndNotHost(t *testing.T) {
 	need(t, "puppet", "puppet-agent")
 	word := marker(t)
 	m := startMachine(t, Config{Empty: []string{"/var/lib/puppet", "/var/cache/puppet", "/etc/puppet"}})
@@ -51,8 +51,8 @@ exec { '/bin/sh -c "echo ran >/var/` + word + `"': creates => '/var/` + word + `
 	}
 }
 
-func TestCronRunsJobsInTheMachine(t *testing.T) {
-	// Machines would never run their agent by themselves.
+// cron must be able to start the agent in a machine.
+func TestCronRunsInMachine(t *testing.T) {
 	need(t, "/usr/sbin/cron", "cron")
 	word := marker(t)
 	m := startMachine(t, Config{Empty: []string{"/etc/cron.d", "/var/spool/cron/crontabs"}})

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-func TestCloseEndsEverythingAtOnce(t *testing.T) {
-	// A demo that is left would leave processes and mounts on its user's computer.
+// A demo must not leave processes or mounts on the user's computer.
+func TestCloseEndsAllProcessesAndMounts(t *testing.T) {
 	before := hostMounts(t)
 	m := startMachine(t, Config{})
 	word := marker(t)
@@ -18,7 +18,7 @@ func TestCloseEndsEverythingAtOnce(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the tree is up", func() bool { return len(processes(word)) >= 5 })
+	eventually(t, "all processes run", func() bool { return len(processes(word)) >= 5 })
 	namespace := mountNamespace(t, fmt.Sprint(m.Pid()))
 	if namespace == "" || namespace == mountNamespace(t, "self") {
 		t.Fatalf("the machine's mount namespace is %q", namespace)
@@ -39,10 +39,10 @@ func TestCloseEndsEverythingAtOnce(t *testing.T) {
 	select {
 	case <-m.Ended():
 	default:
-		t.Error("not said to have ended")
+		t.Error("Ended is not closed")
 	}
 	if err := m.Close(); err != nil {
-		t.Errorf("closed twice: %v", err)
+		t.Errorf("a second Close: %v", err)
 	}
 	if err := m.Command(t.Context(), "true").Run(); err == nil || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("a command in an ended machine: %v", err)
@@ -68,8 +68,8 @@ func startOwner(t *testing.T, word string) (owner *exec.Cmd, stdout *bufio.Reade
 	return owner, bufio.NewReader(pipe)
 }
 
-func TestSIGKILLOfTheOwnerLeavesNothing(t *testing.T) {
-	// A demo that is killed twice would leave processes and mounts on its user's computer.
+// A killed demo must not leave processes or mounts on the user's computer.
+func TestKilledOwnerLeavesNothing(t *testing.T) {
 	before := hostMounts(t)
 	word := marker(t)
 	owner, stdout := startOwner(t, word)
@@ -87,25 +87,25 @@ func TestSIGKILLOfTheOwnerLeavesNothing(t *testing.T) {
 		t.Fatalf("the machine is not up: %v %q", namespaces, processes(word))
 	}
 	owner.Process.Kill()
-	eventually(t, "all processes are gone", func() bool { return len(processes(word)) == 0 })
+	eventually(t, "all processes have ended", func() bool { return len(processes(word)) == 0 })
 	for n := range namespaces {
-		eventually(t, "the mounts are gone", func() bool { return len(inMountNamespace(n)) == 0 })
+		eventually(t, "the mounts are removed", func() bool { return len(inMountNamespace(n)) == 0 })
 	}
 	noOverlayAdded(t, before)
 }
 
-func TestSIGKILLOfTheOwnerWhileStartingLeavesNothing(t *testing.T) {
-	// The same, for someone who changes their mind at once.
+// The same during the start of a machine.
+func TestOwnerKilledDuringStartLeavesNothing(t *testing.T) {
 	before := hostMounts(t)
 	seen := 0
-	// Until enough moments were in the middle of it: on a machine that has other work a start takes longer.
-	for moment := time.Duration(0); moment < 120*time.Millisecond || seen < 3 && moment < 2*time.Second; moment += 4 * time.Millisecond {
+	// Until enough kills came during a start: on a busy machine a start takes longer.
+	for moment := time.Duration(0); moment < 120*time.Millisecond || seen < 3 && moment < 10*time.Second; moment += 4 * time.Millisecond {
 		word := marker(t)
 		owner, stdout := startOwner(t, word)
 		up := make(chan struct{})
 		go func() { stdout.ReadString('\n'); close(up) }()
 		select {
-		case <-time.After(moment): // not a wait for anything: the moment to be killed at
+		case <-time.After(moment): // the moment of the kill
 		case <-up:
 		}
 		if len(processes(argInit)) > 0 {
@@ -113,10 +113,10 @@ func TestSIGKILLOfTheOwnerWhileStartingLeavesNothing(t *testing.T) {
 		}
 		owner.Process.Kill()
 		_ = owner.Wait()
-		eventually(t, fmt.Sprintf("nothing is left of what was killed after %v", moment), func() bool { return len(processes(word)) == 0 })
+		eventually(t, fmt.Sprintf("the end of all processes of an owner that was killed after %v", moment), func() bool { return len(processes(word)) == 0 })
 	}
 	if seen < 3 {
-		t.Errorf("only %d moments were in the middle of it", seen)
+		t.Errorf("only %d kills came during a start", seen)
 	}
 	noOverlayAdded(t, before)
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFile returns what a file in the machine holds. Errors wrap os.ErrNotExist and its like.
+// ReadFile reads a file in the machine. Errors wrap os.ErrNotExist and similar.
 func (m *Machine) ReadFile(path string) ([]byte, error) {
 	data, err := m.readFile(path)
 	if err != nil {
@@ -20,8 +20,8 @@ func (m *Machine) ReadFile(path string) ([]byte, error) {
 	return data, nil
 }
 
-// WriteFile writes a file in the machine, whole or not at all, owned by root, and makes the folders that lead to it. A
-// link at the path is replaced, not followed.
+// WriteFile writes a file in the machine, whole or not at all, owned by root, and creates its folders. It replaces a link at the
+// path.
 func (m *Machine) WriteFile(path string, data []byte, mode os.FileMode) error {
 	if err := m.writeFile(path, data, mode); err != nil {
 		return fmt.Errorf("cannot write %s in machine %s: %w", path, m.hostname, err)
@@ -35,7 +35,7 @@ func (m *Machine) readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer root.Close()
-	// Not blocking: a FIFO at the path is an error, not a wait.
+	// O_NONBLOCK: a FIFO at the path is an error.
 	file, err := openIn(root, path, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (m *Machine) readFile(path string) ([]byte, error) {
 	if info, err := file.Stat(); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
-		return nil, errors.New("not a plain file")
+		return nil, errors.New("not a regular file")
 	}
 	return io.ReadAll(file)
 }
@@ -74,7 +74,7 @@ func (m *Machine) writeFile(path string, data []byte, mode os.FileMode) error {
 	})
 }
 
-// removeFile removes a file in the machine, if it is there. A link at the path is removed, not followed.
+// removeFile removes a file or link in the machine, where it exists.
 func (m *Machine) removeFile(path string) error {
 	root, err := m.root()
 	if err != nil {
@@ -95,7 +95,7 @@ func (m *Machine) removeFile(path string) error {
 // root opens the machine's root folder.
 func (m *Machine) root() (*os.File, error) {
 	root, err := os.OpenFile(fmt.Sprintf("/proc/%d/root", m.Pid()), unix.O_PATH|unix.O_DIRECTORY, 0)
-	// Alive after the number was used means that it was not another process's.
+	// The process is alive after its number was used: the number is its own.
 	if err != nil || unix.PidfdSendSignal(int(m.pidfd.Fd()), 0, nil, 0) != nil {
 		if root != nil {
 			root.Close()
@@ -105,7 +105,7 @@ func (m *Machine) root() (*os.File, error) {
 	return root, nil
 }
 
-// mkdirIn makes a folder and those that lead to it, below the root, and opens it.
+// mkdirIn opens a folder below the root, and creates it and its parents where they are missing.
 func mkdirIn(root *os.File, dir string) (*os.File, error) {
 	file, err := openIn(root, dir, unix.O_PATH|unix.O_DIRECTORY)
 	if !errors.Is(err, os.ErrNotExist) || dir == "/" || dir == "." {
@@ -122,8 +122,7 @@ func mkdirIn(root *os.File, dir string) (*os.File, error) {
 	return openIn(root, dir, unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// openIn opens a path as a process whose root is that folder would: links in the machine lead to the machine's files,
-// never to the host's.
+// openIn opens a path as a process with that root does: links lead to the machine's files, never to the host's.
 func openIn(root *os.File, path string, flags uint64) (*os.File, error) {
 	fd, err := unix.Openat2(int(root.Fd()), path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {

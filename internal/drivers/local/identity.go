@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity is what the machine's /etc takes from the host's.
+// identity has the files of the host's /etc that the machine takes over.
 type identity struct {
 	hosts  string
 	resolv string // empty where the host has none
 }
 
-// readHost reads before the machine has its own root: in a container these files are mounts, and on many hosts
-// resolv.conf points into /run, so the overlay shows neither.
+// readHost reads files that the overlay does not show: in a container they are mounts, and on many hosts resolv.conf is a link into
+// /run.
 func (s *setup) readHost() (err error) {
 	if s.identity.hosts, err = readIfThere("/etc/hosts"); err != nil {
 		return err
@@ -38,13 +38,13 @@ func (s *setup) writeIdentity() error {
 	files := map[string]string{
 		"/etc/hostname":   name + "\n",
 		"/etc/machine-id": machineID,
-		// 127.0.1.1 is where Debian keeps a host's own name.
+		// Debian maps a host's own name to 127.0.1.1.
 		"/etc/hosts": "127.0.1.1 " + name + "\n" + withoutName(s.identity.hosts, name),
 	}
 	if s.identity.resolv != "" {
 		files["/etc/resolv.conf"] = s.identity.resolv
 	}
-	// Usually a link to the other one; where it is a file of its own, the host's would show.
+	// Usually a link to /etc/machine-id. A file would be the host's.
 	if info, err := os.Lstat("/var/lib/dbus/machine-id"); err == nil && info.Mode().IsRegular() {
 		files["/var/lib/dbus/machine-id"] = machineID
 	}
@@ -56,7 +56,7 @@ func (s *setup) writeIdentity() error {
 	return nil
 }
 
-// withoutName returns the hosts file without the lines that give the name to another address.
+// withoutName returns the hosts file without the lines of the name.
 func withoutName(hosts, name string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(hosts) {
@@ -76,7 +76,7 @@ func readIfThere(path string) (string, error) {
 	return string(text), err
 }
 
-// replaceFile writes a plain file, also where a link was.
+// replaceFile writes a regular file, and replaces a link.
 func replaceFile(path, text string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -15,26 +15,26 @@ import (
 const (
 	argInit      = "pulley-machine-init"      // a machine's first process; inherits the life line
 	argEnter     = "pulley-machine-enter"     // on the host, for one command; inherits the machine's pidfd
-	argSupervise = "pulley-machine-supervise" // in the machine, for one command; inherits the command's life line
-	argKeep      = "pulley-machine-keep"      // on the host, for a machine that outlives the program; inherits its folder's lock
+	argRun       = "pulley-machine-run"       // in the machine, for one command; inherits the command's life line
+	argSupervise = "pulley-machine-supervise" // on the host, for a machine that outlives the program; inherits its folder's lock
 )
 
-// inherited is the first descriptor beyond stdio that each of them is given.
+// inherited is the first descriptor of each beyond stdio.
 const inherited = 3
 
-const exitCannotRun = 125 // a machine's own trouble, not its command's: as in docker and chroot(1)
+const exitCannotRun = 125 // an error of the machine and not of its command, as in docker and chroot(1)
 
-// setupReply is the first process's answer, once.
+// setupReply is the one message of the first process.
 type setupReply struct {
 	Error string `json:"error"`
 }
 
-// MaybeInit must be the first thing that main calls. It returns at once in a program that was started by a user; where
-// this package started it as a part of a machine, it is that part and never returns.
+// MaybeInit must be the first call of main. It returns at once in a program that a user started. In a program that this package
+// started as a part of a machine, it never returns.
 func MaybeInit() {
 	switch os.Args[0] {
-	case argInit, argEnter, argSupervise, argKeep:
-		// What else the owner was started with must not go on to the machine's programs.
+	case argInit, argEnter, argRun, argSupervise:
+		// The machine's programs must not inherit other descriptors.
 		_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	}
 	switch os.Args[0] {
@@ -42,10 +42,10 @@ func MaybeInit() {
 		os.Exit(report(runInit())) //nolint:forbidigo // this is the whole program of a part of a machine
 	case argEnter:
 		os.Exit(report(enter(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
+	case argRun:
+		os.Exit(report(runCommand(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
 	case argSupervise:
-		os.Exit(report(supervise(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
-	case argKeep:
-		os.Exit(report(runKeeper(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
+		os.Exit(report(runSupervisor(os.Args[1:]))) //nolint:forbidigo // this is the whole program of a part of a machine
 	}
 }
 
@@ -59,16 +59,16 @@ func report(code int, err error) int {
 // runInit is a machine's first process: it sets the machine up and ends with the life line.
 func runInit() (int, error) {
 	if os.Getpid() != 1 || !isInherited(unix.S_IFSOCK) {
-		return exitCannotRun, errors.New("cannot be a machine: not started as one")
+		return exitCannotRun, errors.New("cannot start a machine: this name is for internal use")
 	}
 	life := os.NewFile(inherited, "life line")
 	var config Config
 	decoder := json.NewDecoder(life)
 	if err := decoder.Decode(&config); err != nil {
-		return exitCannotRun, fmt.Errorf("cannot read what machine to be: %w", err)
+		return exitCannotRun, fmt.Errorf("cannot read the configuration of the machine: %w", err)
 	}
 
-	// A stray "kill 1" in the machine is no reason to end it.
+	// A "kill 1" in the machine must not end it.
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -86,7 +86,7 @@ func runInit() (int, error) {
 	return 0, nil
 }
 
-// reap collects the machine's orphans whenever a child has ended. One pending signal stands for any number of children.
+// reap collects the machine's orphans. One pending signal may stand for several children.
 func reap(children <-chan os.Signal) {
 	for range children {
 		for {
@@ -98,8 +98,8 @@ func reap(children <-chan os.Signal) {
 	}
 }
 
-// isInherited tells whether the inherited descriptor is open and of the given type: someone who runs the program under
-// one of the names above by hand has none.
+// isInherited reports whether the inherited descriptor is open and of the given type. A user who runs the program under one of the
+// names above has no such descriptor.
 func isInherited(fileType uint32) bool {
 	var stat unix.Stat_t
 	return unix.Fstat(inherited, &stat) == nil && stat.Mode&unix.S_IFMT == fileType

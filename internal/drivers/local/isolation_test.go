@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-func TestWhatAMachineWritesStaysInIt(t *testing.T) {
-	// Trying a release on one's own computer would change that computer.
+// A trial of a release must not change the user's computer.
+func TestWritesStayInMachine(t *testing.T) {
 	word := marker(t)
 	a, b := startMachine(t, Config{}), startMachine(t, Config{})
 	hostPasswd, err := os.ReadFile("/etc/passwd")
@@ -45,8 +45,8 @@ func TestWhatAMachineWritesStaysInIt(t *testing.T) {
 	}
 }
 
-func TestAMachineCannotReachTheHostsKernel(t *testing.T) {
-	// Puppet code that sets a sysctl, the clock or the firewall would set the host's.
+// Puppet code in a machine must not change the host's sysctls, clock or firewall.
+func TestMachineCannotChangeKernelSettings(t *testing.T) {
 	m := startMachine(t, Config{})
 	for _, script := range []string{
 		"echo 1 >/proc/sys/vm/swappiness", "echo h >/proc/sysrq-trigger", "touch /sys/x", "mknod /root/disk b 254 0",
@@ -62,8 +62,8 @@ func TestAMachineCannotReachTheHostsKernel(t *testing.T) {
 	sh(t, m, "echo x >/dev/null; head -c 16 /dev/urandom >/dev/zero; : >/dev/stdout; test -c /dev/ptmx; script -qc 'test -t 0' /dev/null >/dev/null")
 }
 
-func TestAMachineReachesTheHostsLoopback(t *testing.T) {
-	// An agent in a machine would find no etcd.
+// The agent in a machine must reach etcd.
+func TestMachineReachesHostLoopback(t *testing.T) {
 	m := startMachine(t, Config{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,8 +82,8 @@ func TestAMachineReachesTheHostsLoopback(t *testing.T) {
 	}
 }
 
-func TestMachinesDoNotSeeEachOthersProcesses(t *testing.T) {
-	// An agent that looks for another run's process would find another machine's.
+// An agent must not find the process of another machine.
+func TestMachinesHaveSeparateProcesses(t *testing.T) {
 	a, b := startMachine(t, Config{}), startMachine(t, Config{})
 	word := marker(t)
 	sh(t, a, "setsid sleep 1000 "+strings.Repeat("0", 3)+" >/dev/null 2>&1 </dev/null & setsid sh -c 'sleep 1000; :' "+word+" >/dev/null 2>&1 </dev/null &")

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// The names under which this test binary runs itself as a program of its own.
+// Names under which this test binary runs itself again.
 const (
-	argOwner   = "test-owner"   // owns a machine and is about to be killed
-	argScratch = "test-scratch" // owns a scratch folder and is about to be killed
-	argCheck   = "test-check"   // says whether machines can be started
-	argMaker   = "test-maker"   // makes a machine that it does not keep, and is about to be killed
+	argOwner   = "test-owner"   // owns a machine until it is killed
+	argScratch = "test-scratch" // owns a scratch folder until it is killed
+	argCheck   = "test-check"   // calls Check
+	argMaker   = "test-maker"   // makes a machine that outlives it, and is killed
 )
 
 func TestMain(m *testing.M) {
@@ -36,13 +36,13 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "these tests start real machines and need root: run them as root, for example with sudo -E go test")
+		fmt.Fprintln(os.Stderr, "cannot start machines: not root\nrun these tests as root, for example with sudo -E go test")
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-// own starts a machine with processes that try to stay, says so, and waits to be killed.
+// own starts a machine with processes that ignore signals, prints "up", and waits to be killed.
 func own(marker string) (int, error) {
 	m, err := Start(context.Background(), Config{Hostname: marker})
 	if err != nil {
@@ -57,7 +57,7 @@ func own(marker string) (int, error) {
 	return 1, held.Run()
 }
 
-// startMachine starts a machine that ends with the test.
+// startMachine starts a machine, which the end of the test closes.
 func startMachine(t *testing.T, config Config) *Machine {
 	t.Helper()
 	if config.Hostname == "" {
@@ -75,7 +75,7 @@ func startMachine(t *testing.T, config Config) *Machine {
 	return m
 }
 
-// sh runs a script in the machine, which must succeed, and returns what it printed.
+// sh runs a script in the machine, which must succeed, and returns its output.
 func sh(t *testing.T, m *Machine, script string) string {
 	t.Helper()
 	out, err := m.Command(t.Context(), "sh", "-ec", script).CombinedOutput()
@@ -85,7 +85,7 @@ func sh(t *testing.T, m *Machine, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// marker returns a word that no other process and no other test uses, fit for a hostname.
+// marker returns a hostname that no other process and no other test uses.
 func marker(t *testing.T) string {
 	t.Helper()
 	return fmt.Sprintf("m%d-%d", os.Getpid(), time.Now().UnixNano())
@@ -94,16 +94,16 @@ func marker(t *testing.T) string {
 // eventually polls until the condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within two minutes: %s", what)
 		}
 		<-time.After(2 * time.Millisecond)
 	}
 }
 
-// processes returns the host's processes whose command line holds a word, but not this one.
+// processes returns the host's other processes whose command line contains a word.
 func processes(word string) []string {
 	var found []string
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -116,8 +116,8 @@ func processes(word string) []string {
 	return found
 }
 
-// mountNamespace names a process's mount namespace, and keeps the kernel from giving its name to another one during the
-// test. It is empty where the process has ended.
+// mountNamespace returns the name of a process's mount namespace, which no other one gets during the test. It is empty where the
+// process has ended.
 func mountNamespace(t *testing.T, pid string) string {
 	t.Helper()
 	link := "/proc/" + pid + "/ns/mnt"
@@ -146,7 +146,7 @@ func inMountNamespace(name string) []string {
 	return found
 }
 
-// hostMounts returns this process's view of the host's mounts.
+// hostMounts returns the host's mounts.
 func hostMounts(t *testing.T) string {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -156,7 +156,7 @@ func hostMounts(t *testing.T) string {
 	return string(mounts)
 }
 
-// noOverlayAdded fails the test where the host has a mount of the kinds that a machine makes that it had not before.
+// noOverlayAdded fails the test where the host has a new mount of a machine.
 func noOverlayAdded(t *testing.T, before string) {
 	t.Helper()
 	for line := range strings.Lines(hostMounts(t)) {

@@ -20,44 +20,43 @@ import (
 )
 
 const (
-	// DefaultSizeBytes is what a machine may write where Config says nothing.
-	DefaultSizeBytes = 1 << 30
+	// defaultSizeBytes bounds what a machine may write by default.
+	defaultSizeBytes = 1 << 30
 
-	startDeadline = 30 * time.Second
-	closeDeadline = 10 * time.Second
+	startDeadline = 2 * time.Minute
+	closeDeadline = time.Minute
 
-	// namespaces are a machine's own. The network is not among them: a machine reaches the host's services on loopback.
+	// namespaces of a machine. It shares the network: a machine reaches the host's services on loopback.
 	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC
 )
 
 // Config describes a machine.
 type Config struct {
 	Hostname  string   // one label: lower-case letters, digits and hyphens
-	SizeBytes int64    // how much the machine may write, in memory, /tmp and /run included; 0 means DefaultSizeBytes
-	Empty     []string // folders of the host that the machine finds empty; those that the host lacks stay absent
-	Binds     []Bind   // what of the host the machine sees beyond its root file system
+	SizeBytes int64    // bound of what the machine may write, in memory, with /tmp and /run; 0 is defaultSizeBytes
+	Empty     []string // folders of the host that are empty in the machine
+	Binds     []Bind   // further files and folders of the host in the machine
 
-	held *os.File // a lock that is let go of when the last of the machine is gone; may be nil
+	held *os.File // a lock that the end of the whole machine releases; may be nil
 }
 
-// Bind shows a file or folder of the host, with what is mounted below it, read-only at a path in the machine.
+// Bind mounts a file or folder of the host, with the mounts below it, read-only in the machine.
 type Bind struct {
 	From string // absolute, on the host
 	To   string // absolute, in the machine; made if missing
 }
 
-// Machine is a running machine. Close ends it; so does the death of this process, however sudden.
+// Machine is a running machine. Close ends it, and so does the end of this process, also by SIGKILL.
 type Machine struct {
 	hostname string
 	init     *exec.Cmd
 	life     *os.File // the machine ends when this closes
-	pidfd    *os.File // names the machine's first process, whatever happens to its number
+	pidfd    *os.File // of the machine's first process
 	ended    chan struct{}
 	close    sync.Once
 }
 
-// Start makes a machine. When it returns, the machine's files are in place and Command works. The context bounds the
-// start only.
+// Start starts a machine, and returns when its files are in place and Command works. The context bounds the start only.
 func Start(ctx context.Context, config Config) (*Machine, error) {
 	m, err := start(ctx, config)
 	if err != nil {
@@ -66,7 +65,7 @@ func Start(ctx context.Context, config Config) (*Machine, error) {
 	return m, nil
 }
 
-// Check says whether machines can be started here, by starting one and ending it.
+// Check starts a machine and ends it. Its error is the reason why this host cannot run machines.
 func Check(ctx context.Context) error {
 	m, err := Start(ctx, Config{Hostname: "check"})
 	if err != nil {
@@ -83,7 +82,7 @@ func start(ctx context.Context, config Config) (*Machine, error) {
 		return nil, err
 	}
 	if config.SizeBytes == 0 {
-		config.SizeBytes = DefaultSizeBytes
+		config.SizeBytes = defaultSizeBytes
 	}
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
@@ -99,12 +98,12 @@ func start(ctx context.Context, config Config) (*Machine, error) {
 	if err != nil {
 		m.life.Close()
 		if errors.Is(err, unix.EPERM) {
-			return nil, fmt.Errorf("cannot make its namespaces: %w\nin a container this needs one that was started with --privileged", err)
+			return nil, fmt.Errorf("cannot create its namespaces: %w\nin a container, start the container with --privileged", err)
 		}
-		return nil, fmt.Errorf("cannot make its namespaces: %w", err)
+		return nil, fmt.Errorf("cannot create its namespaces: %w", err)
 	}
 
-	// Ending the machine closes its end of the socket, so the talk below cannot outlast the context.
+	// Ending the machine closes its end of the socket, which ends setUp below.
 	stop := context.AfterFunc(ctx, func() { m.init.Process.Kill() })
 	err = m.setUp(config)
 	stop()
@@ -126,10 +125,10 @@ func start(ctx context.Context, config Config) (*Machine, error) {
 
 func (config Config) validate() error {
 	if !folder.Hostname.MatchString(config.Hostname) {
-		return fmt.Errorf("%q is no hostname of one label\nuse lower-case letters, digits and hyphens, at most 63", config.Hostname)
+		return fmt.Errorf("%q is not a hostname of one label\nuse lower-case letters, digits and hyphens, at most 63", config.Hostname)
 	}
 	if config.SizeBytes < 0 {
-		return fmt.Errorf("its size of %d bytes is below 0", config.SizeBytes)
+		return fmt.Errorf("its size of %d bytes is negative", config.SizeBytes)
 	}
 	for _, path := range config.Empty {
 		if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
@@ -146,7 +145,7 @@ func (config Config) validate() error {
 	return nil
 }
 
-// newMachine returns a machine whose first process is not started yet, and that process's end of the life line.
+// newMachine returns a machine whose first process has not started, and that process's end of the life line.
 func newMachine(config Config) (m *Machine, theirs *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -182,7 +181,7 @@ func (m *Machine) launch() error {
 	}
 	started := make(chan error, 1)
 	go func() {
-		// Pdeathsig watches the thread that forked, not the process: this one lives until the machine has ended.
+		// Pdeathsig watches the thread that forked: this thread lives until the machine has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := m.init.Start()
@@ -191,7 +190,7 @@ func (m *Machine) launch() error {
 		}
 		started <- err
 		if err == nil {
-			_ = m.init.Wait() // killed is how a machine ends: nothing to report
+			_ = m.init.Wait() // a kill is a normal end of a machine
 		}
 		close(m.ended)
 	}()
@@ -199,12 +198,12 @@ func (m *Machine) launch() error {
 		return err
 	}
 	if m.pidfd == nil {
-		return errors.Join(errors.New("the kernel has no pidfd\nit needs Linux 5.12 or later"), m.Close())
+		return errors.Join(errors.New("the kernel has no pidfd\nuse Linux 5.12 or later"), m.Close())
 	}
 	return nil
 }
 
-// setUp tells the first process what machine it is to be and waits until it is that.
+// setUp sends the first process its configuration, and waits until the machine is ready.
 func (m *Machine) setUp(config Config) error {
 	if err := json.NewEncoder(m.life).Encode(config); err != nil {
 		return fmt.Errorf("its first process ended: %w", err)
@@ -222,10 +221,10 @@ func (m *Machine) setUp(config Config) error {
 // Hostname returns the machine's name.
 func (m *Machine) Hostname() string { return m.hostname }
 
-// Pid returns the number of the machine's first process as the host sees it, which is what nsenter(1) takes.
+// Pid returns the host's number of the machine's first process, for nsenter(1).
 func (m *Machine) Pid() int { return m.init.Process.Pid }
 
-// Ended is closed when the machine has ended, by Close or otherwise.
+// Ended returns a channel that is closed when the machine has ended.
 func (m *Machine) Ended() <-chan struct{} { return m.ended }
 
 // Close ends the machine at once. When it returns nil, all its processes are gone and its mounts with them.
@@ -235,11 +234,11 @@ func (m *Machine) Close() error {
 		m.init.Process.Kill() // fails only where the process has ended already
 		m.life.Close()
 		// The kernel lets the first process go only after every other one of its PID namespace has been collected. That
-		// includes the supervisor of a command whose entering process was killed: the host's process 1 collects it.
+		// includes the runner of a command whose entering process was killed: the host's process 1 collects it.
 		select {
 		case <-m.ended:
 		case <-time.After(closeDeadline):
-			err = fmt.Errorf("cannot end machine %s: process %d is still there after %v", m.hostname, m.Pid(), closeDeadline)
+			err = fmt.Errorf("cannot end machine %s: process %d has not ended after %v", m.hostname, m.Pid(), closeDeadline)
 		}
 		if m.pidfd != nil {
 			m.pidfd.Close()

@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// staging is where the machine's tmpfs is mounted while the machine is set up, in its own mount namespace. Any folder
-// that every host has would do: it is out of sight once the machine has its own root.
+// staging is the mount point of the machine's tmpfs during the set-up, in its own mount namespace. Any folder that every host has
+// would do: it is hidden once the machine has its own root.
 const staging = "/tmp"
 
-// devices are the host's that a machine has: no disks, no memory.
+// devices of the host that a machine has: no disks, no memory.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
-// readOnlyProc is where a write would reach the host's kernel.
+// readOnlyProc are the paths where a write would reach the host's kernel.
 var readOnlyProc = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"}
 
-// setup is a machine in the making. It is filled by its first process, in the machine's own namespaces.
+// setup is the state of the set-up, in the machine's first process and its namespaces.
 type setup struct {
 	config   Config
 	identity identity
 	carried  []carried
 }
 
-// carried is a mount taken along from the host's tree into the machine's.
+// carried is a mount of the host that is attached in the machine.
 type carried struct {
 	fd   int
 	to   string
@@ -42,19 +42,19 @@ func setUp(config Config) error {
 		name string
 		do   func() error
 	}{
-		{"make its mounts private", s.makePrivate}, // first: until then a mount would show on the host
-		{"read the host's names", s.readHost},
-		{"take along what it sees of the host", s.carryBinds},
-		{"take along devices", s.carryDevices},
+		{"make its mounts private", s.makePrivate}, // first: until then the host would see each mount
+		{"read the host's /etc", s.readHost},
+		{"open binds", s.carryBinds},
+		{"open devices", s.carryDevices},
 		{"mount its tmpfs", s.mountTmpfs},
 		{"empty folders", s.emptyFolders},
-		{"lay an overlay over /", s.mountOverlay},
-		{"take along its own folders", s.carryFolders},
+		{"mount an overlay of /", s.mountOverlay},
+		{"open its own folders", s.carryFolders},
 		{"make the overlay its root", s.pivot},
 		{"mount /proc and /sys", s.mountKernel},
-		{"attach what was taken along", s.attach},
+		{"attach binds and devices", s.attach},
 		{"set up /dev", s.setUpDev},
-		{"give it a name", s.writeIdentity},
+		{"write its identity", s.writeIdentity},
 	} {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("cannot %s: %w", step.name, err)
@@ -90,7 +90,7 @@ func (s *setup) carryDevices() error {
 	return nil
 }
 
-// mountTmpfs mounts what holds all that the machine writes, so that one limit holds for all of it.
+// mountTmpfs mounts the file system for all writes of the machine, which have one limit.
 func (s *setup) mountTmpfs() error {
 	size := fmt.Sprintf("size=%d,mode=0700", s.config.SizeBytes)
 	if err := mount("machine", staging, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, size); err != nil {
@@ -110,7 +110,7 @@ func (s *setup) mountTmpfs() error {
 	return nil
 }
 
-// emptyFolders makes each folder opaque in the upper layer, which costs the same however much it holds below.
+// emptyFolders makes each folder opaque in the upper layer.
 // https://docs.kernel.org/filesystems/overlayfs.html#whiteouts-and-opaque-directories
 func (s *setup) emptyFolders() error {
 	for _, path := range s.config.Empty {
@@ -135,7 +135,7 @@ func (s *setup) emptyFolders() error {
 	return nil
 }
 
-// mkdirLike makes a folder with the owner and mode of another one. One that exists stays as it is.
+// mkdirLike creates a folder with the owner and mode of another one. It does not change an existing folder.
 func mkdirLike(dir, like string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(like, &stat); err != nil {
@@ -152,24 +152,24 @@ func mkdirLike(dir, like string) error {
 	if err := os.Chown(dir, int(stat.Uid), int(stat.Gid)); err != nil {
 		return err
 	}
-	return unix.Chmod(dir, stat.Mode&0o7777) // after chown, which takes set-id bits away
+	return unix.Chmod(dir, stat.Mode&0o7777) // after chown, which removes set-id bits
 }
 
 func (s *setup) mountOverlay() error {
-	// redirect_dir: without it the rename of a folder that the host has fails, which breaks package managers.
+	// Without redirect_dir, package managers fail to rename folders of the host.
 	options := "lowerdir=/,upperdir=" + staging + "/upper,workdir=" + staging + "/work,redirect_dir=on"
 	err := mount("machine", staging+"/root", "overlay", 0, options)
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return fmt.Errorf("%w\nthis kernel has no overlayfs: try modprobe overlay", err)
+		return fmt.Errorf("%w\nthis kernel has no overlayfs\nrun: modprobe overlay", err)
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ELOOP):
-		return fmt.Errorf("%w\nthe file system of / (%s) can't be the lower layer of an overlay: "+
+		return fmt.Errorf("%w\nthe file system of / (%s) cannot be the lower layer of an overlay\n"+
 			"use a host or container whose / is on a disk of its own", err, rootType())
 	}
 	return err
 }
 
-// rootType names the file system of / for an error message.
+// rootType returns the type of the file system of /.
 func rootType() string {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -178,14 +178,14 @@ func rootType() string {
 	found := "unknown"
 	for line := range strings.Lines(string(mounts)) {
 		if fields := strings.Fields(line); len(fields) > 2 && fields[1] == "/" {
-			found = fields[2] // the last one is the one on top
+			found = fields[2] // the last one is on top
 		}
 	}
 	return found
 }
 
-// carryFolders takes along the parts of the machine's tmpfs that are no layer of the overlay. They are attached before
-// the devices and binds, which may go on top of them.
+// carryFolders opens the folders of the machine's tmpfs that are no layer of the overlay. They are attached before the devices and
+// binds, which may be below them.
 func (s *setup) carryFolders() error {
 	var folders []carried
 	for _, folder := range []struct{ from, to string }{
@@ -201,12 +201,12 @@ func (s *setup) carryFolders() error {
 	return nil
 }
 
-// pivot makes the overlay the root of the mount namespace, not of this process alone: who enters later gets it too.
+// pivot makes the overlay the root of the mount namespace, also for processes that enter later.
 func (s *setup) pivot() error {
 	if err := os.Chdir(filepath.Join(staging, "root")); err != nil {
 		return err
 	}
-	// "." twice puts the old root on top of the new one, so no folder is needed for it: pivot_root(2).
+	// With "." twice the old root needs no folder: pivot_root(2).
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return os.NewSyscallError("pivot_root", err)
 	}
@@ -228,7 +228,7 @@ func (s *setup) mountKernel() error {
 	}
 	for _, path := range readOnlyProc {
 		if err := mount(path, path, "", unix.MS_BIND|unix.MS_REC, ""); errors.Is(err, os.ErrNotExist) {
-			continue // not every kernel has every one
+			continue // absent from some kernels
 		} else if err != nil {
 			return err
 		}
@@ -257,7 +257,7 @@ func (s *setup) setUpDev() error {
 	return nil
 }
 
-// carry takes a file or folder along, to be attached at a path in the machine.
+// carry opens a file or folder of the host, for a path in the machine.
 func (s *setup) carry(from, to string) (fd int, err error) {
 	info, err := os.Stat(from)
 	if err != nil {
@@ -298,7 +298,7 @@ func (c carried) makeTarget() error {
 	return file.Close()
 }
 
-// openTree returns a copy of the mounts at and below a path that is attached nowhere.
+// openTree returns a detached copy of the mounts at and below a path.
 func openTree(path string) (fd int, err error) {
 	fd, err = unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {

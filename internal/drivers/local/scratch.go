@@ -92,7 +92,7 @@ func sweep(base string) (removed int, err error) {
 		// A folder without a lock file was left half made or half removed.
 		lock, err := folder.TryLock(filepath.Join(dir, scratchLock))
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			continue // its owner lives
+			continue // its owner is running
 		} else if err != nil {
 			return removed, err
 		}
@@ -106,7 +106,7 @@ func sweep(base string) (removed int, err error) {
 	return removed, nil
 }
 
-// lockBase keeps a sweep from seeing a folder before its owner has locked it.
+// lockBase excludes a sweep until the owner of a new folder has locked it.
 func lockBase(base string) (unlock func(), err error) {
 	if err := folder.CheckOwner(base); err != nil {
 		return nil, err

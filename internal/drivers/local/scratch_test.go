@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// keepScratch makes a scratch folder with something in it, says where, and waits to be killed.
+// keepScratch creates a scratch folder with a file, prints its path, and waits to be killed.
 func keepScratch(base string) (int, error) {
 	s, err := NewScratch(base)
 	if err != nil {
@@ -23,11 +23,11 @@ func keepScratch(base string) (int, error) {
 	return 0, s.Close()
 }
 
-func TestSweepRemovesTheDeadAndKeepsTheLiving(t *testing.T) {
-	// A killed demo would leave its data behind for good; or a second demo would pull the data from under the first.
+// The data of a killed demo must be removed, and that of a running one must stay.
+func TestSweepRemovesFoldersOfDeadOwners(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "base")
 	if n, err := Sweep(base); n != 0 || err != nil {
-		t.Errorf("a base that is not there: %d, %v", n, err)
+		t.Errorf("a missing base: %d, %v", n, err)
 	}
 	own, err := NewScratch(base)
 	if err != nil {
@@ -68,18 +68,18 @@ func TestSweepRemovesTheDeadAndKeepsTheLiving(t *testing.T) {
 		t.Errorf("swept %d, %v", n, err)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("%s is still there: %v", dir, err)
+		t.Errorf("%s still exists: %v", dir, err)
 	}
 	if err := own.Close(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(own.Dir); !os.IsNotExist(err) {
-		t.Errorf("%s is still there: %v", own.Dir, err)
+		t.Errorf("%s still exists: %v", own.Dir, err)
 	}
 }
 
-func TestScratchRefusesAFolderOthersMayWriteTo(t *testing.T) {
-	// Another user of the host could have root remove or fill what it should not.
+// Users who may write to the folder could make root delete files.
+func TestScratchRefusesWritableBase(t *testing.T) {
 	open := t.TempDir()
 	if err := os.Chmod(open, 0o777); err != nil {
 		t.Fatal(err)

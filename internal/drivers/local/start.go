@@ -19,14 +19,14 @@ import (
 	"pulley/internal/machines"
 )
 
-// keeperAnswer is a keeper's one answer to the program that started it: the machine's folder is in its place, or why not.
-type keeperAnswer struct {
+// supervisorAnswer is a supervisor's one answer to the program that started it: the machine's folder is in its place, or why not.
+type supervisorAnswer struct {
 	Problem string `json:"problem,omitempty"`
-	Exists  bool   `json:"exists,omitempty"` // another keeper has taken the place
+	Exists  bool   `json:"exists,omitempty"` // another supervisor has taken the place
 }
 
-// start makes a machine's folder aside and starts a keeper in it, which moves the folder to its place. A machine therefore always
-// has a keeper, whichever program is killed. A keeper continues when the context ends.
+// start makes a machine's folder aside and starts a supervisor in it, which moves the folder to its place. A machine therefore always
+// has a supervisor, whichever program is killed. A supervisor continues when the context ends.
 func (p *Provider) start(ctx context.Context, o machines.Order) error {
 	a := about{
 		About: folder.NewAbout(newID(), p.config.Mark, o), Flavor: o.Flavor,
@@ -40,7 +40,7 @@ func (p *Provider) start(ctx context.Context, o machines.Order) error {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	defer held.Close() // the keeper has it, too
+	defer held.Close() // the supervisor has it, too
 	err = errors.Join(
 		os.WriteFile(filepath.Join(dir, userdataFile), o.Userdata, 0o600),
 		folder.WriteJSON(filepath.Join(dir, folder.StateFile), folder.State{State: machines.Building}),
@@ -51,11 +51,11 @@ func (p *Provider) start(ctx context.Context, o machines.Order) error {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	return launchKeeper(ctx, dir, held)
+	return launchSupervisor(ctx, dir, held)
 }
 
-// launchKeeper starts the keeper of a folder and waits until it has put the folder in its place.
-func launchKeeper(ctx context.Context, dir string, held *os.File) error {
+// launchSupervisor starts the supervisor of a folder and waits until it has put the folder in its place.
+func launchSupervisor(ctx context.Context, dir string, held *os.File) error {
 	log, err := os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -67,28 +67,28 @@ func launchKeeper(ctx context.Context, dir string, held *os.File) error {
 	}
 	defer ours.Close()
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{argKeep, filepath.Base(dir)}, Dir: dir, Env: []string{},
+		Path: "/proc/self/exe", Args: []string{argSupervise, filepath.Base(dir)}, Dir: dir, Env: []string{},
 		Stdout: log, Stderr: log, ExtraFiles: []*os.File{held, theirs},
 		SysProcAttr: &unix.SysProcAttr{Setsid: true}, // signals to this program or its terminal do not reach the machine
 	}
 	err = cmd.Start()
 	theirs.Close()
 	if err != nil {
-		return errors.Join(fmt.Errorf("cannot start its keeper: %w", err), os.RemoveAll(dir))
+		return errors.Join(fmt.Errorf("cannot start its supervisor: %w", err), os.RemoveAll(dir))
 	}
 	go func() { _ = cmd.Wait() }() // for a program that lives longer than the machine
 	stop := context.AfterFunc(ctx, func() { _ = ours.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	text, err := io.ReadAll(ours)
 	if ctx.Err() != nil {
-		return fmt.Errorf("its keeper has not answered yet: %w", ctx.Err())
+		return fmt.Errorf("its supervisor has not answered yet: %w", ctx.Err())
 	}
-	var answer keeperAnswer
+	var answer supervisorAnswer
 	if err == nil {
 		err = json.Unmarshal(text, &answer)
 	}
 	if err != nil {
-		return fmt.Errorf("its keeper ended: %w: %s", err, folder.LastLine(filepath.Join(dir, logFile)))
+		return fmt.Errorf("its supervisor ended: %w: %s", err, folder.LastLine(filepath.Join(dir, logFile)))
 	}
 	switch {
 	case answer.Exists:
@@ -121,14 +121,14 @@ func identify(path string) error {
 	return nil
 }
 
-// endKeeper kills the keeper of the machine in a folder, and waits until the whole machine is gone.
-func endKeeper(ctx context.Context, dir string) error {
+// endSupervisor kills the supervisor of the machine in a folder, and waits until the whole machine is gone.
+func endSupervisor(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, endDeadline)
 	defer cancel()
 	err := folder.Poll(ctx, func() (bool, error) {
 		held, err := folder.Held(filepath.Join(dir, folder.HeldFile))
 		if err == nil && held {
-			err = killKeeper(dir)
+			err = killSupervisor(dir)
 		}
 		return !held, err
 	})
@@ -138,9 +138,9 @@ func endKeeper(ctx context.Context, dir string) error {
 	return err
 }
 
-// killKeeper kills the holder of the lock, if there is one, and never another process that got its number.
-func killKeeper(dir string) error {
-	file, err := os.Open(filepath.Join(dir, keeperFile))
+// killSupervisor kills the holder of the lock, if there is one, and never another process that got its number.
+func killSupervisor(dir string) error {
+	file, err := os.Open(filepath.Join(dir, supervisorFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it is just starting
 	} else if err != nil {
@@ -178,7 +178,7 @@ func holder(file *os.File) (pid int, err error) {
 	case lock.Type == unix.F_UNLCK:
 		return 0, nil
 	case lock.Pid <= 0:
-		return 0, errors.New("its keeper is in another PID namespace\nrun the same command where the machine was made")
+		return 0, errors.New("its supervisor is in another PID namespace\nrun the same command where the machine was made")
 	}
 	return int(lock.Pid), nil
 }

@@ -110,7 +110,7 @@ func (p *Provider) look(name string) (a about, m machines.Machine, ok bool, err 
 		Addresses: []string{a.Network.Address.Addr().String()}, Created: a.Created}, true, nil
 }
 
-// Create makes a machine's folder and starts its keeper, which boots it.
+// Create makes a machine's folder and starts its supervisor, which boots it.
 func (p *Provider) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	if m, ok := p.existing(o.Name); ok { // whatever the order contains
 		return m, nil
@@ -291,7 +291,7 @@ func (p *Provider) Delete(ctx context.Context, v machines.Ref) error {
 	return nil
 }
 
-// sweep removes the folders that killed programs left. It waits for a new machine of that name: its keeper finishes it without
+// sweep removes the folders that killed programs left. It waits for a new machine of that name: its supervisor finishes it without
 // the program that started it. The caller holds the lock.
 func (p *Provider) sweep(ctx context.Context, name string) error {
 	return p.fleet.Leftovers(name, func(dir string, isNew bool) error {
@@ -307,7 +307,7 @@ func (p *Provider) sweep(ctx context.Context, name string) error {
 	})
 }
 
-// erase removes a folder without a keeper, and its control group. When ctx ends first, the next sweep removes the rest.
+// erase removes a folder without a supervisor, and its control group. When ctx ends first, the next sweep removes the rest.
 func (p *Provider) erase(ctx context.Context, dir string) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -25,7 +25,7 @@ func fleet(t *testing.T, root, owner, name string) *Provider {
 	return p
 }
 
-// left writes the folder of a machine without a keeper.
+// left writes the folder of a machine without a supervisor.
 func left(t *testing.T, p *Provider, name string, a about, s folder.State) {
 	t.Helper()
 	dir := filepath.Join(p.fleet.Path(), name)
@@ -84,8 +84,8 @@ func TestFleetsAreSeparate(t *testing.T) {
 	}
 }
 
-// After a restart of the host, or a kill of the keeper, a machine does not run. A plan must not wait for it.
-func TestMachinesWithoutKeeperAreStopped(t *testing.T) {
+// After a restart of the host, or a kill of the supervisor, a machine does not run. A plan must not wait for it.
+func TestMachinesWithoutSupervisorAreStopped(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")
 	left(t, p, "compute1", about{About: folder.About{Name: "compute1", ID: "1"}}, folder.State{State: machines.Running})
@@ -206,7 +206,7 @@ func TestExistingMachineIsReturned(t *testing.T) {
 	}
 }
 
-// A failed order must not leave a stopped machine, also where its keeper had moved the folder.
+// A failed order must not leave a stopped machine, also where its supervisor had moved the folder.
 func TestFailedStartIsUndone(t *testing.T) {
 	t.Parallel()
 	p := fleet(t, filepath.Join(t.TempDir(), "machines"), "a", "dev")

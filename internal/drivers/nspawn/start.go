@@ -16,7 +16,7 @@ import (
 	"pulley/internal/drivers/folder"
 )
 
-// handover is the one message to a keeper.
+// handover is the one message to a supervisor.
 type handover struct {
 	About  about  `json:"about"`
 	Image  string `json:"image"`
@@ -24,13 +24,13 @@ type handover struct {
 	Files  []file `json:"files"`
 }
 
-// answer is the one message of a keeper: the machine's folder is in its place and the machine boots, or why not.
+// answer is the one message of a supervisor: the machine's folder is in its place and the machine boots, or why not.
 type answer struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// start makes a machine's folder aside and starts a keeper in it, which moves the folder to its place when the machine is ready. A
-// machine therefore always has a keeper, whichever program is killed. A keeper that has read its handover continues, another one
+// start makes a machine's folder aside and starts a supervisor in it, which moves the folder to its place when the machine is ready. A
+// machine therefore always has a supervisor, whichever program is killed. A supervisor that has read its handover continues, another one
 // ends.
 func (p *Provider) start(ctx context.Context, image Image, a about, files []file) error {
 	dir := p.fleet.New(a.Name, a.ID)
@@ -46,7 +46,7 @@ func (p *Provider) start(ctx context.Context, image Image, a about, files []file
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // the keeper has it, too
+	defer lock.Close() // the supervisor has it, too
 	k, err := launch(ctx, dir, lock, image, &a)
 	if err == nil {
 		err = k.tell(ctx, handover{a, image.Dir, p.config.Bridge, files})
@@ -57,7 +57,7 @@ func (p *Provider) start(ctx context.Context, image Image, a about, files []file
 	if k != nil {
 		_ = k.talk.Close()
 	}
-	if ctx.Err() != nil { // the keeper continues or ends: the next call sees which
+	if ctx.Err() != nil { // the supervisor continues or ends: the next call sees which
 		return err
 	}
 	if k != nil {
@@ -67,7 +67,7 @@ func (p *Provider) start(ctx context.Context, image Image, a about, files []file
 	return errors.Join(err, p.undo(ctx, a))
 }
 
-// undo removes a machine that did not start and has no keeper. Its keeper may have moved it to its place before it ended.
+// undo removes a machine that did not start and has no supervisor. Its supervisor may have moved it to its place before it ended.
 func (p *Provider) undo(ctx context.Context, a about) error {
 	err := p.erase(ctx, p.fleet.New(a.Name, a.ID))
 	is, _, ok, lookErr := p.look(a.Name)
@@ -78,16 +78,16 @@ func (p *Provider) undo(ctx context.Context, a about) error {
 	return errors.Join(err, discardErr, p.erase(ctx, gone))
 }
 
-// keeper is a machine's keeper in the program that started it.
-type keeper struct {
+// supervisor is a machine's supervisor in the program that started it.
+type supervisor struct {
 	cmd   *exec.Cmd
 	talk  *os.File
 	ended chan struct{}
 }
 
-// launch starts a keeper in the machine's own control group, where it waits for its handover. The record that finds it again is written
+// launch starts a supervisor in the machine's own control group, where it waits for its handover. The record that finds it again is written
 // before.
-func launch(ctx context.Context, dir string, lock *os.File, image Image, a *about) (*keeper, error) {
+func launch(ctx context.Context, dir string, lock *os.File, image Image, a *about) (*supervisor, error) {
 	group, bySystemd, err := groupFor(a.ID)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func launch(ctx context.Context, dir string, lock *os.File, image Image, a *abou
 			return nil, err
 		}
 	}
-	k, err := startKeeper(dir, lock, image, a)
+	k, err := startSupervisor(dir, lock, image, a)
 	if err != nil || !bySystemd {
 		return k, err
 	}
@@ -111,16 +111,16 @@ func launch(ctx context.Context, dir string, lock *os.File, image Image, a *abou
 	return k, folder.WriteJSON(filepath.Join(dir, folder.AboutFile), a)
 }
 
-// startKeeper runs this program as a keeper: in a session, a mount namespace and a PID namespace of its own.
-func startKeeper(dir string, lock *os.File, image Image, a *about) (*keeper, error) {
+// startSupervisor runs this program as a supervisor: in a session, a mount namespace and a PID namespace of its own.
+func startSupervisor(dir string, lock *os.File, image Image, a *about) (*supervisor, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
 	}
 	_ = unix.SetNonblock(pair[0], true) // for deadlines
-	theirs := os.NewFile(uintptr(pair[1]), "keeper's end")
+	theirs := os.NewFile(uintptr(pair[1]), "supervisor's end")
 	defer theirs.Close()
-	k := &keeper{talk: os.NewFile(uintptr(pair[0]), "keeper"), ended: make(chan struct{})}
+	k := &supervisor{talk: os.NewFile(uintptr(pair[0]), "supervisor"), ended: make(chan struct{})}
 	console, err := os.OpenFile(filepath.Join(dir, consoleFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func startKeeper(dir string, lock *os.File, image Image, a *about) (*keeper, err
 	defer console.Close()
 	k.cmd = &exec.Cmd{
 		Path:       "/proc/self/exe",
-		Args:       []string{argKeep, a.Name},
+		Args:       []string{argSupervise, a.Name},
 		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 		Dir:        dir,
 		Stdout:     console,
@@ -159,7 +159,7 @@ func startKeeper(dir string, lock *os.File, image Image, a *about) (*keeper, err
 		if errors.Is(err, unix.EPERM) {
 			err = fmt.Errorf("%w\nin a container, start the container with --privileged", err)
 		}
-		return nil, fmt.Errorf("cannot start its keeper: %w", err)
+		return nil, fmt.Errorf("cannot start its supervisor: %w", err)
 	}
 	go func() {
 		_ = k.cmd.Wait() // a kill is a normal end of a machine
@@ -169,7 +169,7 @@ func startKeeper(dir string, lock *os.File, image Image, a *about) (*keeper, err
 }
 
 // tell sends the handover and waits for the answer.
-func (k *keeper) tell(ctx context.Context, h handover) error {
+func (k *supervisor) tell(ctx context.Context, h handover) error {
 	defer k.talk.Close()
 	stop := context.AfterFunc(ctx, func() { _ = k.talk.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -183,7 +183,7 @@ func (k *keeper) tell(ctx context.Context, h handover) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		return fmt.Errorf("cannot talk to its keeper: %w", err)
+		return fmt.Errorf("cannot talk to its supervisor: %w", err)
 	case a.Problem != "":
 		return errors.New(a.Problem)
 	}

@@ -39,10 +39,10 @@ func HostState() []string {
 	}
 }
 
-// runKeeper is the life of a keeper. Its working folder is the machine's.
-func runKeeper(args []string) (int, error) {
+// runSupervisor is the main function of a supervisor. Its working folder is the machine's.
+func runSupervisor(args []string) (int, error) {
 	if len(args) != 1 || !folder.IsNew(args[0]) || !isInherited(unix.S_IFREG) {
-		return exitCannotRun, errors.New("cannot keep a machine: not started for that")
+		return exitCannotRun, errors.New("cannot supervise a machine: this name is for internal use")
 	}
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
 	unix.Umask(0o077)
@@ -54,7 +54,7 @@ func runKeeper(args []string) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	k := &keeper{about: a}
+	k := &supervisor{about: a}
 	err = folder.WriteJSON(folder.StateFile, k.live(held))
 	runtime.KeepAlive(held) // when it is unlocked, the last state is written
 	if err != nil {
@@ -64,30 +64,30 @@ func runKeeper(args []string) (int, error) {
 }
 
 // settle takes the lock that names this process, and moves the folder to its place.
-func settle(name string, a *about) (keeperAnswer, error) {
+func settle(name string, a *about) (supervisorAnswer, error) {
 	err := folder.ReadJSON(folder.AboutFile, a)
 	if err == nil {
-		err = identify(keeperFile)
+		err = identify(supervisorFile)
 	}
 	if err == nil {
 		err = folder.Place(a.Name, a.ID)
 	}
 	if err == nil {
-		return keeperAnswer{}, nil
+		return supervisorAnswer{}, nil
 	}
 	err = fmt.Errorf("cannot move its folder to its place: %w", err)
-	answer := keeperAnswer{Problem: err.Error(), Exists: errors.Is(err, unix.EEXIST)}
+	answer := supervisorAnswer{Problem: err.Error(), Exists: errors.Is(err, unix.EEXIST)}
 	return answer, errors.Join(err, os.RemoveAll(filepath.Join("..", name)))
 }
 
-// keeper holds one machine.
-type keeper struct {
+// supervisor holds one machine.
+type supervisor struct {
 	about
 	machine *Machine
 }
 
 // live runs the machine until it ends, and returns its last state.
-func (k *keeper) live(held *os.File) folder.State {
+func (k *supervisor) live(held *os.File) folder.State {
 	size, _ := environments.LocalSize(k.Flavor)
 	m, err := Start(context.Background(), Config{
 		Hostname: k.Name, SizeBytes: size, Empty: k.Hidden, Binds: []Bind{{From: k.Agent, To: agentInMachine}}, held: held,
@@ -117,14 +117,14 @@ func (k *keeper) live(held *os.File) folder.State {
 }
 
 // write saves the state for List. A failure is logged, and the machine continues.
-func (k *keeper) write(s folder.State) {
+func (k *supervisor) write(s folder.State) {
 	if err := folder.WriteJSON(folder.StateFile, s); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot write the state of %s: %v\n", k.Name, err)
 	}
 }
 
 // boot runs the first boot until it succeeds, and then the agent. It returns when one of them fails finally.
-func (k *keeper) boot(ctx context.Context) error {
+func (k *supervisor) boot(ctx context.Context) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		again, err := k.firstBoot(ctx)
 		if err == nil {
@@ -158,7 +158,7 @@ func (k *keeper) boot(ctx context.Context) error {
 }
 
 // firstBoot gives the machine its userdata and runs it. again reports whether a retry may succeed.
-func (k *keeper) firstBoot(ctx context.Context) (again bool, err error) {
+func (k *supervisor) firstBoot(ctx context.Context) (again bool, err error) {
 	script, err := os.ReadFile(userdataFile)
 	if err != nil {
 		return false, err
@@ -182,7 +182,7 @@ func (k *keeper) firstBoot(ctx context.Context) (again bool, err error) {
 }
 
 // ended returns how a program ended, and the last line of the log.
-func (k *keeper) ended(what string, err error) error {
+func (k *supervisor) ended(what string, err error) error {
 	if line := folder.LastLine(logFile); line != "" {
 		return fmt.Errorf("%s ended: %w: %s", what, err, line)
 	}
@@ -190,7 +190,7 @@ func (k *keeper) ended(what string, err error) error {
 }
 
 // trimLog keeps the log from filling the host's disk.
-func (k *keeper) trimLog(ctx context.Context) {
+func (k *supervisor) trimLog(ctx context.Context) {
 	tick := time.NewTicker(time.Minute)
 	defer tick.Stop()
 	for {

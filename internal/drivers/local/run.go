@@ -23,14 +23,14 @@ const (
 	exitNotFound      = 127
 )
 
-// withheld are the powers whose use would reach the host: a machine's root has all others.
+// withheld are the capabilities that would reach the host. A machine's root has all others.
 var withheld = []uintptr{
 	unix.CAP_NET_ADMIN, // the network is the host's
 	unix.CAP_SYS_TIME, unix.CAP_SYS_MODULE, unix.CAP_SYS_BOOT, unix.CAP_SYS_RAWIO, unix.CAP_MKNOD,
 }
 
-// supervise runs one command in the machine and adopts what its descendants orphan, so that none of them can escape.
-func supervise(args []string) (int, error) {
+// runCommand runs one command in the machine, and adopts orphans of its descendants: none can escape.
+func runCommand(args []string) (int, error) {
 	if !isInherited(unix.S_IFIFO) || len(args) == 0 {
 		return exitCannotRun, errors.New("cannot run a command in a machine: not started in one")
 	}
@@ -57,7 +57,7 @@ func supervise(args []string) (int, error) {
 	var ending atomic.Bool
 	go func() {
 		_, _ = io.Copy(io.Discard, life)
-		ending.Store(true) // before the first kill: the command's death must not be taken for its own end
+		ending.Store(true) // before the first kill: otherwise the command would seem to have ended by itself
 		killDescendants()
 	}()
 	return waitAll(command, &ending), nil
@@ -89,7 +89,7 @@ func run(args []string) (pid int, err error) {
 	})
 }
 
-// waitAll waits for the command, or, once it is to end, for all its descendants.
+// waitAll waits for the command. After the order to end, it waits for all descendants.
 func waitAll(command int, ending *atomic.Bool) (code int) {
 	for {
 		var status unix.WaitStatus
@@ -99,14 +99,14 @@ func waitAll(command int, ending *atomic.Bool) (code int) {
 		case err != nil: // no children are left
 			return 128 + int(unix.SIGKILL)
 		case ending.Load():
-			killDescendants() // those whose parent had not been killed yet when they were born
+			killDescendants() // those whose parent started them before its kill
 		case pid == command:
 			return exitCode(status)
 		}
 	}
 }
 
-// killDescendants kills every process below this one that is there now.
+// killDescendants kills all current processes below this one.
 func killDescendants() {
 	children := childrenByParent()
 	queue := slices.Clone(children[os.Getpid()])
@@ -117,7 +117,7 @@ func killDescendants() {
 	}
 }
 
-// childrenByParent reads the machine's processes from its /proc. Those that end meanwhile are left out.
+// childrenByParent reads the machine's processes from its /proc, without those that end meanwhile.
 func childrenByParent() map[int][]int {
 	children := map[int][]int{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -127,7 +127,7 @@ func childrenByParent() map[int][]int {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		// "pid (name) state ppid …", and a name may hold anything: proc(5).
+		// "pid (name) state ppid …", and a name may have any characters: proc(5).
 		_, rest, _ := strings.Cut(string(stat[max(0, strings.LastIndexByte(string(stat), ')')):]), " ")
 		if fields := strings.Fields(rest); len(fields) > 1 {
 			parent, _ := strconv.Atoi(fields[1])

@@ -16,36 +16,36 @@ import (
 	"pulley/internal/machines"
 )
 
-// argKeep is the name under which a program runs itself again as a machine's keeper.
-const argKeep = "pulley-nspawn-keep"
+// argSupervise is the name under which a program runs itself again as a machine's supervisor.
+const argSupervise = "pulley-nspawn-supervise"
 
 const (
 	inherited     = 3 // the first descriptor beyond stdio: the connection to the starter; then locks
 	setUpDeadline = 5 * time.Minute
 )
 
-// Mount points in the keeper's own mount namespace.
+// Mount points in the supervisor's own mount namespace.
 const (
 	keptRoot   = "/run/machine" // the machine's disk
 	groupMount = "/sys/fs/cgroup"
 )
 
 // MaybeInit must be the first call of main. It returns at once in a program that a user started. In a program that this package
-// started as a keeper, it never returns.
+// started as a supervisor, it never returns.
 func MaybeInit() {
-	if os.Args[0] != argKeep {
+	if os.Args[0] != argSupervise {
 		return
 	}
-	_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // the machine must not inherit the keeper's locks
+	_ = unix.CloseRange(inherited, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // the machine must not inherit the supervisor's locks
 	code := 0
 	if err := keep(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
-	os.Exit(code) //nolint:forbidigo // this is the whole program of a keeper
+	os.Exit(code) //nolint:forbidigo // this is the whole program of a supervisor
 }
 
-// keep is the main function of a keeper. Its working folder is the machine's. All paths are relative, because the folder moves.
+// keep is the main function of a supervisor. Its working folder is the machine's. All paths are relative, because the folder moves.
 func keep() error {
 	var stat unix.Stat_t
 	if os.Getpid() != 1 || unix.Fstat(inherited, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFSOCK {
@@ -95,7 +95,7 @@ func setUp(h handover) error {
 			lower = filepath.Join("/proc/self/fd", strconv.Itoa(fd))
 			return err
 		}},
-		// What a killed systemd-nspawn leaves in these ends with the keeper.
+		// What a killed systemd-nspawn leaves in these ends with the supervisor.
 		{"mount /run", func() error { return mount("tmpfs", "/run") }},
 		{"mount /tmp", func() error { return mount("tmpfs", "/tmp") }},
 		{"mount the disk", func() error { return mountDisk(lower) }},
@@ -140,9 +140,9 @@ func writeDisk(files []file) error {
 	return nil
 }
 
-// enterGroup moves the keeper to a group below the machine's: a group with groups below it must have no processes.
+// enterGroup moves the supervisor to a group below the machine's: a group with groups below it must have no processes.
 func enterGroup(group string) error {
-	dir := filepath.Join(groupMount, group, "keeper")
+	dir := filepath.Join(groupMount, group, "supervisor")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
