@@ -123,10 +123,10 @@ func TestBindsAreReadOnly(t *testing.T) {
 // A wrong path or name must give a readable error.
 func TestInvalidConfigIsRefused(t *testing.T) {
 	for want, config := range map[string]Config{
-		`"" is not a hostname`:        {},
-		`"A_b" is not a hostname`:     {Hostname: "A_b"},
-		`"a.b" is not a hostname`:     {Hostname: "a.b"},
-		"is negative":                  {Hostname: "a", SizeBytes: -1},
+		`"" is not a hostname`:     {},
+		`"A_b" is not a hostname`:  {Hostname: "A_b"},
+		`"a.b" is not a hostname`:  {Hostname: "a.b"},
+		"is negative":              {Hostname: "a", SizeBytes: -1},
 		`cannot empty "/"`:         {Hostname: "a", Empty: []string{"/"}},
 		`cannot empty "var"`:       {Hostname: "a", Empty: []string{"var"}},
 		`"rel" is not an absolute`: {Hostname: "a", Binds: []Bind{{From: "/etc", To: "rel"}}},
