@@ -117,7 +117,6 @@ const (
 	NoopChanged       ProblemCode = "noop_changed"        // number of resources
 	NoopFailed        ProblemCode = "noop_failed"         // text
 	StageFailed       ProblemCode = "stage_failed"        // release, text
-	MachineSpoiled    ProblemCode = "machine_spoiled"     // text: what the run spoiled
 	NotVerified       ProblemCode = "not_verified"        // text
 	EtcdLost          ProblemCode = "etcd_lost"           // number of seconds, text: the new target may have cut the node off
 	StoppedEarly      ProblemCode = "stopped_early"       // the agent was stopped before it verified the run

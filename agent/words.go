@@ -170,7 +170,7 @@ func (p Problem) sentence() string {
 	switch p.Code {
 	case "":
 		return string(p.Text)
-	case CatalogRefused, ReleaseUnusable, HookFailed, PuppetNotStarted, MachineSpoiled:
+	case CatalogRefused, ReleaseUnusable, HookFailed, PuppetNotStarted:
 		return string(p.Text)
 	case PuppetUnkillable:
 		return with("Puppet outlived SIGKILL", p.Text)

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// codes are the constants of a type, read from the source: a new one cannot stay without a sentence.
+func codes(t *testing.T, file, kind string) (found []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok {
+			if typ, ok := v.Type.(*ast.Ident); ok && typ.Name == kind {
+				s, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found = append(found, s)
+			}
+		}
+		return true
+	})
+	if len(found) == 0 {
+		t.Fatalf("%s has no %s", file, kind)
+	}
+	return found
+}
+
+// An operator cannot act on a code that no page explains and no sentence renders.
+func TestEveryCodeHasASentenceAndIsDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/json.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		file, kind string
+		sentence   func(code string) string
+	}{
+		{"reason.go", "Reason", func(code string) string { return Cause{Reason: Reason(code)}.Sentence() }},
+		{"reason.go", "ProblemCode", func(code string) string { return Problem{Code: ProblemCode(code), Text: "no space"}.String() }},
+		{"reason.go", "BlockCode", func(code string) string {
+			return string((&Blocked{Code: BlockCode(code), Text: "no space"}).words())
+		}},
+		{"decide.go", "Question", func(code string) string { return Question(code).String() }},
+	} {
+		for _, code := range codes(t, c.file, c.kind) {
+			if s := c.sentence(code); s == "" || strings.Contains(s, "_") || strings.HasPrefix(s, code+":") {
+				t.Errorf("%s %s has the sentence %q", c.kind, code, s)
+			}
+			if !strings.Contains(string(page), "`"+code+"`") {
+				t.Errorf("docs/json.md does not name the %s %s", c.kind, code)
+			}
+		}
+	}
+}
+
+// A newer agent's code must not be empty text in an older pulley.
+func TestUnknownCodeIsItsOwnSentence(t *testing.T) {
+	t.Parallel()
+	for want, got := range map[string]string{
+		"moon_phase: new moon": Cause{"moon_phase", Params{Text: "new moon"}}.Sentence(),
+		"moon_phase":           Problem{Code: "moon_phase"}.String(),
+		"moon_question":        Question("moon_question").String(),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
