@@ -20,36 +20,36 @@ import (
 // defaultDeadline bounds one request. A page of a thousand servers takes Nova many seconds.
 const defaultDeadline = 2 * time.Minute
 
-// Config is what a driver works with.
+// Config is the configuration of a Driver.
 type Config struct {
 	Provider environments.Provider
 	Mark     machines.Mark
 
-	CloudsFile string        // clouds.yaml; "" is where OpenStack's clients look for it
+	CloudsFile string        // clouds.yaml; "" is where OpenStack's clients find it
 	Deadline   time.Duration // of one request; 0 is two minutes
-	Late       time.Duration // that an order may take after its answer was lost; 0 is a minute
+	Late       time.Duration // how long a server may appear after the answer to its order was lost; 0 is a minute
 }
 
-// Driver is a machines.Provider.
+// Driver is a machines.Provider. Its errors name the cause: callers name the call.
 type Driver struct {
 	config  Config
 	compute *gophercloud.ServiceClient
 	images  *gophercloud.ServiceClient
 	network *gophercloud.ServiceClient
 
-	looking chan struct{} // has room for the one who looks whether the cloud is whole
+	looking chan struct{} // has room for one check that the list is complete
 
-	mu      sync.Mutex
-	found   map[string]finding // what names stand for
-	orders  map[string]order   // by name, those of which nobody knows yet what came of them
-	oldNova bool               // it has no wholeSince
-	wholeAt time.Time          // when it was asked for the last answer that had all of the cloud
+	mu         sync.Mutex
+	found      map[string]finding // ids by name
+	orders     map[string]order   // by name: those of unknown outcome
+	oldNova    bool               // it does not know partialSince
+	completeAt time.Time          // time of the last request whose answer was complete
 }
 
 // New logs in to the cloud. Wrong credentials, and a clouds.yaml that is missing or has no such cloud, are ErrRefused.
 func New(ctx context.Context, c Config) (*Driver, error) {
 	if c.Mark.Owner == "" || c.Mark.Fleet == "" {
-		return nil, errors.New("cannot open the cloud: machines need a mark of an owner and a fleet")
+		return nil, errors.New("cannot open the cloud: the mark needs an owner and a fleet")
 	}
 	if c.Deadline == 0 {
 		c.Deadline = defaultDeadline
@@ -59,17 +59,17 @@ func New(ctx context.Context, c Config) (*Driver, error) {
 	}
 	auth, endpoint, tls, err := clouds.Parse(parseOptions(c)...)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read clouds.yaml: %w: %w\nname the cloud (`cloud:` of the provider, or OS_CLOUD) and where "+
-			"its file is (OS_CLIENT_CONFIG_FILE)", machines.ErrRefused, err)
+		return nil, fmt.Errorf("cannot read clouds.yaml: %w: %w\nset the cloud (`cloud:` of the provider, or OS_CLOUD) and the path of "+
+			"the file (OS_CLIENT_CONFIG_FILE)", machines.ErrRefused, err)
 	}
-	auth.AllowReauth = true // tokens end after hours; a watch does not
+	auth.AllowReauth = true // a watch outlives a token
 	client, err := config.NewProviderClient(ctx, auth, config.WithTLSConfig(tls), config.WithHTTPClient(http.Client{
 		Timeout: c.Deadline,
-		// Go would send the token and the body, which has the password or the userdata, to wherever an answer says.
+		// A redirect would send the token and the body, with the password or the userdata, to another address.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}))
 	if err != nil {
-		return nil, cannot(err, "log in to the cloud at %s", auth.IdentityEndpoint)
+		return nil, fmt.Errorf("cannot log in to the cloud at %s: %w", auth.IdentityEndpoint, cause(err))
 	}
 	d := &Driver{config: c, looking: make(chan struct{}, 1), found: map[string]finding{}, orders: map[string]order{}}
 	for _, service := range []struct {

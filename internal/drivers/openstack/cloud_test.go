@@ -20,7 +20,7 @@ var (
 	west = environments.Provider{Driver: environments.DriverOpenStack, Cloud: "west"}
 )
 
-// cloud starts a cloud and returns it with the clouds.yaml that has its address.
+// cloud starts a cloud and returns it with its clouds.yaml.
 func cloud(t *testing.T, c novatest.Config) (*novatest.Cloud, string) {
 	t.Helper()
 	cloud := novatest.New(c)
@@ -28,7 +28,7 @@ func cloud(t *testing.T, c novatest.Config) (*novatest.Cloud, string) {
 	return cloud, file
 }
 
-// serve has a handler answer for a cloud.
+// serve starts a server with a handler.
 func serve(t *testing.T, handler http.Handler) (*httptest.Server, string) {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -40,7 +40,7 @@ func serve(t *testing.T, handler http.Handler) (*httptest.Server, string) {
 	return server, file
 }
 
-// behind puts something before a cloud that may answer requests in its place, and says so.
+// behind starts a proxy for a cloud. It answers the requests for which its function returns true.
 func behind(t *testing.T, cloud *novatest.Cloud, answers func(w http.ResponseWriter, r *http.Request) bool) string {
 	t.Helper()
 	_, file := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -51,7 +51,7 @@ func behind(t *testing.T, cloud *novatest.Cloud, answers func(w http.ResponseWri
 	return file
 }
 
-// open makes a driver of a cloud for the fleet of the tests.
+// open returns a driver for the fleet of the tests.
 func open(t *testing.T, file string, change ...func(*openstack.Config)) *openstack.Driver {
 	t.Helper()
 	config := openstack.Config{Provider: west, Mark: ours, CloudsFile: file}

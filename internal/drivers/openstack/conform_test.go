@@ -14,7 +14,7 @@ import (
 	"pulley/internal/testbed/novatest"
 )
 
-// A driver that breaks a promise makes machines twice, forgets them, or deletes somebody else's.
+// The driver must pass the checks of every driver.
 func TestDriverConforms(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Build: 20 * time.Millisecond, Deletion: 20 * time.Millisecond, MaxLimit: 3})
 	conformtest.Test(t, conform.Config{
@@ -28,13 +28,13 @@ func TestDriverConforms(t *testing.T) {
 					return s.Userdata, nil
 				}
 			}
-			return nil, fmt.Errorf("there is no server %s", m.ID)
+			return nil, fmt.Errorf("server %s does not exist", m.ID)
 		},
 		Foreign: func(_ context.Context, name string) (func(context.Context) error, error) {
-			stranger := cloud.Add(novatest.Server{Name: name, Metadata: map[string]string{"pulley-owner": "me"}})
+			foreign := cloud.Add(novatest.Server{Name: name, Metadata: map[string]string{"pulley-owner": "me"}})
 			return func(context.Context) error {
-				if !slices.ContainsFunc(cloud.Servers(), func(s novatest.Server) bool { return s.ID == stranger.ID }) {
-					return fmt.Errorf("server %s is gone", stranger.ID)
+				if !slices.ContainsFunc(cloud.Servers(), func(s novatest.Server) bool { return s.ID == foreign.ID }) {
+					return fmt.Errorf("server %s is gone", foreign.ID)
 				}
 				return nil
 			}, nil

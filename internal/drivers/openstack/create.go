@@ -7,8 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http/httptrace"
 	"regexp"
 	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
 
 	"pulley/internal/machines"
 )
@@ -53,10 +58,10 @@ type hints struct {
 	Group string `json:"group"`
 }
 
-// Create asks for a server, unless there is one.
+// Create orders a server, unless it exists.
 func (d *Driver) Create(ctx context.Context, o machines.Order) (machines.Machine, error) {
 	if err := check(o); err != nil {
-		return machines.Machine{}, fmt.Errorf("cannot order server %q: %w: %w", o.Name, machines.ErrRefused, err)
+		return machines.Machine{}, fmt.Errorf("%w: %w", machines.ErrRefused, err)
 	}
 	have, err := d.settled(ctx, o.Name)
 	if err != nil || have != nil {
@@ -68,49 +73,48 @@ func (d *Driver) Create(ctx context.Context, o machines.Order) (machines.Machine
 	}
 	failure := d.send(ctx, body)
 	if failure != nil && !d.open(o.Name) {
-		return machines.Machine{}, cannot(failure, "make server %s", o.Name)
+		return machines.Machine{}, cause(failure)
 	}
 	made, err := d.settled(ctx, o.Name)
 	switch {
 	case err != nil && failure != nil:
-		return machines.Machine{}, fmt.Errorf("%w; then: %w", cannot(failure, "make server %s", o.Name), err)
+		return machines.Machine{}, fmt.Errorf("%w; then: %w", cause(failure), err)
 	case err != nil:
 		return machines.Machine{}, err
 	case made == nil && failure != nil:
-		return machines.Machine{}, cannot(failure, "make server %s", o.Name)
+		return machines.Machine{}, cause(failure)
 	case made == nil:
-		return machines.Machine{}, fmt.Errorf("cannot see server %s: the cloud has taken the order and does not list it", o.Name)
+		return machines.Machine{}, errors.New("the cloud has accepted the order and does not list the server")
 	}
 	return *made, nil
 }
 
-// check refuses what Nova would refuse, or would make something else of.
+// check refuses an order that Nova would refuse or change.
 func check(o machines.Order) error {
 	switch {
 	case !hostnamePattern.MatchString(o.Name):
 		return errors.New("the name is not a hostname: lower-case letters, digits and hyphens, 63 at most")
 	case o.Flavor == "":
-		return errors.New("it has no flavor\ngive its role a `flavor:`")
+		return errors.New("the flavor is empty\nset `flavor` of the role")
 	case o.Image == "":
-		return errors.New("it has no image\ngive its role an `image:`")
+		return errors.New("the image is empty\nset `image` of the role")
 	case base64.StdEncoding.EncodedLen(len(o.Userdata)) > maxUserdataBytes:
-		return fmt.Errorf("its userdata has %d bytes, and Nova takes %d", len(o.Userdata), maxUserdataBytes/4*3)
+		return fmt.Errorf("the userdata has %d bytes; Nova accepts %d", len(o.Userdata), maxUserdataBytes/4*3)
 	}
 	for key, value := range o.Labels {
 		if !keyPattern.MatchString(key) || len(value) > maxValueBytes {
-			return fmt.Errorf("label %q: Nova takes keys of letters, digits, spaces and -_:. and 255 bytes for a key and a value", key)
+			return fmt.Errorf("label %q: Nova accepts keys of letters, digits, spaces and -_:. and 255 bytes for a key and a value", key)
 		}
 	}
 	return nil
 }
 
-// have returns the machine of a name that is there already: the oldest, where two were made at once. Nova would make a
-// second one beside a stranger's, and both would have one hostname: that is a *TakenError. One that is being deleted has to be
-// gone before: that is a *LaterError.
+// have returns the existing machine of a name: the oldest, where two were made at once. An unknown server of that name is a
+// *TakenError: a second server would have the same hostname. A server that is being deleted is a *LaterError.
 func (d *Driver) have(ctx context.Context, name string) (*machines.Machine, error) {
 	servers, err := d.servers(ctx, name)
 	if err != nil {
-		return nil, cannot(err, "look for server %s", name)
+		return nil, fmt.Errorf("cannot look for the server: %w", cause(err))
 	}
 	d.arrived(name, servers)
 	slices.SortFunc(servers, oldest)
@@ -131,7 +135,7 @@ func (d *Driver) have(ctx context.Context, name string) (*machines.Machine, erro
 	case taken:
 		return nil, &machines.TakenError{Name: name}
 	case leaving:
-		return nil, &machines.LaterError{After: defaultWait / 2, Err: fmt.Errorf("cannot make server %s: one of that name is still being deleted", name)}
+		return nil, &machines.LaterError{After: defaultWait / 2, Err: fmt.Errorf("a server called %s is still being deleted", name)}
 	}
 	return nil, nil
 }
@@ -143,7 +147,7 @@ func value(m *machines.Machine) machines.Machine {
 	return *m
 }
 
-// request makes the body: it looks up what the order's words stand for.
+// request returns the body, with the ids of the order's names.
 func (d *Driver) request(ctx context.Context, o machines.Order) (*request, error) {
 	var r request
 	var err error
@@ -176,9 +180,93 @@ func (d *Driver) request(ctx context.Context, o machines.Order) (*request, error
 	s.Userdata = base64.StdEncoding.EncodeToString(o.Userdata)
 	s.Metadata = map[string]string{}
 	maps.Copy(s.Metadata, o.Labels)
-	maps.Copy(s.Metadata, map[string]string{ // after the labels, which must not make a machine somebody else's
+	maps.Copy(s.Metadata, map[string]string{ // after the labels, which must not change the mark
 		keyOwner: d.config.Mark.Owner, keyFleet: d.config.Mark.Fleet, keyOrder: rand.Text(),
 		keyFlavor: o.Flavor, keyImage: o.Image, keyNode: o.Node, keyRole: o.Role,
 	})
 	return &r, nil
+}
+
+// defaultLate bounds the wait for a server after the answer to its order was lost: Nova continues where a gateway has given up. A server
+// that appears later is a second machine of the name, which List returns and a plan shows.
+const defaultLate = time.Minute
+
+// The pauses between two looks.
+const (
+	firstPause   = 500 * time.Millisecond
+	longestPause = 8 * time.Second
+)
+
+// order is an order of unknown outcome.
+type order struct {
+	id    string    // keyOrder of its server
+	until time.Time // when its server is no longer expected
+}
+
+// send sends an order. It stays open until its server is listed or its time is over, also when ctx ends before. A refused order is not
+// open.
+func (d *Driver) send(ctx context.Context, body *request) error {
+	name := body.Server.Name
+	var sent atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+	_, err := d.compute.Post(traced, d.compute.ServiceURL("servers"), body, nil, &gophercloud.RequestOpts{OkCodes: []int{200, 202}})
+	if err == nil || sent.Load() && lost(err) {
+		d.mu.Lock()
+		d.orders[name] = order{id: body.Server.Metadata[keyOrder], until: time.Now().Add(d.config.Late)}
+		d.mu.Unlock()
+	}
+	return err
+}
+
+// lost reports whether a server may appear although its request failed: there was no answer, or that of a gateway.
+func lost(err error) bool {
+	var again *gophercloud.ErrUnableToReauthenticate
+	if errors.As(err, &again) {
+		return false // it was refused for the old token
+	}
+	var answer gophercloud.ErrUnexpectedResponseCode
+	if !errors.As(err, &answer) {
+		return true
+	}
+	return answer.Actual >= 500 && !ofNova(answer) && !errors.Is(kind(answer), machines.ErrThrottle)
+}
+
+// open reports whether the server of an order may still appear.
+func (d *Driver) open(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o, ok := d.orders[name]
+	if ok && !time.Now().Before(o.until) {
+		delete(d.orders, name)
+		return false
+	}
+	return ok
+}
+
+// arrived closes the order of a name where its server is listed.
+func (d *Driver) arrived(name string, servers []server) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	o, ok := d.orders[name]
+	if ok && slices.ContainsFunc(servers, func(s server) bool { return s.Metadata[keyOrder] == o.id }) {
+		delete(d.orders, name)
+	}
+}
+
+// settled returns the machine of a name, and nil where there is none. While an order is open, it looks again.
+func (d *Driver) settled(ctx context.Context, name string) (*machines.Machine, error) {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		open := d.open(name) // before the look: the last look is after its time
+		m, err := d.have(ctx, name)
+		if err != nil || m != nil || !open {
+			return m, err
+		}
+		timer := time.NewTimer(min(pause, d.config.Late))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("cannot learn the outcome of an order: %w", ctx.Err())
+		}
+	}
 }

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/testbed/novatest"
 )
 
-// What the file says of a machine has to be what it becomes.
+// A server must have everything that its order and the file contain.
 func TestServerIsAsOrdered(t *testing.T) {
 	group := novatest.Thing{ID: "616fb98f-46ca-475e-917e-2563e5a8cd19", Name: "apart"}
 	back := novatest.Thing{ID: "f40e4a1c-02f4-4f4b-9c7a-4a7a0f0c1b2d", Name: "back"}
@@ -45,30 +45,30 @@ func TestServerIsAsOrdered(t *testing.T) {
 	}
 }
 
-// An answer that is lost on its way must not lead to a second machine, nor to one that nobody knows of.
-func TestCreateFindsWhatALostAnswerMade(t *testing.T) {
+// A lost answer must lead neither to a second machine nor to an unknown one.
+func TestCreateFindsServerOfLostAnswer(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	cloud.Inject(novatest.Fault{Method: "POST", Path: "/servers", Lost: true})
 	m := create(t, d, order("compute1"))
 	if again := create(t, d, order("compute1")); again.ID != m.ID || len(cloud.Servers()) != 1 {
-		t.Errorf("there are %v", cloud.Servers())
+		t.Errorf("the servers are %v", cloud.Servers())
 	}
 
-	// The answer is lost, and so is what is asked afterwards: the next try finds it.
+	// The answers to the order and to the lookup are lost: the next Create finds the server.
 	cloud.Inject(novatest.Fault{Method: "POST", Path: "/servers", Lost: true})
 	cloud.Inject(novatest.Fault{Method: "GET", Path: "/servers/detail", After: 1, Status: 503})
 	if m, err := d.Create(t.Context(), order("compute2")); err == nil || kindOf(err) != "" {
-		t.Errorf("Create says %+v, %v", m, err)
+		t.Errorf("Create returned %+v, %v", m, err)
 	}
 	create(t, d, order("compute2"))
 	if n := len(cloud.Servers()); n != 2 {
-		t.Errorf("there are %d servers", n)
+		t.Errorf("%d servers exist", n)
 	}
 }
 
-// A cloud that does not answer must not hold an apply for longer than it was given.
-func TestEachCallEndsInTime(t *testing.T) {
+// A cloud that does not answer must not block an apply.
+func TestCallsHaveDeadlines(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	for method, path := range map[string]string{"GET": "/servers/detail", "POST": "/servers"} {
@@ -84,8 +84,8 @@ func TestEachCallEndsInTime(t *testing.T) {
 	}
 }
 
-// Two machines of one name are one node twice: both programs must take the same one for it.
-func TestTwoThatWereMadeAtOnce(t *testing.T) {
+// Two programs must choose the same one of two machines of one name.
+func TestConcurrentCreates(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	first := create(t, d, order("compute1"))
@@ -93,21 +93,21 @@ func TestTwoThatWereMadeAtOnce(t *testing.T) {
 	s.ID, s.Created = "00000000-0000-4000-8000-000000000000", s.Created.Add(time.Second)
 	second := cloud.Add(s)
 	if again := create(t, d, order("compute1")); again.ID != first.ID {
-		t.Errorf("%s is taken for the node, and %s is the oldest", again.ID, first.ID)
+		t.Errorf("%s was chosen, and %s is the oldest", again.ID, first.ID)
 	}
 	if got := list(t, d); len(got) != 2 {
-		t.Errorf("a plan sees %v", got)
+		t.Errorf("List returned %v", got)
 	}
 	if err := d.Delete(t.Context(), machines.Ref{Name: "compute1", ID: second.ID}); err != nil {
 		t.Fatal(err)
 	}
 	if got := list(t, d); len(got) != 1 || got[0].ID != first.ID {
-		t.Errorf("what stays is %v", got)
+		t.Errorf("the remaining servers are %v", got)
 	}
 }
 
-// Nova has no names that are taken; a stranger's server of the same hostname would answer for the node.
-func TestStrangersNameIsTaken(t *testing.T) {
+// Nova allows equal names: a foreign server with the hostname of a node would answer for it.
+func TestForeignNameIsTaken(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	cloud.Add(novatest.Server{Name: "compute1"})
@@ -122,8 +122,8 @@ func TestStrangersNameIsTaken(t *testing.T) {
 	create(t, d, order("compute3"))
 }
 
-// A machine that is on its way out is none: the order has to wait until its name is free.
-func TestCreateWaitsForADeletion(t *testing.T) {
+// An order must wait until a deleted server of that name is gone.
+func TestCreateWaitsForDeletion(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Deletion: 200 * time.Millisecond})
 	d := open(t, file)
 	old := create(t, d, order("compute1"))
@@ -133,7 +133,7 @@ func TestCreateWaitsForADeletion(t *testing.T) {
 	var later *machines.LaterError
 	_, err := d.Create(t.Context(), order("compute1"))
 	if !errors.As(err, &later) || later.After <= 0 || errors.Is(err, machines.ErrThrottle) { // that would hold up all others
-		t.Errorf("Create says %v", err)
+		t.Errorf("Create returned %v", err)
 	}
 	eventually(t, "the name is free", func() bool { return len(cloud.Servers()) == 0 })
 	if m := create(t, d, order("compute1")); m.ID == old.ID {
@@ -141,19 +141,19 @@ func TestCreateWaitsForADeletion(t *testing.T) {
 	}
 }
 
-// A name that stands for two things must not become one of them by chance.
+// An ambiguous name must be refused.
 func TestAmbiguousNames(t *testing.T) {
 	const one, two = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
-	pair := []novatest.Thing{{ID: one, Name: "twin"}, {ID: two, Name: "twin"}}
+	pair := []novatest.Thing{{ID: one, Name: "ambiguous"}, {ID: two, Name: "ambiguous"}}
 	cloud, file := cloud(t, novatest.Config{Images: pair, Networks: pair, Groups: pair, Flavors: append(pair, novatest.Thing{ID: "1", Name: "m1.small"}), MaxLimit: 1})
 	good := order("compute1")
 	good.Image, good.Networks = one, []string{two}
 	create(t, open(t, file), good)
 	for what, change := range map[string]func(*machines.Order, *openstack.Config){
-		"flavor":       func(o *machines.Order, _ *openstack.Config) { o.Flavor = "twin" },
-		"image":        func(o *machines.Order, _ *openstack.Config) { o.Image = "twin" },
-		"network":      func(o *machines.Order, _ *openstack.Config) { o.Networks = []string{"twin"} },
-		"server group": func(_ *machines.Order, c *openstack.Config) { c.Provider.ServerGroup = "twin" },
+		"flavor":       func(o *machines.Order, _ *openstack.Config) { o.Flavor = "ambiguous" },
+		"image":        func(o *machines.Order, _ *openstack.Config) { o.Image = "ambiguous" },
+		"network":      func(o *machines.Order, _ *openstack.Config) { o.Networks = []string{"ambiguous"} },
+		"server group": func(_ *machines.Order, c *openstack.Config) { c.Provider.ServerGroup = "ambiguous" },
 	} {
 		o := good
 		o.Name = "compute2"
@@ -164,11 +164,11 @@ func TestAmbiguousNames(t *testing.T) {
 		}
 	}
 	if n := len(cloud.Servers()); n != 1 {
-		t.Errorf("there are %d servers", n)
+		t.Errorf("%d servers exist", n)
 	}
 }
 
-// Forty machines of a role must not ask forty times what a flavor's name stands for.
+// Forty machines of a role must look up a flavor once.
 func TestNamesAreLookedUpOnce(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)

@@ -10,8 +10,8 @@ import (
 	"pulley/internal/testbed/novatest"
 )
 
-// An ID that was written down wrong, or that names another machine by now, must not delete what nobody agreed to.
-func TestDeleteLooksAtTheMark(t *testing.T) {
+// A wrong ID must not delete an unconfirmed machine.
+func TestDeleteChecksMark(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	mine := create(t, d, order("compute1"))
@@ -25,17 +25,17 @@ func TestDeleteLooksAtTheMark(t *testing.T) {
 		}
 	}
 	if n := len(cloud.Servers()); n != 2 {
-		t.Fatalf("there are %d servers", n)
+		t.Fatalf("%d servers exist", n)
 	}
 	if err := d.Delete(t.Context(), machines.Ref{Name: "compute1"}); err != nil { // both have that name
 		t.Fatal(err)
 	}
 	if left := cloud.Servers(); len(left) != 1 || left[0].ID != stranger.ID {
-		t.Errorf("what stays is %+v", left)
+		t.Errorf("the remaining servers are %+v", left)
 	}
 }
 
-// Deleting takes minutes; until it is over the machine is there, is not deleted again, and its name is not free.
+// During a deletion of minutes the machine is listed, is not deleted again, and keeps its name.
 func TestSlowDeletion(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Deletion: 200 * time.Millisecond})
 	d := open(t, file)
@@ -50,22 +50,22 @@ func TestSlowDeletion(t *testing.T) {
 	}
 	asked := slices.DeleteFunc(cloud.Asked(), func(s string) bool { return !strings.HasPrefix(s, "DELETE ") })
 	if len(asked) != 1 {
-		t.Errorf("it was asked %v", asked)
+		t.Errorf("the requests are %v", asked)
 	}
 	eventually(t, "gone", func() bool { return len(list(t, d)) == 0 })
 	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
-		t.Errorf("what is gone can't be deleted: %v", err)
+		t.Errorf("a deletion of a deleted server: %v", err)
 	}
 }
 
-// A server that an operator has locked stays, and says so; it goes once it is unlocked.
+// A locked server stays, with an error, until it is unlocked.
 func TestLockedServer(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	m := create(t, d, order("compute1"))
 	cloud.Set(m.ID, func(s *novatest.Server) { s.Locked = true })
 	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err == nil || !strings.Contains(err.Error(), "is locked") {
-		t.Errorf("Delete says %v", err)
+		t.Errorf("Delete returned %v", err)
 	}
 	cloud.Set(m.ID, func(s *novatest.Server) { s.Locked = false })
 	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
@@ -73,14 +73,14 @@ func TestLockedServer(t *testing.T) {
 	}
 }
 
-// An answer to a deletion that is lost is no error twice.
-func TestDeletionWhoseAnswerIsLost(t *testing.T) {
+// A repeated deletion after a lost answer must succeed.
+func TestLostAnswerOfDelete(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	m := create(t, d, order("compute1"))
 	cloud.Inject(novatest.Fault{Method: "DELETE", Path: m.ID, Lost: true})
 	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err == nil || kindOf(err) != "" {
-		t.Errorf("Delete says %v", err)
+		t.Errorf("Delete returned %v", err)
 	}
 	if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: m.ID}); err != nil {
 		t.Error(err)

@@ -17,36 +17,35 @@ import (
 	"pulley/internal/machines"
 )
 
-// defaultWait is how long to wait where a cloud that asks for it does not say how long.
+// defaultWait is the pause where a cloud that throttles sets none.
 const defaultWait = 10 * time.Second
 
-// cannot makes an error of a request: what could not be done, of which kind it is, and what the cloud says.
-func cannot(err error, format string, args ...any) error {
-	what := fmt.Sprintf(format, args...)
+// cause returns the error of a request with its kind and the cloud's message.
+func cause(err error) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	if !errors.As(err, &answer) {
 		var again *gophercloud.ErrUnableToReauthenticate
 		if errors.As(err, &again) && errors.As(again.ErrReauth, &answer) {
-			return fmt.Errorf("cannot %s: cannot log in again: %w", what, kind(answer))
+			return fmt.Errorf("cannot log in again: %w", kind(answer))
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("cannot %s: no answer in time: %w", what, err)
+			return fmt.Errorf("no answer before the deadline: %w", err)
 		}
-		return fmt.Errorf("cannot %s: %w", what, err)
+		return err
 	}
-	return fmt.Errorf("cannot %s: %w", what, kind(answer))
+	return kind(answer)
 }
 
-// kind tells errors apart by their status, and by Nova's words where one status has two meanings.
+// kind returns the error of a status. Where one status has two meanings, Nova's message decides.
 func kind(answer gophercloud.ErrUnexpectedResponseCode) error {
-	said := message(answer.Body)
-	if said == "" {
-		said = http.StatusText(answer.Actual)
+	text := message(answer.Body)
+	if text == "" {
+		text = http.StatusText(answer.Actual)
 	}
-	err := fmt.Errorf("the cloud answers %d: %s", answer.Actual, said)
-	lower := strings.ToLower(said)
+	err := fmt.Errorf("the cloud answers %d: %s", answer.Actual, text)
+	lower := strings.ToLower(text)
 	if to := answer.ResponseHeader.Get("Location"); answer.Actual/100 == 3 && to != "" {
-		return fmt.Errorf("%w\nit points to %s, which is never followed: clouds.yaml and the cloud's catalog have to have the right address", err, clean(to))
+		return fmt.Errorf("%w\nPulley does not follow the redirect to %s: correct the address in clouds.yaml or in the cloud's catalog", err, clean(to))
 	}
 	switch answer.Actual {
 	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge: // Nova of old used 413
@@ -66,7 +65,7 @@ func kind(answer gophercloud.ErrUnexpectedResponseCode) error {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable:
 		return fmt.Errorf("%w: %w", machines.ErrRefused, err)
 	case http.StatusConflict:
-		// Most conflicts pass. These are about what was asked for, and stay.
+		// Most conflicts pass. These are about the request, and stay.
 		for _, lasting := range []string{"multiple possible networks", "use an id to be more specific", "multiple security groups"} {
 			if strings.Contains(lower, lasting) {
 				return fmt.Errorf("%w: %w", machines.ErrRefused, err)
@@ -87,8 +86,8 @@ func retryAfter(header string, now time.Time) time.Duration {
 	return min(max(wait, time.Second), time.Hour)
 }
 
-// ofNova reports whether an error is Nova's own, {"computeFault": {"code": 500, …}}, and not that of a gateway before it, which
-// does not know what goes on behind it.
+// ofNova reports whether an error is Nova's own, {"computeFault": {"code": 500, …}}, and not that of a gateway, which does not know the
+// outcome.
 func ofNova(answer gophercloud.ErrUnexpectedResponseCode) bool {
 	var object map[string]struct {
 		Code int `json:"code"`
@@ -104,7 +103,7 @@ func ofNova(answer gophercloud.ErrUnexpectedResponseCode) bool {
 	return false
 }
 
-// message finds what a person can read in an answer: {"badRequest": {"code": 400, "message": "…"}} of Nova,
+// message returns the readable part of an answer: {"badRequest": {"code": 400, "message": "…"}} of Nova,
 // {"NeutronError": {"message": "…"}}, {"error": {"message": "…"}} of Keystone, or text.
 func message(body []byte) string {
 	var object map[string]json.RawMessage
@@ -119,12 +118,12 @@ func message(body []byte) string {
 		}
 	}
 	if strings.Contains(string(body), "<html") {
-		return "" // of a proxy: the status says as much
+		return "" // of a proxy
 	}
 	return clean(string(body))
 }
 
-// clean makes one short line of what a cloud says.
+// clean returns a text of the cloud as one short line.
 func clean(s string) string {
 	const most = 300
 	return clip.Line(strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " "), most)

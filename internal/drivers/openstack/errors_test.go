@@ -13,7 +13,7 @@ import (
 	"pulley/internal/testbed/novatest"
 )
 
-// kindOf names what callers tell apart; "" is an error of unknown outcome.
+// kindOf returns the kind of an error; "" is an error of unknown outcome.
 func kindOf(err error) string {
 	var taken *machines.TakenError
 	switch {
@@ -29,7 +29,7 @@ func kindOf(err error) string {
 	return ""
 }
 
-// What is tried again for ever, and what never again, follows from the kind of an error.
+// The kind of an error decides whether an apply waits, retries or stops.
 func TestErrorsHaveKinds(t *testing.T) {
 	forbidden := func(message string) string { return `{"forbidden": {"code": 403, "message": "` + message + `"}}` }
 	for _, c := range []struct {
@@ -64,7 +64,7 @@ func TestErrorsHaveKinds(t *testing.T) {
 		cloud.Inject(f)
 		_, err := d.Create(t.Context(), order("compute1"))
 		if err == nil || kindOf(err) != c.kind {
-			t.Errorf("%d %s: it is %q: %v", c.status, c.body, kindOf(err), err)
+			t.Errorf("%d %s: kind %q: %v", c.status, c.body, kindOf(err), err)
 			continue
 		}
 		var wait *machines.WaitError
@@ -72,14 +72,14 @@ func TestErrorsHaveKinds(t *testing.T) {
 			t.Errorf("%d %q: wait %v", c.status, c.header, wait.After)
 		}
 		if strings.ContainsAny(err.Error(), "{<") {
-			t.Errorf("an operator reads %s", err)
+			t.Errorf("the error is %s", err)
 		}
 		create(t, d, order("compute1")) // and the driver works on
 	}
 }
 
-// A fleet of five in a quota of two: what there is room for is there, and the rest says why it is not.
-func TestQuotaAtTheThird(t *testing.T) {
+// With a quota of two, two machines are made, and the other errors name the quota.
+func TestQuotaIsReported(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Quota: 2})
 	d := open(t, file)
 	create(t, d, order("compute1"))
@@ -90,22 +90,22 @@ func TestQuotaAtTheThird(t *testing.T) {
 		}
 	}
 	if n := len(cloud.Servers()); n != 2 {
-		t.Errorf("there are %d servers", n)
+		t.Errorf("%d servers exist", n)
 	}
 }
 
-// What Nova would refuse, or make something else of, is not asked for; the operator reads what to write.
-func TestOrdersThatAreRefused(t *testing.T) {
+// An order that Nova would refuse or change must not be sent, and its error must have the remedy.
+func TestInvalidOrdersAreRefused(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	before := len(cloud.Asked())
 	for why, change := range map[string]func(*machines.Order){
-		"`flavor:`":        func(o *machines.Order) { o.Flavor = "" },
-		"`image:`":         func(o *machines.Order) { o.Image = "" },
-		"not a hostname":   func(o *machines.Order) { o.Name = ".*" },
-		"Nova takes 49149": func(o *machines.Order) { o.Userdata = make([]byte, 49152) },
-		`label "a/b"`:      func(o *machines.Order) { o.Labels = map[string]string{"a/b": "c"} },
-		`label "long"`:     func(o *machines.Order) { o.Labels = map[string]string{"long": strings.Repeat("x", 256)} },
+		"`flavor`":           func(o *machines.Order) { o.Flavor = "" },
+		"`image`":            func(o *machines.Order) { o.Image = "" },
+		"not a hostname":     func(o *machines.Order) { o.Name = ".*" },
+		"Nova accepts 49149": func(o *machines.Order) { o.Userdata = make([]byte, 49152) },
+		`label "a/b"`:        func(o *machines.Order) { o.Labels = map[string]string{"a/b": "c"} },
+		`label "long"`:       func(o *machines.Order) { o.Labels = map[string]string{"long": strings.Repeat("x", 256)} },
 	} {
 		o := order("compute1")
 		change(&o)
@@ -114,15 +114,15 @@ func TestOrdersThatAreRefused(t *testing.T) {
 		}
 	}
 	if asked := cloud.Asked()[before:]; len(asked) > 0 {
-		t.Errorf("the cloud was asked %v", asked)
+		t.Errorf("the requests are %v", asked)
 	}
 	o := order("compute1")
 	o.Userdata = make([]byte, 49149)
 	create(t, d, o)
 }
 
-// Whoever forgets a setting reads which, and not what a library thinks.
-func TestOpenSaysWhatIsMissing(t *testing.T) {
+// The error of a missing setting must name it.
+func TestOpenErrorsHaveRemedy(t *testing.T) {
 	_, file := cloud(t, novatest.Config{})
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -145,6 +145,6 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 		}
 	}
 	if _, err := openstack.New(t.Context(), openstack.Config{Provider: west, CloudsFile: file}); err == nil {
-		t.Error("a driver without a mark would take all machines for its own")
+		t.Error("a driver without a mark was opened")
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"pulley/internal/machines"
 )
 
-// findingsFor is how long a name is known to stand for an id. Forty machines of one role ask once.
+// findingsFor is how long the id of a name is kept. Forty machines of one role need one request.
 const findingsFor = time.Minute
 
-// finding is the id of something that has a name.
+// finding is the id of a name.
 type finding struct {
 	id    string
 	until time.Time
@@ -31,7 +31,7 @@ type thing struct {
 
 var uuidPattern = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// find returns the id that a word of the environment file stands for: it is an id, or the only name of that kind.
+// find returns the id for a word of the environment file, which is an id or a unique name.
 func (d *Driver) find(ctx context.Context, what, word string, all func(ctx context.Context, word string) ([]thing, error)) (string, error) {
 	key := what + " " + word
 	d.mu.Lock()
@@ -42,7 +42,7 @@ func (d *Driver) find(ctx context.Context, what, word string, all func(ctx conte
 	}
 	things, err := all(ctx, word)
 	if err != nil {
-		return "", cannot(err, "look for %s %q", what, word)
+		return "", fmt.Errorf("cannot find %s %q: %w", what, word, cause(err))
 	}
 	id, err := choose(what, word, things)
 	if err != nil {
@@ -54,7 +54,7 @@ func (d *Driver) find(ctx context.Context, what, word string, all func(ctx conte
 	return id, nil
 }
 
-// choose finds the one of things that word means.
+// choose returns the thing with that id, or the only one with that name.
 func choose(what, word string, things []thing) (string, error) {
 	var named []string
 	for _, t := range things {
@@ -69,13 +69,13 @@ func choose(what, word string, things []thing) (string, error) {
 	case 1:
 		return named[0], nil
 	case 0:
-		return "", fmt.Errorf("cannot find %s %q: %w: the cloud has none of that name or id", what, word, machines.ErrRefused)
+		return "", fmt.Errorf("cannot find %s %q: %w: it does not exist", what, word, machines.ErrRefused)
 	}
-	return "", fmt.Errorf("cannot choose %s %q: %w: the name stands for %s\nwrite the id of the one that is meant",
+	return "", fmt.Errorf("cannot choose %s %q: %w: the name is ambiguous: %s\nuse an id",
 		what, word, machines.ErrRefused, strings.Join(named, ", "))
 }
 
-// flavors returns all flavors: Nova can't filter them by name.
+// flavors returns all flavors: Nova cannot filter them by name.
 func (d *Driver) flavors(ctx context.Context, _ string) ([]thing, error) {
 	return pages(func(t thing) string { return t.ID }, func(marker string) ([]thing, bool, error) {
 		return read[thing](ctx, d.compute, d.compute.ServiceURL("flavors")+after(marker), "flavors")
@@ -99,7 +99,7 @@ func (d *Driver) networksOf(ctx context.Context, word string) ([]thing, error) {
 	return byWord(ctx, d.network, "networks", word, url.Values{})
 }
 
-// byWord asks for the thing of an id, where the word looks like one, and else for those of a name.
+// byWord returns the thing with that id, where the word looks like an id, else those with that name.
 func byWord(ctx context.Context, client *gophercloud.ServiceClient, path, word string, query url.Values) ([]thing, error) {
 	if uuidPattern.MatchString(word) {
 		var one struct {
@@ -109,7 +109,7 @@ func byWord(ctx context.Context, client *gophercloud.ServiceClient, path, word s
 		err := get(ctx, client, client.ServiceURL(path, word), &one)
 		switch {
 		case err == nil && !strings.EqualFold(one.ID, word) && !strings.EqualFold(one.Network.ID, word):
-			return nil, fmt.Errorf("the cloud's answer has nothing of id %s", word)
+			return nil, fmt.Errorf("the cloud's answer has no id %s", word)
 		case err == nil:
 			return []thing{{ID: word}}, nil
 		case !gophercloud.ResponseCodeIs(err, http.StatusNotFound):

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/testbed/novatest"
 )
 
-// A fleet of thousands is on several pages, between other people's servers; one that is missed would be made again.
+// A missed server of a large fleet would be created again.
 func TestListReadsAllPages(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	mark := map[string]string{"pulley-owner": ours.Owner, "pulley-fleet": ours.Fleet}
@@ -37,38 +37,38 @@ func TestListReadsAllPages(t *testing.T) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		t.Errorf("%d machines are listed, and %d are ours", len(got), len(want))
+		t.Errorf("%d machines are listed, want %d", len(got), len(want))
 	}
 }
 
-// While a part of the cloud is down, its servers are not gone: who made them again would have them twice.
-func TestListFailsWhileServersCannotBeSeen(t *testing.T) {
+// The servers of a cell that is down still exist: creating them again would make duplicates.
+func TestListFailsWhileCellIsDown(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	m := create(t, d, order("compute1"))
 	cloud.CellDown(m.ID)
 	if machines, err := d.List(t.Context()); err == nil || !strings.Contains(err.Error(), "part of the cloud is down") {
-		t.Errorf("List says %v, %v", machines, err)
+		t.Errorf("List returned %v, %v", machines, err)
 	}
-	// One that has just seen the cloud whole, and one that has not.
+	// One driver has just had a complete answer, the other has not.
 	for _, d := range []*openstack.Driver{d, open(t, file)} {
 		if m, err := d.Create(t.Context(), order("compute1")); err == nil || len(cloud.Servers()) != 1 {
-			t.Errorf("Create says %v, %v", m, err)
+			t.Errorf("Create returned %v, %v", m, err)
 		}
 		for _, id := range []string{"", m.ID} {
 			if err := d.Delete(t.Context(), machines.Ref{Name: m.Name, ID: id}); err == nil || kindOf(err) != "" {
-				t.Errorf("Delete says %v", err)
+				t.Errorf("Delete returned %v", err)
 			}
 		}
 	}
 	cloud.CellDown()
 	if machines := list(t, d); len(machines) != 1 {
-		t.Errorf("afterwards %v are listed", machines)
+		t.Errorf("after the failure %v are listed", machines)
 	}
 }
 
-// An old Nova has no way to say that, and must work all the same.
-func TestListWorksWithAnOldNova(t *testing.T) {
+// The driver must work with a Nova that cannot list servers of cells that are down.
+func TestListWorksWithOldNova(t *testing.T) {
 	_, file := cloud(t, novatest.Config{Newest: 60})
 	d := open(t, file)
 	m := create(t, d, order("compute1"))
@@ -77,7 +77,7 @@ func TestListWorksWithAnOldNova(t *testing.T) {
 	}
 }
 
-// What a plan does depends on what a driver makes of Nova's words. Whoever suspends a server must not have it replaced.
+// A plan acts on these states. A suspended server must not be replaced.
 func TestStatusesBecomeStates(t *testing.T) {
 	for status, want := range map[string]machines.State{
 		"ACTIVE": machines.Running, "BUILD": machines.Building, "REBUILD": machines.Building, "REBOOT": machines.Running,
@@ -96,10 +96,10 @@ func TestStatusesBecomeStates(t *testing.T) {
 			continue
 		}
 		if want == machines.Failed && got[0].Problem != "No valid host was found." {
-			t.Errorf("the fault is told as %q", got[0].Problem)
+			t.Errorf("the problem is %q", got[0].Problem)
 		}
 		if (want == machines.Unknown) != strings.Contains(got[0].Problem, status) {
-			t.Errorf("%s is told as %q", status, got[0].Problem)
+			t.Errorf("the problem of %s is %q", status, got[0].Problem)
 		}
 		cloud.Set(m.ID, func(s *novatest.Server) { s.Task = "deleting" })
 		if got := list(t, d); len(got) != 1 || got[0].State != machines.Deleting {
@@ -111,17 +111,17 @@ func TestStatusesBecomeStates(t *testing.T) {
 		cloud.Add(novatest.Server{Name: "old", Status: status, Metadata: map[string]string{"pulley-owner": ours.Owner, "pulley-fleet": ours.Fleet}})
 	}
 	if got := list(t, open(t, file)); len(got) != 0 {
-		t.Errorf("what was deleted is listed: %+v", got)
+		t.Errorf("deleted servers are listed: %+v", got)
 	}
 }
 
-// A machine that does not build says why, so that an operator need not ask the cloud.
-func TestFaultIsTold(t *testing.T) {
+// A failed machine must have the cloud's message.
+func TestFaultIsReported(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{Build: 20 * time.Millisecond})
 	cloud.Doom("No valid host was found. There are not enough hosts available.")
 	d := open(t, file)
 	if m := create(t, d, order("compute1")); m.State != machines.Building {
-		t.Errorf("at first it is %s", m.State)
+		t.Errorf("the first state is %s", m.State)
 	}
 	eventually(t, "failed, and why", func() bool {
 		m := list(t, d)[0]
@@ -129,7 +129,7 @@ func TestFaultIsTold(t *testing.T) {
 	})
 }
 
-// Tokens end after hours: a watch that runs for weeks logs in again.
+// A watch outlives the token of the cloud.
 func TestTokenIsRenewed(t *testing.T) {
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)

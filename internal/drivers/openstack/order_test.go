@@ -15,13 +15,13 @@ import (
 
 const gateway = "<html>Bad Gateway</html>"
 
-// orders counts the servers that a cloud was asked for.
+// orders returns the number of orders that a cloud received.
 func orders(cloud *novatest.Cloud) int {
 	return len(slices.DeleteFunc(cloud.Asked(), func(s string) bool { return !strings.HasPrefix(s, "POST ") || !strings.HasSuffix(s, "/servers") }))
 }
 
-// A gateway gives up on a request and Nova does not. Who asked again meanwhile would pay for two machines of one name.
-func TestCreateWaitsForWhatAGatewayGaveUpOn(t *testing.T) {
+// Nova continues with a request where a gateway has given up. A second order would make two machines.
+func TestCreateWaitsAfterGatewayTimeout(t *testing.T) {
 	t.Parallel()
 	for what, f := range map[string]novatest.Fault{
 		"a timeout":        {Status: http.StatusGatewayTimeout, Body: gateway},
@@ -33,43 +33,43 @@ func TestCreateWaitsForWhatAGatewayGaveUpOn(t *testing.T) {
 		cloud.Inject(f)
 		m := create(t, open(t, file), order("compute1"))
 		if servers := cloud.Servers(); len(servers) != 1 || servers[0].ID != m.ID || orders(cloud) != 1 {
-			t.Errorf("%s: of %d orders there are %+v", what, orders(cloud), servers)
+			t.Errorf("%s: %d orders made %+v", what, orders(cloud), servers)
 		}
 	}
 }
 
-// Who asks again because the time was over has not waited long enough either.
-func TestCreateAgainWaitsForTheOrderBefore(t *testing.T) {
+// A second call must wait for the order of the first one, too.
+func TestSecondCreateWaitsForFirstOrder(t *testing.T) {
 	t.Parallel()
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	cloud.Inject(novatest.Fault{Method: "POST", Path: "/servers", Status: http.StatusGatewayTimeout, Body: gateway, Late: 300 * time.Millisecond})
 	if m, err := d.Create(short(t, 100*time.Millisecond), order("compute1")); err == nil || kindOf(err) != "" {
-		t.Fatalf("Create says %+v, %v", m, err)
+		t.Fatalf("Create returned %+v, %v", m, err)
 	}
 	create(t, d, order("compute1"))
 	if n := len(cloud.Servers()); n != 1 || orders(cloud) != 1 {
-		t.Errorf("of %d orders there are %d servers", orders(cloud), n)
+		t.Errorf("%d orders made %d servers", orders(cloud), n)
 	}
 }
 
-// Nova goes on with what it was asked also when nobody waits for the answer any more.
-func TestServerOfWhoHungUpIsFound(t *testing.T) {
+// Nova continues with a request after its connection has closed.
+func TestServerOfClosedConnectionIsFound(t *testing.T) {
 	t.Parallel()
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file)
 	cloud.Inject(novatest.Fault{Method: "POST", Path: "/servers", Delay: 300 * time.Millisecond})
 	if m, err := d.Create(short(t, 100*time.Millisecond), order("compute1")); err == nil || kindOf(err) != "" {
-		t.Fatalf("Create says %+v, %v", m, err)
+		t.Fatalf("Create returned %+v, %v", m, err)
 	}
 	create(t, d, order("compute1"))
 	if n := len(cloud.Servers()); n != 1 || orders(cloud) != 1 {
-		t.Errorf("of %d orders there are %d servers", orders(cloud), n)
+		t.Errorf("%d orders made %d servers", orders(cloud), n)
 	}
 }
 
-// What a gateway never passed on has to be asked for again, but not before it could have come.
-func TestCreateAfterAGatewaysError(t *testing.T) {
+// An order that a gateway did not pass on must be repeated, after the wait for its server.
+func TestCreateAfterGatewayError(t *testing.T) {
 	const late = 50 * time.Millisecond
 	cloud, file := cloud(t, novatest.Config{})
 	d := open(t, file, func(c *openstack.Config) { c.Late = late })
@@ -77,13 +77,13 @@ func TestCreateAfterAGatewaysError(t *testing.T) {
 	start := time.Now()
 	_, err := d.Create(t.Context(), order("compute1"))
 	if err == nil || kindOf(err) != "" || !strings.Contains(err.Error(), "502: Bad Gateway") || len(cloud.Servers()) != 0 || time.Since(start) < late {
-		t.Errorf("Create says %v after %v", err, time.Since(start))
+		t.Errorf("Create returned %v after %v", err, time.Since(start))
 	}
 	create(t, d, order("compute1"))
 }
 
-// An order that was never sent, or that Nova itself says no to, has nothing to wait for: a minute for each machine is long.
-func TestCreateDoesNotWaitForNothing(t *testing.T) {
+// An order that was not sent, or that Nova refused, needs no wait.
+func TestCreateDoesNotWaitForRefusedOrder(t *testing.T) {
 	ctx := short(t, 10*time.Second)
 	for what, faults := range map[string][]novatest.Fault{
 		"Nova's error":   {{Method: "POST", Path: "/servers", Status: 500}},
@@ -100,11 +100,11 @@ func TestCreateDoesNotWaitForNothing(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		if create(t, d, order("compute1")); ctx.Err() != nil {
-			t.Fatalf("%s: the next try waits", what)
+			t.Fatalf("%s: the next Create waits", what)
 		}
 	}
 
-	// The cloud ends just before the order is sent.
+	// The cloud closes just before the order.
 	cloud := novatest.New(novatest.Config{})
 	var down func()
 	server, file := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -118,7 +118,7 @@ func TestCreateDoesNotWaitForNothing(t *testing.T) {
 	create(t, d, order("compute1")) // it knows the names now, and that the cloud is whole
 	down = func() { _ = server.Listener.Close() }
 	if _, err := d.Create(ctx, order("compute2")); err == nil || !strings.Contains(err.Error(), "connection refused") || ctx.Err() != nil {
-		t.Errorf("no cloud: %v", err)
+		t.Errorf("without a cloud: %v", err)
 	}
 	listener, err := net.Listen("tcp", server.Listener.Addr().String())
 	if err != nil {
@@ -130,6 +130,6 @@ func TestCreateDoesNotWaitForNothing(t *testing.T) {
 	back.Start()
 	t.Cleanup(back.Close)
 	if _, err := d.Create(ctx, order("compute2")); err != nil {
-		t.Errorf("the cloud is back: %v", err)
+		t.Errorf("with the cloud again: %v", err)
 	}
 }

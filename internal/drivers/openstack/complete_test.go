@@ -27,8 +27,8 @@ func eight(cloud *novatest.Cloud) []novatest.Server {
 	return all
 }
 
-// A machine that is not listed is made again. A list that is short must not look like a whole one.
-func TestListIsWholeOrAnError(t *testing.T) {
+// A missing machine is created again: an incomplete list must be an error.
+func TestListIsCompleteOrFails(t *testing.T) {
 	pages := func(act func(cloud *novatest.Cloud, r *http.Request, page int)) func(t *testing.T) ([]machines.Machine, error) {
 		return func(t *testing.T) ([]machines.Machine, error) {
 			cloud, page := novatest.New(novatest.Config{MaxLimit: 3}), 0
@@ -60,25 +60,25 @@ func TestListIsWholeOrAnError(t *testing.T) {
 	}{
 		"a proxy that drops markers":              {pages(dropMarker), "`marker`"},
 		"a part goes down between pages":          {pages(cellDown), "part of the cloud is down"},
-		"markers are deleted whenever one looked": {pages(deleteMarker(-1)), "was deleted before the next one was read"},
+		"markers are deleted whenever one looked": {pages(deleteMarker(-1)), "was deleted before the next page"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			machines, err := c.list(t)
 			if err == nil || kindOf(err) != "" || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%d of 8 are listed, and %v", len(machines), err)
+				t.Errorf("%d of 8 servers are listed: %v", len(machines), err)
 			}
 		})
 	}
 	t.Run("a marker is deleted", func(t *testing.T) {
 		machines, err := pages(deleteMarker(2))(t)
 		if err != nil || len(machines) != 7 {
-			t.Errorf("%d of 7 are listed, and %v", len(machines), err)
+			t.Errorf("%d of 7 servers are listed: %v", len(machines), err)
 		}
 	})
 }
 
-// A part that comes back just after a name was looked for makes the cloud look whole: the machine would be made twice.
-func TestCreateWhileAPartComesBack(t *testing.T) {
+// A cell that returns just after a lookup must not lead to a second machine.
+func TestCreateWhileCellReturns(t *testing.T) {
 	cloud := novatest.New(novatest.Config{})
 	mine := eight(cloud)[0]
 	cloud.CellDown(mine.ID)
@@ -91,11 +91,11 @@ func TestCreateWhileAPartComesBack(t *testing.T) {
 		return looksFor
 	})
 	if m, err := open(t, file).Create(t.Context(), order(mine.Name)); err == nil && m.ID != mine.ID || len(cloud.Servers()) != 8 {
-		t.Errorf("Create says %+v, %v, and there are %d servers", m, err, len(cloud.Servers()))
+		t.Errorf("Create returned %+v, %v, and there are %d servers", m, err, len(cloud.Servers()))
 	}
 }
 
-// deleteMarker deletes the server that a page goes on from: of one page, or of each where only is below 0.
+// deleteMarker deletes the server at the end of one page, or of each page where only is negative.
 func deleteMarker(only int) func(*novatest.Cloud, *http.Request, int) {
 	return func(cloud *novatest.Cloud, r *http.Request, page int) {
 		marker := r.URL.Query().Get("marker")
@@ -108,8 +108,8 @@ func deleteMarker(only int) func(*novatest.Cloud, *http.Request, int) {
 	}
 }
 
-// A proxy's page of maintenance, or what a cache made of an answer, must not mean that there is nothing.
-func TestAnswerWithoutItsListIsAnError(t *testing.T) {
+// The maintenance page of a proxy must not count as an empty list.
+func TestAnswerWithoutListFails(t *testing.T) {
 	group := novatest.Thing{ID: "616fb98f-46ca-475e-917e-2563e5a8cd19", Name: "apart"}
 	for _, path := range []string{"/servers/detail", "/servers", "/flavors", "/images", "/networks", "/os-server-groups", "/images/" + imageID, "/networks/" + networkID} {
 		for _, body := range []string{`{}`, `null`, `{"error": "maintenance"}`, `{"servers": null, "flavors": null, "images": null, "networks": null, "server_groups": null}`} {
@@ -133,10 +133,10 @@ func TestAnswerWithoutItsListIsAnError(t *testing.T) {
 				o.Networks = []string{networkID}
 			}
 			if m, err := d.Create(t.Context(), o); err == nil || kindOf(err) != "" || !strings.Contains(err.Error(), "answer has no") || len(cloud.Servers()) != 0 {
-				t.Errorf("%s says %s: Create says %+v, %v", path, body, m, err)
+				t.Errorf("%s says %s: Create returned %+v, %v", path, body, m, err)
 			}
 			if m, err := d.List(t.Context()); path == "/servers/detail" && (err == nil || kindOf(err) != "") {
-				t.Errorf("List takes %s for %v, %v", body, m, err)
+				t.Errorf("List of %s returned %v, %v", body, m, err)
 			}
 		}
 	}
@@ -147,8 +147,8 @@ const (
 	networkID = "e2ba8c3f-8ed2-4c71-a94d-1d7f3c2a9d0e"
 )
 
-// What a proxy answers in place of a server says nothing of it: neither that it is gone, nor that it is somebody's.
-func TestDeleteNeedsTheServersAnswer(t *testing.T) {
+// The answer of a proxy proves neither that a server is deleted nor that it is foreign.
+func TestDeleteNeedsServerInAnswer(t *testing.T) {
 	cloud := novatest.New(novatest.Config{})
 	all := eight(cloud)
 	for what, body := range map[string]string{
@@ -167,13 +167,13 @@ func TestDeleteNeedsTheServersAnswer(t *testing.T) {
 		})
 		err := open(t, file).Delete(t.Context(), machines.Ref{Name: "compute1", ID: all[0].ID})
 		if err == nil || kindOf(err) != "" || len(cloud.Servers()) != 8 {
-			t.Errorf("%s: %v, and %d of 8 are left", what, err, len(cloud.Servers()))
+			t.Errorf("%s: %v, %d of 8 servers are left", what, err, len(cloud.Servers()))
 		}
 	}
 }
 
-// Forty flavors on a cloud whose proxy drops markers must not be read for ever.
-func TestFlavorsEnd(t *testing.T) {
+// A proxy that removes markers must not cause an endless loop.
+func TestFlavorPagesEnd(t *testing.T) {
 	cloud := novatest.New(novatest.Config{MaxLimit: 1})
 	file := behind(t, cloud, func(_ http.ResponseWriter, r *http.Request) bool {
 		if strings.HasSuffix(r.URL.Path, "/flavors") {
@@ -185,11 +185,11 @@ func TestFlavorsEnd(t *testing.T) {
 	o := order("compute1")
 	o.Flavor = "m1.large"
 	if _, err := open(t, file).Create(ctx, o); err == nil || kindOf(err) != "" || !strings.Contains(err.Error(), "`marker`") {
-		t.Errorf("Create says %v", err)
+		t.Errorf("Create returned %v", err)
 	}
 }
 
-// The token makes and deletes machines, and userdata has a join token: neither may go to where an answer points.
+// The cloud's token and the join token in userdata must not follow a redirect.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	var got atomic.Int32
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -215,8 +215,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		method.Store(http.MethodGet)
 		_, listErr := d.List(t.Context())
 		for what, err := range map[string]error{"login": loginErr, "Create": createErr, "List": listErr} {
-			if err == nil || !strings.Contains(err.Error(), fmt.Sprint(status)) || !strings.Contains(err.Error(), elsewhere.URL+"/x, which is never followed") {
-				t.Errorf("%d: %s says %v", status, what, err)
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprint(status)) || !strings.Contains(err.Error(), "does not follow the redirect to "+elsewhere.URL+"/x") {
+				t.Errorf("%d: %s returned %v", status, what, err)
 			}
 		}
 	}
