@@ -50,7 +50,7 @@ func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c.checkMembers()
 	c.checkCloud()
 	c.checkMapped()
-	c.checkJoins()
+	c.checkHalves()
 }
 
 // checkCloud looks at what a cloud file can have, too.

@@ -125,7 +125,7 @@ func (r *Role) words() []word {
 	if r.Rollout.Timeout != 0 {
 		add("rollout timeout", r.Rollout.Timeout.String())
 	}
-	words = append(words, r.Userdata.words("userdata ")...)
+	words = append(words, userdataWords(&r.Userdata, "userdata ")...)
 	add("members", strings.Join(r.Members, ", "))
 	return words
 }
@@ -161,35 +161,32 @@ func (e *Environment) words() []word {
 			add(table.name+"."+symbol, table.words[symbol])
 		}
 	}
-	return append(words, e.Userdata.words("userdata.")...)
+	return append(words, userdataWords(&e.Userdata, "userdata.")...)
 }
 
-// words are all values of userdata; texts of many lines are only told to be there.
-func (u *Userdata) words(prefix string) []word {
+// userdataWords are all values of userdata; of texts with many lines only the presence.
+func userdataWords(u *Userdata, prefix string) []word {
 	var words []word
 	add := func(name, text string, long bool) {
 		if text != "" {
 			words = append(words, word{prefix + name, text, long})
 		}
 	}
-	add("servers", strings.Join(u.Servers, ", "), false)
-	add("ca", strings.Join(u.CA, ", "), false)
-	add("endpoints", strings.Join(u.Endpoints, ", "), false)
-	add("allowed_signers", u.AllowedSigners, true)
-	add("mirrors", strings.Join(u.Mirrors, ", "), false)
-	add("agent_urls", strings.Join(u.AgentURLs, ", "), false)
-	for _, arch := range slices.Sorted(maps.Keys(u.AgentSHA256)) {
-		add("agent_sha256."+arch, u.AgentSHA256[arch], false)
-	}
-	add("puppet_package", u.PuppetPackage, false)
-	add("puppet_version", u.PuppetVersion, false)
-	add("package_repo", u.PackageRepo, false)
-	add("proxy", u.Proxy, false)
-	add("schedule", u.Schedule, false)
-	add("pre", joined(u.Pre), true)
-	add("post", joined(u.Post), true)
-	for _, step := range slices.Sorted(maps.Keys(u.Steps)) {
-		add("steps."+step, u.Steps[step], false)
+	for _, f := range u.Fields() {
+		switch v := f.Value.(type) {
+		case *string:
+			add(f.Name, *v, f.Long)
+		case *[]string:
+			if f.Long {
+				add(f.Name, joined(*v), true)
+			} else {
+				add(f.Name, strings.Join(*v, ", "), false)
+			}
+		case *map[string]string:
+			for _, key := range slices.Sorted(maps.Keys(*v)) {
+				add(f.Name+"."+key, (*v)[key], false)
+			}
+		}
 	}
 	return words
 }

@@ -149,7 +149,7 @@ func valid(e *Environment) error {
 func (e *Environment) tidy() {
 	e.Flavors, e.Images, e.Networks = noEmpty(e.Flavors), noEmpty(e.Images), noEmpty(e.Networks)
 	e.Provider.Command, e.Provider.SecurityGroups = noNone(e.Provider.Command), noNone(e.Provider.SecurityGroups)
-	e.Userdata.tidy()
+	e.Userdata.Tidy()
 	if len(e.Roles) == 0 {
 		e.Roles = nil
 	}
@@ -161,14 +161,7 @@ func (e *Environment) tidy() {
 func (r *Role) tidy() {
 	r.Labels = noEmpty(r.Labels)
 	r.Networks, r.After, r.ReactsTo, r.Members = noNone(r.Networks), noNone(r.After), noNone(r.ReactsTo), noNone(r.Members)
-	r.Userdata.tidy()
-}
-
-func (u *Userdata) tidy() {
-	u.AgentSHA256, u.Steps = noEmpty(u.AgentSHA256), noEmpty(u.Steps)
-	for _, list := range []*[]string{&u.Servers, &u.CA, &u.Endpoints, &u.Mirrors, &u.AgentURLs, &u.Pre, &u.Post} {
-		*list = noNone(*list)
-	}
+	r.Userdata.Tidy()
 }
 
 func noEmpty(m map[string]string) map[string]string {

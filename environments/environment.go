@@ -3,6 +3,8 @@ package environments
 import (
 	"iter"
 	"time"
+
+	"pulley/internal/firstboot"
 )
 
 // The limits of an environment. MaxRoles roles of the longest names and flavors fit into maxStored; what else they have is
@@ -84,25 +86,9 @@ type Provider struct {
 	ConfigDrive      bool     `json:"config_drive,omitempty"`
 }
 
-// Userdata is what first boots are told beside what the command line says, as `pulley userdata` has it. A role's words stand
-// for the environment's; of Pre and Post the environment's come first.
-type Userdata struct {
-	Servers        []string          `json:"servers,omitempty"`         // https URLs of pulley serve
-	CA             []string          `json:"ca,omitempty"`              // pins, sha256:…
-	Endpoints      []string          `json:"endpoints,omitempty"`       // of etcd, where machines don't join
-	AllowedSigners string            `json:"allowed_signers,omitempty"` // content of the file
-	Mirrors        []string          `json:"mirrors,omitempty"`
-	AgentURLs      []string          `json:"agent_urls,omitempty"`
-	AgentSHA256    map[string]string `json:"agent_sha256,omitempty"` // by architecture as Go calls it; "any"
-	PuppetPackage  string            `json:"puppet_package,omitempty"`
-	PuppetVersion  string            `json:"puppet_version,omitempty"`
-	PackageRepo    string            `json:"package_repo,omitempty"`
-	Proxy          string            `json:"proxy,omitempty"`
-	Schedule       string            `json:"schedule,omitempty"` // five cron fields
-	Pre            []string          `json:"pre,omitempty"`      // texts of scripts
-	Post           []string          `json:"post,omitempty"`
-	Steps          map[string]string `json:"steps,omitempty"` // steps that are done otherwise: "off", or a program
-}
+// Userdata is what first boots are told beside what the command line says. A role's settings stand for the environment's; of
+// scripts the environment's come first.
+type Userdata = firstboot.Settings
 
 // Ref returns the name of the fleet.
 func (e *Environment) Ref() Ref { return Ref{Environment: e.Name, Stack: e.Stack} }

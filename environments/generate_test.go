@@ -97,7 +97,7 @@ func drawProvider(t *rapid.T) Provider {
 func drawUserdata(t *rapid.T) Userdata {
 	u := Userdata{
 		Endpoints: drawList(t, rapid.SampledFrom([]string{"https://etcd1.example:2379", "[::1]:2379"})),
-		Mirrors:   drawList(t, rapid.SampledFrom([]string{"https://m.example", "https://[::1]:8443/a/b"})), AllowedSigners: maybe(t, rapid.Just("a@x ssh-ed25519 AAAA\n")),
+		Mirrors:   drawList(t, rapid.SampledFrom([]string{"https://m.example", "https://[::1]:8443/a/b"})), AllowedSigners: maybe(t, rapid.Just("a@x ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVc\n")),
 		PuppetPackage: maybe(t, rapid.Just("openvox-agent")), PuppetVersion: maybe(t, rapid.Just("8.19.0-1+debian12")),
 		PackageRepo: maybe(t, rapid.SampledFrom([]string{"deb https://apt.example stable main", "https://apt.example/r.deb"})), Proxy: maybe(t, rapid.Just("http://proxy:3128")),
 		Schedule: maybe(t, rapid.Just("*/5 * * * *")), Pre: drawList(t, rapid.Just("#!/bin/sh\necho 'ä'\n")), Post: drawList(t, rapid.Just("#!/bin/sh\n: two\n")),

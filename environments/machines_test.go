@@ -72,11 +72,13 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"domain names are nobody's nodes", web("    members: [web3.example.com, old.example.com]\n"), ""},
 		{"members instead of a number", "roles:\n  web: {members: [old]}\n", ""},
 
-		{"a server without https", top("userdata: {servers: ['http://x']}\n"), `dev.yaml:1:22: userdata.servers "http://x": it does not look as it should | write it like https://pulley.example:8443`},
+		{"a server without https", top("userdata: {servers: ['http://x']}\n"), `dev.yaml:1:22: userdata.servers.0 "http://x": it is not like https://pulley.example:8443`},
 		{"a server without a pin, which the connection to etcd has", "userdata: {servers: ['https://x']}\nroles: {web: {cardinality: 1}}\n", ""},
-		{"an own script that nothing runs", web("    userdata: {pre: ['echo']}\n"), `dev.yaml:4:22: userdata.pre: script 1 does not say what runs it | begin it with a line like #!/bin/sh`},
-		{"a schedule of four fields", web("    userdata: {schedule: '* * * *'}\n"), `dev.yaml:4:26: userdata.schedule "* * * *": it does not look as it should | write it like */5 * * * *`},
-		{"an architecture that there is not", web("    userdata: {agent_sha256: {x86: '" + strings.Repeat("0", 64) + "'}}\n"), `dev.yaml:4:36: userdata.agent_sha256: there is no architecture "x86" | it is amd64, arm64 or any`},
+		{"an own script that nothing runs", web("    userdata: {pre: ['echo']}\n"), `dev.yaml:4:22: userdata.pre.0: it is not a text that begins with a line such as #!/bin/sh, without line ends of Windows`},
+		{"a schedule of four fields", web("    userdata: {schedule: '* * * *'}\n"), `dev.yaml:4:26: userdata.schedule "* * * *": it has 4 fields, and a schedule of cron has 5 | write it like */5 * * * *, or @hourly`},
+		{"a schedule that cron refuses", web("    userdata: {schedule: '99 99 * * *'}\n"), `dev.yaml:4:26: userdata.schedule "99 99 * * *": minute "99": "99" is not from 0 to 59 | write it like */5 * * * *, or @hourly`},
+		{"an interval that never comes", "provider: {driver: local, interval: '0 0 31 2 *'}\nroles: {web: {cardinality: 1}}\n", `dev.yaml:1:37: provider.interval "0 0 31 2 *": it never comes: no year has such a day | write it like @every 10s, or */5 * * * *`},
+		{"an architecture that there is not", web("    userdata: {agent_sha256: {x86: '" + strings.Repeat("0", 64) + "'}}\n"), `dev.yaml:4:36: userdata.agent_sha256.x86: agent_sha256 has no key "x86" | its keys are amd64, arm64, any`},
 	} {
 		t.Run(c.sentence, func(t *testing.T) {
 			_, err := Parse("dev.yaml", []byte(c.yaml))

@@ -156,14 +156,18 @@ func (s scope) rollout(r *Rollout) field {
 }
 
 func (s scope) userdata(u *Userdata) field {
-	return s.group("userdata", func(s scope) []field {
-		return []field{
-			s.list("servers", &u.Servers), s.list("ca", &u.CA), s.list("endpoints", &u.Endpoints),
-			s.text("allowed_signers", &u.AllowedSigners), s.list("mirrors", &u.Mirrors), s.list("agent_urls", &u.AgentURLs),
-			s.words("agent_sha256", &u.AgentSHA256), s.text("puppet_package", &u.PuppetPackage),
-			s.text("puppet_version", &u.PuppetVersion), s.text("package_repo", &u.PackageRepo), s.text("proxy", &u.Proxy),
-			s.text("schedule", &u.Schedule), s.list("pre", &u.Pre), s.list("post", &u.Post), s.words("steps", &u.Steps),
+	return s.group("userdata", func(s scope) (fields []field) {
+		for _, f := range u.Fields() {
+			switch to := f.Value.(type) {
+			case *string:
+				fields = append(fields, s.text(f.Name, to))
+			case *[]string:
+				fields = append(fields, s.list(f.Name, to))
+			case *map[string]string:
+				fields = append(fields, s.words(f.Name, to))
+			}
 		}
+		return fields
 	})
 }
 

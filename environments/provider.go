@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/schedule"
 )
 
 // driverKeys are the keys of provider that each driver has, beside `driver` and `owner`.
@@ -161,7 +163,11 @@ func (c checker) checkProvider(p Provider) {
 	c.flaw(spot{noRole, "provider.timeout"}, "provider.timeout", timeFlaw(p.Timeout))
 	tell("folder", p.Folder, pathFlaw(p.Folder, shapes().path, "/var/lib/pulley-machines"))
 	tell("agent", p.Agent, pathFlaw(p.Agent, shapes().path, "/usr/local/bin/pulley-agent"))
-	tell("interval", p.Interval, shape(p.Interval, shapes().interval, "@every 10s or */5 * * * *"))
+	if p.Interval != "" {
+		if _, err := schedule.Parse(p.Interval); err != nil {
+			tell("interval", p.Interval, &Error{Problem: err.Error(), Advice: "write it like @every 10s, or */5 * * * *"})
+		}
+	}
 	tell("bridge", p.Bridge, shape(p.Bridge, shapes().bridge, "pulley0, of at most 15 bytes"))
 	if p.Subnet != "" {
 		tell("subnet", p.Subnet, subnetFlaw(p.Subnet))

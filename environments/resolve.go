@@ -1,7 +1,6 @@
 package environments
 
 import (
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,55 +37,8 @@ func (e *Environment) TimeoutOf(r Role) time.Duration {
 	return time.Duration(r.Rollout.Timeout)
 }
 
-// UserdataOf returns what first boots of a role are told: where the role has a word it stands for the environment's, its
-// steps each for that of the same name, and its scripts come after the environment's.
-func (e *Environment) UserdataOf(r Role) Userdata {
-	all, own := e.Userdata, r.Userdata
-	u := Userdata{
-		Servers:        either(own.Servers, all.Servers),
-		CA:             either(own.CA, all.CA),
-		Endpoints:      either(own.Endpoints, all.Endpoints),
-		AllowedSigners: own.AllowedSigners,
-		Mirrors:        either(own.Mirrors, all.Mirrors),
-		AgentURLs:      either(own.AgentURLs, all.AgentURLs),
-		AgentSHA256:    own.AgentSHA256,
-		PuppetPackage:  own.PuppetPackage,
-		PuppetVersion:  own.PuppetVersion,
-		PackageRepo:    own.PackageRepo,
-		Proxy:          own.Proxy,
-		Schedule:       own.Schedule,
-		Pre:            slices.Concat(all.Pre, own.Pre),
-		Post:           slices.Concat(all.Post, own.Post),
-		Steps:          all.Steps,
-	}
-	for _, word := range []struct{ own, all *string }{
-		{&u.AllowedSigners, &all.AllowedSigners}, {&u.PuppetPackage, &all.PuppetPackage}, {&u.PuppetVersion, &all.PuppetVersion},
-		{&u.PackageRepo, &all.PackageRepo}, {&u.Proxy, &all.Proxy}, {&u.Schedule, &all.Schedule},
-	} {
-		if *word.own == "" {
-			*word.own = *word.all
-		}
-	}
-	if len(u.AgentSHA256) == 0 {
-		u.AgentSHA256 = all.AgentSHA256
-	}
-	if len(own.Steps) > 0 {
-		u.Steps = maps.Clone(own.Steps)
-		for name, instead := range all.Steps {
-			if _, has := u.Steps[name]; !has {
-				u.Steps[name] = instead
-			}
-		}
-	}
-	return u
-}
-
-func either(own, all []string) []string {
-	if len(own) > 0 {
-		return own
-	}
-	return all
-}
+// UserdataOf returns the settings of a role's first boots: its own over the environment's.
+func (e *Environment) UserdataOf(r Role) Userdata { return r.Userdata.Over(e.Userdata) }
 
 // BatchOf returns how many machines of a role with cardinality nodes are replaced at a time, at least 1.
 func (r Rollout) BatchOf(cardinality int) int { return max(1, share(r.Batch, 1, cardinality)) }

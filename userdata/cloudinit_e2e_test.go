@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pulley/internal/firstboot"
 )
 
 // cloudSettings are a machine's cloud-init with what userdata makes use of, and no way to the network.
@@ -97,15 +99,15 @@ func seedOf(t *testing.T, text []byte) map[string][]byte {
 }
 
 // inImage leaves a machine nothing to download.
-func inImage(o Options) Options {
+func inImage(o firstboot.Plan) firstboot.Plan {
 	o.AgentSHA256, o.AgentURLs, o.Proxy = nil, nil, ""
 	return o
 }
 
 // A form that cloud-init reads otherwise than it was meant would leave a machine that is no node, or another one.
 func TestCloudInitRunsEveryForm(t *testing.T) {
-	for name, o := range map[string]Options{"full": inImage(full(t)), "joining": inImage(joining())} {
-		o.AllowedSigners = append(o.AllowedSigners, "zoë@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl Zoë's\n"...)
+	for name, o := range map[string]firstboot.Plan{"full": inImage(full(t)), "joining": inImage(joining())} {
+		o.AllowedSigners += "zoë@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl Zoë's\n"
 		var before map[string]string
 		for _, form := range Forms {
 			t.Run(name+" "+string(form), func(t *testing.T) {
@@ -171,11 +173,11 @@ func TestCloudInitGoesOnAfterAPowerCut(t *testing.T) {
 			if !m.exists("/calls") {
 				t.Fatalf("nobody started the agent:\n%s\n%s", out, m.log(t))
 			}
-			plan, err := Plan(inImage(full(t)))
+			parts, err := newParts(inImage(full(t)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := m.read(t, "/etc/pulley/first-boot.yaml"); got != string(plan) {
+			if got := m.read(t, "/etc/pulley/first-boot.yaml"); got != parts.files[0].Text {
 				t.Errorf("the plan is %q", got)
 			}
 		})

@@ -53,7 +53,7 @@ func TestShellcheck(t *testing.T) {
 	}
 	scripts := map[string]string{"the boothook": strings.TrimPrefix(boothook, "#cloud-boothook\n"), "bootcmd": "#!/bin/sh\n" + later}
 	for name, o := range samples(t) {
-		p, err := o.parts()
+		p, err := newParts(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func TestFirstBootTwice(t *testing.T) {
 		t.Errorf("the second run left\n%s\nthe first\n%s", second, first)
 	}
 
-	plan, err := Plan(o)
+	parts, err := newParts(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,14 +96,14 @@ func TestFirstBootTwice(t *testing.T) {
 		text string
 		mode fs.FileMode
 	}{
-		"/etc/pulley/first-boot.yaml":           {string(plan), 0o600},
-		"/etc/pulley/ca.pem":                    {string(o.CACert), 0o644},
-		"/etc/pulley/allowed_signers":           {signerLines(o.AllowedSigners), 0o644},
-		"/etc/pulley/first-boot/pre.d/10-disks": {string(o.Pre[0].Text), 0o755},
-		"/etc/pulley/first-boot/post.d/10-tell": {string(o.Post[0].Text), 0o755},
-		"/usr/local/bin/pulley-agent":           {recorder, 0o755},
-		"/var/lib/pulley/first-boot.sh":         {string(mustRender(t, o, Script)), 0o700},
-		"/etc/cron.d/pulley-first-boot":         {"@reboot root sh /var/lib/pulley/first-boot.sh go\n", 0o644},
+		"/etc/pulley/first-boot.yaml":       {string(plan), 0o600},
+		"/etc/pulley/ca.pem":                {string(o.CACert), 0o644},
+		"/etc/pulley/allowed_signers":       {signerLines(o.AllowedSigners), 0o644},
+		"/etc/pulley/first-boot/pre.d/001":  {o.Pre[0], 0o755},
+		"/etc/pulley/first-boot/post.d/001": {o.Post[0], 0o755},
+		"/usr/local/bin/pulley-agent":       {recorder, 0o755},
+		"/var/lib/pulley/first-boot.sh":     {string(mustRender(t, o, Script)), 0o700},
+		"/etc/cron.d/pulley-first-boot":     {"@reboot root sh /var/lib/pulley/first-boot.sh go\n", 0o644},
 	} {
 		if got := m.read(t, path); got != want.text {
 			t.Errorf("%s holds %q, should hold %q", path, got, want.text)
@@ -245,7 +245,7 @@ func TestFirstBootWithWget(t *testing.T) {
 	agent := []byte(recorder)
 	server := serveTLS(t, agent)
 	o := joining()
-	o.AgentSHA256 = map[string]string{"": checksum(agent)}
+	o.AgentSHA256 = map[string]string{"any": checksum(agent)}
 	o.Servers = []string{server.URL}
 	m := newMachine(t)
 	m.remove(t, "/usr/bin/curl")
@@ -402,10 +402,10 @@ func TestServiceLeftBehind(t *testing.T) {
 }
 
 // from takes the agent from a server.
-func from(o Options, server *agentServer, agent []byte) Options {
+func from(o firstboot.Plan, server *agentServer, agent []byte) firstboot.Plan {
 	o.Proxy = ""
 	o.AgentURLs, o.Mirrors = []string{server.URL}, nil
-	o.AgentSHA256 = map[string]string{"": checksum(agent)}
+	o.AgentSHA256 = map[string]string{"any": checksum(agent)}
 	return o
 }
 
@@ -448,7 +448,7 @@ func newMachine(t *testing.T) machine {
 }
 
 // boot runs the script as cloud-init does, which should end with code (-1: by a signal), and returns what the console showed.
-func (m machine) boot(t *testing.T, o Options, code int) string {
+func (m machine) boot(t *testing.T, o firstboot.Plan, code int) string {
 	t.Helper()
 	if err := os.WriteFile(m.root+"/part-001", mustRender(t, o, Script), 0o700); err != nil {
 		t.Fatal(err)

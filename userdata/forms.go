@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/firstboot"
 )
 
 // cloudConfig returns the form in which cloud-init itself writes the files. It writes them, and runs commands, at the first
@@ -110,25 +112,25 @@ type SeedFile struct {
 // Seed returns the files of a NoCloud seed: a folder or a volume called cidata that has them. networkConfig is the
 // machine's network as cloud-init takes it, or empty. The instance's id follows from the content, so that a machine that
 // is given another seed has another first boot.
-func Seed(o Options, networkConfig []byte) ([]SeedFile, error) {
-	data, err := Render(o, CloudConfig)
+func Seed(p firstboot.Plan, networkConfig []byte) ([]SeedFile, error) {
+	data, err := Render(p, CloudConfig)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkNetwork(networkConfig); err != nil {
-		return nil, fmt.Errorf("cannot render the seed of %s: %w", o.subject(), err)
+		return nil, fmt.Errorf("cannot render the seed of %s: %w", subject(p), err)
 	}
 	sum := sha256.Sum256(append(data, networkConfig...))
-	name := o.Node
+	name := p.Node
 	if name == "" {
-		name = o.Role
+		name = p.Role
 	}
 	meta := struct {
 		ID   string `yaml:"instance-id"`
 		Host string `yaml:"local-hostname,omitempty"`
 	}{ID: strings.ReplaceAll(name, "_", "-") + "-" + hex.EncodeToString(sum[:4])}
-	if o.Hostname != nodeHostname {
-		meta.Host = o.Hostname
+	if p.Hostname != firstboot.NodeHostname {
+		meta.Host = p.Hostname
 	}
 	text, err := yaml.Marshal(meta)
 	if err != nil {

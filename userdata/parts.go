@@ -4,16 +4,17 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
 	"text/template"
+
+	"pulley/internal/firstboot"
 )
 
 // Where the parts lie on the machine.
 const (
-	planPath    = "/etc/pulley/first-boot.yaml"
+	planPath    = "/" + firstboot.PlanPath
 	signersPath = "/etc/pulley/allowed_signers"
 	caPath      = "/etc/pulley/ca.pem"
 	stepsPath   = "/etc/pulley/first-boot" // with pre.d and post.d
@@ -22,7 +23,7 @@ const (
 
 // parts is what every form is made of.
 type parts struct {
-	Options
+	firstboot.Plan
 	files []file // what the script finds on the machine, or writes itself
 }
 
@@ -42,39 +43,62 @@ func (f file) End() string {
 	return end
 }
 
-func (o Options) parts() (*parts, error) {
-	if err := o.check(); err != nil {
+// newParts checks a plan, and separates the files from it that userdata writes beside it.
+func newParts(plan firstboot.Plan) (*parts, error) {
+	if all := plan.Problems(); len(all) > 0 {
+		return nil, all[0]
+	}
+	if err := plan.Missing(); err != nil {
 		return nil, err
 	}
-	ca, err := certificates(o.CACert)
-	if err != nil {
-		return nil, err
+	p := &parts{Plan: plan}
+	own := plan // as the machine has it
+	own.Pre, own.Post, own.AgentURLs, own.AgentSHA256 = nil, nil, nil, nil
+	if roleInName(plan.Role, plan.Node, plan.Environment) {
+		own.Role = ""
 	}
-	signers, err := allowedSigners(o.AllowedSigners)
-	if err != nil {
-		return nil, err
-	}
-	plan, err := Plan(o)
-	if err != nil {
-		return nil, err
-	}
-	p := &parts{Options: o, files: []file{{planPath, "600", string(plan), "the plan"}}}
-	if ca != "" {
+	ca, err := firstboot.Certificates(plan.CACert)
+	if err == nil && ca != "" {
+		own.CACert = caPath
 		p.files = append(p.files, file{caPath, "644", ca, "CA certificates"})
 	}
-	if signers != "" {
+	if err != nil {
+		return nil, err
+	}
+	signers, err := firstboot.SignerLines(plan.AllowedSigners)
+	if err == nil && signers != "" {
+		own.AllowedSigners = signersPath // named, so that a node that lost the file refuses what is new
 		p.files = append(p.files, file{signersPath, "644", signers, "allowed signers"})
 	}
+	if err != nil {
+		return nil, err
+	}
 	for _, d := range []struct {
-		name  string
-		steps []Step
-	}{{"pre.d", o.Pre}, {"post.d", o.Post}} {
-		for _, s := range d.steps {
-			text := strings.TrimRight(string(s.Text), "\n") + "\n"
-			p.files = append(p.files, file{stepsPath + "/" + d.name + "/" + s.Name, "755", text, "own steps"})
+		name    string
+		scripts []string
+	}{{"pre.d", plan.Pre}, {"post.d", plan.Post}} {
+		for i, text := range d.scripts {
+			p.files = append(p.files, file{fmt.Sprintf("%s/%s/%03d", stepsPath, d.name, i+1), "755", strings.TrimRight(text, "\n") + "\n", "own scripts"})
 		}
 	}
-	return p, nil
+	text, err := own.Encode()
+	p.files = append([]file{{planPath, "600", string(text), "the plan"}}, p.files...)
+	return p, err
+}
+
+// roleInName reports whether node is <role><num>[_<stack>] beyond doubt. A role with digits of its own is always
+// written down: "web21" may be number 1 of web2 or number 21 of web.
+func roleInName(role, node, environment string) bool {
+	rest, ok := strings.CutPrefix(node, role)
+	if role == "" || !ok || strings.ContainsAny(role, "0123456789_") {
+		return false
+	}
+	if _, stack, ok := strings.Cut(environment, "@"); ok {
+		if rest, ok = strings.CutSuffix(rest, "_"+stack); !ok {
+			return false
+		}
+	}
+	return rest != "" && rest[0] != '0' && strings.Trim(rest, "0123456789") == ""
 }
 
 //go:embed first-boot.sh.tmpl
@@ -87,7 +111,7 @@ func (p *parts) script(whole bool) ([]byte, error) {
 		return nil, err
 	}
 	data := struct {
-		Options
+		firstboot.Plan
 		Becomes string
 		Files   []file
 		NoProxy string
@@ -95,8 +119,8 @@ func (p *parts) script(whole bool) ([]byte, error) {
 		Sources []string
 
 		AnyMachine bool // one of Agents is for any
-	}{Options: p.Options, Becomes: p.becomes(), NoProxy: p.noProxy(), Agents: p.agents(), Sources: p.sources()}
-	_, data.AnyMachine = p.AgentSHA256[""]
+	}{Plan: p.Plan, Becomes: p.becomes(), NoProxy: p.noProxy(), Agents: p.agents(), Sources: p.sources()}
+	_, data.AnyMachine = p.AgentSHA256[firstboot.AnyArch]
 	if whole {
 		data.Files = p.files
 	}
@@ -117,13 +141,15 @@ func (p *parts) becomes() string {
 type agent struct{ Machine, SHA256 string }
 
 // machines are the names that Linux has for Go's architectures.
-var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "": "*"}
+var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64", firstboot.AnyArch: "*"}
 
 // agents lists the checksums, the one for any machine last.
 func (p *parts) agents() []agent {
 	var all []agent
-	for _, arch := range slices.Backward(slices.Sorted(maps.Keys(p.AgentSHA256))) {
-		all = append(all, agent{machines[arch], p.AgentSHA256[arch]})
+	for _, arch := range []string{"arm64", "amd64", firstboot.AnyArch} {
+		if sum, ok := p.AgentSHA256[arch]; ok {
+			all = append(all, agent{machines[arch], sum})
+		}
 	}
 	return all
 }

@@ -14,12 +14,12 @@ func newEnvSchema(o *options) *cobra.Command {
 		Use: "schema [cloud]", Short: "print the JSON Schema of environment files, or of cloud files, for editors",
 		Args: arguments(0, 1, "takes nothing, or the word cloud"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			schema := environments.Schema
+			schema := environments.Schema()
 			if len(args) == 1 {
 				if args[0] != "cloud" {
 					return cli.Usagef("there is no schema of %s: `pulley env schema` and `pulley env schema cloud` print one", quoted(args[0]))
 				}
-				schema = environments.CloudSchema
+				schema = environments.CloudSchema()
 			}
 			_, err := io.WriteString(o.env.Stdout, schema)
 			return err

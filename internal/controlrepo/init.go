@@ -122,8 +122,8 @@ func fill(dir string) (files []string, err error) {
 	for _, file := range []struct{ name, text string }{
 		{".gitignore", gitignore},
 		{".pulleyignore", pulleyignore},
-		{"environments/environment.schema.json", environments.Schema}, // editors find them beside what they describe
-		{"clouds/cloud.schema.json", environments.CloudSchema},
+		{"environments/environment.schema.json", environments.Schema()}, // editors find them beside what they describe
+		{"clouds/cloud.schema.json", environments.CloudSchema()},
 	} {
 		if err := root.WriteFile(file.name, []byte(file.text), 0o644); err != nil {
 			return nil, err

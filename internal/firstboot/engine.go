@@ -37,7 +37,7 @@ type Memory interface {
 // Engine does the steps in their order.
 type Engine struct {
 	Steps    []Step
-	Replaced Replacements
+	Replaced map[string]string                                          // steps by name: Off, or a program
 	Program  func(ctx context.Context, step Name, program string) error // runs what replaces a step
 	Memory   Memory                                                     // nil: nothing is remembered, every start begins anew
 	Machine  string                                                     // machine id
@@ -124,7 +124,7 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 		return nil
 	}
 	failpoint.Here(before + string(s.Name))
-	is = StepState{State: Started, Started: e.Now().UTC(), Attempts: is.Attempts + 1, Replaced: e.Replaced[s.Name]}
+	is = StepState{State: Started, Started: e.Now().UTC(), Attempts: is.Attempts + 1, Replaced: e.Replaced[string(s.Name)]}
 	if err := e.note(s.Name, is); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Deadline)
 	defer cancel()
-	switch instead := e.Replaced[s.Name]; instead {
+	switch instead := e.Replaced[string(s.Name)]; instead {
 	case "":
 	case Off:
 		return "nothing: it is switched off", nil
@@ -238,7 +238,7 @@ func (e *Engine) DryRun(ctx context.Context, o Options, out io.Writer) error {
 	}
 	for _, s := range e.Steps {
 		would := ""
-		switch instead := e.Replaced[s.Name]; {
+		switch instead := e.Replaced[string(s.Name)]; {
 		case e.state.Steps[s.Name].State == Done:
 			would = "is done"
 		case instead == Off:

@@ -141,7 +141,7 @@ func TestKnowsThatItWasFinishedBefore(t *testing.T) {
 // An operator's "off" that is not obeyed renames a machine that had its name for a reason.
 func TestStepsAreReplacedAndSwitchedOff(t *testing.T) {
 	b := newBoot(t.TempDir())
-	b.Replaced = Replacements{Hostname: Off, Puppet: "/opt/install"}
+	b.Replaced = map[string]string{"hostname": Off, "puppet": "/opt/install"}
 	if err := b.Run(t.Context(), Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestTellsEachStep(t *testing.T) {
 func TestDryRunChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	b := newBoot(dir)
-	b.Replaced = Replacements{Hostname: Off, Puppet: "/opt/install"}
+	b.Replaced = map[string]string{"hostname": Off, "puppet": "/opt/install"}
 	b.Steps[slices.Index(Names(), Register)].Left = func(context.Context) (string, error) { return "", nil }
 	var out bytes.Buffer
 	if err := b.DryRun(t.Context(), Options{}, &out); err != nil {

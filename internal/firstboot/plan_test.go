@@ -13,17 +13,18 @@ const fingerprint = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123
 // A key of the plan that is read as another, or lost on the way, makes a machine that nobody meant.
 func TestPlansRoundTrip(t *testing.T) {
 	full := Plan{
-		Node: "controller1_t42", Role: "controller", Environment: "dev@t42", Servers: []string{"https://10.0.0.1:8443"},
-		CA: []string{fingerprint}, Token: "plt_0123_abc", Endpoints: []string{"https://10.0.0.1:2379"}, Prefix: "/fleets/north",
-		AllowedSigners: "/etc/pulley/allowed_signers", Mirrors: []string{"https://m.example"}, Hostname: NodeHostname,
-		Proxy: "http://proxy:3128", Puppet: PuppetPlan{"openvox-agent", "8.1", "deb https://apt.example a b"},
-		Schedule: "*/5 * * * *", Leave: LeavePoweroff, Steps: Replacements{Hostname: Off, Puppet: "/usr/local/sbin/install-puppet"},
+		Node: "controller1_t42", Role: "controller", Environment: "dev@t42", Token: "plt_0123_abc", Hostname: NodeHostname, Leave: LeavePoweroff, Prefix: "/fleets/north",
+		Settings: Settings{
+			Servers: []string{"https://10.0.0.1:8443"}, CA: []string{fingerprint}, Endpoints: []string{"https://10.0.0.1:2379"},
+			AllowedSigners: "/etc/pulley/allowed_signers", Mirrors: []string{"https://m.example"}, Proxy: "http://proxy:3128",
+			PuppetPackage: "openvox-agent", PuppetVersion: "8.1", PackageRepo: "deb https://apt.example a b",
+			Schedule: "*/5 * * * *", Steps: map[string]string{"hostname": Off, "puppet": "/usr/local/sbin/install-puppet"},
+			AgentURLs: []string{"https://m.example/a"}, AgentSHA256: map[string]string{AnyArch: strings.Repeat("0", 64)}, Pre: []string{"#!/bin/sh\n"}, Post: []string{"#!/bin/sh\n"},
+		},
 	}
-	if v := reflect.ValueOf(full); true {
-		for i := range v.NumField() {
-			if v.Field(i).IsZero() && v.Type().Field(i).Name != "CACert" { // which is for machines that join nowhere
-				t.Errorf("this test leaves out %s", v.Type().Field(i).Name)
-			}
+	for _, f := range full.Fields() {
+		if reflect.ValueOf(f.Value).Elem().IsZero() && f.Name != "cacert" { // which is for machines that join nowhere
+			t.Errorf("this test leaves out %s", f.Name)
 		}
 	}
 	for _, p := range []Plan{full, {Node: "controller1", CACert: "/etc/pulley/ca.pem"}, {}} {
@@ -45,20 +46,22 @@ func TestPlansThatMakeNoSense(t *testing.T) {
 		"node: a\nnodes: b\n":             "cannot read f: line 2: key nodes not found",
 		"node: a\n---\nnode: b\n":         "a second document",
 		"node: [a]\n":                     "line 1",
-		"puppet:\n  pakage: x\n":          "line 2: key pakage not found in puppet",
-		"steps: off\n":                    "steps: {NAME: off or /a/program}",
-		"node: a\nsteps:\n  hostnme: off": "cannot use f: line 3: there is no step \"hostnme\"; the steps are network, lock, pre,",
-		"steps: {puppet: ./install}":      "line 1: step puppet is \"./install\"; it may be \"off\", or the absolute path",
-		"node: a\nservers: [http://a]":    "line 2: server \"http://a\" is not like https://pulley.example:8443",
-		"servers: [https://a]":            "there are servers to join at, and no pin of their CA",
-		"ca: [" + fingerprint + "]":       "there is a pin of a CA, and no server",
-		"ca: ['sha256:12']":               "is not like sha256:… with 64 hex digits",
+		"puppet_pakage: x\n":              "line 1: key puppet_pakage not found",
+		"steps: off\n":                    "line 1: cannot unmarshal",
+		"node: a\nsteps:\n  hostnme: off": "cannot use f: line 3: steps.hostnme: steps has no key \"hostnme\"\nits keys are network, lock, pre,",
+		"steps: {puppet: ./install}":      "line 1: steps.puppet \"./install\": it is not off, or the absolute path",
+		"node: a\nservers: [http://a]":    "line 2: servers.0 \"http://a\": it is not like https://pulley.example:8443",
+		"servers: [https://a]":            "line 1: servers: there are servers without the pin of their CA",
+		"ca: [" + fingerprint + "]":       "there is the pin of a CA, and no server",
+		"ca: ['sha256:12']":               "is not sha256:… with 64 hex digits",
 		"token: plt_1":                    "there is a token, and no server to join at",
-		"node: a\n\nleave: reboot":        "line 3: leave is \"reboot\"; it may be \"poweroff\"",
+		"node: a\n\nleave: reboot":        "line 3: leave \"reboot\": it may be poweroff",
 		"leave: poweroff":                 "a machine leaves at a server, and there is none",
-		"hostname: a b":                   "\"a b\" cannot be a hostname",
-		"schedule: '*/5 * * *'":           "is not five fields of a crontab",
-		"cacert: /a\nservers: [https://a]\nca: [" + fingerprint + "]": "line 1: cacert is what etcd is checked against where nothing is joined",
+		"hostname: a b":                   "hostname \"a b\": it is not like",
+		"schedule: '*/5 * * *'":           "line 1: schedule \"*/5 * * *\": it has 4 fields",
+		"node: a\nschedule: 99 99 * * *":  "line 2: schedule \"99 99 * * *\": minute \"99\": \"99\" is not from 0 to 59",
+		"allowed_signers: |\n  a\n":       "line 1: allowed_signers: it is not the absolute path of a file",
+		"cacert: /a\nservers: [https://a]\nca: [" + fingerprint + "]": "line 1: cacert: the join answers",
 		"node: \x00": "cannot read f",
 	} {
 		p, err := ParsePlan("f", []byte(text))

@@ -84,15 +84,15 @@ write_files() {
 	put /etc/pulley/first-boot.yaml 600 <<'PULLEY'
 role: compute
 environment: dev
+hostname: node
+token: plt_01234567_efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef
 servers:
   - https://10.0.0.1:8443
   - https://10.0.0.2:8443
 ca:
   - sha256:abababababababababababababababababababababababababababababababab
   - sha256:cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd
-token: plt_01234567_efefefefefefefefefefefefefefefefefefefefefefefefefefefefefefefef
 allowed_signers: /etc/pulley/allowed_signers
-hostname: node
 PULLEY
 	put /etc/pulley/allowed_signers 644 <<'PULLEY'
 operator@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl

@@ -1,0 +1,206 @@
+package firstboot
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Settings are what people say of the first boots of many machines: by `userdata:` in an environment file, by flags, and in
+// the plan that a machine gets. A setting has the same name in all of them; a flag has a dash for each underscore.
+//
+// To add a setting, add a field here, and use it. Its type is string, []string or map[string]string; its tags are
+//
+//	yaml, json  its name
+//	shape       the pattern of its values, in shapes
+//	like        an example of a value, which may not hold a comma
+//	help        its description, in the help of the flag and in the schema
+//	merge       how Over joins two values: "append", "keys", or nothing to replace
+//	long        "true": a value is a text of many lines, which no message repeats
+type Settings struct {
+	Servers        []string          `yaml:"servers,omitempty" json:"servers,omitempty" shape:"base" like:"https://pulley.example:8443" help:"https URLs of pulley serve, where the machine joins"`
+	CA             []string          `yaml:"ca,omitempty" json:"ca,omitempty" shape:"pin" help:"pins of the servers' CA, sha256:…, as pulley ca show prints them"`
+	Endpoints      []string          `yaml:"endpoints,omitempty" json:"endpoints,omitempty" shape:"endpoint" like:"https://etcd1.example:2379" help:"URLs of etcd; the join answers them, too"`
+	AllowedSigners string            `yaml:"allowed_signers,omitempty" json:"allowed_signers,omitempty" long:"true" help:"content of the allowed_signers file of ssh-keygen(1): who may sign releases and data"`
+	Mirrors        []string          `yaml:"mirrors,omitempty" json:"mirrors,omitempty" shape:"base" like:"https://mirror.example" help:"https URLs of mirrors, where the machine fetches releases before it asks etcd"`
+	AgentURLs      []string          `yaml:"agent_urls,omitempty" json:"agent_urls,omitempty" shape:"url" like:"https://downloads.example/pulley-agent" help:"URLs of pulley-agent, beside the servers and mirrors"`
+	AgentSHA256    map[string]string `yaml:"agent_sha256,omitempty" json:"agent_sha256,omitempty" shape:"sha256" help:"checksum of pulley-agent by architecture: amd64, arm64 or any"`
+	PuppetPackage  string            `yaml:"puppet_package,omitempty" json:"puppet_package,omitempty" shape:"package" like:"openvox-agent" help:"package of Puppet (default: the first that the machine's repositories have)"`
+	PuppetVersion  string            `yaml:"puppet_version,omitempty" json:"puppet_version,omitempty" shape:"version" like:"8.19.0-1+debian12" help:"version of the package, as the package manager spells it (default: the newest)"`
+	PackageRepo    string            `yaml:"package_repo,omitempty" json:"package_repo,omitempty" shape:"repo" like:"deb https://apt.example stable main" help:"URL of a .deb or .rpm that sets up a package repository, or an apt line 'deb …'"`
+	Proxy          string            `yaml:"proxy,omitempty" json:"proxy,omitempty" shape:"url" like:"http://proxy.example:3128" help:"HTTP proxy of downloads and packages; etcd and the servers are reached directly"`
+	Schedule       string            `yaml:"schedule,omitempty" json:"schedule,omitempty" shape:"schedule" like:"*/5 * * * *" help:"when cron starts the agent: five fields, or @hourly (default: */5 * * * *)"`
+	Pre            []string          `yaml:"pre,omitempty" json:"pre,omitempty" shape:"script" merge:"append" long:"true" help:"scripts to run before anything is installed"`
+	Post           []string          `yaml:"post,omitempty" json:"post,omitempty" shape:"script" merge:"append" long:"true" help:"scripts to run at the end"`
+	Steps          map[string]string `yaml:"steps,omitempty" json:"steps,omitempty" shape:"program" merge:"keys" help:"steps to leave out (NAME=off) or to replace by a program of the machine (NAME=/PROGRAM)"`
+}
+
+// Plan is what one machine is to become, and how: the file /etc/pulley/first-boot.yaml. A key that is not here is an error.
+//
+// In the plan on a machine AllowedSigners and CACert are absolute paths of files with the content, and Pre, Post and the
+// agent's download are empty: userdata has unpacked them.
+type Plan struct {
+	Node        string `yaml:"node,omitempty" shape:"name" like:"controller1" help:"name of the node (default: that of the token, or of the hostname)"`
+	Role        string `yaml:"role,omitempty" shape:"name" like:"controller" help:"role of a machine with another name, or of the node whose number is claimed"`
+	Environment string `yaml:"environment,omitempty" shape:"fleet" like:"dev or dev@t42" help:"environment of the node"`
+	Hostname    string `yaml:"hostname,omitempty" shape:"hostname" like:"controller1" help:"name of the machine; node: as the node is called (default: it keeps its name)"`
+	Token       string `yaml:"token,omitempty" help:"token to join with"`
+	Leave       string `yaml:"leave,omitempty" help:"poweroff: the machine leaves the fleet when it is powered off"`
+	Prefix      string `yaml:"prefix,omitempty" help:"prefix of the keys in etcd"`
+	CACert      string `yaml:"cacert,omitempty" long:"true" help:"certificates of etcd's CA, where nothing is joined"`
+
+	Settings `yaml:",inline"`
+}
+
+// NodeHostname as a plan's hostname names the machine after the node that it becomes.
+const NodeHostname = "node"
+
+// LeavePoweroff as a plan's Leave has the machine leave the fleet when it is powered off, not when it is rebooted.
+const LeavePoweroff = "poweroff"
+
+// Off as the replacement of a step leaves the step out.
+const Off = "off"
+
+// AnyArch is the architecture of an agent's checksum that counts on every machine.
+const AnyArch = "any"
+
+// Field is one setting of a value.
+type Field struct {
+	Name  string // "puppet_package"
+	Value any    // *string, *[]string or *map[string]string
+	Help  string
+	Like  string
+	Long  bool
+	shape string
+	merge string
+}
+
+// Flag is the name of the setting's flag.
+func (f Field) Flag() string { return strings.ReplaceAll(f.Name, "_", "-") }
+
+// Pattern is the regular expression that all values match; "" without one.
+func (f Field) Pattern() string { return shapes()[f.shape].text }
+
+// MaxLength is how many bytes a value may have, or characters of a program's path.
+func (f Field) MaxLength() int {
+	switch {
+	case f.Long:
+		return maxText
+	case f.shape == "program":
+		return maxPath
+	}
+	return maxLine
+}
+
+// Keys are the keys that a map may have.
+func (f Field) Keys() []string {
+	if f.Name != "steps" {
+		return []string{"amd64", "arm64", AnyArch}
+	}
+	keys := make([]string, len(steps))
+	for i, name := range steps {
+		keys[i] = string(name)
+	}
+	return keys
+}
+
+// Fields returns the settings in their order; each Value points into s.
+func (s *Settings) Fields() []Field { return fieldsOf(reflect.ValueOf(s).Elem()) }
+
+// Fields returns those of one machine, and then those of many.
+func (p *Plan) Fields() []Field {
+	return append(fieldsOf(reflect.ValueOf(p).Elem()), p.Settings.Fields()...)
+}
+
+func fieldsOf(v reflect.Value) []Field {
+	var all []Field
+	for i := range v.NumField() {
+		if v.Field(i).Kind() == reflect.Struct {
+			continue
+		}
+		tag := v.Type().Field(i).Tag
+		name, _, _ := strings.Cut(tag.Get("yaml"), ",")
+		all = append(all, Field{name, v.Field(i).Addr().Interface(), tag.Get("help"), tag.Get("like"), tag.Get("long") != "", tag.Get("shape"), tag.Get("merge")})
+	}
+	return all
+}
+
+// Over returns s where it says something, and below where it does not. Scripts of below run first; each step is for itself.
+func (s Settings) Over(below Settings) Settings {
+	merge(s.Fields(), below.Fields())
+	return s
+}
+
+// Over is Settings.Over for plans.
+func (p Plan) Over(below Plan) Plan {
+	merge(p.Fields(), below.Fields())
+	return p
+}
+
+func merge(above, below []Field) {
+	for i, f := range above {
+		switch to := f.Value.(type) {
+		case *string:
+			if *to == "" {
+				*to = *below[i].Value.(*string)
+			}
+		case *[]string:
+			under := *below[i].Value.(*[]string)
+			if f.merge == "append" {
+				*to = slices.Concat(under, *to)
+			} else if len(*to) == 0 {
+				*to = under
+			}
+		case *map[string]string:
+			under := *below[i].Value.(*map[string]string)
+			if f.merge == "keys" && len(*to) > 0 && len(under) > 0 {
+				both := maps.Clone(under)
+				maps.Copy(both, *to)
+				*to = both
+			} else if len(*to) == 0 {
+				*to = under
+			}
+		}
+	}
+}
+
+// Tidy makes empty lists and maps nil: equal settings are equal values.
+func (s *Settings) Tidy() {
+	for _, f := range s.Fields() {
+		switch to := f.Value.(type) {
+		case *[]string:
+			if len(*to) == 0 {
+				*to = nil
+			}
+		case *map[string]string:
+			if len(*to) == 0 {
+				*to = nil
+			}
+		}
+	}
+}
+
+// FlagSet is what AddFlags needs of pflag's.
+type FlagSet interface {
+	StringVar(p *string, name, value, usage string)
+	StringSliceVar(p *[]string, name string, value []string, usage string)
+	StringToStringVar(p *map[string]string, name string, value map[string]string, usage string)
+}
+
+// AddFlags adds flags for the settings with these names. A list is given with commas, or flag by flag.
+func (p *Plan) AddFlags(to FlagSet, names ...string) {
+	for _, f := range p.Fields() {
+		if !slices.Contains(names, f.Name) {
+			continue
+		}
+		switch v := f.Value.(type) {
+		case *string:
+			to.StringVar(v, f.Flag(), "", f.Help)
+		case *[]string:
+			to.StringSliceVar(v, f.Flag(), nil, f.Help)
+		case *map[string]string:
+			to.StringToStringVar(v, f.Flag(), nil, f.Help)
+		}
+	}
+}
