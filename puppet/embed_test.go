@@ -16,7 +16,7 @@ func TestEmbeddedFiles(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, name := range []string{"manifests/init.pp", "manifests/cron.pp", "manifests/signers.pp", "README.md"} {
+	for _, name := range []string{"manifests/init.pp", "manifests/cron.pp", "manifests/signers.pp", "functions/valid_schedule.pp", "README.md"} {
 		a, err := fs.ReadFile(Module(), name)
 		if err != nil {
 			t.Error(err)

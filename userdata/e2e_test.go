@@ -96,7 +96,7 @@ func TestFirstBootTwice(t *testing.T) {
 		text string
 		mode fs.FileMode
 	}{
-		"/etc/pulley/first-boot.yaml":       {string(plan), 0o600},
+		"/etc/pulley/first-boot.yaml":       {parts.files[0].Text, 0o600},
 		"/etc/pulley/ca.pem":                {string(o.CACert), 0o644},
 		"/etc/pulley/allowed_signers":       {signerLines(o.AllowedSigners), 0o644},
 		"/etc/pulley/first-boot/pre.d/001":  {o.Pre[0], 0o755},

@@ -25,10 +25,7 @@ type bootstrapOptions struct {
 	*options
 	installer puppet.Installer
 	planPath  string
-	servers   []string
-	pins      []string
-	token     string
-	schedule  string
+	said      firstboot.Plan // by flags
 	from      string
 	dryRun    bool
 	noCron    bool
@@ -55,13 +52,7 @@ EXIT STATUS
 	}
 	f := cmd.Flags()
 	f.StringVar(&b.planPath, "plan", "", "what the first boot is told (default <root>/"+firstboot.PlanPath+" where there is one)")
-	f.StringArrayVar(&b.servers, "server", nil, "https `URL` of pulley serve, to join at; may be given again")
-	f.StringArrayVar(&b.pins, "ca", nil, "pin of the CA that servers are of, sha256:…; may be given again")
-	f.StringVar(&b.token, "token", "", "token to join with [PULLEY_TOKEN]")
-	f.StringVar(&b.installer.Package, "puppet-package", "", "package that brings Puppet (default: the first that the machine's repositories have)")
-	f.StringVar(&b.installer.Version, "puppet-version", "", "its version, as the package manager spells it (default: the newest)")
-	f.StringVar(&b.installer.Repository, "package-repo", "", "where to get it besides: a .deb or .rpm that sets up a repository, or an apt line 'deb …'")
-	f.StringVar(&b.schedule, "schedule", "", "when cron starts the agent, five fields (default '"+defaultSchedule+"')")
+	b.said.AddFlags(f, "servers", "ca", "token", "puppet_package", "puppet_version", "package_repo", "schedule")
 	f.BoolVar(&b.noCron, "no-cron", false, "no schedule: something else starts the agent, such as pulley-agent daemon")
 	f.BoolVar(&b.alone, "ignore-puppet-agent", false, "set up the schedule although puppet agent seems to manage this machine")
 	f.BoolVar(&b.overwrite, "overwrite", false, "write the settings anew where the command line says something else than the file")
@@ -69,8 +60,6 @@ EXIT STATUS
 	f.BoolVar(&b.dryRun, "dry-run", false, "say what each step would do, and change nothing")
 	return cmd
 }
-
-const defaultSchedule = "*/5 * * * *"
 
 func steps() string {
 	var names []string
@@ -166,14 +155,14 @@ func (o bootstrapOptions) prepare() (*bootstrap, error) {
 	if err := checkSchedule(b.plan.Schedule); err != nil {
 		return nil, err
 	}
-	if b.Root != "/" && b.plan.Steps[firstboot.Schedule] == "" {
+	if b.Root != "/" && b.plan.Steps[string(firstboot.Schedule)] == "" {
 		return nil, cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", b.Root, b.Root)
 	}
 	if err := b.absolute(); err != nil {
 		return nil, err
 	}
 	b.named = !b.joins() || b.hasJoined()
-	if b.named && b.plan.Steps[firstboot.Join] == "" { // else the operator's program says it
+	if b.named && b.plan.Steps[string(firstboot.Join)] == "" { // else the operator's program says it
 		_, err = b.known()
 	}
 	return b, err
@@ -181,7 +170,7 @@ func (o bootstrapOptions) prepare() (*bootstrap, error) {
 
 // joins says whether this machine gets its identity from pulley serve.
 func (b *bootstrap) joins() bool {
-	return len(b.plan.Servers) > 0 && b.plan.Steps[firstboot.Join] == ""
+	return len(b.plan.Servers) > 0 && b.plan.Steps[string(firstboot.Join)] == ""
 }
 
 // known is who this machine is; before its join nobody knows.

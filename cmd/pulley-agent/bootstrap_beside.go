@@ -47,14 +47,14 @@ func (b *bootstrap) standBack(ctx context.Context) (*beside, error) {
 		}
 	}
 	k := &beside{machine: m, schedule: b.plan.Schedule, user: b.env.User}
-	if b.plan.Steps[firstboot.Schedule] != "" {
+	if b.plan.Steps[string(firstboot.Schedule)] != "" {
 		k.schedule = ""
 	}
 	steps := maps.Clone(b.plan.Steps)
 	if steps == nil {
-		steps = firstboot.Replacements{}
+		steps = map[string]string{}
 	}
-	steps[firstboot.Schedule] = firstboot.Off
+	steps[string(firstboot.Schedule)] = firstboot.Off
 	b.plan.Steps = steps
 	return k, nil
 }

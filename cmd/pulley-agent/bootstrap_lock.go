@@ -245,7 +245,7 @@ func (b *bootstrap) tidy() error {
 	if !b.planned {
 		return nil
 	}
-	if b.plan.Steps[firstboot.Unlock] == "" {
+	if b.plan.Steps[string(firstboot.Unlock)] == "" {
 		if err := b.unlockBoot(context.Background()); err != nil {
 			return fmt.Errorf("cannot remove the token from the plan: %w", err)
 		}

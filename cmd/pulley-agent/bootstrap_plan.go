@@ -13,6 +13,7 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
+	"pulley/internal/schedule"
 )
 
 // readPlan reads the file where there is one. A first boot that is over does not keep flags from saying something new.
@@ -63,8 +64,8 @@ func (b *bootstrap) hasIdentity() bool {
 
 // says reports whether the command line says what this machine is to be.
 func (b *bootstrap) says() bool {
-	return b.Node != "" || b.Role != "" || b.Environment.Name != "" || len(b.Connection.Endpoints) > 0 || len(b.servers) > 0 ||
-		b.token != "" || b.overwrite || b.noCron || b.schedule != ""
+	return b.Node != "" || b.Role != "" || b.Environment.Name != "" || len(b.Connection.Endpoints) > 0 || len(b.said.Servers) > 0 ||
+		b.said.Token != "" || b.overwrite || b.noCron || b.said.Schedule != ""
 }
 
 // planDigest names what a machine was told, whatever its token is: a token is replaced when it has expired.
@@ -77,31 +78,18 @@ func planDigest(p firstboot.Plan) (string, error) {
 
 // override lets flags speak louder than the file.
 func (b *bootstrap) override() {
-	p := &b.plan
-	p.Node, p.Role, p.Environment = first(b.Node, p.Node), first(b.Role, p.Role), first(b.Environment.Name, p.Environment)
-	p.Prefix, p.CACert = first(b.Connection.Prefix, p.Prefix), first(b.Connection.CACert, p.CACert)
-	p.AllowedSigners = first(b.AllowedSigners, p.AllowedSigners)
-	p.Token = first(b.token, p.Token, b.env.Getenv("PULLEY_TOKEN"))
-	p.Schedule = first(b.schedule, p.Schedule, defaultSchedule)
-	for _, l := range []struct{ said, to *[]string }{
-		{&b.servers, &p.Servers}, {&b.pins, &p.CA}, {&b.Connection.Endpoints, &p.Endpoints}, {&b.Mirrors, &p.Mirrors},
-	} {
-		if len(*l.said) > 0 {
-			*l.to = *l.said
-		}
-	}
-	i := &b.installer
-	i.Package, i.Version, i.Repository = first(i.Package, p.Puppet.Package), first(i.Version, p.Puppet.Version), first(i.Repository, p.Puppet.Repository)
-	i.Proxy = first(p.Proxy, b.env.Getenv("https_proxy"), b.env.Getenv("http_proxy"))
-	if b.noCron {
-		replaced := firstboot.Replacements{firstboot.Schedule: firstboot.Off}
-		for name, instead := range p.Steps {
-			replaced[name] = instead
-		}
-		replaced[firstboot.Schedule] = firstboot.Off
-		p.Steps = replaced
-	}
 	o := b.options
+	said := b.said
+	said.Node, said.Role, said.Environment = o.Node, o.Role, o.Environment.Name
+	said.Prefix, said.CACert, said.Endpoints = o.Connection.Prefix, o.Connection.CACert, o.Connection.Endpoints
+	said.AllowedSigners, said.Mirrors = o.AllowedSigners, o.Mirrors
+	if b.noCron {
+		said.Steps = map[string]string{string(firstboot.Schedule): firstboot.Off}
+	}
+	b.plan = said.Over(b.plan).Over(firstboot.Plan{Token: b.env.Getenv("PULLEY_TOKEN"), Settings: firstboot.Settings{Schedule: schedule.Default}})
+	p, i := &b.plan, &b.installer
+	i.Package, i.Version, i.Repository = p.PuppetPackage, p.PuppetVersion, p.PackageRepo
+	i.Proxy = first(p.Proxy, b.env.Getenv("https_proxy"), b.env.Getenv("http_proxy"))
 	o.Node, o.Role, o.Environment.Name, o.AllowedSigners, o.Mirrors = p.Node, p.Role, p.Environment, p.AllowedSigners, p.Mirrors
 	o.Connection.Endpoints, o.Connection.Prefix, o.Connection.CACert = p.Endpoints, p.Prefix, p.CACert
 }

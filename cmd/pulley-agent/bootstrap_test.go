@@ -41,7 +41,7 @@ func TestWaitsForTheTime(t *testing.T) {
 	now := valid.Add(-time.Hour)
 	b := &bootstrap{
 		bootstrapOptions: bootstrapOptions{options: &options{env: cli.Env{Now: func() time.Time { return now }}, Flags: nodeconfig.Flags{Root: t.TempDir()}}},
-		planned:          true, plan: firstboot.Plan{Servers: []string{server.URL}}, log: slog.New(slog.DiscardHandler),
+		planned:          true, plan: firstboot.Plan{Settings: firstboot.Settings{Servers: []string{server.URL}}}, log: slog.New(slog.DiscardHandler),
 	}
 	look := func() string {
 		t.Helper()

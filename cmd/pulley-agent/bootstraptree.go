@@ -8,12 +8,13 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/nodeconfig"
+	"pulley/internal/schedule"
 	"pulley/puppet"
 )
 
 // writeBootstrapTree writes a release that has one module, the one that keeps the agent's schedule, and one class.
-func writeBootstrapTree(dir, schedule, config string) error {
-	if err := checkSchedule(schedule); err != nil {
+func writeBootstrapTree(dir, cron, config string) error {
+	if err := checkSchedule(cron); err != nil {
 		return err
 	}
 	if strings.ContainsAny(config, "'\\\n\r%") {
@@ -29,17 +30,17 @@ func writeBootstrapTree(dir, schedule, config string) error {
 	if err := os.CopyFS(filepath.Join(dir, "modules", "pulley"), puppet.Module()); err != nil {
 		return err
 	}
-	site := fmt.Sprintf("class { 'pulley':\n  schedule => '%s',\n  command  => '%s',\n}\n", schedule, command)
+	site := fmt.Sprintf("class { 'pulley':\n  schedule => '%s',\n  command  => '%s',\n}\n", cron, command)
 	if err := os.MkdirAll(filepath.Join(dir, "manifests"), 0o755); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "manifests", "site.pp"), []byte(site), 0o644)
 }
 
-// checkSchedule refuses what would not stay one field of a manifest and one line of a crontab.
-func checkSchedule(schedule string) error {
-	if strings.ContainsAny(schedule, "'\\\n\r%") || len(strings.Fields(schedule)) != 5 && !strings.HasPrefix(schedule, "@") {
-		return cli.Usagef("cannot use schedule %q: give the five fields of a crontab, like '*/5 * * * *'", schedule)
+// checkSchedule refuses what cron would not start.
+func checkSchedule(text string) error {
+	if err := schedule.Check(text); err != nil {
+		return cli.Usagef("cannot use schedule %q: %v\nwrite it like %s", text, err, schedule.Like)
 	}
 	return nil
 }

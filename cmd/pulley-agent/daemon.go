@@ -8,15 +8,15 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/robfig/cron/v3"
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/schedule"
 )
 
 func newDaemon(o *options) *cobra.Command {
-	var schedule string
+	var times string
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "tick on a schedule of its own, for machines without cron",
@@ -26,19 +26,16 @@ same time. SIGTERM ends it: a Puppet at work gets the gentle signal first.
 EXIT STATUS
   0 ended by a signal, 1 failed, 2 wrong usage`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return o.daemon(c.Context(), schedule, inherited(c)) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.daemon(c.Context(), times, inherited(c)) },
 	}
-	cmd.Flags().StringVar(&schedule, "schedule", "*/5 * * * *", "when to tick")
+	cmd.Flags().StringVar(&times, "schedule", schedule.Default, "when to tick")
 	return cmd
 }
 
 func (o *options) daemon(ctx context.Context, spec string, flags []string) error {
-	schedule, err := cron.ParseStandard(spec)
+	times, err := schedule.Parse(spec)
 	if err != nil {
 		return cli.Usagef("cannot use schedule %q: %v\ngive five fields as in crontab ('*/5 * * * *'), or '@every 5m'", spec, err)
-	}
-	if schedule.Next(o.env.Now()).IsZero() {
-		return cli.Usagef("cannot use schedule %q: there is no such day, it would never tick", spec)
 	}
 	c, err := o.load()
 	if err != nil {
@@ -49,7 +46,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	replaced := false
-	agent.Loop(ctx, time.Now, schedule.Next, func(ctx context.Context) {
+	agent.Loop(ctx, time.Now, times.Next, func(ctx context.Context) {
 		var err error
 		replaced, err = o.turn(ctx, c, runOptions{}, flags)
 		var silent *cli.SilentError

@@ -59,7 +59,7 @@ EXIT STATUS
 	o.Connection.AddFlags(f)
 	f.StringVar(&o.AllowedSigners, "allowed-signers", "", "who may sign releases and data, as ssh-keygen(1) says (default <root>/etc/pulley/allowed_signers where there is one)")
 	f.StringVar(&o.RevokedSigners, "revoked-signers", "", "public keys that no longer count, one a line (default <root>/etc/pulley/revoked_signers where there is one)")
-	f.StringArrayVar(&o.Mirrors, "mirror", nil, "https URL where releases are fetched from before etcd is asked; may be given again")
+	f.StringSliceVar(&o.Mirrors, "mirrors", nil, "https URL where releases are fetched from before etcd is asked; may be given again")
 	root.AddCommand(newRun(o), newDaemon(o), newStatus(o), newEnable(o), newDisable(o), newPuppet(o), newBootstrap(o), newLeave(o), newTakeover(o), newUpgrade(o), newSelftest(o))
 	return root
 }

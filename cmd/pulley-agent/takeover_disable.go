@@ -8,11 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/schedule"
 	"pulley/internal/takeover"
 )
 
 func newTakeoverDisable(o *options) *cobra.Command {
-	var schedule string
+	var cron string
 	var noCron bool
 	cmd := &cobra.Command{
 		Use: "disable", Short: "disable puppet agent, with a message, and have cron start Pulley",
@@ -23,15 +24,15 @@ EXIT STATUS
   0 done; 1 failed; 2 wrong usage`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.takeoverDisable(c.Context(), schedule, noCron)
+			return o.takeoverDisable(c.Context(), cron, noCron)
 		},
 	}
-	cmd.Flags().StringVar(&schedule, "schedule", "", "when cron starts Pulley, five fields (default: as the bootstrap was told, else '"+defaultSchedule+"')")
+	cmd.Flags().StringVar(&cron, "schedule", "", "when cron starts Pulley, five fields (default: as the bootstrap was told, else '"+schedule.Default+"')")
 	cmd.Flags().BoolVar(&noCron, "no-cron", false, "no schedule: something else starts Pulley, such as pulley-agent daemon")
 	return cmd
 }
 
-func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron bool) error {
+func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool) error {
 	c, err := o.load()
 	if err != nil {
 		return err
@@ -40,8 +41,8 @@ func (o *options) takeoverDisable(ctx context.Context, schedule string, noCron b
 	if err != nil {
 		return err
 	}
-	chosen := s.Choose(schedule, noCron, defaultSchedule)
-	switch err := checkSchedule(first(schedule, chosen.Cron, defaultSchedule)); {
+	chosen := s.Choose(cron, noCron, schedule.Default)
+	switch err := checkSchedule(first(cron, chosen.Cron, schedule.Default)); {
 	case err != nil:
 		return err
 	case c.Root != "/" && !chosen.None:

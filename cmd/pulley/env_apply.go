@@ -11,8 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/firstboot/plans"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
@@ -63,7 +65,7 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 	if a.plan != "" && (a.file.cloud != "" || a.file.stack != "" || len(a.file.sets) > 0) {
 		return cli.Usagef("a stored plan says all: --cloud, --stack and --set are for a file")
 	}
-	if flag := a.said(c); a.plan != "" && flag != "" {
+	if flag := a.given(c); a.plan != "" && flag != "" {
 		return cli.Usagef("a stored plan says all: --%s is for a file", flag)
 	}
 	if err := a.machines.check(); err != nil {
@@ -93,13 +95,13 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 }
 
 // wanted reads the environment, from its file or from a stored plan, which is then returned, too.
-func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *plan.Plan, *bootDefaults, error) {
+func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *plan.Plan, *plans.Connection, error) {
 	if a.plan == "" {
 		e, err := a.readEnvironment(c, args[0], a.file)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		boot, err := a.into(c, e)
+		boot, err := a.completed(c, e)
 		return e, nil, boot, err
 	}
 	b, err := bounded.ReadFile(a.plan, maxPlanFile)
@@ -113,7 +115,7 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("cannot use plan %s: %w", a.plan, err)
 	}
-	boot, err := a.connectionOnly(c, p.Fleet)
+	boot, err := a.connectionOnly()
 	return p.Spec, &p, boot, err
 }
 
@@ -200,7 +202,7 @@ const maxPlanFile = 64 << 20
 func writePlan(path string, p plan.Plan) error {
 	b, err := plan.Encode(p)
 	if err == nil {
-		err = writePrivate(path, b)
+		err = besides(atomicfile.Write(path, b, 0o600))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the plan to %s: %w", path, err)

@@ -10,6 +10,8 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/firstboot"
+	"pulley/internal/firstboot/plans"
 	"pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -42,9 +44,9 @@ func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf,
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	boot, err := u.bootDefaults(c, e.Ref())
+	boot, err := u.completed(c, e)
 	if err != nil {
-		t.Fatal(err)
+		return s, nil, e, err
 	}
 	f, err := o.newFleet(a, e, userdata.Script, boot)
 	return s, f, e, err
@@ -81,7 +83,7 @@ func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 // each order of a machine would leave one more way in.
 func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
 	const pin = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	s, f, _, err := applied(t, "roles:\n  web: {cardinality: 2, rollout: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
+	s, f, _, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 2, rollout: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
 	_, first := f.boots(t, "web1")
 	text, second := f.boots(t, "web1")
 	_, other := f.boots(t, "web2")
-	if !strings.Contains(text, "plt_"+second+"_") || strings.Contains(text, placeholderToken) {
+	if !strings.Contains(text, "plt_"+second+"_") || strings.Contains(text, plans.PlaceholderToken) {
 		t.Errorf("its userdata does not have token %s:\n%s", second, text)
 	}
 	for id, want := range map[string]struct {
@@ -110,7 +112,8 @@ func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
 
 // What an operator wrote into the environment's file has to reach the machine, and a role's word before its environment's.
 func TestAMachineIsToldWhatTheFileSays(t *testing.T) {
-	s, f, _, err := applied(t, `userdata: {schedule: "*/7 * * * *", proxy: "http://proxy.example:3128", pre: ["#!/bin/sh\necho of all\n"]}
+	s, f, _, err := applied(t, `provider: local
+userdata: {schedule: "*/7 * * * *", proxy: "http://proxy.example:3128", pre: ["#!/bin/sh\necho of all\n"]}
 roles:
   web: {cardinality: 1}
   db: {cardinality: 1, userdata: {schedule: "*/9 * * * *", pre: ["#!/bin/sh\necho of db\n"]}}
@@ -131,8 +134,8 @@ roles:
 		if token != "" || strings.Contains(text, "plt_") {
 			t.Errorf("%s joins nowhere, and has token %q", node, token)
 		}
-		if !strings.Contains(text, f.boot.endpoints[0]) {
-			t.Errorf("%s does not know the operator's etcd %s:\n%s", node, f.boot.endpoints[0], text)
+		if !strings.Contains(text, f.boot.Endpoints[0]) {
+			t.Errorf("%s does not know the operator's etcd %s:\n%s", node, f.boot.Endpoints[0], text)
 		}
 	}
 	if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) > 0 {
@@ -146,13 +149,13 @@ func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
 		args []string
 		want string
 	}{
-		"servers that nobody can know": {[]string{"--servers", "https://pulley.example:8443"}, "can't know its servers"},
-		"a step that does not exist":   {[]string{"--step", "nosuch=off"}, "nosuch"},
-		"a schedule of four fields":    {[]string{"--schedule", "* * * *"}, "five fields"},
+		"servers without a pin": {[]string{"--servers", "https://pulley.example:8443"}, "role web: its machines could not verify their servers"},
+		"a missing step":        {[]string{"--steps", "nosuch=off"}, `cannot use --steps: steps has no key "nosuch"`},
+		"a refused schedule":    {[]string{"--schedule", "99 99 * * *"}, `cannot use --schedule "99 99 * * *": minute "99"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, _, _, err := applied(t, "roles:\n  web: {cardinality: 1}\n", c.args...)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "role web") {
+			s, _, _, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 1}\n", c.args...)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the error is: %v", err)
 			}
 			if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) > 0 {
@@ -160,7 +163,7 @@ func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
 			}
 		})
 	}
-	if _, _, _, err := applied(t, "roles:\n  web: {cardinality: 0}\n", "--servers", "https://pulley.example:8443"); err != nil {
+	if _, _, _, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 0}\n", "--servers", "https://pulley.example:8443"); err != nil {
 		t.Errorf("where no machine is made: %v", err)
 	}
 }
@@ -174,23 +177,23 @@ func TestServersArePinnedWhereTheFileNamesThem(t *testing.T) {
 		}
 		return e
 	}
-	e := read("roles:\n  web: {cardinality: 1, userdata: {servers: ['https://west.example']}}\n  db: {cardinality: 1}\n")
-	if err := pin(e, nil); err == nil || !strings.Contains(err.Error(), "role web") {
+	e := read("provider: local\nroles:\n  web: {cardinality: 1, userdata: {servers: ['https://west.example']}}\n  db: {cardinality: 1}\n")
+	if err := (plans.Connection{}).Complete(e, firstboot.Settings{}); err == nil || !strings.Contains(err.Error(), "role web") {
 		t.Errorf("without pins the error is: %v", err)
 	}
 	pins := []string{"sha256:" + strings.Repeat("a", 64)}
-	if err := pin(e, pins); err != nil || len(e.Roles[0].Userdata.CA) != 1 || len(e.Roles[1].Userdata.CA)+len(e.Userdata.CA) > 0 {
+	if err := (plans.Connection{Pins: pins}).Complete(e, firstboot.Settings{}); err != nil || len(e.Roles[0].Userdata.CA) != 1 || len(e.Roles[1].Userdata.CA)+len(e.Userdata.CA) > 0 {
 		t.Errorf("they are %+v, %v", e, err)
 	}
 	e = read("userdata: {servers: ['https://east.example']}\nroles: {web: {cardinality: 1}, db: {cardinality: 1}}\n")
-	if err := pin(e, pins); err != nil || len(e.Userdata.CA) != 1 || len(e.Roles[0].Userdata.CA) > 0 {
+	if err := (plans.Connection{Pins: pins}).Complete(e, firstboot.Settings{}); err != nil || len(e.Userdata.CA) != 1 || len(e.Roles[0].Userdata.CA) > 0 {
 		t.Errorf("they are %+v, %v", e, err)
 	}
 }
 
 // A role that is new, or loses its own list, has machines that run what nobody signed.
 func TestARoleThatLosesItsSignersIsFound(t *testing.T) {
-	const all, own = "userdata: {allowed_signers: x}\n", ", userdata: {allowed_signers: y}"
+	const all, own = "userdata: {allowed_signers: a ssh-ed25519 AAAAC3NzaC1lZDI1NTE5}\n", ", userdata: {allowed_signers: b ssh-ed25519 AAAAC3NzaC1lZDI1NTE5}"
 	for _, c := range []struct{ was, now, want string }{
 		{"roles: {web: {cardinality: 1}}", "roles: {web: {cardinality: 1}}", ""},
 		{all + "roles: {web: {cardinality: 1}}", all + "roles: {web: {cardinality: 2}, db: {cardinality: 1}}", ""},
@@ -206,7 +209,7 @@ func TestARoleThatLosesItsSignersIsFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := unsignedNow(was, now); got != c.want {
+		if got := plans.UnsignedRole(was, now); got != c.want {
 			t.Errorf("%s\nto %s: %q, want %q", c.was, c.now, got, c.want)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/firstboot/plans"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
@@ -129,7 +130,7 @@ type site struct {
 }
 
 // open takes the fleet of an environment for this program, with what makes its machines. Without boot no machine is made.
-func (o *options) open(ctx context.Context, s *store.Store, want *environments.Environment, boot *bootDefaults, by string) (*site, error) {
+func (o *options) open(ctx context.Context, s *store.Store, want *environments.Environment, boot *plans.Connection, by string) (*site, error) {
 	id, err := s.Cluster.InstallationID(ctx, by)
 	if err != nil {
 		return nil, err
@@ -146,7 +147,7 @@ func (o *options) open(ctx context.Context, s *store.Store, want *environments.E
 	ctx, cancel := a.Context(ctx)
 	form := m.form
 	if boot == nil {
-		form, boot = "", &bootDefaults{}
+		form, boot = "", &plans.Connection{}
 	}
 	f, err := o.newFleet(a, want, form, boot)
 	if err != nil {

@@ -35,7 +35,7 @@ EXIT STATUS
 		RunE: func(c *cobra.Command, args []string) error {
 			want, err := o.readEnvironment(c, args[0], file)
 			if err == nil {
-				_, err = boot.into(c, want)
+				_, err = boot.completed(c, want)
 			}
 			if err != nil {
 				return err

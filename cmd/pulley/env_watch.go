@@ -12,6 +12,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/firstboot/plans"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
@@ -75,7 +76,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			boot, err := (&firstBootFlags{options: o}).connectionOnly(c, e.Ref())
+			boot, err := (&firstBootFlags{options: o}).connectionOnly()
 			if err != nil {
 				return err
 			}
@@ -107,7 +108,7 @@ type watchman struct {
 	store    *store.Store
 	ref      environments.Ref
 	provider environments.Provider // of a file of this machine
-	boot     *bootDefaults
+	boot     *plans.Connection
 	by       string
 	interval time.Duration
 	watcher  watch.Watcher
@@ -117,7 +118,7 @@ type watchman struct {
 }
 
 // watchman watches the environment of a file that was read on this machine.
-func (o *options) watchman(s *store.Store, file *environments.Environment, boot *bootDefaults, w watchFlags, by string) *watchman {
+func (o *options) watchman(s *store.Store, file *environments.Environment, boot *plans.Connection, w watchFlags, by string) *watchman {
 	return &watchman{
 		options: o, store: s, ref: file.Ref(), provider: file.Provider, boot: boot, by: by, interval: w.interval,
 		watcher: watch.Watcher{Budget: w.budget, Patience: w.patience},

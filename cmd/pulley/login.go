@@ -87,21 +87,9 @@ func (f *loginFlags) check(env cli.Env) error {
 	if f.tokenFile == "" {
 		return nil
 	}
-	text, err := f.readToken(env)
-	f.token = text
+	var err error
+	f.token, err = readToken(env, f.tokenFile)
 	return err
-}
-
-func (f *loginFlags) readToken(env cli.Env) (string, error) {
-	if f.tokenFile == "-" {
-		return tokenFrom(env.Stdin, "standard input")
-	}
-	file, err := os.Open(f.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("cannot read the token: %w", err)
-	}
-	defer file.Close()
-	return tokenFrom(file, f.tokenFile)
 }
 
 // loginFile is where the identity goes.

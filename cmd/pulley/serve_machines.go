@@ -10,7 +10,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/userdata"
+	"pulley/internal/firstboot/plans"
 )
 
 // byServe is who did what serve does to machines by itself.
@@ -48,9 +48,9 @@ func (s serveOptions) watchMachines(ctx context.Context, v service) {
 	filled.Fill(s.env)
 	var loops sync.WaitGroup
 	for _, e := range s.watching {
-		boot := &bootDefaults{told: userdata.Options{Environment: e.Ref().String(), Prefix: filled.Prefix}, endpoints: v.endpoints}
+		boot := &plans.Connection{Prefix: filled.Prefix, Endpoints: v.endpoints}
 		if v.certs != nil {
-			boot.pins = v.certs.CA.Fingerprints()
+			boot.Pins = v.certs.CA.Fingerprints()
 		}
 		w := s.watchman(v.st, e, boot, *s.watchFlags(), byServe)
 		loops.Go(func() { w.run(ctx) })

@@ -1,24 +1,37 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/firstboot/plans"
+	"pulley/internal/fleet"
 	"pulley/internal/store"
-	"pulley/internal/trust"
 	"pulley/userdata"
 )
 
-// nocloud is the form that is not one text but a folder or an ISO.
+// nocloud is the form that is not one text but a folder.
 const nocloud = "nocloud"
 
-// userdataOptions are what the command line says, before it becomes what a first boot is told.
+// The lifetime of a new token.
+const (
+	defaultTokenLife = 24 * time.Hour
+	maxTokenLife     = 90 * 24 * time.Hour
+)
+
+// userdataOptions are the flags of one machine, or of a group.
 type userdataOptions struct {
 	firstBootFlags
 	fleet cli.EnvironmentFlag
@@ -28,8 +41,8 @@ type userdataOptions struct {
 	newToken              bool
 	expires               time.Duration
 
-	form                string
-	to, iso, networkYML string
+	form           string
+	to, networkYML string
 }
 
 func newUserdata(o *options) *cobra.Command {
@@ -60,9 +73,8 @@ EXIT STATUS
 	u.fleet.AddFlag(f)
 	f.StringVar(&u.role, "role", "", "role whose next free number the machine claims; with NODE, the role of a machine of another name")
 	f.StringVar(&u.group, "group", "", "the same for many machines, which leave when they are powered off")
-	f.StringVar(&u.form, "format", string(userdata.Script), "script, cloud-config, multipart or nocloud (a seed, with --to or --iso)")
+	f.StringVar(&u.form, "format", string(userdata.Script), "script, cloud-config, multipart or nocloud (a seed, with --to)")
 	f.StringVar(&u.to, "to", "", "folder to write a NoCloud seed to")
-	f.StringVar(&u.iso, "iso", "", "file to write a NoCloud seed to, as an ISO")
 	f.StringVar(&u.networkYML, "network-config", "", "file with the machine's network, for the seed")
 	u.add(f)
 	f.StringVar(&u.token, "token", "", "token that the machine joins with")
@@ -76,91 +88,172 @@ EXIT STATUS
 func (u *userdataOptions) run(c *cobra.Command, args []string) error {
 	ref, err := u.fleet.Ref(u.env)
 	if err == nil {
-		ref, err = u.who(ref, args)
+		err = u.checkFlags(args)
 	}
 	if err != nil {
 		return err
 	}
-	for _, tell := range []func() error{
-		u.checkForm,
-		func() error { return u.stored(c, ref) },
-		func() error { return u.reach(c) },
-		func() error { return u.signers(ref) },
-		u.agent,
-		u.ownSteps,
+	if ref, err = u.name(ref, args); err != nil {
+		return err
+	}
+	if err := u.read(c, ref); err != nil {
+		return err
+	}
+	for _, add := range []func() error{
+		func() error { return u.addStored(c, ref) },
+		func() error { return u.addConnection(c) },
+		func() error { return u.addToken(c, ref) },
 	} {
-		if err := tell(); err != nil {
+		if err := add(); err != nil {
 			return err
 		}
 	}
-	if err := u.letIn(c, ref); err != nil {
-		return err
-	}
-	files, err := u.render()
-	if err != nil {
-		return err
-	}
 	if u.form == nocloud {
-		return u.writeSeed(files)
+		return u.writeSeed()
 	}
-	_, err = u.env.Stdout.Write(files[0].Text)
+	text, err := userdata.Render(u.plan, userdata.Form(u.form))
+	if err == nil {
+		_, err = u.env.Stdout.Write(text)
+	}
 	return err
 }
 
-// render returns what is handed out: one text, or the files of a seed. What the agent could not read is refused here, not on
-// a machine's console.
-func (u *userdataOptions) render() ([]userdata.SeedFile, error) {
-	plan, err := userdata.Plan(u.told)
-	if err != nil {
-		return nil, err
+// checkFlags refuses flags that exclude each other.
+func (u *userdataOptions) checkFlags(args []string) error {
+	forms := []string{nocloud}
+	for _, f := range userdata.Forms {
+		forms = append(forms, string(f))
 	}
-	if u.form == nocloud {
-		files, err := u.seed()
-		if err != nil {
-			return nil, err
+	tokens := 0
+	for _, given := range []bool{u.token != "", u.tokenFile != "", u.newToken} {
+		if given {
+			tokens++
 		}
-		_, err = firstboot.ParsePlan("the plan of the first boot", plan)
-		return files, err
 	}
-	text, err := userdata.Render(u.told, userdata.Form(u.form))
-	if err != nil {
-		return nil, err
+	switch {
+	case len(args) == 0 && u.role+u.group == "":
+		return cli.Usagef("`pulley userdata` takes one node, like controller1, or --role ROLE, or --group ROLE")
+	case u.role != "" && u.group != "":
+		return cli.Usagef("--role and --group exclude each other")
+	case len(args) > 0 && u.group != "":
+		return cli.Usagef("--group is for many machines: leave out %s", quoted(args[0]))
+	case !slices.Contains(forms, u.form):
+		return cli.Usagef("there is no format %s; there are %s", quoted(u.form), strings.Join(forms, ", "))
+	case (u.form == nocloud) != (u.to != ""):
+		return cli.Usagef("--format nocloud and --to DIR belong together: the seed is a folder")
+	case u.form != nocloud && u.networkYML != "":
+		return cli.Usagef("--network-config is for --format nocloud")
+	case tokens > 1:
+		return cli.Usagef("--token, --token-file and --new-token exclude each other")
+	case u.newToken && (u.expires <= 0 || u.expires > maxTokenLife):
+		return cli.Usagef("cannot create a token that is valid for %s: give --expires a time of at most %s", u.expires, maxTokenLife)
 	}
-	_, err = firstboot.ParsePlan("the plan of the first boot", plan)
-	return []userdata.SeedFile{{Text: text}}, err
+	return nil
 }
 
-// letIn finds the token that the machine joins with. A new one is the last thing to be made: what is wrong has been found.
-func (u *userdataOptions) letIn(c *cobra.Command, ref environments.Ref) error {
-	given := 0
-	for _, is := range []bool{u.token != "", u.tokenFile != "", u.newToken} {
-		if is {
-			given++
+// name fills in the node, its role and the name of the machine.
+func (u *userdataOptions) name(ref environments.Ref, args []string) (environments.Ref, error) {
+	node := ""
+	if len(args) > 0 {
+		node = args[0]
+	}
+	p, ref, err := plans.ForNode(ref, node, cmp.Or(u.group, u.role), u.hostname == "keep")
+	if err != nil {
+		return ref, err
+	}
+	switch u.hostname {
+	case "":
+	case "keep":
+		p.Hostname = ""
+	case firstboot.NodeHostname:
+		p.Hostname = cmp.Or(p.Hostname, p.Node)
+	default:
+		p.Hostname = u.hostname
+	}
+	if u.group != "" {
+		p.Leave = firstboot.LeavePoweroff
+	}
+	u.plan = p.Over(u.plan)
+	return ref, nil
+}
+
+// addStored adds the settings of the stored environment for a machine that gets a new token, where no flag says where it joins.
+// Scripts and steps are not taken: a machine that exists already has its own.
+func (u *userdataOptions) addStored(c *cobra.Command, ref environments.Ref) error {
+	if !u.newToken || len(u.plan.Servers) > 0 {
+		return nil
+	}
+	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
+		e, _, err := s.Environments.MustSpec(ctx, ref)
+		if err == nil {
+			err = fleet.CheckRole(e, u.plan.Role)
 		}
-	}
-	if given > 1 {
-		return cli.Usagef("--token, --token-file and --new-token exclude each other")
-	}
-	if !u.newToken {
-		var err error
-		u.told.Token, err = u.tokenGiven()
+		if err != nil {
+			return err
+		}
+		r, _ := e.Role(u.plan.Role)
+		stored := e.UserdataOf(r)
+		stored.Pre, stored.Post, stored.Steps, stored.Endpoints = nil, nil, nil, nil
+		u.plan.Settings = u.plan.Settings.Over(stored)
+		return nil
+	})
+}
+
+// addConnection adds what the operator's connection says: the pins of the servers or, without servers, etcd.
+func (u *userdataOptions) addConnection(c *cobra.Command) error {
+	boot, err := u.connectionOnly()
+	if err != nil {
 		return err
 	}
-	if len(u.told.Servers) == 0 {
-		return cli.Usagef("a new token is for a join: give --servers too, or `userdata: {servers: […]}` in the environment")
+	p := &u.plan
+	p.Prefix = boot.Prefix
+	switch joins := len(p.Servers) > 0; {
+	case joins && len(p.CA) == 0 && len(boot.Pins) == 0:
+		return cli.Usagef("cannot make userdata: the machine could not verify its servers\ngive --ca sha256:…, or --cacert with their CA's certificates; `pulley ca show` prints the pins on the machine of `pulley serve`")
+	case joins:
+		if len(p.CA) == 0 {
+			p.CA = boot.Pins
+		}
+		if c.Flags().Changed("endpoints") { // else the join answers them
+			p.Endpoints = boot.Endpoints
+		}
+		return nil
+	case u.newToken:
+		return cli.Usagef("cannot create a token: there is no server to join at\ngive --servers too, or `userdata: {servers: […]}` in the environment")
+	case p.Node == "":
+		return cli.Usagef("cannot make userdata: a machine claims its number by joining\ngive --servers, --ca and a token")
+	case u.token+u.tokenFile != "" || len(p.CA) > 0:
+		return cli.Usagef("cannot make userdata: there is no server to join at\ngive --servers too")
+	case len(boot.Endpoints) == 0:
+		return cli.Usagef("cannot make userdata: the machine would reach neither etcd nor a server\ngive --endpoints or set PULLEY_ENDPOINTS; or, to join, give --servers, --ca and a token")
 	}
-	if u.expires <= 0 || u.expires > maxTokenLife {
-		return cli.Usagef("cannot make a token that is good for %s: give --expires a time of at most %s", u.expires, maxTokenLife)
+	p.Endpoints, p.CACert = boot.Endpoints, boot.CACert
+	return nil
+}
+
+// addToken adds the token that the machine joins with. A new one is created last: everything else was checked.
+func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err error) {
+	u.plan.Token = u.token
+	if u.tokenFile != "" {
+		u.plan.Token, err = readToken(u.env, u.tokenFile)
 	}
-	u.told.Token = placeholderToken
-	if _, err := u.render(); err != nil {
+	if !u.newToken || err != nil {
 		return err
 	}
-	of := tokenFlags{scope: scopeFlags{node: u.told.Node}}
-	if u.told.Node == "" {
-		of.scope.role = u.told.Role
+	u.plan.Token = plans.PlaceholderToken
+	if u.form == nocloud {
+		_, err = u.seed()
 	} else {
-		of.member = u.told.Role
+		_, err = userdata.Render(u.plan, userdata.Form(u.form))
+	}
+	if err != nil {
+		return err
+	}
+	of := tokenFlags{scope: scopeFlags{node: u.plan.Node}}
+	if u.plan.Node == "" {
+		of.scope.role = u.plan.Role
+	} else {
+		of.member = u.plan.Role
 	}
 	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
 		t, err := of.ofNodes(ctx, s, ref)
@@ -173,25 +266,42 @@ func (u *userdataOptions) letIn(c *cobra.Command, ref environments.Ref) error {
 			t.Uses = 1
 		}
 		err = retryConflicts(func() (err error) {
-			u.told.Token, t, err = s.Tokens.Create(ctx, t)
+			u.plan.Token, t, err = s.Tokens.Create(ctx, t)
 			return err
 		})
 		if err == nil {
-			fmt.Fprintf(u.env.Stderr, "token %s is good until %s; whoever has this userdata can use it\n", t.ID, t.Expires.Format(time.RFC3339))
+			fmt.Fprintf(u.env.Stderr, "token %s is valid until %s; anybody with this userdata can use it\n", t.ID, t.Expires.Format(time.RFC3339))
 		}
 		return err
 	})
 }
 
-// signersOf refuses a list that the machine could not read, or that lets nobody sign for it: it would take nothing, and
-// nobody would be there to see.
-func (k *keyFiles) signersOf(ref environments.Ref, now time.Time) ([]byte, error) {
-	signers, allowed, err := trust.ReadLists(k.signers, k.revoked)
+// seed returns the files of a NoCloud seed.
+func (u *userdataOptions) seed() ([]userdata.SeedFile, error) {
+	var network []byte
+	if u.networkYML != "" {
+		var err error
+		if network, err = os.ReadFile(u.networkYML); err != nil {
+			return nil, fmt.Errorf("cannot read the network configuration: %w", err)
+		}
+	}
+	return userdata.Seed(u.plan, network)
+}
+
+// writeSeed writes a NoCloud seed that only its owner can read: it may hold a token.
+func (u *userdataOptions) writeSeed() error {
+	files, err := u.seed()
 	if err != nil {
-		return nil, fmt.Errorf("cannot use %s: %w", k.signers, err)
+		return err
 	}
-	if len(signers.MaySign(trust.Release, ref.Environment, now)) == 0 {
-		return nil, fmt.Errorf("cannot use %s: nobody in %s may sign for %s\n`pulley key list --signers %s` shows who may, where and until when", k.signers, k.signers, ref.Environment, k.signers)
+	err = os.MkdirAll(u.to, 0o700)
+	for _, f := range files {
+		if err == nil {
+			err = atomicfile.Write(filepath.Join(u.to, f.Name), f.Text, 0o600)
+		}
 	}
-	return allowed, nil
+	if err != nil {
+		return fmt.Errorf("cannot write the seed to %s: %w", u.to, err)
+	}
+	return nil
 }

@@ -1,37 +1,129 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"pulley/userdata"
+	"pulley/environments"
+	"pulley/internal/bounded"
+	"pulley/internal/cli"
+	"pulley/internal/firstboot"
+	"pulley/internal/firstboot/plans"
 )
 
-// firstBootFlags are what the command line says of first boots, whichever machine it is for.
+// firstBootFlags are the flags with the settings of first boots, for one machine or for those of an environment.
 type firstBootFlags struct {
 	*options
-	told  userdata.Options
-	files keyFiles
+	plan firstboot.Plan // the settings of the flags
 
+	signers           string // files
 	agents, checksums []string
-	pre, post, steps  []string
+	pre, post         []string
 
-	unsigned bool // new machines need not check signatures: it was said
+	unsigned bool // new machines need not verify signatures: the operator confirmed it
 }
 
 func (u *firstBootFlags) add(f *pflag.FlagSet) {
-	f.StringSliceVar(&u.told.Servers, "servers", nil, "https `URLs` of pulley serve, with commas, where the machine joins [PULLEY_SERVERS]")
-	f.StringSliceVar(&u.told.CA, "ca", nil, "pins of the servers' CA, sha256:…, with commas (default: those of --cacert)")
-	f.StringVar(&u.files.signers, "allowed-signers", "", "file of those who may sign what the machine runs, see ssh-keygen(1)")
-	f.StringArrayVar(&u.told.Mirrors, "mirror", nil, "https URL where the machine fetches releases before it asks etcd; may be given again")
+	u.plan.AddFlags(f, "servers", "ca", "mirrors", "agent_urls", "puppet_package", "puppet_version", "package_repo", "proxy", "schedule", "steps")
+	f.StringVar(&u.signers, "allowed-signers", "", "file of the keys that may sign releases and data, see ssh-keygen(1)")
 	f.StringArrayVar(&u.agents, "agent", nil, "file that is the pulley-agent to run, for its checksum; may be given again")
-	f.StringArrayVar(&u.checksums, "agent-sha256", nil, "its checksum, as HEX or ARCH=HEX with amd64 or arm64 (default: the image's own agent)")
-	f.StringArrayVar(&u.told.AgentURLs, "agent-url", nil, "where it is downloaded, beside the servers and mirrors; may be given again")
-	f.StringVar(&u.told.PuppetPackage, "puppet-package", "", "package that brings Puppet, like openvox-agent (default: the first that the machine's repositories have)")
-	f.StringVar(&u.told.PuppetVersion, "puppet-version", "", "its version (default: the newest there is)")
-	f.StringVar(&u.told.PackageRepo, "package-repo", "", "URL of a .deb or .rpm that sets up a package repository, or an apt line 'deb …'")
-	f.StringVar(&u.told.Proxy, "proxy", "", "HTTP proxy of the machine's downloads")
-	f.StringVar(&u.told.Schedule, "schedule", "", "of the agent, five cron fields (default: every five minutes)")
+	f.StringArrayVar(&u.checksums, "agent-sha256", nil, "checksum of pulley-agent, as HEX or ARCH=HEX with amd64 or arm64 (default: the image's own agent)")
 	f.StringArrayVar(&u.pre, "pre", nil, "script to run before anything is installed; may be given again")
 	f.StringArrayVar(&u.post, "post", nil, "script to run at the end; may be given again")
-	f.StringArrayVar(&u.steps, "step", nil, "NAME=off, or NAME=/PROGRAM to run instead of a step; may be given again")
+}
+
+// read completes the settings of the flags: from the files that they name, and from PULLEY_SERVERS.
+func (u *firstBootFlags) read(c *cobra.Command, ref environments.Ref) (err error) {
+	if s := u.env.Getenv("PULLEY_SERVERS"); s != "" && !c.Flags().Changed("servers") {
+		u.plan.Servers = strings.Split(s, ",")
+	}
+	if u.signers != "" {
+		if u.plan.AllowedSigners, err = plans.ReadSigners(u.signers, ref.Environment, u.env.Now()); err != nil {
+			return err
+		}
+	}
+	sums, err := plans.Checksums(u.checksums, u.agents)
+	if err != nil {
+		return err
+	}
+	if sums != nil {
+		u.plan.AgentSHA256 = sums
+	}
+	for _, own := range []struct {
+		files []string
+		to    *[]string
+	}{{u.pre, &u.plan.Pre}, {u.post, &u.plan.Post}} {
+		for _, file := range own.files {
+			text, err := bounded.ReadFile(file, userdataLimit)
+			if err != nil {
+				return fmt.Errorf("cannot read a script: %w", err)
+			}
+			*own.to = append(*own.to, string(text))
+		}
+	}
+	for _, p := range u.plan.Settings.Problems() {
+		if !p.Half {
+			return flagError(p)
+		}
+	}
+	return nil
+}
+
+// userdataLimit bounds a script. Userdata as a whole takes less.
+const userdataLimit = 64 << 10
+
+// flagError names the flag of a problem.
+func flagError(p *firstboot.Problem) error {
+	name, _, _ := strings.Cut(p.Field, ".")
+	text := "cannot use --" + strings.ReplaceAll(name, "_", "-")
+	if p.Value != "" {
+		text += " " + quoted(p.Value)
+	}
+	text += ": " + p.Text
+	if p.Advice != "" {
+		text += "\n" + p.Advice
+	}
+	return &cli.UsageError{Problem: text}
+}
+
+// given returns the first of these flags that the command line has; "" for none.
+func (u *firstBootFlags) given(c *cobra.Command) (name string) {
+	var own pflag.FlagSet
+	(&firstBootFlags{}).add(&own)
+	own.VisitAll(func(f *pflag.Flag) {
+		if name == "" && c.Flags().Changed(f.Name) {
+			name = f.Name
+		}
+	})
+	return name
+}
+
+// readToken reads a token from a file, or from standard input for "-".
+func readToken(env cli.Env, file string) (string, error) {
+	if file == "-" {
+		return tokenFrom(env.Stdin, "standard input")
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	defer f.Close()
+	return tokenFrom(f, file)
+}
+
+func tokenFrom(r io.Reader, name string) (string, error) {
+	text, err := io.ReadAll(io.LimitReader(r, 4<<10))
+	if err != nil {
+		return "", fmt.Errorf("cannot read the token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("cannot read the token: %s is empty", name)
+	}
+	return token, nil
 }

@@ -1,7 +1,7 @@
 # Keeps the agent running: its schedule in cron; and, where they are given, the keys that may sign what it runs.
 #
 # @param ensure          present, or absent where something else starts the agent (such as `pulley-agent daemon`)
-# @param schedule        five fields of cron, or a word such as @hourly
+# @param schedule        five fields of cron with values in their ranges, or a name such as @hourly; not @reboot
 # @param command         what to run; it may hold neither a line break nor %, which cron takes for one
 # @param path            PATH of the run: cron's own lacks /usr/local/bin and /opt/puppetlabs/bin
 # @param log_tag         the name under which the run's output goes to syslog
@@ -10,7 +10,7 @@
 # @param revoked_signers the whole text of /etc/pulley/revoked_signers, one public key a line; undef leaves the file as it is
 class pulley (
   Enum['present', 'absent']              $ensure          = 'present',
-  Pattern[/\A(@[a-z]+|\S+( +\S+){4})\z/] $schedule        = '*/5 * * * *',
+  String[1]                              $schedule        = '*/5 * * * *',
   Pattern[/\A[^\n\r%]+\z/]              $command         = '/usr/local/bin/pulley-agent run --splay',
   Pattern[/\A[^\n\r"]+\z/]              $path            = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/puppetlabs/bin',
   Pattern[/\A[A-Za-z0-9._-]+\z/]        $log_tag         = 'pulley-agent',
@@ -18,6 +18,9 @@ class pulley (
   Optional[Pattern[/^[^#\s]/]]           $allowed_signers = undef,
   Optional[String]                       $revoked_signers = undef,
 ) {
+  unless pulley::valid_schedule($schedule) {
+    fail("pulley::schedule ${schedule}: cron would not start the agent; write it like '*/5 * * * *', or @hourly")
+  }
   contain pulley::cron
   contain pulley::signers
 }

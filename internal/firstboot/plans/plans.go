@@ -1,0 +1,260 @@
+// Package plans makes the plans of new machines from an environment, an operator's flags and the operator's own connection to
+// etcd.
+//
+// It must never talk to etcd, and never return a plan whose machine could not verify its servers, or could take no release.
+package plans
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/environments"
+	"pulley/internal/firstboot"
+	"pulley/internal/pki"
+	"pulley/internal/trust"
+)
+
+// PlaceholderToken has the length of a token. A plan is checked with it before a token is created.
+const PlaceholderToken = "plt_00000000_0000000000000000000000000000000000000000000000000000000000000000"
+
+// HowToPin says where an operator finds the pins of the servers' CA.
+const HowToPin = "give their pins: --cacert or PULLEY_CACERT with their CA's certificates, --ca sha256:…, or `ca:` in the environment's userdata; `pulley ca show` prints them"
+
+// Connection is what an operator's connection adds to the plans of an environment's machines.
+type Connection struct {
+	Prefix    string
+	Endpoints []string // of etcd, for machines that do not join
+	CACert    string   // certificates of etcd's CA
+	Pins      []string // of the servers' CA, from the same certificates
+}
+
+// ReadCACert reads the certificates of etcd's CA, and their pins.
+func (c *Connection) ReadCACert(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("cannot read the CA certificate: %w", err)
+	}
+	certs, err := pki.ParseCertificates(text)
+	if err != nil {
+		return fmt.Errorf("cannot read the CA certificate %s: %w", file, err)
+	}
+	c.CACert = string(text)
+	for _, cert := range certs[max(0, len(certs)-2):] { // the CA before these signs no more
+		c.Pins = append(c.Pins, pki.Fingerprint(cert))
+	}
+	return nil
+}
+
+// ForMachine returns the plan of a machine that becomes a node of a role. Where it joins, its token is PlaceholderToken.
+func (c Connection) ForMachine(e *environments.Environment, r environments.Role, node, hostname string, now time.Time) (firstboot.Plan, error) {
+	p := firstboot.Plan{
+		Node: node, Role: r.Name, Hostname: hostname, Environment: e.Ref().String(), Prefix: c.Prefix, Settings: e.UserdataOf(r),
+	}
+	if err := checkSigners(p.AllowedSigners, e.Name, now); err != nil {
+		return p, err
+	}
+	if len(p.Servers) == 0 {
+		if len(p.Endpoints) == 0 {
+			p.Endpoints = c.Endpoints
+		}
+		p.CA, p.CACert = nil, c.CACert
+		return p, nil
+	}
+	p.Token = PlaceholderToken
+	p.CA = slices.Concat(p.CA, c.Pins) // also those of the connection: the CA may have been replaced since the apply
+	if len(p.CA) == 0 {
+		return p, errors.New("the machine could not verify its servers\n" + HowToPin)
+	}
+	var err error
+	p.CA, err = parsePins(p.CA)
+	slices.Sort(p.CA)
+	p.CA = slices.Compact(p.CA)
+	return p, err
+}
+
+func parsePins(texts []string) ([]string, error) {
+	pins := make([]string, len(texts))
+	for i, text := range texts {
+		var err error
+		if pins[i], err = pki.ParseFingerprint(text); err != nil {
+			return nil, err
+		}
+	}
+	return pins, nil
+}
+
+// Complete adds to an environment the settings of flags that it does not have, and the pins of servers without one. Then it is
+// stored with them, and later machines boot as the first ones. Other tools make the machines of driver none: they need the
+// pins only.
+func (c Connection) Complete(e *environments.Environment, flags firstboot.Settings) error {
+	pins := c.Pins
+	if e.Driver() == environments.DriverNone {
+		if len(flags.CA) > 0 {
+			pins = flags.CA
+		}
+		return addPins(e, pins)
+	}
+	e.Userdata = e.Userdata.Over(flags)
+	return addPins(e, pins)
+}
+
+// addPins fills in `ca` beside each `servers` without one.
+func addPins(e *environments.Environment, pins []string) error {
+	if len(e.Userdata.Servers) > 0 && len(e.Userdata.CA) == 0 {
+		e.Userdata.CA = pins
+	}
+	for i := range e.Roles {
+		r := &e.Roles[i]
+		u := e.UserdataOf(*r)
+		switch {
+		case len(u.Servers) == 0 || len(u.CA) > 0:
+		case len(pins) > 0:
+			r.Userdata.CA = pins
+		case r.Cardinality > 0:
+			return fmt.Errorf("cannot make userdata of role %s: its machines could not verify their servers\n%s", r.Name, HowToPin)
+		}
+	}
+	return nil
+}
+
+// UnsignedRole returns the first role whose machines had allowed signers, and would have none; "" for none. A new role had
+// those of its environment.
+func UnsignedRole(was, want *environments.Environment) string {
+	if was == nil {
+		return ""
+	}
+	for _, r := range want.Roles {
+		old, there := was.Role(r.Name)
+		if !there {
+			old = environments.Role{Name: r.Name}
+		}
+		if was.UserdataOf(old).AllowedSigners != "" && want.UserdataOf(r).AllowedSigners == "" {
+			return r.Name
+		}
+	}
+	return ""
+}
+
+// NeedsJoin reports whether machines of a role know neither a server nor an etcd, and no program joins in their place.
+func NeedsJoin(e *environments.Environment, role string) bool {
+	r, ok := e.Role(role)
+	u := e.UserdataOf(r)
+	return ok && len(u.Servers)+len(u.Endpoints) == 0 && u.Steps[string(firstboot.Join)] == ""
+}
+
+// checkSigners refuses a list of signers that lets nobody sign for an environment: its machines would take no release.
+func checkSigners(allowed, environment string, now time.Time) error {
+	if strings.TrimSpace(allowed) == "" {
+		return nil
+	}
+	signers, err := trust.ParseSigners([]byte(allowed), nil)
+	if err != nil {
+		return fmt.Errorf("cannot use the allowed signers: %w", err)
+	}
+	if len(signers.MaySign(trust.Release, environment, now)) == 0 {
+		return fmt.Errorf("cannot use the allowed signers: none of them may sign for %s\n`pulley key list` shows who may, where and until when", environment)
+	}
+	return nil
+}
+
+// ReadSigners reads a file of allowed signers for an environment.
+func ReadSigners(file, environment string, now time.Time) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the allowed signers: %w", err)
+	}
+	if err := checkSigners(string(text), environment, now); err != nil {
+		return "", fmt.Errorf("%w\nin %s", err, file)
+	}
+	return string(text), nil
+}
+
+// ForNode returns the plan of one machine: of the node called name or, with a role, of a machine of any name. With no name it
+// claims the next free number of the role. keep means that the machine exists and keeps its name, which may look like that of
+// a node of another role. The environment returned has the stack that the name says.
+func ForNode(ref environments.Ref, name, role string, keep bool) (firstboot.Plan, environments.Ref, error) {
+	p := firstboot.Plan{Role: role, Hostname: firstboot.NodeHostname}
+	if name == "" {
+		p.Environment = ref.String()
+		return p, ref, environments.CheckRole(role)
+	}
+	n, err := environments.ParseNode(name)
+	switch {
+	case role != "" && (err != nil || role != n.Role && keep):
+		p.Node, p.Hostname = name, ""
+		err = environments.CheckMember(name)
+	case err != nil:
+		err = fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
+	case role != "" && role != n.Role:
+		err = fmt.Errorf("%s is of role %s, not of %s\nfor a machine that exists and keeps this name, give --hostname keep", n, n.Role, role)
+	default:
+		p.Node, p.Role, p.Hostname = n.String(), n.Role, n.Hostname()
+		ref, err = ref.Of(n)
+	}
+	p.Environment = ref.String()
+	return p, ref, err
+}
+
+// Checksums returns the checksums of pulley-agent by architecture, from ARCH=HEX or HEX (any architecture), and from programs.
+func Checksums(given, programs []string) (map[string]string, error) {
+	sums := map[string]string{}
+	add := func(arch, sum, from string) error {
+		if other, there := sums[arch]; there && other != sum {
+			return fmt.Errorf("cannot use %q as the agent: there is a second one for architecture %s", from, arch)
+		}
+		sums[arch] = sum
+		return nil
+	}
+	for _, text := range given {
+		arch, sum, named := strings.Cut(text, "=")
+		if !named {
+			arch, sum = firstboot.AnyArch, text
+		}
+		if err := add(arch, strings.ToLower(strings.TrimPrefix(sum, "sha256:")), text); err != nil {
+			return nil, err
+		}
+	}
+	for _, file := range programs {
+		arch, sum, err := checksum(file)
+		if err == nil {
+			err = add(arch, sum, file)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(sums) == 0 {
+		return nil, nil
+	}
+	return sums, nil
+}
+
+// checksum reads a program for Linux.
+func checksum(file string) (arch, sum string, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", fmt.Errorf("cannot read the agent: %w", err)
+	}
+	program, err := elf.NewFile(bytes.NewReader(text))
+	if err != nil {
+		return "", "", fmt.Errorf("cannot use %s as the agent: it is no program for Linux", file)
+	}
+	switch program.Machine {
+	case elf.EM_X86_64:
+		arch = "amd64"
+	case elf.EM_AARCH64:
+		arch = "arm64"
+	default:
+		return "", "", fmt.Errorf("cannot use %s as the agent: it is for %s, and Pulley has agents for amd64 and arm64", file, program.Machine)
+	}
+	digest := sha256.Sum256(text)
+	return arch, hex.EncodeToString(digest[:]), nil
+}
