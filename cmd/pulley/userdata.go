@@ -159,7 +159,7 @@ func (u *userdataOptions) name(ref environments.Ref, args []string) (environment
 	}
 	p, ref, err := plans.ForNode(ref, node, cmp.Or(u.group, u.role), u.hostname == "keep")
 	if err != nil {
-		return ref, err
+		return ref, &cli.UsageError{Problem: err.Error()}
 	}
 	switch u.hostname {
 	case "":

@@ -42,6 +42,9 @@ func (u *firstBootFlags) read(c *cobra.Command, ref environments.Ref) (err error
 	if s := u.env.Getenv("PULLEY_SERVERS"); s != "" && !c.Flags().Changed("servers") {
 		u.plan.Servers = strings.Split(s, ",")
 	}
+	if u.plan.CA, err = plans.ParsePins(u.plan.CA); err != nil {
+		return &cli.UsageError{Problem: err.Error()}
+	}
 	if u.signers != "" {
 		if u.plan.AllowedSigners, err = plans.ReadSigners(u.signers, ref.Environment, u.env.Now()); err != nil {
 			return err

@@ -144,7 +144,7 @@ func TestValidateParsesManifestsOnce(t *testing.T) {
 	calls := 0
 	report, err := Validate(t.Context(), dir, Options{Manifests: func(_ context.Context, d string, files []string) []Finding {
 		calls++
-		if d != dir || !slices.Contains(files, "manifests/site.pp") || len(files) != 7 {
+		if d != dir || !slices.Contains(files, "manifests/site.pp") || len(files) != 8 {
 			t.Errorf("asked to parse %v of %s", files, d)
 		}
 		return []Finding{{File: "manifests/site.pp", Line: 3, Severity: Error, Problem: "x"}}

@@ -62,6 +62,7 @@ var shapes = sync.OnceValue(func() map[string]shape {
 		"fleet":    {text: `[a-z][a-z0-9_]*(@[A-Za-z0-9][A-Za-z0-9_-]*)?`},
 		"hostname": {text: `[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*`},
 		"base":     {text: `https://` + host + `(` + port + `)?(/[A-Za-z0-9._~/@:+,=%-]*)?`},
+		"mirror":   {text: `(https://` + host + `|http://(localhost|127\.[0-9.]+|\[::1\]))(` + port + `)?(/[A-Za-z0-9._~/@:+,=%-]*)?`},
 		"url":      {text: `https?://` + host + `(` + port + `)?(/[A-Za-z0-9._~/@:+,=?&%-]*)?`, advice: ", without a password"},
 		"endpoint": {text: `(https?://` + host + `(` + port + `)?|` + host + port + `)/?`},
 		"token":    {text: `[A-Za-z0-9_.:=+/-]+`},
@@ -217,7 +218,7 @@ func (c *checker) value(f Field, at, value string) {
 			want = "like " + f.Like + s.advice
 		}
 		c.add(at, shown, "it is not "+want, "")
-	case f.shape == "url" || f.shape == "base" || f.shape == "endpoint" && strings.Contains(value, "://"):
+	case f.shape == "url" || f.shape == "base" || f.shape == "mirror" || f.shape == "endpoint" && strings.Contains(value, "://"):
 		if _, err := url.Parse(value); err != nil {
 			c.add(at, shown, "it is no URL", "write it like "+f.Like)
 		}

@@ -23,7 +23,7 @@ type Settings struct {
 	CA             []string          `yaml:"ca,omitempty" json:"ca,omitempty" shape:"pin" help:"pins of the servers' CA, sha256:…, as pulley ca show prints them"`
 	Endpoints      []string          `yaml:"endpoints,omitempty" json:"endpoints,omitempty" shape:"endpoint" like:"https://etcd1.example:2379" help:"URLs of etcd; the join answers them, too"`
 	AllowedSigners string            `yaml:"allowed_signers,omitempty" json:"allowed_signers,omitempty" long:"true" help:"content of the allowed_signers file of ssh-keygen(1): who may sign releases and data"`
-	Mirrors        []string          `yaml:"mirrors,omitempty" json:"mirrors,omitempty" shape:"base" like:"https://mirror.example" help:"https URLs of mirrors, where the machine fetches releases before it asks etcd"`
+	Mirrors        []string          `yaml:"mirrors,omitempty" json:"mirrors,omitempty" shape:"mirror" like:"https://mirror.example" help:"https URLs of mirrors, where the machine fetches releases before it asks etcd"`
 	AgentURLs      []string          `yaml:"agent_urls,omitempty" json:"agent_urls,omitempty" shape:"url" like:"https://downloads.example/pulley-agent" help:"URLs of pulley-agent, beside the servers and mirrors"`
 	AgentSHA256    map[string]string `yaml:"agent_sha256,omitempty" json:"agent_sha256,omitempty" shape:"sha256" help:"checksum of pulley-agent by architecture: amd64, arm64 or any"`
 	PuppetPackage  string            `yaml:"puppet_package,omitempty" json:"puppet_package,omitempty" shape:"package" like:"openvox-agent" help:"package of Puppet (default: the first that the machine's repositories have)"`

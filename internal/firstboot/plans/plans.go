@@ -73,14 +73,13 @@ func (c Connection) ForMachine(e *environments.Environment, r environments.Role,
 	if len(p.CA) == 0 {
 		return p, errors.New("the machine could not verify its servers\n" + HowToPin)
 	}
-	var err error
-	p.CA, err = parsePins(p.CA)
 	slices.Sort(p.CA)
 	p.CA = slices.Compact(p.CA)
-	return p, err
+	return p, nil
 }
 
-func parsePins(texts []string) ([]string, error) {
+// ParsePins returns pins as plans have them.
+func ParsePins(texts []string) ([]string, error) {
 	pins := make([]string, len(texts))
 	for i, text := range texts {
 		var err error
