@@ -145,6 +145,9 @@ func (o bootstrapOptions) prepare() (*bootstrap, error) {
 	if err := b.readPlan(); err != nil {
 		return nil, err
 	}
+	if err := b.absolute(); err != nil {
+		return nil, err
+	}
 	b.override()
 	if err := b.plan.Check(); err != nil {
 		return nil, &cli.UsageError{Problem: "cannot bootstrap this machine: " + err.Error()}
@@ -157,9 +160,6 @@ func (o bootstrapOptions) prepare() (*bootstrap, error) {
 	}
 	if b.Root != "/" && b.plan.Steps[string(firstboot.Schedule)] == "" {
 		return nil, cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", b.Root, b.Root)
-	}
-	if err := b.absolute(); err != nil {
-		return nil, err
 	}
 	b.named = !b.joins() || b.hasJoined()
 	if b.named && b.plan.Steps[string(firstboot.Join)] == "" { // else the operator's program says it

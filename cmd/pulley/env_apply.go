@@ -202,7 +202,7 @@ const maxPlanFile = 64 << 20
 func writePlan(path string, p plan.Plan) error {
 	b, err := plan.Encode(p)
 	if err == nil {
-		err = besides(atomicfile.Write(path, b, 0o600))
+		err = atomicfile.Write(path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the plan to %s: %w", path, err)
