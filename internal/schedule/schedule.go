@@ -157,6 +157,7 @@ func number(text string) (int, error) {
 	}
 	return strconv.Atoi(text)
 }
+
 // Pattern is a regular expression, for schemas and for types of Puppet, without its anchors: it matches all that Check
 // accepts, and refuses all that it refuses but ranges that end before they begin, and days that no year has.
 func Pattern() string {

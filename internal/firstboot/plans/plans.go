@@ -58,7 +58,7 @@ func (c Connection) ForMachine(e *environments.Environment, r environments.Role,
 	p := firstboot.Plan{
 		Node: node, Role: r.Name, Hostname: hostname, Environment: e.Ref().String(), Prefix: c.Prefix, Settings: e.UserdataOf(r),
 	}
-	if err := checkSigners(p.AllowedSigners, e.Name, now); err != nil {
+	if err := checkSigners("the allowed signers", p.AllowedSigners, e.Name, now); err != nil {
 		return p, err
 	}
 	if len(p.Servers) == 0 {
@@ -150,16 +150,16 @@ func NeedsJoin(e *environments.Environment, role string) bool {
 }
 
 // checkSigners refuses a list of signers that lets nobody sign for an environment: its machines would take no release.
-func checkSigners(allowed, environment string, now time.Time) error {
+func checkSigners(name, allowed, environment string, now time.Time) error {
 	if strings.TrimSpace(allowed) == "" {
 		return nil
 	}
 	signers, err := trust.ParseSigners([]byte(allowed), nil)
 	if err != nil {
-		return fmt.Errorf("cannot use the allowed signers: %w", err)
+		return fmt.Errorf("cannot use %s: %w", name, err)
 	}
 	if len(signers.MaySign(trust.Release, environment, now)) == 0 {
-		return fmt.Errorf("cannot use the allowed signers: none of them may sign for %s\n`pulley key list` shows who may, where and until when", environment)
+		return fmt.Errorf("cannot use %s: none of them may sign for %s\n`pulley key list` shows who may, where and until when", name, environment)
 	}
 	return nil
 }
@@ -170,10 +170,7 @@ func ReadSigners(file, environment string, now time.Time) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cannot read the allowed signers: %w", err)
 	}
-	if err := checkSigners(string(text), environment, now); err != nil {
-		return "", fmt.Errorf("%w\nin %s", err, file)
-	}
-	return string(text), nil
+	return string(text), checkSigners(file, string(text), environment, now)
 }
 
 // ForNode returns the plan of one machine: of the node called name or, with a role, of a machine of any name. With no name it
