@@ -1,0 +1,184 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/store"
+)
+
+var (
+	now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	dev = environments.Ref{Environment: "dev"}
+	one = agent.Target{Release: "1.0.0", Tree: "t1"}
+	two = agent.Target{Release: "2.0.0", Tree: "t2", Data: 3}
+)
+
+func spec(t *testing.T, text string) *environments.Environment {
+	t.Helper()
+	e, err := environments.Load(environments.LoadOptions{File: environments.Source{Name: "dev.yaml", Data: []byte(text)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// reported is the status of a node that enforces a target.
+func reported(node string, target agent.Target, ago time.Duration) agent.Status {
+	return agent.Status{Node: node, Role: "compute", SeenAt: now.Add(-ago), LastGood: target, Enforcing: target, Outcome: agent.Changed, Settings: agent.DefaultSettings()}
+}
+
+func state(t *testing.T) store.Fleet {
+	f := store.Fleet{
+		Revision: 7, Spec: spec(t, "roles:\n  compute: {cardinality: 10, flavor: bare-metal}\n"),
+		Desires:  store.Desires{Default: two},
+		Hosts:    map[string]agent.Host{},
+		Holds:    map[store.Scope]agent.Hold{},
+		Statuses: map[string]agent.Status{"compute10": reported("compute10", two, time.Minute), "compute2": reported("compute2", one, time.Minute), "old1": reported("old1", two, time.Minute)},
+	}
+	for _, n := range []string{"compute10", "compute2", "compute1"} {
+		f.Hosts[n] = agent.Host{Node: n, Role: "compute", At: now.Add(-time.Minute)}
+	}
+	return f
+}
+
+// An operator must see every node that is registered or has reported, in an order that people expect.
+func TestLookListsEveryNodeWithItsState(t *testing.T) {
+	t.Parallel()
+	s := Look(state(t), dev, now)
+	var got []string
+	for _, n := range s.Nodes {
+		got = append(got, n.Node+" "+string(n.State)+" "+string(n.Reason))
+	}
+	want := []string{"compute1 pending not_reported", "compute2 pending target_not_taken", "compute10 converged up_to_date", "old1 unregistered unregistered"}
+	if !slices.Equal(got, want) {
+		t.Errorf("nodes %q, want %q", got, want)
+	}
+	if s.Healthy || s.Missing != 7 || s.Wanted != 10 || s.Counts()[agent.Pending] != 2 {
+		t.Errorf("healthy %t, %d of %d missing, counts %v", s.Healthy, s.Missing, s.Wanted, s.Counts())
+	}
+	if text := s.Summary(); !strings.HasPrefix(text, "dev: target 2.0.0 with data 3, epoch 0; 1 converged, 2 pending, 1 unregistered, 7 of 10 not registered yet\n") {
+		t.Errorf("summary %q", text)
+	}
+}
+
+func TestLookIsHealthyWhenEveryNodeConverged(t *testing.T) {
+	t.Parallel()
+	f := state(t)
+	f.Spec = spec(t, "roles:\n  compute: {cardinality: 1, flavor: bare-metal}\n")
+	f.Statuses["compute1"] = reported("compute1", two, time.Minute)
+	if s := Look(f, dev, now); !s.Healthy || s.Missing != 0 {
+		t.Errorf("%+v", s)
+	}
+	f.Spec = nil // removed a moment ago
+	if s := Look(f, dev, now); !s.Healthy || s.Wanted != 0 {
+		t.Errorf("without an environment: %+v", s)
+	}
+}
+
+func TestLookAtShowsDesiredBesideLastGood(t *testing.T) {
+	t.Parallel()
+	f := state(t)
+	for node, want := range map[string][3]string{
+		"compute1": {"- → 2.0.0", "0", "the node is registered and has not reported yet"}, "compute2": {"1.0.0 → 2.0.0", "0 → 3", ""}, "compute10": {"2.0.0", "3", ""},
+	} {
+		n := LookAt(f, node, now)
+		if n.ReleaseCell() != want[0] || n.DataCell() != want[1] || want[2] != "" && n.Why() != want[2] {
+			t.Errorf("%s: %q %q %q, want %q", node, n.ReleaseCell(), n.DataCell(), n.Why(), want)
+		}
+	}
+	if why := LookAt(f, "compute10", now).Why(); why != "" {
+		t.Errorf("a converged node has reason %q", why)
+	}
+	f.Holds[store.Scope{Role: "compute"}] = agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "ann", Why: "kernel bug"}
+	if n := LookAt(f, "compute2", now); n.State != agent.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(), "kernel bug") {
+		t.Errorf("%+v: %s", n, n.Why())
+	}
+	f.Assigned = map[string]agent.Assignment{"compute2": {Rollout: "r1"}}
+	if n := LookAt(f, "compute2", now); n.Rollout != "r1" {
+		t.Errorf("assigned: %+v", n)
+	}
+}
+
+// Operators and nodes must never disagree on the next tick.
+func TestExplainIsTheDecisionOfTheNode(t *testing.T) {
+	t.Parallel()
+	f := state(t)
+	x := Explain(f, dev, "compute2", now)
+	if x.Action != agent.Take || x.Reason != agent.ReasonNew || x.Desired != two || x.Has != one || len(x.Ladder) == 0 || x.Said == nil {
+		t.Errorf("%+v", x)
+	}
+	words := x.Words(now)
+	for _, want := range []string{"compute2 is pending: ", "  desired       2.0.0 with data 3\n", "  last good     1.0.0\n", "  last report   1m ago", "\nnext tick: take, because "} {
+		if !strings.Contains(words, want) {
+			t.Errorf("no %q in\n%s", want, words)
+		}
+	}
+	if x := Explain(f, dev, "compute1", now); x.Said != nil || x.Action != agent.Take || !strings.Contains(x.Words(now), "has not reported yet") {
+		t.Errorf("without a report: %+v\n%s", x, x.Words(now))
+	}
+	if x := Explain(f, dev, "compute99", now); x.Action == agent.Take || x.Reason != agent.ReasonUnregistered {
+		t.Errorf("an unregistered node: %+v", x)
+	}
+}
+
+// A machine that hangs in its first boot must not disappear behind a healthy one of the same name.
+func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
+	t.Parallel()
+	boot := func(machine, node string, heard time.Duration) store.FirstBoot {
+		return store.FirstBoot{Machine: machine, Node: node, Role: "compute", Step: "lock", State: store.BootFailed, Attempts: 2, Since: now.Add(-heard), Heard: now.Add(-heard), Error: "etcd is away\nmore"}
+	}
+	r := HostsRead{
+		Spec:  spec(t, "roles:\n  compute: {cardinality: 2, members: [web.example.com], flavor: bare-metal}\n"),
+		Hosts: map[string]agent.Host{"compute1": {Node: "compute1", Role: "compute", At: now}, "extra5": {Node: "extra5", Role: "extra"}},
+		Identities: map[string]store.Identity{
+			"compute1": {Node: "compute1", User: "u", Machine: "m1", Clone: &store.Clone{Machine: "m9", Times: 2, At: now, From: "10.0.0.9"}},
+			"compute2": {Node: "compute2", Removed: &store.Removal{At: now.Add(-time.Hour), By: "ann"}},
+		},
+		FirstBoots: map[string]store.FirstBoot{"a": boot("a", "compute2", time.Hour), "b": boot("b", "compute2", time.Minute), "c": boot("c", "", time.Minute)},
+	}
+	all := Hosts(r, now)
+	var got []string
+	for _, h := range all {
+		got = append(got, h.Node+"|"+h.Role+"|"+h.FirstBoot.Cell(now)+"|"+h.Note(now))
+	}
+	want := []string{
+		"compute1|compute||duplicate machine used this name 2 times, last 0s ago: machine id m9 from 10.0.0.9",
+		"compute2|compute|lock failed 1m ago (2 attempts): etcd is away|removed 60m ago by ann",
+		"extra5|extra||not called for by the environment",
+		"web.example.com|compute||",
+		"|compute|lock failed 1m ago (2 attempts): etcd is away|has no name yet",
+	}
+	want[1] = strings.Replace(want[1], "60m", "1h", 1)
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if all[0].Joined == nil || all[0].Joined.Machine != "m1" || all[1].Joined != nil || all[1].Hostname == "" {
+		t.Errorf("%+v %+v", all[0], all[1])
+	}
+	r.FirstBoots = map[string]store.FirstBoot{"a": boot("a", "compute2", time.Hour)}
+	if h := Hosts(r, now)[1]; !h.FirstBoot.Stalled || !strings.HasPrefix(h.FirstBoot.Cell(now), "lock stalled, last report 1h ago") {
+		t.Errorf("%q", h.FirstBoot.Cell(now))
+	}
+}
+
+func TestCheckNodeAndRoleSuggestNearNames(t *testing.T) {
+	t.Parallel()
+	e := spec(t, "roles:\n  compute: {cardinality: 2, flavor: bare-metal}\n")
+	for node, want := range map[string]string{"compute2": "", "old1": "", "compute3": "role compute has 2", "compute1_b": `of stack "b"`, "odl1": "did you mean old1?", "zzz": "lists the nodes"} {
+		err := CheckNode(e, map[string]bool{"old1": true}, node)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", node, err, want)
+		}
+	}
+	for role, want := range map[string]string{"compute": "", "compte": "did you mean compute?", "zzz": "its roles are compute"} {
+		err := CheckRole(e, role)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", role, err, want)
+		}
+	}
+}
