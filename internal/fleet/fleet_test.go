@@ -32,8 +32,8 @@ func reported(node string, target agent.Target, ago time.Duration) agent.Status 
 	return agent.Status{Node: node, Role: "compute", SeenAt: now.Add(-ago), LastGood: target, Enforcing: target, Outcome: agent.Changed, Settings: agent.DefaultSettings()}
 }
 
-func state(t *testing.T) store.Fleet {
-	f := store.Fleet{
+func state(t *testing.T) store.FleetState {
+	f := store.FleetState{
 		Revision: 7, Spec: spec(t, "roles:\n  compute: {cardinality: 10, flavor: bare-metal}\n"),
 		Desires:  store.Desires{Default: two},
 		Hosts:    map[string]agent.Host{},
