@@ -273,7 +273,7 @@ func (p Problem) upgrade() string {
 	case UpgradeRefused:
 		return with("version "+p.Version+" is refused", p.Text)
 	case UpgradeOlder:
-		return "the wanted version is older than " + p.Version + ", which is in place; `pulley agents promote --downgrade` permits it"
+		return "the wanted version is older than " + p.Version + ", which is in place; `pulley agents promote --allow-downgrade` permits it"
 	case UpgradeNoProgram:
 		return fmt.Sprintf("the wanted version has no program for %s", p.Text)
 	case UpgradeChanged:

@@ -37,7 +37,7 @@ func newBootstrap(o *options) *cobra.Command {
 	b := bootstrapOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "bootstrap",
-		Short: "make this machine a node: once, on its first boot",
+		Short: "Turn this machine into a node, on its first boot",
 		Long: `bootstrap goes through the steps of a first boot: ` + steps() + `.
 
 Userdata says in /etc/pulley/first-boot.yaml what the machine is to become; flags override it. With that file each step is

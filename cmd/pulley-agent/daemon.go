@@ -19,7 +19,7 @@ func newDaemon(o *options) *cobra.Command {
 	var times string
 	cmd := &cobra.Command{
 		Use:   "daemon",
-		Short: "tick on a schedule of its own, for machines without cron",
+		Short: "Run on its own schedule, for machines without cron",
 		Long: `daemon ticks at once and then on its schedule: five fields as in crontab, or @every 5m. Two ticks never run at the
 same time. SIGTERM ends it: a Puppet at work gets the gentle signal first.
 

@@ -14,7 +14,7 @@ import (
 
 func newEnable(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "enable", Short: "allow runs on this machine again", Args: noArgs,
+		Use: "enable", Short: "Allow runs on this machine again", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return o.withDisk(func(d *agent.Disk) error {
 				reason, err := d.Disabled()
@@ -34,7 +34,7 @@ func newEnable(o *options) *cobra.Command {
 
 func newDisable(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "disable REASON", Short: "forbid runs on this machine until `enable`; a run at work goes on to its end",
+		Use: "disable REASON", Short: "Forbid runs on this machine until `enable`; a current run finishes",
 		Args: func(_ *cobra.Command, args []string) error {
 			if strings.TrimSpace(strings.Join(args, " ")) == "" {
 				return cli.Usagef("why? `pulley-agent disable REASON`: whoever finds this machine idle will want to know")

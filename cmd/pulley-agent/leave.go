@@ -23,7 +23,7 @@ func newLeave(o *options) *cobra.Command {
 	var atPoweroff bool
 	cmd := &cobra.Command{
 		Use:   "leave",
-		Short: "take this machine off the fleet: its certificate is worth nothing afterwards",
+		Short: "Remove this machine from the fleet and reject its certificate from now on",
 		Long: `leave tells pulley serve that this node goes for good: its certificate is revoked, and it is no longer on the list of hosts
 that should be alive. Its identity is removed from this machine, and no runs happen here any more. What Puppet set up stays.
 

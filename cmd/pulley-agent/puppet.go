@@ -20,7 +20,7 @@ import (
 func newPuppet(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "puppet -- SUBCOMMAND [ARG ...]",
-		Short: "run any Puppet command with exactly the settings of this node's runs",
+		Short: "Run a Puppet command with the settings of this node's runs",
 		Long: `puppet runs a Puppet subcommand on the release and data that this node enforces, with the same private folders and
 facts as a run:
 

@@ -39,7 +39,7 @@ func newRoot(env cli.Env) *cobra.Command {
 	o := &options{env: env}
 	root := &cobra.Command{
 		Use:   program,
-		Short: "keeps this machine on the Puppet code and data that its fleet's operators want",
+		Short: "Keep this machine on the Puppet code and data that its operators want",
 		Long: `pulley-agent compares what etcd wants of this machine with what is in place, fetches what it lacks, runs Puppet,
 and says how that went. Cron starts it; nothing connects to it.
 

@@ -26,7 +26,7 @@ func newRun(o *options) *cobra.Command {
 	var r runOptions
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "look once at what etcd wants of this machine, and do it",
+		Short: "Read this machine's desired state once, and apply it",
 		Long: `run compares what etcd wants with what is in place; fetches, applies and verifies what is new; enforces what is in
 place when that is due; and reports. With nothing to do it costs one read of etcd and starts no Puppet.
 

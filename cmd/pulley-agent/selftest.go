@@ -10,7 +10,7 @@ import (
 func newSelftest(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "selftest",
-		Short: "say whether this very program could be this machine's agent",
+		Short: "Check whether this program can be this machine's agent",
 		Long: `selftest reads what a run reads: the settings, the node's state, the lists of signers and, over the node's own identity,
 what etcd wants of it; and writes the node's last status into etcd again, as it is. It starts no Puppet and changes nothing.
 The agent that is in place runs it before it lets a newer one do anything.

@@ -36,7 +36,7 @@ type localStatus struct {
 func newStatus(o *options) *cobra.Command {
 	var out cli.Output
 	cmd := &cobra.Command{
-		Use: "status", Short: "what this machine knows of itself, without asking etcd", Args: noArgs,
+		Use: "status", Short: "Show the machine's own state, without etcd", Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			s, err := o.localStatus()
 			if err != nil {

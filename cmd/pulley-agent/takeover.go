@@ -13,7 +13,7 @@ import (
 func newTakeover(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "takeover",
-		Short: "put Pulley in the place of the puppet agent that manages this machine, in steps that can be undone",
+		Short: "Replace the puppet agent of this machine by Pulley, in steps that can be undone",
 		Long: `takeover has Pulley manage a machine on which puppet agent runs, from cron or as a service:
 
   look      shows what starts the agent, and what Pulley would change; changes nothing

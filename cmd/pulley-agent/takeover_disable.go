@@ -16,7 +16,7 @@ func newTakeoverDisable(o *options) *cobra.Command {
 	var cron string
 	var noCron bool
 	cmd := &cobra.Command{
-		Use: "disable", Short: "disable puppet agent, with a message, and have cron start Pulley",
+		Use: "disable", Short: "Disable puppet agent, and let cron start Pulley",
 		Long: `disable writes Puppet's own lock with a message (as puppet agent --disable does), disables and stops the agent's service,
 comments out cron's lines that start it, and has cron start Pulley. An agent that somebody disabled before is left alone.
 

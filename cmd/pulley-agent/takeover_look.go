@@ -13,7 +13,7 @@ import (
 
 func newTakeoverLook(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "look", Short: "show what starts puppet agent here, and what Pulley would change; changes nothing", Args: noArgs,
+		Use: "look", Short: "Show what starts puppet agent here, and what Pulley would change", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.takeoverLook(c.Context()) },
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 func newTakeoverRemove(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "remove", Short: "take away what started puppet agent, once Pulley has done a good run in its place", Args: noArgs,
+		Use: "remove", Short: "Remove what starts puppet agent, after a successful run of Pulley", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.withNodeLock(func(d *agent.Disk) error {
 				m := o.oldAgent(nil)

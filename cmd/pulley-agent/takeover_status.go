@@ -23,7 +23,7 @@ type takeoverStatus struct {
 func newTakeoverStatus(o *options) *cobra.Command {
 	var out cli.Output
 	cmd := &cobra.Command{
-		Use: "status", Short: "how far the takeover of this machine is", Args: noArgs,
+		Use: "status", Short: "Show the state of the takeover", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			m := o.oldAgent(nil)
 			s, err := takeover.Load(m.StateDir)

@@ -13,7 +13,7 @@ import (
 
 func newTakeoverUndo(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "undo", Short: "bring puppet agent back as it was found, and take Pulley's schedule away", Args: noArgs,
+		Use: "undo", Short: "Restore puppet agent as it was found, and remove Pulley's schedule", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.withNodeLock(func(*agent.Disk) error {
 				m := o.oldAgent(nil)

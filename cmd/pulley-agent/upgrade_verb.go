@@ -28,7 +28,7 @@ func newUpgrade(o *options) *cobra.Command {
 	var back, retry bool
 	cmd := &cobra.Command{
 		Use:   "upgrade",
-		Short: "show where this machine stands with its own agent; take an upgrade back",
+		Short: "Show the state of the agent's upgrade, or revert it",
 		Long: `upgrade shows which agent is in place, which one is on probation, and which one was dropped and why. Runs upgrade the
 agent by themselves, as ` + "`pulley agents promote`" + ` says.
 

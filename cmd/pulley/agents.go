@@ -20,7 +20,7 @@ import (
 
 func newAgents(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "agents", Short: "the agent's own releases: publish one, say who is to run it, see who does",
+		Use: "agents", Short: "Publish and promote versions of pulley-agent",
 		Args: arguments(0, 0, "takes one of its verbs"),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -50,7 +50,7 @@ type listedPlatform struct {
 
 func newAgentsList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "list", Short: "list the versions of pulley-agent: what is published, who wants it, and how many nodes run it",
+		Use: "list", Short: "List the versions of pulley-agent, and how many nodes want and run each",
 		Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.agents) },
 	}

@@ -26,7 +26,7 @@ func newAgentsPromote(o *options) *cobra.Command {
 	p := agentsChange{options: o}
 	cmd := &cobra.Command{
 		Use:   "promote VERSION -e ENVIRONMENT",
-		Short: "say which version of pulley-agent an environment, a role or a node is to run",
+		Short: "Set the version of pulley-agent for an environment, a role or a node",
 		Long: `promote has each node of the scope fetch this version after a tick in which it had nothing else to do, test it, and watch it
 for a while before it takes over. A version that fails on a node stays back there, and the one before goes on.
 
@@ -121,7 +121,7 @@ func newAgentsUnpin(o *options) *cobra.Command {
 	p := agentsChange{options: o}
 	cmd := &cobra.Command{
 		Use:   "unpin -e ENVIRONMENT",
-		Short: "no version of its own for a role or a node; without either, none for the environment: nodes keep the agent that they have",
+		Short: "Unset the version of pulley-agent of an environment, a role or a node",
 		Args:  arguments(0, 0, "takes no arguments; --role or --node names whom"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, p.fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
@@ -166,7 +166,7 @@ func newAgentsRetry(o *options) *cobra.Command {
 	p := agentsChange{options: o}
 	cmd := &cobra.Command{
 		Use:   "retry -e ENVIRONMENT",
-		Short: "have nodes try once more what they dropped",
+		Short: "Make nodes retry an agent version that they dropped",
 		Args:  arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, p.fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {

@@ -22,7 +22,7 @@ func newAgentsPublish(o *options) *cobra.Command {
 	p := agentsPublishOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "publish FILE ...",
-		Short: "publish a version of pulley-agent: its programs, one for each platform",
+		Short: "Publish a version of pulley-agent, one program for each platform",
 		Long: `publish stores builds of one version of pulley-agent, one for each platform, as a version that never changes. The files name
 their platforms. publish starts the file that runs on this machine with --version for its version. Nothing reaches a node
 until the version is promoted.

@@ -44,7 +44,7 @@ type agentOfNode struct {
 func newAgentsShow(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	cmd := &cobra.Command{
-		Use: "show -e ENVIRONMENT", Short: "show which agent each node of an environment is to run, which it runs, and what is in the way",
+		Use: "show -e ENVIRONMENT", Short: "Show the desired and the running agent of each node",
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.inFleet(c, fleet, o.showAgents) },
 	}

@@ -20,7 +20,7 @@ const memberLifetime = 365 * 24 * time.Hour
 
 func newAuth(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "auth", Short: "make your own etcd cluster authenticate its users", Args: arguments(0, 0, "takes the verb certificate or setup"),
+		Use: "auth", Short: "Set up authentication in your own etcd cluster", Args: arguments(0, 0, "takes the verb certificate or setup"),
 		Long: `Prepare an etcd cluster of your own for joins. certificate makes the members' server certificates from the CA that nodes
 trust. setup makes roles and users, and enables etcd's authentication. pulley serve --auth does all of this for its embedded
 etcd.`,
@@ -61,7 +61,7 @@ func newAuthCertificate(o *options) *cobra.Command {
 	var flags authFlags
 	var hosts []string
 	cmd := &cobra.Command{
-		Use: "certificate FILE --data-dir DIR --host HOST", Short: "make a server certificate for a member of etcd", Args: arguments(1, 1, "takes the file to write"),
+		Use: "certificate FILE --data-dir DIR --host HOST", Short: "Create a server certificate for a member of etcd", Args: arguments(1, 1, "takes the file to write"),
 		Long: `Write a key and a server certificate into one PEM file (0600), for etcd's --cert-file and --key-file. The certificate is
 valid for a year. etcd reads the file for each connection, so that a new one needs no restart.`,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -91,7 +91,7 @@ valid for a year. etcd reads the file for each connection, so that a new one nee
 func newAuthSetup(o *options) *cobra.Command {
 	var flags authFlags
 	cmd := &cobra.Command{
-		Use: "setup --data-dir DIR", Short: "make etcd's roles and users, and enable its authentication", Args: arguments(0, 0, "takes no arguments"),
+		Use: "setup --data-dir DIR", Short: "Create etcd's roles and users, and enable authentication", Args: arguments(0, 0, "takes no arguments"),
 		Long: `Make the identities of an administrator and of pulley serve in DIR/pki (admin.pem, serve.pem), their roles and users in
 etcd, and the roles of every environment. Then enable etcd's authentication. The command may be repeated. If authentication
 is enabled already, give --cert and --key of a user with etcd's role root.`,

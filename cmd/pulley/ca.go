@@ -18,7 +18,7 @@ import (
 
 func newCA(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "ca", Short: "show, rotate and retire the CA of a fleet", Args: arguments(0, 0, "takes a verb: show, rotate or retire"),
+		Use: "ca", Short: "Show, rotate and retire the CA of a fleet", Args: arguments(0, 0, "takes a verb: show, rotate or retire"),
 		Long: `Work on the CA in the data folder of pulley serve, on the machine of pulley serve. A running serve notices the changes.
 
 Everybody trusts two CAs from the first day: the current CA signs, and the next CA takes its place at a rotation. After a
@@ -87,7 +87,7 @@ type shownAuthority struct {
 func newCAShow(o *options) *cobra.Command {
 	f := caFlags{options: o}
 	cmd := &cobra.Command{
-		Use: "show", Short: "show the trusted CAs, and who has certificates of which", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
+		Use: "show", Short: "Show the trusted CAs and the holders of their certificates", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
 		Long: `Show the fingerprints of the CAs for new machines, the end of each CA, and what blocks a rotation. If etcd does not
 answer, show the contents of the folder only.
 
@@ -172,7 +172,7 @@ func newCARotate(o *options) *cobra.Command {
 	f := caFlags{options: o}
 	var force, stolen bool
 	cmd := &cobra.Command{
-		Use: "rotate", Short: "make the next CA sign from now on", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
+		Use: "rotate", Short: "Sign with the next CA from now on", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
 		Long: `Make the next CA the current one, and create a new next CA. The former CA stays trusted. Servers get certificates of the
 new CA within seconds. Nodes renew by themselves within hours.
 
@@ -243,7 +243,7 @@ func newCARetire(o *options) *cobra.Command {
 	f := caFlags{options: o}
 	var force bool
 	cmd := &cobra.Command{
-		Use: "retire", Short: "end the trust in the previous CA", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
+		Use: "retire", Short: "End the trust in the previous CA", Args: arguments(0, 0, "takes no arguments; --data-dir names the data folder"),
 		Long: `Remove the previous CA from the trusted CAs. The HTTPS listener of serve follows at once, etcd at its next start, and
 each node at its next renewal. The command refuses while somebody has a certificate of that CA, except with --force.
 

@@ -25,7 +25,7 @@ type dataOptions struct {
 
 func newData(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "data", Short: "get and set live Hiera data", Args: arguments(0, 0, "takes a verb: set, get or unset"),
+		Use: "data", Short: "Get and set live Hiera data", Args: arguments(0, 0, "takes a verb: set, get or unset"),
 		Long: `Live data stands above the data of the release, in four layers: node, role, environment, common. Each change is a new
 generation of the environment's data, and the target of its nodes becomes the pair of release and generation: a change
 that breaks compilation leaves nodes on their last good pair, and ` + "`pulley rollback`" + ` takes it back. Nodes that have allowed
@@ -72,7 +72,7 @@ func (d *dataOptions) layer(scope store.Scope) (hieradata.Layer, error) {
 func newDataSet(o *options) *cobra.Command {
 	d := &dataOptions{options: o}
 	cmd := &cobra.Command{
-		Use: "set KEY VALUE -e ENVIRONMENT", Short: "set a key of one layer to a YAML value",
+		Use: "set KEY VALUE -e ENVIRONMENT", Short: "Set a key of one layer to a YAML value",
 		Long: `set reads VALUE as YAML and keeps its type: 8080 is a number, '"8080"' a string, '[a, b]' a list. It says what of the
 release the value shadows, and how Hiera merges the two. What is set already changes nothing, but for a generation that
 --sign-key did not sign: that becomes a new one that it did.
@@ -97,7 +97,7 @@ EXIT STATUS
 func newDataUnset(o *options) *cobra.Command {
 	d := &dataOptions{options: o}
 	cmd := &cobra.Command{
-		Use: "unset KEY -e ENVIRONMENT", Short: "remove a key from one layer",
+		Use: "unset KEY -e ENVIRONMENT", Short: "Remove a key from one layer",
 		Long: `unset takes the key out of the layer: nodes get what a lower layer or the release has.
 
 EXIT STATUS

@@ -15,7 +15,7 @@ import (
 func newDataGet(o *options) *cobra.Command {
 	d := &dataOptions{options: o}
 	cmd := &cobra.Command{
-		Use: "get [KEY] -e ENVIRONMENT", Short: "show a key in every layer that has it, or all keys",
+		Use: "get [KEY] -e ENVIRONMENT", Short: "Show a key in every layer that has it, or all keys",
 		Long: `get shows the live data that the environment's target names. With --role, --node or --common only that layer's; with
 --node and no such layer it is an error.
 

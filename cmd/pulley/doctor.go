@@ -26,7 +26,7 @@ func newDoctor(o *options) *cobra.Command {
 	var mend, all bool
 	var dataDir string
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "look at all that the fleet rests on in etcd, and say what is wrong and what to do",
+		Use: "doctor", Short: "Check etcd and the fleet, and report problems with their remedies",
 		Long: `doctor looks at etcd (does it answer, is it repaired, is there room, TLS, who may do what), at certificates that end, and
 at nodes: those that flood, clones, first boots that stand still, and what nodes that are gone left behind. It shows what is
 wrong, with what to do about it; --all shows also what is well. It works with the embedded etcd and with any other, and

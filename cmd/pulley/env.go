@@ -13,7 +13,7 @@ import (
 
 func newEnv(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "env", Short: "environments and their machines: check, plan, apply, watch, destroy",
+		Use: "env", Short: "Check, plan, apply, watch and destroy environments",
 		Args: arguments(0, 0, "takes a verb: plan, apply, validate, show, list, watch, history, destroy or schema"),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -26,7 +26,7 @@ func newEnv(o *options) *cobra.Command {
 
 func newEnvList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "list", Short: "list the environments that are stored", Args: arguments(0, 0, "takes no arguments"),
+		Use: "list", Short: "List the stored environments", Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				names, err := s.Environments.List(ctx)

@@ -33,7 +33,7 @@ type applyOptions struct {
 func newEnvApply(o *options) *cobra.Command {
 	a := applyOptions{firstBootFlags: firstBootFlags{options: o}}
 	cmd := &cobra.Command{
-		Use: "apply FILE | ENVIRONMENT | --plan PLAN", Short: "store an environment, and make its machines what it says",
+		Use: "apply FILE | ENVIRONMENT | --plan PLAN", Short: "Store an environment, and create or retire machines to match it",
 		Long: `apply stores the environment that a file describes; its name is the file's. For a name the file is environments/NAME.yaml, seen
 from here. Where the environment has a provider, its machines
 are then made, replaced and retired until they are what the file says, role by role, each waited for until it is converged.

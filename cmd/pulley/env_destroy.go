@@ -32,7 +32,7 @@ const lookAtDestroy = "`pulley env destroy --dry-run`"
 func newEnvDestroy(o *options) *cobra.Command {
 	d := destroyOptions{options: o}
 	cmd := &cobra.Command{
-		Use: "destroy FILE | ENVIRONMENT", Short: "retire all machines of an environment or a stack, and forget it",
+		Use: "destroy FILE | ENVIRONMENT", Short: "Retire all machines of an environment or a stack, and delete it",
 		Long: `destroy retires all machines that Pulley made for an environment, each drained and taken out of the fleet first, and then deletes
 all that etcd has of it: nodes, data, targets, holds, runs, tokens, users. Other environments, and other stacks of this one, keep
 every key. Protected roles stop it: take protected: out of the file first, and apply that.

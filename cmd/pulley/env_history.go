@@ -17,7 +17,7 @@ func newEnvHistory(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	var since time.Duration
 	cmd := &cobra.Command{
-		Use: "history -e ENVIRONMENT", Short: "show what was done to an environment's machines, by whom and why", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
+		Use: "history -e ENVIRONMENT", Short: "Show the history of an environment's machines", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				var from time.Time

@@ -21,7 +21,7 @@ func newEnvPlan(o *options) *cobra.Command {
 	var detailed bool
 	var belief beliefFlags
 	cmd := &cobra.Command{
-		Use: "plan FILE | ENVIRONMENT", Short: "show what applying an environment file would change, in machines",
+		Use: "plan FILE | ENVIRONMENT", Short: "Show the changes that applying an environment file would make",
 		Long: `plan compares the file with what is stored, with the list of hosts, with what nodes said, and with the machines that the
 provider has, and says what apply would do: create, replace, retire, adopt, … and why. It changes nothing.
 For a name the file is environments/NAME.yaml, seen from here.

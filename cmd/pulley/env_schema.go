@@ -11,7 +11,7 @@ import (
 
 func newEnvSchema(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use: "schema [cloud]", Short: "print the JSON Schema of environment files, or of cloud files, for editors",
+		Use: "schema [cloud]", Short: "Print the JSON Schema of environment or cloud files",
 		Args: arguments(0, 1, "takes nothing, or the word cloud"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			schema := environments.Schema()

@@ -16,7 +16,7 @@ import (
 func newEnvShow(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	cmd := &cobra.Command{
-		Use: "show [ENVIRONMENT]", Short: "show an environment as it is stored", Args: arguments(0, 1, "takes one environment"),
+		Use: "show [ENVIRONMENT]", Short: "Show a stored environment", Args: arguments(0, 1, "takes one environment"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				fleet.Name = args[0]

@@ -11,7 +11,7 @@ import (
 func newEnvValidate(o *options) *cobra.Command {
 	var f envFileFlags
 	cmd := &cobra.Command{
-		Use: "validate FILE…", Short: "tell everything that is wrong with environment files, each with its place",
+		Use: "validate FILE…", Short: "Report every mistake in environment files, with its place",
 		Args: arguments(1, 1000, "takes environment files"),
 		RunE: func(c *cobra.Command, args []string) error {
 			code := cli.ExitDone

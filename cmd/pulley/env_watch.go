@@ -49,7 +49,7 @@ func newEnvWatch(o *options) *cobra.Command {
 	var file envFileFlags
 	var w watchFlags
 	cmd := &cobra.Command{
-		Use: "watch FILE | -e ENVIRONMENT", Short: "make machines again that died or never joined, until it is stopped",
+		Use: "watch FILE | -e ENVIRONMENT", Short: "Recreate machines that died or never joined, until stopped",
 		Long: `watch looks at an environment as it is stored, and makes machines again that died, were powered off or never joined: those that
 it has seen dead for --patience, at most --budget in an hour. It never touches protected roles or nodes under a hold, makes none
 that the environment does not call for, and does nothing when most machines look dead at once. Each act is told, and kept with

@@ -24,7 +24,7 @@ func newHold(o *options) *cobra.Command {
 	var why string
 	cmd := &cobra.Command{
 		Use:   "hold -e ENVIRONMENT --why REASON",
-		Short: "leave all, a role or a node alone: freeze it on its target, or stop Puppet there",
+		Short: "Freeze an environment, a role or a node on its target, or stop Puppet there",
 		Long: `hold freezes: the nodes stay on the target that they have, and go on enforcing it. With --stop Puppet does not run there.
 With --for the hold ends by itself: etcd ends it, so no node's clock matters. A node that can't reach etcd obeys the hold
 that it saw last.
@@ -73,7 +73,7 @@ func newUnhold(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	var scope scopeFlags
 	cmd := &cobra.Command{
-		Use: "unhold -e ENVIRONMENT", Short: "end a hold", Args: arguments(0, 0, "takes no arguments; --role or --node names whose"),
+		Use: "unhold -e ENVIRONMENT", Short: "End a hold", Args: arguments(0, 0, "takes no arguments; --role or --node names whose"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if scope.role != "" && scope.node != "" {
 				return cli.Usagef("--role and --node exclude each other")

@@ -11,7 +11,7 @@ import (
 func newInit(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init DIR",
-		Short: "write a small control repository that works",
+		Short: "Write a small control repository to start from",
 		Long: `init writes environments/dev.yaml, hieradata, hiera.yaml, manifests/site.pp and the module that keeps the agent's
 schedule into DIR, which has to be empty or missing.
 

@@ -10,7 +10,7 @@ import (
 
 func newKey(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "key", Short: "create signing keys, and edit the list of allowed signers", Args: arguments(0, 0, "takes a verb: create, allow, list, expire, revoke or check"),
+		Use: "key", Short: "Create signing keys, and edit the list of allowed signers", Args: arguments(0, 0, "takes a verb: create, allow, list, expire, revoke or check"),
 		Long: `key edits two files in the formats of OpenSSH: the allowed signers, and the revoked keys. Nodes have copies of them, and
 take only what an allowed signer signed for the node's environment. No verb of key connects to etcd.
 

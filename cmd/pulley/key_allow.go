@@ -17,7 +17,7 @@ func newKeyAllow(o *options) *cobra.Command {
 	var after, before string
 	cmd := &cobra.Command{
 		Use:   "allow PUBLIC-KEY-FILE --name NAME --environments NAMES --signers FILE",
-		Short: "add a key to the list of allowed signers",
+		Short: "Add a key to the list of allowed signers",
 		Long: `allow adds a public key to a list of allowed signers, and creates the list if it is missing. The key is valid for the named
 environments; '*' is every environment, 'dev*' every one whose name begins with dev. A stack counts as its environment.
 

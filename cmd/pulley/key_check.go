@@ -15,7 +15,7 @@ func newKeyCheck(o *options) *cobra.Command {
 	var use string
 	cmd := &cobra.Command{
 		Use:   "check FILE -e ENVIRONMENT --signers FILE",
-		Short: "verify a signed record as a node does",
+		Short: "Verify a signed record as a node does",
 		Long: `check verifies a record as a node of the environment does with these lists. The signatures are in FILE.sig, as
 ` + "`pulley releases export`" + ` writes them, or in FILE itself after the record's line, as in etcd.
 

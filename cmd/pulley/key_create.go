@@ -13,7 +13,7 @@ func newKeyCreate(o *options) *cobra.Command {
 	var bare bool
 	cmd := &cobra.Command{
 		Use:   "create FILE",
-		Short: "create a signing key",
+		Short: "Create a signing key",
 		Long: `create runs ssh-keygen -t ed25519, which asks for a passphrase: the private key goes to FILE, the public one to FILE.pub. A
 key for ssh or git can sign too, and so can one of a hardware token (ssh-keygen -t ed25519-sk). Without a terminal, give
 --no-passphrase.

@@ -16,7 +16,7 @@ func newKeyExpire(o *options) *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
 		Use:   "expire NAME|FINGERPRINT --at DATE --signers FILE",
-		Short: "end the validity of a key at a date",
+		Short: "End the validity of a key at a date",
 		Long: `expire sets the date in the list of allowed signers. After the date a node takes nothing new that only this key signed,
 even if it was signed before; what the node enforces stays.
 

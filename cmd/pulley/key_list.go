@@ -28,7 +28,7 @@ func newKeyList(o *options) *cobra.Command {
 	var files keyFiles
 	cmd := &cobra.Command{
 		Use:   "list --signers FILE",
-		Short: "list who may sign, for which environments, and whether the key is valid now",
+		Short: "List the signers, their environments, and whether each key is valid",
 		Long: `list reads the list as a node does: an unreadable line is an error. The state is valid, not_yet, expired or revoked.
 
 EXIT STATUS

@@ -14,7 +14,7 @@ func newKeyRevoke(o *options) *cobra.Command {
 	var files keyFiles
 	cmd := &cobra.Command{
 		Use:   "revoke PUBLIC-KEY-FILE|FINGERPRINT --revoked FILE",
-		Short: "revoke a key, for example a stolen one",
+		Short: "Revoke a key, for example a stolen one",
 		Long: `revoke adds a key to the list of revoked keys, and creates the list if it is missing. A revoked key is valid nowhere, even if
 it is an allowed signer's. A fingerprint is looked up among the allowed signers.
 

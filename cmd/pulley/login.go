@@ -32,7 +32,7 @@ func newLogin(o *options) *cobra.Command {
 	var f loginFlags
 	cmd := &cobra.Command{
 		Use:   "login --servers URL --ca FINGERPRINT --token TOKEN [FILE]",
-		Short: "become an operator: make a key, and get a certificate for it with a join token",
+		Short: "Create a key, and get an operator's certificate for it with a join token",
 		Long: `login makes a key, which never leaves this machine, and asks ` + "`pulley serve`" + ` for a certificate with a token of
 ` + "`pulley token create --operator NAME`" + `. Both go into FILE, which only its owner can read (default: operator.pem in
 $XDG_CONFIG_HOME/pulley or ~/.config/pulley), and the fleet's CA certificates into a file beside it (operator-ca.pem). It

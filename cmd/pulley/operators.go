@@ -15,7 +15,7 @@ import (
 
 func newOperators(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "operators", Short: "who may work on the fleet, and as what", Args: arguments(0, 0, "takes the verb list or revoke"),
+		Use: "operators", Short: "List and revoke operators", Args: arguments(0, 0, "takes the verb list or revoke"),
 		Long: `Operators have certificates of their own, where etcd checks its users. A viewer reads everything; an operator also
 publishes, promotes, holds, and makes tokens for nodes; an admin may do everything. They join with a token, which an admin
 makes: pulley token create --operator NAME --as ROLE.`,
@@ -27,7 +27,7 @@ makes: pulley token create --operator NAME --as ROLE.`,
 
 func newOperatorsList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "list", Short: "list operators, also those that were revoked", Args: arguments(0, 0, "takes no arguments"),
+		Use: "list", Short: "List operators, including revoked ones", Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.operators) },
 	}
 	o.out.AddFlags(cmd.Flags())
@@ -83,7 +83,7 @@ func (o *options) operators(ctx context.Context, s *store.Store) error {
 func newOperatorsRevoke(o *options) *cobra.Command {
 	var why string
 	cmd := &cobra.Command{
-		Use: "revoke NAME", Short: "end an operator's certificate at once and for good", Args: arguments(1, 1, "takes one operator"),
+		Use: "revoke NAME", Short: "Revoke an operator's certificate at once and permanently", Args: arguments(1, 1, "takes one operator"),
 		Long: `revoke ends an operator's certificate: etcd refuses it from the next request on. A connection that only watches goes on
 to hear until it is closed. To let the operator back in, make them a new token. It needs an admin.`,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -26,7 +26,7 @@ func newPromote(o *options) *cobra.Command {
 	p := promoteOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "promote VERSION -e ENVIRONMENT",
-		Short: "make a release the target of an environment, a role or a node",
+		Short: "Make a release the target of an environment, a role or a node",
 		Long: `promote takes an exact version, or a constraint such as '~> 1.4' that is resolved now and recorded. Every node of the
 scope takes the release at its next tick. --inherit gives a role or a node back to what its environment is on.
 

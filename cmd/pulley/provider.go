@@ -15,7 +15,7 @@ import (
 
 func newProvider(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "provider", Short: "look at what makes machines, and check it", Args: arguments(0, 0, "takes a verb: list or test"),
+		Use: "provider", Short: "List a provider's machines, and test it", Args: arguments(0, 0, "takes a verb: list or test"),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	cmd.AddCommand(newProviderList(o), newProviderTest(o))
@@ -26,7 +26,7 @@ func newProviderList(o *options) *cobra.Command {
 	var file envFileFlags
 	var owner string
 	cmd := &cobra.Command{
-		Use: "list FILE", Short: "list the machines of an environment that its provider has", Args: arguments(1, 1, "takes an environment file"),
+		Use: "list FILE", Short: "List the machines of an environment at its provider", Args: arguments(1, 1, "takes an environment file"),
 		Long: `Lists all machines that bear the mark of the environment's fleet at its provider, also those that nothing else knows of.
 
 The provider is asked as the file describes it, not as it was last stored.`,

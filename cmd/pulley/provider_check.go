@@ -29,7 +29,7 @@ func newProviderTest(o *options) *cobra.Command {
 	t := providerTest{options: o}
 	cmd := &cobra.Command{
 		Use:   "test {--environment FILE | -- COMMAND [ARGUMENT…]}",
-		Short: "check that a provider does what is asked of one, with real machines",
+		Short: "Test a provider with real machines",
 		Long: `Makes machines at the provider that an environment file names, or by a command, in fleets of their own, and says of each
 thing that Pulley counts on whether it is so. At most six machines are there at a time; all are deleted again, also
 when this is interrupted. What it left when it was killed, --clean OWNER deletes, with the owner that it has said at first.

@@ -34,7 +34,7 @@ func newPublish(o *options) *cobra.Command {
 	p := publishOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "publish DIR --version VERSION",
-		Short: "put a folder of Puppet content into etcd as a release that never changes",
+		Short: "Publish a folder of Puppet content as an immutable release",
 		Long: `publish reads the folder, or with --git-ref the tree of a commit, resolves its Puppetfile, validates it (without Puppet),
 packs what the release before has not, stores what etcd lacks, and then the record of the release. What .pulleyignore in
 the folder names is left out. Nothing is written in the folder, and nothing reaches a node until the release is promoted.

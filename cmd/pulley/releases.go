@@ -15,7 +15,7 @@ import (
 
 func newReleases(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "releases", Short: "list what is published, newest version first",
+		Use: "releases", Short: "List the published releases, newest version first",
 		Long: `releases lists what is published, the newest version first. A record that can't be read is told of, and the others are
 listed.
 

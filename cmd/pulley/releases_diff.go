@@ -15,7 +15,7 @@ import (
 func newReleasesDiff(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff FROM TO [PATH...]",
-		Short: "list the files that differ between two releases",
+		Short: "List the files that differ between two releases",
 		Long: `diff lists the files that were added (A), removed (D), changed (M) or renamed (R) from one release to the other. Paths
 narrow the list to files, or to the contents of folders.
 

@@ -20,7 +20,7 @@ func newReleasesExport(o *options) *cobra.Command {
 	e := exportOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "export VERSION --to DIR|FILE.tar[.gz]",
-		Short: "write a release to a folder, a tar file or a mirror, or its record to a file",
+		Short: "Write a release to a folder, a tar file or a mirror, or its record to a file",
 		Long: `export writes the content of a release. It checks the content as a node does.
 
   --to DIR          a new or empty folder

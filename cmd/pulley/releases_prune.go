@@ -34,7 +34,7 @@ func newReleasesPrune(o *options) *cobra.Command {
 	p := pruneOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "remove unneeded releases and live data from etcd",
+		Short: "Remove unneeded releases and live data from etcd",
 		Long: `prune removes each release that is no target, that no node runs, tries or has as its last good release, that no rollback
 leads to, and that is not among the newest. With them it removes the deltas, objects and live data that only they needed. An
 unreadable value stops prune before it removes anything. prune shows its plan and asks for confirmation.

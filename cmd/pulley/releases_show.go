@@ -19,7 +19,7 @@ import (
 
 func newReleasesShow(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show VERSION", Short: "show all of one release's record, and who uses it now",
+		Use: "show VERSION", Short: "Show the record of a release, and its users",
 		Long: `show prints all of one release's record, and which environments want it or have nodes that run it.
 
 EXIT STATUS

@@ -15,7 +15,7 @@ func newReleasesSign(o *options) *cobra.Command {
 	var replace bool
 	cmd := &cobra.Command{
 		Use:   "sign VERSION --sign-key FILE",
-		Short: "add a signature to a release, or replace those that it has",
+		Short: "Add a signature to a release, or replace its signatures",
 		Long: `sign signs the record of a release that is published already: one that was published without a signature, or whose
 signer is to be followed by another. The record itself stays as it is, byte for byte. What the same key signed before is
 replaced; a release has at most 8 signatures. FILE is a private key, or a public one whose private part an ssh-agent or a

@@ -18,7 +18,7 @@ func newReleasesVerify(o *options) *cobra.Command {
 	var files keyFiles
 	cmd := &cobra.Command{
 		Use:   "verify [VERSION...]",
-		Short: "check every byte of releases and live data in etcd against its hash",
+		Short: "Check every byte of releases and live data in etcd against its hash",
 		Long: `verify reads the content of these releases from etcd, each value once, and checks it as a node does: every value by its
 hash, and all values of a release by its tree. Without versions it checks all releases, all programs of the agent, all live
 data, and objects that no release names.

@@ -28,7 +28,7 @@ func newRollback(o *options) *cobra.Command {
 	var to int64
 	cmd := &cobra.Command{
 		Use:   "rollback -e ENVIRONMENT",
-		Short: "take the last change of targets back: release and data together",
+		Short: "Restore the targets before the last change, release and data together",
 		Long: `rollback gives the scope of the newest change that is still in force the whole target that it had before: release and
 data generation. A promotion of what was the target already, to sign it, is no change. Again, it goes one change further back; --to EPOCH goes back until that epoch is in force again.
 ` + "`pulley history` lists the epochs. Nodes that have the release on disk need no download." + `
@@ -125,7 +125,7 @@ func newHistory(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	var limit int64
 	cmd := &cobra.Command{
-		Use: "history -e ENVIRONMENT", Short: "list who changed which target, newest first",
+		Use: "history -e ENVIRONMENT", Short: "List the changes of targets, newest first",
 		Long: `history lists the changes of an environment's targets, the newest first. Each is an epoch, which ` + "`pulley rollback --to`" + ` takes.
 
 EXIT STATUS

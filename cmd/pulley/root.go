@@ -41,7 +41,7 @@ func newRoot(env cli.Env) *cobra.Command {
 	o := &options{env: env}
 	root := &cobra.Command{
 		Use:   program,
-		Short: "keeps fleets of machines on the Puppet code and data that their operators want",
+		Short: "Keep fleets of machines on the Puppet code and data that their operators want",
 		Long: `Nodes pull: a release is published once, a target is promoted, and every node fetches what it lacks, runs Puppet, and
 says how that went. The only server that a node needs is etcd.
 

@@ -20,7 +20,7 @@ import (
 func newRuns(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	cmd := &cobra.Command{
-		Use: "runs NODE [ID] -e ENVIRONMENT", Short: "list a node's runs, or show one: what failed first", Args: arguments(1, 2, "takes a node and, to see one run whole, its id"),
+		Use: "runs NODE [ID] -e ENVIRONMENT", Short: "List a node's runs, or show one run, failures first", Args: arguments(1, 2, "takes a node and, to see one run whole, its id"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
 				return o.runs(ctx, s, ref, args)

@@ -40,7 +40,7 @@ func newServe(o *options) *cobra.Command {
 	s := serveOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "run the etcd of a fleet that has none, or watch over the one it has",
+		Short: "Run the fleet's etcd, or watch over an existing one",
 		Long: `serve runs a single etcd member with its data under --data-dir. With --endpoints it uses your cluster instead and
 checks that it answers.
 

@@ -13,7 +13,7 @@ import (
 
 func newToken(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "token", Short: "who may join: make, list and revoke join tokens", Args: arguments(0, 0, "needs a verb: create, list or revoke"),
+		Use: "token", Short: "Create, list and revoke join tokens", Args: arguments(0, 0, "needs a verb: create, list or revoke"),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	cmd.AddCommand(newTokenCreate(o), newTokenList(o), newTokenRevoke(o))
@@ -66,7 +66,7 @@ func tokenFor(t store.Token) string {
 
 func newTokenList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "list", Short: "list join tokens: whom each is for, and whether it still counts", Args: arguments(0, 0, "takes no arguments"),
+		Use: "list", Short: "List join tokens with their scope and validity", Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.tokens) },
 	}
 	o.out.AddFlags(cmd.Flags())
@@ -106,7 +106,7 @@ func (o *options) tokens(ctx context.Context, s *store.Store) error {
 func newTokenRevoke(o *options) *cobra.Command {
 	var why string
 	cmd := &cobra.Command{
-		Use: "revoke ID", Short: "end a join token at once; who has joined with it stays", Args: arguments(1, 1, "takes the id of one token"),
+		Use: "revoke ID", Short: "Revoke a join token at once; nodes that joined with it stay", Args: arguments(1, 1, "takes the id of one token"),
 		RunE: func(c *cobra.Command, args []string) error {
 			id := args[0]
 			if whole, _, err := store.ParseToken(id); err == nil { // all of the token was given

@@ -30,7 +30,7 @@ func newTokenCreate(o *options) *cobra.Command {
 	var f tokenFlags
 	cmd := &cobra.Command{
 		Use:   "create -e ENVIRONMENT [--role ROLE | --node NODE], or create --operator NAME --as ROLE",
-		Short: "make a join token, and print it: the only time that it is to be seen",
+		Short: "Create a join token and print it once",
 		Long: `create prints the token alone on standard output. With --node it is for exactly this node, which may then also join again
 under a name that it had; with --role for nodes of one role, each of which gets the lowest free number unless it says which
 it is; with neither for any node that the environment calls for. etcd has only a hash of it.

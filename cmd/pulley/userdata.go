@@ -49,7 +49,7 @@ func newUserdata(o *options) *cobra.Command {
 	u := userdataOptions{firstBootFlags: firstBootFlags{options: o}}
 	cmd := &cobra.Command{
 		Use:   "userdata NODE -e ENVIRONMENT",
-		Short: "print the small payload that turns a bare machine into a node",
+		Short: "Print the payload that turns a bare machine into a node",
 		Long: `userdata prints what cloud-init runs on a machine's first boot: it puts the agent in place and tells
 ` + "`pulley-agent bootstrap`" + ` what the machine is to become.
 

@@ -19,7 +19,7 @@ func newValidate(o *options) *cobra.Command {
 	var noPuppet bool
 	cmd := &cobra.Command{
 		Use:   "validate DIR",
-		Short: "say what is wrong with a control repository before nodes find out",
+		Short: "Check a control repository before it is published",
 		Long: `validate checks the environments, all YAML and, where Puppet is installed, the manifests, and points at what Puppet
 can't do without a server: exported resources, puppetdb_query, file-server mounts.
 
