@@ -27,7 +27,7 @@ type Observed struct {
 	Disabled      Prose    // why an operator disabled it on the machine; "" when enabled
 	PuppetBlocked *Blocked // why the machine's own Puppet forbids a run; nil when it does not
 	Force, Noop   bool
-	Looked        bool // the refusal in State is of this very tick: to ask for a run does not make it look once more
+	Looked        bool // the refusal in State is from this tick: a forced run does not check the target again
 }
 
 // Decision is what a tick will do, and why.
@@ -72,17 +72,17 @@ type Rung struct {
 	Params   Params   `json:"params,omitzero"`
 }
 
-// Decide is the whole policy of a node, as a pure function: what it knows of itself, what etcd wants of it, and the time.
+// Decide is the policy of a node, as a pure function of its own state, of what etcd wants of it, and of the time.
 func Decide(o Observed, d Desired, now time.Time) Decision {
 	l := &ladder{o: o, d: d, now: now}
 	return l.climb()
 }
 
-// gaps are the waits after the first, second, … attempt at one target; after these it is the enforce interval.
+// gaps are the waits after the first, second, … attempt at one target; later ones are the enforce interval.
 var gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute}
 
-// refusalGap is the wait after a target was refused. It is less than cron's five minutes, so that each of its ticks looks
-// again: nobody can tell a node that a signature was added.
+// refusalGap is the wait after a target was refused. It is less than cron's five minutes: each tick checks again, because no
+// event announces a new signature.
 const refusalGap = 4 * time.Minute
 
 type ladder struct {
@@ -192,7 +192,7 @@ func (l *ladder) take() Decision {
 	return l.end(Take, why, w)
 }
 
-// enforce ends the climb to something new at this rung: what is being enforced stays so, on its schedule.
+// enforce ends the climb to a new target at this rung: the target in place stays enforced, on its schedule.
 func (l *ladder) enforce(q Question, why Cause) Decision {
 	l.fail(q, why)
 	l.dec.Blocked = why
@@ -234,7 +234,7 @@ func (l *ladder) enforceOn(t Target) Decision {
 		return l.act(Cause{Reason: ReasonUnverified}, t)
 	}
 	since := l.now.Sub(l.o.State.RanAt)
-	// A clock that went back makes the last run lie in the future: then nobody knows how long ago it was.
+	// A clock that went back puts the last run into the future: its age is then unknown, and a run is due.
 	if since < 0 || since >= l.o.Settings.EnforceInterval {
 		return l.act(Cause{Reason: ReasonDue}, t)
 	}
@@ -249,7 +249,7 @@ func (l *ladder) enforceOn(t Target) Decision {
 	return l.end(Nothing, blocked, t)
 }
 
-// act enforces t now. What blocks something newer stays visible in Blocked.
+// act enforces t now. Blocked keeps what blocks a newer target.
 func (l *ladder) act(why Cause, t Target) Decision {
 	l.pass(AskEnforcing, why)
 	return l.end(Enforce, why, t)
@@ -279,12 +279,12 @@ func anotherMachine(h *Host, machine string) bool {
 	return h.MachineID != "" && machine != "" && h.MachineID != machine
 }
 
-// retryDue says whether a target may be tried (again), and if not, when.
+// retryDue reports whether the next attempt at a target is due, and else when.
 func (l *ladder) retryDue(a *Attempt) (bool, time.Time) {
 	if a == nil || a.Started <= 0 {
 		return true, time.Time{}
 	}
-	// A first run that was cut off (reboot, kill) says nothing about the target; a second one might.
+	// A first interrupted run (reboot, kill) shows nothing about the target; a second one may.
 	if a.Open && a.Started-a.Finished <= 1 {
 		return true, time.Time{}
 	}
@@ -295,14 +295,14 @@ func (l *ladder) retryDue(a *Attempt) (bool, time.Time) {
 	return false, next
 }
 
-// refused says whether a refusal still counts: until the next look, which a person may ask for.
+// refused reports whether a refusal still counts. A forced run checks the target again.
 func (l *ladder) refused(r *Refusal) bool {
 	age := l.now.Sub(r.At)
 	asked := (l.o.Force || l.o.Noop) && !l.o.Looked
 	return age >= 0 && age < refusalGap && !asked
 }
 
-// gap is the wait after the given number of attempts, ±10 %, always the same for one node and one number.
+// gap is the wait after a number of attempts, ±10 %, always the same for one node and one number.
 func (l *ladder) gap(started int) time.Duration {
 	g := l.o.Settings.EnforceInterval
 	if started <= len(gaps) {
@@ -319,7 +319,7 @@ func (l *ladder) waits(a *Attempt, next time.Time) Cause {
 	return Cause{ReasonBackoff, Params{Attempt: a, Next: next}}
 }
 
-// spread maps a node and a number to [-1, 1), stable over time, so that a fleet's waits don't fall together.
+// spread maps a node and a number to [-1, 1), stable over time: the waits of a fleet do not coincide.
 func spread(node string, n int) float64 {
 	return 2*stablehash.Fraction(node, strconv.Itoa(n)) - 1
 }

@@ -265,7 +265,7 @@ func TestADamagedStateIsPutAsideAndTheNodeHealsItself(t *testing.T) {
 		if run := w.good(t); run.Target != verA || run.Reason != ReasonNew {
 			t.Errorf("%q: it ran %+v", damage, run)
 		}
-		if !strings.Contains(log.String(), "holds that were seen") {
+		if !strings.Contains(log.String(), "the node forgets its holds") {
 			t.Errorf("%q: nobody is told what is forgotten: %s", damage, &log)
 		}
 		w.stands(t, verA, verA)

@@ -2,7 +2,7 @@ package agent
 
 import "context"
 
-// Peek decides what a tick would do now, and leaves the node and etcd as they are. The caller holds the node's lock.
+// Peek decides what a tick would do now, and changes nothing. The caller holds the node's lock.
 func (a *Agent) Peek(ctx context.Context) (Decision, Desired, error) {
 	t := &tick{Agent: a}
 	state, err := a.Memory.Load()
@@ -21,8 +21,8 @@ func (a *Agent) Peek(ctx context.Context) (Decision, Desired, error) {
 	return t.judge(), t.desired, nil
 }
 
-// Calm says whether a tick with this decision concerns nothing but what is in place: no new target, no hold, no closed
-// gate, nothing that failed. Only then may the agent itself change: never in one step with content.
+// Calm reports whether a tick with this decision only enforces the target in place: no new target, no hold, no closed gate, no
+// failure. Only then may the agent itself change: never together with content.
 func (d Decision) Calm(on Desired) bool {
 	open := on.Gate.State == GateOpen || on.Gate.State == ""
 	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue)

@@ -11,20 +11,20 @@ import (
 	"pulley/internal/clip"
 )
 
-// Bounds of what one node keeps in etcd.
+// Bounds of one node's values in etcd.
 const (
-	maxStatusBytes  = 7 << 8   // of a status, as JSON: a node that is well needs half of it, one between targets all
+	maxStatusBytes  = 7 << 8   // of a status, as JSON: a converged node needs half of it, a node between targets all
 	maxRunsBytes    = 64 << 10 // of a node's run records together
 	maxRunsKept     = 20       // and their number
-	spooledPerTick  = 5        // so that a fleet that comes back does not send everything at once
+	spooledPerTick  = 5        // a fleet that reaches etcd again must not send everything at once
 	maxDetailInHead = 240
 )
 
-// report tells etcd how the tick went: the status when it changed or a heartbeat is due, and the runs that etcd has not
-// heard of. What etcd can't take now is kept on disk.
+// report writes the status to etcd when it changed or a heartbeat is due, and the runs that etcd does not have. Records that etcd
+// cannot take now stay on disk.
 func (t *tick) report(ctx context.Context) error {
 	if t.decision.Action == "" {
-		return nil // its state could not be read: what etcd knows of the node is better than nothing
+		return nil // the state is unreadable: the status in etcd is better than none
 	}
 	if err := t.explainItself(); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	due := t.Now().Sub(told.At)
-	if fresh == nil && !t.untold && fingerprint == told.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
+	if fresh == nil && !t.unreported && fingerprint == told.Fingerprint && due >= 0 && due < t.Settings.Heartbeat {
 		return nil
 	}
 	runs, err := t.Memory.Spooled(spooledPerTick)
@@ -55,7 +55,7 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	if fresh != nil {
-		runs = slices.DeleteFunc(runs, func(r EncodedRun) bool { return r.ID == fresh.ID }) // kept when it was not over yet
+		runs = slices.DeleteFunc(runs, func(r EncodedRun) bool { return r.ID == fresh.ID }) // spooled before it ended
 		runs = append(runs, *fresh)
 	}
 	sent := make([]string, len(runs))
@@ -64,10 +64,10 @@ func (t *tick) report(ctx context.Context) error {
 	}
 	told.Fingerprint, told.At = fingerprint, t.Now()
 	drop := told.remember(runs)
-	// An agent that is told to end still says how its run ended: else it would look as if Puppet were at work.
+	// An agent that is stopped still reports its run: else the node looks as if Puppet was running.
 	if err := t.Control.Report(context.WithoutCancel(ctx), t.Identity, status, runs, drop); err != nil {
 		t.offline = t.offline || errors.Is(err, ErrUnreachable)
-		t.Log.Warn("cannot report; will be sent later", "err", err)
+		t.Log.Warn("cannot report; the next tick sends it", "err", err)
 		return t.spool(fresh)
 	}
 	if err := t.Memory.Unspool(sent); err != nil {
@@ -107,10 +107,10 @@ func (t *tick) freshRun() (*EncodedRun, error) {
 	return &e, nil
 }
 
-// status is what the node reports of itself now.
+// status is the node's report of itself now.
 func (t *tick) status() Status {
 	d := t.decision
-	if t.settled { // what the decision rests on is stale
+	if t.settled { // the decision is stale
 		d = t.next()
 	}
 	s := Status{
@@ -135,7 +135,7 @@ func (t *tick) status() Status {
 	return fit(s)
 }
 
-// main is why the node does not take what it should, else why it does what it does.
+// main is why the node does not take its target, else why it acts.
 func (d Decision) main() Cause {
 	if d.Blocked.Reason != "" {
 		return d.Blocked
@@ -216,7 +216,7 @@ func fit(s Status) Status {
 	return s
 }
 
-// fingerprintOf is what of a status counts as a change: everything but the time.
+// fingerprintOf identifies a status without its time.
 func fingerprintOf(s Status) (string, error) {
 	s.SeenAt = time.Time{}
 	b, err := json.Marshal(s)
@@ -226,10 +226,10 @@ func fingerprintOf(s Status) (string, error) {
 	return digest(b), nil
 }
 
-// remember adds runs to those that etcd has, and returns the ones that no longer fit the node's bounds.
+// remember adds runs to those in etcd, and returns the ones that exceed the node's bounds.
 func (r *Reported) remember(runs []EncodedRun) (drop []string) {
 	for _, run := range runs {
-		// A power cut may bring a record back to the spool that etcd has already.
+		// After a power cut the spool may hold a record that etcd has already.
 		r.Runs = slices.DeleteFunc(r.Runs, func(ref RunRef) bool { return ref.ID == run.ID })
 		r.Runs = append(r.Runs, RunRef{ID: run.ID, Bytes: len(run.Bytes)})
 	}

@@ -2,13 +2,13 @@ package agent
 
 import "pulley/internal/clip"
 
-// Bounds of what is said about requests.
+// Bounds of requests and answers.
 const (
 	maxAnswer    = 200 // bytes of an answer's text
-	maxRequestID = 64  // a longer one would not fit into the answer: it is no request
+	maxRequestID = 64  // a longer one does not fit into the answer: the request is ignored
 )
 
-// known says whether etcd gave an answer that can be read.
+// known reports whether etcd gave a readable answer.
 func (d Desired) known() bool { return d.Unreachable == "" && d.Unreadable == "" }
 
 // asked is what this machine is asked for, nil for nothing; told is false when nobody can tell: etcd is silent, or has no

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// recall forgets a retirement that was called off, and answers what this agent can't do. It says whether the state changed.
+// recall forgets a cancelled retirement, and answers a request that this agent does not know. It reports a change of the state.
 func (t *tick) recall() (changed bool) {
 	r, told := t.observed.asked(t.desired)
 	if told && t.state.Retire != "" && (r == nil || r.Do != RequestRetire) {
-		t.state.Retire, t.state.RanAt = "", time.Time{} // its hooks may have undone what a run did: the next one is due
+		t.state.Retire, t.state.RanAt = "", time.Time{} // its hooks may have undone what a run did: a run is due
 		changed = true
 	}
 	if r := t.observed.unanswered(t.desired); r != nil && r.unknown() != (Problem{}) {
@@ -23,11 +23,11 @@ func (t *tick) recall() (changed bool) {
 
 // consent asks for leave to retire: the request has to stand. Then it is remembered, so that no run begins any more whatever
 // becomes of etcd and of this agent.
-func (t *tick) consent(ctx context.Context) error {
+func (t *tick) confirm(ctx context.Context) error {
 	s := t.status()
 	s.Phase = Running
 	err := t.Control.Admit(ctx, t.Identity, t.desired, s)
-	t.untold = !errors.Is(err, ErrChanged)
+	t.unreported = !errors.Is(err, ErrChanged)
 	if errors.Is(err, ErrChanged) {
 		t.note = "what etcd wants changed meanwhile; the next tick looks again"
 		return errEnd
@@ -40,12 +40,11 @@ func (t *tick) consent(ctx context.Context) error {
 	return t.Memory.Save(t.state)
 }
 
-// retire runs the hooks of the release that the node has, and answers. Hooks that were cut off before the answer was on disk
-// are run again.
+// retire runs the hooks of the release in place, and answers. Hooks that were interrupted before the answer was on disk run again.
 func (t *tick) retire(ctx context.Context) error {
 	r := *t.desired.Host.Request
 	problem := t.runHooks(ctx, r)
-	if ctx.Err() != nil || errors.Is(problem, ErrUnreachable) { // without etcd nobody could be told either
+	if ctx.Err() != nil || errors.Is(problem, ErrUnreachable) { // without etcd there is no answer either
 		t.offline = t.offline || errors.Is(problem, ErrUnreachable)
 		return problem
 	}
@@ -58,12 +57,12 @@ func (t *tick) retire(ctx context.Context) error {
 	if err := t.Memory.Save(t.state); err != nil {
 		return err
 	}
-	t.note = "it has retired, and runs nothing any more"
+	t.note = "the node is retired and runs nothing"
 	return problem
 }
 
-// runHooks runs the hooks on a tree that is whole and that nobody collects meanwhile. Live data is not asked for: a generation
-// that is gone must keep no node from leaving.
+// runHooks runs the hooks of a complete tree that is protected from collection. It needs no live data: a missing generation must
+// not keep a node from retiring.
 func (t *tick) runHooks(ctx context.Context, r Request) (err error) {
 	has := t.decision.Target
 	if has.IsZero() {
@@ -73,11 +72,11 @@ func (t *tick) runHooks(ctx context.Context, r Request) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot use %s: %w", has.Release, err)
 	}
-	t.Log.Info("retires", "release", has.Release, "why", r.Why, "by", r.By)
+	t.Log.Info("running the retire hooks", "release", has.Release, "why", r.Why, "by", r.By)
 	return t.Machine.Retire(ctx, Job{Identity: t.Identity, Target: has, Tree: t.staged.Tree}, r.Why)
 }
 
-// explainItself answers a request that came to nothing with the reason.
+// explainItself answers a request on which the node does not act with the cause.
 func (t *tick) explainItself() error {
 	r := t.observed.unanswered(t.desired)
 	if r == nil || t.opts.Noop || t.decision.Action != Nothing || t.state.Answer != nil && t.state.Answer.ID == r.ID {

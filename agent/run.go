@@ -10,26 +10,26 @@ import (
 	"pulley/internal/failpoint"
 )
 
-// Control is what a tick asks of etcd. An error that is ErrUnreachable means that etcd gave no answer.
+// Control is etcd, as a tick uses it. ErrUnreachable means that etcd did not answer.
 type Control interface {
 	// Desire reads everything that concerns the node in one transaction.
 	Desire(ctx context.Context, id Identity) (Desired, error)
 	// Admit writes the status of a run that starts, if nothing changed since d was read; else ErrChanged.
 	Admit(ctx context.Context, id Identity, d Desired, s Status) error
-	// Report writes the status and the run records, and drops the records of this node that drop names.
+	// Report writes the status and the run records, and deletes the node's records that drop names.
 	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
 }
 
 // Content puts the parts of a target on this machine's disk. Every method may be repeated.
 type Content interface {
-	// Stage fetches and verifies a target's tree and data beside what is there; Puppet sees nothing of it. When taking, the
-	// target is new to this node and must prove that it is authentic; an error that is a *refusal.Error says that it is not.
+	// Stage fetches and verifies a target's tree and data, where Puppet does not see them. A target that is new to this node
+	// must be authentic; a *refusal.Error means that it is not.
 	Stage(ctx context.Context, id Identity, t Target, how Staging) (Staged, error)
-	// Current is the tree that was activated last; "" when there is none.
+	// Current returns the tree that was activated last; "" for none.
 	Current() (tree string, err error)
 	// Activate makes a staged tree the current one, by one rename.
 	Activate(tree string) error
-	// Collect removes what no kept target needs.
+	// Collect removes the trees and data that no kept target needs.
 	Collect(keep []Target, dataDigests []string) error
 }
 
@@ -41,56 +41,56 @@ type Puppet interface {
 	Apply(ctx context.Context, job Job) (Result, error)
 }
 
-// Machine is what a tick checks around Puppet's run.
+// Machine is the machine around Puppet's run.
 type Machine interface {
-	// Remember keeps what no run may spoil, what starts the agent and who may sign for it, durably: the run may be cut off.
+	// Remember stores the agent's schedule and the lists of signers, durably: the run may be interrupted.
 	Remember() error
-	// Mend puts back what the run since Remember spoilt, of this agent or of one that is gone. Its error says what that was.
-	Mend() error
+	// Restore restores what a run since Remember spoiled, also a run of an earlier agent. Its error names what that was.
+	Restore() error
 	// Verify runs the release's own checks.
 	Verify(ctx context.Context, job Job) error
-	// Retire runs the release's hooks that say goodbye, for the last time.
+	// Retire runs the release's retire hooks.
 	Retire(ctx context.Context, job Job, why Prose) error
 }
 
 // Memory is the node's own disk. Save and Begin are durable when they return.
 type Memory interface {
-	// Load reads the state; a *DamagedError means that it makes no sense, and Afresh puts it aside for an empty one.
+	// Load reads the state. On a *DamagedError, Afresh renames it and starts with an empty one.
 	Load() (State, error)
 	Afresh() (State, error)
 	Save(State) error
 	Disabled() (reason Prose, err error)
 	LoadReported() (Reported, error)
 	SaveReported(Reported) error
-	// Begin marks the run's folder: from here on Puppet may have been started in it. End writes how it went.
+	// Begin marks the run's folder before Puppet starts in it. End writes the result.
 	Begin(run string) error
 	End(run string, r Result) error
-	// Ended returns how a run went; began is false when Puppet was never started in it, ended false when it was cut off.
+	// Ended returns a run's result. began is false when Puppet never started; ended is false when the run was interrupted.
 	Ended(run string) (r Result, began, ended bool, err error)
-	// Spool keeps run records that etcd could not take, bounded; Spooled returns the oldest of them.
+	// Spool stores run records until etcd takes them, bounded; Spooled returns the oldest of them.
 	Spool(EncodedRun) error
 	Spooled(limit int) ([]EncodedRun, error)
 	Unspool(ids []string) error
 }
 
-// Staging says what a target is staged for.
+// Staging is what a target is staged for.
 type Staging struct {
-	Taking bool // it is new to this node: it has to prove that it is authentic
-	Noop   bool // only to look at: nothing is remembered of it
+	Taking bool // the target is new to this node and must be authentic
+	Noop   bool // the node remembers nothing of it
 }
 
-// Staged says where a target's parts lie.
+// Staged is where a target's parts are.
 type Staged struct {
 	Tree       string // absolute folder of the release
 	Data       string // absolute folder of the layers; "" without live data
 	DataDigest string // of the layers that concern this node
-	Release    func() // lets go of the parts; collection leaves them alone until then
+	Release    func() // ends the protection of the parts from Collect
 }
 
 // Sentinels that a Control's errors wrap.
 var (
 	ErrUnreachable = errors.New("etcd is unreachable")
-	ErrChanged     = errors.New("what was desired changed meanwhile")
+	ErrChanged     = errors.New("the desired state changed meanwhile")
 )
 
 // Agent is one node.
@@ -110,18 +110,18 @@ type Agent struct {
 	Now func() time.Time
 	Log *slog.Logger
 
-	Step    func(name string)               // is told each step as it begins; nil: nobody watches
-	Upgrade func(want AgentChoice) *Upgrade // where this node stands with its own agent, for the status; nil: nobody knows
+	Step    func(name string)               // receives each step as it begins; may be nil
+	Upgrade func(want AgentChoice) *Upgrade // state of the agent's own upgrade, for the status; may be nil
 
 	RunDeadline   time.Duration // of Puppet; 0 means its default
 	VerifyTimeout time.Duration // how long etcd may take to answer after a new target was applied
 }
 
-// Options are what one tick was asked for.
+// Options are the options of one tick.
 type Options struct {
 	Force bool // run now: skip waits and forget failed attempts; holds and gates still count
 	Noop  bool // show what a run would change
-	Keep  bool // take nothing new: the agent that watches this one does that, in the next tick
+	Keep  bool // take nothing new: this agent is on probation, and the agent in place does that
 }
 
 // Report is what a tick did.
@@ -130,12 +130,12 @@ type Report struct {
 	Desired     Desired
 	Run         *Run   // nil when no run was begun
 	Puppet      bool   // Puppet was started
-	Note        string // why a tick that had something to do ended without a run
+	Note        string // why a tick that was to act ended without a run, for people
 	Unreachable bool   // etcd did not answer at least once
 	Err         error
 }
 
-// A step is one part of a tick. Every step may be repeated: a tick that dies anywhere is finished by the next one.
+// A step is one part of a tick. Every step may be repeated: the next tick finishes a tick that was interrupted.
 type step struct {
 	name string
 	when when
@@ -146,14 +146,14 @@ type when string
 
 const (
 	always  when = "always"
-	acting  when = "when there is something to do"
+	acting  when = "when the decision is to run Puppet"
 	applied when = "when the run has a result"
-	leaving when = "when it is to retire"
-	anyhow  when = "whatever happened before"
+	leaving when = "when the decision is to retire"
+	anyhow  when = "also after a failure"
 )
 
 // steps is a tick, top to bottom. Before apply nothing that Puppet can see changes; commit is the one point where a
-// target becomes the last good one. A node that is to retire does so instead.
+// target becomes the last good one. A node that retires does that instead of a run.
 var steps = []step{
 	{"observe", always, (*tick).observe},
 	{"desire", always, (*tick).desire},
@@ -163,7 +163,7 @@ var steps = []step{
 	{"apply", acting, (*tick).apply},
 	{"verify", applied, (*tick).verify},
 	{"commit", applied, (*tick).commit},
-	{"consent", leaving, (*tick).consent},
+	{"confirm", leaving, (*tick).confirm},
 	{"retire", leaving, (*tick).retire},
 	{"report", anyhow, (*tick).report},
 }
@@ -183,25 +183,25 @@ func Steps(a Action) []string {
 // tick is the state of one tick.
 type tick struct {
 	*Agent
-	opts     Options
-	observed Observed
-	desired  Desired
-	decision Decision
-	state    State
-	staged   Staged
-	run      *Run
-	began    time.Time
-	puppet   bool  // Puppet was started
-	ended    bool  // the run has a result; it has one without Puppet where staging failed
-	spoilt   error // what the run spoilt of the machine, and whether it was put back
-	settled  bool  // the node's state is no longer the one that was decided on
-	offline  bool  // etcd did not answer, at some point
-	untold   bool  // etcd may have a status of this node that Reported knows nothing of
-	note     string
-	took     map[string]time.Duration
+	opts       Options
+	observed   Observed
+	desired    Desired
+	decision   Decision
+	state      State
+	staged     Staged
+	run        *Run
+	began      time.Time
+	puppet     bool  // Puppet was started
+	ended      bool  // the run has a result; it has one without Puppet where staging failed
+	spoiled    error // what the run spoiled of the machine, and whether it was restored
+	settled    bool  // the node's state changed after the decision
+	offline    bool  // etcd did not answer, at some point
+	unreported bool  // etcd may have a status of this node that Reported knows nothing of
+	note       string
+	took       map[string]time.Duration
 }
 
-// Tick brings this node one step towards what etcd wants of it, and says how that went. The caller holds the node's lock.
+// Tick brings this node one step towards its target and reports that. The caller holds the node's lock.
 func (a *Agent) Tick(ctx context.Context, opts Options) Report {
 	t := &tick{Agent: a, opts: opts, took: map[string]time.Duration{}}
 	err := t.do(ctx)
@@ -214,7 +214,7 @@ func (a *Agent) Tick(ctx context.Context, opts Options) Report {
 // errEnd ends a tick early, without a failure.
 var errEnd = errors.New("nothing more to do")
 
-// do runs the steps. The log, the time, the error's context and the crash points are here, once for all of them.
+// do runs the steps. Log, time, context of errors and crash points of all steps are here.
 func (t *tick) do(ctx context.Context) error {
 	var failed error
 	ended := false
@@ -224,7 +224,7 @@ func (t *tick) do(ctx context.Context) error {
 		}
 		// A tick that is stopped still commits and reports a run that has a result.
 		if ctx.Err() != nil && !t.ended && s.when != anyhow {
-			failed = fmt.Errorf("cannot %s: the agent was told to stop: %w", s.name, errors.Join(ctx.Err(), t.withdraw()))
+			failed = fmt.Errorf("cannot %s: the agent was stopped: %w", s.name, errors.Join(ctx.Err(), t.withdraw()))
 			continue
 		}
 		if t.Step != nil {

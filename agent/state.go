@@ -7,17 +7,17 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// State is what a node remembers between ticks, in state.json. It is written whole, and only when it changes.
+// State is what a node remembers between ticks, in state.json. It is written at once, and only when it changes.
 type State struct {
 	Format       int       `json:"v"`
 	LastGood     Target    `json:"last_good"`      // the last target that was applied and verified
 	LastGoodData string    `json:"last_good_data"` // digest of the layers of it that concern this node
-	PreviousGood Target    `json:"previous_good"`  // the last good one before it with another tree: the way back stays on disk
-	Enforcing    Target    `json:"enforcing"`      // LastGood, or the newer target that the machine is part way to
-	Before       Target    `json:"before"`         // what was enforced before the run that is open
+	PreviousGood Target    `json:"previous_good"`  // the last good one with another tree: a rollback needs no download
+	Enforcing    Target    `json:"enforcing"`      // LastGood, or the newer target that a run left unfinished
+	Before       Target    `json:"before"`         // the target in place before the open run
 	OpenRun      string    `json:"open_run,omitempty"`
 	Attempts     []Attempt `json:"attempts,omitempty"`
-	Refusal      *Refusal  `json:"refusal,omitempty"` // of the wanted target; nil when it was not refused, or not looked at yet
+	Refusal      *Refusal  `json:"refusal,omitempty"` // of the wanted target; nil when it was not refused, or not checked yet
 	Holds        []Hold    `json:"holds,omitempty"`   // as last seen in etcd; obeyed while etcd is unreachable
 	RanAt        time.Time `json:"ran_at,omitzero"`   // when Puppet last applied Enforcing successfully
 	Outcome      Outcome   `json:"outcome,omitempty"`
@@ -26,13 +26,13 @@ type State struct {
 
 	Asked  string  `json:"asked,omitempty"`  // the request that the open run answers
 	Answer *Answer `json:"answer,omitempty"` // to the last request that was answered
-	Retire string  `json:"retire,omitempty"` // the request by which this node retires: it runs nothing until that is called off
+	Retire string  `json:"retire,omitempty"` // the request by which this node retires: it runs nothing until the request is cancelled
 }
 
 // StateFormat is the version of state.json that this agent writes; it reads no newer one.
 const StateFormat = 1
 
-// Reported is what etcd last heard from this node. It may be lost: the next tick then says it again.
+// Reported is what this node last wrote into etcd. It may be lost: the next tick then writes it again.
 type Reported struct {
 	Fingerprint string    `json:"fingerprint"`
 	At          time.Time `json:"at"`
@@ -55,8 +55,8 @@ func (s *State) Attempt(t Target) *Attempt {
 	return nil
 }
 
-// keepAttempts forgets the attempts at targets that are neither wanted nor enforced, and says whether there were any.
-// Those at the wanted target outlive the runs that enforce another one meanwhile.
+// keepAttempts forgets the attempts at targets that are neither wanted nor enforced, and reports whether there were any.
+// Attempts at the wanted target outlive runs that enforce another one.
 func (s *State) keepAttempts(wanted Target) (forgot bool) {
 	kept := slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool {
 		return a.Target != wanted && a.Target != s.Enforcing
@@ -71,7 +71,7 @@ func (s *State) refuse(t Target, why *refusal.Error, now time.Time) {
 	s.Refusal = (&Refusal{Target: t, Error: *why, At: now.UTC().Truncate(time.Second)}).clipped(maxWhy)
 }
 
-// keepRefusal forgets the refusal of a target that is no longer wanted, or that is in place, and says whether there was one.
+// keepRefusal forgets the refusal of a target that is no longer wanted, or that is in place, and reports whether there was one.
 func (s *State) keepRefusal(wanted Target) (forgot bool) {
 	if s.Refusal == nil || s.Refusal.Target == wanted && wanted != s.Enforcing {
 		return false
@@ -80,10 +80,10 @@ func (s *State) keepRefusal(wanted Target) (forgot bool) {
 	return true
 }
 
-// maxWhy is how many bytes of the words of a refusal the node keeps.
+// maxWhy bounds each parameter of a stored refusal, in bytes.
 const maxWhy = maxDetailInHead
 
-// begin opens a run at t, which answers the request where there is one.
+// begin opens a run at t, which answers the request if there is one.
 func (s *State) begin(run string, t Target, now time.Time, afresh bool, r *Request) {
 	if afresh {
 		s.forgive(t)
@@ -108,20 +108,20 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 		s.PreviousGood = s.LastGood
 	}
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
-	// What is known of attempts at another target stays known: enforcing this one says nothing about that one.
+	// Attempts at another target stay: this run shows nothing about that target.
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})
 }
 
-// endure ends the open run of a target that was applied and could not be verified for want of etcd: it stays enforced, and
-// the last good one stays what it was.
+// endure ends the open run of a target that was applied and cannot be verified without etcd. It stays enforced; the last good
+// one does not change.
 func (s *State) endure(r Run, now time.Time) {
 	s.RanAt = now
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})
 }
 
-// fail ends the open run. When it left the machine untouched, what was enforced before stays enforced.
+// fail ends the open run. When it left the machine untouched, the node enforces the target from before it.
 func (s *State) fail(r Run, now time.Time) {
 	if r.Kind == Untouched {
 		s.Enforcing = s.Before
@@ -135,7 +135,7 @@ func (s *State) fail(r Run, now time.Time) {
 	s.close(r.ID, Failed, r.Problem)
 }
 
-// forget takes back an open run in which Puppet was never started.
+// forget removes an open run in which Puppet never started.
 func (s *State) forget() {
 	if a := s.Attempt(s.Enforcing); a != nil && a.Open {
 		a.Started--
@@ -148,7 +148,7 @@ func (s *State) forget() {
 	s.Before, s.OpenRun, s.Asked = Target{}, "", ""
 }
 
-// forgive begins the count of attempts at t anew.
+// forgive resets the count of attempts at t.
 func (s *State) forgive(t Target) {
 	s.Attempts = slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool { return a.Target == t })
 }

@@ -11,21 +11,21 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// observe reads what this node knows of itself, and finishes what an earlier tick left open.
+// observe reads the node's state, and finishes a run that an earlier tick left open.
 func (t *tick) observe(context.Context) error {
 	t.began = t.Now()
 	state, err := t.Memory.Load()
 	var damaged *DamagedError
 	if errors.As(err, &damaged) {
-		t.Log.Error("the state is damaged and put aside; holds that were seen, failed attempts and the last good release are forgotten", "err", err)
+		t.Log.Error("the state is damaged and was renamed; the node forgets its holds, failed attempts and last good release", "err", err)
 		state, err = t.Memory.Afresh()
 	}
 	if err != nil {
 		return err
 	}
 	t.state = state
-	if err := t.Machine.Mend(); err != nil { // before anybody asks who may sign
-		t.Log.Warn("a run that was cut off spoilt this machine", "err", err)
+	if err := t.Machine.Restore(); err != nil { // before the lists of signers are read
+		t.Log.Warn("an interrupted run spoiled this machine", "err", err)
 	}
 	if err := t.finish(); err != nil {
 		return err
@@ -41,11 +41,11 @@ func (t *tick) observe(context.Context) error {
 	return nil
 }
 
-// finish ends a run that an earlier tick began and did not end, as far as its folder tells how it went; and makes
-// `current` the last good tree if a crash came between the two.
+// finish ends a run that an earlier tick began and did not end, by the result in its folder. It points `current` to the last
+// good tree where a crash came between the two.
 func (t *tick) finish() error {
 	if run := t.state.OpenRun; run != "" {
-		t.untold = true
+		t.unreported = true
 		result, began, ended, err := t.Memory.Ended(run)
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ func (t *tick) finish() error {
 			t.state.fail(Run{ID: run, Target: t.state.Enforcing, Result: result}, t.began)
 			err = t.Memory.Save(t.state)
 		}
-		// Otherwise nobody can tell what was applied or whether it verified: the run is done again.
+		// Otherwise the result is unknown: the run is repeated.
 		if err != nil {
 			return err
 		}
@@ -71,19 +71,19 @@ func (t *tick) finish() error {
 		return nil
 	}
 	if err := t.Content.Activate(want); err != nil {
-		// The tree is gone or damaged; enforcing fetches it again.
+		// The tree is missing or damaged. Enforcement fetches it again.
 		t.Log.Warn("current is not the last good tree", "release", t.state.LastGood.Release, "err", err)
 		t.state.RanAt = time.Time{}
 	}
 	return nil
 }
 
-// desire reads all that etcd says about this node, at one revision.
+// desire reads everything in etcd that concerns this node, at one revision.
 func (t *tick) desire(ctx context.Context) error {
 	d, err := t.Control.Desire(ctx, t.Identity)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return ctx.Err() // this says nothing of etcd
+		return ctx.Err() // the error is not etcd's
 	case errors.Is(err, ErrUnreachable):
 		t.offline = true
 		d = Desired{Unreachable: Prose(err.Error())}
@@ -94,29 +94,29 @@ func (t *tick) desire(ctx context.Context) error {
 	return nil
 }
 
-// judge is the one call of Decide in a tick: on what the tick knows now.
+// judge is the only call of Decide in a tick, on the facts that the tick has now.
 func (t *tick) judge() Decision {
 	t.observed.State = t.state
 	d := Decide(t.observed, t.desired, t.Now())
-	if !t.desired.known() { // what etcd wanted when it last answered in this tick
+	if !t.desired.known() { // the target that etcd named earlier in this tick
 		d.Wanted = t.decision.Wanted
 	}
 	return d
 }
 
-// next is what the next tick would decide if nothing else changed. The status has it, and the next tick need not report.
+// next is what the next tick decides if nothing changes. The status has it already, and the next tick does not report.
 func (t *tick) next() Decision {
 	t.observed.Force, t.observed.Looked = false, false
 	return t.judge()
 }
 
-// decide turns the two into an action and a reason. A hold that was seen is remembered, as it counts offline too;
-// attempts at what is no longer wanted are not.
+// decide turns state and desire into an action with its cause. The node remembers holds, which count offline too, and forgets
+// attempts at targets that are no longer wanted.
 func (t *tick) decide(context.Context) error {
 	forgot := t.recall()
 	t.decision = t.judge()
-	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // it came after the other agent looked
-		t.note = "nothing for an agent on probation: what is new is taken by the next tick"
+	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // etcd changed after the agent in place read it
+		t.note = "an agent on probation takes no new target; the next tick takes it"
 		return errEnd
 	}
 	if !t.desired.known() {
@@ -133,9 +133,8 @@ func (t *tick) decide(context.Context) error {
 	return t.Memory.Save(t.state)
 }
 
-// stage puts the target on this machine's disk, where Puppet does not look. A target that differs from the last good one
-// only by name, not in what concerns this node, is in place already. One that is refused is no reason to leave the machine
-// alone: what is in place is enforced as if the other had never been wanted.
+// stage puts the target on this machine's disk, where Puppet does not see it. A target without a difference for this node is in
+// place already. When the target is refused, the node enforces the target in place.
 func (t *tick) stage(ctx context.Context) error {
 	err := t.fetch(ctx)
 	learned, saveErr := t.learn(ctx, err)
@@ -158,7 +157,7 @@ func (t *tick) stage(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", d.Target, err)
 	}
 	if d.Action == Take && !t.opts.Noop {
-		t.state.Refusal = nil // whatever else may be wrong with it
+		t.state.Refusal = nil // the target is authentic
 	}
 	if err != nil {
 		t.newRun()
@@ -171,7 +170,7 @@ func (t *tick) stage(ctx context.Context) error {
 	if inPlace && !t.opts.Force && !t.opts.Noop {
 		s.LastGood, s.Enforcing, s.Attempts = d.Target, d.Target, nil
 		t.settled = true
-		t.note = "nothing of the new target concerns this node"
+		t.note = "the new target changes nothing for this node"
 		if err := t.Memory.Save(*s); err != nil {
 			return err
 		}
@@ -186,8 +185,8 @@ func (t *tick) fetch(ctx context.Context) (err error) {
 	return err
 }
 
-// learn notes what a failed attempt to stage a new target shows, and reports whether the decision has to change: the target is
-// refused, or etcd does not answer. What is in place is then enforced as if nothing new had been wanted.
+// learn notes why a new target was not staged, and reports whether the decision has to change: the target is refused, or etcd
+// does not answer. The node then enforces the target in place.
 func (t *tick) learn(ctx context.Context, err error) (bool, error) {
 	if t.decision.Action != Take || t.opts.Noop || ctx.Err() != nil {
 		return false, nil
@@ -209,11 +208,11 @@ func (t *tick) learn(ctx context.Context, err error) (bool, error) {
 	return false, nil
 }
 
-// admit asks for leave: nothing that the decision rests on may have changed meanwhile. Without etcd only what is being
-// enforced already may go on. Then the run is opened on disk, so that a crash can't be mistaken for a clean node.
+// admit marks the node as running in etcd, unless anything that the decision rests on changed. Without etcd only the target in
+// place is enforced. Then the run is opened on disk, where a later tick finds it after a crash.
 func (t *tick) admit(ctx context.Context) error {
 	if t.run != nil {
-		return nil // staging failed: there is nothing to admit
+		return nil // staging failed
 	}
 	t.newRun()
 	if t.opts.Noop {
@@ -223,16 +222,16 @@ func (t *tick) admit(ctx context.Context) error {
 		s := t.status()
 		s.Phase, s.LastRun = Running, t.run.ID
 		err := t.Control.Admit(ctx, t.Identity, t.desired, s)
-		t.untold = !errors.Is(err, ErrChanged)
+		t.unreported = !errors.Is(err, ErrChanged)
 		switch {
 		case errors.Is(err, ErrChanged):
-			t.note = "what etcd wants changed meanwhile; the next tick looks again"
+			t.note = "the desired state changed meanwhile; the next tick reads it again"
 			t.run = nil
 			return errEnd
 		case err != nil && t.decision.Action == Enforce && ctx.Err() == nil:
-			// Only a positive answer stops what is in place already. An etcd that is full or refuses gives none.
+			// Only a changed desired state stops enforcement. A full etcd, or one that refuses, does not.
 			t.offline = errors.Is(err, ErrUnreachable)
-			t.Log.Warn("cannot announce the run; goes on with what is in place", "err", err)
+			t.Log.Warn("cannot announce the run; enforcing the target in place", "err", err)
 		case err != nil:
 			t.offline = errors.Is(err, ErrUnreachable)
 			t.run = nil
@@ -247,7 +246,7 @@ func (t *tick) openRun() error {
 	return t.Memory.Save(t.state)
 }
 
-// withdraw takes back a run that was opened and in which Puppet is not going to be started.
+// withdraw closes an opened run in which Puppet does not start.
 func (t *tick) withdraw() error {
 	run := t.run
 	t.run = nil
@@ -258,7 +257,7 @@ func (t *tick) withdraw() error {
 	return t.Memory.Save(t.state)
 }
 
-// apply runs Puppet. It has no context of etcd's: losing etcd never ends a catalog that is being applied.
+// apply runs Puppet. Losing etcd never ends a catalog that is being applied.
 func (t *tick) apply(ctx context.Context) error {
 	if t.ended {
 		return nil // staging failed
@@ -270,20 +269,20 @@ func (t *tick) apply(ctx context.Context) error {
 	if err := t.Memory.Begin(t.run.ID); err != nil {
 		return err
 	}
-	t.Log.Info("runs Puppet", "run", t.run.ID, "release", job.Target.Release, "data", job.Target.Data, "reason", t.decision.Reason)
+	t.Log.Info("running Puppet", "run", t.run.ID, "release", job.Target.Release, "data", job.Target.Data, "reason", t.decision.Reason)
 	result, err := t.Puppet.Apply(ctx, job)
 	t.puppet, t.ended = err == nil, true
 	if err != nil {
 		result = Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetNotStarted, Text: Prose(err.Error())}}
 	}
-	// Now, and however it went: a run that failed may have spoilt as much, and none that follows could make up for it.
-	if t.spoilt = t.Machine.Mend(); t.spoilt != nil && result.Kind != Success {
-		result.Problem.Spoiled = Prose(t.spoilt.Error())
+	// Also after a failed run: what it spoiled may keep the next one from starting.
+	if t.spoiled = t.Machine.Restore(); t.spoiled != nil && result.Kind != Success {
+		result.Problem.Spoiled = Prose(t.spoiled.Error())
 	}
 	t.run.Result = result
 	t.run.Drift = !t.opts.Noop && t.decision.Action == Enforce && t.state.Before == t.state.LastGood && result.Outcome == Changed
 	if t.opts.Noop {
-		return cmp.Or(t.spoilt, errEnd)
+		return cmp.Or(t.spoiled, errEnd)
 	}
 	if err := t.Memory.End(t.run.ID, result); err != nil {
 		return err
@@ -291,7 +290,7 @@ func (t *tick) apply(ctx context.Context) error {
 	return t.keepRecord()
 }
 
-// keepRecord keeps the run's record on disk until etcd has it, so that a crash before the report loses nothing.
+// keepRecord stores the run's record on disk until etcd has it: a crash before the report loses nothing.
 func (t *tick) keepRecord() error {
 	fresh, err := t.freshRun()
 	if err != nil {
@@ -300,13 +299,13 @@ func (t *tick) keepRecord() error {
 	return t.spool(fresh)
 }
 
-// verify looks whether the node is still one that can be managed: what the run spoilt, etcd for what is new, and what the
-// release itself wants to have checked. When the agent is told to stop meanwhile, the run stays open, and is done again.
+// verify checks that the node can still be managed: by what the run spoiled, by etcd after a new target, and by the release's
+// own checks. When the agent is stopped meanwhile, the run stays open and the next tick repeats it.
 func (t *tick) verify(ctx context.Context) error {
 	if t.run.Kind != Success {
 		return nil
 	}
-	err := t.spoilt
+	err := t.spoiled
 	if err == nil {
 		err = t.Machine.Verify(ctx, t.job())
 	}
@@ -328,7 +327,7 @@ func (t *tick) verify(ctx context.Context) error {
 	return nil
 }
 
-// answers waits until etcd answers after a new target was applied: one that cuts the node off must not become its last
+// answers waits until etcd answers after a new target was applied. A target that cuts the node off must not become its last
 // good one.
 func (t *tick) answers(parent context.Context) error {
 	ctx, cancel := context.WithTimeout(parent, t.VerifyTimeout)
@@ -347,7 +346,7 @@ func (t *tick) answers(parent context.Context) error {
 	}
 }
 
-// commit turns how the run ended into the node's state: first the state file, then the link `current`.
+// commit writes the result of the run into the node's state: first the state file, then the link `current`.
 func (t *tick) commit(context.Context) error {
 	t.settled = true
 	if t.run.Kind != Success {
@@ -355,7 +354,7 @@ func (t *tick) commit(context.Context) error {
 		return t.Memory.Save(t.state)
 	}
 	if t.offline && t.run.Target != t.state.LastGood {
-		// It may be this very target that cuts the node off.
+		// This target may have cut the node off.
 		t.state.endure(*t.run, t.Now())
 		return t.Memory.Save(t.state)
 	}

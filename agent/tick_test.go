@@ -508,17 +508,17 @@ func TestATickThatIsToldToStopBeforePuppetChangesNothing(t *testing.T) {
 	}
 }
 
-// A run that fails may have spoilt as much as one that goes well: what it took from the machine is put back, whatever else
+// A run that fails may have spoiled as much as one that goes well: what it took from the machine is put back, whatever else
 // it did, and by the next agent when this one did not live to do it.
 func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
-	spoilt := errors.New("the list is gone (it was put back)")
+	spoiled := errors.New("the list is gone (it was put back)")
 	for name, kind := range map[string]Kind{"2.0.0": Between, "halfway": Between, "syntax": Untouched} {
 		w := fleetOn(t, verA)
 		w.promote(t, Target{Release: name, Tree: verB.Tree})
-		w.machine.spoilt = spoilt
+		w.machine.spoiled = spoiled
 		verified := w.machine.verified
 		r := w.tick(t)
-		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem.String(), spoilt.Error()) {
+		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem.String(), spoiled.Error()) {
 			t.Errorf("%s: %+v", name, r.Run)
 		}
 		if w.machine.pending || w.machine.verified != verified {
@@ -526,11 +526,11 @@ func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
 		}
 	}
 	w := fleetOn(t, verA)
-	w.machine.spoilt = spoilt
-	if r := w.tick(t, Options{Noop: true}); !errors.Is(r.Err, spoilt) || w.machine.pending {
+	w.machine.spoiled = spoiled
+	if r := w.tick(t, Options{Noop: true}); !errors.Is(r.Err, spoiled) || w.machine.pending {
 		t.Errorf("a noop that changed something: %+v", r)
 	}
-	w.machine.pending, w.machine.spoilt = true, spoilt // an agent was killed
+	w.machine.pending, w.machine.spoiled = true, spoiled // an agent was killed
 	w.content.onStage = func(Target) error {
 		if w.machine.pending {
 			t.Error("who may sign was asked of what the run left behind")

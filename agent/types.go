@@ -14,7 +14,7 @@ type Generation int64
 type Epoch int64
 
 // Target is the one unit that is desired, attempted, last good and rolled back: a release and a data generation.
-// Two targets are the same when they are equal as values.
+// Two targets are the same when their values are equal.
 type Target struct {
 	Release    string     `json:"release,omitempty"`     // version, as `pulley releases` lists it
 	Tree       string     `json:"tree,omitempty"`        // tree hash of the release: 64 hex digits
@@ -22,7 +22,7 @@ type Target struct {
 	DataDigest string     `json:"data_digest,omitempty"` // sha256 of the generation's record: 64 hex digits
 }
 
-// IsZero reports whether the target names no release; such a target can't be enforced.
+// IsZero reports whether the target names no release; it cannot be enforced then.
 func (t Target) IsZero() bool { return t.Tree == "" }
 
 // String is how people see a target: "1.4.0 with data 12", "1.4.0" or "nothing".
@@ -36,7 +36,7 @@ func (t Target) String() string {
 	return t.Release + " with data " + strconv.FormatInt(int64(t.Data), 10)
 }
 
-// Overlay returns t with each part that it leaves out taken from under: how a role's or node's target inherits.
+// Overlay returns t with its missing parts from under: how a role's or node's target inherits.
 func (t Target) Overlay(under Target) Target {
 	if t.Tree == "" {
 		t.Release, t.Tree = under.Release, under.Tree
@@ -63,18 +63,18 @@ type Outcome string
 // The outcomes of a run.
 const (
 	Changed   Outcome = "changed"   // Puppet changed at least one resource
-	Unchanged Outcome = "unchanged" // everything was as it should be
+	Unchanged Outcome = "unchanged" // no resource was out of sync
 	Failed    Outcome = "failed"    // the run, or its verification, failed
 )
 
-// Kind says what a run left behind (DESIGN, decision 3).
+// Kind is what a run left behind.
 type Kind string
 
 // The kinds of a run's end.
 const (
 	Success   Kind = "success"   // everything that the target wants was applied
-	Untouched Kind = "untouched" // proof exists that no catalog was applied: the machine is as it was
-	Between   Kind = "between"   // something may have been applied: the machine may be part way to the target
+	Untouched Kind = "untouched" // no catalog was applied, for certain
+	Between   Kind = "between"   // a part of the catalog may have been applied
 )
 
 // Counts are Puppet's own resource counts of one run.
@@ -111,11 +111,11 @@ type Job struct {
 	Target   Target        // what to apply
 	Tree     string        // absolute folder of the release, as Puppet will see it
 	Data     string        // absolute folder of the data layers; "" when there is no live data
-	Noop     bool          // show, don't do
+	Noop     bool          // show changes, make none
 	Deadline time.Duration // of the whole run; 0 means the default
 }
 
-// Result is what one Puppet run did. Apply returns it whenever Puppet was started, also when the run failed.
+// Result is what one Puppet run did.
 type Result struct {
 	Kind      Kind                     `json:"kind"`
 	Outcome   Outcome                  `json:"outcome"`
@@ -136,25 +136,25 @@ type Run struct {
 	Target   Target                   `json:"target"`
 	Action   Action                   `json:"action"`
 	Reason   Reason                   `json:"reason"`
-	Drift    bool                     `json:"drift,omitempty"` // the target was in place already, and yet something changed
+	Drift    bool                     `json:"drift,omitempty"` // the target was in place, and the run changed something
 	Started  time.Time                `json:"started"`
 	Duration time.Duration            `json:"duration"`
 	Steps    map[string]time.Duration `json:"steps,omitempty"`
 	Result
 }
 
-// Attempt counts how often this node tried a target that it has not yet reached.
+// Attempt counts the runs of this node at a target that it has not reached.
 type Attempt struct {
 	Target   Target    `json:"target"`
 	Started  int       `json:"started"`          // runs begun since the last success, new target or --force
-	Finished int       `json:"finished"`         // of these, runs that ended by themselves (the others were cut off)
-	Open     bool      `json:"open,omitempty"`   // the last one has not ended, or was cut off
+	Finished int       `json:"finished"`         // of these, runs that ended by themselves (the others were interrupted)
+	Open     bool      `json:"open,omitempty"`   // the last one has not ended, or was interrupted
 	Last     time.Time `json:"last"`             // when the last one began
 	Kind     Kind      `json:"kind,omitempty"`   // how the last finished one ended
 	Problem  Problem   `json:"problem,omitzero"` // and why
 }
 
-// Refusal is a target that this node did not take because nothing proved that it is authentic.
+// Refusal is a target that this node did not take because it is not verified as authentic.
 type Refusal struct {
 	Target        Target    `json:"target"`
 	refusal.Error           // code and params, clipped
@@ -196,7 +196,7 @@ type Hold struct {
 	Replaced *Hold     `json:"replaced,omitempty"` // by a retirement; it never has a Replaced of its own
 }
 
-// GateState says whether nodes may begin something new.
+// GateState is whether nodes may take new targets.
 type GateState string
 
 // The states of a gate.
@@ -206,7 +206,7 @@ const (
 	GateAborted GateState = "aborted"
 )
 
-// Gate is one small key per environment that voids or stops everything at once.
+// Gate is one key per environment that stops all assignments at once.
 type Gate struct {
 	Epoch   Epoch     `json:"epoch"`
 	State   GateState `json:"state"`
@@ -216,14 +216,14 @@ type Gate struct {
 	At      time.Time `json:"at,omitzero"`
 }
 
-// Assignment is a rollout's word to one node; it counts only while its epoch is the gate's.
+// Assignment is a rollout's target for one node; it counts only while its epoch is the gate's.
 type Assignment struct {
 	Target  Target `json:"target"`
 	Rollout string `json:"rollout"`
 	Epoch   Epoch  `json:"epoch"`
 }
 
-// Host is a node's entry in the list of those that should be alive.
+// Host is a node's entry in the host list.
 type Host struct {
 	Node      string    `json:"node"`
 	Role      string    `json:"role"`
@@ -235,7 +235,7 @@ type Host struct {
 	Request   *Request  `json:"request,omitempty"`
 }
 
-// Request asks a node to do something once, in its next tick. A newer one takes the place of an older one.
+// Request is an operator's request that a node acts on once, in its next tick. A newer one replaces an older one.
 type Request struct {
 	ID  string      `json:"id"` // 16 hex digits; the answer names it
 	Do  RequestKind `json:"do"`
@@ -279,7 +279,7 @@ type Desired struct {
 	Guards      map[string]int64 `json:"-"` // the store's own: key → ModRevision that Admit compares
 }
 
-// Status is what a node last said of itself; at most 2 KiB as JSON, and less than 1 KiB when all is well.
+// Status is a node's last report of itself: at most 2 KiB as JSON, and less than 1 KiB for a converged node.
 type Status struct {
 	Format    int       `json:"v,omitempty"` // written by the store
 	Node      string    `json:"node"`
@@ -287,7 +287,7 @@ type Status struct {
 	Phase     Phase     `json:"phase"`
 	Action    Action    `json:"action"`
 	Cause               // without the parameters that another field of the status has
-	Target    Target    `json:"target"` // what it was to be on when it last looked
+	Target    Target    `json:"target"` // the wanted target of its last tick
 	LastGood  Target    `json:"last_good"`
 	Enforcing Target    `json:"enforcing"`
 	Attempt   *Attempt  `json:"attempt,omitempty"` // of Target, or of what it enforces
@@ -303,7 +303,7 @@ type Status struct {
 	Boot      string    `json:"boot,omitempty"`    // the kernel's id of this boot
 	Disabled  Prose     `json:"disabled,omitempty"`
 	Agent     *Upgrade  `json:"agent,omitempty"`  // nil when it runs the agent that is wanted
-	Answer    *Answer   `json:"answer,omitempty"` // to Host.Request; nil when it was never asked
+	Answer    *Answer   `json:"answer,omitempty"` // to the newest request; nil for none
 }
 
 // Phase is whether a run is under way.

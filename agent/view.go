@@ -5,16 +5,16 @@ import "time"
 // NodeState is where a node stands, in one word, for `pulley status`.
 type NodeState string
 
-// The states, each with what it says.
+// The states.
 const (
 	Converged    NodeState = "converged"    // on its target, applied and verified
-	Pending      NodeState = "pending"      // its target is newer than what it has; it will look
-	InRun        NodeState = "running"      // Puppet is at work
-	FailedState  NodeState = "failed"       // its last attempt failed, its target is refused, or its name is another machine's; it will try again
-	Stuck        NodeState = "stuck"        // it failed too often; it tries on, rarely
-	Held         NodeState = "held"         // a hold, or its own machine, says to leave it alone
-	Silent       NodeState = "silent"       // it has not been heard of for too long
-	Unregistered NodeState = "unregistered" // it speaks, but is not on the list of hosts that should be alive
+	Pending      NodeState = "pending"      // its target is newer than what it has
+	InRun        NodeState = "running"      // Puppet is running
+	FailedState  NodeState = "failed"       // its last attempt failed, its target is refused, or another machine has its name; it retries
+	Stuck        NodeState = "stuck"        // it failed too often; it retries rarely
+	Held         NodeState = "held"         // a hold, or the machine itself, forbids runs
+	Silent       NodeState = "silent"       // it has not reported for too long
+	Unregistered NodeState = "unregistered" // it reports, and is not on the host list
 )
 
 // NodeStates lists all states, the good one first, in the order of an operator's interest.
@@ -34,10 +34,10 @@ type View struct {
 const (
 	silentAfter = 3
 	minSilence  = 20 * time.Minute
-	clockAhead  = 5 * time.Minute // beyond this a node's clock is wrong, and its silence would go unnoticed
+	clockAhead  = 5 * time.Minute // beyond this the node's clock is wrong, and its silence would stay unnoticed
 )
 
-// Look judges one node from what it last said (nil: nothing yet) and what etcd wants of it now.
+// Look judges one node by its last report (nil: none yet) and by what etcd wants of it now.
 func Look(s *Status, d Desired, now time.Time) View {
 	v := judge(s, d, now)
 	if s == nil {
@@ -98,7 +98,7 @@ func retires(h *Host, machine string) bool {
 	return h.Request != nil && h.Request.Do == RequestRetire && !anotherMachine(h, machine)
 }
 
-// declined reports whether the node answered that it cannot retire: runs were disabled, and it goes on as before.
+// declined reports whether the node answered that it cannot retire, for example because runs were disabled.
 func (s *Status) declined(r *Request) bool {
 	return s.Answer != nil && s.Answer.ID == r.ID && s.Reason != ReasonRetired
 }
@@ -111,10 +111,10 @@ func (s *Status) retirement(r *Request) Cause {
 	return Cause{ReasonRetired, Params{Problem: s.Answer.Failure()}}
 }
 
-// runningSilence is how long a run may take until its node counts as silent: Puppet's default deadline and some.
+// runningSilence is how long a run may take before its node counts as silent: Puppet's default deadline and a margin.
 const runningSilence = 75 * time.Minute
 
-// SilentFrom is until when a node is believed to be there although it says nothing more.
+// SilentFrom is when a node that reports nothing more counts as silent.
 func (s *Status) SilentFrom() time.Time {
 	quiet := max(silentAfter*s.Settings.Heartbeat, minSilence)
 	if s.Phase == Running {
@@ -133,7 +133,7 @@ func (v View) unheard(d Desired, now time.Time) View {
 	return v
 }
 
-// attemptAt is the node's count of attempts, when it is about its target or about what it enforces now.
+// attemptAt is the node's count of attempts at its target, or at the target in place.
 func attemptAt(s *Status, wanted Target) *Attempt {
 	if s.Attempt == nil || s.Attempt.Target != wanted && s.Attempt.Target != s.Enforcing {
 		return nil
@@ -141,7 +141,7 @@ func attemptAt(s *Status, wanted Target) *Attempt {
 	return s.Attempt
 }
 
-// Observed is what a node knows of itself, as far as its status tells: enough for Decide to give the node's own answer.
+// Observed is the node's knowledge of itself from its status: enough for Decide to give the node's own answer.
 func (s *Status) Observed(id Identity) Observed {
 	o := Observed{Identity: id, Settings: s.Settings, Machine: s.Machine, Disabled: s.Disabled, State: State{
 		LastGood: s.LastGood, Enforcing: s.Enforcing, RanAt: s.RanAt, Outcome: s.Outcome, LastRun: s.LastRun,
@@ -153,7 +153,7 @@ func (s *Status) Observed(id Identity) Observed {
 	if s.Reason == ReasonPuppetBlocked {
 		o.PuppetBlocked = s.Params.Blocked
 	}
-	if s.Reason == ReasonRetired { // by which request counts only for this node itself
+	if s.Reason == ReasonRetired { // only the node itself needs the request's id
 		o.State.Retire = "unknown"
 	}
 	return o

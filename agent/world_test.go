@@ -424,18 +424,18 @@ type fakeMachine struct {
 	remembered, verified int
 	retired              []Job
 	during               func() error
-	spoilt               error // what Mend finds after the next run of Puppet; an agent that is gone leaves it to the next one
+	spoiled              error // what Restore finds after the next run of Puppet; an agent that is gone leaves it to the next one
 	pending              bool
 }
 
 func (m *fakeMachine) Remember() error { m.remembered++; m.pending = true; return nil }
 
-func (m *fakeMachine) Mend() error {
+func (m *fakeMachine) Restore() error {
 	if !m.pending {
 		return nil
 	}
-	err := m.spoilt
-	m.pending, m.spoilt = false, nil
+	err := m.spoiled
+	m.pending, m.spoiled = false, nil
 	return err
 }
 

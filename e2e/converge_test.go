@@ -69,7 +69,7 @@ func TestRoleDataReachesOnlyItsNodes(t *testing.T) {
 	contains(t, out, "shadows")
 	contains(t, f.agent("controller1", 0, "run"), "changed on 1.0.0 with data 1")
 	contains(t, f.read("controller1", "/etc/pulley-demo/motd"), "from live data")
-	contains(t, f.agent("compute1", 0, "run"), "nothing of the new target concerns this node")
+	contains(t, f.agent("compute1", 0, "run"), "the new target changes nothing for this node")
 	if motd := f.read("compute1", "/etc/pulley-demo/motd"); strings.Contains(motd, "from live data") {
 		t.Errorf("compute1 has a controller's data: %s", motd)
 	}

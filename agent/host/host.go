@@ -36,12 +36,11 @@ func New(c nodeconfig.Config, signers trust.Files, now func() time.Time, log *sl
 	}
 }
 
-// Remember keeps both as they are before a run. What an earlier run spoilt and nobody could put back yet stays as it was
-// kept then: else what is spoilt would be what there is to go back to.
+// Remember copies both before a run. A copy that an earlier run made, and that is not restored yet, stays.
 func (m *Machine) Remember() error {
 	before, err := loadKept(m.kept)
 	if err != nil {
-		m.log.Warn("what was kept of the machine is damaged; it is kept anew", "err", err)
+		m.log.Warn("the copies of the schedule and the lists of signers are damaged; they are made anew", "err", err)
 	}
 	k := kept{Signers: m.signers.remember()}
 	if k.Schedule, k.Mode, err = m.crontab(); err != nil {
@@ -50,30 +49,30 @@ func (m *Machine) Remember() error {
 	if before != nil && m.lost(before) {
 		k.Schedule, k.Mode = before.Schedule, before.Mode
 	}
-	if before != nil && m.signers.spoilt(before.Signers) != nil {
+	if before != nil && m.signers.spoiled(before.Signers) != nil {
 		k.Signers = before.Signers
 	}
 	return k.save(m.kept)
 }
 
-// Mend puts back what the run since Remember spoilt: else it would have been the node's last.
-func (m *Machine) Mend() error {
+// Restore restores what the run since Remember spoiled. Otherwise that run could be the node's last.
+func (m *Machine) Restore() error {
 	before, err := loadKept(m.kept)
 	if before == nil {
 		return err
 	}
 	scheduled, scheduleErr := m.keepSchedule(before)
-	listed, listErr := m.signers.mend(before.Signers)
+	listed, listErr := m.signers.restoreSpoiled(before.Signers)
 	if err = both(scheduleErr, listErr); !scheduled || !listed {
-		return err // it stays kept, for the next try
+		return err // the copies stay, for the next tick
 	}
 	if removeErr := os.Remove(m.kept); removeErr != nil {
-		return errors.Join(err, fmt.Errorf("cannot forget what a run must not spoil: %w", removeErr))
+		return errors.Join(err, fmt.Errorf("cannot remove the copies of the schedule and the lists of signers: %w", removeErr))
 	}
 	return err
 }
 
-// both is one line, as what it says becomes a run's problem.
+// both joins two errors into one line, for a run's problem.
 func both(a, b error) error {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
@@ -89,7 +88,7 @@ func (m *Machine) Verify(ctx context.Context, job agent.Job) error {
 // maxWhy bounds the reason that a hook gets.
 const maxWhy = 1000
 
-// Retire runs the release's hooks that say goodbye. Less of their output is shown, as it has to fit into an answer.
+// Retire runs the release's retire hooks. Their output is shortened to fit into an answer.
 func (m *Machine) Retire(ctx context.Context, job agent.Job, why agent.Prose) error {
 	env := []string{"PULLEY_WHY=" + clip.Line(string(why), maxWhy)}
 	return scripts{folder: "retire.d", env: env, shown: 140, timeout: m.timeout, log: m.log}.run(ctx, job)
@@ -108,8 +107,8 @@ func (m *Machine) crontab() ([]byte, fs.FileMode, error) {
 	return b, info.Mode().Perm(), err
 }
 
-// lost says whether nothing starts this agent any more as it did before. A schedule that a release changed is fine, as
-// long as it does.
+// lost reports whether no schedule starts this agent any more. A schedule that a release changed is good as long as it starts
+// the agent with the same settings.
 func (m *Machine) lost(before *kept) bool {
 	jobs := AgentJobs(before.Schedule)
 	if len(jobs) == 0 {
@@ -124,7 +123,7 @@ func (m *Machine) keepSchedule(before *kept) (put bool, err error) {
 		return true, nil
 	}
 	if err := putBack(m.schedule, before.Schedule, before.Mode); err != nil {
-		return false, fmt.Errorf("the release removed the agent's schedule %s, and it cannot be put back: %w", m.schedule, err)
+		return false, fmt.Errorf("the release removed the agent's schedule %s, and it cannot be restored: %w", m.schedule, err)
 	}
-	return true, fmt.Errorf("the release removed the agent's schedule %s (it was put back)", m.schedule)
+	return true, fmt.Errorf("the release removed the agent's schedule %s (it was restored)", m.schedule)
 }

@@ -17,16 +17,16 @@ import (
 	"pulley/internal/trust"
 )
 
-// keptFile holds, in the state folder, what no run may spoil. It is there from before Puppet starts until what that run
-// did was looked at: one that is found was left by a run that was cut off.
+// keptFile holds, in the state folder, the copies from before a run. It exists until the run was checked: an interrupted run
+// leaves it.
 const keptFile = "kept.json"
 
-// kept is what no run may spoil, as it was before one.
+// kept is the agent's schedule and the lists of signers before a run.
 type kept struct {
 	V        int         `json:"v"`
 	Schedule []byte      `json:"schedule,omitempty"` // the cron file; nil where something else starts the agent
 	Mode     fs.FileMode `json:"mode,omitempty"`     // of the cron file
-	Signers  *lists      `json:"signers,omitempty"`  // nil when nothing could be signed for this node anyway
+	Signers  *lists      `json:"signers,omitempty"`  // nil when the lists were not usable before
 }
 
 const keptFormat = 1
@@ -45,7 +45,7 @@ func (k kept) save(path string) error {
 		err = atomicfile.Replace(path, append(b, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep what a run must not spoil: %w", err)
+		return fmt.Errorf("cannot copy the schedule and the lists of signers: %w", err)
 	}
 	return nil
 }
@@ -64,13 +64,13 @@ func loadKept(path string) (*kept, error) {
 		err = fmt.Errorf("its format is %d, not %d", k.V, keptFormat)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read what a run must not spoil: %w", err)
+		return nil, fmt.Errorf("cannot read the copies of the schedule and the lists of signers: %w", err)
 	}
 	return &k, nil
 }
 
-// keptSigners notices when a run leaves the lists of signers such that nothing could be signed for the node any more, and
-// puts them back: that release would be the last that it takes.
+// keptSigners restores the lists of signers after a run with which nobody could sign for the node any more: it could take no
+// other release.
 type keptSigners struct {
 	files       trust.Files
 	environment string
@@ -90,30 +90,30 @@ func (k keptSigners) lists() (lists, error) {
 	return l, nil
 }
 
-// usable returns nil when somebody can sign releases for this node now, or nobody has to. A release is what matters: it
-// can bring a list on which more people may sign more.
+// usable returns nil when a key can sign releases for this node now, or when signatures are not required. Releases decide: a
+// release can bring a longer list.
 func (k keptSigners) usable(l lists) error {
 	mark, err := trust.LoadHighWaterMark(k.files.Mark)
 	required := err != nil || mark.Required
 	switch {
 	case l.Allowed == nil && (k.files.AllowedNamed || required):
-		return fmt.Errorf("%s is gone", k.files.Allowed)
+		return fmt.Errorf("%s is missing", k.files.Allowed)
 	case l.Allowed == nil:
 		return nil
 	case l.Revoked == nil && k.files.RevokedNamed:
-		return fmt.Errorf("%s is gone", k.files.Revoked)
+		return fmt.Errorf("%s is missing", k.files.Revoked)
 	}
 	signers, err := trust.ParseSigners(l.Allowed, l.Revoked)
 	if err != nil {
 		return err
 	}
 	if !signers.Anybody(trust.Release, k.environment, k.now()) {
-		return fmt.Errorf("%s names nobody who can sign for %s now", k.files.Allowed, k.environment)
+		return fmt.Errorf("%s has no key that can sign for %s now", k.files.Allowed, k.environment)
 	}
 	return nil
 }
 
-// remember is the lists before a run; nil when there is nothing to go back to.
+// remember is the lists before a run; nil when they are not usable.
 func (k keptSigners) remember() *lists {
 	l, err := k.lists()
 	if err != nil || k.usable(l) != nil {
@@ -122,9 +122,9 @@ func (k keptSigners) remember() *lists {
 	return &l
 }
 
-// spoilt says what is wrong with the lists that was not before; nil when nothing is. Both are judged as of now: a key
-// that expired meanwhile is no run's fault.
-func (k keptSigners) spoilt(before *lists) error {
+// spoiled returns what is wrong with the lists since before; nil for nothing. Both are judged by the present time: a key that
+// expired meanwhile is no run's fault.
+func (k keptSigners) spoiled(before *lists) error {
 	if before == nil || k.usable(*before) != nil {
 		return nil
 	}
@@ -133,24 +133,24 @@ func (k keptSigners) spoilt(before *lists) error {
 	case err != nil:
 		return err
 	case now.Allowed == nil && before.Allowed != nil:
-		return fmt.Errorf("%s is gone", k.files.Allowed)
+		return fmt.Errorf("%s is missing", k.files.Allowed)
 	}
 	return k.usable(now)
 }
 
-// mend puts the lists back when a run spoilt them, and says so.
-func (k keptSigners) mend(before *lists) (put bool, err error) {
-	if err = k.spoilt(before); err == nil {
+// mend restores the lists when a run spoiled them. Its error names the damage.
+func (k keptSigners) restoreSpoiled(before *lists) (put bool, err error) {
+	if err = k.spoiled(before); err == nil {
 		return true, nil
 	}
 	why, _, _ := strings.Cut(err.Error(), "\n")
 	if err := k.restore(*before); err != nil {
-		return false, fmt.Errorf("the release spoiled the list of those who may sign for this node (%s), and it cannot be put back: %w", why, err)
+		return false, fmt.Errorf("the release spoiled the list of allowed signers (%s), and it cannot be restored: %w", why, err)
 	}
-	return true, fmt.Errorf("the release spoiled the list of those who may sign for this node: %s (it was put back)", why)
+	return true, fmt.Errorf("the release spoiled the list of allowed signers: %s (it was restored)", why)
 }
 
-// restore writes the revoked keys first: cut off between the two, no key counts that did not before.
+// restore writes the revoked keys first: after a crash between the two, no additional key is valid.
 func (k keptSigners) restore(l lists) error {
 	for _, file := range []struct {
 		path  string

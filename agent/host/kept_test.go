@@ -43,22 +43,22 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 		before, after [2]string // allowed, revoked
 		bad           string
 	}{
-		"all keys are revoked":           {[2]string{alice, ""}, [2]string{alice, strings.TrimPrefix(alice, "alice@* ")}, "nobody who can sign for dev@t42 now"},
-		"all keys are expired":           {[2]string{alice, ""}, [2]string{strings.Replace(alice, " ", ` valid-before="20260101Z" `, 1), ""}, "nobody who can sign"},
-		"none counts yet":                {[2]string{alice, ""}, [2]string{strings.Replace(alice, " ", ` valid-after="20270101Z" `, 1), ""}, "nobody who can sign"},
-		"they sign for another one":      {[2]string{bob, ""}, [2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, "nobody who can sign"},
-		"they sign no releases":          {[2]string{bob, ""}, [2]string{strings.Replace(bob, " ", ` namespaces="pulley-data" `, 1), ""}, "nobody who can sign"},
-		"a first list without this node": {[2]string{"", ""}, [2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, "nobody who can sign"},
+		"all keys are revoked":           {[2]string{alice, ""}, [2]string{alice, strings.TrimPrefix(alice, "alice@* ")}, "no key that can sign for dev@t42 now"},
+		"all keys are expired":           {[2]string{alice, ""}, [2]string{strings.Replace(alice, " ", ` valid-before="20260101Z" `, 1), ""}, "no key that can sign"},
+		"none counts yet":                {[2]string{alice, ""}, [2]string{strings.Replace(alice, " ", ` valid-after="20270101Z" `, 1), ""}, "no key that can sign"},
+		"they sign for another one":      {[2]string{bob, ""}, [2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, "no key that can sign"},
+		"they sign no releases":          {[2]string{bob, ""}, [2]string{strings.Replace(bob, " ", ` namespaces="pulley-data" `, 1), ""}, "no key that can sign"},
+		"a first list without this node": {[2]string{"", ""}, [2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, "no key that can sign"},
 		"nobody could sign before":       {[2]string{strings.Replace(bob, "@dev", "@production", 1), ""}, [2]string{"bob\n", ""}, ""},
 		"nothing changes":                {[2]string{alice, ""}, [2]string{alice, ""}, ""},
 		"there is none":                  {[2]string{"", ""}, [2]string{"", ""}, ""},
 		"a list comes":                   {[2]string{"", ""}, [2]string{alice, ""}, ""},
 		"a signer more, and one revoked": {[2]string{alice, ""}, [2]string{alice + bob, strings.TrimPrefix(alice, "alice@* ")}, ""},
-		"what was spoilt is mended":      {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
-		"a person had spoilt it":         {[2]string{"alice\n", ""}, [2]string{"alice\n", ""}, ""},
-		"the list goes":                  {[2]string{alice, ""}, [2]string{"", ""}, "is gone"},
+		"what was spoiled is mended":     {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
+		"a person had spoiled it":        {[2]string{"alice\n", ""}, [2]string{"alice\n", ""}, ""},
+		"the list goes":                  {[2]string{alice, ""}, [2]string{"", ""}, "is missing"},
 		"a line that can't be read":      {[2]string{alice, ""}, [2]string{alice + "bob\n", ""}, "line 2"},
-		"nobody is left":                 {[2]string{alice, ""}, [2]string{"# nobody\n", ""}, "nobody who can sign"},
+		"nobody is left":                 {[2]string{alice, ""}, [2]string{"# nobody\n", ""}, "no key that can sign"},
 		"a first list that is none":      {[2]string{"", ""}, [2]string{"alice\n", ""}, "line 1"},
 		"revoked keys that are none":     {[2]string{alice, ""}, [2]string{alice, "alice\n"}, "revoked keys: line 1"},
 	} {
@@ -75,7 +75,7 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 				}
 			}
 		}
-		_, err := k.mend(before)
+		_, err := k.restoreSpoiled(before)
 		if (err == nil) != (c.bad == "") || err != nil && !strings.Contains(err.Error(), c.bad) {
 			t.Errorf("%s: %v; want %q", name, err, c.bad)
 		}
@@ -124,7 +124,7 @@ func holds(t *testing.T, path, want string) {
 	}
 }
 
-// A run that is killed after it spoilt the list, or the schedule, must not be the last that the node ever does.
+// A run that is killed after it spoiled the list, or the schedule, must not be the last that the node ever does.
 func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
@@ -133,13 +133,13 @@ func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
 	}
 	spoil(t, f.Allowed, "alice\n")
 	spoil(t, m.schedule, "")
-	err := start().Mend()
+	err := start().Restore()
 	if err == nil || !strings.Contains(err.Error(), "line 1") || !strings.Contains(err.Error(), "removed the agent's schedule") {
 		t.Errorf("it says %v", err)
 	}
 	holds(t, f.Allowed, alice)
 	holds(t, m.schedule, everyFive)
-	if err := start().Mend(); err != nil {
+	if err := start().Restore(); err != nil {
 		t.Errorf("once it is put back: %v", err)
 	}
 }
@@ -148,7 +148,7 @@ func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
 func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
-	if err := errors.Join(m.Remember(), m.Mend()); err != nil {
+	if err := errors.Join(m.Remember(), m.Restore()); err != nil {
 		t.Fatal(err)
 	}
 	stolen := strings.TrimPrefix(alice, "alice@* ")
@@ -156,7 +156,7 @@ func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
 	spoil(t, m.schedule, "# by hand, for now\n")
 	for range 2 {
 		m := start()
-		if err := errors.Join(m.Mend(), m.Remember(), m.Mend()); err != nil {
+		if err := errors.Join(m.Restore(), m.Remember(), m.Restore()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -177,7 +177,7 @@ func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 	spoil(t, filepath.Join(m.schedule, "in the way"), "a folder, where the schedule was")
 	for range 2 {
 		m := start()
-		if err := m.Mend(); err == nil || strings.Count(err.Error(), "cannot be put back") != 2 {
+		if err := m.Restore(); err == nil || strings.Count(err.Error(), "cannot be restored") != 2 {
 			t.Errorf("it says %v", err)
 		}
 		if err := m.Remember(); err == nil {
@@ -190,8 +190,8 @@ func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
-	if err := start().Mend(); err == nil {
-		t.Error("what was spoilt is now what there is to go back to")
+	if err := start().Restore(); err == nil {
+		t.Error("what was spoiled is now what there is to go back to")
 	}
 	holds(t, f.Allowed, alice)
 	holds(t, m.schedule, everyFive)
@@ -202,14 +202,14 @@ func TestWhatWasKeptAndIsDamagedIsKeptAnew(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
 	spoil(t, m.kept, "{")
-	if err := m.Mend(); err == nil {
+	if err := m.Restore(); err == nil {
 		t.Error("nobody is told")
 	}
 	if err := m.Remember(); err != nil {
 		t.Fatal(err)
 	}
 	spoil(t, f.Allowed, "")
-	if err := m.Mend(); err == nil || !strings.Contains(err.Error(), "is gone") {
+	if err := m.Restore(); err == nil || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("it says %v", err)
 	}
 	holds(t, f.Allowed, alice)

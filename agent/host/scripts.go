@@ -19,17 +19,16 @@ import (
 // scriptTimeout is how long one script of a release may take.
 const scriptTimeout = 5 * time.Minute
 
-// scripts runs what a release brings along to be run beside its catalog: checks, and hooks.
+// scripts runs the programs in a folder of a release: checks, and hooks.
 type scripts struct {
 	folder  string   // of the release
-	env     []string // beside what all are told
+	env     []string // besides the variables that all scripts get
 	shown   int      // bytes of a failed script's output
 	timeout time.Duration
 	log     *slog.Logger
 }
 
-// run runs the executables of the folder in the order of their names, until the first that fails. Where there is no such
-// folder, nothing is to be run.
+// run runs the executables of the folder in the order of their names, until the first that fails. A missing folder has none.
 func (s scripts) run(ctx context.Context, job agent.Job) error {
 	dir := filepath.Join(job.Tree, s.folder)
 	entries, err := os.ReadDir(dir)
@@ -68,7 +67,7 @@ func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
 	cmd.WaitDelay = 5 * time.Second
 	output := &tail{limit: s.shown}
 	cmd.Stdout, cmd.Stderr = output, output
-	s.log.Info("runs a script of the release", "command", script)
+	s.log.Info("running a script of the release", "command", script)
 	err := cmd.Run()
 	switch {
 	case err == nil:

@@ -107,9 +107,9 @@ func (u *supervisor) doubt(s upgrade.State, why agent.Problem, puppet bool) {
 		u.discard(s, why)
 		return
 	}
-	u.Log.Warn("the new agent is in doubt", "version", s.Candidate.Version, "why", why, "times", s.Candidate.Doubts, "of", upgrade.MaxDoubts)
+	u.Log.Warn("the new agent is in doubt", "version", s.Candidate.Version, "code", why.Code, "why", why, "times", s.Candidate.Doubts, "of", upgrade.MaxDoubts)
 	if err := u.folder.Save(s); err != nil {
-		u.Log.Error("that it is in doubt can't be remembered", "err", err)
+		u.Log.Error("cannot store the state of the upgrade", "err", err)
 	}
 }
 
@@ -137,7 +137,7 @@ func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.Age
 	if _, err := u.folder.TakeOver(s, u.OwnVersion(), u.Now()); err != nil {
 		return false, err
 	}
-	u.Log.Info("the new agent has proven itself and is in place", "version", version, "before", u.OwnVersion())
+	u.Log.Info("the new agent is verified and in place", "version", version, "before", u.OwnVersion())
 	return true, nil
 }
 
@@ -148,10 +148,10 @@ func (u *supervisor) drop(ctx context.Context, s upgrade.State, why agent.Proble
 }
 
 func (u *supervisor) discard(s upgrade.State, why agent.Problem) {
-	u.Log.Error("the new agent is dropped", "version", s.Candidate.Version, "why", why)
+	u.Log.Error("the new agent is dropped", "version", s.Candidate.Version, "code", why.Code, "why", why)
 	s = s.Drop(s.Candidate.Program, s.Candidate.Try, why, u.Now())
 	if err := errors.Join(u.folder.Save(s), u.folder.Tidy(s)); err != nil {
-		u.Log.Error("that it is dropped can't be remembered", "err", err)
+		u.Log.Error("cannot store the state of the upgrade", "err", err)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// renewTimeout is of one request to one server: a tick must not wait longer for what can wait till the next.
+	// renewTimeout is of one request to one server: a tick must not wait for a renewal, which the next tick can repeat.
 	renewTimeout = 15 * time.Second
 	// After a renewal that failed the next one is tried when this part of the time that is left is over, or the interval.
 	retryParts    = 20
@@ -27,8 +27,8 @@ const (
 	triedFile     = "identity/renewal-failed" // when that was; in the state folder
 )
 
-// renew gets a new certificate when the node's own is near its end, or the servers have one of another CA by now. It is
-// tried after a tick, under the node's lock, and is never a tick's failure.
+// renew gets a new certificate when the node's own is near its end, or when the servers' CA changed. It follows a tick, under the
+// node's lock, and its failure is no failure of the tick.
 func (n *Node) renew(ctx context.Context) {
 	if !n.Joined() || len(n.Servers) == 0 || ctx.Err() != nil {
 		return
@@ -41,7 +41,7 @@ func (n *Node) renew(ctx context.Context) {
 	}
 	bundle, err := bounded.ReadFile(n.BundleFile(), nodeconfig.MaxFileBytes)
 	if err != nil {
-		n.Warn(fmt.Errorf("cannot read whom this node trusts: %w", err))
+		n.Warn(fmt.Errorf("cannot read the CAs that this node trusts: %w", err))
 		return
 	}
 	left := id.Leaf().NotAfter.Sub(now)
@@ -49,7 +49,7 @@ func (n *Node) renew(ctx context.Context) {
 		return
 	}
 	if left <= 0 {
-		n.Warn(fmt.Errorf("cannot renew this node's certificate: it ended at %s by this machine's clock\nlet the node join again with a token that is for it: `pulley token create --node %s`",
+		n.Warn(fmt.Errorf("cannot renew this node's certificate: it ended at %s by this machine's clock\nlet the node join again with a token of its own: `pulley token create --node %s`",
 			id.Leaf().NotAfter.Format(time.RFC3339), n.Identity.Node))
 		n.tried(now)
 		return
@@ -91,26 +91,26 @@ func (n *Node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (p
 		return pki.Identity{}, err
 	}
 	if err := atomicfile.Replace(n.BundleFile(), []byte(answer.CA), 0o644); err != nil {
-		return pki.Identity{}, fmt.Errorf("cannot write whom this node trusts: %w", err)
+		return pki.Identity{}, fmt.Errorf("cannot write the CAs that this node trusts: %w", err)
 	}
 	return fresh, fresh.Save(n.IdentityFile())
 }
 
-// acceptable refuses an answer with which this node would be shut out: of another name, or of a CA that is not in the bundle.
+// acceptable refuses a certificate that would lock this node out: of another name, or of a CA that is not in the bundle.
 func acceptable(fresh, old *x509.Certificate, bundle []byte) error {
 	if fresh.Subject.CommonName != old.Subject.CommonName {
 		return fmt.Errorf("the new certificate is of %q, and this node is %q", fresh.Subject.CommonName, old.Subject.CommonName)
 	}
 	cas, err := pki.ParseCertificates(bundle)
 	if err != nil {
-		return fmt.Errorf("the CAs that came with the new certificate can't be used: %w", err)
+		return fmt.Errorf("cannot use the CAs of the new certificate: %w", err)
 	}
 	for _, ca := range cas {
 		if fresh.CheckSignatureFrom(ca) == nil {
 			return nil
 		}
 	}
-	return errors.New("the new certificate is of none of the CAs that came with it")
+	return errors.New("none of the CAs in the answer issued the new certificate")
 }
 
 // ofBundle is issuer, an authority key id, if it is of one of the CAs in the bundle: a cluster of somebody else's has
@@ -128,8 +128,7 @@ func ofBundle(bundle, issuer []byte) []byte {
 	return nil
 }
 
-// triedLately says whether it is too early for another try: servers that are away must not be asked by a whole fleet at
-// each of its ticks.
+// triedLately reports whether it is too early for another try: a fleet must not contact unreachable servers in every tick.
 func (n *Node) triedLately(now time.Time, left time.Duration) bool {
 	b, err := bounded.ReadFile(filepath.Join(n.StateDir(), triedFile), nodeconfig.MaxFileBytes)
 	if err != nil {

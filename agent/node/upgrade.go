@@ -193,7 +193,7 @@ func (u *supervisor) seen(d agent.Desired) {
 		}
 	}
 	if err != nil {
-		u.Log.Warn("what is wanted of the agent can't be noted", "err", err)
+		u.Log.Warn("cannot store the wanted version of the agent", "err", err)
 	}
 }
 
@@ -236,7 +236,7 @@ func (u *supervisor) try(ctx context.Context, s upgrade.State, want agent.AgentC
 		u.Log.Error("the new agent is dropped", "version", want.Version, "code", failed.Problem.Code, "why", failed)
 		return s.Drop(program, want.Try, failed.Problem, u.Now()), nil
 	case errors.As(err, &hindered):
-		u.Log.Warn("the new agent can't be tested", "version", want.Version, "code", hindered.problem.Code, "why", hindered)
+		u.Log.Warn("cannot test the new agent", "version", want.Version, "code", hindered.problem.Code, "why", hindered)
 		return s.Wait(want, hindered.problem, u.Now()), nil
 	}
 	return s, err

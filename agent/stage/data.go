@@ -76,11 +76,11 @@ func (c *Content) load(digest string) (hieradata.Generation, error) {
 func (c *Content) save(b []byte) error {
 	name := filepath.Join(c.dir, hieradata.Digest(b)+recordSuffix)
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return fmt.Errorf("cannot keep the data record: %w", err)
+		return fmt.Errorf("cannot store the data record: %w", err)
 	}
 	// Not flushed: load checks the hash, and a lost record is fetched again.
 	if err := atomicfile.WriteVolatile(name, b, 0o600); err != nil {
-		return fmt.Errorf("cannot keep the data record: %w", err)
+		return fmt.Errorf("cannot store the data record: %w", err)
 	}
 	return nil
 }

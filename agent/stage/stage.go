@@ -164,7 +164,7 @@ func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
 	}
 	r, err := c.release(ctx, t, f)
 	if err == nil && r.Content.Tree != t.Tree {
-		err = fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\nsomebody wrote into etcd by hand; publish under a new version", t.Release, r.Content.Tree, t.Tree)
+		err = fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\npublish the release under a new version: its value in etcd was changed by hand", t.Release, r.Content.Tree, t.Tree)
 	}
 	if err == nil && damaged != nil { // what is left of it goes only once etcd has answered
 		c.log.Warn("the release is damaged on disk and installed anew", "release", t.Release, "err", damaged)
@@ -174,7 +174,7 @@ func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
 		err = c.install(ctx, c.source(f.delta), r.Content)
 	}
 	if err != nil && damaged != nil {
-		return fmt.Errorf("%w; it can't be installed anew: %w", damaged, err)
+		return fmt.Errorf("%w; reinstalling it failed: %w", damaged, err)
 	}
 	return err
 }

@@ -68,7 +68,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	if state.Enforcing.IsZero() {
-		return errors.New("cannot run Puppet with this node's settings: no release is in place\n`pulley-agent run` puts one there")
+		return errors.New("cannot run Puppet with this node's settings: no release is in place\nrun `pulley-agent run` first")
 	}
 	job, release, err := c.enforced(ctx, state.Enforcing, o.env.Now, p.Logger)
 	if err != nil {
@@ -86,7 +86,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = o.env.Stdin, o.env.Stdout, o.env.Stderr
 	err = cmd.Run()
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("cannot finish `puppet %s`: it was ended at its deadline of %s", args[0], p.Deadline)
+		return fmt.Errorf("cannot finish `puppet %s`: it reached its deadline of %s", args[0], p.Deadline)
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 {
@@ -116,11 +116,11 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 		return err
 	}
 	if reason != "" {
-		return fmt.Errorf("cannot run `puppet apply`: runs were disabled on this machine: %s\n`pulley-agent enable` allows them again", reason)
+		return fmt.Errorf("cannot run `puppet apply`: runs were disabled on this machine: %s\nrun `pulley-agent enable` to allow them again", reason)
 	}
 	for _, h := range state.Holds {
 		if h.Mode == agent.Stop {
-			return fmt.Errorf("cannot run `puppet apply`: %s holds %s: %s\nonce `pulley unhold` has lifted it, `pulley-agent run` sees so", h.Who, h.Scope, h.Reason())
+			return fmt.Errorf("cannot run `puppet apply`: %s holds %s: %s\nrun `pulley unhold`, then `pulley-agent run`", h.Who, h.Scope, h.Reason())
 		}
 	}
 	return nil

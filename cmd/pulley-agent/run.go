@@ -98,7 +98,7 @@ func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 	if code := exitCode(r, report); code != cli.ExitDone {
 		switch {
 		case code == cli.ExitUnreachable && d.Reason != agent.ReasonUnreachable:
-			cli.Complain(o.env, program, errors.New("etcd is unreachable; what it has not heard will be sent later"))
+			cli.Complain(o.env, program, errors.New("etcd is unreachable; the next tick sends what is unsent"))
 		case failing(d.Blocked.Reason) && d.Reason != d.Blocked.Reason:
 			cli.Complain(o.env, program, errors.New(d.Blocked.Sentence()))
 		}
@@ -151,7 +151,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return errors.New("cannot run: stopped while waiting for its turn")
+		return errors.New("cannot run: the agent was stopped during its splay")
 	case <-timer.C:
 		return nil
 	}

@@ -58,7 +58,7 @@ func (o *options) localStatus() (localStatus, error) {
 	dir := filepath.Join(o.Root, "var/lib/pulley")
 	d, err := agent.ReadDisk(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return localStatus{}, fmt.Errorf("cannot show the status: no agent has run here, there is no %s\n--root names the folder that the agent's own are under; `pulley-agent run` makes them", dir)
+		return localStatus{}, fmt.Errorf("cannot show the status: %s does not exist\nrun `pulley-agent run` first, or give --root", dir)
 	}
 	if err != nil {
 		return localStatus{}, err
@@ -67,7 +67,7 @@ func (o *options) localStatus() (localStatus, error) {
 	s.Signatures = stage.Check(o.signers())
 	var damaged *agent.DamagedError
 	if errors.As(err, &damaged) {
-		err = fmt.Errorf("%w\nthe next `pulley-agent run` puts it aside and applies the node's target anew", err)
+		err = fmt.Errorf("%w\nrun `pulley-agent run`: it renames the file and applies the node's target again", err)
 	}
 	return s, errors.Join(err, d.Close())
 }

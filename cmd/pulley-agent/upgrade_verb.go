@@ -133,7 +133,7 @@ func (o *options) changeUpgrade(change func(upgrade.Folder, upgrade.State) error
 	f := o.ownFolder()
 	lock, err := f.Lock()
 	if errors.Is(err, agent.ErrLocked) {
-		return fmt.Errorf("cannot change the agent: %w\nan agent that is on probation is at work; try again in a minute", err)
+		return fmt.Errorf("cannot change the agent: %w\ntry again in a minute: an agent on probation is running", err)
 	}
 	if err != nil {
 		return err

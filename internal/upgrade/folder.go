@@ -46,18 +46,18 @@ func (f Folder) Previous() string { return filepath.Join(f.Dir, previousFile) }
 // Lock keeps a second agent from upgrading beside this one, or returns agent.ErrLocked. It is held by the open file.
 func (f Folder) Lock() (*os.File, error) {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot make the folder of the agent's own upgrade: %w", err)
+		return nil, fmt.Errorf("cannot create the folder of the agent's upgrades: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(f.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("cannot lock the agent's own upgrade: %w", err)
+		return nil, fmt.Errorf("cannot lock the agent's upgrade: %w", err)
 	}
 	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		err = agent.ErrLocked
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot lock the agent's own upgrade: %w", err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("cannot lock the agent's upgrade: %w", err), lock.Close())
 	}
 	return lock, nil
 }
@@ -76,7 +76,7 @@ func (f Folder) Load() (State, error) {
 		file.Close()
 	}
 	if err != nil {
-		return State{}, fmt.Errorf("cannot read the state of the agent's own upgrade: %w", err)
+		return State{}, fmt.Errorf("cannot read the state of the agent's upgrade: %w", err)
 	}
 	s, err := parseState(b)
 	if errors.Is(err, errNewer) {
@@ -84,7 +84,7 @@ func (f Folder) Load() (State, error) {
 	}
 	if err != nil {
 		if err := os.Rename(path, path+".damaged"); err != nil {
-			return State{}, fmt.Errorf("cannot put the damaged %s aside: %w", path, err)
+			return State{}, fmt.Errorf("cannot rename the damaged %s: %w", path, err)
 		}
 		return State{Format: Format}, nil
 	}
@@ -94,7 +94,7 @@ func (f Folder) Load() (State, error) {
 	return s, nil
 }
 
-var errNewer = errors.New("its format is newer than this agent's; a newer agent was here")
+var errNewer = errors.New("its format is newer than this agent's: a newer agent wrote it")
 
 func parseState(b []byte) (State, error) {
 	if len(b) > maxState {
@@ -109,7 +109,7 @@ func parseState(b []byte) (State, error) {
 		return State{}, err
 	}
 	if c := s.Candidate; c != nil && (!isDigest(c.Digest) || c.Good < 0 || c.Doubts < 0) {
-		return State{}, errors.New("its candidate makes no sense")
+		return State{}, errors.New("its candidate is not valid")
 	}
 	s.Format = Format
 	return s, nil
@@ -130,7 +130,7 @@ func (f Folder) Save(s State) error {
 		_, err = place(filepath.Join(f.Dir, stateFile), 0o644, func(w io.Writer) error { _, err := w.Write(append(b, '\n')); return err })
 	}
 	if err != nil {
-		return fmt.Errorf("cannot write the state of the agent's own upgrade: %w", err)
+		return fmt.Errorf("cannot write the state of the agent's upgrade: %w", err)
 	}
 	return nil
 }
@@ -145,11 +145,11 @@ func (f Folder) Place(digest string, write func(io.Writer) error) error {
 	if err == nil {
 		var got string
 		if got, err = place(path, 0o755, write); err == nil && got != digest {
-			err = errors.Join(errors.New("its bytes are not those that were published"), os.Remove(path))
+			err = errors.Join(errors.New("its digest is not the published one"), os.Remove(path))
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot put the new agent on disk: %w", err)
+		return fmt.Errorf("cannot write the new agent: %w", err)
 	}
 	failpoint.Here("upgrade:fetched")
 	return nil
@@ -240,17 +240,17 @@ func (f Folder) settle(s State) (State, error) {
 // Back puts the previous program in place again. The one that was there stays back like one that failed.
 func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (State, error) {
 	fail := func(err error) (State, error) {
-		return s, fmt.Errorf("cannot go back to the agent before: %w", err)
+		return s, fmt.Errorf("cannot restore the previous agent: %w", err)
 	}
 	previous, err := Digest(f.Previous())
 	if errors.Is(err, fs.ErrNotExist) {
-		return fail(fmt.Errorf("none is kept: there is no %s", f.Previous()))
+		return fail(fmt.Errorf("%s does not exist", f.Previous()))
 	}
 	if err != nil {
 		return fail(err)
 	}
 	if s.Previous != nil && s.Previous.Digest != previous {
-		return fail(fmt.Errorf("%s was altered since it was kept", f.Previous()))
+		return fail(fmt.Errorf("%s was changed since it was stored", f.Previous()))
 	}
 	have, err := Digest(f.Installed)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

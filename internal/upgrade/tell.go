@@ -33,7 +33,7 @@ type Teller struct{ pipe *os.File }
 func OpenTeller(descriptor int) (*Teller, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(descriptor, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO {
-		return nil, fmt.Errorf("cannot tell descriptor %d how the tick goes: it is no pipe", descriptor)
+		return nil, fmt.Errorf("cannot report the tick on descriptor %d: it is not a pipe", descriptor)
 	}
 	syscall.CloseOnExec(descriptor)
 	return &Teller{os.NewFile(uintptr(descriptor), "the agent that watches")}, nil

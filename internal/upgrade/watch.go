@@ -59,7 +59,7 @@ func Watch(ctx context.Context, c Command, limits Proof) Trial {
 	cmd.ExtraFiles = []*os.File{write}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 5 * time.Second
-	c.Log.Info("has the new agent do this tick", "command", quoted(c.Path, c.Args))
+	c.Log.Info("the new agent does this tick", "command", quoted(c.Path, c.Args))
 	err = cmd.Start()
 	write.Close()
 	if err != nil {
@@ -205,7 +205,7 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	c.Log.Info("tests the new agent", "command", quoted(c.Path, c.Args))
+	c.Log.Info("testing the new agent", "command", quoted(c.Path, c.Args))
 	err := cmd.Run()
 	switch {
 	case err == nil:
