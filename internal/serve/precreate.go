@@ -238,29 +238,31 @@ func (t *Tasks) knownUsers(ctx context.Context) (map[string]bool, error) {
 // isStray reads the records of one name, also of an environment without a spec. A name whose records are not readable is no
 // stray.
 func (t *Tasks) isStray(ctx context.Context, name pki.Name) (bool, error) {
+	var owners store.Owners
 	switch name.Kind {
 	case pki.KindOperator:
 		o, _, err := t.Store.Identities.Operator(ctx, name.Subject)
 		if err != nil {
 			return false, fmt.Errorf("cannot read the identity of user %s: %w", name, err)
 		}
-		return !o.Live() || o.User != name.String(), nil
+		owners.Operator = o
 	case pki.KindNode:
 		ref, err := environments.ParseRef(name.Environment)
 		if err != nil {
 			return false, nil
 		}
-		reserves, damaged, err := t.Store.Identities.Precreated(ctx, ref)
-		if err != nil || len(damaged) > 0 || reserves[name.Subject].User == name.String() {
+		precreated, damaged, err := t.Store.Identities.Precreated(ctx, ref)
+		if err != nil || len(damaged) > 0 {
 			return false, err
 		}
-		i, _, err := t.Store.Identities.Get(ctx, ref, name.Subject)
-		if err != nil {
+		if p, ok := precreated[name.Subject]; ok {
+			owners.Precreated = &p
+		}
+		if owners.Identity, _, err = t.Store.Identities.Get(ctx, ref, name.Subject); err != nil {
 			return false, fmt.Errorf("cannot read the identity of user %s: %w", name, err)
 		}
-		return !i.Live() || i.User != name.String(), nil
 	}
-	return false, nil
+	return !owners.Own(name), nil
 }
 
 // rested does one piece of work, and then rests in proportion to its duration.

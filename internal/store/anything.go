@@ -80,7 +80,7 @@ func (s *Access) accountsOf(ctx context.Context, env string) (users, roles []str
 		return nil, nil, err
 	}
 	for _, role := range all {
-		if strings.HasPrefix(role, s.nodeRole(env, "")) || role == s.nodesRole(env) {
+		if strings.HasPrefix(role, s.NodeRole(env, "")) || role == s.NodesRole(env) {
 			roles = append(roles, role)
 		}
 	}

@@ -48,6 +48,12 @@ func (s *Machines) beginApply(ctx context.Context, ref environments.Ref, by stri
 	return &Applying{l, s, ref, by}, nil
 }
 
+// ApplyHolder reads who applies an environment; nil where nobody does.
+func (s *Machines) ApplyHolder(ctx context.Context, ref environments.Ref) (*LockHolder, error) {
+	holder, _, err := etcd.Single[LockHolder](ctx, s.db, s.db.Keys.Env(ref.String()).Applying())
+	return holder, err
+}
+
 // BusyError is that somebody else applies an environment at this moment.
 type BusyError struct {
 	Ref    environments.Ref

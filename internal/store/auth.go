@@ -65,7 +65,7 @@ func (s *Access) SetUpAuth(ctx context.Context, serveUser string) error {
 		err = s.EnsureOperatorRoles(ctx)
 	}
 	if err == nil {
-		err = s.cluster.ensureInstallation(ctx, serveUser)
+		err = s.cluster.EnsureInstallation(ctx, serveUser)
 	}
 	if err == nil {
 		err = s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.AuthEnable(ctx); return err })
@@ -79,7 +79,7 @@ func (s *Access) SetUpAuth(ctx context.Context, serveUser string) error {
 // EnsureOperatorRoles makes the roles of viewers and operators have exactly the grants that they should.
 func (s *Access) EnsureOperatorRoles(ctx context.Context) error {
 	for _, role := range []OperatorRole{RoleViewer, RoleOperator} {
-		if err := s.ensureRole(ctx, s.operatorRole(role), s.operatorGrants(role)); err != nil {
+		if err := s.ensureRole(ctx, s.OperatorRole(role), s.OperatorGrants(role)); err != nil {
 			return fmt.Errorf("cannot set up role %s: %w", role, s.db.Explain(err))
 		}
 	}
@@ -89,7 +89,7 @@ func (s *Access) EnsureOperatorRoles(ctx context.Context) error {
 // EnsureEnvironment makes the role that the nodes of an environment share have exactly the grants that it should: missing
 // ones are added before others are taken away. With nothing to do it is one read.
 func (s *Access) EnsureEnvironment(ctx context.Context, env string) error {
-	if err := s.ensureRole(ctx, s.nodesRole(env), s.nodesGrants(env)); err != nil {
+	if err := s.ensureRole(ctx, s.NodesRole(env), s.NodesGrants(env)); err != nil {
 		return fmt.Errorf("cannot set up what nodes of %s may read: %w", env, s.db.Explain(err))
 	}
 	return nil
@@ -100,10 +100,10 @@ func (s *Access) EnsureEnvironment(ctx context.Context, env string) error {
 // rebuilds of etcd's permissions for a new name, and three for one whose role is there. The user gets its roles last, so
 // that half of it can do nothing.
 func (s *Access) EnsureNode(ctx context.Context, env, node, user string) error {
-	own := s.nodeRole(env, node)
-	err := s.ensureRole(ctx, own, s.nodeGrants(env, node))
+	own := s.NodeRole(env, node)
+	err := s.ensureRole(ctx, own, s.NodeGrants(env, node))
 	if err == nil {
-		err = s.ensureUser(ctx, user, own, s.nodesRole(env))
+		err = s.ensureUser(ctx, user, own, s.NodesRole(env))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot set up the etcd user of node %s: %w", node, s.db.Explain(err))
@@ -113,7 +113,7 @@ func (s *Access) EnsureNode(ctx context.Context, env, node, user string) error {
 
 // EnsureOperator makes user be an operator with one role, whatever it was before.
 func (s *Access) EnsureOperator(ctx context.Context, user string, role OperatorRole) error {
-	if err := s.ensureUser(ctx, user, s.operatorRole(role)); err != nil {
+	if err := s.ensureUser(ctx, user, s.OperatorRole(role)); err != nil {
 		return fmt.Errorf("cannot set up the etcd user of an operator: %w", s.db.Explain(err))
 	}
 	return nil
@@ -133,7 +133,7 @@ func (s *Access) DropUser(ctx context.Context, user string) error {
 
 // DropNodeRole removes the role of a node's own; its users, should any be left, can then write nothing. None is no error.
 func (s *Access) DropNodeRole(ctx context.Context, env, node string) error {
-	if err := s.dropRole(ctx, s.nodeRole(env, node)); err != nil {
+	if err := s.dropRole(ctx, s.NodeRole(env, node)); err != nil {
 		return fmt.Errorf("cannot remove the etcd role of node %s: %w", node, err)
 	}
 	return nil
@@ -145,7 +145,7 @@ func (s *Access) DropSharedRole(ctx context.Context, ref environments.Ref) error
 	env := ref.String()
 	stored, err := s.specs.hasSpec(ctx, env)
 	if err == nil && !stored {
-		err = s.dropRole(ctx, s.nodesRole(env))
+		err = s.dropRole(ctx, s.NodesRole(env))
 		if err == nil {
 			stored, err = s.specs.hasSpec(ctx, env)
 		}
@@ -180,9 +180,9 @@ func (s *Access) shareAgain(ctx context.Context, env string) error {
 			continue
 		}
 		have, err := s.rolesOf(ctx, user)
-		if err == nil && slices.Contains(have, s.nodeRole(env, node)) && !slices.Contains(have, s.nodesRole(env)) {
+		if err == nil && slices.Contains(have, s.NodeRole(env, node)) && !slices.Contains(have, s.NodesRole(env)) {
 			err = s.auth(ctx, func(ctx context.Context) error {
-				_, err := s.db.Client.UserGrantRole(ctx, user, s.nodesRole(env))
+				_, err := s.db.Client.UserGrantRole(ctx, user, s.NodesRole(env))
 				return err
 			})
 		}
@@ -249,9 +249,9 @@ func (s *Access) auth(ctx context.Context, call func(context.Context) error) err
 }
 
 // ensureRole makes a role have exactly these grants, with as few changes as that takes.
-func (s *Access) ensureRole(ctx context.Context, role string, want []grant) error {
+func (s *Access) ensureRole(ctx context.Context, role string, want []Grant) error {
 	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.RoleAdd(ctx, role); return err })
-	var have []grant
+	var have []Grant
 	if errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
 		have, err = s.grants(ctx, role)
 	}
@@ -263,7 +263,7 @@ func (s *Access) ensureRole(ctx context.Context, role string, want []grant) erro
 			continue
 		}
 		err := s.auth(ctx, func(ctx context.Context) error {
-			_, err := s.db.Client.RoleGrantPermission(ctx, role, g.key, g.end, g.may)
+			_, err := s.db.Client.RoleGrantPermission(ctx, role, g.Key, g.End, g.May)
 			return err
 		})
 		if err != nil {
@@ -272,11 +272,11 @@ func (s *Access) ensureRole(ctx context.Context, role string, want []grant) erro
 	}
 	for _, g := range have {
 		// A grant of the same range that allows something else was replaced by the one that is wanted.
-		if slices.ContainsFunc(want, func(w grant) bool { return w.key == g.key && w.end == g.end }) {
+		if slices.ContainsFunc(want, func(w Grant) bool { return w.Key == g.Key && w.End == g.End }) {
 			continue
 		}
 		err := s.auth(ctx, func(ctx context.Context) error {
-			_, err := s.db.Client.RoleRevokePermission(ctx, role, g.key, g.end)
+			_, err := s.db.Client.RoleRevokePermission(ctx, role, g.Key, g.End)
 			return err
 		})
 		if err != nil && !errors.Is(err, rpctypes.ErrPermissionNotGranted) {
@@ -287,7 +287,7 @@ func (s *Access) ensureRole(ctx context.Context, role string, want []grant) erro
 }
 
 // grants reads what a role may.
-func (s *Access) grants(ctx context.Context, role string) (grants []grant, err error) {
+func (s *Access) grants(ctx context.Context, role string) (grants []Grant, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
 		resp, err := s.db.Client.RoleGet(ctx, role)
 		if err != nil {
@@ -295,7 +295,7 @@ func (s *Access) grants(ctx context.Context, role string) (grants []grant, err e
 		}
 		grants = grants[:0]
 		for _, p := range resp.Perm {
-			grants = append(grants, grant{string(p.Key), string(p.RangeEnd), clientv3.PermissionType(p.PermType)})
+			grants = append(grants, Grant{string(p.Key), string(p.RangeEnd), clientv3.PermissionType(p.PermType)})
 		}
 		return nil
 	})

@@ -3,12 +3,35 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
 	"pulley/internal/store/etcd"
 )
+
+// Named lists every environment that any key names, also one without a spec.
+func (s *Environments) Named(ctx context.Context) ([]environments.Ref, error) {
+	k, names := s.db.Keys, map[string]bool{}
+	for _, root := range []string{k.Environments(), k.AllStatuses(), k.AllRuns(), k.AllIdentities(), k.AllPrecreated()} {
+		found, err := s.db.Segments(ctx, root)
+		if err != nil {
+			return nil, fmt.Errorf("cannot list environments: %w", err)
+		}
+		for _, name := range found {
+			names[name] = true
+		}
+	}
+	var refs []environments.Ref
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if ref, err := environments.ParseRef(name); err == nil {
+			refs = append(refs, ref)
+		}
+	}
+	return refs, nil
+}
 
 // Spec reads an environment and the revision at which it was last written; nil and 0 when there is none.
 func (s *Environments) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -97,6 +98,27 @@ func (f FleetState) Desired(role, node string) agent.Desired {
 		}
 	}
 	return d
+}
+
+// HostList is Hosts, and names the entries that cannot be read.
+func (s *Fleet) HostList(ctx context.Context, ref environments.Ref) (hosts map[string]agent.Host, damaged []string, err error) {
+	return etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(ref.String()).Hosts())
+}
+
+// ReportedKeys counts the keys that each node wrote: its status and runs.
+func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[string]int64, error) {
+	counts, k := map[string]int64{}, s.db.Keys.Env(ref.String())
+	for _, prefix := range []string{k.Statuses(), k.NodesRuns()} {
+		_, err := s.db.Pages(ctx, prefix, 2000, func(rest string, _ []byte) error {
+			node, _, _ := strings.Cut(rest, "/")
+			counts[etcd.Unescape(node)]++
+			return nil
+		}, clientv3.WithKeysOnly())
+		if err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
 }
 
 // Hosts lists the nodes that should be alive.

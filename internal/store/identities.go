@@ -11,6 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/pki"
 	"pulley/internal/store/etcd"
 )
 
@@ -77,6 +78,26 @@ type OperatorIdentity struct {
 
 // Live reports whether a certificate of this operator is good for anything.
 func (o *OperatorIdentity) Live() bool { return o != nil && o.Revoked == nil && o.User != "" }
+
+// Owners are the records that may name a user of etcd: those of the node or operator in its name; nil where there is none.
+type Owners struct {
+	Identity   *Identity
+	Precreated *Precreated
+	Operator   *OperatorIdentity
+}
+
+// Own reports whether one of the records names the user. Each record is written before its user is made: a user that no record
+// names belongs to nobody, if the records were read after the users. A user that its successor replaced is not owned.
+func (o Owners) Own(user pki.Name) bool {
+	name := user.String()
+	switch user.Kind {
+	case pki.KindNode:
+		return o.Precreated != nil && o.Precreated.User == name || o.Identity.Live() && o.Identity.User == name
+	case pki.KindOperator:
+		return o.Operator.Live() && o.Operator.User == name
+	}
+	return true // serve's
+}
 
 // Identities lists who holds the names of an environment's nodes, and the nodes that were removed. Those that can't be
 // read are named in damaged.

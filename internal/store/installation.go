@@ -58,7 +58,7 @@ func (s *Cluster) InstallationID(ctx context.Context, by string) (string, error)
 		}
 		if errors.Is(err, rpctypes.ErrPermissionDenied) {
 			return "", fmt.Errorf("cannot make this installation's id, by which its machines are known: etcd lets only an admin do that, and not %s\n"+
-				"nothing was done; `pulley serve` makes it when it starts, and `pulley doctor --mend` by an admin does where etcd is a cluster of yours", s.db.CallerName)
+				"nothing was done; `pulley serve` makes it when it starts, and `pulley doctor --fix` by an admin does where etcd is a cluster of yours", s.db.CallerName)
 		}
 		if !errors.Is(err, etcd.ErrConflict) {
 			return "", fmt.Errorf("cannot write this installation's id: %w", err)
@@ -66,9 +66,9 @@ func (s *Cluster) InstallationID(ctx context.Context, by string) (string, error)
 	}
 }
 
-// ensureInstallation makes the id before the first apply, whose operator may not. What is wrong with it, and an etcd that is
+// EnsureInstallation makes the id before the first apply, whose operator may not. What is wrong with it, and an etcd that is
 // full, keep nothing else from being set up: whoever applies is told.
-func (s *Cluster) ensureInstallation(ctx context.Context, by string) error {
+func (s *Cluster) EnsureInstallation(ctx context.Context, by string) error {
 	_, err := s.InstallationID(ctx, by)
 	if errors.As(err, new(*etcd.UnreadableError)) || errors.Is(err, etcd.ErrFull) {
 		return nil

@@ -116,6 +116,3 @@ func TableOfKeys(t testing.TB, env, node string) (rows []KeyRow) {
 	}
 	return rows
 }
-
-// Repaired is outdated for the tests outside of the package.
-func Repaired(version string) bool { _, yes := outdated(version); return !yes }

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/agent"
+	"pulley/environments"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -214,5 +215,17 @@ func TestARemovalAndARejoinAtOnce(t *testing.T) {
 		if err != nil || i.Live() {
 			t.Errorf("%s is %+v, %v", node, i, err)
 		}
+	}
+}
+
+// apply stores environment dev.
+func apply(t *testing.T, st *store.Store) {
+	t.Helper()
+	e, err := environments.Parse("dev.yaml", []byte("roles:\n  controller: {cardinality: 2}\n  compute: {cardinality: 1}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Environments.PutSpec(t.Context(), e, 0); err != nil {
+		t.Fatal(err)
 	}
 }

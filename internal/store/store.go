@@ -46,7 +46,6 @@ type Store struct {
 	Joins        *Joins
 	Notices      *Notices
 	Machines     *Machines
-	Doctor       *Doctor
 
 	db *etcd.DB
 }
@@ -81,7 +80,6 @@ func newStore(db *etcd.DB) *Store {
 	s.Identities = &Identities{db, s.Access}
 	s.Joins = &Joins{db, s.Cluster, s.Access, s.Identities, s.Tokens, s.FirstBoots}
 	s.Machines = &Machines{db, s.Targets, s.Fleet, s.Access, s.Tokens, s.Joins, s.Notices}
-	s.Doctor = &Doctor{db, s.Cluster, s.Environments, s.Fleet, s.Access, s.Identities, s.FirstBoots, s.Notices, s.Machines}
 	return s
 }
 
@@ -164,17 +162,4 @@ type Machines struct {
 	tokens  *Tokens
 	joins   *Joins
 	notices *Notices
-}
-
-// Doctor reads what checks need.
-type Doctor struct {
-	db         *etcd.DB
-	cluster    *Cluster
-	specs      *Environments
-	fleet      *Fleet
-	access     *Access
-	identities *Identities
-	boots      *FirstBoots
-	notices    *Notices
-	machines   *Machines
 }

@@ -1,4 +1,4 @@
-package store_test
+package doctor_test
 
 import (
 	"fmt"
@@ -13,26 +13,61 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/doctor"
 	"pulley/internal/machines"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
-// found is a diagnosis as lines, without what is well.
-func found(t *testing.T, d store.Diagnosis) string {
+var dev = environments.Ref{Environment: "dev"}
+
+const (
+	nodeA  = "pulley/node/dev/controller1/00000000000000a1"
+	nodeB  = "pulley/node/dev/compute1/00000000000000b1"
+	viewer = "pulley/operator/vic/0000000000000001"
+)
+
+// joined makes a node that has joined and reported.
+func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
+	t.Helper()
+	st, ctx := server.Admin(), t.Context()
+	at := time.Now().UTC()
+	for _, err := range []error{
+		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", node, user),
+		st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
+		st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "precreated/dev/" + node, "floods/dev/" + node} {
+		if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, "/pulley/v1/"+key, `{"v":1}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := server.Store(user)
+	if err := own.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// found renders a diagnosis as lines, without what is fine.
+func found(t *testing.T, d doctor.Diagnosis) string {
 	t.Helper()
 	var lines []string
 	for _, f := range d {
-		if f.Severity != store.Fine {
-			lines = append(lines, fmt.Sprintf("%s %s %s -> %s", f.Severity, f.Check, f.Text, f.Advice))
+		if f.Severity != doctor.Fine {
+			lines = append(lines, fmt.Sprintf("%s %s %s -> %s", f.Severity, f.Check, f.Sentence(), f.Remedy()))
 		}
 	}
 	return strings.Join(lines, "\n")
 }
 
-func examine(t *testing.T, server *etcdtest.Auth, user string, mend bool) store.Diagnosis {
+func examine(t *testing.T, server *etcdtest.Auth, user string, mend bool) doctor.Diagnosis {
 	t.Helper()
-	d, err := server.Store(user).Doctor.Examine(t.Context(), server.Config(user), time.Now(), mend)
+	d, err := doctor.Examine(t.Context(), server.Store(user), server.Config(user), time.Now(), mend)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,8 +85,8 @@ func apply(t *testing.T, st *store.Store) {
 	}
 }
 
-// An operator who hears of trouble where there is none stops listening; one who hears of none where there is some, does nothing.
-func TestDoctorFindsNothingWhereAllIsWell(t *testing.T) {
+// Operators ignore a doctor that reports problems of a healthy fleet.
+func TestDoctorFindsNothingInAHealthyFleet(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
@@ -74,22 +109,22 @@ func TestDoctorFindsNothingWhereAllIsWell(t *testing.T) {
 	}
 	d := examine(t, server, etcdtest.Serve, false)
 	// The certificates of the test last an hour, which is soon.
-	if lines := found(t, d); d.Worst() != store.Fine && strings.Count(lines, "\n")+1 != strings.Count(lines, "warning certificate") {
+	if lines := found(t, d); d.Worst() != doctor.Fine && strings.Count(lines, "\n")+1 != strings.Count(lines, "warning certificate") {
 		t.Errorf("found:\n%s", lines)
 	}
 	for _, check := range []string{"answers", "version", "quota", "alarms", "tls", "auth", "root", "grants", "operators", "nodes"} {
 		ok := false
 		for _, f := range d {
-			ok = ok || f.Check == check && f.Severity == store.Fine
+			ok = ok || f.Check == check && f.Severity == doctor.Fine
 		}
 		if !ok {
-			t.Errorf("nothing says that %s is well", check)
+			t.Errorf("no fine finding of check %s", check)
 		}
 	}
 }
 
-// What doctor does not see stays open or broken until it hurts; and each finding has to say what to do.
-func TestDoctorNamesEachGap(t *testing.T) {
+// A gap that doctor does not find stays open. Each finding names its remedy.
+func TestDoctorFindsEachGap(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
@@ -136,16 +171,16 @@ func TestDoctorNamesEachGap(t *testing.T) {
 	}
 	lines := found(t, examine(t, server, etcdtest.Serve, false))
 	for _, want := range []string{
-		"problem flood controller1 floods etcd: 9216 KiB and 900 writes within its worst minute -> shut it out and clean up: `pulley nodes remove controller1 -e dev --forget`",
+		"problem flood controller1 floods etcd: 9216 KiB and 900 writes within its worst minute -> remove it and what it wrote: `pulley nodes remove controller1 -e dev --forget`",
 		"problem flood gone1 has 80 keys in etcd",
-		"warning leftovers gone1 is on no list, and 80 keys of what it said are left -> `pulley nodes remove gone1 -e dev --forget`",
-		"problem clone another machine comes as controller1: machine id other",
+		"warning leftovers gone1 is on no list, and left 80 keys -> `pulley nodes remove gone1 -e dev --forget`",
+		"problem duplicate a duplicate machine uses the name controller1: machine id other",
 		"warning certificate the certificate of controller1 ends on",
 		"problem certificate the certificate of compute1 ended on",
-		"problem first-boot the first boot of compute2 stands still at step puppet",
-		"problem users compute1 has an identity and no etcd user: etcd refuses it -> a removal was cut off: `pulley nodes remove compute1 -e dev`",
-		"warning users on the list of hosts, and not joined, so that etcd refuses them: controller7",
-		"problem grants role pulley/nodes/dev lacks: read all below /pulley/v1/releases/ -> `pulley doctor --mend`",
+		"problem first_boot the first boot of compute2 is stalled at step puppet",
+		"problem users compute1 has an identity and no etcd user: etcd refuses it -> a removal was interrupted: `pulley nodes remove compute1 -e dev`",
+		"warning users on the host list without an identity: etcd refuses controller7",
+		"problem grants role pulley/nodes/dev lacks: read all below /pulley/v1/releases/ -> `pulley doctor --fix`",
 		"problem grants role pulley/node/dev/controller1 may do more than it should: write /pulley/v1/environments/dev/gate",
 		"problem grants etcd user " + nodeA + " has the roles pulley/node/dev/controller1, pulley/nodes/dev, root, and should have",
 		"problem grants role pulley/viewer", // only where it is wrong
@@ -153,11 +188,11 @@ func TestDoctorNamesEachGap(t *testing.T) {
 		"problem leftovers etcd user pulley/operator/ghost/00000000000000ee belongs to nobody",
 		"problem operators operator ann has no etcd user",
 		"problem readable cannot read key /pulley/v1/identities/dev/strange",
-		"warning leftovers environment old is not there",
+		"warning leftovers environment old does not exist",
 	} {
 		if want == "problem grants role pulley/viewer" {
 			if strings.Contains(lines, want) {
-				t.Errorf("the role of viewers is said to be wrong")
+				t.Errorf("the role of viewers is reported")
 			}
 			continue
 		}
@@ -168,40 +203,44 @@ func TestDoctorNamesEachGap(t *testing.T) {
 	if t.Failed() {
 		t.Logf("found:\n%s", lines)
 	}
-	// One that is no admin sees what it may, and hears what it may not.
+	// A viewer sees what it may read, and a warning about the rest.
 	if err := st.Access.EnsureOperator(ctx, viewer, store.RoleViewer); err != nil {
 		t.Fatal(err)
 	}
-	if seen := found(t, examine(t, server, viewer, false)); !strings.Contains(seen, "warning users who may do what can't be looked at") || !strings.Contains(seen, "controller1 floods") {
+	if seen := found(t, examine(t, server, viewer, false)); !strings.Contains(seen, "warning users users and roles cannot be read") || !strings.Contains(seen, "controller1 floods") {
 		t.Errorf("a viewer finds:\n%s", seen)
 	}
-	// What can't be read may be whose: until it is gone, nobody's user is dropped.
+	// An unreadable record may name a user: no user is deleted until the record is gone.
 	if lines := found(t, examine(t, server, etcdtest.Serve, true)); !strings.Contains(lines, stray) || strings.Contains(lines, "problem grants role") {
-		t.Errorf("mended in the dark:\n%s", lines)
+		t.Errorf("repaired with an unreadable record:\n%s", lines)
 	}
 	if _, err := raw.Delete(ctx, "/pulley/v1/identities/dev/strange"); err != nil {
 		t.Fatal(err)
 	}
-	mended := found(t, examine(t, server, etcdtest.Serve, true))
+	repaired := found(t, examine(t, server, etcdtest.Serve, true))
 	for _, gone := range []string{"belongs to nobody", "problem grants"} {
-		if strings.Contains(mended, gone) {
-			t.Errorf("after mending there is still %s:\n%s", gone, mended)
+		if strings.Contains(repaired, gone) {
+			t.Errorf("after the repair there is still %s:\n%s", gone, repaired)
 		}
 	}
-	if !strings.Contains(mended, "compute1 has an identity and no etcd user") {
-		t.Error("mending gave a node back what a removal took")
+	if !strings.Contains(repaired, "compute1 has an identity and no etcd user") {
+		t.Error("the repair restored the user of a removed node")
 	}
 }
 
-// A fleet on which everybody may write everything must not be called well.
-func TestDoctorSaysThatAFleetIsOpen(t *testing.T) {
+// Doctor must not call a fleet fine where everybody may write everything.
+func TestDoctorFindsAnOpenFleet(t *testing.T) {
 	plain := etcdtest.Start(t)
-	st := open(t, plain, "")
-	d, err := st.Doctor.Examine(t.Context(), store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), true)
+	st, err := store.Open(store.Config{Endpoints: []string{plain.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lines := found(t, d); d.Worst() != store.Warning || !strings.Contains(lines, "is in plain text, for this machine alone") || !strings.Contains(lines, "etcd does not check its users") {
+	defer st.Close()
+	d, err := doctor.Examine(t.Context(), st, store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := found(t, d); d.Worst() != doctor.Warning || !strings.Contains(lines, "is in plain text, for this machine alone") || !strings.Contains(lines, "etcd does not check its users") {
 		t.Errorf("plain text on loopback:\n%s", lines)
 	}
 	p := etcdtest.NewPKI(t)
@@ -212,20 +251,20 @@ func TestDoctorSaysThatAFleetIsOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tls.Close()
-	if d, err = tls.Doctor.Examine(t.Context(), c, time.Now(), false); err != nil {
+	if d, err = doctor.Examine(t.Context(), tls, c, time.Now(), false); err != nil {
 		t.Fatal(err)
 	}
-	if lines := found(t, d); d.Worst() != store.Problem || !strings.Contains(lines, "whoever has any certificate of its CA may write everything") {
+	if lines := found(t, d); d.Worst() != doctor.Problem || !strings.Contains(lines, "anybody with a certificate of its CA may write everything") {
 		t.Errorf("TLS without users:\n%s", lines)
 	}
 	plain.Down()
-	if _, err := st.Doctor.Examine(t.Context(), store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), false); err == nil {
-		t.Error("an etcd that does not answer is well")
+	if _, err := doctor.Examine(t.Context(), st, store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), false); err == nil {
+		t.Error("no error from an etcd that does not answer")
 	}
 }
 
-// With a server that asks for no certificate, a common name proves nothing: anybody could be anybody.
-func TestDoctorSeesThatCertificatesAreNotAskedFor(t *testing.T) {
+// Without client certificates a common name proves nothing.
+func TestDoctorFindsAServerWithoutClientCertificates(t *testing.T) {
 	t.Parallel()
 	p := etcdtest.NewPKI(t)
 	cfg := embed.NewConfig()
@@ -248,36 +287,26 @@ func TestDoctorSeesThatCertificatesAreNotAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	d, err := st.Doctor.Examine(t.Context(), c, time.Now(), false)
+	d, err := doctor.Examine(t.Context(), st, c, time.Now(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lines := found(t, d); !strings.Contains(lines, "talks to clients without a certificate") {
+	if lines := found(t, d); !strings.Contains(lines, "accepts clients without a certificate") {
 		t.Errorf("found:\n%s", lines)
 	}
 }
 
-// A version with a hole that is called well leaves nodes able to read or write past their roles.
-func TestVersionsOfEtcdThatAreNotRepaired(t *testing.T) {
-	t.Parallel()
-	for v, ok := range map[string]bool{
-		"3.5.32": false, "3.5.33": true, "3.5.40": true, "3.6.13": false, "3.6.14": true, "3.7.0": false, "3.7.1": true, "3.7.3": true, "3.8.0": true,
-		"4.0.0": true, "3.4.99": false, "3.7.1-rc.0": true, "": false, "unknown": false,
-	} {
-		if store.Repaired(v) != ok {
-			t.Errorf("etcd %q: repaired is said to be %v", v, !ok)
-		}
-	}
-}
-
-// A machine that nobody calls for and nobody knows runs on, and costs, until somebody finds it by chance; and an apply that
-// hangs keeps everybody else out.
-func TestDoctorFindsMachinesThatNobodyCallsFor(t *testing.T) {
+// An unwanted machine costs money until somebody finds it. An apply that hangs keeps everybody else out.
+func TestDoctorFindsUnwantedMachines(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)
-	a := begin(t, st, dev, "ann")
+	a, err := st.Machines.BeginApply(ctx, dev, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
 	for _, node := range []string{"controller1", "controller9", "old1"} {
 		if err := a.Put(ctx, machines.Record{Node: node, Name: node + "-vm", Phase: machines.Made}, nil); err != nil {
 			t.Fatal(err)
@@ -286,21 +315,21 @@ func TestDoctorFindsMachinesThatNobodyCallsFor(t *testing.T) {
 	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "old1", Role: "compute"}); err != nil {
 		t.Fatal(err)
 	}
-	if said := found(t, examine(t, server, etcdtest.Serve, false)); strings.Contains(said, "-vm") || strings.Contains(said, "applies dev") {
+	if said := found(t, examine(t, server, etcdtest.Serve, false)); strings.Contains(said, "-vm") || strings.Contains(said, "has applied dev") {
 		t.Errorf("while an apply is under way:\n%s", said)
 	}
 	key := "/pulley/v1/environments/dev/applying"
 	if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, key, fmt.Sprintf(`{"v":1,"kind":"apply","by":"ann","since":%q}`, time.Now().Add(-2*time.Hour).Format(time.RFC3339)), clientv3.WithIgnoreLease()); err != nil {
 		t.Fatal(err)
 	}
-	if said := found(t, examine(t, server, etcdtest.Serve, false)); !strings.Contains(said, "warning applying ann applies dev since 2h0m0s ago") {
+	if said := found(t, examine(t, server, etcdtest.Serve, false)); !strings.Contains(said, "warning applying ann has applied dev for 2h0m0s") {
 		t.Errorf("of an apply that hangs:\n%s", said)
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
 	said := found(t, examine(t, server, etcdtest.Serve, false))
-	if !strings.Contains(said, "warning machines pulley had machine controller9-vm made for controller9") || strings.Count(said, "-vm") != 1 {
+	if !strings.Contains(said, "warning machines pulley made machine controller9-vm for controller9") || strings.Count(said, "-vm") != 1 {
 		t.Errorf("of machines that nobody calls for:\n%s", said)
 	}
 }

@@ -1,0 +1,187 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-version"
+
+	"pulley/agent"
+	"pulley/internal/store"
+)
+
+// repaired is the first release of each line of etcd in which users cannot read or write past their roles
+// (CVE-2026-33413, CVE-2026-44283, GHSA-xg4h-6gfc-h4m8). Other lines have no such release.
+var repaired = map[string]string{"3.5": "3.5.33", "3.6": "3.6.14", "3.7": "3.7.1"}
+
+// Bounds of what the checks accept.
+const (
+	quotaTight = 60                  // percent of the quota in use: a warning
+	quotaFull  = 80                  // a problem
+	endsSoon   = 14 * 24 * time.Hour // of certificates that nothing renews by itself
+)
+
+func answers(f *Facts) (all []Finding) {
+	for _, m := range f.cluster.members {
+		if m.err != nil {
+			all = append(all, Finding{Code: EtcdSilent, Severity: Problem, Params: Params{Endpoint: m.Endpoint, Text: agent.Prose(m.err.Error())}})
+			continue
+		}
+		all = append(all, Finding{Code: EtcdAnswers, Severity: Fine, Params: Params{Endpoint: m.Endpoint}})
+	}
+	return all
+}
+
+func versions(f *Facts) (all []Finding) {
+	for _, m := range f.cluster.members {
+		if m.err != nil {
+			continue
+		}
+		p := Params{Endpoint: m.Endpoint, Version: m.Version}
+		if need, yes := outdated(m.Version); yes {
+			p.Needed = need
+			all = append(all, Finding{Code: EtcdVulnerable, Severity: Problem, Params: p})
+			continue
+		}
+		all = append(all, Finding{Code: EtcdVersionFine, Severity: Fine, Params: p})
+	}
+	return all
+}
+
+// outdated reports whether a version of etcd lacks repairs, and which version has them.
+func outdated(v string) (need string, yes bool) {
+	is, err := version.NewVersion(v)
+	if err != nil {
+		return "3.7.1", true
+	}
+	segments := is.Segments()
+	need, known := repaired[fmt.Sprintf("%d.%d", segments[0], segments[1])]
+	switch {
+	case known:
+		return need, is.Core().LessThan(version.Must(version.NewVersion(need)))
+	case is.Core().LessThan(version.Must(version.NewVersion("3.5.0"))):
+		return "3.5.33", true
+	}
+	return "", false // newer than all of them
+}
+
+func quota(f *Facts) (all []Finding) {
+	for _, m := range f.cluster.members {
+		if m.err != nil {
+			continue
+		}
+		p := Params{Endpoint: m.Endpoint, Used: m.Used >> 20, Stored: m.Stored >> 20, Quota: m.Quota >> 20}
+		found := Finding{Code: QuotaUse, Severity: Fine, Params: p}
+		switch {
+		case m.Quota <= 0:
+			found.Code, found.Severity = QuotaUnknown, Warning
+		case m.Used*100/m.Quota >= quotaFull:
+			found.Severity = Problem
+		case m.Used*100/m.Quota >= quotaTight:
+			found.Severity = Warning
+		case m.Stored*100/m.Quota >= quotaFull:
+			found.Code, found.Severity = QuotaFragmented, Warning
+		}
+		all = append(all, found)
+	}
+	return all
+}
+
+func alarms(f *Facts) []Finding {
+	switch k := f.cluster; {
+	case slices.Contains(k.alarms, store.AlarmNoSpace):
+		return []Finding{{Code: EtcdFull, Severity: Problem}}
+	case slices.Contains(k.alarms, store.AlarmCorrupt):
+		return []Finding{{Code: EtcdCorrupt, Severity: Problem}}
+	case k.alarmsErr != nil:
+		return []Finding{{Code: AlarmsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(k.alarmsErr.Error())}}}
+	}
+	return []Finding{{Code: NoAlarm, Severity: Fine}}
+}
+
+func transport(f *Facts) (all []Finding) {
+	for _, e := range f.cluster.plain {
+		u, err := url.Parse(e)
+		if err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()) {
+			all = append(all, Finding{Code: PlainTextLoopback, Severity: Warning, Params: Params{Endpoint: e}})
+			continue
+		}
+		all = append(all, Finding{Code: PlainText, Severity: Problem, Params: Params{Endpoint: e}})
+	}
+	switch {
+	case f.cluster.anonymous != "":
+		all = append(all, Finding{Code: NoClientCertificates, Severity: Problem, Params: Params{Endpoint: f.cluster.anonymous}})
+	case len(f.cluster.plain) == 0:
+		all = append(all, Finding{Code: TLSFine, Severity: Fine})
+	}
+	return all
+}
+
+func auth(f *Facts) []Finding {
+	switch {
+	case !f.access.On && len(f.cluster.plain) == 0:
+		return []Finding{{Code: AuthOff, Severity: Problem}}
+	case !f.access.On:
+		return []Finding{{Code: AuthOffPlainText, Severity: Warning}}
+	}
+	return []Finding{{Code: AuthOn, Severity: Fine}}
+}
+
+func root(f *Facts) []Finding {
+	switch {
+	case !f.access.On:
+		return nil
+	case f.cluster.password:
+		return []Finding{{Code: RootPassword, Severity: Problem}}
+	}
+	return []Finding{{Code: RootFine, Severity: Fine}}
+}
+
+// certificates judges those of etcd and of this program, then those of nodes and operators.
+func certificates(f *Facts) (all []Finding) {
+	slices.SortStableFunc(f.cluster.certs, func(a, b certificate) int { return a.until.Compare(b.until) })
+	for _, c := range f.cluster.certs {
+		p := Params{Kind: string(c.kind), Subject: c.name, Ends: c.until.UTC()}
+		found := Finding{Code: CertificateEnds, Severity: Fine, Params: p}
+		switch left := c.until.Sub(f.now); {
+		case left <= 0:
+			found.Code, found.Severity = CertificateEnded, Problem
+		case left < min(endsSoon, c.until.Sub(c.from)/4):
+			found.Severity = Warning
+		}
+		all = append(all, found)
+	}
+	for _, e := range f.environments {
+		for node, i := range sorted(e.identities) {
+			if !i.Live() || i.Until.IsZero() {
+				continue
+			}
+			found := Finding{Severity: Problem, Code: NodeCertificateEnded, Environment: e.ref.String(), Node: node, Params: Params{Ends: i.Until.UTC()}}
+			switch left := i.Until.Sub(f.now); {
+			case left <= 0:
+			case left < i.Until.Sub(i.Issued)/6: // the node renews when a third is left
+				found.Severity, found.Code = Warning, NodeCertificateEnds
+			default:
+				continue
+			}
+			all = append(all, found)
+		}
+	}
+	for name, o := range sorted(f.operators) {
+		if !o.Live() || o.Until.IsZero() {
+			continue
+		}
+		found := Finding{Severity: Warning, Code: OperatorCertificateEnds, Params: Params{Operator: name, As: string(o.As), Ends: o.Until.UTC()}}
+		switch left := o.Until.Sub(f.now); {
+		case left <= 0:
+			found.Code = OperatorCertificateEnded
+		case left >= min(endsSoon, o.Until.Sub(o.Issued)/4):
+			continue
+		}
+		all = append(all, found)
+	}
+	return all
+}

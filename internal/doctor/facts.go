@@ -1,0 +1,257 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/machines"
+	"pulley/internal/store"
+)
+
+// Facts are what the checks judge.
+type Facts struct {
+	now          time.Time
+	prefix       string // of the names of etcd's users and roles
+	cluster      cluster
+	access       store.AccessState
+	want         map[string][]store.Grant // of the roles that operators and environments share
+	environments []environment
+	operators    map[string]store.OperatorIdentity
+	damaged      []string // operators that cannot be read
+	operatorsErr error
+	notices      []store.Notice
+	names        names
+}
+
+// names spells etcd's roles.
+type names interface {
+	NodesRole(env string) string
+	NodeRole(env, node string) string
+	OperatorRole(store.OperatorRole) string
+	NodeGrants(env, node string) []store.Grant
+}
+
+// cluster is etcd itself.
+type cluster struct {
+	members   []member
+	plain     []string // endpoints in plain text
+	anonymous string   // endpoint that accepts clients without a certificate
+	password  bool     // root can log in with one
+	certs     []certificate
+	alarms    []store.Alarm
+	alarmsErr error
+}
+
+type member struct {
+	store.MemberState
+	err error
+}
+
+// certificate is one that this program, or etcd, uses.
+type certificate struct {
+	kind        certKind
+	name        string
+	from, until time.Time
+}
+
+type certKind string
+
+const (
+	certEtcd certKind = "etcd"
+	certOwn  certKind = "own"
+	certCA   certKind = "ca"
+)
+
+// environment is what etcd has of one environment.
+type environment struct {
+	ref        environments.Ref
+	spec       *environments.Environment // nil: there is none, or it cannot be read
+	hosts      map[string]agent.Host
+	reported   map[string]int64 // keys that a node wrote
+	identities map[string]store.Identity
+	precreated map[string]store.Precreated
+	boots      map[string]store.FirstBoot
+	floods     map[string]store.Flood
+	records    map[string]machines.Record
+	applying   *store.LockHolder // nil: nobody applies it
+	damaged    []string
+	wanted     map[string]bool // nodes that the spec calls for
+}
+
+// read reads the facts. Access comes before the environments: records are written before users are made, and a user that no
+// record names then belongs to nobody.
+func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (*Facts, error) {
+	f := &Facts{now: now, prefix: st.Prefix(), names: st.Access}
+	var err error
+	if f.access, err = st.Access.State(ctx); err != nil {
+		return nil, err
+	}
+	f.cluster = readCluster(ctx, st, c)
+	if f.environments, err = readEnvironments(ctx, st); err != nil {
+		return nil, err
+	}
+	f.want = map[string][]store.Grant{}
+	for _, role := range []store.OperatorRole{store.RoleViewer, store.RoleOperator} {
+		f.want[st.Access.OperatorRole(role)] = st.Access.OperatorGrants(role)
+	}
+	for _, e := range f.environments {
+		if e.spec != nil {
+			f.want[st.Access.NodesRole(e.ref.String())] = st.Access.NodesGrants(e.ref.String())
+		}
+	}
+	f.operators, f.damaged, f.operatorsErr = st.Identities.Operators(ctx)
+	f.notices, _, _ = st.Notices.List(ctx) // a node may not read them, and no other finding needs them
+	return f, nil
+}
+
+func readCluster(ctx context.Context, st *store.Store, c store.Config) cluster {
+	var k cluster
+	for _, e := range c.Endpoints {
+		state, err := st.Cluster.Member(ctx, e)
+		k.members = append(k.members, member{state, err})
+		u, err := url.Parse(e)
+		if err != nil || u.Scheme != "https" {
+			k.plain = append(k.plain, e)
+			continue
+		}
+		if acceptsAnybody(ctx, c, u.Host) {
+			k.anonymous = e
+		}
+		if cert := shown(ctx, c, u.Host); cert != nil {
+			k.certs = append(k.certs, certificate{certEtcd, u.Host, cert.NotBefore, cert.NotAfter})
+		}
+	}
+	k.alarms, k.alarmsErr = st.Cluster.Alarms(ctx)
+	k.password = st.Access.RootHasPassword(ctx)
+	k.certs = append(k.certs, ownCertificates(c)...)
+	return k
+}
+
+// readEnvironments reads every environment that any key names.
+func readEnvironments(ctx context.Context, st *store.Store) (all []environment, err error) {
+	refs, err := st.Environments.Named(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, ref := range refs {
+		e, err := readEnvironment(ctx, st, ref)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// readEnvironment reads pre-created users before identities: a user moves from the one to the other, and must be in either.
+func readEnvironment(ctx context.Context, st *store.Store, ref environments.Ref) (environment, error) {
+	e := environment{ref: ref, wanted: map[string]bool{}}
+	var err error
+	if e.spec, _, err = st.Environments.Spec(ctx, ref); err != nil {
+		if !errors.As(err, new(*store.UnreadableError)) {
+			return e, err
+		}
+		e.damaged = append(e.damaged, err.Error())
+	}
+	if e.spec != nil {
+		for n := range e.spec.Nodes() {
+			e.wanted[n.String()] = true
+		}
+	}
+	var damaged []string
+	for _, read := range []func(){
+		func() { e.hosts, damaged, err = st.Fleet.HostList(ctx, ref) },
+		func() { e.precreated, damaged, err = st.Identities.Precreated(ctx, ref) },
+		func() { e.identities, damaged, err = st.Identities.List(ctx, ref) },
+		func() { e.boots, damaged, err = st.FirstBoots.List(ctx, ref) },
+		func() { e.floods, damaged, err = st.Fleet.Floods(ctx, ref) },
+		func() { e.records, damaged, err = st.Machines.Records(ctx, ref) },
+	} {
+		if read(); err != nil {
+			return e, err
+		}
+		e.damaged = append(e.damaged, damaged...)
+	}
+	if e.applying, err = st.Machines.ApplyHolder(ctx, ref); err == nil {
+		e.reported, err = st.Fleet.ReportedKeys(ctx, ref)
+	}
+	return e, err
+}
+
+const dialWithin = 5 * time.Second
+
+// acceptsAnybody reports whether a server talks HTTP/2 with a client that shows no certificate: then it requires none, and a
+// common name proves nothing. TLS 1.3 refuses after the handshake, in the first answer.
+func acceptsAnybody(ctx context.Context, c store.Config, address string) bool {
+	c.Cert, c.Key = "", ""
+	conn := dial(ctx, c, address)
+	if conn == nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	_, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")) // with empty settings
+	if err == nil {
+		_, err = conn.Read(make([]byte, 1))
+	}
+	return err == nil
+}
+
+// dial connects to a server by TLS; nil when it cannot.
+func dial(ctx context.Context, c store.Config, address string) *tls.Conn {
+	t, err := c.TLS()
+	if err != nil || t == nil {
+		return nil
+	}
+	t.NextProtos = []string{"h2"}
+	within, cancel := context.WithTimeout(ctx, dialWithin)
+	defer cancel()
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		address = net.JoinHostPort(address, "443")
+	}
+	conn, err := (&tls.Dialer{Config: t}).DialContext(within, "tcp", address)
+	if err != nil {
+		return nil
+	}
+	_ = conn.SetDeadline(time.Now().Add(dialWithin))
+	secure, _ := conn.(*tls.Conn)
+	return secure
+}
+
+// shown is the certificate that a server shows.
+func shown(ctx context.Context, c store.Config, address string) *x509.Certificate {
+	conn := dial(ctx, c, address)
+	if conn == nil {
+		return nil
+	}
+	defer func() { _ = conn.Close() }()
+	if certs := conn.ConnectionState().PeerCertificates; len(certs) > 0 {
+		return certs[0]
+	}
+	return nil
+}
+
+// ownCertificates are those of this program's settings: its client certificate, and the CAs that it trusts.
+func ownCertificates(c store.Config) (all []certificate) {
+	if pair, err := c.Certificate(); c.Cert != "" && err == nil && pair.Leaf != nil {
+		all = append(all, certificate{certOwn, pair.Leaf.Subject.CommonName, pair.Leaf.NotBefore, pair.Leaf.NotAfter})
+	}
+	rest, err := os.ReadFile(c.CACert)
+	if c.CACert == "" || err != nil {
+		return all
+	}
+	for block, rest := pem.Decode(rest); block != nil; block, rest = pem.Decode(rest) {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil {
+			all = append(all, certificate{certCA, cert.Subject.CommonName, cert.NotBefore, cert.NotAfter})
+		}
+	}
+	return all
+}

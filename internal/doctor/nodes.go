@@ -1,0 +1,195 @@
+package doctor
+
+import (
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/clip"
+	"pulley/internal/pki"
+	"pulley/internal/store"
+)
+
+// Bounds of what the checks accept of nodes.
+const (
+	keysOfOneNode = 64               // a node keeps at most 20 run records
+	floodsOn      = 10 * time.Minute // a flood that was seen within this time continues
+	applyTakes    = time.Hour        // a longer apply waits for something
+	sendingTakes  = 15 * time.Minute // a living serve sends a notice within this time, retries included
+)
+
+func readable(f *Facts) (all []Finding) {
+	for _, problem := range f.damaged {
+		all = append(all, Finding{Code: OperatorUnreadable, Severity: Problem, Params: Params{Text: agent.Prose(problem)}})
+	}
+	for _, e := range f.environments {
+		for _, problem := range e.damaged {
+			all = append(all, Finding{Code: Unreadable, Severity: Problem, Environment: e.ref.String(), Params: Params{Text: agent.Prose(problem)}})
+		}
+	}
+	return all
+}
+
+func floods(f *Facts) (all []Finding) {
+	for _, e := range f.environments {
+		env := e.ref.String()
+		for node, flood := range sorted(e.floods) {
+			found := Finding{Code: Flooded, Severity: Warning, Environment: env, Node: node, Params: Params{Bytes: flood.Bytes, Count: flood.Writes}}
+			if f.now.Sub(flood.Last) < floodsOn {
+				found.Code, found.Severity = Floods, Problem
+			}
+			all = append(all, found)
+		}
+		for node, keys := range sorted(e.reported) {
+			if keys > keysOfOneNode {
+				all = append(all, Finding{Code: ManyKeys, Severity: Problem, Environment: env, Node: node, Params: Params{Count: keys}})
+			}
+		}
+	}
+	return all
+}
+
+func duplicates(f *Facts) (all []Finding) {
+	for _, e := range f.environments {
+		for node, i := range sorted(e.identities) {
+			if c := i.Clone; i.Live() && c != nil {
+				all = append(all, Finding{Code: Duplicate, Severity: Problem, Environment: e.ref.String(), Node: node, Params: Params{
+					Machine: c.Machine, Hostname: c.Hostname, From: c.From, Count: int64(c.Times), Seconds: int64(f.now.Sub(c.At) / time.Second),
+				}})
+			}
+		}
+	}
+	return all
+}
+
+func firstBoots(f *Facts) (all []Finding) {
+	for _, e := range f.environments {
+		for machine, b := range sorted(e.boots) {
+			p := Params{Machine: machine, Step: b.Step, Seconds: int64(f.now.Sub(b.Heard) / time.Second), Text: b.Error}
+			switch {
+			case b.Stands(f.now):
+				all = append(all, Finding{Code: FirstBootStalled, Severity: Problem, Environment: e.ref.String(), Node: b.Node, Params: p})
+			case b.Finished.IsZero() && b.State == store.BootFailed:
+				all = append(all, Finding{Code: FirstBootFails, Severity: Warning, Environment: e.ref.String(), Node: b.Node, Params: p})
+			}
+		}
+	}
+	return all
+}
+
+// gone reports whether a node is on no list: not a host, not called for, without an identity.
+func (e environment) gone(node string) bool {
+	_, listed := e.hosts[node]
+	i := e.identities[node]
+	return !listed && !e.wanted[node] && !i.Live()
+}
+
+// leftovers finds what nodes and users that are gone left behind.
+func leftovers(f *Facts) (all []Finding) {
+	for _, e := range f.environments {
+		env := e.ref.String()
+		if e.spec == nil {
+			all = append(all, Finding{Code: EnvironmentMissing, Severity: Warning, Environment: env})
+		}
+		for node, i := range sorted(e.identities) {
+			if _, listed := e.hosts[node]; i.Live() && !listed {
+				all = append(all, Finding{Code: IdentityUnlisted, Severity: Warning, Environment: env, Node: node})
+			}
+		}
+		var more []string
+		count := 0
+		for node, keys := range sorted(e.reported) {
+			if !e.gone(node) {
+				continue
+			}
+			if count++; count > oneByOne {
+				more = append(more, node)
+				continue
+			}
+			found := Finding{Code: KeysLeft, Severity: Warning, Environment: env, Node: node, Params: Params{Count: keys}}
+			if e.identities[node].Removed != nil {
+				found.Code = KeysLeftRemoved
+			}
+			all = append(all, found)
+		}
+		if len(more) > 0 {
+			all = append(all, Finding{Code: MoreKeysLeft, Severity: Warning, Environment: env, Params: Params{Count: int64(len(more)), Nodes: []string{more[0], more[len(more)-1]}}})
+		}
+		for node := range sorted(e.precreated) {
+			if i := e.identities[node]; e.spec != nil && !e.wanted[node] || i.Live() {
+				all = append(all, Finding{Code: PrecreatedUnused, Severity: Warning, Environment: env, Node: node})
+			}
+		}
+	}
+	if !f.checked() || f.operatorsErr != nil {
+		return all
+	}
+	users, roles := f.strays()
+	for i, n := range users {
+		if i == oneByOne {
+			all = append(all, Finding{Code: MoreStrays, Severity: Problem, Params: Params{Count: int64(len(users) - oneByOne)}})
+			break
+		}
+		found := Finding{Code: Stray, Severity: Problem, Environment: n.Environment, Params: Params{User: n.String()}}
+		if n.Kind == pki.KindNode {
+			found.Node = n.Subject
+		}
+		all = append(all, found)
+	}
+	if len(roles) > 0 {
+		all = append(all, Finding{Code: StrayRoles, Severity: Warning, Params: Params{Count: int64(len(roles))}})
+	}
+	return all
+}
+
+// machineRecords finds machines that nobody will delete. During an apply they may be its work.
+func machineRecords(f *Facts) (all []Finding) {
+	for _, e := range f.environments {
+		if e.applying != nil {
+			continue
+		}
+		env, count, more := e.ref.String(), 0, int64(0)
+		for node, r := range sorted(e.records) {
+			if !e.gone(node) {
+				continue
+			}
+			if count++; count > oneByOne {
+				more++
+				continue
+			}
+			all = append(all, Finding{Code: MachineUnwanted, Severity: Warning, Environment: env, Node: node, Params: Params{Machine: r.Name}})
+		}
+		if more > 0 {
+			all = append(all, Finding{Code: MoreMachines, Severity: Warning, Environment: env, Params: Params{Count: more}})
+		}
+	}
+	return all
+}
+
+func applying(f *Facts) (all []Finding) {
+	for _, e := range f.environments {
+		if e.applying == nil {
+			continue
+		}
+		if age := f.now.Sub(e.applying.Since); age > applyTakes {
+			all = append(all, Finding{Code: ApplyHangs, Severity: Warning, Environment: e.ref.String(), Params: Params{By: clip.Text(e.applying.By, 64), Seconds: int64(age / time.Second)}})
+		}
+	}
+	return all
+}
+
+func notices(f *Facts) (all []Finding) {
+	for _, n := range f.notices {
+		found := Finding{Code: NoticeUnsure, Severity: Warning, Environment: n.Environment, Node: n.Node, Params: Params{Kind: string(n.Kind)}}
+		switch {
+		case n.State == store.NoticeFailed:
+			found.Code, found.Params.Text = NoticeFailed, n.Error
+		case n.State == store.NoticeUnsure:
+		case n.State == store.NoticeSending && f.now.Sub(n.At) > sendingTakes:
+			found.Code = NoticeInterrupted
+		default:
+			continue
+		}
+		all = append(all, found)
+	}
+	return all
+}
