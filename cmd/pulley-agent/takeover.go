@@ -3,11 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
 	"pulley/agent/puppet"
+	"pulley/internal/nodeconfig"
+	"pulley/internal/takeover"
 )
 
 func newTakeover(o *options) *cobra.Command {
@@ -42,4 +45,16 @@ func (o *options) withNodeLock(do func(*agent.Disk) error) error {
 		}
 		return errors.Join(do(d), lock.Close())
 	})
+}
+
+// oldAgent is the machine as a takeover sees it; dirs are Puppet's state folders, nil for where its packagings have them.
+func (o *options) oldAgent(dirs []string) *takeover.Machine {
+	root, err := filepath.Abs(o.Root)
+	if err != nil {
+		root = o.Root // whoever works there says what is wrong
+	}
+	if dirs == nil {
+		dirs = puppetStateDirs(root)
+	}
+	return &takeover.Machine{Root: root, StateDir: nodeconfig.Under(root).StateDir(), StateDirs: dirs, Now: o.env.Now}
 }

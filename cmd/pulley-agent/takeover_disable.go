@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/firstboot/steps"
 	"pulley/internal/schedule"
 	"pulley/internal/takeover"
 )
@@ -42,7 +43,7 @@ func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool)
 		return err
 	}
 	chosen := s.Choose(cron, noCron, schedule.Default)
-	switch err := checkSchedule(first(cron, chosen.Cron, schedule.Default)); {
+	switch err := steps.CheckSchedule(first(cron, chosen.Cron, schedule.Default)); {
 	case err != nil:
 		return err
 	case c.Root != "/" && !chosen.None:
@@ -57,7 +58,7 @@ func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool)
 			return nil
 		}
 		n.Puppet.Own = takeover.Own(c.StateDir())
-		return setUpCron(ctx, n, chosen.Cron)
+		return steps.SetUpCron(ctx, n, chosen.Cron)
 	})
 	if err := errors.Join(err, n.Close()); err != nil {
 		return err

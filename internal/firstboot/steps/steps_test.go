@@ -1,4 +1,4 @@
-package main
+package steps
 
 import (
 	"errors"
@@ -39,10 +39,12 @@ func TestWaitsForTheTime(t *testing.T) {
 	defer server.Close()
 	valid := server.Certificate().NotBefore
 	now := valid.Add(-time.Hour)
-	b := &bootstrap{
-		bootstrapOptions: bootstrapOptions{options: &options{env: cli.Env{Now: func() time.Time { return now }}, Flags: nodeconfig.Flags{Root: t.TempDir()}}},
-		planned:          true, plan: firstboot.Plan{Settings: firstboot.Settings{Servers: []string{server.URL}}}, log: slog.New(slog.DiscardHandler),
-	}
+	b := &network{boot: &boot{
+		Options: Options{
+			Flags: nodeconfig.Flags{Root: t.TempDir()}, Env: cli.Env{Now: func() time.Time { return now }}, Log: slog.New(slog.DiscardHandler),
+		},
+		planned: true, plan: firstboot.Plan{Settings: firstboot.Settings{Servers: []string{server.URL}}},
+	}}
 	look := func() string {
 		t.Helper()
 		left, err := b.networkLeft(t.Context())
@@ -85,7 +87,7 @@ func TestWaitsForTheTime(t *testing.T) {
 
 // A first boot that is repeated for its last step would put an old agent in the place of an upgraded one, again and again.
 func TestAnUpgradedAgentStays(t *testing.T) {
-	b := &bootstrap{bootstrapOptions: bootstrapOptions{options: &options{Flags: nodeconfig.Flags{Root: t.TempDir()}}}, log: slog.New(slog.DiscardHandler)}
+	b := &program{&boot{Options: Options{Flags: nodeconfig.Flags{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}}}
 	target := b.path(nodeconfig.AgentPath)
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		t.Fatal(err)

@@ -1,13 +1,12 @@
-package main
+package steps
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"maps"
-	"path/filepath"
 
+	"pulley/agent/puppet"
 	"pulley/internal/bounded"
-	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/nodeconfig"
 	"pulley/internal/takeover"
@@ -24,8 +23,8 @@ type beside struct {
 
 // standBack looks for an agent before the first step does anything: the settings are what tells a first start from those that
 // follow, by which time Puppet may be there because of Pulley.
-func (b *bootstrap) standBack(ctx context.Context) (*beside, error) {
-	m := b.oldAgent(nil)
+func (b *boot) standBack(ctx context.Context) (*beside, error) {
+	m := &takeover.Machine{Root: b.Root, StateDir: b.stateDir(), StateDirs: puppet.DefaultStateDirs(b.Root), Now: b.Env.Now}
 	s, err := takeover.Load(m.StateDir)
 	if err != nil {
 		return nil, err
@@ -34,11 +33,11 @@ func (b *bootstrap) standBack(ctx context.Context) (*beside, error) {
 	case takeover.Disabled, takeover.Removing, takeover.Removed:
 		return nil, nil
 	case takeover.Found:
-		if b.alone {
+		if b.IgnorePuppetAgent {
 			return &beside{machine: m, alone: true}, nil
 		}
 	case takeover.None:
-		if b.alone || b.wasNode() {
+		if b.IgnorePuppetAgent || b.wasNode() {
 			return nil, nil
 		}
 		found, err := m.Look(ctx)
@@ -46,7 +45,7 @@ func (b *bootstrap) standBack(ctx context.Context) (*beside, error) {
 			return nil, err
 		}
 	}
-	k := &beside{machine: m, schedule: b.plan.Schedule, user: b.env.User}
+	k := &beside{machine: m, schedule: b.plan.Schedule, user: b.Env.User}
 	if b.plan.Steps[string(firstboot.Schedule)] != "" {
 		k.schedule = ""
 	}
@@ -60,8 +59,8 @@ func (b *bootstrap) standBack(ctx context.Context) (*beside, error) {
 }
 
 // wasNode says whether there are settings that name a fleet.
-func (b *bootstrap) wasNode() bool {
-	path := first(b.Flags.Path, b.path("etc/pulley/agent.yaml"))
+func (b *boot) wasNode() bool {
+	path := cmp.Or(b.Path, b.path("etc/pulley/agent.yaml"))
 	text, err := bounded.ReadFile(path, nodeconfig.MaxFileBytes)
 	if err != nil {
 		return false
@@ -80,24 +79,5 @@ func (k *beside) remember() error {
 	return k.machine.Find(k.schedule, k.user)
 }
 
-func (k *beside) tell(e cli.Env) {
-	if k == nil || k.alone {
-		return
-	}
-	fmt.Fprint(e.Stdout, `puppet agent manages this machine, and goes on to: Pulley has no schedule here yet
-next: pulley-agent takeover look     shows what Pulley would change, and changes nothing
-      pulley-agent takeover disable  puts Pulley in its place; takeover undo brings all of it back
-`)
-}
-
-// oldAgent is the machine as a takeover sees it; dirs are Puppet's state folders, nil for where its packagings have them.
-func (o *options) oldAgent(dirs []string) *takeover.Machine {
-	root, err := filepath.Abs(o.Root)
-	if err != nil {
-		root = o.Root // whoever works there says what is wrong
-	}
-	if dirs == nil {
-		dirs = puppetStateDirs(root)
-	}
-	return &takeover.Machine{Root: root, StateDir: nodeconfig.Under(root).StateDir(), StateDirs: dirs, Now: o.env.Now}
-}
+// inCharge reports whether the puppet agent stays in charge.
+func (k *beside) inCharge() bool { return k != nil && !k.alone }

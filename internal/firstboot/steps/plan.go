@@ -1,6 +1,7 @@
-package main
+package steps
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -17,19 +18,19 @@ import (
 )
 
 // readPlan reads the file where there is one. A first boot that is over does not keep flags from saying something new.
-func (b *bootstrap) readPlan() error {
-	named := b.planPath != ""
+func (b *boot) readPlan() error {
+	named := b.PlanPath != ""
 	if !named {
-		b.planPath = filepath.Join(b.Root, firstboot.PlanPath)
+		b.PlanPath = filepath.Join(b.Root, firstboot.PlanPath)
 	}
-	text, err := bounded.ReadFile(b.planPath, nodeconfig.MaxFileBytes)
+	text, err := bounded.ReadFile(b.PlanPath, nodeconfig.MaxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the plan of the first boot: %w", err)
 	}
-	plan, err := firstboot.ParsePlan(b.planPath, text)
+	plan, err := firstboot.ParsePlan(b.PlanPath, text)
 	if err != nil {
 		return err
 	}
@@ -42,30 +43,30 @@ func (b *bootstrap) readPlan() error {
 		return err
 	}
 	over := !state.Finished.IsZero() && state.Plan == b.digest && state.Machine == nodeconfig.MachineID(b.Root)
-	if over && b.from == "" && b.says() {
+	if over && b.From == "" && b.says() {
 		return nil
 	}
 	b.plan, b.planned = plan, true
 	if plan.Token != "" {
 		sum := sha256.Sum256([]byte(plan.Token))
-		b.given = hex.EncodeToString(sum[:])
+		b.tokenDigest = hex.EncodeToString(sum[:])
 	}
 	// The token of before came back with the userdata of before, unless the node left since; another one is somebody's word
 	// that every step looks again.
-	b.again = over && b.given != "" && (b.given != state.Token || b.joins() && !b.hasIdentity())
+	b.again = over && b.tokenDigest != "" && (b.tokenDigest != state.Token || b.joins() && !b.hasIdentity())
 	return nil
 }
 
 // hasIdentity says whether there is one, whatever it is worth. A node that leaves removes its own.
-func (b *bootstrap) hasIdentity() bool {
+func (b *boot) hasIdentity() bool {
 	_, err := os.Stat(nodeconfig.Under(b.Root).IdentityFile())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // says reports whether the command line says what this machine is to be.
-func (b *bootstrap) says() bool {
-	return b.Node != "" || b.Role != "" || b.Environment.Name != "" || len(b.Connection.Endpoints) > 0 || len(b.said.Servers) > 0 ||
-		b.said.Token != "" || b.overwrite || b.noCron || b.said.Schedule != ""
+func (b *boot) says() bool {
+	return b.Node != "" || b.Role != "" || b.Environment.Name != "" || len(b.Connection.Endpoints) > 0 || len(b.Given.Servers) > 0 ||
+		b.Given.Token != "" || b.Overwrite || b.NoCron || b.Given.Schedule != ""
 }
 
 // planDigest names what a machine was told, whatever its token is: a token is replaced when it has expired.
@@ -77,27 +78,27 @@ func planDigest(p firstboot.Plan) (string, error) {
 }
 
 // override lets flags speak louder than the file.
-func (b *bootstrap) override() {
-	o := b.options
-	said := b.said
+func (b *boot) override() {
+	o := &b.Options
+	said := b.Given
 	said.Node, said.Role, said.Environment = o.Node, o.Role, o.Environment.Name
 	said.Prefix, said.CACert, said.Endpoints = o.Connection.Prefix, o.Connection.CACert, o.Connection.Endpoints
 	said.AllowedSigners, said.Mirrors = o.AllowedSigners, o.Mirrors
-	if b.noCron {
+	if b.NoCron {
 		said.Steps = map[string]string{string(firstboot.Schedule): firstboot.Off}
 	}
-	b.plan = said.Over(b.plan).Over(firstboot.Plan{Token: b.env.Getenv("PULLEY_TOKEN"), Settings: firstboot.Settings{Schedule: schedule.Default}})
+	b.plan = said.Over(b.plan).Over(firstboot.Plan{Token: b.Env.Getenv("PULLEY_TOKEN"), Settings: firstboot.Settings{Schedule: schedule.Default}})
 	p, i := &b.plan, &b.installer
 	i.Package, i.Version, i.Repository = p.PuppetPackage, p.PuppetVersion, p.PackageRepo
-	i.Proxy = first(p.Proxy, b.env.Getenv("https_proxy"), b.env.Getenv("http_proxy"))
+	i.Proxy = cmp.Or(p.Proxy, b.Env.Getenv("https_proxy"), b.Env.Getenv("http_proxy"))
 	o.Node, o.Role, o.Environment.Name, o.AllowedSigners, o.Mirrors = p.Node, p.Role, p.Environment, p.AllowedSigners, p.Mirrors
 	o.Connection.Endpoints, o.Connection.Prefix, o.Connection.CACert = p.Endpoints, p.Prefix, p.CACert
 }
 
 // absolute makes paths such as cron's runs can use, which start in another folder.
-func (b *bootstrap) absolute() error {
+func (b *boot) absolute() error {
 	c := &b.Connection
-	for _, path := range []*string{&b.Flags.Path, &c.CACert, &c.Cert, &c.Key, &b.AllowedSigners, &b.RevokedSigners} {
+	for _, path := range []*string{&b.Path, &c.CACert, &c.Cert, &c.Key, &b.AllowedSigners, &b.RevokedSigners} {
 		if *path == "" {
 			continue
 		}
@@ -110,8 +111,8 @@ func (b *bootstrap) absolute() error {
 }
 
 // hasJoined says whether an earlier start of this first boot joined, and this one does not again.
-func (b *bootstrap) hasJoined() bool {
-	if b.again || b.from == "" && !b.planned || b.asks(firstboot.Join) {
+func (b *boot) hasJoined() bool {
+	if b.again || b.From == "" && !b.planned || b.asks(firstboot.Join) {
 		return false
 	}
 	if !b.planned { // whoever says where to start knows what is done
@@ -122,7 +123,7 @@ func (b *bootstrap) hasJoined() bool {
 }
 
 // asks reports whether --from has a step done again.
-func (b *bootstrap) asks(step firstboot.Name) bool {
+func (b *boot) asks(step firstboot.Name) bool {
 	names := firstboot.Names()
-	return b.from != "" && slices.Index(names, firstboot.Name(b.from)) <= slices.Index(names, step)
+	return b.From != "" && slices.Index(names, firstboot.Name(b.From)) <= slices.Index(names, step)
 }

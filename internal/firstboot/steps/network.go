@@ -1,4 +1,4 @@
-package main
+package steps
 
 import (
 	"bytes"
@@ -16,6 +16,12 @@ import (
 	"pulley/internal/firstboot"
 )
 
+// network waits for a way to the servers, and for a clock that can be right.
+type network struct {
+	*boot
+	waits time.Time // since when it waits for a time server
+}
+
 // The patience of one look at the network.
 const (
 	dialTimeout     = 3 * time.Second
@@ -23,7 +29,7 @@ const (
 )
 
 // networkLeft looks once. A machine that is told by flags alone is one that somebody sits at.
-func (b *bootstrap) networkLeft(ctx context.Context) (string, error) {
+func (b *network) networkLeft(ctx context.Context) (string, error) {
 	if !b.planned {
 		return "", nil
 	}
@@ -36,7 +42,7 @@ func (b *bootstrap) networkLeft(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-func (b *bootstrap) waitForNetwork(ctx context.Context) error {
+func (b *network) waitForNetwork(ctx context.Context) error {
 	problem, err := b.networkLeft(ctx)
 	if err != nil || problem == "" {
 		return err
@@ -45,7 +51,7 @@ func (b *bootstrap) waitForNetwork(ctx context.Context) error {
 }
 
 // offline says what is missing: a way out of this machine, or somebody who answers where it is told to go.
-func (b *bootstrap) offline(ctx context.Context) string {
+func (b *network) offline(ctx context.Context) string {
 	var far []string
 	for _, address := range b.plan.Servers {
 		far = append(far, hostPort(address, "443"))
@@ -107,8 +113,8 @@ func hasRoute() bool {
 }
 
 // wrongTime says how the clock can be seen to be wrong. With one that lags, no certificate is valid yet.
-func (b *bootstrap) wrongTime(ctx context.Context) string {
-	now := b.env.Now()
+func (b *network) wrongTime(ctx context.Context) string {
+	now := b.Env.Now()
 	if made := builtAt(); now.Before(made) {
 		return fmt.Sprintf("the clock says %s, and this program was made at %s", utcTime(now), utcTime(made))
 	}
@@ -128,7 +134,7 @@ func (b *bootstrap) wrongTime(ctx context.Context) string {
 		b.waits = now
 	}
 	if now.Sub(b.waits) > timesyncPatient {
-		b.log.Warn("no time server has set the clock; it is taken to be right", "clock", utcTime(now))
+		b.Log.Warn("no time server has set the clock; it is taken to be right", "clock", utcTime(now))
 		return ""
 	}
 	return "no time server has set the clock yet"

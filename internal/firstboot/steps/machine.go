@@ -1,24 +1,21 @@
-package main
+package steps
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 
-	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
-	"pulley/internal/nodeconfig"
-	"pulley/internal/upgrade"
 )
+
+// machine runs scripts, installs Puppet and names the machine.
+type machine struct{ *boot }
 
 // The folders of own scripts, which userdata fills.
 const (
@@ -27,7 +24,7 @@ const (
 )
 
 // scriptsLeft lists the scripts of a folder. By flags alone there are none: somebody else's first boot put them there.
-func (b *bootstrap) scriptsLeft(dir string) func(context.Context) (string, error) {
+func (b *machine) scriptsLeft(dir string) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		if !b.planned {
 			return "", nil
@@ -40,7 +37,7 @@ func (b *bootstrap) scriptsLeft(dir string) func(context.Context) (string, error
 	}
 }
 
-func (b *bootstrap) runScripts(step firstboot.Name, dir string) func(context.Context) error {
+func (b *machine) runScripts(step firstboot.Name, dir string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		found, err := firstboot.Executables(b.path(dir))
 		if err != nil {
@@ -56,7 +53,7 @@ func (b *bootstrap) runScripts(step firstboot.Name, dir string) func(context.Con
 }
 
 // replacement runs a program of the operator's in a step, and tells it what is known by then.
-func (b *bootstrap) replacement(ctx context.Context, step firstboot.Name, program string) error {
+func (b *boot) replacement(ctx context.Context, step firstboot.Name, program string) error {
 	env := []string{"PULLEY_STEP=" + string(step), "PULLEY_ROOT=" + b.Root}
 	node, role, environment := b.plan.Node, b.plan.Role, b.plan.Environment
 	if b.self != nil {
@@ -67,98 +64,11 @@ func (b *bootstrap) replacement(ctx context.Context, step firstboot.Name, progra
 	if proxy := b.installer.Proxy; proxy != "" {
 		env = append(env, "http_proxy="+proxy, "https_proxy="+proxy, "HTTP_PROXY="+proxy, "HTTPS_PROXY="+proxy)
 	}
-	run := firstboot.Programs{Env: env, Output: b.env.Stderr, Log: b.log}
+	run := firstboot.Programs{Env: env, Output: b.Env.Stderr, Log: b.Log}
 	return run.Run(ctx, program)
 }
 
-func (b *bootstrap) agentLeft(context.Context) (string, error) {
-	there, err := b.inPlace()
-	if err != nil {
-		return "", err
-	}
-	if !there {
-		return "put this program at " + b.path(nodeconfig.AgentPath), nil
-	}
-	if other, err := b.resumesElsewhere(); err != nil || other != nil {
-		return "have a reboot go on with " + b.path(nodeconfig.AgentPath), err
-	}
-	return "", nil
-}
-
-// inPlace says whether the program where cron looks for it needs no replacing: it is this very one, or an upgrade put it
-// there, which knows better than userdata that was written once.
-func (b *bootstrap) inPlace() (bool, error) {
-	program, err := ownProgram()
-	if err != nil {
-		return false, err
-	}
-	target := b.path(nodeconfig.AgentPath)
-	info, err := os.Stat(target)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&0o111 == 0 {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	there, err := os.ReadFile(target)
-	if err != nil || bytes.Equal(there, program) {
-		return err == nil, err
-	}
-	if b.asks(firstboot.Agent) { // a person wants this one
-		return false, nil
-	}
-	state, err := b.ownFolder().Load()
-	return err == nil && state.Installed != nil, err
-}
-
-func (b *bootstrap) ownFolder() upgrade.Folder { return nodeconfig.Under(b.Root).UpgradeFolder() }
-
-// placeAgent copies this very program to where cron looks for it. No upgrade does the same meanwhile.
-func (b *bootstrap) placeAgent(context.Context) error {
-	lock, err := b.ownFolder().Lock()
-	if errors.Is(err, agent.ErrLocked) {
-		return firstboot.Passing(err)
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(b.placeLocked(), lock.Close())
-}
-
-func (b *bootstrap) placeLocked() error {
-	there, err := b.inPlace()
-	if err != nil {
-		return err
-	}
-	if !there {
-		target := b.path(nodeconfig.AgentPath)
-		program, err := ownProgram()
-		if err == nil {
-			err = os.MkdirAll(filepath.Dir(target), 0o755)
-		}
-		if err == nil {
-			err = atomicfile.Write(target, program, 0o755)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	other, err := b.resumesElsewhere()
-	if err != nil || other == nil {
-		return err
-	}
-	return b.writeResumption(*other)
-}
-
-func ownProgram() ([]byte, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return os.ReadFile(self)
-}
-
-func (b *bootstrap) puppetLeft(context.Context) (string, error) {
+func (b *machine) puppetLeft(context.Context) (string, error) {
 	if c, err := b.known(); err == nil && c.Puppet.Program != "" {
 		if _, err := os.Stat(c.Puppet.Program); err == nil {
 			return "", nil
@@ -167,8 +77,8 @@ func (b *bootstrap) puppetLeft(context.Context) (string, error) {
 	return "make sure that Puppet is installed", nil
 }
 
-func (b *bootstrap) installPuppet(ctx context.Context) error {
-	b.installer.Logger = b.log
+func (b *machine) installPuppet(ctx context.Context) error {
+	b.installer.Logger = b.Log
 	if b.Root != "/" {
 		b.installer.Root = b.Root
 	}
@@ -176,7 +86,7 @@ func (b *bootstrap) installPuppet(ctx context.Context) error {
 }
 
 // hostname is what the machine is to be called; "" leaves its name alone.
-func (b *bootstrap) hostname() (string, error) {
+func (b *machine) hostname() (string, error) {
 	if b.plan.Hostname != firstboot.NodeHostname {
 		return b.plan.Hostname, nil
 	}
@@ -184,7 +94,7 @@ func (b *bootstrap) hostname() (string, error) {
 	return c.Identity.Certname, err
 }
 
-func (b *bootstrap) hostnameLeft(context.Context) (string, error) {
+func (b *machine) hostnameLeft(context.Context) (string, error) {
 	name, err := b.hostname()
 	if err != nil || name == "" {
 		return "", err
@@ -205,7 +115,7 @@ const (
 )
 
 // cloudKeepsName says whether there is nothing to tell cloud-init.
-func (b *bootstrap) cloudKeepsName() bool {
+func (b *machine) cloudKeepsName() bool {
 	if _, err := os.Stat(b.path(cloudPath)); err != nil {
 		return true
 	}
@@ -213,7 +123,7 @@ func (b *bootstrap) cloudKeepsName() bool {
 	return err == nil && string(text) == preserve
 }
 
-func (b *bootstrap) setHostname(ctx context.Context) error {
+func (b *machine) setHostname(ctx context.Context) error {
 	name, err := b.hostname()
 	if err != nil {
 		return err
@@ -228,7 +138,7 @@ func (b *bootstrap) setHostname(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		b.log.Warn("hostnamectl can't name the machine", "err", err, "output", cli.Clean(string(out)))
+		b.Log.Warn("hostnamectl can't name the machine", "err", err, "output", cli.Clean(string(out)))
 	}
 	if err := os.MkdirAll(b.path("etc"), 0o755); err != nil {
 		return err
@@ -254,13 +164,13 @@ func kernelName() string {
 }
 
 // systemd says whether it runs this machine (sd_booted(3)).
-func (b *bootstrap) systemd() bool {
+func (b *boot) systemd() bool {
 	_, err := os.Lstat(b.path("run/systemd/system"))
 	return err == nil
 }
 
 // removeFiles removes files of this machine; one that is not there is removed.
-func (b *bootstrap) removeFiles(names ...string) error {
+func (b *boot) removeFiles(names ...string) error {
 	var all []error
 	for _, name := range names {
 		if err := os.Remove(b.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -1,0 +1,285 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"pulley/agent"
+	"pulley/agent/node"
+	"pulley/agent/puppet"
+	"pulley/internal/cli"
+	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
+)
+
+// Options are one start of `pulley-agent bootstrap`.
+type Options struct {
+	nodeconfig.Flags
+	Given     firstboot.Plan // by flags, above the plan of the machine
+	PlanPath  string         // of that plan; "" means the usual place, where the plan may be missing
+	From      string         // repeat this step and the later ones
+	DryRun    bool
+	NoCron    bool
+	Overwrite bool // replace an agent.yaml that differs
+
+	IgnorePuppetAgent bool // set up the schedule beside a puppet agent that manages the machine
+
+	Env   cli.Env
+	Log   *slog.Logger
+	Setup func(nodeconfig.Config) node.Setup // of the node's agent
+}
+
+// Outcome is how a start ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Done       Outcome = "done"
+	Finished   Outcome = "finished"    // an earlier start did all steps
+	InProgress Outcome = "in_progress" // another process does the steps
+	Shown      Outcome = "shown"       // a dry run
+)
+
+// Result is the result of a start.
+type Result struct {
+	Outcome           Outcome
+	Node, Environment string
+	BesidePuppetAgent bool // a puppet agent manages the machine, and Pulley has no schedule
+}
+
+// boot is one start. The groups of steps share it.
+type boot struct {
+	Options
+	installer   puppet.Installer
+	plan        firstboot.Plan     // of the machine, with the flags above it
+	planned     bool               // the machine has a plan: a first boot that resumes after a reboot
+	digest      string             // of the plan without its token
+	tokenDigest string             // of the token in the plan; "" without one
+	self        *nodeconfig.Config // of this node, once it was read
+	named       bool               // it can be read: before a join nobody knows the node
+	again       bool               // the plan of a finished first boot got another token
+}
+
+// Run does the steps that are left of this machine's first boot.
+func Run(ctx context.Context, o Options) (Result, error) {
+	b, err := prepare(o)
+	if err != nil {
+		return Result{}, err
+	}
+	beside, err := b.standBack(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	engine, lock := b.engine()
+	opts := firstboot.Options{From: firstboot.Name(o.From)}
+	if b.again && o.From == "" {
+		opts.From = firstboot.Names()[0]
+	}
+	if o.DryRun {
+		return Result{Outcome: Shown}, engine.DryRun(ctx, opts, o.Env.Stdout)
+	}
+	held, err := b.takeLock()
+	if err != nil || held == nil {
+		return Result{Outcome: InProgress}, err
+	}
+	defer held.Close()
+	if err := errors.Join(b.forgetCopy(), b.unsetProxies(), beside.remember()); err != nil {
+		return Result{}, err
+	}
+	err = engine.Run(ctx, opts)
+	if errors.Is(err, firstboot.ErrFinished) {
+		return Result{Outcome: Finished}, lock.tidy()
+	}
+	if err == nil {
+		err = lock.tidy()
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	c, err := b.known()
+	return Result{Outcome: Done, Node: c.Identity.Node, Environment: c.Identity.Environment, BesidePuppetAgent: beside.inCharge()}, err
+}
+
+// prepare reads the plan, and all that can be known before the first step: wrong flags or a wrong plan change nothing.
+func prepare(o Options) (*boot, error) {
+	root, err := filepath.Abs(o.Root)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use root %s: %w", o.Root, err)
+	}
+	o.Root, o.Optional = root, true
+	b := &boot{Options: o}
+	if err := b.readPlan(); err != nil {
+		return nil, err
+	}
+	if err := b.absolute(); err != nil {
+		return nil, err
+	}
+	b.override()
+	if err := b.plan.Check(); err != nil {
+		return nil, &cli.UsageError{Problem: "cannot bootstrap this machine: " + err.Error()}
+	}
+	if o.From != "" && !slices.Contains(firstboot.Names(), firstboot.Name(o.From)) {
+		return nil, cli.Usagef("cannot start from step %q: the steps are %s", o.From, Names())
+	}
+	if b.Root != "/" && b.plan.Steps[string(firstboot.Schedule)] == "" {
+		return nil, cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", b.Root, b.Root)
+	}
+	b.named = !b.joins() || b.hasJoined()
+	if b.named && b.plan.Steps[string(firstboot.Join)] == "" { // else the operator's program says it
+		_, err = b.known()
+	}
+	return b, err
+}
+
+// Names lists the steps in their order.
+func Names() string {
+	var names []string
+	for _, n := range firstboot.Names() {
+		names = append(names, string(n))
+	}
+	return strings.Join(names, ", ")
+}
+
+// engine returns the loop with its steps, and those that lock and unlock.
+func (b *boot) engine() (*firstboot.Engine, *lock) {
+	members := &member{boot: b}
+	locks := &lock{b, &program{b}, members}
+	e := &firstboot.Engine{
+		Steps: b.steps(locks, members), Replaced: b.plan.Steps, Program: b.replacement, Machine: nodeconfig.MachineID(b.Root), Plan: b.digest,
+		Token: b.tokenDigest, Patient: b.planned, Log: b.Log, Now: b.Env.Now,
+	}
+	if b.planned {
+		e.Memory = b.memory()
+	}
+	if len(b.plan.Servers) > 0 {
+		e.Teller = members
+	}
+	return e, locks
+}
+
+// Deadlines of the steps, with all their tries.
+const (
+	networkDeadline  = 5 * time.Minute
+	quickDeadline    = time.Minute
+	scriptsDeadline  = 30 * time.Minute
+	joinDeadline     = 15 * time.Minute
+	puppetDeadline   = 45 * time.Minute
+	registerDeadline = 15 * time.Minute
+	scheduleDeadline = 15 * time.Minute
+)
+
+// steps is the list of a first boot, in its order.
+func (b *boot) steps(l *lock, m *member) []firstboot.Step {
+	n, p, host, c := &network{boot: b}, l.program, &machine{b}, &cron{b}
+	settings := "write the settings"
+	if b.joins() {
+		settings = "join the fleet"
+	}
+	return []firstboot.Step{
+		{Name: firstboot.Network, Words: "wait for the network and the time", Deadline: networkDeadline, Left: n.networkLeft, Do: n.waitForNetwork},
+		{Name: firstboot.Lock, Words: "lock the first boot", Deadline: quickDeadline, Left: l.lockLeft, Do: l.lockBoot},
+		{Name: firstboot.Pre, Words: "run the scripts before", Deadline: scriptsDeadline, Left: host.scriptsLeft(preDir), Do: host.runScripts(firstboot.Pre, preDir)},
+		{Name: firstboot.Agent, Words: "put the agent in place", Deadline: quickDeadline, Left: p.agentLeft, Do: p.placeAgent},
+		{Name: firstboot.Join, Words: settings, Deadline: joinDeadline, Left: m.joinLeft, Do: m.join},
+		{Name: firstboot.Hostname, Words: "name the machine", Deadline: quickDeadline, Left: host.hostnameLeft, Do: host.setHostname},
+		{Name: firstboot.Puppet, Words: "install Puppet", Deadline: puppetDeadline, Left: host.puppetLeft, Do: host.installPuppet},
+		{Name: firstboot.Register, Words: "register", Deadline: registerDeadline, Left: m.registerLeft, Do: m.register},
+		{Name: firstboot.Schedule, Words: "set up the schedule", Deadline: scheduleDeadline, Left: c.scheduleLeft, Do: c.setUpSchedule},
+		{Name: firstboot.Enable, Words: "enable the agent", Deadline: quickDeadline, Left: l.enableLeft, Do: l.enable},
+		{Name: firstboot.Notify, Words: "report the end of the first boot", Deadline: quickDeadline, Optional: true, Left: m.notifyLeft, Do: m.notify},
+		{Name: firstboot.Post, Words: "run the scripts after", Deadline: scriptsDeadline, Left: host.scriptsLeft(postDir), Do: host.runScripts(firstboot.Post, postDir)},
+		{Name: firstboot.Unlock, Words: "unlock the first boot", Deadline: quickDeadline, Left: l.unlockLeft, Do: l.unlockBoot},
+	}
+}
+
+// withDisk works on the agent's own state.
+func (b *boot) withDisk(do func(*agent.Disk) error) error {
+	d, err := agent.OpenDisk(b.stateDir())
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(d), d.Close())
+}
+
+// joins says whether this machine gets its identity from pulley serve.
+func (b *boot) joins() bool {
+	return len(b.plan.Servers) > 0 && b.plan.Steps[string(firstboot.Join)] == ""
+}
+
+// known is who this machine is; before its join nobody knows.
+func (b *boot) known() (nodeconfig.Config, error) {
+	if b.self == nil {
+		if !b.named {
+			return nodeconfig.Config{}, errors.New("the join tells which node this is")
+		}
+		c, err := b.Load(b.Env)
+		if err != nil {
+			return nodeconfig.Config{}, err
+		}
+		b.self = &c
+	}
+	return *b.self, nil
+}
+
+func (b *boot) stateDir() string         { return nodeconfig.Under(b.Root).StateDir() }
+func (b *boot) memory() firstboot.Disk   { return firstboot.Disk{Dir: b.stateDir()} }
+func (b *boot) path(under string) string { return filepath.Join(b.Root, under) }
+
+// takeLock keeps a second first boot out; nil says that there is one.
+func (b *boot) takeLock() (*os.File, error) {
+	if err := os.MkdirAll(b.stateDir(), 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make the state folder: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(b.stateDir(), "first-boot.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the lock of the first boot: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, f.Close()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot lock the first boot: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// forgetCopy drops what a copied disk brought of the machine that it was copied from: its identity is that machine's.
+func (b *boot) forgetCopy() error {
+	state, err := b.memory().Load()
+	if err != nil {
+		return err
+	}
+	if !b.joins() || b.plan.Token == "" || state.Machine == "" || state.Machine == nodeconfig.MachineID(b.Root) {
+		return nil
+	}
+	b.Log.Warn("this disk was another machine's; its identity is forgotten", "machine", state.Machine)
+	for _, path := range []string{nodeconfig.Under(b.Root).IdentityFile(), nodeconfig.Under(b.Root).JoinKeyFile()} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot forget another machine's identity: %w", err)
+		}
+	}
+	return nil
+}
+
+// unsetProxies keeps the plan's proxy, which userdata's script exports for its downloads, from those whom it is not for: servers
+// and etcd. What this program starts is told of it anyway.
+func (b *boot) unsetProxies() error {
+	if b.plan.Proxy == "" {
+		return nil
+	}
+	var all []error
+	for _, name := range []string{"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"} {
+		all = append(all, os.Unsetenv(name))
+	}
+	return errors.Join(all...)
+}

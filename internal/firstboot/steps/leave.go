@@ -1,0 +1,90 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/internal/cli"
+	"pulley/internal/join"
+	"pulley/internal/nodeconfig"
+)
+
+// leaveTimeout bounds the whole of it: a machine that is powered off does not wait for long.
+const leaveTimeout = time.Minute
+
+// Leave takes this machine off its fleet, and returns the node that it was. With atPoweroff it does so only while systemd powers
+// the machine off; left reports whether it did.
+func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff bool) (node agent.Identity, left bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	if atPoweroff {
+		going, err := poweringOff(ctx)
+		if err != nil {
+			return node, false, fmt.Errorf("cannot tell whether this machine is powered off: %w", err)
+		}
+		if !going {
+			return node, false, nil
+		}
+	}
+	c, err := flags.Load(env)
+	if err != nil {
+		return node, false, err
+	}
+	if len(c.Servers) == 0 {
+		return node, false, fmt.Errorf("cannot leave: there is no server to leave at: no `servers:` in %s\nan operator takes it off with `pulley nodes remove %s -e %s`",
+			c.Path, c.Identity.Node, c.Identity.Environment)
+	}
+	client, err := c.ServeClient(c.Servers)
+	if errors.Is(err, fs.ErrNotExist) {
+		return node, false, fmt.Errorf("cannot leave: this machine has no identity in %s: it left before, or never joined", c.IdentityFile())
+	}
+	if err != nil {
+		return node, false, err
+	}
+	err = client.Leave(ctx)
+	var refused *join.RefusedError
+	if errors.As(err, &refused) && (refused.Reason == join.WasRemoved || refused.Reason == join.WrongCertificate || refused.Reason == join.UntrustedCertificate) {
+		err = nil // it left before: a crash came before its identity was removed, or an operator
+	}
+	if err != nil {
+		return node, false, fmt.Errorf("cannot leave: %w", err)
+	}
+	reason := fmt.Sprintf("it left the fleet (%s, %s)", env.User, env.Now().UTC().Format("2006-01-02 15:04Z"))
+	b := &boot{Options: Options{Flags: nodeconfig.Flags{Root: c.Root}}}
+	if err := b.withDisk(func(d *agent.Disk) error { return d.Disable(reason) }); err != nil {
+		return node, false, err
+	}
+	for _, path := range []string{c.IdentityFile(), c.JoinKeyFile()} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return node, false, fmt.Errorf("cannot remove the identity: %w", err)
+		}
+	}
+	return c.Identity, true, nil
+}
+
+func poweringOff(ctx context.Context) (bool, error) {
+	out, err := exec.CommandContext(ctx, "systemctl", "list-jobs", "--no-legend", "--plain", "--full").Output()
+	return endsForGood(string(out)), err
+}
+
+// endsForGood reads systemd's jobs: a machine that is powered off or halted has a start of that target among them, and none
+// of the reboot's.
+func endsForGood(jobs string) bool {
+	var starts []string
+	for line := range strings.Lines(jobs) {
+		f := strings.Fields(line) // number, unit, type, state
+		if len(f) >= 3 && f[2] == "start" {
+			starts = append(starts, f[1])
+		}
+	}
+	has := func(target string) bool { return slices.Contains(starts, target) }
+	return (has("poweroff.target") || has("halt.target")) && !has("reboot.target") && !has("kexec.target") && !has("soft-reboot.target")
+}

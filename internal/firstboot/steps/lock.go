@@ -1,0 +1,205 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"pulley/agent"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
+	"pulley/internal/firstboot"
+	"pulley/internal/join"
+	"pulley/internal/nodeconfig"
+)
+
+// lock begins and ends a first boot: what resumes it, the ticks of cron, the token.
+type lock struct {
+	*boot
+	*program
+	*member
+}
+
+// bootReason is why cron's ticks wait while a first boot is under way.
+const bootReason = "its first boot is under way"
+
+// lockLeft: by flags alone somebody is there who starts it again, and an agent that works goes on working.
+func (b *lock) lockLeft(context.Context) (string, error) {
+	if !b.planned {
+		return "", nil
+	}
+	return "go on after a reboot, keep cron's ticks away, and hold the node's name", nil
+}
+
+func (b *lock) lockBoot(context.Context) error {
+	if err := b.resumeAfterReboot(); err != nil {
+		return fmt.Errorf("cannot make a reboot go on here: %w", err)
+	}
+	if err := b.keepTicksAway(); err != nil {
+		return err
+	}
+	// Serve was told that the lock was begun. Whether the name is this machine's, if it did not answer, the join decides.
+	var refused *join.RefusedError
+	if errors.As(b.unreported, &refused) && (refused.Reason == join.LockedByAnother || refused.Reason == join.HeldByAnother) {
+		return refused
+	}
+	return nil
+}
+
+// keepTicksAway disables the agent. One that worked before goes on working: should this first boot fail, the machine is still
+// the node that it was.
+func (b *lock) keepTicksAway() error {
+	state, err := b.memory().Load()
+	if err != nil || !state.Before.IsZero() {
+		return err
+	}
+	return b.withDisk(func(d *agent.Disk) error {
+		if reason, err := d.Disabled(); err != nil || reason != "" {
+			return err // somebody else's reason is to outlive the first boot
+		}
+		return d.Disable(bootReason)
+	})
+}
+
+func (b *lock) enableLeft(context.Context) (string, error) {
+	var left []string
+	d, err := agent.ReadDisk(b.stateDir())
+	if err == nil {
+		var reason agent.Prose
+		if reason, err = d.Disabled(); reason == bootReason {
+			left = append(left, "let cron's ticks work")
+		}
+		err = errors.Join(err, d.Close())
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if b.plan.Leave == firstboot.LeavePoweroff && !b.leavesAtPoweroff() {
+		left = append(left, "leave the fleet when the machine is powered off")
+	}
+	return strings.Join(left, ", and "), nil
+}
+
+// enable takes back what the lock did to the agent, and nobody else's word.
+func (b *lock) enable(ctx context.Context) error {
+	if b.plan.Leave == firstboot.LeavePoweroff {
+		if err := b.leaveAtPoweroff(ctx); err != nil {
+			return err
+		}
+	}
+	return b.withDisk(func(d *agent.Disk) error {
+		if reason, err := d.Disabled(); err != nil || reason != bootReason {
+			return err
+		}
+		return d.Enable()
+	})
+}
+
+func (b *member) notifyLeft(context.Context) (string, error) {
+	if len(b.plan.Servers) == 0 {
+		return "", nil
+	}
+	return "tell pulley serve, which tells people", nil
+}
+
+func (b *member) notify(ctx context.Context) error {
+	b.finished = true
+	return passingJoin(b.tell(ctx, join.Progress{Step: string(firstboot.Notify), State: string(firstboot.Done), Finished: true}))
+}
+
+func (b *lock) unlockLeft(context.Context) (string, error) {
+	if !b.planned {
+		return "", nil
+	}
+	return "remove the token, and what goes on after a reboot", nil
+}
+
+// unlockBoot removes the token from the plan. What goes on after a reboot is removed when the state says that nothing is left
+// to go on with: see tidy.
+func (b *lock) unlockBoot(context.Context) error {
+	text, err := bounded.ReadFile(b.PlanPath, nodeconfig.MaxFileBytes)
+	if err != nil {
+		return err
+	}
+	plan, err := firstboot.ParsePlan(b.PlanPath, text)
+	if err != nil || plan.Token == "" {
+		return err
+	}
+	plan.Token = ""
+	if text, err = plan.Encode(); err != nil {
+		return err
+	}
+	return atomicfile.Write(b.PlanPath, text, 0o600)
+}
+
+// tidy removes what went on after a reboot, whoever unlocks, and a token that came back meanwhile. It comes last: without it
+// the next boot finds that all is done, and tidies.
+func (b *lock) tidy() error {
+	if !b.planned {
+		return nil
+	}
+	if b.plan.Steps[string(firstboot.Unlock)] == "" {
+		if err := b.unlockBoot(context.Background()); err != nil {
+			return fmt.Errorf("cannot remove the token from the plan: %w", err)
+		}
+	}
+	if err := b.removeFiles(resumeScript, resumeWanted, resumeUnit, resumeCron); err != nil {
+		return fmt.Errorf("cannot remove what goes on with a first boot: %w", err)
+	}
+	return nil
+}
+
+// A unit that does nothing but leave when the machine goes. It starts after the network, so it stops before it.
+const (
+	leaveUnit   = "etc/systemd/system/pulley-leave.service"
+	leaveWanted = "etc/systemd/system/multi-user.target.wants/pulley-leave.service"
+	leaveText   = `# Takes this machine off the fleet when it is powered off. Written by pulley-agent at the first boot.
+[Unit]
+Description=Leaves the fleet of Pulley when this machine is powered off
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/true
+ExecStop=/usr/local/bin/pulley-agent leave --at-poweroff
+TimeoutStopSec=70
+
+[Install]
+WantedBy=multi-user.target
+`
+)
+
+func (b *lock) leavesAtPoweroff() bool {
+	text, err := os.ReadFile(b.path(leaveUnit))
+	_, linked := os.Lstat(b.path(leaveWanted))
+	return err == nil && string(text) == leaveText && linked == nil
+}
+
+// leaveAtPoweroff sets the unit up and, as what was never started is never stopped, starts it.
+func (b *lock) leaveAtPoweroff(ctx context.Context) error {
+	if !b.systemd() {
+		return errors.New("this machine has no systemd, which tells a poweroff from a reboot\nleave out `leave: poweroff`; a hook of the autoscaling group can run `pulley-agent leave`")
+	}
+	if err := os.MkdirAll(filepath.Dir(b.path(leaveUnit)), 0o755); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(b.path(leaveUnit), []byte(leaveText), 0o644); err != nil {
+		return err
+	}
+	if err := b.link(leaveWanted); err != nil || b.Root != "/" {
+		return err
+	}
+	for _, args := range [][]string{{"daemon-reload"}, {"start", "--no-block", "pulley-leave.service"}} {
+		if out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("cannot run systemctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		}
+	}
+	return nil
+}

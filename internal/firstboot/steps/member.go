@@ -1,0 +1,317 @@
+package steps
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"pulley/agent"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
+	"pulley/internal/failpoint"
+	"pulley/internal/firstboot"
+	"pulley/internal/join"
+	"pulley/internal/nodeconfig"
+	"pulley/internal/pki"
+)
+
+// member makes the machine a member of its fleet: the join, the settings, the registration.
+type member struct {
+	*boot
+	finished   bool  // the machine is a node, and serve knows
+	unreported error // what serve answered last
+}
+
+func (b *member) joinLeft(context.Context) (string, error) {
+	if !b.joins() {
+		return b.settingsLeft()
+	}
+	where := strings.Join(b.plan.Servers, ", ")
+	_, err := pki.LoadIdentity(nodeconfig.Under(b.Root).IdentityFile())
+	switch {
+	case nodeconfig.MachineID(b.Root) == "":
+		return "", errors.New("this machine has no id in /etc/machine-id\n`systemd-machine-id-setup` gives it one")
+	case b.plan.Token != "":
+		return "join at " + where + ", and write the settings", nil
+	case err == nil:
+		b.named = true
+		return b.settingsLeft()
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("there is no token, and this machine has no identity\n`pulley token create` makes one; give it with --token, or as `token:` in %s", b.PlanPath)
+	}
+	return "", err
+}
+
+// join gets this machine its certificate, and writes down what it learns. The key is on the disk before anybody is asked.
+func (b *member) join(ctx context.Context) error {
+	if !b.joins() || b.plan.Token == "" {
+		return b.writeSettings()
+	}
+	if err := os.MkdirAll(filepath.Dir(nodeconfig.Under(b.Root).IdentityFile()), 0o700); err != nil {
+		return fmt.Errorf("cannot keep an identity: %w", err)
+	}
+	key, node, err := b.joinKey()
+	if err != nil {
+		return err
+	}
+	client, err := b.pinned()
+	if err != nil {
+		return err
+	}
+	answer, err := client.Join(ctx, key, join.Request{
+		Token: b.plan.Token, Environment: b.plan.Environment, Role: b.plan.Role, Node: cmp.Or(b.plan.Node, node), Machine: b.machine(),
+	})
+	if err != nil {
+		return passingJoin(err)
+	}
+	failpoint.Here(firstboot.JoinAnswered)
+	identity, err := pki.NewIdentity(key, []byte(answer.Certificate))
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(nodeconfig.Under(b.Root).BundleFile(), []byte(answer.CA), 0o644); err != nil {
+		return fmt.Errorf("cannot keep the CA certificates: %w", err)
+	}
+	if err := identity.Save(nodeconfig.Under(b.Root).IdentityFile()); err != nil {
+		return err
+	}
+	failpoint.Here(firstboot.JoinKept)
+	if err := b.writeAnswer(answer); err != nil {
+		return err
+	}
+	failpoint.Here(firstboot.JoinWritten)
+	if err := b.removeKeys(); err != nil {
+		return fmt.Errorf("cannot remove the key of the request: %w", err)
+	}
+	b.Log.Info("joined", "node", answer.Node, "role", answer.Role, "env", answer.Environment, "until", utcTime(identity.Leaf().NotAfter))
+	return nil
+}
+
+// removeKeys removes the key of the request, and what a power cut left of files that were half written.
+func (b *member) removeKeys() error {
+	left, err := filepath.Glob(b.state("identity/.*.pem*-*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range append(left, nodeconfig.Under(b.Root).JoinKeyFile()) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// passingJoin tells apart what passes by itself: that nobody answers. A refusal does not, nor does another fleet's server.
+func passingJoin(err error) error {
+	var nobody *join.UnreachableError
+	if !errors.As(err, &nobody) || errors.Is(err, pki.ErrPin) {
+		return err
+	}
+	return &firstboot.PassingError{Err: err, After: nobody.After}
+}
+
+// joinKey is the key that was asked with before, else the one of the identity that is there, else a new one. Who says
+// `--from join` wants a new one. The node is the one that the identity is of, "" without.
+func (b *member) joinKey() (key crypto.Signer, node string, err error) {
+	if key, err = pki.LoadKey(nodeconfig.Under(b.Root).JoinKeyFile()); err == nil {
+		return key, "", nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("%w\nremove the file to join with a new key", err)
+	}
+	if identity, err := pki.LoadIdentity(nodeconfig.Under(b.Root).IdentityFile()); err == nil && !b.asks(firstboot.Join) && b.Env.Now().Before(identity.Leaf().NotAfter) {
+		if name, err := identity.Name(); err == nil && (b.plan.Environment == "" || b.plan.Environment == name.Environment) {
+			node = name.Subject
+		}
+		return identity.Key, node, nil
+	}
+	if key, err = pki.NewKey(); err != nil {
+		return nil, "", fmt.Errorf("cannot make a key: %w", err)
+	}
+	// Else a crash after the request would leave a certificate whose key nobody has.
+	if err := pki.SaveKey(nodeconfig.Under(b.Root).JoinKeyFile(), key); err != nil {
+		return nil, "", err
+	}
+	return key, "", nil
+}
+
+func (b *boot) state(name string) string { return filepath.Join(b.stateDir(), name) }
+
+// machine is what this one says of itself.
+func (b *boot) machine() join.Machine {
+	name, _ := os.Hostname() // shown to people only
+	return join.Machine{
+		ID: nodeconfig.MachineID(b.Root), Boot: nodeconfig.BootID(), Hostname: name, Addresses: addresses(), Agent: b.Env.Version, Arch: runtime.GOARCH,
+	}
+}
+
+// pinned asks as somebody who has only a token.
+func (b *member) pinned() (*join.Client, error) {
+	trust, err := pki.Pinned(b.plan.CA)
+	if err != nil {
+		return nil, err
+	}
+	return join.NewClient(b.plan.Servers, trust, 0)
+}
+
+// Tell tells serve of a step: with the token until there is a certificate.
+func (b *member) Tell(ctx context.Context, step firstboot.Name, state firstboot.Progress, problem string) error {
+	b.unreported = b.tell(ctx, join.Progress{Step: string(step), State: string(state), Error: agent.Prose(problem), Finished: b.finished})
+	return b.unreported
+}
+
+func (b *member) tell(ctx context.Context, p join.Progress) error {
+	p.Machine, p.Hostname = nodeconfig.MachineID(b.Root), b.machine().Hostname
+	p.Environment, p.Node, p.Role = b.plan.Environment, b.plan.Node, b.plan.Role
+	if b.self != nil {
+		id := b.self.Identity
+		p.Environment, p.Node, p.Role = id.Environment, id.Node, id.Role
+		client, err := b.self.ServeClient(b.plan.Servers)
+		if err == nil {
+			return client.Progress(ctx, "", p)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if b.plan.Token == "" || p.Machine == "" {
+		return nil
+	}
+	client, err := b.pinned()
+	if err != nil {
+		return err
+	}
+	return client.Progress(ctx, b.plan.Token, p)
+}
+
+// settingsLeft compares what the settings say with what was said here. By flags alone, a file that is there stays as it is, as
+// long as cron's runs do what was said: it is the operator's.
+func (b *member) settingsLeft() (string, error) {
+	c, err := b.known()
+	if err != nil {
+		return "", err
+	}
+	there, err := os.ReadFile(c.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "write the settings into " + c.Path, nil
+	case err != nil:
+		return "", err
+	case !b.planned && !b.Overwrite && !b.joins():
+		return "", b.agrees(c)
+	}
+	wanted, err := b.settings(c)
+	if err != nil || bytes.Equal(there, wanted) {
+		return "", err
+	}
+	return "write the settings into " + c.Path, nil
+}
+
+// settings are those of the file, with what was said here in their places.
+func (b *member) settings(c nodeconfig.Config) ([]byte, error) {
+	f := c.File
+	f.Node, f.Role, f.Environment = c.Identity.Node, c.Identity.Role, c.Identity.Environment
+	f.Endpoints, f.Prefix = c.Store.Endpoints, c.Store.Prefix
+	f.CACert, f.Cert, f.Key = c.Store.CACert, c.Store.Cert, c.Store.Key
+	if c.Joined() { // the default, so that the files may be moved with the state folder
+		f.CACert, f.Cert, f.Key = "", "", ""
+	}
+	if len(b.plan.Servers) > 0 {
+		f.Servers = b.plan.Servers
+	}
+	return f.Encode()
+}
+
+// writeSettings keeps what was said here for the runs that cron starts.
+func (b *member) writeSettings() error {
+	c, err := b.known()
+	if err != nil {
+		return err
+	}
+	text, err := b.settings(c)
+	if err != nil {
+		return err
+	}
+	return b.writeConfig(c.Path, text)
+}
+
+func (b *member) writeConfig(path string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := atomicfile.Write(path, text, 0o600); err != nil {
+		return err
+	}
+	b.self, b.named = nil, true // the file may say more now
+	_, err := b.known()
+	return err
+}
+
+// writeAnswer writes the settings of the node that this machine has become. What an older way to etcd said is replaced.
+func (b *member) writeAnswer(a join.Answer) error {
+	path := cmp.Or(b.Path, b.path("etc/pulley/agent.yaml"))
+	var f nodeconfig.File
+	text, err := bounded.ReadFile(path, nodeconfig.MaxFileBytes)
+	if err == nil {
+		f, err = nodeconfig.ParseFile(path, text)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot read the settings: %w", err)
+	}
+	f.Node, f.Role, f.Environment, f.Servers = a.Node, a.Role, a.Environment, b.plan.Servers
+	f.Endpoints, f.Prefix = a.Endpoints, cmp.Or(b.plan.Prefix, a.Prefix)
+	if len(b.plan.Endpoints) > 0 {
+		f.Endpoints = b.plan.Endpoints
+	}
+	f.CACert, f.Cert, f.Key = "", "", ""
+	f.AllowedSigners = cmp.Or(b.plan.AllowedSigners, f.AllowedSigners)
+	if len(b.plan.Mirrors) > 0 {
+		f.Mirrors = b.plan.Mirrors
+	}
+	if text, err = f.Encode(); err != nil {
+		return err
+	}
+	o := &b.Options
+	o.Node, o.Role, o.Environment.Name, o.Connection.Endpoints = a.Node, a.Role, a.Environment, f.Endpoints // louder than the surroundings
+	return b.writeConfig(path, text)
+}
+
+// agrees compares what was said here with what the file says alone, as to the runs that cron starts.
+func (b *member) agrees(said nodeconfig.Config) error {
+	env := b.Env
+	env.Getenv = func(string) string { return "" }
+	alone, err := nodeconfig.Flags{Root: b.Root, Path: said.Path}.Load(env)
+	if err != nil {
+		return fmt.Errorf("%w\nthis time the command line said it; `--overwrite` writes it into %s", err, said.Path)
+	}
+	var differ []string
+	for _, s := range []struct{ key, file, said string }{
+		{"node", alone.Identity.Node, said.Identity.Node},
+		{"role", alone.Identity.Role, said.Identity.Role},
+		{"environment", alone.Identity.Environment, said.Identity.Environment},
+		{"endpoints", strings.Join(alone.Store.Endpoints, ","), strings.Join(said.Store.Endpoints, ",")},
+		{"prefix", alone.Store.Prefix, said.Store.Prefix},
+		{"cacert", alone.Store.CACert, said.Store.CACert},
+		{"cert", alone.Store.Cert, said.Store.Cert},
+		{"key", alone.Store.Key, said.Store.Key},
+		{"allowed_signers", alone.AllowedSigners, said.AllowedSigners},
+		{"revoked_signers", alone.RevokedSigners, said.RevokedSigners},
+		{"mirrors", strings.Join(alone.Mirrors, ","), strings.Join(said.Mirrors, ",")},
+	} {
+		if s.file != s.said {
+			differ = append(differ, fmt.Sprintf("%s is %q there and %q here", s.key, s.file, s.said))
+		}
+	}
+	if differ == nil {
+		return nil
+	}
+	return fmt.Errorf("%s says something else than the command line: %s\nleave out what is in the file, or write it anew with `--overwrite`",
+		said.Path, strings.Join(differ, "; "))
+}

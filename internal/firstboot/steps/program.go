@@ -1,0 +1,218 @@
+package steps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"pulley/agent"
+	"pulley/internal/atomicfile"
+	"pulley/internal/firstboot"
+	"pulley/internal/nodeconfig"
+	"pulley/internal/upgrade"
+)
+
+// program puts the agent in place, and has the first boot resume after a reboot.
+type program struct{ *boot }
+
+func (b *program) agentLeft(context.Context) (string, error) {
+	there, err := b.inPlace()
+	if err != nil {
+		return "", err
+	}
+	if !there {
+		return "put this program at " + b.path(nodeconfig.AgentPath), nil
+	}
+	if other, err := b.resumesElsewhere(); err != nil || other != nil {
+		return "have a reboot go on with " + b.path(nodeconfig.AgentPath), err
+	}
+	return "", nil
+}
+
+// inPlace says whether the program where cron looks for it needs no replacing: it is this very one, or an upgrade put it
+// there, which knows better than userdata that was written once.
+func (b *program) inPlace() (bool, error) {
+	program, err := ownProgram()
+	if err != nil {
+		return false, err
+	}
+	target := b.path(nodeconfig.AgentPath)
+	info, err := os.Stat(target)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&0o111 == 0 {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	there, err := os.ReadFile(target)
+	if err != nil || bytes.Equal(there, program) {
+		return err == nil, err
+	}
+	if b.asks(firstboot.Agent) { // a person wants this one
+		return false, nil
+	}
+	state, err := b.ownFolder().Load()
+	return err == nil && state.Installed != nil, err
+}
+
+func (b *program) ownFolder() upgrade.Folder { return nodeconfig.Under(b.Root).UpgradeFolder() }
+
+// placeAgent copies this very program to where cron looks for it. No upgrade does the same meanwhile.
+func (b *program) placeAgent(context.Context) error {
+	lock, err := b.ownFolder().Lock()
+	if errors.Is(err, agent.ErrLocked) {
+		return firstboot.Passing(err)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.placeLocked(), lock.Close())
+}
+
+func (b *program) placeLocked() error {
+	there, err := b.inPlace()
+	if err != nil {
+		return err
+	}
+	if !there {
+		target := b.path(nodeconfig.AgentPath)
+		program, err := ownProgram()
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(target), 0o755)
+		}
+		if err == nil {
+			err = atomicfile.Write(target, program, 0o755)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	other, err := b.resumesElsewhere()
+	if err != nil || other == nil {
+		return err
+	}
+	return b.writeResumption(*other)
+}
+
+func ownProgram() ([]byte, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return os.ReadFile(self)
+}
+
+// Where a reboot goes on. Userdata may have put its own script there, which fetches the agent first; it is left alone.
+const (
+	resumeUnit   = "etc/systemd/system/pulley-first-boot.service"
+	resumeWanted = "etc/systemd/system/multi-user.target.wants/pulley-first-boot.service"
+	resumeCron   = "etc/cron.d/pulley-first-boot"
+	resumeScript = "var/lib/pulley/first-boot.sh"
+)
+
+// resumeHeader begins what this program wrote there itself.
+const resumeHeader = "# Goes on with a first boot that a reboot cut off. Written by pulley-agent, which removes it.\n"
+
+// resumed is what starts this program at the next boot.
+type resumed struct{ path, text string }
+
+// resumption names the installed program once it is there: the one that was started may lie in /tmp.
+func (b *program) resumption() (resumed, error) {
+	program := b.path(nodeconfig.AgentPath)
+	there, err := b.inPlace()
+	if err == nil && !there {
+		program, err = os.Executable()
+	}
+	if err != nil {
+		return resumed{}, err
+	}
+	args := []string{program, "bootstrap", "--plan", b.PlanPath}
+	if b.Root != "/" {
+		args = append(args, "--root", b.Root)
+	}
+	if b.Path != "" {
+		args = append(args, "--config", b.Path)
+	}
+	for _, a := range args {
+		if strings.ContainsAny(a, " \t\r\n%'\"\\$") {
+			return resumed{}, fmt.Errorf("%q has characters that systemd and cron read otherwise", a)
+		}
+	}
+	if !b.systemd() {
+		return resumed{resumeCron, resumeHeader + "@reboot root " + strings.Join(args, " ") + "\n"}, nil
+	}
+	return resumed{resumeUnit, resumeHeader + `[Unit]
+Description=First boot of this machine as a node of Pulley
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=simple
+ExecStart=` + strings.Join(args, " ") + `
+Restart=on-failure
+RestartSec=5min
+RestartPreventExitStatus=2
+
+[Install]
+WantedBy=multi-user.target
+`}, nil
+}
+
+// resumeAfterReboot has a reboot go on here, unless userdata's script does.
+func (b *program) resumeAfterReboot() error {
+	r, err := b.resumption()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(b.path(r.path)); errors.Is(err, fs.ErrNotExist) {
+		if err := b.writeResumption(r); err != nil {
+			return err
+		}
+	}
+	if r.path == resumeUnit {
+		return b.link(resumeWanted)
+	}
+	return nil
+}
+
+// resumesElsewhere is what a reboot should go on with, where this program wrote what names another; nil when all is well.
+func (b *program) resumesElsewhere() (*resumed, error) {
+	if !b.planned {
+		return nil, nil
+	}
+	r, err := b.resumption()
+	if err != nil {
+		return nil, err
+	}
+	there, err := os.ReadFile(b.path(r.path))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (string(there) == r.text || !strings.HasPrefix(string(there), resumeHeader)) {
+		return nil, nil
+	}
+	return &r, err
+}
+
+func (b *program) writeResumption(r resumed) error {
+	path := b.path(r.path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return atomicfile.Write(path, []byte(r.text), 0o644)
+}
+
+// link has systemd start a unit with the machine (systemctl(1), enable).
+func (b *boot) link(wanted string) error {
+	path := b.path(wanted)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	err := os.Symlink("../"+filepath.Base(path), path)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
