@@ -10,38 +10,38 @@ import (
 	"pulley/internal/machines"
 )
 
-// checks are done in this order. Some use what those before them made, so that a cloud has to make few machines.
+// checks in their order. Some use the machines of earlier ones, which saves machines of a cloud.
 var checks = []struct {
 	name string
 	do   func(context.Context, *suite) error
 }{
 	{"a fleet without machines has an empty list", emptyAtFirst},
-	{"a machine that was created is listed at once", createAndList},
-	{"to create it again returns it and makes no second one", createAgain},
+	{"a created machine is listed at once", createAndList},
+	{"a repeated create returns the same machine", createAgain},
 	{"another program sees the same machine", seenByOthers},
-	{"it comes to run, within the deadline", comesToRun},
-	{"its userdata arrives whole", userdataArrives},
-	{"two creates of one name at once leave one machine, or two that are told apart", createAtOnce},
-	{"a list of six machines is whole", listOfMany},
+	{"the machine runs within the deadline", comesToRun},
+	{"the machine gets its whole userdata", userdataArrives},
+	{"two concurrent creates of one name leave one machine, or two with different IDs", createAtOnce},
+	{"a list of six machines is complete", listOfMany},
 	{"the name of one machine with the ID of another deletes neither", deleteNeither},
-	{"other fleets' machines are not listed", othersNotListed},
-	{"other fleets' machines are not deleted", othersNotDeleted},
-	{"a name that another fleet has is taken, or makes a machine of its own", othersName},
+	{"machines of other fleets are not listed", othersNotListed},
+	{"machines of other fleets are not deleted", othersNotDeleted},
+	{"a name of another fleet is taken, or makes a new machine", othersName},
 	{"machines without a mark are not listed, changed or deleted", foreignUnharmed},
-	{"to delete what is not there is no error", deleteAbsent},
-	{"a machine that was deleted is gone from the list, within the deadline", deleteByName},
-	{"to delete it again is no error, and with its ID reaches no other machine", deleteAgain},
-	{"its name can be used again, for a new machine", nameAgain},
-	{"a flavor that does not exist is refused, and leaves nothing", refuseFlavor},
-	{"an image that does not exist is refused, and leaves nothing", refuseImage},
-	{"a name that is no hostname is refused, or kept to the letter", hostileNames},
-	{"to delete a pattern, a part of a name or a path deletes nothing", deletePatterns},
-	{"labels of any bytes are refused, or kept to the letter", hostileLabels},
-	{"userdata of any bytes is refused, or kept to the letter", hostileUserdata},
-	{"each call ends when its context does", contextEnds},
-	{"a create that is cut off ends soon, and can be repeated", createCutOff},
+	{"a deletion of a missing machine is no error", deleteAbsent},
+	{"a deleted machine leaves the list within the deadline", deleteByName},
+	{"a repeated deletion is no error, and its ID reaches no other machine", deleteAgain},
+	{"the name of a deleted machine can be used again", nameAgain},
+	{"an unknown flavor is refused, and leaves nothing", refuseFlavor},
+	{"an unknown image is refused, and leaves nothing", refuseImage},
+	{"a name that is not a hostname is refused, or kept exactly", hostileNames},
+	{"a deletion by pattern, part of a name or path deletes nothing", deletePatterns},
+	{"labels of any bytes are refused, or kept exactly", hostileLabels},
+	{"userdata of any bytes is refused, or kept exactly", hostileUserdata},
+	{"each call ends with its context", contextEnds},
+	{"an interrupted create ends soon, and can be repeated", createInterrupted},
 	{"a machine can be deleted by its ID", deleteByID},
-	{"all of a fleet can be deleted", deleteAll},
+	{"all machines of a fleet can be deleted", deleteAll},
 }
 
 func emptyAtFirst(ctx context.Context, s *suite) error {
@@ -67,16 +67,16 @@ func createAndList(ctx context.Context, s *suite) error {
 	return s.ours.is(ctx, m)
 }
 
-var errNone = skip("the machine that this needs was not made")
+var errNone = skip("an earlier check did not make its machine")
 
 func createAgain(ctx context.Context, s *suite) error {
 	if s.first.Name == "" {
 		return errNone
 	}
-	o := s.orderOf(s.first.Name) // with other userdata: a token is made anew for each try
+	o := s.orderOf(s.first.Name) // with other userdata: each try has a new token
 	m, err := s.again.create(ctx, o)
 	if err == nil && m.ID != s.first.ID {
-		err = fmt.Errorf("it returned %q instead of %q", m.ID, s.first.ID)
+		err = fmt.Errorf("Create returned %q instead of %q", m.ID, s.first.ID)
 	}
 	if err != nil {
 		return err
@@ -97,20 +97,20 @@ func comesToRun(ctx context.Context, s *suite) error {
 	}
 	m, err := s.ours.runs(ctx, s.first.Name)
 	if err == nil && m.ID != s.first.ID {
-		err = fmt.Errorf("its ID changed from %q to %q", s.first.ID, m.ID)
+		err = fmt.Errorf("the ID changed from %q to %q", s.first.ID, m.ID)
 	}
 	return err
 }
 
 func userdataArrives(ctx context.Context, s *suite) error {
 	if s.config.Userdata == nil {
-		return skip("nothing is known that reads a machine's userdata")
+		return skip("this provider has no way to read userdata")
 	}
 	o := s.order(2)
 	return errors.Join(s.arrives(ctx, o), s.ours.end(ctx, machines.Ref{Name: o.Name}))
 }
 
-// arrives makes a machine and compares what it was given.
+// arrives makes a machine and compares its userdata.
 func (s *suite) arrives(ctx context.Context, o machines.Order) error {
 	if _, err := s.ours.create(ctx, o); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (s *suite) arrives(ctx context.Context, o machines.Order) error {
 		case err != nil:
 			return false, fmt.Errorf("cannot read the userdata of %s: %w", m.Name, err)
 		case !bytes.Equal(got, o.Userdata):
-			return false, fmt.Errorf("%d bytes of userdata were ordered, and %d others arrived", len(o.Userdata), len(got))
+			return false, fmt.Errorf("ordered %d bytes of userdata, and the machine has %d other bytes", len(o.Userdata), len(got))
 		}
 		return true, nil
 	})
@@ -140,7 +140,7 @@ func createAtOnce(ctx context.Context, s *suite) error {
 	}()
 	_, err := s.ours.create(ctx, o)
 	if otherErr := <-other; err != nil && otherErr != nil {
-		return fmt.Errorf("neither made it: %w", errors.Join(err, otherErr))
+		return fmt.Errorf("both creates failed: %w", errors.Join(err, otherErr))
 	}
 	if err = s.settle(ctx, o.Name); err == nil {
 		s.second, err = s.ours.only(ctx, o.Name)
@@ -148,7 +148,7 @@ func createAtOnce(ctx context.Context, s *suite) error {
 	return err
 }
 
-// settle leaves one machine of a name: where there are several, each but one is deleted by its ID.
+// settle leaves one machine of a name: it deletes the others by their IDs.
 func (s *suite) settle(ctx context.Context, name string) error {
 	all, err := s.ours.named(ctx, name)
 	if err == nil && len(all) == 0 {
@@ -159,7 +159,7 @@ func (s *suite) settle(ctx context.Context, name string) error {
 	}
 	for _, m := range all[1:] {
 		if m.ID == "" {
-			return fmt.Errorf("%d machines called %q are listed, without IDs that tell them apart", len(all), name)
+			return fmt.Errorf("%d machines called %q are listed without IDs", len(all), name)
 		}
 		if err := s.ours.end(ctx, machines.Ref{Name: name, ID: m.ID}); err != nil {
 			return err
@@ -240,4 +240,55 @@ func deleteAll(ctx context.Context, s *suite) error {
 		errs = append(errs, f.empty(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// many is the largest number of machines of the checks: more than one page of a short list.
+const many = 6
+
+func listOfMany(ctx context.Context, s *suite) error {
+	want, err := s.ours.list(ctx)
+	if err != nil {
+		return err
+	}
+	have := len(want)
+	var createErr error
+	start := time.Now()
+	for n := 20; len(want) < many; n++ {
+		var m machines.Machine
+		if m, createErr = s.ours.create(ctx, s.order(n)); createErr != nil {
+			break
+		}
+		want = append(want, m)
+		s.took = time.Since(start) / time.Duration(len(want)-have)
+	}
+	if createErr == nil {
+		err = s.ours.lists(ctx, want)
+	}
+	for _, m := range want[have:] {
+		err = errors.Join(err, s.ours.remove(ctx, machines.Ref{Name: m.Name, ID: m.ID}))
+	}
+	for _, m := range want[have:] {
+		err = errors.Join(err, s.ours.gone(ctx, machines.Ref{Name: m.Name, ID: m.ID}))
+	}
+	if err == nil && errors.Is(createErr, machines.ErrQuota) {
+		return skip(fmt.Sprintf("the provider has no room for %d machines", many))
+	}
+	return errors.Join(createErr, err)
+}
+
+// deleteNeither accepts errors of Delete: the machines must stay.
+func deleteNeither(ctx context.Context, s *suite) error {
+	switch {
+	case s.first.Name == "" || s.second.Name == "":
+		return errNone
+	case s.first.ID == "" || s.second.ID == "":
+		return skip("its machines have no IDs")
+	}
+	for _, v := range []machines.Ref{{Name: s.first.Name, ID: s.second.ID}, {Name: s.second.Name, ID: s.first.ID}} {
+		_ = s.ours.remove(ctx, v)
+		if err := errors.Join(s.ours.is(ctx, s.first), s.ours.is(ctx, s.second)); err != nil {
+			return fmt.Errorf("after %q%s was deleted: %w", v.Name, withID(v.ID), err)
+		}
+	}
+	return nil
 }

@@ -22,33 +22,32 @@ func refuseImage(ctx context.Context, s *suite) error {
 	return s.refuses(ctx, o)
 }
 
-var errHarmful = skip("with what failed before it, this could harm machines that were not made here")
+var errHarmful = skip("after an earlier failure, this check could harm foreign machines")
 
-// refuses orders what can't be made. A machine that would fail later, or an error that says to try again, would keep an apply
-// waiting for what will never be.
+// refuses sends an impossible order. A machine that fails later, or an error of another kind, would make an apply wait in vain.
 func (s *suite) refuses(ctx context.Context, o machines.Order) error {
 	_, err := s.ours.create(ctx, o)
 	switch {
 	case err == nil:
-		return errors.Join(errors.New("it was not refused"), s.ours.end(ctx, machines.Ref{Name: o.Name}))
+		return errors.Join(errors.New("the order was not refused"), s.ours.end(ctx, machines.Ref{Name: o.Name}))
 	case errors.Is(err, machines.ErrRefused):
 		err = nil
 	default:
-		err = fmt.Errorf("the error is not of the kind that says that it is refused: %w", err)
+		err = fmt.Errorf("the kind of the error is not refused: %w", err)
 	}
 	return errors.Join(err, s.nothing(ctx, o.Name))
 }
 
-// nothing looks whether an order that failed left a machine, and deletes it.
+// nothing checks that a failed order left no machine, and deletes it.
 func (s *suite) nothing(ctx context.Context, name string) error {
 	all, err := s.ours.named(ctx, name)
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	return errors.Join(fmt.Errorf("the order of %q ended in an error, and it is listed", name), s.ours.end(ctx, machines.Ref{Name: name}))
+	return errors.Join(fmt.Errorf("the order of %q failed, and the machine is listed", name), s.ours.end(ctx, machines.Ref{Name: name}))
 }
 
-// hostileNames never come from an environment file: they are what a driver must survive when something above it is wrong.
+// hostileNames never come from an environment file: a driver must survive errors of its callers.
 func hostileNames(ctx context.Context, s *suite) error {
 	if s.harmful {
 		return errHarmful
@@ -61,7 +60,7 @@ func hostileNames(ctx context.Context, s *suite) error {
 			return fmt.Errorf("name %.40q: %w", name, err)
 		}
 		if name == "" {
-			continue // Delete of it is of no meaning
+			continue // a deletion of it has no meaning
 		}
 		if err := s.nothing(ctx, name); err != nil {
 			return err
@@ -70,7 +69,7 @@ func hostileNames(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// deletePatterns takes an error of Delete for an answer: all that counts is that the machines stay.
+// deletePatterns accepts errors of Delete: the machines must stay.
 func deletePatterns(ctx context.Context, s *suite) error {
 	if s.harmful {
 		return errHarmful
@@ -89,22 +88,22 @@ func deletePatterns(ctx context.Context, s *suite) error {
 	return nil
 }
 
-// refusedOrKept orders a machine and deletes it again where it was made.
+// refusedOrKept orders a machine and deletes it.
 func (s *suite) refusedOrKept(ctx context.Context, o machines.Order) error {
 	m, err := s.ours.create(ctx, o)
 	if err != nil {
 		if errors.Is(err, machines.ErrRefused) {
 			return nil
 		}
-		return fmt.Errorf("the error is not of the kind that says that it is refused: %w", err)
+		return fmt.Errorf("the kind of the error is not refused: %w", err)
 	}
 	if o.Name == "" {
-		return errors.New("it was made without a name")
+		return errors.New("a machine without a name was made")
 	}
 	return errors.Join(s.ours.is(ctx, m), s.ours.end(ctx, machines.Ref{Name: o.Name}))
 }
 
-// maxUserdata is what every cloud takes: EC2's limit, which is the lowest.
+// maxUserdata is the lowest limit of all clouds: EC2's.
 const maxUserdata = 16 << 10
 
 func hostileLabels(ctx context.Context, s *suite) error {
@@ -120,14 +119,14 @@ func hostileLabels(ctx context.Context, s *suite) error {
 	if err == nil && s.config.Labels != nil {
 		var got map[string]string
 		if got, err = s.config.Labels(ctx, m); err == nil && got["team"] != o.Labels["team"] {
-			err = fmt.Errorf("label %q was ordered, and %q is there", o.Labels["team"], got["team"])
+			err = fmt.Errorf("ordered label %q, and the machine has %q", o.Labels["team"], got["team"])
 		}
 	}
 	if err := errors.Join(err, s.ours.end(ctx, machines.Ref{Name: o.Name})); err != nil {
 		return err
 	}
 	if s.config.Labels == nil {
-		return skip("they were taken, but nothing is known that reads them")
+		return skip("the labels were accepted, but this provider has no way to read them")
 	}
 	return nil
 }
@@ -136,7 +135,7 @@ func hostileUserdata(ctx context.Context, s *suite) error {
 	o := s.order(10)
 	data := append(make([]byte, 0, maxUserdata), "#!/bin/sh\n"+s.config.Script+"\nexit 0\n"...)
 	for len(data) < maxUserdata {
-		data = append(data, byte(len(data)*31+len(data)>>8)) // all bytes, in no order that a codec could be kind to
+		data = append(data, byte(len(data)*31+len(data)>>8)) // all bytes, in an irregular order
 	}
 	o.Userdata = data
 	err := s.arrives(ctx, o)
@@ -147,7 +146,7 @@ func hostileUserdata(ctx context.Context, s *suite) error {
 		return err
 	}
 	if s.config.Userdata == nil {
-		return skip("it was taken, but nothing is known that reads it")
+		return skip("the userdata was accepted, but this provider has no way to read it")
 	}
 	return nil
 }
@@ -173,34 +172,34 @@ func contextEnds(ctx context.Context, s *suite) error {
 	}
 	if createErr == nil && deleteErr != nil {
 		if _, err := s.ours.only(ctx, o.Name); err != nil {
-			return fmt.Errorf("with an ended context Create returned no error: %w", err)
+			return fmt.Errorf("Create with an ended context returned no error: %w", err)
 		}
 	}
 	return s.ours.end(ctx, machines.Ref{Name: o.Name})
 }
 
-// createCutOff cuts creates off at moments within what one takes: at its beginning nothing may have been asked for yet.
-func createCutOff(ctx context.Context, s *suite) error {
+// createInterrupted interrupts creates at three moments within their usual duration.
+func createInterrupted(ctx context.Context, s *suite) error {
 	for quarter := range 3 {
 		at := partOf(s.took*time.Duration(quarter+1), 4)
 		o := s.order(12 + quarter)
 		short, cancel := context.WithTimeout(ctx, at)
-		_, err := s.ours.create(short, o) // whatever came of it
+		_, err := s.ours.create(short, o) // whatever the outcome
 		cancel()
 		if errors.Is(err, errHung) {
-			return fmt.Errorf("cut off after %v of about %v: %w", at, s.took, err)
+			return fmt.Errorf("interrupted after %v of about %v: %w", at, s.took, err)
 		}
 		if _, err = s.again.create(ctx, o); err == nil {
 			err = s.settle(ctx, o.Name)
 		}
 		if err := errors.Join(err, s.ours.end(ctx, machines.Ref{Name: o.Name})); err != nil {
-			return fmt.Errorf("after one that was cut off after %v of about %v: %w", at, s.took, err)
+			return fmt.Errorf("after one that was interrupted after %v of about %v: %w", at, s.took, err)
 		}
 	}
 	return nil
 }
 
-// partOf is a part of what a call takes, and enough that its context has not ended before it begins.
+// partOf returns a part of a duration, long enough for the call to start.
 func partOf(took, parts time.Duration) time.Duration {
 	return max(took/parts, time.Millisecond)
 }

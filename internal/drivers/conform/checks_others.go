@@ -40,7 +40,7 @@ func othersNotListed(ctx context.Context, s *suite) error {
 	return errors.Join(s.prefix.is(ctx, m), s.ours.end(ctx, machines.Ref{Name: mine}))
 }
 
-// othersNotDeleted takes an error of Delete for an answer: all that counts is that the machine stays.
+// othersNotDeleted accepts errors of Delete: the machine must stay.
 func othersNotDeleted(ctx context.Context, s *suite) error {
 	if s.theirs.Name == "" || s.first.Name == "" {
 		return errNone
@@ -84,7 +84,7 @@ func othersName(ctx context.Context, s *suite) error {
 
 func foreignUnharmed(ctx context.Context, s *suite) error {
 	if s.config.Foreign == nil {
-		return skip("nothing is known that makes one")
+		return skip("this provider has no way to make one")
 	}
 	name := s.order(6).Name
 	unharmed, err := s.config.Foreign(ctx, name)
@@ -93,14 +93,14 @@ func foreignUnharmed(ctx context.Context, s *suite) error {
 	}
 	all, err := s.ours.named(ctx, name)
 	if err == nil && len(all) > 0 {
-		err = errors.New("it is listed")
+		err = errors.New("the machine is listed")
 	}
 	if err != nil {
 		return err
 	}
 	_ = s.ours.remove(ctx, machines.Ref{Name: name})
 	if err := unharmed(ctx); err != nil {
-		return fmt.Errorf("after it was deleted: %w", err)
+		return fmt.Errorf("after its deletion: %w", err)
 	}
 	_, err = s.ours.create(ctx, s.orderOf(name))
 	var taken *machines.TakenError

@@ -13,47 +13,47 @@ import (
 	"pulley/internal/machines"
 )
 
-// Config is what the checks need to know of a driver. Only New has to be given.
+// Config describes a driver for the checks. Only New is required.
 type Config struct {
-	// New opens the provider for the fleet of a mark, as another program would: nothing is shared but the provider itself.
+	// New opens the provider for the fleet of a mark, as another program does.
 	New func(mark machines.Mark) (machines.Provider, error)
-	// Order says what a machine of that name is ordered as, for a provider that needs a flavor or an image. Without userdata
-	// it gets a script that does nothing.
+	// Order returns the order of a machine, for a provider that needs a flavor or an image. The default userdata is a script
+	// that does nothing.
 	Order func(name string) machines.Order
-	// Userdata reads what a running machine was given; without it nothing is known of that.
+	// Userdata reads the userdata of a running machine; may be nil.
 	Userdata func(ctx context.Context, m machines.Machine) ([]byte, error)
-	// Labels reads what labels a machine has; without it nothing is known of that.
+	// Labels reads the labels of a machine; may be nil.
 	Labels func(ctx context.Context, m machines.Machine) (map[string]string, error)
-	// Script is what machines do with their userdata, in the words of sh: where they keep none of it, it may copy "$0".
+	// Script is a part of the userdata, for sh. Where machines do not keep their userdata, it may copy "$0".
 	Script string
-	// Owner is whose the machines are while it lasts, of NewOwner; "" is a new one.
+	// Owner of the machines, from NewOwner; "" is a new one.
 	Owner string
-	// Foreign makes a machine without any mark and returns what says whether it is still as it was. Who gives it cleans up.
+	// Foreign makes a machine without a mark, and returns a function that checks that it is unchanged. The caller removes the machine.
 	Foreign func(ctx context.Context, name string) (unharmed func(context.Context) error, err error)
 
-	Call time.Duration // how long one call may take; 0 is DefaultCall
-	Boot time.Duration // how long a machine may take until it runs; 0 is DefaultBoot
-	Gone time.Duration // how long a machine that was deleted may be listed; 0 is DefaultGone
-	Poll time.Duration // between two looks; 0 is DefaultPoll
+	Call time.Duration // deadline of one call; 0 is DefaultCall
+	Boot time.Duration // deadline of the start of a machine; 0 is DefaultBoot
+	Gone time.Duration // deadline of the end of a deleted machine; 0 is DefaultGone
+	Poll time.Duration // pause between two looks; 0 is defaultPoll
 }
 
-// Defaults of a Config, for clouds. Whoever tests a model has shorter ones.
+// Defaults of a Config, for clouds.
 const (
 	DefaultCall = 5 * time.Minute
 	DefaultBoot = 10 * time.Minute
 	DefaultGone = 10 * time.Minute
-	DefaultPoll = 2 * time.Second
+	defaultPoll = 2 * time.Second
 )
 
-// Result is what came of one check.
+// Result is the result of one check.
 type Result struct {
-	Check   string        // what was checked, a sentence
+	Check   string        // its name, a sentence
 	Err     error         // why it failed
-	Skipped string        // why it was not checked
+	Skipped string        // cause, where the check did not run
 	Took    time.Duration //
 }
 
-// Run does all checks in order and reports each when it is done. Its error says how many failed, or what was left behind.
+// Run runs all checks in order and reports each result. Its error has the number of failures, or the machines that are left.
 func Run(ctx context.Context, config Config, report func(Result)) error {
 	s, err := newSuite(config)
 	if err != nil {
@@ -65,7 +65,7 @@ func Run(ctx context.Context, config Config, report func(Result)) error {
 		result := Result{Check: check.name}
 		switch err := check.do(ctx, s); {
 		case ctx.Err() != nil:
-			return errors.Join(fmt.Errorf("cannot go on: %w", context.Cause(ctx)), s.cleanUp(ctx))
+			return errors.Join(fmt.Errorf("cannot continue: %w", context.Cause(ctx)), s.cleanUp(ctx))
 		case errors.Is(err, errSkip):
 			result.Skipped = strings.TrimSuffix(err.Error(), ": "+errSkip.Error())
 			skipped++
@@ -76,8 +76,8 @@ func Run(ctx context.Context, config Config, report func(Result)) error {
 		result.Took = time.Since(start)
 		report(result)
 		s.harmful = failed > 0
-		if i == 0 && failed > 0 { // what is listed may be other people's: nothing is made beside it, and nothing deleted
-			return fmt.Errorf("cannot go on: %w", result.Err)
+		if i == 0 && failed > 0 { // the list may have foreign machines: nothing is made or deleted beside them
+			return fmt.Errorf("cannot continue: %w", result.Err)
 		}
 	}
 	err = s.cleanUp(ctx)
@@ -87,7 +87,7 @@ func Run(ctx context.Context, config Config, report func(Result)) error {
 	return err
 }
 
-// tally counts what failed among what was checked: of what was skipped nothing is known.
+// tally returns an error with the counts of failed and skipped checks.
 func tally(failed, skipped int) error {
 	text := fmt.Sprintf("%d of %d checks failed", failed, len(checks)-skipped)
 	switch skipped {
@@ -99,14 +99,14 @@ func tally(failed, skipped int) error {
 	return fmt.Errorf("%s, %d were skipped", text, skipped)
 }
 
-// NewOwner returns an owner that nobody has. Who tells it before Run can Clean afterwards, whatever ended that.
+// NewOwner returns a new owner. A caller that prints it before Run can Clean after any end of Run.
 func NewOwner() string { return ownerPrefix + randomWord() }
 
 const ownerPrefix = "conform-"
 
 var ownerPattern = regexp.MustCompile(`^` + ownerPrefix + `[a-z]{6}$`)
 
-// Clean deletes what a run of that owner left behind.
+// Clean deletes the machines that a run of that owner left.
 func Clean(ctx context.Context, config Config, owner string) error {
 	config.Owner = owner
 	s, err := newSuite(config)
@@ -125,22 +125,22 @@ func Checks() []string {
 	return names
 }
 
-// errSkip ends a check that can't be made; what it is wrapped in says why.
+// errSkip ends a check that cannot run. The wrapping error has the cause.
 var errSkip = errors.New("not checked")
 
 func skip(why string) error { return fmt.Errorf("%s: %w", why, errSkip) }
 
-// suite is what checks share: fleets, and the machines that some of them need and others made.
+// suite has the fleets of the checks, and the machines that one check makes and others use.
 type suite struct {
 	config Config
-	word   string // in every name, so that two runs at one provider don't meet
+	word   string // part of every name: separates two runs at one provider
 
-	harmful bool // a check failed: what could reach other people's machines is left alone
+	harmful bool // a check failed: checks that could reach foreign machines are skipped
 
 	ours   *fleet
-	again  *fleet // ours, as another program sees it
-	prefix *fleet // its name begins like ours
-	owner  *fleet // of the same name, and somebody else's
+	again  *fleet // ours, in another program
+	prefix *fleet // its name has ours as a prefix
+	owner  *fleet // of the same name and another owner
 
 	took time.Duration // of a create
 
@@ -154,10 +154,10 @@ func newSuite(config Config) (*suite, error) {
 	config.Call = cmp.Or(config.Call, DefaultCall)
 	config.Boot = cmp.Or(config.Boot, DefaultBoot)
 	config.Gone = cmp.Or(config.Gone, DefaultGone)
-	config.Poll = cmp.Or(config.Poll, DefaultPoll)
+	config.Poll = cmp.Or(config.Poll, defaultPoll)
 	mine := cmp.Or(config.Owner, NewOwner())
-	if !ownerPattern.MatchString(mine) { // others' machines are not for checks
-		return nil, fmt.Errorf("%q is not an owner that a check had", mine)
+	if !ownerPattern.MatchString(mine) { // checks must not use foreign machines
+		return nil, fmt.Errorf("%q is not an owner of a check", mine)
 	}
 	others := mine + "x"
 	s := &suite{config: config, word: strings.TrimPrefix(mine, ownerPrefix)}
@@ -179,7 +179,7 @@ func newSuite(config Config) (*suite, error) {
 	return s, nil
 }
 
-// randomWord is of letters: digits are for the numbers of nodes.
+// randomWord returns letters: names of nodes end with digits.
 func randomWord() string {
 	word := make([]byte, 6)
 	for i := range word {
@@ -205,14 +205,14 @@ func (s *suite) orderOf(name string) machines.Order {
 	return o
 }
 
-// cleanUp deletes all that is left in the fleets of this run, also after the context has ended.
+// cleanUp deletes the machines of this run, also after the end of the context.
 func (s *suite) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.Gone+s.config.Call)
 	defer cancel()
 	var errs []error
 	for _, f := range []*fleet{s.ours, s.prefix, s.owner} {
 		if err := f.empty(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("cannot clean up fleet %s: %w\ndelete its machines by the provider's own means", f.mark, err))
+			errs = append(errs, fmt.Errorf("cannot clean up fleet %s: %w\ndelete its machines with the tools of the provider", f.mark, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -40,13 +40,13 @@ func (m *model) config() conform.Config {
 						return nil
 					}
 				}
-				return errors.New("it is gone")
+				return errors.New("the machine is gone")
 			}, nil
 		},
 	}
 }
 
-// the returns a machine as it is.
+// the returns a machine of the model.
 func (m *model) the(want machines.Machine) (modelled, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,59 +55,59 @@ func (m *model) the(want machines.Machine) (modelled, error) {
 			return *have, nil
 		}
 	}
-	return modelled{}, errors.New("there is no such machine")
+	return modelled{}, errors.New("no such machine")
 }
 
-func TestAModelThatKeepsItsPromisesConforms(t *testing.T) {
-	// A driver that is right would be called wrong.
+// A correct driver must pass.
+func TestCorrectModelConforms(t *testing.T) {
 	conformtest.Test(t, (&model{}).config())
 }
 
-func TestOtherPeoplesMachinesOutliveADriverThatListsThem(t *testing.T) {
-	// To try out a provider would delete what runs there.
+// A trial of a broken provider must not delete foreign machines.
+func TestForeignMachinesOutliveBrokenDriver(t *testing.T) {
 	for _, fault := range []string{"lists every fleet", "deletes any fleet's"} {
 		synctest.Test(t, func(t *testing.T) {
 			other := &modelled{Machine: machines.Machine{Name: "mail", ID: "m", State: machines.Running}}
 			m := &model{fault: fault, machines: []*modelled{other}}
 			if err := conform.Run(t.Context(), m.config(), func(conform.Result) {}); err == nil {
-				t.Errorf("%s: it passed", fault)
+				t.Errorf("%s: the checks passed", fault)
 			}
 			if !slices.Contains(m.machines, other) {
-				t.Errorf("%s: it is gone", fault)
+				t.Errorf("%s: the foreign machine is gone", fault)
 			}
 		})
 	}
 }
 
+// Each fault of a driver must fail a check.
 func TestEachFaultIsFound(t *testing.T) {
-	// A driver that deletes other people's machines would pass.
 	for fault, check := range map[string]string{
-		"lists every fleet":                          "other fleets' machines are not listed",
-		"compares the beginning of the fleet's name": "other fleets' machines are not listed",
-		"ignores the owner":                          "other fleets' machines are not listed",
-		"hangs":                                      "each call ends when its context does",
-		"never boots":                                "it comes to run",
-		"fails":                                      "it comes to run",
+		"lists every fleet":                          "machines of other fleets are not listed",
+		"compares the beginning of the fleet's name": "machines of other fleets are not listed",
+		"ignores the owner":                          "machines of other fleets are not listed",
+		"hangs":                                      "each call ends with its context",
+		"never boots":                                "the machine runs within",
+		"fails":                                      "the machine runs within",
 		"lists late":                                 "is listed at once",
 		"invents a state":                            "is listed at once",
-		"takes any name and cuts it":                 "a name that is no hostname",
-		"makes any flavor":                           "a flavor that does not exist",
-		"says that a flavor failed":                  "a flavor that does not exist",
-		"makes what it refuses":                      "ended in an error, and it is listed",
-		"makes a second one":                         "makes no second one",
-		"returns another fleet's":                    "a name that another fleet has",
+		"takes any name and cuts it":                 "a name that is not a hostname",
+		"makes any flavor":                           "an unknown flavor",
+		"says that a flavor failed":                  "an unknown flavor",
+		"makes what it refuses":                      "failed, and the machine is listed",
+		"makes a second one":                         "a repeated create returns the same",
+		"returns another fleet's":                    "a name of another fleet",
 		"keeps text for userdata":                    "userdata of any bytes",
 		"drops labels":                               "labels of any bytes",
-		"cuts its list at three":                     "a list of six machines is whole",
+		"cuts its list at three":                     "a list of six machines is complete",
 		"deletes by ID whatever the name":            "the name of one machine with the ID of another",
-		"hangs in the middle of a create":            "a create that is cut off",
-		"makes it although it was given up":          "a create that is cut off",
-		"uses IDs again":                             "its name can be used again",
-		"deletes any fleet's":                        "other fleets' machines are not deleted",
+		"hangs in the middle of a create":            "an interrupted create",
+		"makes it although it was given up":          "an interrupted create",
+		"uses IDs again":                             "the name of a deleted machine can be used again",
+		"deletes any fleet's":                        "machines of other fleets are not deleted",
 		"deletes by name although an ID is given":    "reaches no other machine",
-		"deletes by a pattern":                       "to delete a pattern",
-		"keeps what is deleted":                      "is gone from the list",
-		"can't delete twice":                         "to delete what is not there",
+		"deletes by a pattern":                       "a deletion by pattern",
+		"keeps what is deleted":                      "leaves the list",
+		"can't delete twice":                         "a deletion of a missing machine",
 	} {
 		t.Run(fault, func(t *testing.T) {
 			m := &model{fault: fault}
@@ -119,19 +119,19 @@ func TestEachFaultIsFound(t *testing.T) {
 					}
 				})
 				if err == nil {
-					t.Error("it passed")
+					t.Error("the checks passed")
 				}
-				<-time.After(2 * time.Hour) // what hangs has to end in the bubble
+				<-time.After(2 * time.Hour) // hanging calls must end in the bubble
 			})
 			if !strings.Contains(strings.Join(failed, "\n"), check) {
-				t.Errorf("%q is not among what failed:\n%s", check, strings.Join(failed, "\n"))
+				t.Errorf("%q is not among the failures:\n%s", check, strings.Join(failed, "\n"))
 			}
 		})
 	}
 }
 
-func TestWhatIsNotReadBackIsNotCalledRight(t *testing.T) {
-	// Who tries out a provider that spoils userdata would be told that it keeps it to the letter.
+// Checks that cannot read userdata or labels must be skipped, and must not pass.
+func TestUnreadableIsSkipped(t *testing.T) {
 	for _, fault := range []string{"keeps text for userdata", "drops labels"} {
 		synctest.Test(t, func(t *testing.T) {
 			m := &model{fault: fault}
@@ -143,15 +143,15 @@ func TestWhatIsNotReadBackIsNotCalledRight(t *testing.T) {
 					skipped++
 				}
 			}); err != nil || skipped != 2 {
-				t.Errorf("%s: %d checks are said not to be made, %v", fault, skipped, err)
+				t.Errorf("%s: %d checks were skipped, %v", fault, skipped, err)
 			}
 		})
 	}
 }
 
-func TestARunDoesNotContradictItself(t *testing.T) {
-	// Who is told in one breath that an order was not refused and that it was looks for a mistake that is not there.
-	for fault, want := range map[string]string{"makes any flavor": "it was not refused", "says that a flavor failed": "the error is not of the kind that says that it is refused"} {
+// An error must not contradict itself.
+func TestErrorsAreConsistent(t *testing.T) {
+	for fault, want := range map[string]string{"makes any flavor": "the order was not refused", "says that a flavor failed": "the kind of the error is not refused"} {
 		synctest.Test(t, func(t *testing.T) {
 			err := conform.Run(t.Context(), (&model{fault: fault}).config(), func(r conform.Result) {
 				if r.Err != nil && (!strings.HasPrefix(r.Err.Error(), want) || strings.Contains(r.Err.Error(), "listed")) {
@@ -159,7 +159,7 @@ func TestARunDoesNotContradictItself(t *testing.T) {
 				}
 			})
 			if err == nil {
-				t.Errorf("%s: it passed", fault)
+				t.Errorf("%s: the checks passed", fault)
 			}
 		})
 	}

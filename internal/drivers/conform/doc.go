@@ -1,6 +1,6 @@
-// Package conform says whether a driver does what machines.Provider promises. Its checks run against real machines as well
-// as against models of them, from `pulley provider test` as well as from tests (package conformtest).
+// Package conform checks that a driver does what machines.Provider promises, with real machines or with models, for `pulley
+// provider test` and for tests (package conformtest).
 //
-// It owns the checks, their order and their words. It works in fleets of its own, under an owner that nobody else has, and
-// never leaves behind what it had made, nor touches anything else.
+// It owns the checks, their order and their names. It works in fleets of its own, under a new owner. It must never leave a machine,
+// or touch machines that it did not make.
 package conform

@@ -11,20 +11,20 @@ import (
 	"pulley/internal/machines"
 )
 
-// grace is how long a call may go on after its context has ended: a program that it waits for has to end, too.
+// grace is how long a call may continue after its context has ended: a program may have to end.
 const grace = 5 * time.Second
 
-var errHung = errors.New("did not return when its context had ended")
+var errHung = errors.New("did not return after its context had ended")
 
-// fleet is a provider whose every answer is looked at.
+// fleet is a provider whose answers are checked.
 type fleet struct {
 	machines.Provider
 	mark   machines.Mark
 	config Config
-	word   string // in the name of every machine that was made here
+	word   string // in the name of every machine of this run
 }
 
-// call runs one call under its deadline, and does not wait for one that does not heed it.
+// call runs one call with its deadline, and does not wait for a call that ignores it.
 func call[T any](ctx context.Context, f *fleet, what string, do func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -59,7 +59,7 @@ func (f *fleet) create(ctx context.Context, o machines.Order) (machines.Machine,
 	case err != nil:
 		return m, err
 	case m.Name != o.Name:
-		return m, fmt.Errorf("%q was ordered, and %q was returned", o.Name, m.Name)
+		return m, fmt.Errorf("ordered %q, and got %q", o.Name, m.Name)
 	}
 	return m, nil
 }
@@ -80,7 +80,7 @@ var states = []machines.State{
 	machines.Building, machines.Running, machines.Stopped, machines.Failed, machines.Deleting, machines.Unknown,
 }
 
-// list returns the fleet's machines, none of which may be malformed or listed twice.
+// list returns the fleet's machines. An invalid machine or a repeated one is an error.
 func (f *fleet) list(ctx context.Context) ([]machines.Machine, error) {
 	all, err := call(ctx, f, "List", f.List)
 	if err != nil {
@@ -93,7 +93,7 @@ func (f *fleet) list(ctx context.Context) ([]machines.Machine, error) {
 		case m.Name == "":
 			return nil, fmt.Errorf("a machine without a name is listed%s", withID(m.ID))
 		case !slices.Contains(states, m.State):
-			return nil, fmt.Errorf("%s is listed in the state %q, which is none", m.Name, m.State)
+			return nil, fmt.Errorf("%s is listed in the unknown state %q", m.Name, m.State)
 		case seen[key]:
 			return nil, fmt.Errorf("%s%s is listed twice", m.Name, withID(m.ID))
 		}
@@ -102,13 +102,13 @@ func (f *fleet) list(ctx context.Context) ([]machines.Machine, error) {
 	return all, nil
 }
 
-// named returns the machines of that name that are listed and not on their way out.
+// named returns the listed machines of that name that are not being deleted.
 func (f *fleet) named(ctx context.Context, name string) ([]machines.Machine, error) {
 	all, err := f.list(ctx)
 	return slices.DeleteFunc(all, func(m machines.Machine) bool { return m.Name != name || m.State == machines.Deleting }), err
 }
 
-// only returns the machine of that name, of which there must be one.
+// only returns the one machine of that name.
 func (f *fleet) only(ctx context.Context, name string) (machines.Machine, error) {
 	all, err := f.named(ctx, name)
 	if err == nil && len(all) != 1 {
@@ -120,16 +120,16 @@ func (f *fleet) only(ctx context.Context, name string) (machines.Machine, error)
 	return all[0], nil
 }
 
-// is looks whether a machine is still there.
+// is checks that a machine still exists.
 func (f *fleet) is(ctx context.Context, m machines.Machine) error {
 	found, err := f.only(ctx, m.Name)
 	if err == nil && found.ID != m.ID {
-		err = fmt.Errorf("%s is another machine by now: %q, and was %q", m.Name, found.ID, m.ID)
+		err = fmt.Errorf("%s is now %q, and was %q", m.Name, found.ID, m.ID)
 	}
 	return err
 }
 
-// lists looks whether exactly these machines are listed.
+// lists checks that exactly these machines are listed.
 func (f *fleet) lists(ctx context.Context, want []machines.Machine) error {
 	got, err := f.list(ctx)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *fleet) runs(ctx context.Context, name string) (m machines.Machine, err 
 	return m, err
 }
 
-// gone waits until no machine that is a victim is listed.
+// gone waits until no matching machine is listed.
 func (f *fleet) gone(ctx context.Context, v machines.Ref) error {
 	return f.poll(ctx, f.config.Gone, func() (bool, error) {
 		machines, err := f.list(ctx)
@@ -173,14 +173,14 @@ func (f *fleet) gone(ctx context.Context, v machines.Ref) error {
 		}
 		for _, m := range machines {
 			if m.Name == v.Name && (v.ID == "" || m.ID == v.ID) {
-				return false, fmt.Errorf("%s%s was deleted and is still listed as %s", m.Name, withID(m.ID), m.State)
+				return false, fmt.Errorf("the deleted %s%s is still listed as %s", m.Name, withID(m.ID), m.State)
 			}
 		}
 		return true, nil
 	})
 }
 
-// end deletes machines and waits until they are gone.
+// end deletes machines and waits for their end.
 func (f *fleet) end(ctx context.Context, v machines.Ref) error {
 	if err := f.remove(ctx, v); err != nil {
 		return err
@@ -188,11 +188,10 @@ func (f *fleet) end(ctx context.Context, v machines.Ref) error {
 	return f.gone(ctx, v)
 }
 
-// maxLooks is how often a list may fail in a row until it is given up on.
+// maxLooks bounds how often a list may fail in a row.
 const maxLooks = 8
 
-// empty deletes every machine that was made here, and none that a driver lists by mistake. What it can't delete it goes on
-// trying to.
+// empty deletes every machine of this run, and none that a driver lists by mistake. It retries failed deletions.
 func (f *fleet) empty(ctx context.Context) error {
 	failed := 0
 	return f.poll(ctx, f.config.Gone, func() (bool, error) {
@@ -220,7 +219,7 @@ func (f *fleet) empty(ctx context.Context) error {
 	})
 }
 
-// poll calls look until it is done, at first quickly. The error after the deadline is what look last had against it.
+// poll calls look until it is done, with growing pauses. The error after the deadline is the last one of look.
 func (f *fleet) poll(ctx context.Context, most time.Duration, look func() (done bool, why error)) error {
 	deadline := time.NewTimer(most)
 	defer deadline.Stop()
