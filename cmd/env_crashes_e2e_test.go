@@ -62,7 +62,7 @@ func TestEnvApplyCrashes(t *testing.T) {
 			}
 		}
 	}
-	if want := 2 * len(apply.Parts()); len(tried) != want {
+	if want := 2 * len(apply.Tasks()); len(tried) != want {
 		t.Errorf("there are crashes at %d places, want %d: before and after each part", len(tried), want)
 	}
 	var cases sync.WaitGroup

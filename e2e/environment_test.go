@@ -148,7 +148,7 @@ func (s *site) run(input string, args ...string) (string, error) {
 func (s *site) is(nodes ...string) {
 	s.t.Helper()
 	var fleet struct {
-		Whole bool
+		Healthy bool
 		Nodes []status
 	}
 	if err := json.Unmarshal([]byte(s.pulley("status", "-o", "json")), &fleet); err != nil {
@@ -163,8 +163,8 @@ func (s *site) is(nodes ...string) {
 	}
 	slices.Sort(have)
 	slices.Sort(nodes)
-	if !slices.Equal(have, nodes) || !fleet.Whole {
-		s.t.Errorf("the nodes are %v, healthy: %v; want %v", have, fleet.Whole, nodes)
+	if !slices.Equal(have, nodes) || !fleet.Healthy {
+		s.t.Errorf("the nodes are %v, healthy: %v; want %v", have, fleet.Healthy, nodes)
 	}
 }
 

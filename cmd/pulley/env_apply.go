@@ -5,8 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,19 +15,188 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/drivers"
 	"pulley/internal/firstboot/plans"
-	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/progress"
+	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
 
-// applyOptions are what the command line of apply says.
+// machineFlags are the flags about making and retiring machines.
+type machineFlags struct {
+	yes          bool
+	maxRetire    int
+	parallel     int
+	wait         string
+	drainTimeout time.Duration
+	noDrain      bool
+}
+
+// overrideFlags accept what a provider reports although it looks wrong.
+type overrideFlags struct{ samePlace, acceptLost bool }
+
+func (v *overrideFlags) add(c *cobra.Command) {
+	c.Flags().BoolVar(&v.samePlace, "same-place", false, "the provider's settings changed (cloud, region, command, folder, owner), and its machines are the same ones")
+	c.Flags().BoolVar(&v.acceptLost, "accept-lost", false, "accept that most machines are gone, as the provider's list shows")
+}
+
+func (v *overrideFlags) options() plan.Options {
+	return plan.Options{SamePlace: v.samePlace, AcceptLost: v.acceptLost}
+}
+
+const defaultMaxRetire = 10
+
+func (m *machineFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.BoolVarP(&m.yes, "yes", "y", false, "do not ask for confirmation")
+	f.IntVar(&m.maxRetire, "max-retire", defaultMaxRetire, "refuse to delete and remove more machines and nodes than this")
+	f.IntVar(&m.parallel, "parallel", apply.DefaultParallel, "number of machines that are worked on at a time")
+	f.DurationVar(&m.drainTimeout, "drain-timeout", apply.DefaultDrainTimeout, "time for a node's retire hooks; a machine whose hooks are late is left as it is")
+	f.BoolVar(&m.noDrain, "no-drain", false, "delete machines without running the retire hooks of their nodes")
+}
+
+func (m *machineFlags) check() error {
+	switch apply.Waiting(m.wait) {
+	case apply.WaitConverged, apply.WaitRegistered, apply.WaitNone:
+	default:
+		return cli.Usagef("cannot wait for %q: --wait takes converged, registered or none", m.wait)
+	}
+	switch {
+	case m.parallel < 1:
+		return cli.Usagef("cannot work on %d machines at a time: use --parallel with at least 1", m.parallel)
+	case m.maxRetire < 0:
+		return cli.Usagef("cannot delete at most %d machines: use --max-retire with 0 or more", m.maxRetire)
+	case m.drainTimeout <= 0:
+		return cli.Usagef("cannot drain nodes in %s: use --drain-timeout with a time above 0, or --no-drain", m.drainTimeout)
+	}
+	return nil
+}
+
+// set sets the flags on an Applier.
+func (m *machineFlags) set(a *apply.Applier) {
+	a.Parallel, a.Wait, a.DrainTimeout, a.NoDrain = m.parallel, apply.Waiting(m.wait), m.drainTimeout, m.noDrain
+}
+
+func (o *options) opener() drivers.Opener {
+	return drivers.Opener{Getenv: o.env.Getenv, Log: slog.New(slog.NewTextHandler(o.env.Stderr, nil))}
+}
+
+// sourceOf is what an environment is planned from. Its provider must come from a file, and never from etcd.
+func sourceOf(ctx context.Context, o *options, s *store.Store, want *environments.Environment) (apply.Source, error) {
+	id, err := s.Cluster.Installation(ctx)
+	if err != nil {
+		return apply.Source{}, err
+	}
+	p, err := o.opener().Open(ctx, want, id)
+	return apply.Source{Reader: s.Machines.FleetReader(want.Ref()), Provider: p.Provider, Ref: want.Ref(), Place: p.Place, Now: o.env.Now}, err
+}
+
+// draftOf plans without the fleet's lock: others may change the fleet meanwhile.
+func draftOf(ctx context.Context, o *options, s *store.Store, want *environments.Environment, opts plan.Options) (apply.Draft, error) {
+	source, err := sourceOf(ctx, o, s, want)
+	if err != nil {
+		return apply.Draft{}, err
+	}
+	return source.Look(ctx, want, opts)
+}
+
+// begin takes the lock of a fleet. Without boot no machine is made.
+func begin(ctx context.Context, o *options, s *store.Store, want *environments.Environment, boot *plans.Connection, by string) (*apply.Session, error) {
+	id, err := s.Cluster.InstallationID(ctx, by)
+	if err != nil {
+		return nil, err
+	}
+	p, err := o.opener().Open(ctx, want, id)
+	if err != nil {
+		return nil, err
+	}
+	a, err := s.Machines.BeginApply(ctx, want.Ref(), by)
+	if err != nil {
+		return nil, err
+	}
+	form := p.Form
+	if boot == nil {
+		form, boot = "", &plans.Connection{}
+	}
+	f, err := o.newFleet(a, want, form, boot)
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return apply.Begin(ctx, &apply.Applier{
+		Provider: p.Provider, Form: p.Form, Fleet: f, Ref: want.Ref(), Driver: want.Driver(), Place: p.Place, By: by, Now: o.env.Now,
+	}, a), nil
+}
+
+// carryOut applies an approved draft, if the plan is still the same, and shows the progress and the notes.
+func carryOut(o *options, t *apply.Session, approved apply.Draft, m machineFlags) (apply.Draft, error) {
+	d, err := t.Recheck(approved)
+	if err != nil {
+		return d, err
+	}
+	m.set(t.Applier)
+	shown := progress.New(o.env, d.Plan)
+	t.Progress = shown.Event
+	r, err := t.Apply(d, approved.Deleted())
+	shown.Close()
+	for _, n := range r.Notes {
+		cli.Cleanf(o.env.Stdout, "%s\n", render.Reason(n))
+	}
+	return d, err
+}
+
+// approve asks for what a plan deletes, removes and makes. The lock is free meanwhile: a person may think for hours. preview is the
+// command that shows the same.
+func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, yes bool, most int, preview string) error {
+	if err := apply.CheckRetire(p, most); err != nil {
+		return err
+	}
+	deleted, removed := p.Deleted(), p.Removed()
+	n := len(deleted) + len(removed)
+	if n > 0 {
+		if err := s.Access.MayRemove(ctx); err != nil {
+			return err
+		}
+	}
+	if yes {
+		return nil
+	}
+	var question string
+	if len(deleted) > 0 {
+		question = fmt.Sprintf("%s will be deleted: %s.\n", cli.Count(len(deleted), "machine"), render.Machines(deleted))
+	}
+	if len(removed) > 0 {
+		question += fmt.Sprintf("%s will leave the fleet, without a machine to delete: %s.\n", cli.Count(len(removed), "node"), cli.Clean(strings.Join(removed, ", ")))
+	}
+	switch made := len(p.Created()); {
+	case n > 0:
+		return cli.Confirm(ctx, o.env, preview, question+fmt.Sprintf("Type %d to continue: ", n), fmt.Sprint(n))
+	case made > 0:
+		return cli.Confirm(ctx, o.env, preview, fmt.Sprintf("%s will be made. Continue? [y/N] ", cli.Count(made, "machine")), "y", "yes")
+	}
+	return nil
+}
+
+// showPlan prints a plan: what changes in the file, then what is done about each machine.
+func showPlan(o *options, p plan.Plan) {
+	for _, line := range p.Changes.Lines() {
+		cli.Cleanf(o.env.Stdout, "%s\n", line)
+	}
+	if !p.Changed && p.Empty() {
+		fmt.Fprintf(o.env.Stdout, "%s: nothing changes\n", p.Fleet)
+	}
+	for _, line := range render.Plan(p) {
+		cli.Cleanf(o.env.Stdout, "%s\n", line)
+	}
+}
+
+// applyOptions are the flags of apply.
 type applyOptions struct {
 	firstBootFlags
 	file     envFileFlags
 	machines machineFlags
-	belief   beliefFlags
+	override overrideFlags
 	plan     string
 }
 
@@ -34,27 +204,29 @@ func newEnvApply(o *options) *cobra.Command {
 	a := applyOptions{firstBootFlags: firstBootFlags{options: o}}
 	cmd := &cobra.Command{
 		Use: "apply FILE | ENVIRONMENT | --plan PLAN", Short: "Store an environment, and create or retire machines to match it",
-		Long: `apply stores the environment that a file describes; its name is the file's. For a name the file is environments/NAME.yaml, seen
-from here. Where the environment has a provider, its machines
-are then made, replaced and retired until they are what the file says, role by role, each waited for until it is converged.
+		Long: `Stores the environment of a file. With a name, the file is environments/NAME.yaml in the current folder. If the environment has a
+provider, apply then makes, replaces and retires machines until they match the file. It works role by role, and waits until each
+role is converged.
 
-What is destroyed is named first, and agreed to by its number; --yes is for CI. Interrupted anywhere, the next apply goes on.
-With --plan exactly that plan is applied, which ` + "`pulley env plan --out`" + ` wrote, or none where the world changed since.
+apply lists the machines that it deletes, and asks for their number as confirmation; --yes skips the question. Run apply again to
+resume after an interrupt or a failure. --plan applies exactly the plan that ` + "`pulley env plan --out`" + ` wrote, and nothing if the
+plan would differ now.
 
-How machines boot is told as in ` + "`pulley userdata`" + `: in the file under userdata:, or by flags where that does not say; either is stored
-with the environment, so that a machine that is made again boots as the first one did. Allowed signers that are stored are not
-taken away by leaving out the flag: that takes --allowed-signers none.
+First boots are configured as for ` + "`pulley userdata`" + `: under userdata: in the file, or by flags where the file has no value. Both are
+stored with the environment: a machine that is made again boots as the first one did. Omitting the flag does not remove stored
+allowed signers; --allowed-signers none does.
 
 EXIT STATUS
-  0 done, 1 failed: what was begun is known, and the next apply goes on, 2 wrong usage, 3 etcd unreachable`,
+  0 done, 1 failed: run apply again to resume, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 1, "takes an environment file, or --plan"),
 		RunE: func(c *cobra.Command, args []string) error { return a.run(c, args) },
 	}
 	a.file.add(cmd)
 	a.machines.add(cmd)
-	a.belief.add(cmd)
+	a.override.add(cmd)
 	a.add(cmd.Flags())
-	cmd.Flags().StringVar(&a.plan, "plan", "", "a stored plan, as pulley env plan --out writes it")
+	cmd.Flags().StringVar(&a.machines.wait, "wait", string(apply.WaitConverged), "state that new machines are waited for: converged, registered or none")
+	cmd.Flags().StringVar(&a.plan, "plan", "", "file of a stored plan, from pulley env plan --out")
 	return cmd
 }
 
@@ -63,10 +235,10 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 		return cli.Usagef("`pulley env apply` takes an environment file, or --plan with a stored plan")
 	}
 	if a.plan != "" && (a.file.cloud != "" || a.file.stack != "" || len(a.file.sets) > 0) {
-		return cli.Usagef("a stored plan says all: --cloud, --stack and --set are for a file")
+		return cli.Usagef("--plan excludes --cloud, --stack and --set: a stored plan has its environment")
 	}
 	if flag := a.given(c); a.plan != "" && flag != "" {
-		return cli.Usagef("a stored plan says all: --%s is for a file", flag)
+		return cli.Usagef("--plan excludes --%s: a stored plan has its environment", flag)
 	}
 	if err := a.machines.check(); err != nil {
 		return err
@@ -76,25 +248,31 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 		return err
 	}
 	return a.withStore(c, func(ctx context.Context, s *store.Store) error {
-		opts := plan.Options{Moved: a.belief.moved, Lost: a.belief.lost}
 		if want.Driver() != environments.DriverNone {
 			if _, err := s.Cluster.InstallationID(ctx, a.env.User); err != nil {
 				return err
 			}
 		}
-		p, err := a.agreed(ctx, s, want, stored, opts)
+		d, err := a.approved(ctx, s, want, stored)
 		if err != nil {
 			return err
 		}
-		t, err := a.open(ctx, s, want, boot, a.env.User)
+		t, err := begin(ctx, a.options, s, want, boot, a.env.User)
 		if err != nil {
 			return err
 		}
-		return errors.Join(a.apply(t.with(a.machines), p, opts), t.close())
+		d, err = carryOut(a.options, t, d, a.machines)
+		if err == nil {
+			showApplied(a.options, d.Plan)
+		}
+		return errors.Join(err, t.Close())
 	})
 }
 
-// wanted reads the environment, from its file or from a stored plan, which is then returned, too.
+// maxPlanFile bounds what is read of a stored plan.
+const maxPlanFile = 64 << 20
+
+// wanted reads the environment from its file, or from a stored plan, which it then returns as well.
 func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *plan.Plan, *plans.Connection, error) {
 	if a.plan == "" {
 		e, err := a.readEnvironment(c, args[0], a.file)
@@ -109,7 +287,7 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 		return nil, nil, nil, fmt.Errorf("cannot read the plan: %w", err)
 	}
 	if !bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")) {
-		return nil, nil, nil, fmt.Errorf("cannot use plan %s: it is no stored plan\nmake one: pulley env plan FILE --out PLAN; an environment's file is applied without --plan", a.plan)
+		return nil, nil, nil, fmt.Errorf("cannot use plan %s: it is not a stored plan\nmake one with `pulley env plan FILE --out PLAN`, or apply an environment's file without --plan", a.plan)
 	}
 	p, err := plan.Decode(b)
 	if err != nil {
@@ -119,86 +297,99 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 	return p.Spec, &p, boot, err
 }
 
-// agreed plans, shows the plan and asks for what it destroys; nothing is done yet, and others may apply meanwhile.
-func (a *applyOptions) agreed(ctx context.Context, s *store.Store, want *environments.Environment, stored *plan.Plan, opts plan.Options) (plan.Plan, error) {
-	p, err := a.lookAhead(ctx, s, want, opts)
+// approved plans, shows the plan and asks for confirmation. Nothing is done yet.
+func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *environments.Environment, stored *plan.Plan) (apply.Draft, error) {
+	d, err := draftOf(ctx, a.options, s, want, a.override.options())
 	if err != nil {
-		return p, err
+		return d, err
 	}
 	if stored != nil {
-		if differs := plan.Differences(*stored, p); len(differs) > 0 {
-			return p, fmt.Errorf("cannot apply plan %s: the world changed since it was made:\n  %s\nmake a new one: pulley env plan --out", a.plan, strings.Join(differs, "\n  "))
+		if differs := render.Changed(d.Plan, plan.Differences(*stored, d.Plan)); differs != nil {
+			return d, fmt.Errorf("cannot apply plan %s: the plan would differ now:\n%w\nmake a new one with `pulley env plan --out`", a.plan, differs)
 		}
 	}
-	a.showPlan(p)
-	if p.Unprotects() { // nothing but the file is stored
-		return p, nil
+	showPlan(a.options, d.Plan)
+	if d.Unprotects() { // only the environment is stored
+		return d, nil
 	}
-	if blocked := p.Blocked(); len(blocked) > 0 {
-		return p, blockedError(p, blocked)
+	if err := render.Refused(d.Plan, d.Refused(d.Deleted())); err != nil {
+		return d, err
 	}
-	if err := a.checkBoots(ctx, s, p, stored != nil); err != nil {
-		return p, err
+	if err := a.checkBoots(ctx, s, d.Plan, stored != nil); err != nil {
+		return d, err
 	}
-	return p, a.agree(ctx, s, p, a.machines.yes, a.machines.maxRetire, "`pulley env plan`")
+	return d, approve(ctx, a.options, s, d.Plan, a.machines.yes, a.machines.maxRetire, "`pulley env plan`")
 }
 
-// apply carries out what was agreed to, if that is still what there is to do.
-func (a *applyOptions) apply(t *site, agreed plan.Plan, opts plan.Options) error {
-	p, err := t.again(agreed, opts)
-	if err != nil {
-		return err
-	}
-	r, err := t.carryOut(p, agreed.Destroyed())
-	a.showResult(p, r, err)
-	return goOn(r, err)
-}
-
-// goOn adds to what went wrong how far the apply came, and what to do.
-func goOn(r apply.Result, err error) error {
-	if err == nil || r.Stopped != nil || len(r.Failed) == 0 {
-		return err
-	}
-	return fmt.Errorf("%w\n%d done, %d failed, %d not begun\nmend what failed, and %s again to go on", err, len(r.Done), len(r.Failed), len(r.Left), machines.Deed(r.Destroys))
-}
-
-// blockedError says for each machine why nothing is done, and then once what to do.
-func blockedError(p plan.Plan, blocked []plan.Step) error {
-	var lines, hints []string
-	for _, s := range blocked {
-		why, hint, _ := strings.Cut(s.Blocked, "\n")
-		lines = append(lines, fmt.Sprintf("%s %s: %s", s.Verb, s.Node, why))
-		if hint != "" && !slices.Contains(hints, hint) {
-			hints = append(hints, hint)
-		}
-	}
-	hints = append(hints, "nothing was done")
-	return fmt.Errorf("cannot %s %s: %s\n%s", machines.Deed(p.Destroys), p.Fleet, strings.Join(lines, "; "), strings.Join(hints, "\n"))
-}
-
-// showResult says what came of it; the error is shown by whoever exits.
-func (o *options) showResult(p plan.Plan, r apply.Result, err error) {
-	for _, n := range r.Notes {
-		cli.Cleanf(o.env.Stdout, "%s\n", n)
-	}
-	if err != nil {
-		return
-	}
-	e := p.Spec
+// showApplied prints what an apply did.
+func showApplied(o *options, p plan.Plan) {
 	what := "stored %s: %s\n"
 	switch {
 	case !p.Empty() && !p.Unprotects():
 		what = "applied %s: %s\n"
 	case !p.Changed:
-		what = "%s is as in the file: %s\n"
+		what = "%s is up to date: %s\n"
 	}
-	fmt.Fprintf(o.env.Stdout, what, e.Ref(), cli.Count(e.Count(), "node"))
+	fmt.Fprintf(o.env.Stdout, what, p.Fleet, cli.Count(p.Spec.Count(), "node"))
 }
 
-// maxPlanFile bounds what is read of a stored plan.
-const maxPlanFile = 64 << 20
+func newEnvPlan(o *options) *cobra.Command {
+	boot := firstBootFlags{options: o}
+	var file envFileFlags
+	var out string
+	var detailed bool
+	var override overrideFlags
+	cmd := &cobra.Command{
+		Use: "plan FILE | ENVIRONMENT", Short: "Show what apply would do",
+		Long: `Compares the file with the stored environment, the host list, the reports of nodes and the machines of the provider. Prints what
+apply would do about each machine (create, replace, retire, adopt, …) and why. plan changes nothing. With a name, the file is
+environments/NAME.yaml in the current folder.
 
-// writePlan keeps a plan for `pulley env apply --plan`. Only its owner may read it: it has the environment, with its userdata.
+--out stores the plan in a file. ` + "`pulley env apply --plan`" + ` applies exactly that plan, and nothing if the plan would differ then.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable
+  with --detailed-exitcodes: 0 nothing to do, 4 something to do`,
+		Args: arguments(1, 1, "takes an environment file"),
+		RunE: func(c *cobra.Command, args []string) error {
+			want, err := o.readEnvironment(c, args[0], file)
+			if err == nil {
+				_, err = boot.completed(c, want)
+			}
+			if err != nil {
+				return err
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				d, err := draftOf(ctx, o, s, want, override.options())
+				if err == nil {
+					err = o.out.Print(o.env, d.Plan, func(*cli.Table) error { showPlan(o, d.Plan); return nil })
+				}
+				if err == nil {
+					err = boot.checkBoots(ctx, s, d.Plan, false)
+				}
+				if err == nil && out != "" {
+					err = writePlan(out, d.Plan)
+				}
+				if err == nil && detailed && (d.Changed || !d.Empty()) {
+					return &cli.SilentError{Code: exitSomething}
+				}
+				return err
+			})
+		},
+	}
+	file.add(cmd)
+	override.add(cmd)
+	boot.add(cmd.Flags())
+	o.out.AddFlags(cmd.Flags())
+	cmd.Flags().StringVar(&out, "out", "", "file to store the plan in, for apply --plan")
+	cmd.Flags().BoolVar(&detailed, "detailed-exitcodes", false, "exit with 4 if there is something to do")
+	return cmd
+}
+
+// exitSomething is the exit status for something to do: 2 and 3 have other meanings in every verb.
+const exitSomething = 4
+
+// writePlan stores a plan. Only its owner may read it: it has the environment with its userdata.
 func writePlan(path string, p plan.Plan) error {
 	b, err := plan.Encode(p)
 	if err == nil {

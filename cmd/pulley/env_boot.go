@@ -74,7 +74,7 @@ func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.
 // neverJoins returns the first role with a new machine that knows no server, and nothing instead; "" for none.
 func neverJoins(p plan.Plan) string {
 	for _, step := range p.Steps {
-		if step.Makes && plans.NeedsJoin(p.Spec, step.Role) {
+		if step.Creates && plans.NeedsJoin(p.Spec, step.Role) {
 			return step.Role
 		}
 	}

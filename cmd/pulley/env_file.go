@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -98,4 +99,9 @@ func cloudsIn(folder string) string {
 		names = append(names, strings.TrimSuffix(filepath.Base(f), ".yaml"))
 	}
 	return "there is " + strings.Join(names, ", ")
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, os.ErrNotExist)
 }

@@ -27,7 +27,7 @@ type fleetOf struct {
 // newFleet is the fleet for a provision.Applier, of an apply that has begun with a. want is the environment that is applied,
 // and form how its provider hands out userdata, "" where there is no provider. What a machine of any role could not boot with
 // is refused here: nothing is done by then, and no token made. It lasts as long as a.
-func (o *options) newFleet(a *store.Applying, want *environments.Environment, form machines.Form, boot *plans.Connection) (*fleetOf, error) {
+func (o *options) newFleet(a *store.Applying, want *environments.Environment, form userdata.Form, boot *plans.Connection) (*fleetOf, error) {
 	f := &fleetOf{Applying: a, boot: boot, want: want, now: o.env.Now}
 	if form == "" {
 		return f, nil
@@ -50,7 +50,7 @@ func (o *options) newFleet(a *store.Applying, want *environments.Environment, fo
 
 // Userdata makes what a machine boots with. Where it joins it has a token, which is good for as long as the machine may take,
 // and some.
-func (f *fleetOf) Userdata(o machines.Order, r environments.Role, form machines.Form) ([]byte, machines.Token, error) {
+func (f *fleetOf) Userdata(o machines.Order, r environments.Role, form userdata.Form) ([]byte, machines.Token, error) {
 	var t store.Token
 	p, err := f.boot.ForMachine(f.want, r, o.Node, o.Name, f.now())
 	if err == nil && len(p.Servers) > 0 {

@@ -10,6 +10,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/machines"
+	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
 
@@ -42,11 +43,7 @@ func newEnvHistory(o *options) *cobra.Command {
 				return o.out.Print(o.env, acts, func(t *cli.Table) error {
 					t.Row("WHEN", "NODE", "DID", "BY", "WHY")
 					for _, a := range acts {
-						why := a.Why
-						if a.Problem != "" {
-							why += "; it came to nothing: " + a.Problem
-						}
-						t.Row(a.At.UTC().Format(time.RFC3339), a.Node, string(a.Did), a.By, why)
+						t.Row(a.At.UTC().Format(time.RFC3339), a.Node, string(a.Did), a.By, render.Reasons(a.Reasons))
 					}
 					return nil
 				})

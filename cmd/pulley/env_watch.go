@@ -5,22 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/drivers"
 	"pulley/internal/firstboot/plans"
-	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
-	"pulley/internal/machines/plan"
 	"pulley/internal/machines/watch"
 	"pulley/internal/store"
 )
 
-// watchFlags say what is done about machines that die.
+// watchFlags are the flags about machines that die.
 type watchFlags struct {
 	budget   int
 	patience time.Duration
@@ -30,17 +29,20 @@ type watchFlags struct {
 func (w *watchFlags) check() error {
 	switch {
 	case w.budget < 1:
-		return cli.Usagef("cannot make %d machines an hour again: give --budget at least 1", w.budget)
+		return cli.Usagef("cannot use a budget of %d machines an hour: it must be at least 1", w.budget)
 	case w.patience <= 0:
-		return cli.Usagef("cannot wait for %s: give --patience a time above 0, as in 5m", w.patience)
+		return cli.Usagef("cannot wait for %s: use --patience with a time above 0, as in 5m", w.patience)
 	case w.interval < time.Second:
-		return cli.Usagef("cannot look every %s: give --interval at least 1s", w.interval)
+		return cli.Usagef("cannot look every %s: use --interval with at least 1s", w.interval)
 	}
 	return nil
 }
 
-// byWatch is who did what a watch does to machines by itself.
-const byWatch = "pulley env watch"
+// Who does what a watch does.
+const (
+	byWatch = "pulley env watch"
+	byServe = "pulley serve"
+)
 
 const watchInterval = 30 * time.Second
 
@@ -49,17 +51,17 @@ func newEnvWatch(o *options) *cobra.Command {
 	var file envFileFlags
 	var w watchFlags
 	cmd := &cobra.Command{
-		Use: "watch FILE | -e ENVIRONMENT", Short: "Recreate machines that died or never joined, until stopped",
-		Long: `watch looks at an environment as it is stored, and makes machines again that died, were powered off or never joined: those that
-it has seen dead for --patience, at most --budget in an hour. It never touches protected roles or nodes under a hold, makes none
-that the environment does not call for, and does nothing when most machines look dead at once. Each act is told, and kept with
-its reason: ` + "`pulley env history`" + `. Several may watch one environment. ` + "`pulley serve --watch-machines`" + ` does the same.
+		Use: "watch FILE | -e ENVIRONMENT", Short: "Make machines again that died or never joined",
+		Long: `Watches a stored environment until it is stopped, and makes machines again that died, were powered off or never joined. A machine
+has to be dead for --patience; at most --budget machines are made again in an hour. watch never touches protected roles or nodes
+under a hold, and does nothing if most machines look dead at once. ` + "`pulley env history`" + ` shows each act with its reason. Several
+watches may watch one environment. ` + "`pulley serve --watch-machines`" + ` does the same.
 
-The file says who makes the machines, which must be what is stored: programs, folders and accounts are never taken out of etcd. All
-else is taken as it is stored. With -e the file is environments/ENVIRONMENT.yaml, seen from here.
+The file has the provider, which must be the stored one: Pulley runs no program that etcd names. Everything else is taken from the
+stored environment. With -e the file is environments/ENVIRONMENT.yaml in the current folder.
 
 EXIT STATUS
-  0 it was stopped, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+  0 stopped, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 1, "takes an environment file, or -e and its name"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := w.check(); err != nil {
@@ -83,12 +85,12 @@ EXIT STATUS
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				want, _, err := s.Environments.MustSpec(ctx, e.Ref())
 				if err == nil {
-					err = errors.Join(o.trusted(want, &e.Provider), s.Access.MayRemove(ctx))
+					err = errors.Join(drivers.UseFile(want, &e.Provider, environmentFile(e.Ref())), s.Access.MayRemove(ctx))
 				}
 				if err != nil {
 					return err
 				}
-				o.watchman(s, e, boot, w, byWatch).run(ctx)
+				newLoop(watched{o, s, e, boot, byWatch}, w).Run(ctx)
 				return nil
 			})
 		},
@@ -96,150 +98,84 @@ EXIT STATUS
 	file.add(cmd)
 	fleet.AddFlag(cmd.Flags())
 	f := cmd.Flags()
-	f.IntVar(&w.budget, "budget", watch.DefaultBudget, "how many machines are made again in an hour, at most")
-	f.DurationVar(&w.patience, "patience", watch.DefaultPatience, "how long a machine has to be seen dead")
-	f.DurationVar(&w.interval, "interval", watchInterval, "between two looks")
+	f.IntVar(&w.budget, "budget", watch.DefaultBudget, "machines that are made again in an hour, at most")
+	f.DurationVar(&w.patience, "patience", watch.DefaultPatience, "how long a machine has to be dead")
+	f.DurationVar(&w.interval, "interval", watchInterval, "time between two looks")
 	return cmd
 }
 
-// watchman watches one environment. Nobody else uses it at the same time.
-type watchman struct {
+// watched is an environment that is watched: the site of a watch.Loop.
+type watched struct {
 	*options
-	store    *store.Store
-	ref      environments.Ref
-	provider environments.Provider // of a file of this machine
-	boot     *plans.Connection
-	by       string
-	interval time.Duration
-	watcher  watch.Watcher
-	log      *slog.Logger
-	said     string    // what was told last, so that it is told once
-	busy     time.Time // since when somebody else applies; zero when nobody does
+	store *store.Store
+	file  *environments.Environment // read on this machine
+	boot  *plans.Connection
+	by    string
 }
 
-// watchman watches the environment of a file that was read on this machine.
-func (o *options) watchman(s *store.Store, file *environments.Environment, boot *plans.Connection, w watchFlags, by string) *watchman {
-	return &watchman{
-		options: o, store: s, ref: file.Ref(), provider: file.Provider, boot: boot, by: by, interval: w.interval,
-		watcher: watch.Watcher{Budget: w.budget, Patience: w.patience},
-		log:     slog.New(slog.NewTextHandler(o.env.Stderr, nil)).With("env", file.Ref().String()),
+func newLoop(s watched, w watchFlags) *watch.Loop {
+	return &watch.Loop{
+		Site: s, Watcher: watch.Watcher{Budget: w.budget, Patience: w.patience}, Interval: w.interval, Now: s.env.Now,
+		Log: slog.New(slog.NewTextHandler(s.env.Stderr, nil)).With("env", s.file.Ref().String()),
 	}
 }
 
-// longBusy is how long somebody may apply until a watch says that it waits for that.
-const longBusy = 10 * time.Minute
-
-// run looks again and again until ctx ends.
-func (w *watchman) run(ctx context.Context) {
-	ticker := time.NewTicker(w.interval)
-	defer ticker.Stop()
-	for {
-		if err := w.look(ctx); err != nil && ctx.Err() == nil && w.isNew(err.Error()) {
-			w.log.Warn("cannot watch machines", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-// look looks once. Only when something is dead for long enough the fleet is taken: operators who apply meanwhile come first.
-func (w *watchman) look(ctx context.Context) error {
-	want, revision, err := w.spec(ctx)
+// Source reads the stored environment, whose provider must be the one of the file.
+func (s watched) Source(ctx context.Context) (apply.Source, error) {
+	want, _, err := s.store.Environments.MustSpec(ctx, s.file.Ref())
 	if err != nil {
-		return err
-	}
-	p, world, err := w.seen(ctx, want)
-	if err != nil {
-		return err
-	}
-	acts, _, err := w.store.Machines.Acts(ctx, w.ref, w.env.Now().Add(-time.Hour))
-	if err != nil {
-		return err
-	}
-	if ripe, notes := w.watcher.See(p, world, acts); !ripe {
-		w.notes(notes)
-		return nil
-	}
-	t, err := w.open(ctx, w.store, want, w.boot, w.by)
-	if busy, is := errors.AsType[*store.BusyError](err); is {
-		return w.waitsFor(busy)
-	}
-	if err != nil {
-		return err
-	}
-	w.busy = time.Time{}
-	if _, now, err := w.spec(t.ctx); err != nil || now != revision {
-		return errors.Join(err, t.close()) // the next look goes by what is stored then
-	}
-	// The fleet is free again as soon as the machine is asked for. One that then does not join is found dead by a later look.
-	t.applier.Log, t.applier.Progress, t.applier.Wait = w.log, w.event, apply.WaitNone
-	d, err := w.watcher.Once(t.ctx, t.applier)
-	w.notes(d.Notes)
-	return errors.Join(err, t.close())
-}
-
-// waitsFor says when somebody applies for so long that dead machines stay dead.
-func (w *watchman) waitsFor(busy *store.BusyError) error {
-	now := w.env.Now()
-	if w.busy.IsZero() {
-		w.busy = now
-	}
-	if now.Sub(w.busy) < longBusy {
-		return nil
-	}
-	return busy
-}
-
-// spec is the environment as it is stored, with the provider of the file, which must be the same.
-func (w *watchman) spec(ctx context.Context) (*environments.Environment, int64, error) {
-	want, revision, err := w.store.Environments.MustSpec(ctx, w.ref)
-	if err != nil {
-		return nil, 0, err
+		return apply.Source{}, err
 	}
 	if want.Driver() == environments.DriverNone {
-		return nil, 0, fmt.Errorf("cannot watch %s: nobody makes its machines\nname a provider in its file, and apply that", w.ref)
+		return apply.Source{}, fmt.Errorf("cannot watch %s: it has no provider\nadd `provider:` to its file, and apply that", s.file.Ref())
 	}
-	return want, revision, w.trusted(want, &w.provider)
+	if err := drivers.UseFile(want, &s.file.Provider, environmentFile(s.file.Ref())); err != nil {
+		return apply.Source{}, err
+	}
+	return sourceOf(ctx, s.options, s.store, want)
 }
 
-func (w *watchman) seen(ctx context.Context, want *environments.Environment) (plan.Plan, machines.World, error) {
-	id, err := w.store.Cluster.Installation(ctx)
-	if err != nil {
-		return plan.Plan{}, machines.World{}, err
+// Begin takes the lock.
+func (s watched) Begin(ctx context.Context, want *environments.Environment) (*apply.Session, error) {
+	if err := drivers.UseFile(want, &s.file.Provider, environmentFile(s.file.Ref())); err != nil {
+		return nil, err
 	}
-	m, err := w.maker(ctx, want, id)
-	if err != nil {
-		return plan.Plan{}, machines.World{}, err
+	t, err := begin(ctx, s.options, s.store, want, s.boot, s.by)
+	if errors.As(err, new(*store.BusyError)) {
+		err = fmt.Errorf("%w: %w", watch.ErrBusy, err)
 	}
-	return w.ahead(ctx, w.store, want, m, plan.Options{Place: m.place})
+	return t, err
 }
 
-// notes tells why nothing, or not more, is done; once, as long as it stays the same.
-func (w *watchman) notes(notes []string) {
-	why := strings.Join(notes, "; ")
-	if w.isNew(why) && why != "" {
-		w.log.Info("machines wait", "why", why)
+// readWatched reads the files of the environments that serve watches, before anything is started.
+func (s serveOptions) readWatched(c *cobra.Command) (all []*environments.Environment, err error) {
+	for _, name := range s.watched {
+		e, err := s.readEnvironment(c, name, envFileFlags{cloud: s.watchCloud})
+		if err != nil {
+			return nil, fmt.Errorf("cannot watch machines: %w", err)
+		}
+		all = append(all, e)
 	}
+	return all, s.watchFlags().check()
 }
 
-// isNew reports whether a text is another one than was told last.
-func (w *watchman) isNew(text string) bool {
-	was := w.said
-	w.said = text
-	return text != was
+// watchFlags looks often enough for its patience.
+func (s serveOptions) watchFlags() *watchFlags {
+	interval := min(watchInterval, max(s.patience/4, time.Second))
+	return &watchFlags{budget: s.budget, patience: s.patience, interval: interval}
 }
 
-func (w *watchman) event(e apply.Event) {
-	switch e.State {
-	case apply.Begins, apply.Ends:
-	case apply.Done:
-		w.log.Info("machine is made again", "node", e.Node)
-	case apply.Fails:
-		w.log.Warn("machine failed", "node", e.Node, "step", e.Step, "err", e.Text)
-	default:
-		w.log.Info("machine is being made again", "node", e.Node, "step", e.Step, "reason", e.Text)
+// watchMachines watches until ctx ends. Several serves may watch one environment.
+func (s serveOptions) watchMachines(ctx context.Context, v service) {
+	filled := s.connection
+	filled.Fill(s.env)
+	var loops sync.WaitGroup
+	for _, e := range s.watching {
+		boot := &plans.Connection{Prefix: filled.Prefix, Endpoints: v.endpoints}
+		if v.certs != nil {
+			boot.Pins = v.certs.CA.Fingerprints()
+		}
+		loops.Go(func() { newLoop(watched{s.options, v.st, e, boot, byServe}, *s.watchFlags()).Run(ctx) })
 	}
+	loops.Wait()
 }

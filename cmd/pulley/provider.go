@@ -3,19 +3,22 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/drivers/command"
+	"pulley/internal/drivers/conform"
 	"pulley/internal/machines"
 	"pulley/internal/store"
 )
 
 func newProvider(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "provider", Short: "List a provider's machines, and test it", Args: arguments(0, 0, "takes a verb: list or test"),
+		Use: "provider", Short: "List the machines of a provider, and test a provider", Args: arguments(0, 0, "takes a verb: list or test"),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	cmd.AddCommand(newProviderList(o), newProviderTest(o))
@@ -27,9 +30,8 @@ func newProviderList(o *options) *cobra.Command {
 	var owner string
 	cmd := &cobra.Command{
 		Use: "list FILE", Short: "List the machines of an environment at its provider", Args: arguments(1, 1, "takes an environment file"),
-		Long: `Lists all machines that bear the mark of the environment's fleet at its provider, also those that nothing else knows of.
-
-The provider is asked as the file describes it, not as it was last stored.`,
+		Long: `Lists all machines with the mark of the environment's fleet at its provider, including machines without a record. The settings of
+the provider are those of the file, not the stored ones.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			e, err := o.readEnvironment(c, args[0], file)
 			if err != nil {
@@ -39,15 +41,15 @@ The provider is asked as the file describes it, not as it was last stored.`,
 				e.Provider.Owner = owner
 			}
 			list := func(ctx context.Context, owner string) error {
-				p, _, err := o.openProvider(ctx, e, machines.Mark{Owner: owner, Fleet: e.Ref().String()})
+				p, err := o.opener().OpenMark(ctx, e, machines.Mark{Owner: owner, Fleet: e.Ref().String()})
 				if err != nil {
 					return err
 				}
 				all, err := p.List(ctx)
 				if err != nil {
-					return fmt.Errorf("cannot list machines of %s: %w", e.Ref(), err)
+					return err
 				}
-				return o.showMachines(all)
+				return showMachines(o, all)
 			}
 			if e.Provider.Owner != "" {
 				return list(c.Context(), e.Provider.Owner)
@@ -58,19 +60,19 @@ The provider is asked as the file describes it, not as it was last stored.`,
 					return err
 				}
 				if installation == "" { // nothing was ever applied, so nothing was made
-					return o.showMachines(nil)
+					return showMachines(o, nil)
 				}
 				return list(ctx, installation)
 			})
 		},
 	}
 	file.add(cmd)
-	cmd.Flags().StringVar(&owner, "owner", "", "whose machines, in the place of this installation's")
+	cmd.Flags().StringVar(&owner, "owner", "", "owner of the machines (default: this installation)")
 	o.out.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (o *options) showMachines(all []machines.Machine) error {
+func showMachines(o *options, all []machines.Machine) error {
 	if all == nil {
 		all = []machines.Machine{}
 	}
@@ -85,4 +87,149 @@ func (o *options) showMachines(all []machines.Machine) error {
 		}
 		return nil
 	})
+}
+
+// providerTest has the flags of `pulley provider test`.
+type providerTest struct {
+	*options
+	file             string
+	sets             envFileFlags
+	order            machines.Order
+	clean            string // the owner of a test that was killed
+	call, boot, gone time.Duration
+}
+
+func newProviderTest(o *options) *cobra.Command {
+	t := providerTest{options: o}
+	cmd := &cobra.Command{
+		Use:   "test {--environment FILE | -- COMMAND [ARGUMENT…]}",
+		Short: "Test a provider with real machines",
+		Long: `Makes machines with the provider of an environment file, or with a command, in fleets of their own, and reports for each
+requirement of Pulley whether the provider meets it. At most six machines exist at a time. All are deleted again, also after an
+interrupt. After a kill, --clean OWNER deletes the rest; the test prints its owner first.
+
+--flavor, --image and --network default to those of the file's first role.`,
+		Args: func(c *cobra.Command, args []string) error {
+			switch dash := c.ArgsLenAtDash(); {
+			case t.file == "" && (len(args) == 0 || dash != 0):
+				return cli.Usagef("`%s` takes --environment FILE, or a command after --", c.CommandPath())
+			case t.file != "" && len(args) > 0:
+				return cli.Usagef("`%s` takes --environment FILE or a command, not both", c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			open, err := t.openMark(c, args)
+			if err != nil {
+				return err
+			}
+			if t.clean != "" {
+				return t.cleanUp(c.Context(), open)
+			}
+			return t.run(c.Context(), open)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&t.file, "environment", "", "environment file whose provider is tested")
+	t.sets.add(cmd)
+	f.StringVar(&t.order.Flavor, "flavor", "", "flavor of the machines, as the provider calls it")
+	f.StringVar(&t.order.Image, "image", "", "image of the machines, as the provider calls it")
+	f.StringArrayVar(&t.order.Networks, "network", nil, "network of the machines, as the provider calls it; may be repeated")
+	f.StringVar(&t.clean, "clean", "", "delete the machines of a test with this owner, and test nothing")
+	f.DurationVar(&t.call, "call", conform.DefaultCall, "time for one request")
+	f.DurationVar(&t.boot, "boot", conform.DefaultBoot, "time until a machine runs")
+	f.DurationVar(&t.gone, "gone", conform.DefaultGone, "time until a deleted machine is no longer listed")
+	o.out.AddFlags(f)
+	return cmd
+}
+
+// openMark returns the function that opens the provider for a mark.
+func (t *providerTest) openMark(c *cobra.Command, args []string) (func(machines.Mark) (machines.Provider, error), error) {
+	if t.file == "" {
+		return func(mark machines.Mark) (machines.Provider, error) {
+			return command.New(command.Config{Command: args, Timeout: t.call, Mark: mark, Environ: os.Environ(), Log: t.opener().Log})
+		}, nil
+	}
+	e, err := t.readEnvironment(c, t.file, t.sets)
+	if err != nil {
+		return nil, err
+	}
+	if len(e.Roles) > 0 {
+		r := e.Roles[0]
+		for _, word := range []struct {
+			flag string
+			set  func()
+		}{
+			{"flavor", func() { t.order.Flavor = e.FlavorOf(r) }},
+			{"image", func() { t.order.Image = e.ImageOf(r) }},
+			{"network", func() { t.order.Networks = e.NetworksOf(r) }},
+		} {
+			if !c.Flags().Changed(word.flag) {
+				word.set()
+			}
+		}
+	}
+	return func(mark machines.Mark) (machines.Provider, error) {
+		p, err := t.opener().OpenMark(c.Context(), e, mark)
+		return p.Provider, err
+	}, nil
+}
+
+// checked is one check with -o json.
+type checked struct {
+	Check   string `json:"check"`
+	Outcome string `json:"outcome"` // "passed", "failed" or "skipped"
+	Why     string `json:"why,omitempty"`
+	Seconds int    `json:"seconds"`
+}
+
+func (t *providerTest) config(open func(machines.Mark) (machines.Provider, error)) conform.Config {
+	return conform.Config{
+		New: open, Order: func(string) machines.Order { return t.order }, Call: t.call, Boot: t.boot, Gone: t.gone,
+	}
+}
+
+func (t *providerTest) cleanUp(ctx context.Context, open func(machines.Mark) (machines.Provider, error)) error {
+	if err := conform.Clean(ctx, t.config(open), t.clean); err != nil {
+		return err
+	}
+	if t.out.ForPeople() {
+		fmt.Fprintln(t.env.Stdout, "owner", t.clean, "has no machines")
+	}
+	return nil
+}
+
+func (t *providerTest) run(ctx context.Context, open func(machines.Mark) (machines.Provider, error)) error {
+	config := t.config(open)
+	config.Owner = conform.NewOwner()
+	told := t.env.Stdout
+	if !t.out.ForPeople() {
+		told = t.env.Stderr
+	}
+	fmt.Fprintf(told, "owner %s: after a kill, the same command with --clean %[1]s deletes the machines\n", config.Owner)
+	results := []checked{}
+	err := conform.Run(ctx, config, func(r conform.Result) {
+		c := checked{Check: r.Check, Outcome: "passed", Seconds: int(r.Took.Seconds())}
+		sign := "✓"
+		switch {
+		case r.Err != nil:
+			sign, c.Outcome, c.Why = "✗", "failed", r.Err.Error()
+		case r.Skipped != "":
+			sign, c.Outcome, c.Why = "–", "skipped", "not checked: "+r.Skipped
+		}
+		results = append(results, c)
+		if !t.out.ForPeople() {
+			return
+		}
+		fmt.Fprintln(t.env.Stdout, sign, c.Check)
+		for line := range strings.Lines(c.Why) {
+			fmt.Fprintln(t.env.Stdout, "   ", cli.Clean(strings.TrimSpace(line)))
+		}
+	})
+	if !t.out.ForPeople() {
+		if err := t.out.Print(t.env, results, nil); err != nil {
+			return err
+		}
+	}
+	return err
 }

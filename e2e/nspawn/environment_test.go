@@ -79,7 +79,7 @@ roles:
 	}
 	var planned struct {
 		Steps []plan.Step
-		Whole bool
+		Healthy bool
 	}
 	m.JSON(&planned, append([]string{"env", "plan", file}, boots...)...)
 	for _, step := range planned.Steps {
@@ -90,7 +90,7 @@ roles:
 	if said := m.Pulley(append([]string{"env", "plan", file, "--detailed-exitcodes"}, boots...)...); !strings.Contains(said, "dev: nothing changes\n") {
 		m.t.Errorf("the plan after an apply is\n%s", said)
 	}
-	if controllers > 0 && (len(planned.Steps) != controllers || !planned.Whole) {
+	if controllers > 0 && (len(planned.Steps) != controllers || !planned.Healthy) {
 		m.t.Errorf("the plan after an apply is %+v", planned)
 	}
 }

@@ -67,7 +67,7 @@ func Look(f store.FleetState, ref environments.Ref, now time.Time) Status {
 		}
 	}
 	out.Health = machines.Judge(wanted, f.Hosts, views)
-	out.Healthy, out.Roles = out.Health.Whole, out.Health.Roles
+	out.Healthy, out.Roles = out.Health.Healthy, out.Health.Roles
 	return out
 }
 

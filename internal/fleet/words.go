@@ -7,6 +7,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
 
@@ -34,7 +35,7 @@ func (s Status) Summary() string {
 	if len(parts) == 0 {
 		parts = []string{"no nodes"}
 	}
-	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(s.Health.String()))
+	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
 }
 
 // Why is the sentence of the node's reason; "" where nothing keeps it from its target.

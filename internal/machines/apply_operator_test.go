@@ -12,13 +12,14 @@ import (
 	"pulley/environments"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/render"
 	"pulley/internal/testbed/machinestest"
 )
 
 // operator applies files to a site, as `pulley env apply --yes` does.
 type operator struct {
 	t    testing.TB
-	site *machinestest.Site
+	site *machinestest.Sim
 	set  func(*apply.Applier) // more settings
 	said []apply.Event
 	dies func(*machinestest.Session, apply.Event) // may have the program die at an event
@@ -27,7 +28,7 @@ type operator struct {
 var dev = environments.Ref{Environment: "dev"}
 
 func newOperator(t testing.TB) *operator {
-	site := machinestest.NewSite(dev, time.Now)
+	site := machinestest.NewSim(dev, time.Now)
 	site.Latency = 50 * time.Millisecond
 	return &operator{t: t, site: site}
 }
@@ -87,7 +88,7 @@ func (o *operator) start() attempt {
 }
 
 // plan looks.
-func (o *operator) plan(want *environments.Environment) plan.Plan {
+func (o *operator) plan(want *environments.Environment) apply.Draft {
 	o.t.Helper()
 	x := o.start()
 	defer x.end()
@@ -108,9 +109,9 @@ func (o *operator) apply(want *environments.Environment) (apply.Result, error) {
 		return apply.Result{}, err
 	}
 	x.session.Aims(machinestest.Aim{Want: want})
-	x.session.Sentence(p)
-	x.session.Agree(p.Destroyed())
-	return x.applier.Apply(x.ctx, p, p.Destroyed())
+	x.session.JudgePlan(p.Plan)
+	x.session.Agree(p.Deleted())
+	return x.applier.Apply(x.ctx, p, p.Deleted())
 }
 
 // well applies, and fails unless that leaves nothing to do.
@@ -120,8 +121,8 @@ func (o *operator) well(want *environments.Environment) apply.Result {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	if p := o.plan(want); !p.Empty() || !p.Whole {
-		o.t.Fatalf("after the apply there is still something to do: %s", text(p))
+	if p := o.plan(want); !p.Empty() || !p.Healthy {
+		o.t.Fatalf("after the apply there is still something to do: %s", text(p.Plan))
 	}
 	o.innocent()
 	return r
@@ -153,10 +154,19 @@ func (o *operator) has(names ...string) {
 	}
 }
 
+// notes are the notes of a result, a line each.
+func notes(r apply.Result) string {
+	var lines []string
+	for _, n := range r.Notes {
+		lines = append(lines, render.Reason(n))
+	}
+	return strings.Join(lines, "\n")
+}
+
 func text(p plan.Plan) string {
 	var b strings.Builder
 	for _, s := range p.Steps {
-		fmt.Fprintf(&b, "%s %s (%s) %v %s\n", s.Verb, s.Node, s.Why, s.Victims, s.Blocked)
+		fmt.Fprintf(&b, "%s %s (%s) %v %v\n", s.Verb, s.Node, render.Reasons(s.Reasons), s.Deletes, s.Blocked)
 	}
 	return b.String()
 }
@@ -164,7 +174,7 @@ func text(p plan.Plan) string {
 // order is when steps of nodes began, or ended, as "compute1 order".
 func (o *operator) order(state apply.EventState, step string) (nodes []string) {
 	for _, e := range o.said {
-		if e.State == state && e.Step == step {
+		if e.State == state && e.Task == step {
 			nodes = append(nodes, e.Node)
 		}
 	}

@@ -86,7 +86,7 @@ func (p *player) move(m move) error {
 	case "apply":
 		p.skew = m.Skew
 		defer func() { p.skew = 0 }()
-		_, err := p.try(try{think: m.Think, noDrain: m.NoDrain, options: plan.Options{Lost: m.Lost}})
+		_, err := p.try(try{think: m.Think, noDrain: m.NoDrain, options: plan.Options{AcceptLost: m.Lost}})
 		return err
 	case "destroy":
 		_, err := p.try(try{think: m.Think, options: plan.Options{Destroy: true}})
@@ -197,8 +197,8 @@ func (p *player) try(y try) (failed error, broken error) {
 	if err != nil {
 		return err, nil
 	}
-	x.session.Sentence(plan)
-	x.session.Agree(plan.Destroyed())
+	x.session.JudgePlan(plan.Plan)
+	x.session.Agree(plan.Deleted())
 	pass(y.think)
 	ctx, cancel := context.WithCancel(x.ctx)
 	defer cancel()
@@ -206,7 +206,7 @@ func (p *player) try(y try) (failed error, broken error) {
 		stop := time.AfterFunc(y.interrupt, cancel)
 		defer stop.Stop()
 	}
-	_, err = x.applier.Apply(ctx, plan, plan.Destroyed())
+	_, err = x.applier.Apply(ctx, plan, plan.Deleted())
 	if took := time.Since(began) - y.think; took > longestOnce {
 		return err, fmt.Errorf("an apply took %s and ended with: %w", took, err)
 	}
@@ -233,7 +233,7 @@ func (p *player) look() {
 	x := p.begin("pulley env watch")
 	defer x.end()
 	x.session.Aims(machinestest.Aim{Want: spec, Budget: watch.DefaultBudget})
-	_, _ = p.watcher.Once(x.ctx, x.applier)
+	_, _ = lookOnce(x.ctx, &p.watcher, x.applier)
 }
 
 // settles applies until there is nothing to do, and judges what is there then.
@@ -246,7 +246,7 @@ func (p *player) settles() error {
 	}
 	var last error
 	whole := false
-	lost := plan.Options{Lost: true} // all that is there is told by now
+	lost := plan.Options{AcceptLost: true} // all that is there is told by now
 	for range maxApplies {
 		// An operator does what the error says.
 		failed, broken := p.try(try{noDrain: last != nil && strings.Contains(last.Error(), "--no-drain"), options: lost})
@@ -260,7 +260,7 @@ func (p *player) settles() error {
 		if err != nil {
 			return err
 		}
-		if planned.Empty() && planned.Whole && !p.site.Pending() && !planned.Changed && planned.Counts()[plan.Extra] == 0 {
+		if planned.Empty() && planned.Healthy && !p.site.Pending() && !planned.Changed && planned.Counts()[plan.Extra] == 0 {
 			if whole { // for half an hour: what died at the end has fallen silent
 				return p.judge()
 			}
@@ -269,12 +269,12 @@ func (p *player) settles() error {
 			continue
 		}
 		whole = false
-		pass(p.attends(planned))
+		pass(p.attends(planned.Plan))
 	}
 	x := p.start()
 	defer x.end()
 	plan, _ := x.applier.Look(x.ctx, p.want, lost)
-	return fmt.Errorf("after %d applies there is still something to do:\n%s\nthe last one said: %w", maxApplies, text(plan), last)
+	return fmt.Errorf("after %d applies there is still something to do:\n%s\nthe last one said: %w", maxApplies, text(plan.Plan), last)
 }
 
 // attends does what only a person does about the nodes that a plan leaves alone, and says how long that takes: it ends the
@@ -288,10 +288,10 @@ func (p *player) attends(planned plan.Plan) time.Duration {
 			p.site.Enroll(s.Node, s.Role, p.others)
 		case s.Verb == plan.Extra:
 			p.site.Unlist(s.Node)
-		case s.Verb == plan.Keep && s.Note != "":
+		case s.Verb == plan.Keep && len(s.Notes) > 0:
 			for _, m := range p.ours() {
 				_, listed := p.site.Hosts()[s.Node]
-				if nodeOf(m.Name) == s.Node && (strings.Contains(s.Why, "silent") || !listed) {
+				if nodeOf(m.Name) == s.Node && (isSilent(s) || !listed) {
 					p.site.Kill(m.ID, "")
 				}
 			}
@@ -299,6 +299,10 @@ func (p *player) attends(planned plan.Plan) time.Duration {
 		}
 	}
 	return takes
+}
+
+func isSilent(s plan.Step) bool {
+	return machines.Has(s.Notes, machines.SilentMachine) || machines.Has(s.Notes, machines.SilentUnseen) || machines.Has(s.Notes, machines.ReportsUnlisted)
 }
 
 // unprotect has the operator take protection away, as a plan tells how, where it is in the way.
@@ -382,7 +386,7 @@ func TestAppliesConvergeWhateverHappens(t *testing.T) {
 		s := drawStory(rt)
 		var err error
 		synctest.Test(t, func(t *testing.T) {
-			p := &player{operator: &operator{t: t, site: machinestest.NewSite(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
+			p := &player{operator: &operator{t: t, site: machinestest.NewSim(environments.Ref{Environment: "dev", Stack: s.Stack}, time.Now)}, story: s}
 			if err = p.play(); err != nil {
 				err = fmt.Errorf("%w\n%s\nthe story: %+v", err, strings.Join(p.site.Past(), "\n"), p.story)
 			}

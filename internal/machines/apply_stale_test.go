@@ -25,9 +25,9 @@ func (o *operator) planned(n int, happen func()) (apply.Result, error) {
 		o.t.Fatal(err)
 	}
 	x.session.Aims(machinestest.Aim{Want: p.Spec})
-	x.session.Agree(p.Destroyed())
+	x.session.Agree(p.Deleted())
 	happen()
-	return x.applier.Apply(x.ctx, p, p.Destroyed())
+	return x.applier.Apply(x.ctx, p, p.Deleted())
 }
 
 // killJoined kills the one machine of a name that is the node.
@@ -55,7 +55,7 @@ func TestApplyLooksAgainBeforeItDeletesADuplicate(t *testing.T) {
 					o.site.Take("web1", m.ID)
 				}
 			}
-		}, "has joined: it is the node by now"},
+		}, "has joined, and is the node now"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestRetireNoticesThatItWasCalledOff(t *testing.T) {
 		})
 		began := time.Now()
 		_, err := o.apply(fleet(role("web", 1)))
-		if err == nil || !strings.Contains(err.Error(), "its retirement was called off") || time.Since(began) > 2*time.Minute {
+		if err == nil || !strings.Contains(err.Error(), "its retirement was cancelled") || time.Since(began) > 2*time.Minute {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
 		o.has("web1", "web2")
@@ -110,14 +110,14 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 		if o.site.Made() != before {
 			t.Error("it was made anew")
 		}
-		if acts := o.site.Acts(); acts[len(acts)-1].Did != machines.Adopted || !strings.Contains(acts[len(acts)-1].Why, "is not done: the file calls for 1 of web; it is wanted again") {
+		if acts := o.site.Acts(); acts[len(acts)-1].Did != machines.Adopted || !machines.Has(acts[len(acts)-1].Reasons, machines.RetirementBegun) || !machines.Has(acts[len(acts)-1].Reasons, machines.RetirementCancelled) {
 			t.Errorf("the history ends with %+v", acts[len(acts)-1])
 		}
-		if r := o.site.Records()["web2"]; r.Why != "" {
-			t.Errorf("the books still say why it goes: %q", r.Why)
+		if r := o.site.Records()["web2"]; len(r.Reasons) > 0 {
+			t.Errorf("the record still has the reasons of the retirement: %+v", r.Reasons)
 		}
 		q := o.site.Hosts()["web2"].Request
-		if why := o.site.HeldBy("web2"); why != "" || q == nil || q.Do != agent.RequestRun {
+		if why := o.site.Held("web2").Why; why != "" || q == nil || q.Do != agent.RequestRun {
 			t.Errorf("it is held because %q, and asked for %+v", why, q)
 		}
 		o.site.HoldNode("web2", "ann looks at it")
@@ -126,7 +126,7 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 		if _, err := o.apply(fleet(role("web", 2))); err != nil {
 			t.Error(err)
 		}
-		if why := o.site.HeldBy("web2"); why != "ann looks at it" {
+		if why := o.site.Held("web2").Why; why != "ann looks at it" {
 			t.Errorf("an operator's own hold is %q by now", why)
 		}
 	})
@@ -212,7 +212,7 @@ func TestRetireWaitsOnlyForItsOwn(t *testing.T) {
 		}
 		refuse := func(times int) { o.site.Trouble = nth("create", 1, times, machinestest.Refuse) }
 		refuse(1)
-		if said := roles(3, 1, 1); len(said) == 0 || !strings.Contains(strings.Join(said, "\n"), "db3 failed: retire web2") {
+		if said := roles(3, 1, 1); len(said) == 0 || !strings.Contains(strings.Join(said, "\n"), "not begun (retire web2): nothing is retired before the new machines are healthy, and db3 failed") {
 			t.Error(said)
 		}
 		o.has2("app1", "db1", "db2", "web1", "web2")
@@ -253,7 +253,7 @@ func TestApplyAsksForNoSecondMachineOfANodeThatJoined(t *testing.T) {
 		o.site.Hide(machinestest.All, time.Hour)
 		o.site.Forget("web1")
 		_, err := o.planned(1, func() { o.site.Take("web1", host.MachineID) })
-		if err == nil || !strings.Contains(err.Error(), "it has joined, and the provider does not list its machine") || len(o.site.Machines()) != 1 {
+		if err == nil || !strings.Contains(err.Error(), "the node is registered, and the provider does not list its machine") || len(o.site.Machines()) != 1 {
 			t.Errorf("%v, and there are %d machines", err, len(o.site.Machines()))
 		}
 	})
@@ -268,8 +268,8 @@ func TestApplyLeavesANodeAloneWhoseMachineIsNotListed(t *testing.T) {
 		before := o.site.Hosts()["web1"]
 		o.site.Plant("web1", o.site.Mark()) // of another flavor
 		o.set = func(a *apply.Applier) { a.Provider = unlisting{a.Provider, before.MachineID} }
-		if p := o.plan(want); p.Acts() || p.Steps[0].Verb != plan.Keep || !strings.Contains(p.Steps[0].Note, "yet it speaks") {
-			t.Error(text(p))
+		if p := o.plan(want); !p.Empty() || p.Steps[0].Verb != plan.Keep || !machines.Has(p.Steps[0].Notes, machines.ReportsUnlisted) {
+			t.Error(text(p.Plan))
 		}
 	})
 }

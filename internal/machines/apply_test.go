@@ -93,7 +93,7 @@ func TestApplyRefusesWhatNobodyAgreedTo(t *testing.T) {
 		defer x.end()
 		x.session.Agree(nil)
 		for want, says := range map[*environments.Environment]string{
-			fleet(role("db", 2, protected), role("web", 1)): "cannot retire web2: nobody agreed to destroy its machine web2 (id ",
+			fleet(role("db", 2, protected), role("web", 1)): "cannot apply dev: retire web2: nobody approved the deletion of machine web2 (id ",
 			fleet(role("db", 1, protected), role("web", 2)): "db is protected",
 			fleet(role("db", 1), role("web", 2)):            "db is protected",
 		} {
@@ -104,7 +104,7 @@ func TestApplyRefusesWhatNobodyAgreedTo(t *testing.T) {
 			if _, err := x.applier.Apply(x.ctx, p, nil); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("%v, and not: %s", err, says)
 			}
-			if err := plan.CheckRetire(p, 0); err == nil || !strings.Contains(err.Error(), "--max-retire 1") {
+			if err := apply.CheckRetire(p.Plan, 0); err == nil || !strings.Contains(err.Error(), "--max-retire 1") {
 				t.Error(err)
 			}
 		}
@@ -129,7 +129,7 @@ func TestApplyStopsARoleThatFails(t *testing.T) {
 		}
 		want := fleet(role("web", 4, failures("1")), role("lb", 1, after("web")), role("db", 1))
 		_, err := o.apply(want)
-		for _, says := range []string{"web1", "has not joined within 30m", "web1, web2 failed, and rollout.failures of web is 1: create web3, create web4", "lb comes after web", "create lb1"} {
+		for _, says := range []string{"web1", "did not join within 30m", "not begun (create web3, create web4): web1, web2 failed, and rollout.failures of web is 1", "(create lb1): lb comes after web"} {
 			if err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("it does not say %q:\n%v", says, err)
 			}

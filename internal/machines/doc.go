@@ -1,11 +1,6 @@
-// Package machines makes environments into machines: what a plan is and how it is found, how it is carried out, and what a
-// provider of machines has to be able to do.
+// Package machines holds the types that planning, applying, watching and the drivers share: a machine, the order for one, the
+// provider that makes it, the record that Pulley keeps of it, and the codes of the reasons for what is done to it.
 //
-// Planning is a pure function of what is wanted, what is known and what the provider has. Applying is level-triggered: each
-// step reads what is, claims a node's name before the provider is asked for a machine of that name, and may be repeated, so
-// that whoever comes after a crash goes on.
-//
-// It must never destroy a machine that was not named and agreed to, never touch one that does not bear the fleet's mark,
-// never ask for a machine whose name is not claimed, and never wait without a deadline. Drivers live in packages of their own
-// below this one; what is stored is internal/store's.
+// Package plan compares an environment with its fleet, package apply carries a plan out, package watch makes dead machines again,
+// and package render makes sentences of their codes. This package decides nothing and must never import one of them.
 package machines

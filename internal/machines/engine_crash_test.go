@@ -20,15 +20,15 @@ type scene struct {
 	say    string
 	was    *environments.Environment
 	want   *environments.Environment
-	happen func(*machinestest.Site) // in between
+	happen func(*machinestest.Sim) // in between
 }
 
 func scenes() []scene {
 	web := func(n int, more ...func(*environments.Role)) *environments.Environment {
 		return fleet(role("db", 1), role("web", n, append(more, after("db"), batch("2"))...))
 	}
-	kill := func(state machines.State) func(*machinestest.Site) {
-		return func(s *machinestest.Site) {
+	kill := func(state machines.State) func(*machinestest.Sim) {
+		return func(s *machinestest.Sim) {
 			for _, m := range s.Machines() {
 				if m.Name == "web1" {
 					s.Kill(m.ID, state)
@@ -36,7 +36,7 @@ func scenes() []scene {
 			}
 		}
 	}
-	lose := func(s *machinestest.Site) {
+	lose := func(s *machinestest.Sim) {
 		kill("")(s)
 		pass(30 * time.Minute) // until then it is taken to be alive
 	}
@@ -48,9 +48,9 @@ func scenes() []scene {
 		{"a machine is off", web(2), web(2), kill(machines.Stopped)},
 		{"a machine is lost", web(2), web(2), lose},
 		{"a lost machine is not wanted any more", web(2), web(0), lose},
-		{"a retiring is taken back", web(2), web(2), func(s *machinestest.Site) { s.Retiring("web2") }},
-		{"a machine that the books don't have", web(2), web(2), func(s *machinestest.Site) { s.Forget("web1") }},
-		{"a machine that is there twice", web(2), web(2), func(s *machinestest.Site) { s.Plant("web1", s.Mark()) }},
+		{"a retiring is taken back", web(2), web(2), func(s *machinestest.Sim) { s.Retiring("web2") }},
+		{"a machine that the books don't have", web(2), web(2), func(s *machinestest.Sim) { s.Forget("web1") }},
+		{"a machine that is there twice", web(2), web(2), func(s *machinestest.Sim) { s.Plant("web1", s.Mark()) }},
 	}
 }
 
@@ -109,7 +109,7 @@ func (sc scene) again(t *testing.T, o *operator, calm string) {
 		t.Errorf("after a crash and another apply:\n%s\n\nwithout the crash:\n%s", got, calm)
 	}
 	if p := o.plan(sc.want); !p.Empty() {
-		t.Errorf("there is still something to do: %s", text(p))
+		t.Errorf("there is still something to do: %s", text(p.Plan))
 	}
 	o.innocent()
 }
@@ -129,32 +129,32 @@ func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
 				o.innocent()
 				calm := endOf(o)
 				for _, e := range o.said {
-					if e.State != apply.Begins && e.State != apply.Ends || e.Step == "" {
+					if e.State != apply.Begins && e.State != apply.Ends || e.Task == "" {
 						continue
 					}
 					crash := sc.set(t)
 					died := false
 					crash.dies = func(s *machinestest.Session, now apply.Event) {
-						if now.Node == e.Node && now.Step == e.Step && now.State == e.State && now.Verb == e.Verb {
+						if now.Node == e.Node && now.Task == e.Task && now.State == e.State && now.Verb == e.Verb {
 							died = true
 							s.Crash()
 						}
 					}
 					_, err := crash.apply(sc.want)
 					if !died {
-						t.Fatalf("%s never %s %s: %v", e.Node, e.State, e.Step, err)
+						t.Fatalf("%s never %s %s: %v", e.Node, e.State, e.Task, err)
 					}
-					points[e.Step+" "+string(e.State)] = true
+					points[e.Task+" "+string(e.State)] = true
 					sc.again(t, crash, calm)
 					if t.Failed() {
-						t.Fatalf("the crash was when %s %s %s", e.Node, e.State, e.Step)
+						t.Fatalf("the crash was when %s %s %s", e.Node, e.State, e.Task)
 					}
 				}
 			})
 		})
 	}
 	// What no scene begins with is what a crash leaves: an order that somebody waits for.
-	for _, name := range apply.Parts() {
+	for _, name := range apply.Tasks() {
 		for _, state := range []apply.EventState{apply.Begins, apply.Ends} {
 			if !points[name+" "+string(state)] && name != "settle" {
 				t.Errorf("there was no crash where %s %s", name, state)

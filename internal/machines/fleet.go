@@ -6,10 +6,11 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/userdata"
 )
 
-// Fleet is what applying asks of the rest of Pulley: of etcd, and of what makes userdata. Errors that are ErrLost mean that
-// somebody else applies: nothing more may be done. Every method may be repeated.
+// Fleet is what an apply needs of etcd and of the maker of userdata. After an error that is ErrLost, somebody else applies, and
+// this apply must do nothing more. Every method can be repeated.
 type Fleet interface {
 	Reader
 	Inventory
@@ -17,38 +18,39 @@ type Fleet interface {
 	UserdataMaker
 }
 
-// Reader reads.
+// Reader reads the state of a fleet.
 type Reader interface {
 	// World reads all of etcd that a plan needs; Machines is left empty.
 	World(ctx context.Context) (World, error)
-	// Acts returns what was done since then, oldest first; of what is older than the newest 1,000 nothing is kept.
+	// Unchanged reports whether the stored environment, the host list and the inventory are those of a World.
+	Unchanged(ctx context.Context, w World) (bool, error)
+	// Acts returns what was done since then, oldest first; the newest 1,000 are kept.
 	Acts(ctx context.Context, since time.Time) ([]Act, error)
 }
 
-// Books keeps records, only as long as the lock of this apply stands.
+// Inventory keeps machine records. It writes only while this apply has the lock.
 type Inventory interface {
 	// PutSpec stores the environment, unless it was written since revision.
 	PutSpec(ctx context.Context, e *environments.Environment, revision int64) (int64, error)
-	// Put writes a node's record. was is what was read of it, nil for none; ErrChanged when it is another by now.
+	// Put writes a node's record. was is the record that was read, nil for none; ErrChanged if it is another one now.
 	Put(ctx context.Context, r Record, was *Record) error
-	// Order writes a node's record as Put does, and with it the token of its userdata, whose id the record has; all of it or
-	// nothing, so that no token is there that the books do not know. Whoever has the token that the record had before can't join
-	// any more. ErrTokenTaken when there is another of this id.
+	// Order writes a node's record as Put does, and with it the token of its userdata, whose id the record has: both or neither.
+	// The token that the record had before ends. ErrTokenTaken if another token has this id.
 	Order(ctx context.Context, r Record, was *Record, t Token) error
-	// Drop deletes a node's record, unless it is another by now. Whoever has its token can't join any more.
+	// Drop deletes a node's record, unless it is another one now. Its token ends.
 	Drop(ctx context.Context, was Record) error
-	// Note remembers what was done.
+	// Note adds an act to the history.
 	Note(ctx context.Context, a Act) error
 }
 
-// Payloads makes what machines are booted with.
+// UserdataMaker makes what machines boot with.
 type UserdataMaker interface {
-	// Userdata makes the payload of a machine for a node. Its token lets in whoever has it once Order has written it; the one of a
-	// machine that does not join has no ID.
-	Userdata(o Order, r environments.Role, form Form) (text []byte, t Token, err error)
+	// Userdata makes the userdata of a node's machine. Its token is valid once Order has written it. The token of a machine that
+	// does not join has no ID.
+	Userdata(o Order, r environments.Role, form userdata.Form) (text []byte, t Token, err error)
 }
 
-// Token is leave for one machine to join, once: what the books need of it. The secret is in the userdata alone.
+// Token lets one machine join, once. Only the userdata has its secret.
 type Token struct {
 	ID      string    // random
 	Hash    string    // of the secret
@@ -56,16 +58,15 @@ type Token struct {
 	Expires time.Time
 }
 
-// Nodes does what concerns one node.
+// Nodes changes one node.
 type Nodes interface {
 	// Hold keeps a node from running Puppet while it is retired.
 	Hold(ctx context.Context, node string, h agent.Hold) error
 	// Release ends the hold that a retirement set. Any other hold stays; none is no error.
 	Release(ctx context.Context, node string) error
-	// Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
-	// ErrNotListed.
+	// Ask sends a node a request through its entry in the host list. A node without an entry is ErrNotListed.
 	Ask(ctx context.Context, node string, r agent.Request) error
-	// Remove takes a node out of the fleet: its certificate, its etcd user, its entry of the list of hosts, its holds. One that is
-	// not there is no error.
+	// Remove removes a node from the fleet: its certificate, its etcd user, its entry in the host list, its holds. A node that
+	// does not exist is no error.
 	Remove(ctx context.Context, node, why string) error
 }

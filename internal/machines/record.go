@@ -1,11 +1,12 @@
 package machines
 
 import (
-	"fmt"
 	"time"
+
+	"pulley/agent"
 )
 
-// Phase is where a node's machine stands in Pulley's own books.
+// Phase is how far a node's machine is, by its record.
 type Phase string
 
 // The phases. A record without one is damaged.
@@ -15,26 +16,38 @@ const (
 	Retiring Phase = "retiring" // it is drained, removed and deleted
 )
 
-// Record is what Pulley remembers of the machine that it had made for a node; it is written before the provider is asked.
+// LostAfter is how long a provider may take until it lists a machine that it has taken the order for.
+const LostAfter = 2 * time.Minute
+
+// Record is the machine record of a node. It is written before the provider is asked.
 type Record struct {
-	Node    string    `json:"node"`
-	Name    string    `json:"name"`         // at the provider
-	ID      string    `json:"id,omitempty"` // at the provider, once that is known
-	Phase   Phase     `json:"phase"`
-	Driver  string    `json:"driver"`           // who was asked; another driver's machines are not looked for
-	Place   string    `json:"place,omitempty"`  // where, as the driver's settings say it: another place does not see the machine
-	Flavor  string    `json:"flavor,omitempty"` // as it was ordered, in the provider's words
-	Image   string    `json:"image,omitempty"`
-	Tries   int       `json:"tries,omitempty"`   // orders since the name was claimed
-	Token   string    `json:"token,omitempty"`   // id of the token that its userdata has
-	Ask     string    `json:"ask,omitempty"`     // id of what the node was last asked for
-	Joined  bool      `json:"joined,omitempty"`  // its node was seen on the list of hosts since it was made
-	Drained bool      `json:"drained,omitempty"` // Retiring: its hooks are done, or were given up
-	Problem string    `json:"problem,omitempty"` // of the last try
-	Why     string    `json:"why,omitempty"`     // Retiring: why, as the plan said that began it
-	Watch   bool      `json:"watch,omitempty"`   // this phase was begun by a watch, which counted it: the next one goes on with it
-	By      string    `json:"by"`
-	At      time.Time `json:"at"` // of this phase
+	Node    string      `json:"node"`
+	Name    string      `json:"name"`         // at the provider
+	ID      string      `json:"id,omitempty"` // at the provider, once that is known
+	Phase   Phase       `json:"phase"`
+	Driver  string      `json:"driver"`           // another driver does not see this machine
+	Place   string      `json:"place,omitempty"`  // by the driver's settings: at another place the machine is not seen
+	Flavor  string      `json:"flavor,omitempty"` // as it was ordered, in the provider's words
+	Image   string      `json:"image,omitempty"`
+	Tries   int         `json:"tries,omitempty"`   // orders since the name was claimed
+	Token   string      `json:"token,omitempty"`   // id of the token in its userdata
+	Ask     string      `json:"ask,omitempty"`     // id of the last request to the node
+	Joined  bool        `json:"joined,omitempty"`  // its node was in the host list since it was made
+	Drained bool        `json:"drained,omitempty"` // Retiring: its hooks ran, or were given up
+	Problem agent.Prose `json:"problem,omitempty"` // of the last try
+	Reasons []Reason    `json:"reasons,omitempty"` // Retiring: why
+	Watch   bool        `json:"watch,omitempty"`   // a watch began this phase, and counted it: the next watch resumes it
+	By      string      `json:"by"`
+	At      time.Time   `json:"at"` // of this phase
+}
+
+// OnlyLeaves reports whether a record is only of a node that leaves: Pulley never ordered its machine.
+func (r Record) OnlyLeaves() bool { return r.Phase == Retiring && r.ID == "" && r.Tries == 0 }
+
+// Begun are the reasons of a retirement that is not finished.
+func (r Record) Begun(more ...Reason) []Reason {
+	all := append([]Reason{{Code: RetirementBegun, At: r.At, By: r.By}}, more...)
+	return append(all, r.Reasons...)
 }
 
 // Act is one thing that was done to a machine, for `pulley env history`.
@@ -42,10 +55,9 @@ type Act struct {
 	At      time.Time `json:"at"`
 	Node    string    `json:"node"`
 	Did     Did       `json:"did"`
-	Why     string    `json:"why"`               // a sentence
-	By      string    `json:"by"`                // who: an operator, or "pulley env watch"
-	Watch   bool      `json:"watch,omitempty"`   // done by itself: it counts against the budget
-	Problem string    `json:"problem,omitempty"` // why it came to nothing
+	Reasons []Reason  `json:"reasons"`
+	By      string    `json:"by"`              // an operator, or "pulley env watch"
+	Watch   bool      `json:"watch,omitempty"` // a watch did it: it counts against the budget
 }
 
 // Did is what was done.
@@ -55,18 +67,7 @@ type Did string
 const (
 	Created  Did = "created"
 	Deleted  Did = "deleted"
-	Replaced Did = "replaced" // deleted and asked for again
+	Replaced Did = "replaced" // deleted and ordered again
 	Adopted  Did = "adopted"
-	Released Did = "released" // taken off the books and the list of hosts; there was no machine to delete
+	Released Did = "released" // its record and its node are removed; there was no machine to delete
 )
-
-// foreign reports whether a record is only of a node that leaves: its machine was never asked for here.
-func (r Record) Foreign() bool { return r.Phase == Retiring && r.ID == "" && r.Tries == 0 }
-
-// begun says since when a node is being retired, by whom and why.
-func (r Record) Begun() string {
-	return fmt.Sprintf("its retiring was begun at %s by %s and is not done%s", Clock(r.At), Clean(r.By), Because(r.Why))
-}
-
-// lostAfter is how long a machine that was ordered may stay unlisted until it counts as lost.
-const LostAfter = 2 * time.Minute

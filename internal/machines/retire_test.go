@@ -22,7 +22,7 @@ func TestRetireWaitsForTheHooks(t *testing.T) {
 		says  string
 	}{
 		{"they fail", machinestest.HookFail, "cannot retire web2: its retire hooks failed: the hook 10-leave failed"},
-		{"they hang", machinestest.HookHang, "cannot retire web2: it has not answered within 10m0s that its retire hooks are done"},
+		{"they hang", machinestest.HookHang, "cannot retire web2: its retire hooks did not finish within 10m0s"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestRetireOnlyWhatIsStillAsItWas(t *testing.T) {
 		says   string
 	}{
 		{"it is well again", func(o *operator) { o.kill(machines.Running, "web1") }, "it is not broken any more"},
-		{"another one came", func(o *operator) { o.site.Plant("web1", o.site.Mark()) }, "another machine of this name is there"},
+		{"another one came", func(o *operator) { o.site.Plant("web1", o.site.Mark()) }, "another machine has its name"},
 	} {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -162,14 +162,14 @@ func TestRetireOnlyWhatIsStillAsItWas(t *testing.T) {
 				x := o.start()
 				defer x.end()
 				p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), plan.Options{})
-				if err != nil || len(p.Destroyed()) != 1 {
-					t.Fatal(err, text(p))
+				if err != nil || len(p.Deleted()) != 1 {
+					t.Fatal(err, text(p.Plan))
 				}
-				x.session.Agree(p.Destroyed())
+				x.session.Agree(p.Deleted())
 				c.happen(o)
 				pass(2 * time.Minute)
 				before := len(o.site.Machines())
-				if _, err := x.applier.Apply(x.ctx, p, p.Destroyed()); err == nil || !strings.Contains(err.Error(), c.says) {
+				if _, err := x.applier.Apply(x.ctx, p, p.Deleted()); err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Error(err)
 				}
 				if _, listed := o.site.Hosts()["web1"]; len(o.site.Machines()) != before || !listed {
@@ -191,8 +191,8 @@ func TestRetireWithoutIDs(t *testing.T) {
 			if _, err := o.apply(want); err != nil {
 				t.Fatal(err)
 			}
-			if p := o.plan(want); !p.Empty() || !p.Whole {
-				t.Fatal(text(p))
+			if p := o.plan(want); !p.Empty() || !p.Healthy {
+				t.Fatal(text(p.Plan))
 			}
 			o.has(machines...)
 			o.innocent()
@@ -214,7 +214,7 @@ func TestRetireOnlyWhenWhatIsMadeIsWell(t *testing.T) {
 		o.well(fleet(role("old", 2)))
 		o.site.Trouble = nth("create", 1, 1, machinestest.Refuse)
 		_, err := o.apply(fleet(role("new", 1)))
-		if err == nil || !strings.Contains(err.Error(), "nothing is retired before what is made is well, and new1 failed: retire old2, retire old1") {
+		if err == nil || !strings.Contains(err.Error(), "(retire old2, retire old1): nothing is retired before the new machines are healthy, and new1 failed") {
 			t.Fatal(err)
 		}
 		o.has2("old1", "old2")

@@ -9,7 +9,6 @@ import (
 
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
-	"pulley/internal/machines/plan"
 	"pulley/internal/machines/watch"
 	"pulley/internal/testbed/machinestest"
 )
@@ -58,15 +57,11 @@ func (o *operator) watching() *watch.Watcher {
 func (o *operator) see(w *watch.Watcher) bool {
 	x := o.start()
 	defer x.end()
-	world, err := x.session.World(x.ctx)
+	f, err := w.Look(x.ctx, x.applier.Source())
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	if world.Machines, err = x.applier.Provider.List(x.ctx); err != nil {
-		o.t.Fatal(err)
-	}
-	ripe, _ := w.See(plan.Make(world.Old, world, plan.Options{Place: x.applier.Place}), world, nil)
-	return ripe
+	return f.Ready()
 }
 
 // once has a watch look that may die of it.
@@ -74,7 +69,7 @@ func (o *operator) once(w *watch.Watcher) {
 	x := o.start()
 	defer x.end()
 	x.applier.By = "pulley env watch"
-	_, _ = w.Once(x.ctx, x.applier)
+	_, _ = lookOnce(x.ctx, w, x.applier)
 }
 
 // counted is how often a machine was made again by the count of the budget.
@@ -109,8 +104,8 @@ func (sc watchScene) ends(o *operator, calm string) {
 	if got := endOf(o); got != calm {
 		o.t.Errorf("after a crash and other looks:\n%s\n\nwithout the crash:\n%s", got, calm)
 	}
-	if p := o.plan(fleet(role("web", 4))); !p.Empty() || !p.Whole {
-		o.t.Errorf("there is still something to do: %s", text(p))
+	if p := o.plan(fleet(role("web", 4))); !p.Empty() || !p.Healthy {
+		o.t.Errorf("there is still something to do: %s", text(p.Plan))
 	}
 	o.innocent()
 }
@@ -129,28 +124,28 @@ func TestAWatchFinishesWhatItBeganAtAnyStep(t *testing.T) {
 				events := slices.Clone(o.said)
 				calm := calmEnd(o, w)
 				for _, e := range events {
-					if e.State != apply.Begins && e.State != apply.Ends || e.Step == "" {
+					if e.State != apply.Begins && e.State != apply.Ends || e.Task == "" {
 						continue
 					}
-					points[e.Step+" "+string(e.State)] = true
+					points[e.Task+" "+string(e.State)] = true
 					crash := sc.set(t)
 					w := crash.watching()
 					crash.dies = func(s *machinestest.Session, now apply.Event) {
-						if now.Step == e.Step && now.State == e.State && now.Verb == e.Verb {
+						if now.Task == e.Task && now.State == e.State && now.Verb == e.Verb {
 							s.Crash()
 						}
 					}
 					crash.once(w)
 					sc.ends(crash, calm)
 					if t.Failed() {
-						t.Fatalf("the crash was when %s %s", e.State, e.Step)
+						t.Fatalf("the crash was when %s %s", e.State, e.Task)
 					}
 				}
 			})
 		})
 	}
-	others := []string{"spare", "clear", "cleared", "adopt"} // of duplicates, and of machines that are not dead
-	for _, name := range apply.Parts() {
+	others := []string{"recheck", "clear", "cleared", "adopt"} // of duplicates, and of machines that are not dead
+	for _, name := range apply.Tasks() {
 		for _, state := range []apply.EventState{apply.Begins, apply.Ends} {
 			if !points[name+" "+string(state)] && !slices.Contains(others, name) {
 				t.Errorf("there was no crash where %s %s", name, state)
@@ -251,7 +246,7 @@ func TestAWatchLeavesWhatCameBack(t *testing.T) {
 			o := watchScenes()[0].set(t)
 			w := o.watching()
 			o.dies = func(s *machinestest.Session, e apply.Event) {
-				if e.Step == at && e.State == apply.Begins {
+				if e.Task == at && e.State == apply.Begins {
 					s.Crash()
 				}
 			}
@@ -266,14 +261,14 @@ func TestAWatchLeavesWhatCameBack(t *testing.T) {
 				pass(6 * time.Minute)
 			}
 			p := o.plan(fleet(role("web", 4)))
-			if at == "hold" && (o.site.Made() != before || !p.Empty() || !p.Whole) {
-				t.Errorf("it came back before anything was taken down: %s", text(p))
+			if at == "hold" && (o.site.Made() != before || !p.Empty() || !p.Healthy) {
+				t.Errorf("it came back before anything was taken down: %s", text(p.Plan))
 			}
-			if at == "remove" && (o.site.Made() != before || !strings.Contains(notes, "web1 is left alone: it was to be made again, and spoke at ")) {
-				t.Errorf("it came back before it left the fleet: %q, %s", notes, text(p))
+			if at == "remove" && (o.site.Made() != before || !strings.Contains(notes, "web1 is left alone: it was to be made again, and reported at ")) {
+				t.Errorf("it came back before it left the fleet: %q, %s", notes, text(p.Plan))
 			}
 			if at == "delete" && (o.site.Made() != before+1 || !p.Empty()) {
-				t.Errorf("it is not in the fleet any more, and nobody went on: %s", text(p))
+				t.Errorf("it is not in the fleet any more, and nobody went on: %s", text(p.Plan))
 			}
 			o.innocent()
 		}

@@ -12,6 +12,7 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/render"
 	"pulley/internal/machines/watch"
 	"pulley/internal/testbed/machinestest"
 )
@@ -46,13 +47,33 @@ func (l without) List(ctx context.Context) ([]machines.Machine, error) {
 	return slices.DeleteFunc(all, func(m machines.Machine) bool { return slices.Contains(l.names, m.Name) }), err
 }
 
+// looked is what one look found, and what was done about it.
+type looked struct {
+	Dead, Acted []plan.Step
+	Notes       []string
+}
+
+// lookOnce has a watcher look, and act with the lock.
+func lookOnce(ctx context.Context, w *watch.Watcher, a *apply.Applier) (l looked, err error) {
+	f, err := w.Look(ctx, a.Source())
+	for _, n := range f.Notes {
+		l.Notes = append(l.Notes, render.Reason(n))
+	}
+	if l.Dead = f.Dead; err != nil || !f.Ready() {
+		return l, err
+	}
+	l.Acted = slices.Concat(f.Resume, f.Again)
+	_, err = w.Act(ctx, a, f)
+	return l, err
+}
+
 // look has a watcher look once, as `pulley env watch` does each minute.
-func (o *operator) look(w *watch.Watcher) watch.Watched {
+func (o *operator) look(w *watch.Watcher) looked {
 	o.t.Helper()
 	x := o.start()
 	defer x.end()
 	x.applier.By = "pulley env watch"
-	d, err := w.Once(x.ctx, x.applier)
+	d, err := lookOnce(x.ctx, w, x.applier)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -103,7 +124,7 @@ func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 		}
 		var noted []string
 		for _, a := range o.site.Acts() {
-			if a.Watch && a.Why != "" && a.By == "pulley env watch" {
+			if a.Watch && len(a.Reasons) > 0 && a.By == "pulley env watch" {
 				noted = append(noted, a.Node)
 			}
 		}
@@ -116,8 +137,8 @@ func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 		if got := nodesOf(o.look(&w).Acted); !slices.Equal(got, []string{"web2"}) {
 			t.Errorf("the one that died again: %v", got)
 		}
-		if p := o.plan(fleet(role("web", 8))); !p.Empty() || !p.Whole {
-			t.Error(text(p))
+		if p := o.plan(fleet(role("web", 8))); !p.Empty() || !p.Healthy {
+			t.Error(text(p.Plan))
 		}
 		o.innocent()
 	})
@@ -134,7 +155,7 @@ func TestWatchKeepsItsBudget(t *testing.T) {
 		o.look(&w)
 		pass(6 * time.Minute)
 		d := o.look(&w)
-		if got := nodesOf(d.Acted); !slices.Equal(got, []string{"web1", "web2"}) || len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "web3, web4, web5 wait: 2 machines an hour") {
+		if got := nodesOf(d.Acted); !slices.Equal(got, []string{"web1", "web2"}) || len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "web3, web4, web5 wait: the budget is 2 machines an hour") {
 			t.Fatalf("%v, %q", got, d.Notes)
 		}
 		w = watch.Watcher{Budget: 2} // it is restarted
@@ -170,7 +191,7 @@ func TestWatchCountsWhatItDiedOver(t *testing.T) {
 				return machinestest.None
 			}
 			x := o.start()
-			if d, err := w.Once(x.ctx, x.applier); err == nil {
+			if d, err := lookOnce(x.ctx, &w, x.applier); err == nil {
 				t.Fatalf("it did not die: %+v", d)
 			}
 			x.end()
@@ -194,7 +215,7 @@ func TestWatchLeavesAlone(t *testing.T) {
 		happen    func(*operator)
 	}{
 		{"protected roles", "db1 is left alone: db is protected", func(o *operator) { o.kill(machines.Failed, "db1") }},
-		{"held nodes", "web1 is left alone: ann looks at it", func(o *operator) {
+		{"held nodes", "web1 is left alone: freeze on nodes/web1: ann looks at it", func(o *operator) {
 			o.kill("", "web1")
 			o.site.HoldNode("web1", "ann looks at it")
 		}},
@@ -202,7 +223,7 @@ func TestWatchLeavesAlone(t *testing.T) {
 		{"a list that is empty all at once", "the provider lists none of 7 machines: that looks like an outage", func(o *operator) {
 			o.kill("", "web1", "web2", "web3", "web4", "db1", "db2", "db3")
 		}},
-		{"what speaks, whatever the provider says", "web1 is left alone: it spoke at ", func(o *operator) {
+		{"what speaks, whatever the provider says", "web1 is left alone: it reported at ", func(o *operator) {
 			o.set = func(a *apply.Applier) { a.Provider = says{a.Provider, "web1"} }
 		}},
 		{"what the provider does not list and speaks", "", func(o *operator) {
@@ -248,7 +269,7 @@ func TestWatchTellsWhenItCountsAsSilent(t *testing.T) {
 		o.well(fleet(role("web", 8)))
 		o.kill(machines.Stopped, "web1")
 		var w watch.Watcher
-		_, rest, _ := strings.Cut(strings.Join(o.look(&w).Notes, "\n"), "web1 is left alone: it spoke at ")
+		_, rest, _ := strings.Cut(strings.Join(o.look(&w).Notes, "\n"), "web1 is left alone: it reported at ")
 		_, rest, _ = strings.Cut(rest, "; it counts as silent from ")
 		const layout = "2006-01-02 15:04:05Z"
 		at, err := time.Parse(layout, rest[:min(len(rest), len(layout))])
@@ -272,7 +293,7 @@ func TestWatchNeedsAStoredEnvironment(t *testing.T) {
 		o := newOperator(t)
 		x := o.start()
 		defer x.end()
-		if _, err := new(watch.Watcher).Once(x.ctx, x.applier); err == nil || !strings.Contains(err.Error(), "it is not stored") {
+		if _, err := lookOnce(x.ctx, new(watch.Watcher), x.applier); err == nil || !strings.Contains(err.Error(), "it is not stored") {
 			t.Fatal(err)
 		}
 	})
@@ -289,7 +310,7 @@ func TestWatchOfASmallFleetWantsMoreThanAList(t *testing.T) {
 		before := o.site.Made()
 		var w watch.Watcher
 		for range 4 {
-			if d := o.look(&w); len(d.Acted) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "1 of 2 machines is not listed") {
+			if d := o.look(&w); len(d.Acted) > 0 || !strings.Contains(strings.Join(d.Notes, "\n"), "does not list 1 of 2 machines") {
 				t.Fatalf("%v, %q", nodesOf(d.Acted), d.Notes)
 			}
 			pass(6 * time.Minute)

@@ -8,28 +8,29 @@ import (
 	"pulley/environments"
 )
 
-// World is all that a plan is made from, besides the environment that is wanted. Everything of etcd is of one moment, read
-// before the provider was asked.
+// World is all that a plan is made from, besides the environment that is wanted. All of etcd is of one revision, read before the
+// provider was asked: a machine that is made in between is never taken for one without a record.
 type World struct {
+	Revision    int64                     // of etcd
 	Old         *environments.Environment // as it is stored; nil for a new one
-	OldRevision int64
-	Records     map[string]Record // by node
+	OldRevision int64                     // at which Old was stored
+	Records     map[string]Record         // by node
 	Hosts       map[string]agent.Host
-	Views       map[string]agent.View // of all nodes that are registered or that spoke
+	Views       map[string]agent.View // of all nodes that are registered or that reported
 	Statuses    map[string]agent.Status
-	Released    bool              // a release is promoted for this environment: nodes can converge
-	Held        map[string]string // why a node is under a hold, its role's and everybody's included; absent where it is not
-	Machines    []Machine         // at the provider
-	Now         time.Time
+	Released    bool                  // a release is promoted for this environment: nodes can converge
+	Held        map[string]agent.Hold // the strictest hold that a node is under, its role's and everybody's included
+	Machines    []Machine             // at the provider
+	Now         time.Time             // when the provider had answered
 }
 
-// speaks tells when a node was heard of last, if that is not so long ago that it counts as silent. What another machine said
-// under its name, or before it was taken off the list of hosts, does not count.
-func (w World) LastSpoke(node string) (at time.Time, ok bool) {
+// LastReport returns when a node last reported, unless that is long enough ago for it to count as silent. Reports of another
+// machine under its name do not count.
+func (w World) LastReport(node string) (at time.Time, ok bool) {
 	host, registered := w.Hosts[node]
-	st, spoke := w.Statuses[node]
+	st, reported := w.Statuses[node]
 	v, judged := w.Views[node]
-	if !registered || !spoke || !judged || v.State == agent.Silent || v.State == agent.Unregistered {
+	if !registered || !reported || !judged || v.State == agent.Silent || v.State == agent.Unregistered {
 		return time.Time{}, false
 	}
 	if host.MachineID != "" && st.Machine != "" && host.MachineID != st.Machine {
@@ -38,19 +39,19 @@ func (w World) LastSpoke(node string) (at time.Time, ok bool) {
 	return st.SeenAt, true
 }
 
-// silentFrom is when a node counts as silent if it says nothing more.
+// SilentFrom is when a node counts as silent unless it reports again.
 func (w World) SilentFrom(node string) time.Time {
 	st := w.Statuses[node]
 	return st.SilentFrom()
 }
 
-// ownWord reports whether what a node said last is the word of the machine in the books, and not of one before it. It may have
-// spoken before the books had it, where an apply was slow or cut off: then it is the machine on the list, and spoke since it is.
-func (w World) ReportedOwn(node string, rec Record) bool {
-	st, spoke := w.Statuses[node]
+// Reported reports whether a node's last report is from the machine in its record, and not from one before it. A machine may
+// report before its record says that it was made, where an apply was slow or interrupted: then its id is in the host list.
+func (w World) Reported(node string, rec Record) bool {
+	st, reported := w.Statuses[node]
 	host, registered := w.Hosts[node]
 	switch {
-	case !spoke:
+	case !reported:
 		return false
 	case !st.SeenAt.Before(rec.At):
 		return true
@@ -58,7 +59,7 @@ func (w World) ReportedOwn(node string, rec Record) bool {
 	return registered && st.Machine != "" && st.Machine == host.MachineID && !st.SeenAt.Before(host.At.Truncate(time.Second))
 }
 
-// registeredFrom reports whether a node is registered from an address of this machine.
+// RegisteredFrom reports whether a node is registered from an address of this machine.
 func (w World) RegisteredFrom(node string, m Machine) bool {
 	return slices.ContainsFunc(m.Addresses, func(a string) bool { return slices.Contains(w.Hosts[node].Addresses, a) })
 }

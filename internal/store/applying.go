@@ -22,10 +22,9 @@ var (
 // Applying is an apply that is under way: the only one of its fleet, as long as its mark stands. All that it writes, it
 // writes only then; what comes later is machines.ErrLost.
 type Applying struct {
-	lock     *etcd.Lock
-	machines *Machines
-	ref      environments.Ref
-	by       string
+	lock *etcd.Lock
+	FleetReader
+	by string
 }
 
 // BeginApply takes the fleet for this apply alone, until Close or until etcd can't be reached for three quarters of a minute.
@@ -45,7 +44,7 @@ func (s *Machines) beginApply(ctx context.Context, ref environments.Ref, by stri
 	if l == nil {
 		return nil, &BusyError{Ref: ref, Holder: holder}
 	}
-	return &Applying{l, s, ref, by}, nil
+	return &Applying{l, s.FleetReader(ref), by}, nil
 }
 
 // ApplyHolder reads who applies an environment; nil where nobody does.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,7 +11,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
-	"pulley/internal/clip"
 	"pulley/internal/machines"
 	"pulley/internal/store/etcd"
 )
@@ -61,7 +59,6 @@ func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot note what was done to the machine of %s: %w", act.Node, err)
 	}
-	act.Why, act.Problem = clip.Text(act.Why, maxWords), clip.Text(act.Problem, maxWords)
 	value, err := etcd.Encode(act)
 	if err != nil {
 		return fail(err)
@@ -127,13 +124,4 @@ func (s *Machines) Acts(ctx context.Context, ref environments.Ref, since time.Ti
 		return nil, nil, fmt.Errorf("cannot list what was done to the machines of %s: %w", ref, err)
 	}
 	return all, damaged, nil
-}
-
-// Acts is the store's. One that can't be read is an error: a budget can't be counted without it.
-func (a *Applying) Acts(ctx context.Context, since time.Time) ([]machines.Act, error) {
-	all, damaged, err := a.machines.Acts(ctx, a.ref, since)
-	if err == nil && len(damaged) > 0 {
-		err = errors.New(damaged[0])
-	}
-	return all, err
 }

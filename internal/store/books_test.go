@@ -27,7 +27,7 @@ func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	note := func(at time.Time, i int) {
 		t.Helper()
-		act := machines.Act{At: at, Node: fmt.Sprintf("web%d", i), Did: machines.Created, Why: "it is wanted", By: "ann"}
+		act := machines.Act{At: at, Node: fmt.Sprintf("web%d", i), Did: machines.Created, Reasons: []machines.Reason{{Code: machines.NoMachine}}, By: "ann"}
 		for range 2 { // the answer may be lost
 			if err := a.Note(t.Context(), act); err != nil {
 				t.Fatal(err)
@@ -127,8 +127,8 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for node, why := range w.Held {
-			got = append(got, node+": "+why)
+		for node, hold := range w.Held {
+			got = append(got, node+": "+hold.String())
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, want) {

@@ -7,6 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/machines"
@@ -184,7 +185,7 @@ func (b *booked) is(r *machines.Record) bool {
 
 // clipped bounds what others said: a node's answer may be as long as etcd takes.
 func clipped(r machines.Record) machines.Record {
-	r.Problem = clip.Text(r.Problem, maxWords)
+	r.Problem = agent.Prose(clip.Text(string(r.Problem), maxWords))
 	return r
 }
 

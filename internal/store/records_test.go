@@ -22,7 +22,7 @@ func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	for what, problem := range map[string]string{"words": strings.Repeat("ü", 1<<20), "no text": strings.Repeat("\xff\xfex", 1<<19)} {
-		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Made, Problem: problem}
+		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Made, Problem: agent.Prose(problem)}
 		next := r
 		next.Phase = machines.Retiring
 		for i, err := range []error{a.Put(ctx, r, nil), a.Put(ctx, r, nil), a.Put(ctx, next, &r), a.Put(ctx, r, nil)} {

@@ -15,9 +15,51 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// World reads all of etcd that a plan needs, at one revision. A value that can't be read is an error, as a plan without it
-// could make a second machine or destroy a good one; but for a status, which is one node's word: that node counts as one that
-// has said nothing.
+// FleetReader reads what plans of one fleet are made from.
+type FleetReader struct {
+	machines *Machines
+	ref      environments.Ref
+}
+
+// FleetReader returns the reader of a fleet.
+func (s *Machines) FleetReader(ref environments.Ref) FleetReader { return FleetReader{s, ref} }
+
+// World reads all of etcd that a plan needs, at the current revision. It needs no lock.
+func (r FleetReader) World(ctx context.Context) (machines.World, error) {
+	return r.machines.World(ctx, r.ref, time.Now())
+}
+
+// Unchanged reports whether the stored environment, the host list, the inventory and the holds are those of a World. A hold that
+// ended meanwhile does not count: it only permits more.
+func (r FleetReader) Unchanged(ctx context.Context, w machines.World) (bool, error) {
+	k := r.machines.db.Keys.Env(r.ref.String())
+	older := func(prefix string) clientv3.Cmp {
+		return clientv3.Compare(clientv3.ModRevision(prefix), "<", w.Revision+1).WithPrefix()
+	}
+	resp, err := r.machines.db.Txn(ctx,
+		[]clientv3.Cmp{etcd.Same(k.Spec(), w.OldRevision), older(k.Hosts()), older(k.MachineRecords()), older(k.Holds())},
+		[]clientv3.Op{
+			clientv3.OpGet(k.Hosts(), clientv3.WithPrefix(), clientv3.WithCountOnly()),
+			clientv3.OpGet(k.MachineRecords(), clientv3.WithPrefix(), clientv3.WithCountOnly()),
+		}, nil)
+	if err != nil || !resp.Succeeded {
+		return false, err
+	}
+	count := func(i int) int { return int(resp.Responses[i].GetResponseRange().Count) }
+	return count(0) == len(w.Hosts) && count(1) == len(w.Records), nil // a deleted key has no revision to compare
+}
+
+// Acts returns what was done since a time. An act that can't be read is an error: a budget can't be counted without it.
+func (r FleetReader) Acts(ctx context.Context, since time.Time) ([]machines.Act, error) {
+	all, damaged, err := r.machines.Acts(ctx, r.ref, since)
+	if err == nil && len(damaged) > 0 {
+		err = errors.New(damaged[0])
+	}
+	return all, err
+}
+
+// World reads all of etcd that a plan needs, at one revision. A value that can't be read is an error: a plan without it could make a
+// second machine, or delete a good one. A status that can't be read is none: that node counts as one that never reported.
 func (s *Machines) World(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
 	for try := 0; ; try++ {
 		w, err := s.world(ctx, ref, now)
@@ -25,7 +67,7 @@ func (s *Machines) World(ctx context.Context, ref environments.Ref, now time.Tim
 			continue
 		}
 		if err != nil {
-			err = fmt.Errorf("cannot read what is known of %s: %w", ref, err)
+			err = fmt.Errorf("cannot read the state of %s: %w", ref, err)
 		}
 		return w, err
 	}
@@ -33,7 +75,7 @@ func (s *Machines) World(ctx context.Context, ref environments.Ref, now time.Tim
 
 func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
 	env := ref.String()
-	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]agent.View{}, Held: map[string]string{}}
+	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]agent.View{}, Held: map[string]agent.Hold{}}
 	key := s.db.Keys.Env(env).Spec()
 	resp, err := s.db.Get(ctx, key)
 	if err != nil {
@@ -45,7 +87,8 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 			return w, &etcd.UnreadableError{Key: key, Problem: err.Error()}
 		}
 	}
-	at := clientv3.WithRev(resp.Header.Revision)
+	w.Revision = resp.Header.Revision
+	at := clientv3.WithRev(w.Revision)
 	var f FleetState
 	if f.Desires, err = s.targets.desires(ctx, env, at); err != nil {
 		return w, err
@@ -74,7 +117,7 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 	return w, nil
 }
 
-// roleOf is a node's role as the list of hosts has it, else as it says itself, else as its name does.
+// roleOf is a node's role by the host list, else by its status, else by its name.
 func (f FleetState) roleOf(node string) string {
 	if h, ok := f.Hosts[node]; ok && h.Role != "" {
 		return h.Role
@@ -89,14 +132,14 @@ func (f FleetState) roleOf(node string) string {
 	return n.Role
 }
 
-// held tells why nodes are under a hold: those that are there, and those that are called for.
+// held finds the holds of nodes that exist, and of those that the environment calls for.
 func (f FleetState) held(w *machines.World) {
 	if len(f.Holds) == 0 {
 		return
 	}
 	judge := func(role, node string) {
 		if h := f.Desired(role, node).Held(); h != nil {
-			w.Held[node] = h.String()
+			w.Held[node] = *h
 		}
 	}
 	for node := range f.Known() {
@@ -112,7 +155,7 @@ func (f FleetState) held(w *machines.World) {
 	}
 }
 
-// releases reports whether nodes have something to converge on: everybody's release, or one of each role that calls for nodes.
+// releases reports whether nodes have a release to converge on: a default one, or one of each role that calls for nodes.
 func (d Desires) releases(e *environments.Environment) bool {
 	if !d.Default.IsZero() {
 		return true
@@ -126,9 +169,4 @@ func (d Desires) releases(e *environments.Environment) bool {
 		}
 	}
 	return e.Count() > 0
-}
-
-// World is the store's, of this moment. It can be read by whoever lost the mark, too.
-func (a *Applying) World(ctx context.Context) (machines.World, error) {
-	return a.machines.World(ctx, a.ref, time.Now())
 }

@@ -30,7 +30,7 @@ func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string
 	_, err = a.PutSpec(ctx, &environments.Environment{Name: "dev", Stack: stack, Roles: []environments.Role{role("controller", 2)}}, 0)
 	must(err)
 	node := environments.Node{Role: "controller", Num: 1, Stack: stack}.String()
-	must(a.Note(ctx, machines.Act{At: time.Now(), Node: node, Did: machines.Created, Why: "it is wanted", By: "ann"}))
+	must(a.Note(ctx, machines.Act{At: time.Now(), Node: node, Did: machines.Created, Reasons: []machines.Reason{{Code: machines.NoMachine}}, By: "ann"}))
 	must(a.Hold(ctx, node, agent.Hold{Mode: agent.Freeze, Who: "ann"}))
 	must(a.Close())
 	m := w.machine("machine-of-"+stack, s)

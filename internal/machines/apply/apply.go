@@ -1,7 +1,9 @@
 package apply
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -9,30 +11,32 @@ import (
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/render"
+	"pulley/userdata"
 )
 
-// Waiting is what a machine that was asked for is waited for.
+// Waiting is what a machine that was ordered is waited for.
 type Waiting string
 
-// What is waited for. Roles that come after others wait at least until these are registered.
+// What is waited for. Roles that come after others wait at least until these have joined.
 const (
-	WaitConverged  Waiting = "converged"  // the node is on its target; registered, where nothing is promoted
+	WaitConverged  Waiting = "converged"  // the node is on its target; joined, where nothing is promoted
 	WaitRegistered Waiting = "registered" // the node has joined
 	WaitNone       Waiting = "none"       // the provider has taken the order
 )
 
-// The limits that an Applier has where it is told none.
+// The defaults of an Applier.
 const (
 	DefaultParallel     = 10
 	DefaultDrainTimeout = 10 * time.Minute
 	DefaultCallTimeout  = 5 * time.Minute
 )
 
-// Applier carries plans out, for one fleet, while the caller holds that fleet's lock. Provider, Form, Fleet, Ref, Driver, By
-// and Now have to be given.
+// Applier plans for one fleet and carries plans out. Provider, Form, Fleet, Ref, Driver, By and Now have to be set. Carrying out
+// needs the fleet's lock: a Session has it.
 type Applier struct {
-	Provider machines.Provider // nil: machines come from elsewhere
-	Form     machines.Form
+	Provider machines.Provider // nil: Pulley makes no machines here
+	Form     userdata.Form
 	Fleet    machines.Fleet
 	Ref      environments.Ref
 	Driver   string // as it is written into records
@@ -44,93 +48,136 @@ type Applier struct {
 	Parallel     int             // machines that are worked on at a time; 0 is DefaultParallel
 	Wait         Waiting         // "" is WaitConverged
 	DrainTimeout time.Duration   // of a node's retire hooks; 0 is DefaultDrainTimeout
-	NoDrain      bool            // hooks are not run before a machine is retired
+	NoDrain      bool            // hooks do not run before a machine is retired
 	CallTimeout  time.Duration   // of one call of the provider; 0 is DefaultCallTimeout
-	Lock         context.Context // ends when the fleet's lock is lost; nil: what ctx ends with has to say so
-	Watch        bool            // a Watcher has it done, and has counted it
-	Progress     func(Event)     // is told of everything, from several goroutines, one call at a time; nil: nobody watches
+	Lock         context.Context // ends when the fleet's lock is lost; nil: what ctx ends with is ErrLost then
+	Watch        bool            // a watch applies, and has counted it
+	Progress     func(Event)     // gets every event, from several goroutines, one call at a time; nil: nobody
 }
 
-// Event is progress of one machine. A step of the work begins, and then ends or fails; in between it tells what it waits for.
+// Event is progress of one machine. A task begins, and then ends or fails; in between it waits.
 type Event struct {
-	At    time.Time
-	Node  string
-	Role  string
-	Verb  plan.Verb
-	Step  string // as Steps names them: "order", "converge"
-	State EventState
-	Text  string // a sentence: what is waited for, or what went wrong
+	At      time.Time
+	Node    string
+	Role    string
+	Verb    plan.Verb
+	Task    string // as Tasks names them: "order", "converge"
+	State   EventState
+	Reasons []machines.Reason // of Waits and Notes
+	Err     error             // of Fails
 }
 
-// EventState is what an Event tells.
+// EventState is the kind of an Event.
 type EventState string
 
-// What events tell.
+// The kinds of events.
 const (
-	Begins EventState = "begins" // this step begins
-	Waits  EventState = "waits"  // it goes on; Text says what is waited for, when that changes
-	Notes  EventState = "notes"  // something worth knowing, in Text
-	Ends   EventState = "ends"   // this step is done
-	Fails  EventState = "fails"  // this step failed, and with it what is done for this node
-	Done   EventState = "done"   // all that the plan says of this node is done; Step is ""
+	Begins EventState = "begins" // this task begins
+	Waits  EventState = "waits"  // what it waits for changed
+	Notes  EventState = "notes"  // something that an operator should know
+	Ends   EventState = "ends"   // this task is done
+	Fails  EventState = "fails"  // this task failed, and with it the step
+	Done   EventState = "done"   // the step is done; Task is ""
 )
 
-// Look plans: it reads etcd first and then asks the provider, so that a machine that is made in between is never taken for
-// one that the books lost.
-func (a *Applier) Look(ctx context.Context, want *environments.Environment, o plan.Options) (plan.Plan, error) {
-	w, err := a.World(ctx)
-	if err != nil {
-		return plan.Plan{}, err
-	}
-	if o.Place == "" {
-		o.Place = a.Place
-	}
-	return plan.Make(want, w, o), nil
+// Draft is a plan with the world that it was made from.
+type Draft struct {
+	plan.Plan
+	World   machines.World
+	options plan.Options
 }
 
-// world reads all that a plan is made from.
-func (a *Applier) World(ctx context.Context) (machines.World, error) {
-	w, err := a.Fleet.World(ctx)
+// Source is what a plan is made from.
+type Source struct {
+	Reader      machines.Reader
+	Provider    machines.Provider // nil: Pulley makes no machines here
+	Ref         environments.Ref
+	Place       string
+	Now         func() time.Time
+	CallTimeout time.Duration // 0 is DefaultCallTimeout
+}
+
+// Look plans what makes the fleet what want calls for; nil is the stored environment, and the draft has no Spec if there is none.
+// Look reads etcd first and then the provider: a machine that is made in between is never taken for one without a record.
+func (s Source) Look(ctx context.Context, want *environments.Environment, o plan.Options) (Draft, error) {
+	w, err := s.Reader.World(ctx)
 	if err != nil {
-		return machines.World{}, fmt.Errorf("cannot read the fleet of %s: %w", a.Ref, err)
+		return Draft{}, fmt.Errorf("cannot read the fleet of %s: %w", s.Ref, err)
 	}
-	if a.Provider != nil {
-		calling, cancel := context.WithTimeout(ctx, a.callTimeout())
+	if s.Provider != nil {
+		calling, cancel := context.WithTimeout(ctx, cmp.Or(s.CallTimeout, DefaultCallTimeout))
 		defer cancel()
-		if w.Machines, err = a.Provider.List(calling); err != nil {
-			return machines.World{}, fmt.Errorf("cannot list the machines of %s: %w", a.Ref, err)
+		if w.Machines, err = s.Provider.List(calling); err != nil {
+			return Draft{}, fmt.Errorf("cannot list the machines of %s: %w", s.Ref, err)
 		}
 	}
-	w.Now = a.Now()
-	return w, nil
+	w.Now = s.Now()
+	if want == nil {
+		want = w.Old
+	}
+	if want == nil {
+		return Draft{World: w}, nil
+	}
+	if o.Place == "" {
+		o.Place = s.Place
+	}
+	return Draft{plan.Make(want, w, o), w, o}, nil
 }
 
-// Apply carries out a plan that Look has just made. agreed are the machines that may be destroyed: of a plan that was shown
-// and agreed to, Destroyed. Nothing is done when a step is blocked or destroys what was not agreed to. The error names each
-// machine that failed; the result then tells what was done all the same. When ctx ends, nothing new is asked for and what was
-// asked is waited for a little: the next apply goes on.
-func (a *Applier) Apply(ctx context.Context, p plan.Plan, agreed []machines.Ref) (Result, error) {
-	unprotects := p.Unprotects()
-	if err := p.Refused(agreed); err != nil && !unprotects {
-		return Result{}, err
+// Source is what the Applier plans from.
+func (a *Applier) Source() Source {
+	return Source{a.Fleet, a.Provider, a.Ref, a.Place, a.Now, a.callTimeout()}
+}
+
+// Look plans with the Applier's own source.
+func (a *Applier) Look(ctx context.Context, want *environments.Environment, o plan.Options) (Draft, error) {
+	return a.Source().Look(ctx, want, o)
+}
+
+// Apply carries out a plan that was just made or rechecked. approved are the machines that may be deleted. Nothing is done if a
+// step is blocked or deletes another machine. The error names each machine that failed, and the result has what was done all the
+// same. When ctx ends, nothing new is begun, and calls in flight have a little time to end: the next apply resumes.
+func (a *Applier) Apply(ctx context.Context, d Draft, approved []machines.Ref) (Result, error) {
+	unprotects := d.Unprotects()
+	if refused := d.Refused(approved); len(refused) > 0 && !unprotects {
+		return Result{}, render.Refused(d.Plan, refused)
 	}
-	e := a.engine(ctx, p, agreed)
+	e := a.engine(ctx, d, approved)
 	defer e.stop()
-	if e.over() != nil { // nobody waits for it any more: nothing is stored either
+	if e.over() != nil { // nothing is stored either
 		r := e.result()
 		return r, r.Err()
 	}
-	if err := e.putSpec(p); err != nil {
+	if err := e.putSpec(d.Plan); err != nil {
 		return Result{}, err
 	}
 	if unprotects {
-		e.remark("protection is taken away, and nothing else was done: apply again")
+		e.remark(machines.Reason{Code: machines.ProtectionRemoved})
 		return e.result(), nil
 	}
-	e.carryOut(p)
-	e.react(p)
+	e.carryOut(d.Plan)
+	e.react(d.Plan)
 	r := e.result()
 	return r, r.Err()
+}
+
+// CheckRetire returns an error if a plan deletes and removes more than most machines and nodes. A provider that lists too little
+// makes good nodes look as if their machines were gone.
+func CheckRetire(p plan.Plan, most int) error {
+	deletes, removes := len(p.Deleted()), len(p.Removed())
+	n := deletes + removes
+	if n <= most {
+		return nil
+	}
+	what := "it deletes " + render.Count(deletes, "machine")
+	absent := fmt.Sprintf("removes %s without a machine", render.Count(removes, "node"))
+	switch {
+	case deletes == 0:
+		what = "it " + absent
+	case removes > 0:
+		what += " and " + absent
+	}
+	return fmt.Errorf("cannot %s %s: %s, and the limit is %d\ncheck the plan, and use --max-retire %d if it is right", render.Deed(p.Destroys), p.Fleet, what, most, n)
 }
 
 func (a *Applier) callTimeout() time.Duration {
@@ -139,3 +186,76 @@ func (a *Applier) callTimeout() time.Duration {
 	}
 	return DefaultCallTimeout
 }
+
+// Lock is the lock of one fleet.
+type Lock interface {
+	// Context ends with ctx, and when the lock is lost: then its cause is ErrLost.
+	Context(ctx context.Context) (context.Context, context.CancelFunc)
+	Close() error
+}
+
+// Session is an Applier that has its fleet's lock, until Close.
+type Session struct {
+	*Applier
+	Context context.Context // ends when the lock is lost
+	lock    Lock
+	end     func()
+}
+
+// Begin makes a session of an Applier and the lock of its fleet.
+func Begin(ctx context.Context, a *Applier, lock Lock) *Session {
+	standing, end := lock.Context(context.WithoutCancel(ctx)) // also if ctx ends first
+	ctx, cancel := lock.Context(ctx)
+	a.Lock = standing
+	return &Session{a, ctx, lock, func() { cancel(); end() }}
+}
+
+// Close releases the lock.
+func (s *Session) Close() error {
+	s.end()
+	return s.lock.Close()
+}
+
+// freshFor is how long a list of machines is not read again.
+const freshFor = time.Minute
+
+// Recheck returns a draft that was approved before the lock was taken. If etcd has changed since, or the list of machines is old,
+// it plans again, and a plan that does something else is an error.
+func (s *Session) Recheck(approved Draft) (Draft, error) {
+	if s.Now().Sub(approved.World.Now) < freshFor {
+		unchanged, err := s.Fleet.Unchanged(s.Context, approved.World)
+		if unchanged && err == nil {
+			return approved, nil
+		}
+		if err != nil {
+			return approved, fmt.Errorf("cannot read the fleet of %s: %w", s.Ref, err)
+		}
+	}
+	now, err := s.Look(s.Context, approved.Spec, approved.options)
+	if err != nil {
+		return now, err
+	}
+	if differs := render.Changed(now.Plan, plan.Differences(approved.Plan, now.Plan)); differs != nil {
+		return now, fmt.Errorf("cannot %s %s: the plan changed meanwhile:\n%w\nnothing was done; look at the new plan and try again", render.Deed(now.Destroys), now.Fleet, differs)
+	}
+	return now, nil
+}
+
+// Apply carries out a draft with the session's lock.
+func (s *Session) Apply(d Draft, approved []machines.Ref) (Result, error) {
+	return s.Applier.Apply(s.Context, d, approved)
+}
+
+// lookAgain is the remedy where the world differs from a plan.
+func lookAgain(destroys bool) string {
+	if destroys {
+		return "destroy again, and check the plan that is shown"
+	}
+	return "look at a new plan"
+}
+
+// resume is the remedy where something failed or was interrupted. To apply would cancel a destroy.
+func resume(destroys bool) string { return render.Deed(destroys) + " again" }
+
+// isLost reports whether somebody else has the lock.
+func isLost(err error) bool { return errors.Is(err, machines.ErrLost) }

@@ -3,84 +3,87 @@ package apply
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
+	"pulley/internal/stablehash"
 )
 
-// A part is one part of the work for a node. Each looks at what is, may be repeated, and may be cut off anywhere: the next
-// apply plans from what is there then, and ends where this one would have.
-type part struct {
+// A task is one part of the work on a step. Each reads the current state, can be repeated, and can be interrupted anywhere: the
+// next apply plans from what there is then, and ends where this one would have.
+type task struct {
 	name string
 	run  func(*job) error
 }
 
-// The work, top to bottom. A name is claimed before the provider is asked for a machine of it, and is free again only when
-// the machine is seen to be gone.
+// The tasks, in order. A name is claimed before the provider is asked for a machine of it, and is free again only when the
+// machine is seen to be gone.
 var (
-	retiring = []part{
-		{"retire", (*job).retire},
-		{"hold", (*job).hold},
-		{"ask", (*job).askToRetire},
-		{"drain", (*job).drain},
-		{"remove", (*job).remove},
-		{"delete", (*job).deleteAll},
-		{"gone", (*job).gone},
-		{"forget", (*job).forget},
+	retireTasks = []task{
+		{"retire", retire},
+		{"hold", hold},
+		{"ask", requestRetirement},
+		{"drain", drain},
+		{"remove", remove},
+		{"delete", deleteAll},
+		{"gone", awaitGone},
+		{"forget", forget},
 	}
-	making = []part{
-		{"claim", (*job).claim},
-		{"order", (*job).order},
-		{"register", (*job).register},
-		{"converge", (*job).converge},
+	createTasks = []task{
+		{"claim", claim},
+		{"order", order},
+		{"register", register},
+		{"converge", converge},
 	}
-	adopting = []part{
-		{"adopt", (*job).adopt},
-		{"register", (*job).register},
-		{"converge", (*job).converge},
+	adoptTasks = []task{
+		{"adopt", adopt},
+		{"register", register},
+		{"converge", converge},
 	}
-	awaiting = []part{
-		{"settle", (*job).settle},
-		{"register", (*job).register},
-		{"converge", (*job).converge},
+	waitTasks = []task{
+		{"settle", settle},
+		{"register", register},
+		{"converge", converge},
 	}
-	clearing = []part{
-		{"spare", (*job).spare},
-		{"clear", (*job).deleteAll},
-		{"cleared", (*job).cleared},
+	duplicateTasks = []task{
+		{"recheck", recheckDuplicate},
+		{"clear", deleteAll},
+		{"cleared", awaitCleared},
 	}
 )
 
-// partsOf is the work that a step takes; nil when nothing is to be done.
-func partsOf(s plan.Step) []part {
+// tasksOf are the tasks of a step; nil if it does nothing.
+func tasksOf(s plan.Step) []task {
 	switch s.Verb {
 	case plan.Create:
-		return making
+		return createTasks
 	case plan.Replace, plan.Broken, plan.Orphan, plan.Retire:
-		if s.Makes {
-			return slices.Concat(retiring, making)
+		if s.Creates {
+			return slices.Concat(retireTasks, createTasks)
 		}
-		return retiring
+		return retireTasks
 	case plan.Adopt:
-		return adopting
+		return adoptTasks
 	case plan.Wait:
-		return awaiting
+		return waitTasks
 	case plan.Duplicate:
-		return clearing
+		return duplicateTasks
 	}
 	return nil
 }
 
-// Parts names the parts of the work in the order of their lists; crash tests are generated from it.
-func Parts() (names []string) {
-	for _, list := range [][]part{clearing, adopting, awaiting, retiring, making} {
-		for _, p := range list {
-			if !slices.Contains(names, p.name) {
-				names = append(names, p.name)
+// Tasks names all tasks; crash tests are generated from it.
+func Tasks() (names []string) {
+	for _, list := range [][]task{duplicateTasks, adoptTasks, waitTasks, retireTasks, createTasks} {
+		for _, t := range list {
+			if !slices.Contains(names, t.name) {
+				names = append(names, t.name)
 			}
 		}
 	}
@@ -89,34 +92,34 @@ func Parts() (names []string) {
 
 // engine carries one plan out.
 type engine struct {
-	a     *Applier
-	plan  plan.Plan
-	guard *guard
-	eyes  *eyes
-	slots chan struct{}
-	log   *slog.Logger
+	a         *Applier
+	draft     Draft
+	approvals *approvals
+	poller    *poller
+	slots     chan struct{}
+	log       *slog.Logger
 
 	ctx    context.Context // ends when nothing new may be begun
-	calls  context.Context // ends when what was asked must end, too
+	calls  context.Context // ends when calls in flight must end, too
 	give   context.CancelCauseFunc
 	cut    context.CancelCauseFunc // ends calls
-	caller context.Context         // who ends it interrupts
+	caller context.Context         // whoever ends it interrupts
 	ending func()
-	before sight // when the apply began
 
-	slowly    sync.Mutex // guards until
-	until     time.Time  // the provider asked to wait so long
-	telling   sync.Mutex
-	recording sync.Mutex      // guards outcomes and marks
-	outcomes  map[int]Outcome // by the step's place in the plan
-	marks     []string        // notes, in their order
+	throttling sync.Mutex // guards until
+	until      time.Time  // the provider throttles until then
+	telling    sync.Mutex
+	recording  sync.Mutex        // guards outcomes and notes
+	outcomes   map[int]Outcome   // by the step's place in the plan
+	notes      map[string]bool   // by what they are about, so that each is there once
+	noted      []machines.Reason // in their order
 }
 
 // grace is how long calls in flight may go on after an interrupt.
 const grace = 30 * time.Second
 
-func (a *Applier) engine(ctx context.Context, p plan.Plan, agreed []machines.Ref) *engine {
-	e := &engine{a: a, plan: p, guard: newGuard(agreed), log: a.Log, caller: ctx, outcomes: map[int]Outcome{}}
+func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) *engine {
+	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, caller: ctx, outcomes: map[int]Outcome{}, notes: map[string]bool{}}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -129,7 +132,7 @@ func (a *Applier) engine(ctx context.Context, p plan.Plan, agreed []machines.Ref
 	calls, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	e.calls, e.cut = calls, cut
 	unbind := context.AfterFunc(e.ctx, func() {
-		if errors.Is(context.Cause(e.ctx), machines.ErrLost) {
+		if isLost(context.Cause(e.ctx)) {
 			cut(machines.ErrLost)
 			return
 		}
@@ -140,30 +143,30 @@ func (a *Applier) engine(ctx context.Context, p plan.Plan, agreed []machines.Ref
 		cut(context.Cause(e.ctx))
 	})
 	unlock := func() bool { return true }
-	if a.Lock != nil { // it may be lost after an interrupt, too, whose cause stays what it is
+	if a.Lock != nil { // it may also be lost after an interrupt, whose cause stays
 		unlock = context.AfterFunc(a.Lock, func() { _ = e.lost(machines.ErrLost) })
 	}
-	watched := make(chan struct{})
-	e.eyes = newEyes(e.readWorld, e.readMachines, a.Now)
+	polled := make(chan struct{})
+	e.poller = newPoller(d.World, e.readWorld, e.readMachines, a.Now)
 	go func() {
-		defer close(watched)
-		e.eyes.run(e.ctx)
+		defer close(polled)
+		e.poller.run(e.ctx)
 	}()
 	e.ending = func() {
 		unlock()
 		unbind()
 		e.give(nil)
 		cut(nil)
-		<-watched
+		<-polled
 	}
 	return e
 }
 
 func (e *engine) stop() { e.ending() }
 
-// lost gives everything up when err says that somebody else has taken over: calls in flight, too, as every moment counts.
+// lost gives everything up if err is that somebody else has the lock, calls in flight as well.
 func (e *engine) lost(err error) error {
-	if errors.Is(err, machines.ErrLost) {
+	if isLost(err) {
 		e.give(machines.ErrLost)
 		e.cut(machines.ErrLost)
 	}
@@ -178,13 +181,141 @@ func (e *engine) over() error {
 	return context.Cause(e.ctx)
 }
 
-// cutOff reports whether an error only says that all of it was given up.
+// cutOff reports whether an error is only that everything was given up.
 func (e *engine) cutOff(err error) bool {
 	why := e.over()
 	return err != nil && why != nil && (errors.Is(err, why) || errors.Is(err, context.Canceled))
 }
 
-// interrupted reports whether the caller had it stop.
+// interrupted reports whether the caller stopped the apply.
 func (e *engine) interrupted() bool {
-	return e.caller.Err() != nil && !errors.Is(context.Cause(e.caller), machines.ErrLost)
+	return e.caller.Err() != nil && !isLost(context.Cause(e.caller))
+}
+
+func (e *engine) tell(ev Event) {
+	if e.a.Progress == nil {
+		return
+	}
+	ev.At = e.a.Now()
+	e.telling.Lock()
+	defer e.telling.Unlock()
+	e.a.Progress(ev)
+}
+
+// remark adds a note to the result, once for each code and node.
+func (e *engine) remark(r machines.Reason) {
+	e.recording.Lock()
+	defer e.recording.Unlock()
+	if key := string(r.Code) + " " + r.Node; !e.notes[key] {
+		e.notes[key], e.noted = true, append(e.noted, r)
+	}
+}
+
+// How often a failed call is retried, and after how long.
+const (
+	maxCalls    = 5
+	firstGap    = time.Second
+	longestGap  = 30 * time.Second
+	maxWaits    = 20              // times that the provider may throttle one call
+	longestWait = 5 * time.Minute // that a provider is granted
+	fleetLimit  = time.Minute     // of one call of the fleet
+)
+
+// gap is how long to wait after a number of tries. It grows, is bounded, and differs between nodes: what failed together is not
+// retried together.
+func gap(key string, tries int) time.Duration {
+	d := longestGap
+	if tries < 6 {
+		d = min(d, firstGap<<(tries-1))
+	}
+	return d/2 + time.Duration(stablehash.Fraction(key, strconv.Itoa(tries))*float64(d/2))
+}
+
+// final reports whether another try would fail as well.
+func final(err error) bool {
+	for _, end := range []error{machines.ErrQuota, machines.ErrRefused, machines.ErrLost, machines.ErrChanged, machines.ErrNotListed, machines.ErrTokenTaken} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return errors.As(err, new(*machines.TakenError))
+}
+
+// within runs one call under its deadline. It may go on for a little when nothing new may be begun.
+func (e *engine) within(limit time.Duration, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(e.calls, limit)
+	defer cancel()
+	return e.lost(call(ctx))
+}
+
+// throttle delays all calls of the provider.
+func (e *engine) throttle(d time.Duration) {
+	e.throttling.Lock()
+	defer e.throttling.Unlock()
+	if until := e.a.Now().Add(bounded(d)); until.After(e.until) {
+		e.until = until
+	}
+}
+
+// bounded is how long a provider is waited for that asks to.
+func bounded(d time.Duration) time.Duration { return min(max(d, firstGap), longestWait) }
+
+// persist calls the fleet, and retries with growing gaps.
+func (e *engine) persist(key string, call func(context.Context) error) error {
+	for tries := 1; ; tries++ {
+		err := e.within(fleetLimit, call)
+		if err == nil || final(err) {
+			return err
+		}
+		if tries == maxCalls || !sleep(e.ctx, gap(key, tries)) {
+			return err
+		}
+	}
+}
+
+func (e *engine) readWorld(ctx context.Context) (machines.World, error) {
+	w, err := e.a.Fleet.World(ctx)
+	if err != nil {
+		return w, e.lost(fmt.Errorf("cannot read the fleet of %s: %w", e.a.Ref, err))
+	}
+	return w, nil
+}
+
+func (e *engine) readMachines(ctx context.Context) ([]machines.Machine, error) {
+	if e.a.Provider == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.a.callTimeout())
+	defer cancel()
+	all, err := e.a.Provider.List(ctx)
+	if err != nil {
+		var wait *machines.WaitError
+		if errors.As(err, &wait) {
+			e.throttle(wait.After)
+		}
+		return nil, fmt.Errorf("cannot list the machines of %s: %w", e.a.Ref, err)
+	}
+	return all, nil
+}
+
+// putSpec stores the environment, unless it is stored already. A destroy stores nothing.
+func (e *engine) putSpec(p plan.Plan) error {
+	if !p.Changed {
+		return nil
+	}
+	err := e.persist("spec", func(ctx context.Context) error {
+		_, err := e.a.Fleet.PutSpec(ctx, p.Spec, p.Revision)
+		if !errors.Is(err, machines.ErrChanged) {
+			return err
+		}
+		// A try whose answer was lost may have stored it.
+		if w, e := e.readWorld(ctx); e == nil && plan.SameSpec(w.Old, p.Spec) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("cannot store environment %s: %w", p.Fleet, err)
+	}
+	return nil
 }

@@ -5,29 +5,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 	"pulley/internal/machines"
+	"pulley/internal/machines/render"
 )
 
 const (
-	maxOrders  = 3               // of one machine within one apply, where the provider fails to make it
-	claimSpare = 2 * time.Second // providers tell times in seconds
+	maxOrders   = 3               // of one machine within one apply, where the provider fails to make it
+	clockMargin = 2 * time.Second // providers report times in seconds
+	maxProblem  = 200             // bytes of what others wrote
 )
 
-// claim writes that a machine of this name is made, before the provider is asked for it. What is made again was claimed when
-// the one before was gone.
-func (j *job) claim() error {
+func prose(s string) agent.Prose { return agent.Prose(clip.Line(s, maxProblem)) }
+
+// claim records that a machine of this name is made, before the provider is asked for it. The name of a machine that is made again
+// was claimed when the previous one was gone.
+func claim(j *job) error {
 	if j.claimed {
 		return nil
 	}
-	return j.put(j.claims())
+	return j.put(j.claimedRecord())
 }
 
-// claims is a record that claims the name. Whoever had the token of an order before must not join any more.
-func (j *job) claims() machines.Record {
+// claimedRecord is a record that claims the name. It keeps the token of an earlier order, which ends with the next one.
+func (j *job) claimedRecord() machines.Record {
 	o := j.step.Order
 	r := machines.Record{
 		Node: j.step.Node, Name: o.Name, Phase: machines.Making, Driver: j.a.Driver, Place: j.a.Place, Flavor: o.Flavor, Image: o.Image,
@@ -38,44 +43,45 @@ func (j *job) claims() machines.Record {
 	}
 	if j.record != nil && j.record.Phase == machines.Making { // its claim stands
 		r.Tries = j.record.Tries
-		if r.Tries > 0 { // and a machine that is found is of the order before
+		if r.Tries > 0 { // and a machine that is found is of the earlier order
 			r.Flavor, r.Image = j.record.Flavor, j.record.Image
 		}
 	}
 	return r
 }
 
-// order asks the provider for the machine, unless it is there. Its userdata is made once for all tries of one order: the
-// machine may have been made by a try whose answer was lost.
-func (j *job) order() error {
+// order orders the machine, unless it exists. All tries of one order have the same userdata: a try whose answer was lost may have
+// made the machine.
+func order(j *job) error {
 	s, err := j.look()
 	if err != nil {
 		return err
 	}
 	if m, ok := j.machine(s); ok {
-		if !j.resume || m.State == machines.Deleting {
+		if !j.resumes || m.State == machines.Deleting {
 			return j.otherMachine()
 		}
 		return j.made(m)
 	}
 	if _, registered := s.World.Hosts[j.step.Node]; registered {
-		return errors.New("it has joined, and the provider does not list its machine: another one would be there twice\nlook at a new plan")
+		return errors.New("the node is registered, and the provider does not list its machine: refusing to create a second one\n" + lookAgain(false))
 	}
 	o := *j.step.Order
 	r := *j.record
 	r.Phase, r.ID, r.Flavor, r.Image, r.Joined, r.Problem, r.At = machines.Making, "", o.Flavor, o.Image, false, "", j.now()
 	r.Tries++
-	if o.Userdata, err = j.bookOrder(o, r); err != nil {
+	if o.Userdata, err = j.recordOrder(o, r); err != nil {
 		return err
 	}
-	j.resume = true // from here on a machine of that name is one that was asked for
+	j.resumes = true // from here on a machine of that name is one that was ordered
+	j.heard = s.World.Statuses[j.step.Node]
 	var made machines.Machine
 	claimed := j.record.At
 	_, err = j.ask("order",
 		func(ctx context.Context) (err error) {
 			made, err = j.a.Provider.Create(ctx, o)
 			if err == nil && made.Name != o.Name {
-				err = fmt.Errorf("the provider answered with a machine called %q: %w", made.Name, machines.ErrRefused)
+				err = fmt.Errorf("the provider answered with machine %q: %w", made.Name, machines.ErrRefused)
 			}
 			return err
 		},
@@ -89,19 +95,19 @@ func (j *job) order() error {
 			return ok, nil
 		})
 	if err != nil {
-		j.trouble(err)
+		j.recordProblem(err)
 		return err
 	}
-	// Create returns a machine that was there before as well: one that is older than the claim was not ordered here, and is not deleted
-	// without being named. Clocks that differ make fewer machines ours, or one that is as young as the difference.
-	if made.Created.IsZero() || !made.Created.Before(claimed.Add(-claimSpare)) {
-		j.guard.order(made)
+	// Create also returns a machine that existed before. One that is older than the claim was not ordered here, and is not deleted
+	// without approval. Clocks that differ make fewer machines ours.
+	if made.Created.IsZero() || !made.Created.Before(claimed.Add(-clockMargin)) {
+		j.approvals.addOrdered(made)
 	}
 	return j.made(made)
 }
 
-// bookOrder writes down that a machine is about to be asked for, with the token of what it boots with, which it returns.
-func (j *job) bookOrder(o machines.Order, r machines.Record) ([]byte, error) {
+// recordOrder records an order with the token of its userdata, and returns the userdata.
+func (j *job) recordOrder(o machines.Order, r machines.Record) ([]byte, error) {
 	for tries := 1; ; tries++ {
 		text, token, err := j.a.Fleet.Userdata(o, j.role, j.a.Form)
 		if err != nil {
@@ -114,15 +120,15 @@ func (j *job) bookOrder(o machines.Order, r machines.Record) ([]byte, error) {
 			j.record = &r
 			return text, nil
 		case !errors.Is(err, machines.ErrTokenTaken) || tries == maxCalls:
-			return nil, fmt.Errorf("cannot write down machine %s: %w", r.Name, err)
+			return nil, fmt.Errorf("cannot write the record of machine %s: %w", r.Name, err)
 		}
 	}
 }
 
-// made writes that the provider has the order. The act comes first: once the record says so, nobody notes it any more. The
-// machine may be of an earlier order whose answer was lost: then what it is counts, so that a plan sees whether that is wanted.
+// made records that the provider has taken the order, in the history first: once the record has it, nobody notes it any more. A
+// machine of an earlier order whose answer was lost keeps the shape that it has, and the next plan judges that.
 func (j *job) made(m machines.Machine) error {
-	if err := j.note(machines.Created, j.step.Why); err != nil {
+	if err := j.note(machines.Created, j.step.Reasons); err != nil {
 		return err
 	}
 	r := *j.record
@@ -134,52 +140,59 @@ func (j *job) made(m machines.Machine) error {
 		r.Image = cmp.Or(m.Image, r.Image)
 	}
 	r.Phase, r.ID, r.Watch, r.At = machines.Made, m.ID, false, j.now()
-	j.since = j.eyes.next()
+	j.since = j.poller.next()
 	return j.put(r)
 }
 
-// trouble writes down why the last try failed, as well as that goes.
-func (j *job) trouble(err error) {
+// recordProblem records why the last try failed, if it can.
+func (j *job) recordProblem(err error) {
 	if j.over() != nil {
-		return // it is no trouble of the provider's
+		return // it is no problem of the provider's
 	}
 	r := *j.record
-	problem, _, _ := strings.Cut(err.Error(), "\n")
-	r.Problem = machines.Clean(problem)
+	r.Problem = problem(err)
 	if e := j.put(r); e != nil {
-		j.log.Warn("problem is not written down", "err", e)
+		j.log.Warn("cannot record the problem", "err", e)
 	}
 }
 
-// register waits until the node has joined. A machine that this apply asked for and that the provider could not make, or lost,
-// is asked for again.
-func (j *job) register() error {
+// deadline is when the node's machine has to be what is waited for. A machine that somebody ordered long ago still has a minute.
+func (j *job) deadline() time.Time {
+	now := j.a.Now()
+	began := now
+	if j.record != nil && j.record.At.Before(began) {
+		began = j.record.At
+	}
+	return slices.MaxFunc([]time.Time{began.Add(j.draft.Spec.TimeoutOf(j.role)), now.Add(time.Minute)}, time.Time.Compare)
+}
+
+// register waits until the node has joined. A machine that this apply ordered and that the provider failed to make, or lost, is
+// ordered again.
+func register(j *job) error {
 	if j.a.Wait == WaitNone {
 		return nil
 	}
 	ordered := j.a.Now()
-	err := j.await("register", j.deadline(), func(s sight) (bool, string, error) {
+	err := j.await("register", j.deadline(), func(s snapshot) (bool, machines.Reason, error) {
+		waits := machines.Reason{Code: machines.WaitsForJoin}
 		if _, ok := s.World.Hosts[j.step.Node]; ok {
-			return true, "", nil
+			return true, waits, nil
 		}
 		m, ok := j.machine(s)
 		switch {
 		case !ok && j.a.Now().Sub(ordered) < machines.LostAfter:
-			return false, "the provider does not list it yet", nil
+			return false, machines.Reason{Code: machines.WaitsForList}, nil
 		case !ok:
-			return false, "", j.again(machines.Machine{}, "the provider has lost it")
+			return false, waits, j.again(machines.Machine{}, machines.Reason{Code: machines.OrderLost})
 		case m.State == machines.Failed:
-			return false, "", j.again(m, "the provider says: "+m.Trouble())
-		case m.State == machines.Running:
-			return false, "it runs, and has not joined yet", nil
-		case m.State == machines.Deleting:
-			return false, "its end was asked for", nil
+			return false, waits, j.again(m, machines.Reason{Code: machines.MachineReplaced, Problem: prose(m.Problem)})
 		}
-		return false, "it is " + string(m.State), nil
+		waits.State = m.State
+		return false, waits, nil
 	})
 	var late *lateError
 	if errors.As(err, &late) {
-		return fmt.Errorf("it has not joined within %s: %s\nthe machine's own log of its first boot tells more; a new plan shows it as broken", j.plan.Spec.TimeoutOf(j.role), late.what)
+		return fmt.Errorf("it did not join within %s: %w\nsee the machine's own log of its first boot; a new plan shows it as broken", j.draft.Spec.TimeoutOf(j.role), late)
 	}
 	if err != nil {
 		return err
@@ -187,7 +200,7 @@ func (j *job) register() error {
 	return j.joined()
 }
 
-// joined writes down that the node was on the list of hosts: a machine that joined is never taken for one that could not.
+// joined records that the node was in the host list: a machine that joined is never taken for one that could not.
 func (j *job) joined() error {
 	if j.record == nil || j.record.Joined {
 		return nil
@@ -197,8 +210,9 @@ func (j *job) joined() error {
 	return j.put(r)
 }
 
-// again ends a machine that failed and has another one ordered, if it is this apply that asked for it.
-func (j *job) again(m machines.Machine, why string) error {
+// again deletes a machine that failed and orders another, if this apply ordered it.
+func (j *job) again(m machines.Machine, cause machines.Reason) error {
+	why := render.Reason(cause)
 	tries := 0
 	if j.record != nil {
 		tries = j.record.Tries
@@ -207,70 +221,173 @@ func (j *job) again(m machines.Machine, why string) error {
 	if j.record != nil && m.Name == "" {
 		was = machines.Machine{Name: j.record.Name, ID: j.record.ID}
 	}
-	if !j.guard.ours(was) {
-		return fmt.Errorf("%s\nlook at a new plan", why)
+	if !j.approvals.hasOrdered(was) {
+		return errors.New(why + "\n" + lookAgain(false))
 	}
 	if tries >= maxOrders {
 		return fmt.Errorf("%s, after %d tries", why, tries)
 	}
+	reasons := []machines.Reason{cause}
 	if m.Name != "" {
-		if !j.guard.fail(m) {
+		if !j.approvals.addFailed(m) {
 			return j.otherMachine()
 		}
-		if err := j.destroy(m.Ref(), machines.Deleted, why); err != nil {
+		if err := j.destroy(m.Ref(), machines.Deleted, reasons); err != nil {
 			return err
 		}
-		if err := j.awaitGone("register", []machines.Ref{m.Ref()}, machines.Deleted, why); err != nil {
+		if err := j.awaitGone("register", []machines.Ref{m.Ref()}, machines.Deleted, reasons); err != nil {
 			return err
 		}
 	}
-	// It may have joined at the last moment: its name has to be free for the next one. But a node that speaks has a machine, if not this
-	// one: of an order whose answer was lost, and not listed yet.
+	// The node may have joined at the last moment: its name has to be free for the next machine. But a node that reports has a
+	// machine, if not this one: of an order whose answer was lost, and not listed yet.
 	s, err := j.look()
 	if err != nil {
 		return err
 	}
-	if _, speaks := s.World.LastSpoke(j.step.Node); speaks {
-		return fmt.Errorf("%s; yet the node has joined and speaks\nlook at a new plan", why)
+	if _, reports := s.World.LastReport(j.step.Node); reports {
+		return errors.New(why + "; but the node has joined and reports\n" + lookAgain(false))
 	}
-	if err := j.removeNode(why); err != nil {
+	if err := j.removeNode(reasons); err != nil {
 		return err
 	}
-	j.tell("register", Notes, why+"; it is ordered again")
+	j.event(Event{Task: "register", State: Notes, Reasons: []machines.Reason{cause, {Code: machines.OrderedAgain}}})
 	return errOrderAgain
 }
 
 // converge waits until the node is on its target.
-func (j *job) converge() error {
+func converge(j *job) error {
 	if j.a.Wait == WaitNone || j.a.Wait == WaitRegistered {
 		return nil
 	}
-	err := j.await("converge", j.deadline(), func(s sight) (bool, string, error) {
+	err := j.await("converge", j.deadline(), func(s snapshot) (bool, machines.Reason, error) {
+		waits := machines.Reason{Code: machines.WaitsForReport}
 		if !s.World.Released {
-			j.remark("nothing is promoted in " + j.a.Ref.String() + ": machines are waited for only until they are registered")
-			return true, "", nil
+			j.remark(machines.Reason{Code: machines.NothingPromoted, Environment: j.a.Ref.String()})
+			return true, waits, nil
 		}
 		if m, ok := j.machine(s); ok && m.State == machines.Failed {
-			return false, "", fmt.Errorf("the provider says: %s", m.Trouble())
+			return false, waits, errors.New(render.Reason(machines.Reason{Code: machines.MachineReplaced, Problem: prose(m.Problem)}))
 		}
-		if why := s.World.Held[j.step.Node]; why != "" {
-			j.remark(fmt.Sprintf("%s is under a hold, and not waited for: %s", j.step.Node, machines.Clean(why)))
-			return true, "", nil
+		if held, is := s.World.Held[j.step.Node]; is {
+			j.remark(machines.Reason{Code: machines.NotWaitedFor, Node: j.step.Node, Hold: &held})
+			return true, waits, nil
 		}
 		v, ok := j.view(s)
-		switch {
-		case !ok:
-			return false, "it has joined, and has not reported yet", nil
-		case v.State == agent.Converged:
-			return true, "", nil
-		case v.State == agent.Stuck:
-			return false, "", fmt.Errorf("it is stuck: %s", v.Sentence())
+		if !ok {
+			return false, waits, nil
 		}
-		return false, string(v.State) + ": " + v.Sentence(), nil
+		waits = machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)
+		switch v.State {
+		case agent.Converged:
+			return true, waits, nil
+		case agent.Stuck:
+			return false, waits, errors.New("it is " + render.Reason(waits))
+		}
+		return false, waits, nil
 	})
 	var late *lateError
 	if errors.As(err, &late) {
-		return fmt.Errorf("it has not converged within %s: %s\npulley explain %s tells more", j.plan.Spec.TimeoutOf(j.role), late.what, j.step.Node)
+		return fmt.Errorf("it did not converge within %s: %w\nsee pulley explain %s", j.draft.Spec.TimeoutOf(j.role), late, j.step.Node)
 	}
 	return err
+}
+
+// adopt records a machine of ours that has no record, or whose record is not of one that stays.
+func adopt(j *job) error {
+	if j.record != nil && j.record.Phase == machines.Retiring {
+		return j.cancelRetirement()
+	}
+	s, m, err := j.present()
+	if err != nil {
+		return err
+	}
+	if err := j.note(machines.Adopted, j.step.Reasons); err != nil {
+		return err
+	}
+	j.since = s.No
+	r := machines.Record{
+		Node: j.step.Node, Name: m.Name, ID: m.ID, Phase: machines.Made, Driver: j.a.Driver, Place: j.a.Place, Flavor: m.Flavor, Image: m.Image,
+		By: j.a.By, At: j.now(),
+	}
+	_, r.Joined = s.World.Hosts[j.step.Node]
+	switch {
+	case j.record == nil:
+	case m.ID != "" && m.ID == j.record.ID: // at another place now
+		r = *j.record
+		r.Phase, r.Driver, r.Place, r.Reasons, r.By = machines.Made, j.a.Driver, j.a.Place, nil, j.a.By
+	default: // another machine than the recorded one
+		r.Token = j.record.Token
+		r.Flavor, r.Image = cmp.Or(m.Flavor, j.record.Flavor), cmp.Or(m.Image, j.record.Image)
+		if m.Flavor == "" && m.Image == "" { // as far as is known it is of the same order
+			r.Tries = j.record.Tries
+		}
+	}
+	return j.put(r)
+}
+
+// present finds the node's machine, which has to exist.
+func (j *job) present() (snapshot, machines.Machine, error) {
+	s, err := j.look()
+	if err != nil {
+		return s, machines.Machine{}, err
+	}
+	m, ok := j.machine(s)
+	if !ok {
+		return s, m, errors.New("its machine is gone\n" + lookAgain(j.draft.Destroys))
+	}
+	return s, m, nil
+}
+
+// settle records a machine that an earlier apply ordered, or waits for the end of one that is being deleted.
+func settle(j *job) error {
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	j.since = s.No
+	m, ok := j.machine(s)
+	switch {
+	case ok && m.State == machines.Deleting:
+		if err := j.awaitOthersEnd("settle", m.Ref()); err != nil {
+			return err
+		}
+		return errors.New("somebody else deleted its machine, which is gone now\napply again to make another one")
+	case ok && j.record != nil && j.record.Phase == machines.Making:
+		if err := j.made(m); err != nil {
+			return err
+		}
+	}
+	if _, registered := s.World.Hosts[j.step.Node]; registered {
+		return j.joined()
+	}
+	return nil
+}
+
+// cancelRetirement keeps a node whose retirement has begun: its hold ends, and a run that is requested undoes what its hooks did.
+// The record comes last: until then the next apply cancels again.
+func (j *job) cancelRetirement() error {
+	if j.record.Drained {
+		return errors.New("it is drained already\n" + lookAgain(j.draft.Destroys))
+	}
+	_, m, err := j.present()
+	if err != nil {
+		return err
+	}
+	err = j.persist(j.step.Node+"release", func(ctx context.Context) error { return j.a.Fleet.Release(ctx, j.step.Node) })
+	if err != nil {
+		return fmt.Errorf("cannot end its hold: %w", err)
+	}
+	why := append([]machines.Reason{{Code: machines.CancelledByApply}}, j.step.Reasons...)
+	if err := j.request(agent.Request{ID: newID(), Do: agent.RequestRun, Why: agent.Prose(render.Reasons(why))}); err != nil {
+		return fmt.Errorf("cannot cancel its retirement: %w", err)
+	}
+	if err := j.note(machines.Adopted, j.step.Reasons); err != nil {
+		return err
+	}
+	j.since = j.poller.next()
+	r := *j.record
+	r.ID = m.ID // of two machines of its name the record may have had the other one
+	r.Phase, r.Place, r.Ask, r.Watch, r.Problem, r.Reasons, r.By, r.Joined = machines.Made, cmp.Or(j.a.Place, r.Place), "", false, "", nil, j.a.By, true
+	return j.put(r)
 }

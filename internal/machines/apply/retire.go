@@ -7,15 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"pulley/agent"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/render"
 )
 
-// retire writes that the node's machine goes, before anything is done to it. What was agreed to may be long ago: a machine
-// that came since then, or that is well again, is another matter.
-func (j *job) retire() error {
+const (
+	goneLimit   = 15 * time.Minute // of a machine's deletion
+	deleteAgain = time.Minute      // a machine that the provider is not deleting by then is deleted again
+)
+
+// retire records that the node's machine goes, before anything is done to it. The approval may be old: a machine that appeared
+// since then, or that is healthy again, is left alone.
+func retire(j *job) error {
 	s, err := j.look()
 	if err != nil {
 		return err
@@ -23,17 +30,17 @@ func (j *job) retire() error {
 	if _, other := j.machine(s); other {
 		return j.otherMachine()
 	}
-	if j.step.Verb == plan.Broken && j.well(s) {
-		return errors.New("its machine runs and the node is converged: it is not broken any more\n" + j.plan.Anew())
+	if j.step.Verb == plan.Broken && j.healthy(s) {
+		return errors.New("its machine runs and the node is converged: it is not broken any more\n" + lookAgain(j.draft.Destroys))
 	}
-	if at, speaks := s.World.LastSpoke(j.step.Node); speaks && j.step.Verb == plan.Orphan {
-		return fmt.Errorf("its machine was not there, and yet it spoke at %s\n%s", machines.Clock(at), j.plan.Anew())
+	if at, reports := s.World.LastReport(j.step.Node); reports && j.step.Verb == plan.Orphan {
+		return fmt.Errorf("the provider had no machine of it, but it reported at %s\n%s", at.UTC().Format(time.RFC3339), lookAgain(j.draft.Destroys))
 	}
 	if j.record != nil && j.record.Phase == machines.Retiring {
 		return nil
 	}
-	if len(j.step.Victims) == 0 {
-		if err := j.note(machines.Released, j.step.Why); err != nil {
+	if len(j.step.Deletes) == 0 {
+		if err := j.note(machines.Released, j.step.Reasons); err != nil {
 			return err
 		}
 	}
@@ -42,18 +49,18 @@ func (j *job) retire() error {
 		r = *j.record
 	}
 	r.Phase, r.By, r.At = machines.Retiring, j.a.By, j.now()
-	r.Ask, r.Drained, r.Watch, r.Problem, r.Why = "", false, j.a.Watch, "", j.step.Why
+	r.Ask, r.Drained, r.Watch, r.Problem, r.Reasons = "", false, j.a.Watch, "", j.step.Reasons
 	return j.put(r)
 }
 
-// well reports whether a node that was found broken is not.
-func (j *job) well(s sight) bool {
+// healthy reports whether a node that the plan found broken is not.
+func (j *job) healthy(s snapshot) bool {
 	if _, ok := s.World.Hosts[j.step.Node]; !ok || s.World.Views[j.step.Node].State != agent.Converged {
 		return false
 	}
 	found := false
 	for _, m := range s.World.Machines {
-		if slices.ContainsFunc(j.step.Victims, m.Is) {
+		if slices.ContainsFunc(j.step.Deletes, m.Is) {
 			if m.State != machines.Running {
 				return false
 			}
@@ -63,13 +70,13 @@ func (j *job) well(s sight) bool {
 	return found
 }
 
-// hold keeps the node from running Puppet, so that what its hooks take down stays down.
-func (j *job) hold() error {
+// hold keeps the node from running Puppet, which would undo what its retire hooks do.
+func hold(j *job) error {
 	s, err := j.look()
 	if err != nil || !j.drains(s) {
 		return err
 	}
-	h := agent.Hold{Scope: "nodes/" + j.step.Node, Mode: agent.Stop, Kind: agent.RetirementHold, Who: j.a.By, Why: agent.Prose(j.step.Why), Since: j.a.Now().UTC()}
+	h := agent.Hold{Scope: "nodes/" + j.step.Node, Mode: agent.Stop, Kind: agent.RetirementHold, Who: j.a.By, Why: agent.Prose(render.Reasons(j.step.Reasons)), Since: j.a.Now().UTC()}
 	err = j.persist(j.step.Node+"hold", func(ctx context.Context) error { return j.a.Fleet.Hold(ctx, j.step.Node, h) })
 	if err != nil {
 		return fmt.Errorf("cannot hold it: %w", err)
@@ -77,24 +84,24 @@ func (j *job) hold() error {
 	return nil
 }
 
-// drains reports whether there is somebody who could run the node's hooks.
-func (j *job) drains(s sight) bool {
+// drains reports whether anything can run the node's hooks.
+func (j *job) drains(s snapshot) bool {
 	if !j.step.Drain || j.a.NoDrain || j.record.Drained {
 		return false
 	}
 	if _, ok := s.World.Hosts[j.step.Node]; !ok {
 		return false
 	}
-	if len(j.step.Victims) == 0 { // a member, whose machine only its owner sees
+	if len(j.step.Deletes) == 0 { // a member, whose machine no provider lists
 		return true
 	}
 	return slices.ContainsFunc(s.World.Machines, func(m machines.Machine) bool {
-		return slices.ContainsFunc(j.step.Victims, m.Is) && (m.State == machines.Running || m.State == machines.Unknown)
+		return slices.ContainsFunc(j.step.Deletes, m.Is) && (m.State == machines.Running || m.State == machines.Unknown)
 	})
 }
 
-// askToRetire asks the node to run its hooks, once: an apply that goes on waits for the answer to the same request.
-func (j *job) askToRetire() error {
+// requestRetirement requests that the node runs its hooks, once: an apply that resumes waits for the answer to the same request.
+func requestRetirement(j *job) error {
 	s, err := j.look()
 	if err != nil || !j.drains(s) {
 		return err
@@ -109,52 +116,53 @@ func (j *job) askToRetire() error {
 			return err
 		}
 	}
-	q := agent.Request{ID: r.Ask, Do: agent.RequestRetire, Why: agent.Prose(j.step.Why), By: j.a.By, At: j.a.Now().UTC()}
-	err = j.persist(j.step.Node+"ask", func(ctx context.Context) error { return j.a.Fleet.Ask(ctx, j.step.Node, q) })
-	if errors.Is(err, machines.ErrNotListed) { // somebody removed it: there is nobody to ask
+	err = j.request(agent.Request{ID: r.Ask, Do: agent.RequestRetire, Why: agent.Prose(render.Reasons(j.step.Reasons))})
+	if errors.Is(err, machines.ErrNotListed) { // somebody removed it
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("cannot ask it to retire: %w", err)
+		return fmt.Errorf("cannot request its retirement: %w", err)
 	}
-	j.since = j.eyes.next()
+	j.since = j.poller.next()
 	return nil
 }
 
-// drain waits until the node has run its hooks, or is not there to run them.
-func (j *job) drain() error {
+// drain waits until the node has run its hooks, or can run them no more.
+func drain(j *job) error {
 	limit := j.a.DrainTimeout
 	if limit <= 0 {
 		limit = DefaultDrainTimeout
 	}
-	var problem string
-	err := j.await("drain", j.a.Now().Add(limit), func(s sight) (bool, string, error) {
+	waits := machines.Reason{Code: machines.WaitsForHooks}
+	var failed agent.Prose
+	err := j.await("drain", j.a.Now().Add(limit), func(s snapshot) (bool, machines.Reason, error) {
 		if !j.drains(s) {
-			return true, "", nil
+			return true, waits, nil
 		}
 		if a := s.World.Statuses[j.step.Node].Answer; a != nil && a.ID == j.record.Ask {
-			problem = machines.Clean(a.Sentence())
-			return true, "", nil
+			failed = prose(a.Sentence())
+			return true, waits, nil
 		}
 		if asked := s.World.Hosts[j.step.Node].Request; asked == nil || asked.ID != j.record.Ask {
-			return false, "", errors.New("its retirement was called off: it is asked for something else now\n" + j.plan.Anew())
+			return false, waits, errors.New("its retirement was cancelled: another request replaced it\n" + lookAgain(j.draft.Destroys))
 		}
-		return false, "it is asked to run its retire hooks", nil
+		return false, waits, nil
 	})
 	var late *lateError
+	remedy := fmt.Sprintf("%s, with --no-drain to skip its hooks", resume(j.draft.Destroys))
 	switch {
 	case errors.As(err, &late):
-		return fmt.Errorf("it has not answered within %s that its retire hooks are done\nit is held and stays as it is; look at it, and %s, with --no-drain to go without its hooks", limit, j.plan.GoOn())
+		return fmt.Errorf("its retire hooks did not finish within %s\nthe node is held and stays as it is; check it and %s", limit, remedy)
 	case err != nil:
 		return err
 	}
 	r := *j.record
-	if problem != "" {
-		r.Ask, r.Problem = "", problem // the next apply asks anew
+	if failed != "" {
+		r.Ask, r.Problem = "", failed // the next apply requests it again
 		if err := j.put(r); err != nil {
 			return err
 		}
-		return fmt.Errorf("its retire hooks failed: %s\nit is held and stays as it is; mend that and %s, with --no-drain to go without its hooks", problem, j.plan.GoOn())
+		return fmt.Errorf("its retire hooks failed: %s\nthe node is held and stays as it is; fix that and %s", failed, remedy)
 	}
 	if r.Drained {
 		return nil
@@ -163,20 +171,146 @@ func (j *job) drain() error {
 	return j.put(r)
 }
 
-// remove takes the node out of the fleet, so that nothing that its machine still does can be taken for the node.
-func (j *job) remove() error {
+// remove removes the node from the fleet. From here on nothing that its machine still does counts as the node's.
+func remove(j *job) error {
 	if !j.step.Removes {
 		return nil
 	}
-	return j.removeNode(j.step.Why)
+	return j.removeNode(j.step.Reasons)
 }
 
-func (j *job) removeNode(why string) error {
-	err := j.persist(j.step.Node+"remove", func(ctx context.Context) error { return j.a.Fleet.Remove(ctx, j.step.Node, why) })
-	if err != nil {
-		return fmt.Errorf("cannot take it out of the fleet: %w", err)
+// deleteAll deletes each machine that the plan names.
+func deleteAll(j *job) error {
+	for _, r := range j.step.Deletes {
+		if err := j.destroy(r, j.deletion(), j.step.Reasons); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// deletion is what the history calls the deletion of the node's machines.
+func (j *job) deletion() machines.Did {
+	if j.step.Creates {
+		return machines.Replaced
+	}
+	return machines.Deleted
+}
+
+// recheckDuplicate checks that the machine that was taken for the node still exists, before another of its name is deleted: the
+// approval may be old.
+func recheckDuplicate(j *job) error {
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	stays := false
+	for _, m := range s.World.Machines {
+		if m.Name != j.name() {
+			continue
+		}
+		going := m.State == machines.Deleting || m.State == machines.Failed
+		switch deleted := slices.ContainsFunc(j.step.Deletes, m.Is); {
+		case !deleted:
+			stays = stays || !going && !j.approvals.has(m.Ref())
+		case going:
+		case s.World.RegisteredFrom(j.step.Node, m):
+			return fmt.Errorf("machine %s has joined, and is the node now\n%s", m.Ref(), lookAgain(j.draft.Destroys))
+		}
+	}
+	if !stays {
+		return errors.New("the machine that was to stay is gone: this is the last one\n" + lookAgain(j.draft.Destroys))
+	}
+	return nil
+}
+
+// awaitGone waits until none of the machines is listed, and checks that no other machine has the name, which is free then.
+func awaitGone(j *job) error {
+	if err := awaitCleared(j); err != nil {
+		return err
+	}
+	if j.a.Provider == nil {
+		return nil
+	}
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	if _, ok := j.machine(s); ok {
+		return j.otherMachine()
+	}
+	return nil
+}
+
+// awaitCleared waits until none of the step's machines is listed.
+func awaitCleared(j *job) error {
+	return j.awaitGone("gone", j.step.Deletes, j.deletion(), j.step.Reasons)
+}
+
+func (j *job) awaitGone(task string, refs []machines.Ref, did machines.Did, why []machines.Reason) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	deleted := j.a.Now()
+	j.since = j.poller.next()
+	err := j.await(task, deleted.Add(goneLimit), func(s snapshot) (bool, machines.Reason, error) {
+		for _, m := range s.World.Machines {
+			if !slices.ContainsFunc(refs, m.Is) {
+				continue
+			}
+			if m.State != machines.Deleting && j.a.Now().Sub(deleted) >= deleteAgain {
+				deleted = j.a.Now()
+				return false, machines.Reason{Code: machines.WaitsForEndAgain}, j.destroy(m.Ref(), did, why)
+			}
+			return false, machines.Reason{Code: machines.WaitsForEnd}, nil
+		}
+		return true, machines.Reason{}, nil
+	})
+	var late *lateError
+	if errors.As(err, &late) {
+		return fmt.Errorf("its machine is not gone %s after its deletion\ncheck it at the provider, and %s", goneLimit, resume(j.draft.Destroys))
+	}
+	if err != nil {
+		return err
+	}
+	for _, r := range refs {
+		j.approvals.spend(r)
+	}
+	return nil
+}
+
+// awaitOthersEnd waits until a machine is gone that somebody else deletes.
+func (j *job) awaitOthersEnd(task string, r machines.Ref) error {
+	waits := machines.Reason{Code: machines.WaitsForOthersEnd}
+	err := j.await(task, j.a.Now().Add(goneLimit), func(s snapshot) (bool, machines.Reason, error) {
+		exists := slices.ContainsFunc(s.World.Machines, func(m machines.Machine) bool { return m.Is(r) })
+		return !exists, waits, nil
+	})
+	if late := (*lateError)(nil); errors.As(err, &late) {
+		return fmt.Errorf("%w, and it is not gone after %s\ncheck it at the provider, and %s", late, goneLimit, resume(j.draft.Destroys))
+	}
+	return err
+}
+
+// forget deletes the node's record: its name is free. If another machine is made of it, the same write claims the name for that one:
+// at no moment is the beginning forgotten.
+func forget(j *job) error {
+	s, err := j.look()
+	if err != nil {
+		return err
+	}
+	// A machine that was booting may have joined after its node was removed, and before its end.
+	if _, joined := s.World.Hosts[j.step.Node]; joined && j.step.Removes {
+		if err := j.removeNode(j.step.Reasons); err != nil {
+			return err
+		}
+	}
+	j.heard, j.resumes = s.World.Statuses[j.step.Node], false
+	if !j.step.Creates {
+		return j.dropRecord()
+	}
+	j.claimed = true
+	return j.put(j.claimedRecord())
 }
 
 // newID names a request: 16 hex digits.

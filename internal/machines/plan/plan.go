@@ -1,52 +1,84 @@
 package plan
 
 import (
+	"slices"
 	"time"
 
 	"pulley/environments"
 	"pulley/internal/machines"
 )
 
-// Verb is what a plan says of one node or machine.
+// Verb is what a plan does about one node or machine.
 type Verb string
 
-// The verbs. Those that Destroys are the ones that a person has to agree to.
+// The verbs.
 const (
-	Keep      Verb = "keep"      // as it should be
-	Wait      Verb = "wait"      // on its way: asked for, booting, joining or converging; nothing to do but wait
-	Create    Verb = "create"    // there is no machine: one is asked for
-	Replace   Verb = "replace"   // flavor or image changed: deleted, and asked for again
-	Broken    Verb = "broken"    // its machine is in error, off, or never joined: deleted, and asked for again
-	Orphan    Verb = "orphan"    // its machine is gone: what is left of the node is removed; asked for again where it is wanted
-	Adopt     Verb = "adopt"     // there is a machine with our mark that the books don't have: they get it
+	Keep      Verb = "keep"      // nothing
+	Wait      Verb = "wait"      // its machine is being made, booting, joining or converging
+	Create    Verb = "create"    // it has no machine: one is ordered
+	Replace   Verb = "replace"   // its flavor or image changed: deleted and ordered again
+	Broken    Verb = "broken"    // its machine failed, is off, or never joined: deleted and ordered again
+	Orphan    Verb = "orphan"    // its machine is gone: the node is removed, and ordered again if it is wanted
+	Adopt     Verb = "adopt"     // a machine with our mark that has no record gets one
 	Retire    Verb = "retire"    // not wanted any more: drained, removed and deleted
-	Duplicate Verb = "duplicate" // a second machine of one name: the one that is not the node is deleted
-	Missing   Verb = "missing"   // wanted, and whoever makes machines here has to make it: nothing is done
+	Duplicate Verb = "duplicate" // a second machine of one name is deleted
+	Missing   Verb = "missing"   // wanted, and others make its machine: nothing is done
 	Extra     Verb = "extra"     // registered, not wanted, and not ours to delete: nothing is done
-	Stranger  Verb = "stranger"  // a machine with our mark whose name is no node's: nothing is done
+	Unknown   Verb = "unknown"   // a machine with our mark whose name is no node's: nothing is done
 )
 
-// Step is what a plan says of one node: the state that was found and what is done about it.
+// Verbs lists all verbs, those that change most first.
+func Verbs() []Verb {
+	return []Verb{Create, Replace, Broken, Orphan, Adopt, Retire, Duplicate, Wait, Missing, Extra, Unknown, Keep}
+}
+
+// Creates reports whether a step of this verb may order a machine.
+func (v Verb) Creates() bool { return v == Create || v == Replace || v == Broken || v == Orphan }
+
+// Step is what a plan does about one node, and why.
 type Step struct {
-	Verb    Verb            `json:"verb"`
-	Node    string          `json:"node"` // of a stranger, the machine's name
-	Role    string          `json:"role,omitempty"`
-	Why     string          `json:"why"`               // a sentence
-	Note    string          `json:"note,omitempty"`    // of a node that stays: what an operator should know all the same
-	Blocked string          `json:"blocked,omitempty"` // why it is not done: "db is protected"; a plan with one is refused
-	Makes   bool            `json:"makes,omitempty"`   // a machine is asked for
-	Victims []machines.Ref  `json:"victims,omitempty"` // machines that are deleted
-	Removes bool            `json:"removes,omitempty"` // the node leaves the fleet: its certificate, its entry of the list of hosts
-	Drain   bool            `json:"drain,omitempty"`   // its hooks are run before
-	Order   *machines.Order `json:"order,omitempty"`   // without userdata; where Makes
-	Had     *Shape          `json:"had,omitempty"`     // of a replaced one
-	Layer   int             `json:"layer"`             // by `after`: machines of layer 0 come first, and go last
+	Verb    Verb              `json:"verb"`
+	Node    string            `json:"node"` // of an unknown machine, its name in quotes
+	Role    string            `json:"role,omitempty"`
+	Reasons []machines.Reason `json:"reasons"`
+	Notes   []machines.Reason `json:"notes,omitempty"`   // of a node that stays: what an operator should know
+	Blocked *machines.Reason  `json:"blocked,omitempty"` // a plan with a blocked step is refused
+	Creates bool              `json:"creates,omitempty"` // a machine is ordered
+	Deletes []machines.Ref    `json:"deletes,omitempty"`
+	Removes bool              `json:"removes,omitempty"` // the node leaves the fleet: its certificate, its entry in the host list
+	Drain   bool              `json:"drain,omitempty"`   // its retire hooks run first
+	Order   *machines.Order   `json:"order,omitempty"`   // without userdata; where Creates
+	Had     *Shape            `json:"had,omitempty"`     // of a machine that is replaced
+	Layer   int               `json:"layer"`             // by `after`: machines of layer 0 are made first, and retired last
 }
 
 // Shape is what a machine is made as, in the provider's words.
 type Shape struct {
 	Flavor string `json:"flavor,omitempty"`
 	Image  string `json:"image,omitempty"`
+}
+
+// Acts reports whether a step does something to a machine, or to its record.
+func (s Step) Acts() bool {
+	switch s.Verb {
+	case Create, Replace, Broken, Orphan, Adopt, Retire, Duplicate:
+		return true
+	}
+	return s.Blocked != nil
+}
+
+// Works reports whether an apply works on a step, if only by waiting.
+func (s Step) Works() bool {
+	switch s.Verb {
+	case Keep, Missing, Extra, Unknown:
+		return false
+	}
+	return true
+}
+
+// Ends reports whether nothing is left of the node after the step.
+func (s Step) Ends() bool {
+	return !s.Creates && (s.Verb == Retire || s.Verb == Broken || s.Verb == Orphan || s.Verb == Replace)
 }
 
 // Plan is what applying an environment would do now.
@@ -56,11 +88,77 @@ type Plan struct {
 	Driver   string                    `json:"provider"`
 	At       time.Time                 `json:"at"`
 	Spec     *environments.Environment `json:"-"`                  // stored beside: environments.Encode
-	Revision int64                     `json:"revision"`           // at which the environment was last stored; 0 for a new one
+	Revision int64                     `json:"revision"`           // at which the environment was stored; 0 for a new one
 	Steps    []Step                    `json:"steps"`              // nodes in the order of the file; those that are not in it last
 	Changes  environments.Changes      `json:"-"`                  // of the file
-	Changed  bool                      `json:"changed"`            // the file is not what is stored
-	Whole    bool                      `json:"whole"`              // all that should be alive is alive and converged
+	Changed  bool                      `json:"changed"`            // the file differs from the stored environment
+	Healthy  bool                      `json:"healthy"`            // all nodes are registered and converged
 	Reacting []string                  `json:"reacting,omitempty"` // nodes that are asked for a run afterwards
-	Destroys bool                      `json:"-"`                  // nothing is wanted any more: whoever goes on with it destroys again
+	Destroys bool                      `json:"-"`                  // nothing is wanted any more
+}
+
+// Counts is how many steps each verb has.
+func (p Plan) Counts() map[Verb]int {
+	counts := map[Verb]int{}
+	for _, s := range p.Steps {
+		counts[s.Verb]++
+	}
+	return counts
+}
+
+// Deleted lists the machines that the plan deletes, in its order, each once.
+func (p Plan) Deleted() []machines.Ref {
+	var all []machines.Ref
+	known := map[machines.Ref]bool{}
+	for _, s := range p.Steps {
+		for _, m := range s.Deletes {
+			if !known[m] {
+				known[m] = true
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+// Removed lists the nodes that leave the fleet without a machine that is deleted.
+func (p Plan) Removed() []string {
+	return p.nodes(func(s Step) bool { return s.Removes && len(s.Deletes) == 0 })
+}
+
+// Created lists the nodes that machines are ordered for.
+func (p Plan) Created() []string { return p.nodes(func(s Step) bool { return s.Creates }) }
+
+func (p Plan) nodes(is func(Step) bool) (nodes []string) {
+	for _, s := range p.Steps {
+		if is(s) {
+			nodes = append(nodes, s.Node)
+		}
+	}
+	return nodes
+}
+
+// Blocked lists the steps for which the plan is refused.
+func (p Plan) Blocked() []Step {
+	return slices.DeleteFunc(slices.Clone(p.Steps), func(s Step) bool { return s.Blocked == nil })
+}
+
+// Empty reports whether no machine is changed or waited for. The file may have to be stored all the same: Changed.
+func (p Plan) Empty() bool {
+	return !slices.ContainsFunc(p.Steps, Step.Acts) && p.Counts()[Wait] == 0
+}
+
+// ReactingTo are the nodes that are asked for a run if only these steps are done.
+func (p Plan) ReactingTo(steps []Step) (nodes []string) {
+	roles, done := map[string]bool{}, map[string]bool{}
+	for _, s := range steps {
+		roles[s.Role], done[s.Node] = true, true
+	}
+	for _, node := range p.Reacting {
+		role, _ := p.Spec.RoleOf(node)
+		if !done[node] && slices.ContainsFunc(role.ReactsTo, func(r string) bool { return roles[r] }) {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
 }

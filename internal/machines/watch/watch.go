@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"pulley/agent"
@@ -14,83 +13,127 @@ import (
 	"pulley/internal/machines/plan"
 )
 
-// The limits that a Watcher has where it is told none.
+// The defaults of a Watcher.
 const (
 	DefaultBudget   = 3
 	DefaultPatience = 5 * time.Minute
 )
 
-// Watcher makes machines that died again, by itself: never those of protected roles, never nodes under a hold, and no more
-// than its budget allows in an hour. It remembers from one look to the next who was dead, so one goroutine uses it.
+// Watcher finds dead machines and makes them again, within its budget. It remembers from one look to the next which machines were
+// dead: one goroutine uses it.
 type Watcher struct {
 	Budget   int           // machines an hour; 0 is DefaultBudget
 	Patience time.Duration // how long a machine has to be seen dead before anything is done; 0 is DefaultPatience
 
 	dead  map[string]time.Time // since when a node is seen dead
-	tried map[string]time.Time // when a node's machine was last worked at
+	tried map[string]time.Time // when a node's machine was last worked on
 }
 
-// Watched is what one look came to.
-type Watched struct {
-	Dead   []plan.Step // what was found dead, and does not speak
-	Acted  []plan.Step // what was done about it
-	Notes  []string    // why nothing, or not more, was done: sentences
-	Result apply.Result
+// Findings are the result of one look.
+type Findings struct {
+	Draft  apply.Draft
+	Dead   []plan.Step       // found dead, and not reporting
+	Resume []plan.Step       // a watch began them, and counted them
+	Again  []plan.Step       // dead for long enough, and within the budget
+	Notes  []machines.Reason // why nothing, or not more, is done
 }
 
-// Once looks once, with an Applier whose lock the caller holds, and makes again what has been dead for long enough. It plans
-// from the stored environment.
-func (w *Watcher) Once(ctx context.Context, a *apply.Applier) (Watched, error) {
-	world, err := a.World(ctx)
+// Ready reports whether there is something to do.
+func (f Findings) Ready() bool { return len(f.Resume)+len(f.Again) > 0 }
+
+// Look reads the fleet and judges its machines, by the stored environment. It needs no lock.
+func (w *Watcher) Look(ctx context.Context, s apply.Source) (Findings, error) {
+	d, err := s.Look(ctx, nil, plan.Options{})
 	if err != nil {
-		return Watched{}, err
+		return Findings{}, err
 	}
-	if world.Old == nil {
-		return Watched{}, fmt.Errorf("cannot watch %s: it is not stored\napply its file first", a.Ref)
+	if d.Spec == nil {
+		return Findings{}, fmt.Errorf("cannot watch %s: it is not stored\napply its file first", s.Ref)
 	}
-	p := plan.Make(world.Old, world, plan.Options{Place: a.Place})
-	begun, ripe, d := w.judge(p, world)
-	if ripe, err = w.within(ctx, a, ripe, world.Now, &d); err != nil || len(begun)+len(ripe) == 0 {
-		return d, err
+	f := w.judge(d)
+	if len(f.Again) == 0 {
+		return f, nil
 	}
-	return d, w.act(ctx, a, p, begun, ripe, &d)
+	acts, err := s.Reader.Acts(ctx, d.World.Now.Add(-time.Hour))
+	if err != nil {
+		return f, fmt.Errorf("cannot count what was done to %s in the last hour: %w", s.Ref, err)
+	}
+	w.keepBudget(acts, &f)
+	return f, nil
 }
 
-// judge finds what a watch has begun and was cut off in, and what has been dead for long enough.
-func (w *Watcher) judge(p plan.Plan, world machines.World) (begun, ripe []plan.Step, d Watched) {
-	d.Dead = deadOf(p, world, &d)
-	if w.outage(p, world, &d) {
-		return nil, nil, d
+// Act resumes what was begun, and makes dead machines again, with an Applier whose lock the caller holds. It does nothing if the
+// fleet changed since the look: the next look decides. Each machine that is made again is noted first: a crash never widens the
+// budget. No hooks are run: the machine is dead.
+func (w *Watcher) Act(ctx context.Context, a *apply.Applier, f Findings) (apply.Result, error) {
+	unchanged, err := a.Fleet.Unchanged(ctx, f.Draft.World)
+	if err != nil || !unchanged {
+		return apply.Result{}, err
 	}
-	begun = spared(w.due(unfinished(p, world, &d), world.Now), world, &d)
-	ripe = spared(w.ripe(d.Dead, world.Now), world, &d)
-	return begun, ripe, d
+	if w.tried == nil {
+		w.tried = map[string]time.Time{}
+	}
+	for _, s := range f.Again {
+		act := machines.Act{At: a.Now().UTC(), Node: s.Node, Did: machines.Replaced, Reasons: s.Reasons, By: a.By, Watch: true}
+		if err := a.Fleet.Note(ctx, act); err != nil {
+			return apply.Result{}, fmt.Errorf("cannot write to the history that %s is made again: %w", s.Node, err)
+		}
+		delete(w.dead, s.Node)
+	}
+	d := f.Draft
+	d.Steps = slices.Concat(f.Resume, f.Again)
+	d.Reacting = d.ReactingTo(d.Steps)
+	for _, s := range d.Steps {
+		w.tried[s.Node] = a.Now()
+	}
+	watching := *a
+	watching.Watch, watching.NoDrain = true, true
+	return watching.Apply(ctx, d, d.Deleted())
 }
 
-// deadOf picks the steps of a plan that make a dead machine again. Whatever the provider says of it: what speaks is alive.
-func deadOf(p plan.Plan, world machines.World, d *Watched) (dead []plan.Step) {
-	for _, s := range p.Steps {
-		if s.Verb != plan.Orphan && s.Verb != plan.Broken || !s.Makes {
-			continue
-		}
-		if _, booked := world.Records[s.Node]; !booked {
-			d.Notes = append(d.Notes, fmt.Sprintf("%s is left to an apply: its machine is not in the books, and %s", s.Node, s.Why))
-			continue
-		}
-		if at, speaks := world.LastSpoke(s.Node); speaks {
-			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: it spoke at %s, though %s; it counts as silent from %s", s.Node, machines.Clock(at), s.Why, machines.Clock(world.SilentFrom(s.Node))))
-			continue
-		}
-		dead = append(dead, s)
+// judge finds what a watch began and did not finish, and what has been dead for long enough.
+func (w *Watcher) judge(d apply.Draft) Findings {
+	f := Findings{Draft: d}
+	f.findDead()
+	if w.outage(&f) {
+		return f
 	}
-	return dead
+	now := d.World.Now
+	f.Resume = f.allowed(w.due(f.unfinished(), now))
+	f.Again = f.allowed(w.ripe(f.Dead, now))
+	return f
 }
 
-// outage reports whether so much is dead, or is not listed, that it is not the machines: then nothing is done, and nothing
-// remembered. Of one or two machines nothing tells a machine that is lost from a list that is not whole.
-func (w *Watcher) outage(p plan.Plan, world machines.World, d *Watched) bool {
+// note adds a note, and the reasons for it.
+func (f *Findings) note(r machines.Reason, why ...machines.Reason) {
+	f.Notes = append(append(f.Notes, r), why...)
+}
+
+// findDead picks the steps that make a dead machine again. A node that reports is alive, whatever the provider reports of it.
+func (f *Findings) findDead() {
+	world := f.Draft.World
+	for _, s := range f.Draft.Steps {
+		if s.Verb != plan.Orphan && s.Verb != plan.Broken || !s.Creates {
+			continue
+		}
+		if _, recorded := world.Records[s.Node]; !recorded {
+			f.note(machines.Reason{Code: machines.DeadNotRecorded, Node: s.Node}, s.Reasons...)
+			continue
+		}
+		if at, reports := world.LastReport(s.Node); reports {
+			f.note(machines.Reason{Code: machines.DeadButReporting, Node: s.Node, At: at, Until: world.SilentFrom(s.Node)}, s.Reasons...)
+			continue
+		}
+		f.Dead = append(f.Dead, s)
+	}
+}
+
+// outage reports whether so much is dead or unlisted that the provider is the likely cause: then nothing is done, and nothing
+// remembered. In a fleet of one or two machines nothing distinguishes a lost machine from an incomplete list.
+func (w *Watcher) outage(f *Findings) bool {
+	world := f.Draft.World
 	all, made, lost := 0, 0, 0
-	for _, s := range p.Steps {
+	for _, s := range f.Draft.Steps {
 		rec, known := world.Records[s.Node]
 		if !known || s.Verb == plan.Duplicate {
 			continue
@@ -100,23 +143,21 @@ func (w *Watcher) outage(p plan.Plan, world machines.World, d *Watched) bool {
 			made++
 		}
 	}
-	for _, s := range d.Dead {
+	for _, s := range f.Dead {
 		if s.Verb == plan.Orphan && world.Views[s.Node].State != agent.Silent {
 			lost++
 		}
 	}
-	says := ""
 	switch {
 	case made > 0 && len(world.Machines) == 0:
-		says = "the provider lists none of " + machines.Count(made, "machine")
-	case len(d.Dead) >= 2 && len(d.Dead)*2 > all:
-		says = fmt.Sprintf("%d of %d machines look dead", len(d.Dead), all)
+		f.note(machines.Reason{Code: machines.NoneListed, Of: made})
+	case len(f.Dead) >= 2 && len(f.Dead)*2 > all:
+		f.note(machines.Reason{Code: machines.MostDead, Count: len(f.Dead), Of: all})
 	case all <= 2 && lost > 0:
-		says = fmt.Sprintf("%d of %s %s not listed", lost, machines.Count(all, "machine"), machines.Are(lost))
+		f.note(machines.Reason{Code: machines.FewListed, Count: lost, Of: all})
 	default:
 		return false
 	}
-	d.Notes = append(d.Notes, says+": that looks like an outage of the provider, and nothing is done; pulley env plan shows them")
 	w.dead = nil
 	return true
 }
@@ -145,18 +186,70 @@ func (w *Watcher) patience() time.Duration {
 	return w.Patience
 }
 
-// spared leaves out those that are protected or under a hold.
-func spared(dead []plan.Step, world machines.World, d *Watched) (rest []plan.Step) {
-	for _, s := range dead {
-		held := world.Held[s.Node]
+// unfinished picks the steps that a watch began, counted, and did not finish. Other work is an operator's.
+func (f *Findings) unfinished() (begun []plan.Step) {
+	var others []string
+	world := f.Draft.World
+	for _, s := range f.Draft.Steps {
+		rec := world.Records[s.Node]
+		switch {
+		case rec.Watch && resumes(s, rec, world):
+			if at, reports := world.LastReport(s.Node); reports && deletesRunning(s, world) {
+				f.note(machines.Reason{Code: machines.ReplacedButReports, Node: s.Node, At: at})
+				continue
+			}
+			begun = append(begun, s)
+		case s.Verb == plan.Create || s.Verb == plan.Replace:
+			others = append(others, s.Node)
+		}
+	}
+	if len(others) > 0 {
+		f.note(machines.Reason{Code: machines.LeftToApply, Nodes: others})
+	}
+	return begun
+}
+
+// resumes reports whether a step is the rest of a machine being made again. A machine that was ordered and is dead by now is like
+// any other dead one.
+func resumes(s plan.Step, rec machines.Record, world machines.World) bool {
+	switch rec.Phase {
+	case machines.Retiring:
+		return s.Verb == plan.Replace || s.Verb == plan.Adopt
+	case machines.Making:
+		exists := func(m machines.Machine) bool { return m.Name == rec.Name && m.State != machines.Deleting }
+		return s.Verb == plan.Create || s.Verb == plan.Wait && slices.ContainsFunc(world.Machines, exists)
+	}
+	return false
+}
+
+func deletesRunning(s plan.Step, world machines.World) bool {
+	return slices.ContainsFunc(world.Machines, func(m machines.Machine) bool {
+		return m.State == machines.Running && slices.ContainsFunc(s.Deletes, m.Is)
+	})
+}
+
+// due picks those that were not worked on a moment ago: what failed is not retried in each look.
+func (w *Watcher) due(steps []plan.Step, now time.Time) (due []plan.Step) {
+	for _, s := range steps {
+		if at, tried := w.tried[s.Node]; !tried || now.Sub(at) >= w.patience() {
+			due = append(due, s)
+		}
+	}
+	return due
+}
+
+// allowed leaves out those that are blocked, protected or under a hold.
+func (f *Findings) allowed(steps []plan.Step) (rest []plan.Step) {
+	world := f.Draft.World
+	for _, s := range steps {
+		held, isHeld := world.Held[s.Node]
 		switch role, _ := world.Old.Role(s.Role); {
-		case s.Blocked != "":
-			why, _, _ := strings.Cut(s.Blocked, "\n") // what to do about it is for who applies
-			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: %s", s.Node, why))
 		case role.Protected:
-			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: %s is protected", s.Node, s.Role))
-		case held != "":
-			d.Notes = append(d.Notes, fmt.Sprintf("%s is left alone: %s", s.Node, held))
+			f.note(machines.Reason{Code: machines.RoleIsProtected, Node: s.Node, Role: s.Role})
+		case s.Blocked != nil:
+			f.note(machines.Reason{Code: machines.StepBlocked, Node: s.Node}, *s.Blocked)
+		case isHeld:
+			f.note(machines.Reason{Code: machines.NodeIsHeld, Node: s.Node, Hold: &held})
 		default:
 			rest = append(rest, s)
 		}
@@ -164,20 +257,8 @@ func spared(dead []plan.Step, world machines.World, d *Watched) (rest []plan.Ste
 	return rest
 }
 
-// within cuts the steps to what is left of the budget, counted from what was done by itself in the last hour.
-func (w *Watcher) within(ctx context.Context, a *apply.Applier, ripe []plan.Step, now time.Time, d *Watched) ([]plan.Step, error) {
-	if len(ripe) == 0 {
-		return nil, nil
-	}
-	acts, err := a.Fleet.Acts(ctx, now.Add(-time.Hour))
-	if err != nil {
-		return nil, fmt.Errorf("cannot count what was done to %s in the last hour: %w", a.Ref, err)
-	}
-	return w.budgeted(ripe, acts, d), nil
-}
-
-// budgeted is within, with the acts of the last hour.
-func (w *Watcher) budgeted(ripe []plan.Step, acts []machines.Act, d *Watched) []plan.Step {
+// keepBudget cuts what is made again to what is left of the budget, by the acts of the last hour.
+func (w *Watcher) keepBudget(acts []machines.Act, f *Findings) {
 	budget := w.Budget
 	if budget <= 0 {
 		budget = DefaultBudget
@@ -189,41 +270,16 @@ func (w *Watcher) budgeted(ripe []plan.Step, acts []machines.Act, d *Watched) []
 		}
 	}
 	left := max(0, budget-spent)
-	if len(ripe) <= left {
-		return ripe
+	if len(f.Again) <= left {
+		return
 	}
 	var late []string
-	for _, s := range ripe[left:] {
+	for _, s := range f.Again[left:] {
 		late = append(late, s.Node)
 	}
-	d.Notes = append(d.Notes, fmt.Sprintf("%s wait: %d machines an hour are made again, and %d were", machines.Names(late), budget, spent))
-	return ripe[:left]
+	f.note(machines.Reason{Code: machines.BudgetSpent, Nodes: late, Count: spent, Of: budget})
+	f.Again = f.Again[:left]
 }
 
-// act goes on with what was begun, and makes dead machines again. Each of these is noted before anything is done, so that a crash
-// never widens the budget. Nobody is asked to run hooks: it is dead, or is not the node.
-func (w *Watcher) act(ctx context.Context, a *apply.Applier, p plan.Plan, begun, ripe []plan.Step, d *Watched) error {
-	if w.tried == nil {
-		w.tried = map[string]time.Time{}
-	}
-	for _, s := range ripe {
-		act := machines.Act{At: a.Now().UTC(), Node: s.Node, Did: machines.Replaced, Why: s.Why, By: a.By, Watch: true}
-		if err := a.Fleet.Note(ctx, act); err != nil {
-			return fmt.Errorf("cannot remember that %s is made again: %w", s.Node, err)
-		}
-		delete(w.dead, s.Node)
-	}
-	d.Acted = slices.Concat(begun, ripe)
-	for _, s := range d.Acted {
-		w.tried[s.Node] = a.Now()
-	}
-	p.Steps, p.Reacting = d.Acted, p.ReactingTo(d.Acted)
-	watching := *a
-	watching.Watch, watching.NoDrain = true, true
-	var err error
-	d.Result, err = watching.Apply(ctx, p, p.Destroyed())
-	return err
-}
-
-// Waiting names the nodes that were seen dead and are not given up yet, for people.
+// Waiting names the nodes that were seen dead and are not given up yet.
 func (w *Watcher) Waiting() []string { return slices.Sorted(maps.Keys(w.dead)) }

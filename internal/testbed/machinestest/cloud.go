@@ -104,7 +104,7 @@ func (c Cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine
 }
 
 // shown is a machine as this provider tells of it.
-func (s *Site) shown(m machines.Machine) machines.Machine {
+func (s *model) shown(m machines.Machine) machines.Machine {
 	if s.NoIDs {
 		m.ID = ""
 	}
@@ -141,7 +141,7 @@ func (c Cloud) claimed(o machines.Order) {
 	}
 }
 
-func (s *Site) box(o machines.Order, mark machines.Mark) *box {
+func (s *model) box(o machines.Order, mark machines.Mark) *box {
 	s.count++
 	now := s.Now()
 	spread := time.Duration(sha256.Sum256(fmt.Append(nil, s.count))[0]) * time.Second / 16
@@ -205,7 +205,7 @@ func (c Cloud) agreed(b *box) {
 		}
 	}
 	if !slices.ContainsFunc(x.site.acts, func(a machines.Act) bool {
-		return a.Node == n.String() && a.Why != "" && (a.Did == machines.Deleted || a.Did == machines.Replaced)
+		return a.Node == n.String() && len(a.Reasons) > 0 && (a.Did == machines.Deleted || a.Did == machines.Replaced)
 	}) {
 		x.site.blame("machine %s was deleted without a trace", b.Name)
 	}

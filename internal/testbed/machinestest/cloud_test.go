@@ -16,7 +16,7 @@ import (
 // What is proven with the cloud in memory would not hold for real ones if it were kinder than they are.
 func TestTheModelIsAConformingProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSite(environments.Ref{Environment: "dev"}, time.Now)
+		s := NewSim(environments.Ref{Environment: "dev"}, time.Now)
 		s.Latency = 100 * time.Millisecond
 		x := s.Open("ann", nil)
 		config := conform.Config{

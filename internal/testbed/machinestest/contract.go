@@ -243,7 +243,7 @@ func acts(t *testing.T, s *subject) {
 	now := time.Now().UTC().Truncate(time.Second)
 	var want []machines.Act
 	for i, did := range []machines.Did{machines.Created, machines.Replaced, machines.Deleted} {
-		a := machines.Act{At: now.Add(time.Duration(i-2) * time.Hour), Node: s.node("web", 1), Did: did, Why: "it is wanted", By: "ann", Watch: i == 1}
+		a := machines.Act{At: now.Add(time.Duration(i-2) * time.Hour), Node: s.node("web", 1), Did: did, Reasons: []machines.Reason{{Code: machines.Surplus, Role: "web", Count: 1}}, By: "ann", Watch: i == 1}
 		s.must(s.Fleet.Note(t.Context(), a))
 		want = append(want, a)
 	}

@@ -38,8 +38,8 @@ func holds(t *testing.T, s *subject) {
 	s.must(s.Fleet.Hold(t.Context(), one, h))
 	s.must(s.Fleet.Hold(t.Context(), one, h))
 	held := s.world().Held
-	if held[one] == "" || held[two] != "" {
-		t.Fatalf("held: %q", held)
+	if _, other := held[two]; held[one].Why != h.Why || other {
+		t.Fatalf("held: %+v", held)
 	}
 }
 
@@ -72,8 +72,9 @@ func releases(t *testing.T, s *subject) {
 		s.must(s.Fleet.Release(ctx, one))
 		s.must(s.Fleet.Release(ctx, two))
 	}
-	if held := s.world().Held; held[one] != "" || held[two] == "" {
-		t.Errorf("held: %q", held)
+	held := s.world().Held
+	if _, is := held[one]; is || held[two].Why == "" {
+		t.Errorf("held: %+v", held)
 	}
 }
 
@@ -89,7 +90,8 @@ func removes(t *testing.T, s *subject) {
 	s.must(s.Fleet.Remove(t.Context(), one, "it is retired"))
 	w := s.world()
 	_, listed := w.Hosts[one]
-	if _, other := w.Hosts[two]; listed || !other || w.Held[one] != "" {
+	_, held := w.Held[one]
+	if _, other := w.Hosts[two]; listed || !other || held {
 		t.Fatalf("listed: %v, held: %v", w.Hosts, w.Held)
 	}
 	s.has(one, &r)

@@ -10,7 +10,7 @@ import (
 // What is proven with the fleet in memory would not hold for the one in etcd if they differed.
 func TestTheModelKeepsTheContract(t *testing.T) {
 	FleetContract(t, func(*testing.T) Subject {
-		s := NewSite(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)
+		s := NewSim(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)
 		s.Demote()
 		lets := func(token string) bool { return s.Tokens()[token] != "" }
 		return Subject{Fleet: s.Open("ann", nil), Ref: s.Ref, Join: s.Join, Say: s.Say, Lets: lets, Oust: func() { s.Open("bob", nil) }}

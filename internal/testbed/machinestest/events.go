@@ -10,15 +10,15 @@ import (
 // What happens to a site beside what applies do to it: to its provider, its machines and its nodes, and by other operators.
 
 // Hide has the provider not tell of some of its machines for a while.
-func (s *Site) Hide(what Hides, lasts time.Duration) {
+func (s *Sim) Hide(what Hides, lasts time.Duration) {
 	s.locked(func() { s.hides, s.hidesTo = what, s.Now().Add(lasts) })
 }
 
 // Demote has nothing promoted.
-func (s *Site) Demote() { s.locked(func() { s.target = agent.Target{} }) }
+func (s *Sim) Demote() { s.locked(func() { s.target = agent.Target{} }) }
 
 // Plant puts a machine there that runs and that nobody ordered.
-func (s *Site) Plant(name string, mark machines.Mark) (m machines.Machine) {
+func (s *Sim) Plant(name string, mark machines.Mark) (m machines.Machine) {
 	s.locked(func() {
 		b := s.box(machines.Order{Name: name}, mark)
 		b.State, b.fate = machines.Running, NoBoot
@@ -28,7 +28,7 @@ func (s *Site) Plant(name string, mark machines.Mark) (m machines.Machine) {
 }
 
 // Kill has something happen to a machine: it is lost, or goes into a state.
-func (s *Site) Kill(id string, state machines.State) {
+func (s *Sim) Kill(id string, state machines.State) {
 	s.locked(func() {
 		for _, b := range s.boxes {
 			if b.ID != id {
@@ -48,17 +48,17 @@ func (s *Site) Kill(id string, state machines.State) {
 }
 
 // Join puts a node on the list that has no machine here.
-func (s *Site) Join(node, role string) {
+func (s *Sim) Join(node, role string) {
 	s.locked(func() { s.hosts[node] = agent.Host{Node: node, Role: role, At: s.Now().UTC(), By: "bootstrap"} })
 }
 
 // Say writes what a node says of itself.
-func (s *Site) Say(st agent.Status) {
+func (s *Sim) Say(st agent.Status) {
 	s.locked(func() { s.statuses[st.Node], s.said[st.Node] = st, s.moment() })
 }
 
 // Enroll has a machine of somebody else join as a node, as a member of a role does, and live on as one.
-func (s *Site) Enroll(node, role string, mark machines.Mark) (m machines.Machine) {
+func (s *Sim) Enroll(node, role string, mark machines.Mark) (m machines.Machine) {
 	s.locked(func() {
 		var b *box
 		for _, known := range s.boxes {
@@ -78,7 +78,7 @@ func (s *Site) Enroll(node, role string, mark machines.Mark) (m machines.Machine
 }
 
 // Ask has somebody beside the apply ask a node for something.
-func (s *Site) Ask(node string, q agent.Request) {
+func (s *Sim) Ask(node string, q agent.Request) {
 	s.locked(func() {
 		if h, ok := s.hosts[node]; ok {
 			h.Request = &q
@@ -88,7 +88,7 @@ func (s *Site) Ask(node string, q agent.Request) {
 }
 
 // HoldNode puts a node under a hold; without a reason it takes that away.
-func (s *Site) HoldNode(node, why string) {
+func (s *Sim) HoldNode(node, why string) {
 	s.locked(func() {
 		delete(s.holds, node)
 		if why != "" {
@@ -98,7 +98,7 @@ func (s *Site) HoldNode(node, why string) {
 }
 
 // Tokens is who may join as which node: ids of tokens, and nodes.
-func (s *Site) Tokens() map[string]string {
+func (s *Sim) Tokens() map[string]string {
 	all := map[string]string{}
 	s.locked(func() {
 		for id, t := range s.tokens {
@@ -111,10 +111,10 @@ func (s *Site) Tokens() map[string]string {
 }
 
 // Grant has somebody else have a token of this id.
-func (s *Site) Grant(id, node string) { s.locked(func() { s.tokens[id] = token{node: node} }) }
+func (s *Sim) Grant(id, node string) { s.locked(func() { s.tokens[id] = token{node: node} }) }
 
 // Take has a machine join as a node, whatever its token says.
-func (s *Site) Take(node, id string) {
+func (s *Sim) Take(node, id string) {
 	s.locked(func() {
 		for _, b := range s.boxes {
 			if b.ID == id {
@@ -127,7 +127,7 @@ func (s *Site) Take(node, id string) {
 }
 
 // Retiring has the books say that the retiring of a node was begun, which has not answered: it is held, and asked.
-func (s *Site) Retiring(node string) {
+func (s *Sim) Retiring(node string) {
 	s.locked(func() {
 		r, h := s.records[node], s.hosts[node]
 		r.Phase, r.Ask, r.At = machines.Retiring, "00000000000000cc", s.Now().UTC()
@@ -139,11 +139,11 @@ func (s *Site) Retiring(node string) {
 }
 
 // Forget strikes a node off the books.
-func (s *Site) Forget(node string) { s.locked(func() { delete(s.records, node) }) }
+func (s *Sim) Forget(node string) { s.locked(func() { delete(s.records, node) }) }
 
 // Heal ends all faults that last: the provider knows its machines, they converge, and hooks end. Those that never booted stay
 // as they are.
-func (s *Site) Heal() {
+func (s *Sim) Heal() {
 	s.locked(func() {
 		s.Trouble, s.Quota, s.hides = nil, 0, Nothing
 		clear(s.answers)
@@ -159,6 +159,6 @@ func (s *Site) Heal() {
 }
 
 // Unlist takes a node off the list of hosts, as `pulley nodes remove` does.
-func (s *Site) Unlist(node string) {
+func (s *Sim) Unlist(node string) {
 	s.locked(func() { s.takeOff(node) })
 }

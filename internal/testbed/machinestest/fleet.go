@@ -11,23 +11,21 @@ import (
 	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/userdata"
 )
 
 var _ machines.Fleet = (*Session)(nil)
 
-// World is provision.Fleet's.
+// World is machines.Fleet's.
 func (x *Session) World(ctx context.Context) (w machines.World, err error) {
 	s := x.site
 	err = x.call(ctx, "world", false, func(Fault) error {
 		w = machines.World{
 			Old: s.spec, OldRevision: s.revision, Records: maps.Clone(s.records), Hosts: maps.Clone(s.hosts), Statuses: maps.Clone(s.statuses),
-			Views: map[string]agent.View{}, Held: map[string]string{}, Released: !s.target.IsZero(), Now: s.Now(),
+			Views: map[string]agent.View{}, Held: map[string]agent.Hold{}, Released: !s.target.IsZero(), Now: s.Now(),
 		}
 		for node, h := range s.holds {
-			w.Held[node] = string(h.Why)
-			if h.Why == "" {
-				w.Held[node] = "it is held"
-			}
+			w.Held[node] = h
 		}
 		for node := range s.hosts {
 			w.Views[node] = s.view(node)
@@ -40,7 +38,17 @@ func (x *Session) World(ctx context.Context) (w machines.World, err error) {
 	return w, err
 }
 
-func (s *Site) view(node string) agent.View {
+// Unchanged is machines.Fleet's.
+func (x *Session) Unchanged(ctx context.Context, w machines.World) (same bool, err error) {
+	s := x.site
+	err = x.call(ctx, "unchanged", false, func(Fault) error {
+		same = s.revision == w.OldRevision && reflect.DeepEqual(s.records, w.Records) && reflect.DeepEqual(s.hosts, w.Hosts) && reflect.DeepEqual(s.holds, w.Held)
+		return nil
+	})
+	return same, err
+}
+
+func (s *model) view(node string) agent.View {
 	d := agent.Desired{Default: s.target}
 	if h, ok := s.hosts[node]; ok {
 		d.Host = &h
@@ -54,7 +62,7 @@ func (s *Site) view(node string) agent.View {
 	return agent.Look(nil, d, s.Now())
 }
 
-// Acts is provision.Fleet's.
+// Acts is machines.Fleet's.
 func (x *Session) Acts(ctx context.Context, since time.Time) (all []machines.Act, err error) {
 	err = x.call(ctx, "acts", false, func(Fault) error {
 		for _, a := range x.site.acts {
@@ -68,7 +76,7 @@ func (x *Session) Acts(ctx context.Context, since time.Time) (all []machines.Act
 	return all, err
 }
 
-// PutSpec is provision.Fleet's.
+// PutSpec is machines.Fleet's.
 func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revision int64) (at int64, err error) {
 	s := x.site
 	err = x.call(ctx, "put spec", true, func(Fault) error {
@@ -94,12 +102,12 @@ func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revi
 	return at, err
 }
 
-// Put is provision.Fleet's.
+// Put is machines.Fleet's.
 func (x *Session) Put(ctx context.Context, r machines.Record, was *machines.Record) error {
 	return x.call(ctx, "put", true, func(Fault) error { return x.put(r, was, machines.Token{}) })
 }
 
-// Order is provision.Fleet's.
+// Order is machines.Fleet's.
 func (x *Session) Order(ctx context.Context, r machines.Record, was *machines.Record, t machines.Token) error {
 	return x.call(ctx, "order", true, func(Fault) error { return x.put(r, was, t) })
 }
@@ -142,7 +150,7 @@ func (x *Session) put(r machines.Record, was *machines.Record, t machines.Token)
 }
 
 // lettingNobodyIn ends a token, if it is one.
-func (s *Site) lettingNobodyIn(id string) {
+func (s *model) lettingNobodyIn(id string) {
 	if t, ok := s.tokens[id]; ok {
 		s.tokens[id] = token{node: t.node, dead: true}
 	}
@@ -154,7 +162,7 @@ func same(have, was machines.Record) bool {
 	return reflect.DeepEqual(have, was)
 }
 
-// Drop is provision.Fleet's.
+// Drop is machines.Fleet's.
 func (x *Session) Drop(ctx context.Context, was machines.Record) error {
 	s := x.site
 	return x.call(ctx, "drop", true, func(Fault) error {
@@ -173,7 +181,7 @@ func (x *Session) Drop(ctx context.Context, was machines.Record) error {
 }
 
 // forgets drops what a retired node said, unless it is there still.
-func (s *Site) forgets(node string) {
+func (s *model) forgets(node string) {
 	_, listed := s.hosts[node]
 	if off := s.off[node]; listed || off != 0 && s.said[node] > off {
 		return
@@ -181,7 +189,7 @@ func (s *Site) forgets(node string) {
 	delete(s.statuses, node)
 }
 
-// Note is provision.Fleet's.
+// Note is machines.Fleet's.
 func (x *Session) Note(ctx context.Context, a machines.Act) error {
 	s := x.site
 	return x.call(ctx, "note", true, func(Fault) error {
@@ -190,8 +198,8 @@ func (x *Session) Note(ctx context.Context, a machines.Act) error {
 	})
 }
 
-// Userdata is provision.Fleet's: a token's id, and nothing else.
-func (x *Session) Userdata(o machines.Order, _ environments.Role, _ machines.Form) ([]byte, machines.Token, error) {
+// Userdata is machines.Fleet's: a token's id, and nothing else.
+func (x *Session) Userdata(o machines.Order, _ environments.Role, _ userdata.Form) ([]byte, machines.Token, error) {
 	s := x.site
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +209,7 @@ func (x *Session) Userdata(o machines.Order, _ environments.Role, _ machines.For
 	return []byte(id), machines.Token{ID: id, Hash: id, Created: now, Expires: now.Add(time.Hour)}, nil
 }
 
-// Hold is provision.Fleet's.
+// Hold is machines.Fleet's.
 func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
 	return x.call(ctx, "hold", false, func(Fault) error {
 		x.site.holds[node] = h
@@ -209,7 +217,7 @@ func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
 	})
 }
 
-// Release is provision.Fleet's.
+// Release is machines.Fleet's.
 func (x *Session) Release(ctx context.Context, node string) error {
 	return x.call(ctx, "release", false, func(Fault) error {
 		if x.site.holds[node].Kind == agent.RetirementHold {
@@ -219,7 +227,7 @@ func (x *Session) Release(ctx context.Context, node string) error {
 	})
 }
 
-// Ask is provision.Fleet's.
+// Ask is machines.Fleet's.
 func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
 	s := x.site
 	return x.call(ctx, "ask", false, func(f Fault) error {
@@ -240,7 +248,7 @@ func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
 }
 
 // takeOff takes a node off the list of hosts; the books remember that it was on it.
-func (s *Site) takeOff(node string) {
+func (s *model) takeOff(node string) {
 	if r, ok := s.records[node]; ok && r.Phase == machines.Made && s.hosts[node].Node != "" {
 		r.Joined = true
 		s.records[node] = r
@@ -249,7 +257,7 @@ func (s *Site) takeOff(node string) {
 	delete(s.holds, node)
 }
 
-// Remove is provision.Fleet's.
+// Remove is machines.Fleet's.
 func (x *Session) Remove(ctx context.Context, node, _ string) error {
 	s := x.site
 	return x.call(ctx, "remove", false, func(Fault) error {

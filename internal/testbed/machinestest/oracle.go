@@ -8,6 +8,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/render"
 )
 
 // Aim is what somebody wants of a fleet. What is done for it is judged by that and by how machines truly are: by nothing that
@@ -23,7 +24,7 @@ type Aim struct {
 func (x *Session) Aims(a Aim) { x.site.locked(func() { x.aim = &a }) }
 
 // Away is the mark under which the fleet's machines are looked for when somebody asks at the wrong place.
-func (s *Site) Away() machines.Mark {
+func (s *Sim) Away() machines.Mark {
 	return machines.Mark{Owner: "ffffffffffffffff", Fleet: s.Ref.String()}
 }
 
@@ -34,7 +35,7 @@ const young = 2 * time.Minute
 const moment = 30 * time.Second
 
 // alive reports whether a machine runs, is the node that is registered, and was heard of lately.
-func (s *Site) alive(b *box) bool {
+func (s *model) alive(b *box) bool {
 	h, listed := s.hosts[b.node]
 	st, spoke := s.statuses[b.node]
 	return b.State == machines.Running && b.goneAt.IsZero() && b.joined && listed && h.MachineID == b.ID && spoke && st.Machine == b.ID &&
@@ -99,7 +100,7 @@ func (x *Session) watches(have, next machines.Record) {
 		s.blame("a watch touched %s, which nobody wants", next.Node)
 	case role.Protected:
 		s.blame("a watch touched %s, and %s is protected", next.Node, role.Name)
-	case s.holds[next.Node].Why != "":
+	case s.holds[next.Node].Mode != "":
 		s.blame("a watch touched %s, which is under a hold", next.Node)
 	}
 	if _, spoke := s.statuses[next.Node]; spoke && s.view(next.Node).State != agent.Silent && s.hosts[next.Node].Node != "" {
@@ -175,11 +176,11 @@ func (c Cloud) onlyOne(o machines.Order) {
 	}
 }
 
-// Sentence judges the machines that a plan would destroy, before anybody agrees to it.
-func (x *Session) Sentence(p plan.Plan) {
+// JudgePlan judges the machines that a plan would destroy, before anybody agrees to it.
+func (x *Session) JudgePlan(p plan.Plan) {
 	s := x.site
 	s.locked(func() {
-		for _, v := range p.Destroyed() {
+		for _, v := range p.Deleted() {
 			for _, b := range s.boxes {
 				if b.Name != v.Name || v.ID != "" && b.ID != v.ID || b.mark != s.Mark() && b.mark != s.Away() {
 					continue
@@ -194,8 +195,8 @@ func (x *Session) Sentence(p plan.Plan) {
 
 func whyOf(p plan.Plan, v machines.Ref) string {
 	for _, s := range p.Steps {
-		if slices.Contains(s.Victims, v) {
-			return string(s.Verb) + " " + s.Node + ", " + s.Why
+		if slices.Contains(s.Deletes, v) {
+			return string(s.Verb) + " " + s.Node + ", " + render.Reasons(s.Reasons)
 		}
 	}
 	return ""

@@ -10,7 +10,7 @@ import (
 )
 
 // pass has the time pass until now: machines are built, join, converge, answer and go.
-func (s *Site) pass() {
+func (s *model) pass() {
 	now := s.Now()
 	s.boxes = slices.DeleteFunc(s.boxes, func(b *box) bool { return !b.goneAt.IsZero() && !now.Before(b.goneAt) })
 	for _, b := range s.boxes {
@@ -18,10 +18,10 @@ func (s *Site) pass() {
 	}
 }
 
-func (s *Site) listed(b *box) bool { return !s.Now().Before(b.appears) }
+func (s *model) listed(b *box) bool { return !s.Now().Before(b.appears) }
 
 // live is the life of one machine.
-func (s *Site) live(b *box, now time.Time) {
+func (s *model) live(b *box, now time.Time) {
 	if b.State == machines.Building && !now.Before(b.runs) {
 		b.State = machines.Running
 		switch b.fate {
@@ -48,7 +48,7 @@ func (s *Site) live(b *box, now time.Time) {
 }
 
 // join takes a machine into the fleet, if its token is good and its name is free.
-func (s *Site) join(b *box, at time.Time) {
+func (s *model) join(b *box, at time.Time) {
 	t, ok := s.tokens[string(b.userdata)]
 	_, taken := s.hosts[t.node]
 	if !ok || t.dead || taken {
@@ -60,7 +60,7 @@ func (s *Site) join(b *box, at time.Time) {
 }
 
 // speak is what the node says of itself: once a minute, as the real ones do, and when it was asked for something.
-func (s *Site) speak(b *box, host agent.Host, now time.Time) {
+func (s *model) speak(b *box, host agent.Host, now time.Time) {
 	seen := b.joinedAt.Add(now.Sub(b.joinedAt).Truncate(speaksEvery))
 	st := agent.Status{Node: b.node, Role: host.Role, Phase: agent.Idle, Machine: b.ID, Settings: agent.DefaultSettings(), Target: s.target}
 	if b.fate != NoRun && !now.Before(b.converges) {

@@ -1,0 +1,299 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/failpoint"
+	"pulley/internal/machines"
+	"pulley/internal/machines/plan"
+	"pulley/internal/machines/render"
+)
+
+// job is the work on one step: its state, and the calls that its tasks make.
+type job struct {
+	*engine
+	step    plan.Step
+	role    environments.Role // the zero value for a role that the file no longer has
+	record  *machines.Record  // as stored; nil for none
+	heard   agent.Status      // the node's last report before its machine was made: the status of a removed node stays
+	since   number            // snapshots from here on show what this job did
+	claimed bool              // this job has claimed the name
+	resumes bool              // an earlier apply has claimed the name, and may have ordered the machine
+	waiting machines.Reason   // what was last told that it waits for
+}
+
+func (e *engine) job(s plan.Step) *job {
+	j := &job{engine: e, step: s}
+	j.role, _ = e.draft.Spec.Role(s.Role)
+	if r, ok := e.draft.World.Records[s.Node]; ok {
+		j.record = &r
+	}
+	j.heard = e.draft.World.Statuses[s.Node]
+	j.resumes = j.record != nil && j.record.Phase == machines.Making
+	j.log = e.log.With("node", s.Node, "verb", string(s.Verb))
+	return j
+}
+
+// errOrderAgain sends the work back to the order.
+var errOrderAgain = errors.New("the machine is ordered again")
+
+// do does the tasks of the step. Progress, the log and crash points are here, once for all tasks. On failure, at is the task.
+func (j *job) do() (at string, err error) {
+	tasks := tasksOf(j.step)
+	for i := 0; i < len(tasks); i++ {
+		t := tasks[i]
+		if err := j.over(); err != nil {
+			return t.name, j.cutShort(t.name, err)
+		}
+		j.waiting = machines.Reason{}
+		j.event(Event{Task: t.name, State: Begins})
+		failpoint.Here("before:" + t.name)
+		start := j.a.Now()
+		err := j.lost(t.run(j))
+		j.log.Debug("step", "step", t.name, "took", j.a.Now().Sub(start), "err", err)
+		switch {
+		case errors.Is(err, errOrderAgain):
+			i = slices.IndexFunc(tasks, func(t task) bool { return t.name == "order" }) - 1
+		case j.cutOff(err):
+			return t.name, j.cutShort(t.name, err)
+		case err != nil:
+			j.event(Event{Task: t.name, State: Fails, Err: err})
+			return t.name, err
+		}
+		failpoint.Here("after:" + t.name)
+		j.event(Event{Task: t.name, State: Ends})
+	}
+	j.event(Event{State: Done})
+	return "", nil
+}
+
+// cutShort tells that the work is stopped, which is no failure of it, and returns err.
+func (j *job) cutShort(task string, err error) error {
+	why := machines.Reason{Code: machines.ApplyInterrupted}
+	if !j.interrupted() {
+		why = machines.Reason{Code: machines.ApplyStopped, Problem: agent.Prose(j.over().Error())}
+	}
+	j.event(Event{Task: task, State: Notes, Reasons: []machines.Reason{why}})
+	return err
+}
+
+func (j *job) event(ev Event) {
+	ev.Node, ev.Role, ev.Verb = j.step.Node, j.step.Role, j.step.Verb
+	j.tell(ev)
+}
+
+// waits tells what the job waits for, if that changed.
+func (j *job) waits(task string, r machines.Reason) {
+	if !reflect.DeepEqual(r, j.waiting) {
+		j.waiting = r
+		j.event(Event{Task: task, State: Waits, Reasons: []machines.Reason{r}})
+	}
+}
+
+// now is the time of a record, in whole seconds like the times of reports: a report of the second in which a machine was made is
+// not taken for another machine's.
+func (j *job) now() time.Time { return j.a.Now().UTC().Truncate(time.Second) }
+
+// view judges a node by what it reported since its machine was made. A machine that is waited for was there before: its earlier
+// reports count, but not those of a machine before it.
+func (j *job) view(s snapshot) (agent.View, bool) {
+	st := s.World.Statuses[j.step.Node]
+	own := j.step.Verb == plan.Wait && j.record != nil && s.World.Reported(j.step.Node, *j.record)
+	if reflect.DeepEqual(st, j.heard) && !own {
+		return agent.View{}, false
+	}
+	v, ok := s.World.Views[j.step.Node]
+	return v, ok
+}
+
+// machine finds the node's machine: the recorded one, else the newest one of its name that is not to be deleted.
+func (j *job) machine(s snapshot) (found machines.Machine, ok bool) {
+	name := j.name()
+	for _, m := range s.World.Machines {
+		if m.Name != name || j.approvals.has(m.Ref()) {
+			continue
+		}
+		if j.record != nil && j.record.ID != "" && m.ID == j.record.ID {
+			return m, true
+		}
+		if !ok || m.Created.After(found.Created) {
+			found, ok = m, true
+		}
+	}
+	return found, ok
+}
+
+// name is the name of the node's machine.
+func (j *job) name() string {
+	switch {
+	case j.step.Order != nil:
+		return j.step.Order.Name
+	case j.record != nil:
+		return j.record.Name
+	case len(j.step.Deletes) > 0:
+		return j.step.Deletes[0].Name
+	}
+	return strings.ReplaceAll(j.step.Node, "_", "-")
+}
+
+// ask calls the provider within a deadline, and retries with growing gaps where the outcome is unknown. known, if given, reports
+// before each further try whether the call took effect all the same. All jobs wait for a provider that throttles. Only this one
+// waits for a machine that has to wait.
+func (j *job) ask(verb string, call func(context.Context) error, known func() (bool, error)) (done bool, err error) {
+	tries, waits := 0, 0
+	for {
+		if err := j.unthrottled(verb); err != nil {
+			return false, err
+		}
+		err := j.within(j.a.callTimeout(), call)
+		var wait *machines.WaitError
+		var later *machines.LaterError
+		switch {
+		case err == nil:
+			return true, nil
+		case j.over() != nil:
+			return false, j.over()
+		case final(err):
+			return false, err
+		case errors.As(err, &later) && waits < maxWaits:
+			waits++
+			j.waits(verb, machines.Reason{Code: machines.WaitsForMachine, Problem: problem(err)})
+			if !sleep(j.ctx, bounded(later.After)) {
+				return false, j.over()
+			}
+			continue
+		case errors.As(err, &wait) && waits < maxWaits:
+			waits++
+			j.throttle(wait.After)
+			continue
+		}
+		if tries++; tries == maxCalls {
+			return false, fmt.Errorf("tried %d times: %w", tries, err)
+		}
+		j.log.Warn("provider is asked again", "call", verb, "try", tries, "err", err)
+		j.waits(verb, machines.Reason{Code: machines.WaitsForRetry, Problem: problem(err)})
+		if !sleep(j.ctx, gap(j.step.Node+verb, tries)) {
+			return false, j.over()
+		}
+		if known == nil {
+			continue
+		}
+		if ok, err := known(); ok || err != nil {
+			return ok, err
+		}
+	}
+}
+
+// unthrottled waits until the provider may be called.
+func (j *job) unthrottled(task string) error {
+	for {
+		j.throttling.Lock()
+		d := j.until.Sub(j.a.Now())
+		j.throttling.Unlock()
+		if d <= 0 {
+			return j.over()
+		}
+		j.waits(task, machines.Reason{Code: machines.WaitsForProvider, Seconds: int(d.Round(time.Second) / time.Second)})
+		if !sleep(j.ctx, d) {
+			return j.over()
+		}
+	}
+}
+
+// put writes the node's record.
+func (j *job) put(r machines.Record) error {
+	err := j.persist(j.step.Node+"put", func(ctx context.Context) error { return j.a.Fleet.Put(ctx, r, j.record) })
+	if err != nil {
+		return fmt.Errorf("cannot write the record of machine %s: %w", r.Name, err)
+	}
+	j.record = &r
+	return nil
+}
+
+// dropRecord deletes the node's record.
+func (j *job) dropRecord() error {
+	err := j.persist(j.step.Node+"drop", func(ctx context.Context) error { return j.a.Fleet.Drop(ctx, *j.record) })
+	if err != nil {
+		return fmt.Errorf("cannot delete the record of machine %s: %w", j.record.Name, err)
+	}
+	j.record = nil
+	return nil
+}
+
+// note adds to the history, before the act or before a record would keep it from being done again.
+func (j *job) note(did machines.Did, why []machines.Reason) error {
+	act := machines.Act{At: j.a.Now().UTC(), Node: j.step.Node, Did: did, Reasons: why, By: j.a.By}
+	err := j.persist(j.step.Node+"note", func(ctx context.Context) error { return j.a.Fleet.Note(ctx, act) })
+	if err != nil {
+		return fmt.Errorf("cannot write to the history that %s is %s: %w", j.step.Node, did, err)
+	}
+	return nil
+}
+
+// request sends the node a request.
+func (j *job) request(q agent.Request) error {
+	q.By, q.At = j.a.By, j.a.Now().UTC()
+	return j.persist(j.step.Node+"ask", func(ctx context.Context) error { return j.a.Fleet.Ask(ctx, j.step.Node, q) })
+}
+
+// removeNode removes the node from the fleet.
+func (j *job) removeNode(why []machines.Reason) error {
+	err := j.persist(j.step.Node+"remove", func(ctx context.Context) error {
+		return j.a.Fleet.Remove(ctx, j.step.Node, render.Reasons(why))
+	})
+	if err != nil {
+		return fmt.Errorf("cannot remove it from the fleet: %w", err)
+	}
+	return nil
+}
+
+// look waits for a snapshot that begins now.
+func (j *job) look() (snapshot, error) { return j.poller.get(j.ctx, j.poller.next()) }
+
+// await polls until done returns true or an error, or until the deadline.
+func (j *job) await(task string, deadline time.Time, done func(snapshot) (ok bool, waits machines.Reason, err error)) error {
+	ctx, cancel := context.WithTimeout(j.ctx, deadline.Sub(j.a.Now()))
+	defer cancel()
+	from := j.since
+	last := machines.Reason{Code: machines.WaitsForNothingSeen}
+	for {
+		s, err := j.poller.get(ctx, from)
+		switch {
+		case j.over() != nil:
+			return j.over()
+		case ctx.Err() != nil:
+			return &lateError{last}
+		case isLost(err):
+			return err
+		case err != nil:
+			j.waits(task, machines.Reason{Code: machines.WaitsForRead, Problem: problem(err)})
+			continue
+		}
+		ok, waits, err := done(s)
+		if ok || err != nil {
+			return err
+		}
+		last = waits
+		j.waits(task, waits)
+		from = number{world: s.No.world + 1, list: from.list}
+	}
+}
+
+// lateError is a deadline that passed while this was waited for.
+type lateError struct{ waits machines.Reason }
+
+func (e *lateError) Error() string { return render.Reason(e.waits) }
+
+// problem is the first line of an error, as prose.
+func problem(err error) agent.Prose {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return prose(line)
+}

@@ -1,0 +1,302 @@
+package apply
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"pulley/environments"
+	"pulley/internal/machines"
+	"pulley/internal/machines/plan"
+)
+
+// roleWork is the work of one role: machines are made within its limits.
+type roleWork struct {
+	name  string
+	steps []int       // places in the plan
+	after []*roleWork // whose machines come first
+	batch chan struct{}
+	most  int // failures that are tolerated
+	done  chan struct{}
+
+	mu      sync.Mutex
+	failed  []string
+	stopped *machines.Reason // why no more machines are ordered
+}
+
+// stop is why no more machines of this role are ordered; nil while they are.
+func (r *roleWork) stop() *machines.Reason {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stopped
+}
+
+// fail counts a machine that failed.
+func (r *roleWork) fail(node string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = append(r.failed, node)
+	switch {
+	case r.stopped != nil:
+	case errors.Is(err, machines.ErrQuota):
+		r.stopped = &machines.Reason{Code: machines.QuotaReached, Node: node}
+	case len(r.failed) > r.most:
+		r.stopped = &machines.Reason{Code: machines.TooManyFailed, Nodes: slices.Clone(r.failed), Role: r.name, Count: r.most}
+	}
+}
+
+// carryOut does all steps of a plan: first duplicates go, then machines are made, layer by layer, and then nodes that are not
+// wanted retire, the last layer first.
+func (e *engine) carryOut(p plan.Plan) {
+	var duplicates []int
+	for i, s := range p.Steps {
+		if s.Verb == plan.Duplicate {
+			duplicates = append(duplicates, i)
+		}
+	}
+	e.all(duplicates)
+	e.makeAll(p)
+	e.retireAll(p)
+}
+
+// all does steps side by side, and reports whether none failed.
+func (e *engine) all(steps []int) bool {
+	var wg sync.WaitGroup
+	for _, i := range steps {
+		if !e.slot() {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-e.slots }()
+			_ = e.one(i) // it is recorded
+		})
+	}
+	wg.Wait()
+	for _, i := range steps {
+		if o, ok := e.outcome(i); !ok || o.Err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// slot waits until one more machine may be worked on, and reports whether anything may be begun at all.
+func (e *engine) slot() bool {
+	select {
+	case <-e.ctx.Done():
+		return false
+	case e.slots <- struct{}{}:
+		return e.over() == nil
+	}
+}
+
+// one does one step, and records its outcome.
+func (e *engine) one(i int) error {
+	at, err := e.job(e.draft.Steps[i]).do()
+	e.record(i, Outcome{Task: at, Err: err})
+	return err
+}
+
+func (e *engine) record(i int, o Outcome) {
+	s := e.draft.Steps[i]
+	o.Verb, o.Node, o.Role = s.Verb, s.Node, s.Role
+	e.recording.Lock()
+	defer e.recording.Unlock()
+	e.outcomes[i] = o
+}
+
+func (e *engine) outcome(i int) (Outcome, bool) {
+	e.recording.Lock()
+	defer e.recording.Unlock()
+	o, ok := e.outcomes[i]
+	return o, ok
+}
+
+// makeAll makes machines, each role after those that it comes after.
+func (e *engine) makeAll(p plan.Plan) {
+	var wg sync.WaitGroup
+	for _, r := range roleWorks(p) {
+		wg.Go(func() {
+			defer close(r.done)
+			e.make(r)
+		})
+	}
+	wg.Wait()
+}
+
+// make makes the machines of one role.
+func (e *engine) make(r *roleWork) {
+	for _, other := range r.after {
+		<-other.done
+		if other.stop() != nil && r.stop() == nil {
+			r.stopped = &machines.Reason{Code: machines.DependencyFailed, Role: r.name, Was: other.name}
+		}
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, i := range r.steps {
+		s := e.draft.Steps[i]
+		orders := s.Verb != plan.Wait
+		release := func() {}
+		if orders {
+			if release = e.place(r, s); release == nil {
+				return
+			}
+		}
+		if why := r.stop(); why != nil && orders {
+			release()
+			e.record(i, Outcome{Left: why})
+			continue
+		}
+		wg.Go(func() {
+			defer release()
+			if err := e.one(i); err != nil {
+				r.fail(s.Node, err)
+			}
+		})
+	}
+}
+
+// place waits until one more machine of a role may be worked on; nil when nothing may be begun any more.
+func (e *engine) place(r *roleWork, s plan.Step) (release func()) {
+	batch := s.Verb == plan.Replace
+	if batch {
+		select {
+		case <-e.ctx.Done():
+			return nil
+		case r.batch <- struct{}{}:
+		}
+	}
+	leave := func() {
+		if batch {
+			<-r.batch
+		}
+	}
+	if !e.slot() {
+		leave()
+		return nil
+	}
+	return func() { <-e.slots; leave() }
+}
+
+// roleWorks are the roles in which machines are made or waited for, in the order of `after`.
+func roleWorks(p plan.Plan) []*roleWork {
+	byRole := map[string]*roleWork{}
+	for i, s := range p.Steps {
+		if tasksOf(s) == nil || s.Verb == plan.Duplicate || s.Ends() {
+			continue
+		}
+		w := byRole[s.Role]
+		if w == nil {
+			r, _ := p.Spec.Role(s.Role)
+			w = &roleWork{name: s.Role, batch: make(chan struct{}, r.Rollout.BatchOf(r.Cardinality)), most: r.Rollout.FailuresOf(r.Cardinality), done: make(chan struct{})}
+			byRole[s.Role] = w
+		}
+		w.steps = append(w.steps, i)
+	}
+	var list []*roleWork
+	for _, layer := range p.Spec.Layers() {
+		earlier := slices.Clone(list)
+		for _, role := range layer {
+			w := byRole[role]
+			if w == nil {
+				continue
+			}
+			before := comesAfter(p.Spec, role)
+			for _, other := range earlier { // of an earlier layer: no role waits for one that waits for it
+				if before[other.name] {
+					w.after = append(w.after, other)
+				}
+			}
+			list = append(list, w)
+		}
+	}
+	for _, w := range byRole {
+		if !slices.Contains(list, w) { // a role that is not in the file
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// comesAfter are all roles that role comes after, directly or not.
+func comesAfter(e *environments.Environment, role string) map[string]bool {
+	all := map[string]bool{}
+	var walk func(string)
+	walk = func(name string) {
+		r, _ := e.Role(name)
+		for _, before := range r.After {
+			if !all[before] {
+				all[before] = true
+				walk(before)
+			}
+		}
+	}
+	walk(role)
+	return all
+}
+
+// retireAll retires the nodes that are not wanted: the last layer first, and within it in the plan's order. A layer waits until
+// the ones before it are gone.
+func (e *engine) retireAll(p plan.Plan) {
+	var steps []int
+	for i, s := range p.Steps {
+		if s.Ends() {
+			steps = append(steps, i)
+		}
+	}
+	failed := e.failedRoles()
+	steps = slices.DeleteFunc(steps, func(i int) bool {
+		node := blocking(failed, p, p.Steps[i].Role)
+		if node != "" {
+			e.record(i, Outcome{Left: &machines.Reason{Code: machines.CreationFailed, Node: node}})
+		}
+		return node != ""
+	})
+	slices.SortStableFunc(steps, func(i, k int) int { return p.Steps[k].Layer - p.Steps[i].Layer })
+	for len(steps) > 0 {
+		layer := p.Steps[steps[0]].Layer
+		n := slices.IndexFunc(steps, func(i int) bool { return p.Steps[i].Layer != layer })
+		if n < 0 {
+			n = len(steps)
+		}
+		if !e.all(steps[:n]) {
+			for _, i := range steps[n:] {
+				e.record(i, Outcome{Left: &machines.Reason{Code: machines.RetirementsFailed}})
+			}
+			return
+		}
+		steps = steps[n:]
+	}
+}
+
+// failedRoles are the roles in which more machines failed than rollout.failures tolerates, each with a node of it. A quota does not
+// count: retiring others may help.
+func (e *engine) failedRoles() map[string]string {
+	all, failed := map[string]string{}, map[string]int{}
+	for i, s := range e.draft.Steps {
+		o, ok := e.outcome(i)
+		if !ok || o.Err == nil || s.Verb == plan.Duplicate || errors.Is(o.Err, machines.ErrQuota) {
+			continue
+		}
+		r, _ := e.draft.Spec.Role(s.Role)
+		if failed[s.Role]++; failed[s.Role] > r.Rollout.FailuresOf(r.Cardinality) {
+			all[s.Role] = s.Node
+		}
+	}
+	return all
+}
+
+// blocking names the failed node for which nothing of a role is retired: one of the same role, or of a role that comes after or
+// before it. Any other role may replace one that the file no longer has.
+func blocking(failed map[string]string, p plan.Plan, role string) string {
+	_, stays := p.Spec.Role(role)
+	before := comesAfter(p.Spec, role)
+	for _, other := range slices.Sorted(maps.Keys(failed)) {
+		if !stays || other == role || before[other] || comesAfter(p.Spec, other)[role] {
+			return failed[other]
+		}
+	}
+	return ""
+}

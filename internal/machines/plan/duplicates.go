@@ -1,0 +1,138 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"pulley/environments"
+	"pulley/internal/clip"
+	"pulley/internal/machines"
+)
+
+// sortMachines sorts the listed machines by node. A machine whose name is no node's is unknown.
+func (p *planner) sortMachines() {
+	p.machines = map[string][]machines.Machine{}
+	for _, m := range p.Machines {
+		node, problem := p.nodeOf(m.Name)
+		if problem.Code != "" {
+			p.unknown = append(p.unknown, Step{Verb: Unknown, Node: quoted(m.Name), Reasons: []machines.Reason{problem}})
+			continue
+		}
+		again := func(o machines.Machine) bool { return m.ID != "" && o.ID == m.ID }
+		if !slices.ContainsFunc(p.machines[node], again) { // a provider may list one machine twice
+			p.machines[node] = append(p.machines[node], m)
+		}
+	}
+	slices.SortFunc(p.unknown, func(a, b Step) int { return strings.Compare(a.Node, b.Node) })
+}
+
+// quoted is a name that anybody may have given, in quotes.
+func quoted(name string) string { return strconv.Quote(clip.Text(name, 80)) }
+
+// nodeOf is the node that a machine is of by its name, or why it is of none.
+func (p *planner) nodeOf(machine string) (node string, problem machines.Reason) {
+	n, err := environments.ParseHostname(machine)
+	switch {
+	case err != nil || n.Hostname() != machine:
+		return "", because(machines.NameNotNode)
+	case n.Stack != p.want.Stack && n.Stack == "":
+		return "", because(machines.NameNoStack)
+	case n.Stack != p.want.Stack:
+		return "", machines.Reason{Code: machines.NameOtherStack, Now: n.Stack}
+	}
+	return n.String(), problem
+}
+
+// ownMachine finds a node's own machine among those of its name: the one that it is registered from, else the recorded one, else
+// one that is alive, else the oldest. It is nil if there is none.
+func (p *planner) ownMachine(node string, rec machines.Record) (own *machines.Machine, others []machines.Machine) {
+	all := slices.Clone(p.machines[node])
+	if len(all) == 0 {
+		return nil, nil
+	}
+	rank := func(m machines.Machine) int {
+		switch {
+		case m.State == machines.Deleting: // the other one stays
+			return 4
+		// Of two machines that one order made either may have joined, and that one is the node.
+		case p.RegisteredFrom(node, m):
+			return 0
+		case rec.ID != "" && m.ID == rec.ID:
+			return 1
+		case m.State == machines.Running || m.State == machines.Building || m.State == machines.Unknown:
+			return 2
+		}
+		return 3
+	}
+	slices.SortStableFunc(all, func(a, b machines.Machine) int {
+		return cmp.Or(rank(a)-rank(b), older(a, b), strings.Compare(a.ID, b.ID))
+	})
+	return &all[0], all[1:]
+}
+
+// older sorts by age; a machine of unknown age comes last.
+func older(a, b machines.Machine) int {
+	if a.Created.IsZero() != b.Created.IsZero() {
+		if a.Created.IsZero() {
+			return 1
+		}
+		return -1
+	}
+	return a.Created.Compare(b.Created)
+}
+
+// duplicates plans the end of the machines of a node's name that are not the node.
+func (p *planner) duplicates(n planned, own machines.Machine, others []machines.Machine) []Step {
+	var steps []Step
+	for _, m := range others {
+		s := n.step(Duplicate, machines.Reason{Code: machines.DuplicateMachine, Count: len(others) + 1, Machine: own.Ref(), By: string(p.evidence(n.name, own))})
+		s.Deletes = refs([]machines.Machine{m})
+		if m.State != machines.Deleting {
+			s.Blocked = n.role.protected
+		}
+		if m.ID == "" || own.ID == "" {
+			s.Blocked, s.Deletes = &machines.Reason{Code: machines.NoMachineIDs}, nil
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// evidence is what a machine was taken for the node by.
+func (p *planner) evidence(node string, m machines.Machine) machines.Evidence {
+	switch rec := p.Records[node]; {
+	case rec.ID != "" && rec.ID == m.ID:
+		return machines.ByInventory
+	case p.RegisteredFrom(node, m):
+		return machines.ByAddress
+	}
+	return machines.ByAge
+}
+
+// onlyNamesake reports whether a listed machine has only the name of a node, whose recorded machine is not listed: the node is
+// registered from another address. Without addresses it is taken for the node, unless the node would be removed.
+func (p *planner) onlyNamesake(node string, m machines.Machine, rec machines.Record, removes bool) bool {
+	own := func(m machines.Machine) bool { return m.ID == "" || m.ID == rec.ID }
+	if rec.ID == "" || slices.ContainsFunc(p.machines[node], own) {
+		return false
+	}
+	if len(p.Hosts[node].Addresses) == 0 || len(m.Addresses) == 0 {
+		return removes
+	}
+	return !p.RegisteredFrom(node, m)
+}
+
+// refs names machines, each once. Those without an id are all of that name.
+func refs(of []machines.Machine) (all []machines.Ref) {
+	for _, m := range of {
+		if r := m.Ref(); !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b machines.Ref) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID))
+	})
+	return all
+}

@@ -1,0 +1,239 @@
+package plan
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/machines"
+)
+
+// Format is the version of plans, shown and stored.
+const Format = 1
+
+// Options change what is planned.
+type Options struct {
+	Destroy     bool   // nothing is wanted any more
+	Place       string // where the provider is asked now, as records have it; "" is unknown
+	SamePlace   bool   // machines that were made at another place are the ones that the provider lists here
+	AcceptLost  bool   // most of the machines are really gone
+	ForgetHosts bool   // Destroy: nodes whose machines are not ours are removed, too
+}
+
+// Make finds what has to be done so that w becomes what want calls for.
+func Make(want *environments.Environment, w machines.World, o Options) Plan {
+	p := newPlanner(want, w, o)
+	for node := range p.wanted() {
+		p.steps = append(p.steps, p.node(node)...)
+	}
+	p.steps = append(p.steps, p.leaving()...)
+	p.blockLost()
+	p.steps = append(p.steps, p.unknown...)
+	return Plan{
+		Format: Format, Fleet: want.Ref(), Driver: p.driver, At: w.Now, Spec: want, Revision: w.OldRevision,
+		Steps: p.steps, Changes: environments.Diff(w.Old, want), Changed: !o.Destroy && !SameSpec(w.Old, want),
+		Healthy: !o.Destroy && machines.Judge(want, w.Hosts, w.Views).Healthy, Destroys: o.Destroy, Reacting: p.reacting(),
+	}
+}
+
+// planner has the arguments of Make in order, and the steps so far.
+type planner struct {
+	machines.World
+	options   Options
+	want, old *environments.Environment // old is never nil
+	driver    string
+
+	machines map[string][]machines.Machine // of ours, by node
+	unknown  []Step                        // machines whose names are no node's
+	roles    map[string]*plannedRole
+	seen     map[string]bool // nodes that are wanted
+	steps    []Step
+
+	reporting int // nodes that report, and whose machines are not listed
+}
+
+// plannedRole is what the nodes of one role have in common.
+type plannedRole struct {
+	environments.Role
+	flavor, image string   // in the provider's words
+	networks      []string // likewise
+	timeout       time.Duration
+	layer, place  int              // of `after`, and in the file
+	protected     *machines.Reason // nil where its machines may go
+	kept          []string         // settings that the file changes, and that its machines keep
+}
+
+func newPlanner(want *environments.Environment, w machines.World, o Options) *planner {
+	p := &planner{World: w, want: want, old: w.Old, driver: want.Driver(), options: o, seen: map[string]bool{}, steps: []Step{}, roles: map[string]*plannedRole{}}
+	if p.old == nil {
+		p.old = &environments.Environment{Name: want.Name, Stack: want.Stack}
+	}
+	p.planRoles()
+	p.sortMachines()
+	return p
+}
+
+// planRoles prepares the roles of the file and those that only the stored environment has.
+func (p *planner) planRoles() {
+	for _, e := range []*environments.Environment{p.old, p.want} {
+		for layer, names := range e.Layers() {
+			for _, name := range names {
+				r, _ := e.Role(name)
+				p.roles[name] = &plannedRole{
+					Role: r, flavor: e.FlavorOf(r), image: e.ImageOf(r), networks: e.NetworksOf(r), timeout: e.TimeoutOf(r), layer: layer,
+				}
+			}
+		}
+		for place, r := range e.Roles {
+			p.roles[r.Name].place = place
+		}
+	}
+	for name, r := range p.roles {
+		was, before := p.old.Role(name)
+		now, after := p.want.Role(name)
+		switch {
+		case after && now.Protected:
+			r.protected = &machines.Reason{Code: machines.ProtectedRole, Role: name}
+		case before && was.Protected && after:
+			r.protected = &machines.Reason{Code: machines.ProtectedStored, Role: name}
+		case before && was.Protected:
+			r.protected = &machines.Reason{Code: machines.ProtectedRemoved, Role: name}
+		}
+		if before && after {
+			r.kept = p.kept(was, now)
+		}
+	}
+}
+
+// kept lists the settings that a file changes and that existing machines keep.
+func (p *planner) kept(was, now environments.Role) (settings []string) {
+	if !slices.Equal(p.old.NetworksOf(was), p.want.NetworksOf(now)) {
+		settings = append(settings, "networks")
+	}
+	if !maps.Equal(was.Labels, now.Labels) {
+		settings = append(settings, "labels")
+	}
+	if !reflect.DeepEqual(p.old.UserdataOf(was), p.want.UserdataOf(now)) {
+		settings = append(settings, "userdata")
+	}
+	return settings
+}
+
+// role returns a role; one that no file has is known by its name alone.
+func (p *planner) role(name string) *plannedRole {
+	r, ok := p.roles[name]
+	if !ok {
+		r = &plannedRole{Role: environments.Role{Name: name}, timeout: environments.DefaultTimeout, place: -1}
+		p.roles[name] = r
+	}
+	return r
+}
+
+// A planned node is one that the file calls for, or one that leaves.
+type planned struct {
+	name   string // "compute1_t42"
+	host   string // "compute1-t42", its machine's name
+	role   *plannedRole
+	member bool // its machine is not ours
+}
+
+// wanted yields the nodes that are called for in the order of the file, members behind the numbered ones of their role.
+func (p *planner) wanted() func(yield func(planned) bool) {
+	return func(yield func(planned) bool) {
+		if p.options.Destroy {
+			return
+		}
+		for _, r := range p.want.Roles {
+			role := p.role(r.Name)
+			for num := 1; num <= r.Cardinality; num++ {
+				n := environments.Node{Role: r.Name, Num: num, Stack: p.want.Stack}
+				node := planned{name: n.String(), host: n.Hostname(), role: role}
+				p.seen[node.name] = true
+				if !yield(node) {
+					return
+				}
+			}
+			for _, name := range r.Members {
+				if p.seen[name] {
+					continue
+				}
+				p.seen[name] = true
+				if !yield(planned{name: name, host: strings.ReplaceAll(name, "_", "-"), role: role, member: true}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// step begins a step for a node.
+func (n planned) step(v Verb, why ...machines.Reason) Step {
+	return Step{Verb: v, Node: n.name, Role: n.role.Name, Layer: n.role.layer, Reasons: why}
+}
+
+// order is what the provider is asked for.
+func (n planned) order() *machines.Order {
+	return &machines.Order{Name: n.host, Node: n.name, Role: n.role.Name, Flavor: n.role.flavor, Image: n.role.image, Networks: n.role.networks, Labels: n.role.Labels}
+}
+
+// because is a reason without parameters.
+func because(c machines.Code) machines.Reason { return machines.Reason{Code: c} }
+
+// SameSpec reports whether two environments are stored as the same.
+func SameSpec(a, b *environments.Environment) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	x, errX := environments.Encode(a)
+	y, errY := environments.Encode(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// reacting lists the nodes that stay and react to a role in which a node comes or goes.
+func (p *planner) reacting() (nodes []string) {
+	moved := map[string]bool{}
+	for _, s := range p.steps {
+		if s.Creates || s.Removes {
+			moved[s.Role] = true
+		}
+	}
+	if len(moved) == 0 {
+		return nil
+	}
+	for _, s := range p.steps {
+		_, registered := p.Hosts[s.Node]
+		stays := s.Verb == Keep || s.Verb == Wait || s.Verb == Adopt
+		if registered && stays && p.seen[s.Node] && slices.ContainsFunc(p.role(s.Role).ReactsTo, func(r string) bool { return moved[r] }) {
+			nodes = append(nodes, s.Node)
+		}
+	}
+	return nodes
+}
+
+// silent reports whether a registered node is known to be silent.
+func (p *planner) silent(node string) bool {
+	v, ok := p.Views[node]
+	return ok && v.State == agent.Silent
+}
+
+// inRetireOrder sorts steps as machines go: last layers first, within them the roles of the file backwards, highest numbers first.
+func (p *planner) inRetireOrder(steps []Step) {
+	slices.SortStableFunc(steps, func(a, b Step) int {
+		return cmp.Or(b.Layer-a.Layer, p.role(b.Role).place-p.role(a.Role).place, strings.Compare(a.Role, b.Role), cmp.Compare(numOf(b.Node), numOf(a.Node)), strings.Compare(a.Node, b.Node))
+	})
+}
+
+// numOf is a node's number; 0 of one that has none.
+func numOf(node string) int {
+	n, err := environments.ParseNode(node)
+	if err != nil {
+		return 0
+	}
+	return n.Num
+}
