@@ -149,7 +149,7 @@ func (s *site) is(nodes ...string) {
 	s.t.Helper()
 	var fleet struct {
 		Healthy bool
-		Nodes []status
+		Nodes   []status
 	}
 	if err := json.Unmarshal([]byte(s.pulley("status", "-o", "json")), &fleet); err != nil {
 		s.t.Fatal(err)

@@ -78,7 +78,7 @@ roles:
 		m.t.Fatalf("pulley env apply: %v", err)
 	}
 	var planned struct {
-		Steps []plan.Step
+		Steps   []plan.Step
 		Healthy bool
 	}
 	m.JSON(&planned, append([]string{"env", "plan", file}, boots...)...)
