@@ -108,11 +108,11 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 func TestRemovedNodeIsRefused(t *testing.T) {
 	t.Parallel()
 	f := NewFleet(t, 1)
-	iso := f.Path("seed.iso")
-	f.Userdata("compute1", "--format", "nocloud", "--iso", iso)
+	seed := f.Path("seed")
+	f.Userdata("compute1", "--format", "nocloud", "--to", seed)
 	again := f.Userdata("compute1", "--format", "cloud-config") // with a token of its own, created before the removal
 	m := NewMachine(t)
-	m.Seed(f.FromISO(iso))
+	m.Seed(f.FromSeed(seed))
 	m.BecomeNode()
 
 	f.Pulley("nodes", "remove", "compute1", "-m", "sold")
