@@ -65,6 +65,9 @@ func Suite(t *testing.T, newMachine func(t *testing.T, extra ...string) Machine)
 	t.Run("what_is_spoiled_does_reach_a_Puppet", func(t *testing.T) { leaks(t, newMachine(t)) })
 	for _, c := range Cases() {
 		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
+			if c.Spoil == nil { // a case that spoils the environment of this process runs alone
+				t.Parallel()
+			}
 			m := newMachine(t, c.Extra...)
 			r := c.apply(t, m)
 			for boot := 2 * m.Boot; c.Applying && r.File("motd") == "" && boot < time.Minute; boot *= 2 { // on a busy machine
