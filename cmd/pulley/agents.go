@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/change"
 	"pulley/internal/cli"
-	"pulley/internal/fleet"
 	"pulley/internal/publish"
 	"pulley/internal/store"
 )
@@ -122,9 +122,9 @@ func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, c := range choices(w) {
-			a := of(c.version)
-			a.Wanted = append(a.Wanted, c.scope.String()+" in "+name)
+		for _, c := range change.Choices(w) {
+			a := of(c.Version)
+			a.Wanted = append(a.Wanted, c.Scope.String()+" in "+name)
 		}
 		f, err := s.Fleet.State(ctx, ref)
 		if err != nil {
@@ -140,25 +140,4 @@ func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 	}
 	slices.SortFunc(all, func(a, b listedAgent) int { return store.CompareVersions(b.Version, a.Version) })
 	return all, nil
-}
-
-// choice is what one scope of an environment wants.
-type choice struct {
-	scope   store.Scope
-	version string
-}
-
-// choices lists what an environment wants, the default first.
-func choices(w store.AgentWish) []choice {
-	var all []choice
-	if w.Default.Version != "" {
-		all = append(all, choice{store.Scope{}, w.Default.Version})
-	}
-	for _, role := range slices.Sorted(maps.Keys(w.Roles)) {
-		all = append(all, choice{store.Scope{Role: role}, w.Roles[role].Version})
-	}
-	for _, node := range slices.SortedFunc(maps.Keys(w.Nodes), fleet.CompareNatural) {
-		all = append(all, choice{store.Scope{Node: node}, w.Nodes[node].Version})
-	}
-	return all
 }

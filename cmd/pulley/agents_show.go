@@ -11,6 +11,7 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/publish"
@@ -69,9 +70,9 @@ func (o *options) showAgents(ctx context.Context, s *store.Store, ref environmen
 	if !w.At.IsZero() {
 		v.At = &w.At
 	}
-	for _, c := range choices(w) {
-		own, _ := w.Choice(c.scope)
-		v.Wanted = append(v.Wanted, wantedAgent{scopePath(c.scope), own.Version, own.Downgrade})
+	for _, c := range change.Choices(w) {
+		own, _ := w.Choice(c.Scope)
+		v.Wanted = append(v.Wanted, wantedAgent{scopePath(c.Scope), own.Version, own.Downgrade})
 	}
 	for _, name := range fleet.Natural(f.Known()) {
 		v.Nodes = append(v.Nodes, agentOf(name, f, w))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/store"
 )
@@ -40,7 +41,7 @@ EXIT STATUS
 }
 
 func (o *options) signRelease(ctx context.Context, s *store.Store, version string, sign store.Sign, replace bool) error {
-	if err := retryConflicts(func() error { return s.Releases.Sign(ctx, version, sign, !replace) }); err != nil {
+	if err := change.Retry(func() error { return s.Releases.Sign(ctx, version, sign, !replace) }); err != nil {
 		return err
 	}
 	r, err := s.Releases.Get(ctx, version)

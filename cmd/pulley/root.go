@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/change"
 	"pulley/internal/cli"
-	"pulley/internal/fleet"
 	"pulley/internal/store"
 )
 
@@ -141,22 +141,6 @@ func (o *options) warn(damaged []string) {
 	}
 }
 
-// author is who does what is being done, for records, and what they sign it with.
-func (o *options) author(why string, sign signFlag) store.Author {
-	return store.Author{By: o.env.User, Why: why, At: o.env.Now(), Sign: sign.sign(o.env)}
-}
-
-// retryConflicts does an operation again that lost a race against another operator, from a fresh read. Five times are
-// enough for people; a script that races on hears of it.
-func retryConflicts(do func() error) error {
-	for range 4 {
-		if err := do(); !errors.Is(err, store.ErrConflict) {
-			return err
-		}
-	}
-	return do()
-}
-
 func quoted(s string) string { return `"` + cli.Clean(s) + `"` }
 
 // scopeFlags are --role and --node.
@@ -167,15 +151,20 @@ func (f *scopeFlags) add(c *cobra.Command, what string) {
 	c.Flags().StringVar(&f.node, "node", "", what+" of one node")
 }
 
-// scope checks the flags against the environment: what names nobody is an error, not a silent nothing.
-func (f *scopeFlags) scope(e *environments.Environment, hosts map[string]bool) (store.Scope, error) {
-	switch {
-	case f.role != "" && f.node != "":
+// scope is the scope that the flags name.
+func (f *scopeFlags) scope() (store.Scope, error) {
+	if f.role != "" && f.node != "" {
 		return store.Scope{}, cli.Usagef("--role and --node exclude each other")
-	case f.role != "":
-		return store.Scope{Role: f.role}, fleet.CheckRole(e, f.role)
-	case f.node != "":
-		return store.Scope{Node: f.node}, fleet.CheckNode(e, hosts, f.node)
 	}
-	return store.Scope{}, nil
+	return store.Scope{Role: f.role, Node: f.node}, nil
+}
+
+// find is the scope that the flags name, checked against the environment.
+func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.Ref) (store.FleetState, store.Scope, error) {
+	scope, err := f.scope()
+	if err != nil {
+		return store.FleetState{}, scope, err
+	}
+	fleet, err := change.Find(ctx, s, ref, scope)
+	return fleet, scope, err
 }

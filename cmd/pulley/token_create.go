@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/pki"
 	"pulley/internal/store"
@@ -117,7 +118,10 @@ func (f *tokenFlags) ofNodes(ctx context.Context, s *store.Store, ref environmen
 	for n := range hosts {
 		known[n] = true
 	}
-	scope, err := f.scope.scope(e, known)
+	scope, err := f.scope.scope()
+	if err == nil {
+		err = change.CheckScope(e, known, scope)
+	}
 	if err != nil {
 		return store.Token{}, err
 	}
@@ -136,7 +140,7 @@ func (o *options) createToken(ctx context.Context, s *store.Store, f tokenFlags,
 	t.Operator, t.As = f.operator, store.OperatorRole(f.as)
 	t.Uses, t.Created, t.Expires, t.By, t.Why = f.uses, now, now.Add(f.expires), o.env.User, f.why
 	var text string
-	err := retryConflicts(func() (err error) {
+	err := change.Retry(func() (err error) {
 		text, t, err = s.Tokens.Create(ctx, t)
 		return err
 	})

@@ -14,6 +14,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/atomicfile"
+	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/firstboot/plans"
@@ -265,7 +266,7 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err 
 		if u.group == "" {
 			t.Uses = 1
 		}
-		err = retryConflicts(func() (err error) {
+		err = change.Retry(func() (err error) {
 			u.plan.Token, t, err = s.Tokens.Create(ctx, t)
 			return err
 		})

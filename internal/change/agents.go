@@ -1,0 +1,151 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/internal/fleet"
+	"pulley/internal/publish"
+	"pulley/internal/store"
+)
+
+// Choice is the version of pulley-agent that one scope wants.
+type Choice struct {
+	Scope   Scope
+	Version string
+}
+
+// Choices lists what an environment wants, the default first.
+func Choices(w store.AgentWish) []Choice {
+	var all []Choice
+	if w.Default.Version != "" {
+		all = append(all, Choice{Scope{}, w.Default.Version})
+	}
+	for _, role := range slices.Sorted(maps.Keys(w.Roles)) {
+		all = append(all, Choice{Scope{Role: role}, w.Roles[role].Version})
+	}
+	for _, node := range slices.SortedFunc(maps.Keys(w.Nodes), fleet.CompareNatural) {
+		all = append(all, Choice{Scope{Node: node}, w.Nodes[node].Version})
+	}
+	return all
+}
+
+// AgentVersion is a change of the wanted version.
+type AgentVersion struct {
+	Made   bool
+	Before string // "" for none
+	After  string
+	Takes  int      // registered nodes that will try it
+	Pinned []Choice // scopes with a version of their own, which it does not reach
+}
+
+// PromoteAgent makes a published version of pulley-agent the wanted one of a scope.
+func PromoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, downgrade bool, a Author) (done AgentVersion, err error) {
+	err = Retry(func() error {
+		done, err = promoteAgent(ctx, s, ref, scope, version, downgrade, a)
+		return err
+	})
+	return done, err
+}
+
+func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, downgrade bool, a Author) (AgentVersion, error) {
+	f, err := Find(ctx, s, ref, scope)
+	if err != nil {
+		return AgentVersion{}, err
+	}
+	r, err := s.Releases.Agent(ctx, version)
+	if err != nil {
+		return AgentVersion{}, err
+	}
+	w, revision, err := s.Fleet.AgentWish(ctx, ref)
+	if err != nil {
+		return AgentVersion{}, err
+	}
+	before := w.For(scope.Role, scope.Node)
+	own, _ := w.Choice(scope)
+	after := agent.AgentChoice{Version: r.Version, Downgrade: downgrade}
+	done := AgentVersion{Before: before.Version, After: r.Version}
+	switch {
+	case own == after:
+		return done, nil
+	case before.Version != "" && store.CompareVersions(r.Version, before.Version) < 0 && !downgrade:
+		return done, fmt.Errorf("cannot promote agent %s: %s in %s wants the newer %s\nto go back to it, give --allow-downgrade", r.Version, scope, ref, before.Version)
+	}
+	w.Choose(scope, after)
+	if err := putWish(ctx, s, ref, w, revision, a); err != nil {
+		return done, err
+	}
+	done.Made = true
+	for _, h := range f.Hosts {
+		if c := w.For(h.Role, h.Node); c.Version == r.Version && publish.PlainVersion(f.Statuses[h.Node].Version) != r.Version && reaches(w, scope, h) {
+			done.Takes++
+		}
+	}
+	if scope == (Scope{}) {
+		done.Pinned = Choices(w)[1:]
+	}
+	return done, nil
+}
+
+// reaches reports whether a scope's choice is the one that counts for a host.
+func reaches(w store.AgentWish, scope Scope, h agent.Host) bool {
+	_, ownNode := w.Nodes[h.Node]
+	_, ownRole := w.Roles[h.Role]
+	switch {
+	case scope.Node != "":
+		return scope.Node == h.Node
+	case scope.Role != "":
+		return scope.Role == h.Role && !ownNode
+	}
+	return !ownNode && !ownRole
+}
+
+func putWish(ctx context.Context, s *store.Store, ref environments.Ref, w store.AgentWish, revision int64, a Author) error {
+	w.By, w.Why, w.At = a.By, a.Why, a.At.UTC().Truncate(time.Second)
+	return s.Fleet.PutAgentWish(ctx, ref, w, revision)
+}
+
+// UnpinAgent removes the wanted version of a scope, also of one that does not exist any more.
+func UnpinAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, a Author) (done AgentVersion, err error) {
+	if scope.Role != "" && scope.Node != "" {
+		return done, errScope
+	}
+	err = Retry(func() error {
+		w, revision, err := s.Fleet.AgentWish(ctx, ref)
+		if err != nil {
+			return err
+		}
+		was, own := w.Choice(scope)
+		if !own {
+			done = AgentVersion{}
+			return nil
+		}
+		w.Choose(scope, agent.AgentChoice{})
+		done = AgentVersion{Made: true, Before: was.Version}
+		if scope != (Scope{}) {
+			done.After = w.For(scope.Role, scope.Node).Version
+		}
+		return putWish(ctx, s, ref, w, revision, a)
+	})
+	return done, err
+}
+
+// RetryAgent lets nodes try versions again that they dropped.
+func RetryAgent(ctx context.Context, s *store.Store, ref environments.Ref, a Author) error {
+	return Retry(func() error {
+		w, revision, err := s.Fleet.AgentWish(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if len(Choices(w)) == 0 {
+			return fmt.Errorf("cannot retry: %s wants no version of the agent\nset one: `pulley agents promote VERSION -e %s`", ref, ref)
+		}
+		w.Try++
+		return putWish(ctx, s, ref, w, revision, a)
+	})
+}

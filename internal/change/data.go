@@ -1,0 +1,288 @@
+package change
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+
+	"pulley/agent"
+	"pulley/environments"
+	"pulley/hieradata"
+	"pulley/internal/content"
+	"pulley/internal/store"
+)
+
+// LayerOf is the layer of live data for a scope.
+func LayerOf(scope Scope) hieradata.Layer {
+	switch {
+	case scope.Node != "":
+		return hieradata.ForNode(scope.Node)
+	case scope.Role != "":
+		return hieradata.ForRole(scope.Role)
+	}
+	return hieradata.Environment
+}
+
+// DataEdit is a change of one key in one layer of live data.
+type DataEdit struct {
+	Scope  Scope
+	Common bool // the lowest layer, of no scope
+	Key    string
+	Value  *string // YAML; nil removes the key
+}
+
+func (e DataEdit) layer() hieradata.Layer {
+	if e.Common {
+		return hieradata.Common
+	}
+	return LayerOf(e.Scope)
+}
+
+func (e DataEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {
+	if e.Value != nil {
+		return hieradata.Set(layer, e.Key, *e.Value)
+	}
+	rest, found, err := hieradata.Unset(layer, e.Key)
+	if err == nil && !found {
+		err = fmt.Errorf("cannot unset %s: this layer has no such key\nrun `pulley data get %s -e %s` to list the layers that have it", e.Key, e.Key, ref)
+	}
+	return rest, err
+}
+
+// Data is a change of live data.
+type Data struct {
+	store.Change
+	Layer      hieradata.Layer
+	Made       bool             // false: the layer has this value already, and its signature
+	Same       bool             // the layer has this value already; a made change only adds the signature
+	Generation agent.Generation // the one in force
+	SignedBy   string           // fingerprint, where the key's signature was there already
+	Signed     bool
+	Concerns   int // registered nodes that see the layer
+	Shadows    Shadows
+}
+
+// Shadows says what else has a key that was set.
+type Shadows struct {
+	Hides    []hieradata.Layer // lower live layers
+	HiddenBy []hieradata.Layer // higher live layers, for their nodes
+	Release  string            // version whose data has the key too
+	Places   []string          // there
+	Merge    string            // how Hiera merges; "" or first: the live value hides the others
+	Err      error             // the shadows are not known, or not all
+}
+
+// EditData makes the next generation of live data with one layer edited.
+func EditData(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, a Author) (done Data, err error) {
+	err = Retry(func() error {
+		done, err = editData(ctx, s, ref, e, a)
+		return err
+	})
+	return done, err
+}
+
+func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataEdit, a Author) (Data, error) {
+	f, err := Find(ctx, s, ref, e.Scope)
+	if err != nil {
+		return Data{}, err
+	}
+	layer := e.layer()
+	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	if err != nil {
+		return Data{}, err
+	}
+	var before []byte
+	if digest, has := data.Layers[layer]; has {
+		if before, err = s.Targets.Layer(ctx, ref.String(), digest); err != nil {
+			return Data{}, err
+		}
+	}
+	after, err := e.apply(before, ref)
+	if err != nil {
+		return Data{}, err
+	}
+	if len(after) > 0 && string(before) == string(after) {
+		return signData(ctx, s, ref, f, data, layer, a)
+	}
+	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, map[hieradata.Layer][]byte{layer: after}, a.store())
+	if err != nil {
+		return Data{}, err
+	}
+	done := Data{Change: c, Layer: layer, Made: true, Generation: c.After.Data, Signed: a.Key != nil}
+	for _, h := range f.Hosts {
+		if e.Scope == (Scope{}) || e.Scope.Role != "" && e.Scope.Role == h.Role || e.Scope.Node != "" && e.Scope.Node == h.Node {
+			done.Concerns++
+		}
+	}
+	if _, has, err := hieradata.Get(after, e.Key); err == nil && has {
+		done.Shadows = shadows(ctx, s, ref, f, data, layer, e.Key)
+	}
+	return done, nil
+}
+
+// signData adds a missing signature to data that is set already. A generation never changes: the signed one is new.
+func signData(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, a Author) (Data, error) {
+	done := Data{Layer: layer, Same: true, Generation: agent.Generation(data.Number)}
+	if a.Key == nil {
+		return done, nil
+	}
+	current, err := s.Targets.Generation(ctx, ref.String(), done.Generation)
+	if err != nil {
+		return done, err
+	}
+	if done.SignedBy = a.Key.Among(current.Signatures); done.SignedBy != "" {
+		return done, nil
+	}
+	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, nil, a.store())
+	done.Change, done.Made, done.Signed, done.Generation = c, err == nil, true, c.After.Data
+	return done, err
+}
+
+// maxNodeLayers bounds the layers of nodes that shadows reads.
+const maxNodeLayers = 200
+
+// shadows finds the other live layers and the places of the release that have a key.
+func shadows(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, key string) (found Shadows) {
+	ofNodes := 0
+	for _, other := range data.SortedLayers() {
+		if !related(f, layer, other) {
+			continue
+		}
+		if kind, _, _ := strings.Cut(string(other), "/"); kind == "nodes" {
+			if ofNodes++; ofNodes > maxNodeLayers {
+				continue
+			}
+		}
+		b, err := s.Targets.Layer(ctx, ref.String(), data.Layers[other])
+		if err != nil {
+			found.Err = err
+			return found
+		}
+		_, has, err := hieradata.Get(b, key)
+		switch {
+		case err != nil:
+			found.Err = err
+			return found
+		case has && other.Rank() > layer.Rank():
+			found.Hides = append(found.Hides, other)
+		case has:
+			found.HiddenBy = append(found.HiddenBy, other)
+		}
+	}
+	if f.Desires.Default.Release == "" {
+		return found
+	}
+	r, err := s.Releases.Get(ctx, f.Desires.Default.Release)
+	if err != nil {
+		found.Err = err
+		return found
+	}
+	files, err := content.ReadFiles(ctx, s.Releases, r.Content, hieradata.WantFile)
+	if err != nil {
+		found.Err = err
+		return found
+	}
+	places, merge, err := hieradata.Shadows(files, key)
+	found.Release, found.Merge, found.Err = r.Version, merge, err
+	for _, p := range places {
+		if concerns(f.Spec, layer, p.File) {
+			found.Places = append(found.Places, p.String())
+		}
+	}
+	return found
+}
+
+// related reports whether there may be a node that sees both layers.
+func related(f store.FleetState, a, b hieradata.Layer) bool {
+	kindA, nameA, _ := strings.Cut(string(a), "/")
+	kindB, nameB, _ := strings.Cut(string(b), "/")
+	switch {
+	case kindA == kindB:
+		return false // of another node or role
+	case kindA == "nodes" && kindB == "roles":
+		return roleOf(f, nameA) == nameB
+	case kindA == "roles" && kindB == "nodes":
+		return roleOf(f, nameB) == nameA
+	}
+	return true
+}
+
+// roleOf returns a node's role by the host list, else by its name.
+func roleOf(f store.FleetState, node string) string {
+	if h, ok := f.Hosts[node]; ok {
+		return h.Role
+	}
+	n, err := environments.ParseNode(node)
+	if err != nil {
+		return ""
+	}
+	return n.Role
+}
+
+// concerns leaves out files of a hierarchy that belong to another role: a value for controllers hides nothing in
+// roles/compute.yaml.
+func concerns(e *environments.Environment, layer hieradata.Layer, file string) bool {
+	kind, name, _ := strings.Cut(string(layer), "/")
+	role := name
+	if n, err := environments.ParseNode(name); kind == "nodes" && err == nil {
+		role = n.Role
+	}
+	if kind != "roles" && kind != "nodes" {
+		return true
+	}
+	base := strings.TrimSuffix(path.Base(file), path.Ext(file))
+	_, ofRole := e.Role(base)
+	return !ofRole || base == role
+}
+
+// Value is one key of one layer.
+type Value struct {
+	Layer hieradata.Layer `json:"layer"`
+	Key   string          `json:"key"`
+	Value any             `json:"value"`
+	Text  string          `json:"-"` // YAML
+}
+
+// ReadData returns a key, or all keys if it is "", of the live data that the environment's target names: of all layers, or
+// of one.
+func ReadData(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, common bool, key string) ([]Value, error) {
+	f, err := Find(ctx, s, ref, scope)
+	if err != nil {
+		return nil, err
+	}
+	only := DataEdit{Scope: scope, Common: common}.layer()
+	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	if err != nil {
+		return nil, err
+	}
+	values := []Value{}
+	for _, layer := range data.SortedLayers() {
+		if (scope != (Scope{}) || common) && layer != only {
+			continue
+		}
+		b, err := s.Targets.Layer(ctx, ref.String(), data.Layers[layer])
+		if err != nil {
+			return nil, err
+		}
+		keys := []string{key}
+		if key == "" {
+			if keys, err = hieradata.Keys(b); err != nil {
+				return nil, err
+			}
+		}
+		for _, k := range keys {
+			v, found, err := hieradata.Get(b, k)
+			if err != nil {
+				return nil, err
+			}
+			if found {
+				values = append(values, Value{layer, k, v.Any(), v.String()})
+			}
+		}
+	}
+	if key != "" && len(values) == 0 {
+		return nil, fmt.Errorf("cannot find %s in the live data of %s: %w\nto look in the release's own data, run on a node: pulley-agent puppet -- lookup --explain %s", key, ref, store.ErrNotFound, key)
+	}
+	return values, nil
+}
