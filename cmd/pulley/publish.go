@@ -277,7 +277,7 @@ func (p publishOptions) report(done publish.Result) {
 	if done.Signed {
 		fmt.Fprintln(p.env.Stdout, "signed")
 	} else {
-		fmt.Fprintln(p.env.Stdout, "unsigned: nodes that have allowed signers will refuse it")
+		fmt.Fprintln(p.env.Stdout, "unsigned: nodes with allowed signers will refuse it")
 	}
 	fmt.Fprintf(p.env.Stdout, "next: pulley promote %s -e ENVIRONMENT\n", r.Version)
 }
