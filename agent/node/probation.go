@@ -116,12 +116,12 @@ func (u *supervisor) doubt(s upgrade.State, why agent.Problem, puppet bool) {
 // credit counts a good tick; after enough of them the candidate is put in place, if it is still what etcd wants and still
 // signed by somebody who may.
 func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.AgentChoice, puppet bool) (replaced bool, err error) {
-	s, proven := s.Credit(u.proof(), puppet, u.Now())
+	s, verified := s.Credit(u.proof(), puppet, u.Now())
 	if err := u.folder.Save(s); err != nil {
 		return false, err
 	}
 	failpoint.Here("upgrade:credited")
-	if !proven || want.Version != s.Candidate.Version {
+	if !verified || want.Version != s.Candidate.Version {
 		u.Log.Info("the new agent did a tick well", "version", s.Candidate.Version, "ticks", s.Candidate.Good, "since", s.Candidate.Since)
 		return false, nil
 	}

@@ -27,13 +27,13 @@ func newRun(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Read this machine's desired state once, and apply it",
-		Long: `run compares what etcd wants with what is in place; fetches, applies and verifies what is new; enforces what is in
-place when that is due; and reports. With nothing to do it costs one read of etcd and starts no Puppet.
+		Long: `run compares the desired state in etcd with the machine. It fetches, applies and verifies a new target, or enforces the target in
+place when that is due, and reports. With nothing to do it reads etcd once and starts no Puppet.
 
 EXIT STATUS
   0 done, or nothing to do, or another run is in progress
   1 failed, or its target is refused; 2 wrong usage
-  3 etcd is unreachable (what was being enforced went on being enforced)
+  3 etcd is unreachable (the target in place stays enforced)
   With --detailed-exitcodes, after a run of Puppet: 0 nothing changed, 2 changed, 4 failed, 6 changed and failed.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if f := c.Flags().Lookup("splay"); len(args) == 1 && f.Changed {
@@ -53,7 +53,7 @@ EXIT STATUS
 	f.BoolVar(&r.Noop, "noop", false, "show what a run would change, and change nothing")
 	f.DurationVar(&r.splay, "splay", 0, "wait first, up to this long (as in --splay=1m), always the same time on one node")
 	f.Lookup("splay").NoOptDefVal = defaultSplay.String()
-	f.BoolVar(&r.detailed, "detailed-exitcodes", false, "tell by Puppet's exit codes what the run did")
+	f.BoolVar(&r.detailed, "detailed-exitcodes", false, "exit with Puppet's detailed exit codes")
 	f.IntVar(&r.supervised, "supervised-by", 0, "descriptor of the pipe to the agent that watches this one")
 	_ = f.MarkHidden("supervised-by") // one agent says it to another
 	return cmd

@@ -11,12 +11,12 @@ func newSelftest(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "selftest",
 		Short: "Check whether this program can be this machine's agent",
-		Long: `selftest reads what a run reads: the settings, the node's state, the lists of signers and, over the node's own identity,
-what etcd wants of it; and writes the node's last status into etcd again, as it is. It starts no Puppet and changes nothing.
-The agent that is in place runs it before it lets a newer one do anything.
+		Long: `selftest reads everything that a run reads: the settings, the node's state, the lists of signers and, with the node's own
+identity, the desired state in etcd. It writes the node's last status into etcd again, unchanged. It starts no Puppet. The agent
+in place runs the self-test of a newer agent before that does a tick.
 
 EXIT STATUS
-  0 it could, 1 it could not, 2 wrong usage, 3 etcd unreachable`,
+  0 it can, 1 it cannot, 2 wrong usage, 3 etcd unreachable`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.selftest(c.Context()) },
 	}

@@ -17,15 +17,15 @@ func newTakeover(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "takeover",
 		Short: "Replace the puppet agent of this machine by Pulley, in steps that can be undone",
-		Long: `takeover has Pulley manage a machine on which puppet agent runs, from cron or as a service:
+		Long: `takeover lets Pulley manage a machine on which puppet agent runs, from cron or as a service:
 
   look      shows what starts the agent, and what Pulley would change; changes nothing
   disable   disables the agent with a message, and sets up Pulley's schedule
-  remove    after a good run of Pulley: what started the agent goes
-  undo      at any time: all of it is as it was found, and Pulley's schedule goes
-  status    how far it is
+  remove    removes what starts the agent, after a successful run of Pulley
+  undo      restores puppet agent as it was found, at any time, and removes Pulley's schedule
+  status    shows the state of the takeover
 
-Everything is written down in /var/lib/pulley/takeover.json before it is changed. A command that was cut off is given again.`,
+/var/lib/pulley/takeover.json stores everything before it is changed. After an interruption, run the same command again.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

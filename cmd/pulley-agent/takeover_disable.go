@@ -19,7 +19,7 @@ func newTakeoverDisable(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "disable", Short: "Disable puppet agent, and let cron start Pulley",
 		Long: `disable writes Puppet's own lock with a message (as puppet agent --disable does), disables and stops the agent's service,
-comments out cron's lines that start it, and has cron start Pulley. An agent that somebody disabled before is left alone.
+comments out cron's lines that start it, and lets cron start Pulley. It refuses when the agent is disabled already.
 
 EXIT STATUS
   0 done; 1 failed; 2 wrong usage`,

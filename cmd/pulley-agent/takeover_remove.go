@@ -24,7 +24,7 @@ func newTakeoverRemove(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if s.Stage == takeover.Disabled && !proven(state, s.At) {
+				if s.Stage == takeover.Disabled && !verifiedSince(state, s.At) {
 					return fmt.Errorf("cannot remove the old agent: Pulley has done no good run since that was disabled (%s)\n`pulley-agent run` does one; `pulley-agent status` says how the last one went", s.At.Format(time.RFC3339))
 				}
 				if err := m.Remove(c.Context(), o.env.User); err != nil {
@@ -37,7 +37,7 @@ func newTakeoverRemove(o *options) *cobra.Command {
 	}
 }
 
-// proven says whether Pulley has put the machine on its target since then, and nothing was wrong with that.
-func proven(s agent.State, since time.Time) bool {
+// verifiedSince reports whether a run of Pulley put the machine on its target since then, without a failure.
+func verifiedSince(s agent.State, since time.Time) bool {
 	return !s.LastGood.IsZero() && s.Enforcing == s.LastGood && s.OpenRun == "" && s.Outcome != agent.Failed && s.RanAt.After(since)
 }

@@ -54,13 +54,13 @@ func newTakeoverStatus(o *options) *cobra.Command {
 
 func (o *options) printTakeover(t takeoverStatus) {
 	words := map[takeover.Stage]string{
-		takeover.None:      "nothing was taken over on this machine",
+		takeover.None:      "no takeover on this machine",
 		takeover.Found:     "puppet agent is in charge: a first boot found it so, or a takeover was undone",
-		takeover.Disabling: "disabling was cut off: give `pulley-agent takeover disable` again",
+		takeover.Disabling: "disabling was interrupted: run `pulley-agent takeover disable` again",
 		takeover.Disabled:  "puppet agent is disabled, and Pulley in its place",
-		takeover.Removing:  "removing was cut off: give `pulley-agent takeover remove` again",
+		takeover.Removing:  "removing was interrupted: run `pulley-agent takeover remove` again",
 		takeover.Removed:   "what started puppet agent is removed, and Pulley in its place",
-		takeover.Undoing:   "undoing was cut off: give `pulley-agent takeover undo` again",
+		takeover.Undoing:   "undoing was interrupted: run `pulley-agent takeover undo` again",
 	}
 	line := words[t.Stage]
 	if t.At != "" {

@@ -29,11 +29,11 @@ func newUpgrade(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",
 		Short: "Show the state of the agent's upgrade, or revert it",
-		Long: `upgrade shows which agent is in place, which one is on probation, and which one was dropped and why. Runs upgrade the
-agent by themselves, as ` + "`pulley agents promote`" + ` says.
+		Long: `upgrade shows the agent in place, the one on probation, and the dropped one with the reason. Runs upgrade the agent
+by themselves, after ` + "`pulley agents promote`" + `.
 
---back puts the agent that was there before in place again. Should the one that is in place not even start, its
-predecessor can be told to do so: /var/lib/pulley/agent/previous upgrade --back.
+--back restores the previous agent. When the agent in place does not start, run the previous one:
+/var/lib/pulley/agent/previous upgrade --back.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage`,
@@ -55,8 +55,8 @@ EXIT STATUS
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&back, "back", false, "put the agent that was there before in place again; the version that is there now stays back")
-	f.BoolVar(&retry, "retry", false, "try a version again that was dropped here")
+	f.BoolVar(&back, "back", false, "restore the previous agent; the version in place is dropped")
+	f.BoolVar(&retry, "retry", false, "retry a version that was dropped here")
 	out.AddFlags(f)
 	return cmd
 }

@@ -10,9 +10,9 @@ import (
 	"pulley/agent"
 )
 
-// Ending is what a candidate says at the end of a tick.
+// Ending is a candidate's report at the end of a tick.
 type Ending struct {
-	Code        int         `json:"code"`                  // with which it is going to exit
+	Code        int         `json:"code"`                  // its exit code
 	Locked      bool        `json:"locked,omitempty"`      // another run was in progress: it did nothing
 	Unreachable bool        `json:"unreachable,omitempty"` // etcd did not answer it
 	Puppet      bool        `json:"puppet,omitempty"`      // Puppet was started
@@ -20,26 +20,26 @@ type Ending struct {
 	Problem     agent.Prose `json:"problem,omitempty"`     // why it could not do the tick
 }
 
-// Trial is one tick of a candidate, as it was seen from outside.
+// Trial is one tick of a candidate, as the agent in place saw it.
 type Trial struct {
-	Steps   []string      // those that it said it began
-	Ending  *Ending       // nil when it never said how the tick went
+	Steps   []string      // that it reported to begin
+	Ending  *Ending       // nil when it did not report the end of the tick
 	Code    int           // its exit code; -1 when a signal ended it
 	Signal  string        // which
-	Late    string        // what it was at when its time was over; "" when it ended by itself
-	Limit   time.Duration // of what it was at
-	Stopped bool          // it was ended because this agent was told to end
-	Words   string        // the last that it said to standard error
+	Late    string        // the step in which its time was over; "" when it ended by itself
+	Limit   time.Duration // of that step
+	Stopped bool          // it was ended because this agent was stopped
+	Words   string        // the end of its standard error
 	Err     error         // it could not be started
 }
 
-// Finding is what a trial says of the candidate.
+// Finding is what a trial shows about the candidate.
 type Finding string
 
 // The findings, the good one first.
 const (
 	Good    Finding = "good"
-	Nothing Finding = "nothing" // it says nothing of the agent
+	Nothing Finding = "nothing" // it shows nothing about the agent
 	Reach   Finding = "reach"   // it could not reach etcd: bad if this agent can
 	Compare Finding = "compare" // the tick failed: bad if this agent's own succeeds
 	Bad     Finding = "bad"

@@ -17,7 +17,7 @@ type Program struct {
 // State is what a node remembers of its own agent, in agent/state.json.
 type State struct {
 	Format    int        `json:"v"`
-	Installed *Installed `json:"installed,omitempty"` // nil: nobody compared it with a published one yet
+	Installed *Installed `json:"installed,omitempty"` // nil: it was not compared with a published version yet
 	Candidate *Candidate `json:"candidate,omitempty"`
 	Dropped   *Dropped   `json:"dropped,omitempty"`
 	Waiting   *Waiting   `json:"waiting,omitempty"`
@@ -28,7 +28,7 @@ type State struct {
 type Installed struct {
 	Program
 	Try  int64  `json:"try,omitempty"` // see agent.AgentChoice
-	File string `json:"file"`          // size and time of the file that was compared: another one is to be compared anew
+	File string `json:"file"`          // size and time of the compared file: a changed file is compared again
 }
 
 // Candidate is an agent that passed its self-test and is on probation.
@@ -36,29 +36,28 @@ type Candidate struct {
 	Program
 	Try   int64     `json:"try,omitempty"`
 	Since time.Time `json:"since"`          // when its probation began
-	Good  int       `json:"good,omitempty"` // ticks that it did well, since the last doubt
+	Good  int       `json:"good,omitempty"` // good ticks since the last doubt
 
-	Doubts  int           `json:"doubts,omitempty"` // in a row: ticks that failed with it, and not with the agent in place right after
-	Puppet  bool          `json:"puppet,omitempty"` // a run of Puppet was among them: only one that does well takes the doubts away
+	Doubts  int           `json:"doubts,omitempty"` // in a row: ticks that failed with it and not with the agent in place right after
+	Puppet  bool          `json:"puppet,omitempty"` // a run of Puppet was among them: only a good run of Puppet resets the doubts
 	Problem agent.Problem `json:"problem,omitzero"` // the last doubt, or why it could not be started
 }
 
-// Dropped is an agent that failed. It stays back while its version is wanted, until somebody has it tried again.
+// Dropped is an agent that failed. It stays dropped while its version is wanted, until an operator retries it.
 type Dropped struct {
 	Program
 	Try     int64         `json:"try,omitempty"`
 	Problem agent.Problem `json:"problem"`
 	At      time.Time     `json:"at"`
 
-	// By hand: to be tried again is what is asked for after the first look at the wish since. Whoever took it back may never
-	// have seen how often that was asked for before.
+	// ByHand: an operator reverted it. Only a retry after the next read of the wanted version counts; earlier retries do not.
 	ByHand bool `json:"by_hand,omitempty"`
 }
 
-// covers says whether d is what keeps the wanted version back.
+// covers reports whether d blocks the wanted version.
 func (d *Dropped) covers(want agent.AgentChoice) bool { return d.ByHand || want.Try <= d.Try }
 
-// Waiting says why a version that is wanted could not be tested yet. It is looked at again after a while.
+// Waiting is why the wanted version was not tested yet. The node retries after a while.
 type Waiting struct {
 	Version string        `json:"version"`
 	Try     int64         `json:"try,omitempty"`
@@ -72,7 +71,7 @@ type Previous struct {
 	Until time.Time `json:"until"` // when it was replaced
 }
 
-// Proof is what a candidate has to show. Each limit of it is a named constant, and may be set otherwise.
+// Proof is what a candidate has to show. Each limit is a named constant and can be set in agent.yaml.
 type Proof struct {
 	SelfTest  time.Duration // of its self-test
 	FirstStep time.Duration // from its start until its first step
@@ -97,7 +96,7 @@ const (
 	Probation      = 10 * time.Minute
 )
 
-// askAgain is the wait after a version could not be fetched. It is less than two of cron's five minutes.
+// askAgain is the wait after a version was not available. It is less than two of cron's five minutes.
 const askAgain = 9 * time.Minute
 
 // maxText is how many bytes of a problem's text the state keeps.
@@ -118,7 +117,7 @@ const (
 	Forget Move = "forget" // what is known of other versions is no longer of interest
 )
 
-// Next decides what to do, as a pure function of the state, the choice and the time.
+// Next decides the next move, as a pure function of the state, the choice and the time.
 func (s State) Next(want agent.AgentChoice, now time.Time) Move {
 	if s.stale(want) {
 		return Forget
@@ -136,7 +135,7 @@ func (s State) Next(want agent.AgentChoice, now time.Time) Move {
 	return Fetch
 }
 
-// stale says whether something is remembered of a version that is no longer wanted, or that is in place by now.
+// stale reports whether the state has something about a version that is no longer wanted, or that is in place.
 func (s State) stale(want agent.AgentChoice) bool {
 	if want.Unknown {
 		return false
@@ -154,7 +153,7 @@ func (s State) installedVersion() string {
 	return s.Installed.Version
 }
 
-// Forgotten is the state without what is no longer of interest.
+// Forgotten is the state without other versions.
 func (s State) Forgotten(want agent.AgentChoice) State {
 	if s.Candidate != nil && s.Candidate.Version != want.Version {
 		s.Candidate = nil
@@ -166,7 +165,7 @@ func (s State) Forgotten(want agent.AgentChoice) State {
 	return s
 }
 
-// Found is the state once the wanted version turned out to be in place.
+// Found is the state when the wanted version is in place already.
 func (s State) Found(p Program, try int64, file string) State {
 	s.Installed = &Installed{Program: p, Try: try, File: file}
 	s.Waiting = nil
@@ -180,7 +179,7 @@ func (s State) Tested(p Program, try int64, now time.Time) State {
 	return s
 }
 
-// Wait is the state once a version could not be had.
+// Wait is the state when a version is not available.
 func (s State) Wait(want agent.AgentChoice, why agent.Problem, now time.Time) State {
 	s.Waiting = &Waiting{Version: want.Version, Try: want.Try, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
 	return s
@@ -193,7 +192,7 @@ func (s State) Drop(p Program, try int64, why agent.Problem, now time.Time) Stat
 	return s
 }
 
-// Seen is the state once the wish was looked at after its version was taken back by hand, and whether that changes it.
+// Seen is the state after the first read of the wanted version since a revert by hand, and whether that changes it.
 func (s State) Seen(want agent.AgentChoice) (State, bool) {
 	if s.Dropped == nil || !s.Dropped.ByHand || want.Unknown || want.Version != s.Dropped.Version {
 		return s, false
@@ -204,8 +203,8 @@ func (s State) Seen(want agent.AgentChoice) (State, bool) {
 	return s, true
 }
 
-// Doubt counts a tick that failed with the candidate, and not with the agent in place right after; puppet says that it was a
-// run of Puppet. One may be a coincidence: condemned says that there were too many in a row.
+// Doubt counts a tick that failed with the candidate and not with the agent in place right after; puppet means a run of
+// Puppet. One may be a coincidence: condemned reports too many in a row.
 func (s State) Doubt(why agent.Problem, puppet bool) (_ State, condemned bool) {
 	c := *s.Candidate
 	c.Doubts, c.Puppet, c.Problem, c.Good = c.Doubts+1, c.Puppet || puppet, clipped(why), 0
@@ -213,7 +212,7 @@ func (s State) Doubt(why agent.Problem, puppet bool) (_ State, condemned bool) {
 	return s, c.Doubts >= MaxDoubts
 }
 
-// Hindered is the state once the candidate could not be started, which says nothing of it.
+// Hindered is the state when the machine could not start the candidate.
 func (s State) Hindered(why agent.Problem) State {
 	c := *s.Candidate
 	c.Problem = clipped(why)
@@ -221,8 +220,8 @@ func (s State) Hindered(why agent.Problem) State {
 	return s
 }
 
-// Credit counts a tick that the candidate did well, with a run of Puppet or without one, and says whether it has proven
-// itself. A clock that went back begins the time anew, not the count.
+// Credit counts a good tick of the candidate, with a run of Puppet or without one, and reports whether the candidate is verified.
+// A clock that went back restarts the time, not the count.
 func (s State) Credit(p Proof, puppet bool, now time.Time) (State, bool) {
 	c := *s.Candidate
 	if c.Puppet && !puppet {
@@ -237,7 +236,7 @@ func (s State) Credit(p Proof, puppet bool, now time.Time) (State, bool) {
 	return s, c.Good >= p.Ticks && now.Sub(c.Since) >= p.Probation
 }
 
-// Report is what the node's status says; own is the version of the agent that is in place. Nil when it is the wanted one.
+// Report is the upgrade in the node's status; own is the version of the agent in place. Nil when that is the wanted one.
 func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
 	if want.Unknown {
 		want = s.lastWanted()
