@@ -16,6 +16,7 @@ import (
 var (
 	jsonRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([^|]+) \\|")
 	jsonLink = regexp.MustCompile(`\]\(#(\w+)\)`)
+	jsonAll  = regexp.MustCompile(`(?m)^All fields of \[([^\]]+)\]\(#[\w-]+\), and:$`)
 )
 
 // documented COMMAND: the JSON that was printed last has the fields that docs/json.md lists for this command: none that is
@@ -45,11 +46,14 @@ func documented(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// documentedFields collects the rows of a section, each with whether it is optional; a type that is a link brings in the
-// rows of the section that it links to.
+// documentedFields collects the rows of a section, each with whether it is optional. A type that is a link brings in the rows
+// of the section that it links to; "All fields of" brings in the rows of another command.
 func documentedFields(page, heading, prefix string, optional bool, fields map[string]bool) {
 	_, section, _ := strings.Cut(page, "\n## "+heading+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
+	if all := jsonAll.FindStringSubmatch(section); all != nil {
+		documentedFields(page, "`"+all[1]+"`", prefix, optional, fields)
+	}
 	for _, row := range jsonRow.FindAllStringSubmatch(section, -1) {
 		name, kind := prefix+row[1], row[2]
 		may := optional || strings.Contains(kind, "optional")

@@ -69,7 +69,7 @@ func noArgs(c *cobra.Command, args []string) error {
 		return nil
 	}
 	if c.HasSubCommands() {
-		return cli.Usagef("there is no verb %q\n`%s --help` lists the verbs", args[0], c.CommandPath())
+		return cli.Usagef("cannot find verb %q\n`%s --help` lists the verbs", args[0], c.CommandPath())
 	}
 	return cli.Usagef("%s takes no arguments, and was given %q", c.CommandPath(), args)
 }

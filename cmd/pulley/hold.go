@@ -13,7 +13,7 @@ import (
 	"pulley/internal/store"
 )
 
-// maxHold is longer than anybody means; what lasts longer has no end.
+// maxHold is the longest hold with an end.
 const maxHold = 366 * 24 * time.Hour
 
 func newHold(o *options) *cobra.Command {
@@ -25,16 +25,15 @@ func newHold(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hold -e ENVIRONMENT --why REASON",
 		Short: "Freeze an environment, a role or a node on its target, or stop Puppet there",
-		Long: `hold freezes: the nodes stay on the target that they have, and go on enforcing it. With --stop Puppet does not run there.
-With --for the hold ends by itself: etcd ends it, so no node's clock matters. A node that can't reach etcd obeys the hold
-that it saw last.
+		Long: `hold freezes nodes: they stay on their target and keep enforcing it. With --stop Puppet does not run on them. With --for etcd
+ends the hold, and no node's clock matters. A node that cannot reach etcd obeys the last hold that it read.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
-		Args: arguments(0, 0, "takes no arguments; --role or --node names whom"),
+		Args: arguments(0, 0, "takes no arguments; --role or --node limits the hold"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if why == "" {
-				return cli.Usagef("why? give --why REASON: whoever meets the hold will want to know")
+				return cli.Usagef("cannot hold without a reason: give --why REASON")
 			}
 			if c.Flags().Changed("for") && (lasts < time.Second || lasts > maxHold) {
 				return cli.Usagef("cannot hold for %s: give at least 1s and at most a year, as in --for 4h", lasts)
@@ -63,9 +62,9 @@ EXIT STATUS
 	}
 	fleet.AddFlag(cmd.Flags())
 	scope.add(cmd, "the nodes")
-	cmd.Flags().BoolVar(&stop, "stop", false, "don't run Puppet at all (default: stay on the target, enforce it)")
-	cmd.Flags().DurationVar(&lasts, "for", 0, "how long, as in 4h (default: until unhold)")
-	cmd.Flags().StringVar(&why, "why", "", "reason, shown wherever the hold is met")
+	cmd.Flags().BoolVar(&stop, "stop", false, "do not run Puppet at all (default: stay on the target and enforce it)")
+	cmd.Flags().DurationVar(&lasts, "for", 0, "duration of the hold, as in 4h (default: until unhold)")
+	cmd.Flags().StringVar(&why, "why", "", "reason, shown with the hold")
 	return cmd
 }
 
@@ -73,7 +72,7 @@ func newUnhold(o *options) *cobra.Command {
 	var fleet cli.EnvironmentFlag
 	var scope scopeFlags
 	cmd := &cobra.Command{
-		Use: "unhold -e ENVIRONMENT", Short: "End a hold", Args: arguments(0, 0, "takes no arguments; --role or --node names whose"),
+		Use: "unhold -e ENVIRONMENT", Short: "End a hold", Args: arguments(0, 0, "takes no arguments; --role or --node names the hold"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if scope.role != "" && scope.node != "" {
 				return cli.Usagef("--role and --node exclude each other")

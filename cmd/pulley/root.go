@@ -42,8 +42,8 @@ func newRoot(env cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   program,
 		Short: "Keep fleets of machines on the Puppet code and data that their operators want",
-		Long: `Nodes pull: a release is published once, a target is promoted, and every node fetches what it lacks, runs Puppet, and
-says how that went. The only server that a node needs is etcd.
+		Long: `Nodes pull: operators publish a release once and promote it. Every node fetches the missing parts, runs Puppet and reports
+the result. The only server that a node needs is etcd.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
@@ -67,7 +67,7 @@ EXIT STATUS
 	return root
 }
 
-// tellExitCodes adds the usual exit codes to the help of every verb that does not tell its own.
+// tellExitCodes adds the usual exit codes to the help of every verb that does not list its own.
 func tellExitCodes(c *cobra.Command) {
 	if c.Long == "" {
 		c.Long = c.Short
@@ -80,10 +80,10 @@ func tellExitCodes(c *cobra.Command) {
 	}
 }
 
-// maxMessageBytes is how long the -m of a verb may be: each change of a fleet is recorded with it.
+// maxMessageBytes bounds the -m of a verb: each change of a fleet is recorded with it.
 const maxMessageBytes = 1 << 10
 
-// checkMessage refuses a long one before anything is read or sent.
+// checkMessage refuses a long message before anything is read or sent.
 func checkMessage(c *cobra.Command) error {
 	if m := c.Flags().Lookup("message"); m != nil && len(m.Value.String()) > maxMessageBytes {
 		return cli.Usagef("cannot use a message of %s: give -m at most %s", cli.Bytes(int64(len(m.Value.String()))), cli.Bytes(maxMessageBytes))
@@ -91,7 +91,7 @@ func checkMessage(c *cobra.Command) error {
 	return nil
 }
 
-// arguments checks how many there are; hint says what is wanted.
+// arguments checks the number of arguments; hint describes them.
 func arguments(least, most int, hint string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		switch {
@@ -102,7 +102,7 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 			for _, sub := range c.Commands() {
 				verbs = append(verbs, sub.Name())
 			}
-			problem := "there is no verb " + quoted(args[0])
+			problem := "cannot find verb " + quoted(args[0])
 			if near := environments.SuggestName(args[0], verbs); near != "" {
 				problem += "\ndid you mean " + near + "?"
 			}

@@ -61,7 +61,7 @@ func (o *options) runs(ctx context.Context, s *store.Store, ref environments.Ref
 			return o.out.Print(o.env, r, func(*cli.Table) error { printRun(o.env.Stdout, r); return nil })
 		}
 	}
-	return fmt.Errorf("cannot find run %s of %s: %w\n`pulley runs %s -e %s` lists those that are kept", quoted(args[1]), args[0], store.ErrNotFound, args[0], ref)
+	return fmt.Errorf("cannot find run %s of %s: %w\n`pulley runs %s -e %s` lists the kept runs", quoted(args[1]), args[0], store.ErrNotFound, args[0], ref)
 }
 
 func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
@@ -84,7 +84,7 @@ func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
 	return nil
 }
 
-// knownNode refuses a node that is not called for, not registered and never spoke.
+// knownNode refuses a node that is not called for, not registered and has never reported.
 func knownNode(ctx context.Context, s *store.Store, ref environments.Ref, e *environments.Environment, node string) error {
 	f, err := s.Fleet.State(ctx, ref)
 	if err != nil {
@@ -98,7 +98,7 @@ func printRun(w io.Writer, r agent.Run) {
 	cli.Cleanf(w, "  began %s, took %s, because %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), agent.Cause{Reason: r.Reason}.Sentence())
 	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
 	if r.Drift {
-		fmt.Fprintln(w, "  drift: the target was in place already, and something had changed on the machine")
+		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")
 	}
 	if r.Problem != (agent.Problem{}) {
 		cli.Cleanf(w, "  problem: %s\n  left the machine %s\n", r.Problem, r.Kind)
