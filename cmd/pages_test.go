@@ -151,6 +151,15 @@ func testsAndFolders(t *testing.T) (tests, folders map[string]bool) {
 		t.Fatal(err)
 	}
 	for _, e := range top {
+		if strings.HasSuffix(e.Name(), "_test.go") {
+			b, err := os.ReadFile(filepath.Join(repository, e.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range function.FindAllStringSubmatch(string(b), -1) {
+				tests[m[1]] = true
+			}
+		}
 		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") || e.Name() == "bin" {
 			continue
 		}
@@ -368,7 +377,7 @@ func TestSettingsOfTheAgentAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(b), "\n## What can be set in agent.yaml?\n")
+	_, section, _ := strings.Cut(string(b), "\n## Settings in agent.yaml\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var documented []string
 	for line := range strings.Lines(section) {
