@@ -103,7 +103,7 @@ func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 	}
 	for _, r := range published {
 		a := of(r.Version)
-		a.Published, a.Message, a.Author, a.At, a.Signatures = true, r.Message, r.Author, &r.At, signaturesOf(r.Signatures)
+		a.Published, a.Message, a.Author, a.At, a.Signatures = true, string(r.Message), r.Author, &r.At, signaturesOf(r.Signatures)
 		for _, name := range slices.Sorted(maps.Keys(r.Platforms)) {
 			p := r.Platforms[name]
 			a.Platforms = append(a.Platforms, listedPlatform{name, p.SHA256, p.Size, p.Stored()})

@@ -66,7 +66,7 @@ func (o *options) showAgents(ctx context.Context, s *store.Store, ref environmen
 	if err != nil {
 		return err
 	}
-	v := shownAgents{Environment: ref.String(), By: w.By, Why: w.Why, Wanted: []wantedAgent{}, Nodes: []agentOfNode{}}
+	v := shownAgents{Environment: ref.String(), By: w.By, Why: string(w.Why), Wanted: []wantedAgent{}, Nodes: []agentOfNode{}}
 	if !w.At.IsZero() {
 		v.At = &w.At
 	}

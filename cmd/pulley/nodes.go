@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
@@ -102,7 +103,7 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: why}, forget)
+				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(why)}, forget)
 			})
 		},
 	}
@@ -208,7 +209,7 @@ machine itself may continue until another one has joined.`,
 				return cli.Usagef("cannot unlock %s without a reason: give -m REASON", args[0])
 			}
 			return o.inFleet(c, *env, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: why})
+				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(why)})
 				if errors.Is(err, store.ErrNotFound) {
 					return fmt.Errorf("%w: no machine is in its first boot as %s\nrun `pulley nodes -e %s` to list the first boots", err, quoted(args[0]), ref)
 				}

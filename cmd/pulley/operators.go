@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/store"
 )
@@ -68,8 +69,8 @@ func (o *options) operators(ctx context.Context, s *store.Store) error {
 			switch {
 			case l.Revoked != nil:
 				note = "revoked " + cli.Ago(o.env.Now(), l.Revoked.At) + " by " + l.Revoked.By
-				if l.Revoked.Why != "" {
-					note += ": " + l.Revoked.Why
+				if string(l.Revoked.Why) != "" {
+					note += ": " + string(l.Revoked.Why)
 				}
 			case !l.Until.IsZero() && o.env.Now().After(l.Until):
 				note = "the certificate has ended"
@@ -88,7 +89,7 @@ func newOperatorsRevoke(o *options) *cobra.Command {
 to hear until it is closed. To let the operator back in, make them a new token. It needs an admin.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: why})
+				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(why)})
 				if err != nil {
 					return err
 				}

@@ -74,7 +74,7 @@ func (o *options) releases(ctx context.Context, s *store.Store) error {
 				signed = "yes"
 			}
 			t.Row(r.Version, fmt.Sprintf("%.12s", r.Content.Tree), strconv.Itoa(r.Content.Files), cli.Bytes(r.Content.Bytes),
-				cli.Bytes(added(r)), signed, cli.Ago(o.env.Now(), r.At), r.Author, commit, r.Message)
+				cli.Bytes(added(r)), signed, cli.Ago(o.env.Now(), r.At), r.Author, commit, string(r.Message))
 		}
 		return nil
 	})

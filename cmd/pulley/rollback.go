@@ -120,7 +120,7 @@ EXIT STATUS
 					t.Row("EPOCH", "WHEN", "KIND", "SCOPE", "FROM", "TO", "BY", "WHY")
 					for _, h := range history {
 						t.Row(strconv.FormatInt(int64(h.Epoch), 10), cli.Ago(o.env.Now(), h.At), string(h.Kind), h.Scope().String(),
-							describeTarget(h.Before), describeTarget(h.After), h.By, strings.TrimSpace(h.Why))
+							describeTarget(h.Before), describeTarget(h.After), h.By, strings.TrimSpace(string(h.Why)))
 					}
 					return nil
 				})

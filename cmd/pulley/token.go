@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/store"
 )
@@ -84,7 +85,7 @@ func (o *options) tokens(ctx context.Context, s *store.Store) error {
 	shown := make([]shownToken, 0, len(all))
 	for _, t := range all {
 		shown = append(shown, shownToken{t.ID, tokenState(t, o.env.Now()), t.Environment, t.Role, t.Node, t.Operator, t.As, t.Uses, t.Used,
-			t.Created, t.Expires, t.By, t.Why, t.Revoked})
+			t.Created, t.Expires, t.By, string(t.Why), t.Revoked})
 	}
 	return o.out.Print(o.env, shown, func(table *cli.Table) error {
 		table.Row("ID", "FOR", "STATE", "USED", "EXPIRES", "BY", "WHY")
@@ -97,7 +98,7 @@ func (o *options) tokens(ctx context.Context, s *store.Store) error {
 			if t.Revoked != nil && t.Revoked.Why != "" {
 				why = "revoked: " + t.Revoked.Why
 			}
-			table.Row(t.ID, tokenFor(t), shown[i].State, used, t.Expires.UTC().Format(time.RFC3339), t.By, why)
+			table.Row(t.ID, tokenFor(t), shown[i].State, used, t.Expires.UTC().Format(time.RFC3339), t.By, string(why))
 		}
 		return nil
 	})
@@ -113,7 +114,7 @@ func newTokenRevoke(o *options) *cobra.Command {
 				id = whole
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: why})
+				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(why)})
 				if err != nil {
 					return fmt.Errorf("%w\n`pulley token list` lists them", err)
 				}

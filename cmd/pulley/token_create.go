@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/cli"
@@ -138,7 +139,7 @@ func (f *tokenFlags) ofNodes(ctx context.Context, s *store.Store, ref environmen
 func (o *options) createToken(ctx context.Context, s *store.Store, f tokenFlags, t store.Token) error {
 	now := o.env.Now().UTC().Truncate(time.Second)
 	t.Operator, t.As = f.operator, store.OperatorRole(f.as)
-	t.Uses, t.Created, t.Expires, t.By, t.Why = f.uses, now, now.Add(f.expires), o.env.User, f.why
+	t.Uses, t.Created, t.Expires, t.By, t.Why = f.uses, now, now.Add(f.expires), o.env.User, agent.Prose(f.why)
 	var text string
 	err := change.Retry(func() (err error) {
 		text, t, err = s.Tokens.Create(ctx, t)

@@ -106,7 +106,7 @@ func reaches(w store.AgentWish, scope Scope, h agent.Host) bool {
 }
 
 func putWish(ctx context.Context, s *store.Store, ref environments.Ref, w store.AgentWish, revision int64, a Author) error {
-	w.By, w.Why, w.At = a.By, a.Why, a.At.UTC().Truncate(time.Second)
+	w.By, w.Why, w.At = a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	return s.Fleet.PutAgentWish(ctx, ref, w, revision)
 }
 

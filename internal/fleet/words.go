@@ -7,6 +7,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/clip"
 	"pulley/internal/machines/render"
 	"pulley/internal/store"
 )
@@ -118,8 +119,7 @@ func (b *FirstBoot) Cell(now time.Time) string {
 		text += fmt.Sprintf(" (%d attempts)", b.Attempts)
 	}
 	if b.Error != "" {
-		first, _, _ := strings.Cut(string(b.Error), "\n")
-		text += ": " + first
+		text += ": " + clip.Line(string(b.Error), 160)
 	}
 	return text
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"pulley/agent"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
 	"pulley/internal/content"
@@ -140,7 +141,7 @@ func Program(ctx context.Context, s *store.Store, p Programs, w Wish, r Reporter
 		}
 	}()
 	record := store.AgentRelease{
-		Version: p.Version, Platforms: map[string]content.Program{}, Message: w.Message, Author: w.By, At: w.At.UTC().Truncate(time.Second),
+		Version: p.Version, Platforms: map[string]content.Program{}, Message: agent.Prose(w.Message), Author: w.By, At: w.At.UTC().Truncate(time.Second),
 	}
 	done := ProgramResult{Signed: w.Key != nil}
 	for platform, program := range p.Files {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"pulley/agent"
 	"pulley/internal/content"
 	"pulley/internal/source"
 	"pulley/internal/store"
@@ -153,11 +154,11 @@ func (b *build) releases(ctx context.Context) ([]store.SignedRelease, error) {
 func (b *build) record() store.Release {
 	facts := b.from.Facts
 	r := store.Release{
-		Version: b.wish.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: b.wish.Message, Author: b.wish.By,
+		Version: b.wish.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: agent.Prose(b.wish.Message), Author: b.wish.By,
 		CommitAuthor: facts.CommitAuthor, Modules: string(facts.Modules), At: b.wish.At.UTC().Truncate(time.Second),
 	}
 	if r.Message == "" {
-		r.Message = facts.Subject
+		r.Message = agent.Prose(facts.Subject)
 	}
 	return r
 }

@@ -20,7 +20,7 @@ import (
 type AgentRelease struct {
 	Version   string                     `json:"version"`
 	Platforms map[string]content.Program `json:"platforms"` // by GOOS/GOARCH, like linux/amd64
-	Message   string                     `json:"message,omitempty"`
+	Message   agent.Prose                `json:"message,omitempty"`
 	Author    string                     `json:"author"` // who published it
 	At        time.Time                  `json:"at"`
 }

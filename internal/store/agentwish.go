@@ -20,7 +20,7 @@ type AgentWish struct {
 	Nodes   map[string]agent.AgentChoice `json:"nodes,omitempty"`
 	Try     int64                        `json:"try,omitempty"` // raised to have versions tried again that nodes dropped
 	By      string                       `json:"by,omitempty"`
-	Why     string                       `json:"why,omitempty"`
+	Why     agent.Prose                  `json:"why,omitempty"`
 	At      time.Time                    `json:"at,omitzero"`
 }
 

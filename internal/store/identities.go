@@ -53,10 +53,10 @@ type Clone struct {
 
 // Removal is when a node left the fleet, and by whose word.
 type Removal struct {
-	At   time.Time `json:"at"`
-	By   string    `json:"by,omitempty"`
-	Why  string    `json:"why,omitempty"`
-	Left bool      `json:"left,omitempty"` // it left by itself: it may come back with its token
+	At   time.Time   `json:"at"`
+	By   string      `json:"by,omitempty"`
+	Why  agent.Prose `json:"why,omitempty"`
+	Left bool        `json:"left,omitempty"` // it left by itself: it may come back with its token
 }
 
 // OperatorIdentity says who holds an operator's name.

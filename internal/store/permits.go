@@ -59,7 +59,7 @@ func (s *Targets) permit(ctx context.Context, ref environments.Ref, d Desires, c
 		c.Unsigned = lower
 		return nil, nil
 	}
-	p.Environment, p.Epoch, p.By, p.Why, p.At = env, int64(c.Epoch), c.By, c.Why, c.At
+	p.Environment, p.Epoch, p.By, p.Why, p.At = env, int64(c.Epoch), c.By, string(c.Why), c.At
 	record, err := p.Encode()
 	if err != nil {
 		return nil, err

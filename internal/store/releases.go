@@ -22,7 +22,7 @@ type Release struct {
 	Commit       string         `json:"commit,omitempty"`  // of the work tree that was published
 	Ref          string         `json:"ref,omitempty"`     // as which the commit was asked for
 	Dirty        bool           `json:"dirty,omitempty"`   // it had changes that are in no commit
-	Message      string         `json:"message,omitempty"` // what is in it
+	Message      agent.Prose    `json:"message,omitempty"` // what is in it
 	Author       string         `json:"author"`            // who published it
 	CommitAuthor string         `json:"commit_author,omitempty"`
 	Modules      string         `json:"modules,omitempty"` // what resolved its Puppetfile, like r10k; "" when nothing did

@@ -222,7 +222,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 		t.Errorf("a delta that is too large: %v", err)
 	}
 	r = release("2.0.0", "e")
-	r.Message = strings.Repeat("x", store.MaxValueBytes)
+	r.Message = agent.Prose(strings.Repeat("x", store.MaxValueBytes))
 	if _, err := st.Releases.Put(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
 		t.Errorf("a record that is too large: %v", err)
 	}

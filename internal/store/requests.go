@@ -86,7 +86,7 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 	if err := a.stillOurs(ctx); err != nil {
 		return fmt.Errorf("cannot remove node %s: %w", node, err)
 	}
-	err := a.machines.joins.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: why})
+	err := a.machines.joins.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: agent.Prose(why)})
 	gone := errors.Is(err, etcd.ErrNotFound)
 	if err != nil && !gone {
 		return a.ended(err)

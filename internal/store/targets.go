@@ -27,7 +27,7 @@ type Change struct {
 	After  agent.Target `json:"after"`
 	Undoes agent.Epoch  `json:"undoes,omitempty"` // of a rollback: the oldest change that it took back
 	By     string       `json:"by"`
-	Why    string       `json:"why,omitempty"`
+	Why    agent.Prose  `json:"why,omitempty"`
 	At     time.Time    `json:"at"`
 
 	// Unsigned: it takes nodes lower than they may have been, and nobody signed a permit for that.
@@ -126,7 +126,7 @@ func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, 
 // nodes that it takes lower, and whatever its callers add.
 func (s *Targets) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
 	env, scope := ref.String(), c.Scope()
-	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, a.Why, a.At.UTC().Truncate(time.Second)
+	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	// A promotion opens the gate: it is the operator's newest word, and what was paused or aborted is void with its epoch.
 	gate := agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: agent.Prose(a.Why), At: c.At}
 	gateValue, err := etcd.Encode(gate)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"pulley/agent"
 	"pulley/internal/store/etcd"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -44,15 +45,15 @@ type Token struct {
 	Created     time.Time    `json:"created"`
 	Expires     time.Time    `json:"expires"`
 	By          string       `json:"by,omitempty"`
-	Why         string       `json:"why,omitempty"`
+	Why         agent.Prose  `json:"why,omitempty"`
 	Revoked     *Revoked     `json:"revoked,omitempty"`
 }
 
 // Revoked is who took a token or an identity back, and why.
 type Revoked struct {
-	At  time.Time `json:"at"`
-	By  string    `json:"by,omitempty"`
-	Why string    `json:"why,omitempty"`
+	At  time.Time   `json:"at"`
+	By  string      `json:"by,omitempty"`
+	Why agent.Prose `json:"why,omitempty"`
 }
 
 // Ended reports whether nobody can join with the token any more.

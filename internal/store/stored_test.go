@@ -1,0 +1,125 @@
+package store
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/hieradata"
+	"pulley/internal/machines"
+	"pulley/internal/store/etcd"
+	"pulley/internal/trust"
+)
+
+// stored is the type of the value at each row of the table of keys; nil for bytes, and for keys of which only the revision counts.
+var stored = map[string]any{
+	"releases/<version>":      Release{},
+	"content/<sha256>":        nil,
+	"deltas/<line>/<seq>":     nil,
+	"publishing/<id>":         etcd.LockHolder{},
+	"pruning":                 etcd.LockHolder{},
+	"installation":            installation{},
+	"targets":                 nil,
+	"environments/<env>/spec": nil, // the operator's own file
+	"environments/<env>/desired/{default,roles/R,nodes/N}": agent.Target{},
+	"environments/<env>/gate":                              agent.Gate{},
+	"environments/<env>/history/<epoch>":                   Change{},
+	"environments/<env>/rollbacks/<epoch>":                 trust.Permit{},
+	"environments/<env>/assigned/<node>":                   agent.Assignment{},
+	"environments/<env>/data/head":                         dataHead{},
+	"environments/<env>/data/generations/<n>":              hieradata.Generation{},
+	"environments/<env>/data/layers/<sha256>":              nil,
+	"environments/<env>/hosts/head":                        nil,
+	"environments/<env>/hosts/nodes/<node>":                agent.Host{},
+	"environments/<env>/holds/{all,roles/R,nodes/N}":       agent.Hold{},
+	"environments/<env>/agent":                             AgentWish{},
+	"environments/<env>/machines/<node>":                   booked{},
+	"environments/<env>/applying":                          etcd.LockHolder{},
+	"environments/<env>/acts/<id>":                         machines.Act{},
+	"status/<env>/<node>":                                  agent.Status{},
+	"runs/<env>/<node>/<id>":                               agent.Run{},
+	"agents/<version>":                                     AgentRelease{},
+	"tokens/nodes/<id>":                                    Token{},
+	"tokens/operators/<id>":                                Token{},
+	"identities/<env>/<node>":                              Identity{},
+	"operators/<name>":                                     OperatorIdentity{},
+	"precreated/<env>/<node>":                              Precreated{},
+	"firstboots/<env>/<machine>":                           FirstBoot{},
+	"machines/<env>/<machine>":                             Past{},
+	"notices/<id>":                                         Notice{},
+	"floods/<env>/<node>":                                  Flood{},
+}
+
+func TestStoredTypesAreComplete(t *testing.T) {
+	t.Parallel()
+	rows := map[string]bool{}
+	for _, r := range tableOfKeys(t, "dev", "controller1", "") {
+		rows[r.pattern] = true
+		if _, ok := stored[r.pattern]; !ok {
+			t.Errorf("no type is listed for %s", r.pattern)
+		}
+	}
+	for pattern := range stored {
+		if !rows[pattern] {
+			t.Errorf("%s is in no row of the table of keys", pattern)
+		}
+	}
+}
+
+// identifiers are the fields that hold a name, an address, a digest or another value that programs may compare.
+var identifiers = strings.Fields(`
+	Addresses As Ask Author Boot Boots By CA Commit CommitAuthor DataDigest Digest Driver Environment File Flavor From
+	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Machine MachineID Modules Name Node Nodes Now Operator
+	Path Place Ref Release Replaces Report Resource Role Rollout SHA256 Scope Settings Signal Source Status Step To Token Tree
+	User Version Wanted Was Who
+`)
+
+// texts are free text of packages that do not import agent, and of Puppet's reports.
+var texts = []string{"hieradata.Generation.Message", "trust.Permit.Why", "agent.LogLine.Message", "agent.ResourceEvent.Messages"}
+
+// A sentence that code compares breaks with the next rewording. Free text has the type agent.Prose; codes have types of their own.
+func TestStoredTextIsProse(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	var walk func(path string, of reflect.Type, seen []reflect.Type)
+	walk = func(path string, of reflect.Type, seen []reflect.Type) {
+		switch of.Kind() {
+		case reflect.Pointer, reflect.Slice, reflect.Array:
+			walk(path, of.Elem(), seen)
+		case reflect.Map:
+			walk(path, of.Elem(), seen)
+		case reflect.Struct:
+			if of == reflect.TypeFor[time.Time]() || slices.Contains(seen, of) {
+				return
+			}
+			for i := range of.NumField() {
+				f := of.Field(i)
+				if f.Tag.Get("json") == "-" || !f.IsExported() && !f.Anonymous {
+					continue
+				}
+				name := f.Name
+				if strings.HasSuffix(f.Type.String(), "]string") && f.Type.Kind() == reflect.Map || f.Type == reflect.TypeFor[string]() || f.Type == reflect.TypeFor[[]string]() || f.Type == reflect.TypeFor[*string]() {
+					used[name] = true
+					if !slices.Contains(identifiers, name) && !slices.Contains(texts, of.String()+"."+name) {
+						t.Errorf("%s.%s of %s is a plain string: make it agent.Prose, a typed code, or list it as an identifier", of, name, path)
+					}
+					continue
+				}
+				walk(path, f.Type, append(seen, of))
+			}
+		}
+	}
+	for pattern, value := range stored {
+		if value != nil {
+			walk(pattern, reflect.TypeOf(value), nil)
+		}
+	}
+	for _, name := range identifiers {
+		if !used[name] {
+			t.Errorf("identifier %s is in no stored type", name)
+		}
+	}
+}
