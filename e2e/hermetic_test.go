@@ -36,7 +36,7 @@ func TestOldPuppetSettingsDoNotLeak(t *testing.T) {
 	vardir := strings.TrimSpace(f.in("controller1", 0, "puppet", "config", "print", "statedir", "--section", "agent"))
 	f.write("controller1", vardir+"/agent_disabled.lock", `{"disabled_message":"disk surgery, ask bob"}`)
 	contains(t, f.agent("controller1", 0, "run", "--force"), "disk surgery, ask bob")
-	if s := f.status("controller1"); s.State != "held" || !strings.Contains(s.Reason, "disk surgery") {
+	if s := f.status("controller1"); s.State != "held" || s.Reason != "puppet_blocked" {
 		t.Errorf("%+v; want held, with the reason", s)
 	}
 	f.in("controller1", 0, "rm", vardir+"/agent_disabled.lock")
