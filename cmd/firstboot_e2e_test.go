@@ -20,7 +20,7 @@ import (
 	"pulley/internal/testbed/puppettest"
 )
 
-// Where a reboot finds what goes on with a first boot.
+// Where a reboot finds what resumes a first boot.
 const resumeUnit = "etc/systemd/system/pulley-first-boot.service"
 
 // TestFirstBootCrashes shows that a power cut, an OOM kill or a reboot anywhere in a first boot leaves nothing that the next

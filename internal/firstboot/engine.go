@@ -18,12 +18,12 @@ type Step struct {
 	Name     Name
 	Words    string                                // what it does, after "cannot": "install Puppet"
 	Deadline time.Duration                         // of all its tries together
-	Optional bool                                  // the first boot goes on when it failed
+	Optional bool                                  // the first boot continues after its failure
 	Left     func(context.Context) (string, error) // what is left to do, for people, and changes nothing; "" is nothing
 	Do       func(context.Context) error           // does it; may be repeated at any point
 }
 
-// Teller tells whoever waits for this machine where it is. It is asked for little patience: see Engine.tell.
+// Teller reports the progress of the machine to serve. Engine.tell bounds each report.
 type Teller interface {
 	Tell(ctx context.Context, step Name, state Progress, problem string) error
 }
@@ -41,21 +41,21 @@ type Engine struct {
 	Program  func(ctx context.Context, step Name, program string) error // runs what replaces a step
 	Memory   Memory                                                     // nil: nothing is remembered, every start begins anew
 	Machine  string                                                     // machine id
-	Plan     string                                                     // digest of what the machine was told
+	Plan     string                                                     // digest of the plan
 	Token    string                                                     // digest of the plan's token; "" when it has none
-	Teller   Teller                                                     // nil: nobody is told
+	Teller   Teller                                                     // nil: no reports
 	Patient  bool                                                       // what passes by itself is waited for, up to a step's deadline
 	Log      *slog.Logger
 	Now      func() time.Time
 	Sleep    func(context.Context, time.Duration) error // nil waits
 
 	state State
-	mute  time.Time // until then nobody is told: who did not answer would cost each step its patience
+	mute  time.Time // no reports until then: a silent server must not delay each step
 }
 
 // Options are of one start.
 type Options struct {
-	From Name // this step, and those behind it, are done again; "" goes on
+	From Name // repeat this step and the later ones; "" resumes
 }
 
 // ErrFinished says that this machine's first boot is over.
@@ -139,7 +139,7 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 		noted := e.note(s.Name, is)
 		e.tell(context.WithoutCancel(ctx), s.Name, Failed, is.Error)
 		if s.Optional && ctx.Err() == nil {
-			e.Log.Warn("the first boot goes on without it", "step", s.Name, "err", err)
+			e.Log.Warn("the first boot continues without this step", "step", s.Name, "err", err)
 			return noted
 		}
 		return errors.Join(err, noted)
@@ -197,7 +197,7 @@ func jittered(d time.Duration) time.Duration {
 // PassingError is what may pass by itself: the network, a server that is not there yet.
 type PassingError struct {
 	Err   error
-	After time.Duration // not before; 0 when nobody said
+	After time.Duration // not before; 0 when unknown
 }
 
 func (e *PassingError) Error() string { return e.Err.Error() }
@@ -211,13 +211,13 @@ func Passing(err error) error {
 	return &PassingError{Err: err}
 }
 
-// The patience for being told.
+// Bounds of reports.
 const (
 	tellTimeout = 5 * time.Second
-	tellPause   = time.Minute // after somebody did not answer
+	tellPause   = time.Minute // after a report that failed
 )
 
-// tell is best effort: a first boot never waits for who watches it. Nobody can be told before there is a network.
+// tell is best effort: a first boot never waits for a report. There is none before the network.
 func (e *Engine) tell(ctx context.Context, step Name, state Progress, problem string) {
 	if e.Teller == nil || step == Network && state == Started || e.Now().Before(e.mute) {
 		return
@@ -249,7 +249,7 @@ func (e *Engine) DryRun(ctx context.Context, o Options, out io.Writer) error {
 			left, err := s.Left(ctx)
 			switch {
 			case err != nil:
-				would = fmt.Sprintf("cannot be told yet: %v", err)
+				would = fmt.Sprintf("is unknown yet: %v", err)
 			case left == "":
 				would = "has nothing left to do"
 			default:

@@ -2,14 +2,14 @@ package firstboot
 
 import "slices"
 
-// Name is a step's: in the plan, the log, the state and what serve is told.
+// Name is the name of a step in the plan, the log, the state and the reports to serve.
 type Name string
 
 // The steps, in their order.
 const (
 	Network  Name = "network"  // a way to the servers, and a clock that can be right
-	Lock     Name = "lock"     // a reboot goes on here; the node's name is this machine's
-	Pre      Name = "pre"      // own scripts, before anything of Pulley is there
+	Lock     Name = "lock"     // a reboot resumes; the node's name is reserved
+	Pre      Name = "pre"      // own scripts, before the agent is installed
 	Agent    Name = "agent"    // the agent where cron looks for it
 	Join     Name = "join"     // a certificate, and the settings
 	Hostname Name = "hostname" // the machine's name
@@ -17,7 +17,7 @@ const (
 	Register Name = "register" // on the list of hosts that should be alive
 	Schedule Name = "schedule" // the first run of Puppet, which only sets up cron
 	Enable   Name = "enable"   // cron's ticks may work
-	Notify   Name = "notify"   // people are told
+	Notify   Name = "notify"   // serve is notified
 	Post     Name = "post"     // own scripts, on a node that is ready
 	Unlock   Name = "unlock"   // nothing of a first boot is left over
 )

@@ -70,7 +70,7 @@ func (p Programs) Run(ctx context.Context, program string) error {
 	if ctx.Err() != nil {
 		err = errors.New("it took too long")
 		if errors.Is(ctx.Err(), context.Canceled) {
-			err = errors.New("the agent was told to stop")
+			err = errors.New("the agent received a signal")
 		}
 	}
 	return fmt.Errorf("cannot run %s: %w: %s", program, err, bytes.TrimSpace(last.bytes))

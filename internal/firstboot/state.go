@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// State is what a machine remembers of its first boot, in /var/lib/pulley/first-boot.json: a reboot goes on where it stopped.
+// State is the state of a first boot, in /var/lib/pulley/first-boot.json: a reboot resumes there.
 type State struct {
 	Format   int                `json:"v"`
 	Machine  string             `json:"machine,omitempty"` // machine id: a copy of this machine begins anew
-	Plan     string             `json:"plan,omitempty"`    // digest of what it was told, without the token: another plan begins anew
+	Plan     string             `json:"plan,omitempty"`    // digest of the plan without the token: another plan begins anew
 	Token    string             `json:"token,omitempty"`   // digest of the last token that the plan had: the same one is no word of an operator
 	Before   time.Time          `json:"before,omitzero"`   // when an earlier first boot of this very machine was finished
 	Started  time.Time          `json:"started"`

@@ -65,7 +65,7 @@ type boot struct {
 	digest      string             // of the plan without its token
 	tokenDigest string             // of the token in the plan; "" without one
 	self        *nodeconfig.Config // of this node, once it was read
-	named       bool               // it can be read: before a join nobody knows the node
+	named       bool               // self can be read: before a join the node is unknown
 	again       bool               // the plan of a finished first boot got another token
 }
 
@@ -215,11 +215,11 @@ func (b *boot) joins() bool {
 	return len(b.plan.Servers) > 0 && b.plan.Steps[string(firstboot.Join)] == ""
 }
 
-// known is who this machine is; before its join nobody knows.
+// known returns the configuration of this node; before a join there is none.
 func (b *boot) known() (nodeconfig.Config, error) {
 	if b.self == nil {
 		if !b.named {
-			return nodeconfig.Config{}, errors.New("the join tells which node this is")
+			return nodeconfig.Config{}, errors.New("the join decides which node this is")
 		}
 		c, err := b.Load(b.Env)
 		if err != nil {
@@ -271,8 +271,8 @@ func (b *boot) forgetCopy() error {
 	return nil
 }
 
-// unsetProxies keeps the plan's proxy, which userdata's script exports for its downloads, from those whom it is not for: servers
-// and etcd. What this program starts is told of it anyway.
+// unsetProxies removes the proxy that userdata's script exports for its downloads: servers and etcd are reached directly. Programs
+// that this one starts get the proxy of the plan.
 func (b *boot) unsetProxies() error {
 	if b.plan.Proxy == "" {
 		return nil

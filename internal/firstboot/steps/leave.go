@@ -17,7 +17,7 @@ import (
 	"pulley/internal/nodeconfig"
 )
 
-// leaveTimeout bounds the whole of it: a machine that is powered off does not wait for long.
+// leaveTimeout bounds the verb: a machine that is powered off does not wait for long.
 const leaveTimeout = time.Minute
 
 // Leave takes this machine off its fleet, and returns the node that it was. With atPoweroff it does so only while systemd powers

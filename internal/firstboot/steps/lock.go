@@ -26,24 +26,24 @@ type lock struct {
 }
 
 // bootReason is why cron's ticks wait while a first boot is under way.
-const bootReason = "its first boot is under way"
+const bootReason = "its first boot is in progress"
 
-// lockLeft: by flags alone somebody is there who starts it again, and an agent that works goes on working.
+// lockLeft: with flags only, a person restarts the first boot, and a working agent keeps working.
 func (b *lock) lockLeft(context.Context) (string, error) {
 	if !b.planned {
 		return "", nil
 	}
-	return "go on after a reboot, keep cron's ticks away, and hold the node's name", nil
+	return "resume after a reboot, keep cron's ticks away, and reserve the node's name", nil
 }
 
 func (b *lock) lockBoot(context.Context) error {
 	if err := b.resumeAfterReboot(); err != nil {
-		return fmt.Errorf("cannot make a reboot go on here: %w", err)
+		return fmt.Errorf("cannot make a reboot resume the first boot: %w", err)
 	}
 	if err := b.keepTicksAway(); err != nil {
 		return err
 	}
-	// Serve was told that the lock was begun. Whether the name is this machine's, if it did not answer, the join decides.
+	// Serve got the report of this step. If it did not answer, the join decides on the name.
 	var refused *join.RefusedError
 	if errors.As(b.unreported, &refused) && (refused.Reason == join.LockedByAnother || refused.Reason == join.HeldByAnother) {
 		return refused
@@ -51,8 +51,7 @@ func (b *lock) lockBoot(context.Context) error {
 	return nil
 }
 
-// keepTicksAway disables the agent. One that worked before goes on working: should this first boot fail, the machine is still
-// the node that it was.
+// keepTicksAway disables the agent. An agent that worked before keeps working: if this first boot fails, the node stays as it was.
 func (b *lock) keepTicksAway() error {
 	state, err := b.memory().Load()
 	if err != nil || !state.Before.IsZero() {
@@ -60,7 +59,7 @@ func (b *lock) keepTicksAway() error {
 	}
 	return b.withDisk(func(d *agent.Disk) error {
 		if reason, err := d.Disabled(); err != nil || reason != "" {
-			return err // somebody else's reason is to outlive the first boot
+			return err // another reason must outlive the first boot
 		}
 		return d.Disable(bootReason)
 	})
@@ -72,7 +71,7 @@ func (b *lock) enableLeft(context.Context) (string, error) {
 	if err == nil {
 		var reason agent.Prose
 		if reason, err = d.Disabled(); reason == bootReason {
-			left = append(left, "let cron's ticks work")
+			left = append(left, "enable cron's ticks")
 		}
 		err = errors.Join(err, d.Close())
 	}
@@ -85,7 +84,7 @@ func (b *lock) enableLeft(context.Context) (string, error) {
 	return strings.Join(left, ", and "), nil
 }
 
-// enable takes back what the lock did to the agent, and nobody else's word.
+// enable enables the agent that the lock disabled; another reason stays.
 func (b *lock) enable(ctx context.Context) error {
 	if b.plan.Leave == firstboot.LeavePoweroff {
 		if err := b.leaveAtPoweroff(ctx); err != nil {
@@ -104,7 +103,7 @@ func (b *member) notifyLeft(context.Context) (string, error) {
 	if len(b.plan.Servers) == 0 {
 		return "", nil
 	}
-	return "tell pulley serve, which tells people", nil
+	return "notify pulley serve", nil
 }
 
 func (b *member) notify(ctx context.Context) error {
@@ -116,11 +115,10 @@ func (b *lock) unlockLeft(context.Context) (string, error) {
 	if !b.planned {
 		return "", nil
 	}
-	return "remove the token, and what goes on after a reboot", nil
+	return "remove the token, and the unit that resumes after a reboot", nil
 }
 
-// unlockBoot removes the token from the plan. What goes on after a reboot is removed when the state says that nothing is left
-// to go on with: see tidy.
+// unlockBoot removes the token from the plan. tidy removes the unit, when the state has no step left.
 func (b *lock) unlockBoot(context.Context) error {
 	text, err := bounded.ReadFile(b.PlanPath, nodeconfig.MaxFileBytes)
 	if err != nil {
@@ -137,8 +135,8 @@ func (b *lock) unlockBoot(context.Context) error {
 	return atomicfile.Write(b.PlanPath, text, 0o600)
 }
 
-// tidy removes what went on after a reboot, whoever unlocks, and a token that came back meanwhile. It comes last: without it
-// the next boot finds that all is done, and tidies.
+// tidy removes the unit that resumes after a reboot, and a token that came back meanwhile. It comes last: if it is cut off, the next
+// boot tidies.
 func (b *lock) tidy() error {
 	if !b.planned {
 		return nil
@@ -149,7 +147,7 @@ func (b *lock) tidy() error {
 		}
 	}
 	if err := b.removeFiles(resumeScript, resumeWanted, resumeUnit, resumeCron); err != nil {
-		return fmt.Errorf("cannot remove what goes on with a first boot: %w", err)
+		return fmt.Errorf("cannot remove the unit of the first boot: %w", err)
 	}
 	return nil
 }
@@ -185,7 +183,7 @@ func (b *lock) leavesAtPoweroff() bool {
 // leaveAtPoweroff sets the unit up and, as what was never started is never stopped, starts it.
 func (b *lock) leaveAtPoweroff(ctx context.Context) error {
 	if !b.systemd() {
-		return errors.New("this machine has no systemd, which tells a poweroff from a reboot\nleave out `leave: poweroff`; a hook of the autoscaling group can run `pulley-agent leave`")
+		return errors.New("this machine has no systemd to distinguish a poweroff from a reboot\nleave out `leave: poweroff`; a hook of the autoscaling group can run `pulley-agent leave`")
 	}
 	if err := os.MkdirAll(filepath.Dir(b.path(leaveUnit)), 0o755); err != nil {
 		return err

@@ -23,7 +23,7 @@ const (
 	postDir = "etc/pulley/first-boot/post.d"
 )
 
-// scriptsLeft lists the scripts of a folder. By flags alone there are none: somebody else's first boot put them there.
+// scriptsLeft lists the scripts of a folder. With flags only there are none: another first boot wrote them.
 func (b *machine) scriptsLeft(dir string) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		if !b.planned {

@@ -109,7 +109,7 @@ func (b *member) removeKeys() error {
 	return nil
 }
 
-// passingJoin tells apart what passes by itself: that nobody answers. A refusal does not, nor does another fleet's server.
+// passingJoin marks a server that does not answer as temporary. A refusal is not, nor is the server of another fleet.
 func passingJoin(err error) error {
 	var nobody *join.UnreachableError
 	if !errors.As(err, &nobody) || errors.Is(err, pki.ErrPin) {
@@ -118,8 +118,8 @@ func passingJoin(err error) error {
 	return &firstboot.PassingError{Err: err, After: nobody.After}
 }
 
-// joinKey is the key that was asked with before, else the one of the identity that is there, else a new one. Who says
-// `--from join` wants a new one. The node is the one that the identity is of, "" without.
+// joinKey returns the key of an earlier request, else that of the identity, else a new one; with `--from join` a new one. node is the
+// node of the identity, or "".
 func (b *member) joinKey() (key crypto.Signer, node string, err error) {
 	if key, err = pki.LoadKey(nodeconfig.Under(b.Root).JoinKeyFile()); err == nil {
 		return key, "", nil
@@ -135,7 +135,7 @@ func (b *member) joinKey() (key crypto.Signer, node string, err error) {
 	if key, err = pki.NewKey(); err != nil {
 		return nil, "", fmt.Errorf("cannot make a key: %w", err)
 	}
-	// Else a crash after the request would leave a certificate whose key nobody has.
+	// Else a crash after the request would leave a certificate without its key.
 	if err := pki.SaveKey(nodeconfig.Under(b.Root).JoinKeyFile(), key); err != nil {
 		return nil, "", err
 	}
@@ -152,7 +152,7 @@ func (b *boot) machine() join.Machine {
 	}
 }
 
-// pinned asks as somebody who has only a token.
+// pinned returns a client that has only a token.
 func (b *member) pinned() (*join.Client, error) {
 	trust, err := pki.Pinned(b.plan.CA)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	timesyncPatient = time.Minute // for a time server; a machine that reaches none may have the right time all the same
 )
 
-// networkLeft looks once. A machine that is told by flags alone is one that somebody sits at.
+// networkLeft checks once. With flags only, a person is at the machine.
 func (b *network) networkLeft(ctx context.Context) (string, error) {
 	if !b.planned {
 		return "", nil
@@ -50,7 +50,7 @@ func (b *network) waitForNetwork(ctx context.Context) error {
 	return firstboot.Passing(errors.New(strings.TrimPrefix(problem, "wait for ")))
 }
 
-// offline says what is missing: a way out of this machine, or somebody who answers where it is told to go.
+// offline returns what is missing: a route out of this machine, or an answer of a server of the plan.
 func (b *network) offline(ctx context.Context) string {
 	var far []string
 	for _, address := range b.plan.Servers {

@@ -29,7 +29,7 @@ func (b *program) agentLeft(context.Context) (string, error) {
 		return "put this program at " + b.path(nodeconfig.AgentPath), nil
 	}
 	if other, err := b.resumesElsewhere(); err != nil || other != nil {
-		return "have a reboot go on with " + b.path(nodeconfig.AgentPath), err
+		return "have a reboot resume with " + b.path(nodeconfig.AgentPath), err
 	}
 	return "", nil
 }
@@ -115,8 +115,8 @@ const (
 	resumeScript = "var/lib/pulley/first-boot.sh"
 )
 
-// resumeHeader begins what this program wrote there itself.
-const resumeHeader = "# Goes on with a first boot that a reboot cut off. Written by pulley-agent, which removes it.\n"
+// resumeHeader begins the files that this program wrote.
+const resumeHeader = "# Resumes a first boot after a reboot. Written by pulley-agent, which removes it.\n"
 
 // resumed is what starts this program at the next boot.
 type resumed struct{ path, text string }

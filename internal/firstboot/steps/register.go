@@ -33,7 +33,7 @@ func (b *member) registerLeft(ctx context.Context) (string, error) {
 	if d.Host != nil && d.Host.MachineID != "" && d.Host.MachineID != nodeconfig.MachineID(b.Root) {
 		b.Log.Warn("another machine had this name", "node", c.Identity.Node, "machine", d.Host.MachineID, "registered", d.Host.At)
 	}
-	return "put this machine on the list of hosts that should be alive", nil
+	return "add this machine to the host list", nil
 }
 
 // passingStore marks that etcd gave no answer.
