@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -226,5 +227,26 @@ func TestCronLineRuns(t *testing.T) {
 		if !strings.HasSuffix(string(out), "ran run --splay\ncomplained\n") {
 			t.Errorf("%s: output is lost: %q", name, out)
 		}
+	}
+}
+
+// A release whose schedule cron does not start is the last that a node runs.
+func TestClassRefusesSchedulesThatCronDoesNotStart(t *testing.T) {
+	modules := filepath.Join(starter(t), "dev", "modules")
+	manifest := filepath.Join(t.TempDir(), "schedules.pp")
+	text := "class { 'pulley': schedule => '99 99 * * *' }\n"
+	want := map[string]bool{
+		"*/5 * * * *": true, "0-59/10 8,20 * JAN-MAR mon": true, "0 3 * * 7": true, "@hourly": true, "99 99 * * *": false, "60 * * * *": false,
+		"* 24 * * *": false, "* * 32 * *": false, "* * * 13 *": false, "* * * * 8": false, "5/10 * * * *": false, "* * * *": false, "@reboot": false,
+	}
+	for schedule, valid := range want {
+		text = fmt.Sprintf("unless pulley::valid_schedule('%s') == %t { notice('wrong: %s') }\n", schedule, valid, schedule) + text
+	}
+	if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, problems, code := run(t, "apply", "--noop", "--modulepath", modules, manifest)
+	if code == 0 || !strings.Contains(problems, "pulley::schedule 99 99 * * *: cron would not start the agent") || strings.Contains(out+problems, "wrong: ") {
+		t.Errorf("exit %d\n%s%s", code, out, problems)
 	}
 }
