@@ -1,10 +1,10 @@
-// Package store is Pulley's keyspace in etcd: every key, every value's envelope, every transaction. It is the only
-// importer of clientv3, and keys.go is the only place that spells a key.
+// Package store holds what the fleet keeps in etcd: one narrow type for each subject, which Store lists. Package etcd below it
+// has the connection, the codec, the keys, transactions, leases and locks. No other package imports clientv3.
 //
-// Releases, generations of data and permits to go back are signed documents. Their bytes come out as they were written, with
-// signatures that nobody has checked: whether one counts is for whoever acts on it to say (package trust).
+// Releases, generations of data and permits to go back are signed documents. The store returns their bytes as they were written,
+// with signatures that nobody has checked: package trust judges them.
 //
-// Every call has a deadline. Every write is guarded by ModRevision, or a comment says why it needs no guard. It must never
-// decide anything, but for two things that only the keyspace can tell, each a pure function in a file of its own: what nobody
-// needs any more (planPrune), and which ways back a change has to permit (permitFor). All else comes from its callers.
+// Every call has a deadline. Every write is guarded by ModRevision, or a comment says why it needs no guard. The store decides
+// nothing, with one exception: permitFor names the ways back that a change has to permit. It stands here because the permit
+// belongs to the transaction of the change.
 package store
