@@ -16,6 +16,7 @@ import (
 	"pulley/internal/firstboot/plans"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/watch"
+	"pulley/internal/serve"
 	"pulley/internal/store"
 )
 
@@ -148,7 +149,7 @@ func (s watched) Begin(ctx context.Context, want *environments.Environment) (*ap
 }
 
 // readWatched reads the files of the environments that serve watches, before anything is started.
-func (s serveOptions) readWatched(c *cobra.Command) (all []*environments.Environment, err error) {
+func (s *serveOptions) readWatched(c *cobra.Command) (all []*environments.Environment, err error) {
 	for _, name := range s.watched {
 		e, err := s.readEnvironment(c, name, envFileFlags{cloud: s.watchCloud})
 		if err != nil {
@@ -160,22 +161,17 @@ func (s serveOptions) readWatched(c *cobra.Command) (all []*environments.Environ
 }
 
 // watchFlags looks often enough for its patience.
-func (s serveOptions) watchFlags() *watchFlags {
+func (s *serveOptions) watchFlags() *watchFlags {
 	interval := min(watchInterval, max(s.patience/4, time.Second))
 	return &watchFlags{budget: s.budget, patience: s.patience, interval: interval}
 }
 
 // watchMachines watches until ctx ends. Several serves may watch one environment.
-func (s serveOptions) watchMachines(ctx context.Context, v service) {
-	filled := s.connection
-	filled.Fill(s.env)
+func (s *serveOptions) watchMachines(ctx context.Context, v serve.Watching) {
 	var loops sync.WaitGroup
 	for _, e := range s.watching {
-		boot := &plans.Connection{Prefix: filled.Prefix, Endpoints: v.endpoints}
-		if v.certs != nil {
-			boot.Pins = v.certs.CA.Fingerprints()
-		}
-		loops.Go(func() { newLoop(watched{s.options, v.st, e, boot, byServe}, *s.watchFlags()).Run(ctx) })
+		boot := &plans.Connection{Prefix: s.connection.Prefix, Endpoints: v.Endpoints, Pins: v.Pins}
+		loops.Go(func() { newLoop(watched{s.options, v.Store, e, boot, byServe}, *s.watchFlags()).Run(ctx) })
 	}
 	loops.Wait()
 }

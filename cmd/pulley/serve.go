@@ -1,168 +1,222 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"pulley/internal/notify"
-	"pulley/internal/serve/member"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
 
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/machines/watch"
+	"pulley/internal/pki"
+	"pulley/internal/serve"
+	"pulley/internal/serve/member"
 	"pulley/internal/store"
 )
 
 type serveOptions struct {
 	*options
-	dataDir     string
-	listen      string
-	quota       int64
-	retention   time.Duration
-	listenHTTPS string
-	httpsCert   string
-	httpsKey    string
-	secure      secureFlags
-	agents      []string
-	notify      []string
-	watched     []string // files of environments whose machines are made again when they die
-	watchCloud  string
-	watching    []*environments.Environment // what the files say
-	budget      int
-	patience    time.Duration
+	config     serve.Config
+	secure     secureFlags
+	watched    []string // files of environments whose dead machines are replaced
+	watchCloud string
+	watching   []*environments.Environment // the contents of the files
+	budget     int
+	patience   time.Duration
 }
 
 func newServe(o *options) *cobra.Command {
 	s := serveOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run the fleet's etcd, or watch over an existing one",
-		Long: `serve runs a single etcd member with its data under --data-dir. With --endpoints it uses your cluster instead and
-checks that it answers.
+		Short: "run the etcd of a fleet, or watch over the cluster of a fleet",
+		Long: `Run a single etcd member with its data under --data-dir. With --endpoints, use your own cluster instead.
 
-Plain text is served on loopback only. With --auth, which any other address implies, serve makes a CA of its own in the
-data folder, and etcd checks who its clients are: nodes and operators join with tokens, and each has a certificate and may
-do what its part is. Users are made before etcd listens. Once a data folder was served so, it always is. The first start
-writes the identity of an administrator. With --cert, --key and --cacert instead, certificates are yours, and whoever has
-one may do everything.
+serve listens in plain text on loopback only. With --auth, which any other address implies, serve makes a CA in the data
+folder, and etcd authenticates its users: nodes and operators join with tokens, and each gets a certificate with the rights of
+its role. serve makes the users before etcd listens, and never serves such a data folder without authentication again. The
+first start writes the identity of an administrator. With --cert, --key and --cacert instead, the certificates are your own,
+and every client with a certificate has all rights.
 
-With --listen-https (with --auth: always) it serves over HTTPS to nodes: joining, programs of the agent, metrics, and a
-mirror of what is published: objects of releases and deltas, by their names, and nothing else that etcd has. Its
-certificate is read again when the files change.
+With --listen-https (always with --auth) serve offers nodes over HTTPS: joins, programs of the agent, metrics, and a mirror of
+published objects. The mirror offers nothing else of etcd. serve reads its certificate again when the files change.
 
 EXIT STATUS
-  0 ended by a signal, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+  0 stopped by a signal, 1 failed, 2 wrong usage, 3 etcd unreachable`,
 		Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			s.secure.given(c.Flags())
-			if len(s.notify) == 0 { // on a command line everybody on this machine can read them
-				s.notify = strings.Fields(s.env.Getenv("PULLEY_NOTIFY"))
-			}
-			if err := notify.Check(s.notify); err != nil {
-				return cli.Usagef("%v", err)
-			}
-			var err error
-			if s.watching, err = s.readWatched(c); err != nil {
-				return err
-			}
-			switch {
-			case c.Flags().Changed("endpoints"):
-				return s.external(c)
-			case s.checksUsers():
-				return s.secured(c.Context())
-			}
-			return s.embedded(c.Context())
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return s.run(c) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&s.dataDir, "data-dir", "pulley-data", "folder of the embedded etcd and of the CA")
-	f.StringVar(&s.listen, "listen", member.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
-	f.Int64Var(&s.quota, "quota", member.DefaultQuota, "how large etcd's data may grow, in bytes: 16 MiB to 8 GiB")
-	f.DurationVar(&s.retention, "retention", member.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
-	f.StringVar(&s.listenHTTPS, "listen-https", "", "host:port to serve nodes at, over HTTPS; port 0 picks a free one and prints it (default with --auth: port 8443 of --listen's host)")
-	f.StringVar(&s.httpsCert, "https-cert", "", "PEM file of the certificate for --listen-https (default: that of --cert)")
-	f.StringVar(&s.httpsKey, "https-key", "", "PEM file of its key (default: that of --key)")
-	f.StringArrayVar(&s.agents, "agent", nil, "program pulley-agent that first boots may fetch from here by its digest; may be repeated")
-	f.StringArrayVar(&s.notify, "notify", nil, "URL that is told of finished and stuck first boots, clones and floods, as shoutrrr has it (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, with spaces between]")
-	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose machines are made again when they die, as `pulley env watch` does, with commas: files, or names of environments/NAME.yaml, seen from here")
-	f.StringVar(&s.watchCloud, "watch-cloud", "", "name of their cloud, whose words are in ../clouds/NAME.yaml, seen from the files")
-	f.DurationVar(&s.patience, "watch-patience", watch.DefaultPatience, "how long a machine has to be seen dead until it is made again")
-	f.IntVar(&s.budget, "watch-budget", watch.DefaultBudget, "how many machines of an environment are made again in an hour, at most")
-	s.secure.add(f)
+	f, m := cmd.Flags(), &s.config.Member
+	f.StringVar(&s.config.DataDir, "data-dir", "pulley-data", "folder of the embedded etcd and of the CA")
+	f.StringVar(&m.Listen, "listen", member.DefaultListen, "host:port for clients; port 0 picks a free one and prints it")
+	f.Int64Var(&m.QuotaBytes, "quota", member.DefaultQuota, "limit of etcd's data, in bytes: 16 MiB to 8 GiB")
+	f.DurationVar(&m.Retention, "retention", member.DefaultRetention, "how long etcd keeps old revisions: 1m to 30m")
+	f.StringVar(&s.config.ListenHTTPS, "listen-https", "", "host:port for nodes, over HTTPS; port 0 picks a free one and prints it (default with --auth: port 8443 of --listen's host)")
+	f.StringVar(&s.config.HTTPSCert, "https-cert", "", "PEM file of the certificate for --listen-https (default: --cert)")
+	f.StringVar(&s.config.HTTPSKey, "https-key", "", "PEM file of its key (default: --key)")
+	f.StringArrayVar(&s.config.Agents, "agent", nil, "program pulley-agent that first boots may fetch by its digest; may be repeated")
+	f.StringArrayVar(&s.config.Notify, "notify", nil, "URL for notices of first boots, duplicate machines and floods, in the form of shoutrrr (slack://…, generic+https://…); may be repeated [PULLEY_NOTIFY, separated by spaces]")
+	f.StringSliceVar(&s.watched, "watch-machines", nil, "`ENVIRONMENTS` whose dead machines are replaced, as by `pulley env watch`, separated by commas: files, or names of environments/NAME.yaml")
+	f.StringVar(&s.watchCloud, "watch-cloud", "", "name of their cloud, described in ../clouds/NAME.yaml beside the files")
+	f.DurationVar(&s.patience, "watch-patience", watch.DefaultPatience, "how long a machine must be dead before it is replaced")
+	f.IntVar(&s.budget, "watch-budget", watch.DefaultBudget, "limit of replaced machines of an environment in an hour")
+	f.BoolVar(&s.config.Auth, "auth", false, "make etcd authenticate its users, with a CA in the data folder; implied by --listen off loopback without --cert, and by a folder that was served so before")
+	f.StringArrayVar(&s.config.Advertise, "advertise", nil, "name or address of this machine for nodes; may be repeated (default: that of --listen, or all of the machine)")
+	f.DurationVar(&s.config.NodeLifetime, "node-lifetime", 90*24*time.Hour, "lifetime of a node's certificate")
+	s.secure.addCA(f)
 	return cmd
 }
 
-// embeddedConfig is what every kind of embedded member has.
-func (s serveOptions) embeddedConfig() (member.EtcdConfig, error) {
-	config := member.EtcdConfig{Dir: s.dataDir, Listen: s.listen, QuotaBytes: s.quota, Retention: s.retention, Log: zapcore.AddSync(s.env.Stderr)}
-	if err := config.Limits(); err != nil {
-		return config, cli.Usagef("%v", err)
-	}
-	return config, s.connection.Check()
-}
-
-func (s serveOptions) embedded(ctx context.Context) error {
-	config, err := s.embeddedConfig()
-	if err != nil {
+func (s *serveOptions) run(c *cobra.Command) error {
+	if err := s.configure(c); err != nil {
 		return err
 	}
-	if err := s.secure.none(); err != nil {
+	var err error
+	if s.watching, err = s.readWatched(c); err != nil {
 		return err
 	}
-	config.CACert, config.Cert, config.Key = s.connection.CACert, s.connection.Cert, s.connection.Key
-	https, err := s.openHTTPS(config.Cert, config.Key, false)
-	if err != nil {
+	if err := serve.Run(c.Context(), s.config); err != nil {
 		return err
 	}
-	defer https.close()
-	etcd, err := member.StartEtcd(ctx, config)
-	if err != nil && ctx.Err() != nil {
-		return s.endedBySignal()
-	}
-	if err != nil {
-		return err
-	}
-	defer etcd.Close()
-	c := s.connection // filled only here: a client's certificate in a variable is none to serve with
-	c.Fill(s.env)
-	st := etcd.Store(c.Prefix, c.Timeout)
-	if on, err := st.Access.AuthEnabled(ctx); err == nil && on {
-		return fmt.Errorf("cannot serve %s so: etcd checks its users there\nstart it with --auth, without --cert, --key and --cacert", s.dataDir)
-	}
-	s.endHolds(ctx, st)
-	return s.watchOver(ctx, service{st: st, endpoints: []string{etcd.Endpoint()}, https: https, failed: etcd.Failed(), ready: func() {
-		s.tellEtcd(ctx, etcd, st)
-		fmt.Fprintf(s.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", etcd.Endpoint())
-	}})
-}
-
-// tellEtcd says where the embedded member serves, and how full it is.
-func (s serveOptions) tellEtcd(ctx context.Context, etcd *member.Etcd, st *store.Store) {
-	stored, inUse := etcd.Size()
-	alarm := ""
-	if health, err := st.Cluster.Health(ctx); err == nil && len(health) > 0 {
-		alarm = alarms(health[0])
-	}
-	fmt.Fprintf(s.env.Stdout, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s; %s stored, %s in use%s\n",
-		etcd.Endpoint(), s.dataDir, cli.Bytes(s.quota), s.retention, cli.Bytes(stored), cli.Bytes(inUse), alarm)
-}
-
-func (s serveOptions) endedBySignal() error {
-	fmt.Fprintln(s.env.Stdout, "ends: asked to by a signal")
+	fmt.Fprintln(s.env.Stdout, "stopping: signal received")
 	return nil
 }
 
-// endHolds makes up for the restart: holds end when they said, not later by the time that they ran before it.
-func (s serveOptions) endHolds(ctx context.Context, st *store.Store) {
-	ended, err := st.Fleet.EndHolds(ctx, s.env.Now())
-	if ended > 0 {
-		fmt.Fprintf(s.env.Stdout, "holds that ended while etcd was down: %d\n", ended)
+// configure completes the configuration from flags and variables, and checks it.
+func (s *serveOptions) configure(c *cobra.Command) error {
+	if err := s.secure.checkCA(); err != nil {
+		return err
 	}
-	if err != nil && ctx.Err() == nil {
-		cli.Complain(s.env, program, fmt.Errorf("warning: some holds may last longer than they say: %w", err))
+	if len(s.config.Notify) == 0 { // every user of this machine can read its command lines
+		s.config.Notify = strings.Fields(s.env.Getenv("PULLEY_NOTIFY"))
 	}
+	for _, name := range []string{"advertise", "ca-key", "ca-sign", "node-lifetime"} {
+		if c.Flags().Changed(name) {
+			s.config.CAFlags = append(s.config.CAFlags, "--"+name)
+		}
+	}
+	m := &s.config.Member // before variables are read: a client's certificate is none to serve with
+	m.CACert, m.Cert, m.Key = s.connection.CACert, s.connection.Cert, s.connection.Key
+	m.Dir, m.Log = s.config.DataDir, zapcore.AddSync(s.env.Stderr)
+	s.connection.Fill(s.env)
+	if err := s.connection.Check(); err != nil {
+		return err
+	}
+	s.config.Client = s.connection.Config()
+	s.config.Cluster, s.config.Joins = c.Flags().Changed("endpoints"), c.Flags().Changed("data-dir")
+	s.config.CA, s.config.Hostname, s.config.Now = s.secure.ca(s.env.Now), hostname(), s.env.Now
+	s.config.Log = slog.New(slog.NewTextHandler(s.env.Stderr, nil))
+	s.config.Ready, s.config.Members, s.config.Watch = s.printReady, s.printMembers, s.watchMachines
+	s.config.Warn = func(err error) { cli.Complain(s.env, program, err) }
+	if err := s.config.Check(); err != nil {
+		return cli.Usagef("%v", err)
+	}
+	return nil
+}
+
+func (s *serveOptions) printReady(r serve.Ready) {
+	w := s.env.Stdout
+	if r.EndedHolds > 0 {
+		fmt.Fprintf(w, "holds that ended while etcd was down: %d\n", r.EndedHolds)
+	}
+	s.printMembers(r.Members)
+	if r.HTTPS != "" {
+		what, until := "mirror of published content serves", ""
+		if r.Joins {
+			what = "joins and the mirror of published content serve"
+		}
+		if r.Certificate != "" {
+			until = fmt.Sprintf(" with the certificate of %s, valid until %s", quoted(r.Certificate), r.Until.UTC().Format(time.DateOnly))
+		}
+		fmt.Fprintf(w, "%s at https://%s%s\n", what, r.HTTPS, until)
+	}
+	for path, digest := range r.Agents {
+		fmt.Fprintf(w, "agent %s serves as /agent/%s\n", path, digest)
+	}
+	if r.Etcd == nil {
+		return
+	}
+	stored, inUse := r.Etcd.Size()
+	alarm := ""
+	if r.Health != nil {
+		alarm = alarms(*r.Health)
+	}
+	fmt.Fprintf(w, "etcd serves at %s, data in %s, quota %s, old revisions kept for %s; %s stored, %s in use%s\n",
+		r.Etcd.Endpoint(), s.config.DataDir, cli.Bytes(s.config.Member.QuotaBytes), s.config.Member.Retention, cli.Bytes(stored), cli.Bytes(inUse), alarm)
+	if r.Authenticates {
+		s.printIdentity(r)
+	}
+	fmt.Fprintf(w, "export PULLEY_ENDPOINTS=%s\n", strings.Join(r.Endpoints, ","))
+}
+
+// printIdentity prints how the first administrator reaches etcd.
+func (s *serveOptions) printIdentity(r serve.Ready) {
+	w := s.env.Stdout
+	if r.NewAdmin != "" {
+		fmt.Fprintf(w, "the identity of administrator \"admin\" was made: %s; keep it: it is made only once\n", r.NewAdmin)
+	}
+	fmt.Fprintf(w, "etcd authenticates its users; the CA's fingerprints are %s\n", strings.Join(r.Certificates.CA.Fingerprints(), " and "))
+	lines := [][2]string{{"CACERT", r.Certificates.Bundle()}}
+	if admin := r.Certificates.Admin(); admin != "" {
+		lines = append(lines, [2]string{"CERT", admin}, [2]string{"KEY", admin})
+	}
+	for _, l := range lines {
+		path, err := filepath.Abs(l[1])
+		if err != nil {
+			path = l[1]
+		}
+		fmt.Fprintf(w, "export PULLEY_%s=%s\n", l[0], path)
+	}
+}
+
+func (s *serveOptions) printMembers(all []store.Health) {
+	for _, h := range all {
+		fmt.Fprintf(s.env.Stdout, "etcd %s answers at %s: %s stored, %s in use%s\n",
+			h.Version, h.Endpoint, cli.Bytes(h.DBBytes), cli.Bytes(h.InUseBytes), alarms(h))
+	}
+}
+
+func alarms(h store.Health) string {
+	if len(h.Alarms) == 0 {
+		return ""
+	}
+	return ", ALARM: " + strings.Join(h.Alarms, "; ")
+}
+
+// secureFlags are those of a CA whose key is not in the data folder.
+type secureFlags struct{ caKey, caSign string }
+
+func (f *secureFlags) addCA(flags *pflag.FlagSet) {
+	flags.StringVar(&f.caKey, "ca-key", "", "PEM file of the CA's keys, if they are not in the data folder")
+	flags.StringVar(&f.caSign, "ca-sign", "", "command that signs with the CA's key: digest on standard input, signature on standard output")
+}
+
+func (f *secureFlags) checkCA() error {
+	if f.caKey != "" && f.caSign != "" {
+		return cli.Usagef("--ca-key and --ca-sign exclude each other")
+	}
+	return nil
+}
+
+func (f *secureFlags) ca(now func() time.Time) pki.Options {
+	o := pki.Options{KeyFile: f.caKey, Now: now}
+	if f.caSign != "" {
+		o.SignCommand = []string{"/bin/sh", "-c", f.caSign}
+	}
+	return o
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return name
 }

@@ -61,7 +61,7 @@ func serving(t *testing.T, args ...string) *said {
 	go func() { done <- Main(ctx, env, append([]string{"serve"}, args...)) }()
 	t.Cleanup(func() {
 		cancel()
-		if code := <-done; code != cli.ExitDone || !strings.Contains(out.String(), "ends: asked to by a signal") {
+		if code := <-done; code != cli.ExitDone || !strings.Contains(out.String(), "stopping: signal received") {
 			t.Errorf("serve ended with %d:\n%s", code, out)
 		}
 	})

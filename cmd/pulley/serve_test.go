@@ -16,7 +16,7 @@ func TestServeEndsBeforeEtcdAnswered(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	env := cli.Env{Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }, Now: time.Now}
 	code := Main(ctx, env, []string{"serve", "--endpoints", "http://127.0.0.1:1"})
-	if code != cli.ExitDone || stdout.String() != "ends: asked to by a signal\n" || stderr.Len() > 0 {
+	if code != cli.ExitDone || stdout.String() != "stopping: signal received\n" || stderr.Len() > 0 {
 		t.Errorf("exit code %d, %q, %q", code, stdout.String(), stderr.String())
 	}
 }

@@ -197,7 +197,7 @@ func (d *Server) clone(ctx context.Context, ref environments.Ref, node string, m
 	if err := d.Store.Identities.NoteDuplicate(ctx, ref, node, noted); err != nil {
 		d.log.Warn("a second machine could not be noted", "env", ref.String(), "node", node, "machine", m.ID, "error", err)
 	}
-	if d.OnClone != nil {
-		d.OnClone(ref, node, noted)
+	if d.OnDuplicate != nil {
+		d.OnDuplicate(ref, node, noted)
 	}
 }

@@ -26,7 +26,7 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 	var mu sync.Mutex
 	var told []string
 	s := w.serve(func(c *Config) {
-		c.OnClone = func(ref environments.Ref, node string, c store.Clone) {
+		c.OnDuplicate = func(ref environments.Ref, node string, c store.Clone) {
 			mu.Lock()
 			defer mu.Unlock()
 			told = append(told, ref.String()+" "+node+" "+c.Machine)

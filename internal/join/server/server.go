@@ -56,8 +56,8 @@ type Config struct {
 	// OnFirstBoot is told of each word of a first boot that tells people something: finished, or failed at a step. It must
 	// not block.
 	OnFirstBoot func(environments.Ref, store.FirstBoot)
-	// OnClone is told when another machine comes under a name that is taken. It must not block.
-	OnClone func(environments.Ref, string, store.Clone)
+	// OnDuplicate is told when another machine comes under a name that is taken. It must not block.
+	OnDuplicate func(environments.Ref, string, store.Clone)
 }
 
 // Server answers those who want to join. Several may be at work on one etcd.

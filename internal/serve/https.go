@@ -1,0 +1,105 @@
+package serve
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"pulley/internal/mirror"
+)
+
+// httpsGrace is the time for open requests when serve stops.
+const httpsGrace = 10 * time.Second
+
+// httpsServer is the web listener towards nodes. The methods of a nil one do nothing.
+type httpsServer struct {
+	warn        func(error)
+	listener    net.Listener
+	certificate *mirror.Certificate // nil until the CA has made one
+	server      *http.Server        // nil until it serves
+	failed      chan error
+}
+
+// openHTTPS opens the listener and reads the certificate, before etcd starts. Without files the certificate is of serve's CA
+// and comes later. It returns nil if no address is configured.
+func openHTTPS(c Config, cert, key string) (*httpsServer, error) {
+	if c.ListenHTTPS == "" {
+		return nil, nil
+	}
+	h := &httpsServer{warn: c.Warn, failed: make(chan error, 1)}
+	var err error
+	if cert != "" {
+		if h.certificate, err = mirror.LoadCertificate(cert, key, h.warn); err != nil {
+			return nil, err
+		}
+	}
+	if h.listener, err = net.Listen("tcp", c.ListenHTTPS); err != nil {
+		return nil, fmt.Errorf("cannot listen on %s for HTTPS: %w\ngive host:port, as in 0.0.0.0:8443; port 0 picks a free one", c.ListenHTTPS, err)
+	}
+	return h, nil
+}
+
+// serve answers with a handler, and completes ready. Where machines join, clients are asked for certificates of the CA.
+func (h *httpsServer) serve(handler http.Handler, ready *Ready) error {
+	if h == nil {
+		return nil
+	}
+	certs := ready.Certificates
+	if h.certificate == nil {
+		var err error
+		if h.certificate, err = mirror.LoadCertificate(certs.Server(), certs.Server(), h.warn); err != nil {
+			return err
+		}
+	}
+	h.server = mirror.NewServer(handler, h.certificate)
+	if certs != nil {
+		certs.AskForCertificates(h.server.TLSConfig)
+	}
+	go func() {
+		if err := h.server.ServeTLS(h.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			h.failed <- fmt.Errorf("the HTTPS listener stopped: %w", err)
+		}
+	}()
+	ready.HTTPS = h.listener.Addr().String()
+	if pair, err := h.certificate.Current(); err == nil && pair.Leaf != nil {
+		ready.Certificate, ready.Until = certificateName(pair.Leaf), pair.Leaf.NotAfter
+	}
+	return nil
+}
+
+func certificateName(c *x509.Certificate) string {
+	switch {
+	case len(c.DNSNames) > 0:
+		return c.DNSNames[0]
+	case len(c.IPAddresses) > 0:
+		return c.IPAddresses[0].String()
+	}
+	return c.Subject.CommonName
+}
+
+// ended delivers the error that stopped the listener.
+func (h *httpsServer) ended() <-chan error {
+	if h == nil {
+		return nil
+	}
+	return h.failed
+}
+
+// close waits for open requests, for a limited time.
+func (h *httpsServer) close() {
+	if h == nil {
+		return
+	}
+	if h.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), httpsGrace)
+		defer cancel()
+		if err := h.server.Shutdown(ctx); err != nil {
+			_ = h.server.Close()
+		}
+	}
+	_ = h.listener.Close() // of a server that never served
+}

@@ -1,0 +1,407 @@
+// Package serve runs `pulley serve`: an embedded etcd or the connection to a cluster, the web listener towards nodes, and the
+// background tasks.
+//
+// It must never admit a node to a cluster that does not authenticate its users, and never serve nodes over plain HTTP.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"pulley/internal/fleetca"
+	"pulley/internal/join/server"
+	"pulley/internal/mirror"
+	"pulley/internal/notify"
+	"pulley/internal/pki"
+	"pulley/internal/serve/member"
+	"pulley/internal/store"
+)
+
+// healthInterval is the pause between two checks of a cluster that serve does not run.
+const healthInterval = 30 * time.Second
+
+// Bounds of the lifetime of a node's certificate. The lower one is for tests of renewals.
+const (
+	minNodeLifetime = 10 * time.Second
+	maxNodeLifetime = 5 * 365 * 24 * time.Hour
+)
+
+// Config is the configuration of `pulley serve`.
+type Config struct {
+	DataDir string
+	Member  member.EtcdConfig // of the embedded etcd; its certificates are the ones of the command line
+	Client  store.Config      // how serve reaches a cluster; also the prefix and the timeout of an embedded etcd
+
+	Cluster bool // serve uses the cluster of Client and runs no etcd
+	Joins   bool // with Cluster: machines join here
+	Auth    bool // the embedded etcd authenticates its users
+
+	ListenHTTPS         string // "" is none, and port 8443 of Listen's host with Auth
+	HTTPSCert, HTTPSKey string
+
+	Advertise    []string // names and addresses of this machine for nodes
+	CA           pki.Options
+	NodeLifetime time.Duration
+	CAFlags      []string // given flags that need a CA, for messages
+	Agents       []string // program files
+	Notify       []string // URLs
+
+	Hostname string
+	Now      func() time.Time
+	Log      *slog.Logger
+
+	Ready   func(Ready)                     // called once, when everything serves
+	Members func([]store.Health)            // called when a cluster answers again
+	Warn    func(error)                     // called for errors that do not stop serve
+	Watch   func(context.Context, Watching) // watches machines until its context ends; may be nil
+}
+
+// Ready describes a running serve.
+type Ready struct {
+	EndedHolds int            // holds that ended while etcd was down
+	Members    []store.Health // of a cluster
+
+	HTTPS       string // address of the web listener; "" is none
+	Joins       bool
+	Certificate string // name in the certificate of the web listener
+	Until       time.Time
+	Agents      map[string]string // digests by path
+
+	Etcd          *member.Etcd  // the embedded etcd; nil is none
+	Health        *store.Health // of the embedded etcd; nil is unknown
+	Endpoints     []string      // of etcd, for nodes
+	NewAdmin      string        // identity file of the first administrator, if this start made it
+	Certificates  *fleetca.Certificates
+	Authenticates bool // the embedded etcd authenticates its users
+}
+
+// Watching is what a watch of machines needs.
+type Watching struct {
+	Store     *store.Store
+	Endpoints []string
+	Pins      []string // fingerprints of the CA
+}
+
+// authenticates reports whether the embedded etcd authenticates its users: by request, because the folder's etcd did so before,
+// or because other machines reach its address.
+func (c Config) authenticates() bool {
+	return c.Auth || member.IsSecured(c.DataDir) ||
+		!c.ownCertificates() && member.CheckListen(c.Member.Listen, false) != nil && member.CheckListen(c.Member.Listen, true) == nil
+}
+
+func (c Config) ownCertificates() bool {
+	return c.Member.Cert != "" || c.Member.Key != "" || c.Member.CACert != ""
+}
+
+// hasCA reports whether this serve works with a CA of its own.
+func (c Config) hasCA() bool { return c.Cluster && c.Joins || !c.Cluster && c.authenticates() }
+
+// Check reports the first mistake in a configuration.
+func (c Config) Check() error {
+	if err := errors.Join(notify.Check(c.Notify), c.checkCA()); err != nil {
+		return err
+	}
+	if !c.Cluster {
+		if err := c.Member.Limits(); err != nil {
+			return err
+		}
+	}
+	own := c.HTTPSCert != "" || c.HTTPSKey != ""
+	cert, key := c.httpsFiles()
+	switch {
+	case own && c.hasCA():
+		return errors.New("leave out --https-cert and --https-key: machines that join know serve by the fingerprint of its CA")
+	case c.ListenHTTPS == "" && own:
+		return errors.New("--https-cert and --https-key need --listen-https")
+	case c.ListenHTTPS != "" && !c.hasCA() && (cert == "" || key == ""):
+		return errors.New("cannot serve HTTPS without a certificate and its key: a mirror is never served in plain text\ngive --https-cert and --https-key")
+	}
+	return nil
+}
+
+func (c Config) checkCA() error {
+	switch {
+	case c.Cluster && c.Auth:
+		return errors.New("--auth is for the embedded etcd; run `pulley auth setup` for your own cluster")
+	case c.Cluster && c.Joins && c.ListenHTTPS == "":
+		return errors.New("nodes join over HTTPS: give --listen-https beside --data-dir")
+	case !c.Cluster && c.authenticates() && c.ownCertificates():
+		return errors.New("etcd authenticates its users here with a CA of its own: leave out --cert, --key and --cacert")
+	case !c.hasCA() && len(c.CAFlags) > 0:
+		return fmt.Errorf("%s: only for a serve with a CA: with --auth, or with --data-dir beside --endpoints", strings.Join(c.CAFlags, ", "))
+	case c.NodeLifetime < minNodeLifetime || c.NodeLifetime > maxNodeLifetime:
+		return fmt.Errorf("cannot issue certificates for %s: give --node-lifetime at least %s and at most %s", c.NodeLifetime, minNodeLifetime, maxNodeLifetime)
+	}
+	for _, h := range c.Advertise {
+		if h == "" || strings.ContainsAny(h, "/ ") || strings.Contains(h, ":") && net.ParseIP(h) == nil {
+			return fmt.Errorf("cannot advertise %q: give --advertise a name or an address, without a port", h)
+		}
+	}
+	return nil
+}
+
+// httpsFiles returns the files of a certificate that is not of serve's CA.
+func (c Config) httpsFiles() (cert, key string) {
+	if c.HTTPSCert != "" || c.HTTPSKey != "" {
+		return c.HTTPSCert, c.HTTPSKey
+	}
+	return c.Member.Cert, c.Member.Key
+}
+
+// hosts returns the names and addresses by which others reach a listener of this machine.
+func (c Config) hosts(listen string) []string {
+	if len(c.Advertise) > 0 {
+		return c.Advertise
+	}
+	host, _, _ := net.SplitHostPort(listen)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return fleetca.Hosts(c.Hostname)
+	}
+	return []string{host}
+}
+
+// Run serves until ctx ends, which is no error, or until a part fails.
+func Run(ctx context.Context, c Config) error {
+	run := c.plain
+	switch {
+	case c.Cluster:
+		run = c.cluster
+	case c.authenticates():
+		if c.ListenHTTPS == "" {
+			c.ListenHTTPS = httpsBeside(c.Member.Listen)
+		}
+		run = c.secured
+	}
+	err := run(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// httpsBeside is the default address of the web listener.
+func httpsBeside(listen string) string {
+	host, port, _ := net.SplitHostPort(listen)
+	if port != "0" {
+		port = "8443"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// service is a serve whose etcd answers.
+type service struct {
+	ready  Ready
+	store  *store.Store
+	https  *httpsServer
+	failed <-chan error          // of the embedded etcd
+	look   func(context.Context) // at a cluster, from time to time; nil for an embedded etcd
+}
+
+// plain runs the embedded etcd without authentication, on loopback or with certificates of the operator's own.
+func (c Config) plain(ctx context.Context) error {
+	cert, key := c.httpsFiles()
+	https, err := openHTTPS(c, cert, key)
+	if err != nil {
+		return err
+	}
+	defer https.close()
+	etcd, err := member.StartEtcd(ctx, c.Member)
+	if err != nil {
+		return err
+	}
+	defer etcd.Close()
+	st := etcd.Store(c.Client.Prefix, c.Client.Timeout)
+	if on, err := st.Access.AuthEnabled(ctx); err == nil && on {
+		return fmt.Errorf("cannot serve %s without --auth: etcd authentication is on\nstart serve with --auth, and without --cert, --key and --cacert", c.DataDir)
+	}
+	return c.serve(ctx, service{
+		ready: Ready{Etcd: etcd, Endpoints: []string{etcd.Endpoint()}}, store: st, https: https, failed: etcd.Failed(),
+	})
+}
+
+// secured runs the embedded etcd with authentication.
+func (c Config) secured(ctx context.Context) error {
+	https, err := openHTTPS(c, "", "")
+	if err != nil {
+		return err
+	}
+	defer https.close()
+	etcd, err := member.StartSecure(ctx, member.SecureConfig{
+		EtcdConfig: c.Member, Hosts: c.hosts(c.Member.Listen), Hostname: c.Hostname, Prefix: c.Client.Prefix, Timeout: c.Client.Timeout, CA: c.CA,
+	})
+	if err != nil {
+		return err
+	}
+	defer etcd.Close()
+	st, err := store.Open(etcd.Connection)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	return c.serve(ctx, service{
+		ready: Ready{
+			Etcd: etcd.Etcd, Endpoints: etcd.Endpoints(), NewAdmin: etcd.Admin, Certificates: etcd.Certificates, Authenticates: true,
+		},
+		store: st, https: https, failed: etcd.Failed(),
+	})
+}
+
+// cluster watches over a cluster that serve does not run. With a data folder, machines join here.
+func (c Config) cluster(ctx context.Context) error {
+	var certs *fleetca.Certificates
+	cert, key := c.httpsFiles()
+	if c.Joins {
+		var err error
+		if certs, err = fleetca.Open(filepath.Join(c.DataDir, fleetca.PKIName), c.Client.Prefix, c.Hostname, c.CA); err == nil {
+			err = certs.Refresh(c.hosts(c.ListenHTTPS))
+		}
+		if err != nil {
+			return err
+		}
+		cert, key = certs.Server(), certs.Server()
+	}
+	https, err := openHTTPS(c, cert, key)
+	if err != nil {
+		return err
+	}
+	defer https.close()
+	st, err := store.Open(c.Client)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	health, err := st.Cluster.Health(ctx)
+	if err != nil {
+		return err
+	}
+	if certs != nil {
+		if err := certs.MayJoin(ctx, st, c.Client); err != nil {
+			return fmt.Errorf("cannot let nodes join: %w\nrun `pulley doctor` for all checks; without --data-dir serve only mirrors and watches", err)
+		}
+	}
+	return c.serve(ctx, service{
+		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, https: https, look: c.lookAt(st),
+	})
+}
+
+// lookAt checks the cluster, and reports when it stops or starts to answer.
+func (c Config) lookAt(st *store.Store) func(context.Context) {
+	answers := true
+	return func(ctx context.Context) {
+		health, err := st.Cluster.Health(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && answers:
+			c.Warn(err)
+		case err == nil && !answers:
+			c.Members(health)
+		}
+		answers = err == nil
+	}
+}
+
+// serve starts the web listener and the background tasks, and waits for the end.
+func (c Config) serve(ctx context.Context, v service) error {
+	if v.ready.Etcd != nil {
+		c.endHolds(ctx, &v)
+	}
+	metrics := prometheus.NewRegistry()
+	programs, cleanUp, err := c.programs(v.store)
+	if err != nil {
+		return err
+	}
+	defer cleanUp()
+	web := Web{
+		Agents: programs, Mirror: mirror.Handler(v.store.Releases, store.ErrNotFound),
+		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, // anybody may read them
+			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
+	}
+	certs := v.ready.Certificates
+	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify})
+	if err != nil {
+		return err
+	}
+	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints}
+	if certs != nil {
+		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
+		web.Join = server.New(server.Config{
+			Store: v.store, CA: certs.CA, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime,
+			OnFirstBoot: tasks.Notifier.FirstBoot, OnDuplicate: tasks.DuplicateRefused,
+		}).Handler()
+	}
+	if err := v.https.serve(web, &v.ready); err != nil {
+		return err
+	}
+	v.ready.Agents = programs.Digests()
+	c.Ready(v.ready)
+
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { tasks.Run(ctx) })
+	if c.Watch != nil {
+		running.Go(func() { c.Watch(ctx, watching) })
+	}
+	defer running.Wait() // before etcd, which the tasks use, is closed
+	defer cancel()
+	defer v.https.close()
+	return v.wait(ctx)
+}
+
+// endHolds ends the holds whose end came while etcd was down. etcd's leases start again at its start.
+func (c Config) endHolds(ctx context.Context, v *service) {
+	var err error
+	if v.ready.EndedHolds, err = v.store.Fleet.EndHolds(ctx, c.Now()); err != nil && ctx.Err() == nil {
+		c.Warn(fmt.Errorf("warning: some holds may last longer than they should: %w", err))
+	}
+	if health, err := v.store.Cluster.Health(ctx); err == nil && len(health) > 0 {
+		v.ready.Health = &health[0]
+	}
+}
+
+// wait returns when ctx ends or a part fails.
+func (v service) wait(ctx context.Context) error {
+	ticker := time.NewTicker(healthInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-v.failed:
+			return fmt.Errorf("etcd stopped: %w", err)
+		case err := <-v.https.ended():
+			return err
+		case <-ticker.C:
+			if v.look != nil {
+				v.look(ctx)
+			}
+		}
+	}
+}
+
+// programs serves the agent's programs. cleanUp removes its temporary files.
+func (c Config) programs(st *store.Store) (programs *Agents, cleanUp func(), err error) {
+	dir, cleanUp := filepath.Join(c.DataDir, "agents"), func() {}
+	if _, err := os.Stat(c.DataDir); errors.Is(err, os.ErrNotExist) { // a cluster, and no CA
+		if dir, err = os.MkdirTemp("", "pulley-agents-"); err != nil {
+			return nil, nil, fmt.Errorf("cannot make a folder for agents: %w", err)
+		}
+		cleanUp = func() { _ = os.RemoveAll(dir) }
+	}
+	if programs, err = NewAgents(st.Releases, dir, c.Agents); err != nil {
+		cleanUp()
+		return nil, nil, err
+	}
+	return programs, cleanUp, nil
+}
