@@ -1,25 +1,20 @@
 package main
 
 import (
-	"context"
-	"crypto"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
 	"pulley/internal/join"
 	"pulley/internal/pki"
 	"pulley/internal/shellquote"
 )
 
-// loginFlags say where to join as an operator, and with what.
+// loginFlags name the servers, and the token of an operator.
 type loginFlags struct {
 	servers   []string
 	pins      []string
@@ -32,13 +27,13 @@ func newLogin(o *options) *cobra.Command {
 	var f loginFlags
 	cmd := &cobra.Command{
 		Use:   "login --servers URL --ca FINGERPRINT --token TOKEN [FILE]",
-		Short: "Create a key, and get an operator's certificate for it with a join token",
-		Long: `login makes a key, which never leaves this machine, and asks ` + "`pulley serve`" + ` for a certificate with a token of
-` + "`pulley token create --operator NAME`" + `. Both go into FILE, which only its owner can read (default: operator.pem in
-$XDG_CONFIG_HOME/pulley or ~/.config/pulley), and the fleet's CA certificates into a file beside it (operator-ca.pem). It
-prints the variables that all verbs read. If the answer is lost, the same command goes on with the same key.
+		Short: "Get an operator's certificate with a join token",
+		Long: `Make a key, which never leaves this machine, and get a certificate for it from pulley serve, with a token of
+` + "`pulley token create --operator NAME`" + `. FILE gets both, readable only for its owner (default: operator.pem in
+$XDG_CONFIG_HOME/pulley or ~/.config/pulley). A file beside it (operator-ca.pem) gets the fleet's CA certificates. The command
+prints the variables that all verbs read. If the answer is lost, run the same command again: it continues with the same key.
 
-With --renew it asks for a new certificate by the one that is in FILE, which must not have ended.
+With --renew, get a new certificate with the one in FILE, which must be valid.
 
 EXIT STATUS
   0 done, 1 failed, 2 wrong usage`,
@@ -53,18 +48,25 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
+			var l join.Login
 			if f.renew {
-				return o.renewLogin(c.Context(), f, file)
+				l, err = join.RenewLogin(c.Context(), f.servers, file)
+			} else {
+				l, err = join.LogIn(c.Context(), f.servers, f.pins, f.token, file)
 			}
-			return o.login(c.Context(), f, file)
+			if err != nil {
+				return err
+			}
+			o.printLogin(l)
+			return nil
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.servers, "servers", nil, "`URLs` of pulley serve, https://host:port, with commas [PULLEY_SERVERS]")
-	flags.StringSliceVar(&f.pins, "ca", nil, "fingerprints of the fleet's CA, sha256:…, with commas; pulley ca show tells them")
-	flags.StringVar(&f.token, "token", "", "the join token; others on this machine see it, --token-file does not show it")
+	flags.StringSliceVar(&f.servers, "servers", nil, "`URLs` of pulley serve, https://host:port, separated by commas [PULLEY_SERVERS]")
+	flags.StringSliceVar(&f.pins, "ca", nil, "fingerprints of the fleet's CA, sha256:…, separated by commas; see pulley ca show")
+	flags.StringVar(&f.token, "token", "", "the join token; other users of this machine can see it, unlike with --token-file")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the join token, - for standard input")
-	flags.BoolVar(&f.renew, "renew", false, "renew the certificate that is in FILE")
+	flags.BoolVar(&f.renew, "renew", false, "renew the certificate in FILE")
 	return cmd
 }
 
@@ -74,15 +76,22 @@ func (f *loginFlags) check(env cli.Env) error {
 	}
 	switch {
 	case len(f.servers) == 0:
-		return cli.Usagef("where is `pulley serve`? give --servers https://host:port")
+		return cli.Usagef("missing --servers\ngive --servers https://host:port of `pulley serve`")
 	case f.renew && (f.token != "" || f.tokenFile != ""):
-		return cli.Usagef("--renew needs no token: the certificate that is there says who you are")
-	case f.renew:
+		return cli.Usagef("--renew takes no token: it uses the certificate in FILE")
+	case !f.renew && len(f.pins) == 0:
+		return cli.Usagef("missing --ca\ngive --ca sha256:…, as `pulley ca show` prints it on the machine of `pulley serve`")
+	case !f.renew && (f.token == "") == (f.tokenFile == ""):
+		return cli.Usagef("give --token-file FILE or --token TOKEN, of `pulley token create --operator NAME`")
+	}
+	if _, err := join.NewClient(f.servers, nil, 0); err != nil {
+		return cli.Usagef("%v", err)
+	}
+	if f.renew {
 		return nil
-	case len(f.pins) == 0:
-		return cli.Usagef("how is the server known? give --ca sha256:…, as `pulley ca show` prints it beside `pulley serve`")
-	case (f.token == "") == (f.tokenFile == ""):
-		return cli.Usagef("give --token-file FILE or --token TOKEN, as an administrator made it with `pulley token create --operator NAME`")
+	}
+	if _, err := pki.Pinned(f.pins); err != nil {
+		return cli.Usagef("%v", err)
 	}
 	if f.tokenFile == "" {
 		return nil
@@ -92,7 +101,7 @@ func (f *loginFlags) check(env cli.Env) error {
 	return err
 }
 
-// loginFile is where the identity goes.
+// loginFile returns the file of the identity.
 func loginFile(env cli.Env, args []string) (string, error) {
 	if len(args) == 1 {
 		return filepath.Abs(args[0])
@@ -101,117 +110,20 @@ func loginFile(env cli.Env, args []string) (string, error) {
 	if config == "" {
 		home := env.Getenv("HOME")
 		if home == "" {
-			return "", cli.Usagef("where to? HOME is not set: give a FILE")
+			return "", cli.Usagef("cannot choose a file: HOME is not set\ngive a FILE")
 		}
 		config = filepath.Join(home, ".config")
 	}
 	return filepath.Join(config, "pulley", "operator.pem"), nil
 }
 
-// bundleBeside is where the fleet's CA certificates go. The name follows the identity's, so that nobody else's are replaced.
-func bundleBeside(file string) string { return strings.TrimSuffix(file, ".pem") + "-ca.pem" }
-
-func (o *options) login(ctx context.Context, f loginFlags, file string) error {
-	trust, err := pki.Pinned(f.pins)
-	if err != nil {
-		return cli.Usagef("%v", err)
+func (o *options) printLogin(l join.Login) {
+	fmt.Fprintf(o.env.Stderr, "you are %s, as %s, until %s\n", quoted(l.Operator), quoted(l.As), l.Until.UTC().Format(time.DateOnly))
+	if len(l.Endpoints) > 0 {
+		fmt.Fprintf(o.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", shellquote.Word(strings.Join(l.Endpoints, ",")))
 	}
-	client, err := join.NewClient(f.servers, trust, 0)
-	if err != nil {
-		return cli.Usagef("%v", err)
+	if l.Prefix != "" {
+		fmt.Fprintf(o.env.Stdout, "export PULLEY_PREFIX=%s\n", shellquote.Word(l.Prefix))
 	}
-	was, err := pki.LoadIdentity(file)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot write to %s: what is there is no identity: %w\ngive another FILE", file, err)
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return fmt.Errorf("cannot make the folder of %s: %w", file, err)
-	}
-	key, err := keptKey(file + ".key")
-	if err != nil {
-		return err
-	}
-	answer, err := client.Join(ctx, key, join.Request{Token: f.token})
-	if err != nil {
-		return fmt.Errorf("cannot log in: %w", err)
-	}
-	if answer.Operator == "" {
-		return errors.New("cannot log in: the token is one for nodes\nan administrator makes another: pulley token create --operator NAME")
-	}
-	if was.Key != nil {
-		if name, err := was.Name(); err == nil && name.Subject != answer.Operator {
-			return fmt.Errorf("cannot write to %s: it has the identity of %s, and this one is of %s\nmove that file away, and run this again: the token is good for it", file, name.Subject, answer.Operator)
-		}
-	}
-	if err := o.keepLogin(key, answer, file); err != nil {
-		return err
-	}
-	return os.Remove(file + ".key")
-}
-
-// keptKey is the key of a login that was not answered, or a new one, which is kept before anybody hears of it.
-func keptKey(file string) (crypto.Signer, error) {
-	key, err := pki.LoadKey(file)
-	if err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return key, err
-	}
-	if key, err = pki.NewKey(); err != nil {
-		return nil, fmt.Errorf("cannot make a key: %w", err)
-	}
-	return key, pki.SaveKey(file, key)
-}
-
-func (o *options) renewLogin(ctx context.Context, f loginFlags, file string) error {
-	was, err := pki.LoadIdentity(file)
-	if err != nil {
-		return fmt.Errorf("%w\n`pulley login` with a token makes one", err)
-	}
-	bundle, err := os.ReadFile(bundleBeside(file))
-	if err != nil {
-		return fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
-	}
-	trust, err := was.TLS(bundle)
-	if err != nil {
-		return err
-	}
-	client, err := join.NewClient(f.servers, trust, 0)
-	if err != nil {
-		return cli.Usagef("%v", err)
-	}
-	key, err := pki.NewKey()
-	if err != nil {
-		return fmt.Errorf("cannot make a key: %w", err)
-	}
-	answer, err := client.Renew(ctx, key, join.Machine{})
-	if err != nil {
-		return fmt.Errorf("cannot renew the certificate: %w", err)
-	}
-	return o.keepLogin(key, answer, file)
-}
-
-// keepLogin writes what was answered, and says how to use it. The bundle comes first: with it the old certificate still works.
-func (o *options) keepLogin(key crypto.Signer, answer join.Answer, file string) error {
-	identity, err := pki.NewIdentity(key, []byte(answer.Certificate))
-	if err != nil {
-		return err
-	}
-	_, err = pki.ParseCertificates([]byte(answer.CA))
-	if err == nil {
-		err = atomicfile.Write(bundleBeside(file), []byte(answer.CA), 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot keep the fleet's CA certificates: %w", err)
-	}
-	if err := identity.Save(file); err != nil {
-		return err
-	}
-	fmt.Fprintf(o.env.Stderr, "you are %s, as %s, until %s\n", quoted(answer.Operator), quoted(answer.As), identity.Leaf().NotAfter.UTC().Format("2006-01-02"))
-	if len(answer.Endpoints) > 0 {
-		fmt.Fprintf(o.env.Stdout, "export PULLEY_ENDPOINTS=%s\n", shellquote.Word(strings.Join(answer.Endpoints, ",")))
-	}
-	if answer.Prefix != "" && answer.Prefix != "/pulley" {
-		fmt.Fprintf(o.env.Stdout, "export PULLEY_PREFIX=%s\n", shellquote.Word(answer.Prefix))
-	}
-	fmt.Fprintf(o.env.Stdout, "export PULLEY_CACERT=%s\nexport PULLEY_CERT=%s\nexport PULLEY_KEY=%s\n", shellquote.Word(bundleBeside(file)), shellquote.Word(file), shellquote.Word(file))
-	return nil
+	fmt.Fprintf(o.env.Stdout, "export PULLEY_CACERT=%s\nexport PULLEY_CERT=%s\nexport PULLEY_KEY=%s\n", shellquote.Word(l.Bundle), shellquote.Word(l.File), shellquote.Word(l.File))
 }

@@ -17,9 +17,9 @@ import (
 func newOperators(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "operators", Short: "List and revoke operators", Args: arguments(0, 0, "takes the verb list or revoke"),
-		Long: `Operators have certificates of their own, where etcd checks its users. A viewer reads everything; an operator also
-publishes, promotes, holds, and makes tokens for nodes; an admin may do everything. They join with a token, which an admin
-makes: pulley token create --operator NAME --as ROLE.`,
+		Long: `Work on operators: people with certificates of their own, in a fleet whose etcd authenticates its users. A viewer reads
+everything. An operator also publishes, promotes, holds, and makes tokens for nodes. An admin has all rights. Operators log in
+with a token that an admin makes: pulley token create --operator NAME --as ROLE.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	cmd.AddCommand(newOperatorsList(o), newOperatorsRevoke(o))
@@ -35,7 +35,7 @@ func newOperatorsList(o *options) *cobra.Command {
 	return cmd
 }
 
-// listedOperator is what -o json has of one: what is secret of nobody.
+// listedOperator is one operator in -o json, without secrets.
 type listedOperator struct {
 	Name    string             `json:"name"`
 	As      store.OperatorRole `json:"as"`
@@ -73,7 +73,7 @@ func (o *options) operators(ctx context.Context, s *store.Store) error {
 					note += ": " + string(l.Revoked.Why)
 				}
 			case !l.Until.IsZero() && o.env.Now().After(l.Until):
-				note = "the certificate has ended"
+				note = "the certificate has expired"
 			}
 			t.Row(l.Name, string(l.As), cli.Ago(o.env.Now(), l.Joined), until, l.By, note)
 		}
@@ -84,20 +84,20 @@ func (o *options) operators(ctx context.Context, s *store.Store) error {
 func newOperatorsRevoke(o *options) *cobra.Command {
 	var why string
 	cmd := &cobra.Command{
-		Use: "revoke NAME", Short: "Revoke an operator's certificate at once and permanently", Args: arguments(1, 1, "takes one operator"),
-		Long: `revoke ends an operator's certificate: etcd refuses it from the next request on. A connection that only watches goes on
-to hear until it is closed. To let the operator back in, make them a new token. It needs an admin.`,
+		Use: "revoke NAME", Short: "Revoke an operator's certificate at once", Args: arguments(1, 1, "takes one operator"),
+		Long: `End an operator's access: etcd refuses the certificate from the next request on. An open connection that only watches
+receives events until it is closed. To restore access, make a new token. The command needs an admin.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(why)})
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(o.env.Stdout, "operator %s is revoked: their certificate is dead\n", cli.Clean(args[0]))
+				fmt.Fprintf(o.env.Stdout, "operator %s is revoked: etcd refuses the certificate\n", cli.Clean(args[0]))
 				return nil
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&why, "message", "m", "", "why, for the record")
+	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, shown by operators list")
 	return cmd
 }

@@ -36,7 +36,7 @@ func newServe(o *options) *cobra.Command {
 	s := serveOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "run the etcd of a fleet, or watch over the cluster of a fleet",
+		Short: "Run the etcd of a fleet, or serve beside its cluster",
 		Long: `Run a single etcd member with its data under --data-dir. With --endpoints, use your own cluster instead.
 
 serve listens in plain text on loopback only. With --auth, which any other address implies, serve makes a CA in the data

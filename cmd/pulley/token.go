@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/join/tokens"
 	"pulley/internal/store"
 )
 
@@ -21,10 +23,80 @@ func newToken(o *options) *cobra.Command {
 	return cmd
 }
 
+func newTokenCreate(o *options) *cobra.Command {
+	var env cli.EnvironmentFlag
+	var r tokens.Request
+	var as string
+	cmd := &cobra.Command{
+		Use:   "create -e ENVIRONMENT [--role ROLE | --node NODE], or create --operator NAME --as ROLE",
+		Short: "Create a join token and print it once",
+		Long: `Print a new token on standard output. etcd stores only its hash. With --node, the token is for exactly this node, which may
+also join again under its former name. With --role, it is for nodes of one role: each gets the lowest free number unless the
+machine names itself. Without both, it is for any node of the environment.
+
+With --operator, the token is for a person, who runs ` + "`pulley login`" + ` with it. Only administrators make these.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage, 3 etcd unreachable`,
+		Example: `  pulley token create -e dev --node controller1
+  pulley token create -e dev --node old1.example.com -m "a member of compute"
+  pulley token create -e dev --role compute --uses 20 --expires 2h -m "rack 12"
+  pulley token create --operator ann --as operator`,
+		Args: arguments(0, 0, "takes no arguments; --node, --role or --operator name the scope"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			r.As, r.By = store.OperatorRole(as), o.env.User
+			if r.Operator == "" && c.Flags().Changed("operator") {
+				return cli.Usagef("--operator is empty")
+			}
+			if r.Operator == "" || c.Flags().Changed("environment") {
+				var err error
+				if r.Ref, err = env.Ref(o.env); err != nil {
+					return err
+				}
+			}
+			if err := r.Check(); err != nil {
+				return cli.Usagef("%v", err)
+			}
+			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+				text, t, err := tokens.Create(ctx, s, r, o.env.Now())
+				if err != nil {
+					return err
+				}
+				o.printToken(text, t)
+				return nil
+			})
+		},
+	}
+	flags := cmd.Flags()
+	env.AddFlag(flags)
+	flags.StringVar(&r.Role, "role", "", "for nodes of one role")
+	flags.StringVar(&r.Node, "node", "", "for one node")
+	flags.StringVar(&r.Operator, "operator", "", "for a person of this name, instead of nodes")
+	flags.StringVar(&as, "as", "", "the operator's role: viewer, operator or admin")
+	flags.IntVar(&r.Uses, "uses", 1, "how many may join with it; 0 is any number")
+	flags.DurationVar(&r.Lifetime, "expires", tokens.DefaultLifetime, "lifetime, at most 2160h")
+	flags.StringVarP(&r.Why, "message", "m", "", "reason, shown by token list")
+	return cmd
+}
+
+func (o *options) printToken(text string, t store.Token) {
+	uses := "any number of uses"
+	if t.Uses > 0 {
+		uses = cli.Count(t.Uses, "use")
+	}
+	fmt.Fprintf(o.env.Stderr, "token %s for %s: %s, until %s; it is printed only once\n", t.ID, cli.Clean(tokens.Scope(t)), uses, t.Expires.Format(time.RFC3339))
+	if t.Operator != "" {
+		fmt.Fprintf(o.env.Stderr, "the operator runs: pulley login --servers URL --ca FINGERPRINT --token TOKEN\n")
+	} else {
+		fmt.Fprintf(o.env.Stderr, "put it into a machine's userdata: pulley userdata --token TOKEN; to end it: pulley token revoke %s\n", t.ID)
+	}
+	fmt.Fprintln(o.env.Stdout, text)
+}
+
 // shownToken is one token of `pulley token list -o json`; docs/json.md describes it.
 type shownToken struct {
 	ID          string             `json:"id"`
-	State       string             `json:"state"`
+	State       tokens.State       `json:"state"`
 	Environment string             `json:"environment,omitempty"`
 	Role        string             `json:"role,omitempty"`
 	Node        string             `json:"node,omitempty"`
@@ -39,42 +111,16 @@ type shownToken struct {
 	Revoked     *store.Revoked     `json:"revoked,omitempty"`
 }
 
-// tokenState is one word for whether a token is good for anything.
-func tokenState(t store.Token, now time.Time) string {
-	switch {
-	case t.Revoked != nil:
-		return "revoked"
-	case !now.Before(t.Expires):
-		return "expired"
-	case t.UsedUp():
-		return "used up"
-	}
-	return "valid"
-}
-
-// tokenFor is whom a token is for, in words.
-func tokenFor(t store.Token) string {
-	switch {
-	case t.Operator != "":
-		return "operator " + t.Operator + " as " + string(t.As)
-	case t.Node != "":
-		return "node " + t.Node + " of " + t.Environment
-	case t.Role != "":
-		return "role " + t.Role + " of " + t.Environment
-	}
-	return "any node of " + t.Environment
-}
-
 func newTokenList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "list", Short: "List join tokens with their scope and validity", Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.tokens) },
+		Use: "list", Short: "List join tokens with their scope and state", Args: arguments(0, 0, "takes no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.listTokens) },
 	}
 	o.out.AddFlags(cmd.Flags())
 	return cmd
 }
 
-func (o *options) tokens(ctx context.Context, s *store.Store) error {
+func (o *options) listTokens(ctx context.Context, s *store.Store) error {
 	all, damaged, err := s.Tokens.List(ctx)
 	if err != nil {
 		return err
@@ -84,7 +130,7 @@ func (o *options) tokens(ctx context.Context, s *store.Store) error {
 	}
 	shown := make([]shownToken, 0, len(all))
 	for _, t := range all {
-		shown = append(shown, shownToken{t.ID, tokenState(t, o.env.Now()), t.Environment, t.Role, t.Node, t.Operator, t.As, t.Uses, t.Used,
+		shown = append(shown, shownToken{t.ID, tokens.StateOf(t, o.env.Now()), t.Environment, t.Role, t.Node, t.Operator, t.As, t.Uses, t.Used,
 			t.Created, t.Expires, t.By, string(t.Why), t.Revoked})
 	}
 	return o.out.Print(o.env, shown, func(table *cli.Table) error {
@@ -94,11 +140,11 @@ func (o *options) tokens(ctx context.Context, s *store.Store) error {
 			if t.Uses == 0 {
 				used = fmt.Sprintf("%d", t.Used)
 			}
-			why := t.Why
+			why := string(t.Why)
 			if t.Revoked != nil && t.Revoked.Why != "" {
-				why = "revoked: " + t.Revoked.Why
+				why = "revoked: " + string(t.Revoked.Why)
 			}
-			table.Row(t.ID, tokenFor(t), shown[i].State, used, t.Expires.UTC().Format(time.RFC3339), t.By, string(why))
+			table.Row(t.ID, tokens.Scope(t), strings.ReplaceAll(string(shown[i].State), "_", " "), used, t.Expires.UTC().Format(time.RFC3339), t.By, why)
 		}
 		return nil
 	})
@@ -107,22 +153,22 @@ func (o *options) tokens(ctx context.Context, s *store.Store) error {
 func newTokenRevoke(o *options) *cobra.Command {
 	var why string
 	cmd := &cobra.Command{
-		Use: "revoke ID", Short: "Revoke a join token at once; nodes that joined with it stay", Args: arguments(1, 1, "takes the id of one token"),
+		Use: "revoke ID", Short: "Revoke a join token; nodes that joined with it stay", Args: arguments(1, 1, "takes the id of one token"),
 		RunE: func(c *cobra.Command, args []string) error {
 			id := args[0]
-			if whole, _, err := store.ParseToken(id); err == nil { // all of the token was given
-				id = whole
+			if of, _, err := store.ParseToken(id); err == nil { // the whole token
+				id = of
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
 				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(why)})
 				if err != nil {
 					return fmt.Errorf("%w\n`pulley token list` lists them", err)
 				}
-				fmt.Fprintf(o.env.Stdout, "token %s for %s is revoked; used %s\n", t.ID, cli.Clean(tokenFor(t)), cli.Count(t.Used, "time"))
+				fmt.Fprintf(o.env.Stdout, "token %s for %s is revoked; used %s\n", t.ID, cli.Clean(tokens.Scope(t)), cli.Count(t.Used, "time"))
 				return nil
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&why, "message", "m", "", "why")
+	cmd.Flags().StringVarP(&why, "message", "m", "", "reason, shown by token list")
 	return cmd
 }

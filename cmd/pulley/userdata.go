@@ -14,23 +14,17 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/atomicfile"
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
 	"pulley/internal/firstboot/plans"
 	"pulley/internal/fleet"
+	"pulley/internal/join/tokens"
 	"pulley/internal/store"
 	"pulley/userdata"
 )
 
 // nocloud is the form that is not one text but a folder.
 const nocloud = "nocloud"
-
-// The lifetime of a new token.
-const (
-	defaultTokenLife = 24 * time.Hour
-	maxTokenLife     = 90 * 24 * time.Hour
-)
 
 // userdataOptions are the flags of one machine, or of a group.
 type userdataOptions struct {
@@ -81,7 +75,7 @@ EXIT STATUS
 	f.StringVar(&u.token, "token", "", "token that the machine joins with")
 	f.StringVar(&u.tokenFile, "token-file", "", "file that has the token; - is standard input")
 	f.BoolVar(&u.newToken, "new-token", false, "make a token for exactly this: of one use, for a group of any number")
-	f.DurationVar(&u.expires, "expires", defaultTokenLife, "how long the new token is good")
+	f.DurationVar(&u.expires, "expires", tokens.DefaultLifetime, "how long the new token is good")
 	f.StringVar(&u.hostname, "hostname", "", "name of the machine: node (as the node is called), keep, or a name (default: node)")
 	return cmd
 }
@@ -125,10 +119,10 @@ func (u *userdataOptions) checkFlags(args []string) error {
 	for _, f := range userdata.Forms {
 		forms = append(forms, string(f))
 	}
-	tokens := 0
-	for _, given := range []bool{u.token != "", u.tokenFile != "", u.newToken} {
-		if given {
-			tokens++
+	given := 0
+	for _, is := range []bool{u.token != "", u.tokenFile != "", u.newToken} {
+		if is {
+			given++
 		}
 	}
 	switch {
@@ -144,10 +138,10 @@ func (u *userdataOptions) checkFlags(args []string) error {
 		return cli.Usagef("--format nocloud and --to DIR belong together: the seed is a folder")
 	case u.form != nocloud && u.networkYML != "":
 		return cli.Usagef("--network-config is for --format nocloud")
-	case tokens > 1:
+	case given > 1:
 		return cli.Usagef("--token, --token-file and --new-token exclude each other")
-	case u.newToken && (u.expires <= 0 || u.expires > maxTokenLife):
-		return cli.Usagef("cannot create a token that is valid for %s: give --expires a time of at most %s", u.expires, maxTokenLife)
+	case u.newToken && (u.expires <= 0 || u.expires > tokens.MaxLifetime):
+		return cli.Usagef("cannot create a token that is valid for %s: give --expires a time of at most %s", u.expires, tokens.MaxLifetime)
 	}
 	return nil
 }
@@ -250,27 +244,19 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err 
 	if err != nil {
 		return err
 	}
-	of := tokenFlags{scope: scopeFlags{node: u.plan.Node}}
-	if u.plan.Node == "" {
-		of.scope.role = u.plan.Role
+	r := tokens.Request{Ref: ref, Lifetime: u.expires, By: u.env.User, Why: "userdata"}
+	if r.Node = u.plan.Node; r.Node != "" {
+		r.RoleIs = u.plan.Role
 	} else {
-		of.member = u.plan.Role
+		r.Role = u.plan.Role
+	}
+	if u.group == "" {
+		r.Uses = 1
 	}
 	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
-		t, err := of.ofNodes(ctx, s, ref)
-		if err != nil {
-			return err
-		}
-		t.Created, t.By, t.Why = u.env.Now().UTC().Truncate(time.Second), u.env.User, "userdata"
-		t.Expires = t.Created.Add(u.expires)
-		if u.group == "" {
-			t.Uses = 1
-		}
-		err = change.Retry(func() (err error) {
-			u.plan.Token, t, err = s.Tokens.Create(ctx, t)
-			return err
-		})
+		text, t, err := tokens.Create(ctx, s, r, u.env.Now())
 		if err == nil {
+			u.plan.Token = text
 			fmt.Fprintf(u.env.Stderr, "token %s is valid until %s; anybody with this userdata can use it\n", t.ID, t.Expires.Format(time.RFC3339))
 		}
 		return err

@@ -1,0 +1,138 @@
+package join
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"pulley/internal/atomicfile"
+	"pulley/internal/pki"
+)
+
+// Login is an operator's identity, stored by LogIn or RenewLogin.
+type Login struct {
+	Operator  string
+	As        string // role
+	Until     time.Time
+	File      string // key and certificate
+	Bundle    string // the fleet's CA certificates
+	Endpoints []string
+	Prefix    string // "" is the default
+}
+
+// LogIn makes a key, gets a certificate for it with an operator's token, and stores both in file. After a lost answer, the
+// same call continues with the same key.
+func LogIn(ctx context.Context, servers, pins []string, token, file string) (Login, error) {
+	trust, err := pki.Pinned(pins)
+	if err != nil {
+		return Login{}, err
+	}
+	client, err := NewClient(servers, trust, 0)
+	if err != nil {
+		return Login{}, err
+	}
+	old, err := pki.LoadIdentity(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Login{}, fmt.Errorf("cannot write to %s: it contains no identity: %w\ngive another FILE", file, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return Login{}, fmt.Errorf("cannot make the folder of %s: %w", file, err)
+	}
+	key, err := loginKey(file + ".key")
+	if err != nil {
+		return Login{}, err
+	}
+	answer, err := client.Join(ctx, key, Request{Token: token})
+	if err != nil {
+		return Login{}, fmt.Errorf("cannot log in: %w", err)
+	}
+	if answer.Operator == "" {
+		return Login{}, errors.New("cannot log in: the token is for nodes\nask an administrator for another: pulley token create --operator NAME")
+	}
+	if old.Key != nil {
+		if name, err := old.Name(); err == nil && name.Subject != answer.Operator {
+			return Login{}, fmt.Errorf("cannot write to %s: it contains the identity of %s, and the token is for %s\nmove the file, and run this again with the same token", file, name.Subject, answer.Operator)
+		}
+	}
+	l, err := keepLogin(key, answer, file)
+	if err != nil {
+		return Login{}, err
+	}
+	return l, os.Remove(file + ".key")
+}
+
+// RenewLogin gets a new certificate with the one in file, which must be valid.
+func RenewLogin(ctx context.Context, servers []string, file string) (Login, error) {
+	old, err := pki.LoadIdentity(file)
+	if err != nil {
+		return Login{}, fmt.Errorf("%w\nlog in with a token first: pulley login --token-file FILE", err)
+	}
+	bundle, err := os.ReadFile(bundleOf(file))
+	if err != nil {
+		return Login{}, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
+	}
+	trust, err := old.TLS(bundle)
+	if err != nil {
+		return Login{}, err
+	}
+	client, err := NewClient(servers, trust, 0)
+	if err != nil {
+		return Login{}, err
+	}
+	key, err := pki.NewKey()
+	if err != nil {
+		return Login{}, fmt.Errorf("cannot make a key: %w", err)
+	}
+	answer, err := client.Renew(ctx, key, Machine{})
+	if err != nil {
+		return Login{}, fmt.Errorf("cannot renew the certificate: %w", err)
+	}
+	return keepLogin(key, answer, file)
+}
+
+// bundleOf returns the file of the CA certificates beside an identity. Its name follows the identity's, because another
+// fleet's file may be in the same folder.
+func bundleOf(file string) string { return strings.TrimSuffix(file, ".pem") + "-ca.pem" }
+
+// loginKey returns the key of an interrupted login, or a new one, which it stores before the request.
+func loginKey(file string) (crypto.Signer, error) {
+	key, err := pki.LoadKey(file)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return key, err
+	}
+	if key, err = pki.NewKey(); err != nil {
+		return nil, fmt.Errorf("cannot make a key: %w", err)
+	}
+	return key, pki.SaveKey(file, key)
+}
+
+// keepLogin stores an answer. The bundle comes first: the old certificate works with it too.
+func keepLogin(key crypto.Signer, answer Answer, file string) (Login, error) {
+	identity, err := pki.NewIdentity(key, []byte(answer.Certificate))
+	if err != nil {
+		return Login{}, err
+	}
+	_, err = pki.ParseCertificates([]byte(answer.CA))
+	if err == nil {
+		err = atomicfile.Write(bundleOf(file), []byte(answer.CA), 0o600)
+	}
+	if err != nil {
+		return Login{}, fmt.Errorf("cannot store the fleet's CA certificates: %w", err)
+	}
+	if err := identity.Save(file); err != nil {
+		return Login{}, err
+	}
+	l := Login{
+		Operator: answer.Operator, As: answer.As, Until: identity.Leaf().NotAfter, File: file, Bundle: bundleOf(file), Endpoints: answer.Endpoints,
+	}
+	if answer.Prefix != "/pulley" {
+		l.Prefix = answer.Prefix
+	}
+	return l, nil
+}
