@@ -25,20 +25,20 @@ var randomness io.Reader = rand.Reader
 // DefaultTimeout bounds one request to one server. A join may take a while at the server: etcd rebuilds its permissions.
 const DefaultTimeout = 30 * time.Second
 
-// Client asks the servers of one fleet, in turn, until one answers.
+// Client tries the servers of one fleet in turn until one answers.
 type Client struct {
 	servers []server
 	timeout time.Duration
 }
 
-// server is one of them, with a client that checks its certificate against its host.
+// server is one server, with a client that checks its certificate against its host.
 type server struct {
 	url  string
 	http *http.Client
 }
 
-// NewClient takes the URLs of servers (https://host:port), and how to know them: pki.Pinned before the join, and the
-// fleet's CA with the node's own certificate after it. Timeout is of each request to each server, DefaultTimeout when 0.
+// NewClient takes the URLs of servers (https://host:port), and the TLS configuration that authenticates them: pki.Pinned before
+// the join, and the fleet's CA with the node's own certificate after it. A timeout of 0 is DefaultTimeout.
 func NewClient(servers []string, t *tls.Config, timeout time.Duration) (*Client, error) {
 	if len(servers) == 0 {
 		return nil, errors.New("cannot reach pulley serve: no servers are given")
@@ -73,8 +73,8 @@ func httpClient(t *tls.Config) *http.Client {
 	}
 }
 
-// Join asks for a certificate for key. Asking again with the same key, after an answer that was lost, costs no use of the
-// token and makes nothing new. It fills in r.CSR.
+// Join requests a certificate for key, and fills in r.CSR. After a lost answer, a repeated request with the same key costs no use
+// of the token.
 func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer, error) {
 	csr, err := pki.CSR(key)
 	if err != nil {
@@ -100,8 +100,8 @@ func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer
 	return a, err
 }
 
-// Renew asks for a certificate of the same name for a new key. A node says which machine it is, so that a copy of it is
-// found out; an operator's m is empty.
+// Renew requests a certificate of the same name for a new key. m identifies the machine of a node, so that the server detects a
+// copy; it is empty for an operator.
 func (c *Client) Renew(ctx context.Context, key crypto.Signer, m Machine) (Answer, error) {
 	csr, err := pki.CSR(key)
 	if err != nil {
@@ -112,23 +112,23 @@ func (c *Client) Renew(ctx context.Context, key crypto.Signer, m Machine) (Answe
 	return a, err
 }
 
-// Register says what the machine's name and addresses are now.
+// Register reports the hostname and addresses of a machine.
 func (c *Client) Register(ctx context.Context, m Machine) error {
 	return c.post(ctx, PathRegister, always(m), nil)
 }
 
-// Leave takes the node off the fleet: its certificate is worth nothing afterwards.
+// Leave removes the node from the fleet. Its certificate is invalid afterwards.
 func (c *Client) Leave(ctx context.Context) error {
 	return c.post(ctx, PathLeave, always(struct{}{}), nil)
 }
 
-// Progress tells of a step; token is "" for who has a certificate. A RefusedError says that the machine must not go on:
-// another one is at it.
+// Progress reports a step; token is "" for a machine with a certificate. After a RefusedError the machine must not continue:
+// another one has its name.
 func (c *Client) Progress(ctx context.Context, token string, p Progress) error {
 	return c.post(ctx, PathProgress, always(Told{token, p}), nil)
 }
 
-// CA reads the bundle of CA certificates that are trusted now, as PEM.
+// CA reads the trusted CA certificates, as PEM.
 func (c *Client) CA(ctx context.Context) ([]byte, error) {
 	var bundle []byte
 	err := c.each(ctx, func(ctx context.Context, s server) error {
@@ -142,12 +142,12 @@ func (c *Client) CA(ctx context.Context) ([]byte, error) {
 	return bundle, err
 }
 
-// always is a body that is the same on each connection.
+// always returns the same body for each connection.
 func always(value any) func(*tls.ConnectionState) ([]byte, error) {
 	return func(*tls.ConnectionState) ([]byte, error) { return json.Marshal(value) }
 }
 
-// post sends what body makes for the connection that is there, and reads the answer into into, unless that is nil.
+// post sends the body for its connection, and decodes the answer into a value unless that is nil.
 func (c *Client) post(ctx context.Context, path string, body func(*tls.ConnectionState) ([]byte, error), into any) error {
 	return c.each(ctx, func(ctx context.Context, s server) error {
 		late := &lateBody{make: body}
@@ -162,7 +162,7 @@ func (c *Client) post(ctx context.Context, path string, body func(*tls.Connectio
 			return err
 		}
 		if err := json.Unmarshal(answer, into); err != nil {
-			return fmt.Errorf("what it answers is no answer of pulley serve: %w", err)
+			return fmt.Errorf("cannot read the answer of pulley serve: %w", err)
 		}
 		return nil
 	})
@@ -187,7 +187,7 @@ func (c *Client) each(ctx context.Context, ask func(context.Context, server) err
 		case errors.As(err, &busy):
 			failed.After = max(failed.After, busy.after)
 		}
-		var ofURL *url.Error // says the method and the URL again
+		var ofURL *url.Error // repeats the method and the URL
 		if errors.As(err, &ofURL) {
 			err = ofURL.Err
 		}
@@ -200,7 +200,7 @@ func (c *Client) each(ctx context.Context, ask func(context.Context, server) err
 	return failed
 }
 
-// busyError is an answer that asks to come again.
+// busyError is an answer that asks to retry.
 type busyError struct {
 	says  string
 	after time.Duration
@@ -208,7 +208,7 @@ type busyError struct {
 
 func (e *busyError) Error() string { return e.says }
 
-// do sends a request and returns the body of an answer that is good.
+// do sends a request and returns the body of a successful answer.
 func (s server) do(req *http.Request) ([]byte, error) {
 	resp, err := s.http.Do(req)
 	if err != nil {
@@ -217,17 +217,17 @@ func (s server) do(req *http.Request) ([]byte, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, MaxBody+1))
 	if err != nil {
-		return nil, fmt.Errorf("its answer broke off: %w", err)
+		return nil, fmt.Errorf("cannot read the whole answer: %w", err)
 	}
 	if len(body) > MaxBody {
-		return nil, errors.New("its answer is too long")
+		return nil, errors.New("the answer is too long")
 	}
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNoContent {
 		return body, nil
 	}
 	var refused RefusedError
 	if json.Unmarshal(body, &refused) != nil || refused.Reason == "" {
-		return nil, fmt.Errorf("it answers %s, not as pulley serve does", resp.Status)
+		return nil, fmt.Errorf("the answer %s is not of pulley serve", resp.Status)
 	}
 	if resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode >= 500 {
 		busy := &busyError{says: Sentence(refused.Reason, refused.Params)}
@@ -239,7 +239,7 @@ func (s server) do(req *http.Request) ([]byte, error) {
 	return nil, &refused
 }
 
-// lateBody is a body that is made once the connection that it goes over is known.
+// lateBody is a body that is made once its connection is known.
 type lateBody struct {
 	make       func(*tls.ConnectionState) ([]byte, error)
 	connection *tls.ConnectionState
@@ -267,5 +267,5 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return b.reader.Read(p)
 }
 
-// Close does nothing: there is nothing to close.
+// Close does nothing.
 func (b *lateBody) Close() error { return nil }

@@ -1,7 +1,7 @@
-// Package join is how a machine becomes a node, and a person an operator: the words that both sides use, and the side that
-// asks. The side that answers is package desk below it, which pulley-agent does not link.
+// Package join makes a machine a node, and a person an operator: the protocol of both sides, and the client. Package server below
+// it is the other side, which pulley-agent does not link.
 //
-// The key is made where it is used and never leaves it. A request carries a join token and a signing request (CSR); it is
-// bound to the TLS connection that it travels on, so that what somebody captured is worth nothing on another. It must never
-// send a token to a server whose chain does not lead to a CA with one of the given pins: see pki.Pinned.
+// A key never leaves the machine that made it. A request carries a join token and a signing request (CSR), and is bound to its TLS
+// connection: a captured request is useless on another one. The client must never send a token to a server whose chain does not
+// lead to a CA with one of the given pins: see pki.Pinned.
 package join

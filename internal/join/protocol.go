@@ -14,7 +14,7 @@ import (
 	"pulley/agent"
 )
 
-// Root is what the paths of all requests begin with; another version of what is said has another one.
+// Root begins the paths of all requests. Another version of the protocol has another one.
 const Root = "/v1"
 
 // The paths below a server of `pulley serve`. All but CA are POST, with JSON in both directions.
@@ -30,7 +30,7 @@ const (
 // MaxBody bounds a request and an answer, in bytes.
 const MaxBody = 64 << 10
 
-// Machine is what a machine says of itself.
+// Machine is a machine's description of itself.
 type Machine struct {
 	ID        string   `json:"id"`             // /etc/machine-id
 	Boot      string   `json:"boot,omitempty"` // /proc/sys/kernel/random/boot_id
@@ -40,23 +40,23 @@ type Machine struct {
 	Arch      string   `json:"arch,omitempty"`  // as Go names it: amd64, arm64
 }
 
-// Request asks for a certificate. An operator's has neither node nor machine.
+// Request is a request for a certificate. An operator's has neither node nor machine.
 type Request struct {
 	Token       string  `json:"token"`
-	CSR         string  `json:"csr"`                   // PEM; the name in it counts for nothing
-	Environment string  `json:"environment,omitempty"` // what the machine believes; "" leaves it to the token
+	CSR         string  `json:"csr"`                   // PEM; a name in it is ignored
+	Environment string  `json:"environment,omitempty"` // the machine's claim; "" is the token's
 	Role        string  `json:"role,omitempty"`        // likewise
-	Node        string  `json:"node,omitempty"`        // "": what the token says, else the lowest free number of its role
+	Node        string  `json:"node,omitempty"`        // "" is the token's, else the lowest free number of its role
 	Machine     Machine `json:"machine,omitzero"`
 }
 
-// Envelope is a Request as it travels: its bytes, and the proof that they were written for this connection.
+// Envelope is an encoded Request with the proof that it was made for this connection.
 type Envelope struct {
 	Ask   []byte `json:"ask"`   // a Request, as JSON
 	Proof []byte `json:"proof"` // signature over statement, by the key of the CSR
 }
 
-// Answer is a certificate and what goes with it.
+// Answer is a certificate with the settings of the fleet.
 type Answer struct {
 	Environment string   `json:"environment,omitempty"`
 	Node        string   `json:"node,omitempty"`
@@ -64,12 +64,12 @@ type Answer struct {
 	Operator    string   `json:"operator,omitempty"`
 	As          string   `json:"as,omitempty"` // an operator's role: viewer, operator, admin
 	Certificate string   `json:"certificate"`  // PEM; its CN is the user in etcd
-	CA          string   `json:"ca"`           // PEM bundle of all that is to be trusted
+	CA          string   `json:"ca"`           // PEM bundle of the trusted CAs
 	Endpoints   []string `json:"endpoints,omitempty"`
 	Prefix      string   `json:"prefix,omitempty"` // first part of every key in etcd, with its slash: /pulley
 }
 
-// Progress is a step of a first boot that began or ended.
+// Progress reports a step of a first boot.
 type Progress struct {
 	Environment string      `json:"environment,omitempty"`
 	Node        string      `json:"node,omitempty"` // "" until it is known
@@ -82,7 +82,7 @@ type Progress struct {
 	Finished    bool        `json:"finished,omitempty"` // the whole first boot has
 }
 
-// Told is a Progress as it travels; the token is "" for who has a certificate.
+// Told is a Progress on the wire; the token is "" for a machine with a certificate.
 type Told struct {
 	Token string `json:"token,omitempty"`
 	Progress
@@ -94,11 +94,11 @@ type Renewal struct {
 	Machine Machine `json:"machine,omitzero"`
 }
 
-// UnreachableError is that no server gave an answer that counts: it may pass by itself.
+// UnreachableError reports that no server gave a valid answer. It may pass by itself.
 type UnreachableError struct {
 	Servers []string
 	Err     error         // of each server
-	After   time.Duration // what a server asked to wait; 0 when none did
+	After   time.Duration // the pause that a server asked for; 0 is none
 }
 
 func (e *UnreachableError) Error() string {
@@ -113,7 +113,7 @@ const (
 	exporterBytes = 32
 )
 
-// Statement is what the key of a CSR signs: the connection, and the request that was sent on it.
+// Statement returns the bytes that the key of a CSR signs: the connection and the request on it.
 func Statement(connection *tls.ConnectionState, ask []byte) ([]byte, error) {
 	material, err := connection.ExportKeyingMaterial(exporterLabel, nil, exporterBytes)
 	if err != nil {

@@ -10,16 +10,15 @@ import (
 	"pulley/internal/join"
 )
 
-// How often one party that is let in may ask: a first boot says two dozen words within minutes, a node renews and registers
-// once in weeks. What a party writes through serve is bounded so, whatever it sends.
+// Limits on the requests of one authenticated party. A first boot reports two dozen steps within minutes; a node renews and
+// registers once in weeks.
 const (
 	askedBurst = 30
 	askedEvery = 10 * time.Second // one more is allowed
 )
 
-// How many may be refused of one party, which is an address or who has a certificate: a whole rack behind one address that
-// has a wrong token still gets through with the right one. Debt is bounded, as who has mended what was wrong has to wait for
-// it.
+// Limits on the refused requests of one party: an address or a certificate. A rack behind one address with a wrong token must
+// still get through with the right one. Debt is bounded, because a party with a corrected token waits for its end.
 const (
 	refusedBurst = 60
 	refusedEvery = time.Second
@@ -27,7 +26,7 @@ const (
 	maxBuckets   = 4096
 )
 
-// limiter is a bucket of tokens for each party. Who has not been heard of has a full one.
+// limiter has a token bucket for each party. An unknown party has a full one.
 type limiter struct {
 	burst float64
 	every time.Duration // one token more
@@ -40,13 +39,13 @@ func newLimiter(burst float64, every time.Duration) *limiter {
 	return &limiter{burst: burst, every: every, buckets: map[string]*bucket{}}
 }
 
-// bucket holds how many more may be spent; less than 0 is debt.
+// bucket counts the requests that may still be spent; less than 0 is debt.
 type bucket struct {
 	left float64
 	at   time.Time
 }
 
-// filled is what a bucket holds now.
+// filled returns the contents of a bucket now.
 func (l *limiter) filled(b *bucket, now time.Time) float64 {
 	if gone := now.Sub(b.at); gone > 0 {
 		return min(b.left+gone.Seconds()/l.every.Seconds(), l.burst)
@@ -54,7 +53,7 @@ func (l *limiter) filled(b *bucket, now time.Time) float64 {
 	return b.left
 }
 
-// blocked is how long a party has to wait; 0 for not at all.
+// blocked returns the time that a party must wait; 0 is none.
 func (l *limiter) blocked(party string, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,14 +70,14 @@ func (l *limiter) wait(b *bucket, now time.Time) time.Duration {
 	return 0
 }
 
-// spend takes one, whether or not it is there.
+// spend takes one, also from an empty bucket.
 func (l *limiter) spend(party string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.take(l.bucket(party, now), now)
 }
 
-// ask takes one that is there, and says else how long to wait.
+// ask takes one, or returns the time until there is one.
 func (l *limiter) ask(party string, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,8 +104,8 @@ func (l *limiter) bucket(party string, now time.Time) *bucket {
 	return b
 }
 
-// makeRoom drops who has been quiet, and where nobody has, anybody: the map is bounded before it is fair. It drops a part at
-// once, so that not each newcomer costs a look at all.
+// makeRoom drops full buckets, and then others at random: the bound of the map is more important than fairness. It drops a
+// part at once, so that not every new party costs a pass over the map.
 func (l *limiter) makeRoom(now time.Time) {
 	if len(l.buckets) < maxBuckets {
 		return
@@ -124,8 +123,8 @@ func (l *limiter) makeRoom(now time.Time) {
 	}
 }
 
-// inTurn has do wait for a turn, which joins have others of: words of first boots don't hold them up, nor the other way
-// round. The body is read before, so that who sends it slowly has no turn meanwhile.
+// inTurn makes a request wait for a slot. Joins have slots of their own, so that progress reports do not delay them. The body
+// is read before, so that a slow sender occupies no slot.
 func (d *Server) inTurn(do func(context.Context, *caller) (any, error)) func(context.Context, *caller) (any, error) {
 	return func(ctx context.Context, c *caller) (any, error) {
 		b, err := io.ReadAll(c.Body)
@@ -147,7 +146,7 @@ func (d *Server) inTurn(do func(context.Context, *caller) (any, error)) func(con
 	}
 }
 
-// failing is the end of a body: as it was.
+// failing ends a body with the error of its reader.
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) {
@@ -157,7 +156,7 @@ func (f failing) Read([]byte) (int, error) {
 	return 0, f.err
 }
 
-// within refuses what a party asks beyond its budget.
+// within refuses a request beyond the party's budget.
 func (d *Server) within(party string) error {
 	wait := d.asked.ask(party, d.Now())
 	if wait == 0 {

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/store"
 )
 
-// certified is who a request's certificate speaks for, if that is who has the name now.
+// certified is the current owner of a name, authenticated by its certificate.
 type certified struct {
 	name     pki.Name
 	ref      environments.Ref
@@ -21,7 +21,7 @@ type certified struct {
 	revision int64
 }
 
-// nameIn reads whose certificate a request came with. The listener has verified it against the CA.
+// nameIn returns the name in a request's certificate, which the listener has verified against the CA.
 func (d *Server) nameIn(c *caller) (pki.Name, error) {
 	if c.TLS == nil || len(c.TLS.VerifiedChains) == 0 {
 		return pki.Name{}, no(join.NoCertificate, join.Params{})
@@ -38,15 +38,14 @@ func (d *Server) nameIn(c *caller) (pki.Name, error) {
 	return name, nil
 }
 
-// trusted reports whether a CA that is trusted now signed a certificate. The listener asked that when the connection was
-// made, and a connection may outlive its CA.
+// trusted reports whether a CA that is trusted now signed a certificate. The listener checked that when the connection began,
+// and a connection may outlive its CA.
 func (d *Server) trusted(leaf *x509.Certificate) bool {
 	cas, err := pki.ParseCertificates(d.CA.Bundle())
 	return err == nil && slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return leaf.CheckSignatureFrom(ca) == nil })
 }
 
-// node is which node asks. A certificate from before the node joined again, or was removed, counts for nothing, though the
-// CA signed it.
+// node returns the node of a request. A certificate that is older than the node's last join or removal is refused.
 func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
 	name, err := d.nameIn(c)
 	if err != nil {
@@ -73,7 +72,7 @@ func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
 	return certified{name, ref, i, revision}, nil
 }
 
-// renew answers with a new certificate of the same name, for a new key.
+// renew issues a certificate of the same name for a new key.
 func (d *Server) renew(ctx context.Context, c *caller) (any, error) {
 	var r join.Renewal
 	if err := c.read(&r); err != nil {
@@ -155,7 +154,7 @@ func wrongMachine(who certified, id string) *join.RefusedError {
 	return no(join.WrongMachine, join.Params{Node: who.identity.Node, Machine: begin(who.identity.Machine), Sender: id})
 }
 
-// register writes what a node's machine says of itself into the list of hosts.
+// register writes hostname and addresses of a node's machine into the host list.
 func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 	var m join.Machine
 	if err := c.read(&m); err != nil {
@@ -176,7 +175,7 @@ func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 	return nil, d.Store.Identities.UpdateHost(ctx, who.ref, *who.identity, who.revision, m.Hostname, m.Addresses, d.Now().UTC())
 }
 
-// leave takes a node off the fleet at its own wish.
+// leave removes a node from the fleet at its own request.
 func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
 	who, err := d.node(ctx, c)
 	if err != nil {
@@ -186,7 +185,7 @@ func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
 	return nil, d.Store.Joins.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true})
 }
 
-// clone notes another machine under a name that is taken. That it can't be noted must not change the answer.
+// clone records another machine under a name that is taken. A failure to record it must not change the answer.
 func (d *Server) clone(ctx context.Context, ref environments.Ref, node string, m join.Machine, from string) {
 	d.metrics.clones.Inc()
 	m, refused := tidy(m)

@@ -12,18 +12,17 @@ import (
 	"pulley/internal/store"
 )
 
-// certifyTime bounds making a user, and then looking whether it may stay. It is not the client's time: one that hangs up in
-// between must not leave a user behind that was removed meanwhile; nor may an etcd that is slow.
+// certifyTime bounds the making of a user, and the check after it. The client's timeout does not apply: a client that disconnects
+// in between must not leave the user of a removed node behind.
 const certifyTime = time.Minute
 
-// certify makes the user of an identity that is written, and its certificate. The incarnations before are dead by then.
+// certify makes the user of a recorded identity, and its certificate. The users of former incarnations are deleted before.
 func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i placed) (join.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*certifyTime)
 	defer cancel()
 	env := ref.String()
 	failed := d.makeUser(ctx, ref, i)
-	// Removed, or joined again, while its user was made: then what there is of the user must not stay, whoever removed it having
-	// found none.
+	// The node may have been removed, or have joined again, while its user was made. The removal then found no user to delete.
 	now, revision, err := d.Store.Identities.Get(ctx, ref, i.Node)
 	if err != nil {
 		return join.Answer{}, err
@@ -46,7 +45,7 @@ func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i pla
 	return d.signNode(ref, a.CSR, i.Identity)
 }
 
-// makeUser makes the user, and what its environment's nodes share. Cut off or failed, it may leave any part of that.
+// makeUser makes the user, and the shared role of its environment. After an interruption, any part of them may exist.
 func (d *Server) makeUser(ctx context.Context, ref environments.Ref, i placed) error {
 	ctx, cancel := context.WithTimeout(ctx, certifyTime)
 	defer cancel()
@@ -66,7 +65,7 @@ func (d *Server) makeUser(ctx context.Context, ref environments.Ref, i placed) e
 	return err
 }
 
-// dropRole removes the role of a name that nobody has any more.
+// dropRole removes the role of a name without an owner.
 func (d *Server) dropRole(ctx context.Context, env string, now *store.Identity, node string) error {
 	if now.Live() {
 		return nil
@@ -84,7 +83,7 @@ func (d *Server) signNode(ref environments.Ref, csr string, i store.Identity) (j
 	return answer, err
 }
 
-// sign answers with a certificate of name for the key of csr.
+// sign issues a certificate of a name for the key of a signing request.
 func (d *Server) sign(csr string, name pki.Name, lifetime time.Duration) (join.Answer, error) {
 	request, refused := parseCSR(csr)
 	if refused != nil {
@@ -99,7 +98,7 @@ func (d *Server) sign(csr string, name pki.Name, lifetime time.Duration) (join.A
 	}, nil
 }
 
-// sharedRole makes sure, from time to time, that what the nodes of an environment share exists and is as it should be.
+// sharedRole checks the shared role of an environment's nodes from time to time, and makes or repairs it.
 func (d *Server) sharedRole(ctx context.Context, env string) error {
 	d.mu.Lock()
 	looked, now := d.roles[env], d.Now()
@@ -116,7 +115,7 @@ func (d *Server) sharedRole(ctx context.Context, env string) error {
 	return nil
 }
 
-// lookAgain is sharedRole, whenever it looked last.
+// lookAgain is sharedRole without the pause.
 func (d *Server) lookAgain(ctx context.Context, env string) error {
 	d.mu.Lock()
 	delete(d.roles, env)

@@ -12,27 +12,27 @@ import (
 	"pulley/internal/store"
 )
 
-// namesLast is for how long the names of a role that are taken are believed. A number that becomes free meanwhile is handed
-// out a moment later; one that is taken meanwhile is noticed when the join is written.
+// namesLast is how long the taken names of a role are cached. A number that becomes free meanwhile is assigned a moment later.
+// The transaction of a join notices one that was taken meanwhile.
 const namesLast = time.Second
 
-// claims hands out numbers, so that those who ask this serve at the same moment don't all want the same one.
+// claims assigns numbers, so that concurrent requests at this serve do not compete for the same one.
 type claims struct {
 	mu    sync.Mutex
 	roles map[string]*roleClaims
 }
 
-// roleClaims is what is known of a role's numbers.
+// roleClaims are the numbers of a role.
 type roleClaims struct {
-	lock chan struct{} // of who reads and picks
+	lock chan struct{} // held while names are read and a number is picked
 	read time.Time     // when names were
 
 	mu      sync.Mutex // of what follows
 	names   store.Names
-	pending map[string]bool // handed out, not yet written
+	pending map[string]bool // assigned, not yet written
 }
 
-// free takes a number back; one that is taken is not handed out again.
+// free returns a number. A taken number is not assigned again.
 func (r *roleClaims) free(node string, taken bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *claims) role(ref environments.Ref, role string) *roleClaims {
 	return c.roles[key]
 }
 
-// claimed is a number that was handed out; free has to be called, with whether it turned out to be taken.
+// claimed is an assigned number. The caller must call free, and report whether the number was taken.
 type claimed struct {
 	node string
 	free func(taken bool)
@@ -87,7 +87,7 @@ func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, a
 	defer func() { <-r.lock }()
 	begun := d.Now()
 	if attempt > 0 {
-		r.read = time.Time{} // what is known was wrong
+		r.read = time.Time{} // the cache was wrong
 	}
 	for {
 		if err := d.readNames(ctx, r, ref, role); err != nil {
@@ -107,7 +107,7 @@ func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, a
 	return claimed{}, no(join.AllTaken, join.Params{Role: role, Environment: ref.String(), Limit: of.Cardinality})
 }
 
-// readNames reads which names are taken, unless that was done a moment ago.
+// readNames reads the taken names unless the cache is fresh.
 func (d *Server) readNames(ctx context.Context, r *roleClaims, ref environments.Ref, role string) error {
 	now := d.Now()
 	if age := now.Sub(r.read); age >= 0 && age < namesLast {
@@ -124,7 +124,7 @@ func (d *Server) readNames(ctx context.Context, r *roleClaims, ref environments.
 	return nil
 }
 
-// pick hands out a free number: the lowest, or one of the lowest where somebody else got the one that was wanted before.
+// pick assigns the lowest free number, or one of the lowest after another serve took the one of the attempt before.
 func (r *roleClaims) pick(e *environments.Environment, of environments.Role, attempt int, before string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

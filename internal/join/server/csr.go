@@ -9,7 +9,7 @@ import (
 	"pulley/internal/pki"
 )
 
-// parseCSR reads a signing request. One that asks for a name is refused: whoever made it believes that it would get it.
+// parseCSR reads a signing request. It refuses one with a name, because its sender would not get that name.
 func parseCSR(text string) (*x509.CertificateRequest, *join.RefusedError) {
 	r, err := pki.ParseCSR([]byte(text))
 	switch {

@@ -1,5 +1,5 @@
-// Package server is the side of `pulley serve` that machines and operators ask for certificates. It judges a request by a pure
-// function (judge.go), makes users in etcd, and records who is who in one transaction.
+// Package server issues certificates to machines and operators in `pulley serve`. A pure function judges each request
+// (judge.go). The server then records the identity in one transaction, and makes its user in etcd.
 //
-// It must never say yes to what it can't judge, never create anything for who is refused, and never hand out a name twice.
+// It must never accept a request that it cannot judge, create anything for a refused request, or issue a name twice.
 package server

@@ -16,18 +16,18 @@ import (
 	"pulley/internal/join"
 )
 
-// caller is one request, and what is known of it for the log.
+// caller is a request with its attributes for the log.
 type caller struct {
 	*http.Request
 	from  string // its address
-	party string // whose budget it is on: its certificate's, else its address's
-	say   []any  // attributes for slog: what it is about
+	party string // whose budget it uses: the certificate's, else the address's
+	say   []any  // attributes for slog
 }
 
-// maxSaid bounds, in bytes, what a log repeats of one thing that a request says.
+// maxSaid bounds one value of a request in the log, in bytes.
 const maxSaid = 256
 
-// about adds what the request turned out to be about.
+// about adds attributes of the request.
 func (c *caller) about(attributes ...any) {
 	for _, a := range attributes {
 		if text, ok := a.(string); ok {
@@ -37,7 +37,7 @@ func (c *caller) about(attributes ...any) {
 	}
 }
 
-// busyError is a no that passes by itself.
+// busyError is a temporary refusal.
 type busyError struct {
 	reason join.Reason
 	after  time.Duration
@@ -45,13 +45,13 @@ type busyError struct {
 
 func (e *busyError) Error() string { return string(e.reason) }
 
-// answer makes a handler of what does the work: bounds, time limits, and one place in which refusals are counted and logged.
+// answer wraps a request's work into a handler with bounds and time limits, and counts and logs refusals.
 func (d *Server) answer(do func(context.Context, *caller) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &caller{Request: r, from: addressOf(r)}
 		c.party = c.from
 		defer d.recover(w, c)
-		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 { // not to suffer from others behind the same address
+		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 { // others behind the same address must not slow it down
 			c.party = "certificate " + r.TLS.PeerCertificates[0].Subject.CommonName
 			if wait := d.asked.ask(c.party, d.Now()); wait > 0 {
 				d.metrics.turnedAway.Inc()
@@ -91,7 +91,7 @@ func (d *Server) answer(do func(context.Context, *caller) (any, error)) http.Han
 	}
 }
 
-// recover answers for what panicked, and leaves a trace: the listener's own log is no place that anybody reads.
+// recover answers a request that panicked, and logs the stack.
 func (d *Server) recover(w http.ResponseWriter, c *caller) {
 	what := recover()
 	if what == nil {
@@ -113,7 +113,7 @@ func tell(w http.ResponseWriter, status int, e *join.RefusedError, after time.Du
 	_ = json.NewEncoder(w).Encode(e)
 }
 
-// read takes a request's body; what is not understood is refused.
+// read decodes a request's body, or refuses it.
 func (c *caller) read(into any) error {
 	b, err := io.ReadAll(c.Body)
 	if err == nil {

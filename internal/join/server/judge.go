@@ -10,7 +10,7 @@ import (
 	"pulley/internal/store"
 )
 
-// ask is a request to join whose signing request holds and that was made for its connection.
+// ask is a request to join with a valid signing request and a proof for its connection.
 type ask struct {
 	join.Request
 	id, secret string // of the token
@@ -20,20 +20,20 @@ type ask struct {
 	claimed    bool   // the node is the lowest free number of a role
 }
 
-// verdict is what a request gets.
+// verdict is the decision on a request.
 type verdict struct {
 	refused *join.RefusedError // nil: it joins
 	role    string
 	again   bool // the same key under the same name: its answer was lost
-	clone   bool // another machine came under a name that is taken
+	clone   bool // another machine has the name
 }
 
 func no(reason join.Reason, p join.Params) *join.RefusedError {
 	return &join.RefusedError{Reason: reason, Params: p}
 }
 
-// judgeToken says whether whoever sent id and secret may ask at all; nil for yes. That its uses are gone is judged later:
-// who asks again costs none.
+// judgeToken refuses a token that is unknown, revoked or expired, or a wrong secret. Uses are judged later: a repeated request
+// costs none.
 func judgeToken(t *store.Token, secret string, now time.Time) *join.RefusedError {
 	switch {
 	case t == nil:
@@ -48,7 +48,7 @@ func judgeToken(t *store.Token, secret string, now time.Time) *join.RefusedError
 	return nil
 }
 
-// judgeScope compares what a machine believes of itself with what its token is for.
+// judgeScope compares the claims of a machine with the scope of its token.
 func judgeScope(t store.Token, r join.Request) *join.RefusedError {
 	switch {
 	case r.Environment != "" && r.Environment != t.Environment:
@@ -61,7 +61,7 @@ func judgeScope(t store.Token, r join.Request) *join.RefusedError {
 	return nil
 }
 
-// naming says which node a request is about, or of which role it is to get a number.
+// naming returns the node of a request, or the role that must assign a number.
 func naming(t store.Token, r join.Request) (node, role string, refused *join.RefusedError) {
 	switch {
 	case t.Node != "":
@@ -80,7 +80,7 @@ func naming(t store.Token, r join.Request) (node, role string, refused *join.Ref
 	return n.String(), "", nil
 }
 
-// judge decides on a request about a node that has a name, from what was read and the time alone.
+// judge decides on a request for a named node, from the facts in etcd and the time.
 func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 	if refused := judgeToken(f.Token, a.secret, now); refused != nil {
 		return verdict{refused: refused}
@@ -88,7 +88,7 @@ func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 	if refused := judgeScope(*f.Token, a.Request); refused != nil {
 		return verdict{refused: refused}
 	}
-	// The token was read before as well, to learn what the request is about: it may have been written since.
+	// An earlier read of the token determined the node. The token may have changed since.
 	switch {
 	case f.Token.Environment != a.env:
 		return verdict{refused: no(join.WrongEnvironment, join.Params{Claimed: a.env})}
@@ -110,7 +110,7 @@ func judge(a ask, f store.JoinFacts, now time.Time) verdict {
 	return v
 }
 
-// roleOf is the role that the node has: by the environment, where that calls for it, else by the list of hosts.
+// roleOf returns the role of the node: by the environment, else by the host list.
 func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
 	if f.Spec == nil {
 		return "", no(join.NoEnvironment, join.Params{Environment: f.Token.Environment})
@@ -131,8 +131,8 @@ func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
 	return role, nil
 }
 
-// judgeName asks whether the name is this machine's to have. An operator's word for a name that somebody had is a token
-// for exactly this node that was made afterwards; what came afterwards, etcd's revisions tell.
+// judgeName decides whether this machine may have the name. For a name with an earlier owner it needs a token for exactly this
+// node that is newer, by etcd's revisions, than the owner's record.
 func judgeName(a ask, f store.JoinFacts) verdict {
 	exact := f.Token.Node != ""
 	switch {
@@ -145,7 +145,7 @@ func judgeName(a ask, f store.JoinFacts) verdict {
 		}
 		return verdict{refused: no(join.WasRemoved, removed(a.node, *f.Identity.Removed))}
 	case f.Host != nil && a.claimed:
-		// Put on the list since the number was claimed. Machine ids are no secrets: none gets a listed name by a claim.
+		// The node was listed since the number was claimed. Machine ids are no secrets: no claim gets a listed name.
 		return verdict{refused: no(join.HeldByAnother, join.Params{Node: a.node})}
 	case f.Host != nil && f.Host.MachineID != "" && f.Host.MachineID != a.Machine.ID && !(exact && f.Minted > f.Listed):
 		return verdict{refused: no(join.HeldByAnother, join.Params{Node: a.node, Machine: begin(f.Host.MachineID)})}
@@ -171,7 +171,7 @@ func judgeTaken(a ask, f store.JoinFacts, fresh bool) verdict {
 	return verdict{clone: true, refused: no(join.HeldByAnother, holder)}
 }
 
-// begin is as much of a machine id as tells two machines apart: who is refused must not learn what to say to get in.
+// begin returns the first digits of a machine id: a refused machine must not learn an id with which it could join.
 func begin(machine string) string {
 	const shown = 8
 	if len(machine) <= shown {

@@ -12,8 +12,8 @@ import (
 	"pulley/internal/store"
 )
 
-// joinOperator makes a person an operator. Whoever has a token for a name replaces who had the name: only an administrator
-// makes such tokens. As with a node the record comes first, and the user in etcd after it.
+// joinOperator makes a person an operator. A token for a name replaces its former owner: only administrators make such tokens.
+// As with a node, the record comes before the user in etcd.
 func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Token) (join.Answer, string, error) {
 	c.about("operator", t.Operator, "as", string(t.As))
 	if a.Machine.ID != "" {
@@ -40,7 +40,7 @@ func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Tok
 	return answer, "operator", err
 }
 
-// settleOperator decides by the token that the transaction compares: what was read of it before only said where to look.
+// settleOperator decides by the token that the transaction compares. The earlier read only found the name.
 func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.OperatorIdentity, error) {
 	f, err := d.Store.Joins.OperatorFacts(ctx, a.id, name)
 	if err != nil {
@@ -75,7 +75,7 @@ func (d *Server) settleOperator(ctx context.Context, a ask, name string) (store.
 	return o, d.Store.Joins.CommitOperator(ctx, f, t, o)
 }
 
-// certifyOperator is certify of a person.
+// certifyOperator is certify for an operator.
 func (d *Server) certifyOperator(ctx context.Context, a ask, o store.OperatorIdentity) (join.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), certifyTime)
 	defer cancel()

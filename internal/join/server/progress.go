@@ -15,23 +15,23 @@ import (
 	"pulley/internal/store"
 )
 
-// maxMachines is how many machines may be in their first boot with a token of unlimited uses; with one of n uses it is n and
-// a few, for those that begin again under another machine id.
+// maxMachines bounds the machines in their first boot with a token of unlimited uses. With n uses the bound is n and a few, for
+// machines that begin again under another machine id.
 const (
 	maxMachines   = 2000
 	spareMachines = 3
 )
 
-// bootsLast is for how long the first boots of an environment are believed where only their number and their names matter.
+// bootsLast is how long the first boots of an environment are cached, where only their number and names matter.
 const bootsLast = 2 * time.Second
 
-// stepName is what the name of a step looks like: people are told it, and an agent that is newer may have other steps.
+// stepName matches the name of a step. A newer agent may have other steps.
 var stepName = regexp.MustCompile(`^[a-z][a-z-]{0,19}$`)
 
-// sameLasts is for how long a word that says nothing new is not written again.
+// sameLasts is how long a report without news is not written again.
 const sameLasts = 10 * time.Second
 
-// progress writes down a step of a first boot. A refusal tells the machine that another one is at it under the same name.
+// progress records a step of a first boot. It refuses a machine while another one is in its first boot under the same name.
 func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 	var p join.Told
 	if err := c.read(&p); err != nil {
@@ -60,10 +60,10 @@ func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 	return nil, store.ErrConflict
 }
 
-// teller is who tells of a first boot.
+// teller is the sender of a progress report.
 type teller struct {
 	ref   environments.Ref
-	token store.Token // zero for who has a certificate
+	token store.Token // zero for a sender with a certificate
 	node  string      // "" while it is not known
 	role  string
 }
@@ -127,7 +127,7 @@ func (d *Server) teller(ctx context.Context, c *caller, p join.Told) (teller, er
 	return who, nil
 }
 
-// isMember reports whether a machine is of a role that its name does not say.
+// isMember reports whether a machine is a member of a role with another name.
 func (d *Server) isMember(ctx context.Context, ref environments.Ref, node, role string) (bool, error) {
 	e, _, err := d.Store.Environments.Spec(ctx, ref)
 	if err != nil || e == nil {
@@ -137,7 +137,7 @@ func (d *Server) isMember(ctx context.Context, ref environments.Ref, node, role 
 	return ok && r.Name == role, nil
 }
 
-// note writes one word of a first boot. A conflict means: from a fresh read.
+// note writes one report. After a conflict the caller repeats it.
 func (d *Server) note(ctx context.Context, who teller, p join.Progress) error {
 	b, revision, err := d.Store.FirstBoots.Get(ctx, who.ref, p.Machine)
 	if err != nil {
@@ -193,7 +193,7 @@ func (d *Server) note(ctx context.Context, who teller, p join.Progress) error {
 	return nil
 }
 
-// says reports whether a word has nothing new; that a step is begun once more within a moment is nothing new.
+// says reports whether a report has no news. A repeated start of a step within a moment is no news.
 func says(before, word store.FirstBoot) bool {
 	word.Heard, word.Attempts = before.Heard, before.Attempts
 	return reflect.DeepEqual(before, word)
@@ -240,8 +240,8 @@ func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *sto
 	return false, nil
 }
 
-// mayBegin refuses a machine whose token has too many in the making, or whose name another machine holds. What another serve
-// wrote a moment ago may not be seen; who gets the name is decided at the join. A refusal rests on what is there now.
+// mayBegin refuses a machine whose token has too many first boots, or whose name is locked. The cache may miss a record of
+// another serve: the join decides on the name. A refusal needs a fresh read.
 func (d *Server) mayBegin(ctx context.Context, who teller, machine string) error {
 	var refused *join.RefusedError
 	for _, age := range []time.Duration{bootsLast, 0} {
@@ -263,7 +263,7 @@ func (who teller) mayBegin(all map[string]store.FirstBoot, machine string) *join
 		if id == machine {
 			continue
 		}
-		if b.Token == who.token.ID && !b.Joined { // also one that says it is finished
+		if b.Token == who.token.ID && !b.Joined { // also one that claims to be finished
 			if count++; count >= most {
 				return no(join.TooManyMachines, join.Params{})
 			}
@@ -275,8 +275,7 @@ func (who teller) mayBegin(all map[string]store.FirstBoot, machine string) *join
 	return nil
 }
 
-// boots remembers the first boots of environments for a moment: five hundred machines that begin at the same time don't each
-// read about all others.
+// boots caches the first boots of environments for a moment, because hundreds of machines may begin at the same time.
 type boots struct {
 	mu  sync.Mutex
 	all map[string]*bootView
@@ -285,7 +284,7 @@ type boots struct {
 	who   map[string]*joinedView
 }
 
-// joinedView is which machines of an environment have a name.
+// joinedView are the machines of an environment that have a name.
 type joinedView struct {
 	at       time.Time
 	machines map[string]bool
@@ -294,7 +293,7 @@ type joinedView struct {
 // joined reports whether a machine has a name in an environment, as of not longer than bootsLast ago.
 func (b *boots) joined(ctx context.Context, d *Server, ref environments.Ref, machine string) (bool, error) {
 	b.whoMu.Lock()
-	defer b.whoMu.Unlock() // while it reads, others wait for what it finds
+	defer b.whoMu.Unlock() // others wait for the same read
 	now := d.Now()
 	v := b.who[ref.String()]
 	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= bootsLast {
@@ -321,7 +320,7 @@ type bootView struct {
 // read has look see the first boots of an environment as they were not longer ago than age.
 func (b *boots) read(ctx context.Context, d *Server, ref environments.Ref, age time.Duration, look func(map[string]store.FirstBoot)) error {
 	b.mu.Lock()
-	defer b.mu.Unlock() // while it reads, others wait for what it finds
+	defer b.mu.Unlock() // others wait for the same read
 	now := d.Now()
 	v := b.all[ref.String()]
 	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= age {
@@ -336,7 +335,7 @@ func (b *boots) read(ctx context.Context, d *Server, ref environments.Ref, age t
 	return nil
 }
 
-// put adds what this serve wrote itself.
+// put adds a record that this serve wrote.
 func (b *boots) put(ref environments.Ref, word store.FirstBoot) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -345,7 +344,7 @@ func (b *boots) put(ref environments.Ref, word store.FirstBoot) {
 	}
 }
 
-// bootOf is the record of a machine that joins.
+// bootOf returns the record of a machine that joins.
 func bootOf(a ask, f store.JoinFacts, role string, now time.Time) store.FirstBoot {
 	b := store.FirstBoot{Machine: a.Machine.ID, Step: "join", State: store.BootStarted, Started: now, Since: now}
 	if f.Machine != nil && f.Machine.Finished.IsZero() {

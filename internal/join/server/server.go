@@ -24,15 +24,15 @@ const (
 	DefaultOperatorLifetime = 90 * 24 * time.Hour
 )
 
-// Limits of what the desk does at a time.
+// Limits of concurrent work.
 const (
-	maxJoins     = 16               // joins that are worked on, and as many others; etcd makes users one after the other anyway
-	maxWaiting   = 512              // that wait for their turn
-	requestTime  = 25 * time.Second // of one request, the wait included: less than a client waits
-	maxAttempts  = 50               // of one join against others that want the same name or token
+	maxJoins     = 16               // concurrent joins, and as many other requests; etcd makes users one by one
+	maxWaiting   = 512              // requests that wait for their turn
+	requestTime  = 25 * time.Second // of one request with its wait: less than a client's timeout
+	maxAttempts  = 50               // of one join against others for the same name or token
 	firstPause   = 5 * time.Millisecond
 	longestPause = 200 * time.Millisecond
-	rolesLastFor = 10 * time.Minute // until the role of an environment's nodes is looked at again
+	rolesLastFor = 10 * time.Minute // until the role of an environment's nodes is checked again
 )
 
 // CA signs certificates; *pki.CA is one.
@@ -42,43 +42,42 @@ type CA interface {
 	Fingerprints() []string
 }
 
-// Config is what a desk needs. Endpoints and Prefix are told to who joins.
+// Config is the environment of a Server. New nodes and operators get Endpoints and Prefix.
 type Config struct {
-	Store            *store.Store // as a user that may make users
+	Store            *store.Store // of a user with the right to make users
 	CA               CA
 	Now              func() time.Time // time.Now when nil
 	Log              *slog.Logger     // discarded when nil
 	Endpoints        []string         // of etcd, as nodes and operators reach it
 	NodeLifetime     time.Duration    // of a certificate
 	OperatorLifetime time.Duration
-	Metrics          prometheus.Registerer // nil: nobody counts
+	Metrics          prometheus.Registerer // may be nil
 
-	// OnFirstBoot is told of each word of a first boot that tells people something: finished, or failed at a step. It must
-	// not block.
+	// OnFirstBoot gets each first boot that has finished or failed at a step. It must not block.
 	OnFirstBoot func(environments.Ref, store.FirstBoot)
-	// OnDuplicate is told when another machine comes under a name that is taken. It must not block.
+	// OnDuplicate gets each machine that asks for the name of another one. It must not block.
 	OnDuplicate func(environments.Ref, string, store.Clone)
 }
 
-// Server answers those who want to join. Several may be at work on one etcd.
+// Server answers requests to join, renew, register, leave and report progress. Several may work on one etcd.
 type Server struct {
 	Config
 	metrics metrics
 	log     *slog.Logger
 
-	turn    chan struct{} // one for each join that is worked on
+	turn    chan struct{} // a slot for each concurrent join
 	waiting chan struct{}
-	tokens  stripes // one join a token at a time, so that those of one group don't fight over its count
+	tokens  stripes // one join for each token at a time, because joins compete for its count
 	claims  claims
 	boots   boots
-	limits  *limiter // of what is refused
-	asked   *limiter // of what is asked by who is let in
+	limits  *limiter // on refused requests
+	asked   *limiter // on requests of authenticated parties
 
-	othersTurn    chan struct{} // one for each request that is worked on and no join
+	othersTurn    chan struct{} // a slot for each concurrent request that is no join
 	othersWaiting chan struct{}
 
 	mu    sync.Mutex
-	roles map[string]time.Time // environments whose role was looked at
+	roles map[string]time.Time // when each environment's role was checked
 }
 
 // New makes a server of joins.
@@ -104,8 +103,8 @@ func New(c Config) *Server {
 	}
 }
 
-// Handler answers below /v1/. Whoever serves it asks for client certificates (tls.VerifyClientCertIfGiven) and verifies
-// them against the CA's bundle; certificates of other CAs must not get here.
+// Handler answers below /v1/. Its listener must ask for client certificates (tls.VerifyClientCertIfGiven), and verify them
+// against the CA's bundle.
 func (d *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+join.PathJoin, d.answer(d.join))
@@ -120,7 +119,7 @@ func (d *Server) Handler() http.Handler {
 	return mux
 }
 
-// pause waits a little before another attempt, longer each time and never the same, so that desks don't stay in step.
+// pause waits before another attempt, with growing and random durations, so that two servers do not stay in step.
 func pause(ctx context.Context, attempt int) error {
 	longest := min(firstPause<<min(attempt, 10), longestPause)
 	timer := time.NewTimer(rand.N(longest) + time.Millisecond)
@@ -133,7 +132,7 @@ func pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// stripes are locks that a context can end waiting for.
+// stripes are locks; a context can end the wait for one.
 type stripes []chan struct{}
 
 func newStripes() stripes {
