@@ -65,8 +65,8 @@ func TestAgentReadsNoSurroundings(t *testing.T) {
 	}
 	onDisk := 0
 	sources(t, "agent", func(path string, file *ast.File, positions *token.FileSet) {
-		if strings.HasPrefix(path, "agent/puppet/") {
-			return
+		if strings.Count(path, "/") > 1 {
+			return // the packages below agent do its work on the machine
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, ok := n.(*ast.SelectorExpr)

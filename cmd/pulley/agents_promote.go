@@ -63,7 +63,7 @@ func newAgentsUnpin(o *options) *cobra.Command {
 	var message string
 	cmd := &cobra.Command{
 		Use:   "unpin -e ENVIRONMENT",
-		Short: "Remove the wanted version of a role or a node, or of the environment: nodes keep the agent that they have",
+		Short: "Unset the wanted version of an environment, a role or a node",
 		Args:  arguments(0, 0, "takes no arguments; give --role or --node"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			sc, err := scope.scope()
