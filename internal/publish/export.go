@@ -180,12 +180,21 @@ func writeFile(file string, b []byte) error {
 	if err := checkFolder(filepath.Dir(file)); err != nil {
 		return err
 	}
-	return atomicfile.Write(file, b, 0o644)
+	return withoutTemporary(atomicfile.Write(file, b, 0o644), file)
+}
+
+// withoutTemporary names the file in an error, and not its temporary name.
+func withoutTemporary(err error, file string) error {
+	var link *os.LinkError
+	if errors.As(err, &link) {
+		return &fs.PathError{Op: "write", Path: file, Err: link.Err}
+	}
+	return err
 }
 
 // writeArchive writes a tree as a tar file that depends only on the tree and the time: sorted names, one time, owner root.
 func writeArchive(ctx context.Context, file string, zipped bool, root string, at time.Time) error {
-	return atomicfile.WriteFunc(file, 0o644, func(f *os.File) (err error) {
+	err := atomicfile.WriteFunc(file, 0o644, func(f *os.File) (err error) {
 		var w io.Writer = f
 		if zipped {
 			z := gzip.NewWriter(w) // it names no file and no time
@@ -204,6 +213,7 @@ func writeArchive(ctx context.Context, file string, zipped bool, root string, at
 			return addToArchive(t, root, path, d, at)
 		})
 	})
+	return withoutTemporary(err, file)
 }
 
 func addToArchive(t *tar.Writer, root, path string, d fs.DirEntry, at time.Time) error {
