@@ -187,5 +187,5 @@ func TestACertificateOfARetiredCARenewsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = node.Renew(t.Context(), w.key(), m.is)
-	want(t, err, join.WrongCertificate)
+	want(t, err, join.UntrustedCertificate)
 }
