@@ -7,38 +7,38 @@ import (
 	"pulley/internal/stablehash"
 )
 
-// Action is what a tick will do.
+// Action is the work of a tick.
 type Action string
 
 // The actions.
 const (
-	Nothing Action = "nothing" // leave the machine alone
-	Enforce Action = "enforce" // run Puppet on the target that is being enforced already
-	Take    Action = "take"    // bring the machine to a target that it is not on
-	Retire  Action = "retire"  // run the hooks of its release that say goodbye, and then nothing any more
+	Nothing Action = "nothing" // do not change the machine
+	Enforce Action = "enforce" // run Puppet on the target that is already enforced
+	Take    Action = "take"    // change the machine to another target
+	Retire  Action = "retire"  // run the release's retire hooks; run nothing afterwards
 )
 
-// Observed is what a node knows of itself.
+// Observed is the node's knowledge about itself.
 type Observed struct {
 	Identity
 	State         State
 	Settings      Settings
-	Machine       string   // machine id; "" where there is none
-	Disabled      Prose    // why an operator disabled it on the machine; "" when enabled
-	PuppetBlocked *Blocked // why the machine's own Puppet forbids a run; nil when it does not
+	Machine       string   // machine id; "" if unknown
+	Disabled      Prose    // the operator's reason for disabling it on the machine; "" when enabled
+	PuppetBlocked *Blocked // why the machine's own Puppet forbids a run; nil: allowed
 	Force, Noop   bool
-	Looked        bool // the refusal in State is from this tick: a forced run does not check the target again
+	Looked        bool // State.Refusal is from this tick: a forced run does not check the target again
 }
 
-// Decision is what a tick will do, and why.
+// Decision is the action of a tick, and its cause.
 type Decision struct {
 	Action  Action
-	Cause             // why
-	Target  Target    // what Action is about
-	Wanted  Target    // what etcd wants of this node; zero when unknown
-	Blocked Cause     // why the node does not take Wanted although it is not on it; zero when it does
+	Cause             // of Action
+	Target  Target    // of Action
+	Wanted  Target    // the target that etcd wants of this node; zero when unknown
+	Blocked Cause     // why the node does not take Wanted; zero when it takes it or is on it
 	Hold    *Hold     // the strictest hold that applies
-	Next    time.Time // when a wait ends; zero when nothing is waited for
+	Next    time.Time // end of the wait; zero: no wait
 	Ladder  []Rung    // each question in order, and its answer
 }
 
@@ -72,7 +72,7 @@ type Rung struct {
 	Params   Params   `json:"params,omitzero"`
 }
 
-// Decide is the policy of a node, as a pure function of its own state, of what etcd wants of it, and of the time.
+// Decide is the policy of a node. It is a pure function of the node's state, the desired state in etcd and the time.
 func Decide(o Observed, d Desired, now time.Time) Decision {
 	l := &ladder{o: o, d: d, now: now}
 	return l.climb()
@@ -81,7 +81,7 @@ func Decide(o Observed, d Desired, now time.Time) Decision {
 // gaps are the waits after the first, second, … attempt at one target; later ones are the enforce interval.
 var gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute}
 
-// refusalGap is the wait after a target was refused. It is less than cron's five minutes: each tick checks again, because no
+// refusalGap is the wait after a refusal. It is shorter than cron's five minutes: each tick checks again, because no
 // event announces a new signature.
 const refusalGap = 4 * time.Minute
 
@@ -146,7 +146,7 @@ func (l *ladder) climb() Decision {
 	return l.take()
 }
 
-// take climbs the rungs between a node and a target that it is not on.
+// take asks the questions that a new target must pass.
 func (l *ladder) take() Decision {
 	w, has := l.dec.Wanted, l.o.State.Enforcing
 	l.fail(AskInPlace, Cause{Params: Params{Target: &w, LastGood: &has}})
@@ -192,14 +192,15 @@ func (l *ladder) take() Decision {
 	return l.end(Take, why, w)
 }
 
-// enforce ends the climb to a new target at this rung: the target in place stays enforced, on its schedule.
+// enforce stops at this question: the node does not take the new target and enforces the target in place on its
+// schedule.
 func (l *ladder) enforce(q Question, why Cause) Decision {
 	l.fail(q, why)
 	l.dec.Blocked = why
 	return l.enforceOn(l.o.State.Enforcing)
 }
 
-// enforceOn decides whether the target that is in place is to be enforced now.
+// enforceOn decides whether the target in place is due for enforcement.
 func (l *ladder) enforceOn(t Target) Decision {
 	blocked := l.dec.Blocked
 	if t.IsZero() {
@@ -234,7 +235,7 @@ func (l *ladder) enforceOn(t Target) Decision {
 		return l.act(Cause{Reason: ReasonUnverified}, t)
 	}
 	since := l.now.Sub(l.o.State.RanAt)
-	// A clock that went back puts the last run into the future: its age is then unknown, and a run is due.
+	// After the clock was set back, the last run lies in the future. Its age is unknown, and a run is due.
 	if since < 0 || since >= l.o.Settings.EnforceInterval {
 		return l.act(Cause{Reason: ReasonDue}, t)
 	}
@@ -249,7 +250,7 @@ func (l *ladder) enforceOn(t Target) Decision {
 	return l.end(Nothing, blocked, t)
 }
 
-// act enforces t now. Blocked keeps what blocks a newer target.
+// act enforces t now. Blocked keeps the cause that blocks a newer target.
 func (l *ladder) act(why Cause, t Target) Decision {
 	l.pass(AskEnforcing, why)
 	return l.end(Enforce, why, t)
@@ -279,12 +280,12 @@ func anotherMachine(h *Host, machine string) bool {
 	return h.MachineID != "" && machine != "" && h.MachineID != machine
 }
 
-// retryDue reports whether the next attempt at a target is due, and else when.
+// retryDue reports whether the next attempt at a target is due. If not, it returns the due time.
 func (l *ladder) retryDue(a *Attempt) (bool, time.Time) {
 	if a == nil || a.Started <= 0 {
 		return true, time.Time{}
 	}
-	// A first interrupted run (reboot, kill) shows nothing about the target; a second one may.
+	// The first interrupted run (reboot, kill) proves nothing about the target. A second one may.
 	if a.Open && a.Started-a.Finished <= 1 {
 		return true, time.Time{}
 	}
@@ -302,7 +303,7 @@ func (l *ladder) refused(r *Refusal) bool {
 	return age >= 0 && age < refusalGap && !asked
 }
 
-// gap is the wait after a number of attempts, ±10 %, always the same for one node and one number.
+// gap is the wait after a number of attempts, ±10 %. It is constant for one node and one number.
 func (l *ladder) gap(started int) time.Duration {
 	g := l.o.Settings.EnforceInterval
 	if started <= len(gaps) {
@@ -311,7 +312,7 @@ func (l *ladder) gap(started int) time.Duration {
 	return g + time.Duration(spread(l.o.Node, started)*float64(g)/10)
 }
 
-// waits is why a target's next attempt is not due before next.
+// waits returns the reason for a wait until next.
 func (l *ladder) waits(a *Attempt, next time.Time) Cause {
 	if a.Started >= l.o.Settings.MaxAttempts {
 		return Cause{ReasonStuck, Params{Attempt: a, Next: next}}
@@ -319,13 +320,13 @@ func (l *ladder) waits(a *Attempt, next time.Time) Cause {
 	return Cause{ReasonBackoff, Params{Attempt: a, Next: next}}
 }
 
-// spread maps a node and a number to [-1, 1), stable over time: the waits of a fleet do not coincide.
+// spread maps a node and a number to a constant in [-1, 1), to keep the waits of a fleet from coinciding.
 func spread(node string, n int) float64 {
 	return 2*stablehash.Fraction(node, strconv.Itoa(n)) - 1
 }
 
-// Wanted is the target that etcd wants of the node: its assignment while that is of the gate's epoch, else what is
-// desired for the node, else for its role, else by default; a part left out is inherited.
+// Wanted returns the target that etcd wants of the node. An assignment of the gate's epoch comes first, then the
+// desired targets of the node, of its role, and the default. A target inherits its empty parts from the next one.
 func (d Desired) Wanted() Target {
 	t := d.ForNode.Overlay(d.ForRole).Overlay(d.Default)
 	if d.Assigned != nil && d.Assigned.Epoch == d.Gate.Epoch {
@@ -344,5 +345,5 @@ func strictest(holds []Hold) *Hold {
 	return found
 }
 
-// Held is the strictest hold on the node; nil for none.
+// Held returns the strictest hold on the node, or nil.
 func (d Desired) Held() *Hold { return strictest(d.Holds) }

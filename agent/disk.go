@@ -20,13 +20,13 @@ import (
 	"pulley/internal/bounded"
 )
 
-// Disk is a node's memory: the files of one folder (/var/lib/pulley). Files appear whole or not at all.
+// Disk is a node's persistent memory: the files of one folder (/var/lib/pulley). Files appear complete or not at all.
 type Disk struct {
 	dir  string
 	root *os.Root
 }
 
-// Bounds of what a node keeps on its own disk.
+// Limits of the node's own files.
 const (
 	maxSpooled      = 50
 	maxRunsOnDisk   = 20
@@ -42,10 +42,10 @@ const (
 	defaultDisabled = "no reason was given"
 )
 
-// ErrLocked says that another agent of this node is at work.
+// ErrLocked reports that another agent of this node is running.
 var ErrLocked = errors.New("another run is in progress")
 
-// OpenDisk opens the folder and makes it when it is missing.
+// OpenDisk opens the folder and creates it if it is missing.
 func OpenDisk(dir string) (*Disk, error) {
 	for _, d := range []string{dir, filepath.Join(dir, spoolDir), filepath.Join(dir, runsDir), filepath.Join(dir, resultsDir)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -55,7 +55,7 @@ func OpenDisk(dir string) (*Disk, error) {
 	return ReadDisk(dir)
 }
 
-// ReadDisk opens the folder as it is, and makes nothing; fs.ErrNotExist when there is none.
+// ReadDisk opens the folder read-only. It returns fs.ErrNotExist if the folder is missing.
 func ReadDisk(dir string) (*Disk, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -64,11 +64,11 @@ func ReadDisk(dir string) (*Disk, error) {
 	return &Disk{dir: dir, root: root}, nil
 }
 
-// Close lets go of the folder.
+// Close closes the folder.
 func (d *Disk) Close() error { return d.root.Close() }
 
-// Lock takes the node's lock, or returns ErrLocked. It is held by the open file: a process that inherits it holds it too,
-// so that an agent's death does not let a second Puppet start beside the first.
+// Lock takes the node's lock, or returns ErrLocked. The open file holds the lock, and a child process inherits it. If
+// the agent dies, no second Puppet can start beside the first.
 func (d *Disk) Lock() (*os.File, error) {
 	f, err := d.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -84,11 +84,11 @@ func (d *Disk) Lock() (*os.File, error) {
 	return f, nil
 }
 
-// Load reads the state and changes nothing; a missing file is an empty state. What makes no sense is a *DamagedError.
+// Load reads the state and changes nothing. A missing file is an empty state. An invalid file is a *DamagedError.
 func (d *Disk) Load() (State, error) {
 	var s State
 	found, err := d.load(stateFile, &s)
-	if s.Format > StateFormat { // before all else: what looks damaged may only be newer
+	if s.Format > StateFormat { // check this first: a newer state may look damaged
 		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, StateFormat)
 	}
 	if err != nil {
@@ -101,7 +101,7 @@ func (d *Disk) Load() (State, error) {
 	return s, nil
 }
 
-// Afresh puts a damaged state aside. The next run applies the node's target again, which is what an empty state asks for.
+// Afresh renames a damaged state and returns an empty one. The next run applies the node's target again.
 func (d *Disk) Afresh() (State, error) {
 	if err := d.root.Rename(stateFile, stateFile+".damaged"); err != nil {
 		return State{}, fmt.Errorf("cannot put the damaged %s aside: %w", stateFile, err)
@@ -109,11 +109,11 @@ func (d *Disk) Afresh() (State, error) {
 	return d.empty(), nil
 }
 
-// empty counts on from the runs that the disk knows: with a lower number, the newest would be taken for the oldest.
+// empty continues the numbering of the runs on disk. With a lower number, the newest run would count as the oldest.
 func (d *Disk) empty() State {
 	s := State{Format: StateFormat}
 	for _, dir := range []string{runsDir, resultsDir, spoolDir} {
-		names, _ := d.list(dir) // without them it counts from the start
+		names, _ := d.list(dir) // without them, numbering restarts
 		for _, name := range names {
 			s.Sequence = max(s.Sequence, sequence(name))
 		}
@@ -124,7 +124,7 @@ func (d *Disk) empty() State {
 // Save writes the state; it is durable when Save returns.
 func (d *Disk) Save(s State) error { return d.save(stateFile, s, true) }
 
-// LoadReported reads what etcd last heard; a missing or damaged file means: nothing.
+// LoadReported reads the last report to etcd. A missing or damaged file means no report.
 func (d *Disk) LoadReported() (Reported, error) {
 	var r Reported
 	_, err := d.load(reportedFile, &r)
@@ -135,10 +135,10 @@ func (d *Disk) LoadReported() (Reported, error) {
 	return r, err
 }
 
-// SaveReported writes what etcd last heard. Losing it costs one more report, so nothing is flushed.
+// SaveReported writes the last report to etcd without a flush: its loss costs one more report.
 func (d *Disk) SaveReported(r Reported) error { return d.save(reportedFile, r, false) }
 
-// Disabled is the reason why an operator disabled the agent here; "" when it is enabled.
+// Disabled returns the operator's reason for disabling the agent on this machine; "" means enabled.
 func (d *Disk) Disabled() (Prose, error) {
 	b, err := d.read(disabledFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -156,7 +156,7 @@ func (d *Disk) Disabled() (Prose, error) {
 // Disable forbids runs on this machine until Enable.
 func (d *Disk) Disable(reason string) error { return d.write(disabledFile, []byte(reason+"\n"), true) }
 
-// Enable takes Disable back; it is no error when nothing was disabled.
+// Enable allows runs again. It is no error if runs were not disabled.
 func (d *Disk) Enable() error {
 	err := d.root.Remove(disabledFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,24 +165,24 @@ func (d *Disk) Enable() error {
 	return err
 }
 
-// Begin marks a run as one in which Puppet may have been started, and removes what is left of runs long gone.
+// Begin marks a run in which Puppet may have been started, and removes the files of old runs.
 func (d *Disk) Begin(run string) error {
 	for _, dir := range []string{runsDir, resultsDir} {
 		if err := d.trim(dir); err != nil {
 			return err
 		}
 	}
-	// Without the flush a power cut could make a touched machine look untouched.
+	// Without the flush, a power cut could make a changed machine look untouched.
 	return d.save(result(run), Result{}, true)
 }
 
-// End writes how a run went; the details are in Puppet's own report.
+// End writes a run's result. Puppet's own report contains the details.
 func (d *Disk) End(run string, r Result) error {
 	r.Log, r.Resources = nil, nil
 	return d.save(result(run), r, true)
 }
 
-// Ended tells how a run went, as far as the disk knows.
+// Ended returns a run's result as recorded on disk.
 func (d *Disk) Ended(run string) (r Result, began, ended bool, err error) {
 	began, err = d.load(result(run), &r)
 	var damaged *DamagedError
@@ -192,10 +192,10 @@ func (d *Disk) Ended(run string) (r Result, began, ended bool, err error) {
 	return r, began, r.Kind != "", err
 }
 
-// result is where a run's end is kept: not in the run's folder, which is Puppet's.
+// result returns the path of a run's result, outside the run's folder, which belongs to Puppet.
 func result(run string) string { return path.Join(resultsDir, run+".json") }
 
-// trim keeps the newest runs of a folder. What else lies there (of bootstrap, of a command) goes when it is a day old.
+// trim keeps the newest runs of a folder. Other entries (of bootstrap, of a command) are removed after one day.
 func (d *Disk) trim(dir string) error {
 	names, err := d.list(dir)
 	if err != nil {
@@ -203,7 +203,7 @@ func (d *Disk) trim(dir string) error {
 	}
 	var now time.Time
 	if info, err := d.root.Stat(stateFile); err == nil {
-		now = info.ModTime() // the run that begins has just been put into it
+		now = info.ModTime() // modified a moment ago by the run that begins
 	}
 	var old, runs []string
 	for _, name := range names {
@@ -226,7 +226,7 @@ func (d *Disk) trim(dir string) error {
 
 var runName = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}Z-([0-9]+)(\.json)?$`)
 
-// sequence is the number of the run that a file or folder is named after; -1 for what is no run's.
+// sequence returns the run number in the name of a file or folder, or -1 if it names no run.
 func sequence(name string) int64 {
 	m := runName.FindStringSubmatch(name)
 	if m == nil {
@@ -239,14 +239,14 @@ func sequence(name string) int64 {
 	return n
 }
 
-// Spool keeps a run record that etcd could not take; beyond the bound the oldest are lost.
+// Spool stores a run record that etcd could not take. Above the limit, the oldest are deleted.
 func (d *Disk) Spool(r EncodedRun) error {
 	names, err := d.list(spoolDir)
 	if err != nil {
 		return err
 	}
 	if slices.Contains(names, r.ID) {
-		names = nil // it is replaced, not added
+		names = nil // the record is replaced, not added
 	}
 	for len(names) >= maxSpooled {
 		if err := d.root.Remove(path.Join(spoolDir, names[0])); err != nil {
@@ -274,7 +274,7 @@ func (d *Disk) Spooled(limit int) ([]EncodedRun, error) {
 	return runs, nil
 }
 
-// Unspool forgets records that etcd took.
+// Unspool deletes records that etcd has taken.
 func (d *Disk) Unspool(ids []string) error {
 	for _, id := range ids {
 		if err := d.root.Remove(path.Join(spoolDir, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -284,8 +284,8 @@ func (d *Disk) Unspool(ids []string) error {
 	return nil
 }
 
-// list returns a folder's names without temporary files, in the order of the runs that they belong to: of their numbers,
-// as a clock may be set back. A folder that is not there is empty.
+// list returns a folder's names without temporary files, ordered by run number, because a clock may be set back. A
+// missing folder is empty.
 func (d *Disk) list(dir string) ([]string, error) {
 	entries, err := fs.ReadDir(d.root.FS(), dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -301,7 +301,7 @@ func (d *Disk) list(dir string) ([]string, error) {
 	return names, nil
 }
 
-// DamagedError is a file that is there and makes no sense.
+// DamagedError reports a file with invalid content.
 type DamagedError struct {
 	name string
 	err  error

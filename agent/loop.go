@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Loop ticks at once and then at each time that next gives, until ctx ends. A tick that is still at work when its
-// successor is due is not joined by a second one: the successor is left out. The zero time means that there is none.
+// Loop ticks immediately and then at each time that next returns, until ctx ends. Ticks never overlap: if a tick is
+// still running at a due time, Loop skips that time. The zero time ends the schedule.
 func Loop(ctx context.Context, now func() time.Time, next func(time.Time) time.Time, tick func(context.Context)) {
 	for {
 		tick(ctx)
@@ -25,8 +25,8 @@ func Loop(ctx context.Context, now func() time.Time, next func(time.Time) time.T
 	}
 }
 
-// Splay is how long a node waits before a tick so that a fleet's ticks spread over limit: always the same for one name,
-// so that each node keeps its own rhythm.
+// Splay returns a node's delay before a tick, below limit, to spread the ticks of a fleet. The delay is constant for
+// one name.
 func Splay(node string, limit time.Duration) time.Duration {
 	if limit <= 0 {
 		return 0

@@ -2,7 +2,7 @@ package agent
 
 import "context"
 
-// Peek decides what a tick would do now, and changes nothing. The caller holds the node's lock.
+// Peek returns the decision of a tick at this moment, and changes nothing. The caller must hold the node's lock.
 func (a *Agent) Peek(ctx context.Context) (Decision, Desired, error) {
 	t := &tick{Agent: a}
 	state, err := a.Memory.Load()
@@ -21,8 +21,8 @@ func (a *Agent) Peek(ctx context.Context) (Decision, Desired, error) {
 	return t.judge(), t.desired, nil
 }
 
-// Calm reports whether a tick with this decision only enforces the target in place: no new target, no hold, no closed gate, no
-// failure. Only then may the agent itself change: never together with content.
+// Calm reports whether a tick with this decision only enforces the target in place: no new target, no hold, no closed
+// gate, no failure. Only then may the agent be upgraded: an upgrade never coincides with new content.
 func (d Decision) Calm(on Desired) bool {
 	open := on.Gate.State == GateOpen || on.Gate.State == ""
 	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue)

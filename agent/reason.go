@@ -7,7 +7,7 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// Reason is the code of why a node does what it does, or why it is where it is. words.go has the sentence of each.
+// Reason is the code of a node's decision or state. words.go contains the sentence of each.
 type Reason string
 
 // The reasons of a decision, in the order of the ladder, each with its parameters.
@@ -48,7 +48,7 @@ const (
 	ReasonNotTaken      Reason = "target_not_taken" // target, last_good
 )
 
-// Params are what a reason is about. Each reason sets those that its comment names.
+// Params are the parameters of a reason. Each reason sets those that its comment names.
 type Params struct {
 	Text     Prose     `json:"text,omitempty"`
 	Node     string    `json:"node,omitempty"`
@@ -57,7 +57,7 @@ type Params struct {
 	Listed   string    `json:"listed,omitempty"`  // id of the machine in the host list
 	Revision int64     `json:"revision,omitempty"`
 	Target   *Target   `json:"target,omitempty"`
-	LastGood *Target   `json:"last_good,omitempty"` // or what the node enforces
+	LastGood *Target   `json:"last_good,omitempty"` // or the enforced target
 	Hold     *Hold     `json:"hold,omitempty"`
 	Gate     *Gate     `json:"gate,omitempty"`
 	Attempt  *Attempt  `json:"attempt,omitempty"`
@@ -75,7 +75,7 @@ type Cause struct {
 	Params Params `json:"params,omitzero"`
 }
 
-// BlockCode is what of the machine's own Puppet forbids a run.
+// BlockCode is the code of a lock of the machine's own Puppet that forbids a run.
 type BlockCode string
 
 // The causes of a forbidden run.
@@ -85,7 +85,7 @@ const (
 	PuppetLockUnknown BlockCode = "puppet_lock_unknown" // text: the locks cannot be read
 )
 
-// Blocked is why the machine's own Puppet forbids a run.
+// Blocked is the cause for which the machine's own Puppet forbids a run.
 type Blocked struct {
 	Code BlockCode `json:"code"`
 	Path string    `json:"path,omitempty"`
@@ -93,15 +93,15 @@ type Blocked struct {
 	Text Prose     `json:"text,omitempty"`
 }
 
-// ProblemCode is why a run, a request or an upgrade failed.
+// ProblemCode is the code of a failed run, request or upgrade.
 type ProblemCode string
 
-// The problems of a run. Text is what Puppet or another program printed.
+// The problems of a run. Text is the output of Puppet or of another program.
 const (
 	CatalogRefused    ProblemCode = "catalog_refused"     // text: Puppet did not compile the catalog
 	ReleaseUnusable   ProblemCode = "release_unusable"    // text: the release's settings are not usable
 	PuppetNotStarted  ProblemCode = "puppet_not_started"  // text
-	PuppetUnkillable  ProblemCode = "puppet_unkillable"   // text: it outlived SIGKILL
+	PuppetUnkillable  ProblemCode = "puppet_unkillable"   // text: it survived SIGKILL
 	PuppetUnfinished  ProblemCode = "puppet_unfinished"   // text: why the agent ended it
 	PuppetKilled      ProblemCode = "puppet_killed"       // number: the signal
 	PuppetStopped     ProblemCode = "puppet_stopped"      // text: Puppet's message about the signal
@@ -118,7 +118,7 @@ const (
 	NoopFailed        ProblemCode = "noop_failed"         // text
 	StageFailed       ProblemCode = "stage_failed"        // release, text
 	NotVerified       ProblemCode = "not_verified"        // text
-	EtcdLost          ProblemCode = "etcd_lost"           // number of seconds, text: the new target may have cut the node off
+	EtcdLost          ProblemCode = "etcd_lost"           // seconds, text: the new target may have cut the node off
 	StoppedEarly      ProblemCode = "stopped_early"       // the agent was stopped before it verified the run
 )
 
@@ -129,7 +129,7 @@ const (
 	NotStarted     ProblemCode = "not_started"     // reason: why the node did not begin
 )
 
-// The problems of an upgrade of the agent. Version is that of the agent in place, which did the same without the problem.
+// The problems of an upgrade of the agent. Version is that of the agent in place, which passed the same check.
 const (
 	UpgradeNotStarted   ProblemCode = "agent_not_started"     // text
 	UpgradeStoodStill   ProblemCode = "agent_stood_still"     // step, limit
@@ -142,7 +142,7 @@ const (
 	UpgradeNoEtcd       ProblemCode = "agent_without_etcd"    // version
 	UpgradeRunFailed    ProblemCode = "agent_run_failed"      // version
 	UpgradeTickFailed   ProblemCode = "agent_tick_failed"     // text, version
-	UpgradeNoReport     ProblemCode = "agent_did_not_report"  // version: of the agent that reported last, if any did
+	UpgradeNoReport     ProblemCode = "agent_did_not_report"  // version: of the last agent that reported, if any
 	UpgradeSelfTestLate ProblemCode = "self_test_late"        // limit
 	UpgradeSelfTest     ProblemCode = "self_test_failed"      // text
 	UpgradeSelfTestBoth ProblemCode = "self_test_hindered"    // text: the self-test of the agent in place fails too
@@ -152,18 +152,18 @@ const (
 	UpgradeOlder        ProblemCode = "agent_older"           // version
 	UpgradeNoProgram    ProblemCode = "agent_no_program"      // text: the platform
 	UpgradeChanged      ProblemCode = "agent_changed"         // another program is published under the version
-	UpgradeTakenBack    ProblemCode = "taken_back"            // text: by whom
+	UpgradeTakenBack    ProblemCode = "taken_back"            // text: the operator
 	UpgradeNotInstalled ProblemCode = "agent_not_installed"   // text: path of the program that an upgrade replaces
 	UpgradeUnknown      ProblemCode = "upgrade_unknown"       // text: the state cannot be read
 )
 
-// Problem is why something failed; the zero Problem is none.
+// Problem is the cause of a failure. The zero Problem means none.
 type Problem struct {
 	Code    ProblemCode `json:"code"`
 	Number  int         `json:"number,omitempty"`
 	Release string      `json:"release,omitempty"`
 	Text    Prose       `json:"text,omitempty"`
-	Spoiled Prose       `json:"spoiled,omitempty"` // what a failed run spoiled of the machine besides
+	Spoiled Prose       `json:"spoiled,omitempty"` // other damage to the machine by the failed run
 
 	Step    string        `json:"step,omitempty"`
 	Signal  string        `json:"signal,omitempty"`

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/clip"
 )
 
-// EncodedRun is a run record as it is stored: gzipped JSON of at most 8 KiB.
+// EncodedRun is a stored run record: gzipped JSON of at most 8 KiB.
 type EncodedRun struct {
 	ID    string
 	Bytes []byte
@@ -20,12 +20,12 @@ type EncodedRun struct {
 
 const (
 	maxRunBytes    = 8 << 10 // of a stored record
-	maxRunJSON     = 1 << 20 // of a record once unpacked: a reader's bound
-	maxMessage     = 400     // of one line, once a record is too large
+	maxRunJSON     = 1 << 20 // of an unpacked record: the limit for readers
+	maxMessage     = 400     // of one line of a record that is too large
 	keptAtLeastLog = 5
 )
 
-// runFormat is the version of run records that this package writes; it reads no newer one.
+// runFormat is the version of run records that this package writes. It reads no newer one.
 const runFormat = 1
 
 type storedRun struct {
@@ -34,8 +34,8 @@ type storedRun struct {
 	Run
 }
 
-// EncodeRun packs a run. One that is too large loses log lines first, then resources, from the end, and says so; the
-// full report stays on the node.
+// EncodeRun packs a run. If the run is too large, EncodeRun removes log lines first, then resources, from the end, and
+// marks the record as truncated. The full report stays on the node.
 func EncodeRun(r Run) (EncodedRun, error) {
 	truncated := false
 	for {
@@ -63,7 +63,7 @@ func EncodeRun(r Run) (EncodedRun, error) {
 	}
 }
 
-// DecodeRun unpacks what EncodeRun packed. It never reads more than 1 MiB and never panics.
+// DecodeRun unpacks the output of EncodeRun. It never reads more than 1 MiB and never panics.
 func DecodeRun(b []byte) (r Run, truncated bool, err error) {
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
@@ -78,7 +78,7 @@ func DecodeRun(b []byte) (r Run, truncated bool, err error) {
 	}
 	var s storedRun
 	err = json.Unmarshal(raw, &s)
-	if s.V > runFormat { // before all else: what looks damaged may only be newer
+	if s.V > runFormat { // check this first: a newer record may look damaged
 		return Run{}, false, fmt.Errorf("cannot decode run record: its format %d is newer than this program's %d; upgrade pulley", s.V, runFormat)
 	}
 	if err != nil {
@@ -103,7 +103,7 @@ func pack(s storedRun) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// clipped returns r with every message cut to a line's length.
+// clipped returns a copy of r with every message cut to maxMessage.
 func clipped(r Run) Run {
 	r.Problem = r.Problem.clipped(4 * maxMessage)
 	log := make([]LogLine, len(r.Log))

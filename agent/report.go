@@ -13,18 +13,18 @@ import (
 
 // Bounds of one node's values in etcd.
 const (
-	maxStatusBytes  = 7 << 8   // of a status, as JSON: a converged node needs half of it, a node between targets all
+	maxStatusBytes  = 7 << 8   // of a status, as JSON: a converged node needs half, a node between targets all of it
 	maxRunsBytes    = 64 << 10 // of a node's run records together
-	maxRunsKept     = 20       // and their number
-	spooledPerTick  = 5        // a fleet that reaches etcd again must not send everything at once
+	maxRunsKept     = 20       // their number
+	spooledPerTick  = 5        // limits the load when a fleet reaches etcd again
 	maxDetailInHead = 240
 )
 
-// report writes the status to etcd when it changed or a heartbeat is due, and the runs that etcd does not have. Records that etcd
-// cannot take now stay on disk.
+// report writes the status to etcd when it changed or a heartbeat is due, and the runs that etcd does not have. Records
+// that etcd cannot take now stay on disk.
 func (t *tick) report(ctx context.Context) error {
 	if t.decision.Action == "" {
-		return nil // the state is unreadable: the status in etcd is better than none
+		return nil // the state is unreadable: keep the status in etcd
 	}
 	if err := t.explainItself(); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	if fresh != nil {
-		runs = slices.DeleteFunc(runs, func(r EncodedRun) bool { return r.ID == fresh.ID }) // spooled before it ended
+		runs = slices.DeleteFunc(runs, func(r EncodedRun) bool { return r.ID == fresh.ID }) // spooled earlier
 		runs = append(runs, *fresh)
 	}
 	sent := make([]string, len(runs))
@@ -64,7 +64,7 @@ func (t *tick) report(ctx context.Context) error {
 	}
 	told.Fingerprint, told.At = fingerprint, t.Now()
 	drop := told.remember(runs)
-	// An agent that is stopped still reports its run: else the node looks as if Puppet was running.
+	// A stopped agent still reports its run. Otherwise the status shows a running Puppet.
 	if err := t.Control.Report(context.WithoutCancel(ctx), t.Identity, status, runs, drop); err != nil {
 		t.offline = t.offline || errors.Is(err, ErrUnreachable)
 		t.Log.Warn("cannot report; the next tick sends it", "err", err)
@@ -91,7 +91,7 @@ func (t *tick) finishRun() {
 	t.run.Steps = t.took
 }
 
-// freshRun is the record of this tick's run. Runs that neither changed nor failed anything are only counted.
+// freshRun returns the record of this tick's run. Runs without a change and without a failure are only counted.
 func (t *tick) freshRun() (*EncodedRun, error) {
 	if t.run == nil || !t.ended {
 		return nil, nil
@@ -107,7 +107,7 @@ func (t *tick) freshRun() (*EncodedRun, error) {
 	return &e, nil
 }
 
-// status is the node's report of itself now.
+// status returns the node's report about itself.
 func (t *tick) status() Status {
 	d := t.decision
 	if t.settled { // the decision is stale
@@ -135,7 +135,7 @@ func (t *tick) status() Status {
 	return fit(s)
 }
 
-// main is why the node does not take its target, else why it acts.
+// main returns why the node does not take its target, else the cause of its action.
 func (d Decision) main() Cause {
 	if d.Blocked.Reason != "" {
 		return d.Blocked
@@ -143,7 +143,7 @@ func (d Decision) main() Cause {
 	return d.Cause
 }
 
-// without are the parameters of c without those that another field of the status has.
+// without returns the parameters of c that no other field of the status contains.
 func (s Status) without(c Cause) Params {
 	p := c.Params
 	p.Hold, p.Refusal, p.Next = nil, nil, time.Time{}
@@ -159,7 +159,7 @@ func (s Status) without(c Cause) Params {
 	return p
 }
 
-// why is the status's reason with all of its parameters.
+// why returns the status's reason with all parameters.
 func (s *Status) why() Cause {
 	c := s.Cause
 	switch c.Reason {
@@ -179,9 +179,9 @@ func (s *Status) why() Cause {
 	return c
 }
 
-// fit clips the texts of a status until it fits into its bound; names and targets stay whole.
+// fit shortens the texts of a status until it fits. Names and targets stay complete.
 func fit(s Status) Status {
-	for _, limit := range []int{120, 60, 20, 3} { // a byte can take six as JSON
+	for _, limit := range []int{120, 60, 20, 3} { // in JSON, one byte can take six
 		if b, err := json.Marshal(s); err == nil && len(b) <= maxStatusBytes {
 			return s
 		}
@@ -216,7 +216,7 @@ func fit(s Status) Status {
 	return s
 }
 
-// fingerprintOf identifies a status without its time.
+// fingerprintOf returns a fingerprint of a status without its time.
 func fingerprintOf(s Status) (string, error) {
 	s.SeenAt = time.Time{}
 	b, err := json.Marshal(s)
@@ -226,10 +226,10 @@ func fingerprintOf(s Status) (string, error) {
 	return digest(b), nil
 }
 
-// remember adds runs to those in etcd, and returns the ones that exceed the node's bounds.
+// remember adds runs to those in etcd, and returns the ones that exceed the node's limits.
 func (r *Reported) remember(runs []EncodedRun) (drop []string) {
 	for _, run := range runs {
-		// After a power cut the spool may hold a record that etcd has already.
+		// After a power cut the spool may contain a record that etcd has already.
 		r.Runs = slices.DeleteFunc(r.Runs, func(ref RunRef) bool { return ref.ID == run.ID })
 		r.Runs = append(r.Runs, RunRef{ID: run.ID, Bytes: len(run.Bytes)})
 	}

@@ -5,14 +5,14 @@ import "pulley/internal/clip"
 // Bounds of requests and answers.
 const (
 	maxAnswer    = 200 // bytes of an answer's text
-	maxRequestID = 64  // a longer one does not fit into the answer: the request is ignored
+	maxRequestID = 64  // a longer id does not fit into the answer: the request is ignored
 )
 
 // known reports whether etcd gave a readable answer.
 func (d Desired) known() bool { return d.Unreachable == "" && d.Unreadable == "" }
 
-// asked is what this machine is asked for, nil for nothing; told is false when nobody can tell: etcd is silent, or has no
-// entry of this machine.
+// asked returns the request to this machine, or nil. told is false when the request is unknown: etcd does not answer,
+// or it contains no entry of this machine.
 func (o Observed) asked(d Desired) (r *Request, told bool) {
 	if !d.known() || d.Host == nil || anotherMachine(d.Host, o.Machine) {
 		return nil, false
@@ -23,7 +23,7 @@ func (o Observed) asked(d Desired) (r *Request, told bool) {
 	return nil, true
 }
 
-// unanswered is the request that the node has yet to answer; nil when there is none.
+// unanswered returns the request that the node has not answered yet, or nil.
 func (o Observed) unanswered(d Desired) *Request {
 	if r, _ := o.asked(d); r != nil && (o.State.Answer == nil || o.State.Answer.ID != r.ID) {
 		return r
@@ -31,7 +31,7 @@ func (o Observed) unanswered(d Desired) *Request {
 	return nil
 }
 
-// pending is the unanswered request of this kind.
+// pending returns the unanswered request of this kind, or nil.
 func (o Observed) pending(d Desired, kind RequestKind) *Request {
 	if r := o.unanswered(d); r != nil && r.Do == kind {
 		return r
@@ -39,10 +39,12 @@ func (o Observed) pending(d Desired, kind RequestKind) *Request {
 	return nil
 }
 
-// retire climbs the rungs of a node that is being retired, and says whether it is. They come before holds, as whoever retires
-// a node holds it first; and before Puppet's own locks, as hooks are not Puppet. While etcd says nothing of this machine, what
-// was begun stays begun: only the list of hosts, with this machine on it and not asked to retire, calls it off. What it
-// answered that it could not begin, it did not begin.
+// retire asks the questions of a retirement, and reports whether the node retires. They precede holds, because an
+// operator holds a node before its retirement. They precede Puppet's locks, because hooks are not Puppet.
+//
+// A retirement that began stays in force while etcd does not answer about this machine. Only a host list that contains
+// this machine without a request to retire cancels it. An answer that the node could not start means that the
+// retirement did not start.
 func (l *ladder) retire() bool {
 	r, told := l.o.asked(l.d)
 	requested := told && r != nil && r.Do == RequestRetire
@@ -72,7 +74,7 @@ func (l *ladder) retire() bool {
 	return true
 }
 
-// Failure is why the node did not do what was requested; nil when it did.
+// Failure returns why the node did not do the requested work; nil means success.
 func (a *Answer) Failure() *Problem {
 	if !a.Failed() {
 		return nil
@@ -84,16 +86,16 @@ func (a *Answer) Failure() *Problem {
 	return &p
 }
 
-// Retirement is how far a node's retirement is, as the node itself knows.
+// Retirement is the progress of a node's retirement, by the node's own state.
 type Retirement string
 
-// The phases of a retirement. An empty one is none.
+// The phases of a retirement. An empty one means none.
 const (
 	RetireBegun Retirement = "hooks_begun"
 	RetireDone  Retirement = "retired"
 )
 
-// Retirement is how far this node's retirement is.
+// Retirement returns the progress of this node's retirement.
 func (s *State) Retirement() Retirement {
 	switch {
 	case s.Retire == "":
@@ -104,7 +106,7 @@ func (s *State) Retirement() Retirement {
 	return RetireDone
 }
 
-// has is the release that this node has: the last good one, else what it is part way to.
+// has returns the release that this node has: the last good one, else the one that is partly applied.
 func (s *State) has() Target {
 	if s.LastGood.IsZero() {
 		return s.Enforcing
@@ -112,12 +114,12 @@ func (s *State) has() Target {
 	return s.LastGood
 }
 
-// settle remembers what became of a request. A node retires once it has consented, whatever its answer is.
+// settle records the result of a request. A node whose retirement is confirmed retires, whatever the answer is.
 func (s *State) settle(id string, p Problem) {
 	s.Answer = &Answer{ID: id, Problem: p.clipped(maxAnswer)}
 }
 
-// unknown returns the problem of a request that this agent does not know; zero when it knows it.
+// unknown returns the problem of a request that this agent does not support, or zero.
 func (r *Request) unknown() Problem {
 	if r.Do == RequestRun || r.Do == RequestRetire {
 		return Problem{}

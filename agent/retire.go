@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// recall forgets a cancelled retirement, and answers a request that this agent does not know. It reports a change of the state.
+// recall deletes a cancelled retirement, and answers a request that this agent does not support. It reports whether the
+// state changed.
 func (t *tick) recall() (changed bool) {
 	r, told := t.observed.asked(t.desired)
 	if told && t.state.Retire != "" && (r == nil || r.Do != RequestRetire) {
-		t.state.Retire, t.state.RanAt = "", time.Time{} // its hooks may have undone what a run did: a run is due
+		t.state.Retire, t.state.RanAt = "", time.Time{} // the hooks may have reverted a run: a new run is due
 		changed = true
 	}
 	if r := t.observed.unanswered(t.desired); r != nil && r.unknown() != (Problem{}) {
@@ -21,8 +22,8 @@ func (t *tick) recall() (changed bool) {
 	return changed
 }
 
-// consent asks for leave to retire: the request has to stand. Then it is remembered, so that no run begins any more whatever
-// becomes of etcd and of this agent.
+// confirm asks etcd whether the request still exists, and then records the retirement. From then on no run starts,
+// whatever happens to etcd and to this agent.
 func (t *tick) confirm(ctx context.Context) error {
 	s := t.status()
 	s.Phase = Running
@@ -40,11 +41,12 @@ func (t *tick) confirm(ctx context.Context) error {
 	return t.Memory.Save(t.state)
 }
 
-// retire runs the hooks of the release in place, and answers. Hooks that were interrupted before the answer was on disk run again.
+// retire runs the hooks of the release in place, and answers. If they were interrupted before the answer was on disk,
+// they run again.
 func (t *tick) retire(ctx context.Context) error {
 	r := *t.desired.Host.Request
 	problem := t.runHooks(ctx, r)
-	if ctx.Err() != nil || errors.Is(problem, ErrUnreachable) { // without etcd there is no answer either
+	if ctx.Err() != nil || errors.Is(problem, ErrUnreachable) { // without etcd, the answer cannot be reported
 		t.offline = t.offline || errors.Is(problem, ErrUnreachable)
 		return problem
 	}
@@ -61,8 +63,8 @@ func (t *tick) retire(ctx context.Context) error {
 	return problem
 }
 
-// runHooks runs the hooks of a complete tree that is protected from collection. It needs no live data: a missing generation must
-// not keep a node from retiring.
+// runHooks runs the hooks of a complete tree that is protected from collection. It needs no live data: a missing
+// generation must not prevent a retirement.
 func (t *tick) runHooks(ctx context.Context, r Request) (err error) {
 	has := t.decision.Target
 	if has.IsZero() {
@@ -76,7 +78,7 @@ func (t *tick) runHooks(ctx context.Context, r Request) (err error) {
 	return t.Machine.Retire(ctx, Job{Identity: t.Identity, Target: has, Tree: t.staged.Tree}, r.Why)
 }
 
-// explainItself answers a request on which the node does not act with the cause.
+// explainItself answers a request that the node does not execute, with the cause.
 func (t *tick) explainItself() error {
 	r := t.observed.unanswered(t.desired)
 	if r == nil || t.opts.Noop || t.decision.Action != Nothing || t.state.Answer != nil && t.state.Answer.ID == r.ID {

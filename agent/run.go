@@ -10,22 +10,23 @@ import (
 	"pulley/internal/failpoint"
 )
 
-// Control is etcd, as a tick uses it. ErrUnreachable means that etcd did not answer.
+// Control is a tick's access to etcd. ErrUnreachable means that etcd did not answer.
 type Control interface {
 	// Desire reads everything that concerns the node in one transaction.
 	Desire(ctx context.Context, id Identity) (Desired, error)
-	// Admit writes the status of a run that starts, if nothing changed since d was read; else ErrChanged.
+	// Admit writes the status of a run that starts. It returns ErrChanged if the desired state changed since d was
+	// read.
 	Admit(ctx context.Context, id Identity, d Desired, s Status) error
-	// Report writes the status and the run records, and deletes the node's records that drop names.
+	// Report writes the status and the run records. It deletes the node's records named by drop.
 	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
 }
 
 // Content puts the parts of a target on this machine's disk. Every method may be repeated.
 type Content interface {
-	// Stage fetches and verifies a target's tree and data, where Puppet does not see them. A target that is new to this node
-	// must be authentic; a *refusal.Error means that it is not.
+	// Stage fetches and verifies a target's tree and data into folders that Puppet does not read. A target that is new
+	// to this node must be authentic. Otherwise Stage returns a *refusal.Error.
 	Stage(ctx context.Context, id Identity, t Target, how Staging) (Staged, error)
-	// Current returns the tree that was activated last; "" for none.
+	// Current returns the tree that was activated last, or "".
 	Current() (tree string, err error)
 	// Activate makes a staged tree the current one, by one rename.
 	Activate(tree string) error
@@ -35,17 +36,18 @@ type Content interface {
 
 // Puppet applies a staged target.
 type Puppet interface {
-	// Blocked returns why the machine's own Puppet forbids a run; nil when it does not.
+	// Blocked returns why the machine's own Puppet forbids a run, or nil.
 	Blocked() *Blocked
-	// Apply runs Puppet to its end. Its error means that Puppet was never started.
+	// Apply runs Puppet until it exits. An error means that Puppet never started.
 	Apply(ctx context.Context, job Job) (Result, error)
 }
 
-// Machine is the machine around Puppet's run.
+// Machine gives access to the machine's files and hooks that a Puppet run depends on.
 type Machine interface {
-	// Remember stores the agent's schedule and the lists of signers, durably: the run may be interrupted.
+	// Remember stores the agent's schedule and the lists of signers durably, because the run may be interrupted.
 	Remember() error
-	// Restore restores what a run since Remember spoiled, also a run of an earlier agent. Its error names what that was.
+	// Restore restores the files that a run since Remember damaged, including a run of an earlier agent. Its error
+	// names them.
 	Restore() error
 	// Verify runs the release's own checks.
 	Verify(ctx context.Context, job Job) error
@@ -55,39 +57,40 @@ type Machine interface {
 
 // Memory is the node's own disk. Save and Begin are durable when they return.
 type Memory interface {
-	// Load reads the state. On a *DamagedError, Afresh renames it and starts with an empty one.
+	// Load reads the state. After a *DamagedError, Afresh renames the damaged file and returns an empty state.
 	Load() (State, error)
 	Afresh() (State, error)
 	Save(State) error
 	Disabled() (reason Prose, err error)
 	LoadReported() (Reported, error)
 	SaveReported(Reported) error
-	// Begin marks the run's folder before Puppet starts in it. End writes the result.
+	// Begin marks the run's folder before Puppet starts. End writes the result.
 	Begin(run string) error
 	End(run string, r Result) error
-	// Ended returns a run's result. began is false when Puppet never started; ended is false when the run was interrupted.
+	// Ended returns a run's result. began is false when Puppet never started. ended is false when the run was
+	// interrupted.
 	Ended(run string) (r Result, began, ended bool, err error)
-	// Spool stores run records until etcd takes them, bounded; Spooled returns the oldest of them.
+	// Spool stores run records until etcd accepts them. The number is limited. Spooled returns the oldest records.
 	Spool(EncodedRun) error
 	Spooled(limit int) ([]EncodedRun, error)
 	Unspool(ids []string) error
 }
 
-// Staging is what a target is staged for.
+// Staging is the purpose of staging a target.
 type Staging struct {
 	Taking bool // the target is new to this node and must be authentic
-	Noop   bool // the node remembers nothing of it
+	Noop   bool // the node does not record the target
 }
 
-// Staged is where a target's parts are.
+// Staged locates a target's parts on disk.
 type Staged struct {
 	Tree       string // absolute folder of the release
 	Data       string // absolute folder of the layers; "" without live data
-	DataDigest string // of the layers that concern this node
-	Release    func() // ends the protection of the parts from Collect
+	DataDigest string // of those layers that concern this node
+	Release    func() // lets Collect remove the parts again
 }
 
-// Sentinels that a Control's errors wrap.
+// The sentinel errors that a Control's errors wrap.
 var (
 	ErrUnreachable = errors.New("etcd is unreachable")
 	ErrChanged     = errors.New("the desired state changed meanwhile")
@@ -98,7 +101,7 @@ type Agent struct {
 	Identity  Identity
 	Settings  Settings
 	Version   string
-	MachineID string // tells this machine from a copy of it
+	MachineID string // distinguishes this machine from a copy of it
 	Boot      string // the kernel's id of this boot, for the status
 
 	Control Control
@@ -124,18 +127,18 @@ type Options struct {
 	Keep  bool // take nothing new: this agent is on probation, and the agent in place does that
 }
 
-// Report is what a tick did.
+// Report is the result of a tick.
 type Report struct {
 	Decision    Decision
 	Desired     Desired
-	Run         *Run   // nil when no run was begun
+	Run         *Run   // nil when no run was opened
 	Puppet      bool   // Puppet was started
-	Note        string // why a tick that was to act ended without a run, for people
+	Note        string // for people: why a tick with an action ended without a run
 	Unreachable bool   // etcd did not answer at least once
 	Err         error
 }
 
-// A step is one part of a tick. Every step may be repeated: the next tick finishes a tick that was interrupted.
+// A step is one part of a tick. Every step must be repeatable: the next tick completes an interrupted tick.
 type step struct {
 	name string
 	when when
@@ -152,8 +155,8 @@ const (
 	anyhow  when = "also after a failure"
 )
 
-// steps is a tick, top to bottom. Before apply nothing that Puppet can see changes; commit is the one point where a
-// target becomes the last good one. A node that retires does that instead of a run.
+// steps lists the steps of a tick in order. Before apply, nothing that Puppet can see changes. Only commit makes a
+// target the last good one. A node that retires runs its hooks instead of Puppet.
 var steps = []step{
 	{"observe", always, (*tick).observe},
 	{"desire", always, (*tick).desire},
@@ -168,7 +171,7 @@ var steps = []step{
 	{"report", anyhow, (*tick).report},
 }
 
-// Steps names the steps of a tick with this action, in their order; crash tests are generated from it.
+// Steps returns the names of a tick's steps for this action, in order. Crash tests are generated from them.
 func Steps(a Action) []string {
 	t := &tick{decision: Decision{Action: a}, ended: a == Enforce || a == Take}
 	var names []string
@@ -192,16 +195,16 @@ type tick struct {
 	run        *Run
 	began      time.Time
 	puppet     bool  // Puppet was started
-	ended      bool  // the run has a result; it has one without Puppet where staging failed
-	spoiled    error // what the run spoiled of the machine, and whether it was restored
+	ended      bool  // the run has a result; after a failed staging, without a start of Puppet
+	spoiled    error // files that the run damaged, and whether they were restored
 	settled    bool  // the node's state changed after the decision
-	offline    bool  // etcd did not answer, at some point
-	unreported bool  // etcd may have a status of this node that Reported knows nothing of
+	offline    bool  // etcd did not answer at least once
+	unreported bool  // etcd may contain a status of this node that Reported does not record
 	note       string
 	took       map[string]time.Duration
 }
 
-// Tick brings this node one step towards its target and reports that. The caller holds the node's lock.
+// Tick moves this node one step towards its target and reports the result. The caller must hold the node's lock.
 func (a *Agent) Tick(ctx context.Context, opts Options) Report {
 	t := &tick{Agent: a, opts: opts, took: map[string]time.Duration{}}
 	err := t.do(ctx)
@@ -214,7 +217,7 @@ func (a *Agent) Tick(ctx context.Context, opts Options) Report {
 // errEnd ends a tick early, without a failure.
 var errEnd = errors.New("nothing more to do")
 
-// do runs the steps. Log, time, context of errors and crash points of all steps are here.
+// do runs the steps. It handles the log, the time, the error context and the crash points of all steps.
 func (t *tick) do(ctx context.Context) error {
 	var failed error
 	ended := false
@@ -222,7 +225,7 @@ func (t *tick) do(ctx context.Context) error {
 		if !t.wants(s, ended || failed != nil) {
 			continue
 		}
-		// A tick that is stopped still commits and reports a run that has a result.
+		// A stopped tick still commits and reports a run that has a result.
 		if ctx.Err() != nil && !t.ended && s.when != anyhow {
 			failed = fmt.Errorf("cannot %s: the agent was stopped: %w", s.name, errors.Join(ctx.Err(), t.withdraw()))
 			continue

@@ -7,36 +7,36 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// State is what a node remembers between ticks, in state.json. It is written at once, and only when it changes.
+// State is the node's memory between ticks, in state.json. The agent writes the complete file, and only after a change.
 type State struct {
 	Format       int       `json:"v"`
 	LastGood     Target    `json:"last_good"`      // the last target that was applied and verified
-	LastGoodData string    `json:"last_good_data"` // digest of the layers of it that concern this node
-	PreviousGood Target    `json:"previous_good"`  // the last good one with another tree: a rollback needs no download
+	LastGoodData string    `json:"last_good_data"` // digest of those of its layers that concern this node
+	PreviousGood Target    `json:"previous_good"`  // with another tree: a rollback needs no download
 	Enforcing    Target    `json:"enforcing"`      // LastGood, or the newer target that a run left unfinished
 	Before       Target    `json:"before"`         // the target in place before the open run
 	OpenRun      string    `json:"open_run,omitempty"`
 	Attempts     []Attempt `json:"attempts,omitempty"`
-	Refusal      *Refusal  `json:"refusal,omitempty"` // of the wanted target; nil when it was not refused, or not checked yet
+	Refusal      *Refusal  `json:"refusal,omitempty"` // of the wanted target; nil: not refused, or not checked yet
 	Holds        []Hold    `json:"holds,omitempty"`   // as last seen in etcd; obeyed while etcd is unreachable
 	RanAt        time.Time `json:"ran_at,omitzero"`   // when Puppet last applied Enforcing successfully
 	Outcome      Outcome   `json:"outcome,omitempty"`
 	LastRun      string    `json:"last_run,omitempty"`
-	Sequence     int64     `json:"sequence"` // of runs; never goes back
+	Sequence     int64     `json:"sequence"` // of runs; never decreases
 
 	Asked  string  `json:"asked,omitempty"`  // the request that the open run answers
 	Answer *Answer `json:"answer,omitempty"` // to the last request that was answered
-	Retire string  `json:"retire,omitempty"` // the request by which this node retires: it runs nothing until the request is cancelled
+	Retire string  `json:"retire,omitempty"` // request of the retirement; the node runs nothing until it is cancelled
 }
 
 // StateFormat is the version of state.json that this agent writes; it reads no newer one.
 const StateFormat = 1
 
-// Reported is what this node last wrote into etcd. It may be lost: the next tick then writes it again.
+// Reported is the content that this node last wrote to etcd. It may be lost: the next tick then writes to etcd again.
 type Reported struct {
 	Fingerprint string    `json:"fingerprint"`
 	At          time.Time `json:"at"`
-	Runs        []RunRef  `json:"runs,omitempty"` // records in etcd, oldest first, so that the node can bound their bytes
+	Runs        []RunRef  `json:"runs,omitempty"` // records in etcd, oldest first; the node limits their total size
 }
 
 // RunRef is one run record that the node keeps in etcd.
@@ -55,8 +55,8 @@ func (s *State) Attempt(t Target) *Attempt {
 	return nil
 }
 
-// keepAttempts forgets the attempts at targets that are neither wanted nor enforced, and reports whether there were any.
-// Attempts at the wanted target outlive runs that enforce another one.
+// keepAttempts deletes the attempts at targets that are neither wanted nor enforced, and reports whether it deleted
+// any. Attempts at the wanted target outlive runs that enforce another one.
 func (s *State) keepAttempts(wanted Target) (forgot bool) {
 	kept := slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool {
 		return a.Target != wanted && a.Target != s.Enforcing
@@ -66,12 +66,12 @@ func (s *State) keepAttempts(wanted Target) (forgot bool) {
 	return forgot
 }
 
-// refuse remembers that t was refused.
+// refuse records the refusal of t.
 func (s *State) refuse(t Target, why *refusal.Error, now time.Time) {
 	s.Refusal = (&Refusal{Target: t, Error: *why, At: now.UTC().Truncate(time.Second)}).clipped(maxWhy)
 }
 
-// keepRefusal forgets the refusal of a target that is no longer wanted, or that is in place, and reports whether there was one.
+// keepRefusal deletes the refusal of a target that is in place or no longer wanted. It reports whether it deleted one.
 func (s *State) keepRefusal(wanted Target) (forgot bool) {
 	if s.Refusal == nil || s.Refusal.Target == wanted && wanted != s.Enforcing {
 		return false
@@ -83,7 +83,7 @@ func (s *State) keepRefusal(wanted Target) (forgot bool) {
 // maxWhy bounds each parameter of a stored refusal, in bytes.
 const maxWhy = maxDetailInHead
 
-// begin opens a run at t, which answers the request if there is one.
+// begin opens a run at t. r is the request that the run answers, or nil.
 func (s *State) begin(run string, t Target, now time.Time, afresh bool, r *Request) {
 	if afresh {
 		s.forgive(t)
@@ -102,7 +102,7 @@ func (s *State) begin(run string, t Target, now time.Time, afresh bool, r *Reque
 	}
 }
 
-// succeed ends the open run: its target is the last good one from here on.
+// succeed ends the open run. The run's target becomes the last good one.
 func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 	if s.LastGood.Tree != r.Target.Tree {
 		s.PreviousGood = s.LastGood
@@ -113,8 +113,8 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 	s.close(r.ID, r.Outcome, Problem{})
 }
 
-// endure ends the open run of a target that was applied and cannot be verified without etcd. It stays enforced; the last good
-// one does not change.
+// endure ends the open run of a target that was applied but cannot be verified without etcd. The node enforces the
+// target, and the last good one does not change.
 func (s *State) endure(r Run, now time.Time) {
 	s.RanAt = now
 	s.forgive(r.Target)

@@ -11,7 +11,7 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// observe reads the node's state, and finishes a run that an earlier tick left open.
+// observe reads the node's state, and completes a run that an earlier tick left open.
 func (t *tick) observe(context.Context) error {
 	t.began = t.Now()
 	state, err := t.Memory.Load()
@@ -41,8 +41,8 @@ func (t *tick) observe(context.Context) error {
 	return nil
 }
 
-// finish ends a run that an earlier tick began and did not end, by the result in its folder. It points `current` to the last
-// good tree where a crash came between the two.
+// finish completes a run of an earlier tick from the result in its folder. If a crash left `current` on another tree,
+// it points `current` to the last good one.
 func (t *tick) finish() error {
 	if run := t.state.OpenRun; run != "" {
 		t.unreported = true
@@ -58,7 +58,7 @@ func (t *tick) finish() error {
 			t.state.fail(Run{ID: run, Target: t.state.Enforcing, Result: result}, t.began)
 			err = t.Memory.Save(t.state)
 		}
-		// Otherwise the result is unknown: the run is repeated.
+		// The result is unknown: repeat the run.
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (t *tick) desire(ctx context.Context) error {
 	return nil
 }
 
-// judge is the only call of Decide in a tick, on the facts that the tick has now.
+// judge is the only caller of Decide in a tick. It uses the tick's current facts.
 func (t *tick) judge() Decision {
 	t.observed.State = t.state
 	d := Decide(t.observed, t.desired, t.Now())
@@ -104,18 +104,19 @@ func (t *tick) judge() Decision {
 	return d
 }
 
-// next is what the next tick decides if nothing changes. The status has it already, and the next tick does not report.
+// next returns the next tick's decision if nothing changes. The status already contains it, which saves the next tick a
+// report.
 func (t *tick) next() Decision {
 	t.observed.Force, t.observed.Looked = false, false
 	return t.judge()
 }
 
-// decide turns state and desire into an action with its cause. The node remembers holds, which count offline too, and forgets
-// attempts at targets that are no longer wanted.
+// decide derives an action and its cause from state and desire. The node stores holds, which also count without etcd.
+// It deletes attempts at targets that are no longer wanted.
 func (t *tick) decide(context.Context) error {
 	forgot := t.recall()
 	t.decision = t.judge()
-	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // etcd changed after the agent in place read it
+	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // changed in between
 		t.note = "an agent on probation takes no new target; the next tick takes it"
 		return errEnd
 	}
@@ -133,8 +134,8 @@ func (t *tick) decide(context.Context) error {
 	return t.Memory.Save(t.state)
 }
 
-// stage puts the target on this machine's disk, where Puppet does not see it. A target without a difference for this node is in
-// place already. When the target is refused, the node enforces the target in place.
+// stage puts the target on this machine's disk, where Puppet does not see it. A target that differs in nothing for this
+// node is in place already. After a refusal, the node enforces the target in place.
 func (t *tick) stage(ctx context.Context) error {
 	err := t.fetch(ctx)
 	learned, saveErr := t.learn(ctx, err)
@@ -185,8 +186,8 @@ func (t *tick) fetch(ctx context.Context) (err error) {
 	return err
 }
 
-// learn notes why a new target was not staged, and reports whether the decision has to change: the target is refused, or etcd
-// does not answer. The node then enforces the target in place.
+// learn records why staging a new target failed. It reports whether the decision must change because the target is
+// refused or etcd does not answer. The node then enforces the target in place.
 func (t *tick) learn(ctx context.Context, err error) (bool, error) {
 	if t.decision.Action != Take || t.opts.Noop || ctx.Err() != nil {
 		return false, nil
@@ -208,8 +209,8 @@ func (t *tick) learn(ctx context.Context, err error) (bool, error) {
 	return false, nil
 }
 
-// admit marks the node as running in etcd, unless anything that the decision rests on changed. Without etcd only the target in
-// place is enforced. Then the run is opened on disk, where a later tick finds it after a crash.
+// admit marks the node as running in etcd, unless a fact behind the decision changed. Without etcd, the node only
+// enforces the target in place. Then admit opens the run on disk, where a later tick finds it after a crash.
 func (t *tick) admit(ctx context.Context) error {
 	if t.run != nil {
 		return nil // staging failed
@@ -229,7 +230,7 @@ func (t *tick) admit(ctx context.Context) error {
 			t.run = nil
 			return errEnd
 		case err != nil && t.decision.Action == Enforce && ctx.Err() == nil:
-			// Only a changed desired state stops enforcement. A full etcd, or one that refuses, does not.
+			// Only a changed desired state stops enforcement. A full etcd, or one that rejects the write, does not.
 			t.offline = errors.Is(err, ErrUnreachable)
 			t.Log.Warn("cannot announce the run; enforcing the target in place", "err", err)
 		case err != nil:
@@ -257,7 +258,7 @@ func (t *tick) withdraw() error {
 	return t.Memory.Save(t.state)
 }
 
-// apply runs Puppet. Losing etcd never ends a catalog that is being applied.
+// apply runs Puppet. A loss of etcd never ends a catalog run.
 func (t *tick) apply(ctx context.Context) error {
 	if t.ended {
 		return nil // staging failed
@@ -275,7 +276,7 @@ func (t *tick) apply(ctx context.Context) error {
 	if err != nil {
 		result = Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetNotStarted, Text: Prose(err.Error())}}
 	}
-	// Also after a failed run: what it spoiled may keep the next one from starting.
+	// Restore after a failed run too: the damage may prevent the next run from starting.
 	if t.spoiled = t.Machine.Restore(); t.spoiled != nil && result.Kind != Success {
 		result.Problem.Spoiled = Prose(t.spoiled.Error())
 	}
@@ -290,7 +291,7 @@ func (t *tick) apply(ctx context.Context) error {
 	return t.keepRecord()
 }
 
-// keepRecord stores the run's record on disk until etcd has it: a crash before the report loses nothing.
+// keepRecord stores the run's record on disk until etcd has it. A crash before the report then loses nothing.
 func (t *tick) keepRecord() error {
 	fresh, err := t.freshRun()
 	if err != nil {
@@ -299,8 +300,8 @@ func (t *tick) keepRecord() error {
 	return t.spool(fresh)
 }
 
-// verify checks that the node can still be managed: by what the run spoiled, by etcd after a new target, and by the release's
-// own checks. When the agent is stopped meanwhile, the run stays open and the next tick repeats it.
+// verify checks that the node is still manageable: no unrestored damage, an answer from etcd after a new target, and
+// the release's own checks. If the agent is stopped meanwhile, the run stays open and the next tick repeats it.
 func (t *tick) verify(ctx context.Context) error {
 	if t.run.Kind != Success {
 		return nil
@@ -327,8 +328,8 @@ func (t *tick) verify(ctx context.Context) error {
 	return nil
 }
 
-// answers waits until etcd answers after a new target was applied. A target that cuts the node off must not become its last
-// good one.
+// answers waits for an answer from etcd after a new target was applied. A target that cuts the node off must not become
+// its last good one.
 func (t *tick) answers(parent context.Context) error {
 	ctx, cancel := context.WithTimeout(parent, t.VerifyTimeout)
 	defer cancel()

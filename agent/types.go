@@ -7,14 +7,14 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// Generation numbers the states of an environment's live data, from 1; 0 means that there is none.
+// Generation numbers the states of an environment's live data, from 1. 0 means no live data.
 type Generation int64
 
 // Epoch counts the decisions of an environment's operators: each promotion and each rollback raises it by one.
 type Epoch int64
 
-// Target is the one unit that is desired, attempted, last good and rolled back: a release and a data generation.
-// Two targets are the same when their values are equal.
+// Target is the unit that is desired, attempted, last good and rolled back: a release and a data generation. Two
+// targets are the same when their values are equal.
 type Target struct {
 	Release    string     `json:"release,omitempty"`     // version, as `pulley releases` lists it
 	Tree       string     `json:"tree,omitempty"`        // tree hash of the release: 64 hex digits
@@ -22,10 +22,10 @@ type Target struct {
 	DataDigest string     `json:"data_digest,omitempty"` // sha256 of the generation's record: 64 hex digits
 }
 
-// IsZero reports whether the target names no release; it cannot be enforced then.
+// IsZero reports whether the target names no release. Such a target cannot be enforced.
 func (t Target) IsZero() bool { return t.Tree == "" }
 
-// String is how people see a target: "1.4.0 with data 12", "1.4.0" or "nothing".
+// String formats a target for people: "1.4.0 with data 12", "1.4.0" or "nothing".
 func (t Target) String() string {
 	if t.IsZero() {
 		return "nothing"
@@ -36,7 +36,7 @@ func (t Target) String() string {
 	return t.Release + " with data " + strconv.FormatInt(int64(t.Data), 10)
 }
 
-// Overlay returns t with its missing parts from under: how a role's or node's target inherits.
+// Overlay returns t with its empty parts taken from under. A role's or node's target inherits this way.
 func (t Target) Overlay(under Target) Target {
 	if t.Tree == "" {
 		t.Release, t.Tree = under.Release, under.Tree
@@ -47,7 +47,7 @@ func (t Target) Overlay(under Target) Target {
 	return t
 }
 
-// Identity is who this node is. Environment is the key segment of the fleet ("dev", or "dev@t42" for a stack of it);
+// Identity identifies this node. Environment is the key segment of the fleet ("dev", or "dev@t42" for a stack of it).
 // PuppetEnvironment is the part that Puppet sees ("dev").
 type Identity struct {
 	Node              string `json:"node"`
@@ -57,7 +57,7 @@ type Identity struct {
 	PuppetEnvironment string `json:"puppet_environment"`
 }
 
-// Outcome is what a Puppet run did.
+// Outcome is the effect of a Puppet run.
 type Outcome string
 
 // The outcomes of a run.
@@ -67,14 +67,14 @@ const (
 	Failed    Outcome = "failed"    // the run, or its verification, failed
 )
 
-// Kind is what a run left behind.
+// Kind is the state of the machine after a run.
 type Kind string
 
-// The kinds of a run's end.
+// The kinds of states after a run.
 const (
-	Success   Kind = "success"   // everything that the target wants was applied
-	Untouched Kind = "untouched" // no catalog was applied, for certain
-	Between   Kind = "between"   // a part of the catalog may have been applied
+	Success   Kind = "success"   // the complete target was applied
+	Untouched Kind = "untouched" // certainly no catalog was applied
+	Between   Kind = "between"   // part of the catalog may have been applied
 )
 
 // Counts are Puppet's own resource counts of one run.
@@ -87,7 +87,7 @@ type Counts struct {
 	FailedToRestart int `json:"failed_to_restart"`
 }
 
-// ResourceEvent is one resource that a run changed or failed.
+// ResourceEvent is one resource that a run changed or could not apply.
 type ResourceEvent struct {
 	Resource string   `json:"resource"`       // File[/etc/motd]
 	Status   string   `json:"status"`         // changed, failed, skipped (because a dependency failed) or noop
@@ -104,7 +104,7 @@ type LogLine struct {
 	Time    time.Time `json:"time,omitzero"`
 }
 
-// Job asks Puppet for one run.
+// Job is the order for one Puppet run.
 type Job struct {
 	Identity
 	ID       string        // names the run's folder under runs/
@@ -112,14 +112,14 @@ type Job struct {
 	Tree     string        // absolute folder of the release, as Puppet will see it
 	Data     string        // absolute folder of the data layers; "" when there is no live data
 	Noop     bool          // show changes, make none
-	Deadline time.Duration // of the whole run; 0 means the default
+	Deadline time.Duration // of the complete run; 0 means the default
 }
 
-// Result is what one Puppet run did.
+// Result is the result of one Puppet run.
 type Result struct {
 	Kind      Kind                     `json:"kind"`
 	Outcome   Outcome                  `json:"outcome"`
-	Problem   Problem                  `json:"problem,omitzero"` // why the run is not a success
+	Problem   Problem                  `json:"problem,omitzero"` // cause of any kind other than success
 	ExitCode  int                      `json:"exit_code"`        // Puppet's; 128+n when signal n ended it
 	Noop      bool                     `json:"noop,omitempty"`
 	Counts    Counts                   `json:"counts"`
@@ -143,29 +143,29 @@ type Run struct {
 	Result
 }
 
-// Attempt counts the runs of this node at a target that it has not reached.
+// Attempt counts this node's runs at a target that it has not reached.
 type Attempt struct {
 	Target   Target    `json:"target"`
 	Started  int       `json:"started"`          // runs begun since the last success, new target or --force
-	Finished int       `json:"finished"`         // of these, runs that ended by themselves (the others were interrupted)
-	Open     bool      `json:"open,omitempty"`   // the last one has not ended, or was interrupted
+	Finished int       `json:"finished"`         // runs that ended by themselves, not interrupted
+	Open     bool      `json:"open,omitempty"`   // the last run has not ended, or was interrupted
 	Last     time.Time `json:"last"`             // when the last one began
 	Kind     Kind      `json:"kind,omitempty"`   // how the last finished one ended
-	Problem  Problem   `json:"problem,omitzero"` // and why
+	Problem  Problem   `json:"problem,omitzero"` // cause of that kind
 }
 
-// Refusal is a target that this node did not take because it is not verified as authentic.
+// Refusal records a target that this node refused because it is not verified as authentic.
 type Refusal struct {
 	Target        Target    `json:"target"`
 	refusal.Error           // code and params, clipped
 	At            time.Time `json:"at"` // when the node last checked it, to the second
 }
 
-// Prose is text for people in a stored value: an operator's reason, the message of a program. Nothing compares it, cuts it
-// apart or parses it.
+// Prose is text for people in a stored value: an operator's reason, the message of a program. Code must never compare,
+// split or parse it.
 type Prose string
 
-// HoldMode is what a hold forbids.
+// HoldMode names the action that a hold forbids.
 type HoldMode string
 
 // The modes of a hold.
@@ -174,7 +174,7 @@ const (
 	Stop   HoldMode = "stop"   // do not run Puppet
 )
 
-// HoldKind is who set a hold, and for what.
+// HoldKind names the setter and the purpose of a hold.
 type HoldKind string
 
 // The kinds of holds.
@@ -184,7 +184,7 @@ const (
 	DuplicateHold  HoldKind = "duplicate"  // serve saw two machines run as one node; an operator ends it
 )
 
-// Hold forbids a node, a role or a whole environment something.
+// Hold restricts a node, a role or an environment.
 type Hold struct {
 	Scope    string    `json:"scope"` // all, roles/<role> or nodes/<node>
 	Mode     HoldMode  `json:"mode"`
@@ -196,7 +196,7 @@ type Hold struct {
 	Replaced *Hold     `json:"replaced,omitempty"` // by a retirement; it never has a Replaced of its own
 }
 
-// GateState is whether nodes may take new targets.
+// GateState tells whether nodes may take new targets.
 type GateState string
 
 // The states of a gate.
@@ -216,7 +216,7 @@ type Gate struct {
 	At      time.Time `json:"at,omitzero"`
 }
 
-// Assignment is a rollout's target for one node; it counts only while its epoch is the gate's.
+// Assignment is a rollout's target for one node. It counts only while its epoch equals the gate's epoch.
 type Assignment struct {
 	Target  Target `json:"target"`
 	Rollout string `json:"rollout"`
@@ -244,29 +244,29 @@ type Request struct {
 	At  time.Time   `json:"at,omitzero"`
 }
 
-// RequestKind is what a request is for.
+// RequestKind is the kind of work that a request orders.
 type RequestKind string
 
 // The kinds of requests. An agent answers a kind that it does not know with a problem.
 const (
 	RequestRun    RequestKind = "run"    // run Puppet now on the target in place; holds and gates count
-	RequestRetire RequestKind = "retire" // run the hooks in retire.d of the release in place, and then nothing
+	RequestRetire RequestKind = "retire" // run the hooks in retire.d of the release in place; run nothing afterwards
 )
 
-// Answer is what became of the newest request. An answer without a problem and without a reason means success.
+// Answer is the node's answer to the newest request. An answer without a problem and without a cause means success.
 type Answer struct {
 	ID      string  `json:"id"`
-	Problem Problem `json:"problem,omitzero"` // why it failed
-	Cause   *Cause  `json:"cause,omitempty"`  // why the node did not begin
+	Problem Problem `json:"problem,omitzero"` // cause of the failure
+	Cause   *Cause  `json:"cause,omitempty"`  // why the node did not start
 }
 
-// Failed reports whether the node did not do what was requested.
+// Failed reports whether the node did not do the requested work.
 func (a *Answer) Failed() bool { return a.Cause != nil || a.Problem != Problem{} }
 
 // Desired is everything in etcd that concerns one node, read at one revision.
 type Desired struct {
-	Unreachable Prose            `json:"unreachable,omitempty"` // why etcd gave no answer; everything else is then empty
-	Unreadable  Prose            `json:"unreadable,omitempty"`  // which value this agent cannot read, and the remedy
+	Unreachable Prose            `json:"unreachable,omitempty"` // why etcd did not answer; the rest is empty
+	Unreadable  Prose            `json:"unreadable,omitempty"`  // the value that this agent cannot read, and the remedy
 	Revision    int64            `json:"revision,omitempty"`
 	Host        *Host            `json:"host,omitempty"` // nil: not on the host list
 	Gate        Gate             `json:"gate"`
@@ -279,18 +279,18 @@ type Desired struct {
 	Guards      map[string]int64 `json:"-"` // the store's own: key → ModRevision that Admit compares
 }
 
-// Status is a node's last report of itself: at most 2 KiB as JSON, and less than 1 KiB for a converged node.
+// Status is a node's last report about itself: at most 2 KiB as JSON, and less than 1 KiB for a converged node.
 type Status struct {
 	Format    int       `json:"v,omitempty"` // written by the store
 	Node      string    `json:"node"`
 	Role      string    `json:"role"`
 	Phase     Phase     `json:"phase"`
 	Action    Action    `json:"action"`
-	Cause               // without the parameters that another field of the status has
-	Target    Target    `json:"target"` // the wanted target of its last tick
+	Cause               // without parameters that another field of the status contains
+	Target    Target    `json:"target"` // the wanted target of the node's last tick
 	LastGood  Target    `json:"last_good"`
 	Enforcing Target    `json:"enforcing"`
-	Attempt   *Attempt  `json:"attempt,omitempty"` // of Target, or of what it enforces
+	Attempt   *Attempt  `json:"attempt,omitempty"` // for Target, or for the enforced target
 	Refusal   *Refusal  `json:"refusal,omitempty"` // of Target
 	Hold      *Hold     `json:"hold,omitempty"`
 	Outcome   Outcome   `json:"outcome,omitempty"` // of the last run
@@ -302,11 +302,11 @@ type Status struct {
 	Machine   string    `json:"machine,omitempty"` // machine id
 	Boot      string    `json:"boot,omitempty"`    // the kernel's id of this boot
 	Disabled  Prose     `json:"disabled,omitempty"`
-	Agent     *Upgrade  `json:"agent,omitempty"`  // nil when it runs the agent that is wanted
-	Answer    *Answer   `json:"answer,omitempty"` // to the newest request; nil for none
+	Agent     *Upgrade  `json:"agent,omitempty"`  // nil when the node runs the wanted agent
+	Answer    *Answer   `json:"answer,omitempty"` // to the newest request; nil: no answer
 }
 
-// Phase is whether a run is under way.
+// Phase tells whether a run is in progress.
 type Phase string
 
 // The phases.

@@ -1,20 +1,20 @@
 package agent
 
-// AgentChoice is the version of pulley-agent that a node is to run; without a version its agent stays.
+// AgentChoice is the wanted version of pulley-agent. Without a version, the node keeps its agent.
 type AgentChoice struct {
 	Version   string `json:"version,omitempty"`   // as `pulley agents list` shows it
-	Downgrade bool   `json:"downgrade,omitempty"` // also where an older one than the node's own
+	Downgrade bool   `json:"downgrade,omitempty"` // also accept a version older than the node's own
 	Try       int64  `json:"try,omitempty"`       // a version that was dropped at a lower number is retried
-	Unknown   bool   `json:"-"`                   // etcd holds a choice that this agent cannot read: it changes nothing
+	Unknown   bool   `json:"-"`                   // this agent cannot read the choice in etcd: it changes nothing
 }
 
-// UpgradePhase is how far a node is with another agent.
+// UpgradePhase is the progress of an agent upgrade.
 type UpgradePhase string
 
 // The phases of an upgrade.
 const (
-	UpgradeWaiting   UpgradePhase = "waiting"   // it is to be fetched and tested; Problem is the obstacle
-	UpgradeProbation UpgradePhase = "probation" // the new agent does the ticks, watched by the agent in place
+	UpgradeWaiting   UpgradePhase = "waiting"   // the agent must be fetched and tested; Problem is the obstacle
+	UpgradeProbation UpgradePhase = "probation" // the new agent runs the ticks; the agent in place watches it
 	UpgradeDropped   UpgradePhase = "dropped"   // the new agent failed; the agent in place stays
 )
 

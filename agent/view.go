@@ -2,42 +2,42 @@ package agent
 
 import "time"
 
-// NodeState is where a node stands, in one word, for `pulley status`.
+// NodeState is a node's state in one word, for `pulley status`.
 type NodeState string
 
 // The states.
 const (
 	Converged    NodeState = "converged"    // on its target, applied and verified
-	Pending      NodeState = "pending"      // its target is newer than what it has
+	Pending      NodeState = "pending"      // its target is newer than its release
 	InRun        NodeState = "running"      // Puppet is running
-	FailedState  NodeState = "failed"       // its last attempt failed, its target is refused, or another machine has its name; it retries
-	Stuck        NodeState = "stuck"        // it failed too often; it retries rarely
+	FailedState  NodeState = "failed"       // last attempt failed, target refused, or duplicate machine; it retries
+	Stuck        NodeState = "stuck"        // too many attempts failed; the node retries rarely
 	Held         NodeState = "held"         // a hold, or the machine itself, forbids runs
-	Silent       NodeState = "silent"       // it has not reported for too long
-	Unregistered NodeState = "unregistered" // it reports, and is not on the host list
+	Silent       NodeState = "silent"       // no report for too long
+	Unregistered NodeState = "unregistered" // it reports, but is not on the host list
 )
 
-// NodeStates lists all states, the good one first, in the order of an operator's interest.
+// NodeStates lists all states in the order of an operator's interest, Converged first.
 func NodeStates() []NodeState {
 	return []NodeState{Converged, Pending, InRun, FailedState, Stuck, Held, Silent, Unregistered}
 }
 
-// View is one node as an operator sees it.
+// View is an operator's view of one node.
 type View struct {
 	State      NodeState
 	Cause                    // why
-	ClockAhead time.Duration // of the node; 0 when its clock may be right
+	ClockAhead time.Duration // of the node's clock; 0 when the clock may be right
 	Wanted     Target
 }
 
-// silentAfter is how many heartbeats a node may miss, with at least minSilence.
+// silentAfter is the number of heartbeats that a node may miss. minSilence is the lower limit.
 const (
 	silentAfter = 3
 	minSilence  = 20 * time.Minute
-	clockAhead  = 5 * time.Minute // beyond this the node's clock is wrong, and its silence would stay unnoticed
+	clockAhead  = 5 * time.Minute // a larger lead means a wrong clock, which hides the node's silence
 )
 
-// Look judges one node by its last report (nil: none yet) and by what etcd wants of it now.
+// Look derives a node's view from its last report (nil: none yet) and its desired state in etcd.
 func Look(s *Status, d Desired, now time.Time) View {
 	v := judge(s, d, now)
 	if s == nil {
@@ -93,7 +93,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 	return v
 }
 
-// retires reports whether the machine that reports is requested to retire.
+// retires reports whether the reporting machine is requested to retire.
 func retires(h *Host, machine string) bool {
 	return h.Request != nil && h.Request.Do == RequestRetire && !anotherMachine(h, machine)
 }
@@ -103,7 +103,7 @@ func (s *Status) declined(r *Request) bool {
 	return s.Answer != nil && s.Answer.ID == r.ID && s.Reason != ReasonRetired
 }
 
-// retirement is how far a node is that is requested to retire.
+// retirement returns the progress of a requested retirement.
 func (s *Status) retirement(r *Request) Cause {
 	if s.Answer == nil || s.Answer.ID != r.ID {
 		return Cause{ReasonRetire, Params{Request: r}}
@@ -111,10 +111,10 @@ func (s *Status) retirement(r *Request) Cause {
 	return Cause{ReasonRetired, Params{Problem: s.Answer.Failure()}}
 }
 
-// runningSilence is how long a run may take before its node counts as silent: Puppet's default deadline and a margin.
+// runningSilence is the maximum time of a run before its node counts as silent: Puppet's default deadline and a margin.
 const runningSilence = 75 * time.Minute
 
-// SilentFrom is when a node that reports nothing more counts as silent.
+// SilentFrom returns the time from which a node without a new report counts as silent.
 func (s *Status) SilentFrom() time.Time {
 	quiet := max(silentAfter*s.Settings.Heartbeat, minSilence)
 	if s.Phase == Running {
@@ -133,7 +133,7 @@ func (v View) unheard(d Desired, now time.Time) View {
 	return v
 }
 
-// attemptAt is the node's count of attempts at its target, or at the target in place.
+// attemptAt returns the node's attempts at its target, or at the target in place.
 func attemptAt(s *Status, wanted Target) *Attempt {
 	if s.Attempt == nil || s.Attempt.Target != wanted && s.Attempt.Target != s.Enforcing {
 		return nil
@@ -141,7 +141,7 @@ func attemptAt(s *Status, wanted Target) *Attempt {
 	return s.Attempt
 }
 
-// Observed is the node's knowledge of itself from its status: enough for Decide to give the node's own answer.
+// Observed rebuilds the node's knowledge about itself from its status. Decide then returns the node's own answer.
 func (s *Status) Observed(id Identity) Observed {
 	o := Observed{Identity: id, Settings: s.Settings, Machine: s.Machine, Disabled: s.Disabled, State: State{
 		LastGood: s.LastGood, Enforcing: s.Enforcing, RanAt: s.RanAt, Outcome: s.Outcome, LastRun: s.LastRun,
@@ -153,7 +153,7 @@ func (s *Status) Observed(id Identity) Observed {
 	if s.Reason == ReasonPuppetBlocked {
 		o.PuppetBlocked = s.Params.Blocked
 	}
-	if s.Reason == ReasonRetired { // only the node itself needs the request's id
+	if s.Reason == ReasonRetired { // only the node needs the request's id
 		o.State.Retire = "unknown"
 	}
 	return o

@@ -2,9 +2,9 @@ package agent
 
 import "encoding/json"
 
-// A status names up to four targets, and mostly they are the same one. On the wire what equals its neighbour is left out,
-// in this order: last_good is always there; enforcing, when it is missing, is last_good; target is enforcing; and the
-// attempt's and the refusal's target is target.
+// A status names up to four targets, which are mostly equal. The JSON leaves out a target that equals its neighbour.
+// last_good is always present. A missing enforcing equals last_good, a missing target equals enforcing, and a missing
+// target of the attempt or the refusal equals target.
 
 type plainStatus Status
 
@@ -30,7 +30,7 @@ type wireRefusal struct {
 	Target *Target `json:"target,omitempty"`
 }
 
-// MarshalJSON leaves out the targets that are repeated.
+// MarshalJSON leaves out repeated targets.
 func (s Status) MarshalJSON() ([]byte, error) {
 	w := wireStatus{plainStatus: plainStatus(s), Enforcing: unless(s.Enforcing, s.LastGood), Target: unless(s.Target, s.Enforcing)}
 	if s.Attempt != nil {
@@ -42,7 +42,7 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	return json.Marshal(w)
 }
 
-// UnmarshalJSON puts the repeated targets back.
+// UnmarshalJSON restores repeated targets.
 func (s *Status) UnmarshalJSON(b []byte) error {
 	var w wireStatus
 	if err := json.Unmarshal(b, &w); err != nil {

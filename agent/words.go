@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// This file is the one place where a code becomes a sentence. A code of a newer version is its own sentence.
+// Only this file turns codes into sentences. The sentence of a code from a newer version is the code itself.
 
-// Sentence is the reason with its parameters, for people.
+// Sentence returns the reason with its parameters, for people.
 func (c Cause) Sentence() string {
 	p := c.Params
 	switch c.Reason {
@@ -78,7 +78,7 @@ func (c Cause) Sentence() string {
 	return with(string(c.Reason), p.Text)
 }
 
-// Sentence is where the node stands, for people.
+// Sentence returns the node's state, for people.
 func (v View) Sentence() string {
 	s := v.Cause.Sentence()
 	switch v.State {
@@ -95,7 +95,7 @@ func (v View) Sentence() string {
 	return s
 }
 
-// questions are the rungs of the ladder, as explain prints them.
+// questions are the questions as `pulley explain` prints them.
 var questions = map[Question]string{
 	AskEnabled: "runs are enabled on the machine", AskRetiring: "no retirement is requested", AskHooks: "the retire hooks have yet to run",
 	AskPuppet: "Puppet may run", AskStopped: "not stopped by a hold", AskEtcd: "etcd answers", AskRegistered: "on the host list",
@@ -106,7 +106,7 @@ var questions = map[Question]string{
 
 func (q Question) String() string { return cmp.Or(questions[q], string(q)) }
 
-// Answer is the answer of a rung, for people.
+// Answer returns the answer to a question, for people.
 func (r Rung) Answer() string {
 	p := r.Params
 	switch {
@@ -138,7 +138,7 @@ func (r Rung) Answer() string {
 	return "yes"
 }
 
-// blocks are the sentences of what forbids a run.
+// words returns a sentence about the lock that forbids a run.
 func (b *Blocked) words() Prose {
 	switch {
 	case b == nil:
@@ -153,7 +153,7 @@ func (b *Blocked) words() Prose {
 	return Prose(with(string(b.Code), b.Text))
 }
 
-// String is the problem as a sentence; "" for none.
+// String returns the problem as a sentence, or "" for none.
 func (p Problem) String() string {
 	s := p.sentence()
 	if p.Spoiled != "" {
@@ -288,7 +288,7 @@ func (p Problem) upgrade() string {
 	return with(string(p.Code), p.Text)
 }
 
-// String is the hold, for people.
+// String returns the hold, for people.
 func (h Hold) String() string {
 	s := fmt.Sprintf("%s on %s", h.Mode, h.Scope)
 	if h.Who != "" {
@@ -300,7 +300,7 @@ func (h Hold) String() string {
 	return with(s, Prose(h.Reason()))
 }
 
-// Reason is why the hold was set.
+// Reason returns the operator's reason for the hold.
 func (h Hold) Reason() string {
 	s := string(h.Why)
 	switch h.Kind {
@@ -343,7 +343,7 @@ func (t *Target) words() string {
 	return t.String()
 }
 
-// words is who requested it, and why.
+// words returns the requester and the reason.
 func (r *Request) words() Prose {
 	if r == nil {
 		return ""
@@ -358,7 +358,7 @@ func (p *Problem) words() Prose {
 	return Prose(p.String())
 }
 
-// Sentence is why the node did not do what was requested; "" when it did.
+// Sentence returns why the node did not do the requested work; "" means success.
 func (a *Answer) Sentence() string {
 	if a.Cause != nil {
 		return a.Cause.Sentence()
@@ -383,7 +383,7 @@ func (a *Attempt) words(next time.Time) Prose {
 	return Prose(s)
 }
 
-// with is text: more; text alone where there is no more.
+// with returns "text: more", or text alone if more is empty.
 func with(text string, more Prose) string {
 	if more == "" {
 		return text

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// A CronJob is a line of a crontab that runs the agent: with which settings, and under which root ("" is the default).
+// A CronJob is a line of a crontab that runs the agent: its settings file and its root ("" means the default).
 type CronJob struct{ config, root string }
 
-// cronLine is a line of /etc/cron.d as crontab(5) has it: five fields or an @word, the user, the command.
+// cronLine matches a line of /etc/cron.d, see crontab(5): five fields or an @word, the user, the command.
 var cronLine = regexp.MustCompile(`^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+[^\s=]+\s+(\S.*)$`)
 
 var agentRun = regexp.MustCompile(`(?:^|[\s/'"])pulley-agent\s+run(?:\s|['"]|$)`)
 
-// agentJobs finds the jobs that run the agent; comments, variables and commands that only name it are none.
+// AgentJobs returns the jobs that run the agent. It skips comments, variables, and commands that only name the agent.
 func AgentJobs(crontab []byte) []CronJob {
 	var jobs []CronJob
 	for line := range strings.Lines(string(crontab)) {
@@ -30,7 +30,8 @@ func AgentJobs(crontab []byte) []CronJob {
 	return jobs
 }
 
-// startsSame says whether an agent is started with the settings and the root that it had, as far as a job before named them.
+// startsSame reports whether a job still starts an agent with the same settings and root, as far as a job before named
+// them.
 func startsSame(before, now []CronJob) bool {
 	return slices.ContainsFunc(before, func(b CronJob) bool {
 		return slices.ContainsFunc(now, func(n CronJob) bool {
@@ -39,7 +40,7 @@ func startsSame(before, now []CronJob) bool {
 	})
 }
 
-// flagOf is the value of a flag in a command line, "" when it is not there.
+// flagOf returns the value of a flag in a command line, or "".
 func flagOf(command, flag string) string {
 	words := strings.Fields(command)
 	for i, w := range words {

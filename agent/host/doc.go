@@ -1,3 +1,3 @@
-// Package host is the machine around Puppet's run: it restores the agent's schedule and the lists of signers after a release
-// that spoiled them, and runs the checks and hooks that a release brings along. It must never decide whether Puppet runs.
+// Package host manages the machine around a Puppet run. It restores the agent's schedule and the lists of signers after
+// a release that damaged them, and it runs the release's checks and hooks. It must never decide whether Puppet runs.
 package host

@@ -17,11 +17,12 @@ import (
 	"pulley/internal/trust"
 )
 
-// Machine restores what a run must not spoil, the agent's schedule and the lists of signers, and runs the scripts of a release.
+// Machine restores the agent's schedule and the lists of signers after a run that damaged them, and runs a release's
+// scripts.
 type Machine struct {
-	schedule string // the cron file; a machine on which there is none runs the agent in some other way
+	schedule string // the cron file; without it, something other than cron runs the agent
 	signers  keptSigners
-	kept     string // file of what both were before a run
+	kept     string // copies of the schedule and the lists from before a run
 	log      *slog.Logger
 	timeout  time.Duration // of one script of the release
 }
@@ -36,7 +37,7 @@ func New(c nodeconfig.Config, signers trust.Files, now func() time.Time, log *sl
 	}
 }
 
-// Remember copies both before a run. A copy that an earlier run made, and that is not restored yet, stays.
+// Remember copies both before a run. It keeps a copy by an earlier run that is not restored yet.
 func (m *Machine) Remember() error {
 	before, err := loadKept(m.kept)
 	if err != nil {
@@ -55,7 +56,7 @@ func (m *Machine) Remember() error {
 	return k.save(m.kept)
 }
 
-// Restore restores what the run since Remember spoiled. Otherwise that run could be the node's last.
+// Restore restores the schedule and the lists. Without them, the run could be the node's last one.
 func (m *Machine) Restore() error {
 	before, err := loadKept(m.kept)
 	if before == nil {
@@ -64,7 +65,7 @@ func (m *Machine) Restore() error {
 	scheduled, scheduleErr := m.keepSchedule(before)
 	listed, listErr := m.signers.restoreSpoiled(before.Signers)
 	if err = both(scheduleErr, listErr); !scheduled || !listed {
-		return err // the copies stay, for the next tick
+		return err // keep the copies for the next tick
 	}
 	if removeErr := os.Remove(m.kept); removeErr != nil {
 		return errors.Join(err, fmt.Errorf("cannot remove the copies of the schedule and the lists of signers: %w", removeErr))
@@ -85,7 +86,7 @@ func (m *Machine) Verify(ctx context.Context, job agent.Job) error {
 	return scripts{folder: "validate.d", shown: 600, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 
-// maxWhy bounds the reason that a hook gets.
+// maxWhy limits the reason that a hook receives, in bytes.
 const maxWhy = 1000
 
 // Retire runs the release's retire hooks. Their output is shortened to fit into an answer.
@@ -94,7 +95,7 @@ func (m *Machine) Retire(ctx context.Context, job agent.Job, why agent.Prose) er
 	return scripts{folder: "retire.d", env: env, shown: 140, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 
-// crontab is the agent's cron file; nil when there is none.
+// crontab returns the agent's cron file, or nil if it is missing.
 func (m *Machine) crontab() ([]byte, fs.FileMode, error) {
 	info, err := os.Stat(m.schedule)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,8 +108,8 @@ func (m *Machine) crontab() ([]byte, fs.FileMode, error) {
 	return b, info.Mode().Perm(), err
 }
 
-// lost reports whether no schedule starts this agent any more. A schedule that a release changed is good as long as it starts
-// the agent with the same settings.
+// lost reports whether no schedule starts this agent any more. A changed schedule is fine if it starts the agent with
+// the same settings.
 func (m *Machine) lost(before *kept) bool {
 	jobs := AgentJobs(before.Schedule)
 	if len(jobs) == 0 {

@@ -17,27 +17,27 @@ import (
 	"pulley/internal/trust"
 )
 
-// keptFile holds, in the state folder, the copies from before a run. It exists until the run was checked: an interrupted run
-// leaves it.
+// keptFile contains the copies from before a run, in the state folder. It exists until the run is checked. An
+// interrupted run leaves it behind.
 const keptFile = "kept.json"
 
 // kept is the agent's schedule and the lists of signers before a run.
 type kept struct {
 	V        int         `json:"v"`
-	Schedule []byte      `json:"schedule,omitempty"` // the cron file; nil where something else starts the agent
+	Schedule []byte      `json:"schedule,omitempty"` // the cron file; nil: something else starts the agent
 	Mode     fs.FileMode `json:"mode,omitempty"`     // of the cron file
-	Signers  *lists      `json:"signers,omitempty"`  // nil when the lists were not usable before
+	Signers  *lists      `json:"signers,omitempty"`  // nil: the lists were not usable before
 }
 
 const keptFormat = 1
 
-// lists are the files of a node's signers at one moment; nil is one that is not there.
+// lists are the contents of a node's signer files at one moment. nil means a missing file.
 type lists struct {
 	Allowed []byte `json:"allowed"`
 	Revoked []byte `json:"revoked"`
 }
 
-// save is durable when it returns.
+// save writes the copies durably.
 func (k kept) save(path string) error {
 	k.V = keptFormat
 	b, err := json.Marshal(k)
@@ -50,7 +50,7 @@ func (k kept) save(path string) error {
 	return nil
 }
 
-// loadKept returns nil when no run is looked at yet.
+// loadKept returns nil if no run waits for its check.
 func loadKept(path string) (*kept, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,15 +69,15 @@ func loadKept(path string) (*kept, error) {
 	return &k, nil
 }
 
-// keptSigners restores the lists of signers after a run with which nobody could sign for the node any more: it could take no
-// other release.
+// keptSigners restores the lists of signers after a run that left no key able to sign for the node. Such a node could
+// take no other release.
 type keptSigners struct {
 	files       trust.Files
 	environment string
 	now         func() time.Time
 }
 
-// lists reads the files as they are.
+// lists reads the files.
 func (k keptSigners) lists() (lists, error) {
 	var l lists
 	for path, into := range map[string]*[]byte{k.files.Allowed: &l.Allowed, k.files.Revoked: &l.Revoked} {
@@ -90,8 +90,8 @@ func (k keptSigners) lists() (lists, error) {
 	return l, nil
 }
 
-// usable returns nil when a key can sign releases for this node now, or when signatures are not required. Releases decide: a
-// release can bring a longer list.
+// usable returns nil if a key can sign releases for this node now, or if signatures are not required. Only the right to
+// sign releases counts, because a release can install a new list.
 func (k keptSigners) usable(l lists) error {
 	mark, err := trust.LoadHighWaterMark(k.files.Mark)
 	required := err != nil || mark.Required
@@ -113,7 +113,7 @@ func (k keptSigners) usable(l lists) error {
 	return nil
 }
 
-// remember is the lists before a run; nil when they are not usable.
+// remember returns the lists before a run, or nil if they are not usable.
 func (k keptSigners) remember() *lists {
 	l, err := k.lists()
 	if err != nil || k.usable(l) != nil {
@@ -122,8 +122,8 @@ func (k keptSigners) remember() *lists {
 	return &l
 }
 
-// spoiled returns what is wrong with the lists since before; nil for nothing. Both are judged by the present time: a key that
-// expired meanwhile is no run's fault.
+// spoiled returns the damage to the lists since before, or nil. It judges both at the present time: a key that expired
+// meanwhile is not the run's fault.
 func (k keptSigners) spoiled(before *lists) error {
 	if before == nil || k.usable(*before) != nil {
 		return nil
@@ -138,7 +138,7 @@ func (k keptSigners) spoiled(before *lists) error {
 	return k.usable(now)
 }
 
-// mend restores the lists when a run spoiled them. Its error names the damage.
+// restoreSpoiled restores the lists if a run damaged them. Its error names the damage.
 func (k keptSigners) restoreSpoiled(before *lists) (put bool, err error) {
 	if err = k.spoiled(before); err == nil {
 		return true, nil
@@ -166,7 +166,7 @@ func (k keptSigners) restore(l lists) error {
 	return nil
 }
 
-// putBack writes a file as it was; nil bytes: it was not there.
+// putBack restores a file. nil bytes mean that the file did not exist.
 func putBack(path string, b []byte, mode fs.FileMode) error {
 	if b == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -180,5 +180,5 @@ func putBack(path string, b []byte, mode fs.FileMode) error {
 	if err := atomicfile.Replace(path, b, mode); err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // WriteFile leaves the mode of what is there
+	return os.Chmod(path, mode) // WriteFile keeps the mode of an existing file
 }

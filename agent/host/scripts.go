@@ -16,19 +16,19 @@ import (
 	"pulley/agent"
 )
 
-// scriptTimeout is how long one script of a release may take.
+// scriptTimeout limits one script of a release.
 const scriptTimeout = 5 * time.Minute
 
 // scripts runs the programs in a folder of a release: checks, and hooks.
 type scripts struct {
 	folder  string   // of the release
-	env     []string // besides the variables that all scripts get
-	shown   int      // bytes of a failed script's output
+	env     []string // in addition to the variables for all scripts
+	shown   int      // limit for the shown output of a failed script, in bytes
 	timeout time.Duration
 	log     *slog.Logger
 }
 
-// run runs the executables of the folder in the order of their names, until the first that fails. A missing folder has none.
+// run runs the executables of the folder, ordered by name, until the first failure. A missing folder counts as empty.
 func (s scripts) run(ctx context.Context, job agent.Job) error {
 	dir := filepath.Join(job.Tree, s.folder)
 	entries, err := os.ReadDir(dir)
@@ -80,7 +80,7 @@ func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
 	return fmt.Errorf("%w: %s", err, bytes.TrimSpace(output.bytes))
 }
 
-// tail keeps the last bytes that are written to it.
+// tail keeps the last bytes written to it.
 type tail struct {
 	limit int
 	bytes []byte

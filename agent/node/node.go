@@ -19,21 +19,21 @@ import (
 	"pulley/internal/takeover"
 )
 
-// Setup is a node's configuration with the surroundings of its agent.
+// Setup is a node's configuration, with the agent's streams, clock and root.
 type Setup struct {
 	nodeconfig.Config
 	Version        string // of this program
 	Now            func() time.Time
 	Log            *slog.Logger
 	Stdout, Stderr io.Writer
-	Warn           func(error)       // shows a person what is no tick's failure
-	Step           func(name string) // receives each step of a tick; nil: nobody watches
+	Warn           func(error)       // receives errors that are not a tick's failure
+	Step           func(name string) // receives each step of a tick; may be nil
 }
 
-// OwnVersion is this program's version as versions are published: a git tag often begins with a v.
+// OwnVersion returns this program's version in the form of published versions: git tags often begin with a v.
 func (s Setup) OwnVersion() string { return strings.TrimPrefix(s.Version, "v") }
 
-// Node is this machine with everything that a tick needs, its lock held.
+// Node contains everything that a tick needs. It holds the node's lock.
 type Node struct {
 	Setup
 	Puppet *puppet.Puppet
@@ -45,7 +45,7 @@ type Node struct {
 	agent *agent.Agent
 }
 
-// Open takes the node's lock and puts the parts of a tick together. agent.ErrLocked means that another run is in progress.
+// Open takes the node's lock and assembles the parts of a tick. agent.ErrLocked means that another run is in progress.
 func (s Setup) Open(ctx context.Context) (*Node, error) {
 	disk, err := agent.OpenDisk(s.StateDir())
 	if err != nil {
@@ -55,7 +55,7 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 	if n.lock, err = TakeLock(ctx, disk, n.Puppet); err != nil {
 		return nil, errors.Join(err, disk.Close())
 	}
-	n.Puppet.ExtraFiles = []*os.File{n.lock} // Puppet holds the lock too: it may outlive the agent
+	n.Puppet.ExtraFiles = []*os.File{n.lock} // Puppet also holds the lock, because it may outlive the agent
 	if n.parts, err = stage.Open(s.Config, s.Now, s.Log); err != nil {
 		return nil, errors.Join(err, n.lock.Close(), disk.Close())
 	}
@@ -69,19 +69,19 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 	return n, nil
 }
 
-// Close releases the lock and ends the connections.
+// Close releases the lock and closes the connections.
 func (n *Node) Close() error {
 	return errors.Join(n.parts.Close(), n.disk.Close(), n.lock.Close())
 }
 
-// Tick is one tick with the node's lock held, and the renewal of the certificate where that is due.
+// Tick runs one tick with the node's lock held, and renews the certificate if it is due.
 func (s Setup) Tick(ctx context.Context, opts agent.Options) (agent.Report, error) {
 	n, err := s.Open(ctx)
 	if err != nil {
 		return agent.Report{}, err
 	}
 	if opts.Noop {
-		n.Puppet.Stdout = s.Stdout // a person reads what would change
+		n.Puppet.Stdout = s.Stdout // shows the changes to a person
 	}
 	report := n.agent.Tick(ctx, opts)
 	if !opts.Noop {
@@ -90,7 +90,7 @@ func (s Setup) Tick(ctx context.Context, opts agent.Options) (agent.Report, erro
 	return report, n.Close()
 }
 
-// TakeLock takes the node's lock. An earlier agent's Puppet that holds the lock past its deadline is ended.
+// TakeLock takes the node's lock. It ends an earlier agent's Puppet that holds the lock past its deadline.
 func TakeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet) (*os.File, error) {
 	f, err := disk.Lock()
 	if !errors.Is(err, agent.ErrLocked) {
@@ -107,7 +107,7 @@ func TakeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet) (*os.File
 	return disk.Lock()
 }
 
-// NewPuppet is Puppet with this node's settings.
+// NewPuppet returns a Puppet with this node's settings.
 func (s Setup) NewPuppet() *puppet.Puppet {
 	c := s.Config.Puppet
 	return &puppet.Puppet{

@@ -12,14 +12,14 @@ import (
 	"pulley/internal/upgrade"
 )
 
-// probation has the candidate do this tick, judges it, and acts on that. Ticks that concern more than what is in place are done
-// by this agent.
+// probation lets the candidate run this tick, judges it, and acts on the result. This agent runs every tick that does
+// more than enforce the target in place.
 func (u *supervisor) probation(ctx context.Context) (Turned, error) {
 	lock, err := u.folder.Lock()
 	if errors.Is(err, agent.ErrLocked) {
 		return Turned{Locked: true}, nil
 	}
-	if err != nil { // a full disk must not keep the node from its ticks
+	if err != nil { // a full disk must not prevent ticks
 		u.Log.Warn("cannot watch the new agent", "err", err)
 		return u.tick(ctx, u.opts.Options)
 	}
@@ -58,7 +58,7 @@ func (u *supervisor) probation(ctx context.Context) (Turned, error) {
 	return u.watch(ctx, s, desired.Agent)
 }
 
-// watch has the candidate do the tick.
+// watch lets the candidate run the tick.
 func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.AgentChoice) (Turned, error) {
 	flags := append([]string{fmt.Sprintf("--supervised-by=%d", upgrade.Descriptor)}, u.opts.Run...)
 	trial := upgrade.Watch(ctx, u.command(s.Candidate.Program, "run", flags...), u.proof())
@@ -67,7 +67,7 @@ func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.Agen
 	switch finding {
 	case upgrade.Good:
 		if why, reported := u.reported(ctx, s.Candidate.Program); !reported { // its own message is no proof
-			if why == (agent.Problem{}) || u.testEtcd(ctx) != nil { // a full etcd takes nothing from this agent either
+			if why == (agent.Problem{}) || u.testEtcd(ctx) != nil { // a full etcd rejects this agent's writes too
 				return done, nil
 			}
 			return u.drop(ctx, s, why)
@@ -99,7 +99,8 @@ func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.Agen
 	return done, nil
 }
 
-// doubt remembers that a tick failed with the candidate and not with this agent, and drops it after too many in a row.
+// doubt records that a tick failed with the candidate and not with this agent. After too many in a row it drops the
+// candidate.
 func (u *supervisor) doubt(s upgrade.State, why agent.Problem, puppet bool) {
 	s, condemned := s.Doubt(why, puppet)
 	if condemned {
@@ -113,8 +114,8 @@ func (u *supervisor) doubt(s upgrade.State, why agent.Problem, puppet bool) {
 	}
 }
 
-// credit counts a good tick; after enough of them the candidate is put in place, if it is still what etcd wants and still
-// signed by somebody who may.
+// credit counts a good tick. After enough of them, it installs the candidate, if etcd still wants it and its signature
+// is still valid.
 func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.AgentChoice, puppet bool) (replaced bool, err error) {
 	s, verified := s.Credit(u.proof(), puppet, u.Now())
 	if err := u.folder.Save(s); err != nil {
@@ -128,7 +129,7 @@ func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.Age
 	version := s.Candidate.Version
 	switch err := u.stillSigned(ctx, s.Candidate.Program); {
 	case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
-		return false, err // the next tick
+		return false, err // retry in the next tick
 	case err != nil:
 		s.Candidate = nil
 		s = s.Wait(want, problemOf(err), u.Now())
@@ -141,7 +142,7 @@ func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.Age
 	return true, nil
 }
 
-// drop remembers that the candidate failed, and does the tick with this agent.
+// drop records that the candidate failed, and runs the tick with this agent.
 func (u *supervisor) drop(ctx context.Context, s upgrade.State, why agent.Problem) (Turned, error) {
 	u.discard(s, why)
 	return u.tick(ctx, u.opts.Options)
@@ -155,8 +156,8 @@ func (u *supervisor) discard(s upgrade.State, why agent.Problem) {
 	}
 }
 
-// compare does a tick that failed once more with this agent. Where that succeeds the candidate is at fault; else the
-// release is, or the machine. A run of Puppet that failed would have to wait before the next: it is done at once.
+// compare repeats a failed tick with this agent. If it succeeds, the candidate is at fault; otherwise the release or
+// the machine is. It repeats a failed Puppet run immediately, without the wait before a retry.
 func (u *supervisor) compare(ctx context.Context, s upgrade.State, trial upgrade.Trial, why agent.Problem) (Turned, error) {
 	again := u.opts.Options
 	again.Force = trial.Ending.Failed
@@ -172,7 +173,7 @@ func (u *supervisor) compare(ctx context.Context, s upgrade.State, trial upgrade
 	return t, err
 }
 
-// peek decides what a tick would do, without doing it.
+// peek returns the decision of a tick without running the tick.
 func (u *supervisor) peek(ctx context.Context) (agent.Decision, agent.Desired, error) {
 	n, err := u.Open(ctx)
 	if err != nil {
@@ -182,8 +183,8 @@ func (u *supervisor) peek(ctx context.Context) (agent.Decision, agent.Desired, e
 	return decision, desired, errors.Join(err, n.Close())
 }
 
-// reported reports whether etcd has a status of this node from the candidate. Without an answer from etcd there is no problem
-// either.
+// reported reports whether etcd has a status of this node from the candidate. If etcd does not answer, it returns no
+// problem.
 func (u *supervisor) reported(ctx context.Context, p upgrade.Program) (why agent.Problem, ok bool) {
 	s, err := store.Open(u.Store)
 	if err != nil {

@@ -19,16 +19,17 @@ import (
 )
 
 const (
-	// renewTimeout is of one request to one server: a tick must not wait for a renewal, which the next tick can repeat.
+	// renewTimeout limits one request to one server. A tick must not wait for a renewal, because the next tick can
+	// repeat it.
 	renewTimeout = 15 * time.Second
-	// After a renewal that failed the next one is tried when this part of the time that is left is over, or the interval.
+	// After a failed renewal, the next attempt waits for this fraction of the remaining lifetime, or for the interval.
 	retryParts    = 20
 	retryInterval = time.Hour
-	triedFile     = "identity/renewal-failed" // when that was; in the state folder
+	triedFile     = "identity/renewal-failed" // time of the last failure, in the state folder
 )
 
-// renew gets a new certificate when the node's own is near its end, or when the servers' CA changed. It follows a tick, under the
-// node's lock, and its failure is no failure of the tick.
+// renew gets a new certificate when the node's own is near its end, or when the servers' CA changed. It runs after a
+// tick, under the node's lock. Its failure does not fail the tick.
 func (n *Node) renew(ctx context.Context) {
 	if !n.Joined() || len(n.Servers) == 0 || ctx.Err() != nil {
 		return
@@ -60,12 +61,12 @@ func (n *Node) renew(ctx context.Context) {
 		n.Warn(fmt.Errorf("cannot renew this node's certificate, which ends in %s (%s): %w", cli.Span(left), id.Leaf().NotAfter.Format(time.RFC3339), err))
 		return
 	}
-	_ = os.Remove(filepath.Join(n.StateDir(), triedFile)) // one that stays delays nothing for long
+	_ = os.Remove(filepath.Join(n.StateDir(), triedFile)) // a leftover file causes only a short delay
 	n.Log.Info("this node's certificate was renewed", "node", n.Identity.Node, "until", fresh.Leaf().NotAfter)
 }
 
-// askForNew makes a new key, has it certified, and writes both; the CAs first, as those that vouch for the servers'
-// certificate may be new.
+// askForNew creates a new key, gets a certificate for it, and writes both. It writes the CAs first, because the
+// servers' certificate may come from a new one.
 func (n *Node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (pki.Identity, error) {
 	t, err := id.TLS(bundle)
 	if err != nil {
@@ -96,7 +97,8 @@ func (n *Node) askForNew(ctx context.Context, id pki.Identity, bundle []byte) (p
 	return fresh, fresh.Save(n.IdentityFile())
 }
 
-// acceptable refuses a certificate that would lock this node out: of another name, or of a CA that is not in the bundle.
+// acceptable refuses a certificate that would lock this node out: with another name, or of a CA that is not in the
+// bundle.
 func acceptable(fresh, old *x509.Certificate, bundle []byte) error {
 	if fresh.Subject.CommonName != old.Subject.CommonName {
 		return fmt.Errorf("the new certificate is of %q, and this node is %q", fresh.Subject.CommonName, old.Subject.CommonName)
@@ -113,8 +115,8 @@ func acceptable(fresh, old *x509.Certificate, bundle []byte) error {
 	return errors.New("none of the CAs in the answer issued the new certificate")
 }
 
-// ofBundle is issuer, an authority key id, if it is of one of the CAs in the bundle: a cluster of somebody else's has
-// certificates of another CA, which says nothing of a rotation.
+// ofBundle returns issuer, an authority key id, if it belongs to a CA in the bundle. The certificate of another cluster
+// has another CA, and does not indicate a rotation.
 func ofBundle(bundle, issuer []byte) []byte {
 	cas, err := pki.ParseCertificates(bundle)
 	if err != nil {
@@ -128,14 +130,14 @@ func ofBundle(bundle, issuer []byte) []byte {
 	return nil
 }
 
-// triedLately reports whether it is too early for another try: a fleet must not contact unreachable servers in every tick.
+// triedLately reports whether a retry is too early: a fleet must not contact unreachable servers in every tick.
 func (n *Node) triedLately(now time.Time, left time.Duration) bool {
 	b, err := bounded.ReadFile(filepath.Join(n.StateDir(), triedFile), nodeconfig.MaxFileBytes)
 	if err != nil {
 		return false
 	}
 	tried, err := time.Parse(time.RFC3339Nano, string(b))
-	if err != nil || tried.After(now) { // the clock was set back
+	if err != nil || tried.After(now) { // no file, or the clock was set back
 		return false
 	}
 	pause := retryInterval
@@ -147,5 +149,5 @@ func (n *Node) triedLately(now time.Time, left time.Duration) bool {
 
 func (n *Node) tried(now time.Time) {
 	text := []byte(now.UTC().Format(time.RFC3339Nano))
-	_ = atomicfile.Replace(filepath.Join(n.StateDir(), triedFile), text, 0o600) // without it the next tick tries again
+	_ = atomicfile.Replace(filepath.Join(n.StateDir(), triedFile), text, 0o600) // on failure, the next tick retries
 }

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/store"
 )
 
-// SelfTest returns why this program cannot be the machine's agent; nil when it can. It changes nothing.
+// SelfTest returns why this program cannot be the machine's agent, or nil. It changes nothing.
 func (s Setup) SelfTest(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
@@ -31,7 +31,7 @@ func (s Setup) SelfTest(ctx context.Context) error {
 	return nil
 }
 
-// testState reads the state as the agent that wrote it left it: one in a newer format has nothing to fear but this.
+// testState reads the state that the agent in place wrote. It fails if the state has a newer format.
 func (s Setup) testState(context.Context) error {
 	d, err := agent.ReadDisk(s.StateDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,7 @@ func (s Setup) testState(context.Context) error {
 	return errors.Join(err, d.Close())
 }
 
-// testEtcd reads what a tick reads, and writes the node's own status again.
+// testEtcd reads the values that a tick reads, and rewrites the node's own status.
 func (s Setup) testEtcd(ctx context.Context) error {
 	st, err := store.Open(s.Store)
 	if err != nil {

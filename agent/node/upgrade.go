@@ -18,26 +18,26 @@ import (
 	"pulley/internal/upgrade"
 )
 
-// TurnOptions are what one turn is for.
+// TurnOptions are the options of one turn.
 type TurnOptions struct {
 	agent.Options
-	Flags []string // of this process, for a new agent that does the tick
-	Run   []string // and of its verb run
+	Flags []string // of this process, for a new agent that runs the tick
+	Run   []string // of the verb run, likewise
 }
 
-// Turned is what a turn did.
+// Turned is the result of a turn.
 type Turned struct {
-	Report   *agent.Report // of this agent's own tick; nil when it did none
+	Report   *agent.Report // of this agent's own tick; nil: it ran none
 	Locked   bool          // another run is in progress
-	Code     int           // exit code of the new agent, where that did the tick
-	Replaced bool          // another program is in place now
+	Code     int           // exit code of the new agent, if it ran the tick
+	Replaced bool          // another program was installed
 }
 
-// Turn is a tick: by this agent, or by a newer one on probation that this one watches. After a tick with nothing to do, the
-// wanted version is fetched and tested.
+// Turn runs a tick: by this agent, or by a newer one on probation that this agent watches. After a tick without work,
+// it fetches and tests the wanted version.
 func (s Setup) Turn(ctx context.Context, opts TurnOptions) (Turned, error) {
 	u := &supervisor{Setup: s, opts: opts, folder: s.UpgradeFolder()}
-	if opts.Force || opts.Noop || !s.installed() { // a person runs it, or nothing here can be replaced
+	if opts.Force || opts.Noop || !s.installed() { // started by a person, or this program is not the installed one
 		return u.tick(ctx, opts.Options)
 	}
 	state, err := u.folder.Load()
@@ -57,7 +57,7 @@ func (s Setup) Turn(ctx context.Context, opts TurnOptions) (Turned, error) {
 	return t, err
 }
 
-// EndingOf is what a new agent tells the agent that watches it about a tick.
+// EndingOf returns the message about a tick from a new agent to the agent that watches it.
 func EndingOf(r agent.Report) upgrade.Ending {
 	e := upgrade.Ending{Puppet: r.Puppet, Unreachable: r.Unreachable, Failed: r.Run != nil && r.Run.Outcome == agent.Failed}
 	if r.Err != nil {
@@ -66,14 +66,14 @@ func EndingOf(r agent.Report) upgrade.Ending {
 	return e
 }
 
-// supervisor replaces this node's agent by another.
+// supervisor replaces this node's agent.
 type supervisor struct {
 	Setup
 	opts   TurnOptions
 	folder upgrade.Folder
 }
 
-// tick is a tick by this agent.
+// tick runs a tick by this agent.
 func (u *supervisor) tick(ctx context.Context, opts agent.Options) (Turned, error) {
 	report, err := u.Tick(ctx, opts)
 	if errors.Is(err, agent.ErrLocked) {
@@ -85,7 +85,7 @@ func (u *supervisor) tick(ctx context.Context, opts agent.Options) (Turned, erro
 	return Turned{Report: &report}, nil
 }
 
-// proof is what a candidate has to show on this node.
+// proof returns the proof that a candidate must give on this node.
 func (s Setup) proof() upgrade.Proof {
 	or := func(set, usual time.Duration) time.Duration {
 		if set > 0 {
@@ -93,7 +93,7 @@ func (s Setup) proof() upgrade.Proof {
 		}
 		return usual
 	}
-	const margin = time.Minute // after the hard signal, and for reading Puppet's report
+	const margin = time.Minute // for SIGKILL, and for reading Puppet's report
 	return upgrade.Proof{
 		SelfTest: or(s.Config.Upgrade.SelfTest, upgrade.SelfTestLimit), FirstStep: or(s.Config.Upgrade.FirstStep, upgrade.FirstStepLimit),
 		Step: or(s.Config.Upgrade.Step, upgrade.StepLimit), Slow: max(upgrade.SlowLimit, s.Config.Upgrade.Step),
@@ -102,7 +102,7 @@ func (s Setup) proof() upgrade.Proof {
 	}
 }
 
-// standing is where this node stands with its own agent; nil when it runs the wanted one.
+// standing returns the state of this node's agent upgrade, or nil if it runs the wanted agent.
 func (s Setup) standing(want agent.AgentChoice) *agent.Upgrade {
 	if want.Version == "" && !want.Unknown {
 		return nil
@@ -118,7 +118,7 @@ func (s Setup) standing(want agent.AgentChoice) *agent.Upgrade {
 	return u
 }
 
-// installed reports whether this process is the program that an upgrade would replace.
+// installed reports whether this process is the program that an upgrade replaces.
 func (s Setup) installed() bool {
 	self, err := os.Stat("/proc/self/exe")
 	if err != nil {
@@ -128,8 +128,8 @@ func (s Setup) installed() bool {
 	return err == nil && os.SameFile(self, there)
 }
 
-// consider looks after a tick whether another version of the agent is wanted, and fetches and tests it. It does so only
-// where there was nothing else to do: an agent never changes in one step with content.
+// consider checks after a tick whether etcd wants another version of the agent, and fetches and tests it. It does so
+// only after a tick without work: an upgrade never coincides with new content.
 func (u *supervisor) consider(ctx context.Context, report agent.Report) error {
 	u.seen(report.Desired)
 	quiet := report.Err == nil && report.Run == nil && !report.Unreachable && report.Decision.Reason == agent.ReasonUpToDate
@@ -173,7 +173,7 @@ func (u *supervisor) consider(ctx context.Context, report agent.Report) error {
 	return u.folder.Tidy(s)
 }
 
-// seen notes what is wanted, after a version was taken back by hand.
+// seen records the wanted version after an operator reverted a version by hand.
 func (u *supervisor) seen(d agent.Desired) {
 	if d.Unreachable != "" || d.Unreadable != "" {
 		return
@@ -184,7 +184,7 @@ func (u *supervisor) seen(d agent.Desired) {
 	}
 	lock, err := u.folder.Lock()
 	if err != nil {
-		return // the next tick
+		return // retry in the next tick
 	}
 	defer lock.Close()
 	if s, err = u.folder.Load(); err == nil {
@@ -202,7 +202,8 @@ func (u *supervisor) forget(s upgrade.State, want agent.AgentChoice) (upgrade.St
 	return s, errors.Join(u.folder.Save(s), u.folder.Tidy(s))
 }
 
-// try fetches a version and tests it, and returns the state that follows. Its error means that nothing is known of it.
+// try fetches and tests a version, and returns the resulting state. Its error means that nothing was learned about the
+// version.
 func (u *supervisor) try(ctx context.Context, s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
 	parts, err := stage.Open(u.Config, u.Now, u.Log)
 	if err != nil {
@@ -242,17 +243,17 @@ func (u *supervisor) try(ctx context.Context, s upgrade.State, want agent.AgentC
 	return s, err
 }
 
-// hinderedError is why a self-test shows nothing about the candidate.
+// hinderedError is the cause for which a self-test proves nothing about the candidate.
 type hinderedError struct{ problem agent.Problem }
 
 func (e *hinderedError) Error() string { return e.problem.String() }
 
-// problemError is an error that has a code.
+// problemError is an error with a code.
 type problemError struct{ agent.Problem }
 
 func (e *problemError) Error() string { return e.Problem.String() }
 
-// problemOf is the problem of an upgrade's error. Hints are for terminals.
+// problemOf returns the problem of an upgrade's error, without hints, which are for terminals.
 func problemOf(err error) agent.Problem {
 	var p *problemError
 	if errors.As(err, &p) {
@@ -262,8 +263,8 @@ func problemOf(err error) agent.Problem {
 	return agent.Problem{Code: agent.UpgradeUnavailable, Text: agent.Prose(why)}
 }
 
-// selfTest has a candidate test itself. What this agent can't do either is not the candidate's fault; and what ends in a
-// plain error may be a coincidence, and is tried again. A crash and a hang are none.
+// selfTest runs a candidate's self-test. A failure that this agent shares is not the candidate's fault. An ordinary
+// error may be a coincidence and is retried. A crash or a hang is not.
 func (u *supervisor) selfTest(ctx context.Context, p upgrade.Program) error {
 	for try := 1; ; try++ {
 		err := upgrade.SelfTest(ctx, u.command(p, "selftest"), u.proof().SelfTest)
@@ -288,11 +289,11 @@ func (u *supervisor) selfTest(ctx context.Context, p upgrade.Program) error {
 	}
 }
 
-// crashed is how Go's runtime ends a program that panics.
+// crashed is the exit code of a Go program that panicked.
 const crashed = 2
 
-// find reads the record of a version and says which program of it is this machine's, and whether that is in place already.
-// Its error says why this node does not take it.
+// find reads the record of a version. It returns the program for this machine's platform, and whether it is in place
+// already. Its error tells why this node refuses the version.
 func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.State, want agent.AgentChoice) (p content.Program, there bool, err error) {
 	r, err := parts.Store.Releases.Agent(ctx, want.Version)
 	if err != nil {
@@ -317,7 +318,7 @@ func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.S
 	return p, false, u.authentic(parts, r)
 }
 
-// authentic says whether somebody who may has signed a version, as of now.
+// authentic reports whether an authorised signer has signed a version, as of now.
 func (u *supervisor) authentic(parts *stage.Content, r store.SignedAgent) error {
 	signers, _, err := parts.Verifier.Signers()
 	if err == nil && signers != nil {
@@ -330,7 +331,7 @@ func (u *supervisor) authentic(parts *stage.Content, r store.SignedAgent) error 
 	return nil
 }
 
-// stillSigned says whether what was signed when a candidate was fetched still is.
+// stillSigned reports whether the signature of a fetched candidate is still valid.
 func (u *supervisor) stillSigned(ctx context.Context, p upgrade.Program) error {
 	parts, err := stage.Open(u.Config, u.Now, u.Log)
 	if err != nil {
@@ -347,7 +348,7 @@ func (u *supervisor) stillSigned(ctx context.Context, p upgrade.Program) error {
 	return u.authentic(parts, r)
 }
 
-// command is how a candidate is started with a verb and the flags of this process.
+// command returns the command that starts a candidate with a verb and the flags of this process.
 func (u *supervisor) command(p upgrade.Program, verb string, more ...string) upgrade.Command {
 	args := append([]string{verb}, u.opts.Flags...)
 	return upgrade.Command{

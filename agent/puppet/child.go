@@ -14,18 +14,18 @@ import (
 	"pulley/agent"
 )
 
-// end is how a Puppet process ended.
+// end is the end of a Puppet process.
 type end struct {
 	code     int    // its exit code, 128+n when signal n ended it
-	why      string // why it was ended; "" when it ended by itself
-	outlived bool   // something of it outlived even SIGKILL
+	why      string // why the agent ended it; "" if it exited by itself
+	outlived bool   // a process survived SIGKILL
 }
 
-// run starts the prepared command, holds the locks while it runs, and ends it at the deadline or with ctx.
+// run starts the prepared command, holds the locks while it runs, and ends it at the deadline or when ctx ends.
 func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, error) {
 	path := filepath.Join(p.RunDir(job.ID), "puppet.log")
-	// Puppet writes to the file itself: a pipe would break, and Puppet with it, when the agent is killed; and a service
-	// that inherited the pipe would keep the agent waiting.
+	// Puppet writes to the file directly. With a pipe, the agent's death would break Puppet, and a service that
+	// inherited the pipe would block the agent.
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return end{}, fmt.Errorf("cannot keep Puppet's log: %w", err)
@@ -45,7 +45,7 @@ func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, er
 	me.pid = cmd.Process.Pid
 	release, err := p.claim(me, limit)
 	if err != nil {
-		// Ruby takes hundreds of milliseconds to load; this Puppet has done nothing yet.
+		// Ruby takes hundreds of milliseconds to load, so this Puppet has not changed anything yet.
 		_ = syscall.Kill(-me.pid, syscall.SIGKILL)
 		<-done
 		return end{}, err
@@ -55,7 +55,7 @@ func (p *Puppet) run(ctx context.Context, cmd *exec.Cmd, job agent.Job) (end, er
 	follow()
 	if e.outlived {
 		e.code = 128 + int(syscall.SIGKILL)
-		return e, nil // locks and record stay: it still runs
+		return e, nil // keep locks and record: it still runs
 	}
 	release()
 	e.code = exitCode(cmd.ProcessState)
@@ -75,7 +75,7 @@ func (p *Puppet) claim(me process, limit time.Duration) (release func(), err err
 	return func() { unlock(); p.forget() }, nil
 }
 
-// watch waits for the process, and ends it when its time is over.
+// watch waits for the process, and ends it at its deadline.
 func watch(ctx context.Context, me process, limit, grace time.Duration, done <-chan struct{}) end {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -106,7 +106,7 @@ func exitCode(state *os.ProcessState) int {
 	return state.ExitCode()
 }
 
-// follow copies the growing log to Stdout until the returned function is called, which also copies the rest.
+// follow copies the growing log to Stdout until the returned function is called, which copies the rest.
 func (p *Puppet) follow(path string) (finish func()) {
 	if p.Stdout == nil {
 		return func() {}

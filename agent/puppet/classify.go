@@ -8,11 +8,11 @@ import (
 	"pulley/internal/clip"
 )
 
-// classify judges an ended run by how the process ended, by this very run's report (nil when there is none) and by its
-// output. It returns what the run left behind, what it did, and the problem; zero for none.
+// classify judges an ended run by the end of its process, its report (nil when missing) and its output. It returns the
+// kind, the outcome and the problem; zero means none.
 //
-// Neither a bad exit code nor a missing report means that nothing changed, and a good exit code with a good report does
-// not mean that anything was applied: hence success and untouched both need proof, and all else is between.
+// A bad exit code or a missing report does not prove that nothing changed. A good exit code with a good report does not
+// prove that anything was applied. Success and untouched therefore need proof, and everything else is between.
 func classify(e end, noop bool, report *Report, out console) (agent.Kind, agent.Outcome, agent.Problem) {
 	switch {
 	case e.why == "" && e.code == 1 && report == nil && out.refused():
@@ -29,8 +29,8 @@ func classify(e end, noop bool, report *Report, out console) (agent.Kind, agent.
 	return agent.Success, agent.Unchanged, agent.Problem{}
 }
 
-// classifyNoop judges a run that was asked only to show. It left the machine alone unless a resource insists on being
-// applied (`noop => false` in the manifest wins over the run's noop).
+// classifyNoop judges a noop run. The machine is unchanged unless a resource is applied anyway: `noop => false` in the
+// manifest overrides the run's noop.
 func classifyNoop(e end, report *Report, out console) (agent.Kind, agent.Outcome, agent.Problem) {
 	switch {
 	case report == nil || !report.Noop || !report.Completed || e.why != "" || e.code > 6:
@@ -43,7 +43,7 @@ func classifyNoop(e end, report *Report, out console) (agent.Kind, agent.Outcome
 	return agent.Untouched, agent.Unchanged, agent.Problem{}
 }
 
-// problem is the ladder of everything that keeps an applied run from being a success, the plainest cause first.
+// problem returns the problem that makes an applied run fail, the most direct cause first.
 func problem(e end, report *Report, out console) agent.Problem {
 	switch {
 	case e.outlived:
@@ -72,7 +72,7 @@ func problem(e end, report *Report, out console) agent.Problem {
 	return agent.Problem{}
 }
 
-// failures counts the resources that failed, with the message of the first.
+// failures counts the failed resources, with the message of the first.
 func failures(r *Report) agent.Problem {
 	p := agent.Problem{Code: agent.ResourcesFailed, Number: r.Counts.Failed}
 	if p.Number == 0 {

@@ -11,14 +11,14 @@ import (
 	"pulley/agent"
 )
 
-// ErrMissing is returned when there is no Puppet on this machine.
+// ErrMissing means that Puppet is not installed on this machine.
 var ErrMissing = errors.New("puppet is not installed")
 
-// aioBin is where the packages of Puppet and OpenVox (not those of the distributions) put the program. Where it exists
-// it comes first: such a package is there because somebody chose it.
+// aioBin is the folder of the program in the packages of Puppet and OpenVox (not those of the distributions). If the
+// program exists there, it takes precedence, because such a package was installed deliberately.
 const aioBin = "/opt/puppetlabs/bin"
 
-// searchPath are the folders in which Puppet, and what Puppet starts, finds programs: cron's own PATH lacks most of them.
+// searchPath returns the folders in which Puppet and its commands find programs. cron's own PATH lacks most of them.
 func searchPath() []string {
 	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 	if _, err := os.Stat(aioBin); err == nil {
@@ -27,8 +27,8 @@ func searchPath() []string {
 	return dirs
 }
 
-// environ is the whole environment of Puppet: the same for cron, a service and a terminal, with no RUBYLIB, RUBYOPT,
-// FACTER_… or PUPPET_… of whoever started the agent.
+// environ returns the complete environment of Puppet. It is the same for cron, a service and a terminal. It never
+// contains RUBYLIB, RUBYOPT, FACTER_… or PUPPET_… of the process that started the agent.
 func environ() []string {
 	home := "/"
 	if os.Geteuid() == 0 {
@@ -56,7 +56,7 @@ func (p *Puppet) find() (string, error) {
 	return "", fmt.Errorf("cannot run %s: %w\ninstall it with `pulley-agent bootstrap`, or your distribution's package (Debian, Ubuntu: `apt-get install puppet-agent`)", name, ErrMissing)
 }
 
-// command prepares the run's folder and returns the command with the run's settings put behind the subcommand.
+// command prepares the run's folder. It returns the command, with the run's settings inserted after the subcommand.
 func (p *Puppet) command(job agent.Job, args ...string) (*exec.Cmd, error) {
 	name, err := p.find()
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *Puppet) command(job agent.Job, args ...string) (*exec.Cmd, error) {
 		sub = 1
 	}
 	all := append([]string{}, args[:sub]...)
-	if sub == 1 || len(args) == 0 { // `puppet --version` and its like take no settings
+	if sub == 1 || len(args) == 0 { // `puppet --version` and similar take no settings
 		all = append(all, p.settings(job)...)
 	}
 	cmd := exec.Command(name, append(all, args[sub:]...)...)
@@ -78,8 +78,8 @@ func (p *Puppet) command(job agent.Job, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// settings are the options that stand on every command line. All others are in the generated puppet.conf: a Puppet that
-// does not know one of them ignores it there, and refuses to start when it is an option.
+// settings returns the options of every command line. All others are in the generated puppet.conf: Puppet ignores an
+// unknown setting there, but refuses to start with an unknown option.
 func (p *Puppet) settings(job agent.Job) []string {
 	return []string{
 		"--confdir", filepath.Join(p.RunDir(job.ID), "conf"),
@@ -90,7 +90,7 @@ func (p *Puppet) settings(job agent.Job) []string {
 	}
 }
 
-// quoted is a command line as one would type it into a shell.
+// quoted formats a command line for a shell.
 func quoted(args []string) string {
 	words := make([]string, len(args))
 	for i, a := range args {

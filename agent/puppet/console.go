@@ -14,14 +14,14 @@ import (
 	"pulley/internal/clip"
 )
 
-// maxConsole is how much of the end of Puppet's output is kept in memory, in bytes.
+// maxConsole limits the part of Puppet's output that is kept in memory, from the end, in bytes.
 const maxConsole = 256 << 10
 
-// console is what Puppet wrote to its standard output and error.
+// console is Puppet's standard output and error.
 type console struct {
-	read     bool            // the output could be read to its end; else nothing is proved by what is not in it
+	read     bool            // the output was read to its end; otherwise a missing line proves nothing
 	compiled bool            // a catalog was compiled, anywhere in the output
-	ended    bool            // Puppet says that a signal ended it
+	ended    bool            // Puppet reports that a signal ended it
 	lines    []agent.LogLine // of the last 256 KiB
 }
 
@@ -32,13 +32,13 @@ var levels = map[string]string{
 }
 
 var (
-	compiledLine = []byte("Compiled catalog") // a notice, when compiling is over and before anything is applied
+	compiledLine = []byte("Compiled catalog") // a notice, printed after compilation and before any change
 	signalLine   = regexp.MustCompile(`(?m)^Error: Could not run: SIG[A-Z]+|^Exiting$|Caught (TERM|INT|HUP)`)
 	levelPrefix  = regexp.MustCompile(`^(Debug|Info|Notice|Warning|Error|Alert|Emergency|Critical): (.*)$`)
 	colour       = regexp.MustCompile("\x1b\\[[0-9;]*m")
 )
 
-// readConsole reads the output of a run. It searches all of it for the proof, and keeps the end of it.
+// readConsole reads the output of a run. It searches all of it for the compiled catalog, and keeps the last part.
 func readConsole(path string) console {
 	f, err := os.Open(path)
 	if err != nil {
@@ -59,7 +59,7 @@ func readConsole(path string) console {
 	}
 	tail, err := io.ReadAll(io.LimitReader(f, maxConsole))
 	c.read = err == nil
-	if size > maxConsole { // begin with a whole line
+	if size > maxConsole { // start with a complete line
 		_, tail, _ = bytes.Cut(tail, []byte("\n"))
 	}
 	c.ended = signalLine.Match(tail)
@@ -67,7 +67,7 @@ func readConsole(path string) console {
 	return c
 }
 
-// contains searches r for word without holding all of it, however long its lines are.
+// contains searches r for word without storing all of r, even if lines are very long.
 func contains(r io.Reader, word []byte) (bool, error) {
 	b := bufio.NewReaderSize(r, 64<<10)
 	for {
@@ -85,8 +85,8 @@ func contains(r io.Reader, word []byte) (bool, error) {
 	}
 }
 
-// parseConsole splits Puppet's output into log lines. A line without a level belongs to the message before it; what
-// comes before the first level is an error of Ruby or of the shell.
+// parseConsole splits Puppet's output into log lines. A line without a level belongs to the message before it. Text
+// before the first level is an error of Ruby or of the shell.
 func parseConsole(text []byte) []agent.LogLine {
 	var lines []agent.LogLine
 	for raw := range strings.Lines(strings.ToValidUTF8(string(text), "\uFFFD")) {
@@ -117,15 +117,15 @@ func (c *console) relative(rel *strings.Replacer) {
 	}
 }
 
-// refused reports whether the output proves that no catalog was compiled: all of it is there, a catalog is not in it, no
-// signal came between, and an error says why. Without the last, a full disk that kept the output from being written
-// would pass for a proof.
+// refused reports whether the output proves that no catalog was compiled. The output must be complete, without a
+// catalog and without a signal, and it must contain an error. The last condition excludes output that a full disk cut
+// off.
 func (c *console) refused() bool {
 	return c.read && !c.compiled && !c.ended && c.firstError() != ""
 }
 
-// firstError is the error that stopped a compilation: what follows it is noise. lastError is the one that ended a run
-// that was applied.
+// firstError returns the error that stopped a compilation: later ones are noise. lastError returns the error that ended
+// an applied run.
 func (c *console) firstError() string {
 	for _, line := range c.lines {
 		if isError(line) {
@@ -144,7 +144,7 @@ func (c *console) lastError() string {
 	return ""
 }
 
-// isError leaves Facter out: it reports as an error whatever it could not find out about the machine.
+// isError excludes Facter: it reports every fact that it could not determine as an error.
 func isError(line agent.LogLine) bool {
 	switch line.Level {
 	case "err", "alert", "emerg", "crit":
@@ -153,12 +153,12 @@ func isError(line agent.LogLine) bool {
 	return false
 }
 
-// bounded keeps at most limit lines, errors before others and later lines before earlier ones, in their order.
+// bounded keeps at most limit lines in their order. It prefers errors, and then later lines.
 func bounded(lines []agent.LogLine, limit int) []agent.LogLine {
 	if len(lines) <= limit {
 		return lines
 	}
-	room := limit - 1 // for the line that says so
+	room := limit - 1 // for the line about removed lines
 	keep := make([]bool, len(lines))
 	for _, wanted := range []bool{true, false} {
 		for i := len(lines) - 1; i >= 0 && room > 0; i-- {

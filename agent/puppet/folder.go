@@ -14,23 +14,24 @@ import (
 )
 
 var (
-	// Puppet itself refuses other names of environments.
+	// Puppet refuses other names of environments.
 	environmentName = regexp.MustCompile(`^[a-z0-9_]+$`)
 	runID           = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-	// Puppet refuses other certnames too, but a newline must not even reach a command line or a log.
+	// Puppet refuses other certnames too. The agent checks first, because a newline must not reach a command line or a
+	// log.
 	certname = regexp.MustCompile(`^[a-z0-9._-]+$`)
 )
 
-// prepare writes the run's folder anew: everything that Puppet reads besides the release and the data.
+// prepare creates the run's folder with everything that Puppet reads besides the release and the data.
 //
 //	runs/<id>/conf/puppet.conf           the settings
 //	runs/<id>/environments/<env>         → the release's tree, so that $environment keeps its name
 //	runs/<id>/facts.d/pulley.json        the structured fact `pulley`
 //	runs/<id>/hiera.yaml                 the global layer
-//	runs/<id>/lib                        an empty libdir: nothing that an old agent once synchronised
-//	runs/<id>/nodata                     what the fact's data names when there is none: "" would make a release's
-//	                                     "%{facts.pulley.data}/node.yaml" a file in the root folder
-//	runs/<id>/puppet.log, report.yaml, summary.yaml    what the run leaves behind
+//	runs/<id>/lib                        an empty libdir, without files that an old agent synchronised
+//	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
+//	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
+//	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
 func (p *Puppet) prepare(job agent.Job) error {
 	switch {
 	case !runID.MatchString(job.ID):
@@ -93,8 +94,8 @@ func (p *Puppet) write(job agent.Job, release ReleaseSettings) error {
 	)
 }
 
-// puppetConf is the run's puppet.conf. Folders whose default does not follow vardir in every packaging of Puppet are
-// spelled out; `reports = none` because nothing would ever remove stored reports.
+// puppetConf returns the run's puppet.conf. It sets the folders whose default does not follow vardir in every packaging
+// of Puppet. It sets `reports = none`, because nothing would remove stored reports.
 func (p *Puppet) puppetConf(dir string) []byte {
 	own := filepath.Join(p.Dir, "puppet")
 	var b strings.Builder
@@ -116,7 +117,7 @@ func (p *Puppet) puppetConf(dir string) []byte {
 		{"reports", "none"},
 		{"report", "true"},
 		{"storeconfigs", "false"},
-		{"log_level", "notice"}, // `Compiled catalog`, the proof that classify looks for, is a notice
+		{"log_level", "notice"}, // a notice: `Compiled catalog`, the proof that classify needs
 		{"disable_i18n", "true"},
 		{"node_terminus", "plain"},
 	} {
@@ -125,8 +126,9 @@ func (p *Puppet) puppetConf(dir string) []byte {
 	return []byte(b.String())
 }
 
-// globalLayer is the hiera.yaml above the release's own. Without layers it is empty, and still generated: otherwise the
-// machine's own /etc/puppet/hiera.yaml would be taken. JSON is YAML, and needs no care about quoting.
+// globalLayer returns the hiera.yaml above the release's own. It is generated even without layers: otherwise Puppet
+// would use the machine's /etc/puppet/hiera.yaml. It is written as JSON, which is valid YAML and needs no special
+// quoting.
 func globalLayer(layers string) ([]byte, error) {
 	type level struct {
 		Name string `json:"name"`

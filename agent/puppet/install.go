@@ -17,42 +17,44 @@ import (
 
 // The limits of an installation.
 const (
-	installDeadline = 20 * time.Minute // of all attempts together
+	installDeadline = 20 * time.Minute // for all attempts together
 	installAttempts = 5
-	installGap      = 5 * time.Second // after the first attempt; it doubles
-	lockTimeout     = "300"           // seconds that apt waits for another apt, which first boots are full of
+	installGap      = 5 * time.Second // after the first attempt; each gap doubles
+	lockTimeout     = "300"           // seconds that apt waits for another apt, common at first boot
 )
 
-// Installer installs Puppet where it is missing, with the machine's own package manager: apt-get, dnf or yum.
+// Installer installs a missing Puppet with the machine's own package manager: apt-get, dnf or yum.
 type Installer struct {
-	Root       string // of the machine; "" means "/"; commands for another root run in a chroot
-	Package    string // "" takes the first of puppet-agent, openvox-agent and puppet that the machine's repositories have
-	Version    string // of the package, as the package manager spells it; "" takes its newest
-	Proxy      string // URL of the HTTP proxy of downloads and of the package manager; "" for none
-	Repository string // where to get it besides: an https URL or an absolute path of a .deb or .rpm that sets up a repository, a `deb …` line, or the text of a .repo file; "" for none
+	Root    string // of the machine; "" means "/"; commands for another root run in a chroot
+	Package string // "" takes the first of puppet-agent, openvox-agent and puppet in the machine's repositories
+	Version string // of the package, in the package manager's spelling; "" takes the newest
+	Proxy   string // URL of the HTTP proxy for downloads and the package manager; "" for none
+	// Repository is an additional source: an https URL or an absolute path of a .deb or .rpm that sets up a repository,
+	// a `deb …` line, or the text of a .repo file. "" means none.
+	Repository string
 
 	Logger *slog.Logger // nil: silent
 
-	// Exec runs one command with its whole environment and returns its output; nil runs it.
+	// Exec runs one command with its complete environment and returns its output. nil means the real implementation.
 	Exec func(ctx context.Context, env []string, name string, args ...string) (string, error)
-	// Sleep waits between attempts; nil waits.
+	// Sleep waits between attempts. nil means the real implementation.
 	Sleep func(ctx context.Context, d time.Duration) error
-	// Fetch downloads an https URL to a file; nil downloads.
+	// Fetch downloads an https URL to a file. nil means the real implementation.
 	Fetch func(ctx context.Context, url, path string) error
 }
 
-// manager is what differs between the families of package managers.
+// manager is the difference between the families of package managers.
 type manager interface {
 	// repository sets up the additional repository.
 	repository(ctx context.Context, i *Installer) error
-	// refresh brings the lists up to date, and mends what an interrupted installation left.
+	// refresh updates the lists, and repairs an interrupted installation.
 	refresh(ctx context.Context, i *Installer) error
 	// has reports whether a package of this name can be installed.
 	has(ctx context.Context, i *Installer, name string) bool
 	install(ctx context.Context, i *Installer, name string) error
 }
 
-// Ensure installs Puppet unless it is there already. It may be repeated at any point.
+// Ensure installs Puppet if it is missing. It may be repeated at any point.
 func (i *Installer) Ensure(ctx context.Context) error {
 	if i.works(ctx) {
 		return nil
@@ -98,7 +100,7 @@ func (i *Installer) attempt(ctx context.Context, m manager) error {
 	if !i.works(ctx) {
 		return fmt.Errorf("package %s was installed, and yet no puppet that works is in any of %s", name, strings.Join(searchPath(), ", "))
 	}
-	// The package's own service would ask a Puppet server that is not there, or apply another one's catalogs.
+	// The package's own service would contact a missing Puppet server, or apply the catalogs of another one.
 	if _, err := os.Stat(i.path("/run/systemd/system")); err == nil {
 		if _, err := i.run(ctx, "systemctl", "disable", "--now", "puppet.service"); err != nil {
 			i.log().Warn("the puppet service could not be disabled", "error", err)
@@ -107,8 +109,8 @@ func (i *Installer) attempt(ctx context.Context, m manager) error {
 	return nil
 }
 
-// choose returns the name of the package to install. Who gives a repository wants what is in it, and OpenVox is never
-// in a distribution's own.
+// choose returns the name of the package to install. An additional repository takes precedence. OpenVox is never in a
+// distribution's own repositories.
 func (i *Installer) choose(ctx context.Context, m manager) (string, error) {
 	names := []string{"puppet-agent", "openvox-agent", "puppet"}
 	switch {
@@ -125,12 +127,12 @@ func (i *Installer) choose(ctx context.Context, m manager) (string, error) {
 	return "", fmt.Errorf("no repository of this machine has %s\ngive the one of OpenVox or Puppet for this distribution", strings.Join(names, ", "))
 }
 
-// works reports whether the machine has a Puppet that starts: the program of a package that was cut off while it was
-// installed is there too, without what it needs.
+// works reports whether Puppet starts on this machine. An interrupted installation leaves the program without its
+// dependencies.
 func (i *Installer) works(ctx context.Context) bool {
 	for _, dir := range append([]string{aioBin}, searchPath()...) {
 		path := filepath.Join(dir, "puppet")
-		// In another root it may be a link that only leads somewhere in there.
+		// In another root, the program may be a link that is valid only inside that root.
 		if info, err := os.Lstat(i.path(path)); err != nil || info.IsDir() {
 			continue
 		}
@@ -163,7 +165,7 @@ func (i *Installer) manager() (manager, error) {
 
 func (i *Installer) path(name string) string { return filepath.Join("/", i.Root, name) }
 
-// run runs a command on the machine, with the environment that Puppet gets, and logs it as it was run.
+// run runs a command on the machine with Puppet's environment, and logs the command line.
 func (i *Installer) run(ctx context.Context, name string, args ...string) (string, error) {
 	if i.path("/") != "/" {
 		name, args = "chroot", append([]string{i.path("/"), name}, args...)
@@ -184,7 +186,7 @@ func (i *Installer) run(ctx context.Context, name string, args ...string) (strin
 	return out, nil
 }
 
-// execCommand runs a command in a process group of its own; the end of ctx is a gentle signal to all of it, then a hard one.
+// execCommand runs a command in its own process group. When ctx ends, the group receives SIGTERM, and later SIGKILL.
 func execCommand(ctx context.Context, env []string, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env, cmd.Dir = env, "/"
@@ -212,7 +214,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastWords are the last lines of a failed command: they hold the reason.
+// lastWords returns the last lines of a failed command, which contain the reason.
 func lastWords(out string) string {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	text := strings.TrimSpace(strings.Join(lines[max(len(lines)-3, 0):], "; "))

@@ -1,6 +1,6 @@
 package puppet
 
-// Installed says whether there is a Puppet to run, without starting it; ErrMissing when there is none.
+// Installed checks, without starting Puppet, whether it is installed. It returns ErrMissing otherwise.
 func (p *Puppet) Installed() error {
 	_, err := p.find()
 	return err

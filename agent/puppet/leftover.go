@@ -11,7 +11,7 @@ import (
 	"pulley/internal/atomicfile"
 )
 
-// running is the record of the Puppet that an agent has started, for the agent that comes after it.
+// running is the record of a started Puppet, for the next agent.
 type running struct {
 	Pid      int           `json:"pid"`
 	Start    uint64        `json:"start"`    // clock ticks after boot
@@ -24,7 +24,7 @@ func (p *Puppet) recordPath() string { return filepath.Join(p.Dir, "puppet", "ru
 func (p *Puppet) record(me process, limit time.Duration) error {
 	data, err := json.Marshal(running{Pid: me.pid, Start: me.start, Boot: bootID(), Deadline: sinceBoot() + limit})
 	if err == nil {
-		err = atomicfile.WriteVolatile(p.recordPath(), data, 0o600) // after a crash of the machine it is void anyway
+		err = atomicfile.WriteVolatile(p.recordPath(), data, 0o600) // a crash of the machine voids it
 	}
 	if err != nil {
 		return fmt.Errorf("cannot record the running Puppet: %w", err)
@@ -34,8 +34,8 @@ func (p *Puppet) record(me process, limit time.Duration) error {
 
 func (p *Puppet) forget() { _ = os.Remove(p.recordPath()) }
 
-// Reap looks for a Puppet that an agent started and did not live to see end. Within that run's deadline it is a
-// *BusyError: let it finish. Past the deadline it is ended with everything that it started, as the agent would have.
+// Reap finds a Puppet whose agent died. Before that run's deadline, Reap returns a *BusyError: Puppet may finish. After
+// the deadline, Reap ends Puppet and all its processes, as its agent would have done.
 func (p *Puppet) Reap(ctx context.Context) error {
 	text, err := readSmall(p.recordPath())
 	if err != nil {

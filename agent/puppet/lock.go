@@ -14,13 +14,13 @@ import (
 	"pulley/internal/clip"
 )
 
-// The names of Puppet's own locks in its statedir.
+// The names of Puppet's locks in its statedir.
 const (
 	disabledLock = "agent_disabled.lock"
 	catalogLock  = "agent_catalog_run.lock"
 )
 
-// DisabledError says that somebody disabled Puppet on this machine (`puppet agent --disable`).
+// DisabledError reports that Puppet is disabled on this machine (`puppet agent --disable`).
 type DisabledError struct {
 	Path    string
 	Message string // the reason given; may be ""
@@ -34,7 +34,7 @@ func (e *DisabledError) Error() string {
 	return fmt.Sprintf("puppet is disabled on this machine (%s)%s\nlift it with `puppet agent --enable`", e.Path, why)
 }
 
-// BusyError says that another Puppet is applying a catalog.
+// BusyError reports that another Puppet is applying a catalog.
 type BusyError struct {
 	Path string
 	Pid  int
@@ -44,7 +44,7 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("another puppet is running on this machine (pid %d, %s)", e.Pid, e.Path)
 }
 
-// DefaultStateDirs are the places, under root, where the packagings of Puppet keep its locks.
+// DefaultStateDirs returns the folders under root where the packagings of Puppet keep its locks.
 func DefaultStateDirs(root string) []string {
 	return []string{
 		filepath.Join(root, "/opt/puppetlabs/puppet/cache/state"),
@@ -53,7 +53,7 @@ func DefaultStateDirs(root string) []string {
 	}
 }
 
-// Blocked returns what of the machine's own Puppet forbids a run; nil when nothing does.
+// Blocked returns the lock of the machine's own Puppet that forbids a run, or nil.
 func (p *Puppet) Blocked() *agent.Blocked {
 	err := p.Locks()
 	var disabled *DisabledError
@@ -69,7 +69,7 @@ func (p *Puppet) Blocked() *agent.Blocked {
 	return &agent.Blocked{Code: agent.PuppetLockUnknown, Text: agent.Prose(err.Error())}
 }
 
-// Locks returns a *DisabledError or a *BusyError when the machine's own Puppet forbids a run, and nil otherwise.
+// Locks returns a *DisabledError or a *BusyError when the machine's own Puppet forbids a run, or nil.
 func (p *Puppet) Locks() error {
 	for _, dir := range p.stateDirs() {
 		path := filepath.Join(dir, disabledLock)
@@ -87,7 +87,7 @@ func (p *Puppet) Locks() error {
 	return nil
 }
 
-// stateDirs are the machine's own and this agent's.
+// stateDirs returns the machine's state folders and this agent's.
 func (p *Puppet) stateDirs() []string {
 	dirs := p.StateDirs
 	if dirs == nil {
@@ -96,9 +96,9 @@ func (p *Puppet) stateDirs() []string {
 	return append(dirs[:len(dirs):len(dirs)], filepath.Join(p.Dir, "puppet", "var", "state"))
 }
 
-// hold takes the catalog lock for the Puppet with this pid, wherever a state folder exists, and returns what lets it go.
-// The lock names Puppet and not the agent, because Puppet takes a lock of anything else for stale; so it also outlives
-// an agent that is killed, for exactly as long as its Puppet does.
+// hold takes the catalog lock for the Puppet with this pid in every existing state folder. It returns a function that
+// releases the lock. The lock names Puppet and not the agent, because Puppet considers a lock of any other program
+// stale. The lock also survives an agent that is killed, for as long as its Puppet runs.
 func (p *Puppet) hold(pid int) (release func(), err error) {
 	var held []string
 	release = func() {
@@ -122,7 +122,7 @@ func (p *Puppet) hold(pid int) (release func(), err error) {
 	return release, nil
 }
 
-// takeLock makes the lock file appear with its content or not at all: Puppet takes an empty one for stale and removes it.
+// takeLock creates the lock file atomically with its content. Puppet considers an empty lock file stale and removes it.
 func takeLock(path string, pid int) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".lock-*")
 	if err != nil {
@@ -149,7 +149,7 @@ func takeLock(path string, pid int) error {
 	return nil
 }
 
-// holder is the pid of the live Puppet that a lock file names; 0 when there is no such file or it is stale.
+// holder returns the pid of the running Puppet that a lock file names; 0 if the file is missing or stale.
 func holder(path string) int {
 	text, err := readSmall(path)
 	if err != nil {
@@ -162,12 +162,12 @@ func holder(path string) int {
 	return pid
 }
 
-// disabledMessage reads the reason out of agent_disabled.lock (puppet/agent/disabler.rb).
+// disabledMessage reads the reason from agent_disabled.lock (puppet/agent/disabler.rb).
 func disabledMessage(text string) string {
 	var lock struct {
 		Message string `json:"disabled_message"`
 	}
-	_ = json.Unmarshal([]byte(text), &lock) // whatever it holds, its being there disables
+	_ = json.Unmarshal([]byte(text), &lock) // the file's existence disables, whatever its content
 	return clip.Text(lock.Message, maxMessage)
 }
 

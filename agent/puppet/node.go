@@ -7,7 +7,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// deref follows one alias; an alias of an alias does not exist in YAML.
+// deref follows one alias. YAML has no alias of an alias.
 func deref(n *yaml.Node) *yaml.Node {
 	if n != nil && n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -15,8 +15,8 @@ func deref(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// fields are the entries of a mapping, whatever Ruby class its tag names; empty for anything else. Older reports spell
-// keys as Ruby symbols or instance variables.
+// fields returns the entries of a mapping, whatever Ruby class its tag names, or an empty map for another node. Older
+// reports spell keys as Ruby symbols or instance variables.
 func fields(n *yaml.Node) map[string]*yaml.Node {
 	m := map[string]*yaml.Node{}
 	if n = deref(n); n == nil || n.Kind != yaml.MappingNode {
@@ -28,7 +28,7 @@ func fields(n *yaml.Node) map[string]*yaml.Node {
 	return m
 }
 
-// items are the elements of a sequence; none for anything else.
+// items returns the elements of a sequence, or none for another node.
 func items(n *yaml.Node) []*yaml.Node {
 	if n = deref(n); n == nil || n.Kind != yaml.SequenceNode {
 		return nil
@@ -36,7 +36,7 @@ func items(n *yaml.Node) []*yaml.Node {
 	return n.Content
 }
 
-// scalar is the text of a scalar, without the colon of a Ruby symbol; "" for null and anything else.
+// scalar returns the text of a scalar, without the colon of a Ruby symbol; "" for null and other nodes.
 func scalar(n *yaml.Node) string {
 	n = deref(n)
 	if n == nil || n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
@@ -48,7 +48,7 @@ func scalar(n *yaml.Node) string {
 	return n.Value
 }
 
-// scalars are the texts of a sequence.
+// scalars returns the texts of a sequence.
 func scalars(n *yaml.Node) []string {
 	var all []string
 	for _, item := range items(n) {
@@ -57,7 +57,7 @@ func scalars(n *yaml.Node) []string {
 	return all
 }
 
-// number is a whole number; 0 for anything else, also for what no count can be.
+// number returns an integer, or 0 for a value that is not a valid count.
 func number(n *yaml.Node) int {
 	i, err := strconv.ParseInt(scalar(n), 10, 32)
 	if err != nil || i < 0 {

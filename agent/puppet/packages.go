@@ -16,10 +16,11 @@ import (
 	"pulley/internal/atomicfile"
 )
 
-// apt is Debian, Ubuntu and what descends from them.
+// apt manages packages on Debian, Ubuntu and their derivatives.
 type apt struct{}
 
-// aptGet is every call of apt-get: no questions, patience with another apt, and the machine's own settings are kept.
+// aptGet returns the arguments of an apt-get call: no prompts, a wait for another apt, and no change to the machine's
+// own settings.
 func aptGet(args ...string) []string {
 	return append([]string{"-y", "-q", "-o", "DPkg::Lock::Timeout=" + lockTimeout, "-o", "Acquire::Retries=3",
 		"-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"}, args...)
@@ -37,9 +38,10 @@ func (apt) repository(ctx context.Context, i *Installer) error {
 	return err
 }
 
-// refresh also mends what a package manager left that was cut off: it refuses everything else until then. Where a package
-// was unpacked and what it needs was not, dpkg alone can't, and apt brings what is missing. One that was cut off between
-// being unpacked and being said to be whole, apt only configures, which dpkg refuses: that one has to be installed again.
+// refresh also repairs an interrupted installation, because the package manager refuses other work until then. An
+// unpacked package whose dependencies are missing needs apt, which installs them; dpkg alone cannot. A package that was
+// interrupted between unpacking and the record of its success must be reinstalled: apt would only configure it, which
+// dpkg refuses.
 func (a apt) refresh(ctx context.Context, i *Installer) error {
 	_, configured := i.run(ctx, "dpkg", "--force-confdef", "--force-confold", "--configure", "-a")
 	if _, err := i.run(ctx, "apt-get", aptGet("update")...); err != nil || configured == nil {
@@ -60,7 +62,7 @@ func (a apt) refresh(ctx context.Context, i *Installer) error {
 	return errors.Join(fixed, err)
 }
 
-// halves are the packages that dpkg says have to be installed again.
+// halves returns the packages that dpkg marks for reinstallation.
 func (apt) halves(ctx context.Context, i *Installer) ([]string, error) {
 	out, err := i.run(ctx, "dpkg-query", "-W", "-f", `${db:Status-Eflag} ${binary:Package}\n`)
 	var names []string
@@ -90,7 +92,7 @@ func (apt) install(ctx context.Context, i *Installer, name string) error {
 	return err
 }
 
-// dnf is Fedora, RHEL and what descends from them; yum takes the same arguments.
+// dnf manages packages on Fedora, RHEL and their derivatives. yum takes the same arguments.
 type dnf struct{ program string }
 
 func (d dnf) repository(ctx context.Context, i *Installer) error {
@@ -123,7 +125,7 @@ func (d dnf) install(ctx context.Context, i *Installer, name string) error {
 	return err
 }
 
-// place writes a file of the machine whole.
+// place writes a file of the machine atomically.
 func (i *Installer) place(name, text string) error {
 	target := i.path(name)
 	err := os.MkdirAll(filepath.Dir(target), 0o755)
@@ -136,7 +138,7 @@ func (i *Installer) place(name, text string) error {
 	return nil
 }
 
-// download makes the package that sets up a repository a file of the machine, and returns its path there.
+// download fetches the package that sets up a repository onto the machine, and returns its path there.
 func (i *Installer) download(ctx context.Context, suffix string) (string, error) {
 	if filepath.IsAbs(i.Repository) {
 		return i.Repository, nil
@@ -183,7 +185,8 @@ func fetchURL(ctx context.Context, proxy, url, path string) error {
 	if answer.StatusCode != http.StatusOK {
 		return errors.New(answer.Status)
 	}
-	// The folder is everybody's: what somebody else put there under this name must not be written through.
+	// The folder is writable for all users. The agent must not write through a file that another user placed under this
+	// name.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

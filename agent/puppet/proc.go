@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is what /proc says of one. Pid and start together name a process for good: a pid alone is used again.
+// process is a process as /proc shows it. The pid and the start time together are unique; a pid alone is reused.
 type process struct {
 	pid, parent int
 	start       uint64 // clock ticks after boot
@@ -22,13 +22,13 @@ type process struct {
 	zombie      bool
 }
 
-// readProcess reads /proc/<pid>/stat (proc(5)); false when there is no such process.
+// readProcess reads /proc/<pid>/stat, see proc(5). It returns false if the process does not exist.
 func readProcess(pid int) (process, bool) {
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return process{}, false
 	}
-	open, shut := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')') // a name may hold both
+	open, shut := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')') // a name may contain both
 	if open < 0 || shut < open {
 		return process{}, false
 	}
@@ -44,7 +44,7 @@ func readProcess(pid int) (process, bool) {
 	return process{pid: pid, parent: parent, start: start, comm: string(data[open+1 : shut]), zombie: fields[0] == "Z"}, true
 }
 
-// alive reports whether this very process still runs.
+// alive reports whether this process still runs.
 func (p process) alive() bool {
 	now, ok := readProcess(p.pid)
 	return ok && now.start == p.start && !now.zombie
@@ -52,8 +52,8 @@ func (p process) alive() bool {
 
 var puppetName = regexp.MustCompile(`puppet(-.*)?$`)
 
-// isPuppet is Puppet's own test of whether a lock is held or stale (puppet/util/pidlock.rb). A process that /proc does
-// not show but that exists is taken for Puppet.
+// isPuppet applies Puppet's own test for a held or stale lock (puppet/util/pidlock.rb). An existing process that /proc
+// does not show counts as Puppet.
 func isPuppet(pid int) bool {
 	p, ok := readProcess(pid)
 	if !ok {
@@ -70,8 +70,9 @@ func isPuppet(pid int) bool {
 	return err == nil && strings.Contains(p.comm, "ruby") && bytes.Contains(args, []byte("puppet"))
 }
 
-// grow adds to the processes their children, and the children's, as they are now. Puppet starts each command in a
-// session of its own, so its process group alone does not reach them; a service that left for init is rightly not found.
+// grow adds the current descendants of the processes. Puppet starts each command in its own session, so that a signal
+// to Puppet's process group does not reach the commands. It does not find a service that became a child of init, on
+// purpose.
 func grow(known []process) []process {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -102,7 +103,7 @@ func grow(known []process) []process {
 	return known
 }
 
-// sinceBoot is a clock that nobody sets and that goes on while the machine sleeps.
+// sinceBoot returns a clock that cannot be set and that continues while the machine sleeps.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -111,7 +112,7 @@ func sinceBoot() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// bootID names this boot of the machine; "" where the kernel does not say.
+// bootID identifies this boot of the machine; "" if the kernel does not provide it.
 func bootID() string {
 	data, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(data))

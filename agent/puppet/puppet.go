@@ -15,37 +15,37 @@ import (
 	"pulley/agent"
 )
 
-// The limits of a run when neither the job nor the Puppet says otherwise.
+// The default limits of a run.
 const (
 	DefaultDeadline = time.Hour
 	DefaultGrace    = 2 * time.Minute
 )
 
-// Puppet runs Puppet. The zero value of each field but Dir is usable.
+// Puppet runs Puppet. Except for Dir, the zero value of each field is usable.
 type Puppet struct {
-	Program  string        // path or name; "" finds `puppet` in the PATH that Puppet gets
-	Dir      string        // the agent's state folder: Dir/puppet is Puppet's own, Dir/runs/<id> a run's
-	Deadline time.Duration // of a run whose job names none; 0 means DefaultDeadline
-	Grace    time.Duration // between the gentle signal and the hard one; 0 means DefaultGrace
+	Program  string        // path or name; "" finds `puppet` in the PATH of Puppet's environment
+	Dir      string        // the agent's state folder; Dir/puppet belongs to Puppet, Dir/runs/<id> to a run
+	Deadline time.Duration // of a run whose job sets none; 0 means DefaultDeadline
+	Grace    time.Duration // between SIGTERM and SIGKILL; 0 means DefaultGrace
 
-	// StateDirs are where the machine's own Puppet may keep its locks; nil means DefaultStateDirs("/").
+	// StateDirs are the folders where the machine's own Puppet may keep its locks. nil means DefaultStateDirs("/").
 	StateDirs []string
 
-	// Own is the message of a lock against puppet agent that Pulley itself put there: it keeps nobody but that agent from
-	// running. "" when there is none.
+	// Own is the message of a lock that Pulley itself set against puppet agent. This lock does not forbid runs of
+	// Pulley's agent. "" means no such lock.
 	Own string
 
-	// ExtraFiles are open files that Puppet inherits. A file lock among them stays held for as long as Puppet lives,
-	// also when the agent is killed. Reap is then what ends a Puppet that hangs, as the lock alone would never.
+	// ExtraFiles are open files that Puppet inherits. A file lock among them stays held while Puppet lives, even after
+	// the agent is killed. Only Reap then ends a Puppet that hangs.
 	ExtraFiles []*os.File
 
 	Logger *slog.Logger // nil: silent
-	Stdout io.Writer    // gets Puppet's output while it runs; nil: nobody looks
+	Stdout io.Writer    // receives Puppet's output during the run; may be nil
 }
 
-// Apply runs Puppet on the job's release and data and returns what came of it. The error is for runs that did not take
-// place: ErrMissing, *DisabledError, *BusyError, a folder that can't be written. The end of ctx is the end of this
-// process and nothing else: Puppet then gets the gentle signal, as at its deadline.
+// Apply runs Puppet on the job's release and data and returns the result. An error means that Puppet never started:
+// ErrMissing, *DisabledError, *BusyError, or a folder that cannot be written. ctx must end only when this process ends.
+// Puppet then receives SIGTERM, as at its deadline.
 func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error) {
 	if err := p.Reap(ctx); err != nil {
 		return agent.Result{}, err
@@ -57,7 +57,7 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	if job.Noop {
 		args = append(args, "--noop")
 	}
-	// Empty code makes Puppet take the environment's own manifest setting; without it, it would read standard input.
+	// Empty code makes Puppet use the environment's own manifest setting. Without it, Puppet would read standard input.
 	cmd, err := p.command(job, append(args, "-e", "")...)
 	if refused := (*ReleaseError)(nil); errors.As(err, &refused) {
 		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.ReleaseUnusable, Text: agent.Prose(refused.Error())}}, nil
@@ -72,9 +72,11 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (agent.Result, error)
 	return p.result(job, e), nil
 }
 
-// Command returns the command that runs any Puppet subcommand with exactly the settings of the job's run, for example
-// Command(ctx, job, "lookup", "ntp::servers", "--explain"), after preparing the run's folder. Standard streams are the
-// caller's to set, the folder (RunDir) the caller's to remove. The end of ctx is a gentle signal, then a hard one.
+// Command returns a command that runs any Puppet subcommand with exactly the settings of the job's run. It prepares the
+// run's folder first. Example: Command(ctx, job, "lookup", "ntp::servers", "--explain").
+//
+// The caller sets the standard streams and removes the folder (RunDir). When ctx ends, the command receives SIGTERM,
+// and later SIGKILL.
 func (p *Puppet) Command(ctx context.Context, job agent.Job, args ...string) (*exec.Cmd, error) {
 	cmd, err := p.command(job, args...)
 	if err != nil {
@@ -88,7 +90,7 @@ func (p *Puppet) Command(ctx context.Context, job agent.Job, args ...string) (*e
 	return gentle, nil
 }
 
-// Version asks Puppet for its version, such as "7.23.0". It takes half a second: ask rarely.
+// Version runs Puppet to get its version, such as "7.23.0". A call takes half a second.
 func (p *Puppet) Version(ctx context.Context) (string, error) {
 	name, err := p.find()
 	if err != nil {
@@ -105,10 +107,10 @@ func (p *Puppet) Version(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// RunDir is the folder of the run with this id: settings, log and Puppet's own report.
+// RunDir returns the folder of the run with this id: settings, log and Puppet's own report.
 func (p *Puppet) RunDir(id string) string { return filepath.Join(p.Dir, "runs", id) }
 
-// result reads what the ended run left in its folder and judges it.
+// result reads the output of the ended run from its folder and judges it.
 func (p *Puppet) result(job agent.Job, e end) agent.Result {
 	dir := p.RunDir(job.ID)
 	console := readConsole(filepath.Join(dir, "puppet.log"))
@@ -130,8 +132,8 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 	return r
 }
 
-// relativeTo returns a replacer that takes the run's and the release's folder out of a text, so that a message names
-// `manifests/site.pp` and is the same on every node and in every run.
+// relativeTo returns a replacer that removes the run's and the release's folder from a text. A message then names
+// `manifests/site.pp`, equal on every node and in every run.
 func relativeTo(folders ...string) *strings.Replacer {
 	var pairs []string
 	for _, f := range folders {

@@ -10,21 +10,23 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// LiveData is where a release wants live data.
+// LiveData is the position of live data in a release's hierarchy.
 type LiveData string
 
-// The places of live data.
+// The positions of live data.
 const (
-	LiveDataAbove       LiveData = "above"     // as Puppet's global layer: live data wins over all of the release's
-	LiveDataInHierarchy LiveData = "hierarchy" // the release's hiera.yaml has path: "%{facts.pulley.data}/node.yaml" and so on, where it wants them
+	LiveDataAbove LiveData = "above" // as Puppet's global layer: live data overrides all data of the release
+	// The release's hiera.yaml contains path: "%{facts.pulley.data}/node.yaml" and similar, at the positions that it
+	// chooses.
+	LiveDataInHierarchy LiveData = "hierarchy"
 )
 
-// ReleaseSettings is `pulley.yaml` in the root of a release: what the release asks of Pulley.
+// ReleaseSettings is `pulley.yaml` in the root of a release: the settings of the release for Pulley.
 type ReleaseSettings struct {
 	LiveData LiveData `yaml:"live_data"`
 }
 
-// ReleaseError says that a release can't be run at all, before Puppet has seen it.
+// ReleaseError reports, before Puppet starts, that a release cannot run.
 type ReleaseError struct{ Err error }
 
 func (e *ReleaseError) Error() string {
@@ -32,11 +34,11 @@ func (e *ReleaseError) Error() string {
 }
 func (e *ReleaseError) Unwrap() error { return e.Err }
 
-// maxReleaseSettings bounds pulley.yaml, in bytes.
+// maxReleaseSettings limits pulley.yaml, in bytes.
 const maxReleaseSettings = 64 << 10
 
-// ReadReleaseSettings reads pulley.yaml of the release in dir. No file means the defaults; a file that is not
-// understood in full is a *ReleaseError.
+// ReadReleaseSettings reads pulley.yaml of the release in dir. A missing file means the defaults. An unknown or invalid
+// entry is a *ReleaseError.
 func ReadReleaseSettings(dir string) (ReleaseSettings, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -61,10 +63,10 @@ func ReadReleaseSettings(dir string) (ReleaseSettings, error) {
 	return ParseReleaseSettings(data)
 }
 
-// ParseReleaseSettings parses the text of a pulley.yaml, strictly: what it does not know is a *ReleaseError.
+// ParseReleaseSettings parses the text of a pulley.yaml strictly: an unknown entry is a *ReleaseError.
 func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 	s.LiveData = LiveDataAbove
-	defer func() { // the parser is not ours, and a release must not end the agent
+	defer func() { // the parser is third-party, and a release must not crash the agent
 		if r := recover(); r != nil {
 			err = &ReleaseError{fmt.Errorf("unreadable YAML: %v", r)}
 		}

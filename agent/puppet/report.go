@@ -17,7 +17,7 @@ import (
 	"pulley/internal/clip"
 )
 
-// The bounds of what a report may hold and of what is kept of it.
+// The limits of a report, and of the stored part of it.
 const (
 	maxReport    = 64 << 20 // bytes
 	maxResources = 200
@@ -27,25 +27,25 @@ const (
 	maxMetrics   = 200
 )
 
-// Report is what Pulley takes from Puppet's last_run_report.yaml, whose format is documented at
-// https://www.puppet.com/docs/puppet/8/format_report.html (formats 10 to 12 differ in nothing that is read here).
+// Report is the part of Puppet's last_run_report.yaml that Pulley uses. Its format is documented at
+// https://www.puppet.com/docs/puppet/8/format_report.html. Formats 10 to 12 do not differ in this part.
 type Report struct {
 	Status        string // failed, changed or unchanged
-	Completed     bool   // transaction_completed: the whole catalog was gone through
+	Completed     bool   // transaction_completed: Puppet processed the complete catalog
 	Noop          bool
 	NoopPending   bool
 	Host          string
 	Environment   string
 	Configuration string   // configuration_version
-	PuppetVersion string   // which Puppet wrote it
-	Tags          []string // of the run; only what carries these was looked at
+	PuppetVersion string   // version of the Puppet that wrote it
+	Tags          []string // of the run; Puppet processes only resources with these tags
 	Counts        agent.Counts
 	Durations     map[string]time.Duration
-	Resources     []agent.ResourceEvent // failed first, then skipped, changed and noop; bounded
+	Resources     []agent.ResourceEvent // failed first, then skipped, changed and noop; limited
 	Log           []agent.LogLine
 }
 
-// readReport reads the report at path; the error wraps os.ErrNotExist when there is none.
+// readReport reads the report at path. The error wraps os.ErrNotExist if the file is missing.
 func readReport(path string) (*Report, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -55,8 +55,8 @@ func readReport(path string) (*Report, error) {
 	return ParseReport(f)
 }
 
-// ParseReport reads a report of at most 64 MiB. Keys that it does not know are skipped; a report that is cut off or
-// lacks its status is an error.
+// ParseReport reads a report of at most 64 MiB. It skips unknown keys. A truncated report, or one without a status, is
+// an error.
 func ParseReport(r io.Reader) (report *Report, err error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxReport+1))
 	if err == nil && len(data) > maxReport {
@@ -65,7 +65,7 @@ func ParseReport(r io.Reader) (report *Report, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Puppet's report: %w", err)
 	}
-	defer func() { // the YAML parser is not ours, and a report must not end the agent
+	defer func() { // the YAML parser is third-party, and a report must not crash the agent
 		if r := recover(); r != nil {
 			report, err = nil, fmt.Errorf("cannot parse Puppet's report: %v", r)
 		}
@@ -123,7 +123,7 @@ func (r *Report) metrics(n *yaml.Node) {
 	}
 }
 
-// logs reads the log, and returns for each source what was said of it: some failures are told nowhere else.
+// logs reads the log, and returns the lines of each source. Some failures appear only there.
 func (r *Report) logs(n *yaml.Node) map[string][]agent.LogLine {
 	sources := map[string][]agent.LogLine{}
 	for _, item := range items(n) {
@@ -170,8 +170,8 @@ func (r *Report) resources(n *yaml.Node, sources map[string][]agent.LogLine) {
 	r.Resources = r.Resources[:min(len(r.Resources), maxResources)]
 }
 
-// resourceStatus is "" for a resource that needs no mention. Puppet skips for several reasons (tags, schedules); only a
-// failed dependency counts, and only the log tells it apart.
+// resourceStatus returns "" for a resource that needs no mention. Puppet skips for several reasons (tags, schedules).
+// Only a failed dependency counts, and only the log identifies it.
 func resourceStatus(f map[string]*yaml.Node, said []agent.LogLine) string {
 	is := func(name string) bool { return scalar(f[name]) == "true" }
 	switch {
@@ -194,7 +194,7 @@ func resourceStatus(f map[string]*yaml.Node, said []agent.LogLine) string {
 	return ""
 }
 
-// messages are those of the resource's events, failures first, or else what the log says of the resource.
+// messages returns the messages of the resource's events, failures first, or else the log lines of the resource.
 func messages(status string, f map[string]*yaml.Node, said []agent.LogLine) []string {
 	var first, rest []string
 	for _, e := range items(f["events"]) {
@@ -218,7 +218,7 @@ func messages(status string, f map[string]*yaml.Node, said []agent.LogLine) []st
 	return append(first, rest...)
 }
 
-// relative takes folders out of everything that names a file.
+// relative removes folders from all file names.
 func (r *Report) relative(rel *strings.Replacer) {
 	for i := range r.Resources {
 		e := &r.Resources[i]

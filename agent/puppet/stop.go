@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// hardWait is how long a process may take to go after SIGKILL; only one stuck in the kernel takes longer.
+// hardWait limits the wait for a process after SIGKILL. Only a process that is blocked in the kernel takes longer.
 const hardWait = 10 * time.Second
 
-// stop ends a Puppet and everything that it has started and waits for. The gentle signal goes to Puppet, which then ends
-// at once; a command that it was running gets the first half of grace to end by itself, because a killed package manager
-// breaks the next run; then the gentle signal; and whatever is left when grace is over gets the hard one. It returns
-// false when something outlived even that. gone tells when Puppet itself has ended.
+// stop ends a Puppet and the processes that it started and waits for. Puppet receives SIGTERM first, and ends at once.
+// A running command may use the first half of grace to exit, because a killed package manager breaks the next run. Then
+// the command receives SIGTERM. After grace, all remaining processes receive SIGKILL. stop returns false if a process
+// survives SIGKILL. gone reports whether Puppet itself has exited.
 func stop(puppet process, grace time.Duration, gone func() bool) bool {
 	tree := grow([]process{puppet})
 	_ = syscall.Kill(-puppet.pid, syscall.SIGTERM)
@@ -57,7 +57,7 @@ func signal(tree []process, s syscall.Signal) {
 	}
 }
 
-// pause is the gap between two looks: short at first, a tenth of a second later.
+// pause waits between two checks: shortly at first, then a tenth of a second.
 func pause(began time.Time) {
 	time.Sleep(min(max(time.Since(began)/10, 5*time.Millisecond), 100*time.Millisecond))
 }

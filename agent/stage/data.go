@@ -12,7 +12,7 @@ import (
 	"pulley/internal/store"
 )
 
-// generation is a target's data: from disk where it was before, so that enforcing needs no etcd.
+// generation returns a target's data. It reads the disk first, so that enforcement needs no etcd.
 func (c *Content) generation(ctx context.Context, id agent.Identity, t agent.Target, f *found) (hieradata.Generation, error) {
 	if g, err := c.load(t.DataDigest); err == nil {
 		return g, nil
@@ -27,7 +27,7 @@ func (c *Content) generation(ctx context.Context, id agent.Identity, t agent.Tar
 	return g.Generation, c.save(g.Record)
 }
 
-// record is what etcd says of a target's data.
+// record returns the record of a target's data from etcd.
 func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target, f *found) (store.SignedGeneration, error) {
 	if f.data != nil {
 		return *f.data, nil
@@ -39,7 +39,7 @@ func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target,
 	return g, err
 }
 
-// materialise writes the layers that concern this node. What is in place already is not fetched again.
+// materialise writes the layers that concern this node. It does not fetch layers that are in place already.
 func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradata.Generation) (string, error) {
 	contents := map[string][]byte{}
 	inPlace := filepath.Join(c.dir, hieradata.NodeDigest(g, id.Role, id.Node))
@@ -78,7 +78,7 @@ func (c *Content) save(b []byte) error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("cannot store the data record: %w", err)
 	}
-	// Not flushed: load checks the hash, and a lost record is fetched again.
+	// No flush: load checks the hash, and the agent fetches a lost record again.
 	if err := atomicfile.WriteVolatile(name, b, 0o600); err != nil {
 		return fmt.Errorf("cannot store the data record: %w", err)
 	}

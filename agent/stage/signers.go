@@ -11,10 +11,10 @@ import (
 	"pulley/internal/trust"
 )
 
-// markFile holds the node's high-water mark, in the state folder.
+// markFile contains the node's high-water mark, in the state folder.
 const markFile = "trust.json"
 
-// Signers are the places of a node's lists of signers.
+// Signers returns the paths of a node's lists of signers.
 func Signers(c nodeconfig.Config) trust.Files {
 	f := trust.Files{Mark: filepath.Join(c.StateDir(), markFile)}
 	f.Allowed, f.AllowedNamed = c.AllowedSignersFile()
@@ -22,17 +22,17 @@ func Signers(c nodeconfig.Config) trust.Files {
 	return f
 }
 
-// SignatureState is whether a node checks signatures.
+// SignatureState tells whether a node checks signatures.
 type SignatureState string
 
-// The states. In an unusable state the node takes nothing new.
+// The states. In an unusable state, the node takes no new target.
 const (
 	Checked    SignatureState = "checked"
 	NotChecked SignatureState = "not_checked"
 	Unusable   SignatureState = "unusable"
 )
 
-// Signatures is a node's state, with the refusal of an unusable one.
+// Signatures is a node's signature state, with the refusal if the state is unusable.
 type Signatures struct {
 	State   SignatureState `json:"state"`
 	Refusal *trust.Refusal `json:"refusal,omitempty"`
@@ -53,7 +53,7 @@ func Check(f trust.Files) Signatures {
 	return Signatures{State: Checked}
 }
 
-// String is the state, for people.
+// String returns the state, for people.
 func (s Signatures) String() string {
 	switch s.State {
 	case Checked:
@@ -66,7 +66,7 @@ func (s Signatures) String() string {
 	return string(s.State)
 }
 
-// wanted is the part of a target that trust judges.
+// wanted returns the part of a target that package trust judges.
 func wanted(id agent.Identity, t agent.Target) trust.Target {
 	return trust.Target{Environment: id.Environment, Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
 }

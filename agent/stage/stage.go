@@ -19,16 +19,16 @@ import (
 	"pulley/internal/trust"
 )
 
-// keptReleases is how many trees stay on disk beside those that are needed, so that going back needs no download.
+// keptReleases is the number of unneeded trees that stay on disk, to make a rollback possible without a download.
 const keptReleases = 3
 
 // Content puts a target's release and data on this machine's disk, from etcd and mirrors.
 type Content struct {
 	Store    *store.Store
-	Objects  content.Source // what releases and agents are made of, without deltas
+	Objects  content.Source // of releases and agents, without deltas
 	Verifier *trust.Verifier
 
-	mirrors *mirror.Client // nil when there is none
+	mirrors *mirror.Client // nil: no mirrors
 	trees   *content.Store
 	dir     string // of data
 	log     *slog.Logger
@@ -36,8 +36,8 @@ type Content struct {
 
 var _ agent.Content = (*Content)(nil)
 
-// Open connects to etcd, and to the mirrors where there are any. What is large comes from a mirror first, as thousands
-// of nodes may want it at once; deltas come from etcd. Each is the other's fallback.
+// Open connects to etcd, and to the mirrors if any. Large objects come from a mirror first, because thousands of nodes
+// may want them at once. Deltas come from etcd. Each source is the fallback of the other.
 func Open(c nodeconfig.Config, now func() time.Time, log *slog.Logger) (*Content, error) {
 	trees, err := content.OpenStore(c.StateDir())
 	if err != nil {
@@ -62,7 +62,7 @@ func Open(c nodeconfig.Config, now func() time.Time, log *slog.Logger) (*Content
 	return p, nil
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (c *Content) Close() error {
 	if c.mirrors != nil {
 		c.mirrors.Close()
@@ -70,16 +70,15 @@ func (c *Content) Close() error {
 	return c.Store.Close()
 }
 
-// found is what etcd said of one target, so that it is asked once.
+// found caches etcd's answers about one target, to read each only once.
 type found struct {
 	release *store.SignedRelease
 	delta   ahead
 	data    *store.SignedGeneration
 }
 
-// Stage fetches what of a target is not here yet. What is new has to prove first that it is authentic, and is remembered
-// as attempted before anybody can hand it to Puppet. What is in place only has to be whole: whoever signed it may have
-// left since.
+// Stage fetches the missing parts of a target. A new target must be authentic. Stage records it as attempted before
+// Puppet can use it. A target in place must only be complete: its signer may have been removed since.
 func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, how agent.Staging) (agent.Staged, error) {
 	var f found
 	if !how.Taking {
@@ -103,13 +102,13 @@ func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, 
 	return s, err
 }
 
-// verify reads the records of a target and returns the high-water mark to save before it is attempted.
+// verify checks the records of a target and returns the high-water mark to save before the attempt.
 func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust.HighWaterMark, id agent.Identity, t agent.Target, f *found) (trust.HighWaterMark, error) {
 	r, err := c.release(ctx, t, f)
 	if err == nil {
 		err = c.Verifier.Release(signers, wanted(id, t), releaseRecord(r))
 	}
-	known := mark.Environment == id.Environment && mark.Verified == t.DataDigest // with data that expired since, a new release is still one
+	known := mark.Environment == id.Environment && mark.Verified == t.DataDigest // stays known with expired data
 	if err == nil && t.Data != 0 && !known {
 		var g store.SignedGeneration
 		if g, err = c.record(ctx, id, t, f); err == nil {
@@ -141,7 +140,7 @@ func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, 
 	}
 	s.Release, s.Tree = release, c.trees.Path(t.Tree)
 	if t.Data == 0 {
-		// The first generation that has nothing for this node must count as no change.
+		// A first generation without a layer for this node must count as no change.
 		s.DataDigest = hieradata.NodeDigest(hieradata.Generation{}, id.Role, id.Node)
 		return s, nil
 	}
@@ -154,7 +153,8 @@ func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, 
 	return s, err
 }
 
-// ensure has the tree on disk as it was published: Puppet succeeds on what is left of one, as an empty catalog is fine.
+// ensure puts the published tree on disk and repairs a damaged one. Puppet would succeed on a damaged tree, because an
+// empty catalog is valid.
 func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
 	err := c.trees.Verify(t.Tree)
 	var missing *content.NotInstalledError
@@ -166,7 +166,7 @@ func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
 	if err == nil && r.Content.Tree != t.Tree {
 		err = fmt.Errorf("cannot install release %s: its record names tree %.12s and the target %.12s\npublish the release under a new version: its value in etcd was changed by hand", t.Release, r.Content.Tree, t.Tree)
 	}
-	if err == nil && damaged != nil { // what is left of it goes only once etcd has answered
+	if err == nil && damaged != nil { // remove a damaged tree only after etcd answered
 		c.log.Warn("the release is damaged on disk and installed anew", "release", t.Release, "err", damaged)
 		err = c.trees.Discard(t.Tree)
 	}
@@ -179,8 +179,8 @@ func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
 	return err
 }
 
-// release is what etcd says of a target's release. The delta that follows what is in place comes with it: mostly that is
-// all that the node lacks.
+// release returns the record of a target's release from etcd. The delta from the tree in place comes with it, and is
+// mostly all that the node lacks.
 func (c *Content) release(ctx context.Context, t agent.Target, f *found) (store.SignedRelease, error) {
 	if f.release != nil {
 		return *f.release, nil
@@ -197,15 +197,15 @@ func (c *Content) release(ctx context.Context, t agent.Target, f *found) (store.
 	return r, err
 }
 
-// ahead is a delta that was read before anybody asked for it.
+// ahead is a delta that was read in advance.
 type ahead struct {
 	line  string
 	seq   int64
-	bytes []byte // nil when there is none
+	bytes []byte // nil: no delta
 }
 
-// source is what an installation reads. Deltas are small and come from etcd, as what was read ahead did: when they are no
-// good and asked for again, a mirror may have them whole.
+// source returns the source of an installation. Deltas are small and come from etcd, like the one read in advance. If
+// that one is damaged, a mirror may have an intact one.
 func (c *Content) source(a ahead) content.Source {
 	if c.mirrors == nil {
 		return a.before(c.Store.Releases)
@@ -217,7 +217,7 @@ func (a ahead) or(etcd, mirrors content.Source) content.Source {
 	return mirror.Fallback(a.before(etcd), mirrors)
 }
 
-// before is src for whoever asks for deltas from this one on.
+// before returns a source that serves this delta once, and everything else from src.
 func (a ahead) before(src content.Source) content.Source {
 	if a.bytes == nil {
 		return src
@@ -228,7 +228,7 @@ func (a ahead) before(src content.Source) content.Source {
 type aheadOf struct {
 	content.Source
 	have ahead
-	gave bool // whoever asks again found no use for it
+	gave bool // a second request means that the first answer was unusable
 }
 
 func (s *aheadOf) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
@@ -247,7 +247,7 @@ func (s *aheadOf) Deltas(ctx context.Context, line string, from, to int64) ([][]
 func (c *Content) install(ctx context.Context, src content.Source, r content.Record) error {
 	err := c.trees.Install(ctx, src, r)
 	if errors.Is(err, syscall.ENOSPC) {
-		// Room may be had at the price of old releases: then going back to one needs a download.
+		// Removing old releases frees space. A rollback to one of them then needs a download.
 		if _, freed, collectErr := c.trees.Collect([]string{r.Tree}, 1); collectErr == nil && freed > 0 {
 			err = c.trees.Install(ctx, src, r)
 		}
@@ -278,7 +278,7 @@ func (c *Content) Collect(keep []agent.Target, dataDigests []string) error {
 	return err
 }
 
-// split is one source for objects and another for deltas.
+// split reads objects from one source and deltas from another.
 type split struct{ objects, deltas content.Source }
 
 func (s split) Object(ctx context.Context, hash string) ([]byte, error) {
