@@ -8,7 +8,8 @@ import (
 	"pulley/internal/failpoint"
 )
 
-// Activate points `current` at a tree that is there (else NotInstalledError), by one rename.
+// Activate points `current` to an installed tree by one rename. If the tree is not installed, it returns
+// NotInstalledError.
 func (s *Store) Activate(tree string) error {
 	err := s.exclusively(func() error { return s.activate(tree) })
 	if err != nil {
@@ -21,12 +22,11 @@ func (s *Store) activate(tree string) error {
 	if !s.Has(tree) {
 		return &NotInstalledError{tree}
 	}
-	// The process that installed the tree may have died before it did this; without it a power cut could leave a link to
-	// nothing.
+	// The installing process may have died before this flush. Without it a power cut could leave a dangling link.
 	if err := s.syncReleases(); err != nil {
 		return err
 	}
-	// In staging, where the next sweep finds it should we die, and under the lock that keeps sweeps away until then.
+	// Create the link in staging: the next sweep removes it after a crash. The lock keeps sweeps away until the rename.
 	next := filepath.Join(s.staging(), currentLink)
 	if err := os.RemoveAll(next); err != nil {
 		return err
@@ -39,6 +39,6 @@ func (s *Store) activate(tree string) error {
 		return err
 	}
 	failpoint.Here("install:after-swap")
-	// Without this a power cut could bring the former link back after the node has reported the new one.
+	// Without this flush a power cut could restore the former link after the node has reported the new one.
 	return syncFolder(s.dir)
 }

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beneath reaches what lies below one folder, by paths that a manifest lists. It never follows a link and never crosses
-// into another file system, so nothing outside can be meant, whatever the folder contains.
+// beneath opens and changes paths below one folder. The paths come from a manifest. It never follows a link and never
+// crosses into another file system, so it cannot reach a path outside the folder.
 type beneath struct {
 	root *os.File
-	last string // the folder that fd is open on
+	last string // the folder opened as fd
 	fd   int
 }
 
@@ -38,7 +38,7 @@ func (b *beneath) leave() {
 	b.last, b.fd = ".", int(b.root.Fd())
 }
 
-// in returns an open folder, valid until the next call.
+// in returns an open folder. It is valid until the next call.
 func (b *beneath) in(dir string) (int, error) {
 	if dir == b.last {
 		return b.fd, nil
@@ -55,7 +55,7 @@ func (b *beneath) in(dir string) (int, error) {
 	return fd, nil
 }
 
-// at returns the folder that a path lies in, open, and its last component.
+// at returns the open parent folder of a path and the last component of the path.
 func (b *beneath) at(path string) (fd int, name string, err error) {
 	dir, name := ".", path
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
@@ -74,7 +74,7 @@ func openFolder(root int, dir string) (int, error) {
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EAGAIN) {
 		return fd, err
 	}
-	// Before Linux 5.6, or where a sandbox knows no such call: one component at a time.
+	// Before Linux 5.6, or in a sandbox without openat2: open one component at a time.
 	at := root
 	for component := range strings.SplitSeq(dir, "/") {
 		next, err := unix.Openat(at, component, folderFlags, 0)
@@ -100,7 +100,7 @@ func (b *beneath) mkdir(path string, masked bool) error {
 	return err
 }
 
-// create opens a file that does not exist yet.
+// create creates a new file. It fails if the file exists.
 func (b *beneath) create(path string) (*os.File, error) {
 	dir, name, err := b.at(path)
 	if err != nil {
@@ -113,7 +113,7 @@ func (b *beneath) create(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// open opens a regular file for reading; it never waits for a pipe.
+// open opens a regular file for reading. It does not block on a pipe.
 func (b *beneath) open(path string) (*os.File, error) {
 	dir, name, err := b.at(path)
 	if err != nil {
@@ -134,7 +134,7 @@ func (b *beneath) symlink(target, path string) error {
 	return pathError("symlink", path, unix.Symlinkat(target, fd, name))
 }
 
-// link makes path another name of a file below from.
+// link creates path as a hard link to a file below from.
 func (b *beneath) link(from *beneath, old, path string) error {
 	there, oldName, err := from.at(old)
 	if err != nil {
@@ -186,9 +186,9 @@ func pathError(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// mtime is the time that an installed file bears, made from the hash of its content: a file whose time, size and mode are
-// right has not been written to since, by anything that does not hide it. All of them lie in the past, on a whole
-// microsecond, which older kernels can set too.
+// mtime returns the time of an installed file, derived from the hash of its content. A file with the right time, size
+// and mode was not written since, unless the writer hid it. All times are in the past and in full microseconds, because
+// older kernels set no finer times.
 func mtime(e Entry) time.Time {
 	var seconds, nanos uint32
 	for i := range 4 {
@@ -198,8 +198,8 @@ func mtime(e Entry) time.Time {
 	return time.Unix(1_000_000_000+int64(seconds%500_000_000), int64(nanos%1_000_000)*1000)
 }
 
-// perm is the mode of an installed file or folder. Files are read-only, as trees are never changed in place, and this
-// stops most that try.
+// perm returns the mode of an installed file or folder. Files are read-only: trees are never changed in place, and the
+// mode prevents most accidental writes.
 func (e Entry) perm() uint32 {
 	switch e.Kind {
 	case KindDirectory:

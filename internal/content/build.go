@@ -10,19 +10,20 @@ import (
 	"slices"
 )
 
-// Parent is the release that a new one is built upon.
+// Parent is the release that a new release is built on.
 type Parent struct {
 	*View
-	Last bool // no other release follows it on its line: the new one can
+	Last bool // no other release follows it on its line: the new one may
 }
 
-// Build makes the objects that a folder's tree needs, m being what ReadTree said of the folder root, and hands them to emit,
-// which may keep the bytes. The same object can come more than once. With a parent only what is new becomes objects; the
-// zero Parent is for the first release of all. Line names the line that begins with the release, should one begin.
+// Build creates the objects for the tree of the folder root and passes them to emit. m is the result of ReadTree for
+// root. Emit may keep the bytes and may receive the same object more than once. With a parent, Build creates objects
+// only for new contents; the first release has the zero Parent. Line is the name of a new line, if the release begins
+// one.
 //
-// It returns the Record that names everything, and the delta from the parent, or nil where there is none. Both are worth
-// storing, together, only after emit has stored everything; until then nobody can see a part of it. A file that is not what
-// m says, because it changed meanwhile, is an error, as is one from emit.
+// Build returns the Record that names all objects, and the delta from the parent, or nil without one. Store both
+// together, after emit has stored all objects; until then the release is not visible. A file that no longer matches m
+// is an error. Errors of emit are returned.
 func Build(ctx context.Context, root string, m *Manifest, parent Parent, line string, emit func(Object, []byte) error) (Record, []byte, error) {
 	b := builder{ctx: ctx, manifest: m, parent: parent, line: line, emit: emit}
 	r, delta, err := b.build(root)
@@ -67,7 +68,8 @@ func (b *builder) build(dir string) (Record, []byte, error) {
 	return r, delta, r.Check()
 }
 
-// follow makes the release its parent's successor on the line, unless that is errTooLarge: then it begins one.
+// follow makes the release its parent's successor on the line. If the delta is errTooLarge, the release begins a new
+// line.
 func (b *builder) follow(r *Record) ([]byte, error) {
 	p := b.parent.record
 	differences := Diff(b.parent.manifest, b.manifest)
@@ -103,7 +105,7 @@ func join(entries []Entry, contents map[[sha256.Size]byte][]byte) []byte {
 	return b
 }
 
-// read returns contents of the folder one after another.
+// read returns the contents of the given entries, concatenated.
 func (b *builder) read(entries []Entry) ([]byte, error) {
 	var all appender
 	for _, e := range entries {
@@ -121,8 +123,8 @@ func (a *appender) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// wantsBase says whether the release needs a base of its own: where it begins a line, and where the deltas since the last
-// base cost a node that has nothing yet too much.
+// wantsBase reports whether the release needs its own base. It does if it begins a line, or if the deltas since the
+// last base cost an empty node too much.
 func (b *builder) wantsBase(r Record) bool {
 	if r.Chain.Delta == nil {
 		return true
@@ -131,10 +133,10 @@ func (b *builder) wantsBase(r Record) bool {
 		(r.Chain.Stored-r.Base.Deltas)*3 > r.Base.Stored+3*maxSmallDeltas
 }
 
-// maxSmallDeltas is how many bytes of deltas are no reason for a base of their own, however small the last one is.
+// maxSmallDeltas is the size in bytes up to which deltas never require a new base, even if the last base is small.
 const maxSmallDeltas = 128 << 10
 
-// base stores the whole tree. Packs of the parent's base are used again where at least half of each is of use.
+// base stores the complete tree. It reuses a pack of the parent's base if at least half of the pack is still used.
 func (b *builder) base(r *Record) error {
 	x := index{}
 	places := map[[sha256.Size]byte]int64{}
@@ -147,7 +149,7 @@ func (b *builder) base(r *Record) error {
 		return err
 	}
 	if x.packs = append(x.packs, packs...); len(x.packs) > maxObjects {
-		if b.parent.View != nil { // packs of many bases that are half empty: begin anew
+		if b.parent.View != nil { // too many half-empty packs of earlier bases: start again
 			b.parent = Parent{}
 			return b.base(r)
 		}
@@ -162,7 +164,7 @@ func (b *builder) base(r *Record) error {
 		return err
 	}
 	if len(objects) != 1 {
-		if b.parent.View != nil { // the spans of many bases have become too many: begin anew
+		if b.parent.View != nil { // too many spans of earlier bases: start again
 			b.parent = Parent{}
 			return b.base(r)
 		}
@@ -175,7 +177,7 @@ func (b *builder) base(r *Record) error {
 	return nil
 }
 
-// reuse returns the packs of the parent's base that are worth to be kept, and notes where in them the tree's contents lie.
+// reuse returns the packs of the parent's base to keep, and records the places of the tree's contents in them.
 func (b *builder) reuse(places map[[sha256.Size]byte]int64) []Object {
 	old := b.parent.supply
 	starts := make([]int64, len(old.index.packs)+1)
@@ -183,7 +185,7 @@ func (b *builder) reuse(places map[[sha256.Size]byte]int64) []Object {
 		starts[i+1] = starts[i] + o.Raw
 	}
 	used := make([]int64, len(old.index.packs))
-	over := func(e Entry, each func(pack int, bytes int64)) { // the packs that a content lies in
+	over := func(e Entry, each func(pack int, bytes int64)) { // the packs that hold a content
 		at, ok := old.at[e.Hash]
 		if !ok {
 			return
@@ -198,7 +200,7 @@ func (b *builder) reuse(places map[[sha256.Size]byte]int64) []Object {
 		over(e, func(pack int, bytes int64) { used[pack] += bytes })
 	}
 	var packs []Object
-	moved := make([]int64, len(used)) // how far a kept pack moves towards the start
+	moved := make([]int64, len(used)) // how far each kept pack moves towards the start
 	var gone int64
 	for i, o := range old.index.packs {
 		if used[i]*2 < o.Raw {
@@ -224,7 +226,7 @@ func (b *builder) reuse(places map[[sha256.Size]byte]int64) []Object {
 	return packs
 }
 
-// pack stores the contents that have no place yet, from the place end on.
+// pack stores the contents without a place, from the offset end on.
 func (b *builder) pack(places map[[sha256.Size]byte]int64, end int64) ([]Object, error) {
 	p, err := newPacker(b.emit)
 	if err != nil {
@@ -250,7 +252,7 @@ func (b *builder) pack(places map[[sha256.Size]byte]int64, end int64) ([]Object,
 	return p.finish()
 }
 
-// copyFile writes a file's content and makes sure that it is still what the manifest says.
+// copyFile writes the content of a file and verifies that it still matches the manifest.
 func copyFile(root *os.Root, e Entry, to io.Writer) error {
 	f, err := openRegular(root, e.Path)
 	if err != nil {
@@ -288,7 +290,7 @@ func (b *builder) packBytes(raw []byte) ([]Object, error) {
 	return p.finish()
 }
 
-// distinct returns the first entry, in the order of the manifest, of every content that is not empty: what the packs hold.
+// distinct returns the first entry, in manifest order, of every non-empty content. The packs hold these contents.
 func distinct(m *Manifest) []Entry {
 	seen := make(map[[sha256.Size]byte]bool, len(m.Entries))
 	var entries []Entry

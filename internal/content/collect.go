@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Collect removes the trees that are not in keep, not current, not among the newest last, and not locked. The newest of
-// them stays out of sight, as what the next release is made of; with last below 2, where room is short, not even that one.
-// It returns which it removed and how many bytes of disk that freed. It goes on after an error and returns all of them joined.
+// Collect removes every tree that is not in keep, not current, not among the newest last trees, and not locked. It
+// keeps the newest removed tree, hidden, to build the next release from. With last below 2 (little space) it deletes
+// that one too. It returns the removed trees and the freed bytes on disk. It continues after an error and returns all
+// errors joined.
 func (s *Store) Collect(keep []string, last int) (removed []string, freed int64, err error) {
 	current, err := s.Current()
 	if err != nil {
@@ -47,7 +48,7 @@ func (s *Store) Collect(keep []string, last int) (removed []string, freed int64,
 	return removed, freed, errors.Join(failed...)
 }
 
-// sweepLocks removes locks and manifests whose tree is gone, which a process that died while it removed a tree can leave.
+// sweepLocks removes locks and manifests without a tree. A process that died while removing a tree can leave them.
 func (s *Store) sweepLocks() error {
 	names, err := os.ReadDir(filepath.Join(s.dir, releasesDir))
 	for _, n := range names {
@@ -61,9 +62,9 @@ func (s *Store) sweepLocks() error {
 	return err
 }
 
-// Discard removes one tree, even the current one, so that the next Install fetches it anew: the cure for a DamagedError.
-// `current` then dangles until the tree is back. A tree that someone uses stays, with ErrInUse; that it is not there is no
-// error.
+// Discard removes one tree, even the current one, so that the next Install fetches it again. Use it to repair a
+// DamagedError. `current` dangles until the tree is installed again. If the tree is in use, Discard keeps it and
+// returns ErrInUse. A missing tree is no error.
 func (s *Store) Discard(tree string) error {
 	var gone *NotInstalledError
 	s.distrust()
@@ -100,7 +101,7 @@ func (s *Store) installed() ([]installedTree, error) {
 	return trees, nil
 }
 
-// collectable returns the trees that may go, the oldest first.
+// collectable returns the trees that may be removed, oldest first.
 func collectable(there []installedTree, keep []string, last int) []string {
 	there = slices.Clone(there)
 	slices.SortFunc(there, func(a, b installedTree) int {
@@ -119,13 +120,13 @@ func collectable(there []installedTree, keep []string, last int) []string {
 	return trees
 }
 
-// removal says how a tree goes.
+// removal describes how to remove a tree.
 type removal struct {
 	evenCurrent bool
-	spare       bool // it is kept out of sight
+	spare       bool // keep it, hidden, for reuse
 }
 
-// remove takes a tree out of sight by one rename, then deletes it, and returns how many bytes of disk that freed.
+// remove hides a tree by one rename and then deletes it. It returns the freed bytes on disk.
 func (s *Store) remove(tree string, how removal) (freed int64, err error) {
 	trash := filepath.Join(s.staging(), "trash."+tree)
 	err = s.exclusively(func() error {
@@ -134,7 +135,7 @@ func (s *Store) remove(tree string, how removal) (freed int64, err error) {
 			return err
 		}
 		defer lock.Close()
-		// Again, now that nobody can change it.
+		// Check again: no other process can change `current` now.
 		if current, err := s.Current(); err != nil || current == tree && !how.evenCurrent {
 			return errors.Join(err, ErrInUse)
 		}
@@ -162,8 +163,8 @@ func (s *Store) remove(tree string, how removal) (freed int64, err error) {
 	return freed, os.RemoveAll(trash)
 }
 
-// diskUsage adds up the blocks below a folder that go with it: those of a file that has another name elsewhere stay. What
-// it can't look at counts as nothing.
+// diskUsage adds up the blocks that deleting a folder frees. It skips files that have another link elsewhere and files
+// that it can't stat.
 func diskUsage(dir string) int64 {
 	var bytes int64
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {

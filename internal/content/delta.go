@@ -9,35 +9,35 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// A delta turns one tree into the next. Its bytes are the line PUPDELTA1; uvarint raw and uvarint stored size of a zstd
-// frame, and the frame, which holds the changes; and the same of a frame with the new contents, or a zero.
+// A delta changes one tree into the next. Its bytes are the line PUPDELTA1 and two frames: the changes, then the new
+// contents. A frame is uvarint raw size, uvarint stored size and the zstd frame; an empty frame is one zero.
 //
-// The changes are the 32-byte hash of the tree that they start from; the delta before this one on the line (32-byte hash,
-// uvarint size, uvarint weight; 32 zero bytes alone where there is none); and for each path that differs, in order, an
-// entry as in a manifest, or '-' and the path where it is gone.
+// The changes begin with the 32-byte hash of the tree to start from. The previous delta of the line follows: 32-byte
+// hash, uvarint size, uvarint weight, or only 32 zero bytes if there is none. Then follow the differing paths in order:
+// an entry as in a manifest, or '-' and the path if the path was removed.
 //
-// The new contents are those that the earlier tree has nowhere, in the order of the changes, each once. They are compressed
-// against a dictionary: the earlier contents of the paths that differ.
+// The new contents are those that the earlier tree does not have, in the order of the changes, each once. They are
+// compressed with a dictionary: the earlier contents of the differing paths.
 const (
 	deltaTag     = "PUPDELTA1\n"
 	removed      = '-'
 	dictionaryID = 1
-	leastInDict  = 8 // bytes; below it a dictionary is not worth its name
+	leastInDict  = 8 // bytes; the minimum size of a dictionary
 )
 
-// step is a delta whose changes are decoded, and whose contents are not yet.
+// step is a delta with decoded changes and contents that are not yet decoded.
 type step struct {
 	from        [sha256.Size]byte // tree
-	previous    *Object           // the delta before it
+	previous    *Object           // the previous delta
 	differences []Difference      // After only; Before is set by link
 	raw         int64             // bytes of the new contents
-	frame       []byte            // that holds them
+	frame       []byte            // holds the new contents
 
-	contents   []Entry // new ones, in the order of the frame
-	dictionary []Entry // earlier ones
+	contents   []Entry // new, in the order of the frame
+	dictionary []Entry // earlier
 }
 
-// openDelta decodes a delta's changes. Stored are the bytes whose hash o names, and the caller has checked that.
+// openDelta decodes the changes of a delta. The caller must have checked stored against the hash in o.
 func openDelta(stored []byte, o Object, u *unpacker) (*step, error) {
 	s, err := parseDelta(stored, o, u)
 	if err != nil {
@@ -77,7 +77,7 @@ func parseDelta(stored []byte, o Object, u *unpacker) (*step, error) {
 	return s, s.parseChanges(string(decoded))
 }
 
-// frame reads the two sizes of a frame, and the frame; a frame of nothing has one size.
+// frame reads the sizes and the bytes of a frame. An empty frame has only one size.
 func (p *parser) frame(limit int64) (raw int64, stored string, err error) {
 	if raw, err = p.uvarint(limit); err != nil || raw == 0 {
 		return 0, "", err
@@ -130,7 +130,7 @@ func (p *parser) difference() (Difference, error) {
 	return Difference{Path: e.Path, After: &e}, err
 }
 
-// link finds out, from the tree that the step starts from, which contents are new and which make up the dictionary.
+// link determines, from the tree that the step starts from, the new contents and the dictionary contents.
 func (s *step) link(from *Manifest) {
 	t := tree(from.Entries)
 	for i := range s.differences {
@@ -169,7 +169,7 @@ func newContents(from *Manifest, differences []Difference) (contents, dictionary
 	return contents, dictionary
 }
 
-// unpack returns the new contents one after another, as many bytes as the changes say.
+// unpack returns the new contents, concatenated. Their size must match the changes.
 func (s *step) unpack(dictionary []byte) ([]byte, error) {
 	var want int64
 	for _, e := range s.contents {
@@ -193,8 +193,8 @@ func (s *step) unpack(dictionary []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// encodeDelta returns the delta from one tree to another. Content and dictionary bytes are in the order of newContents.
-// It returns errTooLarge when the result can't be one value.
+// encodeDelta returns the delta from one tree to another. The bytes of contents and dictionary are in the order of
+// newContents. It returns errTooLarge if the result exceeds the size of one value.
 func encodeDelta(from *Manifest, previous *Object, differences []Difference, contents, dictionary []byte) ([]byte, Object, error) {
 	changes := appendTree(nil, from.Tree())
 	if previous == nil {
@@ -245,7 +245,7 @@ func appendTree(b []byte, tree string) []byte {
 	return append(b, hash[:]...)
 }
 
-// newEncoder makes an encoder for one frame of size bytes. The window reaches back over the whole dictionary.
+// newEncoder creates an encoder for one frame of size bytes. The window covers the complete dictionary.
 func newEncoder(size int, dictionary []byte) (*zstd.Encoder, error) {
 	window := zstd.MinWindowSize
 	for window < size+len(dictionary) && window < maxWindow {
@@ -258,6 +258,6 @@ func newEncoder(size int, dictionary []byte) (*zstd.Encoder, error) {
 	if len(dictionary) > 0 {
 		options = append(options, zstd.WithEncoderDictRaw(dictionaryID, dictionary))
 	}
-	// A publisher encodes once and every node decodes: the best level costs it a second for 27 MB.
+	// A publisher encodes once and every node decodes. The best level takes one second for 27 MB.
 	return zstd.NewWriter(nil, options...)
 }

@@ -2,13 +2,13 @@ package content
 
 import "strings"
 
-// Difference is one path that two trees don't have alike.
+// Difference is one path that differs between two trees.
 type Difference struct {
 	Path          string
-	Before, After *Entry // nil where the tree has no such path
+	Before, After *Entry // nil if the tree lacks the path
 }
 
-// Diff lists what differs between two trees, in the order of their paths.
+// Diff lists the differences between two trees, sorted by path.
 func Diff(a, b *Manifest) []Difference {
 	var all []Difference
 	before, after := a.Entries, b.Entries
@@ -39,8 +39,8 @@ func Diff(a, b *Manifest) []Difference {
 	return all
 }
 
-// apply makes b out of a, and leaves it to its caller to check b. It refuses differences that are out of order, or that
-// don't start from a.
+// apply applies differences to a and returns the result; the caller must check it. It refuses differences that are out
+// of order or do not match a.
 func apply(a *Manifest, differences []Difference) (*Manifest, error) {
 	b := &Manifest{Entries: make([]Entry, 0, len(a.Entries)+len(differences))}
 	rest := a.Entries

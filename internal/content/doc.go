@@ -1,17 +1,21 @@
-// Package content turns a folder of Puppet content into immutable objects that any store of bytes can hold, and turns
-// those objects back into a folder on a node. It owns the tree hash, the manifest, packs, deltas, and the life of a release
-// on disk:
+// Package content converts a folder of Puppet content to immutable objects, which any store of bytes can hold. It also
+// converts these objects back to a folder on a node. It owns the tree hash, the manifest, packs, deltas, and the life
+// of a release on disk:
 //
-//	publish  ReadTree, Build   a folder and the release before it → objects, a delta, and the Record that names them
-//	read     OpenView          a Record → what its tree contains, and the contents, without installing it
-//	plan     ways              what has to be fetched, the cheapest way first
-//	fetch    Source            objects by hash and deltas by position, checked before a byte of them is decoded
-//	install  Store.Install     a tree beside those that are there: verified, flushed once, visible by one rename
-//	verify   Store.Verify      whether a tree is still what its name says
-//	collect  Store.Collect     trees that nobody needs go away again; the last of them is what the next one is made of
+//	publish  ReadTree, Build   a folder and the previous release → objects, a delta, and the Record that names them
+//	read     OpenView          a Record → the manifest and the contents of its tree, without an installation
+//	plan     ways              lists the objects to fetch, the cheapest way first
+//	fetch    Source            gets objects by hash and deltas by position, and checks them before decoding
+//	install  Store.Install     adds a tree to the store: verified, flushed once, visible by one rename
+//	verify   Store.Verify      compares an installed tree with its manifest
+//	collect  Store.Collect     removes unused trees and keeps the newest of them to build the next release from
 //
-// It knows nothing of etcd, signatures, versions or environments. It must never decode bytes whose hash it has not
-// checked, write outside the folder that it unpacks into, open an existing file of a tree for writing, make a tree
-// visible that is not complete, skip an entry that it does not accept instead of refusing the whole tree, or move
-// `current` unless told to.
+// The package does not use etcd, signatures, versions or environments. It must never:
+//
+//   - decode bytes before it has checked their hash
+//   - write outside the folder that it unpacks into
+//   - open an existing file of a tree for writing
+//   - make an incomplete tree visible
+//   - skip an unacceptable entry instead of refusing the tree
+//   - move `current` unless its caller requests it
 package content

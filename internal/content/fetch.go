@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Source hands out what was published. What it returns is checked, so it need not be trusted. It is used by several
-// goroutines at once.
+// Source provides published bytes. Callers check the results, so a Source need not be trusted. It must be safe for
+// concurrent use.
 type Source interface {
 	// Object returns stored bytes by their hash.
 	Object(ctx context.Context, hash string) ([]byte, error)
-	// Deltas returns the deltas of a line at the positions from to to, both included; an error that names it when one is missing.
+	// Deltas returns the deltas of a line at positions from through to. If a delta is missing, the error names it.
 	Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error)
 }
 
-// fetchObject returns the stored bytes of o: exactly those that were published, or an error.
+// fetchObject returns the stored bytes of o exactly as published, or an error.
 func fetchObject(ctx context.Context, src Source, o Object) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func fetchObject(ctx context.Context, src Source, o Object) ([]byte, error) {
 	return stored, o.accept(stored)
 }
 
-// accept says whether stored are the bytes of o.
+// accept checks that stored is the bytes of o.
 func (o Object) accept(stored []byte) error {
 	if int64(len(stored)) != o.Size {
 		return fmt.Errorf("cannot accept object %s: it has %d bytes instead of %d", o.Hash, len(stored), o.Size)
@@ -40,36 +40,37 @@ func (o Object) accept(stored []byte) error {
 	return nil
 }
 
-// ahead is how many objects are being fetched, or wait to be decoded, at a time.
+// ahead is the maximum number of objects being fetched or waiting to be decoded.
 const ahead = 4
 
-// fetched is one object that is on its way.
+// fetched is one object being fetched.
 type fetched chan struct {
 	stored []byte
 	err    error
 }
 
-// stream reads the contents of packs in their order. It fetches only those packs that hold something wanted.
+// stream reads the contents of packs in order. It fetches only packs with wanted contents.
 type stream struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	src      Source
-	packs    []placed // wanted, and not yet asked for
+	packs    []placed // wanted, not yet requested
 	coming   []placed
 	answers  []fetched // of coming
 	unpacker *unpacker
 
-	at   int64  // where rest lies
-	rest []byte // of the pack that is being read
+	at   int64  // offset of rest
+	rest []byte // remaining bytes of the current pack
 }
 
-// placed is an object, and where its raw bytes lie among those of all.
+// placed is an object and the range of its raw bytes in the sequence of all packs.
 type placed struct {
 	Object
 	at int64
 }
 
-// openStream begins to read those of the objects that wants is true of, given where their raw bytes begin and end.
+// openStream starts to read the objects for which wants returns true. Wants receives the range of an object's raw
+// bytes.
 func openStream(ctx context.Context, src Source, objects []Object, wants func(from, to int64) bool) (*stream, error) {
 	u, err := newUnpacker()
 	if err != nil {
@@ -92,12 +93,12 @@ func everything(int64, int64) bool { return true }
 func (s *stream) close() {
 	s.cancel()
 	for _, a := range s.answers {
-		<-a // its goroutine may hold the source, which the caller closes next
+		<-a // the caller closes the source next; the goroutine may still use it
 	}
 	s.unpacker.close()
 }
 
-// ask keeps requests under way.
+// ask keeps up to ahead requests running.
 func (s *stream) ask() {
 	for len(s.packs) > 0 && len(s.coming) < ahead {
 		o := s.packs[0]
@@ -123,7 +124,7 @@ func (s *stream) next() error {
 	s.coming, s.answers = s.coming[1:], s.answers[1:]
 	got := <-answer
 	if got.err != nil && s.ctx.Err() == nil {
-		// Several at a time may have been too many for a slow link: alone it has all of it.
+		// Parallel requests may have exceeded the bandwidth of a slow link. A single request gets all of it.
 		got.stored, got.err = fetchObject(s.ctx, s.src, o.Object)
 	}
 	if got.err != nil {
@@ -140,7 +141,7 @@ func (s *stream) next() error {
 
 var errGap = errors.New("cannot read on: a pack in between was not wanted")
 
-// seek goes forward to a place in a wanted pack.
+// seek moves forward to an offset in a wanted pack.
 func (s *stream) seek(at int64) error {
 	for at >= s.at+int64(len(s.rest)) {
 		if err := s.next(); err != nil {
@@ -171,7 +172,7 @@ func (s *stream) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// fetchWhole decodes objects one after another into one string.
+// fetchWhole decodes objects in order and returns their bytes as one string.
 func fetchWhole(ctx context.Context, src Source, objects []Object) (string, error) {
 	s, err := openStream(ctx, src, objects, everything)
 	if err != nil {
@@ -210,9 +211,10 @@ func fetchBase(ctx context.Context, src Source, b Base) (*index, *Manifest, erro
 
 var errLying = errors.New("cannot accept manifest: it is not the one of this release")
 
-// fetchSteps returns the deltas that lead from an earlier position to the release, in order, with m as the tree there. The
-// release's record vouches for the last of them, and each of them for the one before, so none is decoded unchecked. When
-// what comes is no good it is asked for once more: behind src may be another place that has it whole.
+// fetchSteps returns the deltas from an earlier position to the release, in order; m is the tree at that position. The
+// release's record names the hash of the last delta, and each delta names its predecessor's. Every delta is therefore
+// checked before it is decoded. If a check fails, fetchSteps requests the deltas once more: src may have a second place
+// with correct bytes.
 func fetchSteps(ctx context.Context, src Source, r Record, from Chain, m *Manifest) ([]*step, *Manifest, error) {
 	if from.Seq == r.Chain.Seq {
 		return nil, m, m.matches(r)
@@ -242,7 +244,7 @@ func fetchSteps(ctx context.Context, src Source, r Record, from Chain, m *Manife
 			return nil, nil, err
 		}
 	}
-	// The trees in between are only steps on the way: the rules and the hash of the last one decide.
+	// Intermediate trees are not installed. Only the last tree must pass the rules and the hash.
 	if err := checkEntries(m.Entries); err != nil {
 		return nil, nil, err
 	}
@@ -251,10 +253,10 @@ func fetchSteps(ctx context.Context, src Source, r Record, from Chain, m *Manife
 
 var errNoGood = errors.New("cannot accept deltas")
 
-// deltaBytes is how much is asked for at a time.
+// deltaBytes is the number of bytes to request at a time.
 const deltaBytes = 1 << 20
 
-// fetchDeltas reads the deltas between two positions, and no more bytes than their records say that they have.
+// fetchDeltas reads the deltas between two positions. It reads at most the number of bytes given in their records.
 func fetchDeltas(ctx context.Context, src Source, to, from Chain) ([][]byte, error) {
 	budget, steps := to.Stored-from.Stored, to.Seq-from.Seq
 	page := steps
@@ -282,7 +284,7 @@ func fetchDeltas(ctx context.Context, src Source, to, from Chain) ([][]byte, err
 	return all, nil
 }
 
-// openDeltas checks and decodes deltas, of which last is the one at the end.
+// openDeltas checks and decodes deltas. Last describes the final one.
 func openDeltas(stored [][]byte, last *Object) ([]*step, error) {
 	u, err := newUnpackerFor(maxDeltaWeight, nil)
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fewEntries is how many it takes before flushing the whole file system, other programs' writes with it, is cheaper than
-// flushing each entry.
+// fewEntries is the number of entries from which one flush of the file system is cheaper than flushing each entry. A
+// flush of the file system includes the writes of other programs.
 const fewEntries = 64
 
-// flush makes the tree safe from a power cut and opens its root to everyone. Without it the rename could survive a power
-// cut that the contents don't, and an empty file would look like a complete release.
+// flush writes the tree to disk and makes its root readable for all users. Without it a power cut could keep the rename
+// but lose the contents: an empty file would look like a complete release.
 func (st *staged) flush() error {
 	if err := st.lock.Chmod(0o755); err != nil {
 		return err
 	}
-	// Collection goes by this time; a spare's folder has an old one.
+	// Collection compares these times, and the folder of a reused tree has an old one.
 	now := time.Now()
 	if err := os.Chtimes(st.path, now, now); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (st *staged) flush() error {
 	return st.flushEach()
 }
 
-// flushEach flushes what is new. A file that was linked was flushed when it was written.
+// flushEach flushes the new entries. A linked file was flushed when it was written.
 func (st *staged) flushEach() error {
 	for path := range st.files {
 		if err := st.root.sync(path, false); err != nil {
@@ -58,7 +58,8 @@ func syncFolder(path string) error {
 	return f.Sync()
 }
 
-// syncfsTellsErrors says whether the kernel is 5.8 or later: before, syncfs hid that a write had failed (735e4ae5ba28).
+// syncfsTellsErrors reports whether the kernel is 5.8 or later. Earlier kernels hide failed writes from syncfs
+// (735e4ae5ba28).
 func syncfsTellsErrors() bool {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -7,18 +7,18 @@ import (
 	"fmt"
 )
 
-// index lists the objects of a base, and says where in them the contents of its tree lie.
+// index lists the objects of a base and the places of its tree's contents in them.
 //
-// The packs, decoded one after another, are one run of bytes. Each of the manifest's distinct contents, in the manifest's
-// order, lies in it at a place of its own; those that follow each other there too share a span. A later base names the
-// packs of an earlier one again and adds only what is new.
+// The decoded packs form one sequence of bytes. Each distinct content of the manifest has a place in this sequence.
+// Contents that are adjacent both in the manifest and in the sequence share a span. A later base lists packs of an
+// earlier one again and adds only new contents.
 type index struct {
-	manifest []Object // decoded one after another: the encoded manifest
+	manifest []Object // decoded in order: the encoded manifest
 	packs    []Object
 	spans    []span
 }
 
-// span is a number of contents that lie one after another.
+// span is a number of adjacent contents.
 type span struct {
 	at    int64 // bytes from the start of the first pack
 	count int64
@@ -26,8 +26,8 @@ type span struct {
 
 const indexTag = "PUPINDEX1\n"
 
-// encode returns the line PUPINDEX1, then three lists, each after the number of its elements: the manifest's objects, the
-// packs (32-byte hash | uvarint size | uvarint raw), the spans (uvarint place | uvarint count).
+// encode returns the line PUPINDEX1 and three lists, each preceded by its length. The lists are the manifest's objects,
+// the packs (32-byte hash | uvarint size | uvarint raw) and the spans (uvarint place | uvarint count).
 func (x *index) encode() []byte {
 	b := []byte(indexTag)
 	for _, list := range [][]Object{x.manifest, x.packs} {
@@ -71,7 +71,7 @@ func parseIndex(encoded string) (*index, error) {
 	if len(x.manifest) == 0 {
 		return nil, errors.New("no manifest")
 	}
-	// Twice what a tree may have: a pack of an earlier base stays while half of it is of use.
+	// Twice the limit of a tree: a pack of an earlier base is kept while half of it is used.
 	if x.packs, err = p.objects(2 * MaxTreeBytes); err != nil {
 		return nil, fmt.Errorf("packs: %w", err)
 	}
@@ -130,14 +130,14 @@ func (p *parser) object(maxRaw int64) (Object, error) {
 	return o, o.check(maxRaw)
 }
 
-// stored is how many bytes everything takes that the index lists.
+// stored returns the size in bytes of all objects that the index lists.
 func (x *index) stored() int64 {
 	_, manifest, _ := sumObjects(x.manifest)
 	_, packs, _ := sumObjects(x.packs)
 	return manifest + packs
 }
 
-// places says for each distinct content of m where among the packs it lies.
+// places returns the place in the packs of each distinct content of m.
 func (x *index) places(m *Manifest) (map[[sha256.Size]byte]int64, error) {
 	end, _, _ := sumObjects(x.packs)
 	contents := distinct(m)
@@ -162,7 +162,7 @@ func (x *index) places(m *Manifest) (map[[sha256.Size]byte]int64, error) {
 	return places, nil
 }
 
-// setPlaces is the opposite of places.
+// setPlaces is the inverse of places.
 func (x *index) setPlaces(m *Manifest, places map[[sha256.Size]byte]int64) {
 	x.spans = nil
 	next := int64(-1)

@@ -15,8 +15,8 @@ import (
 	"pulley/internal/failpoint"
 )
 
-// CrashPoints are the places where a test can make Install and Activate die, in the order in which they are passed.
-// Those about a spare are passed only when there is one.
+// CrashPoints lists the places where a test can kill Install and Activate, in order of execution. Points named after
+// the spare are passed only if a previous tree was kept for reuse.
 var CrashPoints = []string{
 	"install:spare-taken",
 	"install:after-staging-created",
@@ -30,10 +30,12 @@ var CrashPoints = []string{
 	"install:after-swap",
 }
 
-// Install puts a release's tree beside those that are there, unless it is there already. It becomes visible, by one
-// rename, when it is complete, verified and safe from a power cut; after any error nothing has changed. Nobody uses it
-// before Activate. It takes the cheapest way, and the next one when that fails; the tree hash decides. Errors: NoSpaceError
-// (or syscall.ENOSPC), RefusedError, those of src, and those of the file system.
+// Install adds the tree of a release to the store, unless the tree is already installed. The tree becomes visible by
+// one rename, after it is complete, verified and flushed to disk. After an error the visible trees are unchanged. The
+// tree is not used until Activate. Install tries the cheapest way first and the next one if it fails; the tree hash
+// decides.
+//
+// Errors: NoSpaceError (or syscall.ENOSPC), RefusedError, errors of src, and errors of the file system.
 func (s *Store) Install(ctx context.Context, src Source, r Record) error {
 	if s.Has(r.Tree) {
 		return nil
@@ -51,11 +53,11 @@ func (s *Store) install(ctx context.Context, src Source, r Record) error {
 	if err := s.makeFolders(); err != nil {
 		return err
 	}
-	_ = s.sweep() // what it can't remove is no reason to do without a release; Collect tells of it
+	_ = s.sweep() // a failed cleanup must not block a release; Collect reports it
 	here := s.partial(src)
 	err := s.installSomehow(ctx, here, r)
 	if errors.Is(err, syscall.ENOSPC) && here.bytes() > 0 {
-		// It may be of a release that nobody wants any more, and it is in the way.
+		// The kept objects may belong to an obsolete release, and they occupy the space.
 		here.empty()
 		err = s.installSomehow(ctx, here, r)
 	}
@@ -65,7 +67,7 @@ func (s *Store) install(ctx context.Context, src Source, r Record) error {
 	return err
 }
 
-// installSomehow goes one way after another.
+// installSomehow tries the possible ways in order.
 func (s *Store) installSomehow(ctx context.Context, here *partial, r Record) error {
 	have := s.known()
 	var failed []error
@@ -99,7 +101,7 @@ type installation struct {
 	supply   *supply
 	stock    *stock
 	staged   *staged
-	asked    bool // contents were asked for
+	asked    bool // contents were requested
 }
 
 func (i *installation) run(ctx context.Context) (err error) {
@@ -109,7 +111,7 @@ func (i *installation) run(ctx context.Context) (err error) {
 	i.stock = i.store.stockFor(i.way, i.have)
 	defer i.stock.close()
 	i.supply.local = i.stock.read
-	// A spare takes only what differs.
+	// A previous tree kept for reuse needs only the differences.
 	if i.staged = i.store.takeSpare(); i.staged != nil {
 		failpoint.Here("install:spare-taken")
 		if err := i.into(ctx); err == nil || i.asked || ctx.Err() != nil {
@@ -122,7 +124,7 @@ func (i *installation) run(ctx context.Context) (err error) {
 	return i.into(ctx)
 }
 
-// into makes the release out of a staged folder.
+// into builds the release in a staged folder.
 func (i *installation) into(ctx context.Context) error {
 	defer i.staged.discard()
 	if err := i.fits(); err != nil {
@@ -162,10 +164,10 @@ func (i *installation) fits() error {
 	return needs(i.manifest, linked, there, i.way.bytes, room.blockSize).fits(room, i.store.dir, i.store.Reserve)
 }
 
-// checked is when everything that is used again was last read and found right.
+// checked returns the oldest time at which a reused tree was last read completely without a flaw.
 func (i *installation) checked() time.Time {
 	at := i.store.now()
-	for _, k := range i.stock.trees { // what comes from a distrusted one has just been read
+	for _, k := range i.stock.trees { // contents from a distrusted tree have just been read
 		if i.staged.linked && !k.distrusted() && k.checked.Before(at) {
 			at = k.checked
 		}
@@ -189,21 +191,21 @@ func (s *Store) room() (room, error) {
 	}, nil
 }
 
-// staged is a tree that is being written. Its folder is locked until it is shown, and lies in one that only its owner
-// may enter.
+// staged is a tree that is being written. Its folder is locked until it becomes visible. The parent folder is
+// accessible only to its owner.
 type staged struct {
 	path   string
-	from   *known // the spare that it was made of; nil: it began empty
+	from   *known // the kept previous tree it was built from; nil: started empty
 	root   *beneath
 	lock   *os.File
 	shown  bool
-	linked bool // files of other trees are in it
+	linked bool // it contains files linked from other trees
 
 	files   map[string]bool // written or linked
-	folders map[string]bool // in which a name came or went
+	folders map[string]bool // folders in which a name was added or removed
 }
 
-// stage makes the folder while nobody sweeps, so that nobody finds it before it is locked.
+// stage creates the folder while no sweep runs. A sweep would otherwise find the folder before it is locked.
 func (s *Store) stage(tree string) (*staged, error) {
 	return s.stageBy(func() (string, error) { return os.MkdirTemp(s.staging(), tree+".*") })
 }
@@ -229,7 +231,7 @@ func (s *Store) stageBy(appear func() (string, error)) (*staged, error) {
 	return st, nil
 }
 
-// discard removes the folder unless it has been shown. What it can't remove is swept by a later installation.
+// discard removes the folder unless it became visible. A later installation sweeps the rest.
 func (st *staged) discard() {
 	if st.root != nil {
 		st.root.close()
@@ -242,11 +244,11 @@ func (st *staged) discard() {
 	}
 }
 
-// show makes a finished tree visible, and its manifest with it.
+// show makes a finished tree and its manifest visible.
 func (s *Store) show(st *staged, i *installation) error {
 	tree := i.record.Tree
 	err := s.exclusively(func() error {
-		if s.Has(tree) { // another process that installed the same tree was first
+		if s.Has(tree) { // another process installed the same tree first
 			return nil
 		}
 		if err := s.remember(tree, i.record, i.manifest, i.checked()); err != nil {
@@ -262,7 +264,7 @@ func (s *Store) show(st *staged, i *installation) error {
 	if err != nil {
 		return err
 	}
-	// Without this a power cut could take the folder back after the node has recorded that it has it.
+	// Without this flush a power cut could remove the folder after the node has recorded the release.
 	err = s.syncReleases()
 	if err != nil && st.shown && os.Rename(s.Path(tree), st.path) == nil {
 		st.shown = false
@@ -272,7 +274,7 @@ func (s *Store) show(st *staged, i *installation) error {
 
 func (s *Store) syncReleases() error { return syncFolder(filepath.Join(s.dir, releasesDir)) }
 
-// sweep removes what dead processes have left in staging.
+// sweep removes the files that dead processes left in staging.
 func (s *Store) sweep() error {
 	var dead []*os.File
 	err := s.exclusively(func() error {
@@ -284,12 +286,12 @@ func (s *Store) sweep() error {
 			path := filepath.Join(s.staging(), n.Name())
 			f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 			switch {
-			case errors.Is(err, fs.ErrNotExist): // another process has just removed it
-			case err != nil: // not a folder: the link of an Activate that died, or a manifest
+			case errors.Is(err, fs.ErrNotExist): // another process just removed it
+			case err != nil: // not a folder: the link of an interrupted Activate, or a manifest
 				if err := os.Remove(path); err != nil {
 					return err
 				}
-			case flock(f, unix.LOCK_EX, 0) != nil: // alive
+			case flock(f, unix.LOCK_EX, 0) != nil: // its process is alive
 				f.Close()
 			default:
 				dead = append(dead, f)

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// known is a complete tree on this node whose manifest is at hand, so that what it has in common with another needs
-// neither fetching nor writing. The manifest lies beside the tree, after the record as one line of JSON; the file's time
-// is when all of the tree was last read and found right.
+// known is a complete tree on this node with its manifest. Another release can reuse its files without fetching or
+// writing them. The manifest file lies next to the tree and begins with the record as one line of JSON. The time of the
+// file is the time of the last complete and successful check of the tree.
 type known struct {
 	tree     string
 	dir      string
-	record   Record // as it was when the tree was installed; of no authority
+	record   Record // as of the installation; not authoritative
 	checked  time.Time
-	manifest *Manifest // nil until it is loaded
+	manifest *Manifest // nil until loaded
 }
 
 const manifestSuffix = ".manifest"
 
 func (s *Store) manifestFile(tree string) string { return s.Path(tree) + manifestSuffix }
 
-// known lists the trees that are here, with their places on their lines.
+// known lists the installed trees with their positions on their lines.
 func (s *Store) known() []*known {
 	trees, err := s.installed()
 	if err != nil {
@@ -41,18 +41,18 @@ func (s *Store) known() []*known {
 	return all
 }
 
-// look reads what is known of a tree, without its manifest.
+// look reads the record of a tree, but not its manifest.
 func (s *Store) look(tree string) (*known, error) {
 	return lookAt(s.manifestFile(tree), s.Path(tree), tree)
 }
 
 const maxRecordLine = 16 << 10
 
-// distrusted says that the tree shares files with one that was found damaged, and has not been read since.
+// distrusted reports that the tree shares files with a damaged tree and was not read completely since.
 func (k *known) distrusted() bool { return k.checked.Unix() == 0 }
 
-// distrust makes every installation, by any process, read what it takes from disk, until the tree that it comes from was
-// read whole: one of the trees, which share files, is damaged.
+// distrust marks all trees as unchecked. Trees share files, so one damaged tree makes the others suspect. Until a tree
+// is read completely, installations of all processes read every file that they take from it.
 func (s *Store) distrust() {
 	trees, _ := s.installed()
 	for _, t := range trees {
@@ -83,7 +83,7 @@ func lookAt(file, dir, tree string) (*known, error) {
 	return k, nil
 }
 
-// load reads the manifest. It is checked against the tree hash alone: whoever installed the tree checked the rules.
+// load reads the manifest. It checks only the tree hash: the installation checked the rules.
 func (k *known) load(file string) error {
 	if k.manifest != nil {
 		return nil
@@ -104,14 +104,14 @@ func (k *known) load(file string) error {
 	return nil
 }
 
-// remember writes a tree's manifest beside it. The caller holds the store's lock.
+// remember writes the manifest of a tree. The caller holds the store's lock.
 func (s *Store) remember(tree string, r Record, m *Manifest, checked time.Time) error {
 	line, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	// Not flushed: after a power cut the tree hash tells what it is worth, and it can be made from the tree.
-	next := filepath.Join(s.staging(), "manifest") // a sweep finds it there should we die
+	// Not flushed: after a power cut the tree hash shows whether the file is valid, and the tree can provide it again.
+	next := filepath.Join(s.staging(), "manifest") // a sweep removes it after a crash
 	err = os.WriteFile(next, append(append(line, '\n'), m.Encode()...), 0o600)
 	if err == nil {
 		err = os.Chtimes(next, checked, checked)
@@ -120,12 +120,12 @@ func (s *Store) remember(tree string, r Record, m *Manifest, checked time.Time) 
 		err = os.Rename(next, s.manifestFile(tree))
 	}
 	if err != nil {
-		_ = os.Remove(next) // it may be what filled the disk
+		_ = os.Remove(next) // it may have filled the disk
 	}
 	return err
 }
 
-// Position is where on its line a tree that is here stands; ok is false when that is not known.
+// Position returns the position of an installed tree on its line. ok is false if the position is not known.
 func (s *Store) Position(tree string) (line string, seq int64, ok bool) {
 	if !s.Has(tree) {
 		return "", 0, false
@@ -137,14 +137,14 @@ func (s *Store) Position(tree string) (line string, seq int64, ok bool) {
 	return k.record.Chain.Line, k.record.Chain.Seq, true
 }
 
-// stock is the contents that some trees have.
+// stock is the contents of some trees.
 type stock struct {
 	trees []*known
 	files map[stocked]place
 	roots map[string]*beneath
 }
 
-// stocked is a content with a mode: a file of another mode can't be linked.
+// stocked is a content with a mode. A file with another mode can't be linked.
 type stocked struct {
 	hash [sha256.Size]byte
 	kind Kind
@@ -173,7 +173,7 @@ func (s *stock) close() {
 	}
 }
 
-// find returns where a content with this mode is.
+// find returns the place of a content with this mode.
 func (s *stock) find(e Entry) (place, bool) {
 	p, ok := s.files[stocked{e.Hash, e.Kind}]
 	return p, ok
@@ -190,7 +190,7 @@ func (s *stock) root(k *known) (*beneath, error) {
 	return b, err
 }
 
-// read returns a content whatever its mode, checked.
+// read returns a content of any mode, after a check.
 func (s *stock) read(e Entry) ([]byte, error) {
 	for _, kind := range []Kind{KindFile, KindExecutable} {
 		p, ok := s.files[stocked{e.Hash, kind}]
@@ -213,7 +213,7 @@ func (s *stock) open(p place) (*os.File, error) {
 	return root.open(p.path)
 }
 
-// right reads a file and says whether it is what it should be.
+// right reads a file and reports whether its content matches.
 func (s *stock) right(p place, e Entry) bool {
 	f, err := s.open(p)
 	if err != nil {

@@ -1,9 +1,9 @@
 package content
 
-// The caps on a tree. A publisher refuses what exceeds them, and so does a node, before it allocates anything.
+// The limits of a tree. Publishers and nodes refuse a larger tree. Nodes do this before they allocate memory.
 //
-// There is no cap on the compression ratio: an honest file of zeros would break one, and every frame states its raw
-// size, which is capped, so a small object can't grow into a large allocation.
+// The compression ratio has no limit, because a valid file of zeros would exceed it. Every frame declares its raw size,
+// which is limited, so a small object can't cause a large allocation.
 const (
 	MaxEntries   = 100_000
 	MaxTreeBytes = 1 << 30
@@ -14,25 +14,24 @@ const (
 	maxDepth          = 32
 )
 
-// The caps on what is stored. MaxStored keeps a value well below etcd's limit on one request (1.5 MiB), where reading it
-// still has a low latency.
+// The limits of stored values. MaxStored is well below etcd's limit of one request (1.5 MiB), so that reads stay fast.
 const (
 	MaxStored = 512 << 10
 
-	maxRaw           = 1 << 20  // of one frame; larger ones compress little better and cost the node memory
+	maxRaw           = 1 << 20  // of one frame; larger frames compress little better and cost nodes memory
 	maxManifestBytes = 16 << 20 // encoded; 100,000 entries with paths of 120 bytes
-	maxObjects       = 4096     // packs or pieces of a manifest in one index, which itself has to fit one value
+	maxObjects       = 4096     // packs or pieces of a manifest in one index, which must fit one value
 	maxWindow        = 8 << 20  // of a zstd frame
 )
 
-// The caps on deltas.
+// The limits of deltas.
 const (
 	MaxDeltas = 256      // after a base
-	MaxWeight = 24 << 20 // bytes of memory that decoding the deltas after a base may take, so that a node stays small
+	MaxWeight = 24 << 20 // bytes of memory for decoding the deltas after a base; keeps nodes small
 
 	maxDeltaWeight = 8 << 20 // of one delta
-	maxDictionary  = 2 << 20 // earlier contents against which a delta's contents are compressed
+	maxDictionary  = 2 << 20 // earlier contents used to compress the contents of a delta
 	maxSeq         = 999_999_999
-	maxSum         = 1 << 50 // of sizes along a whole line
+	maxSum         = 1 << 50 // of sizes along a line
 	maxLineBytes   = 128
 )

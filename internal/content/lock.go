@@ -12,14 +12,14 @@ import (
 const (
 	lockSuffix = ".lock"
 
-	// lockWait is how long to wait for a lock that is only ever held for a rename or two.
+	// lockWait is the time to wait for a lock that other processes hold only for one or two renames.
 	lockWait = 10 * time.Second
 )
 
-// ErrInUse says that someone holds a lock.
+// ErrInUse reports that another process holds a lock.
 var ErrInUse = errors.New("in use by another process")
 
-// Lock keeps a tree from being collected until release is called or the process ends.
+// Lock protects a tree from collection until release is called or the process ends.
 func (s *Store) Lock(tree string) (release func(), err error) {
 	f, err := s.lockTree(tree, unix.LOCK_SH, lockWait)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Store) lockTree(tree string, how int, wait time.Duration) (*os.File, er
 			f.Close()
 			return nil, err
 		}
-		// Whoever collects a tree removes its lock file too, and ours may be that one.
+		// Collection removes the lock file together with its tree. The open file may be such a removed one.
 		if s.Has(tree) && isFileAt(f, s.lockFile(tree)) {
 			return f, nil
 		}
@@ -58,7 +58,7 @@ func isFileAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// exclusively runs do while no other process adds to or takes from what the store shows.
+// exclusively runs do while no other process adds or removes visible trees.
 func (s *Store) exclusively(do func() error) error {
 	f, err := os.Open(s.staging())
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Store) exclusively(do func() error) error {
 	return do()
 }
 
-// flock locks an open file or folder until it is closed, or returns ErrInUse when that is not possible within wait.
+// flock locks an open file or folder until it is closed. If the lock is not free within wait, it returns ErrInUse.
 func flock(f *os.File, how int, wait time.Duration) error {
 	deadline := time.Now().Add(wait)
 	for {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Kind is what an entry of a tree is. Its byte is the one that the tree hash and the encoded manifest contain.
+// Kind is the type of an entry. The tree hash and the encoded manifest contain its byte.
 type Kind byte
 
 // The kinds of entries.
@@ -26,12 +26,12 @@ type Entry struct {
 	Kind   Kind              //
 	Size   int64             // bytes of the content or of the target; 0 for a directory
 	Hash   [sha256.Size]byte // SHA-256 of the content or of the target; zero for a directory
-	Target string            // of a link, relative to the link's folder
+	Target string            // of a link, relative to the folder of the link
 }
 
 func (e Entry) regular() bool { return e.Kind == KindFile || e.Kind == KindExecutable }
 
-// flipped is the same file with the other mode.
+// flipped returns the same file with the other mode.
 func (e Entry) flipped() Entry {
 	if e.Kind == KindExecutable {
 		e.Kind = KindFile
@@ -41,8 +41,8 @@ func (e Entry) flipped() Entry {
 	return e
 }
 
-// Manifest is everything that a tree contains, sorted by the bytes of its paths. The root itself has no entry; every
-// other folder has one.
+// Manifest lists the contents of a tree, sorted by the bytes of the paths. The root has no entry; every other folder
+// has one.
 type Manifest struct {
 	Entries []Entry
 }
@@ -53,8 +53,8 @@ const (
 )
 
 // Tree returns the tree hash, 64 lower-case hexadecimal digits. It is SHA-256 over the line PUPTREE1 and, for each
-// entry, type byte | uvarint length of the path | path | uvarint size | 32-byte hash. Times, owners and modes beyond the
-// executable bit are not in it, nor is how content is packed, so it is the same wherever the tree is.
+// entry, type byte | uvarint length of the path | path | uvarint size | 32-byte hash. Times, owners, other mode bits
+// than the executable bit, and packing are not part of it. The hash is therefore the same on every machine.
 func (m *Manifest) Tree() string {
 	h := sha256.New()
 	h.Write([]byte(treeTag))
@@ -89,8 +89,8 @@ func (m *Manifest) Bytes() int64 {
 	return n
 }
 
-// Encode returns the manifest's one encoding: the line PUPMANIFEST1 and, for each entry, what the tree hash has of it,
-// except that a link carries its target in place of the hash, and a directory nothing.
+// Encode returns the only valid encoding of the manifest: the line PUPMANIFEST1 and, for each entry, the fields of the
+// tree hash. Two fields differ: a link has its target in place of the hash, and a directory has no hash.
 func (m *Manifest) Encode() []byte {
 	b := []byte(manifestTag)
 	for _, e := range m.Entries {
@@ -117,8 +117,8 @@ func appendHead(b []byte, e Entry) []byte {
 	return binary.AppendUvarint(b, uint64(e.Size))
 }
 
-// DecodeManifest reads what Encode wrote. It refuses any other spelling of the same manifest, and a manifest that breaks
-// any rule for a tree (RefusedError). The entries share the memory of encoded.
+// DecodeManifest decodes the result of Encode. It refuses any other encoding of the same manifest, and a manifest that
+// breaks a rule for trees (RefusedError). The entries share the memory of encoded.
 func DecodeManifest(encoded string) (*Manifest, error) {
 	m, err := parseManifest(encoded)
 	if err == nil {
@@ -154,7 +154,7 @@ func parseManifest(encoded string) (*Manifest, error) {
 
 var errTruncated = errors.New("ends too early")
 
-// parser reads what the encoders of this package wrote.
+// parser reads the encodings of this package.
 type parser struct{ rest string }
 
 func newParser(encoded, tag string) (*parser, error) {
@@ -209,7 +209,7 @@ func (p *parser) take(n int64) (string, error) {
 	return taken, nil
 }
 
-// uvarint reads a number in its shortest spelling; longer ones would give one manifest several encodings.
+// uvarint reads a number in its shortest encoding. Longer ones would allow several encodings of one manifest.
 func (p *parser) uvarint(limit int64) (int64, error) {
 	var v uint64
 	for i := 0; i < binary.MaxVarintLen64; i++ {

@@ -7,15 +7,15 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// packer cuts a run of bytes into objects: solid frames, because the small files of Puppet content take a third less
-// together than one by one. It holds at most maxRaw bytes.
+// packer cuts a sequence of bytes into objects. Each object holds several files, because small Puppet files compress a
+// third smaller together than one by one. The packer buffers at most maxRaw bytes.
 type packer struct {
 	encoder *zstd.Encoder
 	emit    func(Object, []byte) error
 	objects []Object
 
 	pending []byte
-	ends    []int // where in pending a file ends
+	ends    []int // ends of files in pending
 }
 
 func newPacker(emit func(Object, []byte) error) (*packer, error) {
@@ -26,7 +26,7 @@ func newPacker(emit func(Object, []byte) error) (*packer, error) {
 	return &packer{encoder: encoder, emit: emit}, nil
 }
 
-// begin makes room for a file of size bytes, so that it is not split unless it is larger than a frame may be.
+// begin makes room for a file of size bytes. The file is not split unless it exceeds the size of a frame.
 func (p *packer) begin(size int64) error {
 	for len(p.pending) > 0 && int64(len(p.pending))+size > maxRaw {
 		if err := p.cut(); err != nil {
@@ -52,10 +52,10 @@ func (p *packer) Write(b []byte) (int, error) {
 	return written, nil
 }
 
-// end marks the place after a file as a good one to cut at.
+// end marks the end of a file, where the packer prefers to cut.
 func (p *packer) end() { p.ends = append(p.ends, len(p.pending)) }
 
-// finish emits what is pending and returns all objects in order.
+// finish emits the pending bytes and returns all objects in order.
 func (p *packer) finish() ([]Object, error) {
 	defer p.encoder.Close()
 	for len(p.pending) > 0 {
@@ -66,7 +66,7 @@ func (p *packer) finish() ([]Object, error) {
 	return p.objects, nil
 }
 
-// cut emits one object that holds as much of pending, from its start, as a stored value may hold.
+// cut emits one object with as much of the start of pending as one stored value can hold.
 func (p *packer) cut() error {
 	if len(p.objects) == maxObjects {
 		return fmt.Errorf("more than %d objects of at most %d bytes are needed\npublish a smaller tree", maxObjects, MaxStored)
@@ -74,23 +74,23 @@ func (p *packer) cut() error {
 	size := len(p.pending)
 	stored := p.encoder.EncodeAll(p.pending, nil)
 	for len(stored) > MaxStored {
-		// A little less than in proportion: the shorter run compresses slightly worse.
+		// Slightly less than proportional: the shorter sequence compresses slightly worse.
 		size = p.endBefore(int(int64(size) * MaxStored / int64(len(stored)) * 63 / 64))
 		if size == 0 {
-			return errors.New("content can't be made to fit a stored value") // unreachable while zstd falls back to raw blocks
+			return errors.New("content can't be made to fit a stored value") // unreachable: zstd has raw blocks
 		}
 		stored = p.encoder.EncodeAll(p.pending[:size], stored[:0])
 	}
 	o := Object{Hash: hashOf(stored), Size: int64(len(stored)), Raw: int64(size)}
 	if err := p.emit(o, stored); err != nil {
-		return err // which names the object
+		return err // the error names the object
 	}
 	p.objects = append(p.objects, o)
 	p.drop(size)
 	return nil
 }
 
-// endBefore returns the last place at or before n where a file ends, or n where there is none.
+// endBefore returns the last end of a file at or before n, or n if there is none.
 func (p *packer) endBefore(n int) int {
 	best := 0
 	for _, end := range p.ends {

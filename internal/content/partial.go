@@ -6,9 +6,8 @@ import (
 	"path/filepath"
 )
 
-// partial keeps objects on disk from when they were fetched until the release that needs them is installed, so that an
-// installation that was cut off goes on where it stopped. What it holds is checked like what a source says. It is no loss
-// when it can't be written.
+// partial keeps fetched objects on disk until their release is installed. An interrupted installation then resumes with
+// these objects. They are checked like bytes from a source. A failed write is not an error.
 type partial struct {
 	Source
 	dir string
@@ -20,7 +19,7 @@ func (s *Store) partial(src Source) *partial {
 	return &partial{Source: src, dir: filepath.Join(s.dir, partialDir)}
 }
 
-// Object returns what is here, or asks the source.
+// Object returns the object from disk, or fetches it from the source.
 func (s *partial) Object(ctx context.Context, hash string) ([]byte, error) {
 	path := filepath.Join(s.dir, hash)
 	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() <= MaxStored {
@@ -30,12 +29,12 @@ func (s *partial) Object(ctx context.Context, hash string) ([]byte, error) {
 	}
 	b, err := s.Source.Object(ctx, hash)
 	if err != nil || hashOf(b) != hash {
-		return b, err // what is wrong with it, fetchObject says
+		return b, err // fetchObject reports errors in b
 	}
 	if os.MkdirAll(s.dir, 0o700) != nil {
 		return b, nil
 	}
-	// Not flushed: after a power cut its hash tells what it is worth.
+	// Not flushed: after a power cut the hash shows whether the file is complete.
 	next := path + ".new"
 	if os.WriteFile(next, b, 0o600) != nil || os.Rename(next, path) != nil {
 		_ = os.Remove(next)
@@ -43,7 +42,7 @@ func (s *partial) Object(ctx context.Context, hash string) ([]byte, error) {
 	return b, nil
 }
 
-// bytes is how much is here.
+// bytes returns the size of the kept objects.
 func (s *partial) bytes() int64 {
 	names, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -58,5 +57,5 @@ func (s *partial) bytes() int64 {
 	return sum
 }
 
-// empty removes everything.
+// empty removes all kept objects.
 func (s *partial) empty() { _ = os.RemoveAll(s.dir) }

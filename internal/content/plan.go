@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// way is how a node gets a release: from a tree that it has, by deltas, or by the base.
+// way is a method to get a release: from an installed tree with deltas, or from the base.
 type way struct {
 	from  *known // nil: the base
-	bytes int64  // that are fetched, at most
+	bytes int64  // maximum number of bytes to fetch
 }
 
 func (w way) String() string {
@@ -21,11 +21,11 @@ func (w way) String() string {
 	return fmt.Sprintf("from tree %.12s by deltas", w.from.tree)
 }
 
-// maxSteps is how many deltas are taken at most; each costs a pass over the manifest.
+// maxSteps is the maximum number of deltas to use. Each delta takes one pass over the manifest.
 const maxSteps = 2 * MaxDeltas
 
-// ways lists how a release can be had, the cheapest first. The sizes come from its record, and from those of the trees that
-// are here; should they be wrong, the way is only a detour.
+// ways lists the ways to a release, the cheapest first. Their sizes come from the record of the release and the records
+// of the installed trees. A wrong size only leads to a slower way.
 func ways(r Record, have []*known) []way {
 	all := []way{{bytes: r.Cold()}}
 	for _, k := range have {
@@ -40,7 +40,7 @@ func ways(r Record, have []*known) []way {
 	return all[:min(len(all), 1+slices.IndexFunc(all, func(w way) bool { return w.from == nil }))]
 }
 
-// get reads what a way leads to: the release's manifest, and where its contents come from.
+// get fetches the manifest of the release by a way, and returns the supply of its contents.
 func (s *Store) get(ctx context.Context, src Source, r Record, w way) (*Manifest, *supply, error) {
 	if w.from == nil {
 		v, err := openView(ctx, src, r)
@@ -59,8 +59,8 @@ func (s *Store) get(ctx context.Context, src Source, r Record, w way) (*Manifest
 	return m, &supply{src: src, steps: steps}, nil
 }
 
-// stockFor is what the trees that are here have in common with a release. By deltas only the tree that they start from
-// matters: what is new to it comes with them.
+// stockFor returns the contents that installed trees share with a release. With deltas only the start tree matters: the
+// deltas contain everything else.
 func (s *Store) stockFor(w way, have []*known) *stock {
 	var trees []*known
 	for _, k := range have {
@@ -74,15 +74,15 @@ func (s *Store) stockFor(w way, have []*known) *stock {
 	return newStock(trees)
 }
 
-// need is the room that writing a tree takes: nothing but folders for what can be linked.
+// need is the space for writing a tree. Linked files need none; folders do.
 type need struct {
-	bytes  int64 // on disk, in whole blocks
+	bytes  int64 // on disk, in full blocks
 	inodes int64
 }
 
 func needs(m *Manifest, linked func(Entry) bool, there func(Entry) bool, fetched, blockSize int64) need {
 	blocks := func(size int64) int64 { return (size + blockSize - 1) / blockSize * blockSize }
-	n := need{bytes: blockSize + blocks(fetched), inodes: 2} // the root, and the manifest beside it
+	n := need{bytes: blockSize + blocks(fetched), inodes: 2} // the root, and the manifest file
 	for _, e := range m.Entries {
 		if there(e) {
 			continue
@@ -100,23 +100,23 @@ func needs(m *Manifest, linked func(Entry) bool, there func(Entry) bool, fetched
 	return n
 }
 
-// room is what a file system has.
+// room is the free and total space of a file system.
 type room struct {
 	blockSize               int64
 	freeBytes, totalBytes   int64
-	freeInodes, totalInodes int64 // both 0 where the file system makes inodes as it needs them
+	freeInodes, totalInodes int64 // both 0 if the file system creates inodes on demand
 }
 
-// DefaultReserve is how much an installation leaves free for the rest of the machine, in bytes.
+// DefaultReserve is the space in bytes that an installation leaves free for the rest of the machine.
 const DefaultReserve = 256 << 20
 
-// NoSpaceError says that a tree was not installed because that would fill the disk. errors.Is(err, syscall.ENOSPC) is true
-// of it, as it is when the disk fills up while a tree is being written. Collecting old trees may help.
+// NoSpaceError reports that a tree was not installed because it would fill the disk. errors.Is(err, syscall.ENOSPC) is
+// true for it, and also for an error from a disk that fills up during writing. Collecting old trees may help.
 type NoSpaceError struct {
 	Dir                         string
 	NeedBytes, NeedInodes       int64
 	FreeBytes, FreeInodes       int64
-	ReserveBytes, ReserveInodes int64 // what has to stay free
+	ReserveBytes, ReserveInodes int64 // must remain free
 }
 
 func (e *NoSpaceError) Error() string {
@@ -127,8 +127,8 @@ func (e *NoSpaceError) Error() string {
 
 func (e *NoSpaceError) Unwrap() error { return syscall.ENOSPC }
 
-// fits says why n does not fit, or nil. The reserve is reserveBytes, or 3% of the file system where that is more: taking
-// the last block or inode would hurt others more than an old release hurts this node.
+// fits returns the reason why n does not fit, or nil. The reserve is reserveBytes, or 3% of the file system if that is
+// more. Taking the last block or inode would harm other programs more than an old release harms this node.
 func (n need) fits(r room, dir string, reserveBytes int64) error {
 	e := &NoSpaceError{
 		Dir: dir, NeedBytes: n.bytes, NeedInodes: n.inodes, FreeBytes: r.freeBytes, FreeInodes: r.freeInodes,

@@ -12,8 +12,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Program names one executable and the objects that it is stored in: one zstd frame, cut into chunks that fit a value. Two
-// builds of a program have next to nothing in common, so nothing is gained by smaller pieces.
+// Program names one executable and its objects: one zstd frame, cut into chunks that fit a value. Smaller pieces would
+// not help, because two builds of a program share almost no bytes.
 type Program struct {
 	SHA256 string  `json:"sha256"` // of the program: 64 hex digits
 	Size   int64   `json:"size"`   // of the program, in bytes
@@ -22,19 +22,19 @@ type Program struct {
 
 // Chunk names an object that holds a part of a program.
 type Chunk struct {
-	Hash string `json:"hash"` // sha256 of what is stored: the object's name
-	Size int64  `json:"size"` // of what is stored, in bytes
+	Hash string `json:"hash"` // SHA-256 of the stored bytes: the object's name
+	Size int64  `json:"size"` // of the stored bytes
 }
 
-// The caps on a program.
+// The limits of a program.
 const (
 	MaxProgramBytes = 256 << 20
 
 	maxChunks     = 512
-	programWindow = 4 << 20 // of its frame: what a node needs of memory to decode it
+	programWindow = 4 << 20 // of its frame: memory that a node needs for decoding
 )
 
-// Stored is how many bytes the program's objects have together.
+// Stored returns the total size in bytes of the program's objects.
 func (p Program) Stored() int64 {
 	var n int64
 	for _, c := range p.Chunks {
@@ -43,7 +43,7 @@ func (p Program) Stored() int64 {
 	return n
 }
 
-// Check refuses what no program can be.
+// Check verifies the fields of the record.
 func (p Program) Check() error {
 	switch {
 	case !isHash(p.SHA256):
@@ -61,7 +61,7 @@ func (p Program) Check() error {
 	return nil
 }
 
-// PackProgram cuts a program into objects and emits each of them.
+// PackProgram cuts a program into objects and passes each of them to emit.
 func PackProgram(program []byte, emit func(hash string, b []byte) error) (Program, error) {
 	p := Program{SHA256: hashOf(program), Size: int64(len(program))}
 	fail := func(err error) (Program, error) { return Program{}, fmt.Errorf("cannot pack a program: %w", err) }
@@ -69,7 +69,7 @@ func PackProgram(program []byte, emit func(hash string, b []byte) error) (Progra
 		return fail(fmt.Errorf("it has %d bytes; there may be 1 to %d", p.Size, MaxProgramBytes))
 	}
 	var frame bytes.Buffer
-	// One goroutine, so that the same program always becomes the same objects.
+	// With one goroutine the same program always gives the same objects.
 	encoder, err := zstd.NewWriter(&frame, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(programWindow))
 	if err == nil {
 		_, err = encoder.Write(program)
@@ -89,13 +89,13 @@ func PackProgram(program []byte, emit func(hash string, b []byte) error) (Progra
 	return p, nil
 }
 
-// ObjectSource hands out stored bytes by their hash; Source does.
+// ObjectSource provides stored bytes by hash. Every Source implements it.
 type ObjectSource interface {
 	Object(ctx context.Context, hash string) ([]byte, error)
 }
 
-// CopyTo writes the program to w, from objects that src has. Each is checked before it is decoded, and all of it in the
-// end: with an error, what was written is no program.
+// CopyTo writes the program to w from the objects of src. It checks each object before decoding, and the complete
+// program at the end. After an error, discard the bytes written to w.
 func (p Program) CopyTo(ctx context.Context, w io.Writer, src ObjectSource) error {
 	fail := func(err error) error { return fmt.Errorf("cannot fetch program %.12s: %w", p.SHA256, err) }
 	if err := p.Check(); err != nil {
@@ -120,7 +120,7 @@ func (p Program) CopyTo(ctx context.Context, w io.Writer, src ObjectSource) erro
 	return nil
 }
 
-// chunks reads one object after the other.
+// chunks reads the objects in order.
 type chunks struct {
 	ctx     context.Context
 	src     ObjectSource

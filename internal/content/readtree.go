@@ -13,9 +13,9 @@ import (
 	"syscall"
 )
 
-// ReadTree lists and hashes what the folder root contains. Anything named .git is left out, and whatever ignore (which
-// may be nil) says true to, given its path from the root; of an ignored folder nothing is looked at. A file counts as
-// executable when its owner may execute it. What a release can't contain is a RefusedError that names it.
+// ReadTree lists and hashes the contents of the folder root. It omits every name .git and every path for which ignore
+// returns true. The paths are relative to root; ignore may be nil. ReadTree does not open ignored folders. A file is
+// executable if its owner may execute it. An entry that a release can't contain is a RefusedError with its name.
 func ReadTree(root string, ignore func(path string, dir bool) bool) (*Manifest, error) {
 	return readTree(root, func(p string, dir bool) bool {
 		return path.Base(p) == ".git" || ignore != nil && ignore(p, dir)
@@ -48,7 +48,7 @@ func walkTree(dir string, ignore func(path string, dir bool) bool) (*Manifest, e
 			}
 			return nil
 		}
-		// Before anything is opened: a folder that is too deep or badly named is not descended into.
+		// Check before opening: a folder that is too deep or has a bad name is not read.
 		if err := checkPath(p); err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func walkTree(dir string, ignore func(path string, dir bool) bool) (*Manifest, e
 		if err != nil {
 			return err
 		}
-		// Here too, so that a disk image of a terabyte of small files is not hashed for nothing.
+		// Check here too: hashing a disk image of a terabyte would be useless work.
 		if total += e.Size; e.regular() && total > MaxTreeBytes {
 			return tooManyBytes(p)
 		}
@@ -117,7 +117,7 @@ func readFile(root *os.Root, p string, info fs.FileInfo) (Entry, error) {
 
 var errNotRegular = errors.New("is not a regular file any more")
 
-// openRegular never blocks on a pipe, and never reads a device, that took the place of a file.
+// openRegular opens a regular file. If a pipe or device replaced the file, it neither blocks nor reads.
 func openRegular(root *os.Root, p string) (*os.File, error) {
 	f, err := root.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {

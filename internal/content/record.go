@@ -7,18 +7,19 @@ import (
 	"fmt"
 )
 
-// Object is one stored value: a single zstd frame, or a delta, named by the hash of the stored bytes.
+// Object describes one stored value, a single zstd frame or a delta. Its name is the hash of the stored bytes.
 type Object struct {
 	Hash string `json:"hash"` // SHA-256, 64 lower-case hexadecimal digits
 	Size int64  `json:"size"` // bytes as stored
-	Raw  int64  `json:"raw"`  // bytes once decoded
+	Raw  int64  `json:"raw"`  // bytes after decoding
 }
 
-// Record says what a release's tree is and how to get it. Whoever signs a Record vouches for every byte of the tree.
+// Record names the tree of a release and the objects to build it from. A signature on a Record vouches for every byte
+// of the tree.
 //
-// Releases that follow each other form a line: position 0 begins it, and every further one is its predecessor's tree plus
-// a delta. From time to time a release has a base, which holds a whole tree. A node that stands further back on the line
-// takes the deltas between; any other one takes the base and the deltas since.
+// Consecutive releases form a line. Position 0 begins the line; every later release is its predecessor's tree plus a
+// delta. Some releases have a base, which holds the complete tree. A node that has an earlier release of the line
+// fetches the deltas in between. Any other node fetches the base and the deltas after it.
 type Record struct {
 	Tree  string `json:"tree"`  // the tree hash
 	Files int    `json:"files"` // regular files
@@ -27,27 +28,27 @@ type Record struct {
 	Chain Chain  `json:"chain"`
 }
 
-// Base is a whole tree in objects: an index, the manifest, and packs, which the index lists.
+// Base is a complete tree stored as objects: an index, and the manifest and packs that the index lists.
 type Base struct {
-	Seq    int64  `json:"seq"`    // the position of the release whose tree it holds: this one, or an earlier one of the line
-	Tree   string `json:"tree"`   // that tree's hash
+	Seq    int64  `json:"seq"`    // the position of the base on the line: this release or an earlier one
+	Tree   string `json:"tree"`   // the tree hash at that position
 	Index  Object `json:"index"`  //
-	Stored int64  `json:"stored"` // bytes of the index and everything that it lists
+	Stored int64  `json:"stored"` // bytes of the index and of everything it lists
 	Deltas int64  `json:"deltas"` // Chain.Stored at its position
 	Weight int64  `json:"weight"` // Chain.Weight at its position
 }
 
-// Chain is a release's place among those that were published before it.
+// Chain is the position of a release on its line.
 type Chain struct {
 	Line   string  `json:"line"`            // the version of the release at position 0
-	Seq    int64   `json:"seq"`             // the position of this one
+	Seq    int64   `json:"seq"`             // the position of this release
 	Delta  *Object `json:"delta,omitempty"` // from the position before; nil at position 0
-	Stored int64   `json:"stored"`          // bytes of all deltas of the line, up to this one
-	Weight int64   `json:"weight"`          // bytes of memory that decoding them takes, up to this one
+	Stored int64   `json:"stored"`          // bytes of all deltas of the line, up to this release
+	Weight int64   `json:"weight"`          // bytes of memory for decoding these deltas
 }
 
-// Check says whether the record is within the caps and does not contradict itself. What was read from elsewhere has to
-// pass before anything is allocated by its numbers; Install, OpenView and ReadFiles see to it themselves.
+// Check verifies that the record is within the limits and consistent. Call it on a record from outside before
+// allocating memory by its sizes. Install, OpenView and ReadFiles call it themselves.
 func (r Record) Check() error {
 	if err := r.check(); err != nil {
 		return fmt.Errorf("cannot accept content record: %w", err)
@@ -55,7 +56,7 @@ func (r Record) Check() error {
 	return nil
 }
 
-// Cold is how many bytes a node fetches that has nothing yet: the base and the deltas since.
+// Cold returns the number of bytes that a node without any tree fetches: the base and the deltas after it.
 func (r Record) Cold() int64 { return r.Base.Stored + r.Chain.Stored - r.Base.Deltas }
 
 func (r Record) check() error {
@@ -145,7 +146,7 @@ func isHash(s string) bool {
 	return true
 }
 
-// hashBytes is the opposite of hashOf's spelling; s has passed isHash.
+// hashBytes decodes a hexadecimal hash. s must have passed isHash.
 func hashBytes(s string) (hash [sha256.Size]byte) {
 	_, _ = hex.Decode(hash[:], []byte(s))
 	return hash

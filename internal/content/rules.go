@@ -14,11 +14,11 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// RefusedError says that a tree can't be published or installed because of one of its entries.
+// RefusedError reports that one entry of a tree prevents its publication or installation.
 type RefusedError struct {
 	Path string
 	Why  string
-	Hint string // what its owner can do
+	Hint string // remedy for the owner of the tree
 }
 
 func (e *RefusedError) Error() string {
@@ -40,7 +40,7 @@ func tooManyBytes(p string) error {
 	return &RefusedError{p, fmt.Sprintf("with it the tree has more than %d bytes", MaxTreeBytes), hintShrink}
 }
 
-// checkPath applies the rules that concern one path alone.
+// checkPath applies the rules for a single path.
 func checkPath(p string) error {
 	refuse := func(format string, args ...any) error {
 		return &RefusedError{Path: p, Why: fmt.Sprintf(format, args...), Hint: hintRename}
@@ -69,7 +69,7 @@ func checkPath(p string) error {
 	return nil
 }
 
-// badText says what is wrong with a path or a target as text, or "".
+// badText describes the fault in the text of a path or target, or returns "".
 func badText(s string) string {
 	switch {
 	case s == "":
@@ -84,8 +84,8 @@ func badText(s string) string {
 	return ""
 }
 
-// checkEntries applies every rule for a tree. Both sides do: the publisher to tell its operator early, the node because
-// it trusts nobody.
+// checkEntries applies all rules for a tree. The publisher calls it to report errors early. The node calls it because
+// it does not trust the publisher.
 func checkEntries(entries []Entry) error {
 	if len(entries) > MaxEntries {
 		return tooManyEntries()
@@ -111,7 +111,7 @@ func checkEntries(entries []Entry) error {
 				return tooManyBytes(e.Path)
 			}
 		}
-		// Whole paths do: where two folders collide, they have been refused before anything in them is compared.
+		// Comparing complete paths is enough: colliding folders are refused before their entries.
 		name := fold(e.Path)
 		if other, ok := names[name]; ok {
 			return &RefusedError{e.Path, fmt.Sprintf("some file systems can't tell it from %q", other), hintRename}
@@ -121,7 +121,8 @@ func checkEntries(entries []Entry) error {
 	return nil
 }
 
-// fold maps paths that differ only in case, by Unicode's simple folding, or only in how a character is composed, to one.
+// fold maps paths to one string if they differ only in case (Unicode simple folding) or in the composition of
+// characters.
 func fold(p string) string {
 	if isASCII(p) {
 		return strings.ToLower(p)
@@ -135,7 +136,7 @@ func fold(p string) string {
 	}, norm.NFC.String(p)))
 }
 
-// isASCII tells the paths for which there is a quicker way, with the same result.
+// isASCII reports whether a path allows a faster comparison with the same result.
 func isASCII(p string) bool {
 	for i := range len(p) {
 		if p[i] >= utf8.RuneSelf {
@@ -145,7 +146,7 @@ func isASCII(p string) bool {
 	return true
 }
 
-// tree looks entries up by path; they have to be sorted.
+// tree finds entries by path. The entries must be sorted.
 type tree []Entry
 
 func (t tree) find(p string) (Entry, bool) {
@@ -189,8 +190,8 @@ func (t tree) checkKind(e Entry) error {
 	return nil
 }
 
-// resolve follows a link one component at a time, as the kernel would, and returns the path that it ends at ("." is the
-// root), which need not exist. It says why a target is not acceptable, or "".
+// resolve follows a link one component at a time, as the kernel does. It returns the final path ("." is the root),
+// which need not exist. If the target is not acceptable, why is the reason; else it is "".
 func (t tree) resolve(link Entry) (end, why string) {
 	if why := badText(link.Target); why != "" {
 		return "", why

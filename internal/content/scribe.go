@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// scribes write small files while others are being fetched and decoded: most of the time goes into the kernel's making of
-// files, which several processors can do at once.
+// scribes write small files in parallel while other files are fetched and decoded. Most of the time is spent in the
+// kernel, which can create files on several processors at once.
 type scribes struct {
 	jobs chan scroll
 	done sync.WaitGroup
@@ -23,7 +23,7 @@ type scribes struct {
 	failed error
 }
 
-// scroll is one content, not yet checked, and the paths that have it.
+// scroll is one unchecked content and its paths.
 type scroll struct {
 	entries []Entry
 	content []byte
@@ -32,10 +32,10 @@ type scroll struct {
 const (
 	mostScribes = 4
 	smallFile   = 256 << 10
-	waiting     = 32 // scrolls; with smallFile a bound on memory
+	waiting     = 32 // scrolls; with smallFile this limits memory
 )
 
-// hire starts scribes who write below a folder. Masked says that the umask takes away from a mode.
+// hire starts scribes that write below a folder. Masked reports that the umask removes mode bits.
 func hire(dir string, masked bool) (*scribes, error) {
 	s := &scribes{jobs: make(chan scroll, waiting)}
 	for range min(mostScribes, runtime.GOMAXPROCS(0)) {
@@ -55,7 +55,7 @@ func hire(dir string, masked bool) (*scribes, error) {
 	return s, nil
 }
 
-// dismiss waits until everything is written, and returns the first error.
+// dismiss waits until all files are written and returns the first error.
 func (s *scribes) dismiss(err error) error {
 	s.note(err)
 	close(s.jobs)
@@ -77,7 +77,7 @@ func (s *scribes) problem() error {
 	return s.failed
 }
 
-// give hands over a content; an error is that of an earlier one.
+// give queues a content. A returned error belongs to an earlier content.
 func (s *scribes) give(entries []Entry, r io.Reader) error {
 	content := make([]byte, entries[0].Size)
 	if _, err := io.ReadFull(r, content); err != nil {
@@ -92,7 +92,7 @@ func (j scroll) write(b *beneath, masked bool) error {
 		return wrongContent(j.entries[0].Path)
 	}
 	for _, e := range j.entries {
-		if e.Size != int64(len(j.content)) { // a manifest that gives one hash two sizes lies
+		if e.Size != int64(len(j.content)) { // the manifest gives one hash two sizes
 			return wrongContent(e.Path)
 		}
 		if err := b.writeSmall(e, j.content, masked); err != nil {
@@ -102,7 +102,7 @@ func (j scroll) write(b *beneath, masked bool) error {
 	return nil
 }
 
-// writeSmall makes a file with as few calls as it takes.
+// writeSmall creates a file with as few system calls as possible.
 func (b *beneath) writeSmall(e Entry, content []byte, masked bool) (err error) {
 	dir, name, err := b.at(e.Path)
 	if err != nil {
@@ -116,7 +116,7 @@ func (b *beneath) writeSmall(e Entry, content []byte, masked bool) (err error) {
 		if closing := unix.Close(fd); err == nil {
 			err = closing
 		}
-		if err != nil { // it may come from elsewhere yet
+		if err != nil { // another way may provide it
 			_ = unix.Unlinkat(dir, name, 0)
 		}
 	}()
@@ -135,8 +135,8 @@ func (b *beneath) writeSmall(e Entry, content []byte, masked bool) (err error) {
 	return setTime(fd, e)
 }
 
-// umaskMasks says whether the process's umask takes away from the modes that a tree has, or may: reading it any other
-// way would change it for a moment.
+// umaskMasks reports whether the umask removes, or may remove, mode bits that a tree needs. It does not use umask(2),
+// because that call changes the umask for a moment.
 func umaskMasks() bool {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

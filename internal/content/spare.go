@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A spare is a tree that collection took away and kept: the next release is made of it by changing what differs, which is
-// less work than linking every file anew and deleting every name of an old tree. There is at most one. Nobody sees it, and
-// what an installation makes of it is surveyed like everything that is taken from disk.
+// A spare is the previous tree that collection removed but kept for reuse. The next release is built from it by
+// changing only the differences. This is less work than linking every file and deleting every name of an old tree.
+// There is at most one spare. It is hidden, and an installation surveys it like everything else taken from disk.
 
 func (s *Store) spares() string { return filepath.Join(s.dir, spareDir) }
 
-// keepSpare puts a tree aside, in the place of an earlier spare. The caller holds the store's lock and has made sure that
-// nobody uses the tree; it returns what is to be deleted.
+// keepSpare hides a tree as the spare and replaces an earlier one. The caller holds the store's lock, and no process
+// uses the tree. It returns the folder to delete.
 func (s *Store) keepSpare(tree string) (trash string, err error) {
 	if err := os.MkdirAll(s.spares(), 0o700); err != nil {
 		return "", err
@@ -24,14 +24,14 @@ func (s *Store) keepSpare(tree string) (trash string, err error) {
 	if trash, err = s.trashSpare(); err != nil {
 		return "", err
 	}
-	// The manifest last: without it a spare is of no use.
+	// Move the manifest last: a spare without a manifest is not usable.
 	if err := os.Rename(s.Path(tree), filepath.Join(s.spares(), tree)); err != nil {
 		return trash, err
 	}
 	return trash, os.Rename(s.manifestFile(tree), filepath.Join(s.spares(), tree+manifestSuffix))
 }
 
-// trashSpare moves the spare to where it is deleted; "" when there is none.
+// trashSpare moves the spare to the folder for deletion. It returns "" if there is no spare.
 func (s *Store) trashSpare() (string, error) {
 	names, err := os.ReadDir(s.spares())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
@@ -50,7 +50,7 @@ func (s *Store) trashSpare() (string, error) {
 	return trash, os.MkdirAll(s.spares(), 0o700)
 }
 
-// takeSpare stages the spare; nil when there is none that can be used.
+// takeSpare moves the spare to staging. It returns nil if there is no usable spare.
 func (s *Store) takeSpare() *staged {
 	names, err := os.ReadDir(s.spares())
 	if err != nil || len(names) == 0 {
@@ -77,7 +77,7 @@ func (s *Store) takeSpare() *staged {
 		if err != nil {
 			return "", err
 		}
-		// Over the empty folder: a rename takes its place, under a name that nobody else has.
+		// The rename replaces the empty folder, whose name no other process uses.
 		if err := unix.Rename(k.dir, path); err != nil {
 			return "", errors.Join(err, os.Remove(path))
 		}
@@ -91,7 +91,7 @@ func (s *Store) takeSpare() *staged {
 	return st
 }
 
-// dropSpare deletes the spare, for want of room or of trust.
+// dropSpare deletes the spare to free space, or if the spare is not trusted.
 func (s *Store) dropSpare() (freed int64) {
 	var trash string
 	err := s.exclusively(func() (err error) {
@@ -102,6 +102,6 @@ func (s *Store) dropSpare() (freed int64) {
 		return 0
 	}
 	freed = diskUsage(trash)
-	_ = os.RemoveAll(trash) // what is left a sweep removes
+	_ = os.RemoveAll(trash) // a later sweep removes the rest
 	return freed
 }

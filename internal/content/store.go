@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// Store is the releases of one node:
+// Store holds the releases of one node:
 //
-//	releases/<tree hash>/          complete trees, and nothing else: being there is the mark of being complete
-//	releases/<tree hash>.lock      held, shared, by whoever uses the tree
-//	releases/<tree hash>.manifest  what it contains; its time is when all of the tree was last read and found right
-//	spare/                         a tree that nobody needs any more, from which the next one is made
-//	fetched/                       objects of a release whose installation was cut off
-//	staging/                       trees that come or go; each is locked by the process that works on it
+//	releases/<tree hash>/          complete trees only: a tree is complete if this folder exists
+//	releases/<tree hash>.lock      lock file; users of the tree hold it shared
+//	releases/<tree hash>.manifest  the manifest; its time is the time of the last complete and successful check
+//	spare/                         the previous tree, kept for reuse: the next release is built from it
+//	fetched/                       objects of a release whose installation was interrupted
+//	staging/                       trees being installed or deleted; each is locked by the process that works on it
 //	current                        → releases/<tree hash>
 //
-// Any number of processes may work on one Store.
+// Several processes may use one Store at the same time.
 type Store struct {
-	// Reserve is what Install leaves free, in bytes; it leaves 3% of the file system where that is more.
+	// Reserve is the space in bytes that Install leaves free. If 3% of the file system is more, Install leaves 3% free.
 	Reserve int64
 
-	// Now is the clock that says whether a tree is due to be read whole again.
+	// Now returns the current time. Verify uses it to decide when to read all contents of a tree again.
 	Now func() time.Time
 
 	dir string
@@ -39,8 +39,8 @@ const (
 	currentLink = "current"
 )
 
-// OpenStore opens the store in the folder dir, which it makes when it is missing, and removes what installations that
-// died have left. What it can't remove stays for the next Install to complain about.
+// OpenStore opens the store in the folder dir and creates the folder if it is missing. It removes files left by
+// interrupted installations. It ignores errors of this removal: the next Install reports them.
 func OpenStore(dir string) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Store) makeFolders() error {
 	return os.MkdirAll(s.staging(), 0o700)
 }
 
-// Path returns the folder of a tree, whether it is there or not, or "" for what is no tree hash.
+// Path returns the folder of a tree, even if the tree is not installed. For an invalid tree hash it returns "".
 func (s *Store) Path(tree string) string {
 	if !isHash(tree) {
 		return ""
@@ -69,7 +69,7 @@ func (s *Store) Path(tree string) string {
 	return filepath.Join(s.dir, releasesDir, tree)
 }
 
-// Has says whether a tree is there; then it is complete.
+// Has reports whether a tree is installed. An installed tree is always complete.
 func (s *Store) Has(tree string) bool {
 	if !isHash(tree) {
 		return false
@@ -78,12 +78,13 @@ func (s *Store) Has(tree string) bool {
 	return err == nil && info.IsDir()
 }
 
-// NotInstalledError says that a tree is not on this node.
+// NotInstalledError reports that a tree is not installed on this node.
 type NotInstalledError struct{ Tree string }
 
 func (e *NotInstalledError) Error() string { return fmt.Sprintf("tree %s is not installed", e.Tree) }
 
-// Current returns the tree that `current` points at, or "" when it points at none that is there.
+// Current returns the tree that `current` points to. It returns "" if there is no such link or the tree is not
+// installed.
 func (s *Store) Current() (tree string, err error) {
 	target, err := os.Readlink(s.current())
 	switch {

@@ -11,21 +11,20 @@ import (
 	"slices"
 )
 
-// supply is where a release's contents come from: the packs of a base, the deltas that follow, and what the caller has of
-// earlier trees.
+// supply provides the contents of a release: from the packs of a base, from deltas, and from local trees.
 type supply struct {
 	src   Source
-	index *index                      // nil when no base was read
-	at    map[[sha256.Size]byte]int64 // where contents lie in the index's packs
+	index *index                      // nil if no base was read
+	at    map[[sha256.Size]byte]int64 // offsets of contents in the index's packs
 	steps []*step
-	local func(Entry) ([]byte, error) // contents of earlier trees, checked; nil when there are none
+	local func(Entry) ([]byte, error) // contents of local trees, checked; nil if there are none
 }
 
-// errNotSupplied says that a content is to be had nowhere.
+// errNotSupplied reports that a content was not found anywhere.
 var errNotSupplied = errors.New("it is neither in the deltas nor on disk")
 
-// each hands the contents of the wanted entries, each once, to take, which checks and uses them before it returns. Their
-// order is the supply's own.
+// each passes the content of every wanted entry to take, once, in the order of the supply. Take must check and use the
+// content before it returns.
 func (s *supply) each(ctx context.Context, wanted []Entry, take func(Entry, io.Reader) error) error {
 	need := map[[sha256.Size]byte]Entry{}
 	for _, e := range wanted {
@@ -33,7 +32,7 @@ func (s *supply) each(ctx context.Context, wanted []Entry, take func(Entry, io.R
 	}
 	steps, dictionary := s.unpacking(need)
 	fromPacks := map[[sha256.Size]byte]Entry{}
-	early := map[[sha256.Size]byte][]byte{} // contents that dictionaries are made of
+	early := map[[sha256.Size]byte][]byte{} // contents needed for dictionaries
 	for hash, e := range dictionary {
 		if s.local != nil {
 			if b, err := s.local(e); err == nil {
@@ -76,13 +75,12 @@ func (s *supply) each(ctx context.Context, wanted []Entry, take func(Entry, io.R
 		if _, ok := need[e.Hash]; !ok {
 			return nil
 		}
-		delete(need, e.Hash) // a later step may bring the same content again
+		delete(need, e.Hash) // a later step may contain the same content again
 		return take(e, bytes.NewReader(b))
 	})
 }
 
-// unpacking returns the steps that have to be unpacked for what is needed, in order, and the contents of their dictionaries
-// that no step brings.
+// unpacking returns the steps to unpack, in order, and the dictionary contents that no step contains.
 func (s *supply) unpacking(need map[[sha256.Size]byte]Entry) (steps []*step, dictionary map[[sha256.Size]byte]Entry) {
 	wanted := make(map[[sha256.Size]byte]Entry, len(need))
 	for hash, e := range need {
@@ -109,7 +107,7 @@ func (s *supply) unpacking(need map[[sha256.Size]byte]Entry) (steps []*step, dic
 	return steps, dictionary
 }
 
-// readPacks hands out contents in the order in which they lie in the packs.
+// readPacks reads contents in the order of their place in the packs.
 func (s *supply) readPacks(ctx context.Context, need map[[sha256.Size]byte]Entry, take func(Entry, io.Reader) error) error {
 	if len(need) == 0 {
 		return nil
@@ -149,7 +147,7 @@ func (s *supply) readPacks(ctx context.Context, need map[[sha256.Size]byte]Entry
 	return nil
 }
 
-// unpackSteps unpacks the steps in order. It lets go of what no later dictionary needs.
+// unpackSteps unpacks the steps in order. It frees contents that no later dictionary needs.
 func unpackSteps(ctx context.Context, steps []*step, early map[[sha256.Size]byte][]byte, take func(Entry, []byte) error) error {
 	last := map[[sha256.Size]byte]int{}
 	for i, st := range steps {
@@ -193,7 +191,7 @@ func unpackSteps(ctx context.Context, steps []*step, early map[[sha256.Size]byte
 	return nil
 }
 
-// readContent reads one content whole and checks it.
+// readContent reads all of one content and checks it.
 func readContent(e Entry, r io.Reader) ([]byte, error) {
 	b := make([]byte, e.Size)
 	if _, err := io.ReadFull(r, b); err != nil {

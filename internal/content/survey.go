@@ -10,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flaw is something in a folder that is not as a manifest says.
+// flaw is a difference between a folder and its manifest.
 type flaw struct {
 	path  string
-	entry int // index in the manifest; -1 for what is there and not listed
+	entry int // index in the manifest; -1 for an unlisted name
 	why   string
 }
 
-// survey compares a folder with a manifest without reading a file: names, types, targets, owners, modes, and of each file
-// its size and time. Pending says of which entries (by index) nothing is there yet; it may be nil.
+// survey compares a folder with a manifest without reading contents. It compares names, types, link targets, owners and
+// modes, and the size and time of each file. Pending lists the entries, by index, that must not exist yet; it may be
+// nil.
 func survey(dir string, m *Manifest, pending map[int]bool) ([]flaw, error) {
 	all := listings(m)
 	half := len(all) / 2
@@ -52,7 +53,7 @@ func surveyFolders(dir string, m *Manifest, all []listing, pending map[int]bool)
 	return flaws, nil
 }
 
-// listing is one folder of a manifest and what it lists in it, in the order of the names.
+// listing is one folder of a manifest and its entries, sorted by name.
 type listing struct {
 	path     string
 	entry    int // index; -1 for the root
@@ -76,7 +77,7 @@ func listings(m *Manifest) []listing {
 func surveyFolder(b *beneath, m *Manifest, f listing, pending map[int]bool, buffer []byte) ([]flaw, error) {
 	fd, err := b.in(f.path)
 	if err != nil {
-		// Its parent has the flaw already, unless it vanished just now.
+		// The parent already reports this flaw, unless the folder vanished just now.
 		return []flaw{{f.path, f.entry, "it can't be opened: " + err.Error()}}, nil
 	}
 	names, err := readNames(fd, f.path, buffer)
@@ -115,7 +116,7 @@ func surveyFolder(b *beneath, m *Manifest, f listing, pending map[int]bool, buff
 	return flaws, nil
 }
 
-// readNames lists an open folder, sorted.
+// readNames returns the sorted names in an open folder.
 func readNames(fd int, dir string, buffer []byte) ([]string, error) {
 	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
 		return nil, pathError("read", dir, err)
@@ -138,7 +139,7 @@ func readNames(fd int, dir string, buffer []byte) ([]string, error) {
 	return names, nil
 }
 
-// differs says how a name differs from what an entry wants of it, or "".
+// differs describes how a name differs from its entry, or returns "".
 func differs(dir int, name string, e Entry) string {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -174,9 +175,9 @@ func differs(dir int, name string, e Entry) string {
 		return "its size is another"
 	case st.Mode&0o7777 != e.perm():
 		return "its mode is another"
-	case st.Uid != uint32(os.Geteuid()): // who could change it, and hide that
+	case st.Uid != uint32(os.Geteuid()): // another owner could change the file and hide the change
 		return "its owner is another"
-	// Some file systems keep whole seconds only.
+	// Some file systems store times in seconds only.
 	case st.Mtim.Sec != want.Unix() || st.Mtim.Nsec != 0 && st.Mtim.Nsec != int64(want.Nanosecond()):
 		return "it was written to"
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// unpacker decodes objects one at a time into one buffer.
+// unpacker decodes objects one at a time into one reused buffer.
 type unpacker struct {
 	decoder *zstd.Decoder
 	buffer  []byte
@@ -15,7 +15,7 @@ type unpacker struct {
 
 func newUnpacker() (*unpacker, error) { return newUnpackerFor(maxRaw, nil) }
 
-// newUnpackerFor makes one for frames of up to limit bytes that may be compressed against a dictionary.
+// newUnpackerFor creates an unpacker for frames of up to limit bytes, optionally compressed with a dictionary.
 func newUnpackerFor(limit uint64, dictionary []byte) (*unpacker, error) {
 	options := []zstd.DOption{
 		zstd.WithDecoderMaxMemory(limit), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1),
@@ -33,7 +33,8 @@ func newUnpackerFor(limit uint64, dictionary []byte) (*unpacker, error) {
 
 func (u *unpacker) close() { u.decoder.Close() }
 
-// unpack returns the raw bytes of one stored frame, valid until the next call. Its caller has checked stored's hash.
+// unpack returns the raw bytes of one stored frame. They are valid until the next call. The caller must have checked
+// the hash of stored.
 func (u *unpacker) unpack(stored []byte, raw int64) ([]byte, error) {
 	return u.unpackUpTo(stored, raw, maxRaw)
 }
@@ -48,7 +49,7 @@ func (u *unpacker) unpackUpTo(stored []byte, raw, limit int64) ([]byte, error) {
 	if int64(cap(u.buffer)) < raw {
 		u.buffer = make([]byte, raw)
 	}
-	// The capacity is the limit up to which the decoder writes.
+	// The decoder writes at most up to the capacity.
 	decoded, err := u.decoder.DecodeAll(stored, u.buffer[:0:raw])
 	if err != nil {
 		return nil, err
@@ -61,8 +62,8 @@ func (u *unpacker) unpackUpTo(stored []byte, raw, limit int64) ([]byte, error) {
 
 var errTrailing = errors.New("is followed by something that does not belong to it")
 
-// checkFrame makes sure that stored is one frame that states its size as raw and is followed by nothing: the decoder
-// itself would go on with further frames. Format: RFC 8878, sections 3.1.1 and 3.1.1.2.
+// checkFrame verifies that stored is exactly one frame, that the frame declares raw as its size, and that no bytes
+// follow. The decoder itself would accept further frames. Format: RFC 8878, sections 3.1.1 and 3.1.1.2.
 func checkFrame(stored []byte, raw int64) error {
 	var head zstd.Header
 	if err := head.Decode(stored); err != nil {
@@ -82,7 +83,7 @@ func checkFrame(stored []byte, raw int64) error {
 		block := uint32(rest[0]) | uint32(rest[1])<<8 | uint32(rest[2])<<16
 		last = block&1 != 0
 		size := int(block >> 3)
-		if kind := block >> 1 & 3; kind == 1 { // a run of one byte: size is that of the run
+		if kind := block >> 1 & 3; kind == 1 { // RLE block: the size is the length of the run
 			size = 1
 		}
 		if len(rest) < 3+size {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// CheckInterval is how often a tree is read whole. In between Verify only looks whether it was written to.
+// CheckInterval is the time between complete reads of a tree. In between, Verify checks only the metadata.
 const CheckInterval = 24 * time.Hour
 
-// DamagedError says that a tree on disk is not what it was when it was installed. Discard it and install it again.
+// DamagedError reports that a tree on disk has changed since its installation. Discard the tree and install it again.
 type DamagedError struct {
 	Tree string
 	Why  error
@@ -24,9 +24,9 @@ func (e *DamagedError) Error() string {
 
 func (e *DamagedError) Unwrap() error { return e.Why }
 
-// Verify says whether a tree on disk is what its name says: nil, a DamagedError, a NotInstalledError, or that it can't
-// tell. Names, types, sizes, modes and times are looked at always; contents when one of these is not as it should be, and
-// once per CheckInterval.
+// Verify checks that a tree on disk matches its hash. It returns nil, a DamagedError, a NotInstalledError, or the error
+// that prevented the check. It always checks names, types, sizes, modes and times. It reads contents if one of these is
+// wrong, and once per CheckInterval.
 func (s *Store) Verify(tree string) error {
 	release, err := s.Lock(tree)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Store) Verify(tree string) error {
 		err = k.load(s.manifestFile(tree))
 	}
 	if err != nil {
-		k = nil // it is made anew
+		k = nil // it will be created again
 	}
 	if k != nil {
 		age := s.now().Sub(k.checked)
@@ -50,7 +50,7 @@ func (s *Store) Verify(tree string) error {
 	return s.verifyWhole(tree, k)
 }
 
-// verifyWhole reads all of a tree. One that is right although something made it look otherwise gets its looks back.
+// verifyWhole reads all of a tree. If the contents are correct but the metadata is not, it restores the metadata.
 func (s *Store) verifyWhole(tree string, k *known) error {
 	m, err := readTree(s.Path(tree), func(string, bool) bool { return false })
 	var refused *RefusedError
@@ -78,14 +78,14 @@ func (s *Store) verifyWhole(tree string, k *known) error {
 		err = s.exclusively(func() error { return s.remember(tree, Record{Tree: tree}, m, now) })
 	}
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOSPC) {
-		return nil // it is right, and read again the next time
+		return nil // the tree is correct; the next call reads it again
 	}
 	return err
 }
 
-// isDamage tells errors that say something of the tree from those that say something of this process.
+// isDamage separates errors that prove a damaged tree from errors of this process.
 func isDamage(err error) bool {
-	for _, damage := range []error{syscall.EIO, syscall.EUCLEAN, syscall.EBADMSG, errNotRegular} { // the second and third are ext4's and XFS's
+	for _, damage := range []error{syscall.EIO, syscall.EUCLEAN, syscall.EBADMSG, errNotRegular} { // ext4, XFS: EUCLEAN, EBADMSG
 		if errors.Is(err, damage) {
 			return true
 		}
@@ -107,7 +107,7 @@ func firstDifference(want, got *Manifest) string {
 	return "its manifest is"
 }
 
-// restoreLooks gives files and folders the owners, modes and times that Verify goes by.
+// restoreLooks restores the owners, modes and times that Verify expects.
 func restoreLooks(dir string, m *Manifest) error {
 	flaws, err := survey(dir, m, nil)
 	if err != nil || len(flaws) == 0 {

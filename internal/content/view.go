@@ -8,14 +8,14 @@ import (
 	"io"
 )
 
-// View is a release as it lies in a Source: what its tree contains, and where the contents are.
+// View is a release in a Source: the manifest of its tree and the places of its contents.
 type View struct {
 	record   Record
 	manifest *Manifest
 	supply   supply
 }
 
-// OpenView reads what a release contains: the index and manifest of its base, and the deltas since. It reads no contents.
+// OpenView reads the index and manifest of a release's base, and the deltas after it. It reads no file contents.
 func OpenView(ctx context.Context, src Source, r Record) (*View, error) {
 	v, err := openView(ctx, src, r)
 	if err != nil {
@@ -41,10 +41,10 @@ func openView(ctx context.Context, src Source, r Record) (*View, error) {
 	return v, err
 }
 
-// Manifest returns what the release's tree contains. It is not to be changed.
+// Manifest returns the manifest of the release's tree. The caller must not change it.
 func (v *View) Manifest() *Manifest { return v.manifest }
 
-// contents reads the contents of some entries, by hash.
+// contents reads the contents of the given entries and returns them by hash.
 func (v *View) contents(ctx context.Context, wanted []Entry) (map[[sha256.Size]byte][]byte, error) {
 	contents := map[[sha256.Size]byte][]byte{emptyHash: {}}
 	var missing []Entry
@@ -61,9 +61,9 @@ func (v *View) contents(ctx context.Context, wanted []Entry) (map[[sha256.Size]b
 	return contents, err
 }
 
-// ReadFiles returns the contents of those files of a release, by path, that want says true to, without installing it.
-// It fetches only the packs that hold them. A link to a file is such a file too; what lies behind a link to a folder is
-// found under its own path only.
+// ReadFiles returns the contents, by path, of the files for which want returns true. It installs nothing and fetches
+// only the packs that hold these files. A link to a file counts as a file. Files behind a link to a folder are found
+// only under their own path.
 func ReadFiles(ctx context.Context, src Source, r Record, want func(path string) bool) (map[string][]byte, error) {
 	v, err := OpenView(ctx, src, r)
 	if err != nil {
@@ -72,7 +72,7 @@ func ReadFiles(ctx context.Context, src Source, r Record, want func(path string)
 	return v.ReadFiles(ctx, want)
 }
 
-// ReadFiles is the function of that name, for a release that is open already.
+// ReadFiles is like the function ReadFiles, for an open release.
 func (v *View) ReadFiles(ctx context.Context, want func(path string) bool) (map[string][]byte, error) {
 	wanted := wantedFiles(v.manifest, want)
 	entries := make([]Entry, 0, len(wanted))
@@ -110,7 +110,7 @@ func wantedFiles(m *Manifest, want func(path string) bool) map[string]Entry {
 	return wanted
 }
 
-// References lists the objects that installing a release from nothing takes, apart from the deltas.
+// References lists the objects that an installation on an empty node needs, except the deltas.
 func References(ctx context.Context, src Source, r Record) ([]Object, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func References(ctx context.Context, src Source, r Record) ([]Object, error) {
 	return nil, fmt.Errorf("cannot list the objects of release tree %s: %w", r.Tree, err)
 }
 
-// Audit reads and checks every byte that installing a release from nothing takes.
+// Audit reads and checks every byte that an installation on an empty node needs.
 func Audit(ctx context.Context, src Source, r Record) error {
 	v, err := OpenView(ctx, src, r)
 	if err != nil {
@@ -138,7 +138,7 @@ func Audit(ctx context.Context, src Source, r Record) error {
 }
 
 func (v *View) audit(ctx context.Context) error {
-	// Packs of an earlier base may hold what nobody needs any more; those bytes are checked too.
+	// Packs of an earlier base may hold contents that are no longer used. Audit checks them too.
 	for _, o := range v.supply.index.packs {
 		if _, err := fetchObject(ctx, v.supply.src, o); err != nil {
 			return err

@@ -14,8 +14,8 @@ import (
 	"pulley/internal/failpoint"
 )
 
-// write fills the staged folder: folders and what can be linked, then the contents that have to be fetched, then links, so
-// that nothing is ever written through a link.
+// write fills the staged folder in this order: folders and linkable files, fetched contents, symbolic links. The links
+// come last, because nothing must be written through a link.
 func (i *installation) write(ctx context.Context) error {
 	w := &writer{installation: i, st: i.staged, ctx: ctx, missing: map[int]bool{}, masked: umaskMasks()}
 	for _, do := range []func() error{w.clear, w.prepare, w.survey, w.fetch, w.links} {
@@ -30,18 +30,18 @@ type writer struct {
 	*installation
 	st      *staged
 	ctx     context.Context
-	masked  bool         // by the umask: modes have to be set apart
-	missing map[int]bool // entries that are files and not there yet
-	later   map[int]bool // entries that are links and not there yet
+	masked  bool         // the umask removes mode bits: set modes separately
+	missing map[int]bool // files not yet written
+	later   map[int]bool // links not yet created
 }
 
-// clear removes from a spare what the release has not, or has otherwise.
+// clear removes from a kept previous tree the entries that the release lacks or that differ.
 func (w *writer) clear() error {
 	if w.st.from == nil {
 		return nil
 	}
 	differences := Diff(w.st.from.manifest, w.manifest)
-	for n := len(differences) - 1; n >= 0; n-- { // what lies in a folder goes before the folder
+	for n := len(differences) - 1; n >= 0; n-- { // delete the contents of a folder before the folder
 		d := differences[n]
 		if d.Before == nil || d.Before.Kind == KindDirectory && d.After != nil && d.After.Kind == KindDirectory {
 			continue
@@ -59,7 +59,7 @@ func (w *writer) remove(path string, folder bool) error {
 	return w.st.root.remove(path, folder)
 }
 
-// touch notes that a name came or went.
+// touch records that a name was added or removed.
 func (st *staged) touch(path string) {
 	dir := "."
 	if n := bytes.LastIndexByte([]byte(path), '/'); n >= 0 {
@@ -69,7 +69,7 @@ func (st *staged) touch(path string) {
 	delete(st.files, path)
 }
 
-// prepare makes the folders and links what other trees have.
+// prepare creates the folders and links the files that other trees have.
 func (w *writer) prepare() error {
 	var old tree
 	if w.st.from != nil {
@@ -104,10 +104,10 @@ func (w *writer) prepare() error {
 	return nil
 }
 
-// link takes a file from another tree and says whether it could.
+// link links a file from another tree and reports whether it succeeded.
 func (w *writer) link(e Entry) bool {
 	p, ok := w.stock.find(e)
-	if !ok { // perhaps with the other mode, which an inode can't have as well
+	if !ok { // maybe with the other mode; an inode has only one mode
 		p, ok = w.stock.find(e.flipped())
 		return ok && w.clone(p, e) == nil
 	}
@@ -126,7 +126,7 @@ func (w *writer) link(e Entry) bool {
 	return false
 }
 
-// clone copies a file from another tree where it can't be linked, and shares its blocks where the file system can.
+// clone copies a file from another tree if it can't be linked. It shares the blocks if the file system supports it.
 func (w *writer) clone(p place, e Entry) error {
 	f, err := w.stock.open(p)
 	if err != nil {
@@ -136,7 +136,7 @@ func (w *writer) clone(p place, e Entry) error {
 	return w.file(e, f)
 }
 
-// survey looks whether everything that was taken from elsewhere is as it should be. What isn't is fetched.
+// survey checks everything taken from other trees. Flawed files are fetched.
 func (w *writer) survey() error {
 	if w.st.from == nil && !w.st.linked {
 		return nil
@@ -165,7 +165,7 @@ func (w *writer) survey() error {
 	return nil
 }
 
-// fetch writes the contents that are nowhere on disk.
+// fetch writes the contents that no local tree has.
 func (w *writer) fetch() error {
 	if len(w.missing) == 0 {
 		failpoint.Here("install:half-written")
@@ -206,7 +206,7 @@ func (w *writer) fetch() error {
 	}))
 }
 
-// everywhere writes one content to all paths that have it.
+// everywhere writes one content to all its paths.
 func (w *writer) everywhere(entries []Entry, r io.Reader) error {
 	first := entries[0]
 	if err := w.file(first, r); err != nil {
@@ -226,7 +226,7 @@ func (w *writer) everywhere(entries []Entry, r io.Reader) error {
 	return nil
 }
 
-// file writes one new file and sets its mode and time itself, whatever the umask and the clock are.
+// file writes one new file. It sets mode and time explicitly, because umask and clock must not affect them.
 func (w *writer) file(e Entry, r io.Reader) (err error) {
 	f, err := w.st.root.create(e.Path)
 	if err != nil {
@@ -236,7 +236,7 @@ func (w *writer) file(e Entry, r io.Reader) (err error) {
 		if closing := f.Close(); err == nil {
 			err = closing
 		}
-		if err != nil { // it may come from elsewhere yet
+		if err != nil { // another way may provide it
 			_ = w.st.root.remove(e.Path, false)
 		}
 	}()
@@ -260,13 +260,13 @@ func (w *writer) file(e Entry, r io.Reader) (err error) {
 	return pathError("set the time of", e.Path, setTime(fd, e))
 }
 
-// reflink makes a new file share all blocks of the one that it is to be a copy of, and says whether it could.
+// reflink makes a new file share all blocks of its source and reports whether it succeeded.
 func reflink(to *os.File, from io.Reader) bool {
 	f, ok := from.(*os.File)
 	return ok && unix.IoctlFileClone(int(to.Fd()), int(f.Fd())) == nil
 }
 
-// setTime gives an open file the time of its content.
+// setTime sets the time of an open file to the time derived from its content.
 func setTime(fd int, e Entry) error {
 	at := mtime(e)
 	ts := unix.NsecToTimespec(at.UnixNano())

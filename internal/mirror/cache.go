@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// cache keeps what was read last, up to a number of bytes, and lets any number of requests for one name wait for a single
-// read: a fleet that asks for the same release costs etcd one read, not one a node.
+// cache keeps the most recently read values, up to a number of bytes. Concurrent requests for one name share a single
+// read. A fleet that installs one release therefore costs etcd one read, not one per node.
 type cache struct {
 	limit int64 // bytes
 	now   func() time.Time
@@ -17,21 +17,22 @@ type cache struct {
 	mu      sync.Mutex
 	bytes   int64
 	entries map[name]*list.Element // of *entry
-	order   *list.List             // the most recently used in front
+	order   *list.List             // most recently used first
 	flights map[name]*flight
 	absent  map[name]absence
 }
 
-// absence is that there is no such thing, as it was told.
+// absence records that a value does not exist.
 type absence struct {
 	err   error
 	until time.Time
 }
 
 const (
-	// maxFlights bounds the reads that are under way or wait to be: they outlive the requests that began them.
+	// maxFlights limits running and waiting reads. A read can outlive the request that started it.
 	maxFlights = maxRequests
-	// What is not there is not asked for again for so long, for so many names. It is soon forgotten: it may be published.
+	// How long, and for how many names, a missing value is not read again. The time is short, because the value may be
+	// published.
 	absenceLifetime = 3 * time.Second
 	maxAbsent       = 4096
 )
@@ -41,10 +42,10 @@ var errCrowded = errors.New("too many reads at once")
 type entry struct {
 	name  name
 	value []byte
-	until time.Time // zero: for ever
+	until time.Time // zero: never expires
 }
 
-// flight is a read that is under way; value and err are there once done is closed.
+// flight is a running read. value and err are valid after done is closed.
 type flight struct {
 	done  chan struct{}
 	value []byte
@@ -55,8 +56,9 @@ func newCache(limit int64, now func() time.Time) *cache {
 	return &cache{limit: limit, now: now, entries: map[name]*list.Element{}, order: list.New(), flights: map[name]*flight{}, absent: map[name]absence{}}
 }
 
-// get returns what is kept under n, or what read returns, which is kept for as long as keep says (0: for ever). The read
-// goes on when the request that began it is given up: others may wait for it. Errors that gone names are remembered too.
+// get returns the cached value of n, or the result of read. It caches the result for the duration keep (0: forever).
+// The read continues if the request that started it is cancelled, because other requests may wait for it. Errors for
+// which gone returns true are cached too.
 func (c *cache) get(ctx context.Context, n name, keep time.Duration, gone func(error) bool, read func(context.Context) ([]byte, error)) ([]byte, error) {
 	c.mu.Lock()
 	if value, ok := c.kept(n); ok {
@@ -104,7 +106,7 @@ func (c *cache) fly(ctx context.Context, n name, keep time.Duration, f *flight, 
 	close(f.done)
 }
 
-// kept needs the lock.
+// kept returns the cached value. The caller holds the lock.
 func (c *cache) kept(n name) ([]byte, bool) {
 	at, ok := c.entries[n]
 	if !ok {
@@ -119,7 +121,7 @@ func (c *cache) kept(n name) ([]byte, bool) {
 	return e.value, true
 }
 
-// keep needs the lock.
+// keep caches a value. The caller holds the lock.
 func (c *cache) keep(n name, value []byte, keep time.Duration) {
 	if int64(len(value)) > c.limit {
 		return

@@ -18,11 +18,11 @@ import (
 
 const (
 	maxRedirects   = 3
-	maxDeltas      = 1024 // of one call; content asks for far fewer
+	maxDeltas      = 1024 // per call; package content requests far fewer
 	parallelDeltas = 8
 )
 
-// Client reads from mirrors: any servers of files that have the names of this package. It is a Source, and safe for
+// Client reads from mirrors, which are file servers with the names of this package. It is a Source and safe for
 // concurrent use.
 type Client struct {
 	mirrors []*server
@@ -31,13 +31,13 @@ type Client struct {
 }
 
 type server struct {
-	base    string // without a slash at its end
-	shown   string // the same for errors, without a password
+	base    string // without a trailing slash
+	shown   string // the same without a password, for errors
 	breaker breaker
 }
 
-// New makes a client. The mirrors are tried in their order (see StartAt), each request for at most timeout. Plain http is
-// for this machine only. Without a tlsConfig the system's CAs count.
+// New creates a client. It tries the mirrors in order (see StartAt), each request for at most timeout. Plain http is
+// allowed only for this machine. Without tlsConfig, the CAs of the system apply.
 func New(urls []string, tlsConfig *tls.Config, timeout time.Duration) (*Client, error) {
 	if len(urls) == 0 {
 		return nil, errors.New("cannot use mirrors: none is given")
@@ -58,25 +58,25 @@ func New(urls []string, tlsConfig *tls.Config, timeout time.Duration) (*Client, 
 		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true,
 			DialContext:            (&net.Dialer{Timeout: timeout}).DialContext,
-			IdleConnTimeout:        time.Minute, // all else is bound by the deadline of a request
+			IdleConnTimeout:        time.Minute, // other timeouts follow from the deadline of a request
 			MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: parallelDeltas,
-			DisableCompression: true, // what is unpacked on the way has no limit
+			DisableCompression: true, // decompressed data would have no size limit
 		},
 	}
 	return c, nil
 }
 
-// StartAt puts another mirror first, chosen by a stable hash of name: nodes that differ in name spread over the mirrors.
-// It is for before the first request.
+// StartAt puts another mirror first, selected by a stable hash of name. Nodes with different names thus use different
+// mirrors. Call it before the first request.
 func (c *Client) StartAt(name string) {
 	first := int(stablehash.Sum("mirror", name) % uint64(len(c.mirrors)))
 	c.mirrors = append(c.mirrors[first:len(c.mirrors):len(c.mirrors)], c.mirrors[:first]...)
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Object reads an object. A mirror whose bytes are not what the name says has failed, and the next one is asked.
+// Object reads an object. If the bytes from a mirror do not match the hash, the client tries the next mirror.
 func (c *Client) Object(ctx context.Context, hash string) ([]byte, error) {
 	name, err := ObjectName(hash)
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *Client) Object(ctx context.Context, hash string) ([]byte, error) {
 
 var errLying = errors.New("its bytes are not those that were published")
 
-// Deltas reads the deltas of a line from one position to another, both included, several at a time.
+// Deltas reads the deltas of a line at positions from through to, several at a time.
 func (c *Client) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
 	if from > to || to-from >= maxDeltas {
 		return nil, fmt.Errorf("cannot read deltas %d to %d of %.80q from a mirror: give 1 to %d of them", from, to, line, maxDeltas)
@@ -114,7 +114,7 @@ func (c *Client) Deltas(ctx context.Context, line string, from, to int64) ([][]b
 			for i := range next {
 				var err error
 				if deltas[i], err = c.read(ctx, names[i], nil); err != nil {
-					cancel(err) // the first one is told; the others end with it
+					cancel(err) // Deltas returns the first error; cancel stops the other requests
 				}
 			}
 		})
@@ -130,7 +130,7 @@ func (c *Client) Deltas(ctx context.Context, line string, from, to int64) ([][]b
 	return deltas, nil
 }
 
-// read asks one mirror after the other for what passes check.
+// read requests name from one mirror after another until the result passes check.
 func (c *Client) read(ctx context.Context, name string, check func([]byte) error) ([]byte, error) {
 	var all []error
 	for _, m := range c.mirrors {
@@ -164,7 +164,7 @@ func (c *Client) readFrom(ctx context.Context, m *server, name string, check fun
 	if err != nil {
 		var wrapped *url.Error
 		if errors.As(err, &wrapped) {
-			err = wrapped.Err // it would say the address again
+			err = wrapped.Err // its text would repeat the address
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("no whole answer within %s", c.timeout)
@@ -209,7 +209,7 @@ func tooLong() error {
 	return fmt.Errorf("its answer has more than the %d bytes that are allowed", MaxBytes)
 }
 
-// parseBase refuses what is no place for a mirror.
+// parseBase parses the URL of a mirror and refuses an invalid one.
 func parseBase(s string) (string, error) {
 	u, err := url.Parse(s)
 	switch {
@@ -225,7 +225,7 @@ func parseBase(s string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// mayTalk says whether requests may go to u: https, or this machine.
+// mayTalk reports whether requests to u are allowed: https, or this machine.
 func mayTalk(u *url.URL) bool {
 	ip := net.ParseIP(u.Hostname())
 	return u.Scheme == "https" || u.Scheme == "http" && (u.Hostname() == "localhost" || ip != nil && ip.IsLoopback())
@@ -243,7 +243,7 @@ func checkRedirect(to *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// shown is a URL for errors.
+// shown returns a URL for errors, without a password.
 func shown(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {

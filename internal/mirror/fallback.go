@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A source that failed so often in a row is left alone for so long: what is dead costs a timeout or two, not one a pack.
+// After this many failures in a row a source is skipped for this long. A dead source costs one or two timeouts, not one
+// per pack.
 const (
 	maxFailures = 2
 	leftAlone   = 5 * time.Minute
@@ -41,21 +42,21 @@ func (b *breaker) succeeded() {
 	b.failures = 0
 }
 
-// fallback asks a second source for what the first does not give.
+// fallback reads from a second source what the first does not return.
 type fallback struct {
 	first, second Source
 	breaker       breaker
 
 	mu    sync.Mutex
-	given map[string]bool // deltas that were asked for, by name
+	given map[string]bool // deltas requested before, by name
 }
 
-// Fallback asks first, whose objects are checked against their names, and second for whatever first did not give. After
-// two failures in a row first is asked last for five minutes; that it lacks something (ErrAbsent) is no failure. When
-// neither gives it, the error has both reasons.
+// Fallback reads from first, and checks its objects against their names. It reads from second everything that first
+// does not return. After two failures in a row, first is tried last for five minutes. A missing value (ErrAbsent) is
+// not a failure. If both sources fail, the error contains both reasons.
 //
-// A delta's name does not tell what its bytes have to be, so a wrong one passes here and is found when it is applied. Whoever
-// asks for a delta again may not have liked what first gave, and gets it from second, where that has it.
+// The name of a delta does not contain its hash, so Fallback cannot detect a wrong delta; the caller detects it later.
+// A second request for the same delta therefore goes to second, because the delta from first may have been wrong.
 func Fallback(first, second Source) Source {
 	return &fallback{first: Checked(first), second: second}
 }
@@ -69,10 +70,10 @@ func (f *fallback) Deltas(ctx context.Context, line string, from, to int64) ([][
 	return ask(ctx, f, again, func(s Source) ([][]byte, error) { return s.Deltas(ctx, line, from, to) })
 }
 
-// mostGiven bounds what is remembered of deltas that were given.
+// mostGiven limits the number of remembered deltas.
 const mostGiven = 4 * maxDeltas
 
-// gave says whether one of these deltas was asked for before, and remembers that they are now.
+// gave reports whether one of these deltas was requested before, and remembers them.
 func (f *fallback) gave(line string, from, to int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,9 +90,9 @@ func (f *fallback) gave(line string, from, to int64) bool {
 	return again
 }
 
-// ask asks one after the other, first last where it is to be left alone, or where its answer was no good.
+// ask tries both sources in order. It tries first last if its breaker is open or its earlier answer was wrong.
 func ask[T any](ctx context.Context, f *fallback, again bool, read func(Source) (T, error)) (value T, err error) {
-	order := []bool{true, false} // whether it is first's turn
+	order := []bool{true, false} // true: first; false: second
 	if again || f.breaker.open() {
 		slices.Reverse(order)
 	}
@@ -108,7 +109,7 @@ func ask[T any](ctx context.Context, f *fallback, again bool, read func(Source) 
 			return value, nil
 		case err == nil:
 			return value, nil
-		case ctx.Err() != nil: // given up by whoever asked, not failed
+		case ctx.Err() != nil: // cancelled by the caller, not failed
 			return value, err
 		case first && !errors.Is(err, ErrAbsent):
 			f.breaker.failed()
@@ -118,10 +119,10 @@ func ask[T any](ctx context.Context, f *fallback, again bool, read func(Source) 
 	return value, errors.Join(all...)
 }
 
-// checked refuses objects that are not what their name says.
+// checked refuses objects that do not match their name.
 type checked struct{ Source }
 
-// Checked is src with every object checked against its name.
+// Checked returns src with a check of every object against its name.
 func Checked(src Source) Source { return checked{src} }
 
 func (c checked) Object(ctx context.Context, hash string) ([]byte, error) {

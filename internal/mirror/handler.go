@@ -14,15 +14,15 @@ import (
 
 const (
 	cacheBytes = 64 << 20
-	// maxReads bounds what the source is asked at once, maxRequests what waits for it or is being sent. Beyond that a node
-	// is told to come back; it has etcd to turn to.
+	// maxReads limits concurrent reads from the source; maxRequests limits requests that wait or are being sent. Beyond
+	// that, the handler returns 503 with Retry-After. A node can read from etcd instead.
 	maxReads    = 16
 	maxRequests = 1024
 	readTimeout = 15 * time.Second
 	retryAfter  = "5" // seconds
 
-	// An object is what its name says, for ever. A delta is named by its place: once releases were pruned, another
-	// release could take that place, so nobody may keep one for long.
+	// An object never changes. A delta is named by its position: after a prune, another release could take that
+	// position. Caches must not keep deltas for long.
 	objectsAreKept = "public, max-age=31536000, immutable"
 	deltasAreKept  = "public, max-age=60"
 	deltaLifetime  = time.Minute
@@ -37,9 +37,9 @@ type handler struct {
 	requests chan struct{}
 }
 
-// Handler serves GET and HEAD of objects and deltas of src, and nothing else of it. Errors of src that wrap absent mean
-// that it positively has no such thing (404); any other one that it can't be asked now (503). What was read last stays in
-// memory, up to 64 MiB.
+// Handler serves GET and HEAD of objects and deltas of src, and nothing else. If an error of src wraps absent, the
+// value does not exist (404). Any other error means that the source is not available now (503). Recently read values
+// are kept in memory, up to 64 MiB.
 func Handler(src Source, absent error) http.Handler {
 	return &handler{
 		src: src, absent: absent, cache: newCache(cacheBytes, time.Now),
@@ -49,7 +49,7 @@ func Handler(src Source, absent error) http.Handler {
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	// The path as it was sent: a name that is valid has nothing to escape, so what is escaped is not valid.
+	// Parse the path as sent. A valid name has no characters to escape, so an escaped path is invalid.
 	n, err := parseName(strings.TrimPrefix(r.URL.EscapedPath(), "/"))
 	switch {
 	case errors.Is(err, errNoSuchName):
@@ -82,7 +82,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		busy(w, errCrowded)
 		return
 	case err != nil:
-		busy(w, errors.New("etcd can't be asked now")) // and not why: that names what this network should not know
+		busy(w, errors.New("etcd can't be asked now")) // not the cause: it names internal hosts
 		return
 	}
 	sum := n.hash
@@ -100,7 +100,7 @@ func (h *handler) isAbsent(err error) bool { return h.absent != nil && errors.Is
 
 var errDamaged = errors.New("what is stored under this name is damaged")
 
-// read returns what n names, from memory or from the source.
+// read returns the value of n from memory or from the source.
 func (h *handler) read(ctx context.Context, n name) ([]byte, error) {
 	keep := time.Duration(0)
 	if n.hash == "" {
@@ -127,7 +127,7 @@ func (h *handler) read(ctx context.Context, n name) ([]byte, error) {
 		}
 		value, err := h.src.Object(ctx, n.hash)
 		if err == nil && hashOf(value) != n.hash {
-			err = errDamaged // and others would keep it for a year
+			err = errDamaged // caches would keep it for a year
 		}
 		return value, err
 	})

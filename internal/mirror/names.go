@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// Source hands out stored bytes. What it returns is checked by whoever uses it. It has the shape of content.Source.
+// Source provides stored bytes. Callers check the results. It has the methods of content.Source.
 type Source interface {
 	Object(ctx context.Context, hash string) ([]byte, error)
 	Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error)
 }
 
-// MaxBytes bounds each object and each delta: content.MaxStored.
+// MaxBytes limits the size of each object and each delta: content.MaxStored.
 const MaxBytes = 512 << 10
 
-// ErrAbsent is wrapped when a mirror says that it has no such thing.
+// ErrAbsent is wrapped if a mirror reports that a value does not exist.
 var ErrAbsent = errors.New("there is none")
 
-// Lines are named by versions, so that no name ever needs escaping, neither in a URL nor as a file.
+// Lines are named by versions. Names therefore need no escaping, in URLs and as files.
 var (
 	hashName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	lineName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.-]{0,63}$`)
@@ -34,7 +34,7 @@ const (
 	maxSeq        = 999_999_999
 )
 
-// ObjectName is where an object lies below a mirror's base, as a relative path with slashes.
+// ObjectName returns the path of an object below a mirror's base, relative and with slashes.
 func ObjectName(hash string) (string, error) {
 	if !hashName.MatchString(hash) {
 		return "", fmt.Errorf("%.80q is not a SHA-256 in lower-case hexadecimal", hash)
@@ -42,7 +42,7 @@ func ObjectName(hash string) (string, error) {
 	return contentFolder + hash, nil
 }
 
-// DeltaName is where the delta at a position of a line lies below a mirror's base.
+// DeltaName returns the path of the delta at a position of a line, below a mirror's base.
 func DeltaName(line string, seq int64) (string, error) {
 	switch {
 	case !lineName.MatchString(line):
@@ -53,7 +53,7 @@ func DeltaName(line string, seq int64) (string, error) {
 	return fmt.Sprintf("%s%s/%09d", deltasFolder, line, seq), nil
 }
 
-// name is what ObjectName and DeltaName spell, taken apart: either an object or a delta.
+// name is a parsed ObjectName or DeltaName: either an object or a delta.
 type name struct {
 	hash string
 	line string
@@ -65,7 +65,7 @@ var (
 	errMalformed  = errors.New("malformed name")
 )
 
-// parseName reads a relative path. Only what ObjectName and DeltaName write is a name.
+// parseName parses a relative path. It accepts only results of ObjectName and DeltaName.
 func parseName(path string) (name, error) {
 	if hash, ok := strings.CutPrefix(path, contentFolder); ok {
 		if !hashName.MatchString(hash) {

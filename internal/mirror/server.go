@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// NewServer is a server for h with every limit that a listener towards a network needs. TLS 1.2 is the least that it
-// speaks; ServeTLS is called without files, as certificate has them.
+// NewServer returns a server for h with all limits for a listener on a network. The minimum version is TLS 1.2. Call
+// ServeTLS without file names, because certificate provides them.
 func NewServer(h http.Handler, certificate *Certificate) *http.Server {
 	return &http.Server{
 		Handler: h,
@@ -32,7 +32,7 @@ func NewServer(h http.Handler, certificate *Certificate) *http.Server {
 	}
 }
 
-// onlyPanics passes on what a handler that panicked leaves, and drops the rest: any port scan would fill a log.
+// onlyPanics logs panics of handlers and drops all other messages: a port scan would fill the log.
 type onlyPanics struct{ slog.Handler }
 
 func (o onlyPanics) Handle(ctx context.Context, r slog.Record) error {
@@ -43,26 +43,26 @@ func (o onlyPanics) Handle(ctx context.Context, r slog.Record) error {
 	return o.Handler.Handle(ctx, r)
 }
 
-// Certificate is a certificate and its key in two files that are read again whenever they change, so that a renewal needs
-// no restart. While they can't be used (one of the two is written already, the other is not) the last good pair serves.
+// Certificate is a certificate and its key, in two files. It reads the files again when they change, so a renewal needs
+// no restart. While the files are unusable (for example, only one is replaced yet), the last valid pair is used.
 type Certificate struct {
 	certFile, keyFile string
 	complain          func(error)
 
 	mu      sync.Mutex
 	pair    *tls.Certificate
-	stamp   stamp  // of the files when they were last looked into
-	trouble string // what was complained of last
+	stamp   stamp  // of the files at the last check
+	trouble string // the last reported error
 }
 
-// stamp tells one state of two files from the next.
+// stamp identifies one state of the two files.
 type stamp struct {
 	certTime, keyTime time.Time
 	certSize, keySize int64
 }
 
-// LoadCertificate reads the two files, and fails if they can't be used. What is wrong with them later goes to complain,
-// once.
+// LoadCertificate reads the two files and returns an error if they are unusable. It reports a later error once, through
+// complain.
 func LoadCertificate(certFile, keyFile string, complain func(error)) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, complain: complain}
 	if err := c.reload(); err != nil {
@@ -71,7 +71,7 @@ func LoadCertificate(certFile, keyFile string, complain func(error)) (*Certifica
 	return c, nil
 }
 
-// Current is the pair to serve with now.
+// Current returns the pair to use now.
 func (c *Certificate) Current() (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +95,7 @@ func (c *Certificate) reload() error {
 		return nil
 	}
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
-	if err != nil { // the stamp stays: the next handshake looks again
+	if err != nil { // the stamp is unchanged: the next handshake tries again
 		return fmt.Errorf("cannot use the HTTPS certificate %s with the key %s: %w", c.certFile, c.keyFile, err)
 	}
 	c.pair, c.stamp = &pair, now

@@ -18,12 +18,12 @@ import (
 	"pulley/internal/content"
 )
 
-// MaxCacheBytes is how large Trim lets a cache be: the bases of a few dozen releases.
+// MaxCacheBytes is the size in bytes to which Trim limits a cache. The bases of a few dozen releases fit.
 const MaxCacheBytes = 256 << 20
 
-// Cached is a content.Source that keeps objects in a folder of the user's, so that the next release can be compared with the
-// last without reading it again. Nothing in the folder is trusted: what is not what its name says is as if it were not
-// there. Where the folder can't be made or written, nothing is kept, and nobody is told.
+// Cached is a content.Source that keeps objects in a folder of the user. A comparison of the next release with the last
+// then reads them from disk. The folder is not trusted: an object with a wrong hash counts as missing. If the folder
+// can't be created or written, Cached keeps nothing and reports no error.
 type Cached struct {
 	Source content.Source
 	dir    string
@@ -31,10 +31,10 @@ type Cached struct {
 
 var _ content.Source = (*Cached)(nil)
 
-// NewCached wraps a source. The folder dir is made when it is needed; "" keeps nothing.
+// NewCached wraps a source. It creates the folder dir on first use; with "" it keeps nothing.
 func NewCached(src content.Source, dir string) *Cached { return &Cached{src, dir} }
 
-// Object reads an object from the folder, or else from the source.
+// Object reads an object from the folder, or from the source if the folder lacks it.
 func (c *Cached) Object(ctx context.Context, hash string) ([]byte, error) {
 	if b := c.read(hash); b != nil {
 		return b, nil
@@ -50,8 +50,8 @@ func (c *Cached) Object(ctx context.Context, hash string) ([]byte, error) {
 	return b, nil
 }
 
-// Deltas reads deltas from the source. They are not kept: their names are places on a line, which several fleets may have
-// alike.
+// Deltas reads deltas from the source. It does not keep them: a delta is named by its position on a line, and several
+// fleets may use the same name.
 func (c *Cached) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
 	all, err := c.Source.Deltas(ctx, line, from, to)
 	if err != nil {
@@ -60,21 +60,21 @@ func (c *Cached) Deltas(ctx context.Context, line string, from, to int64) ([][]b
 	return all, nil
 }
 
-// UnavailableError is about what was published before and can't be read now; it says no more than its cause.
+// UnavailableError reports that an earlier release can't be read now. Its text is that of its cause.
 type UnavailableError struct{ Cause error }
 
 func (e *UnavailableError) Error() string { return e.Cause.Error() }
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
-// Keep puts an object into the folder.
+// Keep stores an object in the folder.
 func (c *Cached) Keep(hash string, b []byte) {
 	file := c.file(hash)
 	if file == "" || !is(hash, b) || os.MkdirAll(c.dir, 0o700) != nil {
 		return
 	}
 	if info, err := os.Lstat(file); err == nil && info.Size() == int64(len(b)) && info.Mode().IsRegular() {
-		return // if it is spoiled, read removes it
+		return // read removes a damaged object
 	}
 	f, err := os.CreateTemp(c.dir, temporary+"*")
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *Cached) Keep(hash string, b []byte) {
 	}
 }
 
-// temporary begins the names of files that are being written; a dead process leaves them to Trim.
+// temporary is the prefix of files that are being written. Trim removes those of dead processes.
 const temporary = ".new-"
 
 func (c *Cached) read(hash string) []byte {
@@ -108,11 +108,11 @@ func (c *Cached) read(hash string) []byte {
 		return nil
 	}
 	now := time.Now()
-	_ = os.Chtimes(file, now, now) // Trim takes what was not used for long
+	_ = os.Chtimes(file, now, now) // Trim removes objects by the time of their last use
 	return b
 }
 
-// file is where an object is kept; "" for what is no hash, which must not become a path.
+// file returns the path of a kept object. For an invalid hash, which must not become a path, it returns "".
 func (c *Cached) file(hash string) string {
 	if c.dir == "" || len(hash) != 2*sha256.Size || strings.Trim(hash, "0123456789abcdef") != "" {
 		return ""
@@ -125,7 +125,7 @@ func is(hash string, b []byte) bool {
 	return hex.EncodeToString(sum[:]) == hash
 }
 
-// Trim removes what was not used for longest until at most limit bytes are kept.
+// Trim removes the least recently used objects until at most limit bytes remain.
 func (c *Cached) Trim(limit int64) error {
 	if c.dir == "" {
 		return nil
@@ -145,7 +145,7 @@ func (c *Cached) Trim(limit int64) error {
 			continue
 		}
 		if c.file(e.Name()) == "" && !strings.HasPrefix(e.Name(), temporary) {
-			continue // none of ours
+			continue // not a file of the cache
 		}
 		files = append(files, info)
 		total += info.Size()

@@ -15,23 +15,23 @@ import (
 	"time"
 )
 
-// command is a child process with a deadline. It has a session of its own: nothing of it outlives it, and nothing in it can
-// ask a question at the terminal that nobody sees under the progress line.
+// command is a child process with a deadline and its own session. No process of it outlives it. It cannot prompt at the
+// terminal, where the progress line would hide the question.
 type command struct {
 	dir  string
 	args []string
-	env  []string // added to the process's own
+	env  []string // added to the process environment
 	in   io.Reader
-	show io.Writer // gets all that it writes; nil: run returns standard output, and the error has the rest
+	show io.Writer // receives all output; nil: run returns standard output, and the error contains standard error
 }
 
-// grace is how long a process that was told to end may take.
+// grace is the time a process has to end after the first signal.
 const grace = 5 * time.Second
 
-// tailBytes is how much of what a process wrote last is kept for the error.
+// tailBytes is the number of bytes at the end of the output to keep for the error.
 const tailBytes = 4 << 10
 
-// commandError says how a process ended, with what it wrote to standard error.
+// commandError reports how a process ended, with its standard error.
 type commandError struct {
 	name string
 	err  error
@@ -50,7 +50,7 @@ func (e *commandError) Error() string {
 
 func (e *commandError) Unwrap() error { return e.err }
 
-// cause is what a process said, or else how it ended.
+// cause returns the output of a failed process, or how it ended if it wrote nothing.
 func cause(err error) string {
 	var ended *commandError
 	if errors.As(err, &ended) && ended.said != "" {
@@ -69,14 +69,14 @@ func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error
 	cmd.Stdout, cmd.Stderr = &out, io.Writer(said)
 	if c.show != nil {
 		both := io.MultiWriter(c.show, said)
-		cmd.Stdout, cmd.Stderr = both, both // the same one, so that it is not written to by two
+		cmd.Stdout, cmd.Stderr = both, both // the same writer, so that exec does not write from two goroutines
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = grace
 	err := cmd.Run()
 	if err != nil && cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started and left behind; usually there is nothing
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // background processes that it left, if any
 	}
 	if err == nil {
 		return out.Bytes(), nil
@@ -89,12 +89,12 @@ func (c command) run(ctx context.Context, deadline time.Duration) ([]byte, error
 	return nil, &commandError{c.name(), err, said.String()}
 }
 
-// tooLongError is what a deadline ended.
+// tooLongError reports a process that exceeded its deadline.
 type tooLongError struct{ deadline time.Duration }
 
 func (e *tooLongError) Error() string { return fmt.Sprintf("it took longer than %s", e.deadline) }
 
-// name is the command line, quoted.
+// name returns the quoted command line.
 func (c command) name() string {
 	var words []string
 	for _, a := range c.args {
@@ -106,7 +106,7 @@ func (c command) name() string {
 	return strings.Join(words, " ")
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the bytes written to it.
 type tail struct{ kept []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -117,13 +117,13 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the last lines.
+// String returns the last lines.
 func (t *tail) String() string {
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(t.kept), "?")), "\n")
 	return strings.Join(lines[max(0, len(lines)-12):], "\n")
 }
 
-// lineWriter calls show with each line that is written to it.
+// lineWriter calls show with each line written to it.
 type lineWriter struct {
 	show func(string)
 	rest []byte
@@ -147,8 +147,9 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// repositoryVariables say which repository git means. They are set in hooks, where they are of another folder than the one
-// that is published (git rev-parse --local-env-vars lists them, with those of -c, which are meant to be handed down).
+// repositoryVariables are the variables that select a git repository. In a hook they select another repository than the
+// published folder. The list is that of `git rev-parse --local-env-vars`, without the variables of -c, which child
+// processes must inherit.
 var repositoryVariables = []string{
 	"GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_GRAFT_FILE", "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE",
 	"GIT_INTERNAL_SUPER_PREFIX", "GIT_NAMESPACE", "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",

@@ -12,8 +12,9 @@ import (
 	"pulley/internal/content"
 )
 
-// copyTree copies a folder into another that is empty, without what skip says true to. Bytes are copied, not linked: what
-// works on the copy must not reach the original. (Where the file system can share blocks, the kernel does.)
+// copyTree copies a folder to an empty one, without the paths for which skip returns true. It copies bytes and makes no
+// links, because a tool that changes the copy must not change the original. (The kernel shares blocks if the file
+// system can.)
 func copyTree(ctx context.Context, from, to string, skip func(name string, dir bool) bool) error {
 	src, err := os.OpenRoot(from)
 	if err != nil {
@@ -62,7 +63,7 @@ func copyTree(ctx context.Context, from, to string, skip func(name string, dir b
 }
 
 func copyFile(src, dst *os.Root, name string) (n int64, err error) {
-	// As it may have become a pipe meanwhile, opening it must not block.
+	// The file may have become a pipe. Opening it must not block.
 	in, err := src.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return 0, err

@@ -1,10 +1,10 @@
-// Package source makes ready what a release is read from: a folder as it lies on disk, or the tree of a commit, with the
-// modules of its Puppetfile, the rules of what is left out, and what git knows of it.
+// Package source prepares the folder that a release is read from: a folder on disk or the tree of a commit. It adds the
+// modules of the Puppetfile, the ignore rules, and facts from git.
 //
-//	Open      a folder and options → a Folder for content.ReadTree, with Facts; Close takes away what was made for it
-//	Ignore    what of it is left out: .pulleyignore, and what editors, git, g10k and r10k leave behind
-//	Cached    objects that were read or made before, so that the next release needs them from nobody
+//	Open      a folder and options → a Folder for content.ReadTree, with Facts; Close removes its temporary files
+//	Ignore    reports paths to leave out: .pulleyignore, and files of editors, git, g10k and r10k
+//	Cached    keeps earlier objects on disk, so that the next release need not fetch them
 //
-// It must never write in the operator's folder, work tree, index or repository, never leave a child process behind, and
-// never trust what its cache says.
+// It must never write to the operator's folder, work tree, index or repository, leave a child process behind, or trust
+// its cache.
 package source

@@ -14,20 +14,20 @@ import (
 	"unicode"
 )
 
-// gitDeadline bounds one question to git.
+// gitDeadline limits the time of one git query.
 const gitDeadline = 2 * time.Minute
 
-// maxFactBytes is how much of a commit's subject or author is recorded.
+// maxFactBytes is the number of bytes of a commit's subject or author to record.
 const maxFactBytes = 200
 
-// errNoRepository is wrapped when a folder is in no repository, or git is not installed.
+// errNoRepository is wrapped if a folder is in no repository, or git is not installed.
 var errNoRepository = errors.New("it is in no git repository")
 
-// repository is where a folder lies.
+// repository is the git repository of a folder.
 type repository struct {
 	dir    string // the folder
 	gitDir string // absolute
-	prefix string // of the folder in the work tree, with slashes; "" is its root
+	prefix string // path of the folder in the work tree, with slashes; "" for the root
 	bare   bool   // it has no work tree, or the folder is outside of it
 }
 
@@ -64,18 +64,19 @@ func sameFile(a, b string) bool {
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// git is a git command in the folder. It takes no lock that another git of the operator might want.
+// git returns a git command in the folder. The command takes no optional locks, which could block git commands of the
+// operator.
 func (r *repository) git(args ...string) command {
 	return command{dir: r.dir, env: []string{"LC_ALL=C"}, args: append([]string{"git", "--no-optional-locks"}, args...)}
 }
 
-// ask is git with one line as its answer.
+// ask runs a git command whose output is one line.
 func (r *repository) ask(ctx context.Context, args ...string) (string, error) {
 	out, err := r.git(args...).run(ctx, gitDeadline)
 	return strings.TrimSuffix(string(out), "\n"), err
 }
 
-// commit finds a commit by any name that git knows for it.
+// commit finds a commit by any name that git accepts.
 func (r *repository) commit(ctx context.Context, ref string) (Facts, error) {
 	if ref == "" || strings.HasPrefix(ref, "-") || strings.ContainsFunc(ref, unicode.IsControl) {
 		return Facts{}, errors.New("that is no name of a commit\ngive a branch, a tag, a commit, or something like HEAD~3")
@@ -96,21 +97,21 @@ func (r *repository) commit(ctx context.Context, ref string) (Facts, error) {
 	return Facts{Commit: hash, CommitAuthor: clip.Text(author, maxFactBytes), Subject: clip.Text(subject, maxFactBytes)}, nil
 }
 
-// isObjectName says whether git printed a commit: SHA-1 or SHA-256.
+// isObjectName reports whether s is a commit hash: SHA-1 or SHA-256.
 func isObjectName(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// changes are what is in a work tree's folder and not in its commit, by path from the folder; what ends with a slash is a
-// folder that git does not look into.
+// changes lists the differences between a folder of the work tree and its commit, by path from the folder. A path that
+// ends with a slash is a folder that git does not read.
 type changes struct {
-	changed    []string // against the commit, or untracked
-	ignored    []string // untracked, and .gitignore says so
-	submodules []string // tracked ones
+	changed    []string // compared with the commit, or untracked
+	ignored    []string // untracked and listed in .gitignore
+	submodules []string // tracked submodules
 }
 
-// changes asks git, which reads the work tree and writes nothing. Files that git was told not to look at (sparse checkouts,
-// assume-unchanged) count as changed: nobody knows.
+// changes runs git, which reads the work tree and writes nothing. Files that git is configured to skip (sparse
+// checkouts, assume-unchanged) count as changed, because their state is unknown.
 func (r *repository) changes(ctx context.Context) (changes, error) {
 	var c changes
 	out, err := r.git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=traditional",
@@ -134,7 +135,7 @@ func (r *repository) changes(ctx context.Context) (changes, error) {
 	if out, err = r.git("ls-files", "-z", "-v", "--stage", "--", ".").run(ctx, gitDeadline); err != nil {
 		return c, err
 	}
-	for _, line := range records(out) { // "H 100644 <hash> 0\t<path>", the path from the folder
+	for _, line := range records(out) { // "H 100644 <hash> 0\t<path>", path relative to the folder
 		about, name, _ := strings.Cut(line, "\t")
 		fields := strings.Fields(about)
 		if len(fields) != 4 {
@@ -150,7 +151,7 @@ func (r *repository) changes(ctx context.Context) (changes, error) {
 	return c, nil
 }
 
-// below is a path of the repository as one of the folder.
+// below converts a path of the repository to a path of the folder.
 func (r *repository) below(name string) (string, bool) {
 	if r.prefix == "" {
 		return name, true
@@ -169,8 +170,8 @@ func records(out []byte) []string {
 // gitlink is the mode of a submodule.
 const gitlink = "160000"
 
-// checkOut writes the folder's part of a commit below work, as a checkout would, by an index of its own. It returns the
-// submodules, which it can't have, by their paths from the folder.
+// checkOut writes the folder's part of a commit below work, like a checkout, with a separate index. It returns the
+// submodules, by path from the folder; it cannot check them out.
 func (r *repository) checkOut(ctx context.Context, commit, work string) (submodules []string, err error) {
 	tree := filepath.Join(work, treeFolder)
 	git := func(args ...string) command {
@@ -179,7 +180,7 @@ func (r *repository) checkOut(ctx context.Context, commit, work string) (submodu
 		c.env = append(c.env, "GIT_DIR="+r.gitDir, "GIT_WORK_TREE="+tree, "GIT_INDEX_FILE="+filepath.Join(work, "index"))
 		return c
 	}
-	// The whole commit, not only the folder: attributes above the folder are valid in it.
+	// Read the complete commit, not only the folder: attributes above the folder apply to it.
 	if _, err := git("-c", "core.sparseCheckout=false", "read-tree", commit).run(ctx, gitDeadline); err != nil {
 		return nil, err
 	}
@@ -206,7 +207,7 @@ func (r *repository) checkOut(ctx context.Context, commit, work string) (submodu
 	}
 	checkout := git("checkout-index", "-z", "--stdin")
 	checkout.in = strings.NewReader(wanted.String())
-	if _, err := checkout.run(ctx, DefaultDeadline); err != nil { // long: a filter such as LFS may download
+	if _, err := checkout.run(ctx, DefaultDeadline); err != nil { // long: a filter such as LFS may download files
 		return nil, err
 	}
 	for _, name := range names {

@@ -15,20 +15,20 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 )
 
-// IgnoreFile lists, in the root of a folder, what is not published. Its syntax is that of .dockerignore
+// IgnoreFile is the file in the root of a folder that lists the paths to leave out. Its syntax is that of .dockerignore
 // (https://docs.docker.com/build/concepts/context/#dockerignore-files).
 const IgnoreFile = ".pulleyignore"
 
-// maxIgnoreBytes bounds the file.
+// maxIgnoreBytes limits the size of the file.
 const maxIgnoreBytes = 1 << 20
 
 // LeftOut is a file or folder that is not published.
 type LeftOut struct {
-	Path string // a folder's ends with a slash
+	Path string // ends with a slash for a folder
 	Why  string
 }
 
-// rules say what is left out.
+// rules decide which paths are left out.
 type rules struct {
 	root     string
 	patterns *patternmatcher.PatternMatcher // nil: none
@@ -41,7 +41,7 @@ type pattern struct {
 	*patternmatcher.PatternMatcher
 }
 
-// readRules reads the IgnoreFile of a folder; there need not be one.
+// readRules reads the IgnoreFile of a folder, if it exists.
 func readRules(root string) (rules, error) {
 	r := rules{root: root}
 	dir, err := os.OpenRoot(root)
@@ -76,14 +76,14 @@ func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error)
 		if err == nil && len(found) == 1 {
 			found[0] = strings.TrimSpace(found[0]) // as the library does later
 			if one, err = patternmatcher.New([]string{strings.TrimPrefix(found[0], "!")}); err == nil {
-				// Only this finds out whether it is one: a pattern is compiled when it is used first.
+				// Match once to validate the pattern: the library compiles a pattern on first use.
 				_, err = one.MatchesOrParentMatches("x")
 			}
 			if err == nil && found[0] == "!" {
 				err = errors.New("an exception of nothing")
 			}
 		}
-		if err == nil && !utf8.ValidString(line) { // the library would say so on standard error, and take it
+		if err == nil && !utf8.ValidString(line) { // the library would accept it with a message on standard error
 			err = errors.New("it is not UTF-8")
 		}
 		if err != nil {
@@ -98,10 +98,10 @@ func parseIgnore(text string) ([]pattern, *patternmatcher.PatternMatcher, error)
 	return lines, matcher, err
 }
 
-// Ignore is for content.ReadTree.
+// Ignore reports whether a path is left out. Pass it to content.ReadTree.
 func (f *Folder) Ignore(name string, dir bool) bool { return f.Why(name, dir) != "" }
 
-// leftOut is Ignore for a path that nobody walked down to: a folder above it may be left out.
+// leftOut is like Ignore, for a path whose parent folders were not checked yet. A parent may be left out.
 func (f *Folder) leftOut(name string, dir bool) bool {
 	if f.Ignore(name, dir) {
 		return true
@@ -114,7 +114,7 @@ func (f *Folder) leftOut(name string, dir bool) bool {
 	return false
 }
 
-// Why says why a file or folder, by its path from the root, is left out; "" when it is not.
+// Why returns the reason why a path, relative to the root, is left out. It returns "" if the path is published.
 func (f *Folder) Why(name string, dir bool) string { return f.rules.why(name, dir) }
 
 func (r rules) why(name string, dir bool) string {
@@ -133,8 +133,8 @@ func (r rules) why(name string, dir bool) string {
 	return fmt.Sprintf("%s:%d: %s", IgnoreFile, last.line, last.text)
 }
 
-// builtIn leaves out what is no content: what editors, version control, g10k and r10k leave behind. No exception brings it
-// back.
+// builtIn leaves out files that editors, version control, g10k and r10k leave behind. Exceptions in the IgnoreFile do
+// not apply to them.
 func builtIn(name string, dir bool) string {
 	switch base := path.Base(name); {
 	case base == ".git":
@@ -156,17 +156,17 @@ func (r rules) matches(name string) bool {
 		return false
 	}
 	matched, err := r.patterns.MatchesOrParentMatches(name)
-	return err == nil && matched // every pattern was tried when it was read
+	return err == nil && matched // readRules tested every pattern
 }
 
-// keeps says whether an exception brings back something below an ignored folder; such a folder is published, with no more
-// than that in it.
+// keeps reports whether an exception matches below an ignored folder. Such a folder is published with the matching
+// paths only.
 func (r rules) keeps(dir string) bool {
 	if !r.mayKeep(dir) {
 		return false
 	}
 	kept := false
-	// What can't be read here is no longer there, or ReadTree says so.
+	// Ignore errors: the path vanished, or ReadTree reports the error.
 	_ = filepath.WalkDir(filepath.Join(r.root, filepath.FromSlash(dir)), func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return fs.SkipDir
@@ -194,14 +194,15 @@ func (r rules) keeps(dir string) bool {
 	return kept
 }
 
-// mayKeep says whether an exception could match below a folder: it begins, as far as it is plain text, like the folder.
+// mayKeep reports whether an exception could match below a folder. It compares the plain text at the start of the
+// exception with the folder.
 func (r rules) mayKeep(dir string) bool {
 	for _, p := range r.lines {
 		text, exception := strings.CutPrefix(p.text, "!")
 		if !exception {
 			continue
 		}
-		if strings.ContainsAny(text, "^+(){}|") { // to the library they mean what they mean in a regular expression
+		if strings.ContainsAny(text, "^+(){}|") { // the library treats these as in regular expressions
 			return true
 		}
 		plain := text
@@ -215,7 +216,7 @@ func (r rules) mayKeep(dir string) bool {
 	return false
 }
 
-// LeftOut lists what is left out, by path. Of a folder that is left out nothing is listed.
+// LeftOut lists the paths that are left out, sorted. It lists an ignored folder, but not its contents.
 func (f *Folder) LeftOut() ([]LeftOut, error) {
 	root, err := os.OpenRoot(f.Root)
 	if err != nil {

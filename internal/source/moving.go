@@ -9,16 +9,17 @@ import (
 	"strconv"
 )
 
-// moving takes the folders of a Puppetfile's modules out of a tool's way, and puts back what the tool did not make.
+// moving moves the module folders of a Puppetfile out of a tool's way. It moves back the files that the tool did not
+// create.
 type moving struct {
-	work *os.Root // all that is moved stays in it
-	tree string   // the published folder, from there
+	work *os.Root // all moves stay within it
+	tree string   // the published folder, relative to work
 	p    *puppetfile
 }
 
 func (m moving) aside(folder int) string { return path.Join(asideFolder, strconv.Itoa(folder)) }
 
-// setAside leaves an empty folder in the place of each.
+// setAside replaces each folder with an empty one.
 func (m moving) setAside() error {
 	if err := m.work.Mkdir(asideFolder, 0o700); err != nil {
 		return err
@@ -35,7 +36,7 @@ func (m moving) setAside() error {
 			err = nil
 		}
 		if err == nil {
-			err = m.work.MkdirAll(is, 0o755) // r10k looks into it, whether or not it has anything to put there
+			err = m.work.MkdirAll(is, 0o755) // r10k reads this folder even if it has no modules to write
 		}
 		if err != nil {
 			return err
@@ -44,7 +45,7 @@ func (m moving) setAside() error {
 	return nil
 }
 
-// putBack is the reverse.
+// putBack is the inverse of setAside.
 func (m moving) putBack() error {
 	for i, folder := range m.p.folders {
 		err := m.merge(m.aside(i), folder)
@@ -53,12 +54,12 @@ func (m moving) putBack() error {
 		}
 	}
 	for _, folder := range m.p.folders {
-		_ = m.work.Remove(path.Join(m.tree, folder)) // which only succeeds where nothing came into it
+		_ = m.work.Remove(path.Join(m.tree, folder)) // succeeds only if the folder is still empty
 	}
 	return nil
 }
 
-// merge moves into a folder what the tool did not make there.
+// merge moves into a folder the files that the tool did not create in it.
 func (m moving) merge(from, folder string) error {
 	info, err := m.work.Lstat(from)
 	if err != nil {
@@ -92,7 +93,7 @@ func (m moving) merge(from, folder string) error {
 	return nil
 }
 
-// holdsNothing says whether there is no file below a folder.
+// holdsNothing reports whether a folder contains no files at any depth.
 func (m moving) holdsNothing(dir string) bool {
 	nothing := true
 	err := fs.WalkDir(m.work.FS(), dir, func(_ string, d fs.DirEntry, err error) error {

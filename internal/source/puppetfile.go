@@ -13,18 +13,18 @@ import (
 	"strings"
 )
 
-// Resolver is what resolves a Puppetfile.
+// Resolver is a tool that resolves a Puppetfile.
 type Resolver string
 
 // The resolvers.
 const (
-	Auto   Resolver = "auto"   // g10k or r10k, whichever is installed, in this order
+	Auto   Resolver = "auto"   // g10k if installed, else r10k
 	G10k   Resolver = "g10k"   // https://github.com/xorpaul/g10k
 	R10k   Resolver = "r10k"   // https://github.com/puppetlabs/r10k
-	NoTool Resolver = "ignore" // none: the modules are published as they lie in the folder
+	NoTool Resolver = "ignore" // none: publish the modules as they are in the folder
 )
 
-// ParseResolver reads what stands on a command line.
+// ParseResolver reads a resolver from the command line.
 func ParseResolver(s string) (Resolver, error) {
 	if r := Resolver(s); slices.Contains([]Resolver{Auto, G10k, R10k, NoTool}, r) {
 		return r, nil
@@ -32,17 +32,18 @@ func ParseResolver(s string) (Resolver, error) {
 	return "", fmt.Errorf("cannot resolve a Puppetfile with %q: there are auto, g10k, r10k and ignore", s)
 }
 
-// puppetfileName lies in a folder's root.
+// puppetfileName is the name of the file in the root of a folder.
 const puppetfileName = "Puppetfile"
 
-// maxPuppetfile bounds the file.
+// maxPuppetfile limits the size of the file.
 const maxPuppetfile = 4 << 20
 
-// puppetfile is what has to be known of one beforehand: it is Ruby, which only its own tools understand in full.
+// puppetfile holds the facts that are needed before a tool runs. A Puppetfile is Ruby, which only its own tools read
+// completely.
 type puppetfile struct {
 	moduledir string
-	modules   []string // paths of those that are named plainly, from the root
-	folders   []string // that tools put modules into: moduledir, and each install_path
+	modules   []string // paths from the root of modules with plain names
+	folders   []string // folders where tools install modules: moduledir and each install_path
 }
 
 var (
@@ -54,7 +55,7 @@ var (
 	tailComment   = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
 )
 
-// readPuppetfile returns nil where there is none, or one without modules.
+// readPuppetfile reads the Puppetfile. It returns nil if there is none or it lists no modules.
 func readPuppetfile(root string) (*puppetfile, error) {
 	p, err := openPuppetfile(root)
 	if err != nil {
@@ -119,7 +120,7 @@ func parsePuppetfile(text string) (*puppetfile, error) {
 	return p, nil
 }
 
-// plainFolder reads a path that must be known before a tool runs, because tools empty the folder that it names.
+// plainFolder reads a folder path. The path must be known before a tool runs, because tools empty the folder.
 func plainFolder(what, written string) (string, error) {
 	m := plainString.FindStringSubmatch(strings.TrimSpace(written))
 	if m == nil {
@@ -132,7 +133,7 @@ func plainFolder(what, written string) (string, error) {
 	return folder, nil
 }
 
-// missing returns a module that the Puppetfile names and that is not there, or "".
+// missing returns a module that the Puppetfile lists and the folder lacks, or "".
 func (p *puppetfile) missing(root string) string {
 	for _, m := range p.modules {
 		if isEmpty(filepath.Join(root, filepath.FromSlash(m))) {
@@ -142,13 +143,13 @@ func (p *puppetfile) missing(root string) string {
 	return ""
 }
 
-// owns says whether a path lies in a folder that tools put modules into.
+// owns reports whether a path lies in a folder where tools install modules.
 func (p *puppetfile) owns(name string) bool {
 	return slices.ContainsFunc(p.folders, func(folder string) bool { return strings.HasPrefix(name, folder+"/") })
 }
 
-// isResolverFile says whether g10k (.latest_commit, .g10k-deploy.json) or r10k (.r10k-deploy.json, for a moment with ~ behind
-// it) wrote a file about its own work. Clones of r10k have .git as well.
+// isResolverFile reports whether a file is a state file of g10k (.latest_commit, .g10k-deploy.json) or r10k
+// (.r10k-deploy.json, for a moment with the suffix ~). Modules that r10k clones also contain .git.
 func isResolverFile(base string) bool {
 	return base == ".latest_commit" || base == ".g10k-deploy.json" || base == ".r10k-deploy.json"
 }

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// resolveCopy resolves the Puppetfile of the operator's folder in a copy of it; without one the folder stays what it is.
+// resolveCopy resolves the Puppetfile in a copy of the operator's folder. Without a Puppetfile there is no copy.
 func (f *Folder) resolveCopy(ctx context.Context, o Options, changes changes) error {
 	p, tool, err := f.choose(o)
 	if err != nil {
 		return err
 	}
-	// What an earlier run of a tool left among the modules, or git ignores there, is made anew.
+	// Modules that an earlier tool run left, or that git ignores, are installed again.
 	stale := func(string) bool { return false }
 	if tool != "" {
 		made, ignored := p.madeByTool(f.Root, changes.submodules), changes.ignoredOnes()
@@ -64,7 +64,7 @@ func (c changes) ignoredOnes() map[string]bool {
 	return all
 }
 
-// resolve resolves the Puppetfile of a folder that was made for it.
+// resolve resolves the Puppetfile of a temporary folder.
 func (f *Folder) resolve(ctx context.Context, o Options) error {
 	p, tool, err := f.choose(o)
 	if err != nil || tool == "" {
@@ -73,7 +73,7 @@ func (f *Folder) resolve(ctx context.Context, o Options) error {
 	return f.run(ctx, o, p, tool)
 }
 
-// choose returns the Puppetfile and the tool for it; "" when there is nothing to resolve.
+// choose returns the Puppetfile and the tool for it. The tool is "" if there is nothing to resolve.
 func (f *Folder) choose(o Options) (*puppetfile, Resolver, error) {
 	if o.Modules == NoTool {
 		return nil, "", nil
@@ -102,12 +102,12 @@ func (f *Folder) choose(o Options) (*puppetfile, Resolver, error) {
 	return nil, "", nil
 }
 
-// run has a tool put modules into f.Root, which is no folder of the operator's. Both tools remove from the folders of their
-// modules what they don't know, and g10k leaves a module alone that says of itself to be of the right version. So they begin
-// with none of these folders, and what they don't make anew is put back.
+// run installs modules to f.Root with a tool. f.Root is never a folder of the operator. Both tools remove unknown files
+// from module folders, and g10k skips a module that declares the right version. Therefore the tools start without these
+// folders, and run moves back the files that they did not create.
 //
-// All that is moved is moved within f.work, by the leave of an os.Root: through a link that leads out of it, as a copy has
-// where the original does, a rename would take away what belongs to the machine.
+// All moves stay within f.work, enforced by an os.Root. A copy may contain links that lead out of it, as its original
+// does. A rename through such a link would remove files of the machine.
 func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolver) error {
 	work, err := os.OpenRoot(f.work)
 	if err != nil {
@@ -135,14 +135,14 @@ func (f *Folder) run(ctx context.Context, o Options, p *puppetfile, tool Resolve
 	return nil
 }
 
-// call runs the tool as an operator would.
+// call runs the tool with the environment of the operator.
 func (f *Folder) call(ctx context.Context, o Options, p *puppetfile, tool Resolver) error {
 	o.Progress("resolving the Puppetfile with " + string(tool))
 	c := command{dir: f.Root, show: &lineWriter{show: func(line string) { o.Progress(string(tool) + ": " + line) }}}
 	switch tool {
 	case G10k:
 		c.args = []string{"g10k", "-puppetfile", "-verbose", "-moduledir", p.moduledir}
-		if os.Getenv("g10k_cachedir") == "" { // else in /tmp/g10k, which anybody on the machine could have made
+		if os.Getenv("g10k_cachedir") == "" { // the default /tmp/g10k may be created by any user
 			cache := filepath.Join(f.work, "g10k")
 			if filepath.Dir(f.work) == filepath.Join(o.CacheDir, "work") {
 				cache = filepath.Join(o.CacheDir, "g10k")
@@ -167,18 +167,18 @@ func (f *Folder) call(ctx context.Context, o Options, p *puppetfile, tool Resolv
 	return err
 }
 
-// leadsTo says whether a folder has one in it, or is one, that tools put modules into.
+// leadsTo reports whether a folder contains or is a folder where tools install modules.
 func (p *puppetfile) leadsTo(name string) bool {
 	return slices.ContainsFunc(p.folders, func(folder string) bool { return folder == name || strings.HasPrefix(folder, name+"/") })
 }
 
-// madeByTool are the modules in a folder of the operator's, by path, that g10k or r10k put there in an earlier run.
+// madeByTool returns the modules, by path, that g10k or r10k installed to the operator's folder in an earlier run.
 func (p *puppetfile) madeByTool(root string, submodules []string) map[string]bool {
 	made := map[string]bool{}
 	for _, folder := range p.folders {
 		entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(folder)))
 		if err != nil {
-			continue // there is no such folder, or copying it says what is wrong
+			continue // the folder is missing, or the copy reports the error
 		}
 		for _, e := range entries {
 			name := path.Join(folder, e.Name())

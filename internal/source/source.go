@@ -9,39 +9,39 @@ import (
 	"time"
 )
 
-// Options say how a folder is read.
+// Options configure Open.
 type Options struct {
-	Ref      string            // publish this commit's tree; "": the folder as it lies there
-	Modules  Resolver          // what resolves a Puppetfile; "" is Auto
-	Deadline time.Duration     // of resolving a Puppetfile; 0 is DefaultDeadline
-	CacheDir string            // where g10k keeps what it downloads, and copies are made; "": nothing is kept
+	Ref      string            // publish the tree of this commit; "": the folder as it is on disk
+	Modules  Resolver          // resolver of the Puppetfile; "" is Auto
+	Deadline time.Duration     // for resolving a Puppetfile; 0 is DefaultDeadline
+	CacheDir string            // for downloads of g10k and temporary copies; "": keep nothing
 	Progress func(line string) // may be nil
 }
 
-// DefaultDeadline is how long resolving a Puppetfile may take.
+// DefaultDeadline limits the time to resolve a Puppetfile.
 const DefaultDeadline = 10 * time.Minute
 
-// Facts are what is known of where a tree comes from.
+// Facts describe the origin of a tree.
 type Facts struct {
-	Commit       string   // whose tree it is, or that the work tree is on; "" outside of git
+	Commit       string   // commit of the tree or of the work tree; "" outside of git
 	Ref          string   // Options.Ref
-	CommitAuthor string   // name and address of the commit's author
-	Subject      string   // first line of the commit's message
-	Dirty        bool     // what is published differs from what the commit holds, modules of a Puppetfile aside
-	Modules      Resolver // what resolved the Puppetfile; "" when nothing did
+	CommitAuthor string   // name and address
+	Subject      string   // first line of the commit message
+	Dirty        bool     // the published tree differs from the commit, apart from modules of a Puppetfile
+	Modules      Resolver // resolver that was used; "" for none
 }
 
-// Folder is what a release is read from.
+// Folder is the prepared folder of a release.
 type Folder struct {
 	Root  string // for content.ReadTree, with Ignore
 	Facts Facts
-	Notes []string // what its operator should know, each a sentence
+	Notes []string // sentences for the operator
 
 	rules rules
-	work  string // what Close removes; "" when nothing was made
+	work  string // removed by Close; "" if there is none
 }
 
-// Open makes the folder dir ready. The caller closes it.
+// Open prepares the folder dir. The caller must close the result.
 func Open(ctx context.Context, dir string, o Options) (*Folder, error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
@@ -83,7 +83,7 @@ func (f *Folder) open(ctx context.Context, dir string, o Options) error {
 	return f.resolveCopy(ctx, o, changes)
 }
 
-// openRef checks a commit out into a folder of its own.
+// openRef checks out a commit to a temporary folder.
 func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error {
 	o.Progress("reading " + o.Ref)
 	commit, err := repo.commit(ctx, o.Ref)
@@ -113,7 +113,8 @@ func (f *Folder) openRef(ctx context.Context, repo *repository, o Options) error
 	return f.resolve(ctx, o)
 }
 
-// describe records what git knows of a work tree, and returns what in it is not as in the commit.
+// describe records the facts that git has about a work tree. It returns the differences between the work tree and the
+// commit.
 func (f *Folder) describe(ctx context.Context, repo *repository, found error) (changes, error) {
 	switch {
 	case errors.Is(found, errNoRepository):
@@ -143,21 +144,21 @@ func (f *Folder) describe(ctx context.Context, repo *repository, found error) (c
 	return changes, nil
 }
 
-// treeFolder and asideFolder are below Folder.work: what is published, and what was moved out of a resolver's way.
+// treeFolder and asideFolder are below Folder.work. treeFolder is published; asideFolder holds files moved out of a
+// tool's way.
 const (
 	treeFolder  = "tree"
 	asideFolder = "aside"
 )
 
-// workPrefix begins the names of folders that are made for one Folder; one that is older than workAge was left by a process
-// that was killed.
+// workPrefix is the prefix of temporary folders. A folder older than workAge belongs to a killed process.
 const (
 	workPrefix = "publish-"
 	workAge    = 24 * time.Hour
 )
 
-// makeWork makes a private folder, beside g10k's cache where that can be written: g10k makes hard links from there, which
-// don't reach other file systems.
+// makeWork creates a private folder, next to g10k's cache if possible: g10k makes hard links from its cache, which must
+// be on the same file system.
 func (f *Folder) makeWork(cacheDir string) error {
 	if f.work != "" {
 		return nil
@@ -178,7 +179,7 @@ func (f *Folder) makeWork(cacheDir string) error {
 	return os.Mkdir(filepath.Join(work, treeFolder), 0o755)
 }
 
-// sweep removes what killed processes left; what can't be removed does no harm.
+// sweep removes folders of killed processes. It ignores errors.
 func sweep(parent string) {
 	left, err := filepath.Glob(filepath.Join(parent, workPrefix+"*"))
 	if err != nil {
@@ -191,7 +192,7 @@ func sweep(parent string) {
 	}
 }
 
-// Close removes what Open made.
+// Close removes the temporary files of Open.
 func (f *Folder) Close() error {
 	if f.work == "" {
 		return nil
