@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// spot is the part of an environment that a problem is about: a role by its place in Roles, or no role (noRole), and the
-// field of it; "" is the role's name.
+// spot is the part of an environment that a problem concerns: a role by its index in Roles, or noRole, and the field.
+// The field "" is the role's name.
 type spot struct {
 	role  int
 	field string
@@ -20,10 +20,10 @@ type spot struct {
 
 const noRole = -1
 
-// checker looks at an environment, wherever it came from.
+// checker checks an environment from any source.
 type checker struct {
 	*Environment
-	pending bool // what a cloud file can add is not missed
+	pending bool // values that a cloud file can add may be missing
 	report  func(spot, *Error)
 }
 
@@ -37,7 +37,7 @@ func (c checker) tell(at spot, hint, format string, args ...any) {
 	c.report(at, &Error{Problem: fmt.Sprintf(format, args...), Advice: hint})
 }
 
-// check tells report everything that is wrong with e.
+// check reports everything that is wrong with e.
 func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c := checker{e, pending, report}
 	if len(e.Roles) > MaxRoles {
@@ -53,7 +53,7 @@ func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c.checkHalves()
 }
 
-// checkCloud looks at what a cloud file can have, too.
+// checkCloud checks the keys that a cloud file can also have.
 func (c checker) checkCloud() {
 	c.checkProvider(c.Provider)
 	c.checkWords("flavors", c.Flavors)
@@ -62,7 +62,7 @@ func (c checker) checkCloud() {
 	c.checkUserdata(noRole, c.Userdata)
 }
 
-// checkNames looks at the names of the environment and its stack, and reports whether the stack's is good.
+// checkNames checks the names of the environment and its stack, and reports whether the stack's name is valid.
 func (c checker) checkNames() bool {
 	c.flaw(spot{noRole, "name"}, "environment name "+quoted(c.Name), environmentFlaw(c.Name))
 	if c.Stack == "" {
@@ -73,7 +73,7 @@ func (c checker) checkNames() bool {
 	return flaw == nil
 }
 
-// checkRoles looks at each role by itself, and at what they are together.
+// checkRoles checks each role, and the roles together.
 func (c checker) checkRoles(goodStack bool) {
 	sum, places := 0, map[string]int{}
 	for i, r := range c.Roles {
@@ -99,7 +99,7 @@ func (c checker) checkRoles(goodStack bool) {
 	}
 }
 
-// checkMachine looks at what a role's machines are made as, and how.
+// checkMachine checks the properties of a role's machines.
 func (c checker) checkMachine(i int, r Role) {
 	if r.Flavor != "" {
 		c.flaw(spot{i, "flavor"}, "flavor "+quoted(r.Flavor), flavorFlaw(r.Flavor))
@@ -122,7 +122,7 @@ func (c checker) checkMachine(i int, r Role) {
 	c.checkUserdata(i, r.Userdata)
 }
 
-// maxLabels is how many labels a role may have: clouds allow about as many, and need some for themselves.
+// maxLabels is the maximum number of labels of a role. Clouds allow about as many, and drivers need some.
 const maxLabels = 40
 
 func labelFlaw(key, value string) *Error {
@@ -139,7 +139,7 @@ func labelFlaw(key, value string) *Error {
 	return nil
 }
 
-// checkWords looks at what symbols stand for.
+// checkWords checks the values of a symbol table.
 func (c checker) checkWords(what string, words map[string]string) {
 	for _, symbol := range slices.Sorted(maps.Keys(words)) {
 		at := spot{noRole, what + "." + symbol}
@@ -151,7 +151,7 @@ func (c checker) checkWords(what string, words map[string]string) {
 	}
 }
 
-// checkMapped refuses symbols that stand for nothing. Without a table the words are the provider's own.
+// checkMapped refuses symbols that are not in their table. Without a table, the symbols are the provider's own names.
 func (c checker) checkMapped() {
 	if c.pending || c.Driver() == DriverNone {
 		return
@@ -177,7 +177,7 @@ func (c checker) mapped(at spot, r Role, what, table, symbol string, words map[s
 	c.tell(at, hint, "%s %s of role %s has no entry in %s", what, quoted(symbol), quoted(r.Name), table)
 }
 
-// wordFlaw takes what a provider calls a thing; "" is no word, and no flaw.
+// wordFlaw returns an error unless word is a valid name at a provider. "" is allowed.
 func wordFlaw(word string) *Error {
 	switch {
 	case word == "":
@@ -190,7 +190,7 @@ func wordFlaw(word string) *Error {
 	return &Error{Problem: "only printable characters can be part of it, with no space at its ends"}
 }
 
-// shape is nil for "" and for what looks as it should.
+// shape returns an error unless value is "" or matches form.
 func shape(value string, form *regexp.Regexp, like string) *Error {
 	if value == "" || form.MatchString(value) && len(value) <= maxText && utf8.ValidString(value) {
 		return nil
@@ -198,8 +198,8 @@ func shape(value string, form *regexp.Regexp, like string) *Error {
 	return &Error{Problem: "it does not look as it should", Advice: "write it like " + like}
 }
 
-// pathFlaw is shape for paths of at most maxWord characters. The pattern does not count them: one that does takes a hundred
-// times as long to compile, and every start of every program compiles it.
+// pathFlaw is shape for paths of at most maxWord characters. The pattern does not limit the length: a pattern with a
+// count takes a hundred times as long to compile, and every program compiles it at its start.
 func pathFlaw(value string, form *regexp.Regexp, like string) *Error {
 	if utf8.RuneCountInString(value) > maxWord {
 		return &Error{Problem: fmt.Sprintf("it is longer than %d characters", maxWord)}
@@ -208,8 +208,8 @@ func pathFlaw(value string, form *regexp.Regexp, like string) *Error {
 }
 
 const (
-	maxText = 2048 // bytes of a value of one line
-	maxWord = 255  // characters of a word or a path
+	maxText = 2048 // bytes of a one-line value
+	maxWord = 255  // characters of a name or a path
 )
 
 func cardinalityFlaw(n int) *Error {
@@ -222,7 +222,7 @@ func cardinalityFlaw(n int) *Error {
 	return nil
 }
 
-// hostnameFlaw makes sure that the role's last node still has a hostname.
+// hostnameFlaw checks that the role's last node still has a valid hostname.
 func hostnameFlaw(r Role, stack string) *Error {
 	last := Node{Role: r.Name, Num: max(1, min(r.Cardinality, MaxNodes)), Stack: stack}
 	size := len(last.Hostname())
@@ -235,7 +235,7 @@ func hostnameFlaw(r Role, stack string) *Error {
 	}
 }
 
-// overlapFlaw keeps two roles apart that site.pp can't: `node /^a\d+/` would match a1b1, too.
+// overlapFlaw refuses two roles that site.pp cannot distinguish: `node /^a\d+/` would match a1b1, too.
 func overlapFlaw(name string, places map[string]int) *Error {
 	for i := 1; i < len(name) && len(name) <= maxRole; i++ {
 		if _, other := places[name[:i]]; other && isDigit(name[i]) {

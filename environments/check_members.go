@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// checkMembers looks at the existing machines of all roles. No two may be one, and none may look like a node: its name
-// would say another thing than the file.
+// checkMembers checks the existing machines of all roles. Names must be unique, and must not have the form of a node's
+// name: the role in such a name could contradict the file.
 func (c checker) checkMembers() {
 	seen := map[string]string{}
 	for i, r := range c.Roles {
@@ -32,7 +32,7 @@ func (c checker) checkMembers() {
 	}
 }
 
-// looksLikeNode says why a name that is a node's can't be a member's. A domain name is never a node's.
+// looksLikeNode returns an error if a member's name has the form of a node's name. A domain name never has it.
 func (c checker) looksLikeNode(r Role, name string) *Error {
 	n, err := ParseNode(name)
 	if err != nil {

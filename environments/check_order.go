@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// checkOrder looks at which roles wait for which, and react to which.
+// checkOrder checks the dependencies and reactions between roles.
 func (c checker) checkOrder() {
 	known := map[string]bool{}
 	for _, r := range c.Roles {
@@ -25,7 +25,7 @@ func (c checker) checkOrder() {
 	}
 }
 
-// others looks at the names of other roles in a role's list.
+// others checks the names of other roles in a list of a role.
 func (c checker) others(i int, r Role, key, verb string, names []string, known map[string]bool) {
 	seen := map[string]bool{}
 	for j, name := range names {

@@ -7,7 +7,7 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// checkUserdata reports what package firstboot finds wrong with the settings of a role, or of all.
+// checkUserdata reports the errors that package firstboot finds in the settings of a role, or of the environment.
 func (c checker) checkUserdata(role int, u Userdata) {
 	for _, p := range u.Problems() {
 		if !p.Half {
@@ -16,7 +16,7 @@ func (c checker) checkUserdata(role int, u Userdata) {
 	}
 }
 
-// checkHalves reports settings that need another one, which neither the role nor the environment has.
+// checkHalves reports settings that need another setting which neither the role nor the environment has.
 func (c checker) checkHalves() {
 	if c.pending {
 		return

@@ -2,8 +2,8 @@ package environments
 
 import "gopkg.in/yaml.v3"
 
-// Cloud is what an environment's symbols stand for in one place where machines can be made: stage, cloud and layout are
-// three things, so that one environment file serves several clouds.
+// Cloud maps an environment's symbols to the names of one provider. Stage, cloud and layout are independent: one
+// environment file serves several clouds.
 type Cloud struct {
 	Provider                  Provider
 	Flavors, Images, Networks map[string]string
@@ -13,7 +13,7 @@ type Cloud struct {
 	root *yaml.Node
 }
 
-// ParseCloud reads a cloud file of at most 4 MiB. The error is an Errors with everything that was found.
+// ParseCloud reads a cloud file of at most 4 MiB. The error is an Errors with all problems.
 func ParseCloud(filename string, data []byte) (*Cloud, error) {
 	p, c := newParser(filename), &Cloud{file: filename}
 	if c.root = p.document(data, "a cloud", "words like `flavors:`"); c.root != nil {
@@ -27,13 +27,13 @@ func ParseCloud(filename string, data []byte) (*Cloud, error) {
 	return c, nil
 }
 
-// under lays a cloud under the file: each word that the file does not have itself it gets from there.
+// under adds the values of a cloud file that the environment file does not have.
 func (p *parser) under(root *yaml.Node, c *Cloud) {
 	p.of(c.file, c.root)
 	p.merge(root, c.root)
 }
 
-// of remembers that nodes are of another file.
+// of records that nodes come from another file.
 func (p *parser) of(file string, n *yaml.Node) {
 	p.elsewhere[n] = file
 	for _, child := range n.Content {
@@ -41,8 +41,8 @@ func (p *parser) of(file string, n *yaml.Node) {
 	}
 }
 
-// merge adds to own what other has beside it. Mappings are merged key by key, all else is the one or the other's: also a
-// provider where they are two drivers, and the checksums of agents, which belong to their URLs.
+// merge adds to own the values that only other has. It merges mappings key by key; of any other value, it keeps own.
+// Two providers with different drivers are not merged, nor are the checksums of agents: these belong to their URLs.
 func (p *parser) merge(own, other *yaml.Node) {
 	if own.Kind != yaml.MappingNode || other.Kind != yaml.MappingNode {
 		return
@@ -67,7 +67,7 @@ func (p *parser) merge(own, other *yaml.Node) {
 	}
 }
 
-// indexOf returns where the value of a key is in a mapping, or -1.
+// indexOf returns the index of a key's value in a mapping, or -1.
 func indexOf(n *yaml.Node, key string) int {
 	if n.Kind != yaml.MappingNode {
 		return -1

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// cycles returns, of each group of roles that wait for each other in circles, the shortest circle through its first role by
-// name: each role in it comes after the next one, and the last one after the first.
+// cycles returns the shortest cycle of each group of roles that depend on each other in a cycle, beginning with the
+// group's first role by name. Each role in a cycle comes after the next one, and the last one after the first.
 func (e *Environment) cycles() [][]string {
 	after := map[string][]string{}
 	for _, r := range e.Roles {
@@ -22,7 +22,7 @@ func (e *Environment) cycles() [][]string {
 	return out
 }
 
-// circle returns the shortest way from the first of a group back to itself.
+// circle returns the shortest path from the first role of a group back to itself.
 func circle(after map[string][]string, group []string) []string {
 	start := slices.Min(group)
 	from, queue := map[string]string{}, []string{start}
@@ -45,7 +45,7 @@ func circle(after map[string][]string, group []string) []string {
 			}
 		}
 	}
-	return []string{start} // not reached: in a group there is a way from each to each
+	return []string{start} // unreachable: a group is strongly connected
 }
 
 // groups returns the strongly connected components of a graph (Tarjan, 1972).

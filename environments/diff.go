@@ -9,30 +9,31 @@ import (
 	"strings"
 )
 
-// Changes is what makes one environment of another.
+// Changes are the differences between two environments.
 type Changes struct {
 	Fleet     Ref          `json:"environment"`
-	Roles     []RoleChange `json:"roles"`     // in the order of the new file, then those that it lacks
-	Reordered bool         `json:"reordered"` // the roles that stay are in another order
+	Roles     []RoleChange `json:"roles"`     // in the order of the new file, then the removed roles
+	Reordered bool         `json:"reordered"` // the remaining roles are in another order
 
-	Settings []SettingChange `json:"settings,omitempty"` // of the environment as a whole, in the order of the reference
+	Settings []SettingChange `json:"settings,omitempty"` // of the environment itself, in the order of the reference
 }
 
-// SettingChange is one value of the environment before and after, as text; "" where there is none.
+// SettingChange is one value of the environment before and after, as text; "" if absent.
 type SettingChange struct {
 	Name string `json:"name"` // "provider", "flavors.small"
 	Old  string `json:"old"`
 	New  string `json:"new"`
 }
 
-// RoleChange is one role before and after. Old is nil for a role that comes, New for one that goes.
+// RoleChange is one role before and after. Old is nil for an added role, New for a removed one.
 type RoleChange struct {
 	Name string `json:"name"`
 	Old  *Role  `json:"old"`
 	New  *Role  `json:"new"`
 }
 
-// Diff returns what new changes of old. Where old is nil or another fleet than new, all of new comes and nothing goes.
+// Diff returns the changes from old to new. If old is nil or another fleet, every role of new is added and none is
+// removed.
 func Diff(old, new *Environment) Changes {
 	c := Changes{Fleet: new.Ref(), Roles: []RoleChange{}}
 	if old == nil || old.Ref() != new.Ref() {
@@ -64,26 +65,26 @@ func byName(e *Environment) map[string]*Role {
 	return roles
 }
 
-// staying returns the names of those roles of e that are in other, too.
+// staying returns the names of the roles of e that other has, too.
 func staying(e *Environment, other map[string]*Role) []string {
 	return slices.DeleteFunc(e.RoleNames(), func(name string) bool { return other[name] == nil })
 }
 
-// Empty reports whether nothing changes.
+// Empty reports whether there are no changes.
 func (c Changes) Empty() bool { return len(c.Roles) == 0 && !c.Reordered && len(c.Settings) == 0 }
 
-// Added yields the nodes that are called for from now on: role by role, numbers going up.
+// Added yields the new nodes, role by role, in rising order of their numbers.
 func (c Changes) Added() iter.Seq[Node] {
 	return c.nodes(func(r RoleChange) (int, int) { return cardinality(r.Old), cardinality(r.New) })
 }
 
-// Removed yields the nodes that are no longer called for, the highest numbers of their roles: role by role, numbers going
-// up.
+// Removed yields the nodes that are no longer wanted, which are the highest numbers of their roles. They come role by
+// role, in rising order of their numbers.
 func (c Changes) Removed() iter.Seq[Node] {
 	return c.nodes(func(r RoleChange) (int, int) { return cardinality(r.New), cardinality(r.Old) })
 }
 
-// nodes yields, of each role, the nodes with numbers above the first and up to the second result of span.
+// nodes yields the nodes of each role with numbers above the first result of span, up to the second.
 func (c Changes) nodes(span func(RoleChange) (int, int)) iter.Seq[Node] {
 	return func(yield func(Node) bool) {
 		for _, r := range c.Roles {
@@ -104,7 +105,7 @@ func cardinality(r *Role) int {
 	return r.Cardinality
 }
 
-// Lines says the changes in one line for each, for people: "compute: cardinality 3 → 5 (+compute4, compute5)".
+// Lines returns one line for each change, for people: "compute: cardinality 3 → 5 (+compute4, compute5)".
 func (c Changes) Lines() []string {
 	var lines []string
 	for _, s := range c.Settings {
@@ -135,7 +136,8 @@ func (c Changes) Lines() []string {
 	return lines
 }
 
-// nodeList names the nodes that come with or go from one role: all up to four, else the first, the last and how many.
+// nodeList names the added or removed nodes of one role: all if there are at most four, else the first, the last and
+// the number.
 func (c Changes) nodeList(r RoleChange) string {
 	sign, least, most := "+", cardinality(r.Old), cardinality(r.New)
 	if least > most {

@@ -19,7 +19,7 @@ func names(nodes iter.Seq[Node]) string {
 	return strings.Join(all, " ")
 }
 
-// What a plan does not say, an operator learns from machines that are gone.
+// If a plan omitted a change, an operator would notice it only when machines are gone.
 func TestDiff(t *testing.T) {
 	env := func(stack string, roles ...Role) *Environment {
 		return &Environment{Name: "dev", Stack: stack, Roles: roles}
@@ -65,7 +65,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// The nodes before, less the removed, and the added, are the nodes after: no machine is forgotten or made twice.
+// The old nodes, less the removed, plus the added, are the new nodes: no machine is forgotten or made twice.
 func TestDiffAccountsForEveryNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		old, new := anyEnvironment.Draw(t, "old"), anyEnvironment.Draw(t, "new")
@@ -112,7 +112,7 @@ func TestDiffAccountsForEveryNode(t *testing.T) {
 	})
 }
 
-// The JSON of a plan is what scripts read.
+// Scripts read the JSON of a plan.
 func TestChangesAsJSON(t *testing.T) {
 	c := Diff(&Environment{Name: "dev", Stack: "t42"}, &Environment{Name: "dev", Stack: "t42", Roles: []Role{{Name: "web", Cardinality: 1, Flavor: "small"}}})
 	got, err := json.Marshal(c)

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// word is one value in words, to be compared and told.
+// word is one value as text, for comparison and display.
 type word struct {
-	name, text string // text is "" where there is none
-	long       bool   // what it is, is too long to be told
+	name, text string // text is "" if absent
+	long       bool   // the text is too long for display
 }
 
-// said tells a value of a new role.
+// said returns the text of a value of a new role.
 func (w word) said() string {
 	switch {
 	case w.name == "protected":
@@ -24,10 +24,10 @@ func (w word) said() string {
 	return w.name + " " + w.text
 }
 
-// Told says what a role has besides its name, cardinality and flavor: "image debian", "after db", "protected".
+// Told returns the values of a role besides its name, cardinality and flavor: "image debian", "after db", "protected".
 func (r Role) Told() []string { return inWords(r.words()[1:]) }
 
-// Told says what the environment has besides its roles: "provider openstack", "flavors.small m1.small".
+// Told returns the values of the environment besides its roles: "provider openstack", "flavors.small m1.small".
 func (e *Environment) Told() []string { return inWords(e.words()) }
 
 func inWords(words []word) []string {
@@ -38,7 +38,7 @@ func inWords(words []word) []string {
 	return out
 }
 
-// wordChange is a value that is not what it was.
+// wordChange is a value that changed.
 type wordChange struct {
 	name, old, new string
 	long           bool
@@ -61,7 +61,7 @@ func (w wordChange) line() string {
 	return fmt.Sprintf("%s %s → %s", w.name, or(w.old, "none"), or(w.new, "none"))
 }
 
-// changed returns what two lists of words do not have in common, in the order of the first, then of the second.
+// changed returns the words that differ between two lists, in the order of the first, then of the second.
 func changed(old, new []word) []wordChange {
 	var out []wordChange
 	after := map[string]word{}
@@ -86,7 +86,7 @@ func changed(old, new []word) []wordChange {
 	return out
 }
 
-// short leaves the text of long values out.
+// short removes the text of long values.
 func (w wordChange) short() wordChange {
 	if w.long {
 		if w.old != "" {
@@ -102,7 +102,7 @@ func (w wordChange) short() wordChange {
 	return w
 }
 
-// words are all values of a role besides its name and cardinality; those that it always has come first.
+// words returns all values of a role besides its name and cardinality; those that every role has come first.
 func (r *Role) words() []word {
 	words := []word{{name: "flavor", text: r.Flavor}}
 	add := func(name, text string) {
@@ -130,7 +130,7 @@ func (r *Role) words() []word {
 	return words
 }
 
-// words are all values of the environment besides its roles.
+// words returns all values of the environment besides its roles.
 func (e *Environment) words() []word {
 	var words []word
 	add := func(name, text string) {
@@ -164,7 +164,7 @@ func (e *Environment) words() []word {
 	return append(words, userdataWords(&e.Userdata, "userdata.")...)
 }
 
-// userdataWords are all values of userdata; of texts with many lines only the presence.
+// userdataWords returns all values of userdata. Of texts with several lines, it only gives the presence.
 func userdataWords(u *Userdata, prefix string) []word {
 	var words []word
 	add := func(name, text string, long bool) {
@@ -191,7 +191,7 @@ func userdataWords(u *Userdata, prefix string) []word {
 	return words
 }
 
-// joined keeps texts apart that together would be the same.
+// joined joins texts such that different lists have different results.
 func joined(texts []string) string {
 	if len(texts) == 0 {
 		return ""

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The reference is what people copy from: an example that is wrong, or a key that is missing, costs each of them an hour.
+// Users copy from the reference: a wrong example or a missing key costs each of them an hour.
 func TestReferenceIsRight(t *testing.T) {
 	data, err := os.ReadFile("../docs/environments.md")
 	if err != nil {

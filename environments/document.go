@@ -16,14 +16,14 @@ import (
 
 const (
 	maxFileBytes = 4 << 20
-	// maxLocateBytes bounds the files in which the line of an error is searched for, as that parses them several times.
+	// maxLocateBytes limits the size of files in which Pulley searches for the line of an error. The search parses the
+	// file several times.
 	maxLocateBytes = 256 << 10
 )
 
-// document returns the content of the one YAML document in data, or nil after telling why there is none; what it is and has to
-// hold is for messages. It uses none of
-// YAML's anchors, aliases, merge keys and tags: in a file this small they hide more than they save, and they let a small
-// file describe an enormous one.
+// document returns the content of the one YAML document in data, or nil after it reported the problem. what and holds
+// are for messages: the kind of file, and the content it must have. Anchors, aliases, merge keys and tags are refused:
+// in a file this small they hide more than they save, and a small file could expand to an enormous one.
 func (p *parser) document(data []byte, what, holds string) *yaml.Node {
 	if len(data) > maxFileBytes {
 		p.problem(nil, "", "the file has %d bytes, at most %d are read", len(data), maxFileBytes)
@@ -56,8 +56,8 @@ func (p *parser) document(data []byte, what, holds string) *yaml.Node {
 	return doc.Content[0]
 }
 
-// decodeNext reads the next document into n. yaml.v3 tells faults of its own by panicking (mikefarah/yq#2481 has one):
-// here they are errors like any other.
+// decodeNext reads the next document into n. yaml.v3 panics on some of its own bugs (mikefarah/yq#2481 is one):
+// decodeNext returns them as errors.
 func decodeNext(decoder *yaml.Decoder, n *yaml.Node) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -67,7 +67,7 @@ func decodeNext(decoder *yaml.Decoder, n *yaml.Node) (err error) {
 	return decoder.Decode(n)
 }
 
-// plain tells every use of YAML's machinery for references and types below n.
+// plain reports every anchor, alias, merge key and tag below n.
 func (p *parser) plain(n *yaml.Node) {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -86,16 +86,16 @@ func (p *parser) plain(n *yaml.Node) {
 	}
 }
 
-// yamlError takes an error of yaml.v3 apart.
+// yamlError splits an error of yaml.v3 into line and message.
 var yamlError = regexp.MustCompile(`(?s)^(?:yaml: )?(?:line (\d+): )?(.*)$`)
 
-// syntaxHints are for the messages of yaml.v3 that people can't read.
+// syntaxHints explain the messages of yaml.v3 that are hard to understand.
 var syntaxHints = map[string]string{
 	"mapping values are not allowed in this context": "a colon needs a space after it, and keys that belong together the same indentation",
 	"did not find expected key":                      "keys that belong together need the same indentation",
 }
 
-// syntax tells why data is no YAML, at the line where reading it first fails.
+// syntax reports a YAML error at the first line that cannot be parsed.
 func (p *parser) syntax(data []byte, err error) {
 	line, cause := firstBadLine(data, err)
 	text := bytes.Split(data, []byte("\n"))[line-1]
@@ -112,9 +112,9 @@ func (p *parser) syntax(data []byte, err error) {
 	p.problemAt(line, len(indent)+1, syntaxHints[cause], "this is not YAML: %s", cause)
 }
 
-// firstBadLine returns the cause of err, and the number of the line, from 1, at whose end reading data first fails for
-// it: the line that yaml.v3 gives is often that of an enclosing block, one too low, or missing. Reading goes forward, so
-// whatever follows the bad line fails alike, and halving finds it.
+// firstBadLine returns the cause of err and the number of the first bad line, from 1. The line that yaml.v3 gives is
+// often that of an enclosing block, one too low, or missing. Parsing only goes forward: any text that ends after the
+// bad line fails with the same error, and a binary search finds it.
 func firstBadLine(data []byte, err error) (int, string) {
 	cause := causeOf(err)
 	var ends []int

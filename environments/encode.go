@@ -8,17 +8,20 @@ import (
 	"reflect"
 )
 
-// The versions of the stored form. A field that an older Pulley may not overlook needs a new one, and since unknown fields
-// are refused, so does any other field. What the first form can say is written in it, so that it stays the same bytes.
+// The versions of the stored form. A field that an older Pulley must not ignore needs a new version. Unknown fields are
+// refused, which means that any other field needs one, too. An environment that fits the first version is written in
+// it, to keep its bytes the same.
 const (
 	formatRoles    = 1 // name, stack, and roles with a cardinality and a flavor
-	formatMachines = 2 // all that says who makes machines, and how
+	formatMachines = 2 // all of the above, and the settings of machines
 )
 
-// maxStored bounds the stored form: etcd takes 1.5 MiB in one request, and a change may have the old and the new one.
+// maxStored limits the size of the stored form. etcd accepts 1.5 MiB in one request, and a change may contain the old
+// and the new form.
 const maxStored = 512 << 10
 
-// stored is the stored form: {"v":1,"name":"dev","stack":"t42","roles":[{"name":"web","cardinality":2,"flavor":"small"}]}.
+// stored is the stored form, in one line:
+// {"v":1,"name":"dev","stack":"t42","roles":[{"name":"web","cardinality":2,"flavor":"small"}]}.
 type stored struct {
 	Format   int               `json:"v"`
 	Name     string            `json:"name"`
@@ -31,7 +34,7 @@ type stored struct {
 	Roles    []Role            `json:"roles"`
 }
 
-// needs returns the version that can say all of e.
+// needs returns the lowest version that can hold all of e.
 func (e *Environment) needs() int {
 	rest := *e
 	rest.Name, rest.Stack, rest.Roles = "", "", nil
@@ -47,7 +50,7 @@ func (e *Environment) needs() int {
 	return formatRoles
 }
 
-// Encode returns the stored form of e, always the same bytes for the same environment. An environment that Parse would
+// Encode returns the stored form of e. The same environment always has the same bytes. An environment that Parse would
 // refuse is an error.
 func Encode(e *Environment) ([]byte, error) {
 	err := valid(e)
@@ -69,7 +72,7 @@ func Encode(e *Environment) ([]byte, error) {
 func (e *Environment) bytes() ([]byte, error) {
 	s := stored{e.needs(), e.Name, e.Stack, e.Provider, e.Flavors, e.Images, e.Networks, e.Userdata, e.Roles}
 	if s.Roles == nil {
-		s.Roles = []Role{} // null would not be the same bytes
+		s.Roles = []Role{} // null would be different bytes
 	}
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
@@ -80,7 +83,7 @@ func (e *Environment) bytes() ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
-// sizeFlaw bounds an environment as a whole: each of its parts may be large, but not all of them.
+// sizeFlaw limits the total size of an environment: each part may be large, but not all of them.
 func sizeFlaw(size int) *Error {
 	if size <= maxStored {
 		return nil
@@ -91,7 +94,7 @@ func sizeFlaw(size int) *Error {
 	}
 }
 
-// Decode reads what Encode writes. It refuses what a newer Pulley wrote, what is damaged, and what Parse would refuse.
+// Decode reads the format of Encode. It refuses newer versions, damaged data, and environments that Parse would refuse.
 func Decode(data []byte) (*Environment, error) {
 	e, err := decode(data)
 	if err != nil {
@@ -104,8 +107,8 @@ func decode(data []byte) (*Environment, error) {
 	var head struct {
 		Format int `json:"v"`
 	}
-	// The version is read first, so that a newer form is called newer rather than damaged. Unlike a Decoder, Unmarshal also
-	// refuses what follows the value.
+	// The version is read first: a newer form must be reported as newer, not as damaged. Unlike a Decoder, Unmarshal also
+	// refuses data after the value.
 	if err := json.Unmarshal(data, &head); err != nil {
 		return nil, fmt.Errorf("it is damaged: %w", err)
 	}
@@ -135,7 +138,7 @@ func decode(data []byte) (*Environment, error) {
 	return e, nil
 }
 
-// valid returns everything that is wrong with e, as one error.
+// valid returns all problems of e as one error.
 func valid(e *Environment) error {
 	var problems Errors
 	e.check(false, func(_ spot, flaw *Error) { problems = append(problems, flaw) })
@@ -145,7 +148,7 @@ func valid(e *Environment) error {
 	return problems
 }
 
-// tidy makes nothing of what is empty, as reading a file does: the same environment is the same value.
+// tidy makes empty slices and maps nil, as parsing a file does: the same environment is the same value.
 func (e *Environment) tidy() {
 	e.Flavors, e.Images, e.Networks = noEmpty(e.Flavors), noEmpty(e.Images), noEmpty(e.Networks)
 	e.Provider.Command, e.Provider.SecurityGroups = noNone(e.Provider.Command), noNone(e.Provider.SecurityGroups)

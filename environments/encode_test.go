@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The stored form is a promise to every later Pulley, so its bytes are pinned.
+// Every later Pulley must read the stored form: its bytes are pinned.
 func TestEncode(t *testing.T) {
 	for _, c := range []struct {
 		sentence string
@@ -55,7 +55,7 @@ func TestEncodeRoundTrips(t *testing.T) {
 	})
 }
 
-// A value that is not ours must be told apart from one that a newer Pulley wrote: only the second is cured by upgrading.
+// A damaged value must be distinguished from a value of a newer Pulley: an upgrade helps with the second only.
 func TestDecodeRefuses(t *testing.T) {
 	for _, c := range []struct{ sentence, data, problem, hint string }{
 		{"a newer format, whatever it looks like", `{"v":3,"name":["x"]}`, "it was written by a newer Pulley (format 3, this one reads 2)", "use a newer Pulley here, too"},
@@ -81,7 +81,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// What fits the limits has to fit into one value of etcd.
+// An environment within the limits must fit into one value of etcd.
 func TestLargestEnvironmentStaysSmall(t *testing.T) {
 	e := &Environment{Name: strings.Repeat("e", maxEnvironment)}
 	for i := range MaxRoles {
@@ -102,7 +102,7 @@ func TestLargestEnvironmentStaysSmall(t *testing.T) {
 	}
 }
 
-// The same environment must be the same bytes, or storing it again would look like a change.
+// The same environment must have the same bytes, or storing it again would look like a change.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{`{"v":1,"name":"dev","stack":"t42","roles":[{"name":"web","cardinality":2,"flavor":"small"}]}`, `{"v":1,"name":"dev"}`,
 		`{"v":2,"name":"dev","provider":{"driver":"exec","command":["/c"],"timeout":"1m0s"},"images":{"a":"b"},"roles":[{"name":"web","cardinality":1,"labels":{"a":"b"},"members":["x.example"],"rollout":{"failures":"5%"}}]}`,

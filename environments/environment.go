@@ -7,77 +7,81 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// The limits of an environment. MaxRoles roles of the longest names and flavors fit into maxStored; what else they have is
-// bounded together.
+// The limits of an environment. MaxRoles roles with the longest names and flavors fit into maxStored. sizeFlaw limits
+// the total of all other values.
 const (
 	MaxNodes = 1_000_000
 	MaxRoles = 1_000
 )
 
-// Environment is one fleet: its roles in the order of the file, and who makes its machines.
+// Environment is one fleet: its roles in the order of the file, and the provider of its machines.
 type Environment struct {
 	Name     string
-	Stack    string // "" when the environment has no stacks
+	Stack    string // "" if the environment has no stacks
 	Roles    []Role
-	Provider Provider // the zero value: machines come from elsewhere
+	Provider Provider // the zero value: Pulley makes no machines
 
-	// What a role's flavor, image and networks stand for at the provider. What has no entry is the provider's own word.
+	// The provider's names for the symbols of roles. A symbol without an entry is the provider's own name.
 	Flavors, Images, Networks map[string]string
 
-	Userdata Userdata // of all machines; a role's own adds to it
+	Userdata Userdata // of all machines; a role's own settings override it
 }
 
-// Role is what some of an environment's nodes are for.
+// Role is a group of nodes with the same purpose.
 type Role struct {
 	Name        string            `json:"name"`
-	Cardinality int               `json:"cardinality"`         // how many nodes, from 0 to MaxNodes
-	Flavor      string            `json:"flavor,omitempty"`    // which kind of machine; "" leaves it to whoever makes them
-	Image       string            `json:"image,omitempty"`     // what is on its disk at first
-	Networks    []string          `json:"networks,omitempty"`  // in this order
-	Labels      map[string]string `json:"labels,omitempty"`    // on the machine, at the provider
-	After       []string          `json:"after,omitempty"`     // roles whose machines are made, and converged, before these
-	ReactsTo    []string          `json:"reacts_to,omitempty"` // roles whose coming and going asks these nodes for a Puppet run
-	Protected   bool              `json:"protected,omitempty"` // its machines are never destroyed
-	Rollout     Rollout           `json:"rollout,omitzero"`    // how many at a time
-	Userdata    Userdata          `json:"userdata,omitzero"`   // beside the environment's
-	Members     []string          `json:"members,omitempty"`   // machines of any name that exist already, and are of this role
+	Cardinality int               `json:"cardinality"`        // number of nodes, from 0 to MaxNodes
+	Flavor      string            `json:"flavor,omitempty"`   // kind of machine; "" is the driver's default
+	Image       string            `json:"image,omitempty"`    // initial content of the disk
+	Networks    []string          `json:"networks,omitempty"` // in this order
+	Labels      map[string]string `json:"labels,omitempty"`   // of the machine, at the provider
+	// roles whose machines must be converged before these are made
+	After []string `json:"after,omitempty"`
+	// roles whose joining or leaving nodes cause a Puppet run on these nodes
+	ReactsTo  []string `json:"reacts_to,omitempty"`
+	Protected bool     `json:"protected,omitempty"` // its machines are never destroyed
+	Rollout   Rollout  `json:"rollout,omitzero"`    // number of machines at a time
+	Userdata  Userdata `json:"userdata,omitzero"`   // overrides the environment's
+	Members   []string `json:"members,omitempty"`   // existing machines of any name that belong to this role
 }
 
-// Rollout bounds what happens to a role's machines at a time. A share is a number of machines, or a percentage of the
-// role's cardinality with at least one machine: "2", "25%".
+// Rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's
+// cardinality with at least one machine: "2", "25%".
 type Rollout struct {
-	Batch    string   `json:"batch,omitempty"`    // how many are replaced at a time; "" is 1
-	Failures string   `json:"failures,omitempty"` // how many may fail before no more are asked for; "" is 0
-	Timeout  Duration `json:"timeout,omitempty"`  // how long a machine may take until it is converged; 0 is DefaultTimeout
+	Batch    string   `json:"batch,omitempty"`    // machines that are replaced at a time; "" is 1
+	Failures string   `json:"failures,omitempty"` // machines that may fail before no more are ordered; "" is 0
+	Timeout  Duration `json:"timeout,omitempty"`  // maximum time until a machine is converged; 0 is DefaultTimeout
 }
 
-// DefaultTimeout is how long a machine may take from being asked for until it is converged.
+// DefaultTimeout is the maximum time from the order of a machine until its node is converged.
 const DefaultTimeout = 30 * time.Minute
 
-// Drivers are what makes machines; each is documented in docs/providers.md.
+// The drivers that make machines; docs/providers.md describes each.
 const (
-	DriverNone      = "none"      // machines come from elsewhere
+	DriverNone      = "none"      // Pulley makes no machines
 	DriverLocal     = "local"     // copy-on-write views of the machine that pulley runs on
-	DriverNspawn    = "nspawn"    // whole systems in systemd-nspawn
-	DriverExec      = "exec"      // a command of one's own
+	DriverNspawn    = "nspawn"    // complete systems in systemd-nspawn
+	DriverExec      = "exec"      // a command of the operator
 	DriverOpenStack = "openstack" // Nova
 )
 
-// Provider says who makes an environment's machines. Which of the fields a driver has is in its table in provider.go.
+// Provider is the driver of an environment's machines, and its settings. The table in provider.go lists the fields of
+// each driver.
 type Provider struct {
 	Driver string `json:"driver,omitempty"` // "" is DriverNone
-	Owner  string `json:"owner,omitempty"`  // by which machines are known as ours; "" is this installation's id
+	Owner  string `json:"owner,omitempty"`  // identifies Pulley's own machines; "" is this installation's id
 
 	Command []string `json:"command,omitempty"` // exec: program and arguments
-	Timeout Duration `json:"timeout,omitempty"` // exec: of one request
+	Timeout Duration `json:"timeout,omitempty"` // exec: limit of one request
 
-	Folder   string `json:"folder,omitempty"`   // local, nspawn: where machines are kept
+	Folder   string `json:"folder,omitempty"`   // local, nspawn: folder of the machines
 	Agent    string `json:"agent,omitempty"`    // local: pulley-agent on the host; "" is the one beside pulley
-	Interval string `json:"interval,omitempty"` // local: what the agent's daemon is started with, as "@every 10s"
-	Bridge   string `json:"bridge,omitempty"`   // nspawn: the bridge that machines are on
-	Subnet   string `json:"subnet,omitempty"`   // nspawn: "10.77.0.0/16", of which machines get addresses
+	Interval string `json:"interval,omitempty"` // local: schedule of the agent's daemon, such as "@every 10s"
+	Bridge   string `json:"bridge,omitempty"`   // nspawn: network bridge of the machines
+	Subnet   string `json:"subnet,omitempty"`   // nspawn: "10.77.0.0/16", for the addresses of machines
 
-	Cloud            string   `json:"cloud,omitempty"` // openstack: name in clouds.yaml; the rest as Nova has it
+	// openstack: name in clouds.yaml; the other fields are as in Nova
+	Cloud            string   `json:"cloud,omitempty"`
 	Region           string   `json:"region,omitempty"`
 	AvailabilityZone string   `json:"availability_zone,omitempty"`
 	KeyName          string   `json:"key_name,omitempty"`
@@ -86,8 +90,8 @@ type Provider struct {
 	ConfigDrive      bool     `json:"config_drive,omitempty"`
 }
 
-// Userdata is what first boots are told beside what the command line says. A role's settings stand for the environment's; of
-// scripts the environment's come first.
+// Userdata is the settings of first boots that have no flag on the command line. A role's settings override the
+// environment's; scripts are combined, the environment's first.
 type Userdata = firstboot.Settings
 
 // Ref returns the name of the fleet.
@@ -95,7 +99,7 @@ func (e *Environment) Ref() Ref { return Ref{Environment: e.Name, Stack: e.Stack
 
 // Role returns the role called name.
 func (e *Environment) Role(name string) (Role, bool) {
-	for i := range e.Roles { // a role is large: only the one that is meant is copied
+	for i := range e.Roles { // a role is large: copy only the result
 		if e.Roles[i].Name == name {
 			return e.Roles[i], true
 		}
@@ -112,7 +116,7 @@ func (e *Environment) RoleNames() []string {
 	return names
 }
 
-// Count returns how many nodes the environment calls for.
+// Count returns the number of nodes of the environment.
 func (e *Environment) Count() int {
 	sum := 0
 	for _, r := range e.Roles {
@@ -121,7 +125,7 @@ func (e *Environment) Count() int {
 	return sum
 }
 
-// Nodes yields all nodes that the environment calls for: role by role, numbers going up.
+// Nodes yields all nodes of the environment, role by role, in rising order of their numbers.
 func (e *Environment) Nodes() iter.Seq[Node] {
 	return func(yield func(Node) bool) {
 		for _, r := range e.Roles {
@@ -134,7 +138,7 @@ func (e *Environment) Nodes() iter.Seq[Node] {
 	}
 }
 
-// Has reports whether the environment calls for n.
+// Has reports whether n is a node of the environment.
 func (e *Environment) Has(n Node) bool {
 	r, ok := e.Role(n.Role)
 	return ok && n.Stack == e.Stack && 1 <= n.Num && n.Num <= r.Cardinality

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Error is one thing that is wrong with an environment or a name.
+// Error is one problem of an environment or a name.
 type Error struct {
-	File    string // as the caller gave it; "" when the problem has no file
-	Line    int    // from 1; 0 when the problem is the file as a whole
+	File    string // as the caller gave it; "" if the problem has no file
+	Line    int    // from 1; 0 if the problem concerns the file itself
 	Column  int    // from 1, in characters
 	Problem string
-	Advice  string // what to do about it, one sentence; "" when there is nothing to add
+	Advice  string // the remedy, one sentence; "" if there is none
 }
 
-// Error returns "file:line:column: problem", without what is not known.
+// Error returns "file:line:column: problem", without the parts that are unknown.
 func (e *Error) Error() string {
 	switch {
 	case e.File == "":
@@ -25,13 +25,13 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Problem)
 }
 
-// Hint returns what to do about the problem, or "".
+// Hint returns the remedy, or "".
 func (e *Error) Hint() string { return e.Advice }
 
-// Errors is everything that is wrong with one environment, in the order of the file; it is never empty.
+// Errors are all problems of one environment, in the order of the file. It is never empty.
 type Errors []*Error
 
-// Error returns one line a problem. Where there are several, each hint follows its problem, indented, on its own line.
+// Error returns one line per problem. If there are several, each hint follows its problem on its own, indented line.
 func (es Errors) Error() string {
 	if len(es) == 1 {
 		return es[0].Error()
@@ -46,7 +46,7 @@ func (es Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Hint returns the hint of a single problem; those of several stand in Error, beside what they are about.
+// Hint returns the hint of a single problem. The hints of several problems are in Error, beside their problems.
 func (es Errors) Hint() string {
 	if len(es) == 1 {
 		return es[0].Advice
@@ -54,7 +54,7 @@ func (es Errors) Hint() string {
 	return ""
 }
 
-// Unwrap gives errors.As each problem.
+// Unwrap returns the problems for errors.As.
 func (es Errors) Unwrap() []error {
 	out := make([]error, len(es))
 	for i, e := range es {
@@ -63,15 +63,15 @@ func (es Errors) Unwrap() []error {
 	return out
 }
 
-// cannot returns "cannot <verb> <object>: problem" with the problem's hint, or nil when there is no problem.
+// cannot returns "cannot <verb> <object>: problem" with the problem's hint; nil if flaw is nil.
 func cannot(verb, object string, flaw *Error) error {
 	if flaw == nil {
-		return nil // a nil *Error in an error would not be nil
+		return nil // a nil *Error in an error is not nil
 	}
 	return &Error{Problem: fmt.Sprintf("cannot %s %s: %s", verb, object, flaw.Problem), Advice: flaw.Advice}
 }
 
-// quoted returns s for a message: quoted, and cut where it would flood the terminal.
+// quoted returns s quoted for a message, cut to a length that does not flood the terminal.
 func quoted(s string) string {
 	const most = 70
 	if len(s) > most {

@@ -8,23 +8,23 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// field is one key of a mapping: what may stand there, and how it is read.
+// field is one key of a mapping and the function that reads its value.
 type field struct {
 	key  string
-	tag  string  // YAML's type of what --set may write there: !!str, !!int, !!bool; "" for what it can't
+	tag  string  // YAML type of the value that --set may write: !!str, !!int, !!bool; "" if --set cannot write it
 	sub  []field // the keys of a mapping
-	open bool    // a mapping of any keys to text
+	open bool    // a mapping with any keys and text values
 	read func(*yaml.Node)
 }
 
-// scope is a part of the file: what a role has, or what it has not, and the path to it: "rollout.".
+// scope is the part of the file that a list of fields belongs to: a role or the environment, and the path: "rollout.".
 type scope struct {
 	p    *parser
 	role int
 	path string
 }
 
-// field remembers where a value stands before it is read.
+// field returns a field that records the position of its value before it reads the value.
 func (s scope) field(key, tag string, read func(n *yaml.Node, what string)) field {
 	path := s.path + key
 	return field{key: key, tag: tag, read: func(n *yaml.Node) {
@@ -53,7 +53,7 @@ func (s scope) duration(key string, into *Duration) field {
 	return s.field(key, "!!str", func(n *yaml.Node, what string) { *into = s.p.duration(n, what) })
 }
 
-// list reads texts; each has a place of its own.
+// list reads a list of texts; the parser records the position of each.
 func (s scope) list(key string, into *[]string) field {
 	return s.field(key, "", func(n *yaml.Node, what string) {
 		if n.Kind != yaml.SequenceNode {
@@ -69,7 +69,7 @@ func (s scope) list(key string, into *[]string) field {
 	})
 }
 
-// words reads a mapping of any keys to text.
+// words reads a mapping with any keys and text values.
 func (s scope) words(key string, into *map[string]string) field {
 	f := s.field(key, "", func(n *yaml.Node, what string) {
 		s.p.mapping(n, what, nil, func(key, value *yaml.Node) {
@@ -88,7 +88,7 @@ func (s scope) words(key string, into *map[string]string) field {
 	return f
 }
 
-// group reads a mapping of known keys.
+// group reads a mapping with known keys.
 func (s scope) group(key string, fields func(scope) []field) field {
 	sub := fields(scope{s.p, s.role, s.path + key + "."})
 	f := s.field(key, "", func(n *yaml.Node, what string) { s.p.keys(n, what, sub) })
@@ -96,7 +96,7 @@ func (s scope) group(key string, fields func(scope) []field) field {
 	return f
 }
 
-// keys reads a mapping of known keys. whole is false where it could not be read to the end.
+// keys reads a mapping with known keys. whole is false if it could not be read completely.
 func (p *parser) keys(n *yaml.Node, what string, fields []field) (whole bool, given map[string]bool) {
 	given = map[string]bool{}
 	whole = p.mapping(n, what, keysOf(fields), func(key, value *yaml.Node) {
@@ -125,7 +125,7 @@ func find(fields []field, key string) *field {
 	return nil
 }
 
-// place returns where a part stands, or else the part that it is in.
+// place returns the position of a part, or else of the part that contains it.
 func (p *parser) place(at spot) *yaml.Node {
 	for {
 		if n := p.places[at]; n != nil || at.field == "" {
@@ -136,7 +136,7 @@ func (p *parser) place(at spot) *yaml.Node {
 	}
 }
 
-// flag returns a value that has to be true or false.
+// flag returns a boolean value.
 func (p *parser) flag(n *yaml.Node, what string) bool {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
@@ -149,7 +149,7 @@ func (p *parser) flag(n *yaml.Node, what string) bool {
 	return n.Value == "true"
 }
 
-// share returns a number of machines, or a percentage: check knows which are possible.
+// share returns a number of machines or a percentage. check enforces the limits.
 func (p *parser) share(n *yaml.Node, what string) string {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!int" {
 		count := p.count(n, what)
@@ -162,7 +162,7 @@ func (p *parser) share(n *yaml.Node, what string) string {
 	return p.text(n, what)
 }
 
-// duration returns a time with units; check knows the limits.
+// duration returns a duration with units. check enforces the limits.
 func (p *parser) duration(n *yaml.Node, what string) Duration {
 	const like = "write it with units, like 90s, 30m or 1h30m"
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
@@ -180,7 +180,7 @@ func (p *parser) duration(n *yaml.Node, what string) Duration {
 	return Duration(d)
 }
 
-// noList says that n is not the list that it should be.
+// noList reports that n is not a list.
 func (p *parser) noList(n *yaml.Node, what string) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value != "" {
 		p.problem(n, "write it as a list: ["+n.Value+"]", "%s is %s, it has to be a list", what, kindOf(n))
@@ -189,7 +189,7 @@ func (p *parser) noList(n *yaml.Node, what string) {
 	p.wrongKind(n, what, "a list")
 }
 
-// listed returns names for a sentence: "a, b and c".
+// listed joins names for a sentence: "a, b and c".
 func listed(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")

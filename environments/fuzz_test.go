@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// Whatever a file holds, Parse answers: with an environment that can be stored, or with problems that have a place.
+// For any input, Parse returns an environment that can be stored, or problems with positions.
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{planFile, "", "stack: t42\nroles: {}\n"} { // the nasty ones are in testdata
+	for _, s := range []string{planFile, "", "stack: t42\nroles: {}\n"} { // testdata has the difficult ones
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -26,7 +26,7 @@ func FuzzParse(f *testing.F) {
 		lines := strings.Count(string(data), "\n") + strings.Count(string(data), "\r") +
 			strings.Count(string(data), "\u0085") + strings.Count(string(data), "\u2028") + strings.Count(string(data), "\u2029") + 1
 		for _, p := range problems {
-			// YAML places what is missing at the end in the line behind the last one.
+			// YAML reports a missing value at the end on the line after the last one.
 			if p.Problem == "" || p.Line < 0 || p.Line > lines+1 || (p.Line > 0) != (p.Column > 0) {
 				t.Errorf("%d:%d: %q in %d lines", p.Line, p.Column, p.Problem, lines)
 			}
@@ -34,7 +34,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A name that is accepted is written back exactly, so no two spellings mean one node.
+// An accepted name is formatted back exactly: no two spellings mean one node.
 func FuzzParseNode(f *testing.F) {
 	for _, s := range []string{"controller1_t42", "controller1", ""} {
 		f.Add(s)

@@ -11,10 +11,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// symbols are hard words: YAML would take some of them for something else.
+// symbols are difficult symbols: YAML could read some of them as another type.
 var symbols = rapid.SampledFrom([]string{"bare-metal", "m1.large", "ü", "4", "true", "~", "a:b", `"`, "&x", "<big>", "null", "1e3"})
 
-// anyEnvironment draws environments that are valid: role names that could be mistaken for each other are left out.
+// anyEnvironment draws valid environments. It omits role names that Pulley refuses as too similar.
 var anyEnvironment = rapid.Custom(func(t *rapid.T) *Environment {
 	names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,8}(-[a-z]{1,8})?`), 0, 6, rapid.ID[string]).Draw(t, "roles")
 	e := &Environment{Name: anyEnv.Draw(t, "name"), Stack: anyStack.Draw(t, "stack")}
@@ -46,11 +46,11 @@ func drawRole(t *rapid.T, r Role, before, behind []string) Role {
 		Batch: maybe(t, rapid.SampledFrom([]string{"1", "25%", "100%"})), Failures: maybe(t, rapid.SampledFrom([]string{"0", "3", "1%"})), Timeout: drawTime(t),
 	}
 	r.Userdata = drawUserdata(t)
-	r.Userdata.Servers, r.Userdata.CA, r.Userdata.AgentURLs = nil, nil, nil // halves of what belongs together
+	r.Userdata.Servers, r.Userdata.CA, r.Userdata.AgentURLs = nil, nil, nil // settings that are only valid together
 	return r
 }
 
-// drawTables adds an entry for each symbol, or none at all.
+// drawTables adds an entry for each symbol, or no tables.
 func (e *Environment) drawTables(t *rapid.T) {
 	for _, table := range []struct {
 		into *map[string]string
@@ -129,8 +129,7 @@ func drawMap(t *rapid.T, key, value *rapid.Generator[string]) map[string]string 
 	return noEmpty(rapid.MapOfN(key, value, 0, 2).Draw(t, "map"))
 }
 
-// render writes e as a file: as JSON, which is YAML with everything quoted that it might take for something else. The keys
-// of the file are those of the JSON.
+// render returns e as a file in JSON, which is YAML with every text quoted. The keys of the file are those of the JSON.
 func render(e *Environment) []byte {
 	s := stored{0, "", e.Stack, e.Provider, e.Flavors, e.Images, e.Networks, e.Userdata, nil}
 	text := asJSON(s)

@@ -7,11 +7,11 @@ import (
 	"strconv"
 )
 
-// imageDebian is the image of nspawn machines that has a name: all others are folders.
+// imageDebian is the only named image of nspawn machines; all others are folders.
 const imageDebian = "debian"
 
-// checkGiven refuses what the driver can't give, in the provider's words. Only files are checked for it: an environment that was
-// stored before a driver began to refuse something stays readable.
+// checkGiven refuses values that the driver does not support, in the provider's names. Only files are checked: a stored
+// environment must stay readable if a driver begins to refuse a value.
 func (c checker) checkGiven() {
 	for i, r := range c.Roles {
 		c.given(spot{i, "flavor"}, r, "flavor", r.Flavor, c.Flavors)
@@ -25,7 +25,7 @@ func (c checker) checkGiven() {
 func (c checker) given(at spot, r Role, what, symbol string, words map[string]string) {
 	word, mapped := words[symbol]
 	switch {
-	case symbol == "" || !mapped && len(words) > 0: // checkMapped tells of a symbol without an entry
+	case symbol == "" || !mapped && len(words) > 0: // checkMapped reports a symbol without an entry
 		return
 	case !mapped:
 		word = symbol
@@ -37,8 +37,8 @@ func (c checker) given(at spot, r Role, what, symbol string, words map[string]st
 	c.flaw(at, asked, notGiven(c.Driver(), what, word))
 }
 
-// NotGiven returns the first of what an order asks for, in the provider's words, that the driver can't give; nil where there is
-// nothing, or where only the provider knows.
+// NotGiven returns the first value of an order, in the provider's names, that the driver does not support. It returns
+// nil if there is none, or if only the provider knows.
 func NotGiven(driver, flavor, image string, networks []string) *Error {
 	var asked [][2]string
 	if flavor != "" {
@@ -80,7 +80,7 @@ func notGiven(driver, what, word string) *Error {
 	return nil
 }
 
-// LocalSize returns how much a local machine of a flavor may write; 0 is the default.
+// LocalSize returns how many bytes a local machine of a flavor may write; 0 is the default.
 func LocalSize(flavor string) (bytes int64, ok bool) {
 	if flavor == "" {
 		return 0, true
@@ -89,7 +89,7 @@ func LocalSize(flavor string) (bytes int64, ok bool) {
 	if i := slices.Index([]byte("KMGT"), flavor[len(flavor)-1]); i >= 0 {
 		digits, shift = flavor[:len(flavor)-1], 10*(i+1)
 	}
-	if digits == "" || digits[0] < '1' || digits[0] > '9' { // ParseInt takes signs
+	if digits == "" || digits[0] < '1' || digits[0] > '9' { // ParseInt accepts signs
 		return 0, false
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)

@@ -2,7 +2,8 @@ package environments
 
 import "testing"
 
-// What a driver can't give would be found out when the nodes are on the books and the first machine is asked for.
+// Otherwise an operator would learn of an unsupported value only after the nodes are recorded and the first machine is
+// ordered.
 func TestLoadRefusesWhatTheDriverCanNotGive(t *testing.T) {
 	for _, c := range []struct{ sentence, yaml, cloud, want string }{
 		{"a flavor of local that is no size", "provider: local\nroles:\n  web: {cardinality: 1, flavor: banana}\n", "",
@@ -41,7 +42,7 @@ func TestLoadRefusesWhatTheDriverCanNotGive(t *testing.T) {
 	}
 }
 
-// What was stored before a driver began to refuse it could neither be shown nor destroyed any more.
+// Otherwise an environment that was stored before a driver began to refuse it could not be shown or destroyed.
 func TestWhatWasStoredStaysReadable(t *testing.T) {
 	e, err := Decode([]byte(`{"v":2,"name":"dev","provider":{"driver":"local"},"roles":[{"name":"web","cardinality":1,"flavor":"banana","image":"debian"}]}`))
 	if err != nil || e.Roles[0].Flavor != "banana" {

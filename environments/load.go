@@ -5,27 +5,27 @@ import (
 	"fmt"
 )
 
-// LoadOptions are what an environment is made of.
+// LoadOptions are the sources of an environment.
 type LoadOptions struct {
 	File  Source   // environments/<environment>.yaml
 	Cloud *Source  // clouds/<cloud>.yaml; nil for none
 	Sets  []string // of --set: "compute.cardinality=5"
-	Stack string   // of --stack, in the place of the file's; "" leaves that
+	Stack string   // of --stack, instead of the file's; "" keeps the file's
 }
 
 // Source is a file that the caller has read.
 type Source struct {
-	Name string // as it is told in errors
+	Name string // as errors name it
 	Data []byte
 }
 
-// Load reads an environment file, lays a cloud file under it, changes single values and checks the whole, also whether its
-// driver can give what roles ask for. The error is an Errors with everything that was found, each with its place.
+// Load reads an environment file, adds the values of a cloud file, changes single values and checks the result. It also
+// checks that the driver supports the values of roles. The error is an Errors with all problems and their positions.
 func Load(o LoadOptions) (*Environment, error) {
 	return o.read(checker.checkGiven)
 }
 
-// read reads and checks an environment; more checks what came of it further.
+// read reads and checks an environment; more makes further checks of the result.
 func (o LoadOptions) read(more func(checker)) (*Environment, error) {
 	var cloud *Cloud
 	var ofCloud Errors
@@ -64,9 +64,9 @@ func (o LoadOptions) read(more func(checker)) (*Environment, error) {
 	return e, nil
 }
 
-// report tells what check found, where it stands.
+// report records a problem of check at its position.
 func (p *parser) report(at spot, flaw *Error) {
-	if at.field != "name" { // said already, better
+	if at.field != "name" { // the parser has reported it already
 		p.problem(p.place(at), flaw.Advice, "%s", flaw.Problem)
 	}
 }

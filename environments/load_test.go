@@ -34,7 +34,7 @@ func load(file, cloud string, stack string, sets ...string) (*Environment, error
 	return Load(o)
 }
 
-// The words of the cloud have to reach the provider, and where the file has its own they must not.
+// The names of the cloud file must reach the provider, unless the environment file overrides them.
 func TestLoadLaysTheCloudUnderTheFile(t *testing.T) {
 	e, err := load(layeredFile, cloudFile, "")
 	if err != nil {
@@ -69,7 +69,7 @@ func TestLoadLaysTheCloudUnderTheFile(t *testing.T) {
 	}
 }
 
-// One value for this once: what the file says elsewhere stays, and what is set is checked as the file is.
+// --set changes single values: other values stay, and the new ones pass the checks of the file.
 func TestLoadSets(t *testing.T) {
 	e, err := load(layeredFile, cloudFile, "t42", "web.cardinality=5", "roles.db.flavor=small", "provider.cloud=east", "flavors.m1.x=big",
 		"web.rollout.batch=10%", "web.rollout.timeout=5m", "db.protected=true", "web.labels.team=core", "db.userdata.schedule=* * * * *", "web.rollout.failures=2")
@@ -126,7 +126,7 @@ func TestLoadRefusesSets(t *testing.T) {
 	}
 }
 
-// A mistake in the cloud file is told there, not in the file that is laid over it.
+// A mistake in the cloud file must be reported there, not in the environment file.
 func TestLoadTellsWhichFileIsWrong(t *testing.T) {
 	_, err := load("roles: {web: {cardinality: 1, flavor: x, imag: y}}\n", "flavors: {small: 4}\nroles: {}\n", "")
 	if got, want := told(t, err), `environments/dev.yaml:1:42: role "web" has no key "imag" | did you mean image?
@@ -148,7 +148,7 @@ clouds/west.yaml:2:1: a cloud has no key "roles" | its keys are provider, flavor
 	}
 }
 
-// The sample cloud fits the sample environments, or the first thing that a new user tries fails.
+// The sample cloud must fit the sample environments, or the first command of a new user fails.
 func TestSampleCloudFitsTheSamples(t *testing.T) {
 	cloud, err := CloudSamples.ReadFile("clouds/openstack.yaml")
 	if err != nil {
@@ -166,7 +166,7 @@ func TestSampleCloudFitsTheSamples(t *testing.T) {
 	}
 }
 
-// What is stored is one value of etcd: many parts that are allowed to be large must not be together.
+// A stored environment is one value of etcd: several large parts can exceed the limit together.
 func TestLoadBoundsTheWhole(t *testing.T) {
 	script := "#!/bin/sh\n" + strings.Repeat("# x\n", 2000)
 	var b strings.Builder
@@ -183,9 +183,10 @@ func TestLoadBoundsTheWhole(t *testing.T) {
 	}
 }
 
-// Whatever a cloud file holds, reading it answers: with a cloud that any environment can be laid over, or with problems.
+// For any input, ParseCloud returns a cloud that fits under any environment, or problems.
 func FuzzCloud(f *testing.F) {
-	for _, s := range []string{cloudFile, "", "provider: local\n", "userdata: {steps: {puppet: off}}\n", "flavors: &a {x: *a}\n"} { // more are in testdata
+	// testdata has more
+	for _, s := range []string{cloudFile, "", "provider: local\n", "userdata: {steps: {puppet: off}}\n", "flavors: &a {x: *a}\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

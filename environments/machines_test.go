@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is wrong with how machines are made has to be told before the first is asked for, with its place.
+// Errors in the settings of machines must be reported with their positions before the first order.
 func TestParseRefusesMachines(t *testing.T) {
 	web := func(lines string) string { return "roles:\n  web:\n    cardinality: 3\n" + lines }
 	top := func(lines string) string { return lines + "roles: {}\n" }
@@ -95,7 +95,7 @@ func TestParseRefusesMachines(t *testing.T) {
 	}
 }
 
-// A cycle of a thousand roles is one mistake, told whole, and costs no minute to find.
+// A cycle of a thousand roles is one mistake. It must be reported completely, and found within a minute.
 func TestCycleOfAThousandRoles(t *testing.T) {
 	name := func(i int) string {
 		return "r" + strings.Map(func(r rune) rune { return r - '0' + 'a' }, fmt.Sprintf("%03d", i))
@@ -105,7 +105,7 @@ func TestCycleOfAThousandRoles(t *testing.T) {
 		r := Role{Name: name(i), After: []string{name((i + 1) % MaxRoles)}}
 		if i == 0 {
 			r.After = nil
-			for j := 1; j < MaxRoles; j++ { // the shortest way is through the last one
+			for j := 1; j < MaxRoles; j++ { // the shortest cycle goes through the last role
 				r.After = append(r.After, name(j))
 			}
 		}

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// maxMember is how long the name of an existing machine may be (RFC 1035, 2.3.4).
+// maxMember is the maximum length of an existing machine's name (RFC 1035, 2.3.4).
 const maxMember = 253
 
 var memberForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 
-// CheckMember returns an error unless name can be that of an existing machine whose role is written down beside it: the
-// name of a node, or a domain name in lower case of at most 253 bytes. Puppet takes no other certnames.
+// CheckMember returns an error unless name is a valid name of an existing machine whose role is stored beside it: the
+// name of a node, or a domain name in lower case of at most 253 bytes. Puppet accepts no other certnames.
 func CheckMember(name string) error {
 	if _, err := ParseNode(name); err == nil {
 		return nil

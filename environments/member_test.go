@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A name from a command line becomes a key, a certname and a folder: what none of these can bear must not get there.
+// A name from a command line becomes a key, a certname and a folder: a name that is invalid in any of these must be
+// refused.
 func TestMembersAreNodesOrDomainNames(t *testing.T) {
 	for _, name := range []string{"controller1", "controller1_t42", "db.example.com", "web", "10-0-0-1.example", strings.Repeat("a", 253)} {
 		if err := CheckMember(name); err != nil {

@@ -17,22 +17,22 @@ const (
 	maxCloud       = 63
 )
 
-// CheckEnvironment returns an error unless name is [a-z][a-z0-9_]*, at most 63 bytes long: what Puppet takes as the name
-// of an environment, and a leading letter so that it never looks like a number.
+// CheckEnvironment returns an error unless name is [a-z][a-z0-9_]*, at most 63 bytes long. Puppet accepts these names
+// of environments; the leading letter distinguishes a name from a number.
 func CheckEnvironment(name string) error {
 	return cannot("use environment name", quoted(name), environmentFlaw(name))
 }
 
-// CheckRole returns an error unless name is [a-z][a-z0-9-]*, at most 62 bytes long, and each of its parts between dashes
-// ends in a letter: so no role holds a digit before a dash or at its end, and the first such digit of a hostname always
-// belongs to the node's number.
+// CheckRole returns an error unless name is [a-z][a-z0-9-]*, at most 62 bytes long, and each of its parts between
+// dashes ends in a letter. No role has a digit before a dash or at its end. The first such digit of a hostname
+// therefore always belongs to the node's number.
 func CheckRole(name string) error { return cannot("use role name", quoted(name), roleFlaw(name)) }
 
 // CheckStack returns an error unless name is [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most 60 bytes long.
 func CheckStack(name string) error { return cannot("use stack name", quoted(name), stackFlaw(name)) }
 
-// CheckCloud returns an error unless name can be that of a cloud file: letters, digits, '-', '_' and '.', with a letter or
-// digit at the start, at most 63 bytes long.
+// CheckCloud returns an error unless name is a valid name of a cloud file: letters, digits, '-', '_' and '.', with a
+// letter or digit at the start, at most 63 bytes long.
 func CheckCloud(name string) error {
 	return cannot("use cloud name", quoted(name), judge(cloudProblem, name))
 }
@@ -43,11 +43,11 @@ func flavorFlaw(name string) *Error      { return judge(flavorProblem, name) }
 
 func roleFlaw(name string) *Error {
 	tidy := tidied(name, '-')
-	// A node's name is often written where its role belongs.
+	// A common mistake is a node's name instead of its role.
 	return judge(roleProblem, name, tidy, strings.TrimRight(tidy, "0123456789"))
 }
 
-// judge returns what problem says of name and, as the hint, the first candidate that has no problem; nil for a good name.
+// judge returns the problem of name with the first valid candidate as the hint; nil for a valid name.
 func judge(problem func(string) string, name string, candidates ...string) *Error {
 	e := &Error{Problem: problem(name)}
 	if e.Problem == "" {
@@ -110,7 +110,7 @@ func cloudProblem(name string) string {
 	return ""
 }
 
-// flavorProblem keeps a flavor to one printable word; which ones exist only the provider of the machines knows.
+// flavorProblem requires a flavor to be one printable word. Only the provider knows which flavors exist.
 func flavorProblem(flavor string) string {
 	if p := sizeProblem(flavor, maxFlavor); p != "" {
 		return p
@@ -146,7 +146,7 @@ func charProblem(name string, most int, joiner rune) string {
 	return ""
 }
 
-// tidied returns name in lower case with joiner for what people write instead of it, and none at the ends.
+// tidied returns name in lower case, with joiner for other separators, and without separators at the ends.
 func tidied(name string, joiner rune) string {
 	tidy := strings.Map(func(r rune) rune {
 		if strings.ContainsRune("_-. ", r) {

@@ -17,7 +17,7 @@ func hintOf(err error) string {
 	return ""
 }
 
-// says fails unless err reads as want and its hint as hint; want "" means no error.
+// says fails unless err has the text want and the hint; want "" means no error.
 func says(t *testing.T, err error, want, hint string) {
 	t.Helper()
 	got := ""
@@ -29,7 +29,7 @@ func says(t *testing.T, err error, want, hint string) {
 	}
 }
 
-// A role that a hostname can't bear, or that swallows a node's number, would give machines that nobody can name.
+// A role that is invalid in a hostname, or that hides a node's number, would give machines without a usable name.
 func TestCheckRole(t *testing.T) {
 	const parts = "each part between dashes has to end in a letter, so that a node's number can be told from its role"
 	for _, c := range []struct{ sentence, name, problem, hint string }{
@@ -62,7 +62,7 @@ func TestCheckRole(t *testing.T) {
 	}
 }
 
-// A name that Puppet refuses as an environment would fail on every node, long after it was written.
+// A name that Puppet refuses as an environment would fail on every node, long after an operator chose it.
 func TestCheckEnvironment(t *testing.T) {
 	for _, c := range []struct{ sentence, name, problem, hint string }{
 		{"a word", "dev", "", ""},
@@ -85,7 +85,7 @@ func TestCheckEnvironment(t *testing.T) {
 	}
 }
 
-// A stack ends a hostname, so what can't end one can't be a stack.
+// A stack is the end of a hostname: it must be valid there.
 func TestCheckStack(t *testing.T) {
 	for _, good := range []string{"t42", "42", "a", "a-b--c", strings.Repeat("s", 60)} {
 		says(t, CheckStack(good), "", "")
@@ -172,7 +172,7 @@ var (
 	anyEnv   = rapid.StringMatching(`[a-z][a-z0-9_]{0,20}`)
 )
 
-// A name that reads back as another node would send one machine's target to another.
+// A name that parses as another node would send one machine's target to another.
 func TestNodeNamesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := Node{
@@ -213,7 +213,7 @@ func TestParseRefRefusesWhatIsNoFleet(t *testing.T) {
 	}
 }
 
-// Someone who names a node and the environment means the node's own fleet, and should hear when both can't be true.
+// An operator may give a node and its environment, and means the node's fleet. A contradiction must be an error.
 func TestRefOfNode(t *testing.T) {
 	for _, c := range []struct{ ref, node, want, problem, hint string }{
 		{"dev", "web1", "dev", "", ""},
@@ -235,7 +235,7 @@ func TestRefOfNode(t *testing.T) {
 	}
 }
 
-// A suggestion is only a help where it is what was meant.
+// A suggestion must be the name that the user meant.
 func TestSuggestName(t *testing.T) {
 	known := []string{"controller", "compute", "web", "db"}
 	for _, c := range []struct{ sentence, got, want string }{

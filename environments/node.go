@@ -9,17 +9,17 @@ import (
 // MaxNum is the highest number of a node.
 const MaxNum = 9_999_999
 
-// Node is the name of a node, in parts.
+// Node is the parsed name of a node.
 type Node struct {
 	Role  string
 	Num   int    // from 1 to MaxNum
 	Stack string // "" when the environment has no stacks
 }
 
-// String returns the name that Pulley uses: <role><num>[_<stack>], controller1_t42.
+// String returns the name of the node: <role><num>[_<stack>], controller1_t42.
 func (n Node) String() string { return n.join("_") }
 
-// Hostname returns the name of the machine: <role><num>[-<stack>], controller1-t42.
+// Hostname returns the hostname of the node: <role><num>[-<stack>], controller1-t42.
 func (n Node) Hostname() string { return n.join("-") }
 
 func (n Node) join(sep string) string {
@@ -30,12 +30,12 @@ func (n Node) join(sep string) string {
 	return name
 }
 
-// ParseNode reads what String writes, and nothing else.
+// ParseNode parses the format of String.
 func ParseNode(s string) (Node, error) {
 	head, stack, inStack := strings.Cut(s, "_")
 	n, flaw := node(head, stack, inStack)
 	if flaw != nil {
-		// A hostname was written where a node's name belongs.
+		// The text is a hostname instead of a node's name.
 		if head, stack, inStack := cutHostname(s); inStack && !strings.ContainsAny(s, "_.") {
 			if n, flaw := node(head, stack, true); flaw == nil {
 				return Node{}, cannot("parse node", quoted(s), &Error{
@@ -46,7 +46,7 @@ func ParseNode(s string) (Node, error) {
 	return n, cannot("parse node", quoted(s), flaw)
 }
 
-// ParseHostname reads what Hostname writes. Of a domain name only the first label counts.
+// ParseHostname parses the format of Hostname. It ignores all but the first label of a domain name.
 func ParseHostname(s string) (Node, error) {
 	label, _, _ := strings.Cut(s, ".")
 	head, stack, inStack := cutHostname(label)
@@ -59,8 +59,7 @@ func ParseHostname(s string) (Node, error) {
 	return n, cannot("parse hostname", quoted(s), flaw)
 }
 
-// cutHostname cuts a label after its number: after the first digit that a dash or the end follows, because a role has
-// no such digit.
+// cutHostname cuts a label after its number: after the first digit before a dash or the end. A role has no such digit.
 func cutHostname(label string) (head, stack string, inStack bool) {
 	for i := range len(label) - 1 {
 		if isDigit(label[i]) && label[i+1] == '-' {
@@ -70,7 +69,7 @@ func cutHostname(label string) (head, stack string, inStack bool) {
 	return label, "", false
 }
 
-// node builds a name from <role><num> and the stack, which counts only when there is one.
+// node builds a Node from <role><num> and the stack. It ignores the stack unless inStack is true.
 func node(head, stack string, inStack bool) (Node, *Error) {
 	role := strings.TrimRight(head, "0123456789")
 	if role == head {

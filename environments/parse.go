@@ -10,37 +10,37 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// maxProblems bounds what one file makes us remember and say.
+// maxProblems limits the number of problems of one file that the parser stores and reports.
 const maxProblems = 100
 
-// otherWords are what people and Pulley's forerunners call our keys.
+// otherWords are keys that people use by mistake, and the keys of Pulley's predecessors.
 var otherWords = map[string]string{
 	"number": "cardinality", "count": "cardinality", "replicas": "cardinality", "instances": "cardinality", "size": "cardinality",
 	"resources": "roles", "stack_id": "stack", "depends": "after", "depends_on": "after", "network": "networks", "tags": "labels",
 	"metadata": "labels", "type": "driver", "user_data": "userdata",
 }
 
-// Parse reads an environment file of at most 4 MiB, alone. filename is only looked at: its last part without .yaml or .yml
-// is the environment's name, and errors begin with it. The error is an Errors with everything that was found. Unlike Load it
-// takes all that can be stored, whatever the driver gives.
+// Parse reads an environment file of at most 4 MiB, without a cloud file. It does not open filename: its base name
+// without .yaml or .yml is the environment's name, and errors begin with it. The error is an Errors with all problems.
+// Unlike Load, it accepts everything that can be stored, whatever the driver supports.
 func Parse(filename string, data []byte) (*Environment, error) {
 	return LoadOptions{File: Source{Name: filename, Data: data}}.read(func(checker) {})
 }
 
-// parser reads one file: it remembers where the parts of the environment stand, and all problems.
+// parser reads one file. It records the positions of the environment's parts, and all problems.
 type parser struct {
 	file      string
 	places    map[spot]*yaml.Node
-	elsewhere map[*yaml.Node]string // nodes that are not of the file: the cloud file, or the flag, that they are of
+	elsewhere map[*yaml.Node]string // nodes from another source: the name of the cloud file or the flag
 	problems  Errors
-	unsaid    int // problems beyond maxProblems
+	unsaid    int // number of problems beyond maxProblems
 }
 
 func newParser(file string) *parser {
 	return &parser{file: file, places: map[spot]*yaml.Node{}, elsewhere: map[*yaml.Node]string{}}
 }
 
-// end returns all problems in the order of the file, those of other files and of flags behind; nil where there is none.
+// end returns all problems in the order of the file, then those of other files and flags; nil if there are none.
 func (p *parser) end() error {
 	if len(p.problems) == 0 {
 		return nil
@@ -61,7 +61,7 @@ func (p *parser) foreign(e *Error) string {
 	return e.File
 }
 
-// problem remembers a problem at node; a nil node means the file as a whole.
+// problem records a problem at a node; nil means the file itself.
 func (p *parser) problem(at *yaml.Node, hint, format string, args ...any) {
 	file, line, column := p.file, 0, 0
 	if at != nil {
@@ -120,7 +120,7 @@ func (p *parser) fileFields(e *Environment) []field {
 		p.cloudFields(&e.Provider, &e.Flavors, &e.Images, &e.Networks, &e.Userdata))
 }
 
-// cloudFields are the keys that an environment file and a cloud file have in common.
+// cloudFields are the keys that environment files and cloud files share.
 func (p *parser) cloudFields(provider *Provider, flavors, images, networks *map[string]string, u *Userdata) []field {
 	top := scope{p, noRole, ""}
 	return []field{
@@ -171,8 +171,8 @@ func (s scope) userdata(u *Userdata) field {
 	})
 }
 
-// mapping calls each for the keys of n, once per key. With known, other keys are problems. The result is false where n
-// could not be read to the end, so that nothing can be said to be missing.
+// mapping calls each for the keys of n, once per key. If known is not nil, other keys are problems. The result is false
+// if n could not be read completely; a missing key is then no problem.
 func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(key, value *yaml.Node)) bool {
 	if n.Kind != yaml.MappingNode {
 		p.wrongKind(n, what, "keys with values")
@@ -184,7 +184,7 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 		first := seen[key.Value]
 		switch {
 		case key.Kind == yaml.AliasNode || key.Tag == "!!merge":
-			whole = false // the document was searched for these: they have been told
+			whole = false // document has reported these already
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
 			p.problem(key, "put quotes around it if it is meant as text", "a key of %s is %s, not text", what, kindOf(key))
 		case first != nil:
@@ -194,7 +194,7 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 			hint := "its keys are " + listed(known)
 			if name := meant(key.Value, known); name != "" {
 				hint = "did you mean " + name + "?"
-				whole = false // to miss that one, too, would say the same thing twice
+				whole = false // a missing key would be a second report of the same mistake
 			}
 			p.problem(key, hint, "%s has no key %s", what, quoted(key.Value))
 		default:
@@ -205,7 +205,7 @@ func (p *parser) mapping(n *yaml.Node, what string, known []string, each func(ke
 	return whole
 }
 
-// meant returns the known key that key probably stands for, or "".
+// meant returns the known key that key is probably a mistake for, or "".
 func meant(key string, known []string) string {
 	if name := SuggestName(key, known); name != "" {
 		return name

@@ -28,7 +28,7 @@ func nodeNames(e *Environment) []string {
 	return names
 }
 
-// The plan's file works as it stands.
+// The example file of the plan must parse unchanged.
 func TestParseThePlansFile(t *testing.T) {
 	e, err := Parse("environments/dev.yaml", []byte(planFile))
 	if err != nil {
@@ -68,7 +68,7 @@ func TestParseAcceptsWhatIsMeantTheSame(t *testing.T) {
 	}
 }
 
-// Each mistake is told with its place and, where there is one, a way out; "|" stands before the hint.
+// Each mistake must be reported with its position and, if there is one, a remedy. "|" separates the hint.
 func TestParseRefuses(t *testing.T) {
 	role := func(lines string) string { return "roles:\n  web:\n" + lines }
 	for _, c := range []struct{ sentence, yaml, want string }{
@@ -171,7 +171,7 @@ dev.yaml:4:24: role "db" has no key "flavour" | did you mean flavor?`},
 	}
 }
 
-// told renders every problem with its hint, one a line.
+// told returns one line per problem, with its hint.
 func told(t *testing.T, err error) string {
 	t.Helper()
 	var problems Errors
@@ -189,7 +189,7 @@ func told(t *testing.T, err error) string {
 	return strings.Join(lines, "\n")
 }
 
-// The name of the file is the environment's, so a bad one has to be told like any other mistake.
+// The name of the file is the environment's name: an invalid one must be reported like any other mistake.
 func TestParseRefusesFileNames(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
 		{"x/my-dev.yaml", `x/my-dev.yaml: the file's name is the environment's, and "my-dev" is no environment name: '-' can't be part of it, only a-z, 0-9 and '_' can | did you mean my_dev?`},
@@ -204,7 +204,7 @@ func TestParseRefusesFileNames(t *testing.T) {
 	}
 }
 
-// With several problems each hint stands beside its own; with one it is the command's to print.
+// Each of several problems has its hint beside it. The hint of a single problem is printed by the command.
 func TestErrorsReadWell(t *testing.T) {
 	_, err := Parse("dev.yaml", []byte("stck: t42\nroles:\n  Web: {cardinality: 1}\n"))
 	says(t, err, `dev.yaml:1:1: an environment has no key "stck"
@@ -232,13 +232,13 @@ type panicking struct{}
 
 func (panicking) Read([]byte) (int, error) { panic("internal error: unexpected tail comment event") }
 
-// A fault inside the YAML library must not take the command with it.
+// A bug in the YAML library must not crash the command.
 func TestDecodeNextSurvivesAPanic(t *testing.T) {
 	err := decodeNext(yaml.NewDecoder(panicking{}), new(yaml.Node))
 	says(t, err, "yaml: internal error: unexpected tail comment event", "")
 }
 
-// A file above the limit for locating still gets its message, quickly.
+// A file above maxLocateBytes must still get its message, quickly.
 func TestParseLargeFileWithASyntaxError(t *testing.T) {
 	text := "roles:\n" + strings.Repeat("  # comment\n", 50_000) + "  web: ]\n"
 	_, err := Parse("dev.yaml", []byte(text))
@@ -263,7 +263,7 @@ func TestParseManyRoles(t *testing.T) {
 	says(t, err, "dev.yaml:1:1: there are 1001 roles, at most 1000 are allowed", "")
 }
 
-// A hundred thousand nodes are a fleet like any other.
+// An environment of a hundred thousand nodes must work like any other.
 func TestHundredThousandNodes(t *testing.T) {
 	e, err := Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 99999}\n  db: {cardinality: 1}\n"))
 	if err != nil {
@@ -281,7 +281,7 @@ func TestHundredThousandNodes(t *testing.T) {
 	}
 }
 
-// Looking at a few nodes of many must not cost all of them, nor panic.
+// Iterating over a few of many nodes must not cost as much as all of them, nor panic.
 func TestNodesCanBeLeftEarly(t *testing.T) {
 	e := &Environment{Name: "dev", Roles: []Role{{Name: "web", Cardinality: 2, Flavor: ""}, {Name: "db", Cardinality: MaxNodes}}}
 	for _, nodes := range []iter.Seq[Node]{e.Nodes(), Diff(nil, e).Added()} {
@@ -309,7 +309,7 @@ func BenchmarkHundredThousandNodes(b *testing.B) {
 	}
 }
 
-// What is not called for must not be let in.
+// A node that is not in the environment must not join.
 func TestHas(t *testing.T) {
 	e, err := Parse("dev.yaml", []byte("stack: t42\n"+planFile))
 	if err != nil {
@@ -335,7 +335,7 @@ func TestHas(t *testing.T) {
 	}
 }
 
-// Samples that don't parse would make the first command of a new user fail.
+// If the samples did not parse, the first command of a new user would fail.
 func TestSamplesParse(t *testing.T) {
 	counts := map[string]int{"dev.yaml": 3, "production.yaml": 43}
 	entries, err := Samples.ReadDir(".")

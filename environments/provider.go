@@ -16,7 +16,7 @@ import (
 	"pulley/internal/schedule"
 )
 
-// driverKeys are the keys of provider that each driver has, beside `driver` and `owner`.
+// driverKeys are the keys of provider for each driver, beside `driver` and `owner`.
 var driverKeys = map[string][]string{
 	DriverNone:      {},
 	DriverLocal:     {"folder", "agent", "interval"},
@@ -25,13 +25,13 @@ var driverKeys = map[string][]string{
 	DriverOpenStack: {"cloud", "region", "availability_zone", "key_name", "server_group", "security_groups", "config_drive"},
 }
 
-// Drivers returns what can make machines, sorted.
+// Drivers returns the names of the drivers, sorted.
 func Drivers() []string { return slices.Sorted(maps.Keys(driverKeys)) }
 
-// maxTimeout bounds every time that an environment can set.
+// maxTimeout limits every duration of an environment.
 const maxTimeout = 24 * time.Hour
 
-// provider reads who makes machines: the name of a driver, or a mapping with one.
+// provider reads the name of a driver, or a mapping with one.
 func (s scope) provider(into *Provider) field {
 	var sub []field
 	f := s.field("provider", "!!str", func(n *yaml.Node, what string) {
@@ -39,7 +39,7 @@ func (s scope) provider(into *Provider) field {
 		whole, given := s.p.keys(s.p.withoutForeign(n), what, sub)
 		if whole && !given["driver"] {
 			s.p.problem(n, "say `driver: openstack`, or another: "+listed(Drivers()), "provider has no driver")
-			*into = Provider{} // nothing more can be said of it
+			*into = Provider{} // without a driver the other keys cannot be checked
 		}
 	})
 	in := scope{s.p, s.role, s.path + "provider."}
@@ -65,7 +65,7 @@ func unfolded(n *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{key, n}, Line: n.Line, Column: n.Column}
 }
 
-// withoutForeign returns a provider without the keys that only other drivers have, after telling them.
+// withoutForeign returns a provider without the keys of other drivers, after it reported them.
 func (p *parser) withoutForeign(n *yaml.Node) *yaml.Node {
 	driver := valueOf(n, "driver")
 	if driver == nil {
@@ -87,7 +87,7 @@ func (p *parser) withoutForeign(n *yaml.Node) *yaml.Node {
 	return &own
 }
 
-// foreignFlaw says whose key this is, where it is not this driver's.
+// foreignFlaw returns an error that names the driver of a key, if it is another driver.
 func foreignFlaw(driver, key string) *Error {
 	if slices.Contains(driverKeys[driver], key) {
 		return nil
@@ -111,7 +111,7 @@ func foreignFlaw(driver, key string) *Error {
 	return e
 }
 
-// settings returns the keys of p that say something, in the order of the type.
+// settings returns the keys of p that are set, in the order of the type.
 func (p Provider) settings() []string {
 	var keys []string
 	v := reflect.ValueOf(p)
@@ -124,7 +124,7 @@ func (p Provider) settings() []string {
 	return keys
 }
 
-// checkProvider tells what is wrong with who makes machines; pending: what may still come from a cloud file is not missed.
+// checkProvider reports the problems of a provider. With pending, values that a cloud file can add may be missing.
 func (c checker) checkProvider(p Provider) {
 	tell := func(key, value string, flaw *Error) {
 		c.flaw(spot{noRole, "provider." + key}, "provider."+key+" "+quoted(value), flaw)
@@ -182,7 +182,7 @@ func (c checker) checkProvider(p Provider) {
 	}
 }
 
-// subnetFlaw takes IPv4 networks with room for a gateway and machines.
+// subnetFlaw requires an IPv4 network with space for a gateway and machines.
 func subnetFlaw(text string) *Error {
 	const like = "write it like 10.77.0.0/16"
 	n, err := netip.ParsePrefix(text)
@@ -204,13 +204,13 @@ func timeFlaw(d Duration) *Error {
 	return nil
 }
 
-// Equal reports whether two say the same of who makes machines.
+// Equal reports whether two providers are the same.
 func (p Provider) Equal(q Provider) bool {
 	said := func(p Provider) string {
 		if p.Driver == "" {
 			p.Driver = DriverNone
 		}
-		b, err := json.Marshal(p) // as it is stored: no list and an empty one are the same
+		b, err := json.Marshal(p) // the stored form: nil and empty lists are equal
 		if err != nil {
 			return err.Error()
 		}

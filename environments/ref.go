@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Ref names one fleet: an environment, or one stack of it. It is a segment of keys in etcd and the value of -e.
+// Ref names one fleet: an environment, or one stack of it. It is a segment of etcd keys and the value of -e.
 type Ref struct {
 	Environment string
 	Stack       string // "" when the environment has no stacks
@@ -19,10 +19,10 @@ func (r Ref) String() string {
 	return r.Environment + "@" + r.Stack
 }
 
-// MarshalText writes a fleet into JSON as String does.
+// MarshalText formats r as String does.
 func (r Ref) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// ParseRef reads what String writes.
+// ParseRef parses the format of String.
 func ParseRef(s string) (Ref, error) {
 	environment, stack, inStack := strings.Cut(s, "@")
 	if flaw := environmentFlaw(environment); flaw != nil {
@@ -37,8 +37,8 @@ func ParseRef(s string) (Ref, error) {
 	return Ref{Environment: environment, Stack: stack}, nil
 }
 
-// Of returns the fleet that n belongs to where r is what was said of its environment: dev and controller1_t42 make
-// dev@t42. A stack in r that is not the node's is an error.
+// Of returns the fleet of n in the environment of r: dev and controller1_t42 give dev@t42. It is an error if r has a
+// stack that is not the node's.
 func (r Ref) Of(n Node) (Ref, error) {
 	if r.Stack != "" && r.Stack != n.Stack {
 		meant := Node{Role: n.Role, Num: n.Num, Stack: r.Stack}

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// FlavorOf returns a role's flavor in the provider's words; "" is the driver's own default.
+// FlavorOf returns a role's flavor as the provider names it; "" is the driver's default.
 func (e *Environment) FlavorOf(r Role) string { return resolved(e.Flavors, r.Flavor) }
 
-// ImageOf returns a role's image in the provider's words; "" is the driver's own default.
+// ImageOf returns a role's image as the provider names it; "" is the driver's default.
 func (e *Environment) ImageOf(r Role) string { return resolved(e.Images, r.Image) }
 
-// NetworksOf returns a role's networks in the provider's words, in the order of the file.
+// NetworksOf returns a role's networks as the provider names them, in the order of the file.
 func (e *Environment) NetworksOf(r Role) []string {
 	var out []string
 	for _, n := range r.Networks {
@@ -29,7 +29,7 @@ func resolved(words map[string]string, symbol string) string {
 	return symbol
 }
 
-// TimeoutOf returns how long a machine of a role may take from being asked for until it is converged.
+// TimeoutOf returns the maximum time from the order of a machine until its node is converged.
 func (e *Environment) TimeoutOf(r Role) time.Duration {
 	if r.Rollout.Timeout == 0 {
 		return DefaultTimeout
@@ -37,16 +37,16 @@ func (e *Environment) TimeoutOf(r Role) time.Duration {
 	return time.Duration(r.Rollout.Timeout)
 }
 
-// UserdataOf returns the settings of a role's first boots: its own over the environment's.
+// UserdataOf returns the first-boot settings of a role; its own settings override the environment's.
 func (e *Environment) UserdataOf(r Role) Userdata { return r.Userdata.Over(e.Userdata) }
 
 // BatchOf returns how many machines of a role with cardinality nodes are replaced at a time, at least 1.
 func (r Rollout) BatchOf(cardinality int) int { return max(1, share(r.Batch, 1, cardinality)) }
 
-// FailuresOf returns how many machines of a role with cardinality nodes may fail before no more are asked for.
+// FailuresOf returns how many machines of a role with cardinality nodes may fail before no more are ordered.
 func (r Rollout) FailuresOf(cardinality int) int { return share(r.Failures, 0, cardinality) }
 
-// share returns what a share that was checked stands for, of cardinality machines.
+// share converts a checked share to a number of machines.
 func share(text string, without, cardinality int) int {
 	if text == "" {
 		return without
@@ -55,15 +55,15 @@ func share(text string, without, cardinality int) int {
 	n, err := strconv.Atoi(digits)
 	switch {
 	case err != nil || n < 0:
-		return without // check refuses it
+		return without // check refuses such a share
 	case percent:
 		return max(1, n*max(cardinality, 0)/100)
 	}
 	return n
 }
 
-// Layers returns the names of all roles, those whose machines can be made at the same time together: a role is in the first
-// layer behind all roles that it comes after. Within a layer they stand as in the file.
+// Layers returns the names of all roles in layers whose machines can be made at the same time. A role is in the first
+// layer after all roles that it depends on. Within a layer, roles have the order of the file.
 func (e *Environment) Layers() [][]string {
 	var layers [][]string
 	done, left := map[string]bool{}, e.Roles
@@ -77,7 +77,7 @@ func (e *Environment) Layers() [][]string {
 				layer = append(layer, r.Name)
 			}
 		}
-		if len(layer) == 0 { // a cycle, or a role that is not there: check refuses both, and nothing may loop for ever
+		if len(layer) == 0 { // a cycle or an unknown role: check refuses both, but this loop must end
 			for _, r := range later {
 				layer = append(layer, r.Name)
 			}
@@ -91,7 +91,7 @@ func (e *Environment) Layers() [][]string {
 	return layers
 }
 
-// RoleOf returns the role of a node by its name: one that the environment calls for, or a member.
+// RoleOf returns the role of a node or a member by its name.
 func (e *Environment) RoleOf(name string) (Role, bool) {
 	if n, err := ParseNode(name); err == nil && e.Has(n) {
 		return e.Role(n.Role)
@@ -104,7 +104,7 @@ func (e *Environment) RoleOf(name string) (Role, bool) {
 	return Role{}, false
 }
 
-// Driver returns what makes the environment's machines: DriverNone where the file says nothing.
+// Driver returns the driver of the environment: DriverNone if the file names none.
 func (e *Environment) Driver() string {
 	if e.Provider.Driver == "" {
 		return DriverNone

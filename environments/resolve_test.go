@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A machine that is made before what it needs fails its first runs for nothing.
+// A machine that is made before those it depends on fails its first runs needlessly.
 func TestLayersFollowTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := anyEnvironment.Draw(t, "environment")
@@ -47,7 +47,7 @@ func TestLayersFollowTheOrder(t *testing.T) {
 	}
 }
 
-// A batch of none would never end, one that is too large takes a role down.
+// A batch of zero would never end. One that is too large takes a role down.
 func TestShares(t *testing.T) {
 	for _, c := range []struct {
 		text                  string
@@ -55,7 +55,7 @@ func TestShares(t *testing.T) {
 		wantBatch, wantFailed int
 	}{
 		{"", 40, 1, 0}, {"2", 40, 2, 2}, {"2", 0, 2, 2}, {"10%", 40, 4, 4}, {"10%", 5, 1, 1}, {"100%", 7, 7, 7}, {"1%", 0, 1, 1}, {"33%", 10, 3, 3},
-		{"-1", 3, 1, 0}, {"x", 3, 1, 0}, {"%", 3, 1, 0}, // check refuses these; nothing may go wrong with them either
+		{"-1", 3, 1, 0}, {"x", 3, 1, 0}, {"%", 3, 1, 0}, // check refuses these; they must not panic or loop either
 		{"0", 3, 1, 0},
 	} {
 		r := Rollout{Batch: c.text, Failures: c.text}
@@ -65,8 +65,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// A word of a role that did not reach its machines, or one of the environment that was lost on the way, is a first boot that
-// does something else than was written.
+// If a setting of a role did not reach its machines, or one of the environment were lost, a first boot would differ
+// from the file.
 func TestUserdataOfARole(t *testing.T) {
 	value := reflect.ValueOf(Userdata{})
 	for i := range value.NumField() {
@@ -122,7 +122,7 @@ func TestRoleOf(t *testing.T) {
 	}
 }
 
-// A change that is not told is agreed to blindly.
+// An operator would approve a change that the plan does not show.
 func TestDiffTellsHowMachinesAreMade(t *testing.T) {
 	before, err := Parse("dev.yaml", []byte(`provider: {driver: openstack, cloud: west}
 flavors: {small: m1.small}

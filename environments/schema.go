@@ -10,12 +10,12 @@ import (
 	"pulley/internal/schedule"
 )
 
-// schemaText is the schema of environment files, without its patterns of schedules and the definition of userdata.
+// schemaText is the schema of environment files, without the patterns of schedules and the definition of userdata.
 //
 //go:embed environment.schema.json
 var schemaText string
 
-// Schema returns the JSON Schema of environment files, for editors: it says all of the format that a schema can say.
+// Schema returns the JSON Schema of environment files, for editors. It contains every rule that a schema can express.
 func Schema() string {
 	interval := "^(@every ([0-9]+(\\.[0-9]+)?[hms])+|" + schedule.Pattern() + ")$"
 	return strings.NewReplacer(`"INTERVAL"`, string(encoded(interval)), `"userdata": {}`, `"userdata": `+string(encoded(userdataSchema()))).Replace(schemaText)
@@ -42,7 +42,7 @@ const cloudSchemaHead = `{
   "additionalProperties": false,
 `
 
-// schema is a JSON Schema, as far as userdata needs it.
+// schema is the part of JSON Schema that userdata needs.
 type schema struct {
 	Description          string             `json:"description,omitempty"`
 	Type                 string             `json:"type,omitempty"`
@@ -57,7 +57,7 @@ type schema struct {
 	Examples             []string           `json:"examples,omitempty"`
 }
 
-// userdataSchema is made of the settings' own rules: the parser and the schema cannot differ.
+// userdataSchema is generated from the rules of the settings: the parser and the schema cannot differ.
 func userdataSchema() *schema {
 	all := &schema{
 		Description: "Settings of first boots. A role's settings stand for the environment's; its scripts come after them.",
@@ -81,12 +81,12 @@ func userdataSchema() *schema {
 	return all
 }
 
-// encoded returns JSON as it stands among the definitions of a schema.
+// encoded returns v as JSON, indented for the definitions of a schema.
 func encoded(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("    ", "  ")
-	_ = enc.Encode(v) // strings, and maps of strings: it cannot fail
+	_ = enc.Encode(v) // strings, and maps of strings: encoding cannot fail
 	return bytes.TrimSpace(b.Bytes())
 }

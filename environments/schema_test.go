@@ -33,16 +33,17 @@ func compiled(t testing.TB, text string) *jsonschema.Schema {
 	return schema
 }
 
-// onlyParser are the rules that no schema can say: what one part of the file says of another, sizes in bytes, and networks.
+// onlyParser are the rules that no schema can express: relations between parts of the file, sizes in bytes, and
+// networks.
 var onlyParser = regexp.MustCompile(strings.Join([]string{
 	`comes after`, `reacts to`, `makes a cycle`, `has no entry in`, `would match its nodes`, `would be \d+ bytes long`,
 	`ends before it begins`, `no year has such a day`, `^userdata.allowed_signers: (line|it names)`, `no server to join at`,
 	`has more than 1000000 nodes`, `^member "`, `^members of `, `provider exec has no command`, `without agent_sha256`,
 	`is no time at all`, `at most 24h0m0s are allowed`, `^provider\.subnet`, `it is no URL`,
-	`not written as a decimal integer`, `the decimal number "\d+\.0*"`, // 2.0 is an integer for a schema
+	`not written as a decimal integer`, `the decimal number "\d+\.0*"`, // 2.0 is an integer in JSON Schema
 }, "|"))
 
-// agree compares what the schema and the parser say of a document.
+// agree compares the results of the schema and the parser for a document.
 func agree(schema *jsonschema.Schema, data []byte, parse func([]byte) error) error {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
 	if err != nil {
@@ -76,7 +77,7 @@ func parseCloud(data []byte) error {
 	return err
 }
 
-// An editor that calls a good file wrong, or a wrong one good, is not believed any more.
+// Users stop trusting an editor that marks valid files, or accepts invalid ones.
 func TestSchemaTakesEveryEnvironment(t *testing.T) {
 	schema := compiled(t, Schema())
 	rapid.Check(t, func(t *rapid.T) {
@@ -91,7 +92,7 @@ func TestSchemaTakesEveryEnvironment(t *testing.T) {
 	})
 }
 
-// What the schema says of a file with mistakes is what the parser says of it.
+// The schema and the parser must agree on files with mistakes.
 func TestSchemaAgreesWithTheParser(t *testing.T) {
 	schema := compiled(t, Schema())
 	rapid.Check(t, func(t *rapid.T) {
@@ -120,7 +121,7 @@ func TestCloudSchemaAgreesWithTheParser(t *testing.T) {
 	})
 }
 
-// junk are values of all kinds, right in some places and wrong in most.
+// junk are values of all types, valid in some places and invalid in most.
 var junk = []any{
 	nil, true, false, 0, 1, 2, -1, 1.5, 1000000, 1000001, "", "a", "A", "x y", " x", "x\n", "\x01", "web1", "db", "a-1", "-", "#!", "#!/bin/sh\n", "off", "/", "/x", "/x/y z",
 	"none", "local", "exec", "openstack", "vmware", "0", "2", "007", "0%", "5%", "100%", "101%", "30m", "30", "1h0m", "1m1h", "h", "25h", "0s", "2d", "10.77.0.0/16", "10.77.0.1/16", "fe80::/64",
@@ -131,7 +132,7 @@ var junk = []any{
 	map[string]any{"cardinality": 1}, map[string]any{"members": []any{}}, map[string]any{"flavor": "x"}, map[string]any{"amd64": strings.Repeat("0", 64)}, map[string]any{"puppet": "off"},
 }
 
-// mutated changes one to three things in a document: a value, a key that is there, or a new one.
+// mutated makes one to three changes in a document: of a value, an existing key, or a new one.
 func mutated(t *rapid.T, data []byte) []byte {
 	var doc any
 	if err := json.Unmarshal(data, &doc); err != nil {
@@ -150,7 +151,7 @@ var keysEverywhere = []string{
 	"proxy", "schedule", "pre", "post", "steps", "puppet", "colour", "Web", "web", "web1", "a b", "pulley", "PULLEY.x", "x",
 }
 
-// drawJunk draws a copy: what is changed further must not be changed for the next.
+// drawJunk draws a copy: later mutations must not change junk itself.
 func drawJunk(t *rapid.T) any {
 	var v any
 	if err := json.Unmarshal([]byte(asJSON(junk[rapid.IntRange(0, len(junk)-1).Draw(t, "junk")])), &v); err != nil {
@@ -185,7 +186,7 @@ func mutate(t *rapid.T, v any) any {
 	return drawJunk(t)
 }
 
-// Each key of the format is in the schema, and no other: a key that only one of them has helps nobody.
+// The schema must have each key of the format, and no other.
 func TestSchemaHasEveryKey(t *testing.T) {
 	var doc map[string]any
 	if err := json.Unmarshal([]byte(Schema()), &doc); err != nil {
@@ -225,7 +226,7 @@ func TestSchemaHasEveryKey(t *testing.T) {
 	}
 }
 
-// What the schema shows as an example has to be right, or it teaches mistakes.
+// A wrong example in the schema would teach users a mistake.
 func TestSchemaExamplesAreRight(t *testing.T) {
 	var doc any
 	if err := json.Unmarshal([]byte(Schema()), &doc); err != nil {
@@ -262,7 +263,7 @@ func TestSchemaExamplesAreRight(t *testing.T) {
 	}
 }
 
-// The samples of a new control repository are what editors show first.
+// Editors show the samples of a new control repository first.
 func TestSchemaTakesTheSamples(t *testing.T) {
 	schema := compiled(t, Schema())
 	for _, name := range []string{"dev.yaml", "production.yaml"} {
@@ -280,7 +281,7 @@ func TestSchemaTakesTheSamples(t *testing.T) {
 	}
 }
 
-// The parser's patterns are the schema's, letter by letter: what differs in a rare value no random document finds.
+// The patterns of the parser and the schema must be identical: random documents do not find differences in rare values.
 func TestSchemaHasTheParsersPatterns(t *testing.T) {
 	patterns := map[string]bool{}
 	for _, m := range regexp.MustCompile(`"pattern": ("(?:[^"\\]|\\.)*")`).FindAllStringSubmatch(Schema(), -1) {

@@ -7,8 +7,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// sets writes the values of --set and --stack into the document, as if they stood there: what reads and checks the file
-// reads and checks them. The file itself is not touched.
+// sets writes the values of --set and --stack into the parsed document. They then pass the same checks as the file. The
+// file itself does not change.
 func (p *parser) sets(root *yaml.Node, o LoadOptions) {
 	if root.Kind != yaml.MappingNode {
 		return
@@ -70,9 +70,9 @@ func (p *parser) set(root *yaml.Node, text string) {
 			return
 		}
 		if at = p.descend(at, f.key, from); at == nil {
-			return // it is not what it should be: reading it says so
+			return // reading reports the wrong type
 		}
-		if what = f.key; f.open { // a symbol may have dots
+		if what = f.key; f.open { // a symbol may contain dots
 			p.write(at, strings.Join(keys[1:], "."), "!!str", value, from)
 			return
 		}
@@ -90,7 +90,7 @@ func noScalar(f *field, path string) string {
 	return quoted(f.key) + " is a list, and only single values can be set"
 }
 
-// descend returns the mapping at key, a new one where there is none, and nil where there is something else.
+// descend returns the mapping at key. It creates a missing one, and returns nil if the value is no mapping.
 func (p *parser) descend(n *yaml.Node, key, from string) *yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		return nil
@@ -112,7 +112,7 @@ func (p *parser) descend(n *yaml.Node, key, from string) *yaml.Node {
 	return n.Content[i]
 }
 
-// write puts a value to a key, in the place of the one that is there.
+// write sets or replaces the value of a key.
 func (p *parser) write(n *yaml.Node, key, tag, value, from string) {
 	if n.Kind != yaml.MappingNode {
 		return

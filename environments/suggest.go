@@ -2,9 +2,9 @@ package environments
 
 import "strings"
 
-// SuggestName returns the known name that got was probably meant to be, or "": the nearest one, the first of several as
-// near, at most two slips away (one in a name of up to three bytes). A slip is a byte too many, too few or another, or
-// two swapped; upper case is none.
+// SuggestName returns the known name that got is probably a typo of, or "". It returns the nearest name, the first of
+// several, with at most two typos (one in a name of up to three bytes). A typo is an extra, missing or different byte,
+// or two swapped bytes. Case is ignored.
 func SuggestName(got string, known []string) string {
 	nearest, least := "", 3
 	got = strings.ToLower(got)
@@ -13,7 +13,7 @@ func SuggestName(got string, known []string) string {
 		if min(len(got), len(name)) <= 3 {
 			allowed = 1
 		}
-		// Distances take the product of both lengths: spare it where the lengths alone are too far apart.
+		// The cost of slips is the product of both lengths: skip names whose lengths differ too much.
 		if abs(len(got)-len(name)) > allowed {
 			continue
 		}

@@ -8,7 +8,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// text returns a value that has to be text, or "" after telling why not.
+// text returns a text value, or "" after it reported the problem.
 func (p *parser) text(n *yaml.Node, what string) string {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
@@ -23,8 +23,8 @@ func (p *parser) text(n *yaml.Node, what string) string {
 	return ""
 }
 
-// count returns a value that has to be a number of things, or 0 after telling why not. YAML readers disagree about 017,
-// 0o17, 1_000 and their like, so only plain decimal digits are taken.
+// count returns a number, or 0 after it reported the problem. YAML readers disagree about 017, 0o17, 1_000 and similar
+// forms. Only plain decimal digits are accepted.
 func (p *parser) count(n *yaml.Node, what string) int {
 	digits := strings.TrimPrefix(n.Value, "-")
 	plain := digits != "" && strings.Trim(digits, "0123456789") == "" && (digits[0] != '0' || n.Value == "0")
@@ -35,7 +35,7 @@ func (p *parser) count(n *yaml.Node, what string) int {
 		p.problem(n, "write it without quotes: "+n.Value, "%s is text, not an integer", what)
 	case plain:
 		if v, err := strconv.Atoi(n.Value); err == nil {
-			return v // of any size: check knows the limits
+			return v // of any size: check enforces the limits
 		}
 		p.problem(n, "", "%s %s is out of range", what, quoted(n.Value))
 	case n.Tag == "!!int":
@@ -46,7 +46,7 @@ func (p *parser) count(n *yaml.Node, what string) int {
 	return 0
 }
 
-// decimal suggests how to write an integer that YAML also accepts in other ways.
+// decimal suggests the decimal form of an integer that YAML also accepts in other forms.
 func decimal(value string) string {
 	digits := strings.TrimLeft(value, "+-")
 	if len(digits) > 1 && digits[0] == '0' && strings.Trim(digits, "0123456789_") == "" {
@@ -59,7 +59,7 @@ func decimal(value string) string {
 	return "write " + strconv.FormatInt(v, 10)
 }
 
-// wrongKind says that n is not what it should be; an alias has been told when the document was searched for them.
+// wrongKind reports that n has the wrong type. It skips aliases: document has reported them.
 func (p *parser) wrongKind(n *yaml.Node, what, want string) {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -72,7 +72,7 @@ func (p *parser) wrongKind(n *yaml.Node, what, want string) {
 	}
 }
 
-// kindOf names what YAML takes n for, with its value where it is short.
+// kindOf names the YAML type of n, with its value if that is short.
 func kindOf(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

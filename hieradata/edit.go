@@ -10,7 +10,8 @@ import (
 
 const lookupOptions = "lookup_options"
 
-// Canonical returns the canonical bytes of a layer that somebody wrote; nil when it is empty, as an empty layer is absent.
+// Canonical returns the canonical bytes of a layer that a person wrote. It returns nil if the layer is empty: an empty
+// layer is absent.
 func Canonical(layer []byte) ([]byte, error) {
 	v, err := ParseLayer(layer)
 	if err != nil {
@@ -39,7 +40,7 @@ func Set(layer []byte, key, valueYAML string) ([]byte, error) {
 	return canonicalLayer(m), nil
 }
 
-// Unset returns the layer without one key, and whether it had the key. It is nil when nothing is left.
+// Unset returns the layer without one key, and whether it had the key. The layer is nil if no key is left.
 func Unset(layer []byte, key string) ([]byte, bool, error) {
 	v, err := ParseLayer(layer)
 	if err != nil {
@@ -81,7 +82,7 @@ func canonicalLayer(m mapping) []byte {
 	return encode(Value{m})
 }
 
-// CheckKey refuses what Hiera can't look up as a whole key.
+// CheckKey refuses keys that Hiera cannot look up. Hiera reads a dot as a path within a value.
 func CheckKey(key string) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -115,7 +116,7 @@ func checkKey(key string) *SyntaxError {
 	return nil
 }
 
-// checkEntry checks a key, and the shape of the one key whose value Hiera itself reads.
+// checkEntry checks a key, and the value of lookup_options, which Hiera itself reads.
 func checkEntry(key string, value Value) *SyntaxError {
 	if err := checkKey(key); err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Without it, the order of changes would decide the digest, and every node would think that its data had changed.
+// Without it, the order of changes would affect the digest, and every node would see changed data.
 func TestSetIsCanonical(t *testing.T) {
 	set := func(layer []byte, key, value string) []byte {
 		t.Helper()
@@ -42,7 +42,7 @@ func TestSetIsCanonical(t *testing.T) {
 	}
 }
 
-// Without it, a key that lookup() can't find would be stored, and nothing would happen on any node.
+// Without it, Pulley would store a key that lookup() cannot find, and no node would use it.
 func TestSetRefusesKeys(t *testing.T) {
 	for key, hint := range map[string]string{
 		"":                       "write it as <class>::<parameter>",
@@ -68,7 +68,7 @@ func TestSetRefusesKeys(t *testing.T) {
 	}
 }
 
-// Without it, lookup_options of a wrong shape would fail every catalog of the environment.
+// Without it, lookup_options of a wrong type would fail every catalog of the environment.
 func TestSetChecksLookupOptions(t *testing.T) {
 	for value, ok := range map[string]bool{
 		"{'ntp::servers': {merge: unique}}":                      true,
@@ -89,7 +89,7 @@ func TestSetChecksLookupOptions(t *testing.T) {
 	}
 }
 
-// Without it, `data get -o json` would lose the difference between 1 and 1.0, or fail on keys that are numbers.
+// Without it, `data get -o json` would lose the difference between 1 and 1.0, or fail on numeric keys.
 func TestValueAsJSON(t *testing.T) {
 	v, err := ParseValue(`{f: 1.0, i: 1, n: ~, l: [], m: {100: x}, e: 1.0e+30, t: "<&\u2028"}`)
 	if err != nil {

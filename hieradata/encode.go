@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// encode writes canonical YAML: block style, sorted keys, two spaces, and every text quoted that any reader of YAML might
-// take for something else. It is written here rather than left to a library, because its bytes are hashed and signed: a
-// library's next version must not change them.
+// encode returns canonical YAML: block style, sorted keys, two spaces. It quotes every text that any YAML reader might
+// read as another type. Pulley does not use a library here: the bytes are hashed and signed, and a new version of a
+// library could change them.
 func encode(v Value) []byte {
 	var b bytes.Buffer
 	writeBlock(&b, v, 0)
@@ -20,7 +20,7 @@ func encode(v Value) []byte {
 	return b.Bytes()
 }
 
-// writeBlock writes v where the cursor stands already indented.
+// writeBlock writes v. The current line is already indented.
 func writeBlock(b *bytes.Buffer, v Value, indent int) {
 	switch x := v.v.(type) {
 	case []Value:
@@ -77,7 +77,7 @@ func writeIndent(b *bytes.Buffer, n int) {
 	}
 }
 
-// scalarText is a scalar in canonical YAML.
+// scalarText returns a scalar as canonical YAML.
 func scalarText(v Value) string {
 	switch x := v.v.(type) {
 	case bool:
@@ -95,13 +95,13 @@ func scalarText(v Value) string {
 	return "null"
 }
 
-// plainText is text that no YAML reader takes for anything else, except for the reserved words.
+// plainText matches text that every YAML reader reads as text, except for the reserved words.
 var plainText = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*(::[A-Za-z0-9_./-]+)*$`)
 
-// reservedWord is what YAML 1.1 or 1.2 reads as a boolean or as null.
+// reservedWord matches text that YAML 1.1 or 1.2 reads as a boolean or null.
 var reservedWord = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|true|false|null)$`)
 
-// floatText always has a point and, with an exponent, its sign: Psych reads 1e20 as a string.
+// floatText always writes a point and, with an exponent, its sign: Psych reads 1e20 as a string.
 func floatText(f float64) string {
 	s := strconv.FormatFloat(f, 'g', -1, 64)
 	digits, exponent, hasExponent := strings.Cut(s, "e")
@@ -114,7 +114,8 @@ func floatText(f float64) string {
 	return digits
 }
 
-// quoted writes text in double quotes. What is escaped is fixed here, not taken from the tables of a Unicode version.
+// quoted returns text in double quotes. The escaped characters are fixed here: they must not depend on a Unicode
+// version.
 func quoted(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

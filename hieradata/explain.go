@@ -12,15 +12,16 @@ type Holding struct {
 	Value Value `json:"value"`
 }
 
-// Explanation says where a key's value comes from among the live layers of one node.
+// Explanation shows which live layers of one node provide a key's value.
 type Explanation struct {
-	Key      string    `json:"key"`
-	Merge    string    `json:"merge"`    // first, unique, hash or deep: what lookup_options of these layers say; first when they don't
-	Holdings []Holding `json:"holdings"` // highest first; empty when no layer has the key
+	Key string `json:"key"`
+	// first, unique, hash or deep, by the lookup_options of these layers; first without an entry
+	Merge    string    `json:"merge"`
+	Holdings []Holding `json:"holdings"` // highest first; empty if no layer has the key
 }
 
-// Explain looks for a key in the live layers of one node. Layers holds the bytes of each layer that exists; layers of other
-// roles and nodes may be among them.
+// Explain finds a key in the live layers of one node. layers contains the bytes of each existing layer; Explain ignores
+// layers of other roles and nodes.
 func Explain(layers map[Layer][]byte, role, node, key string) (Explanation, error) {
 	e := Explanation{Key: key, Merge: "first"}
 	var options []Value
@@ -43,7 +44,7 @@ func Explain(layers map[Layer][]byte, role, node, key string) (Explanation, erro
 	return e, nil
 }
 
-// String is the explanation as a sentence.
+// String returns the explanation as a sentence.
 func (e Explanation) String() string {
 	if len(e.Holdings) == 0 {
 		return fmt.Sprintf("no live layer has %s", e.Key)
@@ -61,9 +62,9 @@ func (e Explanation) String() string {
 	return fmt.Sprintf("%s is merged (%s) from layers %s", e.Key, e.Merge, strings.Join(names, ", "))
 }
 
-// mergeOf finds a key's merge strategy in several lookup_options, highest first; "" when none names one. As in Puppet, they
-// are merged into one, a higher one replacing the whole entry of a lower; an entry of the key itself wins over patterns,
-// and of the patterns (keys that begin with ^) the first that matches wins.
+// mergeOf finds a key's merge strategy in several lookup_options, highest first; "" if none has one. As in Puppet, a
+// higher entry replaces the complete lower entry of the same name. An entry of the key itself overrides patterns (keys
+// that begin with ^), and the first matching pattern wins.
 func mergeOf(key string, options []Value) string {
 	var merged []entry
 	seen := map[string]bool{}
@@ -89,7 +90,7 @@ func mergeOf(key string, options []Value) string {
 	return ""
 }
 
-// matches leaves out patterns of Ruby's that Go does not know, such as look-ahead.
+// matches ignores Ruby patterns that Go does not support, such as look-ahead.
 func matches(pattern, key string) bool {
 	re, err := regexp.Compile(pattern)
 	return err == nil && re.MatchString(key)

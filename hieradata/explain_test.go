@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Without it, `data lookup` would name the wrong layer, and people would change data that is never used.
+// Without it, `data lookup` would show the wrong layer, and people would change unused data.
 func TestExplain(t *testing.T) {
 	layers := map[Layer][]byte{
 		Common:                []byte("a: 1\nb: [x]\nlookup_options:\n  b:\n    merge: unique\n  ^net::.*: {merge: {strategy: deep}}\n  c: {merge: unique}\n"),
@@ -36,7 +36,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Without it, `data set` would not say that it hides what a release says for one node.
+// Without it, `data set` would not report that it hides a value of the release.
 func TestShadows(t *testing.T) {
 	files := map[string][]byte{
 		"hiera.yaml": []byte(`version: 5
@@ -85,7 +85,7 @@ hierarchy:
 	}
 }
 
-// Without it, a release without hiera.yaml, or with a broken file, would stop `data set` or hide a shadow silently.
+// Without it, a release without hiera.yaml, or with a broken file, would fail `data set` or hide a shadow silently.
 func TestShadowsOfOddReleases(t *testing.T) {
 	places, _, err := Shadows(map[string][]byte{"data/common.yaml": []byte("a: 1\n")}, "a")
 	if err != nil || len(places) != 1 {
@@ -128,7 +128,7 @@ func TestWantFile(t *testing.T) {
 	}
 }
 
-// Without it, `pulley init` would write data that Pulley's own reader refuses.
+// Without it, `pulley init` could write data that Pulley refuses.
 func TestSampleParses(t *testing.T) {
 	count := 0
 	err := fs.WalkDir(Sample(), ".", func(name string, d fs.DirEntry, err error) error {

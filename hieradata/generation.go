@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxGenerationBytes is how large the record of a generation may be; it is one value in etcd.
+// MaxGenerationBytes is the maximum size of a generation's record, which is one value in etcd.
 const MaxGenerationBytes = 512 << 10
 
 const (
@@ -19,20 +19,21 @@ const (
 	maxByBytes          = 256
 )
 
-// Generation is one state of an environment's live data. It is immutable; every change makes the next one.
+// Generation is one state of an environment's live data. It is immutable; every change creates the next one.
 type Generation struct {
-	V           int              `json:"v"`                     // format of this record
-	Environment string           `json:"environment,omitempty"` // whose it is, like dev or dev@t42: a signature counts there only
-	Number      int64            `json:"number"`                // from 1
-	Layers      map[Layer]string `json:"layers"`                // digest of each layer that is not empty
+	V int `json:"v"` // format of this record
+	// its fleet, such as dev or dev@t42: a signature is valid for this fleet only
+	Environment string           `json:"environment,omitempty"`
+	Number      int64            `json:"number"` // from 1
+	Layers      map[Layer]string `json:"layers"` // digest of each layer that is not empty
 	By          string           `json:"by"`
 	Message     string           `json:"message"`
 	At          time.Time        `json:"at"`       // UTC
-	Previous    int64            `json:"previous"` // number of the generation that this one changed; 0 for the first
+	Previous    int64            `json:"previous"` // number of the generation before this change; 0 for the first
 }
 
-// Next is the generation that follows g, the zero Generation being what precedes the first. Changes holds the canonical bytes
-// of each layer that changes; an empty one is removed. Nothing is shared with g.
+// Next returns the generation after g; the zero Generation precedes the first. changes contains the canonical bytes of
+// each changed layer; an empty one removes the layer. The result shares no memory with g.
 func (g Generation) Next(changes map[Layer][]byte, by, message string, at time.Time) (Generation, error) {
 	next := Generation{
 		V: generationFormat, Environment: g.Environment, Number: g.Number + 1, Layers: maps.Clone(g.Layers),
@@ -61,7 +62,7 @@ func (g Generation) Next(changes map[Layer][]byte, by, message string, at time.T
 	return next, next.validate()
 }
 
-// Encode returns the record's bytes; the same generation has the same bytes everywhere.
+// Encode returns the record's bytes. The same generation has the same bytes on every machine.
 func (g Generation) Encode() ([]byte, error) {
 	if err := g.validate(); err != nil {
 		return nil, err
@@ -77,7 +78,7 @@ func (g Generation) Encode() ([]byte, error) {
 	return data, nil
 }
 
-// Digest is the sha256 of the encoded record as 64 hex digits; "" for a generation that can't be encoded.
+// Digest returns the sha256 of the encoded record as 64 hex digits; "" for a generation that cannot be encoded.
 func (g Generation) Digest() string {
 	data, err := g.Encode()
 	if err != nil {
@@ -86,8 +87,8 @@ func (g Generation) Digest() string {
 	return Digest(data)
 }
 
-// DecodeGeneration reads a record. It accepts only the bytes that Encode would have written, so that two records with
-// different digests never say the same, and nothing hides in one.
+// DecodeGeneration reads a record. It accepts only the bytes that Encode returns: two records with different digests
+// never have the same content, and a record has no hidden content.
 func DecodeGeneration(data []byte) (Generation, error) {
 	fail := func(problem string) (Generation, error) {
 		return Generation{}, fmt.Errorf("cannot read a data generation: %s", problem)

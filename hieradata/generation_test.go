@@ -18,7 +18,7 @@ func mustNext(t *testing.T, g Generation, changes map[Layer][]byte) Generation {
 	return next
 }
 
-// Without it, a generation would not survive etcd, or a signature over it would not verify.
+// Without it, a generation would not survive etcd, or its signature would not verify.
 func TestGenerationRoundTrips(t *testing.T) {
 	g := mustNext(t, Generation{}, map[Layer][]byte{Common: []byte("a: 1\n"), ForRole("compute"): []byte("b: 2\n"), ForNode("x.example_1"): []byte("c: 3\n")})
 	data, err := g.Encode()
@@ -38,7 +38,7 @@ func TestGenerationRoundTrips(t *testing.T) {
 	}
 }
 
-// Without it, a value in etcd that is not ours, or from a newer Pulley, would be taken for data.
+// Without it, Pulley would use a foreign value in etcd, or one from a newer Pulley, as data.
 func TestDecodeGenerationRefuses(t *testing.T) {
 	digest := strings.Repeat("a", 64)
 	valid := `{"v":1,"number":2,"layers":{"common":"` + digest + `"},"by":"","message":"","at":"2026-05-04T12:00:00Z","previous":1}`
@@ -77,7 +77,8 @@ func TestDecodeGenerationRefuses(t *testing.T) {
 	}
 }
 
-// Without it, data that was signed for one environment would be good in another; and what older programs wrote would be lost.
+// Without it, data that was signed for one environment would be valid in another, or data of older programs would be
+// lost.
 func TestGenerationSaysWhoseItIs(t *testing.T) {
 	g := mustNext(t, Generation{Environment: "dev@t42"}, nil)
 	data, err := g.Encode()
@@ -125,7 +126,7 @@ func TestGenerationLimits(t *testing.T) {
 	}
 }
 
-// Without it, a change for one role would make every node of the fleet run Puppet.
+// Without it, a change for one role would start Puppet on every node of the fleet.
 func TestNodeDigest(t *testing.T) {
 	first := mustNext(t, Generation{}, map[Layer][]byte{Common: []byte("a: 1\n"), ForRole("compute"): []byte("b: 2\n")})
 	second := mustNext(t, first, map[Layer][]byte{ForRole("compute"): []byte("b: 3\n"), ForNode("controller2"): []byte("c: 1\n")})

@@ -10,7 +10,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// hieraConfig is the part of a hiera.yaml of version 5 that says where data is.
+// hieraConfig is the part of a version 5 hiera.yaml that locates data.
 // https://www.puppet.com/docs/puppet/8/hiera_config_yaml_5
 type hieraConfig struct {
 	Version  int `yaml:"version"`
@@ -30,7 +30,7 @@ type hieraLevel struct {
 	MappedPaths []string `yaml:"mapped_paths"`
 }
 
-// CheckHieraConfig says what is wrong with a hiera.yaml, as far as it can be told without Puppet.
+// CheckHieraConfig returns the errors of a hiera.yaml that can be found without Puppet.
 func CheckHieraConfig(data []byte) error {
 	_, err := parseHieraConfig(data)
 	return err
@@ -62,11 +62,11 @@ func parseHieraConfig(data []byte) (hieraConfig, error) {
 	return c, nil
 }
 
-// defaultHierarchy is what Puppet uses where there is no hiera.yaml, or where it names no levels.
+// defaultHierarchy is Puppet's hierarchy without a hiera.yaml, or with one that has no levels.
 var defaultHierarchy = []hieraLevel{{Name: "Common", Path: "common.yaml"}}
 
-// patterns are expressions for the files that may hold data, in the order of the hierarchy. Base is the folder of the
-// hiera.yaml. An interpolation may become anything.
+// patterns returns expressions for the files that may contain data, in the order of the hierarchy. base is the folder
+// of the hiera.yaml. An interpolation matches any text.
 func (c hieraConfig) patterns(base string) []*regexp.Regexp {
 	datadir := c.Defaults.Datadir
 	if datadir == "" {
@@ -106,12 +106,12 @@ func (c hieraConfig) patterns(base string) []*regexp.Regexp {
 func appendPattern(all []*regexp.Regexp, location string, glob bool) []*regexp.Regexp {
 	re, err := regexp.Compile("^(?:" + expression(location, glob) + ")$")
 	if err != nil {
-		return all // a character class that no file name can match
+		return all // a character class that matches no file name
 	}
 	return append(all, re)
 }
 
-// expression turns a location of a hiera.yaml into a regular expression.
+// expression converts a location of a hiera.yaml to a regular expression.
 func expression(location string, glob bool) string {
 	var b strings.Builder
 	braces := 0

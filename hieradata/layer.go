@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// MaxLayerBytes is how large the canonical bytes of one layer may be; they are one value in etcd.
+// MaxLayerBytes is the maximum size of a layer's canonical bytes, which are one value in etcd.
 const MaxLayerBytes = 512 << 10
 
 // Layer names one layer of an environment: "common", "environment", "roles/<role>" or "nodes/<node>".
 type Layer string
 
-// The layers that every node of an environment has.
+// The layers of every node of an environment.
 const (
 	Common      Layer = "common"      // lowest: for all nodes
 	Environment Layer = "environment" // for all nodes of this environment
 )
 
-// ForRole names the layer of all nodes of a role.
+// ForRole returns the name of the layer of a role's nodes.
 func ForRole(role string) Layer { return Layer("roles/" + role) }
 
-// ForNode names the layer of one node.
+// ForNode returns the name of one node's layer.
 func ForNode(node string) Layer { return Layer("nodes/" + node) }
 
-// Order lists the layers that concern one node; the first that has a key wins. A node without a role has no role layer.
+// Order returns the layers of one node; the first that has a key wins. A node without a role has no role layer.
 func Order(role, node string) []Layer {
 	order := make([]Layer, 0, 4)
 	for _, slot := range slots(role, node) {
@@ -37,7 +37,8 @@ func Order(role, node string) []Layer {
 	return order
 }
 
-// Rank is where a layer stands: 0 for a node's, which wins, then 1 for a role's, 2 for the environment's, 3 for common.
+// Rank returns the priority of a layer: 0 for a node's, which is the highest, 1 for a role's, 2 for the environment's,
+// 3 for common.
 func (l Layer) Rank() int {
 	switch {
 	case l == Common:
@@ -50,11 +51,12 @@ func (l Layer) Rank() int {
 	return 0
 }
 
-var segment = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`) // a pattern that counts takes a millisecond to compile
+// no count in the pattern: it would take a millisecond to compile
+var segment = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
 
-const maxSegment = 253 // bytes, as of a host's name
+const maxSegment = 253 // bytes, as in a hostname
 
-// Validate says what is wrong with a layer's name.
+// Validate returns an error if a layer's name is invalid.
 func (l Layer) Validate() error {
 	if l == Common || l == Environment {
 		return nil
@@ -66,7 +68,7 @@ func (l Layer) Validate() error {
 	return fmt.Errorf("%.100q is not a layer: expected common, environment, roles/<role> or nodes/<node>", string(l))
 }
 
-// Digest identifies a layer by its canonical bytes: sha256 as 64 hex digits.
+// Digest returns the id of a layer: the sha256 of its canonical bytes as 64 hex digits.
 func Digest(canonical []byte) string {
 	sum := sha256.Sum256(canonical)
 	return hex.EncodeToString(sum[:])
@@ -74,7 +76,7 @@ func Digest(canonical []byte) string {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// CheckSize refuses a layer that etcd should not hold.
+// CheckSize refuses a layer that is too large for etcd.
 func CheckSize(l Layer, canonical []byte) error {
 	if len(canonical) <= MaxLayerBytes {
 		return nil

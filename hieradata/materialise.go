@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// slot is one of the four places that a node's data comes from, highest first.
+// slot is one of the four sources of a node's data, highest first.
 type slot struct {
 	file  string
-	layer Layer // "" where a node has none
+	layer Layer // "" if the node has none
 }
 
 func slots(role, node string) []slot {
@@ -26,7 +26,8 @@ func slots(role, node string) []slot {
 	return s
 }
 
-// Files are the names of the data files of a node in their folder, highest first: what a Hiera hierarchy lists as its paths.
+// Files returns the names of a node's data files in their folder, highest first. A Hiera hierarchy lists them as its
+// paths.
 func Files() []string {
 	names := make([]string, 0, 4)
 	for _, s := range slots("", "") {
@@ -35,8 +36,8 @@ func Files() []string {
 	return names
 }
 
-// NodeDigest identifies the data that one node sees in a generation. It is the same for two generations that differ only in
-// layers of others, so that such a change gives this node nothing to do.
+// NodeDigest returns the id of the data of one node in a generation. It is the same for two generations that differ
+// only in layers of other nodes and roles. Such a change causes no run of this node.
 func NodeDigest(g Generation, role, node string) string {
 	var b bytes.Buffer
 	b.WriteString("pulley node data 1\n")
@@ -48,9 +49,10 @@ func NodeDigest(g Generation, role, node string) string {
 
 const stagingPrefix = ".staging-"
 
-// Materialise writes the data of one node as the files of Files into <root>/<NodeDigest>/ and returns that folder. Contents
-// holds the bytes of each layer of Order that the generation has, by digest; bytes that don't have their digest are refused
-// before anything is written. A layer that the generation lacks becomes an empty mapping. A complete folder is left alone.
+// Materialise writes the data of one node to the files of Files in <root>/<NodeDigest>/ and returns that folder.
+// contents contains the bytes of each layer of Order in the generation, by digest. Materialise checks all digests
+// before it writes. A layer that the generation does not have becomes an empty mapping. A complete folder is not
+// written again.
 func Materialise(root string, g Generation, role, node string, contents map[string][]byte) (string, error) {
 	files := make(map[string][]byte, 4)
 	for _, s := range slots(role, node) {
@@ -96,7 +98,7 @@ func complete(dir string, files map[string][]byte) bool {
 	return true
 }
 
-// install makes dir appear whole or not at all.
+// install creates dir atomically.
 func install(root, dir string, files map[string][]byte) (err error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
@@ -118,8 +120,8 @@ func install(root, dir string, files map[string][]byte) (err error) {
 	if err := atomicfile.SyncFolder(staging); err != nil {
 		return err
 	}
-	// A damaged folder can't be replaced by one rename: a folder that has files is never overwritten. Should the power fail
-	// between the two, the next run finds no folder and writes it.
+	// A folder with files cannot be replaced by one rename. If the power fails between the removal and the rename, the
+	// next run finds no folder and writes it.
 	if _, err := os.Lstat(dir); err == nil {
 		if err := os.RemoveAll(dir); err != nil {
 			return err
@@ -128,7 +130,8 @@ func install(root, dir string, files map[string][]byte) (err error) {
 	if err := os.Rename(staging, dir); err != nil {
 		return err
 	}
-	return atomicfile.SyncFolder(root) // without it a power cut may undo the rename after the node said that it has the data
+	// without it, a power cut could undo the rename after the node reported the data
+	return atomicfile.SyncFolder(root)
 }
 
 func writeFile(path string, data []byte) error {
@@ -138,13 +141,13 @@ func writeFile(path string, data []byte) error {
 	}
 	_, err = f.Write(data)
 	if err == nil {
-		err = f.Sync() // else a power cut may leave an empty file under the final name
+		err = f.Sync() // without it, a power cut could leave an empty file under the final name
 	}
 	return errors.Join(err, f.Close())
 }
 
-// Collect removes the data folders under root whose names are not in keep, and what an interrupted Materialise left. It
-// touches nothing else, and returns the names of what it removed.
+// Collect removes the data folders under root whose names are not in keep, and the remains of an interrupted
+// Materialise. It touches nothing else, and returns the removed names.
 func Collect(root string, keep []string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {

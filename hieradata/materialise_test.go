@@ -32,7 +32,7 @@ func names(t *testing.T, dir string) []string {
 	return out
 }
 
-// Without it, Puppet would read data of another node, of half a generation, or none.
+// Without it, Puppet would read data of another node, of an incomplete generation, or none.
 func TestMaterialise(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "data")
 	g, contents := generationOf(t, map[Layer]string{
@@ -75,7 +75,7 @@ func TestMaterialise(t *testing.T) {
 	}
 }
 
-// Without it, a disk that lost a file, or a hand edit, would be Puppet's data for ever.
+// Without it, Puppet would keep reading damaged or hand-edited data.
 func TestMaterialiseMendsDamage(t *testing.T) {
 	root := t.TempDir()
 	g, contents := generationOf(t, map[Layer]string{Common: "a: 1\n"})
@@ -111,7 +111,7 @@ func TestMaterialiseMendsDamage(t *testing.T) {
 	}
 }
 
-// Without it, bytes that nobody hashed would configure machines.
+// Without it, unverified bytes would configure machines.
 func TestMaterialiseChecksHashes(t *testing.T) {
 	root := t.TempDir()
 	g, contents := generationOf(t, map[Layer]string{Common: "a: 1\n"})
@@ -136,7 +136,7 @@ func TestMaterialiseChecksHashes(t *testing.T) {
 	}
 }
 
-// Without it, old data would fill the disk, or data in use would vanish.
+// Without it, old data would fill the disk, or data in use would be deleted.
 func TestCollect(t *testing.T) {
 	root := t.TempDir()
 	var all []string

@@ -12,24 +12,24 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Limits of what is read. A layer of MaxLayerBytes may have been written with more blanks and comments.
+// The limits of input. A layer of MaxLayerBytes may be larger as written, with blanks and comments.
 const (
 	maxInputBytes = 4 * MaxLayerBytes
 	maxDepth      = 64
-	maxKeyBytes   = 1000 // of a key in canonical form; YAML readers give up at 1024
+	maxKeyBytes   = 1000 // of a key in canonical form; YAML readers fail above 1024
 )
 
-// SyntaxError is what is wrong with YAML that somebody wrote.
+// SyntaxError is an error in YAML that a person wrote.
 type SyntaxError struct {
-	Line, Column int // from 1; 0 when unknown
+	Line, Column int // from 1; 0 if unknown
 	Problem      string
-	Advice       string // what to do instead, one sentence; "" when there is nothing to add
+	Advice       string // the remedy, one sentence; "" if there is none
 }
 
-// Hint returns what to do about the problem, or "".
+// Hint returns the remedy, or "".
 func (e *SyntaxError) Hint() string { return e.Advice }
 
-// Error is the problem with its place.
+// Error returns the problem with its position.
 func (e *SyntaxError) Error() string {
 	var b strings.Builder
 	if e.Line > 0 {
@@ -59,7 +59,7 @@ func ParseValue(text string) (Value, error) {
 	return convert(node, 0)
 }
 
-// Remarks are sentences on what, in a value that ParseValue takes, might be read otherwise than its author meant.
+// Remarks returns sentences about a valid value that Pulley may read differently than its author meant.
 func Remarks(text string) []string {
 	node, err := parseNode([]byte(text))
 	if err != nil {
@@ -84,7 +84,7 @@ func Remarks(text string) []string {
 	return out
 }
 
-// ParseLayer reads a layer that somebody wrote. A file without content is an empty layer.
+// ParseLayer reads a layer that a person wrote. An empty file is an empty layer.
 func ParseLayer(data []byte) (Value, error) {
 	node, err := parseNode(data)
 	if errors.Is(err, errEmpty) {
@@ -160,7 +160,7 @@ func parseNode(data []byte) (*yaml.Node, error) {
 
 var yamlErrorForm = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// yamlError makes a SyntaxError of the library's text.
+// yamlError converts an error of the library to a SyntaxError.
 func yamlError(err error) *SyntaxError {
 	first, _, _ := strings.Cut(err.Error(), "\n")
 	m := yamlErrorForm.FindStringSubmatch(first)
@@ -175,7 +175,7 @@ func isPlain(n *yaml.Node) bool {
 	return n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
 }
 
-// convert turns a node of the library into a Value, refusing everything that Hiera data has no need of.
+// convert converts a node of the library to a Value. It refuses the parts of YAML that Hiera data does not need.
 func convert(n *yaml.Node, depth int) (Value, error) {
 	at := func(problem, hint string) error {
 		return &SyntaxError{Line: n.Line, Column: n.Column, Problem: problem, Advice: hint}
@@ -229,7 +229,7 @@ func convertMapping(n *yaml.Node, depth int) (Value, error) {
 		case "null", "list", "mapping":
 			return Value{}, at("the key of a mapping can't be "+key.Kind(), quoteAdvice)
 		}
-		if key.v == "<<" { // Psych merges even under a quoted one
+		if key.v == "<<" { // Psych also merges a quoted one
 			return Value{}, at("merge keys (<<) are not accepted", "write the keys out")
 		}
 		if len(scalarText(key)) > maxKeyBytes {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Without it, an operator's 42, "42" and yes would reach Puppet as other types than they were shown.
+// Without it, an operator's 42, "42" and yes would reach Puppet with other types than displayed.
 func TestParseValueKeepsTypes(t *testing.T) {
 	for _, c := range []struct{ text, kind, canonical string }{
 		{`42`, "integer", `42`},
@@ -70,7 +70,7 @@ func TestParseValueKeepsTypes(t *testing.T) {
 	}
 }
 
-// Without it, YAML that Puppet would read otherwise, or that grows without end, would be stored for a whole fleet.
+// Without it, Pulley would store YAML for a fleet that Puppet reads differently, or that grows without limit.
 func TestParseValueRefuses(t *testing.T) {
 	for _, c := range []struct{ text, problem string }{
 		{``, "empty"},
@@ -114,7 +114,7 @@ func TestParseValueRefuses(t *testing.T) {
 	}
 }
 
-// Without it, "yes" would become text without anybody being told.
+// Without it, "yes" would become text without a warning.
 func TestRemarks(t *testing.T) {
 	for text, want := range map[string]string{
 		`yes`:             "yes is kept as text; for a boolean write true or false",
@@ -136,7 +136,7 @@ func TestRemarks(t *testing.T) {
 	}
 }
 
-// Without it, an error in an imported file would not say where it is.
+// Without it, an error in an imported file would have no position.
 func TestParseLayerSaysWhere(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"a: 1\nb.c: 2\n", "line 2, column 1: "},

@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// psych reads YAML documents as Puppet does, one after the other, and answers with the types that Ruby made of them. Each
+// psych reads YAML documents as Puppet does, one after the other, and returns the types that Ruby made of them. Each
 // document and each answer is one line of JSON.
 const psych = `
 require 'yaml'; require 'json'; require 'date'
@@ -91,7 +91,7 @@ func (r rubyReader) read(t fataler, yaml string) string {
 	return compact(answer)
 }
 
-// shown is v in the form in which psych answers.
+// shown returns v in the format of psych's answers.
 func shown(v Value) any {
 	switch x := v.v.(type) {
 	case bool:
@@ -126,7 +126,7 @@ func compact(v any) string {
 	return string(b)
 }
 
-// Without it, a value that was shown as text could be a number, a boolean, a date or a symbol in the catalog.
+// Without it, a value displayed as text could be a number, a boolean, a date or a symbol in the catalog.
 func TestPsychReadsWhatWasShown(t *testing.T) {
 	ruby := startRuby(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -142,7 +142,7 @@ func TestPsychReadsWhatWasShown(t *testing.T) {
 	})
 }
 
-// Without it, one of the words on which YAML's versions differ would slip through as something else.
+// Without it, a word on which YAML's versions differ could become another type.
 func TestPsychReadsOddWords(t *testing.T) {
 	ruby := startRuby(t)
 	for _, text := range oddWords {

@@ -9,15 +9,15 @@ import (
 	"sync"
 )
 
-// The readers of YAML disagree about unquoted text: 1.2 takes "yes" for text, and Psych for true; 1e3 is a number to one and
-// text to the other. Here unquoted text is a number, boolean or null only where all of them agree; otherwise it is text, and
-// Remarks says so.
+// YAML readers disagree about unquoted text: YAML 1.2 reads "yes" as text, Psych as true; one reads 1e3 as a number,
+// another as text. Here unquoted text is a number, boolean or null only if all readers agree. Any other is text, and
+// Remarks reports it.
 type scalarForms struct {
 	decimal, octal, hex, binary, float, endless *regexp.Regexp
 	boolWord, numberLike, sexagesimal           *regexp.Regexp
 }
 
-// forms compiles them at their first use: a tick that has nothing to do reads no YAML.
+// forms compiles the patterns at their first use: a tick without work reads no YAML.
 var forms = sync.OnceValue(func() scalarForms {
 	return scalarForms{
 		decimal:     regexp.MustCompile(`^[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)$`),
@@ -32,7 +32,7 @@ var forms = sync.OnceValue(func() scalarForms {
 	}
 })
 
-// plainScalar reads unquoted text.
+// plainScalar parses unquoted text.
 func plainScalar(text string) (Value, error) {
 	switch text {
 	case "", "~", "null", "Null", "NULL":
@@ -67,7 +67,7 @@ func parseInt(text, digits string, base int) (Value, error) {
 	return Value{n}, nil
 }
 
-// remark says what might surprise whoever wrote this unquoted text; "" when nothing does.
+// remark returns a sentence about unquoted text that its author may have meant differently; "" for other text.
 func remark(text string) string {
 	v, err := plainScalar(text)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Place is where a release defines a key.
+// Place is the position in a release that defines a key.
 type Place struct {
 	File string `json:"file"` // relative to the release, with slashes
 	Line int    `json:"line"`
 }
 
-// String is the place as file:line.
+// String returns the place as file:line.
 func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
 
-// WantFile reports whether a file of a release can matter to Shadows. Paths are relative to the release.
+// WantFile reports whether Shadows needs a file of a release. Paths are relative to the release.
 func WantFile(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if strings.HasPrefix(part, ".") {
@@ -35,9 +35,10 @@ func WantFile(name string) bool {
 	return false
 }
 
-// Shadows lists where a release defines a key, in the order of its hierarchy: the places that live data above the release
-// hides, or is merged with. Files holds those that WantFile wants, by path. The strategy is what lookup_options of the release
-// say for the key: "first" when nothing. A data file that can't be read makes an error, next to what the others hold.
+// Shadows lists the places in a release that define a key, in the order of its hierarchy. Live data hides them, or is
+// merged with them. files contains the files for which WantFile is true, by path. merge is the key's strategy in
+// lookup_options of the release: "first" without an entry. An unreadable data file is an error; the places in the other
+// files are returned with it.
 func Shadows(files map[string][]byte, key string) (places []Place, merge string, err error) {
 	configs, err := hieraConfigs(files, key)
 	if err != nil {
@@ -73,7 +74,8 @@ func Shadows(files map[string][]byte, key string) (places []Place, merge string,
 	return places, merge, errors.Join(problems...)
 }
 
-// hieraConfigs returns the places where data of a key may be: of the environment, then of the key's own module.
+// hieraConfigs returns the patterns of the files that may define a key: of the environment, then of the key's own
+// module.
 func hieraConfigs(files map[string][]byte, key string) ([][]*regexp.Regexp, error) {
 	var out [][]*regexp.Regexp
 	add := func(name string) error {
@@ -120,7 +122,7 @@ func topLevel(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// child finds a key of a mapping and its value, following an alias; nil when there is none.
+// child finds a key of a mapping and its value. It follows an alias, and returns nil if there is no such key.
 func child(n *yaml.Node, name string) (key, value *yaml.Node) {
 	if n = target(n); n == nil || n.Kind != yaml.MappingNode {
 		return nil, nil
@@ -140,7 +142,8 @@ func target(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// mergeOptions takes from lookup_options of a release, which may use more of YAML than a layer, the merge strategies.
+// mergeOptions returns the merge strategies in lookup_options of a release. A release may use more of YAML than a
+// layer.
 func mergeOptions(n *yaml.Node) Value {
 	var m mapping
 	if n.Kind != yaml.MappingNode {

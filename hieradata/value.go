@@ -20,7 +20,7 @@ type entry struct {
 	value Value
 }
 
-// Kind names the type of the value as Hiera's users do: null, boolean, integer, float, string, list or mapping.
+// Kind returns the type of the value in Hiera's terms: null, boolean, integer, float, string, list or mapping.
 func (v Value) Kind() string {
 	switch v.v.(type) {
 	case bool:
@@ -39,8 +39,8 @@ func (v Value) Kind() string {
 	return "null"
 }
 
-// Any returns the value as plain Go: nil, bool, int64, float64, string, []any or map[string]any. Keys of mappings that are
-// not strings become the text that YAML has for them.
+// Any returns the value as plain Go: nil, bool, int64, float64, string, []any or map[string]any. Keys that are not
+// strings become their YAML text.
 func (v Value) Any() any {
 	switch x := v.v.(type) {
 	case []Value:
@@ -59,7 +59,7 @@ func (v Value) Any() any {
 	return v.v
 }
 
-// MarshalJSON writes the value as JSON: a float keeps its point, so that 1.0 stays a float for readers that can tell.
+// MarshalJSON encodes the value as JSON. A float keeps its point: readers can distinguish 1.0 from 1.
 func (v Value) MarshalJSON() ([]byte, error) {
 	switch x := v.v.(type) {
 	case float64:
@@ -94,18 +94,18 @@ func (v Value) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v.v)
 }
 
-// String is the value as canonical YAML, without a line break at its end.
+// String returns the value as canonical YAML, without a line break at its end.
 func (v Value) String() string {
 	return string(bytes.TrimSuffix(encode(v), []byte("\n")))
 }
 
-// YAML is the value as canonical YAML. A mapping at the top is what a data file holds.
+// YAML returns the value as canonical YAML. A data file contains a mapping.
 func (v Value) YAML() []byte { return encode(v) }
 
 // Equal reports whether two values have the same types and contents.
 func (v Value) Equal(other Value) bool { return bytes.Equal(encode(v), encode(other)) }
 
-// keyText is a mapping's key as people write it.
+// keyText returns a mapping's key as a person would write it.
 func (v Value) keyText() string {
 	if s, ok := v.v.(string); ok {
 		return s
@@ -113,7 +113,7 @@ func (v Value) keyText() string {
 	return scalarText(v)
 }
 
-// find returns the value under a key that is a string.
+// find returns the value of a string key.
 func (m mapping) find(key string) (Value, bool) {
 	for _, e := range m {
 		if e.key.v == key {
@@ -123,12 +123,12 @@ func (m mapping) find(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// without returns the mapping with one key left out.
+// without returns the mapping without one key.
 func (m mapping) without(key string) mapping {
 	return slices.DeleteFunc(slices.Clone(m), func(e entry) bool { return e.key.v == key })
 }
 
-// sorted puts entries into canonical order and refuses two of the same key.
+// sorted sorts entries into canonical order and refuses duplicate keys.
 func sorted(entries []entry) (mapping, error) {
 	type keyed struct {
 		text string
@@ -137,7 +137,7 @@ func sorted(entries []entry) (mapping, error) {
 	all := make([]keyed, len(entries))
 	for i, e := range entries {
 		all[i] = keyed{scalarText(e.key), e}
-		// A quoted text must sort where it would stand unquoted, or a harmless rename would shuffle the file.
+		// A quoted text is sorted by its unquoted form. Otherwise a rename that only adds quotes would move entries.
 		if s, ok := e.key.v.(string); ok {
 			all[i].text = s
 		}
