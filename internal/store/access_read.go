@@ -12,10 +12,10 @@ import (
 	"pulley/internal/pki"
 )
 
-// rolesRead bounds the nodes whose roles and users are read one by one: each is a request through etcd's log.
+// rolesRead bounds the nodes whose roles and users are read one by one: each read goes through etcd's log.
 const rolesRead = 1000
 
-// AccessState is what etcd has of users and roles.
+// AccessState is the state of etcd's users and roles.
 type AccessState struct {
 	On    bool // etcd checks its users
 	Admin bool // the connection may read the rest
@@ -24,10 +24,10 @@ type AccessState struct {
 
 	Grants      map[string][]Grant  // of the roles that were read
 	RolesOf     map[string][]string // of the users that were read
-	UnreadNodes int                 // nodes whose roles were not read: there are too many
+	UnreadNodes int                 // nodes whose roles were not read, because they are too many
 }
 
-// State reads users and roles, where this connection may.
+// State reads users and roles, if this connection may.
 func (s *Access) State(ctx context.Context) (AccessState, error) {
 	a := AccessState{Grants: map[string][]Grant{}, RolesOf: map[string][]string{}, Users: map[string]bool{}}
 	var err error
@@ -53,7 +53,7 @@ func (s *Access) State(ctx context.Context) (AccessState, error) {
 		return a, s.db.Explain(err)
 	}
 	a.Admin = true
-	ours, ofNodes := s.db.Prefix()+"/", s.db.Prefix()+"/"+string(pki.KindNode)+"/" // a node's role and its users begin with ofNodes
+	ours, ofNodes := s.db.Prefix()+"/", s.db.Prefix()+"/"+string(pki.KindNode)+"/" // a node's role and users begin with ofNodes
 	read := 0
 	for _, role := range a.Roles {
 		if strings.HasPrefix(role, ofNodes) {
@@ -87,8 +87,8 @@ func (s *Access) State(ctx context.Context) (AccessState, error) {
 	return a, nil
 }
 
-// RootHasPassword reports whether anybody could log in as root with a password. Of a user without one, etcd says that before it
-// compares anything.
+// RootHasPassword reports whether a password could log in as root. For a user without one, etcd reports that before it
+// compares any password.
 func (s *Access) RootHasPassword(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
@@ -96,7 +96,7 @@ func (s *Access) RootHasPassword(ctx context.Context) bool {
 	return errors.Is(err, rpctypes.ErrAuthFailed)
 }
 
-// String is like "read all below /pulley/v1/releases/".
+// String renders a grant, for example "read all below /pulley/v1/releases/".
 func (g Grant) String() string {
 	what := map[int32]string{0: "read", 1: "write", 2: "read and write"}[int32(g.May)]
 	switch {

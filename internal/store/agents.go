@@ -21,22 +21,22 @@ type AgentRelease struct {
 	Version   string                     `json:"version"`
 	Platforms map[string]content.Program `json:"platforms"` // by GOOS/GOARCH, like linux/amd64
 	Message   agent.Prose                `json:"message,omitempty"`
-	Author    string                     `json:"author"` // who published it
+	Author    string                     `json:"author"` // publisher
 	At        time.Time                  `json:"at"`
 }
 
-// SignedAgent is an AgentRelease with the very bytes that its signatures are over. Nobody has checked those yet.
+// SignedAgent is an AgentRelease with the exact bytes that its signatures cover. The signatures are unverified.
 type SignedAgent struct {
 	AgentRelease
-	Record     []byte `json:"-"` // one line of JSON, without its end
+	Record     []byte `json:"-"` // one line of JSON, without its newline
 	Signatures []byte `json:"-"` // nil when it is not signed
-	Revision   int64  `json:"-"` // at which it was last written
+	Revision   int64  `json:"-"` // of its last write
 }
 
-// maxAgentPlatforms is how many programs one version may have.
+// maxAgentPlatforms bounds the programs of one version.
 const maxAgentPlatforms = 16
 
-// check refuses a record that no node could use.
+// check rejects a record that no node could use.
 func (r AgentRelease) check() error {
 	if _, err := ParseVersion(r.Version); err != nil {
 		return err
@@ -52,8 +52,8 @@ func (r AgentRelease) check() error {
 	return nil
 }
 
-// PutAgent publishes a record whose chunks are stored already, and only while p stands. The same programs under the same
-// version are no error and change nothing (created is false); others are.
+// PutAgent publishes a record whose chunks are already stored, and only while p is held. If the version exists with
+// the same programs, it changes nothing and returns created false. Other programs are an error.
 func (s *Releases) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, sign Sign) (created bool, err error) {
 	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot publish agent %s: %w", r.Version, err) }
 	if err := r.check(); err != nil {
@@ -64,7 +64,7 @@ func (s *Releases) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, 
 	if err != nil {
 		return fail(err)
 	}
-	if len(there.Kvs) > 0 { // nobody has to touch a hardware key for nothing
+	if len(there.Kvs) > 0 { // before a hardware key is touched in vain
 		return false, s.agentPublished(key, there.Kvs[0].Value, r)
 	}
 	record, err := etcd.Encode(r)
@@ -97,7 +97,7 @@ func (s *Releases) PutAgent(ctx context.Context, p *Publishing, r AgentRelease, 
 	return fail(errors.New("etcd had no sign of life from this publish for a minute, so what it stored may be pruned\npublish it again"))
 }
 
-// agentPublished is nil when what stands at the key has the same programs.
+// agentPublished returns nil if the stored record has the same programs.
 func (s *Releases) agentPublished(key string, value []byte, r AgentRelease) error {
 	have, err := s.decodeAgent(key, value)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *Releases) agentPublished(key string, value []byte, r AgentRelease) erro
 	return nil
 }
 
-// decodeAgent reads an agent's document; a record that was copied from another version's key is unreadable.
+// decodeAgent reads an agent's document. A record that was copied from another version's key is unreadable.
 func (s *Releases) decodeAgent(key string, value []byte) (SignedAgent, error) {
 	var r SignedAgent
 	r.Record, r.Signatures = trust.Split(value)
@@ -129,7 +129,7 @@ func (s *Releases) decodeAgent(key string, value []byte) (SignedAgent, error) {
 	return r, nil
 }
 
-// Agent reads one version's record; ErrNotFound when there is none.
+// Agent reads one version's record. It returns ErrNotFound if there is none.
 func (s *Releases) Agent(ctx context.Context, version string) (SignedAgent, error) {
 	key := s.db.Keys.AgentRelease(version)
 	resp, err := s.db.Get(ctx, key)
@@ -144,8 +144,8 @@ func (s *Releases) Agent(ctx context.Context, version string) (SignedAgent, erro
 	return r, err
 }
 
-// Agents lists every version, lowest first. One that can't be read is an error that names its key: a prune must not take
-// for unneeded what it could not look into.
+// Agents lists every version, lowest first. An unreadable version is an error that names its key: a prune must not
+// treat unread content as unneeded.
 func (s *Releases) Agents(ctx context.Context) ([]SignedAgent, error) {
 	var all []SignedAgent
 	prefix := s.db.Keys.AgentReleases()
@@ -161,8 +161,8 @@ func (s *Releases) Agents(ctx context.Context) ([]SignedAgent, error) {
 	return all, nil
 }
 
-// SignAgent adds a signature to those of an agent's record, which stays as it is, byte for byte. ErrConflict means that
-// somebody else did at the same moment.
+// SignAgent adds a signature to an agent's record. The record itself stays byte for byte. ErrConflict means a
+// concurrent change.
 func (s *Releases) SignAgent(ctx context.Context, version string, sign Sign) error {
 	r, err := s.Agent(ctx, version)
 	if err != nil {
@@ -191,5 +191,5 @@ func (s *Releases) SignAgent(ctx context.Context, version string, sign Sign) err
 	return nil
 }
 
-// CompareVersions orders two versions as hashicorp/go-version does; what is no version is ordered by its bytes.
+// CompareVersions orders two versions like hashicorp/go-version. It orders any other string by its bytes.
 func CompareVersions(a, b string) int { return compareVersions(a, b) }

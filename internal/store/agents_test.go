@@ -17,7 +17,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// putAgent publishes a version as `pulley agents publish` does, and returns its record and its program.
+// putAgent publishes a version like `pulley agents publish`, and returns its record and its program.
 func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease, []byte) {
 	t.Helper()
 	program := bytes.Repeat([]byte("agent "+version+"\n"), 10_000)
@@ -39,7 +39,7 @@ func putAgent(t *testing.T, st *store.Store, version string) (store.AgentRelease
 	return r, program
 }
 
-// A version that changes after it was tested on one node is another on the next.
+// Otherwise the version on the next node differs from the tested one.
 func TestAnAgentsReleaseNeverChanges(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -69,7 +69,7 @@ func TestAnAgentsReleaseNeverChanges(t *testing.T) {
 	}
 }
 
-// A signature that is over other bytes than those that nodes read is none.
+// A signature must cover the bytes that nodes read.
 func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -102,7 +102,7 @@ func TestAnAgentIsSignedAsItIsStored(t *testing.T) {
 	}
 }
 
-// A prune that takes an agent's program leaves a fleet that can't go back to it, and machines that can't boot.
+// A prune that deletes an agent's program prevents a fleet from going back to it, and machines from booting.
 func TestAPruneLeavesAgentsWhole(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -120,7 +120,7 @@ func TestAPruneLeavesAgentsWhole(t *testing.T) {
 	if err := r.Platforms["linux/amd64"].CopyTo(t.Context(), &out, st.Releases); err != nil || !bytes.Equal(out.Bytes(), program) {
 		t.Errorf("after a prune the program has %d bytes: %v", out.Len(), err)
 	}
-	// What can't be read might need anything.
+	// An unreadable record might need any object.
 	if _, err := server.Client().Put(t.Context(), "/pulley/v1/agents/1.2.0", "nonsense"); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestAPruneLeavesAgentsWhole(t *testing.T) {
 	}
 }
 
-// A node that takes its role's agent for its own, or anybody's, runs what nobody wanted there.
+// A node with the wrong choice, its role's or another node's, runs an unwanted agent.
 func TestWhoseAgentCounts(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -179,7 +179,7 @@ func TestWhoseAgentCounts(t *testing.T) {
 	wants("no default", "", false, 0)
 }
 
-// Every node reads the document with each tick: thousands of pins in it would cost a fleet more than anything else.
+// Every node reads the document in each tick: thousands of pins would cost a fleet more than all other reads.
 func TestAnAgentsWishStaysSmall(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -192,7 +192,7 @@ func TestAnAgentsWishStaysSmall(t *testing.T) {
 	}
 }
 
-// A self-test that changes what a node said makes an operator believe it.
+// A self-test that changes a node's report misleads an operator.
 func TestRepeatChangesNothing(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -224,7 +224,7 @@ func TestRepeatChangesNothing(t *testing.T) {
 	}
 }
 
-// A node that takes a wish which it can't read for none forgets which agents it dropped, and crashes once more.
+// A node that treats an unreadable wish as none forgets its dropped agents, and crashes again.
 func TestAWishThatCantBeReadIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -232,7 +232,7 @@ func TestAWishThatCantBeReadIsUnknown(t *testing.T) {
 	if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{}) {
 		t.Errorf("no wish: %+v, %v", d.Agent, err)
 	}
-	for _, text := range []string{"{", `{"v":99}`} { // which keeps no node from its target
+	for _, text := range []string{"{", `{"v":99}`} { // it does not keep the node from its target
 		if _, err := server.Client().Put(t.Context(), "/pulley/v1/environments/dev/agent", text); err != nil {
 			t.Fatal(err)
 		}

@@ -12,13 +12,13 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// AgentWish is which versions of pulley-agent the nodes of one environment are to run. It is one small document, because
-// every node reads it with each tick.
+// AgentWish selects the versions of pulley-agent for the nodes of one environment. It is one small document, because
+// every node reads it in each tick.
 type AgentWish struct {
 	Default agent.AgentChoice            `json:"default,omitzero"`
 	Roles   map[string]agent.AgentChoice `json:"roles,omitempty"`
 	Nodes   map[string]agent.AgentChoice `json:"nodes,omitempty"`
-	Try     int64                        `json:"try,omitempty"` // raised to have versions tried again that nodes dropped
+	Try     int64                        `json:"try,omitempty"` // raised to retry versions that nodes dropped
 	By      string                       `json:"by,omitempty"`
 	Why     agent.Prose                  `json:"why,omitempty"`
 	At      time.Time                    `json:"at,omitzero"`
@@ -27,7 +27,7 @@ type AgentWish struct {
 // maxWishBytes bounds the document: ten thousand nodes read it every five minutes.
 const maxWishBytes = 16 << 10
 
-// For is what counts for one node: its own, else its role's, else the default.
+// For returns the choice for one node: its own, else its role's, else the default.
 func (w AgentWish) For(role, node string) agent.AgentChoice {
 	c := w.Default
 	if own, ok := w.Roles[role]; ok {
@@ -42,7 +42,7 @@ func (w AgentWish) For(role, node string) agent.AgentChoice {
 	return c
 }
 
-// Choice is that of one scope itself, nothing inherited; false when it has none.
+// Choice returns the choice of one scope itself, without inheritance. It returns false if the scope has none.
 func (w AgentWish) Choice(scope etcd.Scope) (agent.AgentChoice, bool) {
 	switch {
 	case scope.Node != "":
@@ -55,7 +55,7 @@ func (w AgentWish) Choice(scope etcd.Scope) (agent.AgentChoice, bool) {
 	return w.Default, w.Default.Version != ""
 }
 
-// Choose sets the choice of one scope; the zero choice takes it away.
+// Choose sets the choice of one scope. The zero choice removes it.
 func (w *AgentWish) Choose(scope etcd.Scope, c agent.AgentChoice) {
 	set := func(m *map[string]agent.AgentChoice, name string) {
 		switch {
@@ -77,7 +77,7 @@ func (w *AgentWish) Choose(scope etcd.Scope, c agent.AgentChoice) {
 	}
 }
 
-// AgentWish reads an environment's document and the revision at which it was last written; 0 when there is none.
+// AgentWish reads an environment's document and the revision of its last write, or 0 if there is none.
 func (s *Fleet) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWish, revision int64, err error) {
 	key := s.db.Keys.Env(ref.String()).AgentChoice()
 	resp, err := s.db.Get(ctx, key)
@@ -93,7 +93,7 @@ func (s *Fleet) AgentWish(ctx context.Context, ref environments.Ref) (w AgentWis
 	return w, revision, nil
 }
 
-// PutAgentWish stores the document unless it was written since revision: then the error wraps ErrConflict.
+// PutAgentWish stores the document. If the document was written since revision, the error wraps ErrConflict.
 func (s *Fleet) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentWish, revision int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot say which agent %s is to run: %w", ref, err) }
 	value, err := etcd.Encode(w)
@@ -114,7 +114,7 @@ func (s *Fleet) PutAgentWish(ctx context.Context, ref environments.Ref, w AgentW
 	return nil
 }
 
-// Said is what a node last said of itself, and whether it ever did.
+// Status returns a node's last status, and whether the node ever reported.
 func (s *Node) Status(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
 	key := s.db.Keys.Env(id.Environment).Status(id.Node)
 	resp, err := s.db.Get(ctx, key)
@@ -124,8 +124,8 @@ func (s *Node) Status(ctx context.Context, id agent.Identity) (st agent.Status, 
 	return st, true, etcd.Decode(key, resp.Kvs[0].Value, &st)
 }
 
-// Repeat writes a node's own status again, byte for byte: whoever can do that can report. A node that never reported has
-// none to repeat, which is no error.
+// RepeatStatus writes a node's own status again, byte for byte. Success proves that the node can report. A node
+// without a status repeats nothing, which is no error.
 func (s *Node) RepeatStatus(ctx context.Context, id agent.Identity) error {
 	key := s.db.Keys.Env(id.Environment).Status(id.Node)
 	resp, err := s.db.Get(ctx, key)
@@ -133,7 +133,8 @@ func (s *Node) RepeatStatus(ctx context.Context, id agent.Identity) error {
 		return fmt.Errorf("cannot read the node's own status: %w", err)
 	}
 	for _, kv := range resp.Kvs {
-		// Where the guard fails a tick reported at this moment; that the write was allowed is all that was to be known.
+		// A failed guard means that a tick reported at this moment. The write was allowed, which is all that this call
+		// tests.
 		_, err = s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(key, kv.ModRevision)}, []clientv3.Op{clientv3.OpPut(key, string(kv.Value))}, nil)
 	}
 	if err != nil {

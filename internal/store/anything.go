@@ -13,8 +13,8 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// AnythingOf reports whether etcd has anything of an environment that a destruction takes away: also of one that is not
-// stored, or was destroyed in part. Users and roles count for those who may look at them.
+// AnythingOf reports whether etcd contains any part of an environment that a destruction deletes. This includes an
+// environment that is not stored, or was destroyed in part. Users and roles count if this connection may read them.
 func (s *Machines) AnythingOf(ctx context.Context, ref environments.Ref) (bool, error) {
 	env := ref.String()
 	looks := []func() (bool, error){
@@ -45,7 +45,7 @@ func (s *Machines) AnythingOf(ctx context.Context, ref environments.Ref) (bool, 
 	return false, nil
 }
 
-// tokensOf are the keys of the tokens that nodes of an environment join with, ended ones too.
+// tokensOf returns the keys of the tokens for an environment's nodes, including ended tokens.
 func (s *Tokens) tokensOf(ctx context.Context, env string) (keys []string, err error) {
 	_, err = s.eachToken(ctx, false, func(key string, t Token) {
 		if t.Environment == env {
@@ -65,7 +65,8 @@ func (s *Notices) noticesOf(ctx context.Context, env string) (keys []string, err
 	return keys, err
 }
 
-// accountsOf are the users of all the environment's nodes, and their roles: of each its own, and the one that they share.
+// accountsOf returns the users of all the environment's nodes, and their roles: each node's own role, and the shared
+// one.
 func (s *Access) accountsOf(ctx context.Context, env string) (users, roles []string, err error) {
 	all, err := s.Users(ctx)
 	if err != nil {
@@ -87,7 +88,7 @@ func (s *Access) accountsOf(ctx context.Context, env string) (users, roles []str
 	return users, roles, nil
 }
 
-// reportedBy lists the prefixes of what nodes of an environment reported, and of what was noted about them.
+// reportedBy lists the prefixes of the nodes' reports in an environment, and of notes about the nodes.
 func reportedBy(k etcd.Keys, env string) []string {
 	return []string{k.Env(env).Statuses(), k.Env(env).NodesRuns(), k.Env(env).FirstBoots(), k.Env(env).Past(""), k.Env(env).Flood("")}
 }

@@ -19,16 +19,16 @@ var (
 	_ machines.Nodes     = (*Applying)(nil)
 )
 
-// Applying is an apply that is under way: the only one of its fleet, as long as its mark stands. All that it writes, it
-// writes only then; what comes later is machines.ErrLost.
+// Applying is an apply in progress: the only one of its fleet while its lock is held. It writes only while the lock is
+// held. A later write returns machines.ErrLost.
 type Applying struct {
 	lock *etcd.Lock
 	FleetReader
 	by string
 }
 
-// BeginApply takes the fleet for this apply alone, until Close or until etcd can't be reached for three quarters of a minute.
-// While another one is under way it is refused with a *BusyError. The environment need not exist.
+// BeginApply locks the fleet for this apply, until Close or until etcd is unreachable for 45 seconds. If another apply
+// is in progress, it returns a *BusyError. The environment need not exist.
 func (s *Machines) BeginApply(ctx context.Context, ref environments.Ref, by string) (*Applying, error) {
 	return s.beginApply(ctx, ref, by, etcd.LockLasts)
 }
@@ -47,13 +47,13 @@ func (s *Machines) beginApply(ctx context.Context, ref environments.Ref, by stri
 	return &Applying{l, s.FleetReader(ref), by}, nil
 }
 
-// ApplyHolder reads who applies an environment; nil where nobody does.
+// ApplyHolder reads the holder of an environment's apply lock; nil if there is none.
 func (s *Machines) ApplyHolder(ctx context.Context, ref environments.Ref) (*LockHolder, error) {
 	holder, _, err := etcd.Single[LockHolder](ctx, s.db, s.db.Keys.Env(ref.String()).Applying())
 	return holder, err
 }
 
-// BusyError is that somebody else applies an environment at this moment.
+// BusyError means that another apply of the environment is in progress.
 type BusyError struct {
 	Ref    environments.Ref
 	Holder etcd.LockHolder
@@ -63,13 +63,13 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("cannot apply %s while %s", e.Ref, e.Holder)
 }
 
-// Hint says what to do.
+// Hint returns the remedy.
 func (e *BusyError) Hint() string {
 	return lockHint
 }
 
-// Context ends with ctx, and when somebody else may apply this fleet: then its cause is machines.ErrLost. Whatever is asked
-// of a provider is asked under it.
+// Context ends with ctx, and when another apply may change this fleet. Then its cause is machines.ErrLost. Every
+// request to a provider runs under this context.
 func (a *Applying) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(a.lock.Context(), func() { cancel(a.lost()) })
@@ -79,21 +79,21 @@ func (a *Applying) Context(ctx context.Context) (context.Context, context.Cancel
 // Close ends the apply: the next one can begin at once.
 func (a *Applying) Close() error {
 	lost := a.lock.Context().Err() != nil
-	if err := a.lock.Close(); err != nil && !lost { // that it was lost was told to whoever wrote
+	if err := a.lock.Close(); err != nil && !lost { // the write that lost the lock has already returned the loss
 		return err
 	}
 	return nil
 }
 
-// Ref is the fleet that is applied.
+// Ref returns the fleet of the apply.
 func (a *Applying) Ref() environments.Ref { return a.ref }
 
-// lost is why nothing may be written any more.
+// lost returns the reason why writes are no longer allowed.
 func (a *Applying) lost() error {
 	return fmt.Errorf("%w: %w", machines.ErrLost, context.Cause(a.lock.Context()))
 }
 
-// ended puts the loss of the mark in the place of what came of it.
+// ended replaces err with the loss of the lock, if it is lost.
 func (a *Applying) ended(err error) error {
 	if err != nil && a.lock.Context().Err() != nil && !errors.Is(err, machines.ErrLost) {
 		return a.lost()
@@ -101,8 +101,8 @@ func (a *Applying) ended(err error) error {
 	return err
 }
 
-// write is a transaction that is done only while the mark stands. When the mark is gone it is ErrLost; when another of the
-// comparisons fails, ErrChanged.
+// write runs a transaction while the lock is held. It returns ErrLost without the lock, and ErrChanged if another
+// comparison fails.
 func (a *Applying) write(ctx context.Context, cmps []clientv3.Cmp, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
@@ -120,11 +120,11 @@ func (a *Applying) write(ctx context.Context, cmps []clientv3.Cmp, ops ...client
 	return nil, machines.ErrChanged
 }
 
-// stillOurs is a read that tells whether the mark stands, for what is done in more than one transaction.
+// stillOurs reads whether the lock is held, for work of more than one transaction.
 func (a *Applying) stillOurs(ctx context.Context) error {
 	_, err := a.write(ctx, nil)
 	return err
 }
 
-// now is the time for what is written, to the second.
+// now is the time of writes, to the second.
 func (a *Applying) now() time.Time { return time.Now().UTC().Truncate(time.Second) }

@@ -13,11 +13,11 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// holdTries is how often a hold is set again that an operator changed at the same moment.
+// holdTries bounds the retries when an operator changes the hold at the same moment.
 const holdTries = 10
 
-// Hold keeps a node from running Puppet, until it is removed or the hold is ended. It takes the place of an operator's own hold,
-// whose end may come too early; whose that was, and why, it goes on to say.
+// Hold prevents Puppet runs of a node until the node is removed or the hold ends. It replaces an operator's own hold,
+// which may end too early. The new hold keeps the author and reason of the old one.
 func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
@@ -37,7 +37,7 @@ func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
 
 func (a *Applying) hold(ctx context.Context, key string, h agent.Hold) error {
 	old, revision, err := etcd.Single[agent.Hold](ctx, a.machines.db, key)
-	if errors.As(err, new(*etcd.UnreadableError)) { // nobody can be told what it was, and it must not be in the way
+	if errors.As(err, new(*etcd.UnreadableError)) { // an unreadable hold must not block this one
 		old = nil
 		var resp *clientv3.GetResponse
 		if resp, err = a.machines.db.Get(ctx, key, clientv3.WithKeysOnly()); err == nil && len(resp.Kvs) > 0 {
@@ -56,8 +56,8 @@ func (a *Applying) hold(ctx context.Context, key string, h agent.Hold) error {
 	return err
 }
 
-// replaced is the hold that a retirement's hold replaces. An apply that resumes sets its own hold again: then it is the one
-// that its hold replaced before.
+// replaced returns the operator's hold that a retirement's hold replaces. An apply that resumes replaces its own
+// earlier hold: then it is the hold that the earlier one replaced.
 func replaced(old *agent.Hold) *agent.Hold {
 	if old == nil || old.Kind == agent.RetirementHold && old.Replaced == nil {
 		return nil

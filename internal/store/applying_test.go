@@ -31,7 +31,7 @@ func begin(t *testing.T, st *store.Store, ref environments.Ref, by string) *stor
 	return a
 }
 
-// A fleet that keeps other promises than the model would make applies go wrong that are tested with the model only.
+// The tests of apply use a model. Etcd must keep the same promises.
 func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -71,7 +71,7 @@ func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
 	}
 }
 
-// oust has etcd end the lease of a mark, as it does when it heard nothing of it for a minute.
+// oust ends the lease of a lock, like etcd after a minute without renewal.
 func oust(t *testing.T, raw *clientv3.Client, key string) {
 	t.Helper()
 	resp, err := raw.Get(t.Context(), key)
@@ -83,7 +83,7 @@ func oust(t *testing.T, raw *clientv3.Client, key string) {
 	}
 }
 
-// Two applies of one fleet would make each machine twice.
+// Two concurrent applies of one fleet would create each machine twice.
 func TestOneApplyAtATime(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -104,7 +104,7 @@ func TestOneApplyAtATime(t *testing.T) {
 	}
 }
 
-// Of many who begin at the same moment each would think that it is alone.
+// Otherwise each of several simultaneous applies would believe that it is alone.
 func TestOfManyAppliesOneBegins(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -128,7 +128,7 @@ func TestOfManyAppliesOneBegins(t *testing.T) {
 	}
 }
 
-// An apply that goes on asking for machines when another one has begun would make each of them twice.
+// An apply that continues after another has begun would create each machine twice.
 func TestAnApplyWhoseLockWasTakenEnds(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -162,7 +162,7 @@ func TestAnApplyWhoseLockWasTakenEnds(t *testing.T) {
 	}
 }
 
-// stalling is a way to etcd that can be cut so that nothing is heard any more, in neither direction, and nothing fails.
+// stalling is a connection to etcd that can be cut silently: no bytes pass in either direction, and no call fails.
 type stalling struct {
 	endpoint string
 	cut      atomic.Bool
@@ -208,9 +208,9 @@ func stall(t *testing.T, endpoint string) *stalling {
 	return s
 }
 
-// An apply that has lost etcd must have stopped when the next one can begin: nobody tells it any more.
+// An apply that has lost etcd must stop before the next one can begin: it gets no other signal.
 func TestAnApplyStopsBeforeItsLockCanEnd(t *testing.T) {
-	t.Parallel() // with others that take long
+	t.Parallel() // with other slow tests
 	server := etcdtest.Start(t)
 	way, key, lasts := stall(t, server.Endpoint), "/pulley/v1/environments/dev/applying", 3*time.Second
 	st, err := store.Open(store.Config{Endpoints: []string{way.endpoint}, Timeout: time.Second})

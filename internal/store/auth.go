@@ -13,24 +13,24 @@ import (
 	"pulley/environments"
 )
 
-// authTimeout bounds one change of users or roles, where the store's own deadline is shorter: etcd rebuilds all users'
-// permissions at each, which took 0.13 s at 7,000 users on an idle machine.
+// authTimeout bounds one change of users or roles if the store's own deadline is shorter. Etcd rebuilds all users'
+// permissions at each change, which took 0.13 s at 7,000 users on an idle machine.
 const authTimeout = 30 * time.Second
 
-// etcd's own names: whoever has this role may do everything, and auth can't be turned on without this user.
+// Etcd's own names. This role may do everything, and etcd cannot turn auth on without this user.
 const rootRole, rootUser = "root", "root"
 
-// OperatorRole is what an operator may do.
+// OperatorRole is the role of an operator.
 type OperatorRole string
 
-// The roles of operators. Each may do what those before it may.
+// The roles of operators. Each includes the permissions of those before it.
 const (
 	RoleViewer   OperatorRole = "viewer"   // reads everything
 	RoleOperator OperatorRole = "operator" // and writes all that operators and publishers write
-	RoleAdmin    OperatorRole = "admin"    // and may do all that etcd knows: users, other people's keys, maintenance
+	RoleAdmin    OperatorRole = "admin"    // and may do everything in etcd: users, other people's keys, maintenance
 )
 
-// ParseOperatorRole reads what people type.
+// ParseOperatorRole parses an operator role from user input.
 func ParseOperatorRole(s string) (OperatorRole, error) {
 	switch r := OperatorRole(s); r {
 	case RoleViewer, RoleOperator, RoleAdmin:
@@ -39,13 +39,13 @@ func ParseOperatorRole(s string) (OperatorRole, error) {
 	return "", fmt.Errorf("cannot use operator role %q: there are viewer, operator and admin", s)
 }
 
-// AuthEnabled reports whether etcd checks who its clients are. Anybody may ask.
+// AuthEnabled reports whether etcd authenticates its clients. Any client may call it.
 func (s *Access) AuthEnabled(ctx context.Context) (bool, error) {
 	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
 	resp, err := s.db.Client.AuthStatus(within)
 	if errors.Is(err, rpctypes.ErrUserEmpty) || errors.Is(err, rpctypes.ErrPermissionDenied) {
-		return true, nil // without auth nobody is refused
+		return true, nil // without auth etcd refuses no client
 	}
 	if err != nil {
 		return false, fmt.Errorf("cannot ask whether etcd checks its users: %w", s.db.Explain(err))
@@ -53,9 +53,9 @@ func (s *Access) AuthEnabled(ctx context.Context) (bool, error) {
 	return resp.Enabled, nil
 }
 
-// SetUpAuth makes what is missing of the roles of operators, of etcd's user root (without a password, so that nobody can
-// be it without a certificate of that name) and of the user that is `pulley serve`, and the installation's id, and then has
-// etcd check its users. It may be repeated, by whoever may: once auth is on that is an admin.
+// SetUpAuth creates missing roles of operators, etcd's user root, the user of `pulley serve` and the installation's
+// ID. Then it turns auth on. The user root has no password: only a certificate of that name can log in as root.
+// SetUpAuth may be repeated. Once auth is on, it needs an admin.
 func (s *Access) SetUpAuth(ctx context.Context, serveUser string) error {
 	err := s.ensureUser(ctx, rootUser, rootRole)
 	if err == nil {
@@ -76,7 +76,7 @@ func (s *Access) SetUpAuth(ctx context.Context, serveUser string) error {
 	return nil
 }
 
-// EnsureOperatorRoles makes the roles of viewers and operators have exactly the grants that they should.
+// EnsureOperatorRoles gives the roles of viewers and operators exactly their grants.
 func (s *Access) EnsureOperatorRoles(ctx context.Context) error {
 	for _, role := range []OperatorRole{RoleViewer, RoleOperator} {
 		if err := s.ensureRole(ctx, s.OperatorRole(role), s.OperatorGrants(role)); err != nil {
@@ -86,8 +86,8 @@ func (s *Access) EnsureOperatorRoles(ctx context.Context) error {
 	return nil
 }
 
-// EnsureEnvironment makes the role that the nodes of an environment share have exactly the grants that it should: missing
-// ones are added before others are taken away. With nothing to do it is one read.
+// EnsureEnvironment gives the shared role of an environment's nodes exactly its grants. It adds missing grants before
+// it revokes others. Without changes it makes one read.
 func (s *Access) EnsureEnvironment(ctx context.Context, env string) error {
 	if err := s.ensureRole(ctx, s.NodesRole(env), s.NodesGrants(env)); err != nil {
 		return fmt.Errorf("cannot set up what nodes of %s may read: %w", env, s.db.Explain(err))
@@ -95,10 +95,10 @@ func (s *Access) EnsureEnvironment(ctx context.Context, env string) error {
 	return nil
 }
 
-// EnsureNode makes user be the node: its own role, which outlives the user, and the one that its environment's nodes share,
-// which EnsureEnvironment makes. It may be repeated; what is there is not changed again. A user that is new costs six
-// rebuilds of etcd's permissions for a new name, and three for one whose role is there. The user gets its roles last, so
-// that half of it can do nothing.
+// EnsureNode gives user the permissions of the node: the node's own role, which outlives the user, and the shared role
+// from EnsureEnvironment. It may be repeated; it does not change existing parts. A new node costs six rebuilds of
+// etcd's permissions, and a new user of an existing role three. The user gets its roles last: a half-made user can do
+// nothing.
 func (s *Access) EnsureNode(ctx context.Context, env, node, user string) error {
 	own := s.NodeRole(env, node)
 	err := s.ensureRole(ctx, own, s.NodeGrants(env, node))
@@ -111,7 +111,7 @@ func (s *Access) EnsureNode(ctx context.Context, env, node, user string) error {
 	return nil
 }
 
-// EnsureOperator makes user be an operator with one role, whatever it was before.
+// EnsureOperator makes user an operator with exactly one role.
 func (s *Access) EnsureOperator(ctx context.Context, user string, role OperatorRole) error {
 	if err := s.ensureUser(ctx, user, s.OperatorRole(role)); err != nil {
 		return fmt.Errorf("cannot set up the etcd user of an operator: %w", s.db.Explain(err))
@@ -119,7 +119,8 @@ func (s *Access) EnsureOperator(ctx context.Context, user string, role OperatorR
 	return nil
 }
 
-// DropUser removes a user: etcd refuses the next request of every certificate of that name. None is no error.
+// DropUser deletes a user: etcd refuses the next request of every certificate of that name. A missing user is no
+// error.
 func (s *Access) DropUser(ctx context.Context, user string) error {
 	if user == rootUser {
 		return errors.New("cannot remove etcd's user root: without it auth can't be on")
@@ -131,7 +132,8 @@ func (s *Access) DropUser(ctx context.Context, user string) error {
 	return nil
 }
 
-// DropNodeRole removes the role of a node's own; its users, should any be left, can then write nothing. None is no error.
+// DropNodeRole deletes a node's own role. Remaining users of the node can then write nothing. A missing role is no
+// error.
 func (s *Access) DropNodeRole(ctx context.Context, env, node string) error {
 	if err := s.dropRole(ctx, s.NodeRole(env, node)); err != nil {
 		return fmt.Errorf("cannot remove the etcd role of node %s: %w", node, err)
@@ -139,8 +141,9 @@ func (s *Access) DropNodeRole(ctx context.Context, env, node string) error {
 	return nil
 }
 
-// DropSharedRole removes the role that the nodes of an environment share, if there is no such environment (any more). None is
-// no error. etcd can't do both at one moment: an environment that was made again in between gets its role back.
+// DropSharedRole deletes the shared role of an environment's nodes if the environment does not exist (any more). A
+// missing role is no error. Etcd cannot check and delete at one moment: an environment that was recreated in between
+// gets its role back.
 func (s *Access) DropSharedRole(ctx context.Context, ref environments.Ref) error {
 	env := ref.String()
 	stored, err := s.specs.hasSpec(ctx, env)
@@ -164,8 +167,8 @@ func (s *Environments) hasSpec(ctx context.Context, env string) (bool, error) {
 	return err == nil && resp.Count > 0, err
 }
 
-// shareAgain makes the role that the nodes of an environment share, and gives it to those that lost it with the one before:
-// the users that have a role of their own, which is what EnsureNode gives them first.
+// shareAgain recreates the shared role of an environment's nodes, and grants it to the users that lost it. These are
+// the users with a node's own role, which EnsureNode grants first.
 func (s *Access) shareAgain(ctx context.Context, env string) error {
 	if err := s.EnsureEnvironment(ctx, env); err != nil {
 		return err
@@ -186,14 +189,14 @@ func (s *Access) shareAgain(ctx context.Context, env string) error {
 				return err
 			})
 		}
-		if err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) { // removed at this moment
+		if err != nil && !errors.Is(err, rpctypes.ErrUserNotFound) { // deleted at this moment
 			return s.db.Explain(err)
 		}
 	}
 	return nil
 }
 
-// dropRole removes a role, and takes it from its users. None is no error.
+// dropRole deletes a role, and revokes it from its users. A missing role is no error.
 func (s *Access) dropRole(ctx context.Context, role string) error {
 	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.RoleDelete(ctx, role); return err })
 	if errors.Is(err, rpctypes.ErrRoleNotFound) {
@@ -202,7 +205,7 @@ func (s *Access) dropRole(ctx context.Context, role string) error {
 	return s.db.Explain(err)
 }
 
-// Users lists all of etcd's users, also those that are not Pulley's, in order.
+// Users lists all of etcd's users in order, including those of other programs.
 func (s *Access) Users(ctx context.Context) ([]string, error) {
 	var users []string
 	err := s.auth(ctx, func(ctx context.Context) error {
@@ -234,8 +237,8 @@ func (s *Access) roles(ctx context.Context) (roles []string, err error) {
 	return roles, nil
 }
 
-// auth runs one call about users or roles with a deadline of its own. The client's own retries cover a change that came
-// between (ErrAuthOldRevision); here is what is left of that for a client inside of etcd's process, which has none.
+// auth runs one call about users or roles with its own deadline. The client retries a change in between
+// (ErrAuthOldRevision). A client in etcd's own process has no retries, and this function retries for it.
 func (s *Access) auth(ctx context.Context, call func(context.Context) error) error {
 	for try := 0; ; try++ {
 		one, cancel := context.WithTimeout(ctx, max(s.db.Timeout, authTimeout))
@@ -248,7 +251,7 @@ func (s *Access) auth(ctx context.Context, call func(context.Context) error) err
 	}
 }
 
-// ensureRole makes a role have exactly these grants, with as few changes as that takes.
+// ensureRole gives a role exactly these grants, with as few changes as possible.
 func (s *Access) ensureRole(ctx context.Context, role string, want []Grant) error {
 	err := s.auth(ctx, func(ctx context.Context) error { _, err := s.db.Client.RoleAdd(ctx, role); return err })
 	var have []Grant
@@ -271,7 +274,7 @@ func (s *Access) ensureRole(ctx context.Context, role string, want []Grant) erro
 		}
 	}
 	for _, g := range have {
-		// A grant of the same range that allows something else was replaced by the one that is wanted.
+		// The wanted grant has already replaced a different grant of the same range.
 		if slices.ContainsFunc(want, func(w Grant) bool { return w.Key == g.Key && w.End == g.End }) {
 			continue
 		}
@@ -286,7 +289,7 @@ func (s *Access) ensureRole(ctx context.Context, role string, want []Grant) erro
 	return nil
 }
 
-// grants reads what a role may.
+// grants reads the grants of a role.
 func (s *Access) grants(ctx context.Context, role string) (grants []Grant, err error) {
 	err = s.auth(ctx, func(ctx context.Context) error {
 		resp, err := s.db.Client.RoleGet(ctx, role)
@@ -302,7 +305,7 @@ func (s *Access) grants(ctx context.Context, role string) (grants []Grant, err e
 	return grants, err
 }
 
-// ensureUser makes a user without a password have exactly these roles, with as few changes as that takes.
+// ensureUser gives a user without a password exactly these roles, with as few changes as possible.
 func (s *Access) ensureUser(ctx context.Context, user string, roles ...string) error {
 	if user == "" {
 		return errors.New("it has no name")

@@ -19,7 +19,7 @@ const (
 	nodeB    = "pulley/node/dev/compute1/00000000000000b1"
 )
 
-// A fleet whose users can't be set up a second time could not be started again, nor mended after a crash in the middle.
+// Otherwise a fleet could not be started again, or repaired after a crash during the setup.
 func TestUsersAreSetUpAnyNumberOfTimes(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -53,7 +53,7 @@ func TestUsersAreSetUpAnyNumberOfTimes(t *testing.T) {
 	}
 }
 
-// A join that needs more changes than it must makes etcd rebuild every user's permissions as often, for the whole fleet.
+// At each change etcd rebuilds every user's permissions: unneeded changes of a join slow the complete fleet.
 func TestAJoinMakesFewChanges(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -94,7 +94,7 @@ func TestAJoinMakesFewChanges(t *testing.T) {
 	}
 }
 
-// A role that lost a grant stops a fleet, and one that has a grant too many opens it: setting up mends both.
+// A role without a needed grant stops a fleet, and a role with an extra grant opens it. The setup must repair both.
 func TestGrantsThatAreWrongAreMended(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -139,7 +139,7 @@ func TestGrantsThatAreWrongAreMended(t *testing.T) {
 	}
 }
 
-// An environment that is made again while the last trace of the former one goes would have nodes that can't read anything.
+// Otherwise the nodes of a recreated environment could read nothing after the deletion of the former one.
 func TestAnEnvironmentThatIsMadeAgainKeepsItsNodesRole(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -150,14 +150,14 @@ func TestAnEnvironmentThatIsMadeAgainKeepsItsNodesRole(t *testing.T) {
 			t.Errorf("%s has the roles %v, not %v (%v)", user, got.Roles, want, err)
 		}
 	}
-	half := "pulley/node/dev/web9/00000000000000a9" // made in part: it has no role of its own
+	half := "pulley/node/dev/web9/00000000000000a9" // half-made: it has no role of its own
 	again := func() {
 		_, err := raw.UserAddWithOptions(ctx, half, "", &clientv3.UserAddOptions{NoPassword: true})
 		if err := errors.Join(err, admin.Environments.PutSpec(ctx, &environments.Environment{Name: "dev"}, 0), admin.Access.EnsureEnvironment(ctx, "dev"), admin.Access.EnsureNode(ctx, "dev", "controller1", nodeA)); err != nil {
 			t.Error(err)
 		}
 	}
-	store.CancelAfter(server.Admin(), 2, again, func(st *store.Store) { // between the look and the deletion
+	store.CancelAfter(server.Admin(), 2, again, func(st *store.Store) { // between the check and the deletion
 		if err := st.Access.DropSharedRole(ctx, dev); err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +167,7 @@ func TestAnEnvironmentThatIsMadeAgainKeepsItsNodesRole(t *testing.T) {
 	if _, err := server.Store(nodeA).Node.Desire(ctx, id); err != nil {
 		t.Errorf("the node can't read what is wanted of it: %v", err)
 	}
-	if err := admin.Access.DropSharedRole(ctx, environments.Ref{Environment: "dev", Stack: "t4"}); err != nil { // there never was one
+	if err := admin.Access.DropSharedRole(ctx, environments.Ref{Environment: "dev", Stack: "t4"}); err != nil { // it never existed
 		t.Error(err)
 	}
 	if err := admin.Access.DropSharedRole(ctx, dev); err != nil {

@@ -10,13 +10,13 @@ type Grant struct {
 	May      clientv3.PermissionType
 }
 
-// NodesRole is what all nodes of an environment share, and nodeRole what one node has of its own.
+// NodesRole is the role that all nodes of an environment share. nodeRole is a node's own role.
 func (s *Access) NodesRole(env string) string { return s.db.Prefix() + "/nodes/" + env }
 func (s *Access) NodeRole(env, node string) string {
 	return s.db.Prefix() + "/node/" + env + "/" + node
 }
 
-// OperatorRole is etcd's name of an operator's role; an admin has etcd's own.
+// OperatorRole returns etcd's name of an operator's role. An admin has etcd's own root role.
 func (s *Access) OperatorRole(r OperatorRole) string {
 	if r == RoleAdmin {
 		return rootRole
@@ -24,8 +24,8 @@ func (s *Access) OperatorRole(r OperatorRole) string {
 	return s.db.Prefix() + "/" + string(r)
 }
 
-// NodesGrants is what a node reads: its environment, and content, which is named by hash and the same for all. Nothing of
-// it is a single key that is made later, so that a new key of an environment needs no new grant.
+// NodesGrants lists the reads of a node: its environment, and content, which is named by hash and shared. No grant is
+// for a single key that is created later. A new key of an environment therefore needs no new grant.
 func (s *Access) NodesGrants(env string) []Grant {
 	var all []Grant
 	for _, prefix := range []string{s.db.Keys.Env(env).Root(), s.db.Keys.Releases(), s.db.Keys.Objects(), s.db.Keys.Deltas(), s.db.Keys.AgentReleases()} {
@@ -34,7 +34,7 @@ func (s *Access) NodesGrants(env string) []Grant {
 	return all
 }
 
-// NodeGrants is what a node writes: what it says of itself.
+// NodeGrants lists the writes of a node: its own reports.
 func (s *Access) NodeGrants(env, node string) []Grant {
 	return []Grant{
 		{s.db.Keys.Env(env).Status(node), "", clientv3.PermissionType(clientv3.PermReadWrite)},
@@ -42,9 +42,9 @@ func (s *Access) NodeGrants(env, node string) []Grant {
 	}
 }
 
-// OperatorGrants is what a viewer or an operator may. Operators write what operators and publishers write (the table of
-// keys); they make no operators, nothing in the name of a node or of serve, and not the installation's id: with another one's
-// they would have that one's machines taken for theirs.
+// OperatorGrants lists the grants of a viewer or an operator. Operators write the keys of operators and publishers
+// (see the table of keys). They create no operators and write nothing in the name of a node or of serve. They do not
+// write the installation's ID: with a foreign ID, Pulley would take another installation's machines for its own.
 func (s *Access) OperatorGrants(r OperatorRole) []Grant {
 	all := []Grant{below(s.db.Keys.Root(), clientv3.PermRead)}
 	if r != RoleOperator {
@@ -62,7 +62,7 @@ func (s *Access) OperatorGrants(r OperatorRole) []Grant {
 	return all
 }
 
-// below grants all keys that begin with a prefix.
+// below returns a grant of all keys that begin with a prefix.
 func below[P ~int32](prefix string, may P) Grant {
 	return Grant{prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(may)}
 }

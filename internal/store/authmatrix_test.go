@@ -21,11 +21,11 @@ import (
 const (
 	viewer   = "pulley/operator/vic/0000000000000001"
 	operator = "pulley/operator/olga/0000000000000002"
-	nobody   = "pulley/node/dev/controller2/00000000000000c1" // a certificate of the CA, and no user
+	nobody   = "pulley/node/dev/controller2/00000000000000c1" // a certificate of the CA without a user
 )
 
-// fleetWithUsers is a member that has two environments, the nodes A (twice: it joined again) and B, a viewer and an
-// operator. Every key of the table exists for each of: A, B, and a node of another environment.
+// fleetWithUsers is a member with two environments, the nodes A (twice: it joined again) and B, a viewer and an
+// operator. Every key of the table exists for A, for B, and for a node of another environment.
 func fleetWithUsers(t *testing.T) (*etcdtest.Auth, []string) {
 	t.Helper()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -55,7 +55,7 @@ func fleetWithUsers(t *testing.T) (*etcdtest.Auth, []string) {
 	return server, all
 }
 
-// may are what a user is meant to be able to do with a key.
+// may is the intended access of a user to keys.
 type may struct{ read, write func(key string) bool }
 
 func below(prefixes ...string) func(string) bool {
@@ -64,7 +64,7 @@ func below(prefixes ...string) func(string) bool {
 	}
 }
 
-// ways are all the ways to read or write a key, in words.
+// ways returns all ways to read or write a key, by name.
 func ways(key, elsewhere string) (reads, writes map[string]clientv3.Op) {
 	reads = map[string]clientv3.Op{
 		"get":              clientv3.OpGet(key),
@@ -95,13 +95,13 @@ func ways(key, elsewhere string) (reads, writes map[string]clientv3.Op) {
 	return reads, writes
 }
 
-// refusal is whether etcd itself said no to who is asking.
+// refusal reports whether etcd itself refused the client.
 func refusal(err error) bool {
 	return errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(err, rpctypes.ErrUserNotFound)
 }
 
-// A stolen key of a node could read another environment, speak for other nodes or promote; one of an operator could make
-// operators; and a certificate from before its node joined again could write for it once more.
+// A stolen node key could read another environment, report for other nodes or promote. A stolen operator key could
+// create operators. A certificate from before a node's new join could still write for the node.
 func TestEtcdItselfRefusesWhatIsNotOnesOwn(t *testing.T) {
 	t.Parallel()
 	server, keys := fleetWithUsers(t)
@@ -166,7 +166,7 @@ func TestEtcdItselfRefusesWhatIsNotOnesOwn(t *testing.T) {
 	}
 }
 
-// Ranges over everything, other people's leases, users and roles, and maintenance must be as closed to a node as keys are.
+// Ranges over all keys, other leases, users and roles, and maintenance must be as closed to a node as keys are.
 func TestEtcdRefusesNodesItsOtherCalls(t *testing.T) {
 	t.Parallel()
 	server, _ := fleetWithUsers(t)
@@ -250,7 +250,7 @@ func TestEtcdRefusesNodesItsOtherCalls(t *testing.T) {
 	}
 }
 
-// A node whose grants lack one key of its tick can do nothing at all: one forbidden key fails the whole transaction.
+// A node whose grants lack one key of its tick can do nothing: one forbidden key fails the complete transaction.
 func TestANodeMayDoAllThatATickDoes(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -283,8 +283,8 @@ func do(t *testing.T, c *clientv3.Client, op clientv3.Op) error {
 	return err
 }
 
-// watch opens a watch and returns what etcd said instead. Each has a stream of its own, which is closed with it: hundreds that
-// are opened and cancelled on one stream can lock it up.
+// watch opens a watch and returns etcd's refusal. Each watch has its own stream, which is closed with it: hundreds of
+// cancelled watches on one stream can block it.
 func watch(t *testing.T, c *clientv3.Client, key string, opts ...clientv3.OpOption) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -318,7 +318,7 @@ func snapshot(ctx context.Context, c *clientv3.Client) error {
 	return errors.Join(err, r.Close())
 }
 
-// ignoreMissing passes over what etcd says of a put that keeps a value where there is none.
+// ignoreMissing ignores etcd's error about a put that keeps the value of a missing key.
 func ignoreMissing(err error) error {
 	if errors.Is(err, rpctypes.ErrKeyNotFound) {
 		return nil

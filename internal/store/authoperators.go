@@ -9,9 +9,10 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// RevokeOperator ends an operator's certificates, whatever their incarnation: first the etcd users go, from then on etcd
-// refuses them; then it is written down; then the users go once more, as a login may have made one in between. ErrNotFound when there is no such operator. The last admin can't be revoked:
-// nobody could make another.
+// RevokeOperator ends an operator's certificates of all incarnations. First it deletes the etcd users, and etcd
+// refuses the certificates from then on. Then it records the revocation. Then it deletes users again, because a login
+// may have created one in between. It returns ErrNotFound for an unknown operator. It refuses to revoke the last
+// admin: no client could create another.
 func (s *Identities) RevokeOperator(ctx context.Context, name string, r Revoked) error {
 	for try := 0; ; try++ {
 		err := s.revokeOperator(ctx, name, r)
@@ -56,11 +57,11 @@ func (s *Identities) revokeOperator(ctx context.Context, name string, r Revoked)
 	if err := s.PutOperator(ctx, *o, revision); err != nil {
 		return err
 	}
-	_, err = s.dropOperator(ctx, name) // a login that makes its user after this finds the record, and drops it
+	_, err = s.dropOperator(ctx, name) // a login that creates its user later finds the record and deletes the user
 	return err
 }
 
-// dropOperator drops all users of an operator, and reports whether there were any.
+// dropOperator deletes all users of an operator, and reports whether there were any.
 func (s *Identities) dropOperator(ctx context.Context, name string) (found bool, err error) {
 	users, err := s.operatorUsers(ctx, name)
 	for i := 0; err == nil && i < len(users); i++ {
@@ -69,10 +70,10 @@ func (s *Identities) dropOperator(ctx context.Context, name string) (found bool,
 	return found, err
 }
 
-// DropFormerOperator removes the users of all incarnations of an operator but the one that is user, however many logins were
-// cut off before they could. Where the operator has another one by now, or none, nothing happens.
+// DropFormerOperator deletes the users of all incarnations of an operator except user. Interrupted logins may have
+// left several. If the operator now has another user, or none, nothing happens.
 func (s *Identities) DropFormerOperator(ctx context.Context, name, user string) error {
-	users, err := s.operatorUsers(ctx, name) // before whose they are: a later login makes its user after it was written down
+	users, err := s.operatorUsers(ctx, name) // before the owners: a later login creates its user after its record
 	if err != nil {
 		return err
 	}

@@ -15,18 +15,18 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// maxWords bounds the words of a record or an act that came from elsewhere: from a node, or from a provider.
+// maxWords bounds the text in a machine record or an act that came from a node or a provider.
 const maxWords = 512
 
-// How many acts of an environment are kept: the newest, and all that are younger than the time over which a budget is counted.
+// Acts that are kept for an environment: the newest, and all within the time over which a budget is counted.
 const (
 	actsKept   = 1000
 	actsYoung  = time.Hour
-	actsAtOnce = 64 // deletions with each new one
+	actsAtOnce = 64 // deletions with each new act
 )
 
-// PutSpec stores the environment unless it was written since revision: then ErrChanged. It returns the revision that it has
-// then. What is stored like that already is not written again: joins compare it.
+// PutSpec stores the environment and returns its revision. If the environment was written since revision, it returns
+// ErrChanged. It does not rewrite an equal environment: joins compare its revision.
 func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, revision int64) (int64, error) {
 	fail := func(err error) (int64, error) { return 0, fmt.Errorf("cannot store environment %s: %w", e.Ref(), err) }
 	if e.Ref() != a.ref {
@@ -54,7 +54,7 @@ func (a *Applying) PutSpec(ctx context.Context, e *environments.Environment, rev
 	return done.Header.Revision, nil
 }
 
-// Note remembers what was done, once however often it is told. Old acts go at this occasion.
+// Note stores an act. Repeated calls store it once. It also deletes old acts.
 func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot note what was done to the machine of %s: %w", act.Node, err)
@@ -74,7 +74,7 @@ func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 		return fail(a.ended(err))
 	}
 	old := resp.Responses[1].GetResponseRange()
-	if resp.Responses[0].GetResponseRange().Count > 0 { // nothing is new, and nothing has to go for it
+	if resp.Responses[0].GetResponseRange().Count > 0 { // it is stored already, and nothing needs deletion
 		old.Kvs = nil
 	}
 	young := a.machines.db.Keys.Env(env).Act(actTime(act.At.Add(-actsYoung)))
@@ -90,7 +90,7 @@ func (a *Applying) Note(ctx context.Context, act machines.Act) error {
 	return nil
 }
 
-// actID is the same for the same act, and sorts by time.
+// actID is the same for equal acts, and sorts by time.
 func actID(act machines.Act, value string) string {
 	return fmt.Sprintf("%s-%x", actTime(act.At), sha256.Sum256([]byte(value)))[:25]
 }
@@ -102,8 +102,7 @@ func actTime(at time.Time) string {
 	return fmt.Sprintf("%016x", at.UnixNano())
 }
 
-// Acts lists what was done to machines of an environment since a time, the oldest first. What can't be read is named in
-// damaged.
+// Acts lists the acts on an environment's machines since a time, oldest first. damaged names the unreadable ones.
 func (s *Machines) Acts(ctx context.Context, ref environments.Ref, since time.Time) (all []machines.Act, damaged []string, err error) {
 	env := ref.String()
 	prefix := s.db.Keys.Env(env).Acts()

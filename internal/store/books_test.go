@@ -18,7 +18,8 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// Acts that are kept for ever fill etcd; acts of the last hour that are gone let a watch replace machines without end.
+// Acts that are never deleted fill etcd. Without the acts of the last hour a watch would replace machines without
+// limit.
 func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -58,7 +59,8 @@ func TestOldActsGoAndThoseOfTheLastHourStay(t *testing.T) {
 	}
 }
 
-// A plan that saw a machine's record of one moment and its node of another would make a second machine, or destroy a good one.
+// A plan with a machine's record of one moment and its node of another would create a second machine, or destroy a
+// good one.
 func TestAWorldIsOfOneMoment(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -110,7 +112,7 @@ func TestAWorldIsOfOneMoment(t *testing.T) {
 	t.Logf("seen with and without a record: %v", seen)
 }
 
-// What a plan is made from has to say who may not be touched, and that there is something to converge on.
+// The input of a plan must name the held nodes, and say whether there is a release to converge on.
 func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -168,7 +170,7 @@ func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 	}
 }
 
-// One node could stop every apply of its fleet with what it says of itself; and what is damaged of the books must stop it.
+// A node's damaged status must not stop every apply of its fleet. A damaged machine record must.
 func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -197,7 +199,7 @@ func TestADamagedRecordStopsPlansAndAStatusDoesNot(t *testing.T) {
 	}
 }
 
-// A request that a join wrote over would leave an apply waiting for an answer that never comes.
+// An apply would wait forever for the answer to a request that a join overwrote.
 func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 	t.Parallel()
 	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()
@@ -252,7 +254,7 @@ func TestARequestOutlivesWhatElseIsWrittenOfAHost(t *testing.T) {
 	}
 }
 
-// An operator who may not remove nodes would find out when machines are half retired.
+// Otherwise an operator without the permission to remove nodes would learn of it in the middle of a retirement.
 func TestWhoMayRetireIsToldAhead(t *testing.T) {
 	t.Parallel()
 	if err := open(t, etcdtest.Start(t), "").Access.MayRemove(t.Context()); err != nil {
@@ -273,7 +275,7 @@ func TestWhoMayRetireIsToldAhead(t *testing.T) {
 		}
 		t.Log(err)
 	}
-	// All else that an apply does an operator may do, and a viewer may not.
+	// An operator may do everything else that an apply does, and a viewer may not.
 	st := server.Store(operator)
 	a := begin(t, st, dev, "olga")
 	r := machines.Record{Node: "web1", Phase: machines.Making}

@@ -9,7 +9,7 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// MemberState is what one member of etcd reports of itself.
+// MemberState is the state that one etcd member reports.
 type MemberState struct {
 	Endpoint, Version   string
 	Stored, Used, Quota int64 // bytes; quota 0: etcd does not report it

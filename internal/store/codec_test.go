@@ -8,7 +8,7 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Whatever stands in etcd: an error that names the key, or a value; never a panic.
+// Decode returns an error that names the key, or a value. It never panics.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{`{"v":1}`, `{"v":2}`, `{"v":1,"release":"1.0.0","tree":"x","data":3}`, `null`, `[]`, ``, `{"v":"1"}`, `{"v":1,"data":1e400}`} {
 		f.Add([]byte(s))

@@ -18,7 +18,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// Data is one generation of an environment's live data, and what guards a change of it.
+// Data is one generation of an environment's live data, with the guard of a change.
 type Data struct {
 	hieradata.Generation
 	head dataHead
@@ -29,14 +29,14 @@ type dataHead struct {
 	Newest agent.Generation `json:"newest"`
 }
 
-// SignedGeneration is a generation with the very bytes that its signatures are over. Nobody has checked those yet.
+// SignedGeneration is a generation with the exact bytes that its signatures cover. The signatures are unverified.
 type SignedGeneration struct {
 	hieradata.Generation
-	Record     []byte // one line of JSON, without its end; a target's DataDigest is the digest of this
+	Record     []byte // one line of JSON, without its newline; a target's DataDigest is the digest of this
 	Signatures []byte // nil when it is not signed
 }
 
-// Generation reads generation n; ErrNotFound when there is none.
+// Generation reads generation n. It returns ErrNotFound if there is none.
 func (s *Targets) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
 	key := s.db.Keys.Env(env).Generation(n)
 	resp, err := s.db.Get(ctx, key)
@@ -49,8 +49,8 @@ func (s *Targets) Generation(ctx context.Context, env string, n agent.Generation
 	return s.decodeGeneration(env, key, resp.Kvs[0].Value)
 }
 
-// decodeGeneration reads a generation's document. One that was copied from another key is unreadable; one that names no
-// environment is from before generations did, and a node with allowed signers refuses it.
+// decodeGeneration reads a generation's document. A document that was copied from another key is unreadable. A
+// document without an environment is from an early Pulley. A node with allowed signers refuses it.
 func (s *Targets) decodeGeneration(env, key string, value []byte) (SignedGeneration, error) {
 	var g SignedGeneration
 	var err error
@@ -67,7 +67,7 @@ func (s *Targets) decodeGeneration(env, key string, value []byte) (SignedGenerat
 	return g, nil
 }
 
-// Layer reads a layer's bytes by their digest, and checks them against it.
+// Layer reads a layer's bytes by their digest, and verifies the digest.
 func (s *Targets) Layer(ctx context.Context, env, digest string) ([]byte, error) {
 	key := s.db.Keys.Env(env).Layer(digest)
 	resp, err := s.db.Get(ctx, key, clientv3.WithSerializable())
@@ -86,7 +86,7 @@ func (s *Targets) Layer(ctx context.Context, env, digest string) ([]byte, error)
 	return nil, &etcd.UnreadableError{Key: key, Problem: "its bytes are not what its digest says"}
 }
 
-// Data reads the generation that d's default target names: the one that a change starts from. Without any it is the zero
+// Data reads the generation of d's default target, on which a change is based. Without one it returns the zero
 // generation.
 func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Data, error) {
 	env, key := ref.String(), s.db.Keys.Env(ref.String()).DataHead()
@@ -111,9 +111,9 @@ func (s *Targets) Data(ctx context.Context, ref environments.Ref, d Desires) (Da
 	return data, nil
 }
 
-// ChangeData makes the next generation from data with these layers (canonical bytes; empty removes one), and makes it the
-// default target's data, all in one transaction. The layer, the generation, signed by a, its head, the target, the gate and
-// the record of it appear together or not at all.
+// ChangeData makes the next generation from data with these layers (canonical bytes; empty removes a layer). It
+// becomes the data of the default target. One transaction writes the layers, the generation signed by a, its head, the
+// target, the gate and the history record.
 func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (Change, error) {
 	env := ref.String()
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
@@ -121,7 +121,7 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 		return Change{}, err
 	}
 	next.Environment = env
-	next.Number = int64(data.head.Newest) + 1 // a rollback leaves newer generations behind; numbers are never used twice
+	next.Number = int64(data.head.Newest) + 1 // a rollback leaves newer generations behind; numbers are never reused
 	record, err := next.Encode()
 	if err != nil {
 		return Change{}, err
@@ -141,7 +141,7 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	}
 	for _, bytes := range layers {
 		if len(bytes) > 0 {
-			// Immutable and named by its hash: writing it again changes nothing.
+			// Immutable and named by its hash: another write changes nothing.
 			ops = append(ops, clientv3.OpPut(s.db.Keys.Env(env).Layer(hieradata.Digest(bytes)), string(bytes)))
 		}
 	}
@@ -152,7 +152,7 @@ func (s *Targets) ChangeData(ctx context.Context, ref environments.Ref, d Desire
 	return s.change(ctx, ref, d, c, a, cmps, ops)
 }
 
-// SortedLayers lists the layers that the generation has: nodes, roles, environment, common; within each by name.
+// SortedLayers lists the layers of the generation: nodes, roles, environment, common; within each by name.
 func (d Data) SortedLayers() []hieradata.Layer {
 	return slices.SortedFunc(maps.Keys(d.Layers), func(a, b hieradata.Layer) int {
 		return cmp.Or(a.Rank()-b.Rank(), strings.Compare(string(a), string(b)))

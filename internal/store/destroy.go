@@ -14,23 +14,24 @@ import (
 
 // Bounds of a destruction.
 const (
-	destroyBatch  = 1000 // keys that are deleted at a time
-	destroyRounds = 5    // how often what came meanwhile is looked for
+	destroyBatch  = 1000 // keys in one deletion
+	destroyRounds = 5    // searches for keys that appeared meanwhile
 )
 
-// Destroyed is what there was of an environment.
+// Destroyed counts the deleted parts of an environment.
 type Destroyed struct {
-	Keys  int64 // in etcd, tokens and notices among them
-	Users int   // of etcd: those of its nodes
+	Keys  int64 // in etcd, including tokens and notices
+	Users int   // etcd users of its nodes
 	Roles int
 }
 
-// DestroyEnvironment deletes every key of an environment, and the users and roles that etcd has for its nodes; what else
-// there is in etcd stays as it is. It is refused while there is a record of a machine: those are retired first. Unless hosts
-// is set it is refused while hosts are on the list as well. Cut off anywhere, the next call goes on.
+// DestroyEnvironment deletes every key of an environment, and the etcd users and roles of its nodes. It deletes
+// nothing else in etcd. It refuses while a machine record exists: machines are retired first. Unless hosts is set, it
+// also refuses while the host list has entries. After an interruption, the next call resumes.
 //
-// The environment itself and its join tokens go first: from then on nothing joins. An old certificate stays dead, should
-// an environment of this name be made again: its user is gone, and the next one of its node has another incarnation.
+// It deletes the environment and its join tokens first: from then on no machine joins. An old certificate stays
+// invalid even if an environment of this name is created again: its user is deleted, and the node's next user has
+// another incarnation.
 func (s *Machines) DestroyEnvironment(ctx context.Context, ref environments.Ref, by string, hosts bool) (Destroyed, error) {
 	a, err := s.BeginApply(ctx, ref, by)
 	if err != nil {
@@ -40,7 +41,7 @@ func (s *Machines) DestroyEnvironment(ctx context.Context, ref environments.Ref,
 	return d, errors.Join(err, a.Close())
 }
 
-// Destroy is DestroyEnvironment by whoever applies the environment already. Nothing can be applied afterwards.
+// Destroy is DestroyEnvironment for the holder of the apply lock. No apply is possible afterwards.
 func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err error) {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
@@ -62,7 +63,7 @@ func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err er
 	return d, nil
 }
 
-// destroyable refuses to forget machines that are there.
+// destroyable refuses to forget existing machines.
 func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 	for _, is := range []struct {
 		prefix, what, next string
@@ -82,7 +83,7 @@ func (a *Applying) destroyable(ctx context.Context, hosts bool) error {
 	return nil
 }
 
-// destroy goes through all that an environment has, once, and reports whether there was anything.
+// destroy deletes each part of an environment once, and reports whether there was any.
 func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err error) {
 	before := *d
 	env, k := a.ref.String(), a.machines.db.Keys
@@ -90,7 +91,7 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err e
 		func() error { return a.deleteKeys(ctx, d, k.Env(env).Spec()) },
 		func() error { return a.destroyTokens(ctx, d) },
 		func() error { return a.deleteBelow(ctx, d, k.Env(env).Precreated("")) },
-		// Before the users: a join that makes one later finds that it is nobody's, and drops it.
+		// Before the users: a join that creates a user later finds no identity for it, and deletes the user.
 		func() error { return a.deleteBelow(ctx, d, k.Env(env).Identities()) },
 		func() error { return a.destroyUsers(ctx, d) },
 	}
@@ -99,7 +100,7 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) (found bool, err e
 	}
 	steps = append(steps,
 		func() error { return a.destroyNotices(ctx, d) },
-		func() error { return a.deleteBelow(ctx, d, k.Env(env).Root()) }, // last: it is what a destroy that goes on is known by
+		func() error { return a.deleteBelow(ctx, d, k.Env(env).Root()) }, // last: a resumed destroy needs these keys
 	)
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -125,7 +126,7 @@ func (a *Applying) destroyNotices(ctx context.Context, d *Destroyed) error {
 	return a.deleteKeys(ctx, d, keys...)
 }
 
-// destroyUsers drops the users of all the environment's nodes, then the role of each, and the one that they share.
+// destroyUsers deletes the users of all the environment's nodes, then each node's role, then the shared role.
 func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
 	s := a.machines
 	users, roles, err := s.access.accountsOf(ctx, a.ref.String())
@@ -147,7 +148,7 @@ func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
 	return nil
 }
 
-// deleteKeys deletes some keys. None is compared with what was read: whatever it holds, it goes.
+// deleteKeys deletes keys without a guard: their contents do not matter.
 func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string) error {
 	for batch := range slices.Chunk(keys, maxOps-1) {
 		ops := make([]clientv3.Op, len(batch))
@@ -161,7 +162,7 @@ func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string)
 	return nil
 }
 
-// deleteBelow deletes all keys that begin with a prefix, but the mark itself: that one goes with Close.
+// deleteBelow deletes all keys that begin with a prefix, except the lock itself: Close deletes that.
 func (a *Applying) deleteBelow(ctx context.Context, d *Destroyed, prefix string) error {
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	if !strings.HasPrefix(a.lock.Key(), prefix) {
@@ -173,7 +174,7 @@ func (a *Applying) deleteBelow(ctx context.Context, d *Destroyed, prefix string)
 	return a.deleteRange(ctx, d, a.lock.Key()+"\x00", end)
 }
 
-// deleteRange deletes the keys from from to before end, some at a time: etcd answers nobody while it deletes.
+// deleteRange deletes the keys from from to before end in batches: etcd answers no request during a deletion.
 func (a *Applying) deleteRange(ctx context.Context, d *Destroyed, from, end string) error {
 	for {
 		resp, err := a.machines.db.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(destroyBatch), clientv3.WithKeysOnly())

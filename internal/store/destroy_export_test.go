@@ -7,7 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// CancelAfter runs do with a store that calls cancel before the call to etcd of this number.
+// CancelAfter runs do with a store that calls cancel before its call to etcd of this number.
 func CancelAfter(s *Store, calls int32, cancel context.CancelFunc, do func(*Store)) {
 	var made atomic.Int32
 	hit := func() {

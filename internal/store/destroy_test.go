@@ -19,10 +19,10 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// neighbours are names that begin, or end, like the one that is destroyed.
+// neighbours are names that begin or end like the destroyed one.
 var neighbours = []string{"dev", "dev@t4", "dev@t42", "dev@t421", "dev@4", "dev2", "de", "dev_t4", "production"}
 
-// settled writes all that there can be of some environments: every key of the table, tokens and notices, users and roles.
+// settled writes all possible parts of some environments: every key of the table, tokens and notices, users and roles.
 func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 	t.Helper()
 	st, raw, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
@@ -36,7 +36,7 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 	for i, env := range environs {
 		for _, row := range store.TableOfKeys(t, env, "web1") {
 			if strings.Contains(row.Key, "/tokens/") || strings.HasSuffix(row.Key, "/applying") || strings.Contains(row.Key, "/machines/web1") || strings.Contains(row.Key, "/notices/") || strings.Contains(row.Key, "/status/") {
-				continue // as others write them, below
+				continue // written below, like their real writers do
 			}
 			put(row.Key, `{"v":1}`)
 		}
@@ -59,8 +59,8 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 	put("/other/key", "not ours")
 }
 
-// concerns are the lines of a dump that an environment's destruction is meant to take away: those that have its name as a
-// whole segment, and tokens and notices that say that they are of it.
+// concerns reports whether the destruction of an environment must delete a line of a dump: a line with its name as a
+// complete segment, or one of its tokens and notices.
 func concerns(line, env string) bool {
 	subject, value, _ := strings.Cut(line, ": ")
 	kind, name, _ := strings.Cut(subject, " ")
@@ -71,7 +71,8 @@ func concerns(line, env string) bool {
 	return kind == "key" && (strings.Contains(name, "/tokens/nodes/") || strings.Contains(name, "/notices/")) && strings.Contains(value, `"environment":"`+env+`"`)
 }
 
-// differ is what two dumps have not in common; a count of leases is none of it: those of keys that are gone end by themselves.
+// differ returns the differences of two dumps. It ignores the number of leases: leases of deleted keys end by
+// themselves.
 func differ(before, after []string) (gone, come []string) {
 	has := func(all []string, line string) bool { _, ok := slices.BinarySearch(all, line); return ok }
 	for _, line := range before {
@@ -87,7 +88,7 @@ func differ(before, after []string) (gone, come []string) {
 	return gone, come
 }
 
-// Whoever destroys one stack would lose what belongs to its neighbours, or leave users behind that can still write.
+// Otherwise the destruction of one stack would delete its neighbours' data, or leave users that can still write.
 func TestADestroyedEnvironmentTakesOnlyItsOwnAlong(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{"dev", "dev@t4", "dev@t42"} {
@@ -136,7 +137,7 @@ func TestADestroyedEnvironmentTakesOnlyItsOwnAlong(t *testing.T) {
 	}
 }
 
-// Machines that nobody knows any more run on, and cost, for ever.
+// Forgotten machines run on and cost money forever.
 func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -181,8 +182,8 @@ func TestAnEnvironmentThatHasMachinesIsNotDestroyed(t *testing.T) {
 	}
 }
 
-// A destruction that was cut off must be finished by the next one: what it left is known to nobody else. It is cut off after
-// each number of calls to etcd that it makes.
+// Only the next destruction finds the rest of an interrupted one. The test interrupts it before each of its calls to
+// etcd.
 func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -221,7 +222,7 @@ func TestADestructionThatWasCutOffGoesOn(t *testing.T) {
 	t.Logf("cut off %d times", cuts)
 }
 
-// Whatever single thing a destruction left behind stays for ever where the next one says that there is nothing.
+// A remaining part stays forever if the next destruction reports that nothing exists.
 func TestTheLeastThingOfAnEnvironmentIsFound(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})

@@ -1,10 +1,11 @@
-// Package store holds what the fleet keeps in etcd: one narrow type for each subject, which Store lists. Package etcd below it
-// has the connection, the codec, the keys, transactions, leases and locks. No other package imports clientv3.
+// Package store reads and writes the fleet's data in etcd. Store lists its subjects: each subject is one narrow type.
+// Package etcd below it contains the connection, codec, keys, transactions, leases and locks. No other package imports
+// clientv3.
 //
-// Releases, generations of data and permits to go back are signed documents. The store returns their bytes as they were written,
-// with signatures that nobody has checked: package trust judges them.
+// Releases, generations of data and rollback permits are signed documents. The store returns their bytes unchanged,
+// with unverified signatures. Package trust verifies them.
 //
-// Every call has a deadline. Every write is guarded by ModRevision, or a comment says why it needs no guard. The store decides
-// nothing, with one exception: permitFor names the ways back that a change has to permit. It stands here because the permit
-// belongs to the transaction of the change.
+// Every call has a deadline. Every write is guarded by ModRevision, or a comment says why it needs no guard. The store
+// must never decide, with one exception: permitFor selects the rollbacks that a change must permit. It stands here
+// because the change and its permit share one transaction.
 package store

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Named lists every environment that any key names, also one without a spec.
+// Named lists every environment that any key names, including one without a spec.
 func (s *Environments) Named(ctx context.Context) ([]environments.Ref, error) {
 	k, names := s.db.Keys, map[string]bool{}
 	for _, root := range []string{k.Environments(), k.AllStatuses(), k.AllRuns(), k.AllIdentities(), k.AllPrecreated()} {
@@ -33,7 +33,7 @@ func (s *Environments) Named(ctx context.Context) ([]environments.Ref, error) {
 	return refs, nil
 }
 
-// Spec reads an environment and the revision at which it was last written; nil and 0 when there is none.
+// Spec reads an environment and the revision of its last write. It returns nil and 0 if there is none.
 func (s *Environments) Spec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
 	key := s.db.Keys.Env(ref.String()).Spec()
 	resp, err := s.db.Get(ctx, key)
@@ -50,7 +50,7 @@ func (s *Environments) Spec(ctx context.Context, ref environments.Ref) (*environ
 	return e, resp.Kvs[0].ModRevision, nil
 }
 
-// MustSpec is Spec where the environment has to exist.
+// MustSpec is Spec for an environment that must exist.
 func (s *Environments) MustSpec(ctx context.Context, ref environments.Ref) (*environments.Environment, int64, error) {
 	e, revision, err := s.Spec(ctx, ref)
 	if err != nil || e != nil {
@@ -68,7 +68,7 @@ func (s *Environments) MustSpec(ctx context.Context, ref environments.Ref) (*env
 	return nil, 0, fmt.Errorf("cannot find environment %s: %w\n%s", ref, etcd.ErrNotFound, hint)
 }
 
-// PutSpec stores an environment unless it was written since revision.
+// PutSpec stores an environment. It fails if the environment was written since revision.
 func (s *Environments) PutSpec(ctx context.Context, e *environments.Environment, revision int64) error {
 	b, err := environments.Encode(e)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Environments) PutSpec(ctx context.Context, e *environments.Environment,
 	return nil
 }
 
-// Environments lists the environments that have a spec, in order.
+// List returns the environments that have a spec, in order.
 func (s *Environments) List(ctx context.Context) ([]string, error) {
 	all, err := s.db.Segments(ctx, s.db.Keys.Environments())
 	if err != nil {

@@ -15,21 +15,21 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// StandsStill is after how long without a word a first boot is shown as one that stands still. The longest silence of one
-// that goes on is the installation of Puppet on a slow line.
+// StandsStill is the silence after which a first boot is shown as stalled. The longest silence of a working first boot
+// is the installation of Puppet on a slow line.
 const StandsStill = 15 * time.Minute
 
-// BootState is how far a step of a first boot is.
+// BootState is the state of one step of a first boot.
 type BootState string
 
 // The states of a step.
 const (
 	BootStarted BootState = "started"
 	BootDone    BootState = "done"
-	BootFailed  BootState = "failed" // it is tried again, unless Refused says that it is of no use
+	BootFailed  BootState = "failed" // it is retried, unless Refused says that a retry is useless
 )
 
-// FirstBoot is where a machine is in its first boot. While it is not finished the machine holds the name of its node.
+// FirstBoot is the progress of a machine's first boot. Until it is finished, the machine holds the name of its node.
 type FirstBoot struct {
 	Machine  string      `json:"machine"` // machine id
 	Hostname string      `json:"hostname,omitempty"`
@@ -41,14 +41,14 @@ type FirstBoot struct {
 	Attempts int         `json:"attempts"`        // at this step
 	Started  time.Time   `json:"started"`         // the first boot
 	Since    time.Time   `json:"since"`           // this step
-	Heard    time.Time   `json:"heard"`           // last word, by serve's clock
+	Heard    time.Time   `json:"heard"`           // last report, by serve's clock
 	Finished time.Time   `json:"finished,omitzero"`
-	Token    string      `json:"token,omitempty"`  // id of the token that it joins with
+	Token    string      `json:"token,omitempty"`  // ID of the token that it joins with
 	Joined   bool        `json:"joined,omitempty"` // it has its certificate
 	Unlocked *Revoked    `json:"unlocked,omitempty"`
 }
 
-// Stands reports whether nothing was heard of an unfinished first boot for too long.
+// Stands reports whether an unfinished first boot has been silent for too long.
 func (f FirstBoot) Stands(now time.Time) bool {
 	return f.Finished.IsZero() && now.Sub(f.Heard) >= StandsStill
 }
@@ -58,7 +58,7 @@ func (f *FirstBoot) Locks() bool {
 	return f != nil && f.Node != "" && f.Finished.IsZero() && f.Unlocked == nil
 }
 
-// FirstBoots lists the first boots of an environment, by machine id. Those that can't be read are named in damaged.
+// List lists the first boots of an environment, by machine ID. damaged names the unreadable ones.
 func (s *FirstBoots) List(ctx context.Context, ref environments.Ref) (all map[string]FirstBoot, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[FirstBoot](ctx, s.db, s.db.Keys.Env(ref.String()).FirstBoots())
 	if err != nil {
@@ -67,26 +67,26 @@ func (s *FirstBoots) List(ctx context.Context, ref environments.Ref) (all map[st
 	return all, damaged, nil
 }
 
-// FirstBoot reads where a machine is, and the revision at which that was last written; nil and 0 when nobody knows.
+// Get reads the progress of a machine, and the revision of its last write. It returns nil and 0 if there is none.
 func (s *FirstBoots) Get(ctx context.Context, ref environments.Ref, machine string) (*FirstBoot, int64, error) {
 	return etcd.Single[FirstBoot](ctx, s.db, s.db.Keys.Env(ref.String()).FirstBoot(machine))
 }
 
-// How long a record of a first boot is kept, by etcd's leases: of one that is not finished since its last word, and of one
-// that is.
+// Lifetime of a first boot's record, by etcd's leases: of an unfinished one since its last report, and of a finished
+// one.
 const (
 	firstBootKept = 30 * 24 * time.Hour
 	finishedKept  = 24 * time.Hour
 )
 
-// Bounds of what a machine says of its first boot, in bytes.
+// Bounds of a machine's report about its first boot, in bytes.
 const (
 	maxBootWord  = 64
 	maxBootError = 512
 )
 
-// PutFirstBoot writes where a machine is, unless that was written since revision: then ErrConflict. No lease is left that
-// ends nothing: a machine may say a lot.
+// Put writes the progress of a machine. It returns ErrConflict if the progress was written since revision. It leaves
+// no unused lease, because a machine may report often.
 func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) error {
 	put, l, err := s.putFirstBoot(ctx, ref, b, revision)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s *FirstBoots) Put(ctx context.Context, ref environments.Ref, b FirstBoot,
 	return err
 }
 
-// putFirstBoot is the write, for a transaction that compares revision, and after which settleLease is called. A lease ends
-// the record.
+// putFirstBoot returns the write for a transaction that compares revision. The caller then calls SettleLease. A lease
+// ends the record.
 func (s *FirstBoots) putFirstBoot(ctx context.Context, ref environments.Ref, b FirstBoot, revision int64) (clientv3.Op, etcd.LeaseSwap, error) {
 	b.Hostname, b.Step, b.Error = clip.Text(b.Hostname, maxBootWord), clip.Text(b.Step, maxBootWord), agent.Prose(clip.Text(string(b.Error), maxBootError))
 	value, err := etcd.Encode(b)
@@ -115,7 +115,7 @@ func (s *FirstBoots) putFirstBoot(ctx context.Context, ref environments.Ref, b F
 	lasts, l := firstBootKept, etcd.LeaseSwap{}
 	if revision != 0 {
 		keep := b.Finished.IsZero()
-		if !keep { // its lease becomes a shorter one, once
+		if !keep { // replaces its lease by a shorter one, once
 			resp, err := s.db.Get(ctx, key)
 			if err != nil {
 				return fail(err)
@@ -142,8 +142,8 @@ func (s *FirstBoots) putFirstBoot(ctx context.Context, ref environments.Ref, b F
 	return clientv3.OpPut(key, value, clientv3.WithLease(l.Fresh)), l, nil
 }
 
-// Unlock frees a node's name from the machine that is in its first boot under it, and forgets another machine that came
-// under the name, which takes an administrator. ErrNotFound when there was neither.
+// Unlock frees a node's name from the machine that is in its first boot under it. It also deletes the note of a
+// duplicate machine under the name, which needs an administrator. It returns ErrNotFound if there was neither.
 func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r Revoked) ([]FirstBoot, error) {
 	var freed []FirstBoot
 	all, _, err := s.boots.List(ctx, ref)
@@ -156,7 +156,7 @@ func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r
 			if err == nil && now.Locks() && now.Node == node {
 				now.Unlocked = &r
 				if err = s.boots.Put(ctx, ref, *now, revision); errors.Is(err, etcd.ErrConflict) {
-					continue // it said something at this moment
+					continue // it reported at this moment
 				}
 				freed = append(freed, *now)
 			}
@@ -173,7 +173,7 @@ func (s *Joins) Unlock(ctx context.Context, ref environments.Ref, node string, r
 		i.Clone = nil
 		err = s.identities.Put(ctx, ref, *i, revision)
 		if len(freed) > 0 && errors.Is(err, rpctypes.ErrPermissionDenied) {
-			err = nil // what an operator may do is done; the other machine is for an administrator to forget
+			err = nil // the operator's part is done; only an administrator can delete the note of the duplicate machine
 		}
 	case len(freed) == 0:
 		err = etcd.ErrNotFound

@@ -12,19 +12,19 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Fleet is all that etcd knows of an environment's nodes.
+// FleetState is the state of an environment's nodes in etcd.
 type FleetState struct {
-	Revision int64 // of the targets and of the gate; the rest is read at or after it
+	Revision int64 // of the targets and of the gate; the rest is read at it or later
 	Spec     *environments.Environment
 	Desires  Desires
 	Hosts    map[string]agent.Host
 	Holds    map[etcd.Scope]agent.Hold
 	Statuses map[string]agent.Status
 	Assigned map[string]agent.Assignment
-	Damaged  []string // keys that could not be read, with why; a fleet's view survives one bad value
+	Damaged  []string // unreadable keys, with the reason; one bad value does not hide the fleet
 }
 
-// Fleet reads an environment's view: five ranges in one or more pages.
+// State reads an environment's view: five ranges in one or more pages.
 func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, error) {
 	f := FleetState{}
 	var err error
@@ -43,7 +43,7 @@ func (s *Fleet) State(ctx context.Context, ref environments.Ref) (FleetState, er
 	return f, nil
 }
 
-// fleetOf reads the ranges of a fleet. Unreadable statuses are returned apart: each is the report of one node.
+// fleetOf reads the ranges of a fleet. It returns unreadable statuses separately, because each affects one node.
 func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState, more ...clientv3.OpOption) (unread []string, err error) {
 	env := ref.String()
 	f.Holds = map[etcd.Scope]agent.Hold{}
@@ -71,7 +71,7 @@ func (s *Fleet) fleetOf(ctx context.Context, ref environments.Ref, f *FleetState
 	return unread, err
 }
 
-// Known are the nodes that are registered or that spoke.
+// Known returns the nodes that are registered or have reported.
 func (f FleetState) Known() map[string]bool {
 	known := map[string]bool{}
 	for n := range f.Hosts {
@@ -83,7 +83,7 @@ func (f FleetState) Known() map[string]bool {
 	return known
 }
 
-// Desired is what etcd wants of one node, put together from the view as the node itself would read it.
+// Desired returns the desired state of one node, assembled from the view as the node itself would read it.
 func (f FleetState) Desired(role, node string) agent.Desired {
 	d := f.Desires.For(role, node)
 	if h, ok := f.Hosts[node]; ok {
@@ -100,7 +100,7 @@ func (f FleetState) Desired(role, node string) agent.Desired {
 	return d
 }
 
-// HostList is Hosts, and names the entries that cannot be read.
+// HostList is Hosts, and names the unreadable entries.
 func (s *Fleet) HostList(ctx context.Context, ref environments.Ref) (hosts map[string]agent.Host, damaged []string, err error) {
 	return etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(ref.String()).Hosts())
 }
@@ -121,7 +121,7 @@ func (s *Fleet) ReportedKeys(ctx context.Context, ref environments.Ref) (map[str
 	return counts, nil
 }
 
-// Hosts lists the nodes that should be alive.
+// Hosts returns the host list.
 func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]agent.Host, error) {
 	hosts, _, err := etcd.ReadAll[agent.Host](ctx, s.db, s.db.Keys.Env(ref.String()).Hosts())
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *Fleet) Hosts(ctx context.Context, ref environments.Ref) (map[string]age
 	return hosts, nil
 }
 
-// Runs lists a node's run records, oldest first. Records that can't be read are named in damaged.
+// Runs lists a node's run records, oldest first. damaged names the unreadable ones.
 func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (runs []agent.Run, damaged []string, err error) {
 	prefix := s.db.Keys.Env(ref.String()).Runs(node)
 	_, err = s.db.Scan(ctx, prefix, func(rest string, b []byte) error {
@@ -148,18 +148,18 @@ func (s *Fleet) Runs(ctx context.Context, ref environments.Ref, node string) (ru
 	return runs, damaged, nil
 }
 
-// Health is what etcd says of itself: one line a member.
+// Health is the state of one etcd member.
 type Health struct {
 	Endpoint, Version   string
 	DBBytes, InUseBytes int64
 	Alarms              []string
 }
 
-// Health asks each endpoint for its version and size.
+// Health reads the version and size of each endpoint.
 func (s *Cluster) Health(ctx context.Context) ([]Health, error) {
 	var all []Health
 	endpoints := s.db.Client.Endpoints()
-	if len(endpoints) == 0 { // inside of its process
+	if len(endpoints) == 0 { // in etcd's own process
 		endpoints = []string{s.db.Endpoints}
 	}
 	for _, e := range endpoints {
@@ -174,7 +174,7 @@ func (s *Cluster) Health(ctx context.Context) ([]Health, error) {
 	return all, nil
 }
 
-// Ping asks etcd for one key that need not exist.
+// Ping reads one key, which need not exist.
 func (s *Cluster) Ping(ctx context.Context) error {
 	_, err := s.db.Get(ctx, s.db.Keys.Environments(), clientv3.WithCountOnly())
 	return err

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Flood is that a node writes far more than a node does. It is noted while it lasts, and for a day.
+// Flood means that a node writes far more than normal. The note exists while the flood lasts, and one day longer.
 type Flood struct {
 	Node   string    `json:"node"`
 	Bytes  int64     `json:"bytes"`  // written within the worst minute
@@ -22,7 +22,7 @@ type Flood struct {
 	Last   time.Time `json:"last"`
 }
 
-// Floods lists the nodes of an environment that flooded lately. Those that can't be read are named in damaged.
+// Floods lists the nodes of an environment with a recent flood. damaged names the unreadable ones.
 func (s *Fleet) Floods(ctx context.Context, ref environments.Ref) (all map[string]Flood, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[Flood](ctx, s.db, s.db.Keys.Env(ref.String()).Flood(""))
 	if err != nil {
@@ -31,9 +31,9 @@ func (s *Fleet) Floods(ctx context.Context, ref environments.Ref) (all map[strin
 	return all, damaged, nil
 }
 
-// NoteFlood notes that a node flooded within the last minute, and adds to what was noted before. It reports whether
-// nothing had been: of several serves that see the same, one gets true. There is no lease, as etcd makes none once it is
-// full: ForgetFlood deletes the note.
+// NoteFlood stores that a node flooded within the last minute, and adds to an earlier note. first is true if there was
+// none: of several serves that see the same flood, one gets true. There is no lease, because a full etcd grants none.
+// ForgetFlood deletes the note.
 func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) (first bool, err error) {
 	key := s.db.Keys.Env(ref.String()).Flood(now.Node)
 	for {
@@ -55,7 +55,8 @@ func (s *Fleet) NoteFlood(ctx context.Context, ref environments.Ref, now Flood) 
 	}
 }
 
-// ForgetFlood deletes the note unless the node flooded after it. It needs no guard beyond that: what goes on is noted again.
+// ForgetFlood deletes the note unless the node flooded after it. It needs no other guard: a flood that continues is
+// noted again.
 func (s *Fleet) ForgetFlood(ctx context.Context, ref environments.Ref, node string, last time.Time) error {
 	key := s.db.Keys.Env(ref.String()).Flood(node)
 	old, revision, err := etcd.Single[Flood](ctx, s.db, key)
@@ -66,7 +67,8 @@ func (s *Fleet) ForgetFlood(ctx context.Context, ref environments.Ref, node stri
 	return err
 }
 
-// HoldUnlessHeld sets a hold on a scope that has none of its own, and reports whether it did: an operator's word stays.
+// HoldUnlessHeld sets a hold on a scope without a hold of its own, and reports whether it did. An operator's hold
+// stays.
 func (s *Fleet) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold) (bool, error) {
 	key := s.db.Keys.Env(ref.String()).Hold(scope)
 	h.Scope = scope.Segment("all")
@@ -81,8 +83,8 @@ func (s *Fleet) HoldUnlessHeld(ctx context.Context, ref environments.Ref, scope 
 	return resp.Succeeded, nil
 }
 
-// NoteTwin writes down that two machines run under a node's name with one machine's identity, as their boot ids show. It
-// reports whether that is news: of several serves that see the same, one gets true.
+// NoteDuplicateBoot stores that two machines run under a node's name with one machine's identity, as their boot IDs
+// show. It reports whether this is new: of several serves that see the same, one gets true.
 func (s *Identities) NoteDuplicateBoot(ctx context.Context, ref environments.Ref, node string, c Clone) (bool, error) {
 	for {
 		i, revision, err := s.Get(ctx, ref, node)

@@ -13,20 +13,20 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// NodeWrite is one write of a node, as a watch tells it.
+// NodeWrite is one write of a node, as a watch reports it.
 type NodeWrite struct {
 	Ref    environments.Ref
 	Node   string
 	Bytes  int64         // of the key and of the value
-	Status *agent.Status // nil for anything but a status that can be read
+	Status *agent.Status // nil if the write is no readable status
 }
 
-// WatchNodes tells each of the writes of all nodes from now on: statuses and runs. It returns when ctx ends or the
-// watch breaks off: begin again then; what happened in between is not told.
+// Watch calls each with the writes of all nodes from now on: statuses and runs. It returns when ctx ends or the watch
+// breaks. The caller begins again and misses the writes in between.
 func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Without a leader the watch ends rather than to be silent; large answers come in parts.
+	// Without a leader the watch ends instead of staying silent. Large answers come in parts.
 	opts := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithFragment(), clientv3.WithFilterDelete()}
 	need := clientv3.WithRequireLeader(ctx)
 	statuses := s.db.Client.Watch(need, s.db.Keys.AllStatuses(), opts...)
@@ -52,7 +52,7 @@ func (s *Fleet) Watch(ctx context.Context, each func(NodeWrite)) error {
 	}
 }
 
-// watchEnd is why a watch ended, where etcd gives no reason.
+// watchEnd returns the error of an ended watch if etcd gives no reason.
 func watchEnd(err error) error {
 	if err == nil {
 		return errors.New("etcd ended the watch")
@@ -60,7 +60,7 @@ func watchEnd(err error) error {
 	return err
 }
 
-// nodeWrite reads whose write it was from its key: <kind>/<env>/<node>[/…].
+// nodeWrite reads the writer from its key: <kind>/<env>/<node>[/…].
 func (s *Fleet) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 	key := string(e.Kv.Key)
 	rest, ours := strings.CutPrefix(key, s.db.Keys.Root())
@@ -82,7 +82,7 @@ func (s *Fleet) nodeWrite(e *clientv3.Event) (NodeWrite, bool) {
 	return w, true
 }
 
-// WatchSpecs tells each that some environment was written, until ctx ends or the watch breaks off.
+// Watch calls each when any environment was written, until ctx ends or the watch breaks.
 func (s *Environments) Watch(ctx context.Context, each func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -100,5 +100,5 @@ func (s *Environments) Watch(ctx context.Context, each func()) error {
 	return watchEnd(ctx.Err())
 }
 
-// segmentAfter is the last segment of a key.
+// segmentAfter returns the last segment of a key.
 func segmentAfter(key string) string { return key[strings.LastIndex(key, "/")+1:] }

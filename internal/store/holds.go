@@ -12,8 +12,8 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Hold sets a hold on a scope; a second one on the same scope replaces the first. With lasts > 0 etcd itself ends it, by a
-// lease, so that nobody's clock decides. It needs no guard: the operator's newest word counts.
+// Hold sets a hold on a scope; a second one on the same scope replaces the first. With lasts > 0 a lease of etcd ends
+// it, which depends on no client's clock. It needs no guard: the operator's newest decision counts.
 func (s *Fleet) Hold(ctx context.Context, ref environments.Ref, scope etcd.Scope, h agent.Hold, lasts time.Duration) error {
 	key := s.db.Keys.Env(ref.String()).Hold(scope)
 	h.Scope = scope.Segment("all")
@@ -35,7 +35,7 @@ func (s *Fleet) Hold(ctx context.Context, ref environments.Ref, scope etcd.Scope
 	return nil
 }
 
-// Unhold removes a scope's hold; ErrNotFound when there is none.
+// Unhold removes a scope's hold. It returns ErrNotFound if there is none.
 func (s *Fleet) Unhold(ctx context.Context, ref environments.Ref, scope etcd.Scope) error {
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.db.Keys.Env(ref.String()).Hold(scope))}, nil)
 	if err != nil {
@@ -47,9 +47,9 @@ func (s *Fleet) Unhold(ctx context.Context, ref environments.Ref, scope etcd.Sco
 	return nil
 }
 
-// EndHolds makes the holds of all environments end when they say, after etcd was restarted: a member that starts gives
-// every lease its whole time again. Holds whose end has passed are removed, and the others get a lease of what is left.
-// It returns how many it removed.
+// EndHolds corrects the holds of all environments after a restart of etcd: a starting member gives every lease its
+// full time again. EndHolds removes holds whose end has passed, and gives the others a lease of the remaining time. It
+// returns the number of removed holds.
 func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err error) {
 	environments, err := s.specs.List(ctx)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err err
 		for _, kv := range resp.Kvs {
 			var h agent.Hold
 			if etcd.Decode(string(kv.Key), kv.Value, &h) != nil || h.Until.IsZero() {
-				continue // one that can't be read is shown where holds are
+				continue // lists of holds show an unreadable one
 			}
 			op := clientv3.OpDelete(string(kv.Key))
 			left := h.Until.Sub(now)
@@ -74,7 +74,7 @@ func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err err
 				}
 				op = clientv3.OpPut(string(kv.Key), string(kv.Value), lease)
 			}
-			// Where the guard fails an operator has set or ended it at this moment, and that counts.
+			// A failed guard means that an operator set or ended the hold at this moment, which counts.
 			done, err := s.db.Txn(ctx, []clientv3.Cmp{etcd.Same(string(kv.Key), kv.ModRevision)}, []clientv3.Op{op}, nil)
 			if err != nil {
 				return ended, fmt.Errorf("cannot end the hold on %s: %w", h.Scope, err)

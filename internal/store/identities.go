@@ -15,18 +15,19 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Identity says who holds a node's name, or that the node was removed: then Removed is set, and the rest tells who it was.
+// Identity is the holder of a node's name, or a removed node. For a removed node Removed is set, and the other fields
+// describe the last holder.
 type Identity struct {
 	Node        string    `json:"node"`
 	Role        string    `json:"role"`
 	User        string    `json:"user,omitempty"`        // in etcd, and the certificate's common name; "" once removed
 	Incarnation string    `json:"incarnation,omitempty"` // last part of User: 16 hex digits
-	Replaces    string    `json:"replaces,omitempty"`    // user of the incarnation before, until it is known to be gone
+	Replaces    string    `json:"replaces,omitempty"`    // user of the previous incarnation, until it is deleted
 	Machine     string    `json:"machine,omitempty"`     // machine id
 	Boot        string    `json:"boot,omitempty"`        // the kernel's boot id at the join
-	Key         string    `json:"key,omitempty"`         // as pki.KeyDigest names it: sha256:…
+	Key         string    `json:"key,omitempty"`         // as pki.KeyDigest returns it: sha256:…
 	Joined      time.Time `json:"joined,omitzero"`
-	Revision    int64     `json:"revision,omitempty"` // of etcd, before it joined: a token made later is another word
+	Revision    int64     `json:"revision,omitempty"` // of etcd, before it joined: a later token permits a new join
 	Issued      time.Time `json:"issued,omitzero"`    // of the newest certificate
 	Until       time.Time `json:"until,omitzero"`     // its end
 	CA          string    `json:"ca,omitempty"`       // pin of the CA that signed it: sha256:…
@@ -36,10 +37,10 @@ type Identity struct {
 	Removed     *Removal  `json:"removed,omitempty"`
 }
 
-// Live reports whether a certificate of this identity is good for anything.
+// Live reports whether certificates of this identity can still be valid.
 func (i *Identity) Live() bool { return i != nil && i.Removed == nil && i.User != "" }
 
-// Clone is another machine that came under a name that is taken.
+// Clone is a duplicate machine that came under a taken name.
 type Clone struct {
 	Machine   string    `json:"machine"`
 	Boot      string    `json:"boot,omitempty"`
@@ -51,15 +52,15 @@ type Clone struct {
 	Times     int       `json:"times"`
 }
 
-// Removal is when a node left the fleet, and by whose word.
+// Removal is the time, author and reason of a node's removal from the fleet.
 type Removal struct {
 	At   time.Time   `json:"at"`
 	By   string      `json:"by,omitempty"`
 	Why  agent.Prose `json:"why,omitempty"`
-	Left bool        `json:"left,omitempty"` // it left by itself: it may come back with its token
+	Left bool        `json:"left,omitempty"` // it left by itself: it may return with its token
 }
 
-// OperatorIdentity says who holds an operator's name.
+// OperatorIdentity is the holder of an operator's name.
 type OperatorIdentity struct {
 	Name        string       `json:"name"`
 	As          OperatorRole `json:"as"`
@@ -76,18 +77,19 @@ type OperatorIdentity struct {
 	Revoked     *Revoked     `json:"revoked,omitempty"`
 }
 
-// Live reports whether a certificate of this operator is good for anything.
+// Live reports whether certificates of this operator can still be valid.
 func (o *OperatorIdentity) Live() bool { return o != nil && o.Revoked == nil && o.User != "" }
 
-// Owners are the records that may name a user of etcd: those of the node or operator in its name; nil where there is none.
+// Owners are the records that may name a user of etcd: those of the node or operator in its name, nil if missing.
 type Owners struct {
 	Identity   *Identity
 	Precreated *Precreated
 	Operator   *OperatorIdentity
 }
 
-// Own reports whether one of the records names the user. Each record is written before its user is made: a user that no record
-// names belongs to nobody, if the records were read after the users. A user that its successor replaced is not owned.
+// Own reports whether one of the records names the user. Each record is written before its user is created. If the
+// records were read after the users, a user without a record belongs to no one. A user that its successor replaced is
+// not owned.
 func (o Owners) Own(user pki.Name) bool {
 	name := user.String()
 	switch user.Kind {
@@ -99,8 +101,7 @@ func (o Owners) Own(user pki.Name) bool {
 	return true // serve's
 }
 
-// Identities lists who holds the names of an environment's nodes, and the nodes that were removed. Those that can't be
-// read are named in damaged.
+// List lists the identities of an environment's nodes, including removed nodes. damaged names the unreadable ones.
 func (s *Identities) List(ctx context.Context, ref environments.Ref) (all map[string]Identity, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[Identity](ctx, s.db, s.db.Keys.Env(ref.String()).Identities())
 	if err != nil {
@@ -109,18 +110,18 @@ func (s *Identities) List(ctx context.Context, ref environments.Ref) (all map[st
 	return all, damaged, nil
 }
 
-// Identity reads who holds a node's name, and the revision at which that was last written; nil and 0 for nobody.
+// Get reads the holder of a node's name, and the revision of its last write. It returns nil and 0 if there is none.
 func (s *Identities) Get(ctx context.Context, ref environments.Ref, node string) (*Identity, int64, error) {
 	return etcd.Single[Identity](ctx, s.db, s.db.Keys.Env(ref.String()).Identity(node))
 }
 
-// PutIdentity replaces an identity unless it was written since revision: then ErrConflict.
+// Put replaces an identity. It returns ErrConflict if the identity was written since revision.
 func (s *Identities) Put(ctx context.Context, ref environments.Ref, i Identity, revision int64) error {
 	_, err := s.db.Replace(ctx, s.db.Keys.Env(ref.String()).Identity(i.Node), i, revision)
 	return err
 }
 
-// Operators lists who holds the names of operators.
+// Operators lists the holders of operators' names.
 func (s *Identities) Operators(ctx context.Context) (all map[string]OperatorIdentity, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[OperatorIdentity](ctx, s.db, s.db.Keys.Operators())
 	if err != nil {
@@ -129,21 +130,22 @@ func (s *Identities) Operators(ctx context.Context) (all map[string]OperatorIden
 	return all, damaged, nil
 }
 
-// Operator reads who holds an operator's name, and the revision at which that was last written; nil and 0 for nobody.
+// Operator reads the holder of an operator's name, and the revision of its last write. It returns nil and 0 if there
+// is none.
 func (s *Identities) Operator(ctx context.Context, name string) (*OperatorIdentity, int64, error) {
 	return etcd.Single[OperatorIdentity](ctx, s.db, s.db.Keys.Operator(name))
 }
 
-// PutOperator replaces an operator unless it was written since revision: then ErrConflict.
+// PutOperator replaces an operator. It returns ErrConflict if the operator was written since revision.
 func (s *Identities) PutOperator(ctx context.Context, o OperatorIdentity, revision int64) error {
 	_, err := s.db.Replace(ctx, s.db.Keys.Operator(o.Name), o, revision)
 	return err
 }
 
-// cloneNoted is how often a clone that keeps trying is written down.
+// cloneNoted is the shortest time between two notes of the same duplicate machine.
 const cloneNoted = time.Minute
 
-// NoteClone writes down that another machine came under a node's name. It gives way to every other write.
+// NoteDuplicate stores that a duplicate machine came under a node's name. Every other concurrent write wins over it.
 func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, node string, c Clone) error {
 	i, revision, err := s.Get(ctx, ref, node)
 	if err != nil || !i.Live() || i.Machine == c.Machine {
@@ -163,8 +165,8 @@ func (s *Identities) NoteDuplicate(ctx context.Context, ref environments.Ref, no
 	return nil
 }
 
-// UpdateHost writes what a node's machine says of itself into the list of hosts, if that is something new. What was asked of
-// the machine before is not asked of another one. It fails with ErrConflict when the identity was written since revision.
+// UpdateHost writes a machine's new hostname and addresses into the host list. A request to the previous machine does
+// not carry over to another machine. It returns ErrConflict if the identity was written since revision.
 func (s *Identities) UpdateHost(ctx context.Context, ref environments.Ref, i Identity, revision int64, hostname string, addresses []string, now time.Time) error {
 	env := ref.String()
 	key := s.db.Keys.Env(env).Host(i.Node)

@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// installationBytes is how long an installation's id is, before it is hex digits.
+// installationBytes is the length of an installation's ID before hex encoding.
 const installationBytes = 8
 
 // installation is the value of the key.
@@ -23,7 +23,8 @@ type installation struct {
 	At time.Time `json:"at"`
 }
 
-// Installation reads by which word providers know this installation's machines: 16 hex digits; "" where nobody made it yet.
+// Installation reads the ID that marks this installation's machines at providers: 16 hex digits, or "" if it does not
+// exist yet.
 func (s *Cluster) Installation(ctx context.Context) (string, error) {
 	key := s.db.Keys.Installation()
 	i, _, err := etcd.Single[installation](ctx, s.db, key)
@@ -39,8 +40,8 @@ func (s *Cluster) Installation(ctx context.Context) (string, error) {
 	return i.ID, nil
 }
 
-// InstallationID is Installation, and makes the id where there is none: once, whoever asks at the same moment. Where etcd
-// checks its users that takes an admin, and was done when they were set up.
+// InstallationID returns the ID and creates it if it is missing. Concurrent callers get the same ID. With etcd
+// authentication the creation needs an admin. The setup of users already creates it.
 func (s *Cluster) InstallationID(ctx context.Context, by string) (string, error) {
 	for {
 		id, err := s.Installation(ctx)
@@ -66,8 +67,8 @@ func (s *Cluster) InstallationID(ctx context.Context, by string) (string, error)
 	}
 }
 
-// EnsureInstallation makes the id before the first apply, whose operator may not. What is wrong with it, and an etcd that is
-// full, keep nothing else from being set up: whoever applies is told.
+// EnsureInstallation creates the ID before the first apply, because an operator may not create it. A damaged ID or a
+// full etcd does not stop the rest of the setup: a later apply reports either.
 func (s *Cluster) EnsureInstallation(ctx context.Context, by string) error {
 	_, err := s.InstallationID(ctx, by)
 	if errors.As(err, new(*etcd.UnreadableError)) || errors.Is(err, etcd.ErrFull) {

@@ -11,7 +11,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// Two ids would make an installation disown the machines that it made.
+// With two IDs an installation would not recognize its own machines.
 func TestAnInstallationHasOneID(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -44,8 +44,8 @@ func TestAnInstallationHasOneID(t *testing.T) {
 	}
 }
 
-// An operator who could name another installation's id would have that one's machines taken for theirs, and deleted; one who
-// may not, and finds none, could never apply anything.
+// An operator who sets another installation's ID would have its machines deleted. An operator who may not create a
+// missing ID could never apply.
 func TestOnlyAdminsMakeTheInstallationsID(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -66,7 +66,7 @@ func TestOnlyAdminsMakeTheInstallationsID(t *testing.T) {
 		if _, err := server.ClientOf(user).Put(ctx, key, `{"v":1,"id":"00000000000000aa"}`); !refusal(err) {
 			t.Errorf("%s writes another one: %v", user, err)
 		}
-		if _, err := raw.Delete(ctx, key); err != nil { // as a fleet has it that an older pulley set up
+		if _, err := raw.Delete(ctx, key); err != nil { // like a fleet that an older Pulley set up
 			t.Fatal(err)
 		}
 		_, err := st.Cluster.InstallationID(ctx, "olga")
@@ -75,7 +75,7 @@ func TestOnlyAdminsMakeTheInstallationsID(t *testing.T) {
 		}
 		repair := func() error { return admin.Access.SetUpAuth(ctx, etcdtest.Serve) }
 		if user == operator {
-			repair = func() error { return admin.Cluster.EnsureInstallation(ctx, etcdtest.Serve) } // as doctor does
+			repair = func() error { return admin.Cluster.EnsureInstallation(ctx, etcdtest.Serve) } // like doctor
 		}
 		if err := repair(); err != nil {
 			t.Fatal(err)

@@ -16,30 +16,30 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// JoinFacts is everything that a join rests on. Revisions are etcd's order of things, which no clock spoils; 0 is for what
-// there is not.
+// JoinFacts is the input of a join. Revisions are etcd's order of events, which does not depend on clocks; 0 means
+// that the key does not exist.
 type JoinFacts struct {
 	Revision int64
 	Spec     *environments.Environment // nil: there is none
 	Token    *Token
-	Minted   int64 // when the token was made
+	Minted   int64 // creation of the token
 	Identity *Identity
-	Changed  int64 // when the identity was last written
+	Changed  int64 // last write of the identity
 	Host     *agent.Host
-	Listed   int64       // when the host was last written
-	Machine  *FirstBoot  // of the machine that asks
-	Holder   *FirstBoot  // of the machine that has the name, where that is another one
-	Reserve  *Precreated // the user that was made ahead
-	Was      *Past       // the newest removal of the machine that asks, under whatever name, that an operator meant
+	Listed   int64       // last write of the host
+	Machine  *FirstBoot  // of the joining machine
+	Holder   *FirstBoot  // of the machine that has the name, if it is another one
+	Reserve  *Precreated // the pre-created user
+	Was      *Past       // the newest removal of the joining machine by an operator, under any name
 
 	token  string // its key
-	mine   *Past  // what the machine's own record has
-	theirs *Past  // the same of the machine that has or had the name, where that is another one
+	mine   *Past  // the joining machine's own record
+	theirs *Past  // the record of the current or former holder of the name, if it is another machine
 	guards map[string]int64
 }
 
-// JoinFacts reads what a join rests on: the token of this id, the environment, the name and the machine. CommitJoin fails
-// if any of it has changed since.
+// Facts reads the input of a join: the token of this ID, the environment, the name and the machine. Commit fails if
+// any of it has changed since.
 func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, node, machine string) (JoinFacts, error) {
 	env := ref.String()
 	f := JoinFacts{token: s.db.Keys.NodeToken(token), guards: map[string]int64{}}
@@ -67,9 +67,9 @@ func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, n
 		{s.db.Keys.Env(env).Precreated(node), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.Reserve) }},
 		{s.db.Keys.Env(env).Past(machine), func(kv *mvccpb.KeyValue) error { return etcd.Decode(string(kv.Key), kv.Value, &f.mine) }},
 	})
-	var before *Identity // of the name that the machine had last, where that is another one
+	var before *Identity // of the machine's last name, if it is another one
 	if err == nil {
-		// Read a moment later, and compared with the rest when the join is written.
+		// Read a moment later. The write of the join compares it with the rest.
 		var more []joinPoint
 		other := f.Identity != nil && f.Identity.Machine != "" && f.Identity.Machine != machine
 		if other && f.Identity.Live() {
@@ -101,7 +101,7 @@ func (s *Joins) Facts(ctx context.Context, token string, ref environments.Ref, n
 	return f, nil
 }
 
-// joinPoint is one key of a join, and what reads its value.
+// joinPoint is one key of a join, and the reader of its value.
 type joinPoint struct {
 	key  string
 	read func(*mvccpb.KeyValue) error
@@ -129,7 +129,7 @@ func (s *Joins) joinPoints(ctx context.Context, f *JoinFacts, points []joinPoint
 	return nil
 }
 
-// Join is what a join writes: all of it in one transaction, or nothing.
+// Join is the write of a join, in one transaction.
 type Join struct {
 	Token    Token // with its use counted
 	Identity Identity
@@ -137,8 +137,8 @@ type Join struct {
 	Machine  FirstBoot
 }
 
-// CommitJoin writes a join if nothing that it rests on has changed since facts were read; else ErrConflict. A reserve of the
-// node is gone then: its user is the identity's.
+// Commit writes a join if its input is unchanged since facts were read. Otherwise it returns ErrConflict. It deletes
+// the node's pre-created user entry: the identity now names that user.
 func (s *Joins) Commit(ctx context.Context, ref environments.Ref, facts JoinFacts, j Join) error {
 	env, node := ref.String(), j.Identity.Node
 	var cmps []clientv3.Cmp
@@ -174,8 +174,8 @@ func (s *Joins) Commit(ctx context.Context, ref environments.Ref, facts JoinFact
 	return err
 }
 
-// CommitOperator writes that an operator has joined, if neither the token nor the operator was written since facts were
-// read: then ErrConflict.
+// CommitOperator writes an operator's join. It returns ErrConflict if the token or the operator was written since
+// facts were read.
 func (s *Joins) CommitOperator(ctx context.Context, facts OperatorFacts, t Token, o OperatorIdentity) error {
 	if facts.Token == nil || o.Name != facts.Token.Operator || o.As != facts.Token.As {
 		return fmt.Errorf("cannot write that operator %s joined as %s: the token is for somebody else", o.Name, o.As)
@@ -197,7 +197,7 @@ func (s *Joins) CommitOperator(ctx context.Context, facts OperatorFacts, t Token
 	return err
 }
 
-// OperatorFacts is what an operator's join rests on.
+// OperatorFacts is the input of an operator's join.
 type OperatorFacts struct {
 	Token    *Token
 	Operator *OperatorIdentity
@@ -205,7 +205,7 @@ type OperatorFacts struct {
 	token, operator int64
 }
 
-// OperatorFacts reads what an operator's join rests on. What is read second is compared when the join is written.
+// OperatorFacts reads the input of an operator's join. The write of the join compares the second read.
 func (s *Joins) OperatorFacts(ctx context.Context, token, name string) (f OperatorFacts, err error) {
 	key := s.db.Keys.OperatorToken(token)
 	resp, err := s.db.Get(ctx, key)
@@ -223,15 +223,15 @@ func (s *Joins) OperatorFacts(ctx context.Context, token, name string) (f Operat
 	return f, nil
 }
 
-// Reserve is the etcd user that was made ahead for a node, under the incarnation that it will have.
+// Precreated is the etcd user that is pre-created for a node, under its future incarnation.
 type Precreated struct {
 	User        string    `json:"user"`
 	Incarnation string    `json:"incarnation"`
-	Ready       bool      `json:"ready,omitempty"` // the user has all that it needs
+	Ready       bool      `json:"ready,omitempty"` // the user is complete
 	At          time.Time `json:"at"`
 }
 
-// Reserves lists the users that were made ahead for an environment's nodes.
+// Precreated lists the pre-created users of an environment's nodes.
 func (s *Identities) Precreated(ctx context.Context, ref environments.Ref) (all map[string]Precreated, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[Precreated](ctx, s.db, s.db.Keys.Env(ref.String()).Precreated(""))
 	if err != nil {
@@ -240,14 +240,13 @@ func (s *Identities) Precreated(ctx context.Context, ref environments.Ref) (all 
 	return all, damaged, nil
 }
 
-// ErrJoined is that a machine joined as the node, even if it was removed since.
+// ErrJoined means that a machine joined as the node, even if it was removed since.
 var ErrJoined = errors.New("a machine has joined as this node")
 
-// ReadyReserve makes sure that a node has a reserve whose user is ready, and returns it with its revision; ErrJoined when it
-// is too late for one. What it will be
-// is written before the user is made: one that dies in between leaves no user that nobody knows, and the next one goes on
-// with it. Two that do this at the same moment end with the same reserve. The role that the environment's nodes share is
-// not touched: see EnsureEnvironment.
+// Precreate ensures that a node has a pre-created user that is ready, and returns it with its revision. It returns
+// ErrJoined if a machine has already joined. It writes the entry before it creates the user: after a crash no unknown
+// user remains, and the next call resumes. Two concurrent calls end with the same user. It does not change the shared
+// role of the environment's nodes: see EnsureEnvironment.
 func (s *Identities) Precreate(ctx context.Context, ref environments.Ref, node string, now time.Time) (Precreated, int64, error) {
 	for {
 		r, revision, err := s.readyReserve(ctx, ref, node, now)
@@ -284,8 +283,8 @@ func (s *Identities) readyReserve(ctx context.Context, ref environments.Ref, nod
 	if revision, err = s.db.Replace(ctx, key, *old, revision); err == nil {
 		return *old, revision, nil
 	}
-	// The reserve was taken, or dropped, meanwhile. A user that then belongs to nobody must not stay: it might be one that
-	// was removed a moment ago.
+	// A join took the pre-created user meanwhile, or it was dropped. A user without an owner must not stay: it might
+	// belong to a node that was removed a moment ago.
 	if now, _, readErr := s.Get(ctx, ref, node); readErr == nil && !(now.Live() && now.User == old.User) {
 		if r, _, readErr := etcd.Single[Precreated](ctx, s.db, key); readErr == nil && (r == nil || r.User != old.User) {
 			if dropErr := s.access.DropUser(ctx, old.User); dropErr != nil {
@@ -296,8 +295,9 @@ func (s *Identities) readyReserve(ctx context.Context, ref environments.Ref, nod
 	return Precreated{}, 0, err
 }
 
-// reserve writes a reserve where there is none. It is refused where there is no such environment: what belongs to one that
-// was destroyed at this moment would stay for good; and where a machine has joined: nobody would take it.
+// reserve writes the entry of a pre-created user if there is none. It refuses if the environment does not exist: after
+// a concurrent destruction the user would stay for good. It also refuses if a machine has joined: no join would take
+// the user.
 func (s *Identities) reserve(ctx context.Context, env, node string, r Precreated) (int64, error) {
 	value, err := etcd.Encode(r)
 	if err != nil {
@@ -320,7 +320,8 @@ func (s *Identities) reserve(ctx context.Context, env, node string, r Precreated
 	return 0, etcd.ErrConflict
 }
 
-// DropReserve deletes a reserve and its user. The user goes last: one that joins with it meanwhile keeps it.
+// DropPrecreated deletes a node's pre-created user and its entry. The user goes last: a machine that joins with it
+// meanwhile keeps it.
 func (s *Identities) DropPrecreated(ctx context.Context, ref environments.Ref, node string) error {
 	key := s.db.Keys.Env(ref.String()).Precreated(node)
 	r, revision, err := etcd.Single[Precreated](ctx, s.db, key)
@@ -337,12 +338,12 @@ func (s *Identities) DropPrecreated(ctx context.Context, ref environments.Ref, n
 	return nil
 }
 
-// Names is which names of a role are taken, by a live identity or by an entry of the list of hosts.
+// Names lists the taken names of a role, by a live identity or by an entry of the host list.
 type Names struct {
 	Taken map[string]bool
 }
 
-// Names reads the names of a role that are taken.
+// TakenNames reads the taken names of a role.
 func (s *Identities) TakenNames(ctx context.Context, ref environments.Ref, role string) (Names, error) {
 	env := ref.String()
 	n := Names{map[string]bool{}}
@@ -361,7 +362,7 @@ func (s *Identities) TakenNames(ctx context.Context, ref environments.Ref, role 
 	if err != nil {
 		return Names{}, fmt.Errorf("cannot read which names of %s are taken: %w", ref, err)
 	}
-	for _, damaged := range unread { // a name that can't be read may be taken
+	for _, damaged := range unread { // an unreadable name may be taken
 		return Names{}, fmt.Errorf("cannot tell which names of %s are taken: %s", ref, damaged)
 	}
 	return n, nil

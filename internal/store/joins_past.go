@@ -9,20 +9,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// removalKept is for how long a machine's removal is known after another one has its name: as long as a token can last that
-// was made before.
+// removalKept is the time that a machine's removal is kept after another machine took its name. It equals the longest
+// lifetime of a token that was created before.
 const removalKept = 90 * 24 * time.Hour
 
-// Past is what is known of a machine by its machine id: which node it joined as last, and its newest removal. While nobody
-// else has the node's name its identity has the removal; the record here has it from then on.
+// Past is the history of a machine by its machine ID: its last node, and its newest removal. The node's identity
+// contains the removal until another machine takes the name. From then on this record contains it.
 type Past struct {
 	Node     string   `json:"node"`
 	Removed  *Removal `json:"removed,omitempty"`
-	As       string   `json:"as,omitempty"`       // the node that it was removed as
-	Revision int64    `json:"revision,omitempty"` // of etcd, of the removal: a token made later is another word
+	As       string   `json:"as,omitempty"`       // the node at its removal
+	Revision int64    `json:"revision,omitempty"` // of etcd, of the removal: a later token permits a new join
 }
 
-// removal is p if it has one.
+// removal returns p if it contains a removal, else nil.
 func (p *Past) removal() *Past {
 	if p == nil || p.Removed == nil {
 		return nil
@@ -37,8 +37,8 @@ func (p *Past) newest(other *Past) *Past {
 	return p
 }
 
-// removalOf is the removal of a machine that the identity of a node, last written at revision, tells; nil where it left by
-// itself.
+// removalOf returns a machine's removal from the identity of a node, last written at revision. It returns nil if the
+// machine left by itself.
 func (i *Identity) removalOf(machine, node string, revision int64) *Past {
 	if i == nil || i.Removed == nil || i.Removed.Left || i.Machine != machine {
 		return nil
@@ -46,8 +46,8 @@ func (i *Identity) removalOf(machine, node string, revision int64) *Past {
 	return &Past{Node: node, Removed: i.Removed, As: node, Revision: revision}
 }
 
-// putPasts writes which node the machine is now, and carries over what its identity had of the machine that had the name.
-// settleLease is called afterwards, as of putFirstBoot.
+// putPasts writes the machine's current node, and carries over the history of the previous holder of the name. The
+// caller then calls SettleLease, as after putFirstBoot.
 func (s *Joins) putPasts(ctx context.Context, env string, f JoinFacts, i Identity) ([]clientv3.Op, etcd.LeaseSwap, error) {
 	mine := Past{Node: i.Node}
 	if f.Was != nil {

@@ -11,7 +11,7 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// keyRow is a row of the table in keys.go: a key with its segments filled in, and the letters of who writes it.
+// keyRow is a row of the table in keys.go: a key with its segments filled in, and the letters of its writers.
 type keyRow struct {
 	pattern, key string
 	writers      []string
@@ -53,7 +53,7 @@ func tableOfKeys(t testing.TB, env, node, name string) (rows []keyRow) {
 	return rows
 }
 
-// A key without a row in the table is one that no test checks for its writers.
+// No test checks the writers of a key that the table lacks.
 func TestTheTableOfKeysHasAllKeys(t *testing.T) {
 	t.Parallel()
 	const env, node = "dev", "controller1"
@@ -103,13 +103,13 @@ func TestTheTableOfKeysHasAllKeys(t *testing.T) {
 	}
 }
 
-// KeyRow is a row of the table for the tests outside of the package.
+// KeyRow is a row of the table for tests outside the package.
 type KeyRow struct {
 	Key     string
 	Writers []string
 }
 
-// TableOfKeys is tableOfKeys for them.
+// TableOfKeys is tableOfKeys for tests outside the package.
 func TableOfKeys(t testing.TB, env, node string) (rows []KeyRow) {
 	for _, r := range tableOfKeys(t, env, node, "") {
 		rows = append(rows, KeyRow{r.key, r.writers})

@@ -14,7 +14,7 @@ import (
 
 var _ agent.Control = (*Node)(nil)
 
-// Desire reads everything that concerns a node: ten point keys in one transaction, so at one revision.
+// Desire reads all input of a node: ten point keys in one transaction, at one revision.
 func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
 	points := s.points(id)
 	ops := make([]clientv3.Op, len(points))
@@ -40,7 +40,7 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 	return d, nil
 }
 
-// point is one key of a node's read, and where its value goes.
+// point is one key of a node's read, and the destination of its value.
 type point struct {
 	key  string
 	read func(*agent.Desired, *mvccpb.KeyValue) error
@@ -73,7 +73,7 @@ func (s *Node) points(id agent.Identity) []point {
 		{s.db.Keys.Env(env).Hold(etcd.Scope{}), hold},
 		{s.db.Keys.Env(env).AgentChoice(), func(d *agent.Desired, kv *mvccpb.KeyValue) error {
 			var w AgentWish
-			if etcd.Decode(string(kv.Key), kv.Value, &w) != nil { // its operators are told; nodes go on with what they are at
+			if etcd.Decode(string(kv.Key), kv.Value, &w) != nil { // serve reports it; nodes keep their version
 				d.Agent = agent.AgentChoice{Unknown: true}
 				return nil
 			}
@@ -83,7 +83,8 @@ func (s *Node) points(id agent.Identity) []point {
 	}
 }
 
-// Admit writes the status of a run that starts if nothing that Desire read has changed since; else agent.ErrChanged.
+// Admit writes the status of a starting run if nothing that Desire read has changed. Otherwise it returns
+// agent.ErrChanged.
 func (s *Node) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st agent.Status) error {
 	cmps := make([]clientv3.Cmp, 0, len(d.Guards))
 	for key, revision := range d.Guards {
@@ -103,8 +104,8 @@ func (s *Node) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st
 	return nil
 }
 
-// Report writes a node's status and run records. It needs no guard: the node is the only writer of these keys, and its
-// lock allows one agent at a time.
+// Report writes a node's status and run records. It needs no guard: only the node writes these keys, and its lock
+// allows one agent at a time.
 func (s *Node) Report(ctx context.Context, id agent.Identity, st agent.Status, runs []agent.EncodedRun, drop []string) error {
 	put, err := s.putStatus(id, st)
 	if err != nil {
@@ -128,7 +129,7 @@ func (s *Node) Report(ctx context.Context, id agent.Identity, st agent.Status, r
 	return err
 }
 
-// maxOps is etcd's default bound on a transaction's operations.
+// maxOps is etcd's default limit on the operations of one transaction.
 const maxOps = 128
 
 func (s *Node) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, error) {
@@ -139,8 +140,8 @@ func (s *Node) putStatus(id agent.Identity, st agent.Status) (clientv3.Op, error
 	return clientv3.OpPut(s.db.Keys.Env(id.Environment).Status(id.Node), b), nil
 }
 
-// Register puts a node on the list of hosts that should be alive. The entry has no lease: a host that is off should still
-// be alive. What was asked of the node stays asked.
+// Register adds a node to the host list. The entry has no lease, because a powered-off host stays on the list.
+// Register keeps a pending request to the node.
 func (s *Fleet) Register(ctx context.Context, env string, h agent.Host) error {
 	key := s.db.Keys.Env(env).Host(h.Node)
 	for {
@@ -152,7 +153,7 @@ func (s *Fleet) Register(ctx context.Context, env string, h agent.Host) error {
 		revision := int64(0)
 		for _, kv := range resp.Kvs {
 			revision = kv.ModRevision
-			_ = etcd.Decode(key, kv.Value, &old) // one that can't be read is written anew
+			_ = etcd.Decode(key, kv.Value, &old) // an unreadable entry is overwritten
 		}
 		entry := h
 		entry.Request = askedBefore(old, h)
@@ -167,7 +168,8 @@ func (s *Fleet) Register(ctx context.Context, env string, h agent.Host) error {
 	}
 }
 
-// askedBefore is what a node was asked for, in an entry that takes the place of old: nothing when it is another machine.
+// askedBefore returns the pending request that an entry keeps when it replaces old. It returns nil for another
+// machine.
 func askedBefore(old *agent.Host, h agent.Host) *agent.Request {
 	if old == nil || old.MachineID != "" && h.MachineID != "" && old.MachineID != h.MachineID {
 		return nil

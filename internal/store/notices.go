@@ -13,10 +13,10 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// noticesKept is how long a notice stays. No serve sends the same notice twice in this time.
+// noticesKept is the lifetime of a notice. Within this time no serve sends the same notice twice.
 const noticesKept = 7 * 24 * time.Hour
 
-// NoticeKind is the code of an event that people are notified of. Package notify renders it.
+// NoticeKind is the code of an event for a notice. Package notify renders it.
 type NoticeKind string
 
 // The kinds of notices.
@@ -40,7 +40,7 @@ const (
 	NoticeUnsure  NoticeState = "unsure" // a receiver did not answer: it may have been sent
 )
 
-// Notice is an event that people are notified of, once. Its fields are the facts; each kind uses some of them.
+// Notice is one event for people, sent once. Its fields are the facts; each kind uses some of them.
 type Notice struct {
 	ID          string      `json:"id"` // the same for the same event, in every serve
 	Kind        NoticeKind  `json:"kind"`
@@ -64,7 +64,8 @@ type Notice struct {
 	Revision int64 `json:"-"` // of the last write
 }
 
-// AddNotice claims a notice for the caller, who then sends it. It returns false if the notice exists: another serve sends it.
+// Add claims a notice for the caller, who then sends it. It returns false if the notice exists: another serve sends
+// it.
 func (s *Notices) Add(ctx context.Context, n Notice) (bool, error) {
 	n.State, n.Hostname, n.Step, n.Problem = NoticeSending, clip.Text(n.Hostname, maxBootWord), clip.Text(n.Step, maxBootWord), agent.Prose(clip.Text(string(n.Problem), maxBootError))
 	value, err := etcd.Encode(n)
@@ -74,7 +75,7 @@ func (s *Notices) Add(ctx context.Context, n Notice) (bool, error) {
 	key := s.db.Keys.Notice(n.ID)
 	there, err := s.db.Get(ctx, key, clientv3.WithCountOnly())
 	if err == nil && there.Count > 0 {
-		return false, nil // and no lease is made for nothing
+		return false, nil // before it creates a lease in vain
 	}
 	if err != nil {
 		return false, fmt.Errorf("cannot store a notice: %w", err)
@@ -93,7 +94,7 @@ func (s *Notices) Add(ctx context.Context, n Notice) (bool, error) {
 	return resp.Succeeded, nil
 }
 
-// Notices lists all notices. Those that can't be read are named in damaged.
+// List lists all notices. damaged names the unreadable ones.
 func (s *Notices) List(ctx context.Context) (all []Notice, damaged []string, err error) {
 	prefix := s.db.Keys.Notices()
 	_, err = s.db.Entries(ctx, prefix, etcd.PageKeys, func(kv *mvccpb.KeyValue) error {
@@ -111,12 +112,12 @@ func (s *Notices) List(ctx context.Context) (all []Notice, damaged []string, err
 	return all, damaged, nil
 }
 
-// EndNotice stores the outcome of sending a notice. The caller's claim is its guard: no other serve writes the key.
+// End stores the outcome of sending a notice. The caller's claim is its guard: no other serve writes the key.
 func (s *Notices) End(ctx context.Context, n Notice) error {
 	n.Error = agent.Prose(clip.Text(string(n.Error), 256))
 	value, err := etcd.Encode(n)
 	if err == nil {
-		key := s.db.Keys.Notice(n.ID) // an environment that was destroyed meanwhile took its notices with it
+		key := s.db.Keys.Notice(n.ID) // a concurrent destruction of the environment deleted its notices
 		_, err = s.db.Txn(ctx, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)}, []clientv3.Op{clientv3.OpPut(key, value, clientv3.WithIgnoreLease())}, nil)
 	}
 	if err != nil {

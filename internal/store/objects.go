@@ -16,16 +16,17 @@ import (
 // MaxValueBytes bounds every value of content.
 const MaxValueBytes = 512 << 10
 
-// How much of many values one answer may hold: etcd builds it whole in its memory.
+// Bounds of many values in one answer: etcd builds the answer in memory.
 const (
 	answerBytes = 1 << 20
-	mostDeltas  = 64 // of the usual size of a few kilobytes; what is larger is asked for in smaller pages
+	mostDeltas  = 64 // of the usual size of a few kilobytes; larger ones are read in smaller pages
 )
 
 var _ content.Source = (*Releases)(nil)
 
-// Object reads immutable bytes by their hash. A serializable read is enough: what a member has under a hash is right, and
-// the reader checks it. A member that lags may lack it, so absence is asked for again, of the whole cluster.
+// Object reads immutable bytes by their hash. A serializable read is enough: a member's value under a hash is right,
+// and the reader verifies it. A member that lags may lack the value. Object therefore repeats a read without a result
+// as a read of the cluster.
 func (s *Releases) Object(ctx context.Context, hash string) ([]byte, error) {
 	resp, err := s.getContent(ctx, s.db.Keys.Object(hash), clientv3.WithSerializable())
 	if err == nil && len(resp.Kvs) == 0 {
@@ -40,8 +41,8 @@ func (s *Releases) Object(ctx context.Context, hash string) ([]byte, error) {
 	return resp.Kvs[0].Value, nil
 }
 
-// contentTimeout is how long one read of content may take: half a megabyte comes in that time over the slowest link that
-// is worth a name. Everything else that is read is small.
+// contentTimeout bounds one read of content. Half a megabyte arrives in that time over a very slow link. All other
+// reads are small.
 const contentTimeout = 45 * time.Second
 
 func (s *Releases) getContent(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
@@ -51,8 +52,8 @@ func (s *Releases) getContent(ctx context.Context, key string, opts ...clientv3.
 	return resp, s.db.Explain(err)
 }
 
-// PutObject stores immutable bytes under their hash unless they are there. It reports whether it wrote them. Only what is
-// put while a Publishing stands is safe from being pruned before a release names it.
+// PutObject stores immutable bytes under their hash if they are missing. It reports whether it wrote them. Only bytes
+// that are stored during a Publishing are safe from a prune before a release names them.
 func (s *Releases) PutObject(ctx context.Context, hash string, b []byte) (bool, error) {
 	if len(b) > MaxValueBytes {
 		return false, fmt.Errorf("cannot store content %.12s: %d bytes are more than the %d of one value", hash, len(b), MaxValueBytes)
@@ -65,8 +66,8 @@ func (s *Releases) PutObject(ctx context.Context, hash string, b []byte) (bool, 
 	return resp.Succeeded, nil
 }
 
-// Deltas reads the deltas of a line that lead to the positions from..to, in their order. One that is missing is an error
-// that wraps ErrNotFound and names its position.
+// Deltas reads the deltas of a line to the positions from..to, in order. A missing delta is an error that wraps
+// ErrNotFound and names its position.
 func (s *Releases) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
 	var all [][]byte
 	limit := int64(mostDeltas)
@@ -85,7 +86,7 @@ func (s *Releases) Deltas(ctx context.Context, line string, from, to int64) ([][
 	return all, nil
 }
 
-// deltas reads as many deltas as there are without a gap, and at least one, as Object does: of one member first.
+// deltas reads consecutive deltas up to the first gap, and at least one. Like Object, it reads one member first.
 func (s *Releases) deltas(ctx context.Context, line string, from, to, limit int64) ([][]byte, error) {
 	for _, opts := range [][]clientv3.OpOption{{clientv3.WithSerializable()}, nil} {
 		opts = append(opts, clientv3.WithRange(s.db.Keys.Delta(line, to)+"\x00"), clientv3.WithLimit(limit))
@@ -95,7 +96,7 @@ func (s *Releases) deltas(ctx context.Context, line string, from, to, limit int6
 		}
 		var found [][]byte
 		for i, kv := range resp.Kvs {
-			// An empty value only says that the position is taken, by a release that no delta leads to.
+			// An empty value only marks the position as taken, by a release without a delta.
 			if string(kv.Key) != s.db.Keys.Delta(line, from+int64(i)) || len(kv.Value) == 0 {
 				break
 			}
@@ -108,13 +109,13 @@ func (s *Releases) deltas(ctx context.Context, line string, from, to, limit int6
 	return nil, fmt.Errorf("there is none to position %d: %w in etcd", from, etcd.ErrNotFound)
 }
 
-// DeltaKey names a delta: the position of a line that it leads to.
+// DeltaKey names a delta: its line and its target position.
 type DeltaKey struct {
 	Line string `json:"line"`
 	Seq  int64  `json:"seq"`
 }
 
-// DeltaKeys lists the positions of all lines that are taken, by line and position.
+// DeltaKeys lists the taken positions of all lines, by line and position.
 func (s *Releases) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 	var all []DeltaKey
 	prefix := s.db.Keys.Deltas()
@@ -134,8 +135,8 @@ func (s *Releases) DeltaKeys(ctx context.Context) ([]DeltaKey, error) {
 	return all, nil
 }
 
-// Objects lists the hashes of all objects, in order. Etcd tells the size of a value only with the value: so sizes are -1
-// unless they are asked for, which reads every byte, an answer at a time.
+// Objects lists the hashes of all objects, in order. Etcd returns the size of a value only with the value. Sizes are
+// therefore -1 unless sizes is set, which reads every byte, page by page.
 func (s *Releases) Objects(ctx context.Context, sizes bool, each func(hash string, size int64) error) error {
 	prefix := s.db.Keys.Objects()
 	page, opts := int64(1000), []clientv3.OpOption{clientv3.WithKeysOnly()}

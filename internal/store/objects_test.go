@@ -11,7 +11,8 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// Fifty releases behind is one request or two; and a line of large deltas must not be built in etcd's memory at once.
+// A node fifty releases behind needs one or two requests. Etcd must not build a line of large deltas in memory at
+// once.
 func TestDeltasComeInPages(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -64,7 +65,7 @@ func TestDeltasComeInPages(t *testing.T) {
 	}
 }
 
-// The list of objects is what a prune goes by: no answer may hold them all.
+// A prune depends on the list of objects: no single answer may contain them all.
 func TestObjectsAreListedWithTheirSizesWhenAsked(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

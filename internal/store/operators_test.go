@@ -21,7 +21,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// A rollback that was decided before a colleague promoted must not take that promotion back on the way.
+// A rollback must not undo a colleague's promotion that came after its decision.
 func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -54,7 +54,7 @@ func TestRollbackSparesAPromotionThatCameBetween(t *testing.T) {
 	}
 }
 
-// A rollback that takes back what only signed a target goes nowhere, in the night in which somebody needs it.
+// A rollback that only undoes a signature changes no release when an operator needs it.
 func TestUndoPassesOverWhatChangedNothing(t *testing.T) {
 	t.Parallel()
 	one, two := agent.Target{Release: "1.0.0"}, agent.Target{Release: "2.0.0"}
@@ -74,7 +74,7 @@ func TestUndoPassesOverWhatChangedNothing(t *testing.T) {
 	}
 }
 
-// One version under two spellings is two releases that nobody can tell apart.
+// One version with two spellings would be two releases that look the same.
 func TestVersionsHaveOneSpelling(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"1.0.0", "0.0.1", "1.10.0", "1.0.0-rc1", "1.0.0-rc.1", "1.0.0-1", "1.0.0-alpha-beta.2"} {
@@ -98,7 +98,7 @@ func TestVersionsHaveOneSpelling(t *testing.T) {
 	}
 }
 
-// A key that means nothing must not become everybody's target or hold.
+// A key of unknown meaning must not become the target or hold of all nodes.
 func TestUnknownKeysCountForNobody(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -127,7 +127,7 @@ func TestUnknownKeysCountForNobody(t *testing.T) {
 	}
 }
 
-// Somebody who gave a wrong address, and somebody who may not, have different things to do.
+// The operator's remedy differs between a wrong address and a missing permission.
 func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{200, 401, 403, 404, 418} {
@@ -168,7 +168,7 @@ func TestWhatIsNotEtcdAndWhatRefusesIsToldApart(t *testing.T) {
 	}
 }
 
-// After a restart etcd gives every lease its whole time again; a hold must not outlive what it said.
+// After a restart etcd gives every lease its full time again. A hold must still end on time.
 func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -213,7 +213,7 @@ func TestHoldsEndWhenTheySayAfterARestart(t *testing.T) {
 	}
 }
 
-// A change that etcd took although its answer was lost must not be told as a failure: it would be made twice, or not watched.
+// A change whose answer was lost must not be reported as a failure: an operator would repeat it, or not watch it.
 func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -236,10 +236,10 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 		}
 		author := me
 		author.Sign = func(context.Context, trust.Namespace, []byte) ([]byte, error) {
-			wire.mute() // all has been read; what is left is the write
+			wire.mute() // all reads are done; only the write remains
 			return nil, nil
 		}
-		go func() { // the wire is cut only when etcd has the change
+		go func() { // cut the wire only after etcd has the change
 			key := "/pulley/v1/environments/dev/gate"
 			for watched := range server.Client().Watch(ctx, key, clientv3.WithRev(d.Revision+1)) {
 				if len(watched.Events) > 0 {
@@ -258,7 +258,7 @@ func TestAnAnswerThatIsLostIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// wire passes bytes between clients and a server, until it is muted: then nothing comes back.
+// wire passes bytes between clients and a server, until it is muted: then no answer comes back.
 type wire struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -316,7 +316,7 @@ func (w *wire) mute() {
 	w.muted = true
 }
 
-// cut ends all connections; new ones are possible if it comes back.
+// cut ends all connections. With back, new ones are possible.
 func (w *wire) cut(back bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -329,7 +329,7 @@ func (w *wire) cut(back bool) {
 	w.conns = nil
 }
 
-// A name that was mistyped, or a machine that is gone, must not stand in the fleet's view for ever.
+// A mistyped name or a removed machine must not stay in the fleet's view forever.
 func TestANodeCanBeForgotten(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

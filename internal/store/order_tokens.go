@@ -10,8 +10,9 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// lettingIn is what stores the token of a machine's userdata. Where that very token is there by now, a write came through whose
-// answer was lost: this one changes nothing, and the record is read again.
+// lettingIn returns the guards and operations that store the token of a machine's userdata. If this token exists
+// already, an earlier write succeeded and only its answer was lost. Then the guards fail, and the record is read
+// again.
 func (a *Applying) lettingIn(ctx context.Context, node string, t machines.Token) ([]clientv3.Cmp, []clientv3.Op, error) {
 	found, err := a.machines.tokens.Find(ctx, t.ID)
 	switch {
@@ -26,8 +27,8 @@ func (a *Applying) lettingIn(ctx context.Context, node string, t machines.Token)
 	return free, []clientv3.Op{put}, err
 }
 
-// unused is the token in a node's record if it could still let in a machine, with its key and revision; nil where it was used or
-// revoked, is not there, or is somebody else's.
+// unused returns the token of a node's record if it could still admit a machine, with its key and revision. It returns
+// nil if the token was used, revoked, deleted, or belongs to another record.
 func (a *Applying) unused(ctx context.Context, r machines.Record) (t *Token, key string, revision int64, err error) {
 	if r.Token == "" {
 		return nil, "", 0, nil
@@ -44,7 +45,7 @@ func (a *Applying) unused(ctx context.Context, r machines.Record) (t *Token, key
 	return &read, key, resp.Kvs[0].ModRevision, nil
 }
 
-// revoking is what ends the token of a machine in whose place another one comes.
+// revoking returns the operations that revoke the token of a replaced machine.
 func (a *Applying) revoking(ctx context.Context, r machines.Record) ([]clientv3.Cmp, []clientv3.Op, error) {
 	t, key, revision, err := a.unused(ctx, r)
 	if t == nil {
@@ -55,7 +56,8 @@ func (a *Applying) revoking(ctx context.Context, r machines.Record) ([]clientv3.
 	return []clientv3.Cmp{etcd.Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
 }
 
-// dropping is what ends the token of a machine that is gone. It holds no put: a full etcd takes it.
+// dropping returns the operations that delete the token of a removed machine. They contain no put: a full etcd accepts
+// them.
 func (a *Applying) dropping(ctx context.Context, r machines.Record) ([]clientv3.Cmp, []clientv3.Op, error) {
 	t, key, revision, err := a.unused(ctx, r)
 	if t == nil {

@@ -6,8 +6,8 @@ import (
 	"pulley/internal/trust"
 )
 
-// permitFor says which steps down a target may be for nodes that stood on any of the named ones. Both its parts are looked
-// at, whichever of them changed: a node that missed the permit of an earlier step then needs only this one.
+// permitFor computes the downgrades that a target needs for nodes on any of the named targets. It compares release and
+// data, whichever changed. A node that missed the permit of an earlier change then needs only this one.
 func permitFor(to agent.Target, named []agent.Target) (p trust.Permit, lower bool) {
 	highest, newest := "", agent.Generation(0)
 	for _, t := range named {
@@ -25,7 +25,7 @@ func permitFor(to agent.Target, named []agent.Target) (p trust.Permit, lower boo
 	return p, p.Release != nil || p.Data != nil
 }
 
-// after is the target that a change leaves the nodes of its scope with, where nothing nearer to them counts.
+// after returns the target of the change's scope after the change, for nodes without a closer target.
 func (d Desires) after(c Change, role string) agent.Target {
 	t := c.After
 	if c.Node != "" {

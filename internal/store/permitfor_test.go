@@ -8,7 +8,8 @@ import (
 	"pulley/internal/trust"
 )
 
-// Without the right step a node that was away refuses to come back, or one goes lower than anybody signed.
+// Without the right step a node that was offline refuses its target, or a node goes lower than the signed permit
+// allows.
 func TestPermitForCoversEachPartThatIsLowerThanAnyBefore(t *testing.T) {
 	t.Parallel()
 	tree := func(v string, n agent.Generation) agent.Target {
@@ -31,7 +32,7 @@ func TestPermitForCoversEachPartThatIsLowerThanAnyBefore(t *testing.T) {
 		{tree("2.0.0", 2), history, "data 3 to 2 (digest of 2)"},
 		{tree("1.0.0", 2), history, "1.10.0 to 1.0.0 (tree of 1.0.0), data 3 to 2 (digest of 2)"},
 		{agent.Target{Release: "2.0.0", Tree: "x"}, history, "data 3 to 0 ()"},
-		{agent.Target{}, history, "data 3 to 0 ()"}, // roles may have releases of their own, and their data from here
+		{agent.Target{}, history, "data 3 to 0 ()"}, // roles may have releases of their own, with their data from here
 		{agent.Target{}, []agent.Target{tree("1.0.0", 0)}, "nothing"},
 		{tree("1.0.0", 0), []agent.Target{{Release: "latest", Tree: "x"}}, "nothing"},
 	} {
@@ -59,7 +60,7 @@ func steps(p trust.Permit) string {
 	return said
 }
 
-// What a change leaves nodes with is put together as a node does it: node over role over everybody.
+// The target after a change follows the node's own rule: node over role over default.
 func TestAfterAChangeInheritanceCounts(t *testing.T) {
 	t.Parallel()
 	d := Desires{

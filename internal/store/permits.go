@@ -14,15 +14,16 @@ import (
 	"pulley/internal/trust"
 )
 
-// Each permit covers the whole target that it was written for, so that the newest of a scope is all that its nodes need:
-// mostly it is on the first page. A node that was away may have to look behind those of every other scope since.
+// Each permit covers the complete target of its change. Nodes therefore need only the newest permit of their scope,
+// which is mostly on the first page. A node that was offline may have to read past the later permits of every other
+// scope.
 const (
 	permitPage  = 64
-	mostPermits = 2048 // that anybody looks through
+	mostPermits = 2048 // bound of one search
 )
 
-// Permits hands out the permits to go back, newest first, page by page until more has enough of them. One that can't be
-// read, or that was copied from another key, is left out: it permits nothing, and must not hide those that do.
+// Permits calls more with the rollback permits, newest first, page by page, until more has enough. It skips a permit
+// that is unreadable or was copied from another key: such a permit permits nothing, and must not hide valid ones.
 func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.SignedPermit) bool) error {
 	from := s.db.Keys.Env(env).Permits()
 	end := clientv3.GetPrefixRangeEnd(from)
@@ -38,7 +39,7 @@ func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.Sig
 			if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && s.db.Keys.Env(env).Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
 				page = append(page, p)
 			}
-			end = string(kv.Key) // what is older lies before it
+			end = string(kv.Key) // older permits come before it
 		}
 		if !more(page) || !resp.More {
 			return nil
@@ -47,8 +48,9 @@ func (s *Targets) Permits(ctx context.Context, env string, more func([]trust.Sig
 	return nil
 }
 
-// permit is the operation that lets nodes go where c takes them although it is lower than they may have been; none when it
-// isn't, or when nobody signs: a node without allowed signers needs no permit, and one with them takes none unsigned.
+// permit returns the operation that permits nodes to follow c to a lower target. It returns none if no target is
+// lower, or without sign. A node without allowed signers needs no permit, and a node with them accepts no unsigned
+// one.
 func (s *Targets) permit(ctx context.Context, ref environments.Ref, d Desires, c *Change, sign Sign) ([]clientv3.Op, error) {
 	env := ref.String()
 	p, lower, err := s.permitOf(ctx, env, d, *c)
@@ -71,8 +73,8 @@ func (s *Targets) permit(ctx context.Context, ref environments.Ref, d Desires, c
 	return []clientv3.Op{clientv3.OpPut(s.db.Keys.Env(env).Permit(c.Epoch), document)}, nil
 }
 
-// Permitted reports whether nodes that stood higher may follow a scope to the target that it has: nothing of it is lower
-// than anything before, or a permit that somebody signed covers it. Whose signature that is nobody asks.
+// Permitted reports whether nodes at a higher target may follow a scope to its target. Either no part is lower than
+// any earlier target, or a signed permit covers it. The signature is not verified.
 func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope) (bool, error) {
 	needed, lower, err := s.permitOf(ctx, ref.String(), d, Change{Role: scope.Role, Node: scope.Node, After: d.Target(scope)})
 	if err != nil || !lower {
@@ -91,7 +93,7 @@ func (s *Targets) Permitted(ctx context.Context, ref environments.Ref, d Desires
 	return release && data && err == nil, err
 }
 
-// permitOf is the permit that a change of d needs, with nothing but its steps; lower is false when it needs none.
+// permitOf returns the permit that a change of d needs, with only its steps. lower is false if it needs none.
 func (s *Targets) permitOf(ctx context.Context, env string, d Desires, c Change) (p trust.Permit, lower bool, err error) {
 	role := c.Role
 	if c.Node != "" {
@@ -107,7 +109,7 @@ func (s *Targets) permitOf(ctx context.Context, env string, d Desires, c Change)
 	return p, lower, nil
 }
 
-// roleOf is a node's role by the list of hosts, else by its name; "" when nobody knows it.
+// roleOf returns a node's role by the host list, else by its name, else "".
 func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) {
 	resp, err := s.db.Get(ctx, s.db.Keys.Env(env).Host(node))
 	if err != nil {
@@ -126,8 +128,8 @@ func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) 
 	return n.Role, nil
 }
 
-// named lists every target that an environment ever had, as far as its history goes: a node that was away may have stood
-// on any. A change that can't be read is left out: it must not keep operators from the next one.
+// named lists every earlier target of an environment in its history: a node that was offline may have any of them. It
+// skips an unreadable change, which must not block operators from the next change.
 func (s *Targets) named(ctx context.Context, env string, d Desires) ([]agent.Target, error) {
 	all := []agent.Target{d.Default}
 	for _, t := range d.Roles {

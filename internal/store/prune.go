@@ -21,7 +21,7 @@ const (
 	compactWithin = 5 * time.Minute // etcd may rewrite gigabytes
 )
 
-// PruneFacts are what a prune decides by.
+// PruneFacts is the input of a prune.
 type PruneFacts struct {
 	Releases     []SignedRelease // lowest version first
 	Deltas       []DeltaKey
@@ -32,16 +32,16 @@ type PruneFacts struct {
 	targets int64 // revision of the last change of any target before the facts were read
 }
 
-// PruneEnvironment is the part of one environment.
+// PruneEnvironment is the input from one environment.
 type PruneEnvironment struct {
 	Name        string
-	Uses        []Use    // of targets, the history aside
+	Uses        []Use    // of targets, except the history
 	History     []Change // newest first
 	Generations []hieradata.Generation
 	Layers      []string // digests
 }
 
-// UseKind says how a target is in use.
+// UseKind is the kind of use of a target.
 type UseKind string
 
 // The kinds of uses.
@@ -49,12 +49,12 @@ const (
 	UseDesired  UseKind = "desired"   // the target of a scope
 	UseAssigned UseKind = "assigned"  // a rollout assigned it to a node
 	UseEnforced UseKind = "enforced"  // a node enforces it
-	UseLastGood UseKind = "last_good" // a node's last good target
-	UseNext     UseKind = "next"      // a node is about to take it
+	UseLastGood UseKind = "last_good" // the last good target of a node
+	UseNext     UseKind = "next"      // the next target of a node
 	UseTried    UseKind = "tried"     // a node tries it
 )
 
-// Use is a target in use, and by whom.
+// Use is a target in use, and its user.
 type Use struct {
 	Target agent.Target
 	Kind   UseKind
@@ -82,7 +82,8 @@ type LayerKey struct {
 	Digest      string `json:"digest"`
 }
 
-// keys are in the order of their removal: first the keys that name others, so that nothing that can be found lacks a part.
+// keys returns the keys in the order of their removal: first the keys that name others. No key that readers can find
+// then lacks a part.
 func (p PruneSet) keys(k etcd.Keys) []string {
 	var all []string
 	for _, v := range p.Releases {
@@ -118,13 +119,13 @@ func (s *Releases) PruneSizes(ctx context.Context, set PruneSet) (map[string]int
 	return sizes, nil
 }
 
-// Pruning is a prune that is under way: publishers wait for it. Close ends it.
+// Pruning is a prune in progress: publishers wait for it. Close ends it.
 type Pruning struct {
 	lock *etcd.Lock
 	s    *Releases
 }
 
-// BeginPrune keeps publishers out until Close. It fails while any publish is under way.
+// BeginPrune blocks publishers until Close. It fails during a publish.
 func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
 	lock, err := s.beginPrune(ctx, by)
 	if err != nil {
@@ -133,11 +134,11 @@ func (s *Releases) BeginPrune(ctx context.Context, by string) (*Pruning, error) 
 	return &Pruning{lock, s}, nil
 }
 
-// Close lets publishers in again.
+// Close unblocks publishers.
 func (p *Pruning) Close() error { return p.lock.Close() }
 
-// Remove removes the values of a set that a plan from these facts still contains, and calls removed with the key of each.
-// It fails with ErrConflict when a target changed since the facts were read.
+// Remove deletes the values of a set that a plan from these facts still contains, and calls removed with the key of
+// each. It fails with ErrConflict when a target changed since the facts were read.
 func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, removed func(key string)) error {
 	for batch := range slices.Chunk(set.keys(p.s.db.Keys), pruneBatch) {
 		ops := make([]clientv3.Op, len(batch))
@@ -164,7 +165,7 @@ func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, re
 	return nil
 }
 
-// Compact makes etcd drop all overwritten and deleted values, so that their room can be used again.
+// Compact makes etcd drop all overwritten and deleted values, and reuse their space.
 func (s *Cluster) Compact(ctx context.Context) error {
 	resp, err := s.db.Get(ctx, s.db.Keys.Pruning(), clientv3.WithCountOnly())
 	if err == nil {
@@ -182,7 +183,7 @@ func (s *Cluster) Compact(ctx context.Context) error {
 	return nil
 }
 
-// PruneFacts reads everything that a prune decides by. An unreadable value is an error: its needs are unknown.
+// PruneFacts reads the input of a prune. An unreadable value is an error: its needs are unknown.
 func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 	resp, err := s.db.Get(ctx, s.db.Keys.Targets()) // first: Remove notices a later change
 	if err != nil {
@@ -204,7 +205,7 @@ func (s *Releases) PruneFacts(ctx context.Context) (f PruneFacts, err error) {
 	if err != nil {
 		return f, err
 	}
-	// An environment without a file may have targets, and one without targets may have nodes.
+	// An environment without a spec may have targets, and one without targets may have nodes.
 	names, err := s.db.Segments(ctx, s.db.Keys.Environments())
 	if err != nil {
 		return f, err

@@ -17,7 +17,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// Operators go on promoting while somebody prunes: what they were told is promoted is there.
+// Operators promote during a prune. A promoted release must exist.
 func TestPromotionsAndPrunesRace(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -83,7 +83,7 @@ func promoteWhilePruning(t *testing.T, st *store.Store) {
 	}
 }
 
-// A promotion that was decided before the prune must not come into force after it, for a release that is gone.
+// A promotion that was decided before a prune must not select a deleted release.
 func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -91,7 +91,7 @@ func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
 	all := line(t, st, 3)
 	promoteTo(t, st, store.Scope{}, all[2].Target())
 	author := me
-	author.Sign = func(context.Context, trust.Namespace, []byte) ([]byte, error) { // for going back: all has been read by then
+	author.Sign = func(context.Context, trust.Namespace, []byte) ([]byte, error) { // the permit to go back: all reads are done by then
 		plan, err := pruning.PlanPrune(ctx, st, few, time.Now())
 		if err == nil {
 			_, err = pruning.ApplyPrune(ctx, st, plan)
@@ -107,7 +107,7 @@ func TestAPromotionOfWhatWasJustPrunedIsAConflict(t *testing.T) {
 	}
 }
 
-// What a publisher finds in etcd it does not send again: it must not be pruned before its release names it.
+// A publisher does not resend objects that exist in etcd. They must not be pruned before its release names them.
 func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -148,7 +148,7 @@ func TestPublishersAndPrunesKeepEachOtherOut(t *testing.T) {
 	publishing(t, st, "ann")
 }
 
-// The same, for as many as want to at any moment.
+// The same, for many concurrent publishers and prunes.
 func TestPublishersAndPrunesRace(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

@@ -11,7 +11,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// A rollback to what a prune took would send every node to something that nobody can install.
+// A rollback to a pruned release would send every node to a target that no node can install.
 func TestNobodyGoesBackToWhatWasPruned(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")

@@ -19,11 +19,11 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// few keeps nothing that is not in use, but for the newest change and the newest release.
+// few keeps only content in use, the newest change and the newest release.
 var few = pruning.PruneOptions{By: "bob", Keep: 1, History: time.Nanosecond, Changes: 1}
 
-// line publishes releases 1.0.0, 1.1.0, …, as `pulley publish` does it, each with a file that the others don't have. Every
-// third begins a line of its own, so that there are several bases.
+// line publishes releases 1.0.0, 1.1.0, … like `pulley publish`, each with a file of its own. Every third release
+// begins a new line.
 func line(t *testing.T, st *store.Store, n int) []store.Release {
 	t.Helper()
 	ctx := t.Context()
@@ -84,7 +84,7 @@ func versions(all []store.SignedRelease) string {
 	return strings.Join(names, " ")
 }
 
-// After a prune everything that is in use can be installed from nothing, byte for byte, and what nobody needs is gone.
+// After a prune all content in use can be installed from nothing, byte for byte, and all other content is deleted.
 func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -169,7 +169,7 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 		t.Errorf("a second prune: %+v, %v", again, err)
 	}
 
-	// A version that was pruned may come again only where it can't be mistaken.
+	// A pruned version may be published again only if it cannot be confused.
 	r := release("1.0.0", "f")
 	server.Drop("/pulley/v1/releases/1.0.0")
 	r.Content.Chain.Line = "1.0.0"
@@ -178,7 +178,7 @@ func TestPruneLeavesWholeWhatItLeaves(t *testing.T) {
 	}
 }
 
-// Between what an operator was shown and what is done there are minutes; what is needed since then must stay.
+// Minutes pass between the plan and the prune. Content that is needed since then must stay.
 func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -205,7 +205,7 @@ func TestPruneSparesWhatIsNeededSinceItWasPlanned(t *testing.T) {
 	}
 }
 
-// What can't be read may name anything: then nothing goes, also when it was planned before.
+// An unreadable value may name any object: then the prune deletes nothing, even if it was planned before.
 func TestPruneEndsAtWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

@@ -9,16 +9,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Publishing is a publish that is under way. While it stands nothing is pruned: what it found in etcd stays.
+// Publishing is a publish in progress. While it is held, no prune runs and the content that it found in etcd stays.
 type Publishing struct{ lock *etcd.Lock }
 
 // Close ends the publish.
 func (p *Publishing) Close() error { return p.lock.Close() }
 
-// lockHint is the remedy where another lock stands in the way.
+// lockHint is the remedy if another lock conflicts.
 const lockHint = "try again after that; the lock of a killed program ends within a minute"
 
-// BeginPublish begins a publish; Close ends it. While a prune is under way it fails with an error that names its author.
+// BeginPublish begins a publish; Close ends it. During a prune it fails with an error that names the prune's author.
 func (s *Releases) BeginPublish(ctx context.Context, by string) (*Publishing, error) {
 	pruning := s.db.Keys.Pruning()
 	l, holder, err := s.db.Lock(ctx, etcd.LockSpec{
@@ -33,7 +33,7 @@ func (s *Releases) BeginPublish(ctx context.Context, by string) (*Publishing, er
 	return &Publishing{l}, nil
 }
 
-// beginPrune keeps publishers out until the lock is closed. It fails while any publish is under way.
+// beginPrune blocks publishers until the lock is closed. It fails during a publish.
 func (s *Releases) beginPrune(ctx context.Context, by string) (*etcd.Lock, error) {
 	l, holder, err := s.db.Lock(ctx, etcd.LockSpec{
 		Key: func(string) string { return s.db.Keys.Pruning() }, Kind: etcd.LockPrune, By: by, Lasts: etcd.LockLasts,

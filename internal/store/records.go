@@ -14,29 +14,29 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// booked is a record as it is stored. Off is the revision of etcd by which its node was last taken off the list of hosts, while
-// it retires: what a node says after that is the word of a machine that still runs.
+// booked is a machine record as it is stored. Off is the etcd revision at which its node last left the host list,
+// while it retires. A later report of the node proves that its machine still runs.
 type booked struct {
 	machines.Record
 	Off int64 `json:"off,omitempty"`
 }
 
-// forgetTries is how often a record is looked at again because its node said something at the same moment.
+// forgetTries is the number of attempts when the node reports at the same moment.
 const forgetTries = 10
 
-// Put writes a node's record, if what etcd has of it is was (nil: nothing); else ErrChanged. One that is written already is
-// no error: the answer to the write before may have been lost. When the claim of another machine takes the place of a retired
-// one, what the node said goes as with Drop.
+// Put writes a node's machine record if the stored one is was (nil: none). Otherwise it returns ErrChanged. A record
+// that is already stored is no error, because the answer to an earlier write may have been lost. If the claim of
+// another machine replaces a retired one, Put also deletes the node's reports, like Drop.
 func (a *Applying) Put(ctx context.Context, r machines.Record, was *machines.Record) error {
 	return a.Order(ctx, r, was, machines.Token{})
 }
 
-// Order writes a node's record like Put, and with it the token of its userdata, which lets in one machine as that node; the
-// token that the record had before is revoked.
+// Order writes a node's machine record like Put, with the token of its userdata. The token admits one machine as that
+// node. Order revokes the token of the previous record.
 func (a *Applying) Order(ctx context.Context, r machines.Record, was *machines.Record, t machines.Token) error {
 	err := a.rewrite(ctx, r.Node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
 		switch {
-		case now.is(&r): // and so its token is there
+		case now.is(&r): // then its token is stored, too
 			return a.putting(ctx, r, now, revision)
 		case !now.is(was):
 			return nil, nil, machines.ErrChanged
@@ -57,7 +57,7 @@ func (a *Applying) Order(ctx context.Context, r machines.Record, was *machines.R
 func (a *Applying) putting(ctx context.Context, r machines.Record, now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 	next := booked{Record: clipped(r)}
 	if now != nil && now.Phase == machines.Made && r.Phase == machines.Made && now.ID == r.ID {
-		next.Joined = r.Joined || now.Joined // somebody else may have written it
+		next.Joined = r.Joined || now.Joined // another client may have written it
 	}
 	if now != nil && now.Phase == machines.Retiring {
 		switch r.Phase {
@@ -81,9 +81,10 @@ func (a *Applying) putting(ctx context.Context, r machines.Record, now *booked, 
 	return append(cmps, etcd.Same(key, revision)), append(ops, clientv3.OpPut(key, value)), err
 }
 
-// Drop deletes a node's record if it is was; else ErrChanged. None is no error. Its token goes, if nobody used it. With a retired
-// one goes what the node said, its status, runs and facts: what is left of it are the acts. Where it said something after it was
-// taken off the list, or is on the list again, it is there still, and all of that stays.
+// Drop deletes a node's machine record if it is was. Otherwise it returns ErrChanged. A missing record is no error.
+// Drop also deletes the record's token if it is unused. For a retired node, it deletes the node's status, runs and
+// facts, and only the acts remain. These reports stay if the node reported after it left the host list, or is on the
+// list again: then it still runs.
 func (a *Applying) Drop(ctx context.Context, was machines.Record) error {
 	err := a.rewrite(ctx, was.Node, func(now *booked, revision int64) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 		switch {
@@ -110,8 +111,8 @@ func (a *Applying) Drop(ctx context.Context, was machines.Record) error {
 	return nil
 }
 
-// forgetting is what deletes what a retired node said, and the guard that it says nothing meanwhile; nothing of both where the
-// node is there still.
+// forgetting returns the operations that delete a retired node's reports, and the guards against a new report. It
+// returns neither if the node still runs.
 func (a *Applying) forgetting(ctx context.Context, now booked) ([]clientv3.Cmp, []clientv3.Op, error) {
 	env, k := a.ref.String(), a.machines.db.Keys
 	host, status := k.Env(env).Host(now.Node), k.Env(env).Status(now.Node)
@@ -131,8 +132,8 @@ func (a *Applying) forgetting(ctx context.Context, now booked) ([]clientv3.Cmp, 
 		[]clientv3.Op{clientv3.OpDelete(status), clientv3.OpDelete(k.Env(env).Runs(now.Node), clientv3.WithPrefix())}, nil
 }
 
-// off notes in the record of a node that retires, if it has one, that the node is off the list by now. fresh is that this call
-// took it off: one that found nothing there leaves what was noted before.
+// off stores in the record of a retiring node, if any, that the node left the host list. fresh means that this call
+// removed it. Otherwise off keeps the earlier revision.
 func (a *Applying) off(ctx context.Context, node string, fresh bool) error {
 	return a.rewrite(ctx, node, func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error) {
 		if now == nil || now.Phase != machines.Retiring || now.Off != 0 && !fresh {
@@ -149,8 +150,8 @@ func (a *Applying) off(ctx context.Context, node string, fresh bool) error {
 	})
 }
 
-// rewrite reads a node's record, has change say what to write for it, and does that; again where anything that it compares was
-// written at the same moment.
+// rewrite reads a node's record, calls change for the new contents, and writes them. It retries when a compared key
+// was written at the same moment.
 func (a *Applying) rewrite(ctx context.Context, node string, change func(now *booked, revision int64) ([]clientv3.Cmp, []clientv3.Op, error)) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
@@ -170,8 +171,8 @@ func (a *Applying) rewrite(ctx context.Context, node string, change func(now *bo
 	}
 }
 
-// is reports whether what is stored is r: as it is stored, not as a time is held in memory or a problem was told. That it has
-// joined is also written by who takes it off the list of hosts, and does not count.
+// is reports whether the stored record is r. It compares the stored form: a time in memory and a long problem differ
+// from it. It ignores Joined, which a removal from the host list also writes.
 func (b *booked) is(r *machines.Record) bool {
 	if b == nil || r == nil {
 		return b == nil && r == nil
@@ -183,13 +184,13 @@ func (b *booked) is(r *machines.Record) bool {
 	return errX == nil && errY == nil && x == y
 }
 
-// clipped bounds what others said: a node's answer may be as long as etcd takes.
+// clipped bounds text from outside. A provider's or node's answer may be as long as etcd accepts.
 func clipped(r machines.Record) machines.Record {
 	r.Problem = agent.Prose(clip.Text(string(r.Problem), maxWords))
 	return r
 }
 
-// Record reads what Pulley remembers of the machine of a node; nil where it had none made.
+// Record reads the machine record of a node. It returns nil if the node has none.
 func (s *Machines) Record(ctx context.Context, ref environments.Ref, node string) (*machines.Record, error) {
 	r, _, err := etcd.Single[machines.Record](ctx, s.db, s.db.Keys.Env(ref.String()).MachineRecord(node))
 	if err != nil {
@@ -198,8 +199,7 @@ func (s *Machines) Record(ctx context.Context, ref environments.Ref, node string
 	return r, nil
 }
 
-// Records reads what Pulley remembers of the machines of an environment, by node. Those that can't be read are named in
-// damaged.
+// Records reads the machine records of an environment, by node. damaged names the unreadable ones.
 func (s *Machines) Records(ctx context.Context, ref environments.Ref) (all map[string]machines.Record, damaged []string, err error) {
 	all, damaged, err = etcd.ReadAll[machines.Record](ctx, s.db, s.db.Keys.Env(ref.String()).MachineRecords())
 	if err != nil {

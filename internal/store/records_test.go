@@ -15,7 +15,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// One node's answer could fill the books with megabytes, or make its own record one that no apply can write again.
+// A node's answer could fill the inventory with megabytes, or make its own record too large to write again.
 func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -44,8 +44,8 @@ func TestWhatANodeAnsweredIsCutInItsRecord(t *testing.T) {
 	}
 }
 
-// A token that was used tells who joined with it; another's would let nobody in if there were two of its id; a damaged one must
-// not keep a machine from being made.
+// A used token shows which machine joined with it. A second token of the same ID would make both invalid. A damaged
+// token must not prevent an order.
 func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -120,8 +120,8 @@ func TestAnOrderEndsOnlyTheTokenBefore(t *testing.T) {
 	}
 }
 
-// What a machine says that still runs would be lost, with the records of its runs, when its node is struck off the books; what
-// one said that is gone would be taken for the word of the next.
+// The reports of a machine that still runs must survive its removal from the inventory. The reports of a deleted
+// machine must not be taken for its successor's.
 func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -150,7 +150,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 		{"speaks, is drained, is dropped", false}, // it never joined
 		{"joins, speaks, is drained, is removed, speaks, is dropped", true},
 		{"joins, speaks, is removed, is drained, speaks, is dropped", true},
-		{"joins, speaks, is drained, is removed, speaks, other apply, is removed, is dropped", true}, // it was off the list already
+		{"joins, speaks, is drained, is removed, speaks, other apply, is removed, is dropped", true}, // it was already off the list
 		{"joins, speaks, is drained, is removed, joins, speaks, is removed, is dropped", false},      // it was booting, and has ended
 		{"joins, speaks, is drained, is removed, joins, is dropped", true},
 		{"joins, speaks, is drained, is removed, is made again", false},
@@ -184,7 +184,7 @@ func TestWhatARetiredNodeSaidGoesUnlessItSpeaksOn(t *testing.T) {
 	}
 }
 
-// A node that speaks at the very moment at which its record goes would lose what it says.
+// A node's report at the moment of its record's deletion must not be lost.
 func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -223,13 +223,13 @@ func TestWhatANodeSaysWhileItsRecordGoesStays(t *testing.T) {
 	}
 }
 
-// speak has web1 say all that a node can say of itself.
+// speak writes every kind of report for web1.
 func speak(ctx context.Context, st *store.Store) error {
 	said := agent.Status{Node: "web1", Role: "web", SeenAt: time.Now()}
 	return st.Node.Report(ctx, agent.Identity{Node: "web1", Role: "web", Environment: "dev"}, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil)
 }
 
-// An operator's own hold would vanish without a trace, and with it why the node must not be touched.
+// Otherwise an operator's own hold, and its reason, would vanish without a trace.
 func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -269,7 +269,7 @@ func TestARetirementTellsWhoseHoldItTookThePlaceOf(t *testing.T) {
 	}
 }
 
-// A machine that takes over a name would at once run the hooks that the machine before it was asked to leave with.
+// Otherwise a machine that takes over a name would run the retirement hooks of the machine before it.
 func TestAnotherMachineIsNotAskedForWhatTheOneBeforeWas(t *testing.T) {
 	t.Parallel()
 	st, ctx := open(t, etcdtest.Start(t), ""), t.Context()

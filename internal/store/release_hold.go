@@ -12,7 +12,7 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Release ends the hold that a retirement set on a node, while the mark stands; an operator's own stays.
+// Release ends a retirement's hold on a node, while the lock is held. An operator's own hold stays.
 func (a *Applying) Release(ctx context.Context, node string) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()

@@ -19,28 +19,28 @@ import (
 type Release struct {
 	Version      string         `json:"version"`
 	Content      content.Record `json:"content"`
-	Commit       string         `json:"commit,omitempty"`  // of the work tree that was published
-	Ref          string         `json:"ref,omitempty"`     // as which the commit was asked for
-	Dirty        bool           `json:"dirty,omitempty"`   // it had changes that are in no commit
-	Message      agent.Prose    `json:"message,omitempty"` // what is in it
-	Author       string         `json:"author"`            // who published it
+	Commit       string         `json:"commit,omitempty"`  // of the published work tree
+	Ref          string         `json:"ref,omitempty"`     // that resolved to the commit
+	Dirty        bool           `json:"dirty,omitempty"`   // it had uncommitted changes
+	Message      agent.Prose    `json:"message,omitempty"` // description of its content
+	Author       string         `json:"author"`            // publisher
 	CommitAuthor string         `json:"commit_author,omitempty"`
-	Modules      string         `json:"modules,omitempty"` // what resolved its Puppetfile, like r10k; "" when nothing did
+	Modules      string         `json:"modules,omitempty"` // tool that resolved its Puppetfile, like r10k; "" for none
 	At           time.Time      `json:"at"`
 }
 
-// SignedRelease is a release with the very bytes that its signatures are over. Nobody has checked those yet.
+// SignedRelease is a release with the exact bytes that its signatures cover. The signatures are unverified.
 type SignedRelease struct {
 	Release
-	Record     []byte `json:"-"` // one line of JSON, without its end
+	Record     []byte `json:"-"` // one line of JSON, without its newline
 	Signatures []byte `json:"-"` // nil when it is not signed
-	Revision   int64  `json:"-"` // at which it was last written
+	Revision   int64  `json:"-"` // of its last write
 }
 
-// Sign makes armored signatures over a record, for one purpose.
+// Sign makes armored signatures over a record, for one namespace.
 type Sign func(ctx context.Context, ns trust.Namespace, record []byte) (signatures []byte, err error)
 
-// document puts a record and its signature together; without sign it stays unsigned.
+// document joins a record and its signature. Without sign the record stays unsigned.
 func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte) (string, error) {
 	var signatures []byte
 	if sign != nil {
@@ -52,10 +52,10 @@ func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte
 	return string(trust.Join(record, signatures)), nil
 }
 
-// PutRelease publishes a record whose objects are stored already, with the delta that leads to it (nil for none), all or
-// nothing, and only while p stands. The same tree under the same version is no error and changes nothing (created is
-// false); another tree is. ErrConflict means that another release has its place after the one that it follows: it has to
-// be built anew, after that one.
+// Put publishes a record whose objects are already stored, with the delta that leads to it (nil for none), in one
+// transaction, and only while p is held. If the version exists with the same tree, it changes nothing and returns
+// created false. Another tree is an error. ErrConflict means that another release already follows the previous one:
+// the caller must rebuild after that release.
 func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []byte, sign Sign) (created bool, err error) {
 	if _, err := ParseVersion(r.Version); err != nil {
 		return false, err
@@ -73,7 +73,7 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	if err != nil {
 		return fail(err)
 	}
-	if len(there.Kvs) > 0 { // nobody has to touch a hardware key for nothing
+	if len(there.Kvs) > 0 { // before a hardware key is touched in vain
 		return false, s.published(key, there.Kvs[0].Value, r)
 	}
 	record, err := etcd.Encode(r)
@@ -89,10 +89,10 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	}
 	cmps := []clientv3.Cmp{etcd.Same(key, 0), p.lock.Standing()}
 	ops := []clientv3.Op{clientv3.OpPut(key, document)}
-	if chain.Seq > 0 { // also where no delta leads to it: two releases at one position could not be told apart
+	if chain.Seq > 0 { // also without a delta: two releases at one position would be indistinguishable
 		cmps = append(cmps, etcd.Same(position, 0))
 		ops = append(ops, clientv3.OpPut(position, string(delta)))
-	} else { // a version that was pruned may come again, but its line must not go on from another tree
+	} else { // a pruned version may be published again, but its line must not continue from another tree
 		cmps = append(cmps, etcd.NothingBelow(s.db.Keys.Line(chain.Line)))
 	}
 	resp, err := s.db.Txn(ctx, cmps, ops, []clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly())})
@@ -120,7 +120,7 @@ func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []by
 	return fail(fmt.Errorf("position %d of line %s is taken: %w", chain.Seq, chain.Line, etcd.ErrConflict))
 }
 
-// published is nil when what stands at a release's key is that release already.
+// published returns nil if a release's key already contains that release.
 func (s *Releases) published(key string, value []byte, r Release) error {
 	have, err := s.decodeRelease(key, value)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *Releases) published(key string, value []byte, r Release) error {
 	return nil
 }
 
-// decodeRelease reads a release's document; a record that was copied from another version's key is unreadable.
+// decodeRelease reads a release's document. A record that was copied from another version's key is unreadable.
 func (s *Releases) decodeRelease(key string, value []byte) (SignedRelease, error) {
 	var r SignedRelease
 	r.Record, r.Signatures = trust.Split(value)
@@ -151,7 +151,7 @@ func (s *Releases) decodeRelease(key string, value []byte) (SignedRelease, error
 	return r, nil
 }
 
-// UnreadableReleases are records that can't be read, each an *UnreadableError, beside others that can.
+// UnreadableReleases contains the unreadable records of a list, each an *UnreadableError.
 type UnreadableReleases struct {
 	Versions []string // by their keys
 	Errors   []error
@@ -167,14 +167,15 @@ func (e *UnreadableReleases) Error() string {
 
 func (e *UnreadableReleases) Unwrap() []error { return e.Errors }
 
-// Release reads one release; ErrNotFound when there is none of that version.
+// Get reads one release. It returns ErrNotFound if the version does not exist.
 func (s *Releases) Get(ctx context.Context, v string) (SignedRelease, error) {
 	r, _, err := s.GetWithDelta(ctx, v, "", 0)
 	return r, err
 }
 
-// Approach reads, as one request, a release and the delta that leads to position seq of a line, which may be all that a
-// node lacks. Without a line, or where no such delta is, it is nil. Whether it belongs to the release, the record says.
+// GetWithDelta reads in one request a release and the delta to position seq of a line, which may be all that a node
+// lacks. The delta is nil without a line, or if it does not exist. The record of the release says whether the delta
+// belongs to it.
 func (s *Releases) GetWithDelta(ctx context.Context, v, line string, seq int64) (r SignedRelease, delta []byte, err error) {
 	key := s.db.Keys.Release(v)
 	ops := []clientv3.Op{clientv3.OpGet(key)}
@@ -201,8 +202,8 @@ func (s *Releases) GetWithDelta(ctx context.Context, v, line string, seq int64) 
 	return r, delta, nil
 }
 
-// Releases lists every release. Their order is that of versions; see SortReleases. Where some can't be read it returns the
-// others with *UnreadableReleases: whoever has to know all of them, as a prune does, stops there.
+// List lists every release in the order of versions; see SortReleases. With unreadable records it returns the others
+// and *UnreadableReleases. A caller that needs all releases, such as a prune, must stop there.
 func (s *Releases) List(ctx context.Context) ([]SignedRelease, error) {
 	var all []SignedRelease
 	var unreadable UnreadableReleases
@@ -225,8 +226,8 @@ func (s *Releases) List(ctx context.Context) ([]SignedRelease, error) {
 	return all, nil
 }
 
-// SignRelease replaces the signatures of a release by a new one, or adds it to those of other keys; the record stays as it
-// is, byte for byte. What nodes would refuse to read is not written. ErrConflict means that somebody else signed it, or pruned it, at the same moment.
+// Sign replaces the signatures of a release by a new one, or adds it to those of other keys. The record itself stays
+// byte for byte. It writes nothing that nodes would refuse to read. ErrConflict means a concurrent signature or prune.
 func (s *Releases) Sign(ctx context.Context, v string, sign Sign, add bool) error {
 	r, err := s.Get(ctx, v)
 	if err != nil {
@@ -262,7 +263,7 @@ func (s *Releases) Sign(ctx context.Context, v string, sign Sign, add bool) erro
 	return nil
 }
 
-// Target names a release as part of a target.
+// Target returns the release as part of a target.
 func (r Release) Target() agent.Target {
 	return agent.Target{Release: r.Version, Tree: r.Content.Tree}
 }

@@ -24,7 +24,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// signer is a new key, and a list of allowed signers on which it signs for these environments.
+// signer returns a new key, and a list of allowed signers that lets it sign for these environments.
 func signer(t *testing.T, name, environments string) (key trust.Key, allowed string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -57,7 +57,7 @@ func publishing(t *testing.T, st *store.Store, by string) *store.Publishing {
 	return p
 }
 
-// following is a release at a position of line 1.0.0, with the delta that leads to it.
+// following returns a release at a position of line 1.0.0, with the delta that leads to it.
 func following(v, tree string, seq int64, delta string) (store.Release, []byte) {
 	r := release(v, tree)
 	r.Content.Chain = content.Chain{Line: "1.0.0", Seq: seq}
@@ -78,7 +78,7 @@ func value(t *testing.T, server *etcdtest.Server, key string) *clientv3.GetRespo
 	return resp
 }
 
-// Whoever has to prove what a release is has plain tools at hand, not Pulley.
+// ssh-keygen must be able to verify a release without Pulley.
 func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -122,7 +122,7 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 		t.Error("ssh-keygen takes the signature of another record")
 	}
 
-	// A second signature beside the first, then another key alone; the record stays.
+	// A second signature is added to the first, then another key signs alone. The record stays.
 	both, onlyBob := signers(t, annAllowed), signers(t, bobAllowed)
 	if err := st.Releases.Sign(ctx, "1.0.0", bob.Sign, true); err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func TestAReleaseIsSignedSoThatSSHKeygenCanTell(t *testing.T) {
 		t.Errorf("the first signature is still there, by %s", by)
 	}
 
-	// Two who sign at once: none may lose theirs without hearing of it.
+	// Of two concurrent signatures none may be lost silently.
 	err = st.Releases.Sign(ctx, "1.0.0", func(ctx context.Context, ns trust.Namespace, record []byte) ([]byte, error) {
 		if err := st.Releases.Sign(ctx, "1.0.0", ann.Sign, true); err != nil {
 			return nil, err
@@ -186,7 +186,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 		t.Errorf("%d releases, %v", len(all), err)
 	}
 
-	// Nor may one that no delta leads to share its position.
+	// A release without a delta may not share a position either.
 	p := publishing(t, st, "ann")
 	r, _ := following("1.2.0", "c", 2, "")
 	if created, err := st.Releases.Put(ctx, p, r, nil, nil); err != nil || !created {
@@ -203,7 +203,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 		t.Errorf("%q, %v", delta, err)
 	}
 
-	// What was published already is not signed a second time, and takes no second position.
+	// A published release is not signed again, and takes no second position.
 	asked := func(context.Context, trust.Namespace, []byte) ([]byte, error) {
 		return nil, errors.New("asked for a signature for nothing")
 	}
@@ -228,7 +228,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 	}
 }
 
-// A publisher that etcd took for dead may have had its objects pruned; its release would name what is gone.
+// A prune may have deleted the objects of a publisher that lost its lock. Its release would name missing objects.
 func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -270,7 +270,7 @@ func TestAPublishThatLostItsMarkPublishesNothing(t *testing.T) {
 	}
 }
 
-// A release that etcd took although its answer was lost is published: who is told otherwise publishes it under a new version.
+// A release whose answer was lost is published. A false failure would make the publisher use a new version.
 func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -284,7 +284,7 @@ func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 		t.Cleanup(func() { _ = st.Close() })
 		p := publishing(t, st, "ann")
 		watched := server.Client().Watch(ctx, "/pulley/v1/releases/"+version)
-		go func() { // the wire is cut only when etcd has the release
+		go func() { // cut the wire only after etcd has the release
 			for w := range watched {
 				if len(w.Events) > 0 {
 					wire.cut(back)
@@ -293,7 +293,7 @@ func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 			}
 		}()
 		created, err := st.Releases.Put(ctx, p, release(version, "a"), nil, func(context.Context, trust.Namespace, []byte) ([]byte, error) {
-			wire.mute() // all has been read; what is left is the write
+			wire.mute() // all reads are done; only the write remains
 			return nil, nil
 		})
 		if back && (err != nil || !created) {
@@ -305,7 +305,7 @@ func TestAPublishWhoseAnswerIsLostIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// What a node needs for a change of one line is one request: ten thousand make it at once.
+// A node must get a change of one line in one request: ten thousand nodes make it at once.
 func TestApproachIsOneRequest(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -340,7 +340,7 @@ func TestApproachIsOneRequest(t *testing.T) {
 	}
 }
 
-// A record that stands under another version would be taken for that one, with a good signature.
+// A record under another version's key would pass as that version, with a valid signature.
 func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -361,7 +361,7 @@ func TestARecordAtAnotherVersionsKeyIsRefused(t *testing.T) {
 	}
 }
 
-// One damaged record must not hide the others, and what can't be known of it must not be passed over.
+// One damaged record must not hide the others, and must be reported.
 func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -378,7 +378,7 @@ func TestOneDamagedRecordLeavesTheOthers(t *testing.T) {
 	if !errors.As(err, &unreadable) || len(all) != 1 || all[0].Version != "1.0.0" || strings.Join(unreadable.Versions, " ") != "1.1.0 1.2.0" {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	for i, next := range []string{"", "put it back from a backup, or `etcdctl del /pulley/v1/releases/1.2.0`"} { // a newer one is no rubbish
+	for i, next := range []string{"", "put it back from a backup, or `etcdctl del /pulley/v1/releases/1.2.0`"} { // a newer format is not garbage
 		var one *store.UnreadableError
 		if !errors.As(unreadable.Errors[i], &one) || one.Hint() != next {
 			t.Errorf("%v: %q", unreadable.Errors[i], one.Hint())

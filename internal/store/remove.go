@@ -15,11 +15,12 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// RemoveNode takes a node out of the fleet. First its etcd users and its role go, whatever their incarnation: from then on
-// etcd refuses each of its requests. Then one transaction writes into its identity that it was removed, and deletes its
-// entry of the list of hosts, its holds, its targets and assignment, its user made ahead, its first boot and what was noted
-// of it. Its status and runs stay, and so does the record of the machine that was made for it, if one was, which says from then
-// on that it has joined: the machine itself is still there. ErrNotFound when nothing of it was there. It may be repeated after a crash anywhere.
+// RemoveNode removes a node from the fleet. First it deletes the node's etcd users of all incarnations and its role:
+// from then on etcd refuses its requests. Then one transaction records the removal in its identity. The same
+// transaction deletes its entry of the host list, its holds, targets and assignment, its pre-created user, its first
+// boot and notes about it. Its status and runs stay. Its machine record, if any, also stays and is marked as joined,
+// because the machine still exists. It returns ErrNotFound if there was nothing to remove. It may be repeated after a
+// crash at any point.
 func (s *Joins) RemoveNode(ctx context.Context, ref environments.Ref, node string, r Removal) error {
 	for try := 0; ; try++ {
 		found, err := s.shutOut(ctx, ref.String(), node)
@@ -35,9 +36,9 @@ func (s *Joins) RemoveNode(ctx context.Context, ref environments.Ref, node strin
 	}
 }
 
-// shutOut drops a node's users and its role, and reports whether there were any. It goes before all else: what a node joins
-// with meanwhile is found by the transaction's guards, and dropped in the next round. The reserve goes first of all: cut off
-// in between, it would promise a user that is gone to whoever joins next.
+// shutOut deletes a node's users and its role, and reports whether there were any. It runs first: the guards of the
+// transaction find users of a concurrent join, and the next round deletes them. It deletes the pre-created user's
+// entry before all else. After an interruption, that entry would promise a deleted user to the next join.
 func (s *Joins) shutOut(ctx context.Context, env, node string) (found bool, err error) {
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.db.Keys.Env(env).Precreated(node))}, nil)
 	if err != nil {
@@ -56,11 +57,12 @@ func (s *Joins) shutOut(ctx context.Context, env, node string) (found bool, err 
 	return found || len(users) > 0, s.access.DropNodeRole(ctx, env, node)
 }
 
-// DropFormer removes the users of all incarnations of a node but the one that is user, however many joins were cut off
-// before they could. Where the node is another one by now, or none, it is that one's to do, and nothing happens.
+// DropFormer deletes the users of all incarnations of a node except user. Interrupted joins may have left several. If
+// the node now has another user, or none, nothing happens.
 func (s *Identities) DropFormer(ctx context.Context, ref environments.Ref, node, user string) error {
 	env := ref.String()
-	// Users first, then who has a claim: what a later join makes or takes is not among these users, or makes itself known.
+	// Users first, then the records that may claim them. A later join creates or takes a user outside this list, or
+	// changes the records.
 	users, err := s.access.usersOf(ctx, env, node)
 	if err != nil {
 		return err
@@ -98,13 +100,14 @@ func (s *Access) usersOf(ctx context.Context, env, node string) (users []string,
 	return users, nil
 }
 
-// nodeUser is which node of an environment a user of etcd is, in whatever incarnation.
+// nodeUser returns the node that a user of etcd belongs to, in any incarnation.
 func (s *Access) nodeUser(user, env string) (node string, ok bool) {
 	n, err := pki.ParseName(user)
 	return n.Subject, err == nil && n.Kind == pki.KindNode && n.Prefix == s.db.Prefix() && n.Environment == env
 }
 
-// takeOff is the transaction of a removal. ErrConflict when the node joined, or was changed, since it was read.
+// takeOff is the transaction of a removal. It returns ErrConflict if the node joined, or was changed, since it was
+// read.
 func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, r Removal, found bool) error {
 	env := ref.String()
 	identity, identityAt, err := s.identities.Get(ctx, ref, node)
@@ -137,14 +140,15 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	}
 	deletes := len(ops)
 	ops = append(ops, etcd.Touch(s.db.Keys.Env(env).HostsHead()), etcd.Touch(s.db.Keys.Targets()))
-	var users []string // of a join, or made ahead, since the node was shut out
+	var users []string // of a join, or pre-created, since shutOut
 	if identity.Live() {
 		users = []string{identity.User, identity.Replaces}
 	}
 	if reserve != nil {
 		users = append(users, reserve.User)
 	}
-	// A node that left by itself may come back with its old token, and others with its name; by this word not any more.
+	// A node that left by itself may return with its old token, and others may take its name. This removal forbids
+	// both.
 	if identity != nil && (identity.Removed == nil || host != nil || identity.Removed.Left && !r.Left) {
 		identity.User, identity.Replaces, identity.Clone, identity.Removed = "", "", nil, &r
 		tombstone, err := etcd.Encode(identity)
@@ -185,15 +189,15 @@ func (s *Joins) takeOff(ctx context.Context, ref environments.Ref, node string, 
 	return nil
 }
 
-// Forgotten is what there was of a node.
+// Forgotten counts the deleted parts of a node.
 type Forgotten struct {
 	Keys  int64 // statuses and runs that were deleted
-	Room  bool  // etcd was full, and room was made
-	Bytes int64 // how much smaller etcd's files are then
+	Room  bool  // etcd was full, and space was freed
+	Bytes int64 // reduction of etcd's files
 }
 
-// noteJoined writes into the books that a machine has joined, where the apply that made it was cut off before it saw that: the
-// list of hosts will not tell it any more.
+// noteJoined marks the machine record as joined if an interrupted apply did not see the join. The host list will no
+// longer show it.
 func (s *Joins) noteJoined(ctx context.Context, env, node string) (cmps []clientv3.Cmp, ops []clientv3.Op, err error) {
 	key := s.db.Keys.Env(env).MachineRecord(node)
 	r, at, err := etcd.Single[booked](ctx, s.db, key)
@@ -205,8 +209,8 @@ func (s *Joins) noteJoined(ctx context.Context, env, node string) (cmps []client
 	return []clientv3.Cmp{etcd.Same(key, at)}, []clientv3.Op{clientv3.OpPut(key, value)}, err
 }
 
-// ForgetNode is RemoveNode, and deletes what the node said as well: its status and runs. Where etcd is full, as after
-// a flood, it makes room too. The node is shut out before anything is deleted, so that it can't write it again.
+// ForgetNode is RemoveNode, and also deletes the node's status and runs. If etcd is full, for example after a flood,
+// it also frees space. It revokes the node's access before any deletion: the node cannot write its reports again.
 func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node string, r Removal) (Forgotten, error) {
 	fail := func(f Forgotten, err error) (Forgotten, error) {
 		return f, fmt.Errorf("cannot forget node %s: %w", node, err)
@@ -234,7 +238,7 @@ func (s *Joins) ForgetNode(ctx context.Context, ref environments.Ref, node strin
 	return f, nil
 }
 
-// forget deletes what a node said. It holds no puts, so that a full etcd takes it.
+// forget deletes a node's reports. It contains no puts: a full etcd accepts it.
 func (s *Joins) forget(ctx context.Context, env, node string) (f Forgotten, err error) {
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpDelete(s.db.Keys.Env(env).Status(node)), clientv3.OpDelete(s.db.Keys.Env(env).Runs(node), clientv3.WithPrefix()),
@@ -248,7 +252,7 @@ func (s *Joins) forget(ctx context.Context, env, node string) (f Forgotten, err 
 	return f, nil
 }
 
-// full reports whether etcd has raised the alarm that it has no space.
+// full reports whether etcd has raised its alarm about missing space.
 func (s *Cluster) full(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()

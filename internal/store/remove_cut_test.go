@@ -14,8 +14,8 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// A machine that joins after a removal that was cut off would get a certificate that etcd refuses, for good: the user that
-// was made ahead is gone, and nobody may believe that it is there.
+// After an interrupted removal, a joining machine must not get the deleted pre-created user: etcd would refuse its
+// certificate forever.
 func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -40,7 +40,7 @@ func TestARemovalThatWasCutOffPromisesNoUser(t *testing.T) {
 	}
 }
 
-// A stolen machine that left by itself would come back with its old token, and nobody could say no.
+// Otherwise a stolen machine that left by itself could return with its old token.
 func TestANodeThatLeftCanBeBanned(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -63,7 +63,7 @@ func TestANodeThatLeftCanBeBanned(t *testing.T) {
 	}
 }
 
-// far is an etcd whose answers come late.
+// far is an etcd with delayed answers.
 func far(t *testing.T, endpoint string, late time.Duration) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -99,7 +99,7 @@ func far(t *testing.T, endpoint string, late time.Duration) string {
 	return "https://" + listener.Addr().String()
 }
 
-// An operator who is revoked while a lost answer is asked for again would stay an operator, with a good certificate.
+// An operator who is revoked during a retried login must not stay an operator with a valid certificate.
 func TestALoginWhileItIsRevokedMakesNoOperator(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})

@@ -15,9 +15,9 @@ import (
 // defragmentWithin bounds the defragmentation of one member: it rewrites its whole file, of at most 8 GiB.
 const defragmentWithin = 5 * time.Minute
 
-// MakeRoom has etcd forget what was overwritten or deleted, write its files anew without that, one member after the other
-// and the leader last, and accept writes again. It returns by how many bytes the files are smaller. A member answers nobody
-// while its file is rewritten. It needs an admin.
+// MakeRoom compacts etcd, defragments its members one after the other, the leader last, and clears the alarm about
+// missing space. It returns the freed bytes. A member answers no request during its defragmentation. It needs an
+// admin.
 func (s *Cluster) MakeRoom(ctx context.Context) (freed int64, err error) {
 	if err := s.Compact(ctx); err != nil {
 		return 0, err
@@ -41,7 +41,7 @@ func (s *Cluster) MakeRoom(ctx context.Context) (freed int64, err error) {
 	}
 	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
-	// Without a member named, that is every alarm that there is. One about damaged data must stay.
+	// Without a member, this lists every alarm. An alarm about damaged data must stay.
 	alarms, err := s.db.Client.AlarmList(within)
 	for i := 0; err == nil && i < len(alarms.Alarms); i++ {
 		if a := alarms.Alarms[i]; a.Alarm == etcdserverpb.AlarmType_NOSPACE {
@@ -54,15 +54,15 @@ func (s *Cluster) MakeRoom(ctx context.Context) (freed int64, err error) {
 	return freed, nil
 }
 
-// member is one of the cluster, as it was before.
+// member is a member of the cluster, as it was before.
 type member struct {
 	endpoint string
 	bytes    int64
 	leader   bool
 }
 
-// members are those of the cluster that a client can reach, the leader last. A single member is the one that answers, by
-// whatever address.
+// members returns the members of the cluster that a client can reach, the leader last. A single member is the one that
+// answers, at any address.
 func (s *Cluster) members(ctx context.Context) (members []member, err error) {
 	within, cancel := context.WithTimeout(ctx, s.db.Timeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func (s *Cluster) members(ctx context.Context) (members []member, err error) {
 	}
 	endpoints := s.db.Client.Endpoints()
 	if len(endpoints) == 0 {
-		endpoints = []string{s.db.Endpoints} // inside of its process
+		endpoints = []string{s.db.Endpoints} // in etcd's own process
 	}
 	if len(list.Members) > 1 {
 		endpoints = nil

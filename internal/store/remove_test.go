@@ -17,7 +17,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// joined makes a node that has joined as user, with all that can concern it.
+// joined creates a node that has joined as user, with all keys that can concern it.
 func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 	t.Helper()
 	st, ctx := server.Admin(), t.Context()
@@ -43,7 +43,7 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 	}
 }
 
-// of are the keys that have a node's name in them, in order.
+// of returns the keys that contain a node's name, in order.
 func of(t *testing.T, server *etcdtest.Auth, node string) []string {
 	t.Helper()
 	var keys []string
@@ -55,15 +55,15 @@ func of(t *testing.T, server *etcdtest.Auth, node string) []string {
 	return keys
 }
 
-// A stolen key of a node that was removed must be worth nothing from then on, and nothing of the node may stand in the way
-// of others; what it said has to stay until somebody says otherwise.
+// The key of a removed node must be useless, and no part of the node may block others. Its reports must stay until an
+// operator deletes them.
 func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", nodeA)
 	joined(t, server, "controller10", "pulley/node/dev/controller10/00000000000000f0")
-	if err := st.Access.EnsureNode(ctx, "dev", "controller1", nodeAOld); err != nil { // half of a rejoin that was cut off
+	if err := st.Access.EnsureNode(ctx, "dev", "controller1", nodeAOld); err != nil { // half of an interrupted join
 		t.Fatal(err)
 	}
 	others := of(t, server, "controller10")
@@ -106,7 +106,7 @@ func TestARemovedNodeIsShutOutAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// An operator without the right to it must not half remove a node, and must hear whom to ask.
+// An operator without the permission must not half remove a node, and must learn which role is needed.
 func TestOnlyAnAdminRemovesNodes(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -131,7 +131,8 @@ func TestOnlyAnAdminRemovesNodes(t *testing.T) {
 	}
 }
 
-// A node that fills etcd stops the whole fleet. One command of an admin has to shut it out, make room and let others go on.
+// A node that fills etcd stops the complete fleet. One command of an admin must remove the node, free space and
+// unblock the others.
 func TestAFloodIsEndedByOneCommand(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{QuotaBytes: 16 << 20})
@@ -182,8 +183,7 @@ func TestAFloodIsEndedByOneCommand(t *testing.T) {
 	}
 }
 
-// A node that joins again at the very moment of its removal must be out or in, not a certificate that works for a node that
-// nobody lists.
+// A node that joins during its removal must be in or out. A working certificate of an unlisted node is neither.
 func TestARemovalAndARejoinAtOnce(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
@@ -207,7 +207,7 @@ func TestARemovalAndARejoinAtOnce(t *testing.T) {
 		if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
-		// One whose role went under its hands fails, and tries again from the start, where it finds the removal.
+		// A join that loses its role fails, and retries from the start, where it finds the removal.
 		if err := <-rejoin; err == nil {
 			t.Logf("%s: the rejoin was before", node)
 		}

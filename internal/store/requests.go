@@ -14,9 +14,9 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Ask asks a node, through its entry of the list of hosts, to do something once. A node that is not on the list is
-// machines.ErrNotListed; one that is asked to retire is ErrRetires: whoever asked that waits for its answer. The head of the
-// list is not touched: the list says the same as before.
+// Request stores a one-time request to a node in its entry of the host list. It returns machines.ErrNotListed for a
+// node outside the list, and ErrRetires for a node with a retirement request, whose author waits for the answer. It
+// does not touch the head of the list: the list itself is unchanged.
 func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, r agent.Request) error {
 	lives := func(h agent.Host) error {
 		if h.Request != nil && h.Request.Do == agent.RequestRetire {
@@ -37,10 +37,10 @@ func (s *Fleet) Request(ctx context.Context, ref environments.Ref, node string, 
 	return nil
 }
 
-// ErrRetires is that a node is asked to retire, and can't be asked for anything else meanwhile.
+// ErrRetires means that a node has a retirement request, and accepts no other request meanwhile.
 var ErrRetires = errors.New("it is being retired")
 
-// ask changes the entry as it is at the moment, which a join of the node may write too, if it may be asked.
+// ask changes the current entry if may allows it. A join of the node may write the same entry.
 func (s *Fleet) ask(ctx context.Context, env, node string, r agent.Request, may func(agent.Host) error, write func(context.Context, []clientv3.Cmp, clientv3.Op) error) error {
 	key := s.db.Keys.Env(env).Host(node)
 	for {
@@ -66,9 +66,9 @@ func (s *Fleet) ask(ctx context.Context, env, node string, r agent.Request, may 
 	}
 }
 
-// Ask is the store's, while the mark stands.
+// Ask is Fleet.Request while the lock is held.
 func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error {
-	anyhow := func(agent.Host) error { return nil } // an apply knows whom it retires
+	anyhow := func(agent.Host) error { return nil } // an apply may replace a retirement request
 	err := a.machines.fleet.ask(ctx, a.ref.String(), node, r, anyhow, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
 		_, err := a.write(ctx, cmps, op)
 		return err
@@ -79,7 +79,7 @@ func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error 
 	return nil
 }
 
-// Remove takes a node out of the fleet, as RemoveNode does. One that is not there is no error.
+// Remove removes a node from the fleet, like RemoveNode. A missing node is no error.
 func (a *Applying) Remove(ctx context.Context, node, why string) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
@@ -97,8 +97,8 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 	return nil
 }
 
-// MayRemove reports whether this connection can take nodes out of the fleet, before anything is begun that ends with that:
-// where etcd checks its users this takes an admin.
+// MayRemove reports whether this connection can remove nodes from the fleet. Callers check this before they begin such
+// work. With etcd authentication it needs an admin.
 func (s *Access) MayRemove(ctx context.Context) error {
 	on, err := s.AuthEnabled(ctx)
 	if err != nil || !on {

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// A process that lives longer than its certificate would be shut out although a new one lies there.
+// Otherwise etcd refuses a process that outlives its certificate although a new certificate exists.
 func TestRenewedCertificateCountsWithoutANewClient(t *testing.T) {
 	a := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	file := filepath.Join(t.TempDir(), "identity.pem")
@@ -49,7 +49,7 @@ func TestRenewedCertificateCountsWithoutANewClient(t *testing.T) {
 	}
 }
 
-// A node that does not see that the servers have certificates of another CA by now would follow a rotation months later.
+// A node that does not notice the servers' new CA would follow a rotation months late.
 func TestServerIssuerFollowsARotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -111,7 +111,7 @@ func TestServerIssuerFollowsARotation(t *testing.T) {
 	if err := ca.Rotate(false); err != nil {
 		t.Fatal(err)
 	}
-	issue() // etcd reads its certificate for each connection, and knew the next CA from its start
+	issue() // etcd reads its certificate for each connection, and trusted the next CA from its start
 	if got := see(); !bytes.Equal(got, next) {
 		t.Errorf("after the rotation it is %x, and it says %x", next, got)
 	}

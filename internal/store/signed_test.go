@@ -28,7 +28,7 @@ func desires(t *testing.T, st *store.Store, ref environments.Ref) store.Desires 
 	return d
 }
 
-// permitsOf reads all of them.
+// permitsOf reads all permits.
 func permitsOf(t *testing.T, st *store.Store) (all []trust.SignedPermit, err error) {
 	t.Helper()
 	err = st.Targets.Permits(t.Context(), "dev", func(page []trust.SignedPermit) bool {
@@ -57,7 +57,7 @@ func set(t *testing.T, st *store.Store, ref environments.Ref, key, value string,
 	return c
 }
 
-// Data that is signed for dev must not be good for production, nor an old generation for a new one.
+// A signature of dev's data must not be valid for production, nor an old generation for a new one.
 func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -97,7 +97,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	for _, c := range []struct{ env, key, value, problem string }{
 		{"production", "000000000001", document, `it is data of environment "dev@t42"`},
 		{"dev@t42", "000000000007", document, "it is data generation 1"},
-		{"dev@t42", "000000000001", document + " ", ""}, // what follows the record is for whoever checks the signature
+		{"dev@t42", "000000000001", document + " ", ""}, // the bytes after the record matter only to the signature check
 		{"dev@t42", "000000000001", " " + document, "not what Pulley writes"},
 		{"dev", "000000000001", legacy, ""},
 		{"dev", "000000000001", legacy + "\n", ""},
@@ -120,8 +120,8 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 	}
 }
 
-// A node that was away during a rollback comes back to a target that is lower than what it stood on: it goes there only
-// with a permit, and to nowhere else.
+// A node that was offline during a rollback finds a lower target. It follows only with a permit, and only to the
+// permitted target.
 func TestGoingBackIsPermittedBySignature(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -185,7 +185,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 		{"more data", func() store.Change { return set(t, st, dev, "x", "2", author) }, ""},
 		{"the data back", back, "data 2 to 1"},
 		{"the release back", back, "2.0.0 to 1.0.0, data 2 to 1"},
-		// Higher than what was, and yet lower than where a node that was away stands.
+		// Higher than the previous target, but lower than the target of a node that was offline.
 		{"a release between", func() store.Change { return promote(store.Scope{}, "1.5.0") }, "2.0.0 to 1.5.0, data 2 to 1"},
 		{"data above all", func() store.Change { return set(t, st, dev, "x", "3", author) }, "2.0.0 to 1.5.0"},
 		{"a role goes first", func() store.Change { return promote(compute, "2.1.0") }, ""},
@@ -231,7 +231,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 		if by, err := list.Verify(trust.Rollback, "dev", p.Record, p.Signatures, time.Now()); err != nil || by != "ann" {
 			t.Errorf("%s: signed by %q, %v", step.what, by, err)
 		}
-		// A node that saw all there ever was goes where it is told, by this permit alone.
+		// A node that had every earlier target can follow with this permit alone.
 		role := "compute"
 		if c.Scope() == (store.Scope{}) {
 			role = "controller"
@@ -254,7 +254,7 @@ func TestGoingBackIsPermittedBySignature(t *testing.T) {
 	}
 }
 
-// Who has no key is told that nodes may refuse; and nothing is stored that looks like a permit.
+// Without a key, an operator learns that nodes may refuse, and no permit is stored.
 func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -277,7 +277,7 @@ func TestWithoutAKeyNobodyIsPermitted(t *testing.T) {
 	}
 }
 
-// Who went back without a key can sign that afterwards; and a script that promotes what is promoted changes nothing.
+// An operator can sign an unsigned rollback afterwards. A repeated promotion changes nothing.
 func TestWhatIsPermittedIsKnown(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -310,7 +310,7 @@ func TestWhatIsPermittedIsKnown(t *testing.T) {
 	}
 }
 
-// A value that is no permit must neither permit anything nor hide those that do.
+// An invalid value must neither permit a target nor hide valid permits.
 func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -347,8 +347,8 @@ func TestPermitsAreTheNewestThatCanBeRead(t *testing.T) {
 	}
 }
 
-// A node that was away while every role's data was set a hundred times still finds the permit that it needs; one that was
-// not asks once; and nobody reads for ever.
+// A node that was offline during hundreds of changes of other roles still finds its permit. A node that was online
+// needs one read. No node reads without limit.
 func TestPermitsAreReadUntilThereAreEnough(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

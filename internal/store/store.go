@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// What callers need of the layer below.
+// Types of package etcd that callers need.
 type (
 	Config          = etcd.Config
 	Scope           = etcd.Scope
@@ -16,13 +16,13 @@ type (
 	LockHolder      = etcd.LockHolder
 )
 
-// What callers need of the layer below.
+// Constants of package etcd that callers need.
 const (
 	DefaultTimeout = etcd.DefaultTimeout
 	DefaultPrefix  = etcd.DefaultPrefix
 )
 
-// Errors of the layer below.
+// Errors of package etcd that callers branch on.
 var (
 	ErrNotFound = etcd.ErrNotFound
 	ErrConflict = etcd.ErrConflict
@@ -31,7 +31,7 @@ var (
 	ErrNoRole   = etcd.ErrNoRole
 )
 
-// Store is a fleet's keyspace: one narrow type for each subject. Who needs one subject takes that one.
+// Store is a fleet's keyspace: one narrow type for each subject. A caller that needs one subject takes that type.
 type Store struct {
 	Cluster      *Cluster
 	Environments *Environments
@@ -50,7 +50,7 @@ type Store struct {
 	db *etcd.DB
 }
 
-// Open makes a client. It does not wait for a connection: the first call does, within its deadline.
+// Open creates a client. The first call connects, within its deadline.
 func Open(c Config) (*Store, error) {
 	db, err := etcd.Open(c)
 	if err != nil {
@@ -59,12 +59,12 @@ func Open(c Config) (*Store, error) {
 	return newStore(db), nil
 }
 
-// Over is a store over the client of an embedded member, inside of its process.
+// Over returns a store over the client of an embedded member in the same process.
 func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duration) *Store {
 	return newStore(etcd.Over(client, endpoint, prefix, timeout))
 }
 
-// newStore makes the subjects, the lowest first: each calls only those that it is given.
+// newStore creates the subjects, lowest first. Each subject calls only the subjects that it receives.
 func newStore(db *etcd.DB) *Store {
 	s := &Store{db: db}
 	s.Cluster = &Cluster{db}
@@ -83,67 +83,69 @@ func newStore(db *etcd.DB) *Store {
 	return s
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Prefix is the first part of every key without slashes around it. Names of etcd's users and roles begin with it.
+// Prefix returns the first part of every key, without surrounding slashes. Names of etcd users and roles begin with
+// it.
 func (s *Store) Prefix() string { return s.db.Prefix() }
 
-// PrefixOf is the Prefix of a store that is opened with this prefix.
+// PrefixOf returns the Prefix of a store that was opened with this prefix.
 func PrefixOf(prefix string) string { return etcd.NewKeys(prefix).Prefix() }
 
-// ServerIssuer is the authority key id of the certificate that etcd showed last. Nil before the first connection and without TLS.
+// ServerIssuer returns the authority key ID of the last certificate that etcd presented. It is nil before the first
+// connection and without TLS.
 func (s *Store) ServerIssuer() []byte { return s.db.ServerIssuer() }
 
-// Cluster is etcd itself, and the id of this installation.
+// Cluster is etcd itself, and the ID of this installation.
 type Cluster struct{ db *etcd.DB }
 
-// Environments holds the environments as their files describe them.
+// Environments stores the environments as their files describe them.
 type Environments struct{ db *etcd.DB }
 
-// Node is the side of one node: what it reads in a tick, and what it reports.
+// Node is the node's side: it reads the node's input in a tick and writes the node's reports.
 type Node struct{ db *etcd.DB }
 
-// Targets holds what is desired: targets, their history, live data, and the permits to go back.
+// Targets stores the desired state: targets, their history, live data, and rollback permits.
 type Targets struct{ db *etcd.DB }
 
-// Tokens holds the join tokens.
+// Tokens stores the join tokens.
 type Tokens struct{ db *etcd.DB }
 
-// FirstBoots holds where machines are in their first boots.
+// FirstBoots stores the progress of first boots.
 type FirstBoots struct{ db *etcd.DB }
 
-// Notices holds what people are notified of, once.
+// Notices stores notices to people. Each notice is sent once.
 type Notices struct{ db *etcd.DB }
 
-// Fleet is the operators' side of the nodes: the host list, statuses, runs, holds, requests and agent versions.
+// Fleet is the operators' view of the nodes: the host list, statuses, runs, holds, requests and agent versions.
 type Fleet struct {
 	db      *etcd.DB
 	specs   *Environments
 	targets *Targets
 }
 
-// Releases holds releases of content and of pulley-agent, and removes what nothing needs.
+// Releases stores releases of content and of pulley-agent, and prunes unneeded ones.
 type Releases struct {
 	db      *etcd.DB
 	cluster *Cluster
 	targets *Targets
 }
 
-// Access is etcd's users and roles.
+// Access manages etcd's users and roles.
 type Access struct {
 	db      *etcd.DB
 	cluster *Cluster
 	specs   *Environments
 }
 
-// Identities says who holds the names of nodes and operators, and holds their pre-created users.
+// Identities stores the holders of node and operator names, and their pre-created users.
 type Identities struct {
 	db     *etcd.DB
 	access *Access
 }
 
-// Joins is how machines and operators join the fleet, and how nodes are removed from it.
+// Joins admits machines and operators to the fleet, and removes nodes from it.
 type Joins struct {
 	db         *etcd.DB
 	cluster    *Cluster
@@ -153,7 +155,7 @@ type Joins struct {
 	boots      *FirstBoots
 }
 
-// Machines holds the machines that pulley makes, and lets one apply at a time change them.
+// Machines stores the machines that Pulley creates. One apply at a time may change them.
 type Machines struct {
 	db      *etcd.DB
 	targets *Targets

@@ -36,7 +36,7 @@ func release(v, tree string) store.Release {
 	return store.Release{Version: v, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: strings.Repeat(tree, 64)[:64]}}
 }
 
-// publish puts a release without a delta, as the first of its line.
+// publish stores a release without a delta, as the first of its line.
 func publish(t *testing.T, st *store.Store, r store.Release) (created bool, err error) {
 	t.Helper()
 	p, err := st.Releases.BeginPublish(t.Context(), "ann")
@@ -51,7 +51,7 @@ func publish(t *testing.T, st *store.Store, r store.Release) (created bool, err 
 	return st.Releases.Put(t.Context(), p, r, nil, nil)
 }
 
-// published is the target of a release that is there.
+// published returns the target of an existing release.
 func published(t *testing.T, st *store.Store, v, tree string) agent.Target {
 	t.Helper()
 	r := release(v, tree)
@@ -61,7 +61,7 @@ func published(t *testing.T, st *store.Store, v, tree string) agent.Target {
 	return r.Target()
 }
 
-// A fleet's targets, epochs and rollbacks are what operators stake their night's sleep on.
+// Operators depend on targets, epochs and rollbacks in an emergency.
 func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -139,7 +139,7 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 	if d := desires(); len(d.Roles) != 0 {
 		t.Errorf("after three rollbacks a role still has %v", d.Roles)
 	}
-	setData("y", "2") // numbers are never used twice, and the change starts from what is desired
+	setData("y", "2") // numbers are never reused, and the change starts from the desired data
 	if d := desires(); d.Default.Data != 3 {
 		t.Errorf("data after a rollback has number %d, want 3", d.Default.Data)
 	}
@@ -155,7 +155,7 @@ func TestPromotionsAndRollbacksGoThroughWholeTargets(t *testing.T) {
 	}
 }
 
-// A published version that could change would make "the same release" mean two things on two machines.
+// If a published version could change, the same release would differ between two machines.
 func TestReleasesNeverChange(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -200,7 +200,7 @@ func TestReleasesNeverChange(t *testing.T) {
 	}
 }
 
-// Between the read and the start of a run an operator may have said stop: then the run must not start.
+// A run must not start if an operator stopped it between the read and the start.
 func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -242,7 +242,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.Holds) != 2 { // its own went with its removal
+	if len(d.Holds) != 2 { // its own hold was deleted at its removal
 		t.Errorf("holds: %+v", d.Holds)
 	}
 	if err := st.Node.Admit(ctx, id, d, agent.Status{Node: id.Node, Phase: agent.Running}); err != nil {
@@ -250,7 +250,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	}
 }
 
-// Etcd itself ends a hold: a node whose clock is wrong can't end one early.
+// Etcd itself ends a hold: a node with a wrong clock cannot end one early.
 func TestHoldsEndByLease(t *testing.T) {
 	t.Parallel()
 	st := open(t, etcdtest.Start(t), "")
@@ -275,7 +275,7 @@ func TestHoldsEndByLease(t *testing.T) {
 	}
 }
 
-// What stands in etcd may be anybody's: it must never be taken for an order.
+// A foreign value in etcd must never be taken for a decision of Pulley's operators.
 func TestForeignValuesAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -296,7 +296,7 @@ func TestForeignValuesAreRefusedByName(t *testing.T) {
 	}
 }
 
-// Absent is not unreachable: only a positive answer from etcd changes anything.
+// An unreachable etcd is not an absent key: only an answer from etcd changes state.
 func TestUnreachableIsTold(t *testing.T) {
 	server := etcdtest.Start(t)
 	st := open(t, server, "")
@@ -332,7 +332,7 @@ func TestUnreachableIsTold(t *testing.T) {
 	}
 }
 
-// A tick with nothing to do is one request, whatever the fleet does; ten thousand nodes pay it every five minutes.
+// An idle tick is one request, independent of the fleet's size: ten thousand nodes make it every five minutes.
 func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -346,7 +346,7 @@ func TestDesireIsOneTransactionOfTenKeys(t *testing.T) {
 	}
 }
 
-// A fleet is seen whole although one node wrote nonsense.
+// One damaged status must not hide the rest of a fleet.
 func TestFleetSurvivesADamagedStatus(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -389,7 +389,7 @@ func TestFleetSurvivesADamagedStatus(t *testing.T) {
 	}
 }
 
-// A stolen node identity can lie about that node, and about nothing else, only as long as nodes write nothing but their own.
+// A stolen node identity can falsify only that node's reports, because nodes write only their own keys.
 func TestANodeWritesOnlyItsOwnKeys(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

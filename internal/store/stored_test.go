@@ -14,7 +14,8 @@ import (
 	"pulley/internal/trust"
 )
 
-// stored is the type of the value at each row of the table of keys; nil for bytes, and for keys of which only the revision counts.
+// stored is the type of the value at each row of the table of keys. It is nil for bytes, and for keys of which only
+// the revision counts.
 var stored = map[string]any{
 	"releases/<version>":      Release{},
 	"content/<sha256>":        nil,
@@ -69,7 +70,7 @@ func TestStoredTypesAreComplete(t *testing.T) {
 	}
 }
 
-// identifiers are the fields that hold a name, an address, a digest or another value that programs may compare.
+// identifiers are the fields with a name, an address, a digest or another value that programs may compare.
 var identifiers = strings.Fields(`
 	Addresses As Ask Author Boot Boots By CA Commit CommitAuthor DataDigest Digest Driver Environment File Flavor From
 	Hash Hostname ID Image Incarnation Key LastRun Layers Level Line Listed Machine MachineID Modules Name Node Nodes Now Operator

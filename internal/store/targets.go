@@ -17,24 +17,24 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// Change is what one epoch changed: the target of one scope. Rollback goes through changes, newest first.
+// Change is the change of one epoch: the target of one scope. Rollback undoes changes, newest first.
 type Change struct {
 	Epoch  agent.Epoch  `json:"epoch"`
 	Kind   ChangeKind   `json:"kind"`
-	Role   string       `json:"role,omitempty"` // scope; both empty: everybody
+	Role   string       `json:"role,omitempty"` // scope; both empty: all nodes
 	Node   string       `json:"node,omitempty"`
 	Before agent.Target `json:"before"`
 	After  agent.Target `json:"after"`
-	Undoes agent.Epoch  `json:"undoes,omitempty"` // of a rollback: the oldest change that it took back
+	Undoes agent.Epoch  `json:"undoes,omitempty"` // of a rollback: the oldest change that it undid
 	By     string       `json:"by"`
 	Why    agent.Prose  `json:"why,omitempty"`
 	At     time.Time    `json:"at"`
 
-	// Unsigned: it takes nodes lower than they may have been, and nobody signed a permit for that.
+	// Unsigned means that nodes may go to a lower release without a signed permit.
 	Unsigned bool `json:"-"`
 }
 
-// ChangeKind is what an operator did.
+// ChangeKind is the kind of an operator's change.
 type ChangeKind string
 
 // The kinds of changes.
@@ -44,30 +44,30 @@ const (
 	RolledBack ChangeKind = "rollback"
 )
 
-// Scope is whom a change is for.
+// Scope returns the scope of the change.
 func (c Change) Scope() etcd.Scope { return etcd.Scope{Role: c.Role, Node: c.Node} }
 
-// Author is who does something, and why.
+// Author is the author of a change, and the reason.
 type Author struct {
 	By, Why string
 	At      time.Time
 	Sign    Sign // with their key; nil: unsigned
 }
 
-// Desires are all targets of an environment, as one revision shows them.
+// Desires is all targets of an environment, at one revision.
 type Desires struct {
 	Revision int64
 	Gate     agent.Gate
 	Default  agent.Target
 	Roles    map[string]agent.Target
 	Nodes    map[string]agent.Target
-	Damaged  []string // keys that mean nothing, with why
+	Damaged  []string // keys of unknown meaning, with the reason
 
 	gateRevision int64
 	revisions    map[string]int64 // of each target's key
 }
 
-// For is what etcd wants of one node, as far as targets go.
+// For returns the targets of one node.
 func (d Desires) For(role, node string) agent.Desired {
 	return agent.Desired{Revision: d.Revision, Gate: d.Gate, Default: d.Default, ForRole: d.Roles[role], ForNode: d.Nodes[node]}
 }
@@ -114,20 +114,21 @@ func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOp
 	return d, nil
 }
 
-// Promote makes after the target of a scope and raises the epoch, which voids every assignment. A zero target makes a role
-// or node inherit again. It fails with ErrConflict when the targets changed since d was read, or the release is not there:
-// a prune may have taken it after it was looked up.
+// Promote sets the target of a scope to after and raises the epoch, which voids every assignment. With a zero target,
+// a role or node inherits again. It returns ErrConflict if the targets changed since d was read, or if the release
+// does not exist: a prune may have deleted it after the lookup.
 func (s *Targets) Promote(ctx context.Context, ref environments.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
 	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
 	return s.change(ctx, ref, d, c, a, s.there(ref.String(), after), nil)
 }
 
-// change writes a target, the gate and the record of it in one transaction, with what more belongs to it: the permit for
-// nodes that it takes lower, and whatever its callers add.
+// change writes a target, the gate and the history record in one transaction. It adds the permit for nodes that go to
+// a lower release, and its caller's operations.
 func (s *Targets) change(ctx context.Context, ref environments.Ref, d Desires, c Change, a Author, cmps []clientv3.Cmp, ops []clientv3.Op) (Change, error) {
 	env, scope := ref.String(), c.Scope()
 	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
-	// A promotion opens the gate: it is the operator's newest word, and what was paused or aborted is void with its epoch.
+	// A promotion opens the gate. It is the newest decision of an operator, and the new epoch voids an older pause or
+	// abort.
 	gate := agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: agent.Prose(a.Why), At: c.At}
 	gateValue, err := etcd.Encode(gate)
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *Targets) change(ctx context.Context, ref environments.Ref, d Desires, c
 	return c, nil
 }
 
-// there guards a change by what its target names: a prune may have taken it since it was looked up.
+// there guards that the contents of a target exist. A prune may have deleted them after the lookup.
 func (s *Targets) there(env string, t agent.Target) []clientv3.Cmp {
 	var cmps []clientv3.Cmp
 	if t.Release != "" {
@@ -183,7 +184,8 @@ func (s *Targets) there(env string, t agent.Target) []clientv3.Cmp {
 	return cmps
 }
 
-// pruned says what of a target is gone; nil when nothing is, or nobody knows.
+// pruned returns an error that names the missing contents of a target. It returns nil if nothing is missing, or if
+// etcd cannot be read.
 func (s *Targets) pruned(ctx context.Context, env string, t agent.Target) error {
 	if t.Release != "" {
 		if resp, err := s.db.Get(ctx, s.db.Keys.Release(t.Release), clientv3.WithCountOnly()); err == nil && resp.Count == 0 {
@@ -198,8 +200,8 @@ func (s *Targets) pruned(ctx context.Context, env string, t agent.Target) error 
 	return nil
 }
 
-// outcome finds out what became of a write that etcd did not answer: nil when its record is there, ErrConflict when
-// another one has its place. As long as neither is, the write may still come into force.
+// outcome determines the result of a write that etcd did not answer. It returns nil if the record exists, and
+// ErrConflict if another record has its place. Without either, the write may still take effect.
 func (s *Targets) outcome(ctx context.Context, key, value string, unanswered error) error {
 	resp, err := s.db.Get(ctx, key)
 	switch {
@@ -216,8 +218,8 @@ func (s *Targets) History(ctx context.Context, ref environments.Ref, limit int64
 	return s.history(ctx, ref.String(), clientv3.WithLimit(limit))
 }
 
-// HistoryOf lists all changes that led to d, newest first. It reads them at d's revision, so that what is decided from
-// both is decided from one state: the guards of d then cover the history too.
+// HistoryOf lists all changes that led to d, newest first. It reads them at d's revision. The guards of d then also
+// cover the history, and a decision from both uses one state.
 func (s *Targets) HistoryOf(ctx context.Context, ref environments.Ref, d Desires) ([]Change, error) {
 	return s.history(ctx, ref.String(), clientv3.WithRev(d.Revision))
 }
@@ -226,7 +228,7 @@ func (s *Targets) history(ctx context.Context, env string, opts ...clientv3.OpOp
 	prefix := s.db.Keys.Env(env).History()
 	opts = append(opts, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	resp, err := s.db.Get(ctx, prefix, opts...)
-	if errors.Is(err, rpctypes.ErrCompacted) { // a prune did that at this moment: what was read before is too old
+	if errors.Is(err, rpctypes.ErrCompacted) { // a prune compacted it: the earlier read is too old
 		err = etcd.ErrConflict
 	}
 	if err != nil {
@@ -241,8 +243,8 @@ func (s *Targets) history(ctx context.Context, env string, opts ...clientv3.OpOp
 	return changes, nil
 }
 
-// Undo is the change that a rollback would take back: the newest that changed a target, is no rollback, and that none has
-// taken back.
+// Undo returns the change that a rollback undoes: the newest change of a target that is not a rollback and not yet
+// undone.
 func Undo(history []Change) (Change, bool) {
 	limit := agent.Epoch(-1)
 	for _, c := range history {
@@ -260,15 +262,15 @@ func Undo(history []Change) (Change, bool) {
 	return Change{}, false
 }
 
-// Rollback takes one change back: its scope gets the whole target that it had before, release and data. The change has to
-// come from HistoryOf(d): one that was looked up at another revision would take back what came between as well. It fails
-// when a prune took what that target names.
+// Rollback undoes one change: its scope gets its previous target again, release and data. The change must come from
+// HistoryOf(d). A change from another revision would also undo later changes. Rollback fails if a prune deleted the
+// contents of the previous target.
 func (s *Targets) Rollback(ctx context.Context, ref environments.Ref, d Desires, undo Change, a Author) (Change, error) {
 	c := Change{Kind: RolledBack, Role: undo.Role, Node: undo.Node, Before: d.Target(undo.Scope()), After: undo.Before, Undoes: undo.Epoch}
 	return s.change(ctx, ref, d, c, a, s.there(ref.String(), c.After), nil)
 }
 
-// Target is the target that a scope itself has, nothing inherited.
+// Target returns the scope's own target, without inheritance.
 func (d Desires) Target(s etcd.Scope) agent.Target {
 	switch {
 	case s.Node != "":
@@ -279,7 +281,7 @@ func (d Desires) Target(s etcd.Scope) agent.Target {
 	return d.Default
 }
 
-// Pinned lists the roles and nodes that have a release of their own, roles first, in order.
+// Pinned lists the roles and nodes with a release of their own, roles first, in order.
 func (d Desires) Pinned() []etcd.Scope {
 	var scopes []etcd.Scope
 	for _, role := range slices.Sorted(maps.Keys(d.Roles)) {
@@ -295,7 +297,7 @@ func (d Desires) Pinned() []etcd.Scope {
 	return scopes
 }
 
-// Reaches reports whether a release that is promoted for a scope becomes the node's.
+// Reaches reports whether a node gets a release that is promoted for a scope.
 func (d Desires) Reaches(s etcd.Scope, role, node string) bool {
 	switch {
 	case s.Node != "":

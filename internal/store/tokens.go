@@ -18,25 +18,25 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// tokenMark begins every join token, so that a secret scanner can know one: plt_<id: 8 hex digits>_<secret: 64>.
+// tokenMark begins every join token, for secret scanners: plt_<id: 8 hex digits>_<secret: 64>.
 const tokenMark = "plt_"
 
-// What a token consists of, in bytes before they are hex digits.
+// Parts of a token, in bytes before hex encoding.
 const (
 	tokenIDBytes     = 4
-	tokenSecretBytes = 32 // 256 random bits: a plain hash of them can't be guessed, so no slow one is needed
+	tokenSecretBytes = 32 // 256 random bits cannot be guessed from a plain hash; a slow hash is not needed
 )
 
-// tokenKept is how long a token that has ended stays to be listed.
+// tokenKept is the time that an ended token stays listed.
 const tokenKept = 30 * 24 * time.Hour
 
-// Token is leave to join, as etcd has it: never the secret itself. A node's token has an Environment, and Role or Node or
-// neither; an operator's has Operator and As.
+// Token is a join token as it is stored, without its secret. A node's token has an Environment, and optionally Role or
+// Node. An operator's token has Operator and As.
 type Token struct {
 	ID          string       `json:"id"`                    // 8 hex digits
 	Hash        string       `json:"hash"`                  // SHA-256 of the secret, 64 hex digits
 	Environment string       `json:"environment,omitempty"` // of nodes; environment or environment@stack
-	Role        string       `json:"role,omitempty"`        // nodes of this role only; who names none gets the lowest free number
+	Role        string       `json:"role,omitempty"`        // this role only; a join without a name gets the lowest free number
 	Node        string       `json:"node,omitempty"`        // this node only
 	Operator    string       `json:"operator,omitempty"`
 	As          OperatorRole `json:"as,omitempty"`
@@ -49,22 +49,22 @@ type Token struct {
 	Revoked     *Revoked     `json:"revoked,omitempty"`
 }
 
-// Revoked is who took a token or an identity back, and why.
+// Revoked is the author, time and reason of a revocation of a token or an identity.
 type Revoked struct {
 	At  time.Time   `json:"at"`
 	By  string      `json:"by,omitempty"`
 	Why agent.Prose `json:"why,omitempty"`
 }
 
-// Ended reports whether nobody can join with the token any more.
+// Ended reports whether the token admits no join any more.
 func (t Token) Ended(now time.Time) bool {
 	return t.Revoked != nil || !now.Before(t.Expires) || t.UsedUp()
 }
 
-// UsedUp reports whether each use of the token is gone.
+// UsedUp reports whether the token has no uses left.
 func (t Token) UsedUp() bool { return t.Uses > 0 && t.Used >= t.Uses }
 
-// Matches reports whether secret is this token's, in a time that says nothing of how much of it is right.
+// Matches reports whether secret is this token's, in constant time.
 func (t Token) Matches(secret string) bool {
 	return subtle.ConstantTimeCompare([]byte(hashSecret(secret)), []byte(t.Hash)) == 1
 }
@@ -74,7 +74,7 @@ func hashSecret(secret string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ParseToken splits the text of a token into its id, which may be shown, and its secret, which may not.
+// ParseToken splits the text of a token into its public ID and its secret.
 func ParseToken(text string) (id, secret string, err error) {
 	rest, marked := strings.CutPrefix(text, tokenMark)
 	id, secret, split := strings.Cut(rest, "_")
@@ -88,8 +88,8 @@ func isHex(s string, size int) bool {
 	return len(s) == hex.EncodedLen(size) && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// NewToken gives a token an id and a secret of its own, and returns its text: the only time that it is to be seen. It lets
-// nobody in until it is stored.
+// NewToken gives a token a new ID and secret, and returns its text. No later call returns the text. The token admits
+// no join until it is stored.
 func NewToken(t Token) (text string, made Token) {
 	random := make([]byte, tokenIDBytes+tokenSecretBytes)
 	_, _ = rand.Read(random) // it never fails
@@ -98,8 +98,8 @@ func NewToken(t Token) (text string, made Token) {
 	return tokenMark + t.ID + "_" + secret, t
 }
 
-// CreateToken stores a new token, and returns its text. Whether the environment has such a role or node is for the caller to
-// look at. Tokens that ended long before t.Created are deleted at this occasion.
+// Create stores a new token, and returns its text. The caller checks that the environment has such a role or node.
+// Create also deletes tokens that ended long before t.Created.
 func (s *Tokens) Create(ctx context.Context, t Token) (text string, made Token, err error) {
 	text, t = NewToken(t)
 	ofOperators := t.Operator != ""
@@ -120,7 +120,7 @@ func (s *Tokens) Create(ctx context.Context, t Token) (text string, made Token, 
 	return text, t, nil
 }
 
-// puttingToken is what stores a new token, and what has to hold then: an id that two have counts for nobody.
+// puttingToken returns the operation that stores a new token, and its guards: an ID that two tokens share is invalid.
 func (s *Tokens) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, err error) {
 	nodes, operators := s.db.Keys.NodeToken(t.ID), s.db.Keys.OperatorToken(t.ID)
 	key := nodes
@@ -134,8 +134,8 @@ func (s *Tokens) puttingToken(t Token) (free []clientv3.Cmp, put clientv3.Op, er
 	return []clientv3.Cmp{etcd.Same(nodes, 0), etcd.Same(operators, 0)}, clientv3.OpPut(key, value), err
 }
 
-// decodeToken reads the token at key. Its id and whom it is for are told by the key alone: operators may write what they like
-// below the tokens of nodes, but nothing below those of operators.
+// decodeToken reads the token at key. Only the key determines its ID and scope: operators may write any value below
+// the tokens of nodes, but nothing below those of operators.
 func (s *Tokens) decodeToken(key string, b []byte) (Token, error) {
 	var t Token
 	if err := etcd.Decode(key, b, &t); err != nil {
@@ -157,8 +157,8 @@ func (s *Tokens) decodeToken(key string, b []byte) (Token, error) {
 	return t, nil
 }
 
-// FindToken reads a token of nodes or of operators; nil when there is none of this id. An id that both have counts for
-// nobody.
+// Find reads a token of nodes or of operators. It returns nil if the ID is unknown, or if both kinds have a token of
+// this ID.
 func (s *Tokens) Find(ctx context.Context, id string) (*Token, error) {
 	keys := []string{s.db.Keys.NodeToken(id), s.db.Keys.OperatorToken(id)}
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpGet(keys[0]), clientv3.OpGet(keys[1])}, nil)
@@ -180,7 +180,7 @@ func (s *Tokens) Find(ctx context.Context, id string) (*Token, error) {
 	return nil, &etcd.UnreadableError{Key: keys[0], Problem: "there is a token for an operator with this id: neither counts", Next: "revoke it: pulley token revoke " + id}
 }
 
-// ForgetTokens deletes all tokens that ended long before now.
+// DeleteEnded deletes all tokens that ended long before now.
 func (s *Tokens) DeleteEnded(ctx context.Context, now time.Time) error {
 	if err := errors.Join(s.forgetTokens(ctx, false, now), s.forgetTokens(ctx, true, now)); err != nil {
 		return fmt.Errorf("cannot delete join tokens that ended: %w", err)
@@ -188,7 +188,7 @@ func (s *Tokens) DeleteEnded(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// forgetTokens needs no guard: a token that has ended never comes back.
+// forgetTokens needs no guard: an ended token never becomes valid again.
 func (s *Tokens) forgetTokens(ctx context.Context, ofOperators bool, now time.Time) error {
 	var ops []clientv3.Op
 	_, err := s.eachToken(ctx, ofOperators, func(key string, t Token) {
@@ -207,7 +207,7 @@ func (s *Tokens) forgetTokens(ctx context.Context, ofOperators bool, now time.Ti
 	return nil
 }
 
-// Tokens lists the tokens of nodes and of operators, the newest first. Those that can't be read are named in damaged.
+// List lists the tokens of nodes and of operators, the newest first. damaged names the unreadable ones.
 func (s *Tokens) List(ctx context.Context) (all []Token, damaged []string, err error) {
 	for _, ofOperators := range []bool{false, true} {
 		bad, err := s.eachToken(ctx, ofOperators, func(_ string, t Token) { all = append(all, t) })
@@ -220,7 +220,7 @@ func (s *Tokens) List(ctx context.Context) (all []Token, damaged []string, err e
 	return all, damaged, nil
 }
 
-// eachToken calls each with every token of a kind and the key that it is at.
+// eachToken calls each with every token of a kind and its key.
 func (s *Tokens) eachToken(ctx context.Context, ofOperators bool, each func(key string, t Token)) (damaged []string, err error) {
 	prefix := s.db.Keys.NodeTokens()
 	if ofOperators {
@@ -238,11 +238,11 @@ func (s *Tokens) eachToken(ctx context.Context, ofOperators bool, each func(key 
 	return damaged, err
 }
 
-// RevokeToken ends a token; ErrNotFound when there is none of this id. Who has joined with it stays.
+// Revoke ends a token. It returns ErrNotFound for an unknown ID. Nodes and operators that joined with the token stay.
 func (s *Tokens) Revoke(ctx context.Context, id string, r Revoked) (Token, error) {
 	for {
 		t, err := s.revokeToken(ctx, id, r)
-		if err == nil || !errors.Is(err, etcd.ErrConflict) || ctx.Err() != nil { // lost against a join
+		if err == nil || !errors.Is(err, etcd.ErrConflict) || ctx.Err() != nil { // a join changed it first
 			if err != nil {
 				err = fmt.Errorf("cannot revoke join token %s: %w", id, err)
 			}
@@ -251,7 +251,7 @@ func (s *Tokens) Revoke(ctx context.Context, id string, r Revoked) (Token, error
 	}
 }
 
-// revokeToken goes on where one of two with this id can't be read: it must not keep the other one alive.
+// revokeToken continues if one of two tokens with this ID is unreadable: it must not keep the other one valid.
 func (s *Tokens) revokeToken(ctx context.Context, id string, r Revoked) (t Token, err error) {
 	err = etcd.ErrNotFound
 	for _, key := range []string{s.db.Keys.NodeToken(id), s.db.Keys.OperatorToken(id)} {

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// Whoever reads a backup of etcd must not be able to join: of a token's secret there is nothing but a hash.
+// A backup of etcd must not allow a join: it contains only a hash of a token's secret.
 func TestTokensAreStoredHashed(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -39,7 +39,7 @@ func TestTokensAreStoredHashed(t *testing.T) {
 	if _, err := s.Tokens.Revoke(t.Context(), "ffffffff", store.Revoked{}); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a token that there is not: %v", err)
 	}
-	// One that ended long ago goes when the next is made.
+	// The creation of a token deletes a long-ended one.
 	later := now.Add(30*24*time.Hour + 2*time.Hour)
 	if _, _, err := s.Tokens.Create(t.Context(), store.Token{Environment: "dev", Created: later, Expires: later.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestTokensAreStoredHashed(t *testing.T) {
 	}
 }
 
-// A fleet that makes thousands of machines would make each look for a token read all those of the years before.
+// Otherwise each lookup of a token would read all tokens of the past years.
 func TestAllTokensThatEndedLongAgoAreForgotten(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -77,8 +77,8 @@ func TestAllTokensThatEndedLongAgoAreForgotten(t *testing.T) {
 	}
 }
 
-// Operators may write what they like below the tokens of nodes. What a record there says of itself must not make serve write,
-// delete or keep alive another token.
+// Operators may write any value below the tokens of nodes. The contents of such a record must not make serve write,
+// delete or keep another token.
 func TestATokenIsWhatItsKeySays(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
@@ -124,7 +124,7 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 		t.Errorf("listed as damaged are %q (%v)", damaged, err)
 	}
 
-	// A use is counted where the token was read.
+	// A use is counted at the key where the token was read.
 	put("nodes/bbbbbbbb", `{"v":1,"environment":"dev","id":"`+ann.ID+`"}`)
 	f, err := s.Joins.Facts(t.Context(), "bbbbbbbb", ref, "controller1", "m")
 	if err != nil || f.Token.ID != "bbbbbbbb" {
@@ -145,7 +145,7 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 		}
 	}
 
-	// A record that ended long ago goes, not the one that it names.
+	// The long-ended record is deleted, not the record that it names.
 	put("nodes/cccccccc", `{"v":1,"environment":"dev","id":"`+node.ID+`","expires":"2020-01-01T00:00:00Z"}`)
 	if _, _, err := s.Tokens.Create(t.Context(), store.Token{Environment: "dev", Created: now, Expires: now.Add(time.Hour)}); err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 		t.Errorf("one that ended long ago is there: %+v, %v", got, err)
 	}
 
-	// An id that two have counts for nobody, and whatever is below the tokens of nodes keeps no other one alive.
+	// An ID with two tokens is invalid, and a record below the tokens of nodes keeps no other token valid.
 	for _, value := range []string{`{"v":1,"environment":"dev"}`, `junk`} {
 		put("nodes/"+ann.ID, value)
 		if got, err := s.Tokens.Find(t.Context(), ann.ID); !errors.As(err, &unreadable) {
@@ -172,7 +172,7 @@ func TestATokenIsWhatItsKeySays(t *testing.T) {
 	}
 }
 
-// A record of a first boot that never ends would be shown for ever, and thousands of them fill etcd: leases end them.
+// Without leases, unfinished first boots would be shown forever and fill etcd.
 func TestRecordsOfFirstBootsEnd(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

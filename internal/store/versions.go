@@ -13,7 +13,7 @@ import (
 	version "github.com/hashicorp/go-version"
 )
 
-// SortReleases puts releases in the order of their versions, oldest first.
+// SortReleases sorts releases by version, oldest first.
 func SortReleases(all []SignedRelease) {
 	slices.SortStableFunc(all, func(a, b SignedRelease) int { return compareVersions(a.Version, b.Version) })
 }
@@ -27,15 +27,15 @@ func compareVersions(a, b string) int {
 	return va.Compare(vb)
 }
 
-// Resolve turns an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`) into the newest published release that fits.
-// What a constraint resolved to is recorded in the target: the word "newest" never reaches a node.
+// Resolve returns the newest published release that fits an exact version or a constraint (`~> 1.4`, `>= 1.2, < 2`).
+// The target records the resolved version: a constraint never reaches a node.
 func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, error) {
 	_, err := ParseVersion(wish)
 	if err == nil {
 		return s.Get(ctx, wish)
 	}
 	if _, isVersion := version.NewVersion(wish); isVersion == nil {
-		return SignedRelease{}, err // 1.0 as a constraint would be "exactly 1.0.0": that is said, not guessed
+		return SignedRelease{}, err // 1.0 as a constraint would mean "exactly 1.0.0": report it instead of guessing
 	}
 	constraint, err := version.NewConstraint(wish)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, err
 	}
 	all, err := s.List(ctx)
 	var unreadable *UnreadableReleases
-	if errors.As(err, &unreadable) { // it may be the newest that fits
+	if errors.As(err, &unreadable) { // it may be the newest fit
 		return SignedRelease{}, fmt.Errorf("cannot find the newest release for %q: %w\nan exact version can be promoted all the same", wish, unreadable.Errors[0])
 	}
 	if err != nil {
@@ -57,14 +57,14 @@ func (s *Releases) Resolve(ctx context.Context, wish string) (SignedRelease, err
 	return SignedRelease{}, fmt.Errorf("cannot find a release for %q: %w among the %d that are published\n`pulley releases` lists them", wish, etcd.ErrNotFound, len(all))
 }
 
-// canonical is how a version is spelled: MAJOR.MINOR.PATCH[-PRE] of https://semver.org, without build metadata. Go-version
-// also takes 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
+// canonical is the spelling of a version: MAJOR.MINOR.PATCH[-PRE] of https://semver.org, without build metadata.
+// Go-version also accepts 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
 var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?$`)
 
 const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
 
-// ParseVersion reads a release's version as hashicorp/go-version orders it; one that is longer than 64 bytes or not in its
-// canonical spelling is an error that says so.
+// ParseVersion parses a release's version as hashicorp/go-version orders it. A version over 64 bytes or not in
+// canonical spelling is an error.
 func ParseVersion(v string) (*version.Version, error) {
 	if len(v) > 64 {
 		return nil, fmt.Errorf("cannot use version %.64q…: it is longer than 64 bytes", v)

@@ -15,7 +15,7 @@ import (
 	"pulley/internal/store/etcd"
 )
 
-// FleetReader reads what plans of one fleet are made from.
+// FleetReader reads the input of plans of one fleet.
 type FleetReader struct {
 	machines *Machines
 	ref      environments.Ref
@@ -24,13 +24,13 @@ type FleetReader struct {
 // FleetReader returns the reader of a fleet.
 func (s *Machines) FleetReader(ref environments.Ref) FleetReader { return FleetReader{s, ref} }
 
-// World reads all of etcd that a plan needs, at the current revision. It needs no lock.
+// World reads the input of a plan from etcd, at the current revision. It needs no lock.
 func (r FleetReader) World(ctx context.Context) (machines.World, error) {
 	return r.machines.World(ctx, r.ref, time.Now())
 }
 
-// Unchanged reports whether the stored environment, the host list, the inventory and the holds are those of a World. A hold that
-// ended meanwhile does not count: it only permits more.
+// Unchanged reports whether the stored environment, the host list, the inventory and the holds equal those of a World.
+// A hold that has ended since does not count: its end only permits more.
 func (r FleetReader) Unchanged(ctx context.Context, w machines.World) (bool, error) {
 	k := r.machines.db.Keys.Env(r.ref.String())
 	older := func(prefix string) clientv3.Cmp {
@@ -49,7 +49,7 @@ func (r FleetReader) Unchanged(ctx context.Context, w machines.World) (bool, err
 	return count(0) == len(w.Hosts) && count(1) == len(w.Records), nil // a deleted key has no revision to compare
 }
 
-// Acts returns what was done since a time. An act that can't be read is an error: a budget can't be counted without it.
+// Acts returns the acts since a time. An unreadable act is an error: a budget cannot be counted without it.
 func (r FleetReader) Acts(ctx context.Context, since time.Time) ([]machines.Act, error) {
 	all, damaged, err := r.machines.Acts(ctx, r.ref, since)
 	if err == nil && len(damaged) > 0 {
@@ -58,12 +58,13 @@ func (r FleetReader) Acts(ctx context.Context, since time.Time) ([]machines.Act,
 	return all, err
 }
 
-// World reads all of etcd that a plan needs, at one revision. A value that can't be read is an error: a plan without it could make a
-// second machine, or delete a good one. A status that can't be read is none: that node counts as one that never reported.
+// World reads the input of a plan from etcd, at one revision. An unreadable value is an error: a plan without it could
+// create a second machine, or delete a good one. An unreadable status counts as none: its node counts as one that
+// never reported.
 func (s *Machines) World(ctx context.Context, ref environments.Ref, now time.Time) (machines.World, error) {
 	for try := 0; ; try++ {
 		w, err := s.world(ctx, ref, now)
-		if errors.Is(err, rpctypes.ErrCompacted) && try < 4 { // a prune did that at this moment
+		if errors.Is(err, rpctypes.ErrCompacted) && try < 4 { // a concurrent prune
 			continue
 		}
 		if err != nil {
@@ -117,7 +118,7 @@ func (s *Machines) world(ctx context.Context, ref environments.Ref, now time.Tim
 	return w, nil
 }
 
-// roleOf is a node's role by the host list, else by its status, else by its name.
+// roleOf returns a node's role by the host list, else by its status, else by its name.
 func (f FleetState) roleOf(node string) string {
 	if h, ok := f.Hosts[node]; ok && h.Role != "" {
 		return h.Role
@@ -132,7 +133,7 @@ func (f FleetState) roleOf(node string) string {
 	return n.Role
 }
 
-// held finds the holds of nodes that exist, and of those that the environment calls for.
+// held finds the holds of existing nodes, and of nodes that the environment requires.
 func (f FleetState) held(w *machines.World) {
 	if len(f.Holds) == 0 {
 		return
@@ -155,7 +156,7 @@ func (f FleetState) held(w *machines.World) {
 	}
 }
 
-// releases reports whether nodes have a release to converge on: a default one, or one of each role that calls for nodes.
+// releases reports whether nodes have a release to converge on: a default one, or one for each role with nodes.
 func (d Desires) releases(e *environments.Environment) bool {
 	if !d.Default.IsZero() {
 		return true

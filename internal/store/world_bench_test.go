@@ -11,7 +11,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// BenchmarkWorld reads a fleet of 5,000 nodes, each with a host, a status and a record.
+// BenchmarkWorld reads a fleet of 5,000 nodes, each with a host, a status and a machine record.
 func BenchmarkWorld(b *testing.B) {
 	const nodes = 5000
 	server := etcdtest.StartAuth(b, etcdtest.AuthOptions{})

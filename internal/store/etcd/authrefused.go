@@ -11,12 +11,12 @@ import (
 	"pulley/internal/pki"
 )
 
-// ErrRevoked is that etcd does not know whom a certificate names: the node was removed, the operator revoked, or either
-// joined again since, under another incarnation. The certificate never becomes good again.
+// ErrRevoked means that etcd has no user for a certificate. The node was removed, the operator was revoked, or either
+// joined again under another incarnation. The certificate never becomes valid again.
 var ErrRevoked = errors.New("etcd has no such user (any more)")
 
-// refused says what to do about a request that etcd refused. Whether the user is there at all is one question more, which
-// everybody may ask about themselves.
+// refused adds the remedy to a request that etcd refused. It makes one more request, to see whether the user still
+// exists: every user may read itself.
 func (s *DB) refused(err error) error {
 	advice := "ask whoever runs etcd which user and role this is to be; `--cert` and `--key` say who it is"
 	switch name, notPulleys := pki.ParseName(s.user); {
@@ -34,7 +34,7 @@ func (s *DB) refused(err error) error {
 	return fmt.Errorf("etcd refuses %s: %w\n%s", s.CallerName, err, advice)
 }
 
-// revoked asks etcd whether it still knows this connection's user. No answer is none that says so.
+// revoked asks etcd whether this connection's user still exists. Without an answer it returns false.
 func (s *DB) revoked() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
@@ -42,7 +42,7 @@ func (s *DB) revoked() bool {
 	return errors.Is(err, rpctypes.ErrUserNotFound)
 }
 
-// userOf is whom etcd takes a connection for: the common name of its certificate.
+// userOf returns the user that etcd derives from a connection: the common name of its certificate.
 func userOf(t *tls.Config) string {
 	if t == nil || len(t.Certificates) == 0 || t.Certificates[0].Leaf == nil {
 		return ""
@@ -50,8 +50,8 @@ func userOf(t *tls.Config) string {
 	return t.Certificates[0].Leaf.Subject.CommonName
 }
 
-// ErrFull is that etcd has no space left: it takes nothing but deletions until somebody makes room.
+// ErrFull means that etcd has no space left: it accepts only deletions until an administrator frees space.
 var ErrFull = rpctypes.ErrNoSpace
 
-// ErrNoRole is that a user was to get a role that is not there.
+// ErrNoRole means that a user was granted a role that does not exist.
 var ErrNoRole = rpctypes.ErrRoleNotFound

@@ -19,10 +19,10 @@ import (
 // DefaultTimeout bounds every call to etcd.
 const DefaultTimeout = 5 * time.Second
 
-// maxAnswerBytes bounds the memory that one answer can take. What is read at a time is far smaller.
+// maxAnswerBytes bounds the memory of one response. Normal reads are far smaller.
 const maxAnswerBytes = 16 << 20
 
-// Config says how to reach etcd.
+// Config describes the connection to etcd.
 type Config struct {
 	Endpoints         []string
 	CACert, Cert, Key string        // files; all empty for plain text
@@ -30,18 +30,18 @@ type Config struct {
 	Timeout           time.Duration // of each call; DefaultTimeout when 0
 }
 
-// db is a connection to one fleet's keyspace. It is safe for concurrent use.
+// DB is a connection to one fleet's keyspace. It is safe for concurrent use.
 type DB struct {
 	Client     *clientv3.Client
 	Keys       Keys
 	Timeout    time.Duration
 	Endpoints  string
-	CallerName string // as errors name it
-	user       string // whom etcd takes it for; "" without a certificate
-	peer       *peer  // nil inside of etcd's process
+	CallerName string // name of the client in errors
+	user       string // user that etcd derives from the certificate; "" without one
+	peer       *peer  // nil in etcd's own process
 }
 
-// OpenDB makes a client. It does not wait for a connection: the first call does, within its deadline.
+// OpenDB creates a client. The first call connects, within its deadline.
 func Open(c Config) (*DB, error) {
 	if len(c.Endpoints) == 0 {
 		return nil, errors.New("cannot reach etcd: no endpoints are given\nset --endpoints or PULLEY_ENDPOINTS")
@@ -61,7 +61,7 @@ func Open(c Config) (*DB, error) {
 		Endpoints: c.Endpoints, TLS: tlsConfig, DialTimeout: c.Timeout,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
 		MaxCallRecvMsgSize: maxAnswerBytes,
-		Logger:             zap.NewNop(), // errors are returned; the client's own log would say them a second time
+		Logger:             zap.NewNop(), // errors are returned; the client's own log would repeat them
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot make an etcd client for %s: %w", strings.Join(c.Endpoints, ","), err)
@@ -69,7 +69,7 @@ func Open(c Config) (*DB, error) {
 	return &DB{Client: client, Keys: NewKeys(c.Prefix), Timeout: c.Timeout, Endpoints: strings.Join(c.Endpoints, ","), CallerName: identityOf(tlsConfig), user: userOf(tlsConfig), peer: seen}, nil
 }
 
-// overClient is a connection over the client of an embedded member, inside of its process.
+// Over returns a connection over the client of an embedded member in the same process.
 func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duration) *DB {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -77,13 +77,13 @@ func Over(client *clientv3.Client, endpoint, prefix string, timeout time.Duratio
 	return &DB{Client: client, Keys: NewKeys(prefix), Timeout: timeout, Endpoints: endpoint, CallerName: "pulley serve"}
 }
 
-// Prefix is the first part of every key without slashes around it. Names of users and roles begin with it.
+// Prefix returns the first part of every key, without surrounding slashes. Names of users and roles begin with it.
 func (s *DB) Prefix() string { return s.Keys.Prefix() }
 
-// Close ends the connection.
+// Close closes the connection.
 func (s *DB) Close() error { return s.Client.Close() }
 
-// txn runs one transaction within the store's deadline.
+// Txn runs one transaction within the store's deadline.
 func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -98,7 +98,7 @@ func (s *DB) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*c
 	return resp, s.Explain(err)
 }
 
-// unreachable is how "etcd gave no answer" reads.
+// unreachable is the error that etcd did not answer.
 type unreachable struct {
 	endpoints string
 	cause     error
@@ -109,7 +109,7 @@ func (u *unreachable) Error() string {
 }
 func (u *unreachable) Unwrap() []error { return []error{agent.ErrUnreachable, u.cause} }
 
-// explain tells apart that etcd gave no answer and that it refused.
+// Explain distinguishes a missing answer from a refusal by etcd.
 func (s *DB) Explain(err error) error {
 	if err == nil {
 		return nil
@@ -138,12 +138,12 @@ func (s *DB) Explain(err error) error {
 	return err
 }
 
-// notEtcd reports whether something else than etcd answered, as gRPC tells it: with HTTP's own words, or with no such method.
+// notEtcd reports whether another server than etcd answered. gRPC then reports an HTTP error or an unknown method.
 func notEtcd(err error, code codes.Code) bool {
 	return code == codes.Unimplemented || strings.Contains(err.Error(), "unexpected HTTP status code") || strings.Contains(err.Error(), "unexpected content-type")
 }
 
-// plainCause cuts gRPC's wording down to what happened.
+// PlainCause reduces gRPC's wording to the cause.
 func PlainCause(err error) error {
 	text := err.Error()
 	if _, cause, ok := strings.Cut(text, "transport: "); ok {
@@ -155,13 +155,13 @@ func PlainCause(err error) error {
 	return errors.New(text)
 }
 
-// nothingBelow is the guard that no key begins with a prefix. Of a range without keys etcd compares 0; of any other, the
-// revision of each, which is never 0.
+// NothingBelow guards that no key begins with prefix. For a range without keys etcd compares 0. For any other range it
+// compares each key's revision, which is never 0.
 func NothingBelow(prefix string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0)
 }
 
-// same is the guard of a write: the key is as it was when it was read. Revision 0 means that it did not exist.
+// Same guards that the key is unchanged since it was read at modRevision. Revision 0 means that the key did not exist.
 func Same(key string, modRevision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", modRevision)
 }

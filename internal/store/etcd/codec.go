@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// valueFormat is the version of the values that this program writes; it reads no newer one.
+// valueFormat is the version of the values that this program writes. It reads no newer version.
 const valueFormat = 1
 
-// encode writes a value as a JSON object that begins with its format: {"v":1,…}.
+// Encode writes a value as a JSON object that begins with its format: {"v":1,…}.
 func Encode(value any) (string, error) {
 	b, err := json.Marshal(value)
 	if err != nil {
@@ -22,23 +22,23 @@ func Encode(value any) (string, error) {
 	return head + string(b[1:]), nil
 }
 
-// UnreadableError is a value in etcd that is damaged, not Pulley's, or from a newer Pulley.
+// UnreadableError is the error of a value that is damaged, not Pulley's, or from a newer Pulley.
 type UnreadableError struct {
 	Key, Problem string
-	Next         string // what an operator can do, where that is not plain
+	Next         string // remedy, if it is not obvious
 
 	Newer bool // a newer Pulley wrote it
 }
 
-// Hint says what to do.
+// Hint returns the remedy.
 func (e *UnreadableError) Hint() string { return e.Next }
 
 func (e *UnreadableError) Error() string {
 	return fmt.Sprintf("cannot read key %s: %s", e.Key, e.Problem)
 }
 
-// decode reads what encode wrote. Fields that it does not know are left out of account: a newer Pulley that writes what
-// older ones must not misread raises the format.
+// Decode reads the result of Encode. It ignores unknown fields. A newer Pulley must raise the format if older versions
+// would misread its values.
 func Decode(key string, b []byte, into any) error {
 	var head struct {
 		V *int `json:"v"`

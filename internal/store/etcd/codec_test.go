@@ -7,7 +7,7 @@ import (
 	"pulley/agent"
 )
 
-// A name with a slash in it must not become a key of another environment.
+// A name with a slash must not become a key of another environment.
 func FuzzEscape(f *testing.F) {
 	for _, s := range []string{"controller1", "a/b", "%2F", "ü", "", "%", "a%zz", "dev@t42", "..", "\x00\xff"} {
 		f.Add(s)
@@ -25,7 +25,7 @@ func FuzzEscape(f *testing.F) {
 	})
 }
 
-// What a value says must come back as it was written, behind its format.
+// A value must be read back as it was written, after its format.
 func TestValuesRoundTripBehindTheirFormat(t *testing.T) {
 	t.Parallel()
 	in := agent.Target{Release: "1.0.0", Tree: "ab", Data: 3, DataDigest: "cd"}

@@ -7,44 +7,44 @@ import (
 	"pulley/agent"
 )
 
-// Keys spells every key. Written by: o operator, p publisher, a administrator, n the node itself, s serve, c controller. Where
-// etcd knows no users, a node also writes its entry of the list of hosts. Only a prune, which an operator starts, deletes
-// what is called immutable.
+// Keys spells every key. Writers: o operator, p publisher, a administrator, n the node itself, s serve, c controller.
+// Without etcd authentication, a node also writes its entry of the host list. Only a prune, which an operator starts,
+// deletes immutable keys.
 //
-//	releases/<version>                                   p  record of a release, signed; immutable but for its signatures
+//	releases/<version>                                   p  record of a release, signed; immutable except its signatures
 //	content/<sha256>                                     p  immutable bytes, named by their hash
-//	deltas/<line>/<seq>                                  p  immutable; what leads from one release of a line to the next
-//	publishing/<id>                                      p  a publish is under way; a lease ends it
-//	pruning                                              o  a prune is under way; a lease ends it
-//	installation                                         s,a  by which providers know this installation's machines; immutable
-//	targets                                              o,c  changes whenever any target or assignment does; a prune compares it
+//	deltas/<line>/<seq>                                  p  immutable; from one release of a line to the next
+//	publishing/<id>                                      p  a publish in progress; a lease ends it
+//	pruning                                              o  a prune in progress; a lease ends it
+//	installation                                         s,a  marks this installation's machines at providers; immutable
+//	targets                                              o,c  changes with any target or assignment; a prune compares it
 //	environments/<env>/spec                              o  the environment
 //	environments/<env>/desired/{default,roles/R,nodes/N} o  targets
 //	environments/<env>/gate                              o  epoch and whether anything may start
-//	environments/<env>/history/<epoch>                   o  what each epoch changed, for rollback
-//	environments/<env>/rollbacks/<epoch>                 o  signed leave to go back, for nodes that stood higher
-//	environments/<env>/assigned/<node>                   c  a rollout's word to one node
+//	environments/<env>/history/<epoch>                   o  the change of each epoch, for rollback
+//	environments/<env>/rollbacks/<epoch>                 o  signed rollback permit for nodes at a higher release
+//	environments/<env>/assigned/<node>                   c  a rollout's assignment of one node
 //	environments/<env>/data/head                         o  number of the newest generation
 //	environments/<env>/data/generations/<n>              o  immutable, signed
 //	environments/<env>/data/layers/<sha256>              o  immutable
-//	environments/<env>/hosts/head                        s,n,o  changes whenever the list of hosts does
-//	environments/<env>/hosts/nodes/<node>                s,n,o  the hosts that should be alive
+//	environments/<env>/hosts/head                        s,n,o  changes whenever the host list does
+//	environments/<env>/hosts/nodes/<node>                s,n,o  the host list
 //	environments/<env>/holds/{all,roles/R,nodes/N}       o  holds; a lease ends them
-//	environments/<env>/agent                             o  which version of pulley-agent
-//	environments/<env>/machines/<node>                   o,s  the machine that pulley had made for a node
-//	environments/<env>/applying                          o,s  an apply is under way; a lease ends it
-//	environments/<env>/acts/<id>                         o,s  what was done to machines; the newest
+//	environments/<env>/agent                             o  wanted versions of pulley-agent
+//	environments/<env>/machines/<node>                   o,s  machine record: the machine that Pulley created for a node
+//	environments/<env>/applying                          o,s  an apply in progress; a lease ends it
+//	environments/<env>/acts/<id>                         o,s  the newest actions on machines
 //	status/<env>/<node>                                  n
 //	runs/<env>/<node>/<id>                               n
 //	agents/<version>                                     p  record of a release of pulley-agent, signed; immutable
-//	tokens/nodes/<id>                                    o,s  who may join as a node; hashed
-//	tokens/operators/<id>                                a,s  who may join as an operator; hashed
-//	identities/<env>/<node>                              s,a  who holds a node's name, or that it was removed
-//	operators/<name>                                     s,a  who holds an operator's name
-//	precreated/<env>/<node>                              s  the etcd user that is pre-created for a node that is to join
-//	firstboots/<env>/<machine>                           s,o  where a machine is in its first boot
-//	machines/<env>/<machine>                             s  which node a machine joined as, and that it was removed
-//	notices/<id>                                         s  what is to be told, once
+//	tokens/nodes/<id>                                    o,s  join tokens of nodes; hashed
+//	tokens/operators/<id>                                a,s  join tokens of operators; hashed
+//	identities/<env>/<node>                              s,a  the holder of a node's name, or its removal
+//	operators/<name>                                     s,a  the holder of an operator's name
+//	precreated/<env>/<node>                              s  the etcd user that is pre-created for a joining node
+//	firstboots/<env>/<machine>                           s,o  progress of a machine's first boot
+//	machines/<env>/<machine>                             s  the node that a machine joined as, and its removal
+//	notices/<id>                                         s  notices to send once
 //	floods/<env>/<node>                                  s  nodes that write too much
 type Keys struct {
 	prefix string // ends with /pulley/v1/ or <prefix>/v1/
@@ -53,7 +53,7 @@ type Keys struct {
 // DefaultPrefix is the first part of every key.
 const DefaultPrefix = "/pulley"
 
-// NewKeys spells keys below a prefix; DefaultPrefix where it is empty.
+// NewKeys returns the keys below prefix, or below DefaultPrefix if prefix is empty.
 func NewKeys(prefix string) Keys {
 	if prefix == "" {
 		prefix = DefaultPrefix
@@ -61,13 +61,13 @@ func NewKeys(prefix string) Keys {
 	return Keys{"/" + strings.Trim(prefix, "/") + "/v1/"}
 }
 
-// Prefix is the first part of every key without slashes around it. Names of users and roles begin with it.
+// Prefix returns the first part of every key, without surrounding slashes. Names of users and roles begin with it.
 func (k Keys) Prefix() string { return strings.Trim(strings.TrimSuffix(k.prefix, "v1/"), "/") }
 
-// Root is the prefix of all keys.
+// Root returns the prefix of all keys.
 func (k Keys) Root() string { return k.prefix }
 
-// Keys of the whole fleet. A plural is the prefix of the keys that its singular spells.
+// Keys of the fleet. A plural is the prefix of the keys that its singular spells.
 
 func (k Keys) Releases() string                    { return k.prefix + "releases/" }
 func (k Keys) Release(version string) string       { return k.Releases() + Escape(version) }
@@ -98,7 +98,7 @@ func (k Keys) AllIdentities() string               { return k.prefix + "identiti
 func (k Keys) AllPrecreated() string               { return k.prefix + "precreated/" }
 func (k Keys) AllFirstBoots() string               { return k.prefix + "firstboots/" }
 
-// Env spells the keys of one environment.
+// Env returns the keys of one environment.
 func (k Keys) Env(env string) EnvKeys { return EnvKeys{k, Escape(env) + "/"} }
 
 // EnvKeys spells the keys of one environment.
@@ -150,10 +150,10 @@ func (k EnvKeys) Past(machine string) string {
 }
 func (k EnvKeys) Flood(node string) string { return k.of.prefix + "floods/" + k.env + Escape(node) }
 
-// Scope is what a target or a hold is for: one node, one role, or everybody.
+// Scope is one node, one role, or all nodes: the scope of a target or a hold.
 type Scope struct{ Role, Node string }
 
-// String is how people and records name a scope: everybody, role compute, node compute1.
+// String renders a scope for people and records: everybody, role compute, node compute1.
 func (s Scope) String() string {
 	switch {
 	case s.Node != "":
@@ -174,7 +174,7 @@ func (s Scope) Segment(everybody string) string {
 	return everybody
 }
 
-// ScopeOf reads what Segment wrote; ok is false for anything else, which must count for nobody.
+// ScopeOf parses the result of Segment. ok is false for any other segment. Such a segment must apply to no node.
 func ScopeOf(segment, everybody string) (s Scope, ok bool) {
 	switch kind, name, _ := strings.Cut(segment, "/"); kind {
 	case "nodes":
@@ -185,14 +185,14 @@ func ScopeOf(segment, everybody string) (s Scope, ok bool) {
 	return s, s.Segment(everybody) == segment
 }
 
-// UnknownKey is how Fleet.Damaged has a key that means nothing.
+// UnknownKey describes a key of unknown meaning, for Fleet.Damaged.
 func UnknownKey(key string) string {
 	return (&UnreadableError{Key: key, Problem: "it is no key of pulley's: it counts for nobody"}).Error()
 }
 
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@+"
 
-// Escape makes any string one segment of a key: bytes outside of a small set become %XX, so no segment contains a slash.
+// Escape makes a string one segment of a key: bytes outside a small set become %XX. No segment contains a slash.
 func Escape(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -205,7 +205,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// Unescape reads what Escape wrote; what Escape would not have written comes back as it is.
+// Unescape reverses Escape. It returns any other string unchanged.
 func Unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

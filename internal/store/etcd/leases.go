@@ -8,19 +8,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// lease is an option that ends a key after a while, by etcd's own clock, which runs on only while etcd does.
+// Lease returns an option that ends a key after a time. Etcd's own clock counts, and it stands still while etcd is
+// down.
 func (s *DB) Lease(ctx context.Context, lasts time.Duration) (clientv3.OpOption, error) {
 	id, err := s.Grant(ctx, lasts)
 	return clientv3.WithLease(id), err
 }
 
-// grant makes a lease.
+// Grant creates a lease.
 func (s *DB) Grant(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, error) {
 	id, _, err := s.grantFor(ctx, lasts)
 	return id, err
 }
 
-// grantFor also returns how long the lease lasts: etcd may give more than was requested.
+// grantFor also returns the duration of the lease: etcd may grant more than was requested.
 func (s *DB) grantFor(ctx context.Context, lasts time.Duration) (clientv3.LeaseID, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -31,11 +32,11 @@ func (s *DB) grantFor(ctx context.Context, lasts time.Duration) (clientv3.LeaseI
 	return lease.ID, time.Duration(lease.TTL) * time.Second, nil
 }
 
-// leaseSwap is the lease that a write uses, and the one that it replaces.
+// LeaseSwap is the lease that a write uses, and the lease that it replaces.
 type LeaseSwap struct{ Fresh, Old clientv3.LeaseID }
 
-// settleLease revokes the lease that ends nothing after a write that returned err. After a write of unknown outcome both stay:
-// revoking one could delete the value.
+// SettleLease revokes the unused lease after a write that returned err. After a write of unknown outcome both leases
+// stay: revoking one could delete the value.
 func (s *DB) SettleLease(ctx context.Context, l LeaseSwap, err error) {
 	idle := l.Old
 	switch {

@@ -12,24 +12,24 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// LockLasts is how long a lock outlives a program that was killed.
+// LockLasts is the time that a lock outlives a killed program.
 const LockLasts = time.Minute
 
-// How a lock's lease is kept alive, of a lease that lasts a minute.
+// Renewal of a lock's lease, for a lease of one minute.
 const (
 	renewEvery   = 5 * time.Second
-	lookEvery    = time.Second // at the clock
-	reserveShare = 4           // 1/4 of the lease's time is left for calls in flight to end
+	lookEvery    = time.Second // interval of looking at the clock
+	reserveShare = 4           // 1/4 of the lease's time remains for calls in progress to end
 )
 
-// What ends a lock.
+// Causes of a lock's end.
 var (
 	errClosed  = errors.New("it was closed")
 	errRevoked = errors.New("its lease was revoked")
 	errSilent  = errors.New("etcd did not answer in time")
 )
 
-// LockKind is the work that a lock stands for.
+// LockKind is the kind of work that a lock protects.
 type LockKind string
 
 // The kinds of locks.
@@ -39,14 +39,14 @@ const (
 	LockApply   LockKind = "apply"
 )
 
-// Lock is a key that stands while some work is under way. A lease keeps it. Transactions that depend on the lock compare the
-// key's create revision: a holder that lost the lock without noticing writes nothing any more.
+// Lock is a key that exists during some work. A lease keeps it. Transactions that depend on the lock compare the key's
+// create revision. A holder that lost the lock unnoticed can therefore write nothing.
 type Lock struct {
 	db       *DB
 	key      string
 	revision int64
 	lease    clientv3.LeaseID
-	stands   context.Context // ends when the lock is lost or closed; its cause says why
+	stands   context.Context // ends when the lock is lost or closed, with the cause
 	end      context.CancelCauseFunc
 }
 
@@ -59,7 +59,7 @@ type LockHolder struct {
 	key string // of the lock
 }
 
-// String is like "ann publishes, since 2026-11-20T22:23:30Z".
+// String renders a holder, for example "ann publishes, since 2026-11-20T22:23:30Z".
 func (h LockHolder) String() string {
 	by, verb := "somebody", "holds "+h.key
 	switch h.Kind {
@@ -79,17 +79,17 @@ func (h LockHolder) String() string {
 	return fmt.Sprintf("%s %s, since %s", by, verb, h.Since.UTC().Format(time.RFC3339))
 }
 
-// LockSpec is a lock to take.
+// LockSpec describes a lock to take.
 type LockSpec struct {
 	Key   func(id string) string
 	Kind  LockKind
 	By    string
-	Lasts time.Duration // how long it outlives a program that was killed
-	Free  clientv3.Cmp  // must hold
-	Rival clientv3.Op   // reads the keys that may stand in the way
+	Lasts time.Duration // time that it outlives a killed program
+	Free  clientv3.Cmp  // guard that must be true
+	Rival clientv3.Op   // reads the keys that may conflict
 }
 
-// Lock takes a lock. Where another one stands in the way it returns nil and that one's holder.
+// Lock takes a lock. If another lock conflicts, it returns nil and that lock's holder.
 func (s *DB) Lock(ctx context.Context, spec LockSpec) (*Lock, LockHolder, error) {
 	value, err := Encode(LockHolder{Kind: spec.Kind, By: spec.By, Since: time.Now().UTC().Truncate(time.Second)})
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *DB) Lock(ctx context.Context, spec LockSpec) (*Lock, LockHolder, error)
 		return nil, LockHolder{}, err
 	}
 	l := &Lock{db: s, key: spec.Key(fmt.Sprintf("%016x", int64(lease))), lease: lease}
-	l.stands, l.end = context.WithCancelCause(context.WithoutCancel(ctx)) // until Close: interrupted work still records its progress
+	l.stands, l.end = context.WithCancelCause(context.WithoutCancel(ctx)) // until Close: interrupted work still records progress
 	cmps := []clientv3.Cmp{spec.Free, Same(l.key, 0)}
 	resp, err := s.Txn(ctx, cmps, []clientv3.Op{clientv3.OpPut(l.key, value, clientv3.WithLease(lease))}, []clientv3.Op{spec.Rival, clientv3.OpGet(l.key)})
 	if err != nil || !resp.Succeeded {
@@ -128,21 +128,21 @@ func (s *DB) Lock(ctx context.Context, spec LockSpec) (*Lock, LockHolder, error)
 	return l, LockHolder{}, nil
 }
 
-// DB is the connection that holds the lock.
+// DB returns the connection that holds the lock.
 func (l *Lock) DB() *DB { return l.db }
 
-// Key is the lock's key.
+// Key returns the lock's key.
 func (l *Lock) Key() string { return l.key }
 
-// Context ends when the lock is lost or closed; its cause says why.
+// Context returns a context that ends when the lock is lost or closed. Its cause gives the reason.
 func (l *Lock) Context() context.Context { return l.stands }
 
-// Standing guards a write that is allowed only while the lock stands.
+// Standing guards a write that is allowed only while the lock is held.
 func (l *Lock) Standing() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(l.key), "=", l.revision)
 }
 
-// Lost reports whether what was read at the lock's key is no longer this lock, and then ends the lock.
+// Lost reports whether the lock's key no longer contains this lock. If so, it ends the lock.
 func (l *Lock) Lost(kvs []*mvccpb.KeyValue) bool {
 	if len(kvs) > 0 && kvs[0].CreateRevision == l.revision {
 		return false
@@ -151,7 +151,7 @@ func (l *Lock) Lost(kvs []*mvccpb.KeyValue) bool {
 	return true
 }
 
-// Close releases the lock. Without etcd the lease ends it within a minute.
+// Close releases the lock. If etcd does not answer, the lease ends it within a minute.
 func (l *Lock) Close() error {
 	l.end(errClosed)
 	ctx, cancel := context.WithTimeout(context.Background(), l.db.Timeout) // also after an interruption
@@ -162,10 +162,10 @@ func (l *Lock) Close() error {
 	return nil
 }
 
-// A provider's command that gets a signal has some seconds until it is killed. The reserve, less one look at the clock, has to
-// be longer (inFlight in the test): otherwise a machine could be ordered while another apply works.
+// A provider's command has some seconds between the signal and the kill. The reserve, minus one look at the clock,
+// must be longer (inFlight in the test). Otherwise the command could order a machine while another apply works.
 
-// live keeps the lease until the lock is closed, and ends the lock before etcd can have ended the lease: a renewal counts
+// live renews the lease until the lock is closed. It ends the lock before etcd can end the lease: a renewal counts
 // from the time of the request, not of the answer.
 func (l *Lock) live(asked time.Time, lasts time.Duration) {
 	ticker := time.NewTicker(min(lookEvery, lasts/10))
@@ -194,12 +194,12 @@ func (l *Lock) live(asked time.Time, lasts time.Duration) {
 		case err == nil:
 			kept = newDeadline(now, left)
 			next = now.Add(min(renewEvery, left/4))
-		} // else again at the next tick
+		} // otherwise at the next tick
 	}
 }
 
-// renew renews the lease, and returns the time that it lasts. It reads the key first: the missing key shows a revoked lease.
-// Without that read the client would renew in a tight loop while etcd is away.
+// renew renews the lease and returns its duration. It reads the key first: a missing key shows a revoked lease.
+// Without that read the client would renew in a tight loop while etcd is unavailable.
 func (l *Lock) renew(until time.Time) (time.Duration, error) {
 	ctx, cancel := context.WithDeadline(l.stands, until)
 	defer cancel()
@@ -222,8 +222,8 @@ func (l *Lock) renew(until time.Time) (time.Duration, error) {
 	return time.Duration(alive.TTL) * time.Second, nil
 }
 
-// deadline is when a lease may have ended, less the reserve, by both of the machine's clocks: after a sleep only the wall
-// clock is right.
+// deadline is the earliest end of a lease, minus the reserve, by both of the machine's clocks. After a sleep only the
+// wall clock is right.
 type deadline struct{ at, wall time.Time }
 
 func newDeadline(asked time.Time, lasts time.Duration) deadline {

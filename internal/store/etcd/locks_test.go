@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// A command of a provider that was told to end when the lock was lost may make a machine until it is killed: by then nobody
-// else may have begun.
+// A provider's command that is stopped after the loss of the lock may create a machine until it is killed. No other
+// apply may begin before that.
 func TestALockOutlivesWhatIsInFlight(t *testing.T) {
 	t.Parallel()
-	const inFlight = 5*time.Second + 2*time.Second // a gentle signal, a hard one, and what is left of its output
+	const inFlight = 5*time.Second + 2*time.Second // a gentle signal, a hard one, and the rest of its output
 	asked := time.Now()
 	kept := newDeadline(asked, LockLasts)
 	if kept.passed(asked.Add(LockLasts / 2)) {
@@ -17,7 +17,7 @@ func TestALockOutlivesWhatIsInFlight(t *testing.T) {
 	}
 	for _, clock := range []func(time.Time) time.Time{
 		func(at time.Time) time.Time { return at },
-		func(at time.Time) time.Time { return at.Round(0) }, // the one on the wall: the machine slept
+		func(at time.Time) time.Time { return at.Round(0) }, // by the wall clock: the machine slept
 	} {
 		last := clock(asked.Add(LockLasts - inFlight - lookEvery)) // the next look is too late
 		if !kept.passed(last) {

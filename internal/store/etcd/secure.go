@@ -11,11 +11,11 @@ import (
 	"sync/atomic"
 )
 
-// peer remembers whose certificate etcd showed last.
+// peer remembers the issuer of etcd's last certificate.
 type peer struct{ issuer atomic.Pointer[[]byte] }
 
-// ServerIssuer is the authority key id of the certificate that etcd showed last: whose CA signed it. Nil before the first
-// connection, and where there is no TLS.
+// ServerIssuer returns the authority key ID of etcd's last certificate, which identifies the signing CA. It is nil
+// before the first connection and without TLS.
 func (s *DB) ServerIssuer() []byte {
 	if s == nil || s.peer == nil {
 		return nil
@@ -26,11 +26,11 @@ func (s *DB) ServerIssuer() []byte {
 	return nil
 }
 
-// TLS is how to connect; nil for plain text.
+// TLS returns the TLS configuration; nil for plain text.
 func (c Config) TLS() (*tls.Config, error) { return c.tls(&peer{}) }
 
-// tls is how to connect; nil for plain text. The client's certificate is read again for every connection, so that one that
-// was renewed counts without a new client.
+// tls returns the TLS configuration; nil for plain text. It reads the client's certificate again for every connection.
+// A renewed certificate therefore needs no new client.
 func (c Config) tls(seen *peer) (*tls.Config, error) {
 	secure := c.CACert != "" || c.Cert != "" || c.Key != ""
 	for _, e := range c.Endpoints {
@@ -68,7 +68,7 @@ func (c Config) tls(seen *peer) (*tls.Config, error) {
 		t.Certificates = []tls.Certificate{pair}
 		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			now, err := c.Certificate()
-			if err != nil { // the one that was good at the start may be good still
+			if err != nil { // the certificate from the start may still be valid
 				return &pair, nil //nolint:nilerror // etcd says what it thinks of that one
 			}
 			return &now, nil
@@ -77,8 +77,8 @@ func (c Config) tls(seen *peer) (*tls.Config, error) {
 	return t, nil
 }
 
-// Certificate reads the client's certificate and key. Where they are one file it is read once: between two reads it could be
-// another one.
+// Certificate reads the client's certificate and key. If both are in one file, it reads the file once: the file could
+// change between two reads.
 func (c Config) Certificate() (tls.Certificate, error) {
 	if c.Cert != c.Key {
 		return tls.LoadX509KeyPair(c.Cert, c.Key)
@@ -90,7 +90,7 @@ func (c Config) Certificate() (tls.Certificate, error) {
 	return tls.X509KeyPair(both, both)
 }
 
-// identityOf is whom etcd takes a connection for: the common name of its certificate.
+// identityOf returns the user that etcd derives from a connection: the common name of its certificate.
 func identityOf(t *tls.Config) string {
 	if t == nil || len(t.Certificates) == 0 || t.Certificates[0].Leaf == nil {
 		return "a client without a certificate"

@@ -13,25 +13,25 @@ import (
 // ErrNotFound is wrapped by errors about a value that is known to be absent.
 var ErrNotFound = errors.New("not found")
 
-// ErrConflict is wrapped when somebody else changed the same value first.
+// ErrConflict is wrapped when another client changed the same value first.
 var ErrConflict = errors.New("somebody else changed it at the same moment")
 
-// pageKeys is how many keys are read at a time.
+// PageKeys is the number of keys in one read.
 const PageKeys = 500
 
-// scan reads a prefix page by page at one revision. No single answer grows with the fleet.
+// Scan reads a prefix page by page at one revision. The size of one response does not grow with the fleet.
 func (s *DB) Scan(ctx context.Context, prefix string, each func(rest string, value []byte) error) (revision int64, err error) {
 	return s.Pages(ctx, prefix, PageKeys, each)
 }
 
-// pages is scan with another page size, for large values, and with further options.
+// Pages is Scan with another page size, for large values, and with further options.
 func (s *DB) Pages(ctx context.Context, prefix string, page int64, each func(rest string, value []byte) error, more ...clientv3.OpOption) (revision int64, err error) {
 	return s.Entries(ctx, prefix, page, func(kv *mvccpb.KeyValue) error {
 		return each(strings.TrimPrefix(string(kv.Key), prefix), kv.Value)
 	}, more...)
 }
 
-// records is pages for readers that need the revision of each value.
+// Entries is Pages for readers that need the revision of each value.
 func (s *DB) Entries(ctx context.Context, prefix string, page int64, each func(*mvccpb.KeyValue) error, more ...clientv3.OpOption) (revision int64, err error) {
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
@@ -55,7 +55,7 @@ func (s *DB) Entries(ctx context.Context, prefix string, page int64, each func(*
 	}
 }
 
-// segments lists the names that follow a prefix, up to the next slash. It skips the keys below each name.
+// Segments lists the names that follow a prefix, up to the next slash. It skips the keys below each name.
 func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
 	var names []string
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
@@ -69,7 +69,7 @@ func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
 		}
 		key := string(resp.Kvs[0].Key)
 		name, _, below := strings.Cut(strings.TrimPrefix(key, prefix), "/")
-		if !below { // a key that means nothing
+		if !below { // a key of unknown meaning
 			from = key + "\x00"
 			continue
 		}
@@ -78,7 +78,7 @@ func (s *DB) Segments(ctx context.Context, prefix string) ([]string, error) {
 	}
 }
 
-// single reads one value and its revision; nil and 0 where there is none.
+// Single reads one value and its revision. It returns nil and 0 if the key does not exist.
 func Single[T any](ctx context.Context, s *DB, key string) (*T, int64, error) {
 	resp, err := s.Get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
@@ -91,14 +91,14 @@ func Single[T any](ctx context.Context, s *DB, key string) (*T, int64, error) {
 	return &value, resp.Kvs[0].ModRevision, nil
 }
 
-// readAll reads all values below a prefix by name. Unreadable ones are named in damaged.
+// ReadAll reads all values below a prefix, by name. damaged names the unreadable ones.
 func ReadAll[T any](ctx context.Context, s *DB, prefix string, more ...clientv3.OpOption) (values map[string]T, damaged []string, err error) {
 	values = map[string]T{}
 	damaged, err = Collect(ctx, s, prefix, func(rest string, value T) { values[Unescape(rest)] = value }, more...)
 	return values, damaged, err
 }
 
-// collect calls each with all values below a prefix. Unreadable ones are named in damaged.
+// Collect calls each with all values below a prefix. damaged names the unreadable ones.
 func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest string, value T), more ...clientv3.OpOption) (damaged []string, err error) {
 	_, err = s.Pages(ctx, prefix, PageKeys, func(rest string, b []byte) error {
 		var value T
@@ -112,7 +112,7 @@ func Collect[T any](ctx context.Context, s *DB, prefix string, each func(rest st
 	return damaged, err
 }
 
-// each calls do with all values below a prefix. An unreadable one is an error.
+// Each calls do with all values below a prefix. An unreadable value is an error.
 func Each[T any](ctx context.Context, s *DB, prefix string, do func(name string, value T)) error {
 	_, err := s.Scan(ctx, prefix, func(rest string, b []byte) error {
 		var value T
@@ -125,7 +125,7 @@ func Each[T any](ctx context.Context, s *DB, prefix string, do func(name string,
 	return err
 }
 
-// replace writes one key unless it was written since revision: then ErrConflict. It returns the new revision.
+// Replace writes one key and returns the new revision. It returns ErrConflict if the key was written since revision.
 func (s *DB) Replace(ctx context.Context, key string, value any, revision int64) (int64, error) {
 	b, err := Encode(value)
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *DB) Replace(ctx context.Context, key string, value any, revision int64)
 	return s.swap(ctx, key, b, revision)
 }
 
-// swap is replace for bytes.
+// swap is Replace for bytes.
 func (s *DB) swap(ctx context.Context, key, value string, revision int64) (int64, error) {
 	resp, err := s.Txn(ctx, []clientv3.Cmp{Same(key, revision)}, []clientv3.Op{clientv3.OpPut(key, value)}, nil)
 	if err != nil {
@@ -146,8 +146,8 @@ func (s *DB) swap(ctx context.Context, key, value string, revision int64) (int64
 	return resp.Header.Revision, nil
 }
 
-// touch announces a change by a blind put in the change's own transaction. Readers use the key's ModRevision: a compare would
-// make concurrent changes conflict.
+// Touch announces a change with an unguarded put in the transaction of the change. Readers use the key's ModRevision.
+// A compare would make concurrent changes conflict.
 func Touch(key string) clientv3.Op {
 	return clientv3.OpPut(key, fmt.Sprintf(`{"v":%d}`, valueFormat))
 }
