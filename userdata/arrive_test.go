@@ -27,8 +27,7 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// A value that a shell, YAML or MIME reads differently than it was written is a broken machine at best, a command run as
-// root at worst.
+// A value that a shell, YAML or MIME reads differently can break a machine, or run a command as root.
 func TestValuesArrive(t *testing.T) {
 	const alphabet = "a1 /'\"`$(){};&|<>\\!*?#~%:,[]-_=@^äπ\u2028"
 	random := rand.New(rand.NewPCG(42, 1))
@@ -40,7 +39,8 @@ func TestValuesArrive(t *testing.T) {
 		return string(out)
 	}
 	hostile := func() string { return draw([]rune(alphabet)) }
-	path := func() string { return draw([]rune("a1/~:,-_=@+")) } // all that a URL may have, and nothing that a shell reads
+	// all characters of a URL that a shell does not interpret
+	path := func() string { return draw([]rune("a1/~:,-_=@+")) }
 	rendered := 0
 	for i := range 20 {
 		o := full(t)
@@ -97,8 +97,8 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-// seams replaces, in a script, all that would touch the machine by writing down what it was given. What is left is the
-// script's own flow and quoting.
+// seams replaces the commands of a script that would change the machine by commands that record their arguments. The
+// flow and the quoting of the script remain.
 const seams = `
 survive_a_power_cut() { :; }
 one_at_a_time() { :; }
@@ -117,20 +117,20 @@ agent=$out/agent
 main
 `
 
-// fakeAgent writes down its arguments. It must know of no proxy but the plan's: etcd would be reached through it.
+// fakeAgent records its arguments. It must see no proxy but the plan's: it would reach etcd through another one.
 const fakeAgent = `#!/bin/sh
 printf '%s\0' "$@" ${http_proxy-} ${https_proxy-} >"$out/args"
 `
 
-// valuesArrive renders o in every form and, where that is accepted, compares what becomes of it on a machine with o. It
-// reports whether o was accepted.
+// valuesArrive renders o in every form. Where a form accepts o, it compares the files on the machine with o. It reports
+// whether o was accepted.
 func valuesArrive(t *testing.T, o firstboot.Plan) bool {
 	t.Helper()
 	var before map[string]string
 	for _, form := range Forms {
 		text, err := Render(o, form)
 		if err != nil && strings.Contains(err.Error(), "clouds take at most") {
-			continue // larger than another form
+			continue // this form is larger than another
 		}
 		if err != nil {
 			if before != nil {
@@ -154,8 +154,7 @@ func valuesArrive(t *testing.T, o firstboot.Plan) bool {
 	return true
 }
 
-// arrives does what cloud-init does with the text and the shell with the script in it, and returns the files that it leaves
-// behind: mode and content by path.
+// arrives does the work of cloud-init and the shell, and returns the files that they leave: mode and content by path.
 func arrives(t *testing.T, o firstboot.Plan, form Form, text []byte) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -242,7 +241,7 @@ func arrives(t *testing.T, o firstboot.Plan, form Form, text []byte) map[string]
 	return files
 }
 
-// addresses are where the agent is looked for, in turn; empty where the image has it.
+// addresses are the sources of the agent, in order; empty if the image contains it.
 func addresses(o firstboot.Plan) []string {
 	var all []string
 	sum := cmp.Or(o.AgentSHA256["amd64"], o.AgentSHA256["any"])
@@ -320,7 +319,7 @@ func filesSay(t *testing.T, o firstboot.Plan, files map[string]string) {
 		}
 	}
 	if len(o.AllowedSigners) > 0 {
-		want.AllowedSigners = signersPath // a node that lost its signers would take what nobody signed
+		want.AllowedSigners = signersPath // a node without its signers would accept unsigned releases
 		if got, want := take(signersPath, "644"), signerLines(o.AllowedSigners); got != want {
 			t.Errorf("allowed_signers is %q, should be %q", got, want)
 		}
@@ -341,7 +340,7 @@ func filesSay(t *testing.T, o firstboot.Plan, files map[string]string) {
 	}
 }
 
-// signerLines are the lines of an allowed_signers file that say something.
+// signerLines returns the lines of an allowed_signers file without comments and blank lines.
 func signerLines(text string) string {
 	var kept string
 	for _, line := range strings.Split(text, "\n") {
@@ -361,7 +360,7 @@ func read(t *testing.T, dir, name string) string {
 	return string(text)
 }
 
-// words reads what was written with printf '%s\0'.
+// words reads the output of printf '%s\0'.
 func words(t *testing.T, dir, name string) []string {
 	t.Helper()
 	return strings.Split(strings.TrimSuffix(read(t, dir, name), "\x00"), "\x00")

@@ -15,7 +15,7 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// cloudSettings are a machine's cloud-init with what userdata makes use of, and no way to the network.
+// cloudSettings are cloud-init's settings with the modules that userdata needs, and without access to the network.
 const cloudSettings = `datasource_list: [NoCloud]
 network: {config: disabled}
 users: []
@@ -25,12 +25,12 @@ cloud_final_modules: [scripts-user]
 system_info: {distro: debian}
 `
 
-// cloudStages are what systemd starts of cloud-init at each boot, in this order.
+// cloudStages are the parts of cloud-init that systemd starts at each boot, in this order.
 var cloudStages = [][]string{
 	{"init", "--local"}, {"init"}, {"modules", "--mode=config"}, {"modules", "--mode=final"},
 }
 
-// cloudMachine is a machine with the agent in its image, which is given the files of a seed.
+// cloudMachine returns a machine with the agent in its image, and with the files of a seed.
 func cloudMachine(t *testing.T, seed map[string][]byte) machine {
 	t.Helper()
 	needCloudInit(t)
@@ -59,7 +59,7 @@ func needCloudInit(t *testing.T) {
 	}
 }
 
-// cloudBoot lets the real cloud-init do all of one boot, and returns what it printed.
+// cloudBoot runs the real cloud-init for one boot, and returns its output.
 func (m machine) cloudBoot(t *testing.T, code int) string {
 	t.Helper()
 	m.remove(t, "/run/cloud-init")
@@ -76,11 +76,11 @@ func (m machine) cloudBoot(t *testing.T, code int) string {
 
 func (m machine) cloudInit(t *testing.T, code int, words ...string) string {
 	t.Helper()
-	path := "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // systemd's
+	path := "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // as in systemd
 	return m.run(t, code, append([]string{"/usr/bin/env", path, "cloud-init"}, words...)...)
 }
 
-// left are the files of the first boot that are on the machine, apart from the script, which holds the others in some forms.
+// left returns the files of the first boot on the machine, without the script, which contains the others in some forms.
 func (m machine) left(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -98,13 +98,13 @@ func seedOf(t *testing.T, text []byte) map[string][]byte {
 	return map[string][]byte{"user-data": text, "meta-data": []byte("instance-id: first\nlocal-hostname: bare\n")}
 }
 
-// inImage leaves a machine nothing to download.
+// inImage removes the download of the agent from a plan.
 func inImage(o firstboot.Plan) firstboot.Plan {
 	o.AgentSHA256, o.AgentURLs, o.Proxy = nil, nil, ""
 	return o
 }
 
-// A form that cloud-init reads otherwise than it was meant would leave a machine that is no node, or another one.
+// A form that cloud-init reads differently would leave a machine that is no node, or the wrong one.
 func TestCloudInitRunsEveryForm(t *testing.T) {
 	for name, o := range map[string]firstboot.Plan{"full": inImage(full(t)), "joining": inImage(joining())} {
 		o.AllowedSigners += "zoë@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl Zoë's\n"
@@ -126,7 +126,7 @@ func TestCloudInitRunsEveryForm(t *testing.T) {
 					t.Errorf("there are only %q", slices.Sorted(maps.Keys(files)))
 				}
 
-				// What the agent remembers says that the rest is up to it.
+				// With the agent's own state on the disk, the script leaves the rest to the agent.
 				if err := os.WriteFile(m.root+"/var/lib/pulley/first-boot.json", []byte("{}"), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -150,8 +150,8 @@ func (m machine) log(t *testing.T) string {
 	return m.read(t, "/var/log/cloud-init.log")
 }
 
-// The power fails while the script has just begun, and with it goes what was not on the disk yet: cloud-init won't write the
-// files nor start the script again by itself.
+// The power fails just after the script began, and unsynced data is lost. cloud-init does not write the files or start
+// the script a second time.
 func TestCloudInitGoesOnAfterAPowerCut(t *testing.T) {
 	for _, form := range []Form{CloudConfig, Multipart} {
 		t.Run(string(form), func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestCloudInitGoesOnAfterAPowerCut(t *testing.T) {
 	}
 }
 
-// A seed that cloud-init does not take for one leaves a machine as bare as it was.
+// If cloud-init ignored the seed, the machine would stay unconfigured.
 func TestCloudInitTakesTheSeed(t *testing.T) {
 	o := inImage(joining())
 	o.Node, o.Hostname = "compute7", "compute7"
@@ -209,7 +209,7 @@ func TestCloudInitTakesTheSeed(t *testing.T) {
 		t.Errorf("the instance is %q", id)
 	}
 
-	// The machine is given another seed, as after it was put away and is to join again: that is another first boot.
+	// Another seed, as for a machine that was retired and joins again, is another first boot.
 	o.Token = strings.ReplaceAll(o.Token, "ef", "fe")
 	if err := os.WriteFile(m.root+"/var/lib/pulley/first-boot.json", []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestCloudInitTakesTheSeed(t *testing.T) {
 	}
 }
 
-// What `cloud-init schema` refuses, the person who has to approve it will not let pass.
+// A reviewer would not approve userdata that `cloud-init schema` refuses.
 func TestCloudInitSchema(t *testing.T) {
 	needCloudInit(t)
 	for name, o := range samples(t) {

@@ -22,8 +22,7 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// TestMain starts the tests again in mount and UTS namespaces of their own: what they mount and name is gone with them,
-// however they end.
+// TestMain restarts the tests in mount and UTS namespaces of their own: their mounts and hostnames end with them.
 func TestMain(m *testing.M) {
 	const inside = "PULLEY_USERDATA_NAMESPACE"
 	if os.Getenv(inside) != "" {
@@ -74,7 +73,7 @@ func TestShellcheck(t *testing.T) {
 	}
 }
 
-// A first boot that is repeated, as after a crash or by a doubting operator, must end where one run ends.
+// A repeated first boot, after a crash or by an operator, must have the same result as a single one.
 func TestFirstBootTwice(t *testing.T) {
 	agent := []byte(recorder)
 	server := serve(t, agent)
@@ -121,7 +120,7 @@ func TestFirstBootTwice(t *testing.T) {
 	}
 }
 
-// A machine that is switched off in the middle goes on at its next start, with nobody there.
+// An interrupted first boot must resume at the next start, without an operator.
 func TestFirstBootKilled(t *testing.T) {
 	agent := []byte(recorder)
 	server := serve(t, agent)
@@ -131,10 +130,10 @@ func TestFirstBootKilled(t *testing.T) {
 	good.boot(t, o, 0)
 	want := good.state(t)
 
-	// Each of these programs is, in turn, the last that the script gets to start.
+	// Each of these programs is, in turn, the last one that the script can start.
 	for _, c := range []struct {
 		last  string
-		alone bool // it went far enough to go on by itself
+		alone bool // it resumes without an operator from here on
 	}{
 		{"grep", false}, {"mkdir", false}, {"cat", false}, {"chmod", false}, {"mv", false},
 		{"flock", true}, {"uname", true}, {"sha256sum", true}, {"timeout", true},
@@ -159,7 +158,7 @@ func TestFirstBootKilled(t *testing.T) {
 	}
 }
 
-// Where systemd runs, it is systemd that goes on after a reboot and after a failure: the unit has to be one that it takes.
+// On a machine with systemd, the unit resumes after a reboot and after a failure: systemd must accept it.
 func TestFirstBootWithSystemd(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Fatal("systemd-analyze is missing: apt-get install systemd")
@@ -195,7 +194,7 @@ func TestFirstBootWithSystemd(t *testing.T) {
 	}
 }
 
-// What comes over the network runs as root only when it is what the operator meant.
+// A downloaded program must run as root only if its checksum is the operator's.
 func TestFirstBootRefusesOtherAgent(t *testing.T) {
 	server := serve(t, []byte("#!/bin/sh\ntouch /owned\n"))
 	o := from(full(t), server, []byte(recorder))
@@ -212,7 +211,7 @@ func TestFirstBootRefusesOtherAgent(t *testing.T) {
 	}
 }
 
-// A server that is down, or that has another agent, must not keep a machine from the one beside it.
+// A server that is down, or that has another agent, must not stop a machine from using the next one.
 func TestFirstBootTriesEverySource(t *testing.T) {
 	agent := []byte(recorder)
 	wrong, good := serveTLS(t, []byte("another")), serveTLS(t, agent)
@@ -231,7 +230,7 @@ func TestFirstBootTriesEverySource(t *testing.T) {
 	}
 }
 
-// A machine of an architecture without an agent would be given one that does not start.
+// A machine of another architecture would get an agent that does not start.
 func TestFirstBootOfAnotherArchitecture(t *testing.T) {
 	m := newMachine(t)
 	m.program(t, "uname", "#!/bin/sh\necho riscv64\n")
@@ -240,7 +239,7 @@ func TestFirstBootOfAnotherArchitecture(t *testing.T) {
 	}
 }
 
-// With wget in place of curl, a first boot ends in the same state.
+// With wget instead of curl, a first boot must have the same result.
 func TestFirstBootWithWget(t *testing.T) {
 	agent := []byte(recorder)
 	server := serveTLS(t, agent)
@@ -259,7 +258,7 @@ func TestFirstBootWithWget(t *testing.T) {
 	}
 }
 
-// An image without the agent must say so in words: there is nobody at its console to debug it.
+// The script must report a missing agent in the console log, which is all that an operator can read later.
 func TestFirstBootWithoutAgent(t *testing.T) {
 	m := newMachine(t)
 	out := m.boot(t, minimal(), 1)
@@ -273,7 +272,7 @@ func TestFirstBootWithoutAgent(t *testing.T) {
 	}
 }
 
-// How the agent ended must reach whoever started the script: systemd tries again what failed, but not what is written wrong.
+// The exit code of the agent must reach the caller of the script: systemd retries failures, but not invalid plans.
 func TestFirstBootEndsAsTheAgentDid(t *testing.T) {
 	for _, code := range []int{0, 1, 2, 3} {
 		m := newMachine(t)
@@ -282,7 +281,7 @@ func TestFirstBootEndsAsTheAgentDid(t *testing.T) {
 	}
 }
 
-// Two runs at once would write the same files; the second leaves the machine to the first.
+// Two concurrent runs would write the same files; the second must leave the machine to the first.
 func TestSecondRunAtOnce(t *testing.T) {
 	m := newMachine(t)
 	m.program(t, "../bin/pulley-agent", "#!/bin/sh\necho started >>/calls\nread -r _ </go\n")
@@ -298,7 +297,8 @@ func TestSecondRunAtOnce(t *testing.T) {
 	if out := m.boot(t, minimal(), 0); !strings.Contains(out, "another run is in progress") {
 		t.Errorf("the second run said:\n%s", out)
 	}
-	release, err := os.OpenFile(m.root+"/go", os.O_RDWR, 0) // for reading too: opening never waits for the other side
+	// also for reading: then opening does not wait for the other side
+	release, err := os.OpenFile(m.root+"/go", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,8 +312,8 @@ func TestSecondRunAtOnce(t *testing.T) {
 	}
 }
 
-// A script that goes on must not bring back the token, nor the agent that an upgrade replaced: a node that is ready would
-// have another first boot, and an old agent every five minutes.
+// A script that resumes must not restore the token, nor an agent that an upgrade replaced. Otherwise a ready node would
+// have another first boot, with an old agent, every five minutes.
 func TestFirstBootGoesOnWithWhatIsThere(t *testing.T) {
 	agent := []byte(recorder)
 	server := serve(t, agent)
@@ -361,14 +361,14 @@ func TestFirstBootGoesOnWithWhatIsThere(t *testing.T) {
 		t.Errorf("the agent was called %d times: it has to tidy", n)
 	}
 
-	// Userdata that comes anew, as on a copy of this disk, says what is to be.
+	// New userdata, as on a copy of this disk, overrides the existing files.
 	m.boot(t, o, 0)
 	if m.read(t, plan) != whole || m.read(t, program) != recorder {
 		t.Error("new userdata was not followed: an older state was there")
 	}
 }
 
-// Without flock, or where it can't lock, a machine that says that all is well and does nothing is found weeks later.
+// If the script reported success without flock, or without a lock, the idle machine would be found weeks later.
 func TestFirstBootWithoutALock(t *testing.T) {
 	m := newMachine(t)
 	m.program(t, "../bin/pulley-agent", recorder)
@@ -385,7 +385,7 @@ func TestFirstBootWithoutALock(t *testing.T) {
 	}
 }
 
-// A service that outlives its installation must not hold the first boot's lock.
+// A service that outlives the installation must not hold the first boot's lock.
 func TestServiceLeftBehind(t *testing.T) {
 	m := newMachine(t)
 	m.program(t, "../bin/pulley-agent", "#!/bin/sh\n/bin/sleep 300 >/dev/null 2>&1 &\necho $! >>/service\necho \"it's done\"\n")
@@ -401,7 +401,7 @@ func TestServiceLeftBehind(t *testing.T) {
 	}
 }
 
-// from takes the agent from a server.
+// from sets the download of the agent to a server.
 func from(o firstboot.Plan, server *agentServer, agent []byte) firstboot.Plan {
 	o.Proxy = ""
 	o.AgentURLs, o.Mirrors = []string{server.URL}, nil
@@ -409,13 +409,13 @@ func from(o firstboot.Plan, server *agentServer, agent []byte) firstboot.Plan {
 	return o
 }
 
-// recorder stands for pulley-agent: it writes down how it was called.
+// recorder stands in for pulley-agent: it records its arguments.
 const recorder = `#!/bin/sh
 for word; do printf '%s|' "$word"; done >>/calls
 echo "umask $(umask) HOME $HOME LC_ALL $LC_ALL" >>/calls
 `
 
-// machine is a copy-on-write view of this one, without an agent, with programs of the test's own in /usr/local/sbin.
+// machine is a copy-on-write view of this machine, without an agent, with the test's own programs in /usr/local/sbin.
 type machine struct{ root, upper string }
 
 func newMachine(t *testing.T) machine {
@@ -447,7 +447,8 @@ func newMachine(t *testing.T) machine {
 	return m
 }
 
-// boot runs the script as cloud-init does, which should end with code (-1: by a signal), and returns what the console showed.
+// boot runs the script as cloud-init does, expects the exit code (-1: killed by a signal), and returns the console
+// output.
 func (m machine) boot(t *testing.T, o firstboot.Plan, code int) string {
 	t.Helper()
 	if err := os.WriteFile(m.root+"/part-001", mustRender(t, o, Script), 0o700); err != nil {
@@ -456,7 +457,7 @@ func (m machine) boot(t *testing.T, o firstboot.Plan, code int) string {
 	return m.run(t, code, "/part-001")
 }
 
-// reboot does what cron does at the machine's next start.
+// reboot does the work of cron at the machine's next start.
 func (m machine) reboot(t *testing.T) {
 	t.Helper()
 	_, command, ok := strings.Cut(m.read(t, "/etc/cron.d/pulley-first-boot"), "@reboot root ")
@@ -473,7 +474,7 @@ func (m machine) run(t *testing.T, code int, command ...string) string {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Dir = "/"
-	cmd.Env = []string{} // as bare as cloud-init's
+	cmd.Env = []string{} // as empty as cloud-init's
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: m.root, Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
@@ -489,7 +490,7 @@ func (m machine) run(t *testing.T, code int, command ...string) string {
 	return string(out)
 }
 
-// state returns all that the script left behind, apart from what the test itself counts and the log.
+// state returns all files that the script left, except the log and the test's own counters.
 func (m machine) state(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
@@ -511,7 +512,7 @@ func (m machine) state(t *testing.T) string {
 				return err
 			}
 		} else if info.Mode()&fs.ModeCharDevice != 0 {
-			return nil // a whiteout: removed by the test, or never there
+			return nil // a whiteout: the test removed it, or it never existed
 		}
 		_, err = fmt.Fprintf(&out, "%s %v %s\n", name, info.Mode(), checksum(text))
 		return err
@@ -559,7 +560,7 @@ func newServer(agent []byte) *agentServer {
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.hits.Add(1)
 		s.path.Store(r.URL.Path)
-		_, _ = w.Write(agent) // a client that is gone will ask again
+		_, _ = w.Write(agent) // a client that disconnected retries
 	}))
 	return s
 }
@@ -572,7 +573,7 @@ func serve(t *testing.T, agent []byte) *agentServer {
 	return s
 }
 
-// serveTLS serves with a certificate that the machine has no reason to trust.
+// serveTLS serves with a certificate that the machine does not trust.
 func serveTLS(t *testing.T, agent []byte) *agentServer {
 	t.Helper()
 	s := newServer(agent)

@@ -14,8 +14,8 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// cloudConfig returns the form in which cloud-init itself writes the files. It writes them, and runs commands, at the first
-// boot only, even when that is cut off in the middle; bootcmd is what it runs at every one.
+// cloudConfig returns the form in which cloud-init itself writes the files. cloud-init writes files and runs commands
+// at the first boot only, even if that boot is interrupted. It runs bootcmd at every boot.
 func (p *parts) cloudConfig() ([]byte, error) {
 	script, err := p.script(false)
 	if err != nil {
@@ -36,7 +36,7 @@ func (p *parts) cloudConfig() ([]byte, error) {
 		key  string
 		list any
 	}{{"write_files", files}, {"bootcmd", []string{later}}, {"runcmd", []string{"sh " + scriptPath}}} {
-		fmt.Fprintf(&out, "%s:\n", section.key) // what follows needs no further indentation, as it is a list
+		fmt.Fprintf(&out, "%s:\n", section.key) // a list: the lines below need no further indentation
 		enc := yaml.NewEncoder(&out)
 		enc.SetIndent(2)
 		if err := errors.Join(enc.Encode(section.list), enc.Close()); err != nil {
@@ -46,7 +46,7 @@ func (p *parts) cloudConfig() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// later is run by cloud-init at every boot, the first one included.
+// later is run by cloud-init at every boot, including the first.
 const later = `# A first boot that was cut off at its very beginning goes on
 if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ]; then
   cloud-init single --name write_files --frequency always
@@ -54,10 +54,11 @@ if [ -d /var/lib/pulley ] && [ ! -e /var/lib/pulley/first-boot.json ]; then
 fi
 `
 
-// scriptName is what cloud-init calls the script of a multipart: from there it is started anew as long as nothing else can.
+// scriptName is cloud-init's name of the script in a multipart. The script is started from there until the unit or cron
+// can start it.
 const scriptName = "pulley-first-boot.sh"
 
-// boothook is run by cloud-init at every boot, before it writes the script at the first one.
+// boothook is run by cloud-init at every boot. At the first boot, it runs before cloud-init writes the script.
 const boothook = `#cloud-boothook
 #!/bin/sh
 # A first boot that was cut off at its very beginning goes on
@@ -65,14 +66,14 @@ script=/var/lib/cloud/instance/scripts/` + scriptName + `
 if [ ! -e /var/lib/pulley/first-boot.json ] && [ -e $script ]; then sh $script; fi
 `
 
-// multipart returns the script, and before it what goes on with it at a later boot.
+// multipart returns the script, preceded by the part that resumes it at a later boot.
 func (p *parts) multipart() ([]byte, error) {
 	script, err := p.script(true)
 	if err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256(script)
-	boundary := "pulley-" + hex.EncodeToString(sum[:8]) // a text does not hold its own checksum
+	boundary := "pulley-" + hex.EncodeToString(sum[:8]) // a text cannot contain its own checksum
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=%s\n\n", boundary)
 	for _, part := range []struct{ kind, name, text string }{
@@ -84,7 +85,7 @@ func (p *parts) multipart() ([]byte, error) {
 			fmt.Fprintf(&out, "\n%s\n", part.text)
 			continue
 		}
-		out.WriteString("Content-Transfer-Encoding: quoted-printable\n\n") // cloud-init's parser garbles 8bit
+		out.WriteString("Content-Transfer-Encoding: quoted-printable\n\n") // cloud-init's parser corrupts 8bit
 		var quoted bytes.Buffer
 		w := quotedprintable.NewWriter(&quoted)
 		if _, err := w.Write([]byte(part.text)); err != nil {
@@ -109,9 +110,9 @@ type SeedFile struct {
 	Text []byte
 }
 
-// Seed returns the files of a NoCloud seed: a folder or a volume called cidata that has them. networkConfig is the
-// machine's network as cloud-init takes it, or empty. The instance's id follows from the content, so that a machine that
-// is given another seed has another first boot.
+// Seed returns the files of a NoCloud seed: a folder or a volume named cidata. networkConfig is the machine's network
+// in cloud-init's format, or empty. The instance id is derived from the content: a machine with another seed has
+// another first boot.
 func Seed(p firstboot.Plan, networkConfig []byte) ([]SeedFile, error) {
 	data, err := Render(p, CloudConfig)
 	if err != nil {
@@ -143,7 +144,7 @@ func Seed(p firstboot.Plan, networkConfig []byte) ([]SeedFile, error) {
 	return files, nil
 }
 
-// checkNetwork takes what may be a network configuration; cloud-init would leave out another file with a warning.
+// checkNetwork refuses a text that cannot be a network configuration; cloud-init would ignore it with a warning.
 func checkNetwork(text []byte) error {
 	var config map[string]any
 	if err := yaml.Unmarshal(text, &config); err != nil {

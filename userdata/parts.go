@@ -12,7 +12,7 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// Where the parts lie on the machine.
+// The places of the parts on the machine.
 const (
 	planPath    = "/" + firstboot.PlanPath
 	signersPath = "/etc/pulley/allowed_signers"
@@ -21,20 +21,20 @@ const (
 	scriptPath  = "/var/lib/pulley/first-boot.sh"
 )
 
-// parts is what every form is made of.
+// parts are the contents that all forms share.
 type parts struct {
 	firstboot.Plan
-	files []file // what the script finds on the machine, or writes itself
+	files []file // the form writes them, or the script
 }
 
 type file struct {
 	Path string
-	Mode string // as chmod takes it
+	Mode string // as an argument of chmod
 	Text string // ends with a line break
-	kind string // what it is called where sizes are told
+	kind string // name in the list of sizes
 }
 
-// End is a line that does not occur in the file.
+// End returns a line that does not occur in the file.
 func (f file) End() string {
 	end := "PULLEY"
 	for slices.Contains(strings.Split(f.Text, "\n"), end) {
@@ -43,7 +43,7 @@ func (f file) End() string {
 	return end
 }
 
-// newParts checks a plan, and separates the files from it that userdata writes beside it.
+// newParts checks a plan, and moves the contents of its files to separate files.
 func newParts(plan firstboot.Plan) (*parts, error) {
 	if all := plan.Problems(); len(all) > 0 {
 		return nil, all[0]
@@ -52,7 +52,7 @@ func newParts(plan firstboot.Plan) (*parts, error) {
 		return nil, err
 	}
 	p := &parts{Plan: plan}
-	own := plan // as the machine has it
+	own := plan // the plan on the machine
 	own.Pre, own.Post, own.AgentURLs, own.AgentSHA256 = nil, nil, nil, nil
 	if roleInName(plan.Role, plan.Node, plan.Environment) {
 		own.Role = ""
@@ -67,7 +67,7 @@ func newParts(plan firstboot.Plan) (*parts, error) {
 	}
 	signers, err := firstboot.SignerLines(plan.AllowedSigners)
 	if err == nil && signers != "" {
-		own.AllowedSigners = signersPath // named, so that a node that lost the file refuses what is new
+		own.AllowedSigners = signersPath // named: a node that lost the file must refuse new releases
 		p.files = append(p.files, file{signersPath, "644", signers, "allowed signers"})
 	}
 	if err != nil {
@@ -86,8 +86,8 @@ func newParts(plan firstboot.Plan) (*parts, error) {
 	return p, err
 }
 
-// roleInName reports whether node is <role><num>[_<stack>] beyond doubt. A role with digits of its own is always
-// written down: "web21" may be number 1 of web2 or number 21 of web.
+// roleInName reports whether node is <role><num>[_<stack>] without ambiguity. A role that contains digits is always
+// written: "web21" may be number 1 of web2 or number 21 of web.
 func roleInName(role, node, environment string) bool {
 	rest, ok := strings.CutPrefix(node, role)
 	if role == "" || !ok || strings.ContainsAny(role, "0123456789_") {
@@ -104,7 +104,7 @@ func roleInName(role, node, environment string) bool {
 //go:embed first-boot.sh.tmpl
 var scriptText string
 
-// script returns the script that starts a first boot; whole: and that writes the other files itself.
+// script returns the script that starts a first boot. With whole, the script also writes the other files.
 func (p *parts) script(whole bool) ([]byte, error) {
 	t, err := template.New("first-boot.sh").Funcs(template.FuncMap{"sh": shellQuote}).Parse(scriptText)
 	if err != nil {
@@ -118,7 +118,7 @@ func (p *parts) script(whole bool) ([]byte, error) {
 		Agents  []agent
 		Sources []string
 
-		AnyMachine bool // one of Agents is for any
+		AnyMachine bool // one of Agents is for any architecture
 	}{Plan: p.Plan, Becomes: p.becomes(), NoProxy: p.noProxy(), Agents: p.agents(), Sources: p.sources()}
 	_, data.AnyMachine = p.AgentSHA256[firstboot.AnyArch]
 	if whole {
@@ -129,7 +129,7 @@ func (p *parts) script(whole bool) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// becomes is what the machine turns into. Names were checked: none holds a line break.
+// becomes describes the future node. The names in it were checked: none contains a line break.
 func (p *parts) becomes() string {
 	if p.Node != "" {
 		return fmt.Sprintf("node %s of %s", p.Node, p.Environment)
@@ -137,10 +137,10 @@ func (p *parts) becomes() string {
 	return fmt.Sprintf("the next free node of role %s of %s", p.Role, p.Environment)
 }
 
-// agent is the checksum of pulley-agent for what `uname -m` says.
+// agent is the checksum of pulley-agent for an output of `uname -m`.
 type agent struct{ Machine, SHA256 string }
 
-// machines are the names that Linux has for Go's architectures.
+// machines maps Go's architectures to Linux's names.
 var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64", firstboot.AnyArch: "*"}
 
 // agents lists the checksums, the one for any machine last.
@@ -154,7 +154,7 @@ func (p *parts) agents() []agent {
 	return all
 }
 
-// sources are, as words of the shell, where the agent is fetched from, one after the other.
+// sources returns the sources of the agent as shell words; the script tries them in order.
 func (p *parts) sources() []string {
 	var all []string
 	for _, address := range p.AgentURLs {
@@ -169,7 +169,7 @@ func (p *parts) sources() []string {
 	return all
 }
 
-// noProxy lists the hosts that the agent is fetched from directly: this machine and the servers.
+// noProxy lists the hosts that the script reaches without a proxy: this machine and the servers.
 func (p *parts) noProxy() string {
 	hosts := []string{"localhost", "127.0.0.1", "::1"}
 	for _, s := range p.Servers {
@@ -180,7 +180,7 @@ func (p *parts) noProxy() string {
 	return strings.Join(hosts, ",")
 }
 
-// sizes says what makes the userdata large.
+// sizes lists the largest parts of the userdata.
 func (p *parts) sizes() string {
 	bytesOf, kinds := map[string]int{}, []string{}
 	for _, f := range p.files {
@@ -196,7 +196,7 @@ func (p *parts) sizes() string {
 	return strings.Join(words, ", ")
 }
 
-// shellQuote returns s as one word of POSIX sh that stands for exactly s.
+// shellQuote returns s as one word of POSIX sh whose value is s.
 func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

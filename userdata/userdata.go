@@ -7,23 +7,23 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// MaxSizeBytes is what every cloud accepts as userdata; EC2 allows the least.
+// MaxSizeBytes is the maximum size of userdata that every cloud accepts; EC2 has the lowest limit.
 const MaxSizeBytes = 16 << 10
 
-// Form is how a machine is handed its userdata.
+// Form is a format of userdata.
 type Form string
 
-// The forms. All of them lead to the same files on the machine.
+// The forms. All of them write the same files on the machine.
 const (
-	Script      Form = "script"       // a shell script: for every cloud, and for a person at a terminal
-	CloudConfig Form = "cloud-config" // cloud-init's own YAML, which can be merged with more of it
+	Script      Form = "script"       // a shell script, for every cloud and for a terminal
+	CloudConfig Form = "cloud-config" // cloud-init's own YAML, which can be merged with other YAML
 	Multipart   Form = "multipart"    // the script, and a part that cloud-init runs at every boot
 )
 
-// Forms are all of them, the usual one first.
+// Forms are all forms, the default first.
 var Forms = []Form{Script, CloudConfig, Multipart}
 
-// Render returns the userdata of a machine in a form. A plan that a first boot could not use is an error, as is a result
+// Render returns the userdata of a machine in a form. A plan that a first boot cannot use is an error, as is a result
 // above MaxSizeBytes.
 func Render(p firstboot.Plan, form Form) ([]byte, error) {
 	text, err := render(p, form)
@@ -55,7 +55,7 @@ func render(plan firstboot.Plan, form Form) ([]byte, error) {
 	return text, err
 }
 
-// subject names what a machine becomes.
+// subject names the node or the role of the machine.
 func subject(p firstboot.Plan) string {
 	if p.Node != "" {
 		return fmt.Sprintf("node %q", p.Node)

@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// minimal is what an image with the agent inside needs; full has every option.
+// minimal is a plan for an image that contains the agent; full has every option.
 func minimal() firstboot.Plan {
 	return firstboot.Plan{Node: "controller1", Environment: "dev", Role: "controller", Settings: firstboot.Settings{Endpoints: []string{"http://127.0.0.1:2379"}}}
 }
@@ -63,7 +63,7 @@ func full(t testing.TB) firstboot.Plan {
 	}
 }
 
-// joining is what a machine gets that claims a number of its role: what most machines get.
+// joining is the plan of a machine that claims a number of its role, the most common case.
 func joining() firstboot.Plan {
 	return firstboot.Plan{
 		Role: "compute", Environment: "dev", Hostname: "node", Token: "plt_01234567_" + strings.Repeat("ef", 32),
@@ -76,7 +76,7 @@ func joining() firstboot.Plan {
 	}
 }
 
-// group is what the machines of an autoscaling group get, of either architecture.
+// group is the plan of an autoscaling group's machines, of either architecture.
 func group() firstboot.Plan {
 	o := joining()
 	o.Leave = "poweroff"
@@ -88,19 +88,19 @@ func samples(t testing.TB) map[string]firstboot.Plan {
 	return map[string]firstboot.Plan{"minimal": minimal(), "joining": joining(), "group": group(), "full": full(t)}
 }
 
-// endings are the forms as files.
+// endings are the file extensions of the forms.
 var endings = map[Form]string{Script: "sh", CloudConfig: "yaml", Multipart: "mime"}
 
-// A change of what runs as root on machines that nobody watches must be seen by whoever reviews it.
+// A reviewer must see each change of a script that runs as root on unattended machines.
 func TestGolden(t *testing.T) {
 	for name, o := range samples(t) {
 		for _, form := range Forms {
 			if form != Script && name != "joining" {
-				continue // the other forms are made of the same parts
+				continue // the other forms have the same parts
 			}
 			got := mustRender(t, o, form)
 			golden := filepath.Join("testdata", name+".golden."+endings[form])
-			if name != "joining" { // whose script the others differ from in a few lines
+			if name != "joining" { // the other scripts differ from it in a few lines
 				golden = filepath.Join("testdata", name+".golden.diff")
 				got = differences(t, mustRender(t, joining(), Script), got)
 			}
@@ -137,7 +137,7 @@ func differences(t *testing.T, was, text []byte) []byte {
 	return out
 }
 
-// Whoever picks a form for a cloud must be able to trust the sizes that docs/userdata.md lists.
+// Operators choose a form for a cloud by the sizes in docs/userdata.md: these must be right.
 func TestSizesAreAsDocumented(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "docs", "userdata.md"))
 	if err != nil {
@@ -165,7 +165,7 @@ func TestSizesAreAsDocumented(t *testing.T) {
 	}
 }
 
-// A script that no shell can read would leave a machine that nobody can reach.
+// A machine with a script that no shell can read would be unreachable.
 func TestShellReadsIt(t *testing.T) {
 	for name, o := range samples(t) {
 		cmd := exec.Command("sh", "-n")
@@ -176,7 +176,7 @@ func TestShellReadsIt(t *testing.T) {
 	}
 }
 
-// A value that can't work is told to the operator, not to a machine's console.
+// An invalid value must be an error for the operator, not a line on a machine's console.
 func TestRefuses(t *testing.T) {
 	_, key := selfSigned(t)
 	ca := full(t).CACert
@@ -269,7 +269,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// What is right must not be refused: each of these is in use somewhere.
+// Valid values must not be refused: each of these is in use.
 func TestAccepts(t *testing.T) {
 	for name, change := range map[string]func(*firstboot.Plan){
 		"joins":            func(o *firstboot.Plan) { *o = joining() },
@@ -299,7 +299,7 @@ func TestAccepts(t *testing.T) {
 	}
 }
 
-// A node that derives another role than the one it was made for would become a different machine.
+// A node that derives the wrong role from its name would become a different machine.
 func TestRoleInName(t *testing.T) {
 	for _, c := range []struct {
 		role, node, environment string
@@ -315,7 +315,7 @@ func TestRoleInName(t *testing.T) {
 		{"controller", "controller01", "dev", false},
 		{"controller", "controller", "dev", false},
 		{"controller", "compute1", "dev", false},
-		{"web2", "web21", "dev", false}, // as well number 21 of web
+		{"web2", "web21", "dev", false}, // also number 21 of web
 		{"db", "db.example.com", "dev", false},
 		{"", "controller1", "dev", false},
 	} {
@@ -325,7 +325,7 @@ func TestRoleInName(t *testing.T) {
 	}
 }
 
-// join makes o join, so that a test can spoil how.
+// join adds a join to a plan and returns it, for tests that change it further.
 func join(o *firstboot.Plan) *firstboot.Plan {
 	j := joining()
 	o.CACert, o.Servers, o.CA, o.Token = "", j.Servers, j.CA, j.Token

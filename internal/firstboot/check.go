@@ -21,13 +21,13 @@ import (
 	"pulley/internal/schedule"
 )
 
-// Problem is one thing that is wrong with settings or with a plan.
+// Problem is one problem of settings or of a plan.
 type Problem struct {
 	Field  string // "schedule", "servers.0", "steps.puppet"
-	Value  string // "" where it is too long, or may be a secret
+	Value  string // "" if it is too long, or may be a secret
 	Text   string // "minute \"99\" is not from 0 to 59"
-	Advice string // what to do, or ""
-	Half   bool   // another setting is missing, which may stand in what these settings are merged with
+	Advice string // the remedy, or ""
+	Half   bool   // another setting is missing; the settings below these may contain it
 }
 
 // Error returns the problem in one line.
@@ -39,22 +39,22 @@ func (p *Problem) Error() string {
 	return text + ": " + p.Text
 }
 
-// The limits of a value. Userdata as a whole takes 16 KiB.
+// The limits of values. Complete userdata has at most 16 KiB.
 const (
-	maxLine = 2048     // bytes of a value of one line
+	maxLine = 2048     // bytes of a one-line value
 	maxText = 12 << 10 // bytes of a script, or of a list of signers
 	maxPath = 255      // characters of a program's path
 )
 
-// shape is what a kind of values looks like.
+// shape is the pattern of a kind of values.
 type shape struct {
 	text    string // of the pattern, with its anchors
 	pattern *regexp.Regexp
 	advice  string // beside the example
 }
 
-// shapes compiles the patterns at their first use. They are no wider than what the values are used for on a machine: names of
-// files, keys, packages, words of the shell.
+// shapes compiles the patterns at their first use. They allow only the characters that are safe where a machine uses
+// the values: in names of files, keys, packages, and shell words.
 var shapes = sync.OnceValue(func() map[string]shape {
 	const host, port = `([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])`, `:[1-9][0-9]{0,4}`
 	all := map[string]shape{
@@ -83,7 +83,7 @@ var shapes = sync.OnceValue(func() map[string]shape {
 	return all
 })
 
-// Problems returns all that is wrong with the settings, in the order of the fields.
+// Problems returns all problems of the settings, in the order of the fields.
 func (s Settings) Problems() []*Problem {
 	var c checker
 	for _, f := range s.Fields() {
@@ -96,7 +96,7 @@ func (s Settings) Problems() []*Problem {
 	return c.problems
 }
 
-// Problems returns all that is wrong with a plan as people make it, with the content of files.
+// Problems returns all problems of a plan as an operator writes it, with the contents of files.
 func (p Plan) Problems() []*Problem {
 	c := checker{problems: p.Settings.Problems()}
 	c.machine(p)
@@ -106,7 +106,7 @@ func (p Plan) Problems() []*Problem {
 	return c.problems
 }
 
-// problemsOnMachine returns all that is wrong with a plan as a machine has it, with the paths of files.
+// problemsOnMachine returns all problems of the plan on a machine, with the paths of files.
 func (p Plan) problemsOnMachine() []*Problem {
 	var c checker
 	for _, file := range []struct {
@@ -125,7 +125,7 @@ func (p Plan) problemsOnMachine() []*Problem {
 	return c.problems
 }
 
-// Check returns the first problem of the plan of a machine, as ParsePlan does.
+// Check returns the first problem of the plan on a machine, as ParsePlan does.
 func (p Plan) Check() error {
 	if all := p.problemsOnMachine(); len(all) > 0 {
 		return all[0]
@@ -133,7 +133,7 @@ func (p Plan) Check() error {
 	return nil
 }
 
-// Missing returns what a new machine lacks to become a node by this plan, which has no other problem; nil for nothing.
+// Missing returns an error if a new machine cannot become a node by this plan. The plan must have no other problem.
 func (p Plan) Missing() error {
 	switch {
 	case p.Node == "" && p.Role == "":
@@ -163,7 +163,7 @@ func (c *checker) half(field, text, advice string) {
 	c.problems = append(c.problems, &Problem{Field: field, Text: text, Advice: advice, Half: true})
 }
 
-// field checks each value of a field by itself.
+// field checks each value of a field.
 func (c *checker) field(f Field) {
 	switch v := f.Value.(type) {
 	case *string:
@@ -225,8 +225,8 @@ func (c *checker) value(f Field, at, value string) {
 	}
 }
 
-// relations refuses half of what a first boot needs. Servers without a pin are no half: whoever applies an environment file
-// knows the pin from the connection to etcd.
+// relations refuses incomplete groups of settings. Servers without a pin are complete: `env apply` takes the pin from
+// the operator's connection to etcd.
 func (c *checker) relations(s Settings) {
 	if len(s.CA) > 0 && len(s.Servers) == 0 {
 		c.half("ca", "there is the pin of a CA, and no server to join at", "add `servers:`")
@@ -236,7 +236,7 @@ func (c *checker) relations(s Settings) {
 	}
 }
 
-// machine checks what a plan has besides its settings.
+// machine checks the values of a plan besides its settings.
 func (c *checker) machine(p Plan) {
 	for _, f := range fieldsOf(reflect.ValueOf(&p).Elem()) {
 		if f.Name != "token" && f.Name != "cacert" {
@@ -250,7 +250,7 @@ func (c *checker) machine(p Plan) {
 	case !joins && p.Token != "":
 		c.add("token", "", "there is a token, and no server to join at", "add `servers: [https://…]`")
 	case p.Token != "" && !shapes()["token"].pattern.MatchString(p.Token):
-		c.add("token", "", "the token is not one word of letters and digits", "") // it is not repeated: this may end up in a log
+		c.add("token", "", "the token is not one word of letters and digits", "") // not repeated: this may be logged
 	case joins && p.CACert != "":
 		c.add("cacert", "", "the join answers the certificates of etcd's CA; leave cacert out where there are servers", "")
 	case p.Leave != "" && p.Leave != LeavePoweroff:
@@ -265,13 +265,13 @@ func (c *checker) machine(p Plan) {
 // linuxNameMax is Linux's HOST_NAME_MAX: sethostname(2) refuses more.
 const linuxNameMax = 64
 
-// publicKey is what makes a line one of an allowed_signers file: a type of key and, as base64, the key itself.
+// publicKey matches the key in a line of an allowed_signers file: its type, and the key in base64.
 var publicKey = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(^|\s)(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+\s+[A-Za-z0-9+/]{16,}=*(\s|$)`)
 })
 
-// SignerLines returns the lines of an allowed_signers file that count, without comments. Each has to look like one, so that
-// neither a private key nor the end of a here-document gets into a script. The agent decides whether it can read them.
+// SignerLines returns the lines of an allowed_signers file without comments. Each must have the form of such a line:
+// neither a private key nor the end of a here-document may get into a script. The agent parses the keys.
 func SignerLines(text string) (string, error) {
 	var out strings.Builder
 	n := 0
@@ -311,7 +311,7 @@ func Certificates(text string) (string, error) {
 		out.Write(pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes}))
 		found++
 	}
-	// pem.Decode skips what it can't read: a cut certificate would be missing without a word.
+	// pem.Decode skips blocks that it cannot read: a truncated certificate would be lost silently.
 	if text != "" && (found == 0 || found != bytes.Count([]byte(text), []byte("-----BEGIN "))) {
 		return "", errors.New("it is not made of whole PEM certificates")
 	}
@@ -323,7 +323,7 @@ func checkCertificates(text string) error {
 	return err
 }
 
-// quoted cuts what would flood a terminal.
+// quoted returns s quoted, cut to a length that does not flood a terminal.
 func quoted(s string) string {
 	const most = 70
 	if len(s) > most {

@@ -13,38 +13,39 @@ import (
 	"pulley/internal/failpoint"
 )
 
-// Step is one step's work on this machine.
+// Step is one step and its functions on this machine.
 type Step struct {
 	Name     Name
-	Words    string                                // what it does, after "cannot": "install Puppet"
-	Deadline time.Duration                         // of all its tries together
-	Optional bool                                  // the first boot continues after its failure
-	Left     func(context.Context) (string, error) // what is left to do, for people, and changes nothing; "" is nothing
-	Do       func(context.Context) error           // does it; may be repeated at any point
+	Words    string        // the action, after "cannot": "install Puppet"
+	Deadline time.Duration // of all its tries together
+	Optional bool          // a failure does not stop the first boot
+	// returns the remaining work, for people, and changes nothing; "" is none
+	Left func(context.Context) (string, error)
+	Do   func(context.Context) error // does the work; may be repeated at any point
 }
 
-// Teller reports the progress of the machine to serve. Engine.tell bounds each report.
+// Teller reports the machine's progress to serve. Engine.tell limits the time of each report.
 type Teller interface {
 	Tell(ctx context.Context, step Name, state Progress, problem string) error
 }
 
-// Memory keeps the state.
+// Memory stores the state.
 type Memory interface {
 	Load() (State, error)
 	Save(State) error
 }
 
-// Engine does the steps in their order.
+// Engine runs the steps in their order.
 type Engine struct {
 	Steps    []Step
 	Replaced map[string]string                                          // steps by name: Off, or a program
-	Program  func(ctx context.Context, step Name, program string) error // runs what replaces a step
-	Memory   Memory                                                     // nil: nothing is remembered, every start begins anew
+	Program  func(ctx context.Context, step Name, program string) error // runs the replacement of a step
+	Memory   Memory                                                     // nil: no stored state, every start is the first
 	Machine  string                                                     // machine id
 	Plan     string                                                     // digest of the plan
-	Token    string                                                     // digest of the plan's token; "" when it has none
+	Token    string                                                     // digest of the plan's token; "" without one
 	Teller   Teller                                                     // nil: no reports
-	Patient  bool                                                       // what passes by itself is waited for, up to a step's deadline
+	Patient  bool                                                       // retries temporary failures
 	Log      *slog.Logger
 	Now      func() time.Time
 	Sleep    func(context.Context, time.Duration) error // nil waits
@@ -53,16 +54,16 @@ type Engine struct {
 	mute  time.Time // no reports until then: a silent server must not delay each step
 }
 
-// Options are of one start.
+// Options are the options of one start.
 type Options struct {
 	From Name // repeat this step and the later ones; "" resumes
 }
 
-// ErrFinished says that this machine's first boot is over.
+// ErrFinished means that this machine's first boot is finished.
 var ErrFinished = errors.New("the first boot of this machine is finished")
 
-// Run does what is left of the first boot. A step that was finished by an earlier start is not repeated. It returns
-// ErrFinished when nothing was left, and the error of the step that it ended at.
+// Run does the remaining steps of the first boot. It does not repeat a step that an earlier start finished. It returns
+// ErrFinished if no step remained, and the error of the step that failed.
 func (e *Engine) Run(ctx context.Context, o Options) error {
 	if err := e.open(o); err != nil {
 		return err
@@ -76,7 +77,7 @@ func (e *Engine) Run(ctx context.Context, o Options) error {
 	return e.save()
 }
 
-// open reads how far an earlier start came.
+// open reads the state of earlier starts.
 func (e *Engine) open(o Options) error {
 	from := slices.IndexFunc(e.Steps, func(s Step) bool { return s.Name == o.From })
 	if o.From != "" && from < 0 {
@@ -115,8 +116,8 @@ func (e *Engine) open(o Options) error {
 	return nil
 }
 
-// step does one step unless it is done. The log, the time, the error's context, the crash points and the telling are here,
-// once for all of them.
+// step runs one step unless it is done. It is the one place for the log, the time, the error's context, the crash
+// points and the reports of all steps.
 func (e *Engine) step(ctx context.Context, s Step) error {
 	is := e.state.Steps[s.Name]
 	if is.State == Done {
@@ -153,7 +154,7 @@ func (e *Engine) step(ctx context.Context, s Step) error {
 	return nil
 }
 
-// work does a step, or what replaces it, and says what it did. What passes by itself is tried again.
+// work runs a step, or its replacement, and describes the work. It retries temporary failures.
 func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Deadline)
 	defer cancel()
@@ -179,7 +180,7 @@ func (e *Engine) work(ctx context.Context, s Step) (did string, err error) {
 		wait := max(jittered(pause), passing.After)
 		e.Log.Warn("first boot waits", "step", s.Name, "again_in", wait.Round(time.Millisecond), "err", err)
 		if e.sleep(ctx, wait) != nil {
-			return "", err // what it waited for says more than that its time is over
+			return "", err // the cause of the last try is more useful than the deadline
 		}
 	}
 }
@@ -191,19 +192,19 @@ const (
 )
 
 func jittered(d time.Duration) time.Duration {
-	return d*9/10 + rand.N(d/5) // machines that boot together don't come back together
+	return d*9/10 + rand.N(d/5) // machines that boot together must not retry together
 }
 
-// PassingError is what may pass by itself: the network, a server that is not there yet.
+// PassingError is a temporary failure, such as of the network or of a server that is not running yet.
 type PassingError struct {
 	Err   error
-	After time.Duration // not before; 0 when unknown
+	After time.Duration // earliest next try; 0 if unknown
 }
 
 func (e *PassingError) Error() string { return e.Err.Error() }
 func (e *PassingError) Unwrap() error { return e.Err }
 
-// Passing marks an error as one that may pass by itself.
+// Passing marks an error as temporary.
 func Passing(err error) error {
 	if err == nil {
 		return nil
@@ -211,13 +212,13 @@ func Passing(err error) error {
 	return &PassingError{Err: err}
 }
 
-// Bounds of reports.
+// The limits of reports.
 const (
 	tellTimeout = 5 * time.Second
 	tellPause   = time.Minute // after a report that failed
 )
 
-// tell is best effort: a first boot never waits for a report. There is none before the network.
+// tell reports a step, best effort: a first boot never waits for a report. There is no report before the network step.
 func (e *Engine) tell(ctx context.Context, step Name, state Progress, problem string) {
 	if e.Teller == nil || step == Network && state == Started || e.Now().Before(e.mute) {
 		return
@@ -230,7 +231,7 @@ func (e *Engine) tell(ctx context.Context, step Name, state Progress, problem st
 	}
 }
 
-// DryRun writes what each step would do, and changes nothing.
+// DryRun writes the work that each step would do, and changes nothing.
 func (e *Engine) DryRun(ctx context.Context, o Options, out io.Writer) error {
 	err := e.open(o)
 	if err != nil && !errors.Is(err, ErrFinished) {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// boot is a first boot whose steps write down that they ran.
+// boot is a first boot whose steps record their runs.
 type boot struct {
 	*Engine
 	ran  []Name
@@ -47,7 +47,7 @@ func newBoot(dir string) *boot {
 	return b
 }
 
-// A step that is done twice may ask for a second certificate, or run somebody's script again.
+// A repeated step could request a second certificate, or run an operator's script again.
 func TestAStartGoesOnWhereTheLastOneStopped(t *testing.T) {
 	dir := t.TempDir()
 	first := newBoot(dir)
@@ -87,7 +87,7 @@ func TestAStartGoesOnWhereTheLastOneStopped(t *testing.T) {
 	}
 }
 
-// A disk that was copied to another machine, or a plan that says something else, is another first boot.
+// A disk that was copied to another machine, or a changed plan, is another first boot.
 func TestAnotherMachineAndAnotherPlanBeginAnew(t *testing.T) {
 	for say, change := range map[string]func(*boot){"machine": func(b *boot) { b.Machine = "m2" }, "plan": func(b *boot) { b.Engine.Plan = "p2" }} {
 		dir := t.TempDir()
@@ -102,7 +102,7 @@ func TestAnotherMachineAndAnotherPlanBeginAnew(t *testing.T) {
 	}
 }
 
-// A node that was one before must be known as one, or a first boot that fails stops it; a copy of its disk must not.
+// A finished node must be recognised, or another first boot that fails would stop it. A copy of its disk must not be.
 func TestKnowsThatItWasFinishedBefore(t *testing.T) {
 	dir := t.TempDir()
 	good := newBoot(dir)
@@ -138,7 +138,7 @@ func TestKnowsThatItWasFinishedBefore(t *testing.T) {
 	}
 }
 
-// An operator's "off" that is not obeyed renames a machine that had its name for a reason.
+// An ignored "off" could rename a machine that must keep its name.
 func TestStepsAreReplacedAndSwitchedOff(t *testing.T) {
 	b := newBoot(t.TempDir())
 	b.Replaced = map[string]string{"hostname": Off, "puppet": "/opt/install"}
@@ -150,7 +150,7 @@ func TestStepsAreReplacedAndSwitchedOff(t *testing.T) {
 	}
 }
 
-// What passes by itself ends no first boot; what does not is not tried for a quarter of an hour.
+// A temporary failure must not end a first boot; a permanent one must not be retried for a quarter of an hour.
 func TestWaitsForWhatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBoot(t.TempDir())
@@ -194,7 +194,7 @@ func TestWaitsForWhatPasses(t *testing.T) {
 	})
 }
 
-// That nobody can be told is no reason not to become a node, nor that people can't be notified.
+// A failing report must not stop a first boot.
 func TestGoesOnUnheard(t *testing.T) {
 	b := newBoot(t.TempDir())
 	b.fail["tell"] = errors.New("nobody answers")
@@ -208,7 +208,7 @@ func TestGoesOnUnheard(t *testing.T) {
 	}
 }
 
-// `pulley nodes` can show no more than what was told.
+// `pulley nodes` can only show the steps that were reported.
 func TestTellsEachStep(t *testing.T) {
 	b := newBoot(t.TempDir())
 	b.fail[Register] = errors.New("etcd is full")
@@ -219,7 +219,7 @@ func TestTellsEachStep(t *testing.T) {
 	}
 }
 
-// A look that changes something is none.
+// A dry run must not change the machine.
 func TestDryRunChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	b := newBoot(dir)
@@ -239,7 +239,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// A script that hangs, or fails without a word, would be found weeks later.
+// A script that hangs, or fails silently, would be found weeks later.
 func TestPrograms(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -7,37 +7,37 @@ type Name string
 
 // The steps, in their order.
 const (
-	Network  Name = "network"  // a way to the servers, and a clock that can be right
+	Network  Name = "network"  // a route to the servers, and a plausible clock
 	Lock     Name = "lock"     // a reboot resumes; the node's name is reserved
-	Pre      Name = "pre"      // own scripts, before the agent is installed
-	Agent    Name = "agent"    // the agent where cron looks for it
+	Pre      Name = "pre"      // the operator's scripts, before the agent is installed
+	Agent    Name = "agent"    // the agent at its path, where cron starts it
 	Join     Name = "join"     // a certificate, and the settings
 	Hostname Name = "hostname" // the machine's name
 	Puppet   Name = "puppet"   // installed
-	Register Name = "register" // on the list of hosts that should be alive
+	Register Name = "register" // entry in the host list
 	Schedule Name = "schedule" // the first run of Puppet, which only sets up cron
-	Enable   Name = "enable"   // cron's ticks may work
+	Enable   Name = "enable"   // the ticks of cron may start runs
 	Notify   Name = "notify"   // serve is notified
-	Post     Name = "post"     // own scripts, on a node that is ready
-	Unlock   Name = "unlock"   // nothing of a first boot is left over
+	Post     Name = "post"     // the operator's scripts, on a node that is ready
+	Unlock   Name = "unlock"   // removal of the files of the first boot
 )
 
 var steps = []Name{Network, Lock, Pre, Agent, Join, Hostname, Puppet, Register, Schedule, Enable, Notify, Post, Unlock}
 
-// Names is the list of the steps in their order.
+// Names returns the steps in their order.
 func Names() []Name { return slices.Clone(steps) }
 
-// Crash points: where a build with the tag `failpoint` can be made to die. Those of a join lie between what serve wrote down
-// and what the machine did.
+// Crash points, where a test can kill a build with the tag `failpoint`. Those of a join are between serve's writes and
+// the machine's.
 const (
 	before       = "before:first-boot-"
 	after        = "after:first-boot-"
-	JoinAnswered = "first-boot-join:answered" // nothing of the answer is on the disk
-	JoinKept     = "first-boot-join:kept"     // the identity is, the settings are not
-	JoinWritten  = "first-boot-join:written"  // all is, and so is the key that it was asked with
+	JoinAnswered = "first-boot-join:answered" // the answer is not on the disk
+	JoinKept     = "first-boot-join:kept"     // the identity is on the disk, the settings are not
+	JoinWritten  = "first-boot-join:written"  // all is on the disk, also the key of the request
 )
 
-// CrashPoints are the places at which a first boot can die, for tests: before and after each step, and in a join.
+// CrashPoints returns the places where a first boot can crash, for tests: before and after each step, and in a join.
 func CrashPoints() []string {
 	points := []string{JoinAnswered, JoinKept, JoinWritten}
 	for _, s := range steps {

@@ -12,13 +12,14 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// PlanPath is where userdata writes the plan, below the machine's root. It holds the join token: mode 0600.
+// PlanPath is the path of the plan that userdata writes, below the machine's root. It contains the join token: mode
+// 0600.
 const PlanPath = "etc/pulley/first-boot.yaml"
 
-// MaxPlanBytes is what a plan may take; userdata as a whole has 16 KiB.
+// MaxPlanBytes is the maximum size of a plan; complete userdata has 16 KiB.
 const MaxPlanBytes = 64 << 10
 
-// ParsePlan reads the plan of a machine; file is its name in errors, which name the line.
+// ParsePlan reads the plan of a machine; file is its name in errors. Errors contain the line.
 func ParsePlan(file string, b []byte) (Plan, error) {
 	var p Plan
 	if len(b) > MaxPlanBytes {
@@ -46,7 +47,7 @@ func ParsePlan(file string, b []byte) (Plan, error) {
 	return p, nil
 }
 
-// planKeys are the keys of the file as an error lists them.
+// planKeys lists the keys of the file for an error.
 func planKeys() string {
 	var keys []string
 	for _, f := range new(Plan).Fields() {
@@ -55,7 +56,7 @@ func planKeys() string {
 	return strings.Join(keys, ", ")
 }
 
-// Encode writes the plan as ParsePlan reads it.
+// Encode writes the plan in the format of ParsePlan.
 func (p Plan) Encode() ([]byte, error) {
 	var out bytes.Buffer
 	enc := yaml.NewEncoder(&out)
@@ -66,7 +67,8 @@ func (p Plan) Encode() ([]byte, error) {
 	return out.Bytes(), enc.Close()
 }
 
-// lineOf is "line N: " of the place that the file has for a field, or for what it is part of; "" where it has none.
+// lineOf returns "line N: " for the position of a field in the file, or of the part that contains it; "" if neither is
+// in the file.
 func lineOf(b []byte, field string) string {
 	var root yaml.Node
 	if yaml.Unmarshal(b, &root) != nil || len(root.Content) == 0 {
@@ -97,7 +99,7 @@ path:
 // yamlTypes are the names of Go in an error of yaml.v3.
 var yamlTypes = regexp.MustCompile(` (?:in|into) (?:type )?(?:firstboot\.\w+|map\[string\]string|\[\]string)`)
 
-// yamlProblem is what yaml.v3 says, as a person would.
+// yamlProblem returns an error of yaml.v3 in plain words.
 func yamlProblem(err error) string {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")

@@ -10,7 +10,7 @@ import (
 
 const fingerprint = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
-// A key of the plan that is read as another, or lost on the way, makes a machine that nobody meant.
+// A key of the plan that is lost or read as another would make a wrong machine.
 func TestPlansRoundTrip(t *testing.T) {
 	full := Plan{
 		Node: "controller1_t42", Role: "controller", Environment: "dev@t42", Token: "plt_0123_abc", Hostname: NodeHostname, Leave: LeavePoweroff, Prefix: "/fleets/north",
@@ -23,7 +23,7 @@ func TestPlansRoundTrip(t *testing.T) {
 		},
 	}
 	for _, f := range full.Fields() {
-		if reflect.ValueOf(f.Value).Elem().IsZero() && f.Name != "cacert" { // which is for machines that join nowhere
+		if reflect.ValueOf(f.Value).Elem().IsZero() && f.Name != "cacert" { // cacert is for machines that do not join
 			t.Errorf("this test leaves out %s", f.Name)
 		}
 	}
@@ -39,7 +39,7 @@ func TestPlansRoundTrip(t *testing.T) {
 	}
 }
 
-// Whoever mistyped a plan has a machine that does not come up, and only this sentence.
+// For a mistake in a plan, this sentence is all that an operator gets from a machine that does not start.
 func TestPlansThatMakeNoSense(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                "cannot read f: it is empty",
@@ -93,7 +93,8 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-// A state that a power cut emptied must not stop a first boot for ever; one of a newer agent must not be overwritten.
+// A state that a power cut emptied must not stop a first boot forever. The state of a newer agent must not be
+// overwritten.
 func TestStatesThatMakeNoSense(t *testing.T) {
 	d := Disk{t.TempDir()}
 	for text, bad := range map[string]bool{"": false, "{": false, `{"v":1,"steps":{"pre":{"state":"done"}}}`: false, `{"v":2}`: true} {

@@ -15,14 +15,14 @@ import (
 	"time"
 )
 
-// Programs runs the scripts of a first boot: those of pre.d and post.d, and those that replace a step.
+// Programs runs the scripts of a first boot: those of pre.d and post.d, and the replacements of steps.
 type Programs struct {
-	Env    []string  // PULLEY_… and proxies, as they are known by then
-	Output io.Writer // gets what they print
+	Env    []string  // PULLEY_… and proxies, as far as known
+	Output io.Writer // receives their output
 	Log    *slog.Logger
 }
 
-// Executables lists the programs of a folder in the order of their names; a folder that is not there has none.
+// Executables returns the programs of a folder, sorted by name; none for a missing folder.
 func Executables(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,11 +42,11 @@ func Executables(dir string) ([]string, error) {
 }
 
 const (
-	shownOutput = 600 // bytes of what a failed program printed last
+	shownOutput = 600 // last bytes of a failed program's output in its error
 	programEnd  = 10 * time.Second
 )
 
-// Run runs one program until it ends, in a process group of its own. When ctx ends all of it gets SIGTERM, and SIGKILL a
+// Run runs one program in its own process group until it ends. When ctx ends, the group gets SIGTERM, and SIGKILL a
 // little later.
 func (p Programs) Run(ctx context.Context, program string) error {
 	cmd := exec.CommandContext(ctx, program)
@@ -64,7 +64,7 @@ func (p Programs) Run(ctx context.Context, program string) error {
 	if cmd.Process != nil && ctx.Err() != nil {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
-	if err == nil || errors.Is(err, exec.ErrWaitDelay) { // it ended well, and left a service with its output open
+	if err == nil || errors.Is(err, exec.ErrWaitDelay) { // it succeeded, and left a service that holds its output open
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -76,7 +76,7 @@ func (p Programs) Run(ctx context.Context, program string) error {
 	return fmt.Errorf("cannot run %s: %w: %s", program, err, bytes.TrimSpace(last.bytes))
 }
 
-// tail keeps the last bytes that are written to it.
+// tail keeps the last bytes written to it.
 type tail struct{ bytes []byte }
 
 func (t *tail) Write(p []byte) (int, error) {

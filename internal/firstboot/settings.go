@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Settings are what people say of the first boots of many machines: by `userdata:` in an environment file, by flags, and in
-// the plan that a machine gets. A setting has the same name in all of them; a flag has a dash for each underscore.
+// Settings are the settings of the first boots of many machines: from `userdata:` in an environment file, from flags,
+// and in the plan of a machine. A setting has the same name in all of them; a flag has a dash for each underscore.
 //
 // To add a setting, add a field here, and use it. Its type is string, []string or map[string]string; its tags are
 //
 //	yaml, json  its name
 //	shape       the pattern of its values, in shapes
-//	like        an example of a value, which may not hold a comma
+//	like        an example of a value, without a comma
 //	help        its description, in the help of the flag and in the schema
-//	merge       how Over joins two values: "append", "keys", or nothing to replace
+//	merge       how Over joins two values: "append", "keys", or absent to replace
 //	long        "true": a value is a text of many lines, which no message repeats
 type Settings struct {
 	Servers        []string          `yaml:"servers,omitempty" json:"servers,omitempty" shape:"base" like:"https://pulley.example:8443" help:"https URLs of pulley serve, where the machine joins"`
@@ -36,10 +36,11 @@ type Settings struct {
 	Steps          map[string]string `yaml:"steps,omitempty" json:"steps,omitempty" shape:"program" merge:"keys" help:"steps to leave out (NAME=off) or to replace by a program of the machine (NAME=/PROGRAM)"`
 }
 
-// Plan is what one machine is to become, and how: the file /etc/pulley/first-boot.yaml. A key that is not here is an error.
+// Plan is the future node of one machine and the settings of its first boot: the file /etc/pulley/first-boot.yaml. An
+// unknown key is an error.
 //
-// In the plan on a machine AllowedSigners and CACert are absolute paths of files with the content, and Pre, Post and the
-// agent's download are empty: userdata has unpacked them.
+// In the plan on a machine, AllowedSigners and CACert are absolute paths of files with the contents. Pre, Post and the
+// download of the agent are empty, because userdata has unpacked them.
 type Plan struct {
 	Node        string `yaml:"node,omitempty" shape:"name" like:"controller1" help:"name of the node (default: that of the token, or of the hostname)"`
 	Role        string `yaml:"role,omitempty" shape:"name" like:"controller" help:"role of a machine with another name, or of the node whose number is claimed"`
@@ -53,19 +54,20 @@ type Plan struct {
 	Settings `yaml:",inline"`
 }
 
-// NodeHostname as a plan's hostname names the machine after the node that it becomes.
+// NodeHostname is the value of a plan's hostname that names the machine after its node.
 const NodeHostname = "node"
 
-// LeavePoweroff as a plan's Leave has the machine leave the fleet when it is powered off, not when it is rebooted.
+// LeavePoweroff is the value of a plan's Leave by which the machine leaves the fleet when it is powered off, not when
+// it reboots.
 const LeavePoweroff = "poweroff"
 
-// Off as the replacement of a step leaves the step out.
+// Off is the replacement that skips a step.
 const Off = "off"
 
-// AnyArch is the architecture of an agent's checksum that counts on every machine.
+// AnyArch is the architecture of an agent's checksum that is valid on every machine.
 const AnyArch = "any"
 
-// Field is one setting of a value.
+// Field is one setting and its value.
 type Field struct {
 	Name  string // "puppet_package"
 	Value any    // *string, *[]string or *map[string]string
@@ -76,13 +78,13 @@ type Field struct {
 	merge string
 }
 
-// Flag is the name of the setting's flag.
+// Flag returns the name of the setting's flag.
 func (f Field) Flag() string { return strings.ReplaceAll(f.Name, "_", "-") }
 
-// Pattern is the regular expression that all values match; "" without one.
+// Pattern returns the regular expression that all values match; "" without one.
 func (f Field) Pattern() string { return shapes()[f.shape].text }
 
-// MaxLength is how many bytes a value may have, or characters of a program's path.
+// MaxLength returns the maximum number of bytes of a value, or of characters of a program's path.
 func (f Field) MaxLength() int {
 	switch {
 	case f.Long:
@@ -93,7 +95,7 @@ func (f Field) MaxLength() int {
 	return maxLine
 }
 
-// Keys are the keys that a map may have.
+// Keys returns the allowed keys of a map.
 func (f Field) Keys() []string {
 	if f.Name != "steps" {
 		return []string{"amd64", "arm64", AnyArch}
@@ -108,7 +110,7 @@ func (f Field) Keys() []string {
 // Fields returns the settings in their order; each Value points into s.
 func (s *Settings) Fields() []Field { return fieldsOf(reflect.ValueOf(s).Elem()) }
 
-// Fields returns those of one machine, and then those of many.
+// Fields returns the fields of one machine, then the settings.
 func (p *Plan) Fields() []Field {
 	return append(fieldsOf(reflect.ValueOf(p).Elem()), p.Settings.Fields()...)
 }
@@ -126,7 +128,8 @@ func fieldsOf(v reflect.Value) []Field {
 	return all
 }
 
-// Over returns s where it says something, and below where it does not. Scripts of below run first; each step is for itself.
+// Over returns s, with the values of below for settings that s does not have. Scripts of below run first. Each step is
+// merged separately.
 func (s Settings) Over(below Settings) Settings {
 	merge(s.Fields(), below.Fields())
 	return s
@@ -181,14 +184,14 @@ func (s *Settings) Tidy() {
 	}
 }
 
-// FlagSet is what AddFlags needs of pflag's.
+// FlagSet is the part of pflag's type that AddFlags needs.
 type FlagSet interface {
 	StringVar(p *string, name, value, usage string)
 	StringSliceVar(p *[]string, name string, value []string, usage string)
 	StringToStringVar(p *map[string]string, name string, value map[string]string, usage string)
 }
 
-// AddFlags adds flags for the settings with these names. A list is given with commas, or flag by flag.
+// AddFlags adds flags for the settings with these names. A list has commas, or repeats the flag.
 func (p *Plan) AddFlags(to FlagSet, names ...string) {
 	for _, f := range p.Fields() {
 		if !slices.Contains(names, f.Name) {

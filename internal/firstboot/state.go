@@ -11,22 +11,25 @@ import (
 	"time"
 )
 
-// State is the state of a first boot, in /var/lib/pulley/first-boot.json: a reboot resumes there.
+// State is the state of a first boot, in /var/lib/pulley/first-boot.json. After a reboot, the first boot resumes from
+// it.
 type State struct {
-	Format   int                `json:"v"`
-	Machine  string             `json:"machine,omitempty"` // machine id: a copy of this machine begins anew
-	Plan     string             `json:"plan,omitempty"`    // digest of the plan without the token: another plan begins anew
-	Token    string             `json:"token,omitempty"`   // digest of the last token that the plan had: the same one is no word of an operator
-	Before   time.Time          `json:"before,omitzero"`   // when an earlier first boot of this very machine was finished
+	Format  int    `json:"v"`
+	Machine string `json:"machine,omitempty"` // machine id: a copy of this disk starts over
+	// digest of the plan without the token: another plan starts over
+	Plan string `json:"plan,omitempty"`
+	// digest of the plan's last token: the same token does not start over
+	Token    string             `json:"token,omitempty"`
+	Before   time.Time          `json:"before,omitzero"` // when this machine finished an earlier first boot
 	Started  time.Time          `json:"started"`
 	Finished time.Time          `json:"finished,omitzero"`
 	Steps    map[Name]StepState `json:"steps"`
 }
 
-// finishedBefore is when a first boot of the machine was finished last; zero when none was.
+// finishedBefore returns the time of the machine's last finished first boot; zero if there was none.
 func (s State) finishedBefore(machine string) time.Time {
 	switch {
-	case s.Machine != machine: // a copy's is another machine's
+	case s.Machine != machine: // from a copied disk
 		return time.Time{}
 	case !s.Finished.IsZero():
 		return s.Finished
@@ -34,39 +37,39 @@ func (s State) finishedBefore(machine string) time.Time {
 	return s.Before
 }
 
-// StepState is where one step is.
+// StepState is the state of one step.
 type StepState struct {
 	State    Progress      `json:"state"`
 	Started  time.Time     `json:"started"`            // its last start
 	Took     time.Duration `json:"took"`               // nanoseconds, of all its tries since then
-	Attempts int           `json:"attempts"`           // starts; more than one says that it was cut off, or failed
+	Attempts int           `json:"attempts"`           // starts; more than one means that it was interrupted, or failed
 	Error    string        `json:"error,omitempty"`    // of the last try
 	Replaced string        `json:"replaced,omitempty"` // Off, or the program that ran instead
 }
 
-// Progress is how far a step is.
+// Progress is the progress of a step.
 type Progress string
 
-// How far a step can be.
+// The progress of a step.
 const (
 	Started Progress = "started"
 	Done    Progress = "done"
 	Failed  Progress = "failed"
 )
 
-// StateFormat is the version of the state that is written; no newer one is read.
+// StateFormat is the version of the stored state; Load refuses newer ones.
 const StateFormat = 1
 
 // stateFile is the state's name in the agent's state folder.
 const stateFile = "first-boot.json"
 
-// Disk keeps the state in the agent's state folder.
+// Disk stores the state in the agent's state folder.
 type Disk struct{ Dir string }
 
-// Path is the file.
+// Path returns the path of the file.
 func (d Disk) Path() string { return filepath.Join(d.Dir, stateFile) }
 
-// Load reads the state; none, or one that makes no sense, is an empty one: every step looks first what is left for it.
+// Load reads the state. A missing or invalid state is empty: every step first checks its remaining work.
 func (d Disk) Load() (State, error) {
 	b, err := os.ReadFile(d.Path())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +89,7 @@ func (d Disk) Load() (State, error) {
 	return s, nil
 }
 
-// Save writes the state; it is durable when Save returns.
+// Save writes the state. It is durable when Save returns.
 func (d Disk) Save(s State) error {
 	s.Format = StateFormat
 	b, err := json.MarshalIndent(s, "", "  ")

@@ -28,16 +28,17 @@ import (
 	"pulley/internal/upgrade"
 )
 
-// File is agent.yaml. A key that is not here is an error: a typo must not silently leave a default in force.
+// File is agent.yaml. An unknown key is an error: a typo must not silently keep a default.
 type File struct {
-	Node            string        `yaml:"node,omitempty"`
-	Role            string        `yaml:"role,omitempty"`
-	Environment     string        `yaml:"environment,omitempty"`
-	Endpoints       []string      `yaml:"endpoints,omitempty"`
-	CACert          string        `yaml:"cacert,omitempty"`
-	Cert            string        `yaml:"cert,omitempty"`
-	Key             string        `yaml:"key,omitempty"`
-	Servers         []string      `yaml:"servers,omitempty"` // https URLs of `pulley serve`, where certificates are renewed
+	Node        string   `yaml:"node,omitempty"`
+	Role        string   `yaml:"role,omitempty"`
+	Environment string   `yaml:"environment,omitempty"`
+	Endpoints   []string `yaml:"endpoints,omitempty"`
+	CACert      string   `yaml:"cacert,omitempty"`
+	Cert        string   `yaml:"cert,omitempty"`
+	Key         string   `yaml:"key,omitempty"`
+	// https URLs of `pulley serve`, for the renewal of certificates
+	Servers         []string      `yaml:"servers,omitempty"`
 	Prefix          string        `yaml:"prefix,omitempty"`
 	Timeout         time.Duration `yaml:"timeout,omitempty"`
 	AllowedSigners  string        `yaml:"allowed_signers,omitempty"`
@@ -78,10 +79,10 @@ type Flags struct {
 	AllowedSigners string
 	RevokedSigners string
 	Mirrors        []string
-	Optional       bool // a file that Path names may be missing
+	Optional       bool // the file that Path names may be missing
 }
 
-// Config is the effective configuration: agent.yaml, the variables and the flags, in rising order.
+// Config is the effective configuration: agent.yaml, overridden by the variables, overridden by the flags.
 type Config struct {
 	File
 	Identity agent.Identity
@@ -96,29 +97,29 @@ const (
 	DefaultVerifyTimeout = 30 * time.Second
 	MaxFileBytes         = 1 << 20
 	mirrorTimeout        = 20 * time.Second             // of one request; etcd is the fallback
-	AgentPath            = "usr/local/bin/pulley-agent" // below the root, where cron starts it
+	AgentPath            = "usr/local/bin/pulley-agent" // below the root; cron starts it there
 )
 
-// Under returns the configuration of which only the root is known: enough for the places of files.
+// Under returns a configuration with a root only, for the paths of files.
 func Under(root string) Config { return Config{Root: root} }
 
 // StateDir is the agent's state folder.
 func (c Config) StateDir() string { return filepath.Join(c.Root, "var/lib/pulley") }
 
-// Crontab is the file with which cron starts the agent.
+// Crontab is the file by which cron starts the agent.
 func (c Config) Crontab() string { return filepath.Join(c.Root, "etc/cron.d/pulley-agent") }
 
-// IdentityFile holds the key and the certificate of a node that has joined. The join and the renewals write it.
+// IdentityFile contains the key and the certificate of a node that has joined. The join and the renewals write it.
 func (c Config) IdentityFile() string { return filepath.Join(c.StateDir(), "identity/node.pem") }
 
-// BundleFile holds the CAs that a node trusts since its join.
+// BundleFile contains the CAs that a node trusts since its join.
 func (c Config) BundleFile() string { return filepath.Join(c.StateDir(), "identity/ca.pem") }
 
-// JoinKeyFile holds the key of a join, from before the first request until the certificate is stored. Repeating the request
-// with the same key creates nothing new.
+// JoinKeyFile contains the key of a join, from before the first request until the certificate is stored. A repeated
+// request with the same key creates nothing new.
 func (c Config) JoinKeyFile() string { return filepath.Join(c.StateDir(), "identity/key.pem.new") }
 
-// UpgradeFolder is where the agent's own upgrades are stored.
+// UpgradeFolder is the folder of the agent's own upgrades.
 func (c Config) UpgradeFolder() upgrade.Folder {
 	return upgrade.Folder{Dir: filepath.Join(c.StateDir(), "agent"), Installed: filepath.Join(c.Root, AgentPath)}
 }
@@ -143,7 +144,7 @@ func (f Flags) Load(env cli.Env) (Config, error) {
 	b, err := bounded.ReadFile(c.Path, MaxFileBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && (!named || f.Optional):
-		// Flags and variables may be enough; bootstrap writes the file.
+		// Flags and variables can be sufficient; bootstrap writes the file.
 	case err != nil:
 		return Config{}, fmt.Errorf("cannot read the settings: %w", err)
 	default:
@@ -193,7 +194,7 @@ func ParseFile(path string, b []byte) (File, error) {
 		"enforce_interval, heartbeat, max_attempts, verify_timeout, puppet: {program, deadline, grace, state_dirs} and upgrade: {self_test, first_step, step, probation}", path, problem)
 }
 
-// identify finds out who this node is: from the flags, else the file, else the hostname.
+// identify determines the node's identity from the flags, else the file, else the hostname.
 func (c *Config) identify(f Flags, env cli.Env) error {
 	name := cmp.Or(f.Node, env.Getenv("PULLEY_NODE"), c.Node)
 	role := cmp.Or(f.Role, c.Role)
@@ -248,8 +249,8 @@ func (c *Config) connect(f Flags, env cli.Env) error {
 	return nil
 }
 
-// useIdentity takes the files of the join where neither a flag nor the settings name any. Etcd in plain text asks nobody who
-// he is.
+// useIdentity uses the files of the join if neither a flag nor the settings name any. An etcd in plain text needs no
+// identity.
 func (c *Config) useIdentity() {
 	s := &c.Store
 	if s.CACert != "" || s.Cert != "" || s.Key != "" || !slices.ContainsFunc(s.Endpoints, func(e string) bool { return !strings.HasPrefix(e, "http://") }) {
@@ -261,7 +262,7 @@ func (c *Config) useIdentity() {
 	s.Cert, s.Key, s.CACert = c.IdentityFile(), c.IdentityFile(), c.BundleFile()
 }
 
-// limits fills in defaults and refuses what makes no sense.
+// limits sets defaults and refuses invalid limits.
 func (c *Config) limits() error {
 	c.Settings = agent.DefaultSettings()
 	for _, d := range []struct {
@@ -310,7 +311,7 @@ func (c Config) Mirror() (*mirror.Client, error) {
 		return nil, nil
 	}
 	var settings *tls.Config
-	if c.Store.CACert != "" { // the mirror that `pulley serve` offers may be of the same CA as etcd
+	if c.Store.CACert != "" { // the mirror of `pulley serve` may have a certificate of etcd's CA
 		pool, err := x509.SystemCertPool()
 		if err != nil {
 			pool = x509.NewCertPool()

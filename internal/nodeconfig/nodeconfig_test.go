@@ -10,7 +10,7 @@ import (
 	"pulley/internal/cli"
 )
 
-// The settings come from a file that people and machines write; whatever is in it, the agent says what is wrong.
+// People and machines write the settings: for any content, the agent must report the error and not panic.
 func FuzzParseFile(f *testing.F) {
 	for _, s := range []string{
 		"node: controller1\nenvironment: dev\n", "", "node: [", "nodes: x\n", "enforce_interval: 5\n", "puppet: {deadline: 1h}\n",
@@ -43,7 +43,7 @@ func load(t *testing.T, text string, vars map[string]string, change func(*Flags)
 	return o.Load(cli.Env{Getenv: func(k string) string { return vars[k] }})
 }
 
-// A node that takes itself for another one applies another one's catalog.
+// A node with the wrong identity applies another node's catalog.
 func TestWhoThisNodeIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
@@ -81,7 +81,7 @@ func TestWhoThisNodeIs(t *testing.T) {
 	}
 }
 
-// Limits that silently fell back to defaults would be found out in the night.
+// A limit that silently falls back to its default would be found only in an outage.
 func TestLimitsComeFromTheFile(t *testing.T) {
 	c, err := load(t, "node: controller1\nenvironment: dev\nenforce_interval: 10m\nheartbeat: 1m\nmax_attempts: 2\nverify_timeout: 9s\ntimeout: 3s\npuppet: {deadline: 2h, grace: 5s, program: /opt/p}\n", nil, nil)
 	if err != nil {
@@ -96,7 +96,7 @@ func TestLimitsComeFromTheFile(t *testing.T) {
 	}
 }
 
-// A node that looks for its signers where they are not checks no signature, or refuses everything.
+// A node that reads its signers from the wrong path verifies no signature, or refuses every release.
 func TestWhereSignersAndMirrorsAre(t *testing.T) {
 	const text = "node: controller1\nenvironment: dev\nallowed_signers: /a\nrevoked_signers: /r\nmirrors: ['https://m1.example', 'https://m2.example/x/']\n"
 	flags := func(o *Flags) {
@@ -135,12 +135,12 @@ func TestWhereSignersAndMirrorsAre(t *testing.T) {
 	}
 }
 
-// A node that has joined and comes to etcd as nobody is refused there; one whose etcd is in plain text needs no identity.
+// A node that has joined must use its identity: etcd refuses it otherwise. An etcd in plain text needs none.
 func TestTheIdentityOfTheJoinIsUsed(t *testing.T) {
 	for say, c := range map[string]struct {
 		text   string
 		joined bool
-		cert   string // what is used otherwise
+		cert   string // the certificate if none is configured
 	}{
 		"joined":                     {"endpoints: [https://e:2379]", true, ""},
 		"in plain text":              {"endpoints: [http://e:2379]", false, ""},

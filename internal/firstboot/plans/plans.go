@@ -1,7 +1,8 @@
-// Package plans makes the plans of new machines from an environment, an operator's flags and the operator's own connection to
-// etcd.
+// Package plans makes the plans of new machines from an environment, an operator's flags and the operator's connection
+// to etcd.
 //
-// It must never talk to etcd, and never return a plan whose machine could not verify its servers, or could take no release.
+// It must never talk to etcd, and never return a plan whose machine could not verify its servers, or could accept no
+// release.
 package plans
 
 import (
@@ -22,13 +23,13 @@ import (
 	"pulley/internal/trust"
 )
 
-// PlaceholderToken has the length of a token. A plan is checked with it before a token is created.
+// PlaceholderToken has the length of a token. Pulley checks a plan with it before it creates a token.
 const PlaceholderToken = "plt_00000000_0000000000000000000000000000000000000000000000000000000000000000"
 
-// HowToPin says where an operator finds the pins of the servers' CA.
+// HowToPin tells an operator how to find the pins of the servers' CA.
 const HowToPin = "give their pins: --cacert or PULLEY_CACERT with their CA's certificates, --ca sha256:…, or `ca:` in the environment's userdata; `pulley ca show` prints them"
 
-// Connection is what an operator's connection adds to the plans of an environment's machines.
+// Connection contains the values of an operator's connection that are added to the plans of an environment's machines.
 type Connection struct {
 	Prefix    string
 	Endpoints []string // of etcd, for machines that do not join
@@ -47,13 +48,14 @@ func (c *Connection) ReadCACert(file string) error {
 		return fmt.Errorf("cannot read the CA certificate %s: %w", file, err)
 	}
 	c.CACert = string(text)
-	for _, cert := range certs[max(0, len(certs)-2):] { // the CA before these signs no more
+	for _, cert := range certs[max(0, len(certs)-2):] { // older CAs no longer sign
 		c.Pins = append(c.Pins, pki.Fingerprint(cert))
 	}
 	return nil
 }
 
-// ForMachine returns the plan of a machine that becomes a node of a role. Where it joins, its token is PlaceholderToken.
+// ForMachine returns the plan of a machine that becomes a node of a role. The token of a plan that joins is
+// PlaceholderToken.
 func (c Connection) ForMachine(e *environments.Environment, r environments.Role, node, hostname string, now time.Time) (firstboot.Plan, error) {
 	p := firstboot.Plan{
 		Node: node, Role: r.Name, Hostname: hostname, Environment: e.Ref().String(), Prefix: c.Prefix, Settings: e.UserdataOf(r),
@@ -78,7 +80,7 @@ func (c Connection) ForMachine(e *environments.Environment, r environments.Role,
 	return p, nil
 }
 
-// ParsePins returns pins as plans have them.
+// ParsePins returns pins in the format of plans.
 func ParsePins(texts []string) ([]string, error) {
 	pins := make([]string, len(texts))
 	for i, text := range texts {
@@ -90,9 +92,9 @@ func ParsePins(texts []string) ([]string, error) {
 	return pins, nil
 }
 
-// Complete adds to an environment the settings of flags that it does not have, and the pins of servers without one. Then it is
-// stored with them, and later machines boot as the first ones. Other tools make the machines of driver none: they need the
-// pins only.
+// Complete adds to an environment the settings of flags that it does not have, and the pins of servers without one. The
+// environment is stored with them: later machines boot like the first ones. Other tools make the machines of driver
+// none, which need only the pins.
 func (c Connection) Complete(e *environments.Environment, flags firstboot.Settings) error {
 	pins := c.Pins
 	if e.Driver() == environments.DriverNone {
@@ -105,7 +107,7 @@ func (c Connection) Complete(e *environments.Environment, flags firstboot.Settin
 	return addPins(e, pins)
 }
 
-// addPins fills in `ca` beside each `servers` without one.
+// addPins sets `ca` beside each `servers` without one.
 func addPins(e *environments.Environment, pins []string) error {
 	if len(e.Userdata.Servers) > 0 && len(e.Userdata.CA) == 0 {
 		e.Userdata.CA = pins
@@ -124,8 +126,8 @@ func addPins(e *environments.Environment, pins []string) error {
 	return nil
 }
 
-// UnsignedRole returns the first role whose machines had allowed signers, and would have none; "" for none. A new role had
-// those of its environment.
+// UnsignedRole returns the first role whose machines had allowed signers before the change and would have none after
+// it; "" for none. A new role counts as having had those of its environment.
 func UnsignedRole(was, want *environments.Environment) string {
 	if was == nil {
 		return ""
@@ -142,14 +144,15 @@ func UnsignedRole(was, want *environments.Environment) string {
 	return ""
 }
 
-// NeedsJoin reports whether machines of a role know neither a server nor an etcd, and no program joins in their place.
+// NeedsJoin reports whether machines of a role have neither a server nor an etcd endpoint, and no program replaces the
+// join.
 func NeedsJoin(e *environments.Environment, role string) bool {
 	r, ok := e.Role(role)
 	u := e.UserdataOf(r)
 	return ok && len(u.Servers)+len(u.Endpoints) == 0 && u.Steps[string(firstboot.Join)] == ""
 }
 
-// checkSigners refuses a list of signers that lets nobody sign for an environment: its machines would take no release.
+// checkSigners refuses a list of signers without a valid key for an environment: its machines would accept no release.
 func checkSigners(name, allowed, environment string, now time.Time) error {
 	if strings.TrimSpace(allowed) == "" {
 		return nil
@@ -173,9 +176,9 @@ func ReadSigners(file, environment string, now time.Time) (string, error) {
 	return string(text), checkSigners(file, string(text), environment, now)
 }
 
-// ForNode returns the plan of one machine: of the node called name or, with a role, of a machine of any name. With no name it
-// claims the next free number of the role. keep means that the machine exists and keeps its name, which may look like that of
-// a node of another role. The environment returned has the stack that the name says.
+// ForNode returns the plan of one machine: of the node called name or, with a role, of a machine of any name. Without a
+// name, the machine claims the next free number of the role. With keep, the machine exists and keeps its name, even if
+// it looks like a node of another role. The returned environment has the stack of the name.
 func ForNode(ref environments.Ref, name, role string, keep bool) (firstboot.Plan, environments.Ref, error) {
 	p := firstboot.Plan{Role: role, Hostname: firstboot.NodeHostname}
 	if name == "" {

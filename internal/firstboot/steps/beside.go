@@ -12,17 +12,17 @@ import (
 	"pulley/internal/takeover"
 )
 
-// beside is a first boot on a machine that a puppet agent manages: it gets everything but a schedule, so that the agent stays
-// in charge until a person says otherwise. nil where there is no such agent.
+// beside is a first boot on a machine that a puppet agent manages. It does everything except the schedule: the agent
+// stays in charge until an operator decides otherwise. nil if there is no such agent.
 type beside struct {
 	machine  *takeover.Machine
-	schedule string // that was not set up
+	schedule string // the schedule that was not set up
 	user     string
-	alone    bool // a person said otherwise: what an earlier start found is forgotten
+	alone    bool // an operator's flag overrides the finding of an earlier start
 }
 
-// standBack looks for an agent before the first step does anything: the settings are what tells a first start from those that
-// follow, by which time Puppet may be there because of Pulley.
+// standBack looks for a puppet agent before the first step. The settings distinguish the first start from later ones,
+// at which Puppet may be installed because of Pulley.
 func (b *boot) standBack(ctx context.Context) (*beside, error) {
 	m := &takeover.Machine{Root: b.Root, StateDir: b.stateDir(), StateDirs: puppet.DefaultStateDirs(b.Root), Now: b.Env.Now}
 	s, err := takeover.Load(m.StateDir)
@@ -58,7 +58,7 @@ func (b *boot) standBack(ctx context.Context) (*beside, error) {
 	return k, nil
 }
 
-// wasNode says whether there are settings that name a fleet.
+// wasNode reports whether there are settings that name a fleet.
 func (b *boot) wasNode() bool {
 	path := cmp.Or(b.Path, b.path("etc/pulley/agent.yaml"))
 	text, err := bounded.ReadFile(path, nodeconfig.MaxFileBytes)

@@ -21,11 +21,11 @@ import (
 	"pulley/internal/nodeconfig"
 )
 
-// Options are one start of `pulley-agent bootstrap`.
+// Options are the options of one start of `pulley-agent bootstrap`.
 type Options struct {
 	nodeconfig.Flags
-	Given     firstboot.Plan // by flags, above the plan of the machine
-	PlanPath  string         // of that plan; "" means the usual place, where the plan may be missing
+	Given     firstboot.Plan // from flags, which override the plan of the machine
+	PlanPath  string         // path of that plan; "" means the default path, where it may be missing
 	From      string         // repeat this step and the later ones
 	DryRun    bool
 	NoCron    bool
@@ -38,7 +38,7 @@ type Options struct {
 	Setup func(nodeconfig.Config) node.Setup // of the node's agent
 }
 
-// Outcome is how a start ended.
+// Outcome is the outcome of a start.
 type Outcome string
 
 // The outcomes.
@@ -60,16 +60,16 @@ type Result struct {
 type boot struct {
 	Options
 	installer   puppet.Installer
-	plan        firstboot.Plan     // of the machine, with the flags above it
-	planned     bool               // the machine has a plan: a first boot that resumes after a reboot
+	plan        firstboot.Plan     // of the machine, overridden by the flags
+	planned     bool               // the machine has a plan: the first boot resumes after a reboot
 	digest      string             // of the plan without its token
 	tokenDigest string             // of the token in the plan; "" without one
-	self        *nodeconfig.Config // of this node, once it was read
+	self        *nodeconfig.Config // configuration of this node, once it was read
 	named       bool               // self can be read: before a join the node is unknown
 	again       bool               // the plan of a finished first boot got another token
 }
 
-// Run does the steps that are left of this machine's first boot.
+// Run does the remaining steps of this machine's first boot.
 func Run(ctx context.Context, o Options) (Result, error) {
 	b, err := prepare(o)
 	if err != nil {
@@ -109,7 +109,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	return Result{Outcome: Done, Node: c.Identity.Node, Environment: c.Identity.Environment, BesidePuppetAgent: beside.inCharge()}, err
 }
 
-// prepare reads the plan, and all that can be known before the first step: wrong flags or a wrong plan change nothing.
+// prepare reads the plan, and checks everything that can be checked before the first step: invalid flags or an invalid
+// plan change nothing.
 func prepare(o Options) (*boot, error) {
 	root, err := filepath.Abs(o.Root)
 	if err != nil {
@@ -134,13 +135,13 @@ func prepare(o Options) (*boot, error) {
 		return nil, cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", b.Root, b.Root)
 	}
 	b.named = !b.joins() || b.hasJoined()
-	if b.named && b.plan.Steps[string(firstboot.Join)] == "" { // else the operator's program says it
+	if b.named && b.plan.Steps[string(firstboot.Join)] == "" { // else the operator's program provides it
 		_, err = b.known()
 	}
 	return b, err
 }
 
-// Names lists the steps in their order.
+// Names returns the steps in their order, as text.
 func Names() string {
 	var names []string
 	for _, n := range firstboot.Names() {
@@ -149,7 +150,7 @@ func Names() string {
 	return strings.Join(names, ", ")
 }
 
-// engine returns the loop with its steps, and those that lock and unlock.
+// engine returns the engine with its steps, and the steps lock and unlock.
 func (b *boot) engine() (*firstboot.Engine, *lock) {
 	members := &member{boot: b}
 	locks := &lock{b, &program{b}, members}
@@ -166,7 +167,7 @@ func (b *boot) engine() (*firstboot.Engine, *lock) {
 	return e, locks
 }
 
-// Deadlines of the steps, with all their tries.
+// The deadlines of the steps, with all their tries.
 const (
 	networkDeadline  = 5 * time.Minute
 	quickDeadline    = time.Minute
@@ -177,7 +178,7 @@ const (
 	scheduleDeadline = 15 * time.Minute
 )
 
-// steps is the list of a first boot, in its order.
+// steps is the list of the steps of a first boot, in their order.
 func (b *boot) steps(l *lock, m *member) []firstboot.Step {
 	n, p, host, c := &network{boot: b}, l.program, &machine{b}, &cron{b}
 	settings := "write the settings"
@@ -201,7 +202,7 @@ func (b *boot) steps(l *lock, m *member) []firstboot.Step {
 	}
 }
 
-// withDisk works on the agent's own state.
+// withDisk calls do with the agent's state.
 func (b *boot) withDisk(do func(*agent.Disk) error) error {
 	d, err := agent.OpenDisk(b.stateDir())
 	if err != nil {
@@ -210,7 +211,7 @@ func (b *boot) withDisk(do func(*agent.Disk) error) error {
 	return errors.Join(do(d), d.Close())
 }
 
-// joins says whether this machine gets its identity from pulley serve.
+// joins reports whether this machine gets its identity from pulley serve.
 func (b *boot) joins() bool {
 	return len(b.plan.Servers) > 0 && b.plan.Steps[string(firstboot.Join)] == ""
 }
@@ -234,7 +235,7 @@ func (b *boot) stateDir() string         { return nodeconfig.Under(b.Root).State
 func (b *boot) memory() firstboot.Disk   { return firstboot.Disk{Dir: b.stateDir()} }
 func (b *boot) path(under string) string { return filepath.Join(b.Root, under) }
 
-// takeLock keeps a second first boot out; nil says that there is one.
+// takeLock locks out a second first boot; nil means that one is running.
 func (b *boot) takeLock() (*os.File, error) {
 	if err := os.MkdirAll(b.stateDir(), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the state folder: %w", err)
@@ -253,7 +254,7 @@ func (b *boot) takeLock() (*os.File, error) {
 	return f, nil
 }
 
-// forgetCopy drops what a copied disk brought of the machine that it was copied from: its identity is that machine's.
+// forgetCopy removes the identity that a copied disk contains: it belongs to the original machine.
 func (b *boot) forgetCopy() error {
 	state, err := b.memory().Load()
 	if err != nil {
@@ -271,8 +272,8 @@ func (b *boot) forgetCopy() error {
 	return nil
 }
 
-// unsetProxies removes the proxy that userdata's script exports for its downloads: servers and etcd are reached directly. Programs
-// that this one starts get the proxy of the plan.
+// unsetProxies removes the proxy that userdata's script exports for its downloads: servers and etcd are reached
+// directly. Programs that this process starts get the proxy of the plan.
 func (b *boot) unsetProxies() error {
 	if b.plan.Proxy == "" {
 		return nil

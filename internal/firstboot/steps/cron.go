@@ -21,7 +21,7 @@ import (
 // cron sets up the schedule.
 type cron struct{ *boot }
 
-// scheduleLeft: a node that has a release keeps the schedule that the release gave it.
+// scheduleLeft returns the remaining work of the schedule. A node with a release keeps the schedule of the release.
 func (b *cron) scheduleLeft(context.Context) (string, error) {
 	c, err := b.known()
 	if err != nil {
@@ -37,7 +37,8 @@ func (b *cron) scheduleLeft(context.Context) (string, error) {
 		}
 	}
 	var damaged *agent.DamagedError
-	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.As(err, &damaged) { // a damaged one is for the next run to put aside
+	// the next run puts a damaged one aside
+	if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.As(err, &damaged) {
 		return "", err
 	}
 	return "run Puppet once, with a catalog that only sets up cron", nil
@@ -59,13 +60,13 @@ func (b *cron) setUpSchedule(ctx context.Context) error {
 	return errors.Join(SetUpCron(ctx, n, b.plan.Schedule), n.Close())
 }
 
-// SetUpCron runs Puppet on a catalog that has cron start this agent, and nothing else.
+// SetUpCron runs Puppet with a catalog that makes cron start this agent, and nothing else.
 func SetUpCron(ctx context.Context, n *node.Node, schedule string) error {
 	tree := filepath.Join(n.StateDir(), "bootstrap")
 	if err := writeBootstrapTree(tree, schedule, n.Path); err != nil {
 		return err
 	}
-	defer os.RemoveAll(tree) // what is left of it is written anew by the next start
+	defer os.RemoveAll(tree) // the next start writes it again
 	result, err := n.Puppet.Apply(ctx, agent.Job{Identity: n.Identity, ID: "bootstrap", Tree: tree})
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func SetUpCron(ctx context.Context, n *node.Node, schedule string) error {
 	return nil
 }
 
-// writeBootstrapTree writes a release that has one module, the one that keeps the agent's schedule, and one class.
+// writeBootstrapTree writes a release with one module, which manages the agent's schedule, and one class.
 func writeBootstrapTree(dir, cron, config string) error {
 	if err := CheckSchedule(cron); err != nil {
 		return err
@@ -101,7 +102,7 @@ func writeBootstrapTree(dir, cron, config string) error {
 	return os.WriteFile(filepath.Join(dir, "manifests", "site.pp"), []byte(site), 0o644)
 }
 
-// CheckSchedule refuses a schedule that cron would not start.
+// CheckSchedule refuses a schedule that cron would not accept.
 func CheckSchedule(text string) error {
 	if err := schedule.Check(text); err != nil {
 		return cli.Usagef("cannot use schedule %q: %v\nwrite it like %s", text, err, schedule.Like)

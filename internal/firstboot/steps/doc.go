@@ -1,6 +1,6 @@
-// Package steps does the work of a first boot: `pulley-agent bootstrap`. Each group of steps is a type: the network, the lock
-// and what resumes after a reboot, the machine, the membership of the fleet, the schedule.
+// Package steps does the work of a first boot: `pulley-agent bootstrap`. Each group of steps is a type: the network,
+// the lock and the restart after a reboot, the machine, the membership of the fleet, the schedule.
 //
-// Each step first checks what is left to do, and may be repeated at any point. The package must never decide on the order of
-// the steps or on a retry: package firstboot does.
+// Each step first checks its remaining work, and may be repeated at any point. The package must never decide on the
+// order of the steps or on a retry: package firstboot does.
 package steps

@@ -17,11 +17,11 @@ import (
 	"pulley/internal/nodeconfig"
 )
 
-// leaveTimeout bounds the verb: a machine that is powered off does not wait for long.
+// leaveTimeout limits the verb: a machine that powers off does not wait for long.
 const leaveTimeout = time.Minute
 
-// Leave takes this machine off its fleet, and returns the node that it was. With atPoweroff it does so only while systemd powers
-// the machine off; left reports whether it did.
+// Leave removes this machine from its fleet, and returns its former node. With atPoweroff, it does so only while
+// systemd powers the machine off; left reports whether it did.
 func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff bool) (node agent.Identity, left bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
@@ -52,7 +52,7 @@ func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff 
 	err = client.Leave(ctx)
 	var refused *join.RefusedError
 	if errors.As(err, &refused) && (refused.Reason == join.WasRemoved || refused.Reason == join.WrongCertificate || refused.Reason == join.UntrustedCertificate) {
-		err = nil // it left before: a crash came before its identity was removed, or an operator
+		err = nil // it left before: by an operator, or before a crash that kept its identity
 	}
 	if err != nil {
 		return node, false, fmt.Errorf("cannot leave: %w", err)
@@ -75,8 +75,8 @@ func poweringOff(ctx context.Context) (bool, error) {
 	return endsForGood(string(out)), err
 }
 
-// endsForGood reads systemd's jobs: a machine that is powered off or halted has a start of that target among them, and none
-// of the reboot's.
+// endsForGood reads systemd's jobs. A machine that powers off or halts has a start job of that target, and none of the
+// reboot target.
 func endsForGood(jobs string) bool {
 	var starts []string
 	for line := range strings.Lines(jobs) {

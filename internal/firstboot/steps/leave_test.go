@@ -2,8 +2,8 @@ package steps
 
 import "testing"
 
-// A machine that leaves the fleet because it reboots comes back as nobody; one that stays in it because it was powered off is
-// a host that should be alive for ever.
+// A machine that leaves the fleet at a reboot comes back without an identity. One that stays after a poweroff is missed
+// in the host list forever.
 func TestLeavesForPoweroffAlone(t *testing.T) {
 	const others = "  71 cron.service stop waiting\n2 umount.target start waiting\n"
 	for jobs, want := range map[string]bool{
@@ -17,7 +17,7 @@ func TestLeavesForPoweroffAlone(t *testing.T) {
 		others:             false, // `systemctl stop pulley-leave`
 		"":                 false,
 		"No jobs running.": false,
-		"1 poweroff.target start waiting\n2 reboot.target start waiting\n": false, // nobody knows which wins
+		"1 poweroff.target start waiting\n2 reboot.target start waiting\n": false, // it is unknown which one wins
 	} {
 		if got := endsForGood(jobs); got != want {
 			t.Errorf("with these jobs it leaves: %t\n%s", got, jobs)

@@ -18,17 +18,18 @@ import (
 	"pulley/internal/nodeconfig"
 )
 
-// lock begins and ends a first boot: what resumes it, the ticks of cron, the token.
+// lock begins and ends a first boot: it manages the unit that resumes it, the ticks of cron, and the token.
 type lock struct {
 	*boot
 	*program
 	*member
 }
 
-// bootReason is why cron's ticks wait while a first boot is under way.
+// bootReason is the reason in the agent's disable file, which keeps cron's ticks from running during a first boot.
 const bootReason = "its first boot is in progress"
 
-// lockLeft: with flags only, a person restarts the first boot, and a working agent keeps working.
+// lockLeft returns the remaining work of the lock. With flags only, an operator restarts the first boot, and a working
+// agent keeps working.
 func (b *lock) lockLeft(context.Context) (string, error) {
 	if !b.planned {
 		return "", nil
@@ -51,7 +52,8 @@ func (b *lock) lockBoot(context.Context) error {
 	return nil
 }
 
-// keepTicksAway disables the agent. An agent that worked before keeps working: if this first boot fails, the node stays as it was.
+// keepTicksAway disables the agent. An agent that worked before keeps working: if this first boot fails, the node stays
+// unchanged.
 func (b *lock) keepTicksAway() error {
 	state, err := b.memory().Load()
 	if err != nil || !state.Before.IsZero() {
@@ -135,8 +137,8 @@ func (b *lock) unlockBoot(context.Context) error {
 	return atomicfile.Write(b.PlanPath, text, 0o600)
 }
 
-// tidy removes the unit that resumes after a reboot, and a token that came back meanwhile. It comes last: if it is cut off, the next
-// boot tidies.
+// tidy removes the unit that resumes after a reboot, and a token that reappeared meanwhile. It comes last: if it is
+// interrupted, the next boot repeats it.
 func (b *lock) tidy() error {
 	if !b.planned {
 		return nil
@@ -152,7 +154,7 @@ func (b *lock) tidy() error {
 	return nil
 }
 
-// A unit that does nothing but leave when the machine goes. It starts after the network, so it stops before it.
+// The unit runs leave when the machine powers off. It starts after the network, and therefore stops before it.
 const (
 	leaveUnit   = "etc/systemd/system/pulley-leave.service"
 	leaveWanted = "etc/systemd/system/multi-user.target.wants/pulley-leave.service"
@@ -180,7 +182,7 @@ func (b *lock) leavesAtPoweroff() bool {
 	return err == nil && string(text) == leaveText && linked == nil
 }
 
-// leaveAtPoweroff sets the unit up and, as what was never started is never stopped, starts it.
+// leaveAtPoweroff installs the unit and starts it: a unit that never started is never stopped.
 func (b *lock) leaveAtPoweroff(ctx context.Context) error {
 	if !b.systemd() {
 		return errors.New("this machine has no systemd to distinguish a poweroff from a reboot\nleave out `leave: poweroff`; a hook of the autoscaling group can run `pulley-agent leave`")

@@ -14,10 +14,10 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// machine runs scripts, installs Puppet and names the machine.
+// machine runs scripts, installs Puppet and sets the machine's name.
 type machine struct{ *boot }
 
-// The folders of own scripts, which userdata fills.
+// The folders of the operator's scripts, which userdata fills.
 const (
 	preDir  = "etc/pulley/first-boot/pre.d"
 	postDir = "etc/pulley/first-boot/post.d"
@@ -52,7 +52,7 @@ func (b *machine) runScripts(step firstboot.Name, dir string) func(context.Conte
 	}
 }
 
-// replacement runs a program of the operator's in a step, and tells it what is known by then.
+// replacement runs an operator's program instead of a step, with the known settings in its environment.
 func (b *boot) replacement(ctx context.Context, step firstboot.Name, program string) error {
 	env := []string{"PULLEY_STEP=" + string(step), "PULLEY_ROOT=" + b.Root}
 	node, role, environment := b.plan.Node, b.plan.Role, b.plan.Environment
@@ -85,7 +85,7 @@ func (b *machine) installPuppet(ctx context.Context) error {
 	return b.installer.Ensure(ctx)
 }
 
-// hostname is what the machine is to be called; "" leaves its name alone.
+// hostname returns the machine's future hostname; "" keeps its name.
 func (b *machine) hostname() (string, error) {
 	if b.plan.Hostname != firstboot.NodeHostname {
 		return b.plan.Hostname, nil
@@ -106,15 +106,15 @@ func (b *machine) hostnameLeft(context.Context) (string, error) {
 	return "name the machine " + name, nil
 }
 
-// preservePath keeps cloud-init from giving the machine its old name back at the next boot (cloud-init, module
-// "Update Hostname").
+// preservePath keeps cloud-init from restoring the machine's old name at the next boot (cloud-init, module "Update
+// Hostname").
 const (
 	cloudPath    = "etc/cloud/cloud.cfg.d"
 	preservePath = cloudPath + "/99-pulley-hostname.cfg"
 	preserve     = "# Written by pulley-agent: the machine has its node's name.\npreserve_hostname: true\n"
 )
 
-// cloudKeepsName says whether there is nothing to tell cloud-init.
+// cloudKeepsName reports whether cloud-init needs no setting.
 func (b *machine) cloudKeepsName() bool {
 	if _, err := os.Stat(b.path(cloudPath)); err != nil {
 		return true
@@ -147,7 +147,7 @@ func (b *machine) setHostname(ctx context.Context) error {
 		return err
 	}
 	if b.Root != "/" {
-		return nil // the running kernel is another machine's
+		return nil // the running kernel belongs to another machine
 	}
 	if err := syscall.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("cannot name the machine %s: %w", name, err)
@@ -163,13 +163,13 @@ func kernelName() string {
 	return name
 }
 
-// systemd says whether it runs this machine (sd_booted(3)).
+// systemd reports whether systemd runs this machine (sd_booted(3)).
 func (b *boot) systemd() bool {
 	_, err := os.Lstat(b.path("run/systemd/system"))
 	return err == nil
 }
 
-// removeFiles removes files of this machine; one that is not there is removed.
+// removeFiles removes files of this machine; a missing file is no error.
 func (b *boot) removeFiles(names ...string) error {
 	var all []error
 	for _, name := range names {

@@ -26,8 +26,8 @@ import (
 // member makes the machine a member of its fleet: the join, the settings, the registration.
 type member struct {
 	*boot
-	finished   bool  // the machine is a node, and serve knows
-	unreported error // what serve answered last
+	finished   bool  // the machine is a node, and serve has confirmed it
+	unreported error // error of serve's last answer
 }
 
 func (b *member) joinLeft(context.Context) (string, error) {
@@ -50,7 +50,7 @@ func (b *member) joinLeft(context.Context) (string, error) {
 	return "", err
 }
 
-// join gets this machine its certificate, and writes down what it learns. The key is on the disk before anybody is asked.
+// join gets the certificate of this machine, and stores the answer. The key is on the disk before the first request.
 func (b *member) join(ctx context.Context) error {
 	if !b.joins() || b.plan.Token == "" {
 		return b.writeSettings()
@@ -95,7 +95,7 @@ func (b *member) join(ctx context.Context) error {
 	return nil
 }
 
-// removeKeys removes the key of the request, and what a power cut left of files that were half written.
+// removeKeys removes the key of the request, and incomplete files after a power cut.
 func (b *member) removeKeys() error {
 	left, err := filepath.Glob(b.state("identity/.*.pem*-*"))
 	if err != nil {
@@ -109,7 +109,8 @@ func (b *member) removeKeys() error {
 	return nil
 }
 
-// passingJoin marks a server that does not answer as temporary. A refusal is not, nor is the server of another fleet.
+// passingJoin marks an error as temporary if the server does not answer. A refusal is permanent, and so is the server
+// of another fleet.
 func passingJoin(err error) error {
 	var nobody *join.UnreachableError
 	if !errors.As(err, &nobody) || errors.Is(err, pki.ErrPin) {
@@ -118,8 +119,8 @@ func passingJoin(err error) error {
 	return &firstboot.PassingError{Err: err, After: nobody.After}
 }
 
-// joinKey returns the key of an earlier request, else that of the identity, else a new one; with `--from join` a new one. node is the
-// node of the identity, or "".
+// joinKey returns the key of an earlier request, else that of the identity, else a new one. With `--from join` it
+// returns a new one. node is the node of the identity, or "".
 func (b *member) joinKey() (key crypto.Signer, node string, err error) {
 	if key, err = pki.LoadKey(nodeconfig.Under(b.Root).JoinKeyFile()); err == nil {
 		return key, "", nil
@@ -135,7 +136,7 @@ func (b *member) joinKey() (key crypto.Signer, node string, err error) {
 	if key, err = pki.NewKey(); err != nil {
 		return nil, "", fmt.Errorf("cannot make a key: %w", err)
 	}
-	// Else a crash after the request would leave a certificate without its key.
+	// Otherwise a crash after the request would leave a certificate without its key.
 	if err := pki.SaveKey(nodeconfig.Under(b.Root).JoinKeyFile(), key); err != nil {
 		return nil, "", err
 	}
@@ -144,7 +145,7 @@ func (b *member) joinKey() (key crypto.Signer, node string, err error) {
 
 func (b *boot) state(name string) string { return filepath.Join(b.stateDir(), name) }
 
-// machine is what this one says of itself.
+// machine describes this machine for serve.
 func (b *boot) machine() join.Machine {
 	name, _ := os.Hostname() // shown to people only
 	return join.Machine{
@@ -152,7 +153,7 @@ func (b *boot) machine() join.Machine {
 	}
 }
 
-// pinned returns a client that has only a token.
+// pinned returns a client that only has a token.
 func (b *member) pinned() (*join.Client, error) {
 	trust, err := pki.Pinned(b.plan.CA)
 	if err != nil {
@@ -161,7 +162,7 @@ func (b *member) pinned() (*join.Client, error) {
 	return join.NewClient(b.plan.Servers, trust, 0)
 }
 
-// Tell tells serve of a step: with the token until there is a certificate.
+// Tell reports a step to serve: with the token until there is a certificate.
 func (b *member) Tell(ctx context.Context, step firstboot.Name, state firstboot.Progress, problem string) error {
 	b.unreported = b.tell(ctx, join.Progress{Step: string(step), State: string(state), Error: agent.Prose(problem), Finished: b.finished})
 	return b.unreported
@@ -191,8 +192,8 @@ func (b *member) tell(ctx context.Context, p join.Progress) error {
 	return client.Progress(ctx, b.plan.Token, p)
 }
 
-// settingsLeft compares what the settings say with what was said here. By flags alone, a file that is there stays as it is, as
-// long as cron's runs do what was said: it is the operator's.
+// settingsLeft compares the settings in the file with those of this start. With flags only, an existing file belongs to
+// the operator: it stays unchanged if cron's runs would use the same values.
 func (b *member) settingsLeft() (string, error) {
 	c, err := b.known()
 	if err != nil {
@@ -214,13 +215,13 @@ func (b *member) settingsLeft() (string, error) {
 	return "write the settings into " + c.Path, nil
 }
 
-// settings are those of the file, with what was said here in their places.
+// settings returns the settings of the file, overridden by those of this start.
 func (b *member) settings(c nodeconfig.Config) ([]byte, error) {
 	f := c.File
 	f.Node, f.Role, f.Environment = c.Identity.Node, c.Identity.Role, c.Identity.Environment
 	f.Endpoints, f.Prefix = c.Store.Endpoints, c.Store.Prefix
 	f.CACert, f.Cert, f.Key = c.Store.CACert, c.Store.Cert, c.Store.Key
-	if c.Joined() { // the default, so that the files may be moved with the state folder
+	if c.Joined() { // the default: the files can be moved with the state folder
 		f.CACert, f.Cert, f.Key = "", "", ""
 	}
 	if len(b.plan.Servers) > 0 {
@@ -229,7 +230,7 @@ func (b *member) settings(c nodeconfig.Config) ([]byte, error) {
 	return f.Encode()
 }
 
-// writeSettings keeps what was said here for the runs that cron starts.
+// writeSettings stores the settings of this start for the runs of cron.
 func (b *member) writeSettings() error {
 	c, err := b.known()
 	if err != nil {
@@ -249,12 +250,13 @@ func (b *member) writeConfig(path string, text []byte) error {
 	if err := atomicfile.Write(path, text, 0o600); err != nil {
 		return err
 	}
-	b.self, b.named = nil, true // the file may say more now
+	b.self, b.named = nil, true // the file may contain more now
 	_, err := b.known()
 	return err
 }
 
-// writeAnswer writes the settings of the node that this machine has become. What an older way to etcd said is replaced.
+// writeAnswer writes the settings of the node that this machine has become. It replaces the settings of an older
+// connection to etcd.
 func (b *member) writeAnswer(a join.Answer) error {
 	path := cmp.Or(b.Path, b.path("etc/pulley/agent.yaml"))
 	var f nodeconfig.File
@@ -279,11 +281,12 @@ func (b *member) writeAnswer(a join.Answer) error {
 		return err
 	}
 	o := &b.Options
-	o.Node, o.Role, o.Environment.Name, o.Connection.Endpoints = a.Node, a.Role, a.Environment, f.Endpoints // louder than the surroundings
+	// overrides flags and variables
+	o.Node, o.Role, o.Environment.Name, o.Connection.Endpoints = a.Node, a.Role, a.Environment, f.Endpoints
 	return b.writeConfig(path, text)
 }
 
-// agrees compares what was said here with what the file says alone, as to the runs that cron starts.
+// agrees returns an error if the runs of cron, which only read the file, would use other values than this start.
 func (b *member) agrees(said nodeconfig.Config) error {
 	env := b.Env
 	env.Getenv = func(string) string { return "" }

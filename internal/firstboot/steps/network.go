@@ -16,19 +16,19 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// network waits for a way to the servers, and for a clock that can be right.
+// network waits for a route to the servers, and for a plausible clock.
 type network struct {
 	*boot
-	waits time.Time // since when it waits for a time server
+	waits time.Time // start of the wait for a time server
 }
 
-// The patience of one look at the network.
+// The time limits of one check of the network.
 const (
 	dialTimeout     = 3 * time.Second
-	timesyncPatient = time.Minute // for a time server; a machine that reaches none may have the right time all the same
+	timesyncPatient = time.Minute // for a time server; a machine that reaches none can still have the right time
 )
 
-// networkLeft checks once. With flags only, a person is at the machine.
+// networkLeft checks once. With flags only, an operator is at the machine.
 func (b *network) networkLeft(ctx context.Context) (string, error) {
 	if !b.planned {
 		return "", nil
@@ -50,7 +50,7 @@ func (b *network) waitForNetwork(ctx context.Context) error {
 	return firstboot.Passing(errors.New(strings.TrimPrefix(problem, "wait for ")))
 }
 
-// offline returns what is missing: a route out of this machine, or an answer of a server of the plan.
+// offline returns the missing part: a route out of this machine, or an answer of a server of the plan.
 func (b *network) offline(ctx context.Context) string {
 	var far []string
 	for _, address := range b.plan.Servers {
@@ -95,7 +95,7 @@ func reaches(ctx context.Context, address string) bool {
 	return err == nil && conn.Close() == nil
 }
 
-// hasRoute says whether the kernel knows a way to everywhere (proc(5), /proc/net/route and ipv6_route).
+// hasRoute reports whether the kernel has a default route (proc(5), /proc/net/route and ipv6_route).
 func hasRoute() bool {
 	four, _ := os.ReadFile("/proc/net/route")
 	for line := range bytes.Lines(four) {
@@ -112,7 +112,7 @@ func hasRoute() bool {
 	return false
 }
 
-// wrongTime says how the clock can be seen to be wrong. With one that lags, no certificate is valid yet.
+// wrongTime describes a clock that is evidently wrong. If the clock is behind, no certificate is valid yet.
 func (b *network) wrongTime(ctx context.Context) string {
 	now := b.Env.Now()
 	if made := builtAt(); now.Before(made) {
@@ -123,7 +123,7 @@ func (b *network) wrongTime(ctx context.Context) string {
 			return fmt.Sprintf("the clock says %s, and the certificate of %s was made at %s", utcTime(now), server, utcTime(valid))
 		}
 	}
-	// systemd-timesyncd.service(8): the file is there once the clock was set.
+	// systemd-timesyncd.service(8): the file exists once the clock was set.
 	if _, err := os.Stat(b.path("run/systemd/timesync")); err != nil {
 		return ""
 	}
@@ -140,7 +140,7 @@ func (b *network) wrongTime(ctx context.Context) string {
 	return "no time server has set the clock yet"
 }
 
-// builtAt is when this program's source was written; the zero time when it does not say.
+// builtAt returns the time of this program's source; zero if the build does not contain it.
 func builtAt() time.Time {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
@@ -152,8 +152,8 @@ func builtAt() time.Time {
 	return time.Time{}
 }
 
-// validFrom is when a server's certificate begins, whoever it is: this is about the clock, and nothing is sent. The zero time
-// when it can't be seen.
+// validFrom returns the start of the validity of a server's certificate, of any server: it only serves to check the
+// clock, and nothing is sent. It returns the zero time if the certificate cannot be read.
 func validFrom(ctx context.Context, server string) time.Time {
 	dialer := tls.Dialer{
 		NetDialer: &net.Dialer{Timeout: dialTimeout},

@@ -17,7 +17,7 @@ import (
 	"pulley/internal/schedule"
 )
 
-// readPlan reads the file where there is one. A first boot that is over does not keep flags from saying something new.
+// readPlan reads the file, if it exists. Flags override the plan of a finished first boot.
 func (b *boot) readPlan() error {
 	named := b.PlanPath != ""
 	if !named {
@@ -51,25 +51,25 @@ func (b *boot) readPlan() error {
 		sum := sha256.Sum256([]byte(plan.Token))
 		b.tokenDigest = hex.EncodeToString(sum[:])
 	}
-	// The token of before came back with the userdata of before, unless the node left since; another one is somebody's word
-	// that every step looks again.
+	// The old token comes back with old userdata, unless the node left since. A new token is an operator's request that
+	// every step checks its work again.
 	b.again = over && b.tokenDigest != "" && (b.tokenDigest != state.Token || b.joins() && !b.hasIdentity())
 	return nil
 }
 
-// hasIdentity says whether there is one, whatever it is worth. A node that leaves removes its own.
+// hasIdentity reports whether an identity exists, valid or not. A node that leaves removes its own.
 func (b *boot) hasIdentity() bool {
 	_, err := os.Stat(nodeconfig.Under(b.Root).IdentityFile())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// says reports whether the command line says what this machine is to be.
+// says reports whether the command line defines the future node.
 func (b *boot) says() bool {
 	return b.Node != "" || b.Role != "" || b.Environment.Name != "" || len(b.Connection.Endpoints) > 0 || len(b.Given.Servers) > 0 ||
 		b.Given.Token != "" || b.Overwrite || b.NoCron || b.Given.Schedule != ""
 }
 
-// planDigest names what a machine was told, whatever its token is: a token is replaced when it has expired.
+// planDigest returns the digest of a plan without its token: an expired token is replaced.
 func planDigest(p firstboot.Plan) (string, error) {
 	p.Token = ""
 	text, err := p.Encode()
@@ -77,7 +77,7 @@ func planDigest(p firstboot.Plan) (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-// override lets flags speak louder than the file.
+// override lets flags override the file.
 func (b *boot) override() {
 	o := &b.Options
 	said := b.Given
@@ -95,7 +95,7 @@ func (b *boot) override() {
 	o.Connection.Endpoints, o.Connection.Prefix, o.Connection.CACert = p.Endpoints, p.Prefix, p.CACert
 }
 
-// absolute makes paths such as cron's runs can use, which start in another folder.
+// absolute makes paths absolute: cron's runs start in another folder.
 func (b *boot) absolute() error {
 	c := &b.Connection
 	for _, path := range []*string{&b.Path, &c.CACert, &c.Cert, &c.Key, &b.AllowedSigners, &b.RevokedSigners} {
@@ -110,19 +110,19 @@ func (b *boot) absolute() error {
 	return nil
 }
 
-// hasJoined says whether an earlier start of this first boot joined, and this one does not again.
+// hasJoined reports whether an earlier start of this first boot joined, and this one does not repeat it.
 func (b *boot) hasJoined() bool {
 	if b.again || b.From == "" && !b.planned || b.asks(firstboot.Join) {
 		return false
 	}
-	if !b.planned { // whoever says where to start knows what is done
+	if !b.planned { // an operator with --from knows which steps are done
 		return true
 	}
 	state, err := b.memory().Load()
 	return err == nil && state.Machine == nodeconfig.MachineID(b.Root) && state.Plan == b.digest && state.Steps[firstboot.Join].State == firstboot.Done
 }
 
-// asks reports whether --from has a step done again.
+// asks reports whether --from repeats a step.
 func (b *boot) asks(step firstboot.Name) bool {
 	names := firstboot.Names()
 	return b.From != "" && slices.Index(names, firstboot.Name(b.From)) <= slices.Index(names, step)

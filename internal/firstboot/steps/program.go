@@ -17,7 +17,7 @@ import (
 	"pulley/internal/upgrade"
 )
 
-// program puts the agent in place, and has the first boot resume after a reboot.
+// program installs the agent, and makes the first boot resume after a reboot.
 type program struct{ *boot }
 
 func (b *program) agentLeft(context.Context) (string, error) {
@@ -34,8 +34,8 @@ func (b *program) agentLeft(context.Context) (string, error) {
 	return "", nil
 }
 
-// inPlace says whether the program where cron looks for it needs no replacing: it is this very one, or an upgrade put it
-// there, which knows better than userdata that was written once.
+// inPlace reports whether the installed agent stays: it is this program, or an upgrade installed it. An upgrade is
+// newer than userdata, which is written once.
 func (b *program) inPlace() (bool, error) {
 	program, err := ownProgram()
 	if err != nil {
@@ -53,7 +53,7 @@ func (b *program) inPlace() (bool, error) {
 	if err != nil || bytes.Equal(there, program) {
 		return err == nil, err
 	}
-	if b.asks(firstboot.Agent) { // a person wants this one
+	if b.asks(firstboot.Agent) { // an operator requested this one
 		return false, nil
 	}
 	state, err := b.ownFolder().Load()
@@ -62,7 +62,7 @@ func (b *program) inPlace() (bool, error) {
 
 func (b *program) ownFolder() upgrade.Folder { return nodeconfig.Under(b.Root).UpgradeFolder() }
 
-// placeAgent copies this very program to where cron looks for it. No upgrade does the same meanwhile.
+// placeAgent copies this program to the path where cron starts it. It keeps upgrades out meanwhile.
 func (b *program) placeAgent(context.Context) error {
 	lock, err := b.ownFolder().Lock()
 	if errors.Is(err, agent.ErrLocked) {
@@ -107,7 +107,8 @@ func ownProgram() ([]byte, error) {
 	return os.ReadFile(self)
 }
 
-// Where a reboot goes on. Userdata may have put its own script there, which fetches the agent first; it is left alone.
+// The files that resume a first boot after a reboot. Userdata may have written its own script there, which downloads
+// the agent first; it stays.
 const (
 	resumeUnit   = "etc/systemd/system/pulley-first-boot.service"
 	resumeWanted = "etc/systemd/system/multi-user.target.wants/pulley-first-boot.service"
@@ -118,10 +119,10 @@ const (
 // resumeHeader begins the files that this program wrote.
 const resumeHeader = "# Resumes a first boot after a reboot. Written by pulley-agent, which removes it.\n"
 
-// resumed is what starts this program at the next boot.
+// resumed is the file that starts this program at the next boot.
 type resumed struct{ path, text string }
 
-// resumption names the installed program once it is there: the one that was started may lie in /tmp.
+// resumption names the installed program, once there is one: the running program may be in /tmp.
 func (b *program) resumption() (resumed, error) {
 	program := b.path(nodeconfig.AgentPath)
 	there, err := b.inPlace()
@@ -163,7 +164,7 @@ WantedBy=multi-user.target
 `}, nil
 }
 
-// resumeAfterReboot has a reboot go on here, unless userdata's script does.
+// resumeAfterReboot makes a reboot resume here, unless userdata's script does.
 func (b *program) resumeAfterReboot() error {
 	r, err := b.resumption()
 	if err != nil {
@@ -180,7 +181,8 @@ func (b *program) resumeAfterReboot() error {
 	return nil
 }
 
-// resumesElsewhere is what a reboot should go on with, where this program wrote what names another; nil when all is well.
+// resumesElsewhere returns the correct file if this program wrote one that starts another program; nil if the file is
+// correct.
 func (b *program) resumesElsewhere() (*resumed, error) {
 	if !b.planned {
 		return nil, nil
@@ -204,7 +206,7 @@ func (b *program) writeResumption(r resumed) error {
 	return atomicfile.Write(path, []byte(r.text), 0o644)
 }
 
-// link has systemd start a unit with the machine (systemctl(1), enable).
+// link makes systemd start a unit with the machine (systemctl(1), enable).
 func (b *boot) link(wanted string) error {
 	path := b.path(wanted)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

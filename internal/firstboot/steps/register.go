@@ -36,7 +36,7 @@ func (b *member) registerLeft(ctx context.Context) (string, error) {
 	return "add this machine to the host list", nil
 }
 
-// passingStore marks that etcd gave no answer.
+// passingStore marks an error as temporary if etcd did not answer.
 func passingStore(err error) error {
 	if errors.Is(err, agent.ErrUnreachable) {
 		return firstboot.Passing(err)
@@ -44,8 +44,8 @@ func passingStore(err error) error {
 	return err
 }
 
-// register puts this host on the list of those that should be alive. Where etcd knows its nodes, serve does it for them. What
-// is there already and says the same stays, with its time.
+// register adds this host to the host list. If etcd authenticates its nodes, serve does it instead. An equal entry
+// stays, with its time.
 func (b *member) register(ctx context.Context) error {
 	c, err := b.known()
 	if err != nil {
@@ -79,10 +79,10 @@ func sameHost(a, b agent.Host) bool {
 		slices.Equal(a.Addresses, b.Addresses)
 }
 
-// maxAddresses keeps a host's entry small on machines with an address for each container.
+// maxAddresses limits a host's entry on machines with an address for each container.
 const maxAddresses = 8
 
-// addresses are the machine's own global ones, in the kernel's order.
+// addresses returns the machine's global addresses, in the kernel's order.
 func addresses() []string {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"pulley/internal/upgrade"
 )
 
-// An address that is dialled otherwise than it was meant looks like a network that is down.
+// A wrong address looks like a network that is down.
 func TestWhereToLook(t *testing.T) {
 	for address, want := range map[string]string{
 		"https://10.0.0.1:8443":  "10.0.0.1:8443",
@@ -33,7 +33,7 @@ func TestWhereToLook(t *testing.T) {
 	}
 }
 
-// With a clock that lags no certificate is valid yet: the join would fail as if somebody stood in between.
+// If the clock is behind, no certificate is valid yet: the join would fail as if it were attacked.
 func TestWaitsForTheTime(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
@@ -85,7 +85,7 @@ func TestWaitsForTheTime(t *testing.T) {
 	}
 }
 
-// A first boot that is repeated for its last step would put an old agent in the place of an upgraded one, again and again.
+// Repeating the last step of a first boot must not replace an upgraded agent with an old one.
 func TestAnUpgradedAgentStays(t *testing.T) {
 	b := &program{&boot{Options: Options{Flags: nodeconfig.Flags{Root: t.TempDir()}, Log: slog.New(slog.DiscardHandler)}}}
 	target := b.path(nodeconfig.AgentPath)
@@ -127,7 +127,7 @@ func TestAnUpgradedAgentStays(t *testing.T) {
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(target, []byte("of nobody"), 0o755); err != nil { // not the file that the upgrade knows
+	if err := os.WriteFile(target, []byte("of nobody"), 0o755); err != nil { // not the file that the upgrade recorded
 		t.Fatal(err)
 	}
 	if got := place(); got == "of nobody" {
