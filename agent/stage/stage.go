@@ -108,7 +108,8 @@ func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust
 	if err == nil {
 		err = c.Verifier.Release(signers, wanted(id, t), releaseRecord(r))
 	}
-	known := mark.Environment == id.Environment && mark.Verified == t.DataDigest // stays known with expired data
+	// Expired data that is already verified must not block a new release.
+	known := mark.Environment == id.Environment && mark.Verified == t.DataDigest
 	if err == nil && t.Data != 0 && !known {
 		var g store.SignedGeneration
 		if g, err = c.record(ctx, id, t, f); err == nil {

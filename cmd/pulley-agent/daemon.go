@@ -60,7 +60,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	if !replaced || told.Err() != nil {
 		return nil
 	}
-	// The same process, so that whoever started the daemon sees no end of it.
+	// Exec keeps the process: the service manager that started the daemon sees no exit.
 	if err := syscall.Exec(c.UpgradeFolder().Installed, os.Args, os.Environ()); err != nil {
 		return fmt.Errorf("cannot start the new agent: %w\nstart `%s daemon` again", err, program)
 	}

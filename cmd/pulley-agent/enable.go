@@ -54,7 +54,7 @@ func newDisable(o *options) *cobra.Command {
 	}
 }
 
-// withDisk works on the node's own memory; it needs neither settings nor etcd.
+// withDisk calls do with the node's state folder. It needs neither settings nor etcd.
 func (o *options) withDisk(do func(*agent.Disk) error) error {
 	d, err := agent.OpenDisk(filepath.Join(o.Root, "var/lib/pulley"))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command pulley-agent keeps one machine on the Puppet code and data that its fleet's operators want.
+// Command pulley-agent keeps one machine on the Puppet code and data that the operators of its fleet chose.
 package main
 
 import (
@@ -7,7 +7,7 @@ import (
 	"pulley/internal/cli"
 )
 
-// version is stamped in by the linker.
+// version is set by the linker.
 var version = "dev"
 
 func main() {

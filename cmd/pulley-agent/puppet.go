@@ -95,7 +95,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	return err
 }
 
-// readsOnly says whether a command of Puppet's leaves the machine as it is.
+// readsOnly reports whether a Puppet command leaves the machine unchanged.
 func readsOnly(args []string) bool {
 	switch args[0] {
 	case "lookup", "config", "facts", "parser", "describe", "help", "--version":
@@ -106,7 +106,7 @@ func readsOnly(args []string) bool {
 	return false
 }
 
-// forbidden says why a catalog may not be applied here by hand; the hold is the one that a run saw last.
+// forbidden returns why a catalog must not be applied by hand on this machine. It uses the hold from the last run.
 func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 	if args[0] != "apply" {
 		return nil
@@ -126,7 +126,7 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 	return nil
 }
 
-// enforced is the job of the target that is in place; etcd is asked only for what is missing on disk.
+// enforced returns the job of the target in place. It contacts etcd only for parts that are missing on disk.
 func (c config) enforced(ctx context.Context, t agent.Target, now func() time.Time, log *slog.Logger) (agent.Job, func(), error) {
 	p, err := stage.Open(c.Config, now, log)
 	if err != nil {

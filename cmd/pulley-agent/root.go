@@ -12,7 +12,7 @@ import (
 
 const program = "pulley-agent"
 
-// Main is the whole program as a function of its surroundings.
+// Main runs the complete program. All input and output goes through env.
 func Main(ctx context.Context, env cli.Env, args []string) int {
 	root := newRoot(env)
 	root.SetArgs(args)
@@ -27,12 +27,12 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 	return cli.Exit(env, program, root.ExecuteContext(ctx))
 }
 
-// options are the flags that every verb has, and what they are read in.
+// options are the flags of every verb, with the environment in which they are read.
 type options struct {
 	env cli.Env
 	nodeconfig.Flags
 	verbose bool
-	step    func(name string) // is told each step of a tick; nil: nobody watches
+	step    func(name string) // receives each step of a tick; may be nil
 }
 
 func newRoot(env cli.Env) *cobra.Command {

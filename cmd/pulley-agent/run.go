@@ -19,7 +19,7 @@ type runOptions struct {
 	agent.Options
 	splay      time.Duration
 	detailed   bool
-	supervised int // descriptor of the pipe to the agent that watches this one; 0: nobody does
+	supervised int // descriptor of the pipe to the agent that watches this one; 0: none
 }
 
 func newRun(o *options) *cobra.Command {
@@ -55,7 +55,7 @@ EXIT STATUS
 	f.Lookup("splay").NoOptDefVal = defaultSplay.String()
 	f.BoolVar(&r.detailed, "detailed-exitcodes", false, "exit with Puppet's detailed exit codes")
 	f.IntVar(&r.supervised, "supervised-by", 0, "descriptor of the pipe to the agent that watches this one")
-	_ = f.MarkHidden("supervised-by") // one agent says it to another
+	_ = f.MarkHidden("supervised-by") // for agents only
 	return cmd
 }
 
@@ -71,7 +71,7 @@ func (o *options) run(ctx context.Context, r runOptions, flags []string) error {
 	return err
 }
 
-// conclude says in one line what happened and turns it into an exit code.
+// conclude prints the result in one line and turns it into an exit code.
 func (o *options) conclude(c config, r runOptions, report agent.Report) error {
 	if report.Err != nil && report.Run == nil {
 		return report.Err
@@ -138,7 +138,8 @@ func exitCode(r runOptions, report agent.Report) int {
 	return cli.ExitDone
 }
 
-// failing says whether what keeps a node from its target is a fault, which cron's mail or a monitor has to show.
+// failing reports whether the reason that keeps a node from its target is a failure, which cron's mail or a monitor
+// must show.
 func failing(blocked agent.Reason) bool {
 	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRefused || blocked == agent.ReasonOtherMachine
 }

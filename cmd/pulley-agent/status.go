@@ -15,7 +15,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// localStatus is what `pulley-agent status -o json` prints.
+// localStatus is the output of `pulley-agent status -o json`.
 type localStatus struct {
 	LastGood   agent.Target     `json:"last_good"`
 	Enforcing  agent.Target     `json:"enforcing"`
@@ -26,7 +26,7 @@ type localStatus struct {
 	Holds      []agent.Hold     `json:"holds,omitempty"`
 	Disabled   agent.Prose      `json:"disabled,omitempty"`
 	OpenRun    string           `json:"open_run,omitempty"`
-	Unsent     int              `json:"unsent"` // run records that etcd has not heard of
+	Unsent     int              `json:"unsent"` // run records that etcd does not have
 	Refusal    *agent.Refusal   `json:"refusal,omitempty"`
 	Retirement agent.Retirement `json:"retirement,omitempty"`
 	Answer     *agent.Answer    `json:"answer,omitempty"` // to the newest request
@@ -53,7 +53,7 @@ func newStatus(o *options) *cobra.Command {
 	return cmd
 }
 
-// localStatus reads what is there and makes nothing: also somebody who may only look gets an answer.
+// localStatus reads the node's files and creates none: it also works with read-only permissions.
 func (o *options) localStatus() (localStatus, error) {
 	dir := filepath.Join(o.Root, "var/lib/pulley")
 	d, err := agent.ReadDisk(dir)
@@ -72,7 +72,7 @@ func (o *options) localStatus() (localStatus, error) {
 	return s, errors.Join(err, d.Close())
 }
 
-// signers are those of the settings; without any that can be read, the default places.
+// signers returns the paths from the settings, or the default paths if the settings are unreadable.
 func (o *options) signers() trust.Files {
 	c, err := o.load()
 	if err != nil {

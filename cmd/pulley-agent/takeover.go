@@ -33,10 +33,10 @@ func newTakeover(o *options) *cobra.Command {
 	return cmd
 }
 
-// puppetStateDirs is where Puppet's own locks are.
+// puppetStateDirs returns the folders of Puppet's own locks.
 func puppetStateDirs(root string) []string { return puppet.DefaultStateDirs(root) }
 
-// withNodeLock works while no run of Pulley does.
+// withNodeLock calls do while no Pulley run is in progress.
 func (o *options) withNodeLock(do func(*agent.Disk) error) error {
 	return o.withDisk(func(d *agent.Disk) error {
 		lock, err := d.Lock()
@@ -47,11 +47,12 @@ func (o *options) withNodeLock(do func(*agent.Disk) error) error {
 	})
 }
 
-// oldAgent is the machine as a takeover sees it; dirs are Puppet's state folders, nil for where its packagings have them.
+// oldAgent returns the machine for a takeover. dirs are Puppet's state folders; nil means the default folders of its
+// packagings.
 func (o *options) oldAgent(dirs []string) *takeover.Machine {
 	root, err := filepath.Abs(o.Root)
 	if err != nil {
-		root = o.Root // whoever works there says what is wrong
+		root = o.Root // the operation on it reports the error
 	}
 	if dirs == nil {
 		dirs = puppetStateDirs(root)

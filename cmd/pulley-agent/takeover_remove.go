@@ -37,7 +37,7 @@ func newTakeoverRemove(o *options) *cobra.Command {
 	}
 }
 
-// verifiedSince reports whether a run of Pulley put the machine on its target since then, without a failure.
+// verifiedSince reports whether a Pulley run has reached the machine's target since then without a failure.
 func verifiedSince(s agent.State, since time.Time) bool {
 	return !s.LastGood.IsZero() && s.Enforcing == s.LastGood && s.OpenRun == "" && s.Outcome != agent.Failed && s.RanAt.After(since)
 }

@@ -9,15 +9,15 @@ import (
 	"pulley/internal/takeover"
 )
 
-// takeoverStatus is what `pulley-agent takeover status -o json` prints.
+// takeoverStatus is the output of `pulley-agent takeover status -o json`.
 type takeoverStatus struct {
-	Stage   takeover.Stage    `json:"stage"` // "" when nothing was taken over
+	Stage   takeover.Stage    `json:"stage"` // "": no takeover
 	At      string            `json:"at,omitempty"`
 	By      string            `json:"by,omitempty"`
 	Message string            `json:"message,omitempty"`
 	Units   []takeover.Unit   `json:"units,omitempty"`
-	Files   []string          `json:"files,omitempty"` // crontabs that were changed
-	Starts  takeover.Findings `json:"starts"`          // puppet agent, now
+	Files   []string          `json:"files,omitempty"` // changed crontabs
+	Starts  takeover.Findings `json:"starts"`          // puppet agent's, now
 }
 
 func newTakeoverStatus(o *options) *cobra.Command {

@@ -14,7 +14,7 @@ import (
 	"pulley/internal/upgrade"
 )
 
-// turn is one turn of the node, printed. Replaced reports that another program is in place.
+// turn runs one turn of the node and prints it. replaced reports that another program was installed.
 func (o *options) turn(ctx context.Context, c config, r runOptions, flags []string) (replaced bool, err error) {
 	opts := node.TurnOptions{Options: r.Options, Flags: flags}
 	if r.detailed {
@@ -34,7 +34,7 @@ func (o *options) turn(ctx context.Context, c config, r runOptions, flags []stri
 	return t.Replaced, nil
 }
 
-// watched is a tick of a new agent: the agent that watches it receives each step, and how the tick ended.
+// watched runs a tick of a new agent. The agent that watches it receives each step and the result of the tick.
 func (o *options) watched(ctx context.Context, r runOptions) error {
 	teller, err := upgrade.OpenTeller(r.supervised)
 	if err != nil {
@@ -63,7 +63,7 @@ func (o *options) watchedTick(ctx context.Context, r runOptions) (upgrade.Ending
 	return node.EndingOf(report), o.conclude(c, r, report)
 }
 
-// inherited are the flags that every verb has, as they were given: another agent gets the same.
+// inherited returns the flags of every verb as given, for another agent.
 func inherited(c *cobra.Command) []string {
 	var args []string
 	c.InheritedFlags().VisitAll(func(f *pflag.Flag) {

@@ -13,10 +13,10 @@ import (
 	"pulley/internal/upgrade"
 )
 
-// ownAgent is what `pulley-agent upgrade -o json` prints.
+// ownAgent is the output of `pulley-agent upgrade -o json`.
 type ownAgent struct {
-	Running   string             `json:"running"`   // version of the program that printed this
-	Installed *upgrade.Program   `json:"installed"` // null: it was never compared with a published one
+	Running   string             `json:"running"`   // version of this program
+	Installed *upgrade.Program   `json:"installed"` // null: never compared with a published version
 	Candidate *upgrade.Candidate `json:"candidate"`
 	Dropped   *upgrade.Dropped   `json:"dropped"`
 	Waiting   *upgrade.Waiting   `json:"waiting"`
@@ -93,10 +93,10 @@ func (o *options) showUpgrade(out cli.Output) error {
 
 func when(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
-// ownVersion is this program's version as versions are published.
+// ownVersion returns this program's version in the form of published versions.
 func (o *options) ownVersion() string { return o.setup(config{}).OwnVersion() }
 
-// ownFolder needs no settings: these may be what the new agent can't read.
+// ownFolder needs no settings, because the new agent may be unable to read them.
 func (o *options) ownFolder() upgrade.Folder { return nodeconfig.Under(o.Root).UpgradeFolder() }
 
 func (o *options) upgradeBack() error {

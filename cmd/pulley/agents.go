@@ -28,7 +28,7 @@ func newAgents(o *options) *cobra.Command {
 	return cmd
 }
 
-// listedAgent is one version of pulley-agent as -o json has it.
+// listedAgent is one version of pulley-agent in the JSON output.
 type listedAgent struct {
 	Version    string           `json:"version"`
 	Published  bool             `json:"published"`
@@ -37,8 +37,8 @@ type listedAgent struct {
 	Author     string           `json:"author"`
 	At         *time.Time       `json:"at"`
 	Signatures []signature      `json:"signatures"`
-	Nodes      int              `json:"nodes"`  // that last said that they run it
-	Wanted     []string         `json:"wanted"` // by whom: "everybody in dev"
+	Nodes      int              `json:"nodes"`  // number of nodes that last reported it
+	Wanted     []string         `json:"wanted"` // scopes that want it: "everybody in dev"
 }
 
 type listedPlatform struct {
@@ -88,7 +88,7 @@ func (o *options) agents(ctx context.Context, s *store.Store) error {
 	})
 }
 
-// listAgents puts together what is published, what is wanted and what runs, newest version first.
+// listAgents combines the published, wanted and running versions, newest first.
 func listAgents(ctx context.Context, s *store.Store) ([]listedAgent, error) {
 	published, err := s.Releases.Agents(ctx)
 	if err != nil {

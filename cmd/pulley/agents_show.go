@@ -18,7 +18,7 @@ import (
 	"pulley/internal/store"
 )
 
-// shownAgents is what `pulley agents show -o json` prints.
+// shownAgents is the output of `pulley agents show -o json`.
 type shownAgents struct {
 	Environment string        `json:"environment"`
 	Wanted      []wantedAgent `json:"wanted"`
@@ -36,9 +36,9 @@ type wantedAgent struct {
 
 type agentOfNode struct {
 	Node    string             `json:"node"`
-	Runs    string             `json:"runs"`   // version; "" when it has not spoken yet
-	Wanted  string             `json:"wanted"` // version; "" when nobody wants any
-	Phase   agent.UpgradePhase `json:"phase"`  // "" when it runs what is wanted
+	Runs    string             `json:"runs"`   // version; "" before the first report
+	Wanted  string             `json:"wanted"` // version; "" if none is wanted
+	Phase   agent.UpgradePhase `json:"phase"`  // "" if it runs the wanted version
 	Problem agent.Problem      `json:"problem,omitzero"`
 }
 
@@ -121,7 +121,7 @@ func because(why string) string {
 	return ": " + why
 }
 
-// agentOf is where one node stands with its own agent, as far as it said.
+// agentOf returns the upgrade state of one node's agent, from its last report.
 func agentOf(name string, f store.FleetState, w store.AgentWish) agentOfNode {
 	st, spoke := f.Statuses[name]
 	role := f.Hosts[name].Role

@@ -15,7 +15,8 @@ import (
 	"pulley/internal/store"
 )
 
-// memberLifetime is the lifetime of a member's certificate. Nothing renews it; doctor reports its end.
+// memberLifetime is the lifetime of a member's certificate. It is not renewed automatically. `pulley doctor` reports
+// its end.
 const memberLifetime = 365 * 24 * time.Hour
 
 func newAuth(o *options) *cobra.Command {
@@ -30,7 +31,7 @@ etcd.`,
 	return cmd
 }
 
-// authFlags name the CA.
+// authFlags select the CA.
 type authFlags struct {
 	dataDir string
 	secure  secureFlags
@@ -41,7 +42,7 @@ func (f *authFlags) add(c *cobra.Command) {
 	f.secure.addCA(c.Flags())
 }
 
-// open makes the missing parts of the CA.
+// open opens the CA and creates its missing parts.
 func (f *authFlags) open(o *options) (*fleetca.Certificates, error) {
 	if f.dataDir == "" {
 		return nil, cli.Usagef("missing --data-dir DIR\ngive the data folder of `pulley serve`")
@@ -120,8 +121,8 @@ is enabled already, give --cert and --key of a user with etcd's role root.`,
 	return cmd
 }
 
-// secureConnection connects with serve's identity unless flags name another one, and only over TLS: the certificate's name is
-// the user.
+// secureConnection connects with serve's identity unless flags name another one. It accepts only TLS, because the
+// certificate's name is the etcd user.
 func (o *options) secureConnection(certs *fleetca.Certificates) error {
 	for _, e := range o.connection.Config().Endpoints {
 		if u, err := url.Parse(e); err != nil || u.Scheme != "https" {

@@ -37,7 +37,7 @@ EXIT STATUS
 	return cmd
 }
 
-// caFlags name the CA that a verb works on.
+// caFlags select the CA of a verb.
 type caFlags struct {
 	*options
 	dataDir string
@@ -49,7 +49,7 @@ func (f *caFlags) add(c *cobra.Command) {
 	f.secure.addCA(c.Flags())
 }
 
-// open opens the CA and takes the census of its certificates.
+// open opens the CA and lists its certificates in use.
 func (f *caFlags) open(ctx context.Context) (*pki.CA, fleetca.Census, error) {
 	if err := f.secure.checkCA(); err != nil {
 		return nil, fleetca.Census{}, err
@@ -67,7 +67,7 @@ func (f *caFlags) open(ctx context.Context) (*pki.CA, fleetca.Census, error) {
 	return ca, fleetca.Take(ctx, config, ca, fleetca.AdminFile(f.dataDir), f.env.Now()), nil
 }
 
-// shownCA is what `pulley ca show -o json` prints; docs/json.md describes it.
+// shownCA is the output of `pulley ca show -o json`. docs/json.md describes it.
 type shownCA struct {
 	Authorities []shownAuthority  `json:"authorities"`
 	Others      *int              `json:"others"`
@@ -275,7 +275,7 @@ EXIT STATUS
 	return cmd
 }
 
-// permitted returns nil if nothing blocks an action, or the action is forced.
+// permitted returns nil if nothing blocks an action, or if the action is forced.
 func (o *options) permitted(action string, force bool, blockers []fleetca.Blocker) error {
 	var all []string
 	for _, b := range blockers {

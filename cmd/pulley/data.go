@@ -30,7 +30,7 @@ EXIT STATUS
 	return cmd
 }
 
-// dataOptions are the flags of the verbs about one layer.
+// dataOptions are the flags of the verbs for one layer.
 type dataOptions struct {
 	*options
 	fleet   cli.EnvironmentFlag
@@ -138,7 +138,7 @@ func (d *dataOptions) warnOfShadows(key string, done change.Data) {
 	if len(s.HiddenBy) > 0 {
 		warn("is itself shadowed by layer %s, for its nodes", layerNames(s.HiddenBy))
 	}
-	if s.Err != nil { // the change is made
+	if s.Err != nil { // the change is stored
 		cli.Complain(d.env, program, fmt.Errorf("warning: cannot list the data that it shadows: %w", s.Err))
 	}
 	switch {

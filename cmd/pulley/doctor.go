@@ -19,7 +19,7 @@ import (
 	"pulley/internal/store"
 )
 
-// examined is what -o json has.
+// examined is the JSON output.
 type examined struct {
 	Worst    doctor.Severity `json:"worst"`
 	Findings []rendered      `json:"findings"`
@@ -69,7 +69,7 @@ EXIT STATUS
 	return cmd
 }
 
-// checkCA tries to connect with a certificate of the CA whose name no user has.
+// checkCA tries to connect with a certificate of the CA whose name no etcd user has.
 func (o *options) checkCA(ctx context.Context, s *store.Store, dataDir string) (doctor.Finding, error) {
 	dir := filepath.Join(dataDir, fleetca.PKIName)
 	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil {
@@ -89,7 +89,7 @@ func (o *options) checkCA(ctx context.Context, s *store.Store, dataDir string) (
 	return doctor.Finding{Check: "ca", Code: doctor.CAFine, Severity: doctor.Fine, Params: doctor.Params{Subject: dataDir}}, nil
 }
 
-// diagnosis shows what was found; what went wrong meanwhile is told after it.
+// diagnosis prints the findings, and then any error of the examination.
 func (o *options) diagnosis(found doctor.Diagnosis, all bool, err error) error {
 	result := examined{Worst: found.Worst(), Findings: []rendered{}}
 	for _, f := range found {

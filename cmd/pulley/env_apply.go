@@ -24,7 +24,7 @@ import (
 	"pulley/internal/store"
 )
 
-// machineFlags are the flags about making and retiring machines.
+// machineFlags are the flags for creating and retiring machines.
 type machineFlags struct {
 	yes          bool
 	maxRetire    int
@@ -34,7 +34,7 @@ type machineFlags struct {
 	noDrain      bool
 }
 
-// overrideFlags accept what a provider reports although it looks wrong.
+// overrideFlags accept a provider's report although it looks wrong.
 type overrideFlags struct{ samePlace, acceptLost bool }
 
 func (v *overrideFlags) add(c *cobra.Command) {
@@ -83,7 +83,7 @@ func (o *options) opener() drivers.Opener {
 	return drivers.Opener{Getenv: o.env.Getenv, Log: slog.New(slog.NewTextHandler(o.env.Stderr, nil))}
 }
 
-// sourceOf is what an environment is planned from. Its provider must come from a file, and never from etcd.
+// sourceOf returns the source of an environment's plan. Its provider must come from a file, and never from etcd.
 func sourceOf(ctx context.Context, o *options, s *store.Store, want *environments.Environment) (apply.Source, error) {
 	id, err := s.Cluster.Installation(ctx)
 	if err != nil {
@@ -93,7 +93,7 @@ func sourceOf(ctx context.Context, o *options, s *store.Store, want *environment
 	return apply.Source{Reader: s.Machines.FleetReader(want.Ref()), Provider: p.Provider, Ref: want.Ref(), Place: p.Place, Now: o.env.Now}, err
 }
 
-// draftOf plans without the fleet's lock: others may change the fleet meanwhile.
+// draftOf plans without the fleet's lock: other commands may change the fleet meanwhile.
 func draftOf(ctx context.Context, o *options, s *store.Store, want *environments.Environment, opts plan.Options) (apply.Draft, error) {
 	source, err := sourceOf(ctx, o, s, want)
 	if err != nil {
@@ -102,7 +102,7 @@ func draftOf(ctx context.Context, o *options, s *store.Store, want *environments
 	return source.Look(ctx, want, opts)
 }
 
-// begin takes the lock of a fleet. Without boot no machine is made.
+// begin takes the lock of a fleet. Without boot, it creates no machine.
 func begin(ctx context.Context, o *options, s *store.Store, want *environments.Environment, boot *plans.Connection, by string) (*apply.Session, error) {
 	id, err := s.Cluster.InstallationID(ctx, by)
 	if err != nil {
@@ -129,7 +129,7 @@ func begin(ctx context.Context, o *options, s *store.Store, want *environments.E
 	}, a), nil
 }
 
-// carryOut applies an approved draft, if the plan is still the same, and shows the progress and the notes.
+// carryOut applies an approved draft, if the plan has not changed, and shows the progress and the notes.
 func carryOut(o *options, t *apply.Session, approved apply.Draft, m machineFlags) (apply.Draft, error) {
 	d, err := t.Recheck(approved)
 	if err != nil {
@@ -146,8 +146,8 @@ func carryOut(o *options, t *apply.Session, approved apply.Draft, m machineFlags
 	return d, err
 }
 
-// approve asks for what a plan deletes, removes and makes. The lock is free meanwhile: a person may think for hours. preview is the
-// command that shows the same.
+// approve asks for confirmation of the machines that a plan deletes, removes and creates. The lock is free meanwhile:
+// the reply may take hours. preview is the command that shows the same plan.
 func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, yes bool, most int, preview string) error {
 	if err := apply.CheckRetire(p, most); err != nil {
 		return err
@@ -178,7 +178,7 @@ func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, yes b
 	return nil
 }
 
-// showPlan prints a plan: what changes in the file, then what is done about each machine.
+// showPlan prints a plan: the changes to the environment, then the action for each machine.
 func showPlan(o *options, p plan.Plan) {
 	for _, line := range p.Changes.Lines() {
 		cli.Cleanf(o.env.Stdout, "%s\n", line)
@@ -269,10 +269,10 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 	})
 }
 
-// maxPlanFile bounds what is read of a stored plan.
+// maxPlanFile limits a stored plan, in bytes.
 const maxPlanFile = 64 << 20
 
-// wanted reads the environment from its file, or from a stored plan, which it then returns as well.
+// wanted reads the environment from its file or from a stored plan. It also returns that plan.
 func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.Environment, *plan.Plan, *plans.Connection, error) {
 	if a.plan == "" {
 		e, err := a.readEnvironment(c, args[0], a.file)
@@ -297,7 +297,7 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 	return p.Spec, &p, boot, err
 }
 
-// approved plans, shows the plan and asks for confirmation. Nothing is done yet.
+// approved plans, shows the plan and asks for confirmation. It changes nothing.
 func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *environments.Environment, stored *plan.Plan) (apply.Draft, error) {
 	d, err := draftOf(ctx, a.options, s, want, a.override.options())
 	if err != nil {
@@ -309,7 +309,7 @@ func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *envir
 		}
 	}
 	showPlan(a.options, d.Plan)
-	if d.Unprotects() { // only the environment is stored
+	if d.Unprotects() { // there is no other change
 		return d, nil
 	}
 	if err := render.Refused(d.Plan, d.Refused(d.Deleted())); err != nil {
@@ -321,7 +321,7 @@ func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *envir
 	return d, approve(ctx, a.options, s, d.Plan, a.machines.yes, a.machines.maxRetire, "`pulley env plan`")
 }
 
-// showApplied prints what an apply did.
+// showApplied prints the result of an apply.
 func showApplied(o *options, p plan.Plan) {
 	what := "stored %s: %s\n"
 	switch {
@@ -386,10 +386,10 @@ EXIT STATUS
 	return cmd
 }
 
-// exitSomething is the exit status for something to do: 2 and 3 have other meanings in every verb.
+// exitSomething is the exit code for pending changes: 2 and 3 have other meanings in every verb.
 const exitSomething = 4
 
-// writePlan stores a plan. Only its owner may read it: it has the environment with its userdata.
+// writePlan stores a plan with mode 0600: it contains the environment with its userdata.
 func writePlan(path string, p plan.Plan) error {
 	b, err := plan.Encode(p)
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 	"pulley/internal/store"
 )
 
-// completed adds the settings of the flags to an environment that has none of its own for them. It returns what the
-// operator's connection says of machines.
+// completed adds the settings of the flags that the environment does not set itself. It returns the machine settings of
+// the operator's connection.
 func (u *firstBootFlags) completed(c *cobra.Command, e *environments.Environment) (*plans.Connection, error) {
 	if u.signers == noSigners {
 		u.signers, u.unsigned = "", true
@@ -28,11 +28,11 @@ func (u *firstBootFlags) completed(c *cobra.Command, e *environments.Environment
 	return boot, boot.Complete(e, u.plan.Settings)
 }
 
-// noSigners is the value of --allowed-signers for machines that are to verify no signatures.
+// noSigners is the value of --allowed-signers for machines that verify no signatures.
 const noSigners = "none"
 
-// checkBoots refuses a plan whose machines could never become nodes, or would check no signatures although nobody said so.
-// Whether they are to check some was asked when a stored plan was made.
+// checkBoots refuses a plan whose machines could never become nodes, or would verify no signatures without the
+// operator's confirmation. For a stored plan, the operator confirmed it when the plan was made.
 func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.Plan, stored bool) error {
 	if p.Driver == environments.DriverNone {
 		return nil
@@ -51,7 +51,7 @@ func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.
 	return nil
 }
 
-// checkJoins refuses to make machines that etcd would not let in: they get a certificate only where they join.
+// checkJoins refuses to create machines that could not reach etcd: they get a certificate only when they join.
 func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.Plan) error {
 	role := neverJoins(p)
 	if role == "" {
@@ -71,7 +71,7 @@ func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.
 		"give the URL of `pulley serve`: `servers:` in the file's userdata, or --servers https://HOST:8443; or `endpoints:` where machines bring certificates of their own", p.Fleet, role)
 }
 
-// neverJoins returns the first role with a new machine that knows no server, and nothing instead; "" for none.
+// neverJoins returns the first role with a new machine that has no server to join and no alternative, or "".
 func neverJoins(p plan.Plan) string {
 	for _, step := range p.Steps {
 		if step.Creates && plans.NeedsJoin(p.Spec, step.Role) {
@@ -81,7 +81,7 @@ func neverJoins(p plan.Plan) string {
 	return ""
 }
 
-// connectionOnly returns what the operator's connection says of machines.
+// connectionOnly returns the machine settings of the operator's connection.
 func (u *firstBootFlags) connectionOnly() (*plans.Connection, error) {
 	u.connection.Fill(u.env)
 	config := u.connection.Config()

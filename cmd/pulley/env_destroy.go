@@ -26,7 +26,7 @@ type destroyOptions struct {
 	dry      bool
 }
 
-// previewDestroy is the command that shows what a destroy would do.
+// previewDestroy is the command that previews a destroy.
 const previewDestroy = "`pulley env destroy --dry-run`"
 
 func newEnvDestroy(o *options) *cobra.Command {
@@ -83,7 +83,7 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 	})
 }
 
-// named finds the environment that an argument names, and its provider if the argument is a file.
+// named returns the environment that an argument names, and its provider if the argument is a file.
 func (d *destroyOptions) named(c *cobra.Command, arg string) (environments.Ref, *environments.Provider, error) {
 	if namesFile(arg) {
 		e, err := d.readEnvironment(c, arg, d.file)
@@ -105,7 +105,8 @@ func (d *destroyOptions) named(c *cobra.Command, arg string) (environments.Ref, 
 	return ref, nil, nil
 }
 
-// stored is the stored environment with the provider of its file. If an earlier destroy deleted it already, it is an empty one.
+// stored returns the stored environment with the provider of its file. If an earlier destroy deleted it already, it is
+// empty.
 func (d *destroyOptions) stored(ctx context.Context, c *cobra.Command, s *store.Store, ref environments.Ref, provider *environments.Provider) (*environments.Environment, error) {
 	want, _, err := s.Environments.Spec(ctx, ref)
 	if err != nil {
@@ -135,7 +136,7 @@ func (d *destroyOptions) stored(ctx context.Context, c *cobra.Command, s *store.
 	return want, nil
 }
 
-// approved shows what goes, and asks for confirmation.
+// approved shows the machines and keys to delete, and asks for confirmation.
 func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *environments.Environment) (apply.Draft, error) {
 	opts := d.override.options()
 	opts.Destroy, opts.ForgetHosts = true, d.hosts

@@ -15,10 +15,10 @@ import (
 	"pulley/internal/cli"
 )
 
-// maxEnvironmentFile bounds what is read of a file; environments.Load says what is too large.
+// maxEnvironmentFile limits the bytes read from a file. environments.Load reports a file that is too large.
 const maxEnvironmentFile = 8 << 20
 
-// envFileFlags say what an environment is made of besides its file.
+// envFileFlags are the parts of an environment that are not in its file.
 type envFileFlags struct {
 	cloud, stack string
 	sets         []string
@@ -30,18 +30,18 @@ func (f *envFileFlags) add(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.sets, "set", nil, "change one value for this once, like compute.cardinality=5; may be given again")
 }
 
-// environmentFile is where an environment's file is in a control repository, seen from its top.
+// environmentFile returns the path of an environment's file, relative to the top of a control repository.
 func environmentFile(ref environments.Ref) string {
 	return filepath.Join("environments", ref.Environment+".yaml")
 }
 
-// namesFile tells a file from an environment's name.
+// namesFile reports whether an argument is a file and not an environment's name.
 func namesFile(arg string) bool {
 	ext := filepath.Ext(arg)
 	return ext == ".yaml" || ext == ".yml" || strings.ContainsRune(arg, filepath.Separator)
 }
 
-// of is what else to say of the file so that it is this fleet's.
+// of returns the flags with this fleet's reference.
 func (f envFileFlags) of(ref environments.Ref) envFileFlags {
 	if ref.Stack != "" {
 		f.stack = ref.Stack
@@ -49,8 +49,8 @@ func (f envFileFlags) of(ref environments.Ref) envFileFlags {
 	return f
 }
 
-// readEnvironment reads and checks the environment that a file and the flags describe, without asking etcd for anything.
-// A name stands for its file as it is seen from the top of a control repository.
+// readEnvironment reads and checks the environment that a file and the flags describe, without contacting etcd. A name
+// selects its file, relative to the top of a control repository.
 func (o *options) readEnvironment(_ *cobra.Command, file string, f envFileFlags) (*environments.Environment, error) {
 	if ref, err := environments.ParseRef(file); err == nil && !namesFile(file) {
 		if f.stack != "" && ref.Stack != "" && f.stack != ref.Stack {
@@ -71,7 +71,7 @@ func (o *options) readEnvironment(_ *cobra.Command, file string, f envFileFlags)
 	return environments.Load(load)
 }
 
-// readCloud reads clouds/<name>.yaml beside the folder that the environment is in.
+// readCloud reads clouds/<name>.yaml beside the environment's folder.
 func readCloud(file, name string) (*environments.Source, error) {
 	if err := environments.CheckCloud(name); err != nil {
 		return nil, cli.Usagef("%v", err)
@@ -88,7 +88,7 @@ func readCloud(file, name string) (*environments.Source, error) {
 	return &environments.Source{Name: path, Data: data}, nil
 }
 
-// cloudsIn says which clouds there are.
+// cloudsIn lists the clouds of a folder.
 func cloudsIn(folder string) string {
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	if err != nil || len(files) == 0 {

@@ -13,10 +13,10 @@ import (
 
 var _ machines.Fleet = (*fleetOf)(nil)
 
-// tokenSpare is how much longer a machine's token is good than the machine may take.
+// tokenSpare is the margin of a token's lifetime beyond the time that its machine may take.
 const tokenSpare = time.Hour
 
-// fleetOf is the fleet that an environment is applied to: the books in etcd, and userdata of machines.
+// fleetOf is the fleet of an apply: the inventory in etcd, and the userdata of machines.
 type fleetOf struct {
 	*store.Applying
 	boot *plans.Connection
@@ -24,9 +24,9 @@ type fleetOf struct {
 	now  func() time.Time
 }
 
-// newFleet is the fleet for a provision.Applier, of an apply that has begun with a. want is the environment that is applied,
-// and form how its provider hands out userdata, "" where there is no provider. What a machine of any role could not boot with
-// is refused here: nothing is done by then, and no token made. It lasts as long as a.
+// newFleet returns the fleet for a provision.Applier. Its lifetime is that of the apply a. want is the environment to
+// apply. form is the provider's form of userdata, or "" without a provider. newFleet checks first that a machine of
+// every role could boot: nothing is changed and no token created by then.
 func (o *options) newFleet(a *store.Applying, want *environments.Environment, form userdata.Form, boot *plans.Connection) (*fleetOf, error) {
 	f := &fleetOf{Applying: a, boot: boot, want: want, now: o.env.Now}
 	if form == "" {
@@ -36,7 +36,7 @@ func (o *options) newFleet(a *store.Applying, want *environments.Environment, fo
 		if r.Cardinality == 0 {
 			continue
 		}
-		n := environments.Node{Role: r.Name, Num: r.Cardinality, Stack: want.Stack} // the one of the longest name
+		n := environments.Node{Role: r.Name, Num: r.Cardinality, Stack: want.Stack} // the node with the longest name
 		p, err := boot.ForMachine(want, r, n.String(), n.Hostname(), f.now())
 		if err == nil {
 			_, err = userdata.Render(p, form)
@@ -48,8 +48,8 @@ func (o *options) newFleet(a *store.Applying, want *environments.Environment, fo
 	return f, nil
 }
 
-// Userdata makes what a machine boots with. Where it joins it has a token, which is good for as long as the machine may take,
-// and some.
+// Userdata creates the userdata of a machine. A machine that joins gets a token, which is valid for the time that the
+// machine may take, and a margin.
 func (f *fleetOf) Userdata(o machines.Order, r environments.Role, form userdata.Form) ([]byte, machines.Token, error) {
 	var t store.Token
 	p, err := f.boot.ForMachine(f.want, r, o.Node, o.Name, f.now())

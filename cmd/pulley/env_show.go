@@ -64,7 +64,8 @@ func shownOf(ref environments.Ref, e *environments.Environment) shownEnvironment
 	return s
 }
 
-// showSettings prints what the table has no columns for: a line for each role that has more, and one for each setting of all.
+// showSettings prints the settings without a column in the table: a line for each role that has more, and one for each
+// common setting.
 func (o *options) showSettings(e *environments.Environment) {
 	var lines []string
 	for _, r := range e.Roles {
@@ -81,7 +82,7 @@ func (o *options) showSettings(e *environments.Environment) {
 	}
 }
 
-// span names a role's nodes: "compute1 … compute40".
+// span formats a role's nodes: "compute1 … compute40".
 func span(e *environments.Environment, r environments.Role) string {
 	node := func(n int) string { return environments.Node{Role: r.Name, Num: n, Stack: e.Stack}.String() }
 	switch r.Cardinality {

@@ -28,7 +28,7 @@ func newEnvValidate(o *options) *cobra.Command {
 			if code == cli.ExitDone {
 				return nil
 			}
-			return &cli.SilentError{Code: code} // what there was to say has been said
+			return &cli.SilentError{Code: code} // all messages are printed
 		},
 	}
 	f.add(cmd)

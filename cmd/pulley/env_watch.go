@@ -20,7 +20,7 @@ import (
 	"pulley/internal/store"
 )
 
-// watchFlags are the flags about machines that die.
+// watchFlags are the flags for machines that die.
 type watchFlags struct {
 	budget   int
 	patience time.Duration
@@ -39,7 +39,7 @@ func (w *watchFlags) check() error {
 	return nil
 }
 
-// Who does what a watch does.
+// The authors of a watch's changes.
 const (
 	byWatch = "pulley env watch"
 	byServe = "pulley serve"
@@ -105,11 +105,11 @@ EXIT STATUS
 	return cmd
 }
 
-// watched is an environment that is watched: the site of a watch.Loop.
+// watched is a watched environment, for a watch.Loop.
 type watched struct {
 	*options
 	store *store.Store
-	file  *environments.Environment // read on this machine
+	file  *environments.Environment // as read on this machine
 	boot  *plans.Connection
 	by    string
 }
@@ -121,7 +121,7 @@ func newLoop(s watched, w watchFlags) *watch.Loop {
 	}
 }
 
-// Source reads the stored environment, whose provider must be the one of the file.
+// Source reads the stored environment. Its provider must be that of the file.
 func (s watched) Source(ctx context.Context) (apply.Source, error) {
 	want, _, err := s.store.Environments.MustSpec(ctx, s.file.Ref())
 	if err != nil {
@@ -148,7 +148,7 @@ func (s watched) Begin(ctx context.Context, want *environments.Environment) (*ap
 	return t, err
 }
 
-// readWatched reads the files of the environments that serve watches, before anything is started.
+// readWatched reads the files of the environments that serve watches, before serve starts.
 func (s *serveOptions) readWatched(c *cobra.Command) (all []*environments.Environment, err error) {
 	for _, name := range s.watched {
 		e, err := s.readEnvironment(c, name, envFileFlags{cloud: s.watchCloud})
@@ -160,13 +160,13 @@ func (s *serveOptions) readWatched(c *cobra.Command) (all []*environments.Enviro
 	return all, s.watchFlags().check()
 }
 
-// watchFlags looks often enough for its patience.
+// watchFlags derives the polling interval from the patience.
 func (s *serveOptions) watchFlags() *watchFlags {
 	interval := min(watchInterval, max(s.patience/4, time.Second))
 	return &watchFlags{budget: s.budget, patience: s.patience, interval: interval}
 }
 
-// watchMachines watches until ctx ends. Several serves may watch one environment.
+// watchMachines watches until ctx ends. Several serve processes may watch one environment.
 func (s *serveOptions) watchMachines(ctx context.Context, v serve.Watching) {
 	var loops sync.WaitGroup
 	for _, e := range s.watching {

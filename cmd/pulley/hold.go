@@ -78,7 +78,7 @@ func newUnhold(o *options) *cobra.Command {
 				return cli.Usagef("--role and --node exclude each other")
 			}
 			return o.inFleet(c, fleet, func(ctx context.Context, s *store.Store, ref environments.Ref) error {
-				// Not checked against the environment: a hold of a role that is gone must still go away.
+				// Not checked against the environment: a hold of a removed role must stay removable.
 				sc := store.Scope{Role: scope.role, Node: scope.node}
 				if err := s.Fleet.Unhold(ctx, ref, sc); err != nil {
 					return err

@@ -25,7 +25,7 @@ EXIT STATUS
 	return cmd
 }
 
-// keyFiles are the two lists.
+// keyFiles are the two lists of keys.
 type keyFiles struct{ signers, revoked string }
 
 func (k *keyFiles) addSigners(f *pflag.FlagSet, what string) {
@@ -36,7 +36,7 @@ func (k *keyFiles) addRevoked(f *pflag.FlagSet, what string) {
 	f.StringVar(&k.revoked, "revoked", "", "file of the revoked keys"+what)
 }
 
-// read reads both lists; a revoked list is empty when no file was given.
+// read reads both lists. Without a file, the revoked list is empty.
 func (k *keyFiles) read() (*trust.Signers, error) {
 	if k.signers == "" {
 		return nil, cli.Usagef("give --signers FILE")

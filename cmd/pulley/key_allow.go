@@ -62,7 +62,7 @@ EXIT STATUS
 	return cmd
 }
 
-// date reads the time of a flag; an empty one is no limit.
+// date reads the time in a flag. An empty value means no limit.
 func (o *options) date(flag, value string) (time.Time, error) {
 	if value == "" {
 		return time.Time{}, nil

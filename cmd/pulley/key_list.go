@@ -10,7 +10,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// shownKey is one key of `pulley key list -o json` and one of its holders; docs/json.md describes it.
+// shownKey is one key of `pulley key list -o json`, and one of its holders. docs/json.md describes it.
 type shownKey struct {
 	Name         string      `json:"name"`
 	Fingerprint  string      `json:"fingerprint"`

@@ -14,7 +14,7 @@ import (
 	"pulley/internal/shellquote"
 )
 
-// loginFlags name the servers, and the token of an operator.
+// loginFlags are the servers and the operator's token.
 type loginFlags struct {
 	servers   []string
 	pins      []string
@@ -101,7 +101,7 @@ func (f *loginFlags) check(env cli.Env) error {
 	return err
 }
 
-// loginFile returns the file of the identity.
+// loginFile returns the path of the identity.
 func loginFile(env cli.Env, args []string) (string, error) {
 	if len(args) == 1 {
 		return filepath.Abs(args[0])

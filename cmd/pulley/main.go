@@ -1,4 +1,4 @@
-// Command pulley is every operator's verb: publish, promote, look, hold, roll back. It talks to etcd only.
+// Command pulley provides every operator's verb: publish, promote, inspect, hold, roll back. It talks to etcd only.
 package main
 
 import (
@@ -9,11 +9,11 @@ import (
 	"pulley/internal/drivers/nspawn"
 )
 
-// version is stamped in by the linker.
+// version is set by the linker.
 var version = "dev"
 
 func main() {
-	local.MaybeInit() // parts of machines on this host are this program, started under other names
+	local.MaybeInit() // the simulated machines on this host run this program under other names
 	nspawn.MaybeInit()
 	ctx, stop := cli.Interruptible()
 	code := Main(ctx, cli.System(version), os.Args[1:])

@@ -170,7 +170,7 @@ EXIT STATUS
 				if cancelRetirement {
 					hold, err := nodes.CancelRetirement(ctx, s, ref, node, r)
 					if hold != nil {
-						cli.Cleanf(o.env.Stdout, "ended its hold: %s\n", hold.Reason()) // it may have replaced another one
+						cli.Cleanf(o.env.Stdout, "ended its hold: %s\n", hold.Reason()) // not necessarily its only one
 					}
 					if err != nil {
 						return err

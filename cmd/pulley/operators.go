@@ -35,7 +35,7 @@ func newOperatorsList(o *options) *cobra.Command {
 	return cmd
 }
 
-// listedOperator is one operator in -o json, without secrets.
+// listedOperator is one operator in the JSON output, without secrets.
 type listedOperator struct {
 	Name    string             `json:"name"`
 	As      store.OperatorRole `json:"as"`

@@ -67,12 +67,12 @@ EXIT STATUS
 	return cmd
 }
 
-// changing is the author of a change.
+// changing returns the author of a change.
 func (o *options) changing(why string, sign signFlag) change.Author {
 	return change.Author{Author: store.Author{By: o.env.User, Why: why, At: o.env.Now()}, Key: sign.key(o.env)}
 }
 
-// announce prints a change of targets, and what it does not reach.
+// announce prints a change of targets, and the scopes that it does not reach.
 func (o *options) announce(ref environments.Ref, t change.Targets) {
 	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at the next tick\n",
 		t.Scope(), ref, describeTarget(t.Before), describeTarget(t.After), t.Epoch, takers(t.Takes, "takes", "take"))
@@ -94,7 +94,7 @@ func takers(n int, one, more string) string {
 	return fmt.Sprintf("%d registered nodes %s it", n, more)
 }
 
-// describeTarget is the target of one scope, where a part may be inherited.
+// describeTarget formats the target of one scope. Parts of it may be inherited.
 func describeTarget(t agent.Target) string {
 	switch {
 	case t == agent.Target{}:

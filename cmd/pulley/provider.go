@@ -59,7 +59,7 @@ the provider are those of the file, not the stored ones.`,
 				if err != nil {
 					return err
 				}
-				if installation == "" { // nothing was ever applied, so nothing was made
+				if installation == "" { // never applied: no machines were created
 					return showMachines(o, nil)
 				}
 				return list(ctx, installation)
@@ -89,13 +89,13 @@ func showMachines(o *options, all []machines.Machine) error {
 	})
 }
 
-// providerTest has the flags of `pulley provider test`.
+// providerTest contains the flags of `pulley provider test`.
 type providerTest struct {
 	*options
 	file             string
 	sets             envFileFlags
 	order            machines.Order
-	clean            string // the owner of a test that was killed
+	clean            string // the owner of an interrupted test
 	call, boot, gone time.Duration
 }
 
@@ -175,7 +175,7 @@ func (t *providerTest) openMark(c *cobra.Command, args []string) (func(machines.
 	}, nil
 }
 
-// checked is one check with -o json.
+// checked is one check in the JSON output.
 type checked struct {
 	Check   string `json:"check"`
 	Outcome string `json:"outcome"` // "passed", "failed" or "skipped"

@@ -65,7 +65,7 @@ EXIT STATUS
 	return cmd
 }
 
-// check refuses what can't be meant, before anything is read.
+// check rejects invalid flags before anything is read.
 func (p publishOptions) check(c *cobra.Command) error {
 	switch {
 	case p.version == "" && !p.dryRun:
@@ -89,7 +89,7 @@ func (p publishOptions) check(c *cobra.Command) error {
 	return p.sign.check(p.env)
 }
 
-// read opens the folder, and prints the findings where it is not valid.
+// read opens the folder, and prints the findings if it is not valid.
 func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter, progress *cli.Progress) (*publish.Folder, error) {
 	folder, err := publish.OpenFolder(ctx, dir, publish.FolderOptions{
 		Ref: p.ref, Puppetfile: source.Resolver(p.puppetfile), Deadline: p.deadline, CacheDir: cacheDir(), NoValidate: p.noValidate,
@@ -152,8 +152,7 @@ func shownProgress(p publish.Progress) string {
 	return line
 }
 
-// cacheDir is the user's own folder for what can be had again; "" when there is none. A home that does not exist is not
-// made.
+// cacheDir returns the user's cache folder, or "". It does not create a missing home.
 func cacheDir() string {
 	dir, err := os.UserCacheDir()
 	if err == nil {
@@ -172,7 +171,7 @@ func objectCache() string {
 	return ""
 }
 
-// show is --dry-run: it needs no etcd.
+// show implements --dry-run. It needs no etcd.
 func (p publishOptions) show(ctx context.Context, dir string) (err error) {
 	r, progress := p.reporter()
 	defer progress.Done()
@@ -223,7 +222,7 @@ func shownEntry(e content.Entry) string {
 	return e.Path
 }
 
-// describeSource is where a tree comes from, as far as that is known; "" when nothing is.
+// describeSource describes the origin of a tree, or returns "" if it is unknown.
 func describeSource(f source.Facts) string {
 	var parts []string
 	if f.Commit != "" {
@@ -242,7 +241,7 @@ func describeSource(f source.Facts) string {
 	return strings.Join(parts, "; ")
 }
 
-// signedNow says what became of the signature of a release that was there already.
+// signedNow describes the result of signing a release that already existed.
 func signedNow(done publish.Result) string {
 	switch {
 	case done.SignedBy != "":
@@ -253,7 +252,7 @@ func signedNow(done publish.Result) string {
 	return ""
 }
 
-// report says what was published, what it costs a node, and whether nodes will believe it.
+// report prints the published release, its download size for a node, and whether nodes will accept it.
 func (p publishOptions) report(done publish.Result) {
 	r := done.Release
 	if !done.Created {
@@ -282,14 +281,14 @@ func (p publishOptions) report(done publish.Result) {
 	fmt.Fprintf(p.env.Stdout, "next: pulley promote %s -e ENVIRONMENT\n", r.Version)
 }
 
-// signFlag is --sign-key.
+// signFlag is the flag --sign-key.
 type signFlag struct{ file string }
 
 func (f *signFlag) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.file, "sign-key", "", "SSH key to sign with [PULLEY_SIGN_KEY] (default: not signed)")
 }
 
-// key is nil without the flag.
+// key returns the key, or nil without the flag.
 func (f signFlag) key(e cli.Env) *trust.Key {
 	if file := cmp.Or(f.file, e.Getenv("PULLEY_SIGN_KEY")); file != "" {
 		return &trust.Key{File: file}
@@ -297,7 +296,7 @@ func (f signFlag) key(e cli.Env) *trust.Key {
 	return nil
 }
 
-// check refuses a missing file before anything is read or sent.
+// check rejects a missing file before anything is read or sent.
 func (f signFlag) check(e cli.Env) error {
 	if key := f.key(e); key != nil {
 		return key.Check()
@@ -305,7 +304,7 @@ func (f signFlag) check(e cli.Env) error {
 	return nil
 }
 
-// sign is nil without a key.
+// sign returns the signing function, or nil without a key.
 func (f signFlag) sign(e cli.Env) store.Sign {
 	if key := f.key(e); key != nil {
 		return key.Sign

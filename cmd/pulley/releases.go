@@ -31,10 +31,10 @@ EXIT STATUS
 	return cmd
 }
 
-// listedRelease is one release as -o json has it.
+// listedRelease is one release in the JSON output.
 type listedRelease struct {
 	store.Release
-	Cold       int64       `json:"cold"` // bytes that a node fetches which has nothing yet
+	Cold       int64       `json:"cold"` // download size for a node without any release, in bytes
 	Signatures []signature `json:"signatures"`
 }
 
@@ -80,7 +80,7 @@ func (o *options) releases(ctx context.Context, s *store.Store) error {
 	})
 }
 
-// added is what a release took in etcd beyond those before it: its delta, and its base where it has one of its own.
+// added returns the bytes that a release added to etcd: its delta, and its own base if any.
 func added(r listedRelease) int64 {
 	var n int64
 	if r.Content.Chain.Delta != nil {

@@ -23,10 +23,10 @@ type pruneOptions struct {
 	dryRun, yes bool
 }
 
-// pruned is what -o json has.
+// pruned is the JSON output.
 type pruned struct {
 	publish.PrunePlan
-	Removed bool  `json:"removed"` // false: a plan only
+	Removed bool  `json:"removed"` // false: plan only
 	Freed   int64 `json:"freed"`   // bytes of removed values
 }
 
@@ -105,7 +105,7 @@ func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
 	})
 }
 
-// listsOf makes every list non-null.
+// listsOf replaces null lists by empty ones.
 func listsOf(p publish.PrunePlan) publish.PrunePlan {
 	p.Releases, p.Objects, p.Deltas = list(p.Releases), list(p.Objects), list(p.Deltas)
 	p.Generations, p.Layers, p.Kept = list(p.Generations), list(p.Layers), list(p.Kept)
@@ -145,7 +145,7 @@ func (p pruneOptions) show(plan publish.PrunePlan) error {
 	return nil
 }
 
-// confirmed asks on the terminal. Any answer but yes is no.
+// confirmed asks on the terminal. Every reply except yes means no.
 func (p pruneOptions) confirmed() bool {
 	fmt.Fprint(p.env.Stderr, "remove all of this? [y/N] ")
 	answer, err := bufio.NewReader(io.LimitReader(p.env.Stdin, 100)).ReadString('\n')

@@ -33,26 +33,26 @@ EXIT STATUS
 	return cmd
 }
 
-// shownRelease is one release and who uses it.
+// shownRelease is one release and its users.
 type shownRelease struct {
 	listedRelease
 	Users []releaseUser `json:"users"`
 }
 
-// releaseUser is an environment that wants a release, or that has nodes on it.
+// releaseUser is an environment that wants a release, or that has nodes with it.
 type releaseUser struct {
 	Environment string   `json:"environment"`
 	Desired     []string `json:"desired"` // everybody, role R, node N
-	Nodes       int      `json:"nodes"`   // that run it
+	Nodes       int      `json:"nodes"`   // number of nodes that run it
 }
 
-// signature is who made one, as far as it says so itself: nothing here is verified.
+// signature is the signer that a signature claims. It is not verified here.
 type signature struct {
-	Key  string `json:"key"`  // fingerprint, as ssh-keygen -l shows it
+	Key  string `json:"key"`  // fingerprint in the format of ssh-keygen -l
 	Type string `json:"type"` // of the key
 }
 
-// signaturesOf lists what signs a record. What can't be read has no key.
+// signaturesOf lists the signatures of a record. An unreadable signature has no key.
 func signaturesOf(armored []byte) []signature {
 	all := []signature{}
 	if len(armored) == 0 {
@@ -84,7 +84,7 @@ func (o *options) showRelease(ctx context.Context, s *store.Store, version strin
 	})
 }
 
-// usersOf finds out which environments want a release, and how many of their nodes run it.
+// usersOf returns the environments that want a release, and the number of their nodes that run it.
 func (o *options) usersOf(ctx context.Context, s *store.Store, version, tree string) ([]releaseUser, error) {
 	names, err := s.Environments.List(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func (o *options) usersOf(ctx context.Context, s *store.Store, version, tree str
 	for _, name := range names {
 		ref, err := environments.ParseRef(name)
 		if err != nil {
-			continue // no key of ours
+			continue // not an environment's key
 		}
 		f, err := s.Fleet.State(ctx, ref)
 		if err != nil {

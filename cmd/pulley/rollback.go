@@ -78,7 +78,7 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref envir
 	return nil
 }
 
-// rollbackTo rolls changes back one by one.
+// rollbackTo reverts changes one by one.
 func (r rollbackOptions) rollbackTo(ctx context.Context, s *store.Store, ref environments.Ref, to agent.Epoch) error {
 	for undone := 0; ; undone++ {
 		can, err := change.CanRollBackTo(ctx, s, ref, to)

@@ -16,7 +16,7 @@ import (
 
 const program = "pulley"
 
-// Main is the whole program as a function of its surroundings.
+// Main runs the complete program. All input and output goes through env.
 func Main(ctx context.Context, env cli.Env, args []string) int {
 	root := newRoot(env)
 	root.SetArgs(args)
@@ -30,7 +30,7 @@ func Main(ctx context.Context, env cli.Env, args []string) int {
 	return cli.Exit(env, program, root.ExecuteContext(ctx))
 }
 
-// options are what every verb gets.
+// options are the common options of every verb.
 type options struct {
 	env        cli.Env
 	connection cli.Connection
@@ -80,10 +80,10 @@ func tellExitCodes(c *cobra.Command) {
 	}
 }
 
-// maxMessageBytes bounds the -m of a verb: each change of a fleet is recorded with it.
+// maxMessageBytes limits the -m of a verb, because each change of a fleet stores it.
 const maxMessageBytes = 1 << 10
 
-// checkMessage refuses a long message before anything is read or sent.
+// checkMessage rejects a long message before anything is read or sent.
 func checkMessage(c *cobra.Command) error {
 	if m := c.Flags().Lookup("message"); m != nil && len(m.Value.String()) > maxMessageBytes {
 		return cli.Usagef("cannot use a message of %s: give -m at most %s", cli.Bytes(int64(len(m.Value.String()))), cli.Bytes(maxMessageBytes))
@@ -125,7 +125,7 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 	return errors.Join(do(c.Context(), s), s.Close())
 }
 
-// inFleet is withStore for a verb that concerns one environment.
+// inFleet is withStore for a verb of one environment.
 func (o *options) inFleet(c *cobra.Command, fleet cli.EnvironmentFlag, do func(context.Context, *store.Store, environments.Ref) error) error {
 	ref, err := fleet.Ref(o.env)
 	if err != nil {
@@ -134,7 +134,7 @@ func (o *options) inFleet(c *cobra.Command, fleet cli.EnvironmentFlag, do func(c
 	return o.withStore(c, func(ctx context.Context, s *store.Store) error { return do(ctx, s, ref) })
 }
 
-// warn prints the keys that could not be read.
+// warn prints the unreadable keys.
 func (o *options) warn(damaged []string) {
 	for _, d := range damaged {
 		cli.Complain(o.env, program, fmt.Errorf("warning: %s", d))
@@ -143,7 +143,7 @@ func (o *options) warn(damaged []string) {
 
 func quoted(s string) string { return `"` + cli.Clean(s) + `"` }
 
-// scopeFlags are --role and --node.
+// scopeFlags are the flags --role and --node.
 type scopeFlags struct{ role, node string }
 
 func (f *scopeFlags) add(c *cobra.Command, what string) {
@@ -151,7 +151,7 @@ func (f *scopeFlags) add(c *cobra.Command, what string) {
 	c.Flags().StringVar(&f.node, "node", "", what+" of one node")
 }
 
-// scope is the scope that the flags name.
+// scope returns the scope that the flags name.
 func (f *scopeFlags) scope() (store.Scope, error) {
 	if f.role != "" && f.node != "" {
 		return store.Scope{}, cli.Usagef("--role and --node exclude each other")
@@ -159,7 +159,7 @@ func (f *scopeFlags) scope() (store.Scope, error) {
 	return store.Scope{Role: f.role, Node: f.node}, nil
 }
 
-// find is the scope that the flags name, checked against the environment.
+// find returns the scope that the flags name, checked against the environment.
 func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref environments.Ref) (store.FleetState, store.Scope, error) {
 	scope, err := f.scope()
 	if err != nil {

@@ -84,7 +84,7 @@ func (o *options) runTable(t *cli.Table, node string, runs []agent.Run) error {
 	return nil
 }
 
-// knownNode refuses a node that is not called for, not registered and has never reported.
+// knownNode rejects a node that is not in the environment, not registered, and has never reported.
 func knownNode(ctx context.Context, s *store.Store, ref environments.Ref, e *environments.Environment, node string) error {
 	f, err := s.Fleet.State(ctx, ref)
 	if err != nil {

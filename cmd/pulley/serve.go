@@ -25,7 +25,7 @@ type serveOptions struct {
 	*options
 	config     serve.Config
 	secure     secureFlags
-	watched    []string // files of environments whose dead machines are replaced
+	watched    []string // files of environments whose dead machines serve replaces
 	watchCloud string
 	watching   []*environments.Environment // the contents of the files
 	budget     int
@@ -94,7 +94,7 @@ func (s *serveOptions) configure(c *cobra.Command) error {
 	if err := s.secure.checkCA(); err != nil {
 		return err
 	}
-	if len(s.config.Notify) == 0 { // every user of this machine can read its command lines
+	if len(s.config.Notify) == 0 { // not a flag: every user of this machine can read command lines
 		s.config.Notify = strings.Fields(s.env.Getenv("PULLEY_NOTIFY"))
 	}
 	for _, name := range []string{"advertise", "ca-key", "ca-sign", "node-lifetime"} {
@@ -102,7 +102,7 @@ func (s *serveOptions) configure(c *cobra.Command) error {
 			s.config.CAFlags = append(s.config.CAFlags, "--"+name)
 		}
 	}
-	m := &s.config.Member // before variables are read: a client's certificate is none to serve with
+	m := &s.config.Member // before variables are read: an operator's certificate must not become the server's
 	m.CACert, m.Cert, m.Key = s.connection.CACert, s.connection.Cert, s.connection.Key
 	m.Dir, m.Log = s.config.DataDir, zapcore.AddSync(s.env.Stderr)
 	s.connection.Fill(s.env)
@@ -156,7 +156,7 @@ func (s *serveOptions) printReady(r serve.Ready) {
 	fmt.Fprintf(w, "export PULLEY_ENDPOINTS=%s\n", strings.Join(r.Endpoints, ","))
 }
 
-// printIdentity prints how the first administrator reaches etcd.
+// printIdentity prints how the first administrator connects to etcd.
 func (s *serveOptions) printIdentity(r serve.Ready) {
 	w := s.env.Stdout
 	if r.NewAdmin != "" {
@@ -190,7 +190,7 @@ func alarms(h store.Health) string {
 	return ", ALARM: " + strings.Join(h.Alarms, "; ")
 }
 
-// secureFlags are those of a CA whose key is not in the data folder.
+// secureFlags are the flags for a CA key outside the data folder.
 type secureFlags struct{ caKey, caSign string }
 
 func (f *secureFlags) addCA(flags *pflag.FlagSet) {

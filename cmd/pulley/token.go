@@ -156,7 +156,7 @@ func newTokenRevoke(o *options) *cobra.Command {
 		Use: "revoke ID", Short: "Revoke a join token; nodes that joined with it stay", Args: arguments(1, 1, "takes the id of one token"),
 		RunE: func(c *cobra.Command, args []string) error {
 			id := args[0]
-			if of, _, err := store.ParseToken(id); err == nil { // the whole token
+			if of, _, err := store.ParseToken(id); err == nil { // the complete token was given
 				id = of
 			}
 			return o.withStore(c, func(ctx context.Context, s *store.Store) error {

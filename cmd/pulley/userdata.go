@@ -23,10 +23,10 @@ import (
 	"pulley/userdata"
 )
 
-// nocloud is the form that is not one text but a folder.
+// nocloud is the only form that is a folder, not a text.
 const nocloud = "nocloud"
 
-// userdataOptions are the flags of one machine, or of a group.
+// userdataOptions are the flags for one machine, or for a group.
 type userdataOptions struct {
 	firstBootFlags
 	fleet cli.EnvironmentFlag
@@ -113,7 +113,7 @@ func (u *userdataOptions) run(c *cobra.Command, args []string) error {
 	return err
 }
 
-// checkFlags refuses flags that exclude each other.
+// checkFlags rejects flags that exclude each other.
 func (u *userdataOptions) checkFlags(args []string) error {
 	forms := []string{nocloud}
 	for _, f := range userdata.Forms {
@@ -146,7 +146,7 @@ func (u *userdataOptions) checkFlags(args []string) error {
 	return nil
 }
 
-// name fills in the node, its role and the name of the machine.
+// name sets the node, its role and the name of the machine.
 func (u *userdataOptions) name(ref environments.Ref, args []string) (environments.Ref, error) {
 	node := ""
 	if len(args) > 0 {
@@ -172,8 +172,8 @@ func (u *userdataOptions) name(ref environments.Ref, args []string) (environment
 	return ref, nil
 }
 
-// addStored adds the settings of the stored environment for a machine that gets a new token, where no flag says where it joins.
-// Scripts and steps are not taken: a machine that exists already has its own.
+// addStored adds the settings of the stored environment for a machine that gets a new token, unless flags set the
+// servers. It skips scripts and steps, because an existing machine has its own.
 func (u *userdataOptions) addStored(c *cobra.Command, ref environments.Ref) error {
 	if !u.newToken || len(u.plan.Servers) > 0 {
 		return nil
@@ -194,7 +194,7 @@ func (u *userdataOptions) addStored(c *cobra.Command, ref environments.Ref) erro
 	})
 }
 
-// addConnection adds what the operator's connection says: the pins of the servers or, without servers, etcd.
+// addConnection adds the settings of the operator's connection: the pins of the servers or, without servers, etcd.
 func (u *userdataOptions) addConnection(c *cobra.Command) error {
 	boot, err := u.connectionOnly()
 	if err != nil {
@@ -209,7 +209,7 @@ func (u *userdataOptions) addConnection(c *cobra.Command) error {
 		if len(p.CA) == 0 {
 			p.CA = boot.Pins
 		}
-		if c.Flags().Changed("endpoints") { // else the join answers them
+		if c.Flags().Changed("endpoints") { // otherwise the join returns them
 			p.Endpoints = boot.Endpoints
 		}
 		return nil
@@ -226,7 +226,7 @@ func (u *userdataOptions) addConnection(c *cobra.Command) error {
 	return nil
 }
 
-// addToken adds the token that the machine joins with. A new one is created last: everything else was checked.
+// addToken adds the machine's join token. It creates a new token last, after all checks.
 func (u *userdataOptions) addToken(c *cobra.Command, ref environments.Ref) (err error) {
 	u.plan.Token = u.token
 	if u.tokenFile != "" {
@@ -275,7 +275,7 @@ func (u *userdataOptions) seed() ([]userdata.SeedFile, error) {
 	return userdata.Seed(u.plan, network)
 }
 
-// writeSeed writes a NoCloud seed that only its owner can read: it may hold a token.
+// writeSeed writes a NoCloud seed with mode 0600, because it may contain a token.
 func (u *userdataOptions) writeSeed() error {
 	files, err := u.seed()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"pulley/internal/firstboot/plans"
 )
 
-// firstBootFlags are the flags with the settings of first boots, for one machine or for those of an environment.
+// firstBootFlags are the flags for first boots, for one machine or for those of an environment.
 type firstBootFlags struct {
 	*options
 	plan firstboot.Plan // the settings of the flags
@@ -25,7 +25,7 @@ type firstBootFlags struct {
 	agents, checksums []string
 	pre, post         []string
 
-	unsigned bool // new machines need not verify signatures: the operator confirmed it
+	unsigned bool // the operator confirmed machines that verify no signatures
 }
 
 func (u *firstBootFlags) add(f *pflag.FlagSet) {
@@ -37,7 +37,7 @@ func (u *firstBootFlags) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&u.post, "post", nil, "script to run at the end; may be given again")
 }
 
-// read completes the settings of the flags: from the files that they name, and from PULLEY_SERVERS.
+// read adds the settings from the files that the flags name, and from PULLEY_SERVERS.
 func (u *firstBootFlags) read(c *cobra.Command, ref environments.Ref) (err error) {
 	if s := u.env.Getenv("PULLEY_SERVERS"); s != "" && !c.Flags().Changed("servers") {
 		u.plan.Servers = strings.Split(s, ",")
@@ -77,10 +77,10 @@ func (u *firstBootFlags) read(c *cobra.Command, ref environments.Ref) (err error
 	return nil
 }
 
-// userdataLimit bounds a script. Userdata as a whole takes less.
+// userdataLimit limits a script, in bytes. Userdata as a whole has a lower limit.
 const userdataLimit = 64 << 10
 
-// flagError names the flag of a problem.
+// flagError returns a problem with the name of its flag.
 func flagError(p *firstboot.Problem) error {
 	name, _, _ := strings.Cut(p.Field, ".")
 	text := "cannot use --" + strings.ReplaceAll(name, "_", "-")
@@ -94,7 +94,7 @@ func flagError(p *firstboot.Problem) error {
 	return &cli.UsageError{Problem: text}
 }
 
-// given returns the first of these flags that the command line has; "" for none.
+// given returns the first of these flags on the command line, or "".
 func (u *firstBootFlags) given(c *cobra.Command) (name string) {
 	var own pflag.FlagSet
 	(&firstBootFlags{}).add(&own)

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/controlrepo"
 )
 
-// validateDeadline bounds `puppet parser validate` of a whole repository.
+// validateDeadline limits `puppet parser validate` for a complete repository.
 const validateDeadline = 5 * time.Minute
 
 func newValidate(o *options) *cobra.Command {
@@ -43,7 +43,7 @@ EXIT STATUS
 	return cmd
 }
 
-// validate looks into a repository; puppet is "" when its manifests were not parsed.
+// validate checks a repository. puppet is "" if its manifests were not parsed.
 func (o *options) validate(ctx context.Context, dir string, noPuppet bool) (report controlrepo.Report, puppet string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, validateDeadline)
 	defer cancel()
@@ -59,7 +59,7 @@ func (o *options) validate(ctx context.Context, dir string, noPuppet bool) (repo
 	return report, puppet, err
 }
 
-// parsedBy says who looked at the manifests.
+// parsedBy names the Puppet that parsed the manifests.
 func parsedBy(puppet string, noPuppet bool) string {
 	switch {
 	case noPuppet:

@@ -18,7 +18,7 @@ func env(values map[string]string) (Env, *bytes.Buffer, *bytes.Buffer) {
 	return Env{Stdout: &out, Stderr: &err, Getenv: func(k string) string { return values[k] }}, &out, &err
 }
 
-// Scripts and cron branch on exit codes; people read the first line and then the hint.
+// Scripts and cron branch on exit codes. People read the first line and then the hint.
 func TestErrorsBecomeCodesAndHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
@@ -40,7 +40,7 @@ func TestErrorsBecomeCodesAndHints(t *testing.T) {
 	}
 }
 
-// What a machine says of itself reaches an operator's terminal: it must not be able to write on it.
+// Node data reaches an operator's terminal. It must not be able to control the terminal.
 func TestTablesLineUpAndObeyNoControlCharacters(t *testing.T) {
 	e, out, _ := env(nil)
 	table := NewTable(e)
@@ -56,7 +56,7 @@ func TestTablesLineUpAndObeyNoControlCharacters(t *testing.T) {
 	}
 }
 
-// A variable that is read although a flag was given, or etcdctl's before ours, reaches another fleet.
+// A variable that overrides a flag, or etcdctl's variable that overrides Pulley's, connects to another fleet.
 func TestConnectionPrefersFlagsThenOursThenEtcdctls(t *testing.T) {
 	vars := map[string]string{"PULLEY_ENDPOINTS": "a:1, b:2", "ETCDCTL_ENDPOINTS": "c:3", "ETCDCTL_CACERT": "/ca", "ETCDCTL_KEY": "/key", "PULLEY_KEY": "/ours"}
 	e, _, _ := env(vars)
@@ -78,7 +78,7 @@ func TestConnectionPrefersFlagsThenOursThenEtcdctls(t *testing.T) {
 	}
 }
 
-// A variable is how CI sets what people type; a mistake in one must be told, not ignored.
+// CI sets options by variables. An invalid variable must be reported, not ignored.
 func TestVariablesStandForFlags(t *testing.T) {
 	e, _, _ := env(map[string]string{"PULLEY_TIMEOUT": "7s", "PULLEY_OUTPUT": "json", "NO_COLOR": "1", "PULLEY_ENVIRONMENT": "production"})
 	var c Connection
@@ -117,7 +117,7 @@ func TestVariablesStandForFlags(t *testing.T) {
 	}
 }
 
-// Progress in a log file is noise, and one that stays on a terminal hides the result.
+// Progress in a log file is noise. Progress that stays on a terminal hides the result.
 func TestProgressIsForTerminals(t *testing.T) {
 	e, out, stderr := env(nil)
 	p := NewProgress(e)

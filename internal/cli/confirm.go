@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// maxReply bounds what is read of an answer.
+// maxReply limits a reply, in bytes.
 const maxReply = 64
 
-// Confirm asks a question, and returns an error unless the reply is one of the answers. preview is the command that shows the same
-// without doing it.
+// Confirm asks a question, and returns an error unless the reply is one of the answers. preview is the command that
+// shows the same changes without making them.
 func Confirm(ctx context.Context, e Env, preview, question string, answers ...string) error {
 	fmt.Fprint(e.Stdout, question)
 	type line struct {
 		text string
 		err  error
 	}
-	read := make(chan line, 1) // a reply that comes too late stays there
+	read := make(chan line, 1) // buffered: a late reply must not block the reader
 	go func() {
 		text, err := readLine(e.Stdin)
 		read <- line{text, err}
@@ -32,7 +32,7 @@ func Confirm(ctx context.Context, e Env, preview, question string, answers ...st
 	case reply = <-read:
 	}
 	if !e.Terminal || reply.text == "" {
-		fmt.Fprintln(e.Stdout) // nobody typed a line end
+		fmt.Fprintln(e.Stdout) // the user typed no newline
 	}
 	if reply.err != nil {
 		return fmt.Errorf("cannot read the reply: %w\nnothing was done", reply.err)
@@ -45,7 +45,7 @@ func Confirm(ctx context.Context, e Env, preview, question string, answers ...st
 	return fmt.Errorf("cannot continue: not confirmed; nothing was done\nin scripts, check %s first and use --yes", preview)
 }
 
-// readLine reads one line, byte by byte: what follows it belongs to others.
+// readLine reads one line, byte by byte: later input belongs to other readers.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	for one := make([]byte, 1); len(line) < maxReply; {

@@ -10,11 +10,11 @@ import (
 	"pulley/internal/store"
 )
 
-// DefaultEndpoint is where `pulley serve` listens unless told otherwise.
+// DefaultEndpoint is the default address of `pulley serve`.
 const DefaultEndpoint = "http://127.0.0.1:2379"
 
-// Connection are the flags that say how to reach etcd. Each has a PULLEY_… variable; where neither is set, etcdctl's own
-// ETCDCTL_… variable counts.
+// Connection contains the flags for the connection to etcd. Each has a PULLEY_… variable. If neither is set, etcdctl's
+// own ETCDCTL_… variable counts.
 type Connection struct {
 	Endpoints []string
 	CACert    string
@@ -34,7 +34,7 @@ func (c *Connection) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&c.Timeout, "timeout", 0, "how long one call to etcd may take [PULLEY_TIMEOUT] (default "+store.DefaultTimeout.String()+")")
 }
 
-// Fill takes what no flag set from the environment.
+// Fill sets unset flags from the environment.
 func (c *Connection) Fill(e Env) {
 	if len(c.Endpoints) == 0 {
 		if s := variable(e, "ENDPOINTS"); s != "" {
@@ -57,7 +57,7 @@ func (c *Connection) Fill(e Env) {
 	if s := e.Getenv("PULLEY_TIMEOUT"); s != "" && c.Timeout == 0 {
 		var err error
 		if c.Timeout, err = time.ParseDuration(s); err != nil {
-			c.Timeout = -1 // refused by Check, and by the store
+			c.Timeout = -1 // rejected by Check, and by the store
 		}
 	}
 	for i, endpoint := range c.Endpoints {
@@ -70,7 +70,7 @@ func (c *Connection) Fill(e Env) {
 	}
 }
 
-// Check refuses what can't be meant. Programs call it after Fill, before they do anything.
+// Check rejects invalid values. Programs call it after Fill, before any other work.
 func (c *Connection) Check() error {
 	if c.Timeout < 0 {
 		return Usagef("cannot wait that long for etcd: give --timeout or PULLEY_TIMEOUT a time above 0, like 5s")
@@ -85,7 +85,7 @@ func variable(e Env, name string) string {
 	return e.Getenv("ETCDCTL_" + name)
 }
 
-// Config is how to open the store.
+// Config returns the configuration of the store.
 func (c *Connection) Config() store.Config {
 	endpoints := c.Endpoints
 	if len(endpoints) == 0 {
@@ -94,22 +94,22 @@ func (c *Connection) Config() store.Config {
 	return store.Config{Endpoints: endpoints, CACert: c.CACert, Cert: c.Cert, Key: c.Key, Prefix: c.Prefix, Timeout: c.Timeout}
 }
 
-// EnvironmentFlag is -e/--environment.
+// EnvironmentFlag is the flag -e/--environment.
 type EnvironmentFlag struct {
 	Name string
 	flag *pflag.Flag
 }
 
-// AddFlag adds it.
+// AddFlag adds the flag.
 func (v *EnvironmentFlag) AddFlag(f *pflag.FlagSet) {
 	f.StringVarP(&v.Name, "environment", "e", "", "environment, or environment@stack [PULLEY_ENVIRONMENT]")
 	v.flag = f.Lookup("environment")
 }
 
-// Ref is the environment that was meant; leaving it out is a usage error.
+// Ref returns the chosen environment. A missing flag is a usage error.
 func (v *EnvironmentFlag) Ref(e Env) (environments.Ref, error) {
 	name := v.Name
-	if name == "" && (v.flag == nil || !v.flag.Changed) { // -e "$UNSET" must not reach another fleet
+	if name == "" && (v.flag == nil || !v.flag.Changed) { // -e "$UNSET" must not select another fleet
 		name = e.Getenv("PULLEY_ENVIRONMENT")
 	}
 	if name == "" {

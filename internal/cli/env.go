@@ -12,20 +12,20 @@ import (
 	"golang.org/x/term"
 )
 
-// Env is everything that a program gets from outside.
+// Env contains everything that a program receives from outside.
 type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Now            func() time.Time
-	Terminal       bool // standard output is one
-	ErrTerminal    bool // standard error is one
+	Terminal       bool // standard output is a terminal
+	ErrTerminal    bool // standard error is a terminal
 	Width          int  // of the terminal, in columns; 0 when unknown
 	User           string
-	Version        string // of the program, stamped in at build time
+	Version        string // of the program, set at build time
 }
 
-// System is the process's own surroundings.
+// System returns the environment of this process.
 func System(version string) Env {
 	e := Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Now: time.Now, Version: version}
 	e.ErrTerminal = term.IsTerminal(int(os.Stderr.Fd()))
@@ -43,9 +43,9 @@ func System(version string) Env {
 	return e
 }
 
-// Interruptible is a context that the first SIGINT or SIGTERM ends; a second one ends the process at once.
+// Interruptible returns a context that the first SIGINT or SIGTERM ends. A second signal ends the process immediately.
 func Interruptible() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // gives the signals back their default effect
+	context.AfterFunc(ctx, stop) // restores the signals' default effect
 	return ctx, stop
 }

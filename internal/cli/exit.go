@@ -16,20 +16,20 @@ const (
 	ExitUnreachable = 3
 )
 
-// UsageError is a command line that can't be meant.
+// UsageError reports an invalid command line.
 type UsageError struct{ Problem string }
 
 func (e *UsageError) Error() string { return e.Problem }
 
-// Usagef makes a UsageError.
+// Usagef creates a UsageError.
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
 
-// SilentError ends a program with a code; what there was to say has been said.
+// SilentError ends a program with a code and without a message.
 type SilentError struct{ Code int }
 
 func (e *SilentError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
-// Exit says what went wrong and returns the program's exit code.
+// Exit prints the error and returns the program's exit code.
 func Exit(e Env, program string, err error) int {
 	var silent *SilentError
 	if err != nil && !errors.As(err, &silent) {
@@ -38,7 +38,7 @@ func Exit(e Env, program string, err error) int {
 	return Code(err)
 }
 
-// Code is the exit code of a program that ends with this error.
+// Code returns the exit code for this error.
 func Code(err error) int {
 	var silent *SilentError
 	var usage *UsageError
@@ -55,8 +55,8 @@ func Code(err error) int {
 	return ExitFailed
 }
 
-// Complain prints an error: its first line after the program's name, each further line as a hint. What nodes and files
-// say is part of errors, so control characters are shown, not obeyed.
+// Complain prints an error: its first line after the program's name, each further line as a hint. Errors contain data
+// from nodes and files. Complain prints control characters visibly, and never sends them to the terminal.
 func Complain(e Env, program string, err error) {
 	text := err.Error()
 	var hinting interface{ Hint() string }

@@ -15,10 +15,10 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Output is -o table|json|yaml.
+// Output contains the flags -o table|json|yaml and --no-color.
 type Output struct {
-	Format  string // "" is a table
-	NoColor bool   // nothing is coloured yet; scripts may say so already
+	Format  string // "" means table
+	NoColor bool   // no output is coloured yet; the flag exists for scripts
 }
 
 // AddFlags adds the flags.
@@ -27,7 +27,7 @@ func (o *Output) AddFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.NoColor, "no-color", false, "no colours, also on a terminal [PULLEY_NO_COLOR, NO_COLOR]")
 }
 
-// Fill takes what no flag set from the environment.
+// Fill sets unset flags from the environment.
 func (o *Output) Fill(e Env) {
 	if o.Format == "" {
 		o.Format = e.Getenv("PULLEY_OUTPUT")
@@ -35,7 +35,7 @@ func (o *Output) Fill(e Env) {
 	o.NoColor = o.NoColor || e.Getenv("PULLEY_NO_COLOR") != "" || e.Getenv("NO_COLOR") != ""
 }
 
-// Print writes value as JSON or YAML, or calls table for people. The names of fields are those of JSON in both.
+// Print writes value as JSON or YAML, or calls table for people. JSON and YAML use the same field names.
 func (o *Output) Print(e Env, value any, table func(w *Table) error) error {
 	switch o.Format {
 	case "json":
@@ -68,10 +68,10 @@ func (o *Output) Print(e Env, value any, table func(w *Table) error) error {
 	return o.Check()
 }
 
-// ForPeople reports whether a table is wanted, which may have more beside it than a program could read.
+// ForPeople reports whether the output is a table, which allows additional text beside it.
 func (o *Output) ForPeople() bool { return o.Format == "" || o.Format == "table" }
 
-// Check refuses a format that there is not. Programs call it before they do anything.
+// Check rejects an unknown format. Programs call it before any other work.
 func (o *Output) Check() error {
 	switch o.Format {
 	case "json", "yaml", "table", "":
@@ -80,21 +80,21 @@ func (o *Output) Check() error {
 	return Usagef("cannot print as %q: there are table, json and yaml", o.Format)
 }
 
-// Table lines up columns. The first row is the heading.
+// Table aligns columns. The first row is the heading.
 type Table struct {
 	out   io.Writer
 	w     *tabwriter.Writer
-	lines bytes.Buffer // of the table; what fills up its last columns is cut before it is shown
+	lines bytes.Buffer // the aligned table; Flush removes trailing padding
 }
 
-// NewTable writes to standard output.
+// NewTable returns a table that writes to standard output.
 func NewTable(e Env) *Table {
 	t := &Table{out: e.Stdout}
 	t.w = tabwriter.NewWriter(&t.lines, 0, 4, 2, ' ', 0)
 	return t
 }
 
-// Row adds a line. Control characters in cells are shown, not obeyed: they come from machines.
+// Row adds a line. It prints control characters visibly, because the cells contain data from machines.
 func (t *Table) Row(cells ...string) {
 	for i, c := range cells {
 		cells[i] = Clean(c)
@@ -103,7 +103,7 @@ func (t *Table) Row(cells ...string) {
 	_, _ = io.WriteString(t.w, strings.Join(cells, "\t")+"\t\n")
 }
 
-// Flush writes what was added.
+// Flush writes the added rows.
 func (t *Table) Flush() error {
 	if err := t.w.Flush(); err != nil {
 		return err
@@ -129,7 +129,8 @@ func Clean(s string) string {
 	}, s)
 }
 
-// Cleanf is fmt.Fprintf for what machines say: every argument but integers is cleaned, so that only the format breaks lines.
+// Cleanf is fmt.Fprintf for data from machines. It cleans every argument except integers: only the format can break
+// lines.
 func Cleanf(w io.Writer, format string, args ...any) {
 	for i, a := range args {
 		if !reflect.ValueOf(a).CanInt() {
@@ -141,7 +142,7 @@ func Cleanf(w io.Writer, format string, args ...any) {
 
 func control(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 || r == 0x2028 || r == 0x2029 }
 
-// Ago says how long ago something was: "12s", "5m", "3h", "4d"; "never" for no time at all.
+// Ago formats an age: "12s", "5m", "3h", "4d"; "never" for the zero time.
 func Ago(now, then time.Time) string {
 	if then.IsZero() {
 		return "never"
@@ -149,7 +150,7 @@ func Ago(now, then time.Time) string {
 	return Span(now.Sub(then)) + " ago"
 }
 
-// Span is a duration in one unit.
+// Span formats a duration in one unit.
 func Span(d time.Duration) string {
 	if d < 0 {
 		return "-" + Span(-d)
@@ -165,7 +166,7 @@ func Span(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// Count is a number with its noun in singular or plural: "1 error", "2 errors".
+// Count formats a number with its noun in singular or plural: "1 error", "2 errors".
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -173,7 +174,7 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Bytes is a size with a unit of 1024: "512 B", "3.4 KiB".
+// Bytes formats a size with a unit of 1024: "512 B", "3.4 KiB".
 func Bytes(n int64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
@@ -187,7 +188,7 @@ func Bytes(n int64) string {
 	return ""
 }
 
-// Shorten cuts a sentence in the last column of a table to the width of the terminal; without one it cuts nothing.
+// Shorten cuts a sentence in the last column of a table to the width of the terminal. Width 0 cuts nothing.
 func Shorten(s string, width int) string {
 	limit := max(width-70, 30)
 	r := []rune(s)

@@ -2,13 +2,14 @@ package cli
 
 import "fmt"
 
-// Progress is one line on a terminal that long work writes over; where standard error is no terminal it writes nothing.
+// Progress is one line on a terminal that each update overwrites. If standard error is not a terminal, Progress writes
+// nothing.
 type Progress struct {
 	env   Env
 	shown bool
 }
 
-// NewProgress shows nothing yet.
+// NewProgress returns a Progress that shows nothing yet.
 func NewProgress(e Env) *Progress { return &Progress{env: e} }
 
 // Show replaces the line.
@@ -19,7 +20,7 @@ func (p *Progress) Show(line string) {
 	}
 }
 
-// Done takes the line away; a second call does nothing.
+// Done removes the line. A second call does nothing.
 func (p *Progress) Done() {
 	if p.shown {
 		p.shown = false

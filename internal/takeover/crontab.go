@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// mark is put before a line that cron is not to run any more.
+// mark is the prefix of a line that cron must not run.
 const mark = "# pulley-takeover: "
 
 var (
 	agentCommand = regexp.MustCompile(`(?:^|[\s/'";&|(])puppet\s+agent(?:[\s'";&|)]|$)`)
 	times        = `^\s*(?:@[a-z]+|[-0-9*/,~A-Za-z]+(?:\s+[-0-9*/,~A-Za-z]+){4})\s+`
 	ownLine      = regexp.MustCompile(times + `(\S.*)$`)
-	systemLine   = regexp.MustCompile(times + `[^\s=]+\s+(\S.*)$`) // with the user, as in /etc/crontab
+	systemLine   = regexp.MustCompile(times + `[^\s=]+\s+(\S.*)$`) // with the user field, as in /etc/crontab
 )
 
-// starts says whether a line of a crontab (crontab(5)) starts puppet agent; comments and variables don't.
+// starts reports whether a line of a crontab (crontab(5)) starts puppet agent. Comments and variables do not.
 func starts(line string, system bool) bool {
 	shape := ownLine
 	if system {
@@ -25,10 +25,11 @@ func starts(line string, system bool) bool {
 	return m != nil && startsAgent(m[1])
 }
 
-// idle are the options with which puppet agent does no work. --enable is none of them: it would lift the lock of a takeover.
+// idle matches the options with which puppet agent applies nothing. --enable is excluded: it would remove the lock of a
+// takeover.
 var idle = regexp.MustCompile(`(?:^|\s)(?:--(?:disable|fingerprint|version|help|configprint|genconfig|genmanifest)|-[Vh])(?:[\s=]|$)`)
 
-// startsAgent says whether a command, or a text of commands, starts puppet agent to work.
+// startsAgent reports whether a command, or a text of commands, starts a working puppet agent.
 func startsAgent(text string) bool {
 	const ends = ";&|)'\"\n"
 	for _, at := range agentCommand.FindAllStringIndex(text, -1) {
@@ -46,7 +47,7 @@ func startsAgent(text string) bool {
 	return false
 }
 
-// agentLines are the lines that start puppet agent.
+// agentLines returns the lines that start puppet agent.
 func agentLines(text string, system bool) (found []string) {
 	for line := range strings.Lines(text) {
 		if starts(line, system) {
@@ -56,7 +57,7 @@ func agentLines(text string, system bool) (found []string) {
 	return found
 }
 
-// each writes a text anew, line by line.
+// each rewrites a text line by line.
 func each(text string, write func(line string) string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -65,7 +66,7 @@ func each(text string, write func(line string) string) string {
 	return b.String()
 }
 
-// commented puts the mark before each line that starts puppet agent.
+// commented adds the mark to each line that starts puppet agent.
 func commented(text string, system bool) string {
 	return each(text, func(line string) string {
 		if starts(line, system) {
@@ -75,12 +76,12 @@ func commented(text string, system bool) string {
 	})
 }
 
-// uncommented takes the marks away.
+// uncommented removes the marks.
 func uncommented(text string) string {
 	return each(text, func(line string) string { return strings.TrimPrefix(line, mark) })
 }
 
-// dropped leaves out the lines with a mark.
+// dropped removes the lines with a mark.
 func dropped(text string) string {
 	return each(text, func(line string) string {
 		if strings.HasPrefix(line, mark) {
@@ -90,8 +91,8 @@ func dropped(text string) string {
 	})
 }
 
-// restored is what a crontab is to be again, now that it holds this: what it was, or where somebody has edited it since, that
-// with the lines of before. One that is gone is as it was found.
+// restored returns the content of a restored crontab, given its present content: the original, or if an administrator
+// edited it since, the edited text with the original lines. A deleted crontab is restored as found.
 func (f File) restored(now string) string {
 	switch {
 	case now == "" || now == f.Before || now == f.Disabled || f.Removed != nil && now == *f.Removed:

@@ -10,18 +10,18 @@ import (
 	"pulley/internal/atomicfile"
 )
 
-// lockName is the file by whose being there `puppet agent` runs nothing (puppet/agent/disabler.rb): what `puppet agent
-// --disable` writes.
+// lockName is the file whose existence stops `puppet agent` from running (puppet/agent/disabler.rb). `puppet agent
+// --disable` writes it.
 const lockName = "agent_disabled.lock"
 
-// ForeignError says that somebody disabled puppet agent here before, for a reason that is not Pulley's to override.
+// ForeignError reports that an operator disabled puppet agent before. Pulley must not override that.
 type ForeignError struct{ Path, Message string }
 
 func (e *ForeignError) Error() string {
 	return fmt.Sprintf("puppet agent was disabled by somebody (%s): %s", e.Path, e.Message)
 }
 
-// lockedBy is the message of the lock in a state folder; there is false when there is no lock.
+// lockedBy returns the message of the lock in a state folder. there is false when the lock is missing.
 func lockedBy(dir string) (message string, there bool, err error) {
 	b, err := readSome(filepath.Join(dir, lockName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,11 +33,11 @@ func lockedBy(dir string) (message string, there bool, err error) {
 	var lock struct {
 		Message string `json:"disabled_message"`
 	}
-	_ = json.Unmarshal(b, &lock) // whatever it holds, its being there disables
+	_ = json.Unmarshal(b, &lock) // the file's existence disables, whatever its content
 	return lock.Message, true, nil
 }
 
-// free returns a *ForeignError when a lock is there that is not this takeover's.
+// free returns a *ForeignError if a lock exists that is not this takeover's.
 func (m *Machine) free(own string) error {
 	for _, dir := range m.StateDirs {
 		message, there, err := lockedBy(dir)
@@ -51,7 +51,7 @@ func (m *Machine) free(own string) error {
 	return nil
 }
 
-// lock makes the file appear with its content or not at all; it never takes the place of another.
+// lock creates the file atomically with its content. It never replaces another lock.
 func lock(dir, message string) error {
 	b, err := json.Marshal(map[string]string{"disabled_message": message})
 	if err != nil {
@@ -71,7 +71,7 @@ func lock(dir, message string) error {
 	}
 	if errors.Is(err, fs.ErrExist) {
 		was, _, readErr := lockedBy(dir)
-		if was == message { // of a start that was cut off, perhaps before it lasted
+		if was == message { // of an interrupted start, perhaps not yet durable
 			return atomicfile.SyncFolder(dir)
 		}
 		return errors.Join(&ForeignError{filepath.Join(dir, lockName), was}, readErr)
@@ -82,7 +82,7 @@ func lock(dir, message string) error {
 	return nil
 }
 
-// unlock takes away this takeover's lock, and nobody else's.
+// unlock removes this takeover's lock, and never another one.
 func unlock(dir, message string) error {
 	was, there, err := lockedBy(dir)
 	if err != nil || there && was != message {

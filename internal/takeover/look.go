@@ -15,13 +15,13 @@ import (
 	"syscall"
 )
 
-// Findings are what starts a puppet agent on this machine.
+// Findings are the units, crontab lines, scripts and processes that run a puppet agent on this machine.
 type Findings struct {
 	Units   []Unit    `json:"units,omitempty"`
 	Lines   []Line    `json:"lines,omitempty"`
-	Scripts []string  `json:"scripts,omitempty"` // that cron runs by their folder; they stay, and the lock stops what they start
-	Daemons []Process `json:"daemons,omitempty"` // that run now; the lock keeps them from doing anything
-	Ran     bool      `json:"ran,omitempty"`     // a Puppet has left its state here
+	Scripts []string  `json:"scripts,omitempty"` // in cron's folders; they stay, and the lock stops their agents
+	Daemons []Process `json:"daemons,omitempty"` // running now; the lock keeps them from applying catalogs
+	Ran     bool      `json:"ran,omitempty"`     // Puppet has left its state on the machine
 }
 
 // Line is a line of a crontab.
@@ -30,31 +30,31 @@ type Line struct {
 	Text string `json:"text"`
 }
 
-// Process is one that runs.
+// Process is a running process.
 type Process struct {
 	Pid     int    `json:"pid"`
 	Command string `json:"command"`
 }
 
-// InCharge says whether puppet agent manages this machine: a crontab or a unit that somebody made starts it, or it runs by itself;
-// or a package's unit or a script of cron's folders starts it, and it has been at work. What a package brought along, and nobody
-// has told of a server, manages nothing.
+// InCharge reports whether puppet agent manages this machine. It does if a crontab or an administrator's unit starts
+// it, or if it runs by itself. It also does if a package's unit or a script in cron's folders starts it and it has run
+// before. A freshly installed package without a server manages nothing.
 func (f Findings) InCharge() bool {
 	starts, runs, made := false, false, false
 	for _, u := range f.Units {
 		starts, runs = starts || u.starts(), runs || u.Active
 		made = made || u.starts() && u.Own
 	}
-	byItself := len(f.Daemons) > 0 && !runs // else it is the unit's
+	byItself := len(f.Daemons) > 0 && !runs // otherwise the unit runs it
 	return len(f.Lines) > 0 || made || byItself || f.Ran && (starts || len(f.Scripts) > 0)
 }
 
-// Empty says whether nothing was found.
+// Empty reports whether nothing was found.
 func (f Findings) Empty() bool {
 	return len(f.Units)+len(f.Lines)+len(f.Scripts)+len(f.Daemons) == 0
 }
 
-// Look finds out what starts puppet agent here, and changes nothing.
+// Look finds everything that starts puppet agent on the machine, and changes nothing.
 func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	var f Findings
 	for _, may := range m.agentUnits() {
@@ -85,15 +85,15 @@ func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	return f, nil
 }
 
-// crontabGlobs are where cron's tables are, of the packagings of cron that there are.
+// crontabGlobs are the paths of crontabs in all packagings of cron.
 var crontabGlobs = []string{"etc/crontab", cronFolder + "/*", "var/spool/cron/*", "var/spool/cron/crontabs/*", "var/spool/cron/tabs/*"}
 
 const cronFolder = "etc/cron.d"
 
-// system says whether the lines of a crontab name their user.
+// system reports whether the crontab's lines contain a user field.
 func (f File) system() bool { return strings.HasPrefix(f.read(), "etc/") }
 
-// read is where cron reads it.
+// read returns the path from which cron reads the crontab.
 func (f File) read() string {
 	if f.Link != "" {
 		return f.Link
@@ -101,14 +101,14 @@ func (f File) read() string {
 	return f.Path
 }
 
-// cronName is the names of files in its folders that Debian's cron reads (cron(8), run-parts(8)).
+// cronName matches the file names that Debian's cron reads in its folders (cron(8), run-parts(8)).
 var cronName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// leavings are what editors and packages leave behind: cronie (cron(8)) leaves out these, and what Debian's package manager
-// keeps beside a file it leaves out too.
+// leavings matches backup files of editors and packages. cronie skips them (cron(8)), and so does Debian's cron for the
+// files of its package manager.
 var leavings = regexp.MustCompile(`^\.|~$|,v$|\.(?:rpmsave|rpmorig|rpmnew|cfsaved|swp|dpkg-[a-z]+|ucf-[a-z]+)$`)
 
-// reads says whether cron reads a file of this name in its folders.
+// reads reports whether cron reads a file of this name in its folders.
 func (m *Machine) reads(name string) bool {
 	if _, err := os.Stat(m.path("etc/debian_version")); err == nil {
 		return cronName.MatchString(name)
@@ -116,7 +116,7 @@ func (m *Machine) reads(name string) bool {
 	return !leavings.MatchString(name)
 }
 
-// crontabs are those that start puppet agent.
+// crontabs returns the crontabs that start puppet agent.
 func (m *Machine) crontabs() ([]File, error) {
 	var found []File
 	for _, glob := range crontabGlobs {
@@ -145,7 +145,8 @@ func (m *Machine) crontabs() ([]File, error) {
 	return found, nil
 }
 
-// crontab reads one; nil for what cron does not read, and for one that is not there. A link is followed: its target is edited.
+// crontab reads one crontab. It returns nil if the file is missing or cron does not read it. It follows a link, because
+// the target is edited.
 func (m *Machine) crontab(under string) (*File, error) {
 	target, ok := m.follow(under)
 	if !ok {
@@ -173,15 +174,15 @@ func (m *Machine) crontab(under string) (*File, error) {
 	return f, nil
 }
 
-// maxLinks is as many as Linux follows, path_resolution(7).
+// maxLinks is the number of links that Linux follows, see path_resolution(7).
 const maxLinks = 40
 
-// follow is what a path below the root stands for, once its last part is no link any more; of another root links stay below
-// that, as they would for that machine. It is false for a link that goes in circles.
+// follow resolves a path below the root until its last part is not a link. In another root, links stay below that root.
+// It returns false for a cycle of links.
 func (m *Machine) follow(under string) (target string, ok bool) {
 	for range maxLinks {
 		to, err := os.Readlink(m.path(under))
-		if err != nil { // no link, or nothing there: whoever reads it sees
+		if err != nil { // not a link, or missing: the reader handles it
 			return under, true
 		}
 		if !filepath.IsAbs(to) {
@@ -192,10 +193,10 @@ func (m *Machine) follow(under string) (target string, ok bool) {
 	return "", false
 }
 
-// scripts are those of cron.hourly and its like that start puppet agent, as far as can be seen.
+// scripts returns the scripts in cron.hourly and similar folders that visibly start puppet agent.
 func (m *Machine) scripts() (found []string) {
 	for _, folder := range []string{"hourly", "daily", "weekly", "monthly"} {
-		paths, _ := filepath.Glob(m.path("etc/cron." + folder + "/*")) // only a pattern can be wrong
+		paths, _ := filepath.Glob(m.path("etc/cron." + folder + "/*")) // Glob fails only for an invalid pattern
 		for _, path := range paths {
 			info, err := os.Stat(path)
 			if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || !m.reads(filepath.Base(path)) {
@@ -210,7 +211,7 @@ func (m *Machine) scripts() (found []string) {
 	return found
 }
 
-// daemons are the agents that run now; only of this very machine.
+// daemons returns the running agents, only for this machine's own root.
 func (m *Machine) daemons() (found []Process) {
 	if m.Root != "/" {
 		return nil
@@ -222,7 +223,7 @@ func (m *Machine) daemons() (found []Process) {
 			continue
 		}
 		command := strings.TrimSpace(strings.ReplaceAll(string(b), "\x00", " "))
-		// Puppet names its process anew; as a script it is ruby's argument.
+		// Puppet changes its process title. As a script, it is an argument of ruby.
 		program, rest, _ := strings.Cut(command, " ")
 		if strings.HasPrefix(filepath.Base(program), "ruby") {
 			program, _, _ = strings.Cut(rest, " ")
@@ -235,7 +236,7 @@ func (m *Machine) daemons() (found []Process) {
 	return found
 }
 
-// ran says whether Puppet has been at work here.
+// ran reports whether Puppet has run on the machine.
 func (m *Machine) ran() bool {
 	for _, dir := range m.StateDirs {
 		for _, name := range []string{"last_run_report.yaml", "last_run_summary.yaml", "state.yaml", "transactionstore.yaml"} {

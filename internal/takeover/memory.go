@@ -13,42 +13,42 @@ import (
 	"time"
 )
 
-// Stage is how far a takeover is. The ones that end in -ing were begun and may have been cut off.
+// Stage is the progress of a takeover. A stage that ends in -ing may have been interrupted.
 type Stage string
 
 // The stages.
 const (
-	None      Stage = ""          // nothing was changed, nor found by a first boot
-	Found     Stage = "found"     // a first boot found an agent, and put nothing in its place
+	None      Stage = ""          // nothing changed, and no agent found at first boot
+	Found     Stage = "found"     // a first boot found an agent, and changed nothing
 	Disabling Stage = "disabling" //
-	Disabled  Stage = "disabled"  // the old agent is off, and everything of it still there
+	Disabled  Stage = "disabled"  // the old agent is off, but still complete
 	Removing  Stage = "removing"  //
-	Removed   Stage = "removed"   // what started it is gone; what it was is written down
+	Removed   Stage = "removed"   // everything that started it is removed, and recorded
 	Undoing   Stage = "undoing"   //
 )
 
-// State is what was found and changed: enough to bring all of it back.
+// State is the record of everything found and changed. It is sufficient for a complete undo.
 type State struct {
 	Format   int       `json:"v"`
 	Stage    Stage     `json:"stage"`
 	At       time.Time `json:"at"` // of this stage
 	By       string    `json:"by,omitempty"`
-	Message  string    `json:"message,omitempty"`  // in Puppet's lock
-	Schedule string    `json:"schedule,omitempty"` // that a first boot was told, and did not set up; "" for none
-	Chosen   *Schedule `json:"chosen,omitempty"`   // that takes the agent's place; nil until a takeover was begun
-	Locks    []string  `json:"locks,omitempty"`    // folders that Puppet's lock was put into
+	Message  string    `json:"message,omitempty"`  // of Puppet's lock
+	Schedule string    `json:"schedule,omitempty"` // requested at first boot, and not set up; "" for none
+	Chosen   *Schedule `json:"chosen,omitempty"`   // replaces the agent's schedule; nil before a takeover starts
+	Locks    []string  `json:"locks,omitempty"`    // folders with this takeover's lock
 	Units    []Unit    `json:"units,omitempty"`
 	Files    []File    `json:"files,omitempty"`
 }
 
-// Schedule is what has Pulley started in the agent's place.
+// Schedule is the schedule that starts Pulley in place of the old agent.
 type Schedule struct {
-	Cron string `json:"cron,omitempty"` // five fields; "" where cron is not to
+	Cron string `json:"cron,omitempty"` // five fields; "": not by cron
 	None bool   `json:"none,omitempty"` // something else starts Pulley
 }
 
-// Choose is the schedule for a takeover: what somebody says now, else what was chosen when it was begun, else what a first boot
-// was told, else the usual one.
+// Choose returns the schedule for a takeover. The order of precedence: the flags of this call, the choice at the
+// takeover's start, the schedule requested at first boot, the default.
 func (s State) Choose(cron string, none bool, usual string) Schedule {
 	switch {
 	case none:
@@ -65,15 +65,15 @@ func (s State) Choose(cron string, none bool, usual string) Schedule {
 	return Schedule{Cron: usual}
 }
 
-// Unit is a unit of systemd as it was found.
+// Unit is the state of a systemd unit as found.
 type Unit struct {
 	Name    string     `json:"name"`
-	Was     string     `json:"was"`               // as systemctl is-enabled says
-	Active  bool       `json:"active,omitempty"`  // never of one that ends by itself
-	Oneshot bool       `json:"oneshot,omitempty"` // ends by itself
-	Own     bool       `json:"own,omitempty"`     // somebody made it on this machine
+	Was     string     `json:"was"`               // output of systemctl is-enabled
+	Active  bool       `json:"active,omitempty"`  // never set for a oneshot unit
+	Oneshot bool       `json:"oneshot,omitempty"` // exits by itself
+	Own     bool       `json:"own,omitempty"`     // created by an administrator
 	Masked  bool       `json:"masked,omitempty"`  // by the takeover
-	Links   []UnitLink `json:"links,omitempty"`   // that have it started
+	Links   []UnitLink `json:"links,omitempty"`   // links that start it
 }
 
 // UnitLink is a link in systemd's folder.
@@ -82,10 +82,10 @@ type UnitLink struct {
 	To   string `json:"to"`
 }
 
-// File is a crontab as it was found, and what the takeover made of it.
+// File is a crontab as found, and as changed by the takeover.
 type File struct {
 	Path     string      `json:"path"`           // below the root
-	Link     string      `json:"link,omitempty"` // where cron reads it, when that is a link to Path
+	Link     string      `json:"link,omitempty"` // the path from which cron reads it, if that is a link to Path
 	Mode     fs.FileMode `json:"mode"`
 	UID      int         `json:"uid"`
 	GID      int         `json:"gid"`
@@ -103,7 +103,7 @@ const (
 	messageEnds = ": see pulley-agent takeover"
 )
 
-// Load reads what is known of a takeover in the agent's state folder; the zero State when there was none.
+// Load reads the record of a takeover from the agent's state folder. A missing record is the zero State.
 func Load(stateDir string) (State, error) {
 	path := filepath.Join(stateDir, memoryFile)
 	b, err := bounded.ReadFile(path, maxMemory)
@@ -115,7 +115,7 @@ func Load(stateDir string) (State, error) {
 	}
 	var s State
 	err = json.Unmarshal(b, &s)
-	if s.Format > format { // before all else: what looks damaged may only be newer
+	if s.Format > format { // check this first: a newer record may look damaged
 		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", path, s.Format, format)
 	}
 	if err != nil {
@@ -124,7 +124,7 @@ func Load(stateDir string) (State, error) {
 	return s, nil
 }
 
-// save is durable when it returns: what it says is about to be changed.
+// save writes the record durably, because the recorded changes follow.
 func (s State) save(stateDir string) error {
 	s.Format = format
 	b, err := json.MarshalIndent(s, "", "  ")
@@ -140,8 +140,8 @@ func (s State) save(stateDir string) error {
 	return nil
 }
 
-// Own is the message of Puppet's lock that does not concern Pulley, as it is its own; "" when there is none. What can't be read
-// is nobody's: then the lock counts.
+// Own returns the message of Puppet's lock that Pulley itself set, or "". If the record is unreadable, it returns "",
+// and the lock counts as another program's.
 func Own(stateDir string) string {
 	s, err := Load(stateDir)
 	if err != nil || !strings.HasPrefix(s.Message, ownMessage) {

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// Machine is the machine whose agent is taken over from. The caller holds the node's lock.
+// Machine is the machine whose agent Pulley replaces. The caller must hold the node's lock.
 type Machine struct {
-	Root      string   // everything is below it; "/" for this very machine
-	StateDir  string   // the agent's own, where takeover.json is
-	StateDirs []string // Puppet's own, where its lock is looked for
+	Root      string   // prefix of all paths; "/" for this machine
+	StateDir  string   // of Pulley's agent; contains takeover.json
+	StateDirs []string // of Puppet, searched for its lock
 	Now       func() time.Time
-	Interrupt func(step string) error // is asked before each change; nil: nobody interrupts
+	Interrupt func(step string) error // called before each change; may be nil
 }
 
 func (m *Machine) path(under string) string { return filepath.Join(m.Root, under) }
 
-// change is one change to the machine. Each may be repeated.
+// change is one change to the machine. It must be repeatable.
 type change struct {
 	name string
 	do   func() error
@@ -45,7 +45,7 @@ func (m *Machine) carryOut(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// Find writes down that a first boot found an agent, and the schedule that it did not set up; "" for none.
+// Find records that a first boot found an agent, and the schedule that it did not set up; "" for none.
 func (m *Machine) Find(schedule, by string) error {
 	s, err := Load(m.StateDir)
 	if err != nil || s.Stage != None {
@@ -54,7 +54,7 @@ func (m *Machine) Find(schedule, by string) error {
 	return m.at(&s, Found, by, func() { s.Schedule = schedule })
 }
 
-// at writes a stage down.
+// at records a stage.
 func (m *Machine) at(s *State, stage Stage, by string, set func()) error {
 	if set != nil {
 		set()
@@ -66,7 +66,7 @@ func (m *Machine) at(s *State, stage Stage, by string, set func()) error {
 	return s.save(m.StateDir)
 }
 
-// Forget takes back Find: whoever is at the machine says that no agent is in charge.
+// Forget reverts Find: the operator reports that no puppet agent manages the machine.
 func (m *Machine) Forget() error {
 	s, err := Load(m.StateDir)
 	if err != nil || s.Stage != Found {
@@ -78,8 +78,8 @@ func (m *Machine) Forget() error {
 	return nil
 }
 
-// Disable turns the agent off, with everything of it still there, and then has Pulley started by on: as chosen, which is
-// written down before anything changes. An agent that somebody disabled is a *ForeignError.
+// Disable turns the old agent off without removing any of it, and then starts Pulley's schedule by calling on. It
+// records the chosen schedule before any change. If an operator has disabled the agent, it returns a *ForeignError.
 func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, on func(context.Context) error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
@@ -115,7 +115,7 @@ func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, on fu
 	return m.at(&s, Disabled, by, nil)
 }
 
-// survey writes down what is about to be changed. What an earlier start wrote down stays as it was found then.
+// survey records the state of everything that will be changed. It keeps the record of an earlier, interrupted start.
 func (m *Machine) survey(ctx context.Context, s *State, by string, chosen Schedule) error {
 	f, err := m.Look(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (m *Machine) survey(ctx context.Context, s *State, by string, chosen Schedu
 	return m.at(s, Disabling, by, nil)
 }
 
-// Remove takes away for good what started the old agent; what it was stays written down.
+// Remove permanently removes the units and lines that started the old agent. Their record stays.
 func (m *Machine) Remove(ctx context.Context, by string) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
@@ -194,8 +194,9 @@ func (m *Machine) Remove(ctx context.Context, by string) error {
 	return m.at(&s, Removed, by, nil)
 }
 
-// Undo brings all of it back as it was found, and has Pulley started no more by off. What stays written down is that the agent
-// is in charge, so that a first boot that comes again sets up no schedule beside it, and which schedule a takeover is to set up.
+// Undo restores everything from the record, and stops Pulley's schedule by calling off. The record still states that
+// the agent manages the machine, and keeps the schedule for a takeover. A repeated first boot then sets up no second
+// schedule.
 func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
@@ -208,7 +209,7 @@ func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 		return err
 	}
 	all := []change{{"remove Pulley's schedule", off}}
-	// Before the units: an agent that starts locked would leave out its first run.
+	// Unlock before the units start: an agent that starts locked would skip its first run.
 	for _, dir := range s.Locks {
 		all = append(all, change{"enable puppet agent in " + dir, func() error { return unlock(dir, s.Message) }})
 	}
@@ -228,7 +229,7 @@ func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 	return m.carryOut(ctx, all)
 }
 
-// replace writes a crontab that is as it was found; where somebody edited it meanwhile, what is there now is commented out.
+// replace restores an unmodified crontab. In a modified one, it comments out the agent's lines.
 func (m *Machine) replace(f File, was, to string) error {
 	return m.edit(f, func(now string) string {
 		if now == was {
@@ -238,8 +239,8 @@ func (m *Machine) replace(f File, was, to string) error {
 	})
 }
 
-// edit writes a crontab anew, with its mode and owner. cron sees a new file by the time of its folder. One that is gone stays
-// gone, unless it is to be as it was found.
+// edit rewrites a crontab with its mode and owner. cron detects a new file by its folder's modification time. A deleted
+// crontab stays deleted, unless it is restored as found.
 func (m *Machine) edit(f File, to func(now string) string) error {
 	now, err := m.crontab(f.Path)
 	if err != nil {
@@ -260,7 +261,7 @@ func (m *Machine) edit(f File, to func(now string) string) error {
 	return writeAs(m.path(f.Path), text, f)
 }
 
-// writeAs makes a file appear whole, owner and mode included, or not at all. cron leaves out names that begin with a dot.
+// writeAs writes a file atomically with its owner and mode. cron skips names that begin with a dot.
 func writeAs(path, text string, f File) error {
 	err := atomicfile.WriteFunc(path, f.Mode, func(out *os.File) error {
 		_, err := out.WriteString(text)

@@ -11,29 +11,29 @@ import (
 	"strings"
 )
 
-// packageUnits are those that packages of Puppet bring along.
+// packageUnits are the units of the Puppet packages.
 var packageUnits = []string{"puppet.service", "pe-puppet.service"}
 
-// unitFolder is where the machine's own units are.
+// unitFolder is the folder of the machine's own units.
 const unitFolder = "etc/systemd/system"
 
-// unitFolders are where units are that outlive a boot, the first one counting first: systemd.unit(5).
+// unitFolders are the folders of persistent units, in order of precedence, see systemd.unit(5).
 var unitFolders = []string{unitFolder, "usr/local/lib/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"}
 
 // unitFile is a unit as systemd reads it.
 type unitFile struct {
-	text  string // with its drop-ins; "" for a masked one
-	own   bool   // somebody made it on this machine, or a drop-in that says what it starts
-	alias string // the unit that this is another name of
+	text  string // including drop-ins; "" if masked
+	own   bool   // an administrator created it, or a drop-in that sets its command
+	alias string // the unit of which this is an alias
 }
 
-// ours says whether a file is one that somebody put there, and no package.
+// ours reports whether an administrator, not a package, created the file.
 func ours(under string) bool {
 	return strings.HasPrefix(under, "etc/") || strings.HasPrefix(under, "usr/local/")
 }
 
-// agentUnits are the units that may have puppet agent started, whether they are enabled or not: those of packages, each service
-// whose ExecStart does, and the timers of these.
+// agentUnits returns the units that may start puppet agent, enabled or not: the packages' units, each service whose
+// ExecStart starts it, and the timers of these.
 func (m *Machine) agentUnits() []Unit {
 	services, found := m.unitFiles(".service"), map[string]Unit{}
 	for _, name := range packageUnits {
@@ -60,7 +60,7 @@ func (m *Machine) agentUnits() []Unit {
 	return slices.SortedFunc(maps.Values(found), func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// unitFiles are the units of a kind, without templates.
+// unitFiles returns the units of a kind, without templates.
 func (m *Machine) unitFiles(kind string) map[string]unitFile {
 	files := map[string]unitFile{}
 	m.eachUnitPath("*"+kind, func(under, target string) {
@@ -81,7 +81,7 @@ func (m *Machine) unitFiles(kind string) map[string]unitFile {
 	m.eachUnitPath("*"+kind+".d/*.conf", func(under, target string) {
 		d := dropIn{strings.TrimSuffix(filepath.Base(filepath.Dir(under)), ".d"), filepath.Base(under)}
 		if _, covered := dropIns[d]; !covered {
-			b, _ := readSome(m.path(target)) // none where it is masked
+			b, _ := readSome(m.path(target)) // empty if masked
 			dropIns[d] = unitFile{text: string(b), own: ours(under)}
 		}
 	})
@@ -96,10 +96,10 @@ func (m *Machine) unitFiles(kind string) map[string]unitFile {
 	return files
 }
 
-// eachUnitPath visits what there is of a pattern in the folders of units, in their order, with what it stands for.
+// eachUnitPath visits the paths that match a pattern in the folders of units, in order, with the resolved path.
 func (m *Machine) eachUnitPath(pattern string, visit func(under, target string)) {
 	for _, folder := range unitFolders {
-		paths, _ := filepath.Glob(m.path(filepath.Join(folder, pattern))) // only a pattern can be wrong
+		paths, _ := filepath.Glob(m.path(filepath.Join(folder, pattern))) // Glob fails only for an invalid pattern
 		for _, path := range paths {
 			under, err := filepath.Rel(m.Root, path)
 			if target, ok := m.follow(under); ok && err == nil {
@@ -109,12 +109,13 @@ func (m *Machine) eachUnitPath(pattern string, visit func(under, target string))
 	}
 }
 
-// settings are the values that the text of a unit gives to a setting, systemd.syntax(7); an empty one takes back those before.
+// settings returns the values of a setting in the text of a unit, see systemd.syntax(7). An empty value resets the
+// values before it.
 func settings(text, section, name string) (values []string) {
 	in, whole := "", ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") { // also where a line goes on
+		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") { // also inside a continued line
 			continue
 		}
 		if before, more := strings.CutSuffix(line, `\`); more {
@@ -136,11 +137,11 @@ func settings(text, section, name string) (values []string) {
 	return values
 }
 
-// unitLinks are the links that have a unit started, or that make it one: what `systemctl disable` takes away, and `enable` does not
-// always bring back.
+// unitLinks returns the links that start a unit or alias it. `systemctl disable` removes them, and `enable` does not
+// always restore them.
 func (m *Machine) unitLinks(name string) (links []UnitLink) {
 	for _, pattern := range []string{"*", "*/*"} {
-		paths, _ := filepath.Glob(m.path(filepath.Join(unitFolder, pattern))) // only a pattern can be wrong
+		paths, _ := filepath.Glob(m.path(filepath.Join(unitFolder, pattern))) // Glob fails only for an invalid pattern
 		for _, path := range paths {
 			to, err := os.Readlink(path)
 			if err != nil || filepath.Base(path) != name && filepath.Base(to) != name {
@@ -154,7 +155,7 @@ func (m *Machine) unitLinks(name string) (links []UnitLink) {
 	return links
 }
 
-// link makes a link again, if nothing has its name, and tells whether it did.
+// link creates a link unless its name exists, and reports whether it did.
 func (m *Machine) link(l UnitLink) (made bool, err error) {
 	path := m.path(l.Path)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {

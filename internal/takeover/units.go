@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// systemctlTimeout is longer than any of its calls takes, but for a service that does not stop.
+// systemctlTimeout exceeds every call of systemctl, except the stop of a service that hangs.
 const systemctlTimeout = 2 * time.Minute
 
-// systemctl runs it: on the machine, or on the files of another root.
+// systemctl runs systemctl on the machine, or on the files of another root.
 func (m *Machine) systemctl(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, systemctlTimeout)
 	defer cancel()
@@ -34,13 +34,13 @@ func (m *Machine) systemctl(ctx context.Context, args ...string) (string, error)
 	return text, err
 }
 
-// live says whether systemd is at work here, so that units can be started and stopped.
+// live reports whether systemd is running, which is needed to start and stop units.
 func (m *Machine) live() bool {
 	_, err := os.Lstat("/run/systemd/system")
 	return m.Root == "/" && err == nil
 }
 
-// unit is how a unit is now; nil when there is none, or no systemctl.
+// unit returns the state of a unit, or nil if the unit or systemctl is missing.
 func (m *Machine) unit(ctx context.Context, name string) (*Unit, error) {
 	was, err := m.systemctl(ctx, "is-enabled", name)
 	var exit *exec.ExitError
@@ -54,16 +54,16 @@ func (m *Machine) unit(ctx context.Context, name string) (*Unit, error) {
 	}
 	u := &Unit{Name: name, Was: was}
 	if m.live() {
-		active, _ := m.systemctl(ctx, "is-active", name) // its exit code says the same
+		active, _ := m.systemctl(ctx, "is-active", name) // the exit code contains nothing more
 		u.Active = active == "active" || active == "activating" || active == "reloading"
 	}
 	return u, nil
 }
 
-// enabled is the word for a unit that starts with the machine, for good.
+// enabled is systemctl's word for a unit that starts at every boot.
 const enabled = "enabled"
 
-// starts says whether the unit has or will have an agent run.
+// starts reports whether the unit runs an agent now or later.
 func (u Unit) starts() bool { return u.Active || u.Was == enabled }
 
 func (m *Machine) disableUnit(ctx context.Context, u Unit) error {
@@ -72,14 +72,14 @@ func (m *Machine) disableUnit(ctx context.Context, u Unit) error {
 			return err
 		}
 	}
-	if !m.live() || u.Oneshot { // a run that was begun goes on to its end
+	if !m.live() || u.Oneshot { // let a started run finish
 		return nil
 	}
 	_, err := m.systemctl(ctx, "stop", u.Name)
 	return err
 }
 
-// maskable says whether a mask has a place: not where the machine's own unit lies.
+// maskable reports whether the unit can be masked. A unit file in the machine's own folder cannot be.
 func (m *Machine) maskable(name string) bool {
 	path := m.path(filepath.Join(unitFolder, name))
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +89,7 @@ func (m *Machine) maskable(name string) bool {
 	return err == nil && to == "/dev/null"
 }
 
-// relink has a unit started again as it was, and returns how it is then; nil where it is gone.
+// relink restores the links that start a unit, and returns the unit's state then, or nil if the unit is gone.
 func (m *Machine) relink(ctx context.Context, u Unit) (*Unit, error) {
 	var made []string
 	for _, l := range u.Links {
@@ -123,7 +123,7 @@ func (m *Machine) relink(ctx context.Context, u Unit) (*Unit, error) {
 	return now, err
 }
 
-// restoreUnit does nothing to a unit that is gone: its package was removed since.
+// restoreUnit does nothing for a missing unit: its package was removed.
 func (m *Machine) restoreUnit(ctx context.Context, u Unit) error {
 	if u.Masked {
 		if _, err := m.systemctl(ctx, "unmask", u.Name); err != nil {

@@ -1,9 +1,10 @@
-// Package upgrade replaces the agent by a newer one and goes back from one that is no good. It owns the folder agent/ of the
-// node's state, and what two agents of different versions say to each other.
+// Package upgrade replaces the agent by a newer version and reverts a version that fails. It owns the folder agent/ of
+// the node's state, and the protocol between two agents of different versions.
 //
-// The agent that is in place, the known good one, stays the one that cron starts until the newer one, the candidate, has
-// proven itself: it passed its self-test, and then did several ticks under the eyes of the known good one. Only then does
-// one rename put it in place. A crash at any point leaves one of the two in place, never none.
+// The agent in place is the known good one, and cron starts it. The newer one, the candidate, must pass its self-test,
+// and then run several ticks while the agent in place watches it. Only then does one rename install the candidate. A
+// crash at any point leaves one of the two in place.
 //
-// It must never decide what a node is to run, fetch anything by itself, or put in place what it has not seen at work.
+// It must never decide which version a node runs, fetch a program itself, or install a program that has not passed its
+// probation.
 package upgrade

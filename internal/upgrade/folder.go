@@ -18,16 +18,16 @@ import (
 	"pulley/internal/failpoint"
 )
 
-// Folder is where a node keeps what it knows of its own agent, and the file that is in place.
+// Folder is the folder of a node's agent upgrades, and the path of the installed program.
 type Folder struct {
-	Dir       string // agent/ of the state folder; made when something is to be kept
+	Dir       string // agent/ of the state folder; created on the first write
 	Installed string // the program that cron starts
 }
 
-// CrashPoints are the places at which tests have an upgrade die, in their order.
+// CrashPoints are the points at which tests kill an upgrade, in order.
 var CrashPoints = []string{"upgrade:fetched", "upgrade:tested", "upgrade:on-probation", "upgrade:credited", "upgrade:previous-kept", "upgrade:in-place", "upgrade:taken-over"}
 
-// Format is the version of state.json that this agent writes; it reads no newer one.
+// Format is the version of state.json that this agent writes. It reads no newer one.
 const Format = 1
 
 const (
@@ -37,13 +37,14 @@ const (
 	maxState     = 64 << 10
 )
 
-// Candidate is the path of a candidate's program.
+// Candidate returns the path of a candidate's program.
 func (f Folder) Candidate(digest string) string { return filepath.Join(f.Dir, digest, programFile) }
 
-// Previous is the path of the program that was in place before.
+// Previous returns the path of the program that was in place before.
 func (f Folder) Previous() string { return filepath.Join(f.Dir, previousFile) }
 
-// Lock keeps a second agent from upgrading beside this one, or returns agent.ErrLocked. It is held by the open file.
+// Lock prevents a second agent from upgrading at the same time, or returns agent.ErrLocked. The open file holds the
+// lock.
 func (f Folder) Lock() (*os.File, error) {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create the folder of the agent's upgrades: %w", err)
@@ -62,8 +63,8 @@ func (f Folder) Lock() (*os.File, error) {
 	return lock, nil
 }
 
-// Load reads the state; a missing file is an empty one. A file that makes no sense is put aside: what it costs is that an
-// agent which was dropped is tried once more. What is known of the installed program counts only for the very file.
+// Load reads the state. A missing file is an empty state. A damaged file is renamed, and costs only a retry of a
+// dropped agent. The record of the installed program counts only for the same file.
 func (f Folder) Load() (State, error) {
 	path := filepath.Join(f.Dir, stateFile)
 	file, err := os.Open(path)
@@ -102,7 +103,7 @@ func parseState(b []byte) (State, error) {
 	}
 	var s State
 	err := json.Unmarshal(b, &s)
-	if s.Format > Format { // before all else: what looks damaged may only be newer
+	if s.Format > Format { // check this first: a newer state may look damaged
 		return State{}, errNewer
 	}
 	if err != nil {
@@ -120,7 +121,7 @@ func isDigest(s string) bool {
 	return err == nil && len(b) == sha256.Size && hex.EncodeToString(b) == s
 }
 
-// Save writes the state; it is durable when Save returns.
+// Save writes the state durably.
 func (f Folder) Save(s State) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
@@ -135,7 +136,7 @@ func (f Folder) Save(s State) error {
 	return nil
 }
 
-// Place puts a candidate's program on disk, as write gives it; what is there already with the right bytes stays.
+// Place writes a candidate's program to disk with write. It keeps an existing file with the right digest.
 func (f Folder) Place(digest string, write func(io.Writer) error) error {
 	path := f.Candidate(digest)
 	if have, err := Digest(path); err == nil && have == digest {
@@ -155,8 +156,8 @@ func (f Folder) Place(digest string, write func(io.Writer) error) error {
 	return nil
 }
 
-// Tidy removes the programs of candidates that are none any more, and what a crash left half written. Its caller holds the
-// lock: what another agent is fetching would look the same.
+// Tidy removes programs that are no longer candidates, and partial files after a crash. The caller must hold the lock:
+// files that another agent is fetching look the same.
 func (f Folder) Tidy(s State) error {
 	names, err := f.leftover(s)
 	for _, name := range names {
@@ -165,7 +166,7 @@ func (f Folder) Tidy(s State) error {
 	return err
 }
 
-// Untidy says whether there may be something for Tidy to do.
+// Untidy reports whether Tidy may have work.
 func (f Folder) Untidy(s State) bool {
 	names, err := f.leftover(s)
 	return err == nil && len(names) > 0
@@ -186,7 +187,8 @@ func (f Folder) leftover(s State) (names []string, err error) {
 	return names, err
 }
 
-// TakeOver puts the candidate in place of the installed program, of version own, and keeps that one.
+// TakeOver installs the candidate in place of the installed program, of version own, and keeps that program as the
+// previous one.
 func (f Folder) TakeOver(s State, own string, now time.Time) (State, error) {
 	fail := func(err error) (State, error) { return s, fmt.Errorf("cannot put the new agent in place: %w", err) }
 	c := s.Candidate
@@ -213,7 +215,8 @@ func (f Folder) TakeOver(s State, own string, now time.Time) (State, error) {
 	return f.settle(s)
 }
 
-// Finish ends a take-over that a crash cut off after the program was put in place, and says whether there was one.
+// Finish completes a takeover that a crash interrupted after the installation of the program, and reports whether it
+// did.
 func (f Folder) Finish(s State) (State, bool, error) {
 	if s.Candidate == nil {
 		return s, false, nil
@@ -225,7 +228,7 @@ func (f Folder) Finish(s State) (State, bool, error) {
 	return s, true, err
 }
 
-// settle is the state once the candidate is in place.
+// settle returns the state after the installation of the candidate.
 func (f Folder) settle(s State) (State, error) {
 	c := s.Candidate
 	s = s.Found(c.Program, c.Try, fileOf(f.Installed))
@@ -237,7 +240,7 @@ func (f Folder) settle(s State) (State, error) {
 	return s, f.Tidy(s)
 }
 
-// Back puts the previous program in place again. The one that was there stays back like one that failed.
+// Back reinstalls the previous program. The replaced program is dropped like one that failed.
 func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (State, error) {
 	fail := func(err error) (State, error) {
 		return s, fmt.Errorf("cannot restore the previous agent: %w", err)
@@ -256,7 +259,7 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fail(err)
 	}
-	if have == previous { // to keep it back as well would make room for the one that was taken back
+	if have == previous { // dropping it too would allow the reverted program again
 		return fail(errors.New("it is in place already"))
 	}
 	now = now.UTC()
@@ -264,7 +267,8 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 	if s.Installed != nil {
 		bad, try = s.Installed.Program, s.Installed.Try
 	}
-	// First what keeps it from coming again, then the program: cut off between the two, it is in place and nothing is lost.
+	// Drop the replaced program before the installation: an interruption between the two then leaves it in place, and
+	// loses nothing.
 	s = s.Drop(bad, try, why, now)
 	s.Dropped.ByHand = true
 	if err := f.Save(s); err != nil {
@@ -281,7 +285,7 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 	return s, f.Save(s)
 }
 
-// Digest is the sha256 of a file, as 64 hex digits.
+// Digest returns the sha256 of a file, as 64 hex digits.
 func Digest(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -295,7 +299,7 @@ func Digest(path string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// File tells whether the installed program is still the very file that was compared.
+// File identifies the installed program's file, to detect a change since its comparison.
 func (f Folder) File() string { return fileOf(f.Installed) }
 
 func fileOf(path string) string {
@@ -319,7 +323,7 @@ func copyProgram(from, to string) (digest string, err error) {
 	return place(to, 0o755, func(w io.Writer) error { _, err := io.Copy(w, src); return err })
 }
 
-// place makes a file appear whole or not at all, durably, and returns its digest.
+// place writes a file atomically and durably, and returns its digest.
 func place(path string, mode fs.FileMode, write func(io.Writer) error) (digest string, err error) {
 	sum := sha256.New()
 	err = atomicfile.WriteFunc(path, mode, func(f *os.File) error { return write(io.MultiWriter(f, sum)) })

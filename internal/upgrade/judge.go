@@ -13,39 +13,39 @@ import (
 // Ending is a candidate's report at the end of a tick.
 type Ending struct {
 	Code        int         `json:"code"`                  // its exit code
-	Locked      bool        `json:"locked,omitempty"`      // another run was in progress: it did nothing
-	Unreachable bool        `json:"unreachable,omitempty"` // etcd did not answer it
+	Locked      bool        `json:"locked,omitempty"`      // another run was in progress, and it did nothing
+	Unreachable bool        `json:"unreachable,omitempty"` // etcd did not answer
 	Puppet      bool        `json:"puppet,omitempty"`      // Puppet was started
-	Failed      bool        `json:"failed,omitempty"`      // its run of Puppet failed
-	Problem     agent.Prose `json:"problem,omitempty"`     // why it could not do the tick
+	Failed      bool        `json:"failed,omitempty"`      // its Puppet run failed
+	Problem     agent.Prose `json:"problem,omitempty"`     // why it could not run the tick
 }
 
-// Trial is one tick of a candidate, as the agent in place saw it.
+// Trial is one tick of a candidate, as observed by the agent in place.
 type Trial struct {
-	Steps   []string      // that it reported to begin
-	Ending  *Ending       // nil when it did not report the end of the tick
+	Steps   []string      // the started steps that it reported
+	Ending  *Ending       // nil: the end of the tick was not reported
 	Code    int           // its exit code; -1 when a signal ended it
-	Signal  string        // which
-	Late    string        // the step in which its time was over; "" when it ended by itself
+	Signal  string        // the name of that signal
+	Late    string        // the step that exceeded its limit; "" if it ended by itself
 	Limit   time.Duration // of that step
-	Stopped bool          // it was ended because this agent was stopped
+	Stopped bool          // ended because this agent was stopped
 	Words   string        // the end of its standard error
-	Err     error         // it could not be started
+	Err     error         // why it could not start
 }
 
-// Finding is what a trial shows about the candidate.
+// Finding is the conclusion from a trial.
 type Finding string
 
 // The findings, the good one first.
 const (
 	Good    Finding = "good"
-	Nothing Finding = "nothing" // it shows nothing about the agent
-	Reach   Finding = "reach"   // it could not reach etcd: bad if this agent can
-	Compare Finding = "compare" // the tick failed: bad if this agent's own succeeds
+	Nothing Finding = "nothing" // no conclusion about the candidate
+	Reach   Finding = "reach"   // it could not reach etcd: a failure if this agent can
+	Compare Finding = "compare" // the tick failed: a failure if this agent's own tick succeeds
 	Bad     Finding = "bad"
 )
 
-// Judge decides what a trial shows of a candidate, and why, as a pure function.
+// Judge derives the finding of a trial and its cause. It is a pure function.
 func Judge(t Trial) (Finding, agent.Problem) {
 	switch {
 	case t.Err != nil && machines(t.Err):
@@ -78,11 +78,11 @@ func Judge(t Trial) (Finding, agent.Problem) {
 	return Good, agent.Problem{}
 }
 
-// machines says whether a program that can't be started is the machine's fault: no memory, no more processes, a file system
-// from which nothing may be started. The program's own is only that the kernel can't run it.
+// machines reports whether the machine is at fault when a program cannot start: no memory, too many processes, a file
+// system that forbids execution. Only ENOEXEC is the program's fault.
 func machines(err error) bool { return !errors.Is(err, syscall.ENOEXEC) }
 
-// said is what a candidate said last, for people: a panic begins with its reason.
+// said returns the candidate's last output, for people. A panic's reason comes first.
 func (t Trial) said() agent.Prose {
 	words := t.Words
 	for _, begin := range []string{"panic: ", "fatal error: "} {

@@ -10,14 +10,14 @@ import (
 
 // Program is one build of the agent.
 type Program struct {
-	Version string `json:"version"` // as it was published
+	Version string `json:"version"` // the published version
 	Digest  string `json:"digest"`  // sha256 of the file: 64 hex digits
 }
 
-// State is what a node remembers of its own agent, in agent/state.json.
+// State is a node's record of its own agent, in agent/state.json.
 type State struct {
 	Format    int        `json:"v"`
-	Installed *Installed `json:"installed,omitempty"` // nil: it was not compared with a published version yet
+	Installed *Installed `json:"installed,omitempty"` // nil: not compared with a published version yet
 	Candidate *Candidate `json:"candidate,omitempty"`
 	Dropped   *Dropped   `json:"dropped,omitempty"`
 	Waiting   *Waiting   `json:"waiting,omitempty"`
@@ -28,19 +28,20 @@ type State struct {
 type Installed struct {
 	Program
 	Try  int64  `json:"try,omitempty"` // see agent.AgentChoice
-	File string `json:"file"`          // size and time of the compared file: a changed file is compared again
+	File string `json:"file"`          // size and time of the compared file; a changed file is compared again
 }
 
 // Candidate is an agent that passed its self-test and is on probation.
 type Candidate struct {
 	Program
 	Try   int64     `json:"try,omitempty"`
-	Since time.Time `json:"since"`          // when its probation began
+	Since time.Time `json:"since"`          // start of its probation
 	Good  int       `json:"good,omitempty"` // good ticks since the last doubt
 
-	Doubts  int           `json:"doubts,omitempty"` // in a row: ticks that failed with it and not with the agent in place right after
-	Puppet  bool          `json:"puppet,omitempty"` // a run of Puppet was among them: only a good run of Puppet resets the doubts
-	Problem agent.Problem `json:"problem,omitzero"` // the last doubt, or why it could not be started
+	// Doubts counts ticks in a row that failed with it, and not with the agent in place directly afterwards.
+	Doubts  int           `json:"doubts,omitempty"`
+	Puppet  bool          `json:"puppet,omitempty"` // one was a Puppet run: only a good Puppet run resets them
+	Problem agent.Problem `json:"problem,omitzero"` // the last doubt, or why it could not start
 }
 
 // Dropped is an agent that failed. It stays dropped while its version is wanted, until an operator retries it.
@@ -50,14 +51,15 @@ type Dropped struct {
 	Problem agent.Problem `json:"problem"`
 	At      time.Time     `json:"at"`
 
-	// ByHand: an operator reverted it. Only a retry after the next read of the wanted version counts; earlier retries do not.
+	// ByHand means that an operator reverted it. Only a retry after the next read of the wanted version counts; earlier
+	// retries do not.
 	ByHand bool `json:"by_hand,omitempty"`
 }
 
 // covers reports whether d blocks the wanted version.
 func (d *Dropped) covers(want agent.AgentChoice) bool { return d.ByHand || want.Try <= d.Try }
 
-// Waiting is why the wanted version was not tested yet. The node retries after a while.
+// Waiting is the cause for which the wanted version was not tested yet. The node retries later.
 type Waiting struct {
 	Version string        `json:"version"`
 	Try     int64         `json:"try,omitempty"`
@@ -65,21 +67,21 @@ type Waiting struct {
 	At      time.Time     `json:"at"`
 }
 
-// Previous is the agent that was in place before; its file is kept.
+// Previous is the agent that was in place before. Its file is kept.
 type Previous struct {
 	Program
-	Until time.Time `json:"until"` // when it was replaced
+	Until time.Time `json:"until"` // the time of its replacement
 }
 
-// Proof is what a candidate has to show. Each limit is a named constant and can be set in agent.yaml.
+// Proof is the proof that a candidate must give. Each limit is a named constant and can be set in agent.yaml.
 type Proof struct {
 	SelfTest  time.Duration // of its self-test
 	FirstStep time.Duration // from its start until its first step
 	Step      time.Duration // of a step that has no limit of its own
 	Slow      time.Duration // of the steps stage and verify, which wait for downloads and for the release's own checks
-	Apply     time.Duration // of the step apply: Puppet's own deadline and some
-	Ticks     int           // that it has to do well
-	Probation time.Duration // that has to pass from its self-test until it is put in place, at least
+	Apply     time.Duration // of the step apply: Puppet's own deadline and a margin
+	Ticks     int           // number of good ticks
+	Probation time.Duration // minimum time from its self-test to its installation
 }
 
 // The limits of a proof.
@@ -88,10 +90,10 @@ const (
 	FirstStepLimit = 60 * time.Second
 	StepLimit      = 5 * time.Minute
 	SlowLimit      = 30 * time.Minute
-	EndLimit       = 30 * time.Second // from its last word until its exit
+	EndLimit       = 30 * time.Second // from its final message to its exit
 	GoodTicks      = 3
-	MaxDoubts      = 3               // in a row, before a candidate is dropped
-	SelfTests      = 3               // of one candidate, before it is dropped
+	MaxDoubts      = 3               // in a row; then the candidate is dropped
+	SelfTests      = 3               // of one candidate; then it is dropped
 	TestAgain      = 5 * time.Second // between two of them
 	Probation      = 10 * time.Minute
 )
@@ -99,7 +101,7 @@ const (
 // askAgain is the wait after a version was not available. It is less than two of cron's five minutes.
 const askAgain = 9 * time.Minute
 
-// maxText is how many bytes of a problem's text the state keeps.
+// maxText limits the stored text of a problem, in bytes.
 const maxText = 300
 
 func clipped(p agent.Problem) agent.Problem {
@@ -107,17 +109,17 @@ func clipped(p agent.Problem) agent.Problem {
 	return p
 }
 
-// Move is what a node does about its own agent after a tick with nothing else to do.
+// Move is the work on the node's own agent after a tick without other work.
 type Move string
 
 // The moves.
 const (
-	Stay   Move = "stay"   // nothing is to be done, or not now
-	Fetch  Move = "fetch"  // the wanted version is to be fetched and tested
-	Forget Move = "forget" // what is known of other versions is no longer of interest
+	Stay   Move = "stay"   // nothing to do now
+	Fetch  Move = "fetch"  // fetch and test the wanted version
+	Forget Move = "forget" // delete the record of other versions
 )
 
-// Next decides the next move, as a pure function of the state, the choice and the time.
+// Next decides the next move. It is a pure function of the state, the choice and the time.
 func (s State) Next(want agent.AgentChoice, now time.Time) Move {
 	if s.stale(want) {
 		return Forget
@@ -135,7 +137,7 @@ func (s State) Next(want agent.AgentChoice, now time.Time) Move {
 	return Fetch
 }
 
-// stale reports whether the state has something about a version that is no longer wanted, or that is in place.
+// stale reports whether the state mentions a version that is in place or no longer wanted.
 func (s State) stale(want agent.AgentChoice) bool {
 	if want.Unknown {
 		return false
@@ -153,7 +155,7 @@ func (s State) installedVersion() string {
 	return s.Installed.Version
 }
 
-// Forgotten is the state without other versions.
+// Forgotten returns the state without other versions.
 func (s State) Forgotten(want agent.AgentChoice) State {
 	if s.Candidate != nil && s.Candidate.Version != want.Version {
 		s.Candidate = nil
@@ -165,34 +167,35 @@ func (s State) Forgotten(want agent.AgentChoice) State {
 	return s
 }
 
-// Found is the state when the wanted version is in place already.
+// Found returns the state when the wanted version is in place already.
 func (s State) Found(p Program, try int64, file string) State {
 	s.Installed = &Installed{Program: p, Try: try, File: file}
 	s.Waiting = nil
 	return s
 }
 
-// Tested is the state once a candidate passed its self-test.
+// Tested returns the state after a candidate passed its self-test.
 func (s State) Tested(p Program, try int64, now time.Time) State {
 	s.Candidate = &Candidate{Program: p, Try: try, Since: now.UTC().Truncate(time.Second)}
 	s.Dropped, s.Waiting = nil, nil
 	return s
 }
 
-// Wait is the state when a version is not available.
+// Wait returns the state when a version is not available.
 func (s State) Wait(want agent.AgentChoice, why agent.Problem, now time.Time) State {
 	s.Waiting = &Waiting{Version: want.Version, Try: want.Try, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
 	return s
 }
 
-// Drop is the state once p failed.
+// Drop returns the state after p failed.
 func (s State) Drop(p Program, try int64, why agent.Problem, now time.Time) State {
 	s.Dropped = &Dropped{Program: p, Try: try, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
 	s.Candidate, s.Waiting = nil, nil
 	return s
 }
 
-// Seen is the state after the first read of the wanted version since a revert by hand, and whether that changes it.
+// Seen returns the state after the first read of the wanted version since a revert by hand, and whether the read
+// changes the state.
 func (s State) Seen(want agent.AgentChoice) (State, bool) {
 	if s.Dropped == nil || !s.Dropped.ByHand || want.Unknown || want.Version != s.Dropped.Version {
 		return s, false
@@ -203,8 +206,8 @@ func (s State) Seen(want agent.AgentChoice) (State, bool) {
 	return s, true
 }
 
-// Doubt counts a tick that failed with the candidate and not with the agent in place right after; puppet means a run of
-// Puppet. One may be a coincidence: condemned reports too many in a row.
+// Doubt counts a tick that failed with the candidate and not with the agent in place directly afterwards. puppet means
+// a Puppet run. One failure may be a coincidence: condemned reports too many in a row.
 func (s State) Doubt(why agent.Problem, puppet bool) (_ State, condemned bool) {
 	c := *s.Candidate
 	c.Doubts, c.Puppet, c.Problem, c.Good = c.Doubts+1, c.Puppet || puppet, clipped(why), 0
@@ -212,7 +215,7 @@ func (s State) Doubt(why agent.Problem, puppet bool) (_ State, condemned bool) {
 	return s, c.Doubts >= MaxDoubts
 }
 
-// Hindered is the state when the machine could not start the candidate.
+// Hindered returns the state when the machine could not start the candidate.
 func (s State) Hindered(why agent.Problem) State {
 	c := *s.Candidate
 	c.Problem = clipped(why)
@@ -220,8 +223,8 @@ func (s State) Hindered(why agent.Problem) State {
 	return s
 }
 
-// Credit counts a good tick of the candidate, with a run of Puppet or without one, and reports whether the candidate is verified.
-// A clock that went back restarts the time, not the count.
+// Credit counts a good tick of the candidate, with or without a Puppet run, and reports whether the candidate passed
+// its probation. A clock that was set back restarts the time, not the count.
 func (s State) Credit(p Proof, puppet bool, now time.Time) (State, bool) {
 	c := *s.Candidate
 	if c.Puppet && !puppet {
@@ -236,7 +239,8 @@ func (s State) Credit(p Proof, puppet bool, now time.Time) (State, bool) {
 	return s, c.Good >= p.Ticks && now.Sub(c.Since) >= p.Probation
 }
 
-// Report is the upgrade in the node's status; own is the version of the agent in place. Nil when that is the wanted one.
+// Report returns the upgrade for the node's status, or nil if the wanted version is in place. own is the version of the
+// agent in place.
 func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
 	if want.Unknown {
 		want = s.lastWanted()
@@ -253,12 +257,12 @@ func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
 	case s.Waiting != nil && s.Waiting.Version == want.Version:
 		u.Problem = s.Waiting.Problem
 	case s.Installed == nil && own == want.Version:
-		return nil // as far as anybody knows
+		return nil // as far as known
 	}
 	return u
 }
 
-// lastWanted is what this state is about.
+// lastWanted returns the choice that this state is about.
 func (s State) lastWanted() agent.AgentChoice {
 	switch {
 	case s.Candidate != nil:
@@ -271,7 +275,7 @@ func (s State) lastWanted() agent.AgentChoice {
 	return agent.AgentChoice{}
 }
 
-// String is how people see a program.
+// String formats a program for people.
 func (p Program) String() string {
 	if p.Version == "" {
 		return fmt.Sprintf("one with digest %.12s", p.Digest)

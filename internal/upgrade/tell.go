@@ -13,23 +13,23 @@ import (
 	"pulley/internal/clip"
 )
 
-// A candidate speaks to the agent that watches it over a pipe, in lines: `step NAME` when it begins a step, and last
-// `end JSON`, an Ending. Whoever reads leaves out lines that it does not know: the two may be years apart.
+// A candidate reports to the agent that watches it over a pipe, in lines: `step NAME` at the start of a step, and
+// finally `end JSON`, an Ending. The reader must skip unknown lines, because the two versions may be years apart.
 
-// What a candidate is at before its first step, and after its last word; and the step by which it has reported.
+// The pseudo-steps before the first step and after the final message, and the last step of a tick.
 const (
 	startStep = "start"
 	endStep   = "end"
 	lastStep  = "report"
 )
 
-// maxLine bounds a line: a candidate may be anything.
+// maxLine limits a line, in bytes. A candidate may misbehave.
 const maxLine = 4 << 10
 
 // Teller is a candidate's end of the pipe.
 type Teller struct{ pipe *os.File }
 
-// OpenTeller takes the pipe that this process got as an open file. The programs that it starts don't get it.
+// OpenTeller takes the pipe that this process received as an open file. Child processes do not inherit it.
 func OpenTeller(descriptor int) (*Teller, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(descriptor, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO {
@@ -39,10 +39,10 @@ func OpenTeller(descriptor int) (*Teller, error) {
 	return &Teller{os.NewFile(uintptr(descriptor), "the agent that watches")}, nil
 }
 
-// Step says that a step begins. Nobody may be left to listen: that is no reason to end a tick.
+// Step reports the start of a step. It ignores errors: a missing reader must not end a tick.
 func (t *Teller) Step(name string) { _, _ = fmt.Fprintf(t.pipe, "step %s\n", name) }
 
-// End says how the tick went. Nothing may follow.
+// End reports the result of the tick. No message may follow.
 func (t *Teller) End(e Ending) {
 	e.Problem = agent.Prose(clip.Line(string(e.Problem), maxText))
 	if b, err := json.Marshal(e); err == nil {
@@ -51,14 +51,14 @@ func (t *Teller) End(e Ending) {
 	_ = t.pipe.Close()
 }
 
-// word is one line that a candidate said.
+// word is one line from a candidate.
 type word struct {
 	step   string
 	ending *Ending
 }
 
-// listen sends what a candidate says until it is silent for good, and then closes the channel. It goes on reading, also
-// what makes no sense, so that nobody waits for it.
+// listen sends a candidate's lines until the pipe ends, and then closes the channel. It also reads invalid lines,
+// because a full pipe would block the candidate.
 func listen(r io.Reader, words chan<- word) {
 	defer close(words)
 	lines := bufio.NewReaderSize(r, maxLine)

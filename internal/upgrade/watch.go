@@ -16,41 +16,42 @@ import (
 	"pulley/agent"
 )
 
-// Command is how a candidate is started.
+// Command starts a candidate.
 type Command struct {
 	Path   string
 	Args   []string // without the program's name
 	Stdout io.Writer
 	Stderr io.Writer
 	Log    *slog.Logger
-	Gentle time.Duration // what a Puppet that is at work gets besides, between the gentle signal and the hard one
+	Gentle time.Duration // extra time between SIGTERM and SIGKILL for a running Puppet
 }
 
-// Descriptor is under which number a watched candidate finds its pipe.
+// Descriptor is the file descriptor of a watched candidate's pipe.
 const Descriptor = 3
 
-// stopWait is for a signal that ended the candidate to reach this agent too: a shutdown tells all, in no order.
+// stopWait is the time for a signal that ended the candidate to reach this agent too. A shutdown signals all processes,
+// in no order.
 const stopWait = 2 * time.Second
 
-// gentleWait is between the gentle signal and the hard one.
+// gentleWait is the time between SIGTERM and SIGKILL.
 const gentleWait = 5 * time.Second
 
-// maxSaid is how much of a candidate's last words is kept: a panic begins with its reason, and the stacks of all goroutines
-// follow.
+// maxSaid limits the stored output of a candidate, in bytes. A panic begins with its reason, and the stacks of all
+// goroutines follow.
 const maxSaid = 256 << 10
 
-// maxSteps is far more than a tick has: a candidate may be anything.
+// maxSteps far exceeds the steps of a tick. It limits a candidate that misbehaves.
 const maxSteps = 100
 
-// Watch has a candidate do one tick, and ends it when it stands still. It never returns before the candidate is gone, and
-// the candidate does not outlive this process, however that ends.
+// Watch lets a candidate run one tick, and ends it when a step exceeds its limit. It returns only after the candidate
+// has exited. A candidate never outlives this process.
 func Watch(ctx context.Context, c Command, limits Proof) Trial {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return Trial{Err: err}
 	}
 	defer read.Close()
-	// The kernel takes the death of the thread that started the child for that of the parent.
+	// The kernel treats the exit of the thread that started the child as the parent's death.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	said := &tail{limit: maxSaid}
@@ -76,7 +77,7 @@ func Watch(ctx context.Context, c Command, limits Proof) Trial {
 		stop(cmd.Process.Pid, gentle, gone)
 	})
 	go func() {
-		for range words { // nobody listens any more
+		for range words { // discard later lines
 			continue
 		}
 	}()
@@ -85,13 +86,13 @@ func Watch(ctx context.Context, c Command, limits Proof) Trial {
 		t.Signal = status.Signal().String()
 		gentle := status.Signal() == syscall.SIGTERM || status.Signal() == syscall.SIGINT
 		t.Stopped = t.Stopped || gentle && endsSoon(ctx)
-	} else if t.Late == "" && t.Code != 0 && (t.Ending == nil || t.Ending.Problem != "") { // so ends one that takes the signal
+	} else if t.Late == "" && t.Code != 0 && (t.Ending == nil || t.Ending.Problem != "") { // ended by the signal
 		t.Stopped = t.Stopped || endsSoon(ctx)
 	}
 	return t
 }
 
-// endsSoon says whether this agent is told to end, now or in a moment.
+// endsSoon reports whether this agent is signalled to stop, now or within stopWait.
 func endsSoon(ctx context.Context) bool {
 	timer := time.NewTimer(stopWait)
 	defer timer.Stop()
@@ -103,7 +104,7 @@ func endsSoon(ctx context.Context) bool {
 	}
 }
 
-// follow takes down what a candidate says, and ends it when it says nothing for longer than it may.
+// follow records a candidate's messages, and ends the candidate when a step exceeds its limit.
 func follow(ctx context.Context, words <-chan word, gone <-chan struct{}, limits Proof, end func(at string)) Trial {
 	var t Trial
 	at := startStep
@@ -121,7 +122,7 @@ func follow(ctx context.Context, words <-chan word, gone <-chan struct{}, limits
 			case at != endStep && len(t.Steps) < maxSteps:
 				at, t.Steps = w.step, append(t.Steps, w.step)
 			default:
-				continue // no sign of life any more
+				continue // does not extend the limit
 			}
 			timer.Reset(limits.of(at))
 		case <-gone:
@@ -138,7 +139,8 @@ func follow(ctx context.Context, words <-chan word, gone <-chan struct{}, limits
 	}
 }
 
-// rest takes down what a candidate said that is gone. A program that inherited the pipe may hold it open.
+// rest records the remaining messages of a candidate that has exited. A program that inherited the pipe may hold it
+// open.
 func (t Trial) rest(words <-chan word) Trial {
 	timer := time.NewTimer(time.Second)
 	defer timer.Stop()
@@ -160,7 +162,7 @@ func (t Trial) rest(words <-chan word) Trial {
 	return t
 }
 
-// of is how long a candidate may be at a step.
+// of returns the time limit of a step.
 func (p Proof) of(step string) time.Duration {
 	switch step {
 	case startStep:
@@ -175,15 +177,15 @@ func (p Proof) of(step string) time.Duration {
 	return p.Step
 }
 
-// stop ends a candidate: first gently, so that it can end a Puppet that is at work. What of it outlives the hard signal is
-// stuck in the kernel.
+// stop ends a candidate. It sends SIGTERM first, which lets the candidate end a running Puppet. A process that survives
+// SIGKILL is blocked in the kernel.
 func stop(pid int, gentle time.Duration, gone <-chan struct{}) {
 	_ = syscall.Kill(pid, syscall.SIGTERM)
 	timer := time.NewTimer(gentle)
 	defer timer.Stop()
 	select {
 	case <-gone:
-		_ = syscall.Kill(-pid, syscall.SIGKILL) // what it left behind in its group
+		_ = syscall.Kill(-pid, syscall.SIGKILL) // remaining processes of its group
 		return
 	case <-timer.C:
 	}
@@ -191,12 +193,13 @@ func stop(pid int, gentle time.Duration, gone <-chan struct{}) {
 	<-gone
 }
 
-// SelfTest runs a candidate's self-test. A *FailedError says why it did not pass, a *StartError that it could not be tried.
+// SelfTest runs a candidate's self-test. A *FailedError reports that the test failed, a *StartError that it could not
+// start.
 func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
 	parent := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	// As in Watch: one that hangs must not outlive an agent that is killed.
+	// As in Watch: a candidate that hangs must not outlive a killed agent.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	said := &tail{limit: maxSaid}
@@ -225,7 +228,7 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
 	return &FailedError{Problem: selfTestFailed(err.Error(), ""), Code: -1}
 }
 
-// StartError says why this machine could not start a candidate.
+// StartError reports that this machine could not start a candidate.
 type StartError struct{ Err error }
 
 func (e *StartError) Error() string { return "cannot start the new agent: " + e.Err.Error() }
@@ -238,10 +241,10 @@ func selfTestFailed(how string, said agent.Prose) agent.Problem {
 	return agent.Problem{Code: agent.UpgradeSelfTest, Text: agent.Prose(how)}
 }
 
-// FailedError is why a candidate failed.
+// FailedError reports why a candidate failed.
 type FailedError struct {
 	Problem agent.Problem
-	Code    int // with which its self-test ended; -1 when it did not end by itself
+	Code    int // exit code of its self-test; -1 if a signal ended it
 }
 
 func (e *FailedError) Error() string { return e.Problem.String() }

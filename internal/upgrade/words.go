@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// tail keeps the last bytes that are written to it.
+// tail keeps the last bytes written to it.
 type tail struct {
 	mu    sync.Mutex
 	limit int
