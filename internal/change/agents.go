@@ -14,13 +14,13 @@ import (
 	"pulley/internal/store"
 )
 
-// Choice is the version of pulley-agent that one scope wants.
+// Choice is the wanted version of pulley-agent for one scope.
 type Choice struct {
 	Scope   Scope
 	Version string
 }
 
-// Choices lists what an environment wants, the default first.
+// Choices lists the wanted versions of an environment, the default first.
 func Choices(w store.AgentWish) []Choice {
 	var all []Choice
 	if w.Default.Version != "" {
@@ -35,16 +35,16 @@ func Choices(w store.AgentWish) []Choice {
 	return all
 }
 
-// AgentVersion is a change of the wanted version.
+// AgentVersion is the result of a change of the wanted version.
 type AgentVersion struct {
 	Made   bool
 	Before string // "" for none
 	After  string
 	Takes  int      // registered nodes that will try it
-	Pinned []Choice // scopes with a version of their own, which it does not reach
+	Pinned []Choice // scopes with their own version, which the change does not affect
 }
 
-// PromoteAgent makes a published version of pulley-agent the wanted one of a scope.
+// PromoteAgent sets the wanted version of pulley-agent for a scope to a published version.
 func PromoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, downgrade bool, a Author) (done AgentVersion, err error) {
 	err = Retry(func() error {
 		done, err = promoteAgent(ctx, s, ref, scope, version, downgrade, a)
@@ -92,7 +92,7 @@ func promoteAgent(ctx context.Context, s *store.Store, ref environments.Ref, sco
 	return done, nil
 }
 
-// reaches reports whether a scope's choice is the one that counts for a host.
+// reaches reports whether the wanted version of a scope applies to a host.
 func reaches(w store.AgentWish, scope Scope, h agent.Host) bool {
 	_, ownNode := w.Nodes[h.Node]
 	_, ownRole := w.Roles[h.Role]
@@ -110,7 +110,7 @@ func putWish(ctx context.Context, s *store.Store, ref environments.Ref, w store.
 	return s.Fleet.PutAgentWish(ctx, ref, w, revision)
 }
 
-// UnpinAgent removes the wanted version of a scope, also of one that does not exist any more.
+// UnpinAgent removes the wanted version of a scope. The scope need not exist any more.
 func UnpinAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, a Author) (done AgentVersion, err error) {
 	if scope.Role != "" && scope.Node != "" {
 		return done, errScope
@@ -135,7 +135,7 @@ func UnpinAgent(ctx context.Context, s *store.Store, ref environments.Ref, scope
 	return done, err
 }
 
-// RetryAgent lets nodes try versions again that they dropped.
+// RetryAgent allows nodes to try versions again that failed before.
 func RetryAgent(ctx context.Context, s *store.Store, ref environments.Ref, a Author) error {
 	return Retry(func() error {
 		w, revision, err := s.Fleet.AgentWish(ctx, ref)

@@ -1,6 +1,6 @@
-// Package change owns changes of what an environment's nodes should run: a release is promoted or rolled back, live data is
-// set, another version of the agent is wanted. It says whether a change is possible, makes it, and returns what it
-// means. It must never print or ask.
+// Package change owns changes of an environment's targets: it promotes and rolls back releases, sets live data, and
+// selects the version of the agent. It checks that a change is possible, makes it, and returns its effects. It must
+// never print or prompt.
 package change
 
 import (
@@ -15,7 +15,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// Author is who makes a change, why, and with which key it is signed; a nil key leaves it unsigned.
+// Author is the author of a change, with a reason and a signing key. With a nil key the change is not signed.
 type Author struct {
 	store.Author
 	Key *trust.Key
@@ -28,13 +28,13 @@ func (a Author) store() store.Author {
 	return a.Author
 }
 
-// Scope is whom a change is for: a role, a node or, without either, everybody.
+// Scope is the target of a change: a role, a node, or all nodes if both are empty.
 type Scope = store.Scope
 
-// errScope is the usage error of a scope with a role and a node.
+// errScope reports a scope with both a role and a node.
 var errScope = errors.New("--role and --node exclude each other")
 
-// Find reads the environment, and refuses a scope that names nobody.
+// Find reads the environment. It refuses a scope without nodes.
 func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) (store.FleetState, error) {
 	if scope.Role != "" && scope.Node != "" {
 		return store.FleetState{}, errScope
@@ -56,7 +56,7 @@ func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope
 	return f, CheckScope(f.Spec, registered, scope)
 }
 
-// CheckScope refuses a role or a node that neither the environment nor the registered nodes have.
+// CheckScope refuses a role or a node that is neither in the environment nor among the registered nodes.
 func CheckScope(e *environments.Environment, registered map[string]bool, scope Scope) error {
 	switch {
 	case scope.Role != "":
@@ -67,10 +67,11 @@ func CheckScope(e *environments.Environment, registered map[string]bool, scope S
 	return nil
 }
 
-// maxTries bounds the attempts of a change that other operators overtake: enough for people, too few for a script that races.
+// maxTries limits the attempts of a change that loses races against other operators. Five attempts are enough for
+// people, but too few for scripts that race.
 const maxTries = 5
 
-// Retry repeats an operation that lost a race against another operator, from a fresh read.
+// Retry repeats an operation that lost a race against another operator. Each attempt reads again.
 func Retry(do func() error) error {
 	for range maxTries - 1 {
 		if err := do(); !errors.Is(err, store.ErrConflict) {
@@ -80,16 +81,16 @@ func Retry(do func() error) error {
 	return do()
 }
 
-// Targets is a change of targets that was made, or that was in force already.
+// Targets is the result of a change of targets.
 type Targets struct {
 	store.Change
-	Made   bool        // false: the target was in force already
-	Takes  int         // registered nodes that it concerns
-	Pinned []Pin       // scopes with a target of their own, which it does not reach
-	Hold   *agent.Hold // on everybody, if any: nothing moves until it ends
+	Made   bool        // false: the target was already in force
+	Takes  int         // affected registered nodes
+	Pinned []Pin       // scopes with their own target, which the change does not affect
+	Hold   *agent.Hold // hold of all nodes, if any: no node changes until it ends
 }
 
-// Pin is a scope with a target of its own.
+// Pin is a scope with its own target.
 type Pin struct {
 	Scope  Scope
 	Target agent.Target
@@ -113,8 +114,8 @@ func made(before store.FleetState, c store.Change) Targets {
 	return t
 }
 
-// Promote makes a release the target of a scope; the empty version makes a role or node inherit again. With a key, a target
-// in force that lacks a signed permit is promoted again.
+// Promote sets the target of a scope to a release. With an empty version, a role or node inherits its target again.
+// With a key, Promote repeats a target that is in force without a signed permit.
 func Promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, version string, a Author) (done Targets, err error) {
 	err = Retry(func() error {
 		done, err = promote(ctx, s, ref, scope, version, a)
@@ -157,10 +158,10 @@ func promote(ctx context.Context, s *store.Store, ref environments.Ref, scope Sc
 	return made(f, c), nil
 }
 
-// ErrNothingToUndo is the cause where no change is left to roll back.
+// ErrNothingToUndo reports that there is no change to roll back.
 var ErrNothingToUndo = errors.New("no change is left to roll back")
 
-// NextRollback returns the newest change in force: the one that Rollback takes back.
+// NextRollback returns the newest change in force. Rollback reverts this change.
 func NextRollback(ctx context.Context, s *store.Store, ref environments.Ref) (store.Change, error) {
 	_, undo, err := nextRollback(ctx, s, ref)
 	return undo, err
@@ -185,7 +186,7 @@ func nextRollback(ctx context.Context, s *store.Store, ref environments.Ref) (st
 	return f, undo, nil
 }
 
-// Rollback gives the scope of the newest change in force the target that it had before.
+// Rollback restores the previous target of the newest change in force.
 func Rollback(ctx context.Context, s *store.Store, ref environments.Ref, a Author) (done Targets, err error) {
 	err = Retry(func() error {
 		f, undo, err := nextRollback(ctx, s, ref)

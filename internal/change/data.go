@@ -13,7 +13,7 @@ import (
 	"pulley/internal/store"
 )
 
-// LayerOf is the layer of live data for a scope.
+// LayerOf returns the layer of live data for a scope.
 func LayerOf(scope Scope) hieradata.Layer {
 	switch {
 	case scope.Node != "":
@@ -27,7 +27,7 @@ func LayerOf(scope Scope) hieradata.Layer {
 // DataEdit is a change of one key in one layer of live data.
 type DataEdit struct {
 	Scope  Scope
-	Common bool // the lowest layer, of no scope
+	Common bool // the lowest layer, without a scope
 	Key    string
 	Value  *string // YAML; nil removes the key
 }
@@ -50,27 +50,27 @@ func (e DataEdit) apply(layer []byte, ref environments.Ref) ([]byte, error) {
 	return rest, err
 }
 
-// Data is a change of live data.
+// Data is the result of a change of live data.
 type Data struct {
 	store.Change
 	Layer      hieradata.Layer
-	Made       bool             // false: the layer has this value already, and its signature
+	Made       bool             // false: the layer has this value and its signature already
 	Same       bool             // the layer has this value already; a made change only adds the signature
 	Generation agent.Generation // the one in force
-	SignedBy   string           // fingerprint, where the key's signature was there already
+	SignedBy   string           // fingerprint of the key if its signature existed already
 	Signed     bool
 	Concerns   int // registered nodes that see the layer
 	Shadows    Shadows
 }
 
-// Shadows says what else has a key that was set.
+// Shadows lists the other places that define a changed key.
 type Shadows struct {
 	Hides    []hieradata.Layer // lower live layers
 	HiddenBy []hieradata.Layer // higher live layers, for their nodes
-	Release  string            // version whose data has the key too
-	Places   []string          // there
-	Merge    string            // how Hiera merges; "" or first: the live value hides the others
-	Err      error             // the shadows are not known, or not all
+	Release  string            // version of the release whose data has the key too
+	Places   []string          // places in that release
+	Merge    string            // merge behavior of Hiera; "" or first: the live value hides the others
+	Err      error             // the list is missing or incomplete
 }
 
 // EditData makes the next generation of live data with one layer edited.
@@ -121,7 +121,7 @@ func editData(ctx context.Context, s *store.Store, ref environments.Ref, e DataE
 	return done, nil
 }
 
-// signData adds a missing signature to data that is set already. A generation never changes: the signed one is new.
+// signData adds a missing signature to existing data. A generation never changes, so it creates a signed new one.
 func signData(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, a Author) (Data, error) {
 	done := Data{Layer: layer, Same: true, Generation: agent.Generation(data.Number)}
 	if a.Key == nil {
@@ -139,10 +139,10 @@ func signData(ctx context.Context, s *store.Store, ref environments.Ref, f store
 	return done, err
 }
 
-// maxNodeLayers bounds the layers of nodes that shadows reads.
+// maxNodeLayers limits the layers of nodes that shadows reads.
 const maxNodeLayers = 200
 
-// shadows finds the other live layers and the places of the release that have a key.
+// shadows finds the other live layers and the places in the release that define a key.
 func shadows(ctx context.Context, s *store.Store, ref environments.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, key string) (found Shadows) {
 	ofNodes := 0
 	for _, other := range data.SortedLayers() {
@@ -193,7 +193,7 @@ func shadows(ctx context.Context, s *store.Store, ref environments.Ref, f store.
 	return found
 }
 
-// related reports whether there may be a node that sees both layers.
+// related reports whether some node may use both layers.
 func related(f store.FleetState, a, b hieradata.Layer) bool {
 	kindA, nameA, _ := strings.Cut(string(a), "/")
 	kindB, nameB, _ := strings.Cut(string(b), "/")
@@ -208,7 +208,7 @@ func related(f store.FleetState, a, b hieradata.Layer) bool {
 	return true
 }
 
-// roleOf returns a node's role by the host list, else by its name.
+// roleOf returns the role of a node from the host list, or from its name.
 func roleOf(f store.FleetState, node string) string {
 	if h, ok := f.Hosts[node]; ok {
 		return h.Role
@@ -220,8 +220,7 @@ func roleOf(f store.FleetState, node string) string {
 	return n.Role
 }
 
-// concerns leaves out files of a hierarchy that belong to another role: a value for controllers hides nothing in
-// roles/compute.yaml.
+// concerns excludes hierarchy files of other roles: a value for controllers does not hide values in roles/compute.yaml.
 func concerns(e *environments.Environment, layer hieradata.Layer, file string) bool {
 	kind, name, _ := strings.Cut(string(layer), "/")
 	role := name
@@ -244,8 +243,8 @@ type Value struct {
 	Text  string          `json:"-"` // YAML
 }
 
-// ReadData returns a key, or all keys if it is "", of the live data that the environment's target names: of all layers, or
-// of one.
+// ReadData returns one key of the environment's current live data, or all keys if key is "". It reads all layers, or
+// the layer of a scope.
 func ReadData(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope, common bool, key string) ([]Value, error) {
 	f, err := Find(ctx, s, ref, scope)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package controlrepo owns the operator's control repository as a folder: it writes a new one, and says what is wrong with one
-// before it is published.
+// Package controlrepo owns the operator's control repository as a folder. It creates a new repository and validates one
+// before publication.
 //
-// It must never talk to etcd, never change a repository that exists, and never run what a repository contains: Puppet only
-// parses the manifests.
+// It must never use etcd, change an existing repository, or run code of a repository: Puppet only parses the manifests.
 package controlrepo

@@ -8,7 +8,7 @@ import (
 	"pulley/environments"
 )
 
-// checkClouds checks the cloud files, and returns those that are right.
+// checkClouds validates the cloud files and returns the valid ones.
 func (r *reading) checkClouds() []environments.Source {
 	var clouds []environments.Source
 	for name, data := range r.files {
@@ -27,8 +27,8 @@ func (r *reading) checkClouds() []environments.Source {
 	return clouds
 }
 
-// load reads an environment that has to be right by itself or in one of the clouds: which of them are meant for it nobody
-// has written down.
+// load reads an environment. It must be valid alone or with one of the clouds, because no file states which clouds
+// belong to it.
 func load(name string, data []byte, clouds []environments.Source) (*environments.Environment, error) {
 	o := environments.LoadOptions{File: environments.Source{Name: name, Data: data}}
 	e, err := environments.Load(o)

@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// Severity says whether a finding forbids publishing.
+// Severity is the severity of a finding. Errors forbid publishing.
 type Severity string
 
 // The severities.
 const (
-	Error   Severity = "error"   // nodes could not apply this
-	Warning Severity = "warning" // probably not what was meant
+	Error   Severity = "error"   // nodes cannot apply the release
+	Warning Severity = "warning" // probably a mistake
 )
 
-// Finding is one thing that is wrong with a control repository.
+// Finding is one problem in a control repository.
 type Finding struct {
-	File     string   `json:"file,omitempty"`   // relative to the repository, with slashes; "" for the whole
-	Line     int      `json:"line,omitempty"`   // from 1; 0 when unknown
-	Column   int      `json:"column,omitempty"` // from 1, in characters; 0 when unknown
+	File     string   `json:"file,omitempty"`   // relative to the repository; "" for the repository itself
+	Line     int      `json:"line,omitempty"`   // from 1; 0 if unknown
+	Column   int      `json:"column,omitempty"` // from 1, in characters; 0 if unknown
 	Severity Severity `json:"severity"`
 	Problem  string   `json:"problem"`
-	Hint     string   `json:"hint,omitempty"` // what to do about it
+	Hint     string   `json:"hint,omitempty"` // remedy
 }
 
-// String is the finding as compilers write it: file:line:column: severity: problem.
+// String formats the finding like a compiler: file:line:column: severity: problem.
 func (f Finding) String() string {
 	var b strings.Builder
 	if f.File != "" {
@@ -43,16 +43,16 @@ func (f Finding) String() string {
 	return b.String()
 }
 
-// Report is what Validate found.
+// Report is the result of Validate.
 type Report struct {
-	Findings []Finding `json:"findings"` // by file and place
-	Files    int       `json:"files"`    // how many were looked into
+	Findings []Finding `json:"findings"` // sorted by file and place
+	Files    int       `json:"files"`    // number of files read
 }
 
 // Errors counts the findings that forbid publishing.
 func (r Report) Errors() int { return r.count(Error) }
 
-// Warnings counts the others.
+// Warnings counts the findings that do not forbid publishing.
 func (r Report) Warnings() int { return r.count(Warning) }
 
 func (r Report) count(s Severity) int {
@@ -65,7 +65,7 @@ func (r Report) count(s Severity) int {
 	return n
 }
 
-// sortFindings sorts by place and drops what was found twice.
+// sortFindings sorts by place and removes duplicates.
 func sortFindings(all []Finding) []Finding {
 	slices.SortFunc(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),

@@ -15,7 +15,7 @@ import (
 	"pulley/puppet"
 )
 
-// pulleyignore keeps out of releases what is for operators and their editors.
+// pulleyignore excludes files for operators and editors from releases.
 const pulleyignore = "# For operators and their editors: nodes don't need it, and it stays out of releases.\nclouds\nenvironments/*.schema.json\n"
 
 const gitignore = `# Editors' leftovers
@@ -27,10 +27,10 @@ const gitignore = `# Editors' leftovers
 *.pem
 `
 
-// NotEmptyError says that a folder holds something already.
+// NotEmptyError reports that a folder is not empty.
 type NotEmptyError struct {
 	Dir   string
-	Names []string // what it holds, sorted
+	Names []string // its entries, sorted
 }
 
 // Error names the folder and the first few of the names.
@@ -44,11 +44,11 @@ func (e *NotEmptyError) Error() string {
 	return fmt.Sprintf("cannot write a control repository to %s: it already holds %s%s", e.Dir, strings.Join(names, ", "), more)
 }
 
-// Hint returns what to do about it.
+// Hint returns the remedy.
 func (e *NotEmptyError) Hint() string { return "give a folder that is empty or does not exist yet" }
 
-// Init writes a new control repository to dir, which is made where it does not exist and may hold nothing but .git. It
-// returns the files that it wrote, relative to dir, sorted. When it fails it leaves dir as it was.
+// Init writes a new control repository to dir. It creates dir if needed; an existing dir may contain only .git. It
+// returns the written files, relative to dir, sorted. After an error dir is unchanged.
 func Init(dir string) ([]string, error) {
 	made, err := makeEmpty(dir)
 	if err != nil {
@@ -64,7 +64,7 @@ func Init(dir string) ([]string, error) {
 	return files, nil
 }
 
-// makeEmpty makes dir, or checks that nothing is in the way; made is true when dir is new.
+// makeEmpty creates dir, or checks that it is empty; made reports that dir is new.
 func makeEmpty(dir string) (made bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +88,8 @@ func makeEmpty(dir string) (made bool, err error) {
 	return false, nil
 }
 
-// fill writes everything into a folder inside dir and moves it up at the end, so that a full disk leaves no half repository.
+// fill writes all files to a folder inside dir and moves them up at the end. A full disk therefore leaves no partial
+// repository.
 func fill(dir string) (files []string, err error) {
 	staging, err := os.MkdirTemp(dir, ".pulley-init-")
 	if err != nil {
@@ -122,7 +123,7 @@ func fill(dir string) (files []string, err error) {
 	for _, file := range []struct{ name, text string }{
 		{".gitignore", gitignore},
 		{".pulleyignore", pulleyignore},
-		{"environments/environment.schema.json", environments.Schema()}, // editors find them beside what they describe
+		{"environments/environment.schema.json", environments.Schema()}, // for editors, next to the files
 		{"clouds/cloud.schema.json", environments.CloudSchema()},
 	} {
 		if err := root.WriteFile(file.name, []byte(file.text), 0o644); err != nil {
@@ -164,7 +165,7 @@ func copyTree(root *os.Root, into string, source fs.FS) (files []string, err err
 	return files, err
 }
 
-// mode is needed because embedded files have none.
+// mode returns the mode of a file. Embedded files have no modes.
 func mode(name string) fs.FileMode {
 	if runs(name) != "" {
 		return 0o755
@@ -172,7 +173,7 @@ func mode(name string) fs.FileMode {
 	return 0o644
 }
 
-// runs is what a program that nodes run beside Puppet does; "" for all other files.
+// runs describes the purpose of a program that nodes run in addition to Puppet; "" for other files.
 func runs(name string) string {
 	switch path.Dir(name) {
 	case "validate.d":

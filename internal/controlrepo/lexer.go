@@ -6,34 +6,34 @@ import (
 	"unicode/utf8"
 )
 
-// kind is what a token of a manifest is.
+// kind is the kind of a token.
 type kind int
 
 const (
 	word     kind = iota + 1 // a name, keyword, type or number
 	variable                 // $x, without the $
-	text                     // a string, or a part of one between interpolations
+	text                     // a string, or the part of a string between interpolations
 	regex                    // between slashes
 	symbol                   // everything else; @@, <<| and |>> are one each
 )
 
-// token is one piece of a manifest; what is in comments makes none.
+// token is one piece of a manifest. Comments have no tokens.
 type token struct {
 	kind  kind
 	text  string
 	at    int  // offset in bytes
-	whole bool // of a text: it is the whole string, nothing was interpolated
+	whole bool // of a text: the complete string, without interpolation
 	open  bool // of a text: an interpolation follows
 }
 
-// lexer splits a manifest as Puppet's own does, as far as needed to know what is code and what is not. It never fails: what
-// Puppet would refuse, Puppet itself reports.
+// lexer splits a manifest like Puppet's lexer, as far as needed to separate code from text. It never fails: Puppet
+// itself reports syntax errors.
 type lexer struct {
 	src      string
 	pos      int
 	tokens   []token
-	heredocs []heredoc // begun on this line; their texts start on the next one
-	noSlash  bool      // no slash that could end a regular expression follows: searching once is enough
+	heredocs []heredoc // begun on this line; their texts begin on the next one
+	noSlash  bool      // no closing slash of a regular expression follows: do not search again
 }
 
 type heredoc struct {
@@ -41,10 +41,10 @@ type heredoc struct {
 	interpolated bool
 }
 
-// maxHeredocStart bounds the @(…) of a heredoc, in bytes.
+// maxHeredocStart is the maximum size of the @(…) of a heredoc, in bytes.
 const maxHeredocStart = 300
 
-// maxNesting bounds interpolations within interpolations.
+// maxNesting limits nested interpolations.
 const maxNesting = 50
 
 func lex(src string) []token {
@@ -63,7 +63,7 @@ var (
 	heredocForm  = regexp.MustCompile(`^@\([ \t]*("?)([^:/\r\n)"]+)"?[ \t]*(?::[^/\r\n)]*)?(?:/[^\r\n)]*)?\)`)
 )
 
-// code reads until the end or, within an interpolation, past its closing brace.
+// code reads to the end or, within an interpolation, past its closing brace.
 func (l *lexer) code(nesting int) {
 	braces := 0
 	for l.pos < len(l.src) {
@@ -114,7 +114,7 @@ func (l *lexer) code(nesting int) {
 	}
 }
 
-// skipTo moves to what is searched, past its first n bytes; to the end where there is none.
+// skipTo moves past the first n bytes of the next occurrence of search, or to the end if there is none.
 func (l *lexer) skipTo(search string, n int) {
 	if i := strings.Index(l.rest(), search); i >= 0 {
 		l.pos += i + n
@@ -136,7 +136,7 @@ func (l *lexer) symbol() {
 	l.pos += size
 }
 
-// single reads a string in single quotes, where a backslash keeps the quote that follows it.
+// single reads a single-quoted string. A backslash escapes the following quote.
 func (l *lexer) single() {
 	start := l.pos
 	l.pos++
@@ -151,7 +151,7 @@ func (l *lexer) single() {
 	l.pos = min(l.pos+1, len(l.src))
 }
 
-// double reads the rest of a string that ends with a quote: texts, with the code of its interpolations between them.
+// double reads the rest of a string that ends with a quote: texts and the code of interpolations.
 func (l *lexer) double(end string, nesting int) {
 	start, whole := l.pos, true
 	flush := func(open bool) {
@@ -187,7 +187,7 @@ func (l *lexer) double(end string, nesting int) {
 	flush(false)
 }
 
-// regexMayFollow tells a regular expression from a division by what stands before it, as Puppet does.
+// regexMayFollow distinguishes a regular expression from a division by the previous token, like Puppet.
 func (l *lexer) regexMayFollow() bool {
 	if len(l.tokens) == 0 {
 		return true
@@ -218,7 +218,7 @@ func (l *lexer) regex() {
 	l.symbol()
 }
 
-// bodies reads the texts of the heredocs that began on the line that has just ended.
+// bodies reads the texts of the heredocs that began on the previous line.
 func (l *lexer) bodies(nesting int) {
 	pending := l.heredocs
 	l.heredocs = nil
@@ -235,7 +235,7 @@ func (l *lexer) bodies(nesting int) {
 	}
 }
 
-// heredocEnd finds the line that ends a heredoc: its tag, perhaps after a bar for the margin and a dash.
+// heredocEnd finds the last line of a heredoc: its tag, optionally after a bar for the margin and a dash.
 func (l *lexer) heredocEnd(tag string) (end, after int) {
 	for at := l.pos; at < len(l.src); {
 		line, _, _ := strings.Cut(l.src[at:], "\n")
@@ -249,10 +249,10 @@ func (l *lexer) heredocEnd(tag string) (end, after int) {
 	return len(l.src), len(l.src)
 }
 
-// heredocBody reads to the end of its source; a quote in a heredoc ends nothing.
+// heredocBody reads to the end of its source. Quotes do not end a heredoc.
 func (l *lexer) heredocBody(nesting int) { l.double("\x00", nesting+1) }
 
-// places turns offsets into lines and columns.
+// places converts offsets to lines and columns.
 type places struct {
 	src    string
 	starts []int
@@ -268,7 +268,7 @@ func newPlaces(src string) places {
 	return p
 }
 
-// of returns line and column, both from 1; columns count characters.
+// of returns line and column, both from 1. Columns count characters.
 func (p places) of(offset int) (line, column int) {
 	low, high := 0, len(p.starts)
 	for high-low > 1 {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// maxScanFindings is how much is said of one manifest; whoever has that many has understood.
+// maxScanFindings is the maximum number of findings for one manifest.
 const maxScanFindings = 100
 
-// scan finds in a manifest what Puppet without a server can't do, or does otherwise than its author thinks.
+// scan finds features in a manifest that do not work, or work differently, without a Puppet server.
 func scan(file, src string) []Finding {
 	var out []Finding
 	where := newPlaces(src)
@@ -51,7 +51,7 @@ func followedBy(tokens []token, i int, symbolText string) bool {
 	return i+1 < len(tokens) && tokens[i+1].kind == symbol && tokens[i+1].text == symbolText
 }
 
-// isVariable also knows the variable that an interpolation may name without its dollar: "${servername}".
+// isVariable also recognizes a variable in an interpolation without a dollar: "${servername}".
 func isVariable(tokens []token, i int) bool {
 	if tokens[i].kind == word && i > 0 {
 		before := tokens[i-1]
@@ -62,10 +62,10 @@ func isVariable(tokens []token, i int) bool {
 
 var serverVariables = map[string]bool{"server_facts": true, "servername": true, "serverip": true, "serverip6": true, "serverversion": true}
 
-// fileSource finds puppet://<server>/<mount>/.
+// fileSource matches puppet://<server>/<mount>/.
 var fileSource = regexp.MustCompile(`\bpuppet://([^/\s'"]*)/([^/\s'"]*)`)
 
-// sourceProblem judges one file source. A server or mount that is interpolated can't be judged.
+// sourceProblem checks one file source. It cannot check a server or mount with an interpolation.
 func sourceProblem(t token, m []int) (problem, hint string) {
 	server, mount := t.text[m[2]:m[3]], t.text[m[4]:m[5]]
 	atEnd := t.open && m[1] == len(t.text)

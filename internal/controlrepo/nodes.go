@@ -14,8 +14,8 @@ import (
 type nodeMatchers struct {
 	names    map[string]bool
 	patterns []*regexp.Regexp
-	unclear  bool // a pattern uses what only Ruby knows, so nothing can be said to match nothing
-	any      bool // there is a node declaration, if only the default
+	unclear  bool // a pattern needs Ruby's regular expressions: no warning about missing matches is possible
+	any      bool // there is a node declaration, even if only "default"
 }
 
 // collect adds the node declarations of one manifest.
@@ -36,14 +36,14 @@ func (n *nodeMatchers) collect(src string) {
 	}
 }
 
-// declaration returns what stands between "node" and its brace, if it is one.
+// declaration returns the tokens between "node" and its brace, if tokens are a node declaration.
 func declaration(tokens []token) (matchers []token, ok bool) {
 	for _, t := range tokens {
 		switch {
 		case t.kind == symbol && t.text == "{":
 			return matchers, len(matchers) > 0
 		case t.kind == word && t.text == "node":
-			return nil, false // the next one; reading on from each would take forever
+			return nil, false // the next declaration; scanning on from each "node" would take quadratic time
 		case t.kind == symbol && (t.text == "," || t.text == "."):
 		case t.kind == word, t.kind == regex, t.kind == text && t.whole:
 			matchers = append(matchers, t)
@@ -83,7 +83,7 @@ func (n *nodeMatchers) match(hostname string) bool {
 	return false
 }
 
-// missingRoles warns of the roles of an environment whose nodes would only reach the default declaration.
+// missingRoles warns of the roles of an environment whose nodes match only the default declaration.
 func (n *nodeMatchers) missingRoles(file string, data []byte, e *environments.Environment) []Finding {
 	var out []Finding
 	for _, role := range e.Roles {
@@ -102,7 +102,7 @@ func (n *nodeMatchers) missingRoles(file string, data []byte, e *environments.En
 	return out
 }
 
-// rolePlace finds a role in an environment file that has been parsed.
+// rolePlace returns the place of a role in a parsed environment file.
 func rolePlace(data []byte, role string) (line, column int) {
 	var doc struct {
 		Roles yaml.Node `yaml:"roles"`

@@ -15,14 +15,15 @@ import (
 	"time"
 )
 
-// parserDeadline is for all manifests of a repository; Puppet starts in a second and parses hundreds of files in another.
+// parserDeadline limits the time for all manifests of a repository. Puppet starts in a second and parses hundreds of
+// files in another.
 const parserDeadline = 2 * time.Minute
 
-// maxParserOutput bounds what is kept of Puppet's messages, in bytes.
+// maxParserOutput limits the bytes of Puppet's messages to keep.
 const maxParserOutput = 1 << 20
 
-// PuppetValidator checks manifests with `puppet parser validate`, once for all of them. Command is Puppet's program, by name
-// or path. Puppet gets settings of its own, so that those of the machine don't matter.
+// PuppetValidator checks all manifests with one run of `puppet parser validate`. Command is the name or path of the
+// Puppet program. Puppet runs with separate settings, so those of the machine have no effect.
 func PuppetValidator(command string) ManifestCheck {
 	return func(ctx context.Context, dir string, files []string) []Finding {
 		if len(files) == 0 {
@@ -68,7 +69,7 @@ func validateManifests(ctx context.Context, command, dir string, files []string)
 	}
 	cmd := exec.CommandContext(ctx, command, args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8") // messages in English, and files read as UTF-8
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8") // messages in English, files in UTF-8
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
@@ -78,7 +79,7 @@ func validateManifests(ctx context.Context, command, dir string, files []string)
 	return kept.String(), err
 }
 
-// bounded keeps the beginning of what is written to it.
+// bounded keeps the beginning of the bytes written to it.
 type bounded struct{ bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
@@ -91,7 +92,7 @@ var (
 	noiseForm   = regexp.MustCompile(`^Could not parse for environment \S+: `)
 )
 
-// parserFindings reads Puppet's messages that name a file of dir.
+// parserFindings parses Puppet's messages about files of dir.
 func parserFindings(dir, output string) []Finding {
 	var out []Finding
 	for line := range strings.Lines(output) {

@@ -10,13 +10,13 @@ import (
 	"pulley/hieradata"
 )
 
-// livePath is a path of hiera.yaml in the node's folder of live data. As a datadir the fact would not do: Puppet puts the
-// release's folder in front of a datadir before it looks at interpolations (seen with Puppet 7.23).
+// livePath matches a path in hiera.yaml to the node's folder of live data. The fact does not work as a datadir: Puppet
+// prepends the release's folder before it expands interpolations (seen with Puppet 7.23).
 var livePath = regexp.MustCompile(`%\{(::)?facts\.pulley\.data\}/`)
 
-// checkSettings checks pulley.yaml, which may be missing (data is nil), and that hiera.yaml fits to it.
+// checkSettings checks pulley.yaml, which may be missing (data is nil), and compares hiera.yaml with it.
 func checkSettings(data, hiera []byte) []Finding {
-	s, err := puppet.ParseReleaseSettings(data) // the very parser of the nodes
+	s, err := puppet.ParseReleaseSettings(data) // the same parser as on nodes
 	if err != nil {
 		f := yamlFinding("pulley.yaml", fmt.Errorf("yaml: %w", errors.Unwrap(err)))
 		f.Hint = "its one setting is live_data: above or hierarchy"

@@ -12,20 +12,20 @@ import (
 	"strings"
 )
 
-// maxFileBytes is how large a file may be that is looked into.
+// maxFileBytes is the maximum size of a file to read.
 const maxFileBytes = 4 << 20
 
-// ManifestCheck parses manifests, given relative to dir, and says what is wrong with them.
+// ManifestCheck parses manifests, given relative to dir, and returns the problems.
 type ManifestCheck func(ctx context.Context, dir string, files []string) []Finding
 
-// Options are what Validate can be told.
+// Options configure Validate.
 type Options struct {
-	Manifests ManifestCheck                    // nil: manifests are not parsed, only searched
-	Ignore    func(path string, dir bool) bool // what is as if it were not there, by its path from dir; nil: nothing is
+	Manifests ManifestCheck                    // nil: manifests are scanned but not parsed
+	Ignore    func(path string, dir bool) bool // paths to skip, relative to dir; nil: none
 }
 
-// Validate says what is wrong with the control repository in dir. The error is about reading it; what is wrong with what was
-// read is in the report. Symbolic links are not followed.
+// Validate checks the control repository in dir. The error reports a failed read; the report contains the problems of
+// the files. Validate does not follow symbolic links.
 func Validate(ctx context.Context, dir string, opts Options) (report Report, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -56,9 +56,9 @@ func Validate(ctx context.Context, dir string, opts Options) (report Report, err
 	return Report{Findings: sortFindings(r.findings), Files: len(r.files)}, nil
 }
 
-// reading is what Validate has read.
+// reading holds the files that Validate has read.
 type reading struct {
-	files     map[string][]byte // those that are looked into
+	files     map[string][]byte // files to check
 	manifests []string
 	findings  []Finding
 }
@@ -69,7 +69,7 @@ func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
 	switch {
 	case name != "." && strings.HasPrefix(path.Base(name), "."):
 		if d.IsDir() {
-			return fs.SkipDir // .git and the like are no part of a release
+			return fs.SkipDir // .git and the like are not part of a release
 		}
 		return nil
 	case d.IsDir() && notForNodes(name):
@@ -104,8 +104,8 @@ func (r *reading) visit(repo fs.FS, name string, d fs.DirEntry) error {
 
 var privateKey = regexp.MustCompile(`^-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----`)
 
-// look looks into the beginning of a file of any kind: a private key in a release is everybody's who reads etcd, also when
-// git leaves the file out.
+// look reads the beginning of any file to find private keys. Every reader of etcd could read a private key in a
+// release, even if git ignores the file.
 func (r *reading) look(repo fs.FS, name string) (err error) {
 	f, err := repo.Open(name)
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *reading) look(repo fs.FS, name string) (err error) {
 	return err
 }
 
-// notForNodes are folders of a module whose files Puppet on a node never reads, and which may be wrong on purpose.
+// notForNodes reports folders of a module that Puppet on a node never reads. Their files may contain deliberate errors.
 func notForNodes(name string) bool {
 	parts := strings.Split(name, "/")
 	return len(parts) == 3 && (parts[2] == "spec" || parts[2] == "plans" || parts[2] == "examples")
@@ -151,7 +151,7 @@ func (r *reading) check() {
 	r.checkNodes()
 }
 
-// checkNodes checks the environments, and that site.pp has something for their nodes.
+// checkNodes checks the environments, and that site.pp has declarations for their nodes.
 func (r *reading) checkNodes() {
 	site := nodeMatchers{}
 	manifests := 0

@@ -12,8 +12,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// checkYAML says what is wrong with any YAML file of a release. What Puppet's reader takes silently in a sense that nobody
-// means (the last of two equal keys) is an error, too.
+// checkYAML checks any YAML file of a release. YAML that Puppet accepts with an unexpected meaning (it uses the last of
+// two equal keys) is an error too.
 func checkYAML(file string, data []byte) []Finding {
 	var out []Finding
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -42,8 +42,8 @@ func yamlFinding(file string, err error) Finding {
 	return f
 }
 
-// checkNode looks for duplicate keys, and for dates that Puppet refuses to read. Aliases are not followed: what they stand for
-// is looked at where it stands.
+// checkNode finds duplicate keys, and dates that Puppet refuses. It does not follow aliases: their targets are checked
+// in place.
 func checkNode(file string, n *yaml.Node) []Finding {
 	var out []Finding
 	if n.Kind == yaml.MappingNode {

@@ -20,27 +20,27 @@ import (
 	"pulley/internal/trust"
 )
 
-// Problem says what is wrong with a value in etcd.
+// Problem is the problem of a value in etcd.
 type Problem string
 
 // The problems.
 const (
 	Missing    Problem = "missing"
-	Damaged    Problem = "damaged"     // its bytes do not match the hash that names it, or that another value gives
+	Damaged    Problem = "damaged"     // its bytes do not match the hash in its name or in another value
 	Unreadable Problem = "unreadable"  // Detail: it cannot be decoded
-	NoTree     Problem = "no_tree"     // Detail: the values of a release do not make its tree
+	NoTree     Problem = "no_tree"     // Detail: the values of a release do not produce its tree
 	ForeignKey Problem = "foreign_key" // it is not a key of Pulley
 	Refused    Problem = "signature_refused"
 )
 
-// Remedy says how the operator solves a problem.
+// Remedy is the operator's solution of a problem.
 type Remedy string
 
 // The remedies.
 const (
 	SignRelease Remedy = "sign_release"
 	SignData    Remedy = "sign_data"
-	PutBack     Remedy = "put_back" // from a mirror's files or a backup
+	PutBack     Remedy = "put_back" // restore from a mirror's files or a backup
 	Other       Remedy = "other"    // see the text
 )
 
@@ -48,15 +48,15 @@ const (
 type Finding struct {
 	Key      string         `json:"key"` // below the prefix of all keys
 	Problem  Problem        `json:"problem"`
-	Detail   string         `json:"detail,omitempty"` // a person's text: the cause
+	Detail   string         `json:"detail,omitempty"` // text for operators: the cause
 	Refusal  *trust.Refusal `json:"refusal,omitempty"`
-	Releases []string       `json:"releases"` // that cannot be installed because of it
+	Releases []string       `json:"releases"` // releases that cannot be installed because of it
 	Remedy   Remedy         `json:"remedy"`
 
-	next string // the remedy, where it is other
+	next string // the remedy if it is Other
 }
 
-// String is the problem as a sentence.
+// String returns the problem as a sentence.
 func (f Finding) String() string {
 	switch {
 	case f.Refusal != nil:
@@ -72,7 +72,7 @@ func (f Finding) String() string {
 	return first
 }
 
-// Audit is what Verify read and found.
+// Audit is the result of Verify.
 type Audit struct {
 	Releases    int        `json:"releases"`
 	Generations int        `json:"generations"`
@@ -80,12 +80,12 @@ type Audit struct {
 	DeltaCount  int        `json:"deltas"`
 	Layers      int        `json:"layers"`
 	Signatures  int        `json:"signatures"` // valid ones; 0 without signers
-	Bytes       int64      `json:"bytes"`      // of all these
-	Unused      int        `json:"unused"`     // objects that no release names
+	Bytes       int64      `json:"bytes"`      // of all values above
+	Unused      int        `json:"unused"`     // objects that no release uses
 	Findings    []*Finding `json:"findings"`
 }
 
-// Remedies are the operator's next steps, each once.
+// Remedies returns the operator's next steps without duplicates.
 func (a Audit) Remedies() []string {
 	var lines []string
 	add := func(line string) {
@@ -114,22 +114,22 @@ func (a Audit) Remedies() []string {
 	return lines
 }
 
-// Trust says which signatures an audit verifies: those for one environment.
+// Trust selects the signatures that an audit verifies: those for one environment.
 type Trust struct {
 	Signers     *trust.Signers
 	Environment environments.Ref
 	Now         time.Time
 }
 
-// Verify checks what etcd holds of these releases as a node does, each value once. Without versions it checks all releases,
-// all programs of the agent, objects that no release names, and live data. Signatures may be nil.
+// Verify checks the values of these releases in etcd like a node does, each value once. Without versions it checks all
+// releases, all programs of the agent, unused objects, and live data. Signatures may be nil.
 func Verify(ctx context.Context, s *store.Store, versions []string, signatures *Trust, r Reporter) (Audit, error) {
 	releases, err := releasesOf(ctx, s, versions)
 	var unreadable *store.UnreadableReleases
 	if err != nil && !errors.As(err, &unreadable) {
 		return Audit{}, err
 	}
-	// By line and position: neighbours share values.
+	// Sort by line and position: neighbours share values.
 	slices.SortStableFunc(releases, func(a, b store.SignedRelease) int {
 		x, y := a.Content.Chain, b.Content.Chain
 		return cmp.Or(strings.Compare(x.Line, y.Line), cmp.Compare(x.Seq, y.Seq))
@@ -162,8 +162,8 @@ func Verify(ctx context.Context, s *store.Store, versions []string, signatures *
 	return a.Audit, nil
 }
 
-// releasesOf reads these releases, each once; all of them without versions. As store.Releases does, it returns the readable
-// ones together with *store.UnreadableReleases.
+// releasesOf reads these releases, each once; without versions, all releases. Like store.Releases, it returns the
+// readable releases together with *store.UnreadableReleases.
 func releasesOf(ctx context.Context, s *store.Store, versions []string) ([]store.SignedRelease, error) {
 	if len(versions) == 0 {
 		return s.Releases.List(ctx)
@@ -191,10 +191,10 @@ func releasesOf(ctx context.Context, s *store.Store, versions []string) ([]store
 	return all, nil
 }
 
-// maxAuditCache bounds the values that an audit keeps: neighbours on a line share a base.
+// maxAuditCache limits the bytes of values that an audit keeps, because neighbours on a line share a base.
 const maxAuditCache = 64 << 20
 
-// audit is a Verify under way. It is a content.Source that checks and counts each value once.
+// audit is a running Verify. It is a content.Source that checks and counts each value once.
 type audit struct {
 	Audit
 	store   *store.Store
@@ -203,12 +203,12 @@ type audit struct {
 	subject string
 
 	byKey   map[string]*Finding
-	checked map[string]bool // keys that were counted
+	checked map[string]bool // counted keys
 	cache   map[string][]byte
 	cached  int64
 }
 
-// find keeps a finding, and the release that it concerns; a second one about the same key only adds the release.
+// find adds a finding with the affected release. If the key has a finding already, find adds only the release.
 func (a *audit) find(key string, problem Problem, detail, release string) *Finding {
 	f := a.byKey[key]
 	if f == nil {
@@ -222,7 +222,8 @@ func (a *audit) find(key string, problem Problem, detail, release string) *Findi
 	return f
 }
 
-// signature verifies a record's signatures. A refusal stands beside other findings about the record.
+// signature verifies the signatures of a record. A refusal is a separate finding, in addition to others about the
+// record.
 func (a *audit) signature(ns trust.Namespace, key string, record, signatures []byte, release string, remedy Remedy) {
 	_, err := a.trust.Signers.Verify(ns, a.trust.Environment.Environment, record, signatures, a.trust.Now)
 	var refused *trust.Refusal
@@ -237,7 +238,7 @@ func (a *audit) signature(ns trust.Namespace, key string, record, signatures []b
 	a.Findings = append(a.Findings, f)
 }
 
-// unreadable keeps a record that cannot be decoded.
+// unreadable adds a finding about a record that cannot be decoded.
 func (a *audit) unreadable(version string, err error) {
 	a.Releases++
 	detail := err.Error()
@@ -251,7 +252,7 @@ func (a *audit) unreadable(version string, err error) {
 	}
 }
 
-// errFound says that a finding names the problem already.
+// errFound reports a problem that already has a finding.
 var errFound = errors.New("it is missing or damaged")
 
 // Object reads and checks an object.
@@ -264,7 +265,7 @@ func (a *audit) Object(ctx context.Context, hash string) ([]byte, error) {
 	return a.read(ctx, key, &a.Objects, read, func(b []byte) bool { return hashOf(b) == hash })
 }
 
-// Deltas reads deltas. Their hashes are checked by the caller, who knows them.
+// Deltas reads deltas. The caller checks them, because only the caller has their hashes.
 func (a *audit) Deltas(ctx context.Context, line string, from, to int64) ([][]byte, error) {
 	var all [][]byte
 	for seq := from; seq <= to; seq++ {
@@ -291,7 +292,7 @@ func (a *audit) delta(ctx context.Context, line string, seq int64, want *content
 	}, func(b []byte) bool { return want == nil || hashOf(b) == want.Hash && int64(len(b)) == want.Size })
 }
 
-// read returns a value, from etcd or from memory, and keeps a finding if it is not good.
+// read returns a value from etcd or from memory. It adds a finding if the value is not good.
 func (a *audit) read(ctx context.Context, key string, count *int, read func() ([]byte, error), good func([]byte) bool) ([]byte, error) {
 	if a.byKey[key] != nil {
 		return nil, errFound
@@ -338,8 +339,8 @@ func (a *audit) keep(key string, b []byte) {
 	a.cached += int64(len(b))
 }
 
-// release checks every value that installing a release needs, one by one, to name each bad one; then that together they
-// make its tree.
+// release checks every value that an installation of the release needs. It checks them one by one to name each bad
+// value, and then checks that they produce the tree.
 func (a *audit) release(ctx context.Context, r store.SignedRelease) error {
 	a.Releases++
 	good := true
@@ -400,8 +401,8 @@ func (a *audit) release(ctx context.Context, r store.SignedRelease) error {
 	return nil
 }
 
-// shortcut checks the delta to a release with a base of its own. Installing it does not need the delta: a prune may have
-// removed it.
+// shortcut checks the delta to a release with its own base. An installation does not need this delta, and a prune may
+// have removed it.
 func (a *audit) shortcut(ctx context.Context, chain content.Chain) error {
 	_, err := a.store.Releases.Deltas(ctx, chain.Line, chain.Seq, chain.Seq)
 	switch {
@@ -416,7 +417,7 @@ func (a *audit) shortcut(ctx context.Context, chain content.Chain) error {
 	return nil
 }
 
-// unused checks the objects that no release names: leftovers, and those of a publish under way.
+// unused checks the objects that no release uses: leftovers, and objects of a running publish.
 func (a *audit) unused(ctx context.Context) error {
 	var rest []string
 	err := a.store.Releases.Objects(ctx, false, func(hash string, _ int64) error {
@@ -440,7 +441,7 @@ func (a *audit) unused(ctx context.Context) error {
 	return nil
 }
 
-// programs reads the programs of all versions of pulley-agent to their end.
+// programs reads the complete programs of all versions of pulley-agent.
 func (a *audit) programs(ctx context.Context) error {
 	all, err := a.store.Releases.Agents(ctx)
 	if fatal(ctx, err) {
@@ -462,7 +463,7 @@ func (a *audit) programs(ctx context.Context) error {
 	return nil
 }
 
-// data checks the generations of live data that the history or a target of an environment names, and their layers.
+// data checks the generations of live data in the history and the targets of each environment, and their layers.
 func (a *audit) data(ctx context.Context) error {
 	names, err := a.store.Environments.List(ctx)
 	if err != nil {
@@ -532,8 +533,8 @@ func (a *audit) dataOf(ctx context.Context, ref environments.Ref) error {
 	return nil
 }
 
-// generationsOf returns the generations that an environment's history and targets name, with their digests, and the ones
-// that a target names now.
+// generationsOf returns the digests of the generations in an environment's history and targets, and the generations
+// that a target uses now.
 func generationsOf(ctx context.Context, s *store.Store, ref environments.Ref) (digests map[agent.Generation]string, wanted map[agent.Generation]bool, err error) {
 	d, err := s.Targets.Desires(ctx, ref)
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 
 // FileChange is one path that differs.
 type FileChange struct {
-	Path    string     `json:"path"` // after a rename, the new one
+	Path    string     `json:"path"` // the new path after a rename
 	OldPath string     `json:"old_path,omitempty"`
 	Change  ChangeKind `json:"change"`
 	Before  *FileState `json:"before"` // null if added
@@ -47,7 +47,7 @@ type Comparison struct {
 	Changes []FileChange `json:"changes"`
 }
 
-// Compare compares two releases. Paths narrow it down to files, or to what is in folders.
+// Compare compares two releases. If paths are given, it compares only these files and the files in these folders.
 func Compare(ctx context.Context, s *store.Store, from, to string, paths []string) (Comparison, error) {
 	for i, p := range paths {
 		paths[i] = path.Clean(strings.Trim(p, "/"))
@@ -84,7 +84,7 @@ func has(m *content.Manifest, p string) bool {
 	return p == "." || slices.ContainsFunc(m.Entries, func(e content.Entry) bool { return e.Path == p })
 }
 
-// within reports whether a path is one of these, or in one of these folders; without any, every path is.
+// within reports whether a path is one of paths or lies below one. Without paths, it returns true.
 func within(p string, paths []string) bool {
 	for _, a := range paths {
 		if p == a || a == "." || strings.HasPrefix(p, a+"/") {
@@ -94,8 +94,9 @@ func within(p string, paths []string) bool {
 	return len(paths) == 0
 }
 
-// compare lists the differences by path. Folders count only where they are empty: others come and go with their files. A
-// removed file whose content appears under a new path is renamed, preferably to one of the same name.
+// compare returns the differences, sorted by path. It lists only empty folders, because files imply the others. If the
+// content of a removed file appears under a new path, the file is renamed; a path with the same file name has
+// preference.
 func compare(a, b *content.Manifest, paths []string) []FileChange {
 	changes := []FileChange{}
 	add := func(from, to string, kind ChangeKind, before, after *content.Entry) {
@@ -142,7 +143,7 @@ func compare(a, b *content.Manifest, paths []string) []FileChange {
 	return changes
 }
 
-// folders are those with entries in them.
+// folders returns the folders that contain entries.
 func folders(m *content.Manifest) map[string]bool {
 	full := map[string]bool{}
 	for _, e := range m.Entries {
@@ -151,7 +152,7 @@ func folders(m *content.Manifest) map[string]bool {
 	return full
 }
 
-// renamedTo finds the added file with the content of a removed one, or -1.
+// renamedTo returns the index of the added file with the content of a removed one, or -1.
 func renamedTo(d content.Difference, added []content.Difference) int {
 	if !isFile(d.Before) || d.Before.Size == 0 {
 		return -1
@@ -189,7 +190,7 @@ func stateOf(e *content.Entry) *FileState {
 	return s
 }
 
-// Describe says what changed besides the content: the name, the mode, the link target or the kind; "" if nothing did.
+// Describe returns the changes besides the content: name, mode, link target or kind. It returns "" if there are none.
 func (c FileChange) Describe() string {
 	var notes []string
 	if c.OldPath != "" {

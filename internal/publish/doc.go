@@ -1,5 +1,5 @@
-// Package publish owns releases, and the programs of the agent, from a folder to etcd and back: building and publishing,
-// comparing, verifying, exporting, mirroring and pruning. It must never decide which release an environment wants.
+// Package publish owns releases and the programs of the agent, from a folder to etcd and back. It builds, publishes,
+// compares, verifies, exports, mirrors and prunes them. It must never decide which release an environment wants.
 package publish
 
 import (
@@ -13,7 +13,7 @@ import (
 	"pulley/internal/store"
 )
 
-// Step is what a long operation is doing.
+// Step is the current step of a long operation.
 type Step string
 
 // The steps.
@@ -27,26 +27,26 @@ const (
 	Mirroring  Step = "mirroring"
 )
 
-// Progress is how far a long operation is.
+// Progress is the progress of a long operation.
 type Progress struct {
 	Step    Step
 	Subject string // a folder or a version
-	Values  int    // objects, deltas or files so far
-	Bytes   int64  // that were read or written so far
+	Values  int    // objects, deltas or files up to now
+	Bytes   int64  // read or written up to now
 }
 
-// NoteCode is something that the operator should know although the operation goes on.
+// NoteCode is the code of a note that does not stop the operation.
 type NoteCode string
 
 // The notes.
 const (
 	SourceNote     NoteCode = "source_note"     // Detail: about the folder, its git repository or its Puppetfile
-	NewLine        NoteCode = "new_line"        // a new line begins: Subject, or another release, cannot be read
-	MarkNotRemoved NoteCode = "mark_not_closed" // the key that keeps prunes away could not be removed
+	NewLine        NoteCode = "new_line"        // a new line begins: Subject, or another release, is unreadable
+	MarkNotRemoved NoteCode = "mark_not_closed" // the key that blocks prunes could not be removed
 	CacheNotKept   NoteCode = "cache_not_trimmed"
 )
 
-// Note is one of these with its details.
+// Note is a code with its details, for the operator.
 type Note struct {
 	Code    NoteCode
 	Subject string // version; may be ""
@@ -54,7 +54,7 @@ type Note struct {
 	Detail  string
 }
 
-// String is the note as a sentence.
+// String returns the note as a sentence.
 func (n Note) String() string {
 	switch {
 	case n.Code == NewLine && n.Subject != "":
@@ -67,14 +67,14 @@ func (n Note) String() string {
 	return n.Detail
 }
 
-// Reporter hears of a long operation. All of its functions are set.
+// Reporter receives the progress and notes of a long operation. All its functions must be set.
 type Reporter struct {
 	Progress func(Progress)
 	Note     func(Note)
-	Pause    func() // before a program that may ask on the terminal, like ssh-keygen
+	Pause    func() // called before a program that may prompt on the terminal, like ssh-keygen
 }
 
-// fatal reports whether an error is about the connection or the caller, and not about the content that was read.
+// fatal reports whether the connection or the caller caused an error, and not the content.
 func fatal(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, agent.ErrUnreachable))
 }
@@ -92,10 +92,10 @@ func hashOf(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// maxTries bounds the attempts of an operation that other operators overtake.
+// maxTries limits the attempts of an operation that loses races against other operators.
 const maxTries = 5
 
-// retry repeats an operation that lost a race against another operator, from a fresh read.
+// retry repeats an operation that lost a race against another operator. Each attempt reads again.
 func retry(do func() error) error {
 	for range maxTries - 1 {
 		if err := do(); !errors.Is(err, store.ErrConflict) {

@@ -20,8 +20,8 @@ import (
 	"pulley/internal/store"
 )
 
-// ExportTree writes a release's tree to a new or empty folder, or to a file NAME.tar, NAME.tar.gz or NAME.tgz. It installs
-// the release as a node does, into a private store beside the target.
+// ExportTree writes the tree of a release to a new or empty folder, or to a file NAME.tar, NAME.tar.gz or NAME.tgz. It
+// installs the release like a node, to a private store next to the target.
 func ExportTree(ctx context.Context, s *store.Store, r store.SignedRelease, to string) error {
 	if err := exportTree(ctx, s, r, to); err != nil {
 		return fmt.Errorf("cannot export %s to %s: %w", r.Version, to, err)
@@ -53,7 +53,7 @@ func exportTree(ctx context.Context, s *store.Store, r store.SignedRelease, to s
 	}
 	trees.Reserve = 0
 	if err := trees.Install(ctx, s.Releases, r.Content); err != nil {
-		if content.Audit(ctx, s.Releases, r.Content) != nil { // this machine is not the cause
+		if content.Audit(ctx, s.Releases, r.Content) != nil { // the cause is in etcd, not on this machine
 			err = damaged(ctx, err)
 		}
 		return err
@@ -68,7 +68,7 @@ func exportTree(ctx context.Context, s *store.Store, r store.SignedRelease, to s
 	return unix.Rename(root, to) // os.Rename refuses an existing empty folder
 }
 
-// CheckExport refuses a target with the extension of another kind of archive: it would become a folder.
+// CheckExport refuses a target with the extension of an unsupported archive. It would become a folder.
 func CheckExport(to string) error {
 	kind := ""
 	archive, _ := archiveName(to)
@@ -103,7 +103,7 @@ func archiveName(to string) (archive, zipped bool) {
 	return false, false
 }
 
-// newOrEmpty refuses a folder with files of its own: they would pass for a part of the release.
+// newOrEmpty refuses a folder that contains files, because they would look like a part of the release.
 func newOrEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
@@ -117,7 +117,7 @@ func newOrEmpty(dir string) error {
 	return nil
 }
 
-// checkFolder refuses a folder that nothing can be written to.
+// checkFolder refuses a folder that is not writable.
 func checkFolder(dir string) error {
 	info, err := os.Stat(dir)
 	switch {
@@ -129,7 +129,7 @@ func checkFolder(dir string) error {
 	return err
 }
 
-// besides names the folder of a temporary name in an error, and not the temporary name.
+// besides replaces a temporary name in an error by its folder.
 func besides(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -138,7 +138,7 @@ func besides(err error) error {
 	return err
 }
 
-// loosen gives files the modes of their publication: those of a node are read-only.
+// loosen restores the modes of the published files. On a node they are read-only.
 func loosen(root string) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -159,8 +159,8 @@ func exportedMode(mode fs.FileMode) fs.FileMode {
 	return 0o644
 }
 
-// ExportRecord writes the very bytes that a release's signatures are over to a file, and the signatures to FILE.sig. It
-// removes a FILE.sig of an earlier export if the release is not signed.
+// ExportRecord writes the signed bytes of a release's record to a file, and the signatures to FILE.sig. If the release
+// is not signed, it removes the FILE.sig of an earlier export.
 func ExportRecord(r store.SignedRelease, file string) (signed bool, err error) {
 	err = writeFile(file, append(append([]byte{}, r.Record...), '\n'))
 	if err == nil && len(r.Signatures) > 0 {
@@ -183,7 +183,7 @@ func writeFile(file string, b []byte) error {
 	return withoutTemporary(atomicfile.Write(file, b, 0o644), file)
 }
 
-// withoutTemporary names the file in an error, and not its temporary name.
+// withoutTemporary replaces the temporary name in an error by the name of the file.
 func withoutTemporary(err error, file string) error {
 	var link *os.LinkError
 	if errors.As(err, &link) {
@@ -192,12 +192,13 @@ func withoutTemporary(err error, file string) error {
 	return err
 }
 
-// writeArchive writes a tree as a tar file that depends only on the tree and the time: sorted names, one time, owner root.
+// writeArchive writes a tree as a tar file. The file depends only on the tree and the time: names are sorted, all times
+// are equal, the owner is root.
 func writeArchive(ctx context.Context, file string, zipped bool, root string, at time.Time) error {
 	err := atomicfile.WriteFunc(file, 0o644, func(f *os.File) (err error) {
 		var w io.Writer = f
 		if zipped {
-			z := gzip.NewWriter(w) // it names no file and no time
+			z := gzip.NewWriter(w) // without a file name and a time
 			defer func() { err = errors.Join(err, z.Close()) }()
 			w = z
 		}

@@ -11,19 +11,19 @@ import (
 	"pulley/internal/source"
 )
 
-// ValidationTime bounds the validation of a control repository, `puppet parser validate` included.
+// ValidationTime limits the time to validate a control repository, including `puppet parser validate`.
 const ValidationTime = 5 * time.Minute
 
-// FolderOptions say how a folder is read.
+// FolderOptions configure OpenFolder.
 type FolderOptions struct {
-	Ref        string          // this commit's tree; "" for the work tree
-	Puppetfile source.Resolver // what resolves it
-	Deadline   time.Duration   // of resolving it
+	Ref        string          // publish the tree of this commit; "" for the work tree
+	Puppetfile source.Resolver // resolver of the Puppetfile
+	Deadline   time.Duration   // for resolving the Puppetfile
 	CacheDir   string          // "" keeps nothing
 	NoValidate bool
 }
 
-// Folder is a folder that can be published: resolved, listed and validated. The caller closes it.
+// Folder is a folder ready to publish: resolved, listed and validated. The caller must close it.
 type Folder struct {
 	*source.Folder
 	Dir      string
@@ -63,7 +63,7 @@ func OpenFolder(ctx context.Context, dir string, o FolderOptions, r Reporter) (_
 	for _, note := range folder.Notes {
 		r.Note(Note{Code: SourceNote, Detail: note})
 	}
-	// The list comes first: it names entries that no release may contain and that validation cannot read.
+	// List first: the errors name entries that releases cannot contain and that validation cannot read.
 	if f.Manifest, err = content.ReadTree(folder.Root, folder.Ignore); err != nil {
 		return nil, err
 	}

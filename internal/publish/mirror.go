@@ -14,7 +14,7 @@ import (
 	"pulley/internal/store"
 )
 
-// Mirrored is what ExportMirror wrote.
+// Mirrored is the result of ExportMirror.
 type Mirrored struct {
 	Releases   int
 	Files      int // of these releases
@@ -23,8 +23,8 @@ type Mirrored struct {
 	Unreadable error // *store.UnreadableReleases: these releases are missing
 }
 
-// ExportMirror brings a folder up to date with the files that installing these releases takes; without versions, all
-// releases. A node that reads meanwhile finds complete files or none. It removes nothing.
+// ExportMirror writes the files that installing these releases needs to a folder; without versions, those of all
+// releases. It removes no files. A node that reads at the same time finds complete files or none.
 func ExportMirror(ctx context.Context, s *store.Store, dir string, versions []string, r Reporter) (Mirrored, error) {
 	var unreadable *store.UnreadableReleases
 	releases, err := releasesOf(ctx, s, versions)
@@ -48,7 +48,7 @@ func ExportMirror(ctx context.Context, s *store.Store, dir string, versions []st
 	return done, nil
 }
 
-// deltaHashes returns the hashes of all deltas by name, as the records of all releases give them.
+// deltaHashes returns the hashes of all deltas by name, from the records of all releases.
 func deltaHashes(ctx context.Context, s *store.Store) (map[string]string, error) {
 	all, err := s.Releases.List(ctx)
 	var unreadable *store.UnreadableReleases
@@ -68,7 +68,7 @@ func deltaHashes(ctx context.Context, s *store.Store) (map[string]string, error)
 	return hashes, nil
 }
 
-// mirrorFolder is a mirror that is brought up to date.
+// mirrorFolder is the folder of a mirror during ExportMirror.
 type mirrorFolder struct {
 	dir     string
 	seen    map[string]bool
@@ -105,7 +105,7 @@ func (m *mirrorFolder) release(ctx context.Context, s *store.Store, r store.Sign
 			return err
 		}
 	}
-	// A release with a base of its own: its delta serves nodes on the release before, and may be pruned.
+	// The release has its own base. Its delta is for nodes on the previous release, and a prune may have removed it.
 	if chain.Delta != nil && r.Content.Base.Seq == chain.Seq {
 		if err := m.delta(ctx, s, r, chain.Seq); !errors.Is(err, store.ErrNotFound) {
 			return err
@@ -114,8 +114,8 @@ func (m *mirrorFolder) release(ctx context.Context, s *store.Store, r store.Sign
 	return nil
 }
 
-// delta writes the delta to a position of a release's line. The record of the release at that position gives its hash;
-// where that release is pruned, only the whole chain can be checked.
+// delta writes the delta to a position of a release's line. Its hash is in the record of the release at that position.
+// If that release was pruned, only the complete chain can be checked.
 func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.SignedRelease, seq int64) error {
 	line := r.Content.Chain.Line
 	name, err := mirror.DeltaName(line, seq)
@@ -147,8 +147,8 @@ func (m *mirrorFolder) delta(ctx context.Context, s *store.Store, r store.Signed
 	})
 }
 
-// file makes sure that a file exists. An undamaged one stays. Read gets the file's bytes, nil for none, and returns the ones
-// to write.
+// file writes a file unless an undamaged one exists. Read receives the existing bytes, or nil, and returns the bytes to
+// write.
 func (m *mirrorFolder) file(name, want string, read func(have []byte) ([]byte, error)) error {
 	if m.seen[name] {
 		return nil

@@ -25,11 +25,11 @@ type Programs struct {
 	Files   map[string][]byte
 }
 
-// ErrNoVersion is the error of ReadPrograms where none of the files runs on this machine and no version was given.
+// ErrNoVersion reports that none of the files given to ReadPrograms runs on this machine and no version was given.
 var ErrNoVersion = fmt.Errorf("no file runs on this machine (%s/%s), and there is no version", runtime.GOOS, runtime.GOARCH)
 
-// ReadPrograms reads builds of pulley-agent. It starts the one for this machine with --version, and takes its version or
-// compares it with the given one.
+// ReadPrograms reads builds of pulley-agent. It runs the build for this machine with --version and compares the output
+// with the given version, or uses it as the version.
 func ReadPrograms(ctx context.Context, files []string, version string) (Programs, error) {
 	p := Programs{Version: version, Files: map[string][]byte{}}
 	from := map[string]string{}
@@ -69,7 +69,7 @@ func (p *Programs) read(ctx context.Context, file string, from map[string]string
 		}
 		p.Version = reported
 	}
-	if p.Version != reported { // a node's status reports the program's own version
+	if p.Version != reported { // nodes report the program's own version in their status
 		return fmt.Errorf("it reports version %q, not %s\nleave out --version, or build it with that one: make build VERSION=%s", reported, p.Version, p.Version)
 	}
 	return nil
@@ -94,7 +94,7 @@ func platformOf(file string) (string, error) {
 	return settings["GOOS"] + "/" + settings["GOARCH"], nil
 }
 
-// versionOf starts the program for its version.
+// versionOf runs the program to get its version.
 func versionOf(ctx context.Context, file string) (string, error) {
 	const deadline = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, deadline)
@@ -117,26 +117,26 @@ func versionOf(ctx context.Context, file string) (string, error) {
 	return PlainVersion(strings.TrimSpace(version)), nil
 }
 
-// PlainVersion is a program's version as versions are published: tags of git often begin with v.
+// PlainVersion returns a version in the published form: git tags often begin with v.
 func PlainVersion(v string) string { return strings.TrimPrefix(v, "v") }
 
-// ProgramResult is what Program did.
+// ProgramResult is the result of Program.
 type ProgramResult struct {
 	Created  bool
 	Stored   int64 // bytes in etcd
 	Signed   bool
-	SignedBy string // fingerprint of the key, where its signature was there already
+	SignedBy string // fingerprint of the key if its signature existed already
 }
 
-// Program publishes a version of pulley-agent. The same programs under the same version change nothing, except for a
-// missing signature.
+// Program publishes a version of pulley-agent. If the same programs are published under this version already, it only
+// adds a missing signature.
 func Program(ctx context.Context, s *store.Store, p Programs, w Wish, r Reporter) (_ ProgramResult, err error) {
 	mark, err := s.Releases.BeginPublish(ctx, w.By)
 	if err != nil {
 		return ProgramResult{}, err
 	}
 	defer func() {
-		if closing := mark.Close(); closing != nil { // it does not change the result
+		if closing := mark.Close(); closing != nil { // does not change the result
 			r.Note(Note{Code: MarkNotRemoved, Cause: closing})
 		}
 	}()

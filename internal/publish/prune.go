@@ -12,22 +12,22 @@ import (
 	"pulley/internal/store"
 )
 
-// Defaults of PruneOptions.
+// The defaults of PruneOptions.
 const (
 	DefaultPruneKeep    = 10
 	DefaultPruneHistory = 90 * 24 * time.Hour
 	DefaultPruneChanges = 20
 )
 
-// PruneOptions say what is kept besides the values in use.
+// PruneOptions select what to keep in addition to the values in use.
 type PruneOptions struct {
 	By      string
-	Keep    int           // releases: this many with the highest versions, and this many of those published last
+	Keep    int           // this many releases with the highest versions, and this many of the most recently published
 	History time.Duration // younger changes can be rolled back; 0 is DefaultPruneHistory
-	Changes int           // this many changes of each environment can be rolled back, however old; 0 is DefaultPruneChanges
+	Changes int           // this many changes per environment can be rolled back, however old; 0 is DefaultPruneChanges
 }
 
-// PrunePlan is what a prune removes. PlanPrune makes it, ApplyPrune carries it out.
+// PrunePlan lists the values that a prune removes. PlanPrune creates it, ApplyPrune executes it.
 type PrunePlan struct {
 	store.PruneSet
 	Bytes int64         `json:"bytes"` // of all their values
@@ -35,20 +35,20 @@ type PrunePlan struct {
 
 	options PruneOptions
 	now     time.Time
-	sizes   map[string]int64 // of each value, by its key
+	sizes   map[string]int64 // by key
 }
 
-// KeptReason says why a release stays.
+// KeptReason is the reason to keep a release.
 type KeptReason string
 
-// The reasons. Those of a use are store.UseKind: desired, assigned, enforced, last_good, next, tried.
+// The reasons. Releases in use have a store.UseKind: desired, assigned, enforced, last_good, next, tried.
 const (
-	KeptRollback KeptReason = "rollback" // a change of this epoch can be rolled back to it
-	KeptHighest  KeptReason = "highest"  // it is at this place among the highest versions
-	KeptLatest   KeptReason = "latest"   // it is at this place among the releases published last
+	KeptRollback KeptReason = "rollback" // the change with this epoch can be rolled back to it
+	KeptHighest  KeptReason = "highest"  // its place among the highest versions
+	KeptLatest   KeptReason = "latest"   // its place among the most recently published releases
 )
 
-// KeptRelease is a release that stays, and one reason for it.
+// KeptRelease is a release to keep, with one reason.
 type KeptRelease struct {
 	Version     string      `json:"version"`
 	Reason      KeptReason  `json:"reason"`
@@ -58,7 +58,7 @@ type KeptRelease struct {
 	Place       int         `json:"place,omitempty"` // from 1
 }
 
-// String is the reason as a sentence.
+// String returns the reason as a sentence.
 func (k KeptRelease) String() string {
 	switch k.Reason {
 	case KeptReason(store.UseDesired):
@@ -83,13 +83,13 @@ func (k KeptRelease) String() string {
 	return string(k.Reason)
 }
 
-// Empty reports whether there is nothing to remove.
+// Empty reports whether the plan removes nothing.
 func (p PrunePlan) Empty() bool {
 	return len(p.Releases)+len(p.Deltas)+len(p.Objects)+len(p.Generations)+len(p.Layers) == 0
 }
 
-// PlanPrune finds the values that nobody needs any more. It removes nothing. An unreadable value is an error that names its
-// key: its needs are unknown.
+// PlanPrune finds unused values. It removes nothing. For an unreadable value it returns an error with the key, because
+// the values that it uses are unknown.
 func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Time) (PrunePlan, error) {
 	fail := func(err error) (PrunePlan, error) { return PrunePlan{}, fmt.Errorf("cannot plan a prune: %w", err) }
 	o, err := o.filled()
@@ -118,14 +118,14 @@ func readAndPlan(ctx context.Context, s *store.Store, o PruneOptions, now time.T
 	return p, facts, err
 }
 
-// ApplyPrune removes the values of the plan that are still unneeded, and makes etcd compact. It returns the size of the
-// removed values, also with an error. Publishers wait meanwhile; promotions and rollbacks do not.
+// ApplyPrune removes the values of the plan that are still unused, and compacts etcd. It returns the size of the
+// removed values, also with an error. It blocks publishing, but not promotions and rollbacks.
 func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int64, err error) {
 	under, err := s.Releases.BeginPrune(ctx, plan.options.By)
 	if err != nil {
 		return 0, err
 	}
-	err = retry(func() error { // a target may change meanwhile: it may name a release of the plan
+	err = retry(func() error { // a new target may use a release of the plan
 		fresh, facts, err := readAndPlan(ctx, s, plan.options, plan.now)
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int6
 	return freed, nil
 }
 
-// both are the values that are in two sets.
+// both returns the values that are in two sets.
 func both(a, b store.PruneSet) store.PruneSet {
 	return store.PruneSet{
 		Releases: common(a.Releases, b.Releases), Deltas: common(a.Deltas, b.Deltas), Objects: common(a.Objects, b.Objects),
@@ -158,7 +158,7 @@ func common[T comparable](a, b []T) []T {
 	return slices.DeleteFunc(slices.Clone(a), func(v T) bool { return !in[v] })
 }
 
-// filled puts defaults in the place of zeros.
+// filled replaces zeros by defaults.
 func (o PruneOptions) filled() (PruneOptions, error) {
 	if o.Keep < 0 || o.History < 0 || o.Changes < 0 {
 		return o, errors.New("negative numbers or times are not allowed")
@@ -172,7 +172,7 @@ func (o PruneOptions) filled() (PruneOptions, error) {
 	return o, nil
 }
 
-// planPrune decides what goes. References returns the objects of a release's base; its error ends the plan.
+// planPrune selects the values to remove. References returns the objects of a release's base; its error stops the plan.
 func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references func(content.Record) ([]content.Object, error)) (PrunePlan, error) {
 	p := PrunePlan{options: o, now: now}
 	kept := map[string]KeptRelease{} // by version
@@ -208,13 +208,13 @@ func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references fun
 	return p, p.planObjects(f, stay, references)
 }
 
-// need is a target that somebody needs, and why its release stays.
+// need is a target in use, with the reason to keep its release.
 type need struct {
 	KeptRelease
 	data agent.Generation
 }
 
-// needed lists the targets in use, and those that changes can be rolled back to.
+// needed lists the targets in use and the targets of possible rollbacks.
 func needed(e store.PruneEnvironment, o PruneOptions, now time.Time) []need {
 	var all []need
 	for _, u := range e.Uses {
@@ -230,7 +230,7 @@ func needed(e store.PruneEnvironment, o PruneOptions, now time.Time) []need {
 	return all
 }
 
-// planData keeps the needed generations and the newest one, which numbers the next, with their layers.
+// planData keeps the needed generations with their layers, and the newest generation, which determines the next number.
 func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[agent.Generation]bool) {
 	last := agent.Generation(0)
 	for _, g := range e.Generations {
@@ -253,7 +253,7 @@ func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[agent.Generati
 	}
 }
 
-// planDeltas keeps, of each line, what leads from the lowest base or release that stays to the highest release that does.
+// planDeltas keeps the deltas of each line from its lowest kept base or release to its highest kept release.
 func (p *PrunePlan) planDeltas(deltas []store.DeltaKey, kept []store.SignedRelease) {
 	type span struct{ low, high int64 }
 	lines := map[string]span{}
@@ -272,7 +272,7 @@ func (p *PrunePlan) planDeltas(deltas []store.DeltaKey, kept []store.SignedRelea
 	}
 }
 
-// planObjects keeps what the bases of the releases that stay consist of, and the programs of all agents.
+// planObjects keeps the objects in the bases of kept releases and in all programs of the agent.
 func (p *PrunePlan) planObjects(f store.PruneFacts, kept []store.SignedRelease, references func(content.Record) ([]content.Object, error)) error {
 	needed, looked := map[string]bool{}, map[string]bool{}
 	for _, r := range kept {
@@ -304,7 +304,7 @@ func (p *PrunePlan) planObjects(f store.PruneFacts, kept []store.SignedRelease, 
 	return nil
 }
 
-// newest returns the last n, the very last first.
+// newest returns the last n releases, the newest first.
 func newest(all []store.SignedRelease, n int) []store.SignedRelease {
 	last := slices.Clone(all[max(0, len(all)-n):])
 	slices.Reverse(last)

@@ -13,14 +13,14 @@ import (
 	"pulley/internal/trust"
 )
 
-// Wish is what an operator publishes a folder as.
+// Wish holds the operator's options for publishing a folder.
 type Wish struct {
 	Version string
-	Message string // "" takes the subject of the commit
+	Message string // "" uses the subject of the commit
 	By      string
 	At      time.Time
-	Key     *trust.Key // nil publishes unsigned
-	Cache   string     // folder of objects; "" keeps none
+	Key     *trust.Key // nil publishes without a signature
+	Cache   string     // folder of cached objects; "" for none
 }
 
 func (w Wish) sign() store.Sign {
@@ -30,31 +30,31 @@ func (w Wish) sign() store.Sign {
 	return w.Key.Sign
 }
 
-// Result is what Release did.
+// Result is the result of Release.
 type Result struct {
 	Release   store.Release
-	Created   bool   // false: this version with this tree was published already
-	Parent    string // the version that the delta leads from; "" without a delta
+	Created   bool   // false: this version with this tree existed already
+	Parent    string // start of the delta; "" without a delta
 	Signed    bool   // by this call
-	SignedBy  string // fingerprint of the key, where its signature was there already
+	SignedBy  string // fingerprint of the key if its signature existed already
 	Sent      int    // new objects
 	SentBytes int64
 }
 
-// Release publishes a folder. The same tree under the same version changes nothing, except for a missing signature. Of two
-// publishers at the same moment, the second builds upon the first.
+// Release publishes a folder. If the same tree is published under this version already, it only adds a missing
+// signature. If two operators publish at the same time, the second release is built on the first.
 func Release(ctx context.Context, s *store.Store, from *Folder, w Wish, r Reporter) (_ Result, err error) {
 	mark, err := s.Releases.BeginPublish(ctx, w.By)
 	if err != nil {
 		return Result{}, err
 	}
 	defer func() {
-		if closing := mark.Close(); closing != nil { // it does not change the result
+		if closing := mark.Close(); closing != nil { // does not change the result
 			r.Note(Note{Code: MarkNotRemoved, Cause: closing})
 		}
 	}()
 	b := &build{wish: w, store: s, mark: mark, from: from, r: r, cache: source.NewCached(s.Releases, w.Cache)}
-	var taken content.Chain // the position that was found taken
+	var taken content.Chain // the position that another release has taken
 	for attempt := 0; ; attempt++ {
 		done, err := b.attempt(ctx, taken)
 		if !errors.Is(err, store.ErrConflict) || attempt == maxTries-1 {
@@ -67,7 +67,7 @@ func Release(ctx context.Context, s *store.Store, from *Folder, w Wish, r Report
 	}
 }
 
-// build is one folder on its way into etcd.
+// build is a folder being published.
 type build struct {
 	wish  Wish
 	store *store.Store
@@ -126,7 +126,7 @@ func (b *build) attempt(ctx context.Context, taken content.Chain) (Result, error
 	return done, err
 }
 
-// existing adds the missing signature to a release that has this very tree.
+// existing adds the missing signature to a release that has the same tree.
 func (b *build) existing(ctx context.Context, r store.SignedRelease) (Result, error) {
 	done := Result{Release: r.Release}
 	if b.wish.Key == nil {
@@ -140,7 +140,7 @@ func (b *build) existing(ctx context.Context, r store.SignedRelease) (Result, er
 	return done, retry(func() error { return b.store.Releases.Sign(ctx, r.Version, b.wish.sign(), true) })
 }
 
-// releases lists the published releases. An unreadable one begins a new line; it does not stop the publisher.
+// releases lists the published releases. An unreadable release causes a new line, but it does not stop publishing.
 func (b *build) releases(ctx context.Context) ([]store.SignedRelease, error) {
 	all, err := b.store.Releases.List(ctx)
 	var unreadable *store.UnreadableError
@@ -163,14 +163,14 @@ func (b *build) record() store.Release {
 	return r
 }
 
-// openParent reads the release to build upon. Without a readable one, a new line begins.
+// openParent reads the release to build on. If it is unreadable, a new line begins.
 func (b *build) openParent(ctx context.Context, all []store.SignedRelease, taken content.Chain) (content.Parent, string, error) {
 	r, last := parentOf(b.wish.Version, all)
 	if r == nil {
 		return content.Parent{}, "", nil
 	}
 	if c := r.Content.Chain; c.Line == taken.Line && c.Seq+1 == taken.Seq {
-		last = false // a release that is not listed any more has the next position
+		last = false // a removed release has the next position
 	}
 	b.r.Progress(Progress{Step: Comparing, Subject: r.Version})
 	view, err := content.OpenView(ctx, b.cache, r.Content)
@@ -184,8 +184,8 @@ func (b *build) openParent(ctx context.Context, all []store.SignedRelease, taken
 	return content.Parent{View: view, Last: last}, r.Version, nil
 }
 
-// parentOf returns the release with the highest version below this one, or else the one that was published last; and
-// whether it is the last on its line.
+// parentOf returns the release with the highest version below this one, or else the most recently published one. Last
+// reports whether the parent is the last on its line.
 func parentOf(version string, all []store.SignedRelease) (parent *store.Release, last bool) {
 	v, err := store.ParseVersion(version)
 	if err != nil || len(all) == 0 {
@@ -194,7 +194,7 @@ func parentOf(version string, all []store.SignedRelease) (parent *store.Release,
 	var below *store.SignedRelease
 	for i := range all {
 		if have, err := store.ParseVersion(all[i].Version); err == nil && have.LessThan(v) {
-			below = &all[i] // all are in the order of versions
+			below = &all[i] // all is sorted by version
 		}
 	}
 	if below == nil {
@@ -212,7 +212,7 @@ func parentOf(version string, all []store.SignedRelease) (parent *store.Release,
 	return &below.Release, !slices.ContainsFunc(all, follows)
 }
 
-// pack stores the objects that the parent lacks, and returns the delta that leads from it.
+// pack stores the objects that the parent lacks, and returns the delta from the parent.
 func (b *build) pack(ctx context.Context, done *Result, parent content.Parent) (delta []byte, err error) {
 	b.r.Progress(Progress{Step: Packing, Subject: b.wish.Version})
 	done.Release.Content, delta, err = content.Build(ctx, b.from.Root, b.from.Manifest, parent, b.wish.Version,
@@ -235,8 +235,8 @@ func (b *build) put(ctx context.Context, hash string, bytes []byte) error {
 	return nil
 }
 
-// complete makes sure that etcd has every object that the release shares with its parent. The cache could hide that an
-// object is missing in etcd; complete restores it from there.
+// complete checks that etcd has every object that the release shares with its parent. The cache could hide an object
+// that is missing in etcd; complete restores it from the cache.
 func (b *build) complete(ctx context.Context, r content.Record) error {
 	objects, err := content.References(ctx, b.cache, r)
 	if err != nil {

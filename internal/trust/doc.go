@@ -1,11 +1,11 @@
-// Package trust decides whether a record that came from etcd is authentic, and whether a node may go where it is sent. It
-// owns the form of signed records, the list of allowed signers, what a node remembers so that nothing old comes back
-// unnoticed, and the permits by which an operator lets nodes go back.
+// Package trust decides whether a record from etcd is authentic, and whether a node may take a target. It owns the form
+// of signed records, the list of allowed signers, the high-water mark, which prevents unnoticed downgrades, and the
+// permits by which operators allow downgrades.
 //
-// Signatures are OpenSSH's (PROTOCOL.sshsig), and so is the list of signers (ssh-keygen(1), ALLOWED SIGNERS), so that
-// everything can be checked without Pulley: `ssh-keygen -Y verify` says the same. Where the two differ this package is the
-// stricter one: a list with a line that it can't read counts as a whole for nothing.
+// Signatures have the format of OpenSSH (PROTOCOL.sshsig), and so has the list of signers (ssh-keygen(1), ALLOWED
+// SIGNERS). Everything can therefore be checked without Pulley, with `ssh-keygen -Y verify`. Where the two differ, this
+// package is stricter: one unreadable line makes a list invalid.
 //
-// It must never ask etcd or the clock, and never say yes for want of an answer: what is missing, damaged or not understood
-// is a refusal. It signs by running ssh-keygen, and verifies without: nodes need none.
+// The package must never query etcd or read the clock. It must never accept a record because data is missing: missing,
+// damaged or unknown data is a refusal. It runs ssh-keygen to sign, but not to verify: nodes need no ssh-keygen.
 package trust

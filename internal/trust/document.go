@@ -9,10 +9,10 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// Namespace says what a signature is for, so that one of a permit is none of a release.
+// Namespace is the use of a signature. The signature of a permit is not valid for a release.
 type Namespace string
 
-// The namespaces: records of releases, generations of data, permits to go back, releases of pulley-agent itself.
+// The namespaces: records of releases, generations of data, permits for a downgrade, releases of pulley-agent.
 const (
 	Release  Namespace = "pulley-release"
 	Data     Namespace = "pulley-data"
@@ -20,15 +20,15 @@ const (
 	Agent    Namespace = "pulley-agent"
 )
 
-// Bounds of what is read. A record is a value of etcd, and those are small.
+// Size limits. A record is a value of etcd, and those are small.
 const (
 	maxRecordBytes     = 512 << 10
 	maxSignaturesBytes = 16 << 10
 	maxSignatures      = 8
 )
 
-// Join makes the value that is stored: the record, a newline, the armored signatures. A record without signatures is the
-// value itself. The record is one line, without its newline.
+// Join returns the value to store: the record, a newline, the armored signatures. Without signatures, the value is the
+// record. The record is one line, without its newline.
 func Join(record, signatures []byte) []byte {
 	if len(signatures) == 0 {
 		return bytes.Clone(record)
@@ -36,8 +36,8 @@ func Join(record, signatures []byte) []byte {
 	return append(message(record), signatures...)
 }
 
-// Split takes a stored value apart: the record without its newline, and what follows it; nil when nothing does. It
-// judges neither.
+// Split splits a stored value into the record, without its newline, and the signatures, nil if there are none. It
+// verifies neither.
 func Split(value []byte) (record, signatures []byte) {
 	record, signatures, _ = bytes.Cut(value, []byte("\n"))
 	if len(signatures) == 0 {
@@ -46,14 +46,14 @@ func Split(value []byte) (record, signatures []byte) {
 	return record, signatures
 }
 
-// AddSignatures puts signatures behind earlier ones, which may be nil. What the same keys signed earlier goes: one signature
-// of a key is enough, and there is room for few. What no node would read is an error.
+// AddSignatures appends signatures to earlier ones, which may be nil. It removes earlier signatures of the same keys,
+// because space is limited. A result that nodes would refuse is an error.
 func AddSignatures(earlier, added []byte) ([]byte, error) {
 	blocks, err := unarmor(added)
 	if err != nil {
 		return nil, err
 	}
-	again := map[string]bool{} // keys, as they are encoded
+	again := map[string]bool{} // encoded keys
 	for _, b := range blocks {
 		sig, err := parseSignature(b)
 		if err != nil {
@@ -80,12 +80,12 @@ func AddSignatures(earlier, added []byte) ([]byte, error) {
 	return all, err
 }
 
-// message is what is signed: the line with its newline, so that `head -n1` of a value gives it.
+// message returns the signed bytes: the line with its newline. `head -n1` of a value prints the same bytes.
 func message(record []byte) []byte {
 	return append(append(make([]byte, 0, len(record)+1), record...), '\n')
 }
 
-// checkRecord refuses what could not be told from its signatures again.
+// checkRecord refuses a record that Split could not separate from its signatures.
 func checkRecord(record []byte) error {
 	switch {
 	case len(record) == 0:
@@ -104,8 +104,8 @@ const (
 	maxArmorLine   = 76
 )
 
-// unarmor cuts signatures into blocks and decodes each. Nothing may stand before, between or after them, and there is one
-// way to write a block's bytes but for the width of its lines: what could be changed unnoticed is refused.
+// unarmor splits signatures into blocks and decodes each. It refuses other text before, between and after the blocks. A
+// block has only one valid encoding, apart from the width of its lines. Otherwise the value could be changed unnoticed.
 func unarmor(signatures []byte) ([][]byte, error) {
 	if len(signatures) > maxSignaturesBytes {
 		return nil, refusal.New(refusal.SignaturesTooLarge, "bytes", len(signatures), "limit", maxSignaturesBytes)
@@ -124,7 +124,7 @@ func unarmor(signatures []byte) ([][]byte, error) {
 			body.Reset()
 		case inside && line == endSignature:
 			inside = false
-			// Strict: the bits that base64 has too many must be zero.
+			// Strict: unused bits of base64 must be zero.
 			b, err := base64.StdEncoding.Strict().DecodeString(body.String())
 			if err != nil {
 				return nil, refusal.New(refusal.SignatureUnreadable, "detail", "it is not base64")

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// PublicKey is a key as its .pub file has it.
+// PublicKey is the key of a .pub file.
 type PublicKey struct {
 	ssh.PublicKey
 	Comment string
 }
 
-// ParsePublicKey reads a file that ssh-keygen wrote beside a private key: one line.
+// ParsePublicKey parses a .pub file of ssh-keygen: one line.
 func ParsePublicKey(file []byte) (PublicKey, error) {
 	if bytes.Contains(file, []byte("PRIVATE KEY-----")) {
 		return PublicKey{}, errors.New("it is a private key; its public half is in the file with .pub behind its name")
@@ -38,15 +38,15 @@ func ParsePublicKey(file []byte) (PublicKey, error) {
 	return keys[0], nil
 }
 
-// Fingerprint is the key's, as ssh-keygen -l prints it.
+// Fingerprint returns the key's fingerprint, as ssh-keygen -l prints it.
 func (k PublicKey) Fingerprint() string { return ssh.FingerprintSHA256(k.PublicKey) }
 
-// text is the key as a line of a file.
+// text returns the key as a line of a file.
 func (k PublicKey) text() string {
 	return strings.TrimSpace(strings.TrimSpace(string(ssh.MarshalAuthorizedKey(k.PublicKey))) + " " + k.Comment)
 }
 
-// Permission is what a new line of the list of allowed signers gives.
+// Permission holds the rights of a new line in the list of allowed signers.
 type Permission struct {
 	Name         string
 	Environments []string // names or patterns
@@ -54,11 +54,11 @@ type Permission struct {
 	ValidBefore  time.Time
 }
 
-// plainName is narrower than what a list may have: a comma or a # would make another line of it.
+// plainName is stricter than the format of the list: a comma or a # would change the meaning of the line.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+@-]*$`)
 
-// Allow returns a list of allowed signers with one line more. A key that the list has already is refused: two lines for one
-// key would have to be changed together.
+// Allow returns a list of allowed signers with an additional line. It refuses a key that the list contains already:
+// later changes would have to edit both lines.
 func Allow(allowed []byte, key PublicKey, p Permission) ([]byte, error) {
 	s, err := ParseSigners(allowed, nil)
 	if err != nil {
@@ -86,7 +86,7 @@ func Allow(allowed []byte, key PublicKey, p Permission) ([]byte, error) {
 	return withLine(allowed, l.String())
 }
 
-// checkEnvironment refuses what would make another principal than was meant: of alice@dev@t42 the last @ divides.
+// checkEnvironment refuses an environment that changes the principal: alice@dev@t42 is split at the last @.
 func checkEnvironment(text string) error {
 	environment, stack, isStack := strings.Cut(text, "@")
 	switch {
@@ -98,8 +98,8 @@ func checkEnvironment(text string) error {
 	return nil
 }
 
-// Expire returns a list of allowed signers in which a key, given by the name of its holder or its fingerprint, is valid
-// until a time, and the signer as it is now. A name with several keys is refused.
+// Expire returns a list of allowed signers in which a key is valid until the given time, and the updated signer. The
+// key is given by holder name or fingerprint. A name with several keys is refused.
 func Expire(allowed []byte, who string, at time.Time) ([]byte, Signer, error) {
 	s, err := ParseSigners(allowed, nil)
 	if err != nil {
@@ -129,7 +129,7 @@ func Expire(allowed []byte, who string, at time.Time) ([]byte, Signer, error) {
 	return changed, found, nil
 }
 
-// Find returns the one signer with a name or a fingerprint.
+// Find returns the only signer with a name or fingerprint.
 func (s *Signers) Find(who string) (Signer, error) {
 	var found []Signer
 	var known, prints []string
@@ -153,7 +153,7 @@ func (s *Signers) Find(who string) (Signer, error) {
 	return Signer{}, fmt.Errorf("%q has %d lines: %s\ngive a fingerprint; of a key with several lines change the file itself", who, len(found), strings.Join(prints, ", "))
 }
 
-// MaySign lists who may sign for a use in an environment and whose key has not come to its end, by their names.
+// MaySign lists the names of signers who may sign for a use in an environment and whose key has not expired.
 func (s *Signers) MaySign(ns Namespace, environment string, now time.Time) []string {
 	var names []string
 	for _, signer := range s.all {
@@ -168,7 +168,7 @@ func (s *Signers) MaySign(ns Namespace, environment string, now time.Time) []str
 	return names
 }
 
-// Revoke returns a list of revoked keys with one more, and whether it was missing.
+// Revoke adds a key to a list of revoked keys. It reports whether the list lacked the key.
 func Revoke(revoked []byte, key PublicKey) ([]byte, bool, error) {
 	s, err := ParseSigners(nil, revoked)
 	if err != nil || s.revoked[string(key.Marshal())] {
@@ -182,7 +182,7 @@ func Revoke(revoked []byte, key PublicKey) ([]byte, bool, error) {
 	return changed, true, err
 }
 
-// limit sets a time option, or leaves it out.
+// limit sets a time option, or omits it if the time is zero.
 func (l *line) limit(name string, t time.Time) {
 	if t.IsZero() {
 		return
@@ -196,7 +196,7 @@ func (l *line) limit(name string, t time.Time) {
 	l.options = append(l.options, option{name, formatTime(t)})
 }
 
-// String is the line as it is written.
+// String returns the line as text for the file.
 func (l line) String() string {
 	principals := strings.Join(l.principals, ",")
 	if l.quoted || strings.ContainsAny(principals, blanks) {
@@ -212,7 +212,7 @@ func (l line) String() string {
 	return principals + " " + strings.Join(options, ",") + " " + l.key
 }
 
-// withLine adds a line, and reads the whole again: a name with a comma or a quote must not become another line's meaning.
+// withLine appends a line and parses the complete list. A name with a comma or a quote must not change the meaning.
 func withLine(allowed []byte, text string) ([]byte, error) {
 	if len(allowed) > 0 && allowed[len(allowed)-1] != '\n' {
 		allowed = append(bytes.Clone(allowed), '\n')

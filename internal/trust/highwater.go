@@ -14,28 +14,28 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// HighWaterMark is the highest release and data that a node ever attempted, or that a permit let it go back to. It rises
-// before a target is attempted, and keeps older targets from coming back unnoticed.
+// HighWaterMark is the highest release and data that a node has attempted, or that a permit lowered it to. The agent
+// raises it before each attempt, to refuse older targets later.
 type HighWaterMark struct {
 	Environment string `json:"environment"`
-	Release     string `json:"release"`  // version; "" before the first
-	Data        int64  `json:"data"`     // generation; 0 before the first
-	Permit      int64  `json:"permit"`   // epoch of the newest permit that was used: no older one lets it go back again
-	Required    bool   `json:"required"` // allowed signers were in force once: without them the node takes nothing new
-	Verified    string `json:"verified"` // digest of the data record that was verified last; it is not verified again
+	Release     string `json:"release"`  // version; "" before the first release
+	Data        int64  `json:"data"`     // generation; 0 before the first data
+	Permit      int64  `json:"permit"`   // epoch of the newest used permit; older permits have no effect
+	Required    bool   `json:"required"` // a signers list once existed: the node requires one
+	Verified    string `json:"verified"` // digest of the last verified data record, which is not verified again
 }
 
-// Target is what a node is to take, as far as trust is concerned.
+// Target holds the parts of a node's target that trust decides about.
 type Target struct {
-	Environment string // the node's own, with its stack
+	Environment string // the node's environment, with its stack
 	Release     string // version
 	Tree        string // hash of its tree
 	Data        int64  // generation; 0 for none
 	DataDigest  string
 }
 
-// Check returns the high-water mark to save before a node attempts t, or a *Refusal. Permits are those whose signatures are
-// valid. A node may always go up or stay, per component. In another environment the mark starts anew.
+// Check returns the high-water mark to save before a node attempts t, or a *Refusal. Permits must have valid
+// signatures. Each component may rise or stay without a permit. In another environment the mark starts empty.
 func (f HighWaterMark) Check(t Target, permits []Permit) (HighWaterMark, error) {
 	if t.Environment == "" {
 		return f, refusal.New(refusal.EnvironmentMissing)
@@ -66,7 +66,7 @@ func (f HighWaterMark) Check(t Target, permits []Permit) (HighWaterMark, error) 
 	return next, nil
 }
 
-// newest returns the epoch of the newest unused permit for this environment that allows the step; 0 for none.
+// newest returns the epoch of the newest unused permit for this environment that allows the step, or 0.
 func (f HighWaterMark) newest(permits []Permit, allows func(Permit) bool) int64 {
 	var epoch int64
 	for _, p := range permits {
@@ -77,10 +77,10 @@ func (f HighWaterMark) newest(permits []Permit, allows func(Permit) bool) int64 
 	return epoch
 }
 
-// maxVersionBytes is far more than any version has.
+// maxVersionBytes is a limit that no valid version reaches.
 const maxVersionBytes = 128
 
-// compareVersions orders versions as go-version does; "" is below all.
+// compareVersions compares versions as go-version does; "" is the lowest.
 func compareVersions(a, b string) (int, error) {
 	if a == "" || b == "" {
 		return strings.Compare(a, b), nil
@@ -103,14 +103,14 @@ func parseVersion(s string) (*version.Version, error) {
 	return version.NewVersion(s)
 }
 
-// markFormat is the version of trust.json that this program writes; it reads no newer one.
+// markFormat is the version of trust.json that this program writes. It refuses newer versions.
 const markFormat = 1
 
-// maxMarkBytes is far more than a high-water mark needs.
+// maxMarkBytes is a size that no valid high-water mark reaches.
 const maxMarkBytes = 64 << 10
 
-// DamagedError reports a file without a readable high-water mark. The node takes nothing new until a person has checked
-// it: with an empty mark in its place, an old release could come back unnoticed.
+// DamagedError reports a file without a readable high-water mark. The node takes no new target until an operator has
+// checked the file. With an empty mark instead, an old release could return unnoticed.
 type DamagedError struct {
 	Path  string
 	Cause error
@@ -132,7 +132,7 @@ type markFile struct {
 	HighWaterMark
 }
 
-// LoadHighWaterMark reads trust.json. A missing file is an empty mark; a damaged one is a *DamagedError.
+// LoadHighWaterMark reads trust.json. A missing file gives an empty mark, a damaged one a *DamagedError.
 func LoadHighWaterMark(path string) (HighWaterMark, error) {
 	b, err := bounded.ReadFile(path, maxMarkBytes)
 	var large *bounded.TooLargeError
@@ -160,7 +160,7 @@ func parseMark(b []byte) (HighWaterMark, error) {
 	var format struct {
 		V int `json:"v"`
 	}
-	if json.Unmarshal(b, &format) == nil && format.V > markFormat { // first: a newer file looks damaged
+	if json.Unmarshal(b, &format) == nil && format.V > markFormat { // check first: a newer file looks damaged
 		return HighWaterMark{}, errNewer
 	}
 	var file markFile
@@ -182,7 +182,7 @@ func parseMark(b []byte) (HighWaterMark, error) {
 	return f, nil
 }
 
-// Save writes trust.json; it is durable when Save returns.
+// Save writes trust.json. The file is on disk when Save returns.
 func (f HighWaterMark) Save(path string) error {
 	b, err := json.Marshal(markFile{markFormat, f})
 	if err == nil {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// maxKeyBytes bounds what is read of a key's file.
+// maxKeyBytes limits the bytes to read from a key file.
 const maxKeyBytes = 64 << 10
 
-// Check says, before there is anything to sign, that there is no file to sign with.
+// Check returns an error if the key file is missing. Call it before preparing a record to sign.
 func (k Key) Check() error {
 	info, err := os.Stat(k.File)
 	switch {
@@ -28,8 +28,8 @@ func (k Key) Check() error {
 	return nil
 }
 
-// Fingerprint is that of the key that Sign uses, as ssh-keygen -l prints it; "" where neither the file nor the one of the
-// public key beside it tells. Nobody is asked for a passphrase.
+// Fingerprint returns the fingerprint of the key that Sign uses, as ssh-keygen -l prints it. It returns "" if neither
+// the file nor its .pub file shows the key. It never asks for a passphrase.
 func (k Key) Fingerprint() string {
 	own := k.read(k.File)
 	if key, err := ParsePublicKey(own); err == nil {
@@ -49,7 +49,8 @@ func (k Key) Fingerprint() string {
 	return ""
 }
 
-// Among returns the key's fingerprint if it made one of the signatures, and "" if it did not or its fingerprint is unknown.
+// Among returns the key's fingerprint if the key made one of the signatures. Otherwise, or if the fingerprint is
+// unknown, it returns "".
 func (k Key) Among(signatures []byte) string {
 	if len(signatures) == 0 {
 		return ""
@@ -61,7 +62,7 @@ func (k Key) Among(signatures []byte) string {
 	return ""
 }
 
-// read returns the beginning of a file; nil when it can't be read, which signing will say.
+// read returns the beginning of a file, or nil if the file is unreadable; signing reports the error.
 func (k Key) read(file string) []byte {
 	f, err := os.Open(file)
 	if err != nil {

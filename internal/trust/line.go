@@ -13,9 +13,9 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// line is a line of the list of allowed signers, in its parts: principals, options, and the key with its comment.
+// line is a parsed line of the list of allowed signers: principals, options, and the key with its comment.
 type line struct {
-	principals []string // one each, without the quotes around them all
+	principals []string // without quotes around the list
 	quoted     bool
 	options    []option
 	key        string // type, base64, comment
@@ -23,7 +23,7 @@ type line struct {
 
 type option struct{ name, value string }
 
-// Names of options, as ssh-keygen(1) has them.
+// The names of options in ssh-keygen(1).
 const (
 	optAuthority  = "cert-authority"
 	optNamespaces = "namespaces"
@@ -33,7 +33,7 @@ const (
 
 const blanks = " \t"
 
-// keyTypes are those that may sign. OpenSSH has DSA no more; a certificate would bring in its authority.
+// keyTypes returns the allowed key types. OpenSSH removed DSA. A certificate would need trust in its authority.
 func keyTypes() []string {
 	return []string{
 		ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519,
@@ -42,10 +42,10 @@ func keyTypes() []string {
 	}
 }
 
-// leastRSABits is more than OpenSSH asks (1024): a key of less has not been safe for years, and these run code as root.
+// leastRSABits is more than the minimum of OpenSSH (1024). Smaller keys are insecure, and signed content runs as root.
 const leastRSABits = 2048
 
-// checkKey says why a key may not sign.
+// checkKey returns the reason why a key may not sign.
 func checkKey(key ssh.PublicKey) error {
 	if !slices.Contains(keyTypes(), key.Type()) {
 		if _, certificate := key.(*ssh.Certificate); certificate {
@@ -61,7 +61,7 @@ func checkKey(key ssh.PublicKey) error {
 	return nil
 }
 
-// cutLine takes a line apart; it judges the parts only as far as needed to find their ends.
+// cutLine splits a line. It validates the parts only as far as needed to find their ends.
 func cutLine(text string) (line, error) {
 	var l line
 	var principals, rest string
@@ -97,8 +97,8 @@ func looksLikeType(word string) bool {
 	return slices.Contains(keyTypes(), word) || word == "ssh-dss" || strings.Contains(word, "-cert-v01@")
 }
 
-// cutOptions takes the comma-separated options from the front of a text: flags, and names with a quoted value, in which \"
-// is a quote.
+// cutOptions cuts the comma-separated options off the start of a text. They are flags, or names with a quoted value, in
+// which \" is a quote.
 func cutOptions(text string) (all []option, rest string, err error) {
 	seen := map[string]bool{}
 	for {
@@ -154,7 +154,7 @@ func cutValue(text string) (value, rest string, err error) {
 	return "", "", errors.New("its quotes don't end")
 }
 
-// readKey reads a public key as OpenSSH writes it: type, base64, comment.
+// readKey parses a public key in OpenSSH format: type, base64, comment.
 func readKey(text string) (key ssh.PublicKey, comment string, err error) {
 	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(blanks, r) })
 	if len(fields) < 2 {
@@ -173,10 +173,10 @@ func readKey(text string) (key ssh.PublicKey, comment string, err error) {
 	return key, strings.Join(fields[2:], " "), nil
 }
 
-// signer reads the parts. Times without a zone are in loc.
+// signer interprets the parts of the line. Times without a zone are in loc.
 func (l line) signer(loc *time.Location) (Signer, error) {
 	var s Signer
-	if slices.ContainsFunc(l.options, func(o option) bool { return o.name == optAuthority }) { // its principals are often patterns
+	if slices.ContainsFunc(l.options, func(o option) bool { return o.name == optAuthority }) { // often patterns
 		return s, errors.New("certificate authorities are not supported; list the signers' own keys")
 	}
 	for _, text := range l.principals {
@@ -227,13 +227,13 @@ func patternList(text string) ([]pattern, error) {
 	return list, nil
 }
 
-// environmentPattern is the name of an environment, or a pattern of such names.
+// environmentPattern matches the name of an environment, or a pattern of such names.
 var environmentPattern = regexp.MustCompile(`^[a-z0-9_*?]+$`)
 
-// maxPatternBytes is well below what OpenSSH's matching can take.
+// maxPatternBytes is well below the limit of OpenSSH's pattern matching.
 const maxPatternBytes = 255
 
-// parsePrincipal reads name@environment. The last @ divides, so that a name may be an address.
+// parsePrincipal parses name@environment. It splits at the last @, because a name may be an address.
 func parsePrincipal(text string) (Principal, error) {
 	p := Principal{}
 	rest, not := strings.CutPrefix(text, "!")

@@ -11,8 +11,8 @@ import (
 	"pulley/internal/bounded"
 )
 
-// ReadLists reads a list of allowed signers and a list of revoked keys; "" as its file is an empty one. It also returns the
-// bytes of the first.
+// ReadLists reads a list of allowed signers and a list of revoked keys. A path "" stands for an empty file. It also
+// returns the bytes of the first list.
 func ReadLists(allowed, revoked string) (*Signers, []byte, error) {
 	a, err := bounded.ReadFile(allowed, maxListBytes)
 	if err != nil {
@@ -28,7 +28,7 @@ func ReadLists(allowed, revoked string) (*Signers, []byte, error) {
 	return signers, a, err
 }
 
-// readOptional reads a file; a missing one is empty.
+// readOptional reads a file. A missing file is empty.
 func readOptional(file string) ([]byte, error) {
 	b, err := bounded.ReadFile(file, maxListBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +37,7 @@ func readOptional(file string) ([]byte, error) {
 	return b, err
 }
 
-// ReadPublicKey reads a file that ssh-keygen wrote.
+// ReadPublicKey reads a .pub file of ssh-keygen.
 func ReadPublicKey(file string) (PublicKey, error) {
 	b, err := bounded.ReadFile(file, maxListBytes)
 	if err != nil {
@@ -50,8 +50,8 @@ func ReadPublicKey(file string) (PublicKey, error) {
 	return key, nil
 }
 
-// FindPublicKey reads a public key by its file or, if it begins with SHA256:, finds its fingerprint in a list of allowed
-// signers.
+// FindPublicKey reads a public key from a file. If key begins with SHA256:, it searches a list of allowed signers for
+// this fingerprint.
 func FindPublicKey(key, allowed string) (PublicKey, error) {
 	if !strings.HasPrefix(key, "SHA256:") {
 		return ReadPublicKey(key)
@@ -83,7 +83,7 @@ func AllowInFile(file string, key PublicKey, p Permission) error {
 	return nil
 }
 
-// ExpireInFile sets the end of a key, given by its holder's name or its fingerprint, in a file of allowed signers.
+// ExpireInFile sets the expiry of a key in a file of allowed signers. The key is given by holder name or fingerprint.
 func ExpireInFile(file, who string, at time.Time) (Signer, error) {
 	var signer Signer
 	list, err := bounded.ReadFile(file, maxListBytes)
@@ -99,8 +99,8 @@ func ExpireInFile(file, who string, at time.Time) (Signer, error) {
 	return signer, nil
 }
 
-// RevokeInFile adds a key to a file of revoked keys, and creates the file if it is missing. Added is false if the file has
-// the key already.
+// RevokeInFile adds a key to a file of revoked keys, and creates the file if it is missing. Added is false if the file
+// contains the key already.
 func RevokeInFile(file string, key PublicKey) (added bool, err error) {
 	list, err := readOptional(file)
 	if err == nil {

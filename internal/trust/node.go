@@ -11,16 +11,16 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// Files are where a node keeps its allowed signers, its revoked keys and its high-water mark. A file that the settings name
-// must exist; a default one may be missing.
+// Files are the paths of a node's allowed signers, revoked keys and high-water mark. A file named in the settings must
+// exist; a default file may be missing.
 type Files struct {
 	Allowed, Revoked           string
 	AllowedNamed, RevokedNamed bool
 	Mark                       string
 }
 
-// Read returns the signers and the high-water mark. Nil signers mean that signatures are not checked: there is no list and
-// there never was one. Any error is a *Refusal: the node takes nothing new until it is fixed.
+// Read returns the signers and the high-water mark. If the signers are nil, signatures are not checked: no list exists
+// or ever existed. Any error is a *Refusal: the node takes no new target until it is fixed.
 func (f Files) Read() (*Signers, HighWaterMark, error) {
 	mark, err := LoadHighWaterMark(f.Mark)
 	if err != nil {
@@ -62,7 +62,8 @@ type Verifier struct {
 	Now     func() time.Time
 }
 
-// Signers reads the lists anew for each target: a release may have changed them. From the first list on, the node requires one.
+// Signers reads the lists for each target, because a release may have changed them. Once a list existed, the node
+// requires one.
 func (v *Verifier) Signers() (*Signers, HighWaterMark, error) {
 	signers, mark, err := v.Files.Read()
 	if err == nil && signers != nil && !mark.Required {
@@ -72,7 +73,7 @@ func (v *Verifier) Signers() (*Signers, HighWaterMark, error) {
 	return signers, mark, err
 }
 
-// Record is a signed record as etcd has it, and what it says of itself.
+// Record is a signed record from etcd, with the unverified fields of its content.
 type Record struct {
 	Version, Tree string // of a release
 	Environment   string // of data
@@ -82,7 +83,7 @@ type Record struct {
 	Signatures    []byte
 }
 
-// Release verifies the record of a target's release.
+// Release verifies the record of the target's release.
 func (v *Verifier) Release(s *Signers, t Target, r Record) error {
 	if r.Version != t.Release || r.Tree != t.Tree {
 		return refusal.New(refusal.RecordMismatch, "release", t.Release,
@@ -92,7 +93,7 @@ func (v *Verifier) Release(s *Signers, t Target, r Record) error {
 	return of(err, "release", t.Release)
 }
 
-// Data verifies the generation of a target's data, and that it is of this node's environment.
+// Data verifies the record of the target's data. The data must belong to the node's environment.
 func (v *Verifier) Data(s *Signers, t Target, r Record) error {
 	name := fmt.Sprint(t.Data)
 	if r.Digest != t.DataDigest {
@@ -118,7 +119,7 @@ func of(err error, kind, name string) error {
 	return err
 }
 
-// Unreadable is the refusal of a record that cannot be decoded: one changed byte may be the cause.
+// Unreadable returns the refusal of a record that cannot be decoded. A single changed byte can be the cause.
 func Unreadable(err error) *Refusal { return refusal.New(refusal.RecordUnreadable, "detail", err) }
 
 // Raise returns the high-water mark to save before t is attempted. It reads permits only for a target below the mark.

@@ -1,19 +1,19 @@
 package trust
 
-// matches says whether a whole string fits an OpenSSH pattern (ssh_config(5), PATTERNS): * is any run of characters, also
-// none; ? is any one.
+// matches reports whether s matches an OpenSSH pattern (ssh_config(5), PATTERNS): * matches any number of characters,
+// including none; ? matches one.
 func matches(s, pattern string) bool {
 	star, retry := -1, 0
 	i, j := 0, 0
 	for i < len(s) {
 		switch {
-		case j < len(pattern) && pattern[j] == '*': // before the next case: a star in s must not use this one up
+		case j < len(pattern) && pattern[j] == '*': // before the next case, in which a star in s would consume this one
 			star, retry = j, i
 			j++
 		case j < len(pattern) && (pattern[j] == '?' || pattern[j] == s[i]):
 			i++
 			j++
-		case star >= 0: // let the last star take one character more
+		case star >= 0: // the last star matches one character more
 			retry++
 			i, j = retry, star+1
 		default:
@@ -26,13 +26,13 @@ func matches(s, pattern string) bool {
 	return j == len(pattern)
 }
 
-// pattern is one element of a list; one that is negated takes away what the others give, wherever it stands.
+// pattern is one element of a list. A match of a negated pattern excludes the string, at any place in the list.
 type pattern struct {
 	text string
 	not  bool
 }
 
-// matchesList says whether a string fits a list: some pattern, and none that is negated.
+// matchesList reports whether a string matches at least one pattern of a list and no negated one.
 func matchesList(s string, list []pattern) bool {
 	found := false
 	for _, p := range list {

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// permitFormat is the version of permits that this program writes; it reads no newer one.
+// permitFormat is the version of permits that this program writes. It refuses newer versions.
 const permitFormat = 1
 
-// Permit is what an operator signs to let the nodes of an environment go back: one line of JSON, signed in the namespace
-// Rollback.
+// Permit is signed by an operator to allow a downgrade of the nodes of an environment. It is one line of JSON, signed
+// in the namespace Rollback.
 type Permit struct {
 	V           int          `json:"v"`
 	Environment string       `json:"environment"` // with its stack
-	Epoch       int64        `json:"epoch"`       // of the change that it belongs to
+	Epoch       int64        `json:"epoch"`       // of the change that the permit belongs to
 	Release     *ReleaseStep `json:"release,omitempty"`
 	Data        *DataStep    `json:"data,omitempty"`
 	By          string       `json:"by,omitempty"`
@@ -25,25 +25,25 @@ type Permit struct {
 	At          time.Time    `json:"at"`
 }
 
-// ReleaseStep lets nodes whose high-water mark is From or lower go down to To.
+// ReleaseStep allows nodes with a high-water mark of From or lower to go down to To.
 type ReleaseStep struct {
 	From string `json:"from"` // version
 	To   string `json:"to"`   // version; "" for none
 	Tree string `json:"tree"` // hash of To's tree
 }
 
-// DataStep lets nodes whose high-water mark is From or lower go down to To.
+// DataStep allows nodes with a high-water mark of From or lower to go down to To.
 type DataStep struct {
 	From   int64  `json:"from"`
 	To     int64  `json:"to"`     // 0 for none
 	Digest string `json:"digest"` // of To
 }
 
-// SignedPermit is a permit with the bytes that its signatures are over. They are not verified yet.
+// SignedPermit is a permit with its signed bytes. The signatures are not verified yet.
 type SignedPermit struct {
 	Permit
 	Record     []byte // one line of JSON, without its newline
-	Signatures []byte // nil when it is not signed
+	Signatures []byte // nil if it is not signed
 }
 
 // Encode returns the permit as a record: one line, without its newline.
@@ -55,7 +55,7 @@ func (p Permit) Encode() ([]byte, error) {
 	return json.Marshal(p)
 }
 
-// ParsePermit reads what Encode wrote. It does not verify the signature.
+// ParsePermit parses the result of Encode. It does not verify the signature.
 func ParsePermit(record []byte) (Permit, error) {
 	var p Permit
 	if err := checkRecord(record); err != nil {
@@ -64,7 +64,7 @@ func ParsePermit(record []byte) (Permit, error) {
 	var format struct {
 		V int `json:"v"`
 	}
-	if json.Unmarshal(record, &format) == nil && format.V > permitFormat { // first: a newer permit looks damaged
+	if json.Unmarshal(record, &format) == nil && format.V > permitFormat { // check first: a newer permit looks damaged
 		return Permit{}, fmt.Errorf("cannot read the permit: its format %d is newer than this program's %d; upgrade pulley on this machine", format.V, permitFormat)
 	}
 	err := decodeStrictly(record, &p)
@@ -115,13 +115,13 @@ func (p Permit) allowsRelease(mark string, t Target) bool {
 	return err == nil && order <= 0
 }
 
-// allowsData reports the same for the generation of data.
+// allowsData reports whether a node with this high-water mark may go down to the target's data.
 func (p Permit) allowsData(mark int64, t Target) bool {
 	d := p.Data
 	return d != nil && d.To == t.Data && (d.To == 0 || d.Digest == t.DataDigest) && mark <= d.From
 }
 
-// decodeStrictly reads one JSON value that has only fields of v, and nothing after it.
+// decodeStrictly decodes one JSON value. It refuses unknown fields and bytes after the value.
 func decodeStrictly(b []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()

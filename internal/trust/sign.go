@@ -17,22 +17,23 @@ import (
 	"github.com/hiddeco/sshsig"
 )
 
-// Key is what an operator signs with.
+// Key is the signing key of an operator.
 type Key struct {
-	File    string // of the private key, or of the public one when an agent or a hardware token has the private one
+	File    string // private key, or the public key if an agent or a hardware token holds the private one
 	Program string // "" is ssh-keygen
 
 	patience time.Duration // 0 is signingTime
 }
 
-// How long a person has for a passphrase or a touch, and then ssh-keygen for putting the terminal back in order.
+// The time for a passphrase or a touch, and the time for ssh-keygen to restore the terminal after a signal.
 const (
 	signingTime = 2 * time.Minute
 	endingTime  = 2 * time.Second
 )
 
-// Sign signs a record, which is one line without its newline, by `ssh-keygen -Y sign`: so agents, hardware keys and
-// passphrases work as they do with git. It returns the armored signature, ready for Join, and only one that Verify can read.
+// Sign signs a record, which is one line without its newline, with `ssh-keygen -Y sign`. Agents, hardware keys and
+// passphrases therefore work as in git. It returns the armored signature for Join, after checking that Verify accepts
+// its form.
 func (k Key) Sign(ctx context.Context, ns Namespace, record []byte) (armored []byte, err error) {
 	if err := checkRecord(record); err != nil {
 		return nil, fmt.Errorf("cannot sign: %w", err)
@@ -45,7 +46,7 @@ func (k Key) Sign(ctx context.Context, ns Namespace, record []byte) (armored []b
 		return nil, fmt.Errorf("cannot sign with %s: %w", k.File, err)
 	}
 	defer os.RemoveAll(dir)
-	// A file, not standard input: ssh-keygen asks for a passphrase only where standard input is a terminal.
+	// Use a file: ssh-keygen asks for a passphrase only if standard input is a terminal.
 	file := filepath.Join(dir, "record")
 	if err := os.WriteFile(file, message(record), 0o600); err != nil {
 		return nil, fmt.Errorf("cannot sign with %s: %w", k.File, err)
@@ -62,7 +63,7 @@ func (k Key) Sign(ctx context.Context, ns Namespace, record []byte) (armored []b
 	return armored, nil
 }
 
-// checkOwn looks at a fresh signature as a node will, but for who may sign.
+// checkOwn checks a new signature like a node does, except the list of signers.
 func checkOwn(ns Namespace, record, armored []byte) error {
 	blocks, err := unarmor(armored)
 	if err != nil {
@@ -80,8 +81,8 @@ func checkOwn(ns Namespace, record, armored []byte) error {
 	return nil
 }
 
-// Create makes a new ed25519 key in k.File and k.File.pub by `ssh-keygen`, which asks for a passphrase; with bare it gets
-// none. An existing file stays as it is.
+// Create creates an ed25519 key in k.File and k.File.pub with `ssh-keygen`, which asks for a passphrase. With bare, the
+// key has no passphrase. Create does not replace an existing file.
 func (k Key) Create(ctx context.Context, bare bool) error {
 	for _, file := range []string{k.File, k.File + ".pub"} {
 		if _, err := os.Lstat(file); err == nil {
@@ -97,8 +98,8 @@ func (k Key) Create(ctx context.Context, bare bool) error {
 	return k.run(ctx, "create key", args...)
 }
 
-// run runs ssh-keygen on this process's own terminal. It stays in this process's group, unlike other children: one in the
-// background may not read a passphrase. The verb is for errors.
+// run runs ssh-keygen on the terminal of this process. It stays in the process group of its parent, unlike other child
+// processes, because a background process may not read a passphrase. The verb is for errors.
 func (k Key) run(ctx context.Context, verb string, args ...string) error {
 	program := cmp.Or(k.Program, "ssh-keygen")
 	path, err := exec.LookPath(program)
@@ -109,12 +110,12 @@ func (k Key) run(ctx context.Context, verb string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(k.patience, signingTime))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
-	// First the gentle signal: it gives the terminal its echo back.
+	// SIGTERM first: ssh-keygen then turns the terminal's echo on again.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = endingTime
 	var said bytes.Buffer
 	cmd.Stdin, cmd.Stderr = os.Stdin, &said
-	if terminal(os.Stderr) { // where "touch your key" has to appear
+	if terminal(os.Stderr) { // for prompts such as "touch your key"
 		cmd.Stderr = os.Stderr
 	}
 	cmd.Stdout = cmd.Stderr
@@ -130,7 +131,7 @@ func (k Key) run(ctx context.Context, verb string, args ...string) error {
 	return k.explain(verb, err, said.String())
 }
 
-// explain turns what ssh-keygen said into what to do.
+// explain converts output of ssh-keygen to an error with a remedy.
 func (k Key) explain(verb string, err error, said string) error {
 	info, statErr := os.Stat(k.File)
 	head := k.read(k.File)
@@ -154,11 +155,11 @@ func (k Key) explain(verb string, err error, said string) error {
 	return fmt.Errorf("cannot %s %s: %s%s", verb, k.File, what, hint)
 }
 
-// CanAsk says whether Create could ask a person for a passphrase: ssh-keygen asks where standard input is a terminal, and
-// elsewhere makes a key without one.
+// CanAsk reports whether Create can ask for a passphrase. ssh-keygen asks only if standard input is a terminal;
+// otherwise it makes a key without a passphrase.
 func CanAsk() bool { return terminal(os.Stdin) }
 
-// terminal says whether a person may be looking at a file: the null device is no terminal, though it is a device too.
+// terminal reports whether a file is a terminal. The null device is a device but not a terminal.
 func terminal(f *os.File) bool {
 	info, err := f.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {

@@ -7,13 +7,14 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Signer is one line of the list of allowed signers: a key, who holds it, where and when it counts.
+// Signer is one line of the list of allowed signers: a key, its holders, and the uses, environments and times it is
+// valid for.
 type Signer struct {
 	Line        int // in the file, from 1
 	Principals  []Principal
 	Key         ssh.PublicKey
 	Comment     string
-	Namespaces  string    // patterns of those that the key may sign in; "" for all
+	Namespaces  string    // patterns of the namespaces the key may sign in; "" for all
 	ValidAfter  time.Time // zero: no limit
 	ValidBefore time.Time // zero: no limit
 
@@ -21,8 +22,8 @@ type Signer struct {
 	namespaces []pattern
 }
 
-// Principal is who signs where: `alice@production`, with patterns in the environment. One that is negated (`!bob@dev`)
-// takes away what others of its line give, and may have patterns in the name too.
+// Principal is a name with an environment, as in `alice@production`. The environment may be a pattern. A negated
+// principal (`!bob@dev`) excludes what others of its line allow, and its name may be a pattern too.
 type Principal struct {
 	Name        string
 	Environment string
@@ -36,7 +37,7 @@ func (p Principal) String() string {
 	return p.Name + "@" + p.Environment
 }
 
-// State is whether a key counts at some time.
+// State is the validity of a key at some time.
 type State string
 
 // The states of a key.
@@ -47,13 +48,13 @@ const (
 	Revoked State = "revoked"
 )
 
-// Fingerprint is the key's, as ssh-keygen -l prints it.
+// Fingerprint returns the key's fingerprint, as ssh-keygen -l prints it.
 func (s Signer) Fingerprint() string { return ssh.FingerprintSHA256(s.Key) }
 
-// Type is the key's type as ssh-keygen knows it, like ssh-ed25519.
+// Type returns the key's type as ssh-keygen prints it, like ssh-ed25519.
 func (s Signer) Type() string { return s.Key.Type() }
 
-// Names are the people of the line, each once, in its order.
+// Names returns the distinct names of the line, in order.
 func (s Signer) Names() []string {
 	var names []string
 	seen := map[string]bool{}
@@ -66,7 +67,7 @@ func (s Signer) Names() []string {
 	return names
 }
 
-// Environments are the patterns of the environments that a name may sign for, with those that take away.
+// Environments returns the environment patterns that a name may sign for, including negated ones.
 func (s Signer) Environments(name string) []string {
 	var all []string
 	for _, p := range s.Principals {
@@ -80,8 +81,8 @@ func (s Signer) Environments(name string) []string {
 	return all
 }
 
-// validity is the state of a key that is not revoked. Both ends count as valid, and time is counted in seconds, as OpenSSH
-// has it.
+// validity returns the state of a key that is not revoked. As in OpenSSH, both limits are inclusive, and times are in
+// seconds.
 func (s Signer) validity(now time.Time) State {
 	switch {
 	case !s.ValidAfter.IsZero() && now.Unix() < s.ValidAfter.Unix():
@@ -92,7 +93,7 @@ func (s Signer) validity(now time.Time) State {
 	return Valid
 }
 
-// in returns who of the line may sign for an environment; "" for nobody.
+// in returns the name on the line that may sign for an environment, or "".
 func (s Signer) in(environment string) string {
 	for _, p := range s.Principals {
 		if !p.Not && matches(environment, p.Environment) && matchesList(p.Name+"@"+environment, s.patterns) {
@@ -102,7 +103,7 @@ func (s Signer) in(environment string) string {
 	return ""
 }
 
-// everywhere lists the environments of all its people, for the words of a refusal.
+// everywhere lists the environments of all names, for the text of a refusal.
 func (s Signer) everywhere() string {
 	var all []string
 	for _, p := range s.Principals {

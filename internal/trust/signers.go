@@ -11,22 +11,22 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// maxListBytes bounds a file of allowed or revoked keys, maxLineBytes one of its lines.
+// maxListBytes limits a file of allowed or revoked keys, maxLineBytes one of its lines.
 const (
 	maxListBytes = 1 << 20
 	maxLineBytes = 16 << 10
 )
 
-// Signers are the keys that count, and those that count no more whatever the first list says.
+// Signers are the allowed keys and the revoked keys. A revoked key is invalid even if it is allowed.
 type Signers struct {
 	all     []Signer
-	byKey   map[string][]int // place in all, by the key's wire form
+	byKey   map[string][]int // indexes in all, by the key's wire form
 	revoked map[string]bool
 }
 
-// ParseSigners reads a list of allowed signers, and one of revoked keys; nil for none. Both are OpenSSH's: see
-// ssh-keygen(1), ALLOWED SIGNERS, and its -r with one public key a line. A line that can't be read is an error with its
-// number. Times without a Z are those of this machine's zone.
+// ParseSigners parses a list of allowed signers and a list of revoked keys, nil for none. Both have OpenSSH formats:
+// see ssh-keygen(1), ALLOWED SIGNERS, and its -r with one public key per line. The error for an unreadable line
+// contains its number. Times without a Z are in the time zone of this machine.
 func ParseSigners(allowed, revoked []byte) (*Signers, error) {
 	return parseSigners(allowed, revoked, time.Local)
 }
@@ -77,10 +77,10 @@ func (s *Signers) revoke(list []byte) error {
 	})
 }
 
-// All are the allowed signers in the order of their file.
+// All returns the allowed signers in the order of their file.
 func (s *Signers) All() []Signer { return append([]Signer(nil), s.all...) }
 
-// State says whether a signer's key counts at a time.
+// State returns the state of a signer's key at a time.
 func (s *Signers) State(signer Signer, now time.Time) State {
 	if s.revoked[string(signer.Key.Marshal())] {
 		return Revoked
@@ -88,7 +88,7 @@ func (s *Signers) State(signer Signer, now time.Time) State {
 	return signer.validity(now)
 }
 
-// Anybody says whether somebody's signature would count in an environment at a time.
+// Anybody reports whether any signer's signature is valid in an environment at a time.
 func (s *Signers) Anybody(ns Namespace, environment string, now time.Time) bool {
 	environment, _, _ = strings.Cut(environment, "@")
 	return slices.ContainsFunc(s.all, func(signer Signer) bool {
@@ -97,7 +97,7 @@ func (s *Signers) Anybody(ns Namespace, environment string, now time.Time) bool 
 	})
 }
 
-// of are the lines of a key.
+// of returns the lines of a key.
 func (s *Signers) of(key ssh.PublicKey) []Signer {
 	var lines []Signer
 	for _, i := range s.byKey[string(key.Marshal())] {
@@ -106,7 +106,7 @@ func (s *Signers) of(key ssh.PublicKey) []Signer {
 	return lines
 }
 
-// eachLine calls do with every line that says something, without white space around it.
+// eachLine calls do with every line that is not empty or a comment, trimmed.
 func eachLine(file []byte, do func(number int, text string) error) error {
 	if len(file) > maxListBytes {
 		return fmt.Errorf("it has %d bytes; there may be %d", len(file), maxListBytes)

@@ -13,11 +13,11 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// Refusal says why a record is not authentic, or why a node may not take a target.
+// Refusal is the reason why a record is not authentic, or why a node may not take a target.
 type Refusal = refusal.Error
 
-// Verify returns who signed a record for an environment, as of now. One valid signature of several is enough. Any error is
-// a *Refusal. Of an environment with a stack (dev@t42) the environment counts.
+// Verify returns the signer of a record for an environment at time now. One valid signature is enough. Any error is a
+// *Refusal. The stack is ignored: dev@t42 counts as dev.
 func (s *Signers) Verify(ns Namespace, environment string, record, signatures []byte, now time.Time) (by string, err error) {
 	environment, _, _ = strings.Cut(environment, "@")
 	if environment == "" || ns == "" {
@@ -44,13 +44,13 @@ func (s *Signers) Verify(ns Namespace, environment string, record, signatures []
 	return "", refusal.NoneOf(refusals)
 }
 
-// Signature is whose a signature says that it is. Nothing of it is verified.
+// Signature is the unverified key of a signature.
 type Signature struct {
-	Fingerprint string // of the key, as ssh-keygen -l shows it; "" for one that can't be read
+	Fingerprint string // of the key, as ssh-keygen -l prints it; "" if unreadable
 	Type        string // of the key
 }
 
-// SignedBy lists what signs a document, for people to look at.
+// SignedBy lists the signatures of a document for display. It verifies nothing.
 func SignedBy(signatures []byte) []Signature {
 	blocks, err := unarmor(signatures)
 	if err != nil {
@@ -65,8 +65,8 @@ func SignedBy(signatures []byte) []Signature {
 	return all
 }
 
-// verify judges one signature: who signed, or why it does not count. It looks at the key before the arithmetic: an unknown
-// key is never calculated with.
+// verify checks one signature. It returns the signer, or why the signature is invalid. It checks the key first, because
+// signature arithmetic must not use an unknown key.
 func (s *Signers) verify(ns Namespace, environment string, record, block []byte, now time.Time) (by string, refused *Refusal) {
 	sig, err := parseSignature(block)
 	if err != nil {
@@ -91,14 +91,14 @@ func (s *Signers) verify(ns Namespace, environment string, record, block []byte,
 		if why == nil {
 			return who, nil
 		}
-		if refused == nil || l.in(environment) != "" { // the line that comes closest explains most
+		if refused == nil || l.in(environment) != "" { // report the reason of the line that matches most
 			refused = why
 		}
 	}
 	return "", refused
 }
 
-// holders names the people of a key.
+// holders returns the names of the holders of a key.
 func holders(lines []Signer) string {
 	var names []string
 	for _, l := range lines {
@@ -111,7 +111,7 @@ func holders(lines []Signer) string {
 	return strings.Join(names, ", ")
 }
 
-// counts returns for whom a line lets its key sign here and now, or why it does not.
+// counts returns the name for which a line allows its key to sign now, or the refusal.
 func (s Signer) counts(ns Namespace, environment string, now time.Time) (who string, refused *Refusal) {
 	no := func(code refusal.Code, pairs ...any) (string, *Refusal) {
 		return "", refusal.New(code, append([]any{"by", holders([]Signer{s}), "key", s.Fingerprint()}, pairs...)...)
@@ -132,7 +132,7 @@ func (s Signer) counts(ns Namespace, environment string, now time.Time) (who str
 	return who, nil
 }
 
-// parseSignature decodes one signature, and refuses what OpenSSH refuses: another version, SHA-1, bytes that are left over.
+// parseSignature decodes one signature. Like OpenSSH, it refuses other versions, SHA-1 and trailing bytes.
 func parseSignature(block []byte) (*sshsig.Signature, error) {
 	sig, err := sshsig.ParseSignature(block)
 	if err != nil {
@@ -143,7 +143,7 @@ func parseSignature(block []byte) (*sshsig.Signature, error) {
 	}
 	rest := sig.Signature.Rest
 	if strings.HasPrefix(sig.PublicKey.Type(), "sk-") {
-		// What a hardware key adds: flags and a counter (PROTOCOL.u2f). x/crypto demands the touch too.
+		// A hardware key adds flags and a counter (PROTOCOL.u2f). x/crypto also requires the touch.
 		if len(rest) != 5 {
 			return nil, fmt.Errorf("%d bytes follow it, not a hardware key's 5", len(rest))
 		}

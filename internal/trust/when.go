@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// parseTime reads a time as OpenSSH's valid-after and valid-before have it: YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, in
-// UTC with a Z (or UTC) behind it, else in loc.
+// parseTime parses the times of OpenSSH's valid-after and valid-before: YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS. The
+// time is in UTC if Z or UTC follows, else in loc.
 func parseTime(s string, loc *time.Location) (time.Time, error) {
 	bad := errors.New("a time is YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, with a Z behind it for UTC")
 	digits, utc := s, false
@@ -28,14 +28,14 @@ func parseTime(s string, loc *time.Location) (time.Time, error) {
 	if !utc {
 		t = t.Add(-standardOffset(t, loc))
 	}
-	if t.Unix() <= 0 { // OpenSSH takes 0 for no time
+	if t.Unix() <= 0 { // OpenSSH reads 0 as no time
 		return time.Time{}, errors.New("it is not after 1970-01-01 00:00 UTC")
 	}
 	return t.UTC(), nil
 }
 
-// standardOffset is that of loc around a time without its summer time: OpenSSH asks the C library for a time of which it
-// says that it is not in summer, and gets winter's offset also in July. The strides are those of glibc's mktime.
+// standardOffset returns the offset of loc around a time, without daylight saving time. OpenSSH passes tm_isdst=0 to
+// mktime and therefore gets the winter offset even in July. The strides are those of glibc's mktime.
 func standardOffset(wall time.Time, loc *time.Location) time.Duration {
 	const stride, bound = 601200 * time.Second, 536454000 / 2 * time.Second
 	guess := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, loc)
@@ -54,10 +54,10 @@ func offset(t time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// formatTime writes a time so that it means the same on every machine.
+// formatTime formats a time with the same meaning on every machine.
 func formatTime(t time.Time) string { return t.UTC().Format("20060102150405") + "Z" }
 
-// ParseDate reads a time as people write it: 2027-01-31 (its first moment, in UTC), RFC 3339, "now", or as OpenSSH has it.
+// ParseDate parses a time of a command line: 2027-01-31 (0:00 UTC), RFC 3339, "now", or the OpenSSH format.
 func ParseDate(s string, now time.Time) (time.Time, error) {
 	if s == "now" {
 		return now.UTC().Truncate(time.Second), nil

@@ -1,5 +1,6 @@
-// Package refusal holds the codes by which trust refuses a record or a target, and the one renderer of their sentences. It
-// imports nothing, so that package agent can render a stored refusal. It must never judge anything.
+// Package refusal owns the codes with which trust refuses a record or a target, and renders their sentences. It imports
+// no other package of Pulley, so package agent can render a stored refusal. It must never decide whether a record is
+// valid.
 package refusal
 
 import (
@@ -11,11 +12,11 @@ import (
 	"unicode"
 )
 
-// Code says why a record is not authentic, or why a node may not take a target. Codes are stored and printed; Sentence
-// makes the text.
+// Code is the reason why a record is not authentic, or why a node may not take a target. Codes are stored and printed;
+// Sentence renders the text.
 type Code string
 
-// The codes, with the parameters that each has beside "release" or "data", which name the record.
+// The codes and their parameters. Each code also has "release" or "data", which names the record.
 const (
 	NotSigned             Code = "not_signed"
 	RecordEmpty           Code = "record_empty"
@@ -25,7 +26,7 @@ const (
 	SignaturesTooLarge    Code = "signatures_too_large"    // bytes, limit
 	TooManySignatures     Code = "too_many_signatures"     // limit
 	SignatureCutOff       Code = "signature_cut_off"       //
-	SignatureMalformed    Code = "signature_malformed"     // bytes that are no SSH signature
+	SignatureMalformed    Code = "signature_malformed"     // bytes that are not an SSH signature
 	SignatureUnreadable   Code = "signature_unreadable"    // detail
 	SignatureMismatch     Code = "signature_mismatch"      // by, key
 	WrongUse              Code = "wrong_use"               // use, want
@@ -36,11 +37,11 @@ const (
 	EnvironmentNotAllowed Code = "environment_not_allowed" // by, key, environment, allowed
 	UseNotAllowed         Code = "use_not_allowed"         // by, key, use, allowed
 	NoValidSignature      Code = "no_valid_signature"      // count; 1.code, 1.key, … 2.code, …
-	EnvironmentMissing    Code = "environment_missing"     // the question names no environment
+	EnvironmentMissing    Code = "environment_missing"     // the request names no environment
 	ReleaseTooOld         Code = "release_too_old"         // high_water_mark
 	DataTooOld            Code = "data_too_old"            // high_water_mark
 	VersionUnreadable     Code = "version_unreadable"      // detail
-	RecordMismatch        Code = "record_mismatch"         // found, want: what the record and the target name
+	RecordMismatch        Code = "record_mismatch"         // found, want: named by the record and by the target
 	WrongEnvironment      Code = "wrong_environment"       // environment, want
 	SignersMissing        Code = "signers_missing"         // file
 	SignersUnreadable     Code = "signers_unreadable"      // file, detail
@@ -59,7 +60,7 @@ type Error struct {
 
 func (r *Error) Error() string { return Sentence(r.Code, r.Params) }
 
-// Hint returns what an operator can do; "" where the sentence itself says it.
+// Hint returns the remedy, or "" if the sentence contains it.
 func (r *Error) Hint() string {
 	switch r.Code {
 	case ReleaseTooOld, DataTooOld:
@@ -70,13 +71,13 @@ func (r *Error) Hint() string {
 	return ""
 }
 
-// Bounds of what a refusal may quote: its source may be an attacker.
+// Size limits of quoted text: its source may be an attacker.
 const (
 	maxValueBytes  = 300
 	MaxParamsBytes = 1000
 )
 
-// New makes a refusal from pairs of a parameter's name and its value. Empty values are left out.
+// New creates a refusal from pairs of parameter names and values. It omits empty values.
 func New(code Code, pairs ...any) *Error {
 	r := &Error{Code: code, Params: Params{}}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -96,7 +97,7 @@ func (r *Error) Of(kind, name string) *Error {
 	return of
 }
 
-// NoneOf makes one refusal of those of several signatures. The last ones are left out where there is no room.
+// NoneOf combines the refusals of several signatures. It drops the last ones if the size exceeds the limit.
 func NoneOf(all []*Error) *Error {
 	if len(all) == 1 {
 		return all[0]
@@ -122,7 +123,7 @@ func NoneOf(all []*Error) *Error {
 	return r
 }
 
-// Sentence says a code to a person. An unknown code, of another version of Pulley, is shown with its parameters.
+// Sentence renders a code. For an unknown code, from another version of Pulley, it prints the code and the parameters.
 func Sentence(code Code, p Params) string {
 	subject := "the record"
 	switch {
@@ -208,7 +209,7 @@ func tooOld(what string, p Params) string {
 	return fmt.Sprintf("%s is older than %s, the highest that this node attempted, and no signed rollback allows it", what, p["high_water_mark"])
 }
 
-// signer names a key with its holders, where they are known.
+// signer returns the key, with its holders if they are known.
 func (p Params) signer() string {
 	if p["by"] == "" {
 		return p["key"]
@@ -216,7 +217,7 @@ func (p Params) signer() string {
 	return fmt.Sprintf("%s (%s)", p["by"], p["key"])
 }
 
-// day is a time without the clock where that is midnight.
+// day returns a time, without the time of day if that is midnight.
 func (p Params) day(name string) string {
 	if t, err := time.Parse(time.RFC3339, p[name]); err == nil {
 		return Day(t)
@@ -224,7 +225,7 @@ func (p Params) day(name string) string {
 	return p[name]
 }
 
-// Day renders a time, without the clock where that is midnight.
+// Day formats a time, without the time of day if that is midnight.
 func Day(t time.Time) string {
 	if t = t.UTC(); t.Truncate(24 * time.Hour).Equal(t) {
 		return t.Format(time.DateOnly)
@@ -232,7 +233,7 @@ func Day(t time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-// each are the sentences of several signatures.
+// each returns the sentences of several signatures.
 func (p Params) each() []string {
 	var all []string
 	for i := 1; p[strconv.Itoa(i)+".code"] != ""; i++ {
@@ -248,7 +249,7 @@ func (p Params) each() []string {
 	return all
 }
 
-// Clean makes one line of text of at most n bytes from anything.
+// Clean converts any text to one printable line of at most n bytes.
 func Clean(s string, n int) string {
 	if len(s) > n {
 		s = s[:n] + "…"
