@@ -15,14 +15,14 @@ import (
 	"pulley/userdata"
 )
 
-// Waiting is what a machine that was ordered is waited for.
+// Waiting is the state that an apply waits for after it ordered a machine.
 type Waiting string
 
-// What is waited for. Roles that come after others wait at least until these have joined.
+// The states to wait for. Roles that come after others wait at least until these have joined.
 const (
-	WaitConverged  Waiting = "converged"  // the node is on its target; joined, where nothing is promoted
+	WaitConverged  Waiting = "converged"  // the node is on its target; if no release is promoted, it has joined
 	WaitRegistered Waiting = "registered" // the node has joined
-	WaitNone       Waiting = "none"       // the provider has taken the order
+	WaitNone       Waiting = "none"       // the provider has accepted the order
 )
 
 // The defaults of an Applier.
@@ -32,15 +32,15 @@ const (
 	DefaultCallTimeout  = 5 * time.Minute
 )
 
-// Applier plans for one fleet and carries plans out. Provider, Form, Fleet, Ref, Driver, By and Now have to be set. Carrying out
-// needs the fleet's lock: a Session has it.
+// Applier plans for one fleet and carries plans out. Provider, Form, Fleet, Ref, Driver, By and Now are required.
+// Applying needs the fleet's lock, which a Session holds.
 type Applier struct {
 	Provider machines.Provider // nil: Pulley makes no machines here
 	Form     userdata.Form
 	Fleet    machines.Fleet
 	Ref      environments.Ref
-	Driver   string // as it is written into records
-	Place    string // likewise; "" is unknown
+	Driver   string // as in machine records
+	Place    string // as in machine records; "" is unknown
 	By       string
 	Now      func() time.Time
 	Log      *slog.Logger
@@ -49,13 +49,13 @@ type Applier struct {
 	Wait         Waiting         // "" is WaitConverged
 	DrainTimeout time.Duration   // of a node's retire hooks; 0 is DefaultDrainTimeout
 	NoDrain      bool            // hooks do not run before a machine is retired
-	CallTimeout  time.Duration   // of one call of the provider; 0 is DefaultCallTimeout
-	Lock         context.Context // ends when the fleet's lock is lost; nil: what ctx ends with is ErrLost then
-	Watch        bool            // a watch applies, and has counted it
-	Progress     func(Event)     // gets every event, from several goroutines, one call at a time; nil: nobody
+	CallTimeout  time.Duration   // of one call to the provider; 0 is DefaultCallTimeout
+	Lock         context.Context // ends when the fleet's lock is lost; nil: then ctx ends with the cause ErrLost
+	Watch        bool            // a watch applies, and its budget has counted the machine
+	Progress     func(Event)     // receives every event, from several goroutines, one call at a time; may be nil
 }
 
-// Event is progress of one machine. A task begins, and then ends or fails; in between it waits.
+// Event is progress of one machine. A task begins, may wait, and ends or fails.
 type Event struct {
 	At      time.Time
 	Node    string
@@ -73,21 +73,21 @@ type EventState string
 // The kinds of events.
 const (
 	Begins EventState = "begins" // this task begins
-	Waits  EventState = "waits"  // what it waits for changed
-	Notes  EventState = "notes"  // something that an operator should know
+	Waits  EventState = "waits"  // the cause of the wait changed
+	Notes  EventState = "notes"  // information for the operator
 	Ends   EventState = "ends"   // this task is done
-	Fails  EventState = "fails"  // this task failed, and with it the step
+	Fails  EventState = "fails"  // this task failed, and its step with it
 	Done   EventState = "done"   // the step is done; Task is ""
 )
 
-// Draft is a plan with the world that it was made from.
+// Draft is a plan with the world that it is based on.
 type Draft struct {
 	plan.Plan
 	World   machines.World
 	options plan.Options
 }
 
-// Source is what a plan is made from.
+// Source contains the inputs of a plan.
 type Source struct {
 	Reader      machines.Reader
 	Provider    machines.Provider // nil: Pulley makes no machines here
@@ -97,8 +97,8 @@ type Source struct {
 	CallTimeout time.Duration // 0 is DefaultCallTimeout
 }
 
-// Look plans what makes the fleet what want calls for; nil is the stored environment, and the draft has no Spec if there is none.
-// Look reads etcd first and then the provider: a machine that is made in between is never taken for one without a record.
+// Look plans the changes from the fleet to want. nil is the stored environment; without one, the draft has no Spec.
+// Look reads etcd before the provider: a machine that is made in between always has its record.
 func (s Source) Look(ctx context.Context, want *environments.Environment, o plan.Options) (Draft, error) {
 	w, err := s.Reader.World(ctx)
 	if err != nil {
@@ -124,19 +124,20 @@ func (s Source) Look(ctx context.Context, want *environments.Environment, o plan
 	return Draft{plan.Make(want, w, o), w, o}, nil
 }
 
-// Source is what the Applier plans from.
+// Source returns the source of the Applier's plans.
 func (a *Applier) Source() Source {
 	return Source{a.Fleet, a.Provider, a.Ref, a.Place, a.Now, a.callTimeout()}
 }
 
-// Look plans with the Applier's own source.
+// Look plans from the Applier's own source.
 func (a *Applier) Look(ctx context.Context, want *environments.Environment, o plan.Options) (Draft, error) {
 	return a.Source().Look(ctx, want, o)
 }
 
-// Apply carries out a plan that was just made or rechecked. approved are the machines that may be deleted. Nothing is done if a
-// step is blocked or deletes another machine. The error names each machine that failed, and the result has what was done all the
-// same. When ctx ends, nothing new is begun, and calls in flight have a little time to end: the next apply resumes.
+// Apply carries out a plan that was just made or rechecked. It may delete the machines in approved. It does nothing if
+// a step is blocked or deletes another machine. The error names each machine that failed; the result lists the
+// completed work in any case. When ctx ends, Apply begins nothing new, and calls in flight have a short time to end.
+// The next apply resumes.
 func (a *Applier) Apply(ctx context.Context, d Draft, approved []machines.Ref) (Result, error) {
 	unprotects := d.Unprotects()
 	if refused := d.Refused(approved); len(refused) > 0 && !unprotects {
@@ -144,7 +145,7 @@ func (a *Applier) Apply(ctx context.Context, d Draft, approved []machines.Ref) (
 	}
 	e := a.engine(ctx, d, approved)
 	defer e.stop()
-	if e.over() != nil { // nothing is stored either
+	if e.over() != nil { // do not store the environment either
 		r := e.result()
 		return r, r.Err()
 	}
@@ -161,8 +162,8 @@ func (a *Applier) Apply(ctx context.Context, d Draft, approved []machines.Ref) (
 	return r, r.Err()
 }
 
-// CheckRetire returns an error if a plan deletes and removes more than most machines and nodes. A provider that lists too little
-// makes good nodes look as if their machines were gone.
+// CheckRetire returns an error if a plan deletes and removes more than most machines and nodes. With an incomplete list
+// of the provider, the machines of working nodes appear to be gone.
 func CheckRetire(p plan.Plan, most int) error {
 	deletes, removes := len(p.Deleted()), len(p.Removed())
 	n := deletes + removes
@@ -189,12 +190,12 @@ func (a *Applier) callTimeout() time.Duration {
 
 // Lock is the lock of one fleet.
 type Lock interface {
-	// Context ends with ctx, and when the lock is lost: then its cause is ErrLost.
+	// Context ends with ctx, and when the lock is lost. Then its cause is ErrLost.
 	Context(ctx context.Context) (context.Context, context.CancelFunc)
 	Close() error
 }
 
-// Session is an Applier that has its fleet's lock, until Close.
+// Session is an Applier that holds its fleet's lock until Close.
 type Session struct {
 	*Applier
 	Context context.Context // ends when the lock is lost
@@ -216,11 +217,11 @@ func (s *Session) Close() error {
 	return s.lock.Close()
 }
 
-// freshFor is how long a list of machines is not read again.
+// freshFor is how long a list of machines stays valid without another read.
 const freshFor = time.Minute
 
-// Recheck returns a draft that was approved before the lock was taken. If etcd has changed since, or the list of machines is old,
-// it plans again, and a plan that does something else is an error.
+// Recheck returns a draft that was approved before the lock was taken. If etcd has changed since, or the list of
+// machines is old, it plans again. A plan with other changes is an error.
 func (s *Session) Recheck(approved Draft) (Draft, error) {
 	if s.Now().Sub(approved.World.Now) < freshFor {
 		unchanged, err := s.Fleet.Unchanged(s.Context, approved.World)
@@ -246,7 +247,7 @@ func (s *Session) Apply(d Draft, approved []machines.Ref) (Result, error) {
 	return s.Applier.Apply(s.Context, d, approved)
 }
 
-// lookAgain is the remedy where the world differs from a plan.
+// lookAgain returns the remedy if the world differs from a plan.
 func lookAgain(destroys bool) string {
 	if destroys {
 		return "destroy again, and check the plan that is shown"
@@ -254,8 +255,8 @@ func lookAgain(destroys bool) string {
 	return "look at a new plan"
 }
 
-// resume is the remedy where something failed or was interrupted. To apply would cancel a destroy.
+// resume returns the remedy after a failure or an interrupt. After a destroy it is destroy: an apply would cancel it.
 func resume(destroys bool) string { return render.Deed(destroys) + " again" }
 
-// isLost reports whether somebody else has the lock.
+// isLost reports whether another apply holds the lock.
 func isLost(err error) bool { return errors.Is(err, machines.ErrLost) }

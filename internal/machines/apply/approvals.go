@@ -9,8 +9,8 @@ import (
 	"pulley/internal/machines"
 )
 
-// approvals has the machines that may be deleted: those that were approved, each once, and those that this apply ordered and that
-// the provider reports as failed.
+// approvals contains the machines that may be deleted: those that were approved, each once, and those that this apply
+// ordered and that the provider reports as failed.
 type approvals struct {
 	mu      sync.Mutex
 	allowed map[machines.Ref]bool
@@ -25,7 +25,7 @@ func newApprovals(approved []machines.Ref) *approvals {
 	return a
 }
 
-// has reports whether the deletion of a machine was approved, by itself or as one of all machines of its name.
+// has reports whether the deletion of a machine was approved, by its id or with all machines of its name.
 func (a *approvals) has(r machines.Ref) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -46,7 +46,7 @@ func (a *approvals) hasOrdered(m machines.Machine) bool {
 	return a.ordered[m.Ref()]
 }
 
-// addFailed approves the deletion of a machine that this apply ordered and that has failed, and of no other.
+// addFailed approves the deletion of a failed machine that this apply ordered. It approves no other.
 func (a *approvals) addFailed(m machines.Machine) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,7 +57,7 @@ func (a *approvals) addFailed(m machines.Machine) bool {
 	return true
 }
 
-// spend ends an approval once the machine is gone: it is not for the next machine of that name.
+// spend ends an approval once the machine is gone: it does not apply to the next machine of that name.
 func (a *approvals) spend(r machines.Ref) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,8 +65,8 @@ func (a *approvals) spend(r machines.Ref) {
 	delete(a.ordered, r)
 }
 
-// destroy is the one place that asks the provider to delete a machine. The history has the reason first: an entry about a machine
-// that was spared is better than a machine that went without an entry.
+// destroy is the only place that requests a deletion from the provider. It writes the reason to the history first: an
+// entry without a deletion is better than a deletion without an entry.
 func (j *job) destroy(r machines.Ref, did machines.Did, why []machines.Reason) error {
 	if !j.approvals.has(r) {
 		return fmt.Errorf("cannot delete machine %s: nobody approved that\n%s", r, lookAgain(j.draft.Destroys))
@@ -82,7 +82,7 @@ func (j *job) destroy(r machines.Ref, did machines.Did, why []machines.Reason) e
 	return nil
 }
 
-// otherMachine ends a step when a machine turns up that the plan does not have.
+// otherMachine fails a step if there is a machine that the plan does not contain.
 func (j *job) otherMachine() error {
 	return errors.New("another machine has its name, which the plan does not have\n" + lookAgain(j.draft.Destroys))
 }

@@ -1,5 +1,6 @@
-// Package apply carries plans out: it claims names, orders machines, waits for nodes, retires nodes and deletes machines.
+// Package apply carries plans out: it claims names, orders machines, waits for nodes, retires nodes and deletes
+// machines.
 //
-// Every task reads the current state and can run again, so that the next apply resumes what a crash interrupted. The package
-// must never delete a machine that nobody approved, never order one whose name is not claimed, and never wait without a deadline.
+// Every task reads the current state and can run again: the next apply resumes interrupted work. The package must never
+// delete a machine without an approval, never order one whose name is not claimed, and never wait without a deadline.
 package apply

@@ -15,15 +15,15 @@ import (
 	"pulley/internal/stablehash"
 )
 
-// A task is one part of the work on a step. Each reads the current state, can be repeated, and can be interrupted anywhere: the
-// next apply plans from what there is then, and ends where this one would have.
+// A task is one part of the work on a step. Each reads the current state, can be repeated, and can be interrupted
+// anywhere. The next apply plans from the state at that time, and has the same result.
 type task struct {
 	name string
 	run  func(*job) error
 }
 
-// The tasks, in order. A name is claimed before the provider is asked for a machine of it, and is free again only when the
-// machine is seen to be gone.
+// The tasks, in order. A name is claimed before the machine is ordered, and freed only after the list shows that the
+// machine is gone.
 var (
 	retireTasks = []task{
 		{"retire", retire},
@@ -58,7 +58,7 @@ var (
 	}
 )
 
-// tasksOf are the tasks of a step; nil if it does nothing.
+// tasksOf returns the tasks of a step; nil if it does nothing.
 func tasksOf(s plan.Step) []task {
 	switch s.Verb {
 	case plan.Create:
@@ -78,7 +78,7 @@ func tasksOf(s plan.Step) []task {
 	return nil
 }
 
-// Tasks names all tasks; crash tests are generated from it.
+// Tasks returns the names of all tasks. Crash tests are generated from them.
 func Tasks() (names []string) {
 	for _, list := range [][]task{duplicateTasks, adoptTasks, waitTasks, retireTasks, createTasks} {
 		for _, t := range list {
@@ -100,22 +100,22 @@ type engine struct {
 	log       *slog.Logger
 
 	ctx    context.Context // ends when nothing new may be begun
-	calls  context.Context // ends when calls in flight must end, too
+	calls  context.Context // ends when calls in flight must end
 	give   context.CancelCauseFunc
 	cut    context.CancelCauseFunc // ends calls
-	caller context.Context         // whoever ends it interrupts
+	caller context.Context         // the caller's; its end is an interrupt
 	ending func()
 
 	throttling sync.Mutex // guards until
 	until      time.Time  // the provider throttles until then
 	telling    sync.Mutex
 	recording  sync.Mutex        // guards outcomes and notes
-	outcomes   map[int]Outcome   // by the step's place in the plan
-	notes      map[string]bool   // by what they are about, so that each is there once
+	outcomes   map[int]Outcome   // by index of the step in the plan
+	notes      map[string]bool   // by code and node, without duplicates
 	noted      []machines.Reason // in their order
 }
 
-// grace is how long calls in flight may go on after an interrupt.
+// grace is how long calls in flight may continue after an interrupt.
 const grace = 30 * time.Second
 
 func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) *engine {
@@ -143,7 +143,7 @@ func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) 
 		cut(context.Cause(e.ctx))
 	})
 	unlock := func() bool { return true }
-	if a.Lock != nil { // it may also be lost after an interrupt, whose cause stays
+	if a.Lock != nil { // the lock may also be lost after an interrupt, which stays the cause
 		unlock = context.AfterFunc(a.Lock, func() { _ = e.lost(machines.ErrLost) })
 	}
 	polled := make(chan struct{})
@@ -164,7 +164,7 @@ func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) 
 
 func (e *engine) stop() { e.ending() }
 
-// lost gives everything up if err is that somebody else has the lock, calls in flight as well.
+// lost ends everything, including calls in flight, if err means that another apply holds the lock.
 func (e *engine) lost(err error) error {
 	if isLost(err) {
 		e.give(machines.ErrLost)
@@ -173,7 +173,7 @@ func (e *engine) lost(err error) error {
 	return err
 }
 
-// over is why nothing new may be begun; nil while it may.
+// over returns the reason why nothing new may begin; nil while it may.
 func (e *engine) over() error {
 	if e.ctx.Err() == nil {
 		return nil
@@ -181,7 +181,7 @@ func (e *engine) over() error {
 	return context.Cause(e.ctx)
 }
 
-// cutOff reports whether an error is only that everything was given up.
+// cutOff reports whether an error only results from the end of the apply.
 func (e *engine) cutOff(err error) bool {
 	why := e.over()
 	return err != nil && why != nil && (errors.Is(err, why) || errors.Is(err, context.Canceled))
@@ -211,18 +211,18 @@ func (e *engine) remark(r machines.Reason) {
 	}
 }
 
-// How often a failed call is retried, and after how long.
+// The limits and pauses of retries.
 const (
 	maxCalls    = 5
 	firstGap    = time.Second
 	longestGap  = 30 * time.Second
-	maxWaits    = 20              // times that the provider may throttle one call
-	longestWait = 5 * time.Minute // that a provider is granted
-	fleetLimit  = time.Minute     // of one call of the fleet
+	maxWaits    = 20              // throttled tries of one call
+	longestWait = 5 * time.Minute // requested by a provider
+	fleetLimit  = time.Minute     // of one call to the fleet
 )
 
-// gap is how long to wait after a number of tries. It grows, is bounded, and differs between nodes: what failed together is not
-// retried together.
+// gap returns the pause after a number of tries. It grows up to a limit, and differs between nodes: nodes that failed
+// together must not retry together.
 func gap(key string, tries int) time.Duration {
 	d := longestGap
 	if tries < 6 {
@@ -231,7 +231,7 @@ func gap(key string, tries int) time.Duration {
 	return d/2 + time.Duration(stablehash.Fraction(key, strconv.Itoa(tries))*float64(d/2))
 }
 
-// final reports whether another try would fail as well.
+// final reports whether a retry would fail as well.
 func final(err error) bool {
 	for _, end := range []error{machines.ErrQuota, machines.ErrRefused, machines.ErrLost, machines.ErrChanged, machines.ErrNotListed, machines.ErrTokenTaken} {
 		if errors.Is(err, end) {
@@ -241,14 +241,14 @@ func final(err error) bool {
 	return errors.As(err, new(*machines.TakenError))
 }
 
-// within runs one call under its deadline. It may go on for a little when nothing new may be begun.
+// within runs one call under its deadline. After an interrupt the call may continue for the time of grace.
 func (e *engine) within(limit time.Duration, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(e.calls, limit)
 	defer cancel()
 	return e.lost(call(ctx))
 }
 
-// throttle delays all calls of the provider.
+// throttle delays all calls to the provider.
 func (e *engine) throttle(d time.Duration) {
 	e.throttling.Lock()
 	defer e.throttling.Unlock()
@@ -257,10 +257,10 @@ func (e *engine) throttle(d time.Duration) {
 	}
 }
 
-// bounded is how long a provider is waited for that asks to.
+// bounded limits the pause that a provider requests.
 func bounded(d time.Duration) time.Duration { return min(max(d, firstGap), longestWait) }
 
-// persist calls the fleet, and retries with growing gaps.
+// persist calls the fleet, and retries with growing pauses.
 func (e *engine) persist(key string, call func(context.Context) error) error {
 	for tries := 1; ; tries++ {
 		err := e.within(fleetLimit, call)
@@ -298,7 +298,7 @@ func (e *engine) readMachines(ctx context.Context) ([]machines.Machine, error) {
 	return all, nil
 }
 
-// putSpec stores the environment, unless it is stored already. A destroy stores nothing.
+// putSpec stores the environment, unless it is stored already. A destroy does not store it.
 func (e *engine) putSpec(p plan.Plan) error {
 	if !p.Changed {
 		return nil

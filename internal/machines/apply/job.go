@@ -17,17 +17,17 @@ import (
 	"pulley/internal/machines/render"
 )
 
-// job is the work on one step: its state, and the calls that its tasks make.
+// job is the work on one step: its state, and the calls of its tasks.
 type job struct {
 	*engine
 	step    plan.Step
-	role    environments.Role // the zero value for a role that the file no longer has
+	role    environments.Role // the zero value for a role that was removed from the file
 	record  *machines.Record  // as stored; nil for none
-	heard   agent.Status      // the node's last report before its machine was made: the status of a removed node stays
-	since   number            // snapshots from here on show what this job did
+	heard   agent.Status      // the node's last report before its machine was made: a removed node keeps its status
+	since   number            // later snapshots show the changes of this job
 	claimed bool              // this job has claimed the name
 	resumes bool              // an earlier apply has claimed the name, and may have ordered the machine
-	waiting machines.Reason   // what was last told that it waits for
+	waiting machines.Reason   // the last reported cause of a wait
 }
 
 func (e *engine) job(s plan.Step) *job {
@@ -42,10 +42,11 @@ func (e *engine) job(s plan.Step) *job {
 	return j
 }
 
-// errOrderAgain sends the work back to the order.
+// errOrderAgain makes the job repeat its order.
 var errOrderAgain = errors.New("the machine is ordered again")
 
-// do does the tasks of the step. Progress, the log and crash points are here, once for all tasks. On failure, at is the task.
+// do runs the tasks of the step. It is the one place for the progress, the log and the crash points of all tasks. On
+// failure, at is the task.
 func (j *job) do() (at string, err error) {
 	tasks := tasksOf(j.step)
 	for i := 0; i < len(tasks); i++ {
@@ -75,7 +76,7 @@ func (j *job) do() (at string, err error) {
 	return "", nil
 }
 
-// cutShort tells that the work is stopped, which is no failure of it, and returns err.
+// cutShort reports that the work was stopped, which is not a failure, and returns err.
 func (j *job) cutShort(task string, err error) error {
 	why := machines.Reason{Code: machines.ApplyInterrupted}
 	if !j.interrupted() {
@@ -90,7 +91,7 @@ func (j *job) event(ev Event) {
 	j.tell(ev)
 }
 
-// waits tells what the job waits for, if that changed.
+// waits reports the cause of a wait, if it changed.
 func (j *job) waits(task string, r machines.Reason) {
 	if !reflect.DeepEqual(r, j.waiting) {
 		j.waiting = r
@@ -98,12 +99,12 @@ func (j *job) waits(task string, r machines.Reason) {
 	}
 }
 
-// now is the time of a record, in whole seconds like the times of reports: a report of the second in which a machine was made is
-// not taken for another machine's.
+// now returns the time for a record, in seconds, as in reports: a report in the second in which a machine was made must
+// count as that machine's.
 func (j *job) now() time.Time { return j.a.Now().UTC().Truncate(time.Second) }
 
-// view judges a node by what it reported since its machine was made. A machine that is waited for was there before: its earlier
-// reports count, but not those of a machine before it.
+// view judges a node by its reports since its machine was made. If the job waits for an existing machine, earlier
+// reports of this machine count, too.
 func (j *job) view(s snapshot) (agent.View, bool) {
 	st := s.World.Statuses[j.step.Node]
 	own := j.step.Verb == plan.Wait && j.record != nil && s.World.Reported(j.step.Node, *j.record)
@@ -114,7 +115,7 @@ func (j *job) view(s snapshot) (agent.View, bool) {
 	return v, ok
 }
 
-// machine finds the node's machine: the recorded one, else the newest one of its name that is not to be deleted.
+// machine finds the node's machine: the recorded one, else the newest one of its name without those to be deleted.
 func (j *job) machine(s snapshot) (found machines.Machine, ok bool) {
 	name := j.name()
 	for _, m := range s.World.Machines {
@@ -144,9 +145,9 @@ func (j *job) name() string {
 	return strings.ReplaceAll(j.step.Node, "_", "-")
 }
 
-// ask calls the provider within a deadline, and retries with growing gaps where the outcome is unknown. known, if given, reports
-// before each further try whether the call took effect all the same. All jobs wait for a provider that throttles. Only this one
-// waits for a machine that has to wait.
+// ask calls the provider within a deadline, and retries with growing pauses if the outcome is unknown. known, if given,
+// reports before each retry whether the call took effect. If the provider throttles, all jobs wait. If one machine has
+// to wait, only this job does.
 func (j *job) ask(verb string, call func(context.Context) error, known func() (bool, error)) (done bool, err error) {
 	tries, waits := 0, 0
 	for {
@@ -228,7 +229,7 @@ func (j *job) dropRecord() error {
 	return nil
 }
 
-// note adds to the history, before the act or before a record would keep it from being done again.
+// note adds an act to the history: before the act itself, or before a record that would prevent a second note.
 func (j *job) note(did machines.Did, why []machines.Reason) error {
 	act := machines.Act{At: j.a.Now().UTC(), Node: j.step.Node, Did: did, Reasons: why, By: j.a.By}
 	err := j.persist(j.step.Node+"note", func(ctx context.Context) error { return j.a.Fleet.Note(ctx, act) })
@@ -255,7 +256,7 @@ func (j *job) removeNode(why []machines.Reason) error {
 	return nil
 }
 
-// look waits for a snapshot that begins now.
+// look waits for a snapshot that begins after this call.
 func (j *job) look() (snapshot, error) { return j.poller.get(j.ctx, j.poller.next()) }
 
 // await polls until done returns true or an error, or until the deadline.
@@ -287,12 +288,12 @@ func (j *job) await(task string, deadline time.Time, done func(snapshot) (ok boo
 	}
 }
 
-// lateError is a deadline that passed while this was waited for.
+// lateError means that the deadline of a wait has passed; waits is the cause of the wait.
 type lateError struct{ waits machines.Reason }
 
 func (e *lateError) Error() string { return render.Reason(e.waits) }
 
-// problem is the first line of an error, as prose.
+// problem returns the first line of an error as prose.
 func problem(err error) agent.Prose {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return prose(line)

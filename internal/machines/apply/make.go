@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	maxOrders   = 3               // of one machine within one apply, where the provider fails to make it
+	maxOrders   = 3               // per machine and apply, if the provider fails to make it
 	clockMargin = 2 * time.Second // providers report times in seconds
-	maxProblem  = 200             // bytes of what others wrote
+	maxProblem  = 200             // bytes of text from others
 )
 
 func prose(s string) agent.Prose { return agent.Prose(clip.Line(s, maxProblem)) }
 
-// claim records that a machine of this name is made, before the provider is asked for it. The name of a machine that is made again
-// was claimed when the previous one was gone.
+// claim records the name of a machine before the order. The name of a machine that is replaced was claimed when the
+// previous one was gone.
 func claim(j *job) error {
 	if j.claimed {
 		return nil
@@ -31,7 +31,8 @@ func claim(j *job) error {
 	return j.put(j.claimedRecord())
 }
 
-// claimedRecord is a record that claims the name. It keeps the token of an earlier order, which ends with the next one.
+// claimedRecord returns a record that claims the name. It keeps the token of an earlier order, which is revoked by the
+// next one.
 func (j *job) claimedRecord() machines.Record {
 	o := j.step.Order
 	r := machines.Record{
@@ -41,17 +42,17 @@ func (j *job) claimedRecord() machines.Record {
 	if j.record != nil {
 		r.Token = j.record.Token
 	}
-	if j.record != nil && j.record.Phase == machines.Making { // its claim stands
+	if j.record != nil && j.record.Phase == machines.Making { // keep the existing claim
 		r.Tries = j.record.Tries
-		if r.Tries > 0 { // and a machine that is found is of the earlier order
+		if r.Tries > 0 { // an existing machine is then of the earlier order
 			r.Flavor, r.Image = j.record.Flavor, j.record.Image
 		}
 	}
 	return r
 }
 
-// order orders the machine, unless it exists. All tries of one order have the same userdata: a try whose answer was lost may have
-// made the machine.
+// order orders the machine, unless it exists. All tries of one order have the same userdata: a try whose answer was
+// lost may have made the machine.
 func order(j *job) error {
 	s, err := j.look()
 	if err != nil {
@@ -73,7 +74,7 @@ func order(j *job) error {
 	if o.Userdata, err = j.recordOrder(o, r); err != nil {
 		return err
 	}
-	j.resumes = true // from here on a machine of that name is one that was ordered
+	j.resumes = true // a machine of that name is now one that was ordered
 	j.heard = s.World.Statuses[j.step.Node]
 	var made machines.Machine
 	claimed := j.record.At
@@ -98,8 +99,8 @@ func order(j *job) error {
 		j.recordProblem(err)
 		return err
 	}
-	// Create also returns a machine that existed before. One that is older than the claim was not ordered here, and is not deleted
-	// without approval. Clocks that differ make fewer machines ours.
+	// Create also returns a machine that existed before. One that is older than the claim was not ordered here, and is not
+	// deleted without approval. If clocks differ, fewer machines count as ordered here.
 	if made.Created.IsZero() || !made.Created.Before(claimed.Add(-clockMargin)) {
 		j.approvals.addOrdered(made)
 	}
@@ -125,8 +126,9 @@ func (j *job) recordOrder(o machines.Order, r machines.Record) ([]byte, error) {
 	}
 }
 
-// made records that the provider has taken the order, in the history first: once the record has it, nobody notes it any more. A
-// machine of an earlier order whose answer was lost keeps the shape that it has, and the next plan judges that.
+// made records that the provider has accepted the order. It writes the history first: no later apply adds the entry
+// once the record exists. A machine of an earlier order whose answer was lost keeps its shape, which the next plan
+// judges.
 func (j *job) made(m machines.Machine) error {
 	if err := j.note(machines.Created, j.step.Reasons); err != nil {
 		return err
@@ -144,10 +146,10 @@ func (j *job) made(m machines.Machine) error {
 	return j.put(r)
 }
 
-// recordProblem records why the last try failed, if it can.
+// recordProblem records the error of the last try, best effort.
 func (j *job) recordProblem(err error) {
 	if j.over() != nil {
-		return // it is no problem of the provider's
+		return // not a problem of the provider
 	}
 	r := *j.record
 	r.Problem = problem(err)
@@ -156,7 +158,8 @@ func (j *job) recordProblem(err error) {
 	}
 }
 
-// deadline is when the node's machine has to be what is waited for. A machine that somebody ordered long ago still has a minute.
+// deadline returns the time by which the node's machine must reach the state of the wait. An old order still has a
+// minute.
 func (j *job) deadline() time.Time {
 	now := j.a.Now()
 	began := now
@@ -166,8 +169,8 @@ func (j *job) deadline() time.Time {
 	return slices.MaxFunc([]time.Time{began.Add(j.draft.Spec.TimeoutOf(j.role)), now.Add(time.Minute)}, time.Time.Compare)
 }
 
-// register waits until the node has joined. A machine that this apply ordered and that the provider failed to make, or lost, is
-// ordered again.
+// register waits until the node has joined. If this apply ordered the machine, and the provider failed to make it or
+// lost it, register orders it again.
 func register(j *job) error {
 	if j.a.Wait == WaitNone {
 		return nil
@@ -200,7 +203,7 @@ func register(j *job) error {
 	return j.joined()
 }
 
-// joined records that the node was in the host list: a machine that joined is never taken for one that could not.
+// joined records that the node was in the host list: a later apply must not treat the machine as one that never joined.
 func (j *job) joined() error {
 	if j.record == nil || j.record.Joined {
 		return nil
@@ -210,7 +213,7 @@ func (j *job) joined() error {
 	return j.put(r)
 }
 
-// again deletes a machine that failed and orders another, if this apply ordered it.
+// again deletes a failed machine that this apply ordered, and orders another.
 func (j *job) again(m machines.Machine, cause machines.Reason) error {
 	why := render.Reason(cause)
 	tries := 0
@@ -239,8 +242,8 @@ func (j *job) again(m machines.Machine, cause machines.Reason) error {
 			return err
 		}
 	}
-	// The node may have joined at the last moment: its name has to be free for the next machine. But a node that reports has a
-	// machine, if not this one: of an order whose answer was lost, and not listed yet.
+	// The node may have joined at the last moment: its name must be free for the next machine. But a node that reports has
+	// a machine: perhaps of an order whose answer was lost, and not listed yet.
 	s, err := j.look()
 	if err != nil {
 		return err
@@ -293,7 +296,7 @@ func converge(j *job) error {
 	return err
 }
 
-// adopt records a machine of ours that has no record, or whose record is not of one that stays.
+// adopt records a machine with the fleet's mark that has no record, or whose record is of another machine.
 func adopt(j *job) error {
 	if j.record != nil && j.record.Phase == machines.Retiring {
 		return j.cancelRetirement()
@@ -319,14 +322,14 @@ func adopt(j *job) error {
 	default: // another machine than the recorded one
 		r.Token = j.record.Token
 		r.Flavor, r.Image = cmp.Or(m.Flavor, j.record.Flavor), cmp.Or(m.Image, j.record.Image)
-		if m.Flavor == "" && m.Image == "" { // as far as is known it is of the same order
+		if m.Flavor == "" && m.Image == "" { // presumably of the same order
 			r.Tries = j.record.Tries
 		}
 	}
 	return j.put(r)
 }
 
-// present finds the node's machine, which has to exist.
+// present finds the node's machine, which must exist.
 func (j *job) present() (snapshot, machines.Machine, error) {
 	s, err := j.look()
 	if err != nil {
@@ -364,8 +367,8 @@ func settle(j *job) error {
 	return nil
 }
 
-// cancelRetirement keeps a node whose retirement has begun: its hold ends, and a run that is requested undoes what its hooks did.
-// The record comes last: until then the next apply cancels again.
+// cancelRetirement keeps a node whose retirement has begun. It ends the hold and requests a run, which undoes the work
+// of the hooks. It writes the record last: until then, the next apply cancels again.
 func (j *job) cancelRetirement() error {
 	if j.record.Drained {
 		return errors.New("it is drained already\n" + lookAgain(j.draft.Destroys))
@@ -387,7 +390,7 @@ func (j *job) cancelRetirement() error {
 	}
 	j.since = j.poller.next()
 	r := *j.record
-	r.ID = m.ID // of two machines of its name the record may have had the other one
+	r.ID = m.ID // of two machines of its name, the record may contain the other one
 	r.Phase, r.Place, r.Ask, r.Watch, r.Problem, r.Reasons, r.By, r.Joined = machines.Made, cmp.Or(j.a.Place, r.Place), "", false, "", nil, j.a.By, true
 	return j.put(r)
 }

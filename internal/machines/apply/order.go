@@ -11,13 +11,13 @@ import (
 	"pulley/internal/machines/plan"
 )
 
-// roleWork is the work of one role: machines are made within its limits.
+// roleWork is the work on one role, within its limits.
 type roleWork struct {
 	name  string
-	steps []int       // places in the plan
-	after []*roleWork // whose machines come first
+	steps []int       // indexes in the plan
+	after []*roleWork // roles whose machines come first
 	batch chan struct{}
-	most  int // failures that are tolerated
+	most  int // tolerated failures
 	done  chan struct{}
 
 	mu      sync.Mutex
@@ -25,7 +25,7 @@ type roleWork struct {
 	stopped *machines.Reason // why no more machines are ordered
 }
 
-// stop is why no more machines of this role are ordered; nil while they are.
+// stop returns the reason why no more machines of this role are ordered; nil while they are.
 func (r *roleWork) stop() *machines.Reason {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,8 +46,8 @@ func (r *roleWork) fail(node string, err error) {
 	}
 }
 
-// carryOut does all steps of a plan: first duplicates go, then machines are made, layer by layer, and then nodes that are not
-// wanted retire, the last layer first.
+// carryOut runs all steps of a plan. First it deletes duplicates. Then it makes machines, layer by layer. Then it
+// retires unwanted nodes, the last layer first.
 func (e *engine) carryOut(p plan.Plan) {
 	var duplicates []int
 	for i, s := range p.Steps {
@@ -60,7 +60,7 @@ func (e *engine) carryOut(p plan.Plan) {
 	e.retireAll(p)
 }
 
-// all does steps side by side, and reports whether none failed.
+// all runs steps concurrently, and reports whether none failed.
 func (e *engine) all(steps []int) bool {
 	var wg sync.WaitGroup
 	for _, i := range steps {
@@ -69,7 +69,7 @@ func (e *engine) all(steps []int) bool {
 		}
 		wg.Go(func() {
 			defer func() { <-e.slots }()
-			_ = e.one(i) // it is recorded
+			_ = e.one(i) // one records the error
 		})
 	}
 	wg.Wait()
@@ -81,7 +81,7 @@ func (e *engine) all(steps []int) bool {
 	return true
 }
 
-// slot waits until one more machine may be worked on, and reports whether anything may be begun at all.
+// slot waits until one more machine may be worked on, and reports whether new work may begin.
 func (e *engine) slot() bool {
 	select {
 	case <-e.ctx.Done():
@@ -91,7 +91,7 @@ func (e *engine) slot() bool {
 	}
 }
 
-// one does one step, and records its outcome.
+// one runs one step, and records its outcome.
 func (e *engine) one(i int) error {
 	at, err := e.job(e.draft.Steps[i]).do()
 	e.record(i, Outcome{Task: at, Err: err})
@@ -113,7 +113,7 @@ func (e *engine) outcome(i int) (Outcome, bool) {
 	return o, ok
 }
 
-// makeAll makes machines, each role after those that it comes after.
+// makeAll makes machines, each role after its dependencies.
 func (e *engine) makeAll(p plan.Plan) {
 	var wg sync.WaitGroup
 	for _, r := range roleWorks(p) {
@@ -158,7 +158,7 @@ func (e *engine) make(r *roleWork) {
 	}
 }
 
-// place waits until one more machine of a role may be worked on; nil when nothing may be begun any more.
+// place waits until one more machine of a role may be worked on; nil if no new work may begin.
 func (e *engine) place(r *roleWork, s plan.Step) (release func()) {
 	batch := s.Verb == plan.Replace
 	if batch {
@@ -180,7 +180,7 @@ func (e *engine) place(r *roleWork, s plan.Step) (release func()) {
 	return func() { <-e.slots; leave() }
 }
 
-// roleWorks are the roles in which machines are made or waited for, in the order of `after`.
+// roleWorks returns the roles with machines to make or to wait for, in the order of `after`.
 func roleWorks(p plan.Plan) []*roleWork {
 	byRole := map[string]*roleWork{}
 	for i, s := range p.Steps {
@@ -204,7 +204,7 @@ func roleWorks(p plan.Plan) []*roleWork {
 				continue
 			}
 			before := comesAfter(p.Spec, role)
-			for _, other := range earlier { // of an earlier layer: no role waits for one that waits for it
+			for _, other := range earlier { // of an earlier layer: this prevents cycles
 				if before[other.name] {
 					w.after = append(w.after, other)
 				}
@@ -220,7 +220,7 @@ func roleWorks(p plan.Plan) []*roleWork {
 	return list
 }
 
-// comesAfter are all roles that role comes after, directly or not.
+// comesAfter returns all direct and indirect dependencies of a role.
 func comesAfter(e *environments.Environment, role string) map[string]bool {
 	all := map[string]bool{}
 	var walk func(string)
@@ -237,8 +237,8 @@ func comesAfter(e *environments.Environment, role string) map[string]bool {
 	return all
 }
 
-// retireAll retires the nodes that are not wanted: the last layer first, and within it in the plan's order. A layer waits until
-// the ones before it are gone.
+// retireAll retires the unwanted nodes: the last layer first, and within it in the plan's order. A layer waits until
+// the previous ones are gone.
 func (e *engine) retireAll(p plan.Plan) {
 	var steps []int
 	for i, s := range p.Steps {
@@ -271,8 +271,8 @@ func (e *engine) retireAll(p plan.Plan) {
 	}
 }
 
-// failedRoles are the roles in which more machines failed than rollout.failures tolerates, each with a node of it. A quota does not
-// count: retiring others may help.
+// failedRoles returns the roles with more failed machines than rollout.failures tolerates, each with a failed node. A
+// quota error does not count: retiring other nodes may free the quota.
 func (e *engine) failedRoles() map[string]string {
 	all, failed := map[string]string{}, map[string]int{}
 	for i, s := range e.draft.Steps {
@@ -288,8 +288,8 @@ func (e *engine) failedRoles() map[string]string {
 	return all
 }
 
-// blocking names the failed node for which nothing of a role is retired: one of the same role, or of a role that comes after or
-// before it. Any other role may replace one that the file no longer has.
+// blocking returns the failed node that prevents the retirement of a role's nodes: one of the same role, or of a role
+// that comes after or before it. For a role that was removed from the file, any role counts: it may be the replacement.
 func blocking(failed map[string]string, p plan.Plan, role string) string {
 	_, stays := p.Spec.Role(role)
 	before := comesAfter(p.Spec, role)

@@ -9,26 +9,26 @@ import (
 	"pulley/internal/machines"
 )
 
-// Polling intervals while anybody waits. Providers rate-limit.
+// Polling intervals while any job waits. Providers rate-limit.
 const (
 	worldEvery  = 2 * time.Second
 	listEvery   = 5 * time.Second
 	readLimit   = time.Minute
-	maxFailures = 5 // readings that may fail in a row for somebody who needs a new one
+	maxFailures = 5 // failed reads in a row until a job that waits for a new one fails
 )
 
-// snapshot is the fleet as it was read: first etcd, then the provider.
+// snapshot is one read of the fleet: first etcd, then the provider.
 type snapshot struct {
 	World machines.World
 	No    number
 }
 
-// number numbers readings in the order in which they began. Whoever needs to see what it has just done waits for a later one.
+// number numbers reads in the order of their beginnings. A job that must see its own changes waits for a later one.
 type number struct{ world, list int64 }
 
 func (n number) covers(o number) bool { return n.world >= o.world && n.list >= o.list }
 
-// poller reads the fleet, once for all who wait.
+// poller reads the fleet, once for all jobs that wait.
 type poller struct {
 	world func(context.Context) (machines.World, error)
 	list  func(context.Context) ([]machines.Machine, error)
@@ -39,9 +39,9 @@ type poller struct {
 	last     snapshot
 	begun    number
 	wanted   number
-	changed  chan struct{} // closed after each reading
+	changed  chan struct{} // closed after each read
 	failures int
-	err      error // of the last reading
+	err      error // of the last read
 	readAt   time.Time
 	listedAt time.Time
 }
@@ -50,14 +50,14 @@ func newPoller(first machines.World, world func(context.Context) (machines.World
 	return &poller{last: snapshot{World: first}, world: world, list: list, now: now, kick: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
-// next numbers the first snapshot that begins after now.
+// next returns the number of the first snapshot that begins after now.
 func (p *poller) next() number {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return number{p.begun.world + 1, p.begun.list + 1}
 }
 
-// get waits for a snapshot that covers no. It gives up when ctx ends, and when readings keep failing.
+// get waits for a snapshot that covers no. It fails when ctx ends, or when reads keep failing.
 func (p *poller) get(ctx context.Context, no number) (snapshot, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *poller) get(ctx context.Context, no number) (snapshot, error) {
 		p.mu.Unlock()
 		select {
 		case p.kick <- struct{}{}:
-		default: // it is awake
+		default: // run is awake
 		}
 		select {
 		case <-changed:
@@ -84,7 +84,7 @@ func (p *poller) get(ctx context.Context, no number) (snapshot, error) {
 	return p.last, nil
 }
 
-// run reads as long as anybody waits, until ctx ends.
+// run reads while any job waits, until ctx ends.
 func (p *poller) run(ctx context.Context) {
 	for {
 		select {
@@ -116,7 +116,7 @@ func (p *poller) pause() time.Duration {
 	return worldEvery - p.now().Sub(p.readAt)
 }
 
-// read reads etcd, and the provider if somebody needs it or its list is old.
+// read reads etcd. It also reads the provider if a job needs it or its list is old.
 func (p *poller) read(ctx context.Context) {
 	p.mu.Lock()
 	p.begun.world++
@@ -130,7 +130,7 @@ func (p *poller) read(ctx context.Context) {
 	w.Machines = was.World.Machines
 	at := number{no.world, was.No.list}
 	if err == nil && lists {
-		// The list is numbered when it begins, after etcd was read.
+		// The list gets its number before it is read, after etcd was read.
 		p.mu.Lock()
 		p.begun.list++
 		at.list = p.begun.list
@@ -151,7 +151,7 @@ func (p *poller) read(ctx context.Context) {
 	p.changed = make(chan struct{})
 }
 
-// sleep waits for d and reports whether ctx still stands.
+// sleep waits for d and reports whether ctx has not ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

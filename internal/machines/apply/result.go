@@ -13,29 +13,29 @@ import (
 	"pulley/internal/machines/render"
 )
 
-// Result is what an apply did. Its lists are in the order of the plan.
+// Result is the result of an apply. Its lists are in the order of the plan.
 type Result struct {
 	Done        []Outcome
 	Failed      []Outcome
-	Cut         []Outcome // begun and not done, because the apply stopped
+	Cut         []Outcome // begun and not completed, because the apply stopped
 	Left        []Outcome // not begun
 	Notes       []machines.Reason
-	Stopped     error // why the apply stopped: it lost its lock, or was interrupted; nil if it did not
-	Interrupted bool  // Stopped because of the caller
-	Destroys    bool  // as the plan does
+	Stopped     error // why the apply stopped: it lost its lock, or was interrupted; else nil
+	Interrupted bool  // the caller stopped the apply
+	Destroys    bool  // the plan destroys the environment
 }
 
-// Outcome is what became of one step.
+// Outcome is the outcome of one step.
 type Outcome struct {
 	Verb plan.Verb
 	Node string
 	Role string
-	Task string           // where it failed
+	Task string           // the task that failed
 	Err  error            // why it failed, or was stopped; nil if it is done or was not begun
-	Left *machines.Reason // why it was not begun; nil where the apply stopped first
+	Left *machines.Reason // why it was not begun; nil if the apply stopped first
 }
 
-// result sums up the outcomes.
+// result collects the outcomes.
 func (e *engine) result() Result {
 	r := Result{Notes: e.noted, Stopped: e.over(), Destroys: e.draft.Destroys}
 	r.Interrupted = r.Stopped != nil && e.interrupted()
@@ -61,7 +61,7 @@ func (e *engine) result() Result {
 	return r
 }
 
-// Err names everything that failed; nil if nothing did.
+// Err returns an error that names every failure; nil without one.
 func (r Result) Err() error {
 	var lines []error
 	if r.Stopped != nil {
@@ -89,7 +89,7 @@ func (r Result) Err() error {
 	return errors.Join(lines...)
 }
 
-// quotas reports, for each role that met a quota, how many machines were made.
+// quotas reports, for each role that reached a quota, how many machines were made.
 func (r Result) quotas() (lines []error) {
 	var roles []string
 	for _, o := range r.Failed {
@@ -115,7 +115,7 @@ func (r Result) quotas() (lines []error) {
 	return lines
 }
 
-// left lists what was not begun, by reason.
+// left lists the steps that were not begun, by reason.
 func (r Result) left() (lines []error) {
 	var whys []*machines.Reason
 	nodes := map[*machines.Reason][]string{}
@@ -140,11 +140,11 @@ func (r Result) left() (lines []error) {
 	return lines
 }
 
-// reactLimit is how long nodes that react to others have to answer that they ran.
+// reactLimit is the time in which nodes that react to others must answer the request for a run.
 const reactLimit = 10 * time.Minute
 
-// react requests a run of the nodes that react to what came or went, and waits for their answers. A missing answer is noted and is
-// no failure: these nodes run again by themselves.
+// react requests a run of the nodes that react to joined or removed nodes, and waits for their answers. A missing
+// answer is a note, not a failure: these nodes run again by schedule.
 func (e *engine) react(p plan.Plan) {
 	if len(p.Reacting) == 0 || !e.changed() || e.over() != nil {
 		return

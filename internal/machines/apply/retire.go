@@ -20,8 +20,8 @@ const (
 	deleteAgain = time.Minute      // a machine that the provider is not deleting by then is deleted again
 )
 
-// retire records that the node's machine goes, before anything is done to it. The approval may be old: a machine that appeared
-// since then, or that is healthy again, is left alone.
+// retire records the retirement of the node's machine before it changes anything. The approval may be old: a machine
+// that appeared since then, or that is healthy again, is left alone.
 func retire(j *job) error {
 	s, err := j.look()
 	if err != nil {
@@ -53,7 +53,7 @@ func retire(j *job) error {
 	return j.put(r)
 }
 
-// healthy reports whether a node that the plan found broken is not.
+// healthy reports whether a node that the plan found broken is healthy now.
 func (j *job) healthy(s snapshot) bool {
 	if _, ok := s.World.Hosts[j.step.Node]; !ok || s.World.Views[j.step.Node].State != agent.Converged {
 		return false
@@ -70,7 +70,7 @@ func (j *job) healthy(s snapshot) bool {
 	return found
 }
 
-// hold keeps the node from running Puppet, which would undo what its retire hooks do.
+// hold keeps the node from running Puppet, which would undo the work of its retire hooks.
 func hold(j *job) error {
 	s, err := j.look()
 	if err != nil || !j.drains(s) {
@@ -84,7 +84,7 @@ func hold(j *job) error {
 	return nil
 }
 
-// drains reports whether anything can run the node's hooks.
+// drains reports whether a machine can run the node's hooks.
 func (j *job) drains(s snapshot) bool {
 	if !j.step.Drain || j.a.NoDrain || j.record.Drained {
 		return false
@@ -100,7 +100,8 @@ func (j *job) drains(s snapshot) bool {
 	})
 }
 
-// requestRetirement requests that the node runs its hooks, once: an apply that resumes waits for the answer to the same request.
+// requestRetirement requests the retire hooks of the node, once: an apply that resumes waits for the answer to the same
+// request.
 func requestRetirement(j *job) error {
 	s, err := j.look()
 	if err != nil || !j.drains(s) {
@@ -117,7 +118,7 @@ func requestRetirement(j *job) error {
 		}
 	}
 	err = j.request(agent.Request{ID: r.Ask, Do: agent.RequestRetire, Why: agent.Prose(render.Reasons(j.step.Reasons))})
-	if errors.Is(err, machines.ErrNotListed) { // somebody removed it
+	if errors.Is(err, machines.ErrNotListed) { // an operator removed it
 		return nil
 	}
 	if err != nil {
@@ -127,7 +128,7 @@ func requestRetirement(j *job) error {
 	return nil
 }
 
-// drain waits until the node has run its hooks, or can run them no more.
+// drain waits until the node has run its hooks, or can no longer run them.
 func drain(j *job) error {
 	limit := j.a.DrainTimeout
 	if limit <= 0 {
@@ -171,7 +172,7 @@ func drain(j *job) error {
 	return j.put(r)
 }
 
-// remove removes the node from the fleet. From here on nothing that its machine still does counts as the node's.
+// remove removes the node from the fleet. From here on, no activity of its machine counts as the node's.
 func remove(j *job) error {
 	if !j.step.Removes {
 		return nil
@@ -179,7 +180,7 @@ func remove(j *job) error {
 	return j.removeNode(j.step.Reasons)
 }
 
-// deleteAll deletes each machine that the plan names.
+// deleteAll deletes each machine in the plan's step.
 func deleteAll(j *job) error {
 	for _, r := range j.step.Deletes {
 		if err := j.destroy(r, j.deletion(), j.step.Reasons); err != nil {
@@ -189,7 +190,7 @@ func deleteAll(j *job) error {
 	return nil
 }
 
-// deletion is what the history calls the deletion of the node's machines.
+// deletion returns the kind of the history entry for the deletion of the node's machines.
 func (j *job) deletion() machines.Did {
 	if j.step.Creates {
 		return machines.Replaced
@@ -197,8 +198,8 @@ func (j *job) deletion() machines.Did {
 	return machines.Deleted
 }
 
-// recheckDuplicate checks that the machine that was taken for the node still exists, before another of its name is deleted: the
-// approval may be old.
+// recheckDuplicate checks that the node's own machine still exists before it deletes another of its name: the approval
+// may be old.
 func recheckDuplicate(j *job) error {
 	s, err := j.look()
 	if err != nil {
@@ -224,7 +225,8 @@ func recheckDuplicate(j *job) error {
 	return nil
 }
 
-// awaitGone waits until none of the machines is listed, and checks that no other machine has the name, which is free then.
+// awaitGone waits until none of the machines is listed, and checks that no other machine has the name. Then the name is
+// free.
 func awaitGone(j *job) error {
 	if err := awaitCleared(j); err != nil {
 		return err
@@ -279,7 +281,7 @@ func (j *job) awaitGone(task string, refs []machines.Ref, did machines.Did, why 
 	return nil
 }
 
-// awaitOthersEnd waits until a machine is gone that somebody else deletes.
+// awaitOthersEnd waits until a machine is gone that another program deletes.
 func (j *job) awaitOthersEnd(task string, r machines.Ref) error {
 	waits := machines.Reason{Code: machines.WaitsForOthersEnd}
 	err := j.await(task, j.a.Now().Add(goneLimit), func(s snapshot) (bool, machines.Reason, error) {
@@ -292,8 +294,8 @@ func (j *job) awaitOthersEnd(task string, r machines.Ref) error {
 	return err
 }
 
-// forget deletes the node's record: its name is free. If another machine is made of it, the same write claims the name for that one:
-// at no moment is the beginning forgotten.
+// forget deletes the node's record, which frees its name. If a new machine is made for the node, the same write claims
+// the name for it: the intention is never lost.
 func forget(j *job) error {
 	s, err := j.look()
 	if err != nil {
@@ -313,7 +315,7 @@ func forget(j *job) error {
 	return j.put(j.claimedRecord())
 }
 
-// newID names a request: 16 hex digits.
+// newID returns the id of a request: 16 hex digits.
 func newID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails

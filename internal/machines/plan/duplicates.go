@@ -11,7 +11,7 @@ import (
 	"pulley/internal/machines"
 )
 
-// sortMachines sorts the listed machines by node. A machine whose name is no node's is unknown.
+// sortMachines sorts the listed machines by node. A machine whose name is not a node's name is unknown.
 func (p *planner) sortMachines() {
 	p.machines = map[string][]machines.Machine{}
 	for _, m := range p.Machines {
@@ -28,10 +28,10 @@ func (p *planner) sortMachines() {
 	slices.SortFunc(p.unknown, func(a, b Step) int { return strings.Compare(a.Node, b.Node) })
 }
 
-// quoted is a name that anybody may have given, in quotes.
+// quoted returns a name from an untrusted source, in quotes.
 func quoted(name string) string { return strconv.Quote(clip.Text(name, 80)) }
 
-// nodeOf is the node that a machine is of by its name, or why it is of none.
+// nodeOf returns the node of a machine by its name, or the reason why it has none.
 func (p *planner) nodeOf(machine string) (node string, problem machines.Reason) {
 	n, err := environments.ParseHostname(machine)
 	switch {
@@ -45,8 +45,8 @@ func (p *planner) nodeOf(machine string) (node string, problem machines.Reason) 
 	return n.String(), problem
 }
 
-// ownMachine finds a node's own machine among those of its name: the one that it is registered from, else the recorded one, else
-// one that is alive, else the oldest. It is nil if there is none.
+// ownMachine finds a node's own machine among those of its name: the one that it is registered from, else the recorded
+// one, else one that is alive, else the oldest. It is nil if there is none.
 func (p *planner) ownMachine(node string, rec machines.Record) (own *machines.Machine, others []machines.Machine) {
 	all := slices.Clone(p.machines[node])
 	if len(all) == 0 {
@@ -56,7 +56,7 @@ func (p *planner) ownMachine(node string, rec machines.Record) (own *machines.Ma
 		switch {
 		case m.State == machines.Deleting: // the other one stays
 			return 4
-		// Of two machines that one order made either may have joined, and that one is the node.
+		// One order may have made two machines. The one that joined is the node.
 		case p.RegisteredFrom(node, m):
 			return 0
 		case rec.ID != "" && m.ID == rec.ID:
@@ -83,7 +83,7 @@ func older(a, b machines.Machine) int {
 	return a.Created.Compare(b.Created)
 }
 
-// duplicates plans the end of the machines of a node's name that are not the node.
+// duplicates plans the deletion of the machines of a node's name that are not the node's own.
 func (p *planner) duplicates(n planned, own machines.Machine, others []machines.Machine) []Step {
 	var steps []Step
 	for _, m := range others {
@@ -100,7 +100,7 @@ func (p *planner) duplicates(n planned, own machines.Machine, others []machines.
 	return steps
 }
 
-// evidence is what a machine was taken for the node by.
+// evidence returns the property by which a machine was chosen as the node's own.
 func (p *planner) evidence(node string, m machines.Machine) machines.Evidence {
 	switch rec := p.Records[node]; {
 	case rec.ID != "" && rec.ID == m.ID:
@@ -111,8 +111,9 @@ func (p *planner) evidence(node string, m machines.Machine) machines.Evidence {
 	return machines.ByAge
 }
 
-// onlyNamesake reports whether a listed machine has only the name of a node, whose recorded machine is not listed: the node is
-// registered from another address. Without addresses it is taken for the node, unless the node would be removed.
+// onlyNamesake reports whether a listed machine only has the name of a node whose recorded machine is not listed: the
+// node is registered from another address. Without addresses the machine counts as the node's, unless the node would be
+// removed.
 func (p *planner) onlyNamesake(node string, m machines.Machine, rec machines.Record, removes bool) bool {
 	own := func(m machines.Machine) bool { return m.ID == "" || m.ID == rec.ID }
 	if rec.ID == "" || slices.ContainsFunc(p.machines[node], own) {
@@ -124,7 +125,7 @@ func (p *planner) onlyNamesake(node string, m machines.Machine, rec machines.Rec
 	return !p.RegisteredFrom(node, m)
 }
 
-// refs names machines, each once. Those without an id are all of that name.
+// refs returns the refs of machines without duplicates. A ref without an id means all machines of that name.
 func refs(of []machines.Machine) (all []machines.Ref) {
 	for _, m := range of {
 		if r := m.Ref(); !slices.Contains(all, r) {

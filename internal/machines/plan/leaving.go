@@ -10,7 +10,7 @@ import (
 	"pulley/internal/machines"
 )
 
-// leaving plans the known nodes that are not wanted: first those that go, in the order in which they go, then the others.
+// leaving plans the known nodes that are not wanted: first those that retire, in their order, then the others.
 func (p *planner) leaving() []Step {
 	nodes := map[string]bool{}
 	for _, known := range [][]string{slices.Collect(maps.Keys(p.Records)), slices.Collect(maps.Keys(p.Hosts)), slices.Collect(maps.Keys(p.machines))} {
@@ -95,14 +95,14 @@ func (p *planner) leavesWithoutMachine(n planned, s Step) Step {
 	return s
 }
 
-// reachable reports whether a node whose machine no provider lists can be expected to answer.
+// reachable reports whether a node can be expected to answer although no provider lists its machine.
 func (p *planner) reachable(node string) bool {
 	_, registered := p.Hosts[node]
 	_, reported := p.Statuses[node]
 	return registered && reported && !p.silent(node)
 }
 
-// roleOf is the role of a node that is not wanted.
+// roleOf returns the role of a node that is not wanted.
 func (p *planner) roleOf(node string) string {
 	if h, ok := p.Hosts[node]; ok && h.Role != "" {
 		if _, known := p.roles[h.Role]; known {
@@ -126,7 +126,7 @@ func (p *planner) wasMember(node string) bool {
 	return registered && slices.ContainsFunc(p.old.Roles, func(r environments.Role) bool { return slices.Contains(r.Members, node) })
 }
 
-// notWanted is why a node is not wanted.
+// notWanted returns the reason why a node is not wanted.
 func (p *planner) notWanted(node, role string) machines.Reason {
 	r, ok := p.want.Role(role)
 	switch {
@@ -142,15 +142,15 @@ func (p *planner) notWanted(node, role string) machines.Reason {
 	return because(machines.NotWanted)
 }
 
-// A provider may list too little: the wrong cloud, project or owner, or a page that was lost. A machine that it does not list is
-// taken for gone only if nothing contradicts that.
+// The list of a provider may be incomplete: the wrong cloud, project or owner, or a lost page. The plan treats an
+// unlisted machine as gone only if no other evidence contradicts it.
 
 const (
-	maxAhead  = time.Hour // by how much the clock that a record was written by may have been ahead of this one
-	leastLost = 3         // machines that there must be before a short list is suspicious
+	maxAhead  = time.Hour // maximum time by which the clock of a record's writer may have been ahead
+	leastLost = 3         // minimum number of recorded machines for which a short list is suspicious
 )
 
-// unlisted plans a node with a record whose machine the provider does not list, and which may run all the same: the node
+// unlisted plans a node with a record whose machine the provider does not list, but which may still run: the node
 // reports, or the machine was ordered just now.
 func (p *planner) unlisted(n planned, rec machines.Record) (s Step, ok bool) {
 	if at, reports := p.LastReport(n.name); reports {
@@ -165,8 +165,8 @@ func (p *planner) unlisted(n planned, rec machines.Record) (s Step, ok bool) {
 	return Step{}, false
 }
 
-// unlistedLeaving is unlisted for a node that is not wanted. Nobody waits for it, and a destroy, which deletes its record, is
-// blocked. AcceptLost confirms that the machine of a node that joined and reports no more is gone.
+// unlistedLeaving is unlisted for a node that is not wanted. Such a node is not waited for. A destroy, which deletes
+// its record, is blocked. AcceptLost confirms that the machine of a node that joined and no longer reports is gone.
 func (p *planner) unlistedLeaving(n planned, rec machines.Record, why machines.Reason) (s Step, ok bool) {
 	if s, ok = p.unlisted(n, rec); !ok {
 		return s, false
@@ -194,8 +194,8 @@ func (p *planner) unlistedLeaving(n planned, rec machines.Record, why machines.R
 	return s, true
 }
 
-// blockLost blocks the steps about machines that are gone where the provider lists less than half of the recorded ones: then it
-// is more likely the wrong place, or an incomplete list.
+// blockLost blocks the steps about missing machines if the provider lists less than half of the recorded ones: the
+// wrong place, or an incomplete list, is then the more likely cause.
 func (p *planner) blockLost() {
 	made, gone := 0, p.reporting
 	for _, rec := range p.Records {
@@ -219,13 +219,13 @@ func (p *planner) blockLost() {
 	}
 }
 
-// atOtherPlace reports whether a machine was made at another place than the provider is asked at now.
+// atOtherPlace reports whether a machine was made at another place than the provider's current one.
 func (p *planner) atOtherPlace(rec machines.Record) bool {
 	return rec.Place != "" && p.options.Place != "" && rec.Place != p.options.Place
 }
 
-// placeChanged plans a node whose machine was made at another place. Where the place only has another name now, the machine that
-// is listed here is the same one, and its record gets the new name.
+// placeChanged plans a node whose machine was made at another place. If the place was only renamed, the listed machine
+// is the same one, and its record gets the new name.
 func (p *planner) placeChanged(n planned, s Step, rec machines.Record) Step {
 	same := func(m machines.Machine) bool { return rec.ID == "" || m.ID == rec.ID }
 	if p.options.SamePlace && slices.ContainsFunc(p.machines[n.name], same) {

@@ -14,19 +14,19 @@ import (
 	"pulley/internal/machines"
 )
 
-// Format is the version of plans, shown and stored.
+// Format is the version of plans, printed and stored.
 const Format = 1
 
 // Options change what is planned.
 type Options struct {
-	Destroy     bool   // nothing is wanted any more
-	Place       string // where the provider is asked now, as records have it; "" is unknown
-	SamePlace   bool   // machines that were made at another place are the ones that the provider lists here
-	AcceptLost  bool   // most of the machines are really gone
-	ForgetHosts bool   // Destroy: nodes whose machines are not ours are removed, too
+	Destroy     bool   // no nodes are wanted
+	Place       string // current place of the provider, as in records; "" is unknown
+	SamePlace   bool   // machines that were made at another place are those that the provider lists here
+	AcceptLost  bool   // confirms that most of the machines are gone
+	ForgetHosts bool   // Destroy: also remove nodes whose machines are not Pulley's
 }
 
-// Make finds what has to be done so that w becomes what want calls for.
+// Make plans the changes from w to want.
 func Make(want *environments.Environment, w machines.World, o Options) Plan {
 	p := newPlanner(want, w, o)
 	for node := range p.wanted() {
@@ -42,15 +42,15 @@ func Make(want *environments.Environment, w machines.World, o Options) Plan {
 	}
 }
 
-// planner has the arguments of Make in order, and the steps so far.
+// planner contains the arguments of Make, prepared, and the steps.
 type planner struct {
 	machines.World
 	options   Options
 	want, old *environments.Environment // old is never nil
 	driver    string
 
-	machines map[string][]machines.Machine // of ours, by node
-	unknown  []Step                        // machines whose names are no node's
+	machines map[string][]machines.Machine // with the fleet's mark, by node
+	unknown  []Step                        // machines whose names are not nodes' names
 	roles    map[string]*plannedRole
 	seen     map[string]bool // nodes that are wanted
 	steps    []Step
@@ -58,15 +58,15 @@ type planner struct {
 	reporting int // nodes that report, and whose machines are not listed
 }
 
-// plannedRole is what the nodes of one role have in common.
+// plannedRole contains the values that the nodes of one role share.
 type plannedRole struct {
 	environments.Role
-	flavor, image string   // in the provider's words
-	networks      []string // likewise
+	flavor, image string   // as the provider names them
+	networks      []string // as the provider names them
 	timeout       time.Duration
-	layer, place  int              // of `after`, and in the file
-	protected     *machines.Reason // nil where its machines may go
-	kept          []string         // settings that the file changes, and that its machines keep
+	layer, place  int              // by `after`, and in the file
+	protected     *machines.Reason // the reason for protection; nil if its machines may be deleted
+	kept          []string         // changed settings that existing machines do not get
 }
 
 func newPlanner(want *environments.Environment, w machines.World, o Options) *planner {
@@ -111,7 +111,7 @@ func (p *planner) planRoles() {
 	}
 }
 
-// kept lists the settings that a file changes and that existing machines keep.
+// kept lists the settings that a file changes and that existing machines do not get.
 func (p *planner) kept(was, now environments.Role) (settings []string) {
 	if !slices.Equal(p.old.NetworksOf(was), p.want.NetworksOf(now)) {
 		settings = append(settings, "networks")
@@ -125,7 +125,7 @@ func (p *planner) kept(was, now environments.Role) (settings []string) {
 	return settings
 }
 
-// role returns a role; one that no file has is known by its name alone.
+// role returns a role; a role that is in neither file has only a name.
 func (p *planner) role(name string) *plannedRole {
 	r, ok := p.roles[name]
 	if !ok {
@@ -135,15 +135,15 @@ func (p *planner) role(name string) *plannedRole {
 	return r
 }
 
-// A planned node is one that the file calls for, or one that leaves.
+// A planned node is one of the file, or one that leaves.
 type planned struct {
 	name   string // "compute1_t42"
 	host   string // "compute1-t42", its machine's name
 	role   *plannedRole
-	member bool // its machine is not ours
+	member bool // its machine is not Pulley's
 }
 
-// wanted yields the nodes that are called for in the order of the file, members behind the numbered ones of their role.
+// wanted yields the nodes in the order of the file: of each role the numbered ones, then the members.
 func (p *planner) wanted() func(yield func(planned) bool) {
 	return func(yield func(planned) bool) {
 		if p.options.Destroy {
@@ -177,15 +177,15 @@ func (n planned) step(v Verb, why ...machines.Reason) Step {
 	return Step{Verb: v, Node: n.name, Role: n.role.Name, Layer: n.role.layer, Reasons: why}
 }
 
-// order is what the provider is asked for.
+// order returns the order of the node's machine.
 func (n planned) order() *machines.Order {
 	return &machines.Order{Name: n.host, Node: n.name, Role: n.role.Name, Flavor: n.role.flavor, Image: n.role.image, Networks: n.role.networks, Labels: n.role.Labels}
 }
 
-// because is a reason without parameters.
+// because returns a reason without parameters.
 func because(c machines.Code) machines.Reason { return machines.Reason{Code: c} }
 
-// SameSpec reports whether two environments are stored as the same.
+// SameSpec reports whether two environments have the same stored form.
 func SameSpec(a, b *environments.Environment) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -195,7 +195,7 @@ func SameSpec(a, b *environments.Environment) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// reacting lists the nodes that stay and react to a role in which a node comes or goes.
+// reacting lists the remaining nodes that react to a role with added or removed nodes.
 func (p *planner) reacting() (nodes []string) {
 	moved := map[string]bool{}
 	for _, s := range p.steps {
@@ -222,14 +222,15 @@ func (p *planner) silent(node string) bool {
 	return ok && v.State == agent.Silent
 }
 
-// inRetireOrder sorts steps as machines go: last layers first, within them the roles of the file backwards, highest numbers first.
+// inRetireOrder sorts steps into the order of retirement: last layers first, within them the roles of the file
+// backwards, highest numbers first.
 func (p *planner) inRetireOrder(steps []Step) {
 	slices.SortStableFunc(steps, func(a, b Step) int {
 		return cmp.Or(b.Layer-a.Layer, p.role(b.Role).place-p.role(a.Role).place, strings.Compare(a.Role, b.Role), cmp.Compare(numOf(b.Node), numOf(a.Node)), strings.Compare(a.Node, b.Node))
 	})
 }
 
-// numOf is a node's number; 0 of one that has none.
+// numOf returns a node's number; 0 if it has none.
 func numOf(node string) int {
 	n, err := environments.ParseNode(node)
 	if err != nil {

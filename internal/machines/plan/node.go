@@ -10,7 +10,7 @@ import (
 	"pulley/internal/machines"
 )
 
-// maxProblem bounds what a reason has of a provider's or a node's own words, in bytes.
+// maxProblem limits the text of a provider or a node in a reason, in bytes.
 const maxProblem = 200
 
 func prose(s string) agent.Prose { return agent.Prose(clip.Line(s, maxProblem)) }
@@ -47,14 +47,14 @@ func (p *planner) node(n planned) []Step {
 			return []Step{s}
 		}
 	}
-	if s.Removes { // the others go with it
+	if s.Removes { // the others are removed with it
 		return []Step{p.made(n, s)}
 	}
 	return append([]Step{s}, p.duplicates(n, *own, others)...)
 }
 
-// wantedAgain plans a node that is wanted and whose retirement has begun. If nothing was taken down yet, and its machine is the
-// right one, the retirement is cancelled.
+// wantedAgain plans a wanted node whose retirement has begun. If nothing was removed yet, and its machine is the right
+// one, the retirement is cancelled.
 func (p *planner) wantedAgain(n planned, rec machines.Record, own *machines.Machine) Step {
 	begun := func(c machines.Code) []machines.Reason { return rec.Begun(because(c)) }
 	if own == nil {
@@ -73,13 +73,13 @@ func (p *planner) wantedAgain(n planned, rec machines.Record, own *machines.Mach
 	return p.made(n, n.step(Replace, begun(machines.WantedAgain)...))
 }
 
-// madeByOthers plans a node whose machine others make.
+// madeByOthers plans a node whose machine Pulley does not make.
 func (p *planner) madeByOthers(n planned, registered bool) []Step {
 	s := p.keeps(n, "")
 	if !registered {
 		s = n.step(Missing, machines.Reason{
 			Code: machines.MachineMissing, Node: n.name, Environment: p.want.Ref().String(), Role: n.role.Name, Member: n.member,
-			Servers: len(p.want.UserdataOf(n.role.Role).Servers) > 0, // stored: no flag has to name them
+			Servers: len(p.want.UserdataOf(n.role.Role).Servers) > 0, // stored servers need no flag
 		})
 	}
 	if ours := p.machines[n.name]; len(ours) > 0 {
@@ -88,7 +88,7 @@ func (p *planner) madeByOthers(n planned, registered bool) []Step {
 	return []Step{s}
 }
 
-// driverChanged blocks a step whose machine only another driver sees.
+// driverChanged blocks a step whose machine only another driver can list.
 func (p *planner) driverChanged(s Step, rec machines.Record) Step {
 	s.Reasons = []machines.Reason{{Code: machines.DriverChanged, Was: rec.Driver, Now: p.driver}}
 	s.Blocked = &machines.Reason{Code: machines.DriverBlind, Was: rec.Driver, Now: p.driver}
@@ -119,7 +119,7 @@ func (p *planner) withoutMachine(n planned, rec machines.Record, recorded, regis
 // withMachine plans a node that has a machine.
 func (p *planner) withMachine(n planned, m machines.Machine, rec machines.Record, recorded, registered bool) Step {
 	begun := m.Created
-	if recorded && rec.At.After(begun) { // with two clocks, neither makes the machine older than it is
+	if recorded && rec.At.After(begun) { // the two clocks may differ: use the later time
 		begun = rec.At
 	}
 	late := !begun.IsZero() && p.Now.Sub(begun) > n.role.timeout
@@ -172,13 +172,13 @@ func (p *planner) withMachine(n planned, m machines.Machine, rec machines.Record
 	return p.keeps(n, m.State, notes...)
 }
 
-// changedShape returns what a machine was made as, and what of that changed.
+// changedShape returns the original shape of a machine, and the reasons for a replacement.
 func (p *planner) changedShape(n planned, m machines.Machine, rec machines.Record, recorded bool) (had Shape, changed []machines.Reason) {
 	had = Shape{Flavor: m.Flavor, Image: m.Image}
 	if recorded {
 		had = Shape{Flavor: rec.Flavor, Image: rec.Image}
 	}
-	// An adopted machine is known only as far as the provider reports it: an empty word is no change.
+	// An adopted machine is known only as far as the provider reports it: an empty value is no change.
 	ordered := recorded && rec.Tries > 0
 	for _, one := range []struct {
 		code      machines.Code
@@ -191,7 +191,7 @@ func (p *planner) changedShape(n planned, m machines.Machine, rec machines.Recor
 	return had, changed
 }
 
-// keeps plans a node that stays, with a machine in a state that the provider reports: "" where it lists none.
+// keeps plans a node that stays, with the state of its machine at the provider; "" if no provider lists one.
 func (p *planner) keeps(n planned, state machines.State, notes ...machines.Reason) Step {
 	s := n.step(Keep, p.nodeState(n.name))
 	switch silent := p.silent(n.name); {
@@ -206,7 +206,7 @@ func (p *planner) keeps(n planned, state machines.State, notes ...machines.Reaso
 	return s
 }
 
-// nodeState is the state of a node as the reason to keep it.
+// nodeState returns the state of a node as the reason to keep it.
 func (p *planner) nodeState(node string) machines.Reason {
 	_, registered := p.Hosts[node]
 	v, ok := p.Views[node]
@@ -225,13 +225,13 @@ func (p *planner) joined(node string, rec machines.Record) bool {
 	return rec.Joined || rec.Tries > 0 && reported && st.SeenAt.After(rec.At)
 }
 
-// replaced marks a step whose node is deleted and ordered again; made completes it.
+// replaced marks a step whose machine is deleted and ordered again; made completes it.
 func (s Step) replaced() Step {
 	s.Removes = true
 	return s
 }
 
-// made completes a step that deletes a node's machines and orders one again, or is blocked.
+// made completes a step that deletes a node's machines and orders a new one, or is blocked.
 func (p *planner) made(n planned, s Step) Step {
 	s.Removes, s.Creates, s.Order, s.Blocked = true, true, n.order(), n.role.protected
 	s.Deletes = refs(p.machines[n.name])
@@ -239,7 +239,7 @@ func (p *planner) made(n planned, s Step) Step {
 	return p.warned(s)
 }
 
-// warned adds to the reasons for a node's end the hold that it is under, unless that is its retirement's, and other addresses.
+// warned adds warnings to the reasons of a node's end: its hold, unless the retirement set it, and a different address.
 func (p *planner) warned(s Step) Step {
 	if held, is := p.Held[s.Node]; is && p.Records[s.Node].Phase != machines.Retiring {
 		s.Reasons = append(s.Reasons, machines.Reason{Code: machines.UnderHold, Hold: &held})
@@ -250,7 +250,7 @@ func (p *planner) warned(s Step) Step {
 	return s
 }
 
-// drains reports whether a node can run its hooks: it is registered, and a machine of it may be up.
+// drains reports whether a node can run its hooks: it is registered, and one of its machines may be running.
 func (p *planner) drains(node string, all []machines.Machine) bool {
 	_, registered := p.Hosts[node]
 	return registered && slices.ContainsFunc(all, func(m machines.Machine) bool {
@@ -258,7 +258,7 @@ func (p *planner) drains(node string, all []machines.Machine) bool {
 	})
 }
 
-// settling reports whether a registered node has yet to converge for the first time since its machine was made.
+// settling reports whether a registered node has not converged yet since its machine was made.
 func (p *planner) settling(node string, rec machines.Record) bool {
 	if _, held := p.Held[node]; held || !p.Released {
 		return false
@@ -271,7 +271,7 @@ func (p *planner) settling(node string, rec machines.Record) bool {
 	return st.LastGood.IsZero() && p.Views[node].State != agent.Converged
 }
 
-// otherAddress reports whether the node and the machine of its name have no address in common: that may be another machine.
+// otherAddress reports whether the node and the machine of its name share no address: they may be different machines.
 func (p *planner) otherAddress(node string) (was, now string, differ bool) {
 	host := p.Hosts[node].Addresses
 	var theirs []string

@@ -8,26 +8,26 @@ import (
 	"pulley/internal/machines"
 )
 
-// Verb is what a plan does about one node or machine.
+// Verb is the action of a step.
 type Verb string
 
 // The verbs.
 const (
-	Keep      Verb = "keep"      // nothing
-	Wait      Verb = "wait"      // its machine is being made, booting, joining or converging
-	Create    Verb = "create"    // it has no machine: one is ordered
-	Replace   Verb = "replace"   // its flavor or image changed: deleted and ordered again
-	Broken    Verb = "broken"    // its machine failed, is off, or never joined: deleted and ordered again
-	Orphan    Verb = "orphan"    // its machine is gone: the node is removed, and ordered again if it is wanted
-	Adopt     Verb = "adopt"     // a machine with our mark that has no record gets one
-	Retire    Verb = "retire"    // not wanted any more: drained, removed and deleted
-	Duplicate Verb = "duplicate" // a second machine of one name is deleted
-	Missing   Verb = "missing"   // wanted, and others make its machine: nothing is done
-	Extra     Verb = "extra"     // registered, not wanted, and not ours to delete: nothing is done
-	Unknown   Verb = "unknown"   // a machine with our mark whose name is no node's: nothing is done
+	Keep      Verb = "keep"      // no action
+	Wait      Verb = "wait"      // wait: its machine is being made, booting, joining or converging
+	Create    Verb = "create"    // order a machine: it has none
+	Replace   Verb = "replace"   // its flavor or image changed: delete and order again
+	Broken    Verb = "broken"    // its machine failed, is off, or never joined: delete and order again
+	Orphan    Verb = "orphan"    // its machine is gone: remove the node, and order again if it is wanted
+	Adopt     Verb = "adopt"     // record a machine with the fleet's mark that has no record
+	Retire    Verb = "retire"    // not wanted any more: drain, remove and delete
+	Duplicate Verb = "duplicate" // delete a second machine of one name
+	Missing   Verb = "missing"   // no action: it is wanted, and Pulley does not make its machine
+	Extra     Verb = "extra"     // no action: registered, not wanted, and its machine is not Pulley's
+	Unknown   Verb = "unknown"   // no action: a machine with the fleet's mark whose name is not a node's
 )
 
-// Verbs lists all verbs, those that change most first.
+// Verbs returns all verbs, those with the largest changes first.
 func Verbs() []Verb {
 	return []Verb{Create, Replace, Broken, Orphan, Adopt, Retire, Duplicate, Wait, Missing, Extra, Unknown, Keep}
 }
@@ -35,30 +35,30 @@ func Verbs() []Verb {
 // Creates reports whether a step of this verb may order a machine.
 func (v Verb) Creates() bool { return v == Create || v == Replace || v == Broken || v == Orphan }
 
-// Step is what a plan does about one node, and why.
+// Step is the action for one node, and its reasons.
 type Step struct {
 	Verb    Verb              `json:"verb"`
 	Node    string            `json:"node"` // of an unknown machine, its name in quotes
 	Role    string            `json:"role,omitempty"`
 	Reasons []machines.Reason `json:"reasons"`
-	Notes   []machines.Reason `json:"notes,omitempty"`   // of a node that stays: what an operator should know
+	Notes   []machines.Reason `json:"notes,omitempty"`   // of a node that stays: information for the operator
 	Blocked *machines.Reason  `json:"blocked,omitempty"` // a plan with a blocked step is refused
 	Creates bool              `json:"creates,omitempty"` // a machine is ordered
 	Deletes []machines.Ref    `json:"deletes,omitempty"`
 	Removes bool              `json:"removes,omitempty"` // the node leaves the fleet: its certificate, its entry in the host list
 	Drain   bool              `json:"drain,omitempty"`   // its retire hooks run first
-	Order   *machines.Order   `json:"order,omitempty"`   // without userdata; where Creates
+	Order   *machines.Order   `json:"order,omitempty"`   // without userdata; set if Creates
 	Had     *Shape            `json:"had,omitempty"`     // of a machine that is replaced
 	Layer   int               `json:"layer"`             // by `after`: machines of layer 0 are made first, and retired last
 }
 
-// Shape is what a machine is made as, in the provider's words.
+// Shape is the flavor and image of a machine, as the provider names them.
 type Shape struct {
 	Flavor string `json:"flavor,omitempty"`
 	Image  string `json:"image,omitempty"`
 }
 
-// Acts reports whether a step does something to a machine, or to its record.
+// Acts reports whether a step changes a machine or its record.
 func (s Step) Acts() bool {
 	switch s.Verb {
 	case Create, Replace, Broken, Orphan, Adopt, Retire, Duplicate:
@@ -67,7 +67,7 @@ func (s Step) Acts() bool {
 	return s.Blocked != nil
 }
 
-// Works reports whether an apply works on a step, if only by waiting.
+// Works reports whether an apply works on a step, or waits for it.
 func (s Step) Works() bool {
 	switch s.Verb {
 	case Keep, Missing, Extra, Unknown:
@@ -76,28 +76,28 @@ func (s Step) Works() bool {
 	return true
 }
 
-// Ends reports whether nothing is left of the node after the step.
+// Ends reports whether the step removes the node completely.
 func (s Step) Ends() bool {
 	return !s.Creates && (s.Verb == Retire || s.Verb == Broken || s.Verb == Orphan || s.Verb == Replace)
 }
 
-// Plan is what applying an environment would do now.
+// Plan is the list of changes that an apply would make now.
 type Plan struct {
 	Format   int                       `json:"v"`
 	Fleet    environments.Ref          `json:"environment"`
 	Driver   string                    `json:"provider"`
 	At       time.Time                 `json:"at"`
-	Spec     *environments.Environment `json:"-"`                  // stored beside: environments.Encode
+	Spec     *environments.Environment `json:"-"`                  // stored separately: environments.Encode
 	Revision int64                     `json:"revision"`           // at which the environment was stored; 0 for a new one
-	Steps    []Step                    `json:"steps"`              // nodes in the order of the file; those that are not in it last
+	Steps    []Step                    `json:"steps"`              // nodes in the order of the file, then those that are not in it
 	Changes  environments.Changes      `json:"-"`                  // of the file
 	Changed  bool                      `json:"changed"`            // the file differs from the stored environment
 	Healthy  bool                      `json:"healthy"`            // all nodes are registered and converged
-	Reacting []string                  `json:"reacting,omitempty"` // nodes that are asked for a run afterwards
-	Destroys bool                      `json:"-"`                  // nothing is wanted any more
+	Reacting []string                  `json:"reacting,omitempty"` // nodes that are requested to run afterwards
+	Destroys bool                      `json:"-"`                  // the plan destroys the environment
 }
 
-// Counts is how many steps each verb has.
+// Counts returns the number of steps of each verb.
 func (p Plan) Counts() map[Verb]int {
 	counts := map[Verb]int{}
 	for _, s := range p.Steps {
@@ -106,7 +106,7 @@ func (p Plan) Counts() map[Verb]int {
 	return counts
 }
 
-// Deleted lists the machines that the plan deletes, in its order, each once.
+// Deleted lists the machines that the plan deletes, in its order, without duplicates.
 func (p Plan) Deleted() []machines.Ref {
 	var all []machines.Ref
 	known := map[machines.Ref]bool{}
@@ -121,12 +121,12 @@ func (p Plan) Deleted() []machines.Ref {
 	return all
 }
 
-// Removed lists the nodes that leave the fleet without a machine that is deleted.
+// Removed lists the nodes that are removed without the deletion of a machine.
 func (p Plan) Removed() []string {
 	return p.nodes(func(s Step) bool { return s.Removes && len(s.Deletes) == 0 })
 }
 
-// Created lists the nodes that machines are ordered for.
+// Created lists the nodes whose machines are ordered.
 func (p Plan) Created() []string { return p.nodes(func(s Step) bool { return s.Creates }) }
 
 func (p Plan) nodes(is func(Step) bool) (nodes []string) {
@@ -138,17 +138,17 @@ func (p Plan) nodes(is func(Step) bool) (nodes []string) {
 	return nodes
 }
 
-// Blocked lists the steps for which the plan is refused.
+// Blocked lists the blocked steps, for which the plan is refused.
 func (p Plan) Blocked() []Step {
 	return slices.DeleteFunc(slices.Clone(p.Steps), func(s Step) bool { return s.Blocked == nil })
 }
 
-// Empty reports whether no machine is changed or waited for. The file may have to be stored all the same: Changed.
+// Empty reports whether the plan changes no machine and waits for none. The file may still have to be stored: Changed.
 func (p Plan) Empty() bool {
 	return !slices.ContainsFunc(p.Steps, Step.Acts) && p.Counts()[Wait] == 0
 }
 
-// ReactingTo are the nodes that are asked for a run if only these steps are done.
+// ReactingTo returns the nodes that are requested to run if only these steps are done.
 func (p Plan) ReactingTo(steps []Step) (nodes []string) {
 	roles, done := map[string]bool{}, map[string]bool{}
 	for _, s := range steps {

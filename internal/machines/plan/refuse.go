@@ -7,14 +7,14 @@ import (
 	"pulley/internal/machines"
 )
 
-// Refusal is why a plan is not carried out.
+// Refusal is a reason why a plan is not carried out.
 type Refusal struct {
 	Step     Step
-	Machine  machines.Ref // whose deletion nobody approved; zero where the step is blocked
+	Machine  machines.Ref // the machine without approval; zero if the step is blocked
 	Destroys bool
 }
 
-// Refused lists why a plan is not carried out with these machines approved for deletion; nothing where it is.
+// Refused lists the reasons why a plan is not carried out if these machines are approved for deletion; none if it is.
 func (p Plan) Refused(approved []machines.Ref) (all []Refusal) {
 	for _, s := range p.Steps {
 		if s.Blocked != nil {
@@ -29,8 +29,8 @@ func (p Plan) Refused(approved []machines.Ref) (all []Refusal) {
 	return all
 }
 
-// Unprotects reports whether a blocked plan only takes protection away. Then only the environment is stored. Otherwise protection
-// would block its own end.
+// Unprotects reports whether a blocked plan only removes protection. Then only the environment is stored: protection
+// must not block its own removal.
 func (p Plan) Unprotects() bool {
 	if len(p.Blocked()) == 0 || len(p.Changes.Roles) == 0 || len(p.Changes.Settings) > 0 || p.Changes.Reordered {
 		return false
@@ -48,23 +48,23 @@ func (p Plan) Unprotects() bool {
 	return true
 }
 
-// Difference is something that a plan made now does otherwise than a plan that was stored or approved.
+// Difference is a difference between a stored or approved plan and one made now.
 type Difference struct {
 	Kind DifferenceKind
-	Was  Step // zero where Kind is about the whole plan, or Added
-	Is   Step // zero where Kind is about the whole plan, or where nothing is planned for the node
+	Was  Step // zero if Kind concerns the plan itself, or is Added
+	Is   Step // zero if Kind concerns the plan itself, or if the node has no step now
 	From string
 	To   string
 }
 
-// DifferenceKind is what differs.
+// DifferenceKind is the kind of a difference.
 type DifferenceKind string
 
-// What may differ.
+// The kinds of differences.
 const (
 	OtherFleet    DifferenceKind = "other_fleet"
 	OtherDriver   DifferenceKind = "other_provider"
-	OtherRevision DifferenceKind = "environment_stored" // by somebody else
+	OtherRevision DifferenceKind = "environment_stored" // by another program
 	OtherSpec     DifferenceKind = "file_changed"
 	Dropped       DifferenceKind = "step_dropped"
 	Added         DifferenceKind = "step_added"
@@ -75,8 +75,8 @@ const (
 	OtherBlock    DifferenceKind = "block_changed"
 )
 
-// Differences compares a plan that was stored with one that was made now; nothing if both do the same. Times, the progress of
-// machines that are waited for, and nodes that nothing is done to do not count.
+// Differences compares a stored plan with one made now; none if both have the same changes. It ignores times, the
+// progress of machines that are waited for, and nodes without an action.
 func Differences(stored, now Plan) (all []Difference) {
 	add := func(d Difference) { all = append(all, d) }
 	if stored.Fleet != now.Fleet {
@@ -126,7 +126,7 @@ func (s Step) key() stepKey {
 	return stepKey{node: s.Node}
 }
 
-// active are the steps that do something, or that would if they were not blocked.
+// active returns the steps that have an effect, or would have one if they were not blocked.
 func (p Plan) active() map[stepKey]Step {
 	steps := map[stepKey]Step{}
 	for _, s := range p.Steps {
@@ -137,7 +137,7 @@ func (p Plan) active() map[stepKey]Step {
 	return steps
 }
 
-// stepOf is the first step of a node.
+// stepOf returns the first step of a node.
 func (p Plan) stepOf(node string) Step {
 	for _, s := range p.Steps {
 		if s.Node == node {

@@ -16,7 +16,7 @@ import (
 // planFields are the fields of a plan without its methods.
 type planFields Plan
 
-// storedPlan is a plan in a file: as `pulley env plan -o json` prints it, and the environment as it is stored.
+// storedPlan is a plan in a file: the output of `pulley env plan -o json`, and the stored form of the environment.
 type storedPlan struct {
 	planFields
 	Fleet string          `json:"environment"`
@@ -39,7 +39,7 @@ func Encode(p Plan) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Decode reads what Encode writes, and nothing else. Changes is empty: it is not stored.
+// Decode reads the format of Encode, and nothing else. Changes is empty: it is not stored.
 func Decode(data []byte) (Plan, error) {
 	p, err := decodePlan(data)
 	if err != nil {

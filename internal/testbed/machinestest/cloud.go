@@ -15,21 +15,21 @@ import (
 	"pulley/internal/machines"
 )
 
-// Cloud is the provider, for one session and one mark.
+// Cloud is the provider of one session with one mark.
 type Cloud struct {
 	session *Session
 	mark    machines.Mark
 }
 
-// Provider makes the fleet's machines.
+// Provider returns the provider of the fleet's machines.
 func (x *Session) Provider() Cloud { return Cloud{x, x.site.Mark()} }
 
-// Marked makes machines with another mark.
+// Marked returns a provider with another mark.
 func (x *Session) Marked(m machines.Mark) Cloud { return Cloud{x, m} }
 
 var _ machines.Provider = Cloud{}
 
-// List is provision.Provider's.
+// List implements machines.Provider.
 func (c Cloud) List(ctx context.Context) (all []machines.Machine, err error) {
 	s := c.session.site
 	err = c.session.call(ctx, "list", false, func(f Fault) error {
@@ -56,7 +56,7 @@ func (c Cloud) List(ctx context.Context) (all []machines.Machine, err error) {
 
 var throttled = &machines.WaitError{After: 7 * time.Second, Err: errors.New("too many requests")}
 
-// Create is provision.Provider's.
+// Create implements machines.Provider.
 func (c Cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine, err error) {
 	s := c.session.site
 	err = c.session.call(ctx, "create", false, func(f Fault) error {
@@ -103,7 +103,7 @@ func (c Cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine
 	return m, nil
 }
 
-// shown is a machine as this provider tells of it.
+// shown returns a machine as this provider reports it.
 func (s *model) shown(m machines.Machine) machines.Machine {
 	if s.NoIDs {
 		m.ID = ""
@@ -111,7 +111,7 @@ func (s *model) shown(m machines.Machine) machines.Machine {
 	return m
 }
 
-// accepts refuses what a cloud refuses.
+// accepts refuses the orders that a cloud refuses.
 func (c Cloud) accepts(o machines.Order, f Fault) error {
 	_, err := environments.ParseHostname(o.Name)
 	switch {
@@ -127,14 +127,14 @@ func (c Cloud) accepts(o machines.Order, f Fault) error {
 	return nil
 }
 
-// claimed blames who asks for a machine whose name nobody claimed.
+// claimed records an error if a machine is ordered whose name is not claimed.
 func (c Cloud) claimed(o machines.Order) {
 	s := c.session.site
 	if c.session.agreed == nil {
 		return
 	}
 	if r, ok := s.records[o.Node]; !ok || r.Name != o.Name || r.Phase != machines.Making {
-		// Who has lost the lock may have asked before, and learns of it by the next write.
+		// A session without the lock may have ordered before it lost the lock. Its next write fails.
 		if s.holder == c.session {
 			s.blame("machine %s was asked for, and the books have %+v", o.Name, r)
 		}
@@ -156,7 +156,7 @@ func (s *model) box(o machines.Order, mark machines.Mark) *box {
 	return b
 }
 
-// Delete is provision.Provider's.
+// Delete implements machines.Provider.
 func (c Cloud) Delete(ctx context.Context, v machines.Ref) error {
 	s := c.session.site
 	return c.session.call(ctx, "delete", false, func(f Fault) error {
@@ -184,7 +184,7 @@ func (c Cloud) Delete(ctx context.Context, v machines.Ref) error {
 	})
 }
 
-// agreed blames who deletes what nobody agreed to, what is protected, or what nothing was written down of.
+// agreed records an error for the deletion of a machine that was not approved, is protected, or has no record.
 func (c Cloud) agreed(b *box) {
 	x := c.session
 	if x.agreed == nil || b.State == machines.Deleting {

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/machines"
 )
 
-// What is proven with the cloud in memory would not hold for real ones if it were kinder than they are.
+// Tests with the provider in memory would not hold for real ones if it were more tolerant.
 func TestTheModelIsAConformingProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSim(environments.Ref{Environment: "dev"}, time.Now)

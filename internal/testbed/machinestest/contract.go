@@ -15,24 +15,24 @@ import (
 	"pulley/internal/machines"
 )
 
-// Books is what the contract is about: a fleet but for the payloads of its machines.
+// Books is the part of a fleet that the contract covers: all but userdata.
 type Books interface {
 	machines.Reader
 	machines.Inventory
 	machines.Nodes
 }
 
-// Subject is a fleet that nothing is known of yet, with the lock of an apply, and what others do to it.
+// Subject is an empty fleet with the lock of an apply, and functions for the changes that others make.
 type Subject struct {
 	Fleet Books
 	Ref   environments.Ref
-	Join  func(node, role string) // puts a node on the list of hosts, as its own join does
-	Say   func(agent.Status)      // writes what a node says of itself
-	Oust  func()                  // has the lock end, and another apply take it
-	Lets  func(token string) bool // whether a machine with the token of this id may join
+	Join  func(node, role string) // adds a node to the host list, as its own join does
+	Say   func(agent.Status)      // writes a node's status
+	Oust  func()                  // ends the lock, and another apply takes it
+	Lets  func(token string) bool // reports whether a machine with the token of this id may join
 }
 
-// contract is what applying relies on, one sentence each.
+// contract lists the rules that applying relies on, one sentence each.
 var contract = []struct {
 	name string
 	test func(*testing.T, *subject)
@@ -62,7 +62,7 @@ func FleetContract(t *testing.T, open func(*testing.T) Subject) {
 	}
 }
 
-// subject adds what the tests say over and over.
+// subject is a Subject with helpers for the tests.
 type subject struct {
 	Subject
 	t *testing.T
@@ -89,7 +89,7 @@ func (s *subject) is(err, want error) {
 	}
 }
 
-// node is a node of the fleet, with its stack.
+// node returns the name of a node of the fleet, with its stack.
 func (s *subject) node(role string, num int) string {
 	return environments.Node{Role: role, Num: num, Stack: s.Ref.Stack}.String()
 }
@@ -98,7 +98,7 @@ func (s *subject) record(node string) machines.Record {
 	return machines.Record{Node: node, Name: "at-the-provider", Phase: machines.Making, Driver: "model", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
 }
 
-// has fails unless the books have exactly this for a node; nil for nothing.
+// has fails unless the stored record of a node is exactly want; nil means none.
 func (s *subject) has(node string, want *machines.Record) {
 	s.t.Helper()
 	got, ok := s.world().Records[node]
@@ -211,7 +211,7 @@ func orders(t *testing.T, s *subject) {
 	s.must(s.Fleet.Drop(ctx, last))
 	lets()
 
-	// A write whose answer is late is written again: at the same moment, as it were.
+	// A write whose answer is late is repeated, as if at the same time.
 	for n := range 30 {
 		r := s.record(s.node("db", n+1))
 		k := machines.Token{ID: fmt.Sprintf("%08x", n), Hash: a.Hash, Created: a.Created, Expires: a.Expires}
@@ -283,7 +283,7 @@ func (s *subject) says(node string) {
 	s.Say(agent.Status{Node: node, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings()})
 }
 
-// retires writes the record of a node that spoke and is being retired.
+// retires writes the record of a node that reported and is being retired.
 func (s *subject) retires(node string) machines.Record {
 	s.t.Helper()
 	r := s.record(node)

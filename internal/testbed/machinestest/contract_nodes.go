@@ -9,7 +9,7 @@ import (
 	"pulley/internal/machines"
 )
 
-// The part of the contract that is about nodes: the list of hosts, holds, requests, and what nodes say.
+// The contract of nodes: the host list, holds, requests and statuses.
 
 func asks(t *testing.T, s *subject) {
 	one, two := s.node("web", 1), s.node("web", 10)

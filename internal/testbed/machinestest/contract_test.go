@@ -7,7 +7,7 @@ import (
 	"pulley/environments"
 )
 
-// What is proven with the fleet in memory would not hold for the one in etcd if they differed.
+// Tests with the fleet in memory would not hold for the one in etcd if the two differed.
 func TestTheModelKeepsTheContract(t *testing.T) {
 	FleetContract(t, func(*testing.T) Subject {
 		s := NewSim(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)

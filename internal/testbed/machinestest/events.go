@@ -7,17 +7,17 @@ import (
 	"pulley/internal/machines"
 )
 
-// What happens to a site beside what applies do to it: to its provider, its machines and its nodes, and by other operators.
+// The events of a site besides those of applies: of its provider, its machines and nodes, and of other operators.
 
-// Hide has the provider not tell of some of its machines for a while.
+// Hide makes the provider omit some of its machines for a while.
 func (s *Sim) Hide(what Hides, lasts time.Duration) {
 	s.locked(func() { s.hides, s.hidesTo = what, s.Now().Add(lasts) })
 }
 
-// Demote has nothing promoted.
+// Demote removes the promoted release.
 func (s *Sim) Demote() { s.locked(func() { s.target = agent.Target{} }) }
 
-// Plant puts a machine there that runs and that nobody ordered.
+// Plant adds a running machine that was never ordered.
 func (s *Sim) Plant(name string, mark machines.Mark) (m machines.Machine) {
 	s.locked(func() {
 		b := s.box(machines.Order{Name: name}, mark)
@@ -27,7 +27,7 @@ func (s *Sim) Plant(name string, mark machines.Mark) (m machines.Machine) {
 	return m
 }
 
-// Kill has something happen to a machine: it is lost, or goes into a state.
+// Kill removes a machine, or sets its state.
 func (s *Sim) Kill(id string, state machines.State) {
 	s.locked(func() {
 		for _, b := range s.boxes {
@@ -47,17 +47,17 @@ func (s *Sim) Kill(id string, state machines.State) {
 	})
 }
 
-// Join puts a node on the list that has no machine here.
+// Join adds a node without a machine here to the host list.
 func (s *Sim) Join(node, role string) {
 	s.locked(func() { s.hosts[node] = agent.Host{Node: node, Role: role, At: s.Now().UTC(), By: "bootstrap"} })
 }
 
-// Say writes what a node says of itself.
+// Say writes a node's status.
 func (s *Sim) Say(st agent.Status) {
 	s.locked(func() { s.statuses[st.Node], s.said[st.Node] = st, s.moment() })
 }
 
-// Enroll has a machine of somebody else join as a node, as a member of a role does, and live on as one.
+// Enroll makes a foreign machine join as a node, as a member of a role does, and keeps it running.
 func (s *Sim) Enroll(node, role string, mark machines.Mark) (m machines.Machine) {
 	s.locked(func() {
 		var b *box
@@ -77,7 +77,7 @@ func (s *Sim) Enroll(node, role string, mark machines.Mark) (m machines.Machine)
 	return m
 }
 
-// Ask has somebody beside the apply ask a node for something.
+// Ask sends a node a request from outside the apply.
 func (s *Sim) Ask(node string, q agent.Request) {
 	s.locked(func() {
 		if h, ok := s.hosts[node]; ok {
@@ -87,7 +87,7 @@ func (s *Sim) Ask(node string, q agent.Request) {
 	})
 }
 
-// HoldNode puts a node under a hold; without a reason it takes that away.
+// HoldNode puts a node under a hold; without a reason it ends the hold.
 func (s *Sim) HoldNode(node, why string) {
 	s.locked(func() {
 		delete(s.holds, node)
@@ -97,7 +97,7 @@ func (s *Sim) HoldNode(node, why string) {
 	})
 }
 
-// Tokens is who may join as which node: ids of tokens, and nodes.
+// Tokens returns the node of each valid token, by the token's id.
 func (s *Sim) Tokens() map[string]string {
 	all := map[string]string{}
 	s.locked(func() {
@@ -110,10 +110,10 @@ func (s *Sim) Tokens() map[string]string {
 	return all
 }
 
-// Grant has somebody else have a token of this id.
+// Grant creates a token of this id for another node.
 func (s *Sim) Grant(id, node string) { s.locked(func() { s.tokens[id] = token{node: node} }) }
 
-// Take has a machine join as a node, whatever its token says.
+// Take makes a machine join as a node, whatever its token is for.
 func (s *Sim) Take(node, id string) {
 	s.locked(func() {
 		for _, b := range s.boxes {
@@ -126,7 +126,8 @@ func (s *Sim) Take(node, id string) {
 	})
 }
 
-// Retiring has the books say that the retiring of a node was begun, which has not answered: it is held, and asked.
+// Retiring starts the retirement of a node, without an answer yet: its record says so, it has a hold, and a request was
+// sent.
 func (s *Sim) Retiring(node string) {
 	s.locked(func() {
 		r, h := s.records[node], s.hosts[node]
@@ -138,11 +139,11 @@ func (s *Sim) Retiring(node string) {
 	})
 }
 
-// Forget strikes a node off the books.
+// Forget deletes the record of a node.
 func (s *Sim) Forget(node string) { s.locked(func() { delete(s.records, node) }) }
 
-// Heal ends all faults that last: the provider knows its machines, they converge, and hooks end. Those that never booted stay
-// as they are.
+// Heal ends all lasting faults: the provider lists its machines, they converge, and hooks end. Machines that never
+// booted stay so.
 func (s *Sim) Heal() {
 	s.locked(func() {
 		s.Trouble, s.Quota, s.hides = nil, 0, Nothing
@@ -158,7 +159,7 @@ func (s *Sim) Heal() {
 	})
 }
 
-// Unlist takes a node off the list of hosts, as `pulley nodes remove` does.
+// Unlist removes a node from the host list, as `pulley nodes remove` does.
 func (s *Sim) Unlist(node string) {
 	s.locked(func() { s.takeOff(node) })
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Fault is what goes wrong with one call, or with what it makes.
+// Fault is a fault of one call, or of the machine that it makes.
 type Fault string
 
-// The faults. A call that a fault means nothing to goes well.
+// The faults. A fault that does not apply to a call has no effect.
 const (
 	None        Fault = ""
 	FailBefore  Fault = "fails, and has done nothing"
@@ -32,12 +32,12 @@ const (
 	HookHang Fault = "its hooks never end"
 )
 
-// Faults lists all of them, for who draws them.
+// Faults returns all faults, for random tests.
 func Faults() []Fault {
 	return []Fault{FailBefore, FailAfter, CrashBefore, CrashAfter, Throttle, Busy, Quota, Refuse, Late, Twin, ErrorEnd, LoseIt, NoBoot, NoRun, Slow, Deaf, HookFail, HookHang}
 }
 
-// How long machines take. Their own number spreads them.
+// The durations of machines. Each machine's number varies them.
 const (
 	buildTakes    = 40 * time.Second
 	joinTakes     = 30 * time.Second

@@ -16,7 +16,7 @@ import (
 
 var _ machines.Fleet = (*Session)(nil)
 
-// World is machines.Fleet's.
+// World implements machines.Fleet.
 func (x *Session) World(ctx context.Context) (w machines.World, err error) {
 	s := x.site
 	err = x.call(ctx, "world", false, func(Fault) error {
@@ -38,7 +38,7 @@ func (x *Session) World(ctx context.Context) (w machines.World, err error) {
 	return w, err
 }
 
-// Unchanged is machines.Fleet's.
+// Unchanged implements machines.Fleet.
 func (x *Session) Unchanged(ctx context.Context, w machines.World) (same bool, err error) {
 	s := x.site
 	err = x.call(ctx, "unchanged", false, func(Fault) error {
@@ -62,7 +62,7 @@ func (s *model) view(node string) agent.View {
 	return agent.Look(nil, d, s.Now())
 }
 
-// Acts is machines.Fleet's.
+// Acts implements machines.Fleet.
 func (x *Session) Acts(ctx context.Context, since time.Time) (all []machines.Act, err error) {
 	err = x.call(ctx, "acts", false, func(Fault) error {
 		for _, a := range x.site.acts {
@@ -76,7 +76,7 @@ func (x *Session) Acts(ctx context.Context, since time.Time) (all []machines.Act
 	return all, err
 }
 
-// PutSpec is machines.Fleet's.
+// PutSpec implements machines.Fleet.
 func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revision int64) (at int64, err error) {
 	s := x.site
 	err = x.call(ctx, "put spec", true, func(Fault) error {
@@ -102,12 +102,12 @@ func (x *Session) PutSpec(ctx context.Context, e *environments.Environment, revi
 	return at, err
 }
 
-// Put is machines.Fleet's.
+// Put implements machines.Fleet.
 func (x *Session) Put(ctx context.Context, r machines.Record, was *machines.Record) error {
 	return x.call(ctx, "put", true, func(Fault) error { return x.put(r, was, machines.Token{}) })
 }
 
-// Order is machines.Fleet's.
+// Order implements machines.Fleet.
 func (x *Session) Order(ctx context.Context, r machines.Record, was *machines.Record, t machines.Token) error {
 	return x.call(ctx, "order", true, func(Fault) error { return x.put(r, was, t) })
 }
@@ -139,7 +139,8 @@ func (x *Session) put(r machines.Record, was *machines.Record, t machines.Token)
 	case r.Phase != machines.Retiring:
 		delete(s.off, r.Node)
 	}
-	if _, known := s.booked[r.ID]; r.Phase == machines.Made && !known && s.Now().Sub(r.At) < time.Minute { // by a clock that is right
+	// by a correct clock
+	if _, known := s.booked[r.ID]; r.Phase == machines.Made && !known && s.Now().Sub(r.At) < time.Minute {
 		s.booked[r.ID] = s.Now()
 	}
 	if have.Phase == machines.Made && r.Phase == machines.Made && have.ID == r.ID {
@@ -149,20 +150,20 @@ func (x *Session) put(r machines.Record, was *machines.Record, t machines.Token)
 	return nil
 }
 
-// lettingNobodyIn ends a token, if it is one.
+// lettingNobodyIn revokes a token, if id is one.
 func (s *model) lettingNobodyIn(id string) {
 	if t, ok := s.tokens[id]; ok {
 		s.tokens[id] = token{node: t.node, dead: true}
 	}
 }
 
-// same compares records but for their joining, which others write as well.
+// same compares records without Joined, which others write, too.
 func same(have, was machines.Record) bool {
 	have.Joined = was.Joined
 	return reflect.DeepEqual(have, was)
 }
 
-// Drop is machines.Fleet's.
+// Drop implements machines.Fleet.
 func (x *Session) Drop(ctx context.Context, was machines.Record) error {
 	s := x.site
 	return x.call(ctx, "drop", true, func(Fault) error {
@@ -180,7 +181,7 @@ func (x *Session) Drop(ctx context.Context, was machines.Record) error {
 	})
 }
 
-// forgets drops what a retired node said, unless it is there still.
+// forgets deletes the status of a retired node, unless the node is still in the host list.
 func (s *model) forgets(node string) {
 	_, listed := s.hosts[node]
 	if off := s.off[node]; listed || off != 0 && s.said[node] > off {
@@ -189,7 +190,7 @@ func (s *model) forgets(node string) {
 	delete(s.statuses, node)
 }
 
-// Note is machines.Fleet's.
+// Note implements machines.Fleet.
 func (x *Session) Note(ctx context.Context, a machines.Act) error {
 	s := x.site
 	return x.call(ctx, "note", true, func(Fault) error {
@@ -198,7 +199,7 @@ func (x *Session) Note(ctx context.Context, a machines.Act) error {
 	})
 }
 
-// Userdata is machines.Fleet's: a token's id, and nothing else.
+// Userdata implements machines.Fleet: the text is a token's id only.
 func (x *Session) Userdata(o machines.Order, _ environments.Role, _ userdata.Form) ([]byte, machines.Token, error) {
 	s := x.site
 	s.mu.Lock()
@@ -209,7 +210,7 @@ func (x *Session) Userdata(o machines.Order, _ environments.Role, _ userdata.For
 	return []byte(id), machines.Token{ID: id, Hash: id, Created: now, Expires: now.Add(time.Hour)}, nil
 }
 
-// Hold is machines.Fleet's.
+// Hold implements machines.Fleet.
 func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
 	return x.call(ctx, "hold", false, func(Fault) error {
 		x.site.holds[node] = h
@@ -217,7 +218,7 @@ func (x *Session) Hold(ctx context.Context, node string, h agent.Hold) error {
 	})
 }
 
-// Release is machines.Fleet's.
+// Release implements machines.Fleet.
 func (x *Session) Release(ctx context.Context, node string) error {
 	return x.call(ctx, "release", false, func(Fault) error {
 		if x.site.holds[node].Kind == agent.RetirementHold {
@@ -227,7 +228,7 @@ func (x *Session) Release(ctx context.Context, node string) error {
 	})
 }
 
-// Ask is machines.Fleet's.
+// Ask implements machines.Fleet.
 func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
 	s := x.site
 	return x.call(ctx, "ask", false, func(f Fault) error {
@@ -247,7 +248,7 @@ func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
 	})
 }
 
-// takeOff takes a node off the list of hosts; the books remember that it was on it.
+// takeOff removes a node from the host list; its record keeps that the node had joined.
 func (s *model) takeOff(node string) {
 	if r, ok := s.records[node]; ok && r.Phase == machines.Made && s.hosts[node].Node != "" {
 		r.Joined = true
@@ -257,7 +258,7 @@ func (s *model) takeOff(node string) {
 	delete(s.holds, node)
 }
 
-// Remove is machines.Fleet's.
+// Remove implements machines.Fleet.
 func (x *Session) Remove(ctx context.Context, node, _ string) error {
 	s := x.site
 	return x.call(ctx, "remove", false, func(Fault) error {

@@ -11,30 +11,30 @@ import (
 	"pulley/internal/machines/render"
 )
 
-// Aim is what somebody wants of a fleet. What is done for it is judged by that and by how machines truly are: by nothing that
-// the code under test says.
+// Aim is the wanted state of a fleet. The oracle judges each act by it and by the true state of machines, never by data
+// of the code under test.
 type Aim struct {
 	Want    *environments.Environment
-	Destroy bool          // nothing is wanted any more
-	Budget  int           // of a Watcher, an hour; 0: an operator wants it, and has agreed
-	Clock   time.Duration // by how much theirs is wrong
+	Destroy bool          // no machine is wanted
+	Budget  int           // of a Watcher, per hour; 0: an operator wants and approved it
+	Clock   time.Duration // error of the session's clock
 }
 
-// Aims has a session judged.
+// Aims makes the oracle judge a session.
 func (x *Session) Aims(a Aim) { x.site.locked(func() { x.aim = &a }) }
 
-// Away is the mark under which the fleet's machines are looked for when somebody asks at the wrong place.
+// Away is the mark by which the fleet's machines are searched at the wrong place.
 func (s *Sim) Away() machines.Mark {
 	return machines.Mark{Owner: "ffffffffffffffff", Fleet: s.Ref.String()}
 }
 
-// A young machine that the books know may be missing in a list.
+// A recorded young machine may be missing in a list.
 const young = 2 * time.Minute
 
-// A moment may pass between a look and what is done then.
+// This much time may pass between a look and the act that follows it.
 const moment = 30 * time.Second
 
-// alive reports whether a machine runs, is the node that is registered, and was heard of lately.
+// alive reports whether a machine runs, is the registered node, and reported lately.
 func (s *model) alive(b *box) bool {
 	h, listed := s.hosts[b.node]
 	st, spoke := s.statuses[b.node]
@@ -42,7 +42,7 @@ func (s *model) alive(b *box) bool {
 		s.view(b.node).State != agent.Silent
 }
 
-// wants reports whether a node of this name is called for, and as what.
+// wants reports whether the aim has a node of this name, and its role.
 func (a Aim) wants(node string) (environments.Role, bool) {
 	n, err := environments.ParseNode(node)
 	if a.Destroy || a.Want == nil || err != nil || !a.Want.Has(n) {
@@ -51,7 +51,8 @@ func (a Aim) wants(node string) (environments.Role, bool) {
 	return a.Want.Role(n.Role)
 }
 
-// spared is why the machine of a node must stay, by what is wanted and how it is; "" when its end may be begun.
+// spared returns the reason why the machine of a node must stay, by the aim and its state; "" if its retirement may
+// begin.
 func (x *Session) spared(b *box, node string) string {
 	s := x.site
 	role, wanted := x.aim.wants(node)
@@ -60,13 +61,13 @@ func (x *Session) spared(b *box, node string) string {
 	other := role.Flavor != b.asked || booked && b.asked == "" && r.Flavor != role.Flavor
 	switch {
 	case !watches && (!wanted || other):
-	case s.alive(b) && s.Now().Sub(b.joinedAt) > moment: // nobody can look and end it in one
+	case s.alive(b) && s.Now().Sub(b.joinedAt) > moment: // a look and the end cannot be at the same moment
 		return "it is alive and wanted as it is"
 	}
 	return ""
 }
 
-// begins judges what a session writes of a node for the first time.
+// begins judges a session's first record of a node.
 func (x *Session) begins(have, next machines.Record) {
 	s := x.site
 	if x.aim == nil || s.holder != x {
@@ -85,7 +86,7 @@ func (x *Session) begins(have, next machines.Record) {
 	}
 }
 
-// watches judges what a Watcher begins.
+// watches judges the acts that a Watcher begins.
 func (x *Session) watches(have, next machines.Record) {
 	s := x.site
 	if have.Phase != machines.Made || next.Phase == machines.Made {
@@ -121,7 +122,7 @@ func (x *Session) mayEnd(b *box) {
 	}
 	n, err := environments.ParseHostname(b.Name)
 	if err != nil {
-		return // blamed already
+		return // reported already
 	}
 	r := s.records[n.String()]
 	if b.mark != s.Mark() {
@@ -132,7 +133,7 @@ func (x *Session) mayEnd(b *box) {
 	}
 }
 
-// mayRemove judges that a node leaves the list.
+// mayRemove judges the removal of a node from the host list.
 func (x *Session) mayRemove(node string) {
 	s := x.site
 	host, listed := s.hosts[node]
@@ -153,7 +154,7 @@ func (x *Session) mayRemove(node string) {
 	}
 }
 
-// onlyOne judges that a machine is asked for while another of its name lives.
+// onlyOne records an error if a machine is ordered while another of its name is alive.
 func (c Cloud) onlyOne(o machines.Order) {
 	x, s := c.session, c.session.site
 	if x.aim == nil || s.holder != x {
@@ -176,7 +177,7 @@ func (c Cloud) onlyOne(o machines.Order) {
 	}
 }
 
-// JudgePlan judges the machines that a plan would destroy, before anybody agrees to it.
+// JudgePlan judges the machines that a plan would delete, before the operator approves it.
 func (x *Session) JudgePlan(p plan.Plan) {
 	s := x.site
 	s.locked(func() {
@@ -202,7 +203,7 @@ func whyOf(p plan.Plan, v machines.Ref) string {
 	return ""
 }
 
-// condemned reports whether the world gives a reason for the end of a machine.
+// condemned reports whether the state of the world justifies the end of a machine.
 func (x *Session) condemned(b *box, want *environments.Environment) bool {
 	s := x.site
 	n, err := environments.ParseHostname(b.Name)
@@ -223,12 +224,13 @@ func (x *Session) condemned(b *box, want *environments.Environment) bool {
 		return true
 	case r.Phase == machines.Retiring && (r.Drained || !registered):
 		return true
-	case s.Now().Add(x.aim.Clock).Sub(b.Created) <= want.TimeoutOf(role): // as the operator's clock has it
+	case s.Now().Add(x.aim.Clock).Sub(b.Created) <= want.TimeoutOf(role): // by the operator's clock
 	case !b.joined:
 		return true
-	case !registered && booked && !r.Joined && b.missed: // neither list had it, and its name was claimed for another
+	// it was in neither list, and its name was claimed for another machine
+	case !registered && booked && !r.Joined && b.missed:
 		return true
-	case !registered && booked && r.Tries == 0: // it was adopted: who struck it off knew that it had joined
+	case !registered && booked && r.Tries == 0: // it was adopted: the operator who removed it knew that it had joined
 		return true
 	}
 	return !registered && slices.ContainsFunc(s.boxes, func(o *box) bool { return o != b && o.Name == b.Name && o.mark == b.mark && s.listed(o) })

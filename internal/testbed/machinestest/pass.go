@@ -9,7 +9,7 @@ import (
 	"pulley/internal/machines"
 )
 
-// pass has the time pass until now: machines are built, join, converge, answer and go.
+// pass advances all machines to the present: they are built, join, converge, answer and end.
 func (s *model) pass() {
 	now := s.Now()
 	s.boxes = slices.DeleteFunc(s.boxes, func(b *box) bool { return !b.goneAt.IsZero() && !now.Before(b.goneAt) })
@@ -20,7 +20,7 @@ func (s *model) pass() {
 
 func (s *model) listed(b *box) bool { return !s.Now().Before(b.appears) }
 
-// live is the life of one machine.
+// live advances one machine.
 func (s *model) live(b *box, now time.Time) {
 	if b.State == machines.Building && !now.Before(b.runs) {
 		b.State = machines.Running
@@ -40,14 +40,14 @@ func (s *model) live(b *box, now time.Time) {
 	}
 	host, listed := s.hosts[b.node]
 	if listed && host.Request != nil && host.Request.Do == agent.RequestRun {
-		b.retired = false // it is called off
+		b.retired = false // the retirement is cancelled
 	}
 	if b.joined && !b.retired && listed && host.MachineID == b.ID {
 		s.speak(b, host, now)
 	}
 }
 
-// join takes a machine into the fleet, if its token is good and its name is free.
+// join adds a machine to the fleet, if its token is valid and its name is free.
 func (s *model) join(b *box, at time.Time) {
 	t, ok := s.tokens[string(b.userdata)]
 	_, taken := s.hosts[t.node]
@@ -59,7 +59,7 @@ func (s *model) join(b *box, at time.Time) {
 	s.hosts[t.node] = agent.Host{Node: t.node, Role: roleOf(t.node), Hostname: b.Name, Addresses: b.Addresses, MachineID: b.ID, At: at.UTC(), By: "bootstrap"}
 }
 
-// speak is what the node says of itself: once a minute, as the real ones do, and when it was asked for something.
+// speak writes the node's status: once a minute, as real nodes do, and after a request.
 func (s *model) speak(b *box, host agent.Host, now time.Time) {
 	seen := b.joinedAt.Add(now.Sub(b.joinedAt).Truncate(speaksEvery))
 	st := agent.Status{Node: b.node, Role: host.Role, Phase: agent.Idle, Machine: b.ID, Settings: agent.DefaultSettings(), Target: s.target}

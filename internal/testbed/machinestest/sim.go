@@ -13,8 +13,8 @@ import (
 	"pulley/internal/machines"
 )
 
-// Sim is a fleet: its keys in etcd, and a cloud with its machines and those of others. Each call first does what time has done to
-// machines since the last one.
+// Sim is a fleet: its keys in etcd, and a provider with its machines and foreign ones. Each call first advances the
+// machines to the present.
 type Sim struct{ model }
 
 // model is the state of a Sim; its methods need the lock.
@@ -22,9 +22,9 @@ type model struct {
 	Ref     environments.Ref
 	Now     func() time.Time
 	Latency time.Duration           // of each call
-	Trouble func(call string) Fault // is asked at each call; nil: all is well
+	Trouble func(call string) Fault // is called at each call and returns its fault; nil: no faults
 	Quota   int                     // of machines; 0: none
-	NoIDs   bool                    // the provider has no names of its own for its machines
+	NoIDs   bool                    // the provider has no ids for its machines
 
 	mu       sync.Mutex
 	boxes    []*box
@@ -36,35 +36,35 @@ type model struct {
 	hosts    map[string]agent.Host
 	holds    map[string]agent.Hold
 	statuses map[string]agent.Status
-	answers  map[string]string // by request: what the node will answer; HookHang for nothing
+	answers  map[string]string // by request: the answer of the node; HookHang for none
 	tokens   map[string]token
-	payloads int // that were made
+	payloads int // number of payloads that were made
 	acts     []machines.Act
 	holder   *Session
 	wrong    []string
-	past     []string // what happened last
+	past     []string // the last events
 	hides    Hides
 	hidesTo  time.Time
-	said     map[string]int       // by node: which of all that happened its last word was
-	off      map[string]int       // by node: likewise, when it was taken off the list while it retired
-	moments  int                  // counts them
-	booked   map[string]time.Time // by machine: since when the books have it as made
-	members  map[string]bool      // who was ever a member of a role in the environment that is stored
-	watched  []time.Time          // when a Watcher began with a machine
+	said     map[string]int       // by node: index of its last status among all events
+	off      map[string]int       // by node: index of its removal from the host list while it retired
+	moments  int                  // counts the events
+	booked   map[string]time.Time // by machine: when its record said that it was made
+	members  map[string]bool      // nodes that ever were members of a role in the stored environment
+	watched  []time.Time          // when a Watcher began to work on a machine
 }
 
-// Hides is what a provider does not tell although it is there.
+// Hides is the kind of existing machines that a provider does not report.
 type Hides string
 
-// What it may be. All but Lags are blind to it with all their calls.
+// The kinds. All but Lags affect every call of the provider.
 const (
 	Nothing Hides = ""
 	All     Hides = "all"   // another project, another region: an empty list
-	Half    Hides = "half"  // a page that is missing
-	Lags    Hides = "young" // the list comes later
+	Half    Hides = "half"  // a missing page
+	Lags    Hides = "young" // lists come late
 )
 
-// listLag is how much later.
+// listLag is the delay of a list.
 const listLag = 90 * time.Second
 
 type token struct {
@@ -86,15 +86,15 @@ type box struct {
 	goneAt    time.Time // zero: it stays
 	joined    bool
 	joinedAt  time.Time
-	missed    bool // a list lacked it while its node was off the list of hosts
+	missed    bool // a list lacked it while its node was not in the host list
 	converges time.Time
 	retired   bool
-	asked     string // the flavor, in the order's words
+	asked     string // the flavor, as in the order
 	number    int
-	ended     bool // its end was asked for
+	ended     bool // its deletion was requested
 }
 
-// NewSim makes an empty one, in which a release is promoted.
+// NewSim returns an empty Sim with a promoted release.
 func NewSim(ref environments.Ref, now func() time.Time) *Sim {
 	return &Sim{model{
 		Ref: ref, Now: now, target: agent.Target{Release: "1.0.0", Tree: "aa"},
@@ -104,7 +104,7 @@ func NewSim(ref environments.Ref, now func() time.Time) *Sim {
 	}}
 }
 
-// hidden reports whether a list lacks a machine that is there; by name, whether any other call does, too.
+// hidden reports whether a list omits an existing machine; with byName, whether other calls do, too.
 func (s *model) hidden(b *box, byName bool) bool {
 	if !s.Now().Before(s.hidesTo) {
 		return false
@@ -125,7 +125,7 @@ func (s *model) moment() int {
 	return s.moments
 }
 
-// Mark is that of the fleet's machines.
+// Mark returns the mark of the fleet's machines.
 func (s *Sim) Mark() machines.Mark {
 	return machines.Mark{Owner: "0123456789abcdef", Fleet: s.Ref.String()}
 }
@@ -137,38 +137,38 @@ func (s *model) locked(f func()) {
 	f()
 }
 
-// blame remembers that something was done that must never be.
+// blame records a violation of a rule.
 func (s *model) blame(format string, args ...any) {
 	s.remembers("WRONG: "+format, args...)
 	s.wrong = append(s.wrong, fmt.Sprintf(format, args...))
 }
 
-// remembers keeps what happened last, for who has to find out how it came to what must never be.
+// remembers records an event, for the analysis of a violation.
 func (s *model) remembers(format string, args ...any) {
 	const most = 80
 	if len(s.wrong) > 0 {
-		return // what comes after that tells nothing
+		return // later events do not explain the violation
 	}
 	s.past = append(s.past, s.Now().UTC().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 	s.past = s.past[max(0, len(s.past)-most):]
 }
 
-// Mention adds to it.
+// Mention records an event of a test.
 func (s *Sim) Mention(format string, args ...any) { s.locked(func() { s.remembers(format, args...) }) }
 
-// Past is what happened last, oldest first.
+// Past returns the last events, oldest first.
 func (s *Sim) Past() (all []string) {
 	s.locked(func() { all = slices.Clone(s.past) })
 	return all
 }
 
-// Wrong lists what was done that must never be.
+// Wrong returns the violations.
 func (s *Sim) Wrong() (all []string) {
 	s.locked(func() { all = slices.Clone(s.wrong) })
 	return all
 }
 
-// Machines lists all machines, of whatever mark, that are listed by now.
+// Machines returns all listed machines, of any mark.
 func (s *Sim) Machines() (all []Seen) {
 	s.locked(func() {
 		for _, b := range s.boxes {
@@ -180,44 +180,44 @@ func (s *Sim) Machines() (all []Seen) {
 	return all
 }
 
-// Seen is a machine as only a test sees it.
+// Seen is a machine with details that only a test can see.
 type Seen struct {
 	machines.Machine
 	Mark   machines.Mark
 	Joined bool
 }
 
-// Records copies the books.
+// Records returns a copy of the machine records.
 func (s *Sim) Records() (all map[string]machines.Record) {
 	s.locked(func() { all = maps.Clone(s.records) })
 	return all
 }
 
-// Hosts copies the list of hosts.
+// Hosts returns a copy of the host list.
 func (s *Sim) Hosts() (all map[string]agent.Host) {
 	s.locked(func() { all = maps.Clone(s.hosts) })
 	return all
 }
 
-// Acts copies what was done.
+// Acts returns a copy of the history.
 func (s *Sim) Acts() (all []machines.Act) {
 	s.locked(func() { all = slices.Clone(s.acts) })
 	return all
 }
 
-// Spec is the environment that is stored.
+// Spec returns the stored environment.
 func (s *Sim) Spec() (e *environments.Environment) {
 	s.locked(func() { e = s.spec })
 	return e
 }
 
-// Pending reports whether a machine is still to appear, of an order whose answer was lost.
+// Pending reports whether an order whose answer was lost will still produce a machine.
 func (s *Sim) Pending() (any bool) {
 	s.locked(func() { any = slices.ContainsFunc(s.boxes, func(b *box) bool { return !s.listed(b) }) })
 	return any
 }
 
-// Held is the hold of a node's own that it is under.
+// Held returns the hold of a node itself, without its role's.
 func (s *Sim) Held(node string) (h agent.Hold) {
 	s.locked(func() { h = s.holds[node] })
 	return h
@@ -230,24 +230,24 @@ func (s *model) fault(call string) Fault {
 	return s.Trouble(call)
 }
 
-// Session is one program that has the lock of the fleet: a provision.Fleet, and the provider as that program sees it.
+// Session is one program that has the lock of the fleet: a machines.Fleet, and the provider as this program sees it.
 type Session struct {
 	site    *Sim
 	by      string
 	crashed bool
 	dies    func()
-	agreed  map[machines.Ref]bool // nil: nobody is asked, and nothing is checked
-	aim     *Aim                  // nil: likewise
+	agreed  map[machines.Ref]bool // nil: approvals are not checked
+	aim     *Aim                  // nil: acts are not judged
 }
 
-// Open takes the lock, from whoever has it. dies is called when the program is to die; nil: nobody has to know.
+// Open takes the lock from its holder. dies is called when the program must die; nil means no callback.
 func (s *Sim) Open(by string, dies func()) *Session {
 	x := &Session{site: s, by: by, dies: dies}
 	s.locked(func() { s.holder = x })
 	return x
 }
 
-// Agree names the machines that this apply may delete, and has it watched.
+// Agree approves the deletion of machines by this apply, and checks it from now on.
 func (x *Session) Agree(victims []machines.Ref) {
 	x.site.locked(func() {
 		x.agreed = map[machines.Ref]bool{}
@@ -257,10 +257,10 @@ func (x *Session) Agree(victims []machines.Ref) {
 	})
 }
 
-// Crash has the program dead: each of its calls fails from now on, without effect.
+// Crash ends the program: each later call fails without effect.
 func (x *Session) Crash() { x.site.locked(x.crash) }
 
-// Crashed reports whether it is dead.
+// Crashed reports whether the program has crashed.
 func (x *Session) Crashed() (dead bool) {
 	x.site.locked(func() { dead = x.crashed })
 	return dead
@@ -273,7 +273,7 @@ func (x *Session) crash() {
 	}
 }
 
-// call does one call, with what goes wrong with it. fenced calls have no effect once the lock is lost.
+// call runs one call with its fault. A fenced call has no effect once the lock is lost.
 func (x *Session) call(ctx context.Context, name string, fenced bool, effect func(Fault) error) error {
 	if x.site.Latency > 0 {
 		t := time.NewTimer(x.site.Latency)
@@ -319,7 +319,7 @@ func (x *Session) call(ctx context.Context, name string, fenced bool, effect fun
 	return err
 }
 
-// Made counts all machines that were ever ordered or planted.
+// Made returns the number of machines that were ever ordered or planted.
 func (s *Sim) Made() (n int) {
 	s.locked(func() { n = s.count })
 	return n
