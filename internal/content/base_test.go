@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// An index says where a node reads; one that lies must end in an error, never in another content.
+// Otherwise a wrong index makes a node read another content instead of reporting an error.
 func TestInstallRefusesLyingIndexes(t *testing.T) {
 	m := &Manifest{[]Entry{fileEntry("a", "first"), fileEntry("b", "second"), fileEntry("c", "third")}}
 	install := func(change func(x *index)) error {
@@ -56,7 +56,7 @@ func TestInstallRefusesLyingIndexes(t *testing.T) {
 	}
 }
 
-// Two spellings of one index, or numbers beyond the caps, must not get past the decoder.
+// The decoder must refuse a second encoding of one index, and numbers beyond the limits.
 func TestDecodeIndexRefuses(t *testing.T) {
 	o := Object{goldenTree, 1, 1}
 	object := string(appendObject(nil, o))
@@ -89,8 +89,8 @@ func TestDecodeIndexRefuses(t *testing.T) {
 	}
 }
 
-// Deltas that cost a new node more than the tree itself, and too many of them, call for a base; fewer do not, as a base
-// costs etcd a whole tree.
+// A base is due if the deltas are too many, or cost a new node more than the tree. Fewer deltas need none, because a
+// base costs etcd a complete tree.
 func TestWantsBase(t *testing.T) {
 	record := func(change func(r *Record)) Record {
 		r := Record{Base: Base{Stored: 3 << 20}, Chain: Chain{Seq: 10, Delta: &Object{}}}
@@ -120,7 +120,7 @@ func TestWantsBase(t *testing.T) {
 	}
 }
 
-// etcd grows by what changed, also when a base is due: what an earlier base holds is not stored again.
+// etcd grows only by the changes, even with a new base: contents of an earlier base are not stored again.
 func TestLaterBaseReusesPacks(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(5, 6))
@@ -129,7 +129,7 @@ func TestLaterBaseReusesPacks(t *testing.T) {
 	one := src.build(t, f.make(t), Record{}, "1.0.0")
 	before := len(mustOpen(t, src, one).supply.index.packs)
 
-	// A line of its own: the delta would be too large.
+	// A new line: the delta would be too large.
 	f["new"] = noise(1, 600<<10)
 	for i := range 20 {
 		f[fmt.Sprintf("modules/m%d/manifests/f%d.pp", i%20, i)] = text(random, 500)
@@ -156,7 +156,7 @@ func TestLaterBaseReusesPacks(t *testing.T) {
 
 	_, all := v.sizes()
 
-	// When most of it is gone, the packs that held it go as well.
+	// If most of the tree is removed, its packs are removed too.
 	for p := range f {
 		if strings.HasPrefix(p, "modules/") && !strings.HasSuffix(p, "0.pp") {
 			delete(f, p)
@@ -179,14 +179,14 @@ func TestLaterBaseReusesPacks(t *testing.T) {
 	}
 }
 
-// sizes returns how many bytes the index and manifest take as stored, and the packs once decoded.
+// sizes returns the stored bytes of the index and the manifest, and the raw bytes of the packs.
 func (v *View) sizes() (manifest, packs int64) {
 	_, manifest, _ = sumObjects(v.supply.index.manifest)
 	packs, _, _ = sumObjects(v.supply.index.packs)
 	return manifest + v.record.Base.Index.Size, packs
 }
 
-// A base on the line keeps old nodes on one request, and gives new ones few deltas.
+// With a base on the line, old nodes need one request and new nodes few deltas.
 func TestBaseOnTheLine(t *testing.T) {
 	src := objects{}
 	f := folder{"a": noise(1, 10<<10)}
@@ -219,7 +219,7 @@ func TestBaseOnTheLine(t *testing.T) {
 	wantPublished(t, roots[len(roots)-1], s.Path(last.Tree))
 }
 
-// What upkeep deletes and what a check reads is decided by these: nothing that a node needs may be left out.
+// Prunes and checks depend on these lists. A missing entry would delete an object that a node needs.
 func TestReferencesAndAudit(t *testing.T) {
 	f := manyPacks()
 	src := objects{}
@@ -253,7 +253,7 @@ func TestReferencesAndAudit(t *testing.T) {
 	}
 }
 
-// Publishing a change stores its delta and nothing else.
+// Publishing a change stores only its delta.
 func TestBuildEmitsOnlyWhatIsNew(t *testing.T) {
 	src := objects{}
 	f := modules(rand.New(rand.NewPCG(7, 8)), 300)

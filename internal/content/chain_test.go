@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// counting is a source that counts what is asked of it.
+// counting is a source that counts requests.
 type counting struct {
 	objects
 	mu              sync.Mutex
@@ -40,7 +40,7 @@ func (c *counting) Deltas(ctx context.Context, line string, from, to int64) ([][
 	return all, err
 }
 
-// text is n bytes that compress like code.
+// text returns n bytes that compress like code.
 func text(r *rand.Rand, n int) string {
 	words := []string{"class", "file", "ensure", "=>", "present", "service", "package", "{", "}", "notify", "template", "hiera"}
 	var b strings.Builder
@@ -50,7 +50,7 @@ func text(r *rand.Rand, n int) string {
 	return b.String()[:n]
 }
 
-// modules is a tree of many files.
+// modules returns a tree of many files.
 func modules(r *rand.Rand, files int) folder {
 	f := folder{"empty/": "", "link": "-> modules/m0"}
 	for i := range files {
@@ -60,7 +60,7 @@ func modules(r *rand.Rand, files int) folder {
 	return f
 }
 
-// A fleet that follows a control repo pays for what changed, not for the tree: every way ends in the right tree.
+// A fleet that follows a control repository fetches only the changes. Every way must end in the right tree.
 func TestInstallAlongALine(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -159,7 +159,7 @@ func TestInstallAlongALine(t *testing.T) {
 	})
 }
 
-// sameTree compares two folders by reading both, modes aside from the executable bit.
+// sameTree compares two folders by reading both. Of the modes it compares only the executable bit.
 func sameTree(t testing.TB, want, got string) {
 	t.Helper()
 	if a, b := mustRead(t, want), mustRead(t, got); a.Tree() != b.Tree() {
@@ -169,7 +169,7 @@ func sameTree(t testing.TB, want, got string) {
 	}
 }
 
-// A file that is written to under an installed tree is found and mended, also where trees share it.
+// A change to a file under an installed tree is found and repaired, even if trees share the file.
 func TestSharedFileDamaged(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	src := objects{}

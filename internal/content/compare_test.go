@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// look lists everything below a folder, with none of the code that is tested: type, mode, target, content.
+// look lists everything below a folder without the tested code: type, mode, target, content.
 func look(t testing.TB, root string, mode func(fs.FileMode) fs.FileMode) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -45,7 +45,7 @@ func look(t testing.TB, root string, mode func(fs.FileMode) fs.FileMode) map[str
 	return found
 }
 
-// installedMode is the mode that something has on a node that was published with another.
+// installedMode returns the mode on a node for a published mode.
 func installedMode(m fs.FileMode) fs.FileMode {
 	switch {
 	case m.IsDir():
@@ -56,7 +56,7 @@ func installedMode(m fs.FileMode) fs.FileMode {
 	return 0o444
 }
 
-// wantPublished makes sure that what was installed is what was published, byte for byte and mode for mode.
+// wantPublished checks that the installed files equal the published ones: contents and modes.
 func wantPublished(t testing.TB, published, installed string) {
 	t.Helper()
 	want := look(t, published, installedMode)

@@ -18,11 +18,11 @@ import (
 
 const crashDir = "PULLEY_TEST_CRASH_DIR"
 
-// TestCrashChild is what dies: it installs and activates a release.
+// TestCrashChild is the process to kill: it installs and activates a release.
 func TestCrashChild(t *testing.T) {
 	dir := os.Getenv(crashDir)
 	if dir == "" {
-		return // the parent starts it
+		return // only the parent test starts it
 	}
 	var r Record
 	b, err := os.ReadFile(filepath.Join(dir, "record"))
@@ -37,17 +37,17 @@ func TestCrashChild(t *testing.T) {
 	mustActivate(t, s, r.Tree)
 }
 
-// situation is a node that is about to get a release, one way or another.
+// situation is a node before an installation, one for each way.
 type situation struct {
 	src     objects
 	roots   map[string]string // by tree
 	to      Record
-	prepare func(t *testing.T, s *Store) // ends with some release active
+	prepare func(t *testing.T, s *Store) // activates a release at the end
 	spare   bool
-	later   Record // what comes after it
+	later   Record // the release after it
 }
 
-// situations are one for each way to a release.
+// situations returns one situation for each way to a release.
 func situations(t *testing.T) map[string]situation {
 	t.Helper()
 	src, roots := objects{}, map[string]string{}
@@ -95,8 +95,8 @@ func situations(t *testing.T) map[string]situation {
 	}
 }
 
-// A power switch, an OOM kill or a reboot in the middle must leave the node on a whole release, and the next run must
-// end where it would have ended without.
+// A power cut, an OOM kill or a reboot must leave the node with a complete release. The next run must reach the same
+// result as without the crash.
 func TestCrashAnywhere(t *testing.T) {
 	for name, c := range situations(t) {
 		for _, place := range CrashPoints {
@@ -121,7 +121,7 @@ func crashAndRecover(t *testing.T, c situation, place string) {
 
 	crash(t, dir, place)
 
-	s = &Store{Reserve: 0, Now: s.Now, dir: s.dir} // as the next process finds it, before it clears up
+	s = &Store{Reserve: 0, Now: s.Now, dir: s.dir} // the state for the next process, before it cleans up
 	current, err := s.Current()
 	if swapped := place == "install:after-swap"; err != nil || swapped && current != c.to.Tree || !swapped && current != old {
 		t.Errorf("current is %q, %v", current, err)
@@ -137,7 +137,7 @@ func crashAndRecover(t *testing.T, c situation, place string) {
 	mustActivate(t, s, c.to.Tree)
 	c.wantWhole(t, s, append(slices.Clone(before), c.to.Tree))
 	wantTrees(t, s, append(slices.Clone(before), c.to.Tree)...)
-	if place != "install:after-rename" { // what is left there goes with the next release
+	if place != "install:after-rename" { // the next release removes the files left there
 		wantEmptySpool(t, s)
 	}
 	if _, _, err := s.Collect(nil, 0); err != nil {
@@ -157,7 +157,7 @@ func crashAndRecover(t *testing.T, c situation, place string) {
 	wantEmptySpool(t, s)
 }
 
-// store puts what the child needs into files.
+// store writes the child's input to files.
 func (c situation) store(t *testing.T, dir string) {
 	t.Helper()
 	for name, b := range c.src {
@@ -188,7 +188,7 @@ func trees(t *testing.T, s *Store) []string {
 	return all
 }
 
-// wantWhole makes sure, by reading everything, that these trees can be seen and no others, each with its manifest.
+// wantWhole checks, by reading everything, that exactly these trees are visible, each with its manifest.
 func (c situation) wantWhole(t *testing.T, s *Store, want []string) {
 	t.Helper()
 	want = slices.Compact(slices.Sorted(slices.Values(want)))
@@ -221,7 +221,7 @@ func crash(t *testing.T, dir, place string) {
 	}
 }
 
-// A process that dies while it collects, and one that dies while it heals, leave a node that the next run puts right.
+// After a crash during collection or repair, the next run must repair the node.
 func TestCrashThenDangling(t *testing.T) {
 	c := situations(t)["by delta"]
 	s := newStore(t, quick(t))
@@ -230,7 +230,7 @@ func TestCrashThenDangling(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.RemoveAll(s.Path(current)); err != nil { // its manifest and its lock are still there
+	if err := os.RemoveAll(s.Path(current)); err != nil { // its manifest and its lock remain
 		t.Fatal(err)
 	}
 	wantCurrent(t, s, "")

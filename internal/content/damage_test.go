@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// rot changes one byte of a file as a failing disk does: nothing else tells of it.
+// rot changes one byte of a file like a failing disk: the metadata does not change.
 func rot(t *testing.T, path string) {
 	t.Helper()
 	before, err := os.Lstat(path)
@@ -32,7 +32,7 @@ func rot(t *testing.T, path string) {
 	}
 }
 
-// tomorrow lets the daily check become due.
+// tomorrow makes the daily check due.
 func tomorrow(s *Store) {
 	now := s.Now
 	s.Now = func() time.Time { return now().Add(CheckInterval + time.Second) }
@@ -46,7 +46,7 @@ func wantDamaged(t *testing.T, s *Store, tree, path string) {
 	}
 }
 
-// sharing installs two releases that share most files, and returns the folders that they were published from.
+// sharing installs two releases that share most files, and returns their source folders.
 func sharing(t *testing.T) (s *Store, src objects, one, two Record, roots map[string]string) {
 	t.Helper()
 	src = objects{}
@@ -64,8 +64,8 @@ func sharing(t *testing.T) (s *Store, src objects, one, two Record, roots map[st
 	return s, src, one, two, map[string]string{one.Tree: first, two.Tree: second}
 }
 
-// A disk that fails silently must not change what a node enforces for longer than a day, and what one release has rotten
-// must not come back through another one that shares the file.
+// A silent disk failure must not change a node's state for longer than a day. Damage in one release must not return
+// through another release that shares the file.
 func TestBitRotIsFoundAndHealed(t *testing.T) {
 	s, src, one, two, roots := sharing(t)
 	rotten := filepath.Join(s.Path(one.Tree), "d/c")
@@ -86,7 +86,7 @@ func TestBitRotIsFoundAndHealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := s.Now
-	s = newStore(t, s.dir) // etcd may be away until another process, which saw no damage, tries again
+	s = newStore(t, s.dir) // etcd may be unavailable until another process, which saw no damage, tries again
 	s.Now = now
 	asked := &counting{objects: src}
 	mustInstall(t, s, asked, two)
@@ -106,7 +106,7 @@ func TestBitRotIsFoundAndHealed(t *testing.T) {
 	wantTrees(t, s, one.Tree, two.Tree)
 }
 
-// A new release takes over what an old one has; it may not count as checked when the old one is overdue.
+// A new release reuses files of an old one. It must not count as checked if the check of the old one is overdue.
 func TestWhatIsSharedIsAsOldAsItsSource(t *testing.T) {
 	s, src, one, two, _ := sharing(t)
 	if _, err := s.remove(two.Tree, removal{evenCurrent: true}); err != nil {
@@ -120,7 +120,7 @@ func TestWhatIsSharedIsAsOldAsItsSource(t *testing.T) {
 	wantDamaged(t, s, two.Tree, `"d/c"`)
 }
 
-// A spare may have rotted, too.
+// The previous tree kept for reuse may be damaged too.
 func TestRottenSpareIsNotUsedAfterDamage(t *testing.T) {
 	s, src, one, two, roots := sharing(t)
 	rot(t, filepath.Join(s.Path(one.Tree), "d/c"))
@@ -136,8 +136,8 @@ func TestRottenSpareIsNotUsedAfterDamage(t *testing.T) {
 	wantPublished(t, roots[two.Tree], s.Path(two.Tree))
 }
 
-// Backup programs, a careless chmod and an editor that saves what was there leave a tree right: it must not be fetched
-// again, nor be read whole at each tick from then on.
+// Backup programs, a careless chmod and an editor that saves the same content leave a tree correct. The node must not
+// fetch it again, nor read all of it on every run.
 func TestTouchedFilesAreNoDamage(t *testing.T) {
 	for name, touch := range map[string]func(p string) error{
 		"time":   func(p string) error { return os.Chtimes(p, time.Now(), time.Now()) },
@@ -175,7 +175,7 @@ func mustLoad(t *testing.T, s *Store, tree string) *known {
 	return k
 }
 
-// Whatever happens to a tree, Puppet must not go on with it unnoticed.
+// Puppet must never run with a changed tree unnoticed.
 func TestDamageIsNoticedAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -228,7 +228,7 @@ func TestDamageIsNoticedAtOnce(t *testing.T) {
 			mustInstall(t, s, src, two)
 			wantPublished(t, roots[two.Tree], s.Path(two.Tree))
 			_ = os.RemoveAll(s.Path(two.Tree) + ".moved")
-			if name == "changed mode" { // of a file that both share
+			if name == "changed mode" { // of a shared file
 				wantDamaged(t, s, one.Tree, c.path)
 				return
 			}
@@ -237,7 +237,7 @@ func TestDamageIsNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// The manifest beside a tree is a memory of what was found right, no more: without it all of the tree is read.
+// The manifest file only caches the result of a check. Without it, the complete tree is read.
 func TestManifestBesideATreeIsNotTrusted(t *testing.T) {
 	for name, spoil := range map[string]func(file, other string) error{
 		"missing":        func(file, _ string) error { return os.Remove(file) },
@@ -266,7 +266,7 @@ func TestManifestBesideATreeIsNotTrusted(t *testing.T) {
 			if err := spoil(file, s.manifestFile(one.Tree)); err != nil {
 				t.Fatal(err)
 			}
-			rot(t, filepath.Join(s.Path(two.Tree), "a")) // no time tells of it, so only reading does
+			rot(t, filepath.Join(s.Path(two.Tree), "a")) // the times do not show it, so only reading finds it
 			var damaged *DamagedError
 			if err := s.Verify(two.Tree); !errors.As(err, &damaged) {
 				t.Errorf("a rotten tree: %v", err)

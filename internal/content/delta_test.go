@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// next publishes f after r, installs it over what is there, and returns how many bytes that took.
+// next publishes f after r, installs it on a node with r, and returns the fetched bytes.
 func next(t *testing.T, s *Store, src objects, r Record, f folder) (Record, *counting) {
 	t.Helper()
 	root := f.make(t)
@@ -22,7 +22,7 @@ func next(t *testing.T, s *Store, src objects, r Record, f folder) (Record, *cou
 	return r, asked
 }
 
-// What an operator pays for a change is the change: names, modes and places cost no content.
+// An operator pays only for the changes: names, modes and places cost no content.
 func TestDeltaCarriesOnlyWhatIsNew(t *testing.T) {
 	start := folder{
 		"big": noise(1, 200<<10), "m/a": noise(2, 50<<10), "m/b": "#!" + noise(3, 50<<10), "text": strings.Repeat("a line\n", 9000),
@@ -68,7 +68,7 @@ func TestDeltaCarriesOnlyWhatIsNew(t *testing.T) {
 	}
 }
 
-// A chmod costs a node nothing but the name: the bytes are on its disk.
+// A chmod fetches only the name: the bytes are on the node's disk.
 func TestModeFlipCostsNoContent(t *testing.T) {
 	src := objects{}
 	tree := changing{"run": {KindFile, noise(1, 300<<10)}, "other": {KindExecutable, noise(2, 100<<10)}}
@@ -90,8 +90,8 @@ func TestModeFlipCostsNoContent(t *testing.T) {
 	}
 }
 
-// A node that was away catches up with all of it in one request, also where what one release brought is what a later one
-// was compressed against, or was gone in between.
+// A node that was offline fetches all deltas in one request. This works even if a later delta was compressed with
+// contents of an earlier one, or if contents were removed in between.
 func TestDeltasOfDeltas(t *testing.T) {
 	t.Parallel()
 	src := objects{}
@@ -100,13 +100,13 @@ func TestDeltasOfDeltas(t *testing.T) {
 	line := []Record{src.build(t, f.make(t), Record{}, "1.0.0")}
 	roots := []string{}
 	for n, change := range []func(){
-		func() { f["c"] = noise(2, 60<<10) },                             // comes
-		func() { f["c"] = f["c"][:30<<10] + "edited" + f["c"][30<<10:] }, // against what came
-		func() { delete(f, "a") },                                        // goes
-		func() { f["d/a"] = long },                                       // comes back elsewhere: it is new again
-		func() { f["d/a"] = "x" + long },                                 // against what came back
-		func() { f["e"] = f["c"] + "more"; delete(f, "c") },              // moves and changes
-		func() { f["c"] = noise(2, 60<<10) },                             // as it came at first
+		func() { f["c"] = noise(2, 60<<10) },                             // added
+		func() { f["c"] = f["c"][:30<<10] + "edited" + f["c"][30<<10:] }, // compressed with the previous content
+		func() { delete(f, "a") },                                        // removed
+		func() { f["d/a"] = long },                                       // added at another path: it counts as new
+		func() { f["d/a"] = "x" + long },                                 // compressed with the content above
+		func() { f["e"] = f["c"] + "more"; delete(f, "c") },              // moved and changed
+		func() { f["c"] = noise(2, 60<<10) },                             // as in the beginning
 		func() { f["z/"] = "" },
 	} {
 		change()
@@ -145,7 +145,7 @@ func TestDeltasOfDeltas(t *testing.T) {
 	}
 }
 
-// A node whose own memory of where it stands is wrong takes a detour, and arrives.
+// A node with a wrong record of its position takes a slower way and still succeeds.
 func TestInstallTakesTheNextWay(t *testing.T) {
 	src := objects{}
 	f := folder{"a": noise(1, 1000), "b": "0"}
@@ -204,7 +204,7 @@ func (s *Store) root(t *testing.T, k *known) *beneath {
 	return b
 }
 
-// Contents near the caps have to come out as they went in, and what is beyond them begins a line.
+// Contents near the limits must be restored exactly. Contents beyond them begin a new line.
 func TestDeltaCaps(t *testing.T) {
 	t.Parallel()
 	src := objects{}
@@ -218,7 +218,7 @@ func TestDeltaCaps(t *testing.T) {
 	for i := range 6 {
 		f[fmt.Sprint(i)] = "changed\n" + f[fmt.Sprint(i)] + noise(uint64(i), 1000)
 	}
-	two, asked := next(t, s, src, one, f) // contents of 4 MB against a dictionary of 2 MB
+	two, asked := next(t, s, src, one, f) // contents of 4 MB with a dictionary of 2 MB
 	if two.Chain.Seq != 1 || two.Chain.Delta.Raw < 5<<20 || asked.requests != 1 {
 		t.Errorf("%+v, %d requests", two, asked.requests)
 	}
@@ -236,7 +236,7 @@ func TestDeltaCaps(t *testing.T) {
 	}
 }
 
-// An encoding with two spellings would let two parties see two things in one signed delta.
+// With two encodings of one signed delta, two readers could see different changes.
 func TestOpenDeltaRefusesOtherSpellings(t *testing.T) {
 	u, err := newUnpackerFor(maxDeltaWeight, nil)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onSmallDisk runs a test again in a child with a mount namespace of its own, so that nothing it mounts is seen by others
-// or outlives it. In the child it returns a folder on a new tmpfs with these options; in the parent it returns "".
+// onSmallDisk runs a test again in a child process with its own mount namespace. Its mounts are invisible to others and
+// end with it. In the child it returns a folder on a new tmpfs with these options; in the parent it returns "".
 func onSmallDisk(t *testing.T, options string) string {
 	t.Helper()
 	const inside = "PULLEY_TEST_NAMESPACE"
@@ -47,7 +47,7 @@ func onSmallDisk(t *testing.T, options string) string {
 	return dir
 }
 
-// leave fills the disk up with another program's file until exactly so many bytes are free.
+// leave fills the disk with a file of another program until exactly so many bytes are free.
 func leave(t *testing.T, dir string, free int64) (undo func()) {
 	t.Helper()
 	p := filepath.Join(dir, "of another program")
@@ -56,7 +56,7 @@ func leave(t *testing.T, dir string, free int64) (undo func()) {
 		t.Fatal(err)
 	}
 	err := os.WriteFile(p, make([]byte, max(0, int64(st.Bavail)*st.Bsize-free)), 0o644)
-	if err != nil && !errors.Is(err, unix.ENOSPC) { // an object that is being spooled may take the last bytes
+	if err != nil && !errors.Is(err, unix.ENOSPC) { // an object in the spool may take the last bytes
 		t.Fatal(err)
 	}
 	return func() {
@@ -89,8 +89,8 @@ func leaveInodes(t *testing.T, dir string, free int64) (undo func()) {
 	}
 }
 
-// The disk fills up at any point of an installation, after its own check saw room: the old release stays, nothing is left
-// behind to make it worse, and the next try with room succeeds.
+// The disk fills up during an installation, after the check for space. The old release must remain, nothing must be
+// left behind, and the next attempt with enough space must succeed.
 func TestDiskFullAtAnyPoint(t *testing.T) {
 	dir := onSmallDisk(t, "size=4m,nr_inodes=500")
 	if dir == "" {
@@ -115,7 +115,7 @@ func TestDiskFullAtAnyPoint(t *testing.T) {
 		for n := int64(0); ; n++ {
 			undo := func() {}
 			filling := spoiled{src, func(hash string) ([]byte, error) {
-				if hash == pack.Hash { // the first thing that is fetched after the check for room
+				if hash == pack.Hash { // the first fetch after the check for space
 					undo = fill.leave(t, dir, n*fill.unit)
 				}
 				return src[hash], nil
@@ -149,7 +149,7 @@ func TestDiskFullAtAnyPoint(t *testing.T) {
 	wantTrees(t, s, old.Tree)
 }
 
-// A state folder that can't be written is a message, not a broken node: what is there can still be used.
+// A read-only state folder must give an error, and installed releases must remain usable.
 func TestUnwritableFolder(t *testing.T) {
 	dir := onSmallDisk(t, "size=4m")
 	if dir == "" {
@@ -186,7 +186,7 @@ func TestUnwritableFolder(t *testing.T) {
 	wantTrees(t, s, old.Tree)
 	wantCurrent(t, s, old.Tree)
 	tomorrow(s)
-	wantTrees(t, s, old.Tree) // nothing can be remembered of it, yet it is right
+	wantTrees(t, s, old.Tree) // the check can't be recorded, but the tree is correct
 	if _, err := OpenStore(filepath.Join(dir, "new")); !errors.Is(err, unix.EROFS) {
 		t.Errorf("new store: %v", err)
 	}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// between is a context that does something when it is asked, for the n-th time, whether it is still wanted: installing asks
-// before each name that it makes.
+// between is a context that calls a function at the n-th check for cancellation. An installation checks before each
+// name that it creates.
 type between struct {
 	context.Context
 	n  *atomic.Int64
@@ -28,8 +28,8 @@ func (b between) Err() error {
 	return b.Context.Err()
 }
 
-// The disk fills up at any point of any way to a release: what is there stays, nothing half-made is left, and a spare is
-// given up rather than the release.
+// The disk fills up at any point of any way to a release. Installed trees must remain, no partial file must be left,
+// and the tree kept for reuse is deleted before the release fails.
 func TestDiskFullOnAnyWay(t *testing.T) {
 	t.Parallel()
 	dir := onSmallDisk(t, "size=6m,nr_inodes=400")
@@ -52,7 +52,7 @@ func TestDiskFullOnAnyWay(t *testing.T) {
 	for way, c := range map[string]struct {
 		have []Record
 		to   Record
-		keep int // of have, when a spare is made
+		keep int // of have, if a tree is kept for reuse
 	}{
 		"cold":  {[]Record{line[0]}, line[3], 0},
 		"delta": {[]Record{line[2]}, line[3], 0},
@@ -75,7 +75,7 @@ func TestDiskFullOnAnyWay(t *testing.T) {
 					}
 					before = before[1:]
 				}
-				if way == "cold" { // nothing of what is there helps
+				if way == "cold" { // no installed tree helps
 					if err := os.Remove(s.manifestFile(line[0].Tree)); err != nil {
 						t.Fatal(err)
 					}
@@ -112,7 +112,7 @@ func TestDiskFullOnAnyWay(t *testing.T) {
 	}
 }
 
-// A spare is a convenience: it must not keep a release from being installed.
+// The tree kept for reuse must never prevent an installation.
 func TestSpareMakesRoom(t *testing.T) {
 	dir := onSmallDisk(t, "size=8m")
 	if dir == "" {
@@ -139,14 +139,14 @@ func TestSpareMakesRoom(t *testing.T) {
 	if left, err := os.ReadDir(s.spares()); err != nil || len(left) != 2 {
 		t.Fatalf("no spare: %v, %v", left, err)
 	}
-	defer leave(t, dir, 2_000_000)() // and 3% of 8 MiB: too little for a release and what is fetched for it
+	defer leave(t, dir, 2_000_000)() // and 3% of 8 MiB: too little for a release and its fetched objects
 	mustInstall(t, s, src, line[3])
 	wantTrees(t, s, line[1].Tree, line[2].Tree, line[3].Tree)
 	if left, err := os.ReadDir(s.spares()); err == nil && len(left) > 0 {
 		t.Errorf("the spare is still there: %v", left)
 	}
 
-	// With room for one tree only, collection gives up what it would keep as a spare.
+	// With space for only one tree, collection keeps no tree for reuse.
 	mustActivate(t, s, line[3].Tree)
 	removed, freed, err := s.Collect(nil, 1)
 	if err != nil || len(removed) != 2 || freed < 2<<20 {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Whatever a store hands out: no panic, and nothing is accepted that breaks a rule or has a second spelling.
+// For any bytes of a store: no panic, and no object is accepted that breaks a rule or has a second encoding.
 func FuzzDecodeManifest(f *testing.F) {
 	f.Add(string(mustRead(f, golden.make(f)).Encode()))
 	f.Add(string(mustRead(f, whole().make(f)).Encode()))
@@ -33,7 +33,7 @@ func FuzzDecodeManifest(f *testing.F) {
 	})
 }
 
-// Even bytes whose hash fits can't make a node allocate more than was declared, or take what follows the frame.
+// Bytes with a correct hash must not make a node allocate more than declared, or read beyond the frame.
 func FuzzDecodePack(f *testing.F) {
 	good := slices.Clip(encode(f, "hello, hello, hello, hello"))
 	f.Add(good, int64(26))
@@ -58,7 +58,7 @@ func FuzzDecodePack(f *testing.F) {
 	})
 }
 
-// A record that passes its check can be planned with: its sums are within the caps.
+// The sums of a record that passes Check are within the limits, so that it can be planned with.
 func FuzzDecodeRecord(f *testing.F) {
 	first, _ := publish(f, golden)
 	last, _ := later(f)
@@ -86,7 +86,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// An index that passes says of every content where it lies, inside the packs.
+// A valid index has a place inside the packs for every content.
 func FuzzDecodeIndex(f *testing.F) {
 	contents := []string{"first", "second", "third"}
 	m := &Manifest{[]Entry{fileEntry("a", contents[0]), fileEntry("b", contents[1]), fileEntry("c", contents[2])}}
@@ -129,7 +129,7 @@ func FuzzDecodeIndex(f *testing.F) {
 	})
 }
 
-// changed is two releases that differ in many ways.
+// changed returns two releases with many differences.
 func changed(t testing.TB) (from, to *Manifest, delta []byte, o Object) {
 	t.Helper()
 	src := objects{}
@@ -140,7 +140,7 @@ func changed(t testing.TB) (from, to *Manifest, delta []byte, o Object) {
 	return mustOpen(t, src, one).manifest, mustOpen(t, src, two).manifest, src[deltaKey("1.0.0", 1)], *two.Chain.Delta
 }
 
-// A delta that is well-formed stays within what was stated of it, however it is spelt.
+// A valid delta stays within its declared sizes, in any encoding.
 func FuzzOpenDelta(f *testing.F) {
 	from, _, delta, o := changed(f)
 	f.Add(delta, o.Raw)
@@ -163,7 +163,7 @@ func FuzzOpenDelta(f *testing.F) {
 	})
 }
 
-// The changes of a delta, and the frame of its contents, as they come out of a frame that fits.
+// The decoded changes of a delta, and the frame of its contents.
 func FuzzApplyDelta(f *testing.F) {
 	from, _, delta, o := changed(f)
 	u, err := newUnpackerFor(maxDeltaWeight, nil)
@@ -229,7 +229,7 @@ func tryStep(t *testing.T, s *step, from *Manifest) {
 	}
 }
 
-// What lies beside a tree is believed only where the tree's name vouches for it.
+// A manifest file is trusted only if it matches the tree hash.
 func FuzzKnownManifest(f *testing.F) {
 	s := newStore(f, quick(f))
 	r, src := later(f)

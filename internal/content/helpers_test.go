@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folder is a tree to be: content by path. A path that ends in "/" is a folder, a content that starts with "-> " a link
-// and one that starts with "#!" an executable.
+// folder describes a tree: content by path. A path that ends in "/" is a folder. A content that starts with "-> " is a
+// link, and one that starts with "#!" an executable.
 type folder map[string]string
 
 func (f folder) write(t testing.TB, root string) {
@@ -71,7 +71,7 @@ func (o objects) Object(_ context.Context, hash string) ([]byte, error) {
 	return nil, fmt.Errorf("no such object: %w", fs.ErrNotExist)
 }
 
-// Deltas are kept under their line and position.
+// Deltas are stored under their line and position.
 func (o objects) Deltas(_ context.Context, line string, from, to int64) ([][]byte, error) {
 	var all [][]byte
 	for seq := from; seq <= to; seq++ {
@@ -91,7 +91,7 @@ func (o objects) add(obj Object, stored []byte) error {
 	return nil
 }
 
-// spoiled is a source whose objects misbehave.
+// spoiled is a source that returns wrong objects.
 type spoiled struct {
 	objects
 	object func(hash string) ([]byte, error)
@@ -105,7 +105,7 @@ func mustBuild(t testing.TB, root string) (Record, objects) {
 	return src.build(t, root, Record{}, "1.0.0"), src
 }
 
-// build adds a folder as the release that follows parent; the zero parent begins a line of this name.
+// build adds a folder as the release after parent. The zero parent begins a line with this name.
 func (o objects) build(t testing.TB, root string, parent Record, line string) Record {
 	t.Helper()
 	var p Parent
@@ -136,13 +136,13 @@ func publish(t testing.TB, f folder) (Record, objects) {
 	return mustBuild(t, f.make(t))
 }
 
-// forge makes a record of a manifest that no honest publisher would write, with every hash on the way right.
+// forge makes a record with an invalid manifest and correct hashes.
 func forge(t testing.TB, m *Manifest, contents ...string) (Record, objects) {
 	t.Helper()
 	return forgeIndex(t, m, func(*index) {}, contents...)
 }
 
-// forgeIndex does the same with an index that no honest publisher would write.
+// forgeIndex makes a record with an invalid index and correct hashes.
 func forgeIndex(t testing.TB, m *Manifest, change func(*index), contents ...string) (Record, objects) {
 	t.Helper()
 	src := objects{}
@@ -183,8 +183,8 @@ func linkEntry(path, target string) Entry {
 
 func dirEntry(path string) Entry { return Entry{Path: path, Kind: KindDirectory} }
 
-// quick is a folder in memory where there is plenty of it: a test that installs hundreds of trees would else spend its time
-// with waiting for the disk. Tests of few installations stay on the disk.
+// quick returns a folder in memory if there is enough. Tests that install hundreds of trees would otherwise wait for
+// the disk. Tests with few installations use the disk.
 func quick(t testing.TB) string {
 	t.Helper()
 	var st unix.Statfs_t
@@ -238,7 +238,7 @@ func wantCurrent(t testing.TB, s *Store, want string) {
 	}
 }
 
-// wantTrees makes sure that exactly these trees can be seen, each whole, and that nothing else lies around.
+// wantTrees checks that exactly these complete trees are visible and that no other files exist.
 func wantTrees(t testing.TB, s *Store, want ...string) {
 	t.Helper()
 	there, err := s.installed()
@@ -266,7 +266,7 @@ func wantTrees(t testing.TB, s *Store, want ...string) {
 	}
 }
 
-// Objects lists what a release's base consists of: its index, the pieces of its manifest, and its packs.
+// Objects lists the objects of a release's base: its index, the pieces of its manifest, and its packs.
 func (v *View) Objects() []Object {
 	objects := []Object{v.record.Base.Index}
 	objects = append(objects, v.supply.index.manifest...)

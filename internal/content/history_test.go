@@ -19,10 +19,10 @@ type thing struct {
 	content string // or target
 }
 
-// changing is such a tree.
+// changing is a tree that changes from release to release.
 type changing map[string]thing
 
-// write makes the folder. A link that would lead through another one leads nowhere instead.
+// write creates the folder. A link through another link gets the target "nowhere", which does not exist.
 func (c changing) write(t testing.TB, root string) {
 	t.Helper()
 	for _, p := range slices.Sorted(maps.Keys(c)) {
@@ -50,7 +50,7 @@ func (c changing) write(t testing.TB, root string) {
 	}
 }
 
-// some draws a path of this tree that is of one of these kinds; "" where there is none.
+// some returns a random path of this tree with one of these kinds, or "".
 func (c changing) some(t *rapid.T, what string, kinds string) string {
 	var paths []string
 	for p, e := range c {
@@ -75,7 +75,7 @@ func (c changing) remove(p string) {
 
 var anyName = rapid.SampledFrom([]string{"a", "b", "a-b", "a.b", "a0", "é", "x y", "~", "-", "..x"})
 
-// free draws a path that nothing has.
+// free returns a random unused path.
 func (c changing) free(t *rapid.T) string {
 	p := path.Join(c.some(t, "in", "d"), anyName.Draw(t, "name"))
 	if _, taken := c[p]; taken || strings.Count(p, "/") > 5 {
@@ -102,7 +102,7 @@ func anyThing(t *rapid.T, at string) thing {
 	return thing{KindFile, rapid.SampledFrom([]string{"", "same", "other", "#!x", "more of the same"}).Draw(t, "content")}
 }
 
-// edit changes one thing, as people do.
+// edit makes one typical change.
 func (c changing) edit(t *rapid.T) {
 	p := c.some(t, "what", "fxld")
 	switch how := rapid.SampledFrom([]string{"add", "remove", "move", "mode", "kind", "edit", "copy"}).Draw(t, "how"); {
@@ -121,7 +121,7 @@ func (c changing) edit(t *rapid.T) {
 		for q, e := range c {
 			if q == p || strings.HasPrefix(q, p+"/") {
 				if e.kind == KindLink {
-					e.content = "nowhere" // it lies elsewhere now
+					e.content = "nowhere" // it has another path now
 				}
 				moved[to+strings.TrimPrefix(q, p)] = e
 			}
@@ -149,7 +149,7 @@ func (c changing) edit(t *rapid.T) {
 	}
 }
 
-// Whatever operators publish, in whatever order nodes follow it: what is on disk is what was published, always.
+// For any published releases and any order of installation, the files on disk must equal the published files.
 func TestAnyHistory(t *testing.T) {
 	t.Parallel()
 	base := quick(t)
@@ -195,7 +195,7 @@ func TestAnyHistory(t *testing.T) {
 	})
 }
 
-// follow lets a node jump between releases, and looks at everything after each jump.
+// follow moves a node between releases in random order and checks everything after each step.
 func follow(t *testing.T, rt *rapid.T, s *Store, src objects, line []Record, roots map[string]string) {
 	t.Helper()
 	for range rapid.IntRange(1, 8).Draw(rt, "jumps") {

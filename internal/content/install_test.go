@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// Puppet has to find exactly what was published, readable, and unwritable even for a careless editor.
+// Puppet must find exactly the published files, readable, and protected from accidental writes.
 func TestInstallWritesTheTree(t *testing.T) {
 	r, src := publish(t, golden)
 	defer syscall.Umask(syscall.Umask(0o077))
@@ -45,7 +45,7 @@ func TestInstallWritesTheTree(t *testing.T) {
 	}
 }
 
-// A node that has a release must be able to use it without any network.
+// A node must be able to use an installed release without a network.
 func TestInstallOfWhatIsThereFetchesNothing(t *testing.T) {
 	r, src := publish(t, golden)
 	s := newStore(t, t.TempDir())
@@ -56,7 +56,7 @@ func TestInstallOfWhatIsThereFetchesNothing(t *testing.T) {
 	}
 }
 
-// The daemon and a hand-started run may install the same release at once.
+// The daemon and a manual run may install the same release at the same time.
 func TestInstallTwiceAtOnce(t *testing.T) {
 	r, src := publish(t, golden)
 	dir := t.TempDir()
@@ -78,12 +78,12 @@ func TestInstallTwiceAtOnce(t *testing.T) {
 	wantTrees(t, newStore(t, dir), r.Tree)
 }
 
-// whole is a tree with several packs, so that a fault can hit any of several objects.
+// whole returns a tree with several packs, so that a fault can affect any of several objects.
 func whole() folder {
 	return folder{"a": noise(1, 700<<10), "b": noise(2, 700<<10), "c/d": strings.Repeat("x", 3000), "l": "-> a"}
 }
 
-// A fault on the way must neither be seen by Puppet nor need a person to clear up after it.
+// A fault must not become visible to Puppet, and no operator must need to clean up.
 func TestInstallSurvivesFaults(t *testing.T) {
 	old, oldSrc := publish(t, golden)
 	r, src := publish(t, whole())
@@ -117,7 +117,7 @@ func TestInstallSurvivesFaults(t *testing.T) {
 				}
 				return src[hash], nil
 			}}
-			s.partial(nil).empty() // what an earlier try fetched would hide the fault
+			s.partial(nil).empty() // objects of an earlier attempt would hide the fault
 			err := s.Install(t.Context(), bad, r)
 			if err == nil || !strings.HasPrefix(err.Error(), "cannot install release tree ") || f.is == nil && !strings.Contains(err.Error(), o.Hash) {
 				t.Errorf("%s of object %d: %v", f.name, i, err)
@@ -133,7 +133,7 @@ func TestInstallSurvivesFaults(t *testing.T) {
 	wantTrees(t, s, old.Tree, r.Tree)
 }
 
-// A deadline or a signal in the middle must stop the work and leave nothing.
+// A deadline or a signal must stop the installation, and nothing must remain.
 func TestInstallStopsWhenCancelled(t *testing.T) {
 	for _, f := range []folder{whole(), {"cancelled during the last file": noise(1, 700<<10)}} {
 		installCancelled(t, f)
@@ -163,7 +163,7 @@ func installCancelled(t *testing.T, f folder) {
 	mustInstall(t, s, src, r)
 }
 
-// Signed or not, a manifest that lies must not reach a disk.
+// An invalid manifest must not reach a disk, signed or not.
 func TestInstallRefusesLies(t *testing.T) {
 	dir := t.TempDir()
 	s := newStore(t, filepath.Join(dir, "state"))
@@ -200,7 +200,7 @@ func TestInstallRefusesLies(t *testing.T) {
 		"other bytes": func(r *Record) { r.Bytes++ },
 		"other size":  func(r *Record) { r.Base.Index.Size--; r.Base.Stored-- },
 		"other sum":   func(r *Record) { r.Base.Stored++ },
-		"a base of another tree": func(r *Record) { // nothing leads from there to the release
+		"a base of another tree": func(r *Record) { // no way leads from there to the release
 			d := Object{r.Base.Index.Hash, 1, 1}
 			r.Chain = Chain{Line: r.Chain.Line, Seq: 1, Delta: &d, Stored: 1, Weight: 1}
 		},
@@ -216,7 +216,7 @@ func TestInstallRefusesLies(t *testing.T) {
 	mustInstall(t, s, src, r)
 }
 
-// An operator asks for one small file of a release; that must not download the release, nor trust its store.
+// An operator reads one small file of a release. This must not download the release or trust its store.
 func TestReadFiles(t *testing.T) {
 	r, src := publish(t, folder{
 		"a":                       noise(1, 1<<20),
@@ -260,7 +260,7 @@ func TestReadFiles(t *testing.T) {
 	}
 }
 
-// A disk that is nearly full has to stop the installation before it takes what the machine needs.
+// A nearly full disk must stop the installation before it uses the reserve of the machine.
 func TestPlanFits(t *testing.T) {
 	p := need{bytes: 1000, inodes: 10}
 	for name, c := range map[string]struct {
@@ -295,7 +295,7 @@ func TestPlanFits(t *testing.T) {
 	wantTrees(t, s)
 }
 
-// Kernels before 5.8 hide failed writes from syncfs; trusting them would show a tree that is not on the disk.
+// Kernels before 5.8 hide failed writes from syncfs. Relying on them would show a tree that is not on the disk.
 func TestFlush(t *testing.T) {
 	for release, want := range map[string]bool{
 		"6.18.44-fc": true, "5.8.0": true, "5.10.0-28-amd64": true, "5.7.19": false, "4.18.0-553.el8": false, "": false, "x.y": false, "5": false,

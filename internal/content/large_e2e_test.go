@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// large20000 is 20,000 files and what else is found between them.
+// large20000 is a tree of 20,000 files and of the other kinds of entries.
 func large20000(t *testing.T, root string) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(20, 0))
@@ -59,7 +59,7 @@ func large20000(t *testing.T, root string) {
 	write("modules/large", noise(3, 3<<20), 0o755)
 }
 
-// independently compares two folders with programs that have nothing to do with Pulley.
+// independently compares two folders with standard programs.
 func independently(t *testing.T, published, installed string) {
 	t.Helper()
 	run := func(dir, line string) string {
@@ -75,8 +75,8 @@ func independently(t *testing.T, published, installed string) {
 		t.Errorf("diff: %s", out)
 	}
 	for _, list := range []string{
-		`find . -printf '%y %P -> %l\n' | sort`,               // every name, what it is, where it points
-		`find . -type f -perm -100 -printf '%P\n' | sort`,     // what can be executed
+		`find . -printf '%y %P -> %l\n' | sort`,               // names, types, link targets
+		`find . -type f -perm -100 -printf '%P\n' | sort`,     // executable files
 		`find . -type f -printf '%s %P\n' | sort | sha256sum`, // sizes
 	} {
 		if want, got := run(published, list), run(installed, list); want != got || want == "" {
@@ -90,8 +90,8 @@ func independently(t *testing.T, published, installed string) {
 	}
 }
 
-// A large control repository survives publication and installation byte for byte and mode for mode, from nothing, by delta,
-// and back; and what a node has can be published again as the same tree.
+// A large control repository is published and installed from nothing, by delta, and back, with identical bytes and
+// modes. The installed tree can be published again with the same tree hash.
 func TestTwentyThousandFiles(t *testing.T) {
 	t.Parallel()
 	dir := quick(t)
@@ -131,7 +131,7 @@ func TestTwentyThousandFiles(t *testing.T) {
 	}
 	independently(t, published, s.Path(two.Tree))
 
-	// Back: the tree that was changed above is published from what the node has of the first release.
+	// Back: publish the tree that was changed above from the first release on the node.
 	first := filepath.Join(dir, "first")
 	if err := os.Rename(s.Path(one.Tree), first); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// rewritten is a delta that another hand wrote, with every hash on the way right.
+// rewritten returns a delta with other contents and correct hashes.
 type rewritten struct {
 	from                 *Manifest
 	previous             *Object
@@ -16,8 +16,7 @@ type rewritten struct {
 	contents, dictionary []byte
 }
 
-// A delta is signed for by the record that follows it. One that lies all the same must not reach a disk, nor stop a node
-// from taking another way.
+// The record of the next release vouches for a delta. An invalid delta must still not reach a disk or block other ways.
 func TestInstallRefusesLyingDeltas(t *testing.T) {
 	t.Parallel()
 	src := objects{}
@@ -93,7 +92,7 @@ func TestInstallRefusesLyingDeltas(t *testing.T) {
 	refuseBothWays(t, "missing", forged, one, two, false)
 }
 
-// refuseBothWays tries a release from the tree before it and from nothing.
+// refuseBothWays tries a release from the previous tree and from nothing.
 func refuseBothWays(t *testing.T, name string, src Source, one, two Record, right bool) {
 	t.Helper()
 	s := newStore(t, quick(t))
@@ -118,7 +117,7 @@ func refuseBothWays(t *testing.T, name string, src Source, one, two Record, righ
 	}
 }
 
-// A line that does not begin where the record says leads nowhere.
+// A line with another start than its record gives is refused.
 func TestInstallRefusesBrokenLines(t *testing.T) {
 	src := objects{}
 	f := folder{"a": "0"}
@@ -142,7 +141,7 @@ func TestInstallRefusesBrokenLines(t *testing.T) {
 		if err := Audit(t.Context(), forged, last); err == nil {
 			t.Errorf("%s: passed an audit", name)
 		}
-		s := newStore(t, quick(t)) // a node beyond the broken place is not concerned
+		s := newStore(t, quick(t)) // a node beyond the damaged position is not affected
 		mustInstall(t, s, src, line[3])
 		mustInstall(t, s, forged, last)
 	}
@@ -171,7 +170,7 @@ func TestInstallRefusesBrokenLines(t *testing.T) {
 	}
 }
 
-// relink makes the last delta of the line anew, as one that claims to follow another than it does.
+// relink replaces the last delta of the line by one that names another predecessor.
 func relink(t *testing.T, src objects, from *Manifest, previous *Object) *Object {
 	t.Helper()
 	to := &Manifest{[]Entry{fileEntry("a", "4")}}

@@ -19,10 +19,10 @@ var golden = folder{
 	"modules/é/big.txt": strings.Repeat("0123456789", 30),
 }
 
-// Computed by another program from the definition of PUPTREE1.
+// Computed by an independent program from the definition of PUPTREE1.
 const goldenTree = "68b969eabab92f52d33dd48a192d59e6483f827f3c87bdb544b75448bd40cd24"
 
-// If the tree hash changed, every node would fetch and apply every release again, and no signature would fit any more.
+// If the tree hash changed, every node would fetch and apply every release again, and all signatures would be invalid.
 func TestTreeHashIsGolden(t *testing.T) {
 	if got := mustRead(t, golden.make(t)).Tree(); got != goldenTree {
 		t.Errorf("tree hash %s, want %s", got, goldenTree)
@@ -89,7 +89,7 @@ func TestTreeHashIsTheSameOnEveryMachine(t *testing.T) {
 	}
 }
 
-// If two different trees had one hash, a node would take the change for none.
+// If two different trees had one hash, a node would miss the change.
 func TestTreeHashSeesEveryDifference(t *testing.T) {
 	for name, change := range map[string]func(root string) error{
 		"content": func(root string) error {
@@ -131,7 +131,7 @@ func TestManifestRoundTrip(t *testing.T) {
 	}
 }
 
-// A manifest with two spellings, or with bytes that nobody looks at, would let two parties see two things in it.
+// With two encodings of a manifest, or with ignored bytes, two readers could see different trees.
 func TestDecodeManifestRefusesOtherSpellings(t *testing.T) {
 	hash := strings.Repeat("\x01", 32)
 	for name, encoded := range map[string]string{

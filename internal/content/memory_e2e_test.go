@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// folderSource is a source whose values are files.
+// folderSource is a source that stores its values in files.
 type folderSource string
 
 func (f folderSource) Object(_ context.Context, hash string) ([]byte, error) {
@@ -40,11 +40,11 @@ func (f folderSource) put(name string, b []byte) error {
 
 const memoryDir = "PULLEY_TEST_MEMORY_DIR"
 
-// TestMemoryChild is what is measured: it installs the release of a folder and prints its own peak.
+// TestMemoryChild is the measured process: it installs the release of a folder and prints its peak memory.
 func TestMemoryChild(t *testing.T) {
 	dir := os.Getenv(memoryDir)
 	if dir == "" {
-		return // the parent starts it
+		return // only the parent test starts it
 	}
 	var r Record
 	b, err := os.ReadFile(filepath.Join(dir, "record"))
@@ -62,8 +62,8 @@ func TestMemoryChild(t *testing.T) {
 	fmt.Printf("%s\n", status)
 }
 
-// A small node must be able to take a large release, and to catch up on many large changes: 100 MiB in 2,000 files here,
-// far more than the test allows itself.
+// A small node must be able to install a large release, and to apply many large deltas. Here it is 100 MiB in 2,000
+// files, far more than the memory limit of the test.
 func TestInstallNeedsLittleMemory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -99,7 +99,7 @@ func TestInstallNeedsLittleMemory(t *testing.T) {
 	t.Logf("from nothing: %d MiB", peak(t, dir, r)>>10)
 
 	line := []Record{r}
-	for n := range 3 { // each nearly as heavy as one may be
+	for n := range 3 { // each nearly of the maximum weight
 		change := folder{}
 		for i := range 7 {
 			change[fmt.Sprintf("changing/%d", i)] = strings.Repeat(fmt.Sprintf("%d in release %d\n", i, n), 45_000)
@@ -120,7 +120,7 @@ func TestInstallNeedsLittleMemory(t *testing.T) {
 	t.Logf("from its base and deltas of %d MiB: %d MiB", r.Chain.Weight>>20, peak(t, dir, r)>>10)
 }
 
-// peak returns how many kB an installation takes, in a process of its own.
+// peak returns the memory in kB that an installation takes in a separate process.
 func peak(t *testing.T, dir string, r Record) int {
 	t.Helper()
 	b, err := json.Marshal(r)

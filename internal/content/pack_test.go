@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// noise is content that does not compress, always the same for one seed.
+// noise returns incompressible content, always the same for one seed.
 func noise(seed uint64, n int) string {
 	r := rand.New(rand.NewPCG(seed, 0))
 	b := make([]byte, n)
@@ -24,8 +24,8 @@ func noise(seed uint64, n int) string {
 	return string(b)
 }
 
-// A value beyond the cap is refused by etcd, and a frame beyond it by every node: the release could not be published, or
-// not be installed.
+// etcd refuses a value beyond the limit, and every node a frame beyond it. The release could not be published or
+// installed.
 func TestPacksStayWithinTheCaps(t *testing.T) {
 	many := folder{}
 	for i := range 400 {
@@ -59,11 +59,11 @@ func TestPacksStayWithinTheCaps(t *testing.T) {
 	}
 }
 
-// Files that are split need two fetches to repair and to patch; small ones never are.
+// A split file needs two fetches for a repair or a delta. Small files are never split.
 func TestPacksAreCutAtFileBoundaries(t *testing.T) {
 	for name, c := range map[string]struct {
 		content func(i int) string
-		packs   int // as full as they can be
+		packs   int // filled as far as possible
 	}{
 		"dense":       {func(i int) string { return noise(uint64(i), 100_000) }, 6},
 		"compressing": {func(i int) string { return strings.Repeat(fmt.Sprintf("%09d\n", i), 10_000) }, 3},
@@ -85,7 +85,7 @@ func TestPacksAreCutAtFileBoundaries(t *testing.T) {
 	}
 }
 
-// Equal trees must give equal objects, or publishing again would store everything again.
+// Equal trees must give equal objects. Otherwise publishing again would store everything again.
 func TestBuildIsRepeatable(t *testing.T) {
 	f := folder{"a": noise(1, 2<<20), "b": "b", "c/d": strings.Repeat("d", 5000)}
 	one, oneSrc := publish(t, f)
@@ -104,7 +104,7 @@ func TestBuildIsRepeatable(t *testing.T) {
 	}
 }
 
-// A file that is edited during publication must not become a release that no node can install.
+// A file that is edited during publication must not produce a release that no node can install.
 func TestBuildNoticesChanges(t *testing.T) {
 	for name, change := range map[string]func(p string) error{
 		"edited":    func(p string) error { return os.WriteFile(p, []byte("hellO\n"), 0o644) },
@@ -159,7 +159,7 @@ func encode(t testing.TB, raw string, options ...zstd.EOption) []byte {
 	return w.EncodeAll([]byte(raw), nil)
 }
 
-// A frame that says one thing and holds another could fill a node's memory, or carry bytes that nobody signed for.
+// A frame with a wrong size could fill a node's memory, or contain unsigned bytes.
 func TestUnpackRefuses(t *testing.T) {
 	u, err := newUnpacker()
 	if err != nil {
@@ -219,7 +219,7 @@ func TestUnpackRefuses(t *testing.T) {
 	}
 }
 
-// An error that names an object three times hides what happened to it.
+// An error that names an object three times hides the cause.
 func TestAnObjectThatCannotBeStoredIsNamedOnce(t *testing.T) {
 	full := errors.New("cannot store content 0123456789ab: etcd has no space left")
 	root := t.TempDir()

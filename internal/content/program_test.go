@@ -27,7 +27,7 @@ func someProgram(t *testing.T, size int) ([]byte, content.Program, objects) {
 	t.Helper()
 	raw := make([]byte, size)
 	noise := rand.NewChaCha8([32]byte{1})
-	_, _ = noise.Read(raw[:size/2]) // half of it can't be compressed
+	_, _ = noise.Read(raw[:size/2]) // half of it is incompressible
 	stored := objects{}
 	p, err := content.PackProgram(raw, func(hash string, b []byte) error {
 		stored[hash] = bytes.Clone(b)
@@ -39,7 +39,7 @@ func someProgram(t *testing.T, size int) ([]byte, content.Program, objects) {
 	return raw, p, stored
 }
 
-// An agent that arrives otherwise than it was published is one that nobody tested; and no chunk may be too large for etcd.
+// A program must arrive as published, because only that build was tested. No chunk may be too large for etcd.
 func TestAProgramComesOutAsItWentIn(t *testing.T) {
 	raw, p, stored := someProgram(t, 5<<20)
 	for hash, b := range stored {
@@ -59,7 +59,7 @@ func TestAProgramComesOutAsItWentIn(t *testing.T) {
 	}
 }
 
-// Whoever can write into etcd must not be able to slip another program under a digest that was signed.
+// A writer to etcd must not be able to replace the program behind a signed digest.
 func TestAProgramThatIsNotTheOnePublishedIsRefused(t *testing.T) {
 	_, p, stored := someProgram(t, 3<<20)
 	other, q, more := someProgram(t, 3<<20+1)

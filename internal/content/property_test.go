@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever tree an operator publishes, nodes get that tree: the same hash, the same files.
+// For any published tree, nodes get the same hash and the same files.
 func TestAnyTreeRoundTrips(t *testing.T) {
 	t.Parallel()
 	base := quick(t)
@@ -48,7 +48,7 @@ func TestAnyTreeRoundTrips(t *testing.T) {
 	})
 }
 
-// anyFolder draws trees whose paths sort in unusual ways and whose contents repeat, span packs or are empty.
+// anyFolder returns trees with unusual sort orders and with contents that repeat, span packs or are empty.
 func anyFolder() *rapid.Generator[folder] {
 	name := rapid.SampledFrom([]string{"a", "b", "a-b", "a.b", "a0", "é", "x y", "~", "-", "..x"})
 	content := rapid.OneOf(
@@ -73,7 +73,7 @@ func anyFolder() *rapid.Generator[folder] {
 				dirs = append(dirs, p)
 				f[p+"/"] = ""
 			case 2:
-				// Up to the root and down again, to something that is no link: nothing has this name.
+				// Up to the root and down again, to a path that is not a link: no entry has this name.
 				f[p] = "-> " + strings.Repeat("../", strings.Count(p, "/")) + "target"
 			default:
 				f[p] = content.Draw(t, "content")

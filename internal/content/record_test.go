@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// later is a record in the middle of a line, with every part filled in.
+// later returns a record in the middle of a line with all fields set.
 func later(t testing.TB) (Record, objects) {
 	t.Helper()
 	src := objects{}
@@ -18,7 +18,7 @@ func later(t testing.TB) (Record, objects) {
 	return r, src
 }
 
-// A record's numbers decide how much a node allocates and fetches.
+// The numbers of a record decide how much a node allocates and fetches.
 func TestRecordCheckRefuses(t *testing.T) {
 	good, _ := later(t)
 	if good.Chain.Seq != 2 || good.Base.Seq != 0 || good.Chain.Delta == nil {

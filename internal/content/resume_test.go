@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// many is a tree of several packs and nothing that is small.
+// many returns a tree of several packs and no small files.
 func manyPacks() folder {
 	f := folder{}
 	for i := range 6 {
@@ -20,7 +20,7 @@ func manyPacks() folder {
 	return f
 }
 
-// A node on a bad line that is cut off again and again must come to an end, not fetch the same bytes for ever.
+// On a bad link with repeated interruptions, a node must finish and not fetch the same bytes again.
 func TestInstallGoesOnWhereItWasCutOff(t *testing.T) {
 	root := manyPacks().make(t)
 	r, src := mustBuild(t, root)
@@ -42,7 +42,7 @@ func TestInstallGoesOnWhereItWasCutOff(t *testing.T) {
 			t.Fatalf("cut off after %d objects: %v", k, err)
 		}
 		wantTrees(t, s)
-		s = newStore(t, s.dir) // another process goes on
+		s = newStore(t, s.dir) // another process resumes
 		asked := &counting{objects: src}
 		mustInstall(t, s, asked, r)
 		wantPublished(t, root, s.Path(r.Tree))
@@ -53,7 +53,7 @@ func TestInstallGoesOnWhereItWasCutOff(t *testing.T) {
 	}
 }
 
-// One object a try is enough: each try makes the next one shorter.
+// One object per attempt is enough: each attempt shortens the next one.
 func TestInstallOneObjectATime(t *testing.T) {
 	root := manyPacks().make(t)
 	r, src := mustBuild(t, root)
@@ -86,7 +86,7 @@ func wantEmptySpool(t *testing.T, s *Store) {
 	}
 }
 
-// What a power cut or a stranger leaves in the spool must neither be believed nor stand in the way.
+// Files from a power cut or an attacker in the spool must not be trusted and must not block an installation.
 func TestSpoolIsNotTrusted(t *testing.T) {
 	root := manyPacks().make(t)
 	r, src := mustBuild(t, root)
@@ -121,7 +121,7 @@ func TestSpoolIsNotTrusted(t *testing.T) {
 		wantEmptySpool(t, s)
 	}
 	s := newStore(t, quick(t))
-	if err := os.WriteFile(filepath.Join(s.dir, partialDir), nil, 0o600); err != nil { // it can't be written at all
+	if err := os.WriteFile(filepath.Join(s.dir, partialDir), nil, 0o600); err != nil { // the spool is not writable
 		t.Fatal(err)
 	}
 	mustInstall(t, s, src, r)

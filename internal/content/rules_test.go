@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Each of these, on a node, would write outside the tree, hide a file, or make two nodes see two different trees.
+// Each of these would write outside the tree, hide a file, or give two nodes different trees.
 func forbidden() []forbiddenTree {
 	return []forbiddenTree{
 		{"empty path", []Entry{dirEntry("")}, "is empty"},
@@ -116,10 +116,10 @@ func TestRulesRefuse(t *testing.T) {
 	}
 }
 
-// The encoding has no place for these contradictions.
+// The encoding cannot express these contradictions.
 var neverEncoded = map[string]bool{"file with target": true, "link with another hash": true}
 
-// A rule that is too strict keeps honest content out: these are found in real control repositories.
+// Rules must accept valid content: these names occur in real control repositories.
 func TestRulesAccept(t *testing.T) {
 	for name, entries := range map[string][]Entry{
 		"nothing":                   nil,
@@ -142,7 +142,7 @@ func TestRulesAccept(t *testing.T) {
 	}
 }
 
-// What can't be published has to be named, with what to do, before anything is stored.
+// The error for content that can't be published must name it and its remedy, before anything is stored.
 func TestReadTreeRefuses(t *testing.T) {
 	mk := func(f folder) func(*testing.T, string) { return func(t *testing.T, root string) { f.write(t, root) } }
 	for _, c := range []struct {
@@ -194,7 +194,7 @@ func TestReadTreeRefuses(t *testing.T) {
 	}
 }
 
-// A stray file that the publisher asked to leave out must neither be published nor stop the publication.
+// An ignored file must not be published and must not stop the publication.
 func TestReadTreeIgnores(t *testing.T) {
 	root := folder{
 		"a": "x", "b.swp": "x", "vendor/big\nname": "x", "vendor/l": "-> /etc", "m/vendor/y": "x",

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withSpare has the releases 1 to 3 of a line, the first of them as a spare, and the fourth to come.
+// withSpare returns the releases 1 to 4 of a line. The store holds 1 to 3, of which the first is kept for reuse.
 func withSpare(t *testing.T) (s *Store, src objects, spare, next Record, root string) {
 	t.Helper()
 	src = objects{}
@@ -44,7 +44,7 @@ func wantNoSpare(t *testing.T, s *Store) {
 	}
 }
 
-// An update that changes one file must not make ten thousand names anew.
+// An update of one file must not create ten thousand names again.
 func TestUpdateTakesTheSpare(t *testing.T) {
 	s, src, spare, next, root := withSpare(t)
 	folder, err := os.Lstat(filepath.Join(s.spares(), spare.Tree, "b"))
@@ -66,7 +66,7 @@ func TestUpdateTakesTheSpare(t *testing.T) {
 	}
 }
 
-// Going back to what has just been collected needs no contents at all.
+// Going back to a release that was just collected needs no contents.
 func TestSpareComesBack(t *testing.T) {
 	s, src, spare, _, _ := withSpare(t)
 	only := spoiled{src, func(hash string) ([]byte, error) {
@@ -81,7 +81,7 @@ func TestSpareComesBack(t *testing.T) {
 	wantNoSpare(t, s)
 }
 
-// Nobody looks after a spare. Whatever became of it, the release that is made of it is right.
+// The tree kept for reuse is not protected. After any change to it, the next release must still be correct.
 func TestSpoiltSpareIsHarmless(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(root, manifest string) error{

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releases installs n small trees, one a minute, the oldest first.
+// releases installs n small trees, one per minute, the oldest first.
 func releases(t *testing.T, s *Store, n int) []string {
 	t.Helper()
 	var trees []string
@@ -30,7 +30,7 @@ func releases(t *testing.T, s *Store, n int) []string {
 	return trees
 }
 
-// `current` decides what a node enforces: it may only ever name a whole tree.
+// `current` decides which release a node applies. It must only point to a complete tree.
 func TestActivate(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	wantCurrent(t, s, "")
@@ -75,7 +75,7 @@ func TestCurrentIsNoneUnlessItNamesATree(t *testing.T) {
 	}
 }
 
-// Names come from etcd; none may lead out of the store.
+// Names come from etcd. No name may lead out of the store.
 func TestStoreTakesOnlyHashes(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	for _, bad := range []string{"", ".", "..", "../..", "/etc", strings.Repeat("g", 64), strings.Repeat("a", 63)} {
@@ -97,7 +97,7 @@ func TestStoreTakesOnlyHashes(t *testing.T) {
 	}
 }
 
-// Collecting a tree that is needed takes Puppet's modules away in the middle of a run, or makes a rollback a download.
+// Collecting a tree in use would remove Puppet's modules during a run, or make a rollback a download.
 func TestCollect(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	trees := releases(t, s, 7)
@@ -111,7 +111,7 @@ func TestCollect(t *testing.T) {
 		t.Errorf("removed %q, freed %d, %v; want %q", removed, freed, err, trees[3:5])
 	}
 	wantTrees(t, s, trees[0], trees[1], trees[2], trees[5], trees[6])
-	// Another process may activate a tree after it was found to be unneeded.
+	// Another process may activate a tree after it was found unused.
 	if _, err := s.remove(trees[0], removal{}); !errors.Is(err, ErrInUse) {
 		t.Errorf("the current tree: %v", err)
 	}
@@ -132,7 +132,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// A lock file or a manifest that is left behind for every release ever installed would fill the folder.
+// Lock files and manifests of all earlier releases would fill the folder.
 func TestCollectSweepsWhatLayBesideATree(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	orphans := []string{s.lockFile(goldenTree), s.manifestFile(goldenTree)}
@@ -151,7 +151,7 @@ func TestCollectSweepsWhatLayBesideATree(t *testing.T) {
 	}
 }
 
-// A run that has its lock keeps its tree; one that comes too late is told.
+// A run with a lock keeps its tree. A later request for the removed tree returns an error.
 func TestLockAgainstRemoval(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	tree := releases(t, s, 1)[0]
@@ -178,8 +178,8 @@ func TestLockAgainstRemoval(t *testing.T) {
 	wantTrees(t, s)
 }
 
-// The lock file may be removed and made anew, with its tree, while someone waits for it; a lock on the old one would
-// protect nothing.
+// The lock file may be removed and created again, with its tree, while a process waits for it. A lock on the old file
+// would protect nothing.
 func TestLockIsOnTheFileThatOthersSee(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	tree := releases(t, s, 1)[0]
@@ -216,7 +216,7 @@ func TestLockIsOnTheFileThatOthersSee(t *testing.T) {
 	}
 }
 
-// openCount returns how often this process has a file open.
+// openCount returns how many times this process has a file open.
 func openCount(t *testing.T, path string) int {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -232,7 +232,8 @@ func openCount(t *testing.T, path string) int {
 	return n
 }
 
-// Bit rot, a careless editor and a full disk of long ago all look alike: the tree has to say so, and come back.
+// A damaged disk, an accidental edit and a formerly full disk look alike: Verify must detect the damage, and Install
+// must restore the tree.
 func TestVerifyAndHeal(t *testing.T) {
 	r, src := publish(t, golden)
 	s := newStore(t, t.TempDir())
@@ -268,7 +269,7 @@ func TestVerifyAndHeal(t *testing.T) {
 	wantCurrent(t, s, r.Tree)
 }
 
-// What dead processes leave must not fill the disk, and what living ones write must not be swept from under them.
+// Files of dead processes must not fill the disk. Files of live processes must not be swept.
 func TestSweepSparesTheLiving(t *testing.T) {
 	dir := t.TempDir()
 	s := newStore(t, dir)
@@ -291,7 +292,7 @@ func TestSweepSparesTheLiving(t *testing.T) {
 	wantTrees(t, s)
 }
 
-// A store whose lock is stuck must say so, not hang.
+// A store with a stuck lock must return an error and not hang.
 func TestLocksTimeOut(t *testing.T) {
 	s := newStore(t, t.TempDir())
 	held, err := os.Open(s.staging())

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a dead process left and nobody can remove must not keep a node from every release to come.
+// A file of a dead process that can't be removed must not block all later releases.
 func TestWhatCannotBeSweptStopsNoInstallation(t *testing.T) {
 	dir := onSmallDisk(t, "size=64m")
 	if dir == "" {
@@ -33,7 +33,7 @@ func TestWhatCannotBeSweptStopsNoInstallation(t *testing.T) {
 	}
 }
 
-// Whoever owns a file of a release, or may write into its folder, decides what root applies.
+// The owner of a release's file, or a user who may write to its folder, decides what root applies.
 func TestOwnersAndModesOfFoldersAreLookedAt(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	src := objects{}
@@ -41,7 +41,7 @@ func TestOwnersAndModesOfFoldersAreLookedAt(t *testing.T) {
 	spoils := map[string]func(string) error{
 		"folder for everybody": func(p string) error { return os.Chmod(filepath.Dir(p), 0o777) },
 	}
-	if os.Geteuid() == 0 { // nobody else can give files away
+	if os.Geteuid() == 0 { // only root can change the owner of files
 		spoils["folder of another"] = func(p string) error { return os.Chown(filepath.Dir(p), 65534, -1) }
 		spoils["file of another"] = func(p string) error { return os.Chown(p, 65534, -1) }
 	}
@@ -67,7 +67,7 @@ func TestOwnersAndModesOfFoldersAreLookedAt(t *testing.T) {
 	}
 }
 
-// spendthrift hands out deltas that are larger than anybody said.
+// spendthrift returns deltas that are larger than recorded.
 type spendthrift struct {
 	objects
 	asked int64
@@ -82,7 +82,7 @@ func (s *spendthrift) Deltas(_ context.Context, _ string, from, to int64) ([][]b
 	return all, nil
 }
 
-// What an etcd or a mirror sends instead of small deltas must not fill a node's memory before it is looked at.
+// Oversized deltas from etcd or a mirror must not fill a node's memory before they are checked.
 func TestDeltasAreBoundedByTheirRecords(t *testing.T) {
 	src := &spendthrift{}
 	from := Chain{Line: "1.0.0", Seq: 10, Stored: 0}

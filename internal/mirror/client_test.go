@@ -20,7 +20,7 @@ import (
 
 const soon = 10 * time.Second
 
-// What goes in at one end comes out at the other, over TLS and HTTP/2.
+// Bytes must pass unchanged from server to client, over TLS and HTTP/2.
 func TestClientReadsWhatTheHandlerServes(t *testing.T) {
 	src := newStored(hello)
 	for i := range 40 {
@@ -47,7 +47,7 @@ func TestClientReadsWhatTheHandlerServes(t *testing.T) {
 	}
 }
 
-// Any server of static files is a mirror.
+// Any server of static files can be a mirror.
 func TestClientReadsFromStaticFiles(t *testing.T) {
 	dir := t.TempDir()
 	name, err := ObjectName(hashOf([]byte(hello)))
@@ -67,7 +67,7 @@ func TestClientReadsFromStaticFiles(t *testing.T) {
 	}
 }
 
-// Plain http, or a URL that was mistyped, must be refused when settings are read, not found out about by a fleet.
+// Plain http or a mistyped URL must be refused when settings are read, and not fail later on a fleet.
 func TestClientRefusesURLs(t *testing.T) {
 	for u, why := range map[string]string{
 		"http://mirror.example":             "plain http is for this machine only",
@@ -100,7 +100,7 @@ func TestClientRefusesURLs(t *testing.T) {
 	}
 }
 
-// A mirror of another party must not be able to hang a node, fill its memory, or send it to where others listen in.
+// A foreign mirror must not be able to block a node, fill its memory, or redirect it to an insecure address.
 func TestClientBoundsWhatAMirrorMayDo(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, hello) }))
 	t.Cleanup(plain.Close)
@@ -170,7 +170,7 @@ func TestClientBoundsWhatAMirrorMayDo(t *testing.T) {
 	}
 }
 
-// A redirect within https is how many mirrors send to where the bytes are.
+// Many mirrors redirect to other servers, within https.
 func TestClientFollowsRedirectsWithinHTTPS(t *testing.T) {
 	var hops atomic.Int32
 	u, config := answers(t, func(w http.ResponseWriter, r *http.Request) {
@@ -185,7 +185,7 @@ func TestClientFollowsRedirectsWithinHTTPS(t *testing.T) {
 	}
 }
 
-// A mirror whose certificate nobody vouches for is not talked to.
+// A mirror with an untrusted certificate is refused.
 func TestClientChecksCertificates(t *testing.T) {
 	u, _ := answers(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, hello) })
 	if _, err := client(t, &tls.Config{MinVersion: tls.VersionTLS12}, soon, u).Object(t.Context(), hashOf([]byte(hello))); err == nil || !strings.Contains(err.Error(), "certificate") {
@@ -193,7 +193,7 @@ func TestClientChecksCertificates(t *testing.T) {
 	}
 }
 
-// One mirror that is down, lags or lies must not keep a node from the others.
+// One mirror that is down, outdated or wrong must not block a node from using the others.
 func TestClientGoesOnToTheNextMirror(t *testing.T) {
 	src := newStored(hello)
 	good, config := serve(t, Handler(src, errAbsent))
@@ -228,7 +228,7 @@ func TestClientGoesOnToTheNextMirror(t *testing.T) {
 	}
 }
 
-// A fleet that starts at one and the same mirror overloads it while the others rest.
+// If all nodes start at the same mirror, it is overloaded while the others are idle.
 func TestNodesSpreadOverMirrors(t *testing.T) {
 	urls := []string{"https://a.example", "https://b.example", "https://c.example"}
 	first := map[string]int{}
@@ -256,7 +256,7 @@ func TestNodesSpreadOverMirrors(t *testing.T) {
 	}
 }
 
-// Names that no publisher writes are refused before anything is asked.
+// Invalid names are refused before any request.
 func TestClientAsksOnlyForNames(t *testing.T) {
 	var asked atomic.Int32
 	u, config := answers(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
@@ -281,7 +281,7 @@ func TestClientAsksOnlyForNames(t *testing.T) {
 	}
 }
 
-// The node that ends a download must not wait for a mirror, nor blame it.
+// A node that cancels a download must not wait for a mirror, nor count it as failed.
 func TestClientEndsWhenItIsToldTo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	u, config := answers(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A mirror that is dead costs a node a moment, not its update; and not the same moment for each pack again.
+// A dead mirror delays a node once, not for each pack, and does not stop its update.
 func TestFallbackAsksTheSecondAndLeavesTheDeadAlone(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestFallbackAsksTheSecondAndLeavesTheDeadAlone(t *testing.T) {
 	}
 }
 
-// Wrong bytes of a mirror must lead to etcd, not to a failed run; and etcd's outage to the mirror.
+// After wrong bytes from a mirror, a node reads from etcd. After a failure of etcd, it reads from the mirror.
 func TestFallbackBothWays(t *testing.T) {
 	hash := hashOf([]byte(hello))
 	good := newStored(hello)
@@ -62,8 +62,8 @@ func TestFallbackBothWays(t *testing.T) {
 	}
 }
 
-// A source that is left alone is asked all the same when nobody else has an answer: an outage of the one must not outlast it
-// because of the other.
+// A skipped source is used if no other source has an answer. Otherwise its outage would last longer because of the
+// other's.
 func TestFallbackAsksTheDeadWhenNobodyElseAnswers(t *testing.T) {
 	hash := hashOf([]byte(hello))
 	first, second := newStored(hello), newStored()
@@ -86,7 +86,7 @@ func TestFallbackAsksTheDeadWhenNobodyElseAnswers(t *testing.T) {
 	}
 }
 
-// What a mirror lacks is no reason to leave it alone: the next pack may be there.
+// A missing value must not make a mirror skipped: it may have the next pack.
 func TestFallbackDoesNotCountAbsence(t *testing.T) {
 	s, config := serve(t, Handler(newStored(), errAbsent))
 	etcd := newStored(hello)
@@ -101,7 +101,7 @@ func TestFallbackDoesNotCountAbsence(t *testing.T) {
 	}
 }
 
-// A download that is given up asks nobody else and blames nobody.
+// A cancelled download starts no other request and counts no failure.
 func TestFallbackEndsWhenItIsToldTo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -117,7 +117,7 @@ func TestFallbackEndsWhenItIsToldTo(t *testing.T) {
 	}
 }
 
-// A mirror whose delta is wrong must not keep a node from its release: it asks again, and gets what etcd has.
+// A wrong delta of a mirror must not block a release: the second request reads it from etcd.
 func TestFallbackAsksTheSecondForADeltaThatWasNoGood(t *testing.T) {
 	lying, etcd := newStored(), newStored()
 	for seq, name := range []string{"1.0.0/0", "1.0.0/1", "1.0.0/2"} {

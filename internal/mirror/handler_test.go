@@ -31,7 +31,7 @@ func body(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-// Proxies and nodes keep what never changes, and must not keep what may.
+// Proxies and nodes cache immutable values, and must not cache values that may change.
 func TestHandlerSaysWhatMayBeKept(t *testing.T) {
 	src := newStored(hello)
 	src.deltas["1.0.0/7"] = []byte("delta")
@@ -67,7 +67,7 @@ func TestHandlerSaysWhatMayBeKept(t *testing.T) {
 	}
 }
 
-// Anybody who reaches the listener may ask: for nothing but content, by nothing but its names.
+// Every client of the network can send requests. They must get content only, and only by its names.
 func TestHandlerRefusesWhatIsNoContent(t *testing.T) {
 	src := newStored(hello)
 	h := Handler(src, errAbsent)
@@ -123,7 +123,8 @@ func TestHandlerRefusesWhatIsNoContent(t *testing.T) {
 	}
 }
 
-// A node that hears 404 goes on at once; one that hears 503 knows that it may ask again. Neither hears of etcd's addresses.
+// After 404, a node continues at once; after 503, it may repeat the request. Neither response contains etcd's
+// addresses.
 func TestHandlerTellsAbsentFromUnreachable(t *testing.T) {
 	src := newStored(hello)
 	h := Handler(src, errAbsent)
@@ -143,7 +144,7 @@ func TestHandlerTellsAbsentFromUnreachable(t *testing.T) {
 	}
 }
 
-// A damaged value that is sent as immutable stays damaged in every proxy for a year.
+// A damaged value sent as immutable would stay in every proxy for a year.
 func TestHandlerDoesNotServeDamage(t *testing.T) {
 	src := newStored(hello)
 	hash := hashOf([]byte(hello))
@@ -158,7 +159,7 @@ func TestHandlerDoesNotServeDamage(t *testing.T) {
 	}
 }
 
-// Five thousand nodes that install the same release at once must not be five thousand reads of etcd.
+// Five thousand nodes that install one release at the same time must not cause five thousand reads of etcd.
 func TestManyRequestsAreOneRead(t *testing.T) {
 	src := newStored(hello)
 	src.gate = make(chan struct{})
@@ -186,7 +187,7 @@ func TestManyRequestsAreOneRead(t *testing.T) {
 	}
 }
 
-// A crowd must not take all memory: whoever is too many is told to come back.
+// Many clients must not use all memory: the handler answers excess requests with Retry-After.
 func TestTooManyRequestsAreToldToComeBack(t *testing.T) {
 	src := newStored(hello)
 	src.gate = make(chan struct{})
@@ -211,7 +212,7 @@ func TestTooManyRequestsAreToldToComeBack(t *testing.T) {
 	}
 }
 
-// The memory of a server that mirrors for months must not grow with what was published.
+// The memory of a long-running server must not grow with the published releases.
 func TestCacheIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
 	now := time.Now()
 	c := newCache(100, func() time.Time { return now })
@@ -240,7 +241,7 @@ func TestCacheIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
 	read(b, 40, 0)
 	read(a, 40, 0)
 	want(2)
-	read(d, 40, 0) // b was used longest ago
+	read(d, 40, 0) // b is the least recently used
 	want(3)
 	read(a, 40, 0)
 	want(3)
@@ -260,7 +261,7 @@ func TestCacheIsBoundedAndKeepsWhatIsUsed(t *testing.T) {
 
 func errAbsentOnly(err error) bool { return errors.Is(err, errAbsent) }
 
-// Whoever asks for thousands of names and hangs up must not leave thousands of reads behind, and is told to come back.
+// A client that requests thousands of names and disconnects must not leave thousands of reads. It gets Retry-After.
 func TestRequestsThatAreGivenUpLeaveBoundedWork(t *testing.T) {
 	src := newStored()
 	src.gate = make(chan struct{})
@@ -298,7 +299,8 @@ func TestRequestsThatAreGivenUpLeaveBoundedWork(t *testing.T) {
 	}
 }
 
-// A name that is not there, asked for without end, must not be as many reads of etcd; and is found soon after it came.
+// Repeated requests for a missing name must not cause as many reads of etcd. A newly published value must be found
+// soon.
 func TestWhatIsAbsentIsRememberedForAMoment(t *testing.T) {
 	now := time.Now()
 	src := newStored()
@@ -326,7 +328,7 @@ func TestWhatIsAbsentIsRememberedForAMoment(t *testing.T) {
 	}
 }
 
-// A request that is given up must not take the answer from those that wait for the same.
+// A cancelled request must not stop the read for other requests that wait for it.
 func TestARequestThatIsGivenUpTakesNobodyWithIt(t *testing.T) {
 	src := newStored(hello)
 	src.gate = make(chan struct{})
@@ -354,7 +356,7 @@ func TestARequestThatIsGivenUpTakesNobodyWithIt(t *testing.T) {
 	}
 }
 
-// What a stranger asks for must never become a path: whatever parses is spelled exactly so by the one who writes names.
+// A request must never become an arbitrary path: every name that parses is in its only valid spelling.
 func FuzzParseName(f *testing.F) {
 	for _, s := range []string{
 		"", "content/", "content/" + strings.Repeat("a", 64), "deltas/1.0.0/000000001", "deltas/1.0.0-rc.1/999999999",
@@ -377,7 +379,7 @@ func FuzzParseName(f *testing.F) {
 	})
 }
 
-// FuzzHandler lets a stranger send any target: the answer is never a crash, and never content under a name that it has not.
+// FuzzHandler sends arbitrary targets. The handler must not panic, and must return content only for its own name.
 func FuzzHandler(f *testing.F) {
 	hash := hashOf([]byte(hello))
 	for _, s := range []string{"/content/" + hash, "/deltas/1.0.0/000000001", "/content/%2e%2e/x", "/../content/" + hash, "*", "/?"} {
@@ -395,7 +397,7 @@ func FuzzHandler(f *testing.F) {
 		h.ServeHTTP(w, r)
 		served := strings.TrimPrefix(r.URL.EscapedPath(), "/")
 		switch {
-		case w.Code == 200 && r.Method == http.MethodGet: // an empty method is that, too
+		case w.Code == 200 && r.Method == http.MethodGet: // an empty method means GET too
 			if served != "content/"+hash && served != "deltas/1.0.0/000000001" {
 				t.Errorf("%s %q is answered with %q", method, target, w.Body)
 			}

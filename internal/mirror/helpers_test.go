@@ -15,11 +15,11 @@ import (
 
 var errAbsent = errors.New("not found")
 
-// stored is a source in memory that counts what it is asked.
+// stored is a source in memory that counts requests.
 type stored struct {
 	objects map[string][]byte
 	deltas  map[string][]byte // by name
-	gate    chan struct{}     // when set, reads wait for it
+	gate    chan struct{}     // if set, reads wait for it
 
 	mu    sync.Mutex
 	asked map[string]int
@@ -87,7 +87,7 @@ func (s *stored) Deltas(_ context.Context, line string, from, to int64) ([][]byt
 	return all, nil
 }
 
-// serve is a TLS server for h, and a client that knows its CA.
+// serve starts a TLS server for h, and returns a client that trusts its CA.
 func serve(t *testing.T, h http.Handler) (*httptest.Server, *tls.Config) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
@@ -109,7 +109,7 @@ func client(t *testing.T, tlsConfig *tls.Config, timeout time.Duration, urls ...
 	return c
 }
 
-// answers is a mirror that answers everything with one function.
+// answers starts a mirror that answers every request with one function.
 func answers(t *testing.T, f http.HandlerFunc) (string, *tls.Config) {
 	t.Helper()
 	s, config := serve(t, f)

@@ -57,7 +57,7 @@ func (k kept) publish(t *testing.T, text string, parent content.Parent) content.
 	return r
 }
 
-// A delta that is damaged in one place and whole in the other costs a node one more question, not its update.
+// A delta that is damaged in one source and correct in the other costs a node one more request, not its update.
 func TestADamagedDeltaIsTakenFromTheSecond(t *testing.T) {
 	whole := kept{}
 	one := whole.publish(t, "notify { 'one': }\n", content.Parent{})
@@ -81,7 +81,7 @@ func TestADamagedDeltaIsTakenFromTheSecond(t *testing.T) {
 	if err := s.Install(t.Context(), whole, one); err != nil {
 		t.Fatal(err)
 	}
-	// Without any other way to the release than its delta.
+	// The delta is the only way to the release.
 	for _, src := range []kept{whole, damaged} {
 		for key := range src {
 			if key != name {

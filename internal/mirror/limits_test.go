@@ -9,7 +9,7 @@ import (
 
 var _ content.Source = (*mirror.Client)(nil)
 
-// The two limits are one: a mirror that refuses what a publisher stored would never be of use.
+// The two limits must be equal. A mirror that refuses valid objects would be useless.
 func TestMirrorTakesWhatIsPublished(t *testing.T) {
 	if mirror.MaxBytes != content.MaxStored {
 		t.Errorf("a mirror takes %d bytes, a publisher stores %d", mirror.MaxBytes, content.MaxStored)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A handler that panics is a mistake that somebody has to see; a port scan is not.
+// A panic of a handler is a bug and must be logged. A port scan must not be logged.
 func TestPanicsAreLoggedAndPortScansAreNot(t *testing.T) {
 	var b bytes.Buffer
 	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("out of luck") }), nil)

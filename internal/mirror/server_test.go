@@ -15,7 +15,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// A certificate that ends while the server runs must be replaced by its files alone; half of a renewal must not end it.
+// A running server must use a renewed certificate without a restart. A partial renewal must not stop it.
 func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 	first, second := etcdtest.NewPKI(t), etcdtest.NewPKI(t)
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 			err = os.WriteFile(to, b, 0o600)
 		}
 		if age = age.Add(time.Second); err == nil {
-			err = os.Chtimes(to, age, age) // as if time had gone by between renewals
+			err = os.Chtimes(to, age, age) // as if time passed between renewals
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 		t.Error("it does not serve with the first certificate")
 	}
 	put(second.ServerCert, cert)
-	for range 2 { // and it complains only once
+	for range 2 { // it complains only once
 		if !works(first) {
 			t.Error("half of a renewal ended it")
 		}
@@ -95,7 +95,7 @@ func TestCertificateIsReadAgainWhenItChanges(t *testing.T) {
 	}
 }
 
-// Old TLS, and a client that never ends its headers, are what any listener on a network meets.
+// Every listener on a network must refuse old TLS and clients that never finish their headers.
 func TestServerHasLimits(t *testing.T) {
 	s := NewServer(Handler(newStored(), errAbsent), nil)
 	if s.TLSConfig.MinVersion < tls.VersionTLS12 || s.ReadHeaderTimeout == 0 || s.ReadTimeout == 0 || s.WriteTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 {

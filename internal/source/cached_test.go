@@ -13,10 +13,10 @@ import (
 	"pulley/internal/content"
 )
 
-// fixed is long ago.
+// fixed is a time long ago.
 var fixed = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// memory is a source that counts.
+// memory is a source that counts requests.
 type memory struct {
 	content.Source
 	objects map[string][]byte
@@ -38,8 +38,8 @@ func (m *memory) put(text string) string {
 	return hash
 }
 
-// A cache that is believed would let whoever writes a user's folder choose what nodes run; one that is not used makes every
-// publish read the last release again.
+// With a trusted cache, a user who can write to its folder would choose what nodes run. With an unused cache, every
+// publish would read the last release again.
 func TestCacheServesOnlyWhatItsNameSays(t *testing.T) {
 	src := &memory{objects: map[string][]byte{}}
 	dir := filepath.Join(t.TempDir(), "made", "here")
@@ -93,7 +93,7 @@ func TestCacheServesOnlyWhatItsNameSays(t *testing.T) {
 	}
 }
 
-// What fills a home directory is thrown away by hand, at the wrong moment.
+// A cache without a limit fills the home directory, and users delete it at the wrong moment.
 func TestCacheIsBounded(t *testing.T) {
 	src := &memory{objects: map[string][]byte{}}
 	dir := t.TempDir()

@@ -9,7 +9,7 @@ import (
 	"pulley/internal/content"
 )
 
-// A core dump in a module would fill the disk before anybody hears of it, and a number of eight digits tells nobody what may be.
+// A core dump in a module would fill the disk unnoticed, and an error with eight digits does not show the limit.
 func TestCopyIsBounded(t *testing.T) {
 	from := t.TempDir()
 	write(t, from, map[string]string{"core": ""})

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// An operator who is asked "what exactly runs there?" answers with the commit; one that is wrong, or that hides a change, is
-// worse than none.
+// Operators rely on the recorded commit to know what runs. A wrong commit, or one that hides a change, is worse than
+// none.
 func TestWorkTreeIsDescribed(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"control/manifests/site.pp": "a", "control/.gitignore": "*.log\nbuild/\n", "control/.pulleyignore": "notes\n**/*.bak\n", "other/x": "x"})
@@ -56,13 +56,13 @@ func TestWorkTreeIsDescribed(t *testing.T) {
 	}
 }
 
-// The index of whoever publishes is theirs, also for git's own bookkeeping in it.
+// Publishing must not change the operator's index, not even git's own bookkeeping in it.
 func TestReadingWritesNothing(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a": "a", "b": "b"})
 	commit(t, dir, "one")
 	later := time.Now().Add(time.Hour)
-	if err := os.Chtimes(filepath.Join(dir, "a"), later, later); err != nil { // git would note that it is the same
+	if err := os.Chtimes(filepath.Join(dir, "a"), later, later); err != nil { // git would record that it is unchanged
 		t.Fatal(err)
 	}
 	write(t, dir, map[string]string{"b": "changed", "c": "new"})
@@ -72,7 +72,7 @@ func TestReadingWritesNothing(t *testing.T) {
 	same(t, "files", snapshot(t, dir), before...)
 }
 
-// snapshot is every file with its size and time.
+// snapshot returns every file with its size and time.
 func snapshot(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -90,7 +90,7 @@ func snapshot(t *testing.T, dir string) []string {
 	return all
 }
 
-// Folders that are no work tree, or of which git can't speak, are published without a commit; nobody may take one for known.
+// A folder that is no work tree, or that git can't read, is published without a commit. No commit may be invented.
 func TestFoldersWithoutACommit(t *testing.T) {
 	plain := t.TempDir()
 	write(t, plain, map[string]string{"a": "a"})
@@ -120,7 +120,7 @@ func TestFoldersWithoutACommit(t *testing.T) {
 	refused(t, plain, Options{Ref: "main"}, "git is not installed")
 }
 
-// A folder of a submodule that is empty, because nobody checked it out, would be an empty module on every node.
+// The empty folder of a submodule without a checkout would be an empty module on every node.
 func TestSubmodules(t *testing.T) {
 	module, dir := t.TempDir(), t.TempDir()
 	write(t, module, map[string]string{"init.pp": "a"})
@@ -149,7 +149,7 @@ func TestSubmodules(t *testing.T) {
 	same(t, "left out", published(t, open(t, control, Options{Ref: "main"})), "site.pp")
 }
 
-// "exit status 128" tells nobody to set safe.directory.
+// "exit status 128" does not explain that safe.directory is missing.
 func TestNoteSaysWhatGitSaid(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a": "a"})

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/content"
 )
 
-// write makes files below dir, by path; an empty text of a path with a slash at its end is a folder.
+// write creates files below dir, by path. An empty text for a path with a trailing slash creates a folder.
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -32,7 +32,7 @@ func write(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// git runs git in dir, with no settings of whoever runs the test.
+// git runs git in dir, without the settings of the user.
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -47,7 +47,7 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// commit makes a repository of dir, or adds to it, and returns the commit.
+// commit creates a repository in dir, or adds to it, and returns the commit.
 func commit(t *testing.T, dir, message string) string {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(dir, ".git")); err != nil {
@@ -81,7 +81,7 @@ func open(t *testing.T, dir string, o Options) *Folder {
 	return f
 }
 
-// refused opens dir and expects an error that has every one of these texts.
+// refused opens dir and expects an error with every one of these texts.
 func refused(t *testing.T, dir string, o Options, texts ...string) {
 	t.Helper()
 	if o.CacheDir == "" {
@@ -103,7 +103,7 @@ func refused(t *testing.T, dir string, o Options, texts ...string) {
 	}
 }
 
-// published is what a release of the folder would hold: a line a file, folder (/), link (→) or executable (*).
+// published returns the content of a release of the folder: one line per file, folder (/), link (→) or executable (*).
 func published(t *testing.T, f *Folder) []string {
 	t.Helper()
 	m, err := content.ReadTree(f.Root, f.Ignore)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What a person left out on purpose, a vault's key or a build folder, must not be in a release, and what an exception brings
-// back must be: a node applies what is there.
+// A path that an operator excluded, such as a vault's key or a build folder, must not be in a release. A path that an
+// exception includes must be there, because nodes need it.
 func TestIgnoreFileLeavesOutWhatItSays(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
@@ -39,7 +39,7 @@ func TestIgnoreFileLeavesOutWhatItSays(t *testing.T) {
 		"vendor/one/more.yaml .pulleyignore:7: vendor", "vendor/two/ .pulleyignore:7: vendor")
 }
 
-// A pattern with a mistake that counts for nothing publishes what it was to keep back.
+// Ignoring an invalid pattern would publish the files that it should exclude.
 func TestBadPatternIsAnErrorWithItsLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"a\n[b\n":                             "line 2: \"[b\" is no pattern",
@@ -61,8 +61,8 @@ func TestBadPatternIsAnErrorWithItsLine(t *testing.T) {
 	refused(t, dir, Options{}, "cannot read .pulleyignore: ")
 }
 
-// Whatever somebody wrote, publish must answer, and an exception must bring back exactly what it matches, also where a folder
-// above it could have been skipped whole.
+// For any patterns, publish must finish. An exception must include exactly the paths that it matches, even if a parent
+// folder could have been skipped.
 func FuzzIgnore(f *testing.F) {
 	for _, text := range []string{"*.md\n!README.md", "a\n!a/b", "**\n!**/c", "a/*\n!a/b/c", "[a-c]\n!\\a", "/a/\n!a/b/", "?\n!a/?/c*", "..", ".", "\\", "a\\"} {
 		f.Add(text)

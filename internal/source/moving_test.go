@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What lies behind a link is the machine's. To move it aside, or to put it back, takes it away from there: publish runs as
-// whoever publishes, often as root.
+// Files behind a link belong to the machine. Moving them would remove them there: publish runs as the operator, often
+// as root.
 func TestNothingIsMovedThroughALink(t *testing.T) {
 	for name, link := range map[string]string{"the folder itself": "modules", "a folder above it": "site"} {
 		work, victim := t.TempDir(), t.TempDir()
@@ -28,7 +28,7 @@ func TestNothingIsMovedThroughALink(t *testing.T) {
 		if err := m.setAside(); err == nil || !strings.Contains(err.Error(), "is no folder") && !strings.Contains(err.Error(), "escapes") {
 			t.Errorf("%s was set aside: %v", name, err)
 		}
-		// As if it had been set aside all the same.
+		// As if it had been moved.
 		if err := os.Symlink(victim, filepath.Join(work, asideFolder, "0")); err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func TestNothingIsMovedThroughALink(t *testing.T) {
 	}
 }
 
-// A folder's own modules survive the tool, also where one folder of modules lies in another.
+// The folder's own modules must remain after the tool, even if one module folder lies in another.
 func TestWhatTheToolDidNotMakeIsPutBack(t *testing.T) {
 	work, victim := t.TempDir(), t.TempDir()
 	write(t, victim, map[string]string{"x": "x"})

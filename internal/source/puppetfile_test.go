@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A tool empties the folders that it puts modules into: which they are has to be known beforehand, or refused.
+// A tool empties the folders where it installs modules. These folders must be known before, or refused.
 func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
 	for name, c := range map[string]struct {
 		text, folders, modules, refused string
@@ -46,7 +46,7 @@ func TestPuppetfileIsReadAsFarAsNeeded(t *testing.T) {
 	}
 }
 
-// Without a tool, modules that are all there are published as they lie; one that is missing would be missing on every node.
+// Without a tool, complete modules are published as they are. A missing module would be missing on every node.
 func TestPuppetfileWithoutATool(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := t.TempDir()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// --git-ref is for publishing what was reviewed, whatever lies in the work tree: bytes, modes and links of that commit, by the
-// filters of a checkout, and nothing else.
+// --git-ref publishes a reviewed commit, independent of the work tree: its bytes, modes and links after the filters of
+// a checkout, and nothing else.
 func TestRefIsPublishedAsACheckoutWouldBe(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
@@ -58,7 +58,7 @@ func TestRefIsPublishedAsACheckoutWouldBe(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(f.Root, "control", "a.txt")); err != nil || string(got) != "one\r\ntwo\r\n" || f.Facts.Commit != second {
 		t.Errorf("bare: %q %v %+v", got, err, f.Facts)
 	}
-	// In a hook git says by variables which repository it means: not this one.
+	// In a hook, variables of git select another repository.
 	t.Setenv("GIT_DIR", t.TempDir())
 	t.Setenv("GIT_INDEX_FILE", "/nowhere")
 	if f := open(t, control, Options{Ref: "v1"}); f.Facts.Commit != first {
@@ -66,7 +66,7 @@ func TestRefIsPublishedAsACheckoutWouldBe(t *testing.T) {
 	}
 }
 
-// A name that git takes for an option could write files or run programs; one that it does not know must be said so.
+// A name that git parses as an option could write files or run programs. An unknown name must be reported.
 func TestRefsThatAreNone(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"control/a": "a"})
@@ -90,7 +90,7 @@ func TestRefsThatAreNone(t *testing.T) {
 	same(t, "first", published(t, open(t, control, Options{Ref: "HEAD~1"})), "a")
 }
 
-// A filter that fails leaves a file out, or half of it: never published.
+// A failed filter omits a file or half of it. This must never be published.
 func TestFilterThatFails(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{".gitattributes": "*.bin filter=gone\n", "a.bin": "x", "b": "x"})
@@ -100,7 +100,7 @@ func TestFilterThatFails(t *testing.T) {
 	refused(t, dir, Options{Ref: "HEAD"}, "cannot check out ref \"HEAD\" of ", "a.bin")
 }
 
-// A copy that was left by a process that was killed is removed one day; one that is at work is not.
+// The copy of a killed process is removed after some time. A copy in use is not.
 func TestLeftWorkIsSweptOnceItIsOld(t *testing.T) {
 	dir, cache := t.TempDir(), t.TempDir()
 	write(t, dir, map[string]string{"a": "a"})

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// modules makes two git repositories with a module each, and returns their URLs.
+// modules creates two git repositories with one module each, and returns their URLs.
 func modules(t *testing.T) (ntp, motd string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -34,7 +34,7 @@ func modules(t *testing.T) (ntp, motd string) {
 
 var tools = []Resolver{G10k, R10k}
 
-// home keeps r10k's cache out of whoever runs the test.
+// home keeps r10k's cache out of the home of the user.
 func home(t *testing.T) {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
@@ -49,8 +49,8 @@ func text(t *testing.T, f *Folder, name string) string {
 	return string(b)
 }
 
-// Whatever tool an operator has, the release holds the modules of the Puppetfile and the folder's own; both tools, left to
-// themselves, remove the latter.
+// With any tool, the release contains the modules of the Puppetfile and the folder's own modules. Without Pulley, both
+// tools remove the latter.
 func TestPuppetfileIsResolved(t *testing.T) {
 	home(t)
 	ntp, motd := modules(t)
@@ -64,7 +64,7 @@ func TestPuppetfileIsResolved(t *testing.T) {
 			commit(t, dir, "begin")
 			write(t, dir, map[string]string{".gitignore": "/modules/ntp\n/modules/gone\n"})
 			commit(t, dir, "modules are resolved")
-			write(t, dir, map[string]string{ // what an earlier run left, and somebody changed
+			write(t, dir, map[string]string{ // left by an earlier run and changed by a user
 				"modules/ntp/manifests/init.pp": "class ntp { fail('changed') }\n", "modules/gone/x": "x", "modules/ntp/metadata.json": `{"name": "me-ntp", "version": "1.0.0"}`,
 			})
 			before := snapshot(t, dir)
@@ -91,7 +91,7 @@ func TestPuppetfileIsResolved(t *testing.T) {
 	}
 }
 
-// A moduledir of the Puppetfile's is honoured; one folder may hold an install_path and the folder's own modules.
+// The moduledir of the Puppetfile is used. One folder may contain an install_path and the folder's own modules.
 func TestModuledirIsHonoured(t *testing.T) {
 	home(t)
 	ntp, motd := modules(t)
@@ -116,7 +116,7 @@ func TestModuledirIsHonoured(t *testing.T) {
 	}
 }
 
-// --git-ref and a Puppetfile together are how CI publishes: from a bare clone, a subfolder, with modules as of that commit.
+// CI publishes with --git-ref and a Puppetfile: from a subfolder of a bare clone, with modules as of that commit.
 func TestPuppetfileOfARef(t *testing.T) {
 	home(t)
 	ntp, _ := modules(t)
@@ -139,7 +139,7 @@ func TestPuppetfileOfARef(t *testing.T) {
 	}
 }
 
-// A module that can't be had must stop the release, with what the tool said; both of them can end well without it.
+// A missing module must stop the release, with the tool's output. Both tools may exit with success without it.
 func TestPuppetfileThatFails(t *testing.T) {
 	home(t)
 	ntp, _ := modules(t)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A tool that waits for a password that nobody is asked for, or for a server, must not hold up a pipeline, nor live on.
+// A tool that waits for a hidden password prompt or for a server must not block a pipeline, nor outlive it.
 func TestToolThatHangsIsEnded(t *testing.T) {
 	dir, bin := t.TempDir(), t.TempDir()
 	write(t, dir, map[string]string{"Puppetfile": "mod 'a/ntp'\n"})
@@ -36,19 +36,19 @@ func TestToolThatHangsIsEnded(t *testing.T) {
 	ended(t, pid)
 }
 
-// ended waits until the process in a file is gone.
+// ended waits until the process with the id in a file has ended.
 func ended(t *testing.T, file string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil || len(b) == 0 {
-		return // it was ended before it started anything, or said what
+		return // it ended before it started a child or wrote the id
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
-		// An orphan that has ended is there until init, which some containers lack, asks for it.
+		// A zombie remains until init reaps it. Some containers have no init.
 		if stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(stat), ") Z ") {
 			return
 		}
