@@ -18,17 +18,17 @@ import (
 	"pulley/internal/store"
 )
 
-// Census counts who has certificates of which CA. Problem is set instead where etcd could not be asked.
+// Census counts the holders of certificates by CA. If etcd did not answer, only Problem is set.
 type Census struct {
 	Nodes, Operators map[string]int      // by the fingerprint of the CA that signed
-	Holders          map[string][]string // likewise
-	Late             []string            // whose certificate is older than the next CA
+	Holders          map[string][]string // their names, by the same fingerprint
+	Late             []string            // with a certificate older than the next CA
 	Distrusting      []string            // members of etcd that do not trust the next CA yet
 	Problem          error
 }
 
-// Take asks etcd who has which certificate. adminFile is the administrator's identity: serve renews it while it is in the
-// folder, and the file is newer than etcd's record. Expired certificates do not count.
+// Take reads the current certificates from etcd. adminFile is the administrator's identity: serve renews it while it
+// is in the folder, and the file is newer than etcd's record. Expired certificates do not count.
 func Take(ctx context.Context, config store.Config, ca *pki.CA, adminFile string, now time.Time) Census {
 	s, err := store.Open(config)
 	if err != nil {
@@ -149,7 +149,7 @@ func accepts(ctx context.Context, endpoint string, config *tls.Config) (bool, er
 		defer conn.Close()
 		deadline, _ := ctx.Deadline()
 		if err = conn.SetDeadline(deadline); err == nil {
-			_, _ = io.WriteString(conn, http2Preface) // reading returns the error
+			_, _ = io.WriteString(conn, http2Preface) // the read returns the error
 			_, err = conn.Read(make([]byte, 1))
 		}
 	}
@@ -251,7 +251,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Part returns one of the CAs; nil when it does not exist.
+// Part returns one of the CAs, or nil if it does not exist.
 func Part(ca *pki.CA, p pki.Part) *pki.Authority {
 	for _, a := range ca.Authorities() {
 		if a.Part == p {
@@ -261,9 +261,9 @@ func Part(ca *pki.CA, p pki.Part) *pki.Authority {
 	return nil
 }
 
-// ReplaceStolen makes the next CA sign and removes the trust in the stolen one. It returns the stolen CA's fingerprint. The
-// caller keeps serve out of the folder meanwhile: a running etcd accepts what the stolen key signs, and while both CAs are
-// trusted, a certificate of the stolen one could be renewed.
+// ReplaceStolen makes the next CA sign and removes the trust in the stolen one. It returns the stolen CA's
+// fingerprint. The caller keeps serve out of the folder meanwhile. A running etcd accepts certificates of the stolen
+// key, and while both CAs are trusted, such a certificate could be renewed.
 func ReplaceStolen(ca *pki.CA) (stolen string, err error) {
 	stolen = ca.Fingerprints()[0]
 	if err := ca.Rotate(true); err != nil {

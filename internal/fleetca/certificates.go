@@ -1,5 +1,5 @@
-// Package fleetca owns the CA folder of `pulley serve`: the fleet's CA, the certificates of the servers, of serve itself and of
-// the first administrator, and the rules for a rotation of the CA.
+// Package fleetca owns the CA folder of `pulley serve`: the fleet's CA, the certificates of the servers, of serve
+// itself and of the first administrator, and the rules for a rotation of the CA.
 //
 // It must never replace a key or identity that it cannot read, and never let a rotation remove access silently.
 package fleetca
@@ -24,38 +24,38 @@ import (
 	"pulley/internal/store"
 )
 
-// PKIName is the folder of certificates in a data folder. Beside the CA's own files it has:
+// PKIName is the folder of certificates in a data folder. Besides the CA's own files it contains:
 //
-//	bundle.pem      the certificates of the CAs that everybody trusts; operators copy it
-//	server.pem      key and certificate of the servers here, the CA's certificate behind it
+//	bundle.pem      the certificates of the trusted CAs; operators copy it
+//	server.pem      key and certificate of the servers here, followed by the CA's certificate
 //	serve.pem       identity of serve itself
-//	admin.pem       identity of the first administrator, made once; it may be moved away
+//	admin.pem       identity of the first administrator, created once; it may be moved away
 const PKIName = "pki"
 
-// How long certificates are good for. Each is made anew when a third of that is left.
+// Lifetimes of certificates. Each certificate is replaced when a third of its lifetime is left.
 const (
 	serverLifetime = 90 * 24 * time.Hour
 	serveLifetime  = 90 * 24 * time.Hour
 	adminLifetime  = 365 * 24 * time.Hour
 )
 
-// keepInterval is how often certificates are looked at, so that a rotation of the CA reaches the servers soon.
+// keepInterval is the interval of certificate checks. It is short: servers must follow a rotation of the CA soon.
 const keepInterval = 5 * time.Second
 
-// Certificates are all that serve needs of its CA for itself. It is safe for concurrent use.
+// Certificates manages serve's own certificates and CA. It is safe for concurrent use.
 type Certificates struct {
 	CA *pki.CA
 
 	dir, prefix, hostname string
-	own                   bool // also serve's own identity and the administrator's are made here
+	own                   bool // it also creates serve's own identity and the administrator's
 	now                   func() time.Time
 	mu                    sync.Mutex
 	hosts                 []string
-	recorded              string // the administrator's key, as the list of operators has it
+	recorded              string // the administrator's key in the list of operators
 }
 
-// OpenOwn is Open for a serve that runs its own etcd. Refresh then also makes the identity of serve and renews the first
-// administrator's.
+// OpenOwn is Open for a serve that runs its own etcd. Refresh then also creates the identity of serve and renews the
+// first administrator's.
 func OpenOwn(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
 	c, err := Open(dir, prefix, hostname, o)
 	if err == nil {
@@ -64,7 +64,7 @@ func OpenOwn(dir, prefix, hostname string, o pki.Options) (*Certificates, error)
 	return c, err
 }
 
-// Open opens the folder and makes what is missing of the CA. Refresh makes the other certificates.
+// Open opens the folder and creates missing parts of the CA. Refresh creates the other certificates.
 func Open(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -79,7 +79,7 @@ func Open(dir, prefix, hostname string, o pki.Options) (*Certificates, error) {
 	return &Certificates{CA: ca, dir: dir, prefix: prefix, hostname: subjectOf(hostname), now: o.Now}, nil
 }
 
-// subjectOf is a machine's name as a part of a user's.
+// subjectOf returns a machine's name as a part of a user's name.
 func subjectOf(hostname string) string {
 	if (pki.Name{Prefix: "x", Kind: pki.KindServe, Subject: hostname, Incarnation: pki.NewIncarnation()}).Check() != nil {
 		return "serve"
@@ -87,18 +87,18 @@ func subjectOf(hostname string) string {
 	return hostname
 }
 
-// Bundle is the file of the CAs' certificates that are trusted.
+// Bundle returns the file of the trusted CAs' certificates.
 func (c *Certificates) Bundle() string { return filepath.Join(c.dir, "bundle.pem") }
 
-// Server is the file of the servers' certificate, its key with it.
+// Server returns the file of the servers' certificate and its key.
 func (c *Certificates) Server() string { return filepath.Join(c.dir, "server.pem") }
 
-// Identity is the file of serve's own identity.
+// Identity returns the file of serve's own identity.
 func (c *Certificates) Identity() string { return filepath.Join(c.dir, "serve.pem") }
 
 func (c *Certificates) admin() string { return filepath.Join(c.dir, "admin.pem") }
 
-// Admin is the file of the first administrator's identity; "" once it was moved away.
+// Admin returns the file of the first administrator's identity, or "" after it was moved away.
 func (c *Certificates) Admin() string {
 	if _, err := os.Lstat(c.admin()); err != nil {
 		return ""
@@ -106,10 +106,10 @@ func (c *Certificates) Admin() string {
 	return c.admin()
 }
 
-// newAdmin is where an administrator's identity waits until etcd knows it.
+// newAdmin returns the file of an administrator's identity that has no user in etcd yet.
 func (c *Certificates) newAdmin() string { return filepath.Join(c.dir, "admin.new.pem") }
 
-// User is serve's own user in etcd, as its identity has it now.
+// User returns serve's own user in etcd, from its current identity.
 func (c *Certificates) User() string { return userOf(c.Identity()) }
 
 func userOf(file string) string {
@@ -120,8 +120,8 @@ func userOf(file string) string {
 	return id.Leaf().Subject.CommonName
 }
 
-// Refresh makes every certificate that is missing, soon at its end, of a former CA, or without one of hosts. Each file is
-// replaced by one rename, and whoever reads it next has the new one.
+// Refresh replaces every certificate that is missing, due for renewal, of a former CA, or without one of hosts. One
+// rename replaces each file; the next reader gets the new one.
 func (c *Certificates) Refresh(hosts []string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *Certificates) Refresh(hosts []string) error {
 	return err
 }
 
-// Renew refreshes with the hosts of the last time.
+// Renew refreshes with the hosts of the last call.
 func (c *Certificates) Renew() error {
 	c.mu.Lock()
 	hosts := c.hosts
@@ -167,7 +167,7 @@ func (c *Certificates) refreshServer() error {
 	return nil
 }
 
-// serves reports whether a server's certificate may stay as it is.
+// serves reports whether a server's certificate can stay.
 func (c *Certificates) serves(id pki.Identity) bool {
 	for _, h := range c.hosts {
 		if id.Leaf().VerifyHostname(h) != nil {
@@ -177,7 +177,8 @@ func (c *Certificates) serves(id pki.Identity) bool {
 	return !c.due(id.Leaf()) && len(id.Certificates) > 1 && pki.Fingerprint(id.Certificates[1]) == c.CA.Fingerprints()[0]
 }
 
-// due reports whether a certificate is to be made anew: a third of its life is left, or the present CA did not sign it.
+// due reports whether a certificate must be replaced: a third of its life is left, or another CA than the current one
+// signed it.
 func (c *Certificates) due(leaf *x509.Certificate) bool {
 	if left := leaf.NotAfter.Sub(c.now()); left < leaf.NotAfter.Sub(leaf.NotBefore)/3 {
 		return true
@@ -186,7 +187,7 @@ func (c *Certificates) due(leaf *x509.Certificate) bool {
 	return err == nil && leaf.CheckSignatureFrom(present) != nil
 }
 
-// present is the certificate of the CA that signs now.
+// present returns the certificate of the CA that signs now.
 func (c *Certificates) present() (*x509.Certificate, error) {
 	certs, err := pki.ParseCertificates(c.CA.Bundle())
 	if err != nil {
@@ -200,7 +201,7 @@ func (c *Certificates) present() (*x509.Certificate, error) {
 	return nil, errors.New("cannot find the CA's own certificate among those that are trusted")
 }
 
-// refreshIdentity makes an identity with a new incarnation where there is none, and renews one that is due under its name.
+// refreshIdentity creates a missing identity with a new incarnation, and renews a due one under its name.
 func (c *Certificates) refreshIdentity(file string, kind pki.Kind, subject string, lifetime time.Duration) error {
 	name := pki.Name{Prefix: c.prefix, Kind: kind, Subject: subject, Incarnation: pki.NewIncarnation()}
 	id, err := pki.LoadIdentity(file)
@@ -214,7 +215,7 @@ func (c *Certificates) refreshIdentity(file string, kind pki.Kind, subject strin
 			name = had
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err // a damaged one is not thrown away: nobody but its owner knows what it was
+		return err // a damaged identity is kept: only its owner knows its name
 	}
 	if err := c.Issue(file, name, lifetime); err != nil {
 		return fmt.Errorf("cannot make the certificate of %s: %w", name, err)
@@ -222,7 +223,7 @@ func (c *Certificates) refreshIdentity(file string, kind pki.Kind, subject strin
 	return nil
 }
 
-// Issue makes an identity of a name and writes it to a file.
+// Issue issues an identity for a name and writes it to a file.
 func (c *Certificates) Issue(file string, name pki.Name, lifetime time.Duration) error {
 	key, err := pki.NewKey()
 	if err != nil {
@@ -239,8 +240,8 @@ func (c *Certificates) Issue(file string, name pki.Name, lifetime time.Duration)
 	return id.Save(file)
 }
 
-// AskForCertificates makes a server's configuration ask its clients for certificates of the CA, without which they may
-// come too: a machine that is to join has none. Who is trusted is looked up at each handshake, as the CA may be rotated.
+// AskForCertificates makes a server request client certificates of the CA. They are optional: a joining machine has
+// none. Each handshake reads the trusted CAs, because the CA may be rotated.
 func (c *Certificates) AskForCertificates(t *tls.Config) {
 	var mu sync.Mutex
 	var bundle []byte
@@ -260,7 +261,8 @@ func (c *Certificates) AskForCertificates(t *tls.Config) {
 	}
 }
 
-// Hosts are the addresses of this machine by which others may reach it, for a server that listens on all of them.
+// Hosts returns the addresses at which other machines may reach this machine, for a server that listens on all of
+// them.
 func Hosts(hostname string) []string {
 	hosts := []string{hostname}
 	addrs, err := net.InterfaceAddrs()
@@ -275,7 +277,7 @@ func Hosts(hostname string) []string {
 	return hosts
 }
 
-// OpenExisting opens the CA in a data folder, and fails where there is none.
+// OpenExisting opens the CA in a data folder. It fails if there is none.
 func OpenExisting(dataDir string, o pki.Options) (*pki.CA, error) {
 	dir := filepath.Join(dataDir, PKIName)
 	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil {
@@ -287,8 +289,8 @@ func OpenExisting(dataDir string, o pki.Options) (*pki.CA, error) {
 // AdminFile returns the file of the administrator's identity in a data folder.
 func AdminFile(dataDir string) string { return filepath.Join(dataDir, PKIName, "admin.pem") }
 
-// Connection completes a connection to the etcd of this folder's fleet. Without certificates of the caller it uses those of
-// the folder, and the endpoint of a serve on this machine.
+// Connection completes a connection to the etcd of this folder's fleet. Without certificates from the caller, it uses
+// the folder's certificates and the endpoint of a serve on this machine.
 func Connection(dataDir string, c store.Config, endpoint string) store.Config {
 	if c.CACert != "" || c.Cert != "" || c.Key != "" {
 		return c

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/pki"
 )
 
-// openCertificates makes the certificates of a serve whose clock is now's.
+// openCertificates creates the certificates of a serve with the clock now.
 func openCertificates(t *testing.T, now func() time.Time) *Certificates {
 	t.Helper()
 	c, err := OpenOwn(filepath.Join(t.TempDir(), PKIName), "", "server1", pki.Options{Now: now})
@@ -40,7 +40,7 @@ func loadPEM(t *testing.T, file string) pki.Identity {
 	return id
 }
 
-// A server whose certificate ends, has not the name that nodes use, or is of a CA that was replaced, cuts off the fleet.
+// A server certificate that expires, lacks the name that nodes use, or is of a replaced CA cuts off the fleet.
 func TestCertificatesAreRenewedInTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -87,7 +87,7 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 	if all, err := pki.ParseCertificates(bundle); err != nil || len(all) != 3 {
 		t.Errorf("%d CAs are trusted after a rotation, %v", len(all), err)
 	}
-	// A damaged identity is not thrown away: it may be all that is left of an administrator.
+	// A damaged identity is kept: it may be the only remnant of an administrator.
 	if err := os.WriteFile(c.Identity(), []byte("damaged"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -96,8 +96,8 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 	}
 }
 
-// Over HTTPS a machine without a certificate has to get in, to join; a foreign one must not pass for a node's; and one of a
-// CA that came by a rotation must, without a restart.
+// Over HTTPS a machine without a certificate must be able to join. A certificate of a foreign CA must not pass for a
+// node's. A certificate of a rotated CA must be accepted without a restart.
 func TestClientCertificatesAreAskedFor(t *testing.T) {
 	t.Parallel()
 	c := openCertificates(t, time.Now)
@@ -124,7 +124,7 @@ func TestClientCertificatesAreAskedFor(t *testing.T) {
 		config := &tls.Config{RootCAs: roots, ServerName: "localhost", MinVersion: tls.VersionTLS13}
 		if file != "" {
 			mine := loadPEM(t, file).Certificate()
-			// Also where the server does not ask for one of this CA.
+			// Also if the server does not request a certificate of this CA.
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &mine, nil }
 		}
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: 10 * time.Second}
@@ -145,7 +145,7 @@ func TestClientCertificatesAreAskedFor(t *testing.T) {
 	if got, err := as(identity(t, openCertificates(t, time.Now), name)); err == nil {
 		t.Errorf("with a foreign certificate: %q", got)
 	}
-	for range 2 { // the second one is of a CA that nobody knew when the server was started
+	for range 2 { // the second one is of a CA that is newer than the server's start
 		if err := c.CA.Rotate(true); err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func TestClientCertificatesAreAskedFor(t *testing.T) {
 	}
 }
 
-// identity makes a certificate of the CA for a name, whether etcd knows it or not.
+// identity issues a certificate of the CA for a name, with or without a user in etcd.
 func identity(t *testing.T, certs *Certificates, name pki.Name) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "identity.pem")

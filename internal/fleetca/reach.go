@@ -13,10 +13,10 @@ import (
 	"pulley/internal/store"
 )
 
-// probeLifetime is the lifetime of the certificate that tests whom a cluster trusts.
+// probeLifetime is the lifetime of the certificate that tests which CAs a cluster trusts.
 const probeLifetime = 5 * time.Minute
 
-// Obstacle is the code of why nodes cannot join a cluster.
+// Obstacle is the code of a reason why nodes cannot join a cluster.
 type Obstacle string
 
 // The obstacles.
@@ -62,8 +62,8 @@ func (e *JoinError) Hint() string {
 	return "add " + e.Bundle + " to etcd's --trusted-ca-file, and issue its servers' certificates from that CA: pulley auth certificate"
 }
 
-// MayJoin checks whether nodes can join a cluster that serve does not run: serve must be an administrator there, etcd must
-// authenticate its users, and must trust the CA. Each obstacle is a *JoinError. connection is serve's own.
+// MayJoin checks whether nodes can join a cluster that serve does not run. Serve must be an administrator there, and
+// etcd must authenticate its users and trust the CA. Each obstacle is a *JoinError. connection is serve's own.
 func (c *Certificates) MayJoin(ctx context.Context, st *store.Store, connection store.Config) error {
 	on, err := st.Access.AuthEnabled(ctx)
 	if err != nil {

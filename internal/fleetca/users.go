@@ -13,8 +13,9 @@ import (
 
 const adminName = "admin"
 
-// SetUpUsers makes the users of serve and, once, of the first administrator in an etcd of serve's own. It returns the
-// administrator's identity file if this call made the user. It may be repeated: a call completes one that was interrupted.
+// SetUpUsers creates the users of serve and, once, of the first administrator in serve's own etcd. It returns the
+// administrator's identity file if this call created the user. It may be repeated: a call completes an interrupted
+// one.
 func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin string, err error) {
 	on, err := st.Access.AuthEnabled(ctx)
 	if err != nil {
@@ -47,15 +48,15 @@ func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin s
 	return c.admin(), nil
 }
 
-// MakeIdentities makes the identities of serve and of the first administrator for a cluster that serve does not run, and
-// renews those that are due.
+// MakeIdentities creates the identities of serve and of the first administrator for a cluster that serve does not run,
+// and renews those that are due.
 func (c *Certificates) MakeIdentities() error {
 	return errors.Join(c.refreshIdentity(c.Identity(), pki.KindServe, c.hostname, adminLifetime),
 		c.refreshIdentity(c.admin(), pki.KindOperator, adminName, adminLifetime))
 }
 
-// SetUpCluster makes the roles and users of a cluster that serve does not run, and enables etcd's authentication. It keeps
-// an administrator who logged in again or was revoked. It may be repeated.
+// SetUpCluster creates the roles and users of a cluster that serve does not run, and enables etcd's authentication. It
+// keeps an administrator who logged in again or was revoked. It may be repeated.
 func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by string) error {
 	if err := st.Access.SetUpAuth(ctx, c.User()); err != nil {
 		return err
@@ -80,7 +81,7 @@ func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by str
 	return c.recordAdmin(ctx, st, id, by)
 }
 
-// recordAdmin makes the administrator's user and its entry in the list of operators.
+// recordAdmin creates the administrator's user and its entry in the list of operators.
 func (c *Certificates) recordAdmin(ctx context.Context, st *store.Store, id pki.Identity, by string) error {
 	name, err := id.Name()
 	if err != nil {
@@ -108,7 +109,7 @@ func (c *Certificates) recordAdmin(ctx context.Context, st *store.Store, id pki.
 	return st.Identities.PutOperator(ctx, record, revision)
 }
 
-// dropFormer removes the users of earlier identities of this serve. No other serve uses this folder.
+// dropFormer deletes the users of earlier identities of this serve. No other serve uses this folder.
 func (c *Certificates) dropFormer(ctx context.Context, st *store.Store) error {
 	users, err := st.Access.Users(ctx)
 	if err != nil {
@@ -126,7 +127,8 @@ func (c *Certificates) dropFormer(ctx context.Context, st *store.Store) error {
 	return nil
 }
 
-// refreshAdmin renews the administrator's identity while its file is here. It never makes one: that happens once.
+// refreshAdmin renews the administrator's identity while its file is in the folder. It never creates one: that happens
+// once.
 func (c *Certificates) refreshAdmin() error {
 	if _, err := os.Lstat(c.admin()); err != nil {
 		return nil
@@ -134,7 +136,7 @@ func (c *Certificates) refreshAdmin() error {
 	return c.refreshIdentity(c.admin(), pki.KindOperator, adminName, adminLifetime)
 }
 
-// prepareAdmin makes the first administrator's identity, which has no user in etcd yet.
+// prepareAdmin creates the first administrator's identity, which has no user in etcd yet.
 func (c *Certificates) prepareAdmin() error {
 	if _, err := os.Lstat(c.admin()); err == nil {
 		return os.Rename(c.admin(), c.newAdmin()) // of a start whose etcd was lost or replaced

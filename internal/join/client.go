@@ -22,7 +22,7 @@ import (
 
 var randomness io.Reader = rand.Reader
 
-// DefaultTimeout bounds one request to one server. A join may take a while at the server: etcd rebuilds its permissions.
+// DefaultTimeout bounds one request to one server. A join may be slow at the server: etcd rebuilds its permissions.
 const DefaultTimeout = 30 * time.Second
 
 // Client tries the servers of one fleet in turn until one answers.
@@ -37,8 +37,9 @@ type server struct {
 	http *http.Client
 }
 
-// NewClient takes the URLs of servers (https://host:port), and the TLS configuration that authenticates them: pki.Pinned before
-// the join, and the fleet's CA with the node's own certificate after it. A timeout of 0 is DefaultTimeout.
+// NewClient takes the URLs of servers (https://host:port) and the TLS configuration that authenticates them. That is
+// pki.Pinned before the join, and the fleet's CA with the node's own certificate after it. A timeout of 0 is
+// DefaultTimeout.
 func NewClient(servers []string, t *tls.Config, timeout time.Duration) (*Client, error) {
 	if len(servers) == 0 {
 		return nil, errors.New("cannot reach pulley serve: no servers are given")
@@ -61,20 +62,20 @@ func NewClient(servers []string, t *tls.Config, timeout time.Duration) (*Client,
 }
 
 func httpClient(t *tls.Config) *http.Client {
-	t.MinVersion = tls.VersionTLS13 // the proof rests on its keying material
+	t.MinVersion = tls.VersionTLS13 // the proof depends on its keying material
 	t.NextProtos = []string{"http/1.1"}
 	return &http.Client{
 		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSClientConfig: t, TLSHandshakeTimeout: 10 * time.Second,
-			DisableKeepAlives: true, // each request has a connection of its own, which its proof is for
+			DisableKeepAlives: true, // each request has its own connection, which its proof is for
 			TLSNextProto:      map[string]func(string, *tls.Conn) http.RoundTripper{},
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a token goes nowhere else
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // no other server gets a token
 	}
 }
 
-// Join requests a certificate for key, and fills in r.CSR. After a lost answer, a repeated request with the same key costs no use
-// of the token.
+// Join requests a certificate for key, and fills in r.CSR. After a lost answer, a repeated request with the same key
+// costs no use of the token.
 func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer, error) {
 	csr, err := pki.CSR(key)
 	if err != nil {
@@ -100,8 +101,8 @@ func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer
 	return a, err
 }
 
-// Renew requests a certificate of the same name for a new key. m identifies the machine of a node, so that the server detects a
-// copy; it is empty for an operator.
+// Renew requests a certificate of the same name for a new key. m identifies the machine of a node, so that the server
+// detects a copy; it is empty for an operator.
 func (c *Client) Renew(ctx context.Context, key crypto.Signer, m Machine) (Answer, error) {
 	csr, err := pki.CSR(key)
 	if err != nil {
@@ -122,8 +123,8 @@ func (c *Client) Leave(ctx context.Context) error {
 	return c.post(ctx, PathLeave, always(struct{}{}), nil)
 }
 
-// Progress reports a step; token is "" for a machine with a certificate. After a RefusedError the machine must not continue:
-// another one has its name.
+// Progress reports a step; token is "" for a machine with a certificate. After a RefusedError the machine must not
+// continue: another one has its name.
 func (c *Client) Progress(ctx context.Context, token string, p Progress) error {
 	return c.post(ctx, PathProgress, always(Told{token, p}), nil)
 }
@@ -200,7 +201,7 @@ func (c *Client) each(ctx context.Context, ask func(context.Context, server) err
 	return failed
 }
 
-// busyError is an answer that asks to retry.
+// busyError is an answer that requests a retry.
 type busyError struct {
 	says  string
 	after time.Duration
@@ -239,7 +240,7 @@ func (s server) do(req *http.Request) ([]byte, error) {
 	return nil, &refused
 }
 
-// lateBody is a body that is made once its connection is known.
+// lateBody is a request body that is built once its connection is known.
 type lateBody struct {
 	make       func(*tls.ConnectionState) ([]byte, error)
 	connection *tls.ConnectionState

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/pki"
 )
 
-// server answers each request with do, at an address with a certificate of a CA of its own.
+// answering answers each request with do, at an address with a certificate of the given CA.
 func answering(t *testing.T, ca *pki.CA, do http.HandlerFunc) string {
 	t.Helper()
 	s := httptest.NewUnstartedServer(do)
@@ -64,8 +64,8 @@ func client(t *testing.T, ca *pki.CA, servers ...string) *Client {
 	return c
 }
 
-// A machine must get in while any server is up, and must stop at once where one says no: going on would look like an attack,
-// and would never end.
+// A machine must be able to join while any server is up. It must stop at the first refusal: further attempts would
+// look like an attack, and never end.
 func TestServersAreTriedInTurnUntilOneAnswers(t *testing.T) {
 	ca := newCA(t)
 	good := answering(t, ca, says(200, `{"node":"controller1"}`))
@@ -101,7 +101,7 @@ func TestServersAreTriedInTurnUntilOneAnswers(t *testing.T) {
 	}
 }
 
-// A token that is sent to whoever answers at the address is a token that is given away.
+// A token must not be sent to an unverified server at the address.
 func TestNothingIsSentToAServerThatIsNotThePinnedOne(t *testing.T) {
 	ca, other := newCA(t), newCA(t)
 	heard := false

@@ -26,8 +26,8 @@ type Login struct {
 	Prefix    string // "" is the default
 }
 
-// LogIn makes a key, gets a certificate for it with an operator's token, and stores both in file. After a lost answer, the
-// same call continues with the same key.
+// LogIn creates a key, gets a certificate for it with an operator's token, and stores both in file. After a lost
+// answer, the same call continues with the same key.
 func LogIn(ctx context.Context, servers, pins []string, token, file string) (Login, error) {
 	trust, err := pki.Pinned(pins)
 	if err != nil {
@@ -112,7 +112,7 @@ func loginKey(file string) (crypto.Signer, error) {
 	return key, pki.SaveKey(file, key)
 }
 
-// keepLogin stores an answer. The bundle comes first: the old certificate works with it too.
+// keepLogin stores an answer. It stores the bundle first: the old certificate works with it, too.
 func keepLogin(key crypto.Signer, answer Answer, file string) (Login, error) {
 	identity, err := pki.NewIdentity(key, []byte(answer.Certificate))
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 	"pulley/agent"
 )
 
-// Root begins the paths of all requests. Another version of the protocol has another one.
+// Root begins the paths of all requests. Another version of the protocol has another root.
 const Root = "/v1"
 
 // The paths below a server of `pulley serve`. All but CA are POST, with JSON in both directions.
 const (
 	PathJoin     = Root + "/join"     // Envelope → Answer
-	PathRenew    = Root + "/renew"    // Renewal → Answer; by the certificate that ends
-	PathRegister = Root + "/register" // Machine → nothing; by certificate
-	PathLeave    = Root + "/leave"    // nothing; by certificate
-	PathProgress = Root + "/progress" // Told → nothing; by certificate, or by token
-	PathCA       = Root + "/ca"       // GET: all CA certificates that are trusted, as PEM
+	PathRenew    = Root + "/renew"    // Renewal → Answer; with the expiring certificate
+	PathRegister = Root + "/register" // Machine → nothing; with certificate
+	PathLeave    = Root + "/leave"    // nothing; with certificate
+	PathProgress = Root + "/progress" // Told → nothing; with certificate or token
+	PathCA       = Root + "/ca"       // GET: all trusted CA certificates, as PEM
 )
 
 // MaxBody bounds a request and an answer, in bytes.
@@ -44,9 +44,9 @@ type Machine struct {
 type Request struct {
 	Token       string  `json:"token"`
 	CSR         string  `json:"csr"`                   // PEM; a name in it is ignored
-	Environment string  `json:"environment,omitempty"` // the machine's claim; "" is the token's
+	Environment string  `json:"environment,omitempty"` // the machine's claim; "" means the token's
 	Role        string  `json:"role,omitempty"`        // likewise
-	Node        string  `json:"node,omitempty"`        // "" is the token's, else the lowest free number of its role
+	Node        string  `json:"node,omitempty"`        // "" means the token's, else the lowest free number of its role
 	Machine     Machine `json:"machine,omitzero"`
 }
 
@@ -74,12 +74,12 @@ type Progress struct {
 	Environment string      `json:"environment,omitempty"`
 	Node        string      `json:"node,omitempty"` // "" until it is known
 	Role        string      `json:"role,omitempty"`
-	Machine     string      `json:"machine"` // machine id
+	Machine     string      `json:"machine"` // machine ID
 	Hostname    string      `json:"hostname,omitempty"`
 	Step        string      `json:"step"`
 	State       string      `json:"state"` // started, done or failed
 	Error       agent.Prose `json:"error,omitempty"`
-	Finished    bool        `json:"finished,omitempty"` // the whole first boot has
+	Finished    bool        `json:"finished,omitempty"` // the complete first boot is done
 }
 
 // Told is a Progress on the wire; the token is "" for a machine with a certificate.
@@ -94,11 +94,11 @@ type Renewal struct {
 	Machine Machine `json:"machine,omitzero"`
 }
 
-// UnreachableError reports that no server gave a valid answer. It may pass by itself.
+// UnreachableError reports that no server gave a valid answer. A later attempt may succeed.
 type UnreachableError struct {
 	Servers []string
 	Err     error         // of each server
-	After   time.Duration // the pause that a server asked for; 0 is none
+	After   time.Duration // pause that a server requested; 0 is none
 }
 
 func (e *UnreachableError) Error() string {
@@ -106,8 +106,8 @@ func (e *UnreachableError) Error() string {
 }
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// exporterLabel names the keying material (RFC 5705, RFC 8446 7.5) that ties a request to its connection, and
-// exporterBytes is how much of it is taken.
+// exporterLabel names the keying material (RFC 5705, RFC 8446 7.5) that binds a request to its connection.
+// exporterBytes is its length.
 const (
 	exporterLabel = "EXPORTER-pulley-join"
 	exporterBytes = 32

@@ -49,7 +49,7 @@ const (
 	WrongMachine         Reason = "other_machine"
 )
 
-// The reasons that pass by themselves: the client tries again.
+// The reasons of temporary refusals: the client retries.
 const (
 	TooManyRefused Reason = "too_many_refused"
 	TooOften       Reason = "too_many_requests"
@@ -61,7 +61,7 @@ const (
 // Field is a part of a request.
 type Field string
 
-// The fields that a bad request can have wrong.
+// The fields that can be wrong in a bad request.
 const (
 	FieldBody     Field = "body"
 	FieldMachine  Field = "machine"
@@ -78,9 +78,9 @@ type Params struct {
 	Role        string      `json:"role,omitempty"`
 	Node        string      `json:"node,omitempty"`
 	Operator    string      `json:"operator,omitempty"`
-	Claimed     string      `json:"claimed,omitempty"` // what the machine said of itself
-	Machine     string      `json:"machine,omitempty"` // the first digits of the id of the machine that has the name
-	Sender      string      `json:"sender,omitempty"`  // id of the machine that asks
+	Claimed     string      `json:"claimed,omitempty"` // the machine's claim
+	Machine     string      `json:"machine,omitempty"` // the first digits of the ID of the machine that holds the name
+	Sender      string      `json:"sender,omitempty"`  // ID of the requesting machine
 	Step        string      `json:"step,omitempty"`    // of the first boot that locks the name
 	Used        int         `json:"used,omitempty"`    // uses of the token
 	Limit       int         `json:"limit,omitempty"`
@@ -103,7 +103,7 @@ func (p Params) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// RefusedError is a refusal by serve. It is final: another try, or another server, changes nothing.
+// RefusedError is a refusal by serve. It is final: a retry, or another server, changes nothing.
 type RefusedError struct {
 	Reason Reason `json:"reason"`
 	Params Params `json:"params,omitzero"`
@@ -111,7 +111,7 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return "pulley serve refuses: " + Sentence(e.Reason, e.Params) }
 
-// Hint returns what a person can do.
+// Hint returns the remedy.
 func (e *RefusedError) Hint() string { return Remedy(e.Reason, e.Params) }
 
 // Sentence renders a reason. A code of a newer version renders as itself.
@@ -237,7 +237,7 @@ func (p Params) field() string {
 	return fmt.Sprintf("its %s is not valid", p.Field)
 }
 
-// holder describes the machine that has the name.
+// holder describes the machine that holds the name.
 func (p Params) holder() string {
 	var parts []string
 	if !p.At.IsZero() {
@@ -268,7 +268,7 @@ func (p Params) removal() string {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Remedy renders what a person can do; "" where nobody can do anything.
+// Remedy renders the remedy, or "" if there is none.
 func Remedy(r Reason, p Params) string {
 	node := func(verb string) string { return verb + ": pulley token create --node " + p.Node }
 	switch r {

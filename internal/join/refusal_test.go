@@ -34,7 +34,7 @@ func reasons(t *testing.T) (all []Reason) {
 	return all
 }
 
-// A code without a sentence leaves the operator with a word that only the source explains.
+// Without a sentence for a code, an operator needs the source to understand it.
 func TestEachReasonHasASentence(t *testing.T) {
 	t.Parallel()
 	all := reasons(t)
@@ -55,7 +55,7 @@ func TestEachReasonHasASentence(t *testing.T) {
 	}
 }
 
-// An older agent shows the code of a newer server instead of nothing.
+// An older agent must show a newer server's code instead of nothing.
 func TestUnknownReasonRendersAsItself(t *testing.T) {
 	t.Parallel()
 	var e RefusedError

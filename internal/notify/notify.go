@@ -1,4 +1,5 @@
-// Package notify sends notices of events to people: finished, failed and stalled first boots, duplicate machines and floods.
+// Package notify sends notices of events to people: finished, failed and stalled first boots, duplicate machines and
+// floods.
 //
 // It must never log or store a receiver's URL, which contains secrets, and never send the same notice twice.
 package notify
@@ -28,7 +29,7 @@ const (
 	maxWaiting   = 1024             // notices in memory
 )
 
-// Limits on notices, since a machine without a certificate can claim anything.
+// Limits on notices: a machine without a certificate can claim anything.
 const (
 	repeatEvery = time.Hour // for each kind and node
 	maxOfToken  = 20        // in repeatEvery, for each token and kind, of machines that have not joined
@@ -44,7 +45,7 @@ type Config struct {
 	Sent  prometheus.Counter // may be nil
 }
 
-// Notifier sends notices. Several serves may send the same: etcd lets one claim each notice.
+// Notifier sends notices. Several serves may send the same: etcd lets one of them claim each notice.
 type Notifier struct {
 	Config
 	senders    []sender
@@ -55,13 +56,13 @@ type Notifier struct {
 	recent map[string]count
 }
 
-// count is how often a subject had notices since a time.
+// count is the number of notices of a subject since a time.
 type count struct {
 	since time.Time
 	times int
 }
 
-// Check reports whether all URLs can be used.
+// Check reports whether all URLs are valid.
 func Check(urls []string) error {
 	_, err := newSenders(urls)
 	return err
@@ -108,7 +109,7 @@ func (n *Notifier) ofBoot(kind store.NoticeKind, ref environments.Ref, b store.F
 	n.send(notice, token)
 }
 
-// DuplicateRefused sends a notice of another machine that asked for a node's name. It never blocks.
+// DuplicateRefused sends a notice of a duplicate machine that requested a node's name. It never blocks.
 func (n *Notifier) DuplicateRefused(ref environments.Ref, node string, c store.Clone) {
 	kind := store.DuplicateRefused
 	n.send(store.Notice{
@@ -137,7 +138,8 @@ func id(kind store.NoticeKind, ref environments.Ref, parts ...string) string {
 	return string(kind) + "-" + hex.EncodeToString(sum[:8])
 }
 
-// send queues a notice unless its subject had one lately. token is the token of a machine that has not joined, else "".
+// send queues a notice unless its subject had one recently. token is the token of a machine that has not joined, else
+// "".
 func (n *Notifier) send(notice store.Notice, token string) {
 	who := notice.Node
 	if who == "" {
@@ -194,7 +196,7 @@ type delivery struct {
 	claimed bool
 	unsure  bool      // a receiver did not answer
 	next    time.Time // of the next attempt
-	done    []string  // receivers that have it
+	done    []string  // receivers that got it
 }
 
 // Run sends notices until ctx ends. Notices that wait for another attempt then are stored as failed.
@@ -230,7 +232,8 @@ func (n *Notifier) pause(waiting []*delivery) time.Duration {
 	return pause
 }
 
-// attempt claims a notice and sends it to each receiver that does not have it. It reports whether the notice is settled.
+// attempt claims a notice and sends it to each receiver that does not have it. It reports whether the notice is
+// settled.
 func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
 	if !d.claimed {
 		claimed, err := n.Store.Notices.Add(ctx, d.Notice)

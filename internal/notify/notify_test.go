@@ -18,7 +18,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// receiver is somebody who is told.
+// receiver is a receiver of notices.
 type receiver struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -84,7 +84,7 @@ func newReceiver(t *testing.T, fails int) *receiver {
 	return r
 }
 
-// url is how shoutrrr names the receiver; its path is a secret, as that of a webhook is.
+// url returns the receiver's URL for shoutrrr. Its path is a secret, like that of a webhook.
 func (r *receiver) url() string { return "generic+" + r.URL + "/hooks/T0PSECRET?disabletls=yes" }
 
 func (r *receiver) messages() (all []string, twice []string) {
@@ -117,7 +117,7 @@ func finished(machine string) store.FirstBoot {
 	return store.FirstBoot{Machine: machine, Node: "compute" + machine, Started: begun, Finished: begun.Add(90 * time.Second)}
 }
 
-// run starts a notifier as one serve does. stop ends it.
+// run starts a notifier like one serve. stop ends it.
 func run(t *testing.T, st *store.Store, urls ...string) (n *Notifier, log *logged, stop func()) {
 	t.Helper()
 	log = &logged{}
@@ -163,8 +163,8 @@ func TestEachNoticeArrivesOnceFromSeveralServes(t *testing.T) {
 	}
 }
 
-// A receiver that is down for a minute must not lose a notice. One that stays down must be reported. Neither may put the
-// secret of its URL into etcd or the log.
+// A receiver that is down for a minute must not lose a notice. One that stays down must be reported. Neither may put
+// the secret of its URL into etcd or the log.
 func TestNoticesAreRetriedAndThenFail(t *testing.T) {
 	t.Parallel()
 	st := open(t)
@@ -236,7 +236,7 @@ func TestEachKindHasAText(t *testing.T) {
 	}
 }
 
-// What a URL of a chat service names is as good as a password, wherever in the URL it is.
+// A chat service's URL is as good as a password: no part of it may be shown.
 func TestSecretsOfURLsAreTakenOut(t *testing.T) {
 	t.Parallel()
 	for raw, secret := range map[string]string{

@@ -72,7 +72,7 @@ func (s sender) clean(err error) string {
 	return text
 }
 
-// secretsOf returns all parts of a URL that could be a secret: everything but the host's name.
+// secretsOf returns all parts of a URL that could be secret: everything except the host name.
 func secretsOf(raw string) []string {
 	all := []string{raw}
 	_, rest, ok := strings.Cut(raw, "://")

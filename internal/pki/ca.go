@@ -20,33 +20,33 @@ import (
 	"time"
 )
 
-// Files of a CA's folder. The current CA signs. The next one is trusted already by everybody, so that a rotation meets
-// nobody who does not know it. The previous one signs no more, and is trusted until it is retired.
+// Files of a CA's folder. The current CA signs. The next CA is already trusted everywhere, before a rotation needs it.
+// The previous CA signs nothing, and is trusted until it is retired.
 const (
 	currentCert  = "ca.pem"
 	currentKey   = "ca.key"
 	nextCert     = "next.pem"
 	nextKey      = "next.key"
 	previousCert = "previous.pem"
-	retiredCerts = "retired.pem" // all that were previous once: trusted by nobody
+	retiredCerts = "retired.pem" // all former previous CAs, no longer trusted
 )
 
-// caLifetime is how long a CA may sign.
+// caLifetime is the time that a CA may sign.
 const caLifetime = 10 * 365 * 24 * time.Hour
 
-// Options say where a CA's key is, when it is not in the CA's folder.
+// Options locate a CA's key outside the CA's folder.
 type Options struct {
-	// KeyFile is a PEM file of the keys: that of the current CA, and that of the next one behind it, if there is one.
+	// KeyFile is a PEM file of the keys: that of the current CA, followed by that of the next one, if any.
 	KeyFile string
-	// SignCommand is a program with its arguments that signs: it gets the digest on standard input, the hash's name in
-	// PULLEY_SIGN_HASH and the pin of the CA that is to sign in PULLEY_SIGN_CA, and prints the signature: ASN.1 for ECDSA,
-	// PKCS #1 v1.5 for RSA. The CA's certificate has to be in the folder as ca.pem, the next one's as next.pem.
+	// SignCommand is a signing program with its arguments. It gets the digest on standard input, the hash's name in
+	// PULLEY_SIGN_HASH and the pin of the signing CA in PULLEY_SIGN_CA. It prints the signature: ASN.1 for ECDSA, PKCS
+	// #1 v1.5 for RSA. The folder must contain the CA's certificate as ca.pem, and the next one's as next.pem.
 	SignCommand []string
 	Now         func() time.Time // time.Now when nil
 }
 
-// CA is a fleet's certificate authority: a folder of files, looked at before each use, so that what another process changed
-// there counts at once. It is safe for concurrent use.
+// CA is a fleet's certificate authority: a folder of files. It checks the files before each use, and changes of
+// another process count at once. It is safe for concurrent use.
 type CA struct {
 	dir     string
 	options Options
@@ -56,14 +56,14 @@ type CA struct {
 	is     material
 }
 
-// material is what the files say.
+// material is the content of the files.
 type material struct {
 	current, next, previous *x509.Certificate // next and previous may be nil
 	key                     crypto.Signer     // of current
-	nextKey                 crypto.Signer     // nil when it is not at hand
+	nextKey                 crypto.Signer     // nil if it is not available
 }
 
-// OpenCA opens the CA in a folder and makes what is missing, keys before certificates; what is there is never overwritten.
+// OpenCA opens the CA in a folder and creates missing files, keys before certificates. It never overwrites a file.
 // Several processes may open it at once.
 func OpenCA(dir string, o Options) (*CA, error) {
 	if o.Now == nil {
@@ -75,7 +75,7 @@ func OpenCA(dir string, o Options) (*CA, error) {
 	}
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = os.Chmod(dir, 0o700) // it may have been there, open to others
+		err = os.Chmod(dir, 0o700) // it may exist with open permissions
 	}
 	if err == nil {
 		err = c.locked(c.finish)
@@ -88,10 +88,10 @@ func OpenCA(dir string, o Options) (*CA, error) {
 
 func (c *CA) path(name string) string { return filepath.Join(c.dir, name) }
 
-// elsewhere reports whether the keys are kept out of the folder.
+// elsewhere reports whether the keys are outside the folder.
 func (c *CA) elsewhere() bool { return c.options.KeyFile != "" || len(c.options.SignCommand) > 0 }
 
-// locked runs what changes the folder, then reads it.
+// locked changes the folder under its lock, then reads it.
 func (c *CA) locked(change func() error) error {
 	unlock, err := lockFolder(c.dir)
 	if err != nil {
@@ -106,7 +106,7 @@ func (c *CA) locked(change func() error) error {
 	return errors.Join(err, unlock())
 }
 
-// finish brings the folder to where each CA has its key and its certificate, whatever an earlier process left undone.
+// finish completes the folder: each CA has its key and its certificate, even if an earlier process was interrupted.
 func (c *CA) finish() error {
 	current, err := readCertificate(c.path(currentCert))
 	if err != nil {
@@ -132,7 +132,7 @@ func (c *CA) finish() error {
 	return nil
 }
 
-// begin makes the current CA of a folder that has none.
+// begin creates the current CA of a folder without one.
 func (c *CA) begin() (*x509.Certificate, error) {
 	for _, name := range []string{nextCert, previousCert} {
 		if _, err := os.Stat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +149,7 @@ func (c *CA) begin() (*x509.Certificate, error) {
 	return c.selfSign(currentCert, keys[0])
 }
 
-// keysOr are the keys of the file elsewhere, else that of a file in the folder, which is made when it is missing.
+// keysOr returns the keys of the outside file, or else of a file in the folder, which it creates if missing.
 func (c *CA) keysOr(name string) ([]crypto.Signer, error) {
 	if file := c.options.KeyFile; file != "" {
 		keys, err := readKeys(file)
@@ -169,7 +169,7 @@ func (c *CA) keysOr(name string) ([]crypto.Signer, error) {
 	return []crypto.Signer{key}, err
 }
 
-// moveKey finishes a rotation that ended between moving the certificate and moving its key.
+// moveKey finishes a rotation that was interrupted between moving the certificate and moving its key.
 func (c *CA) moveKey(current *x509.Certificate) error {
 	keys, err := readKeys(c.path(nextKey))
 	if err != nil || len(keys) != 1 || !sameKey(keys[0].Public(), current) {
@@ -181,7 +181,7 @@ func (c *CA) moveKey(current *x509.Certificate) error {
 	return atomicfile.SyncFolder(c.dir)
 }
 
-// makeNext makes the next CA, if its key can be had.
+// makeNext creates the next CA, if it can get a key.
 func (c *CA) makeNext(current *x509.Certificate) error {
 	if len(c.options.SignCommand) > 0 {
 		return nil
@@ -203,7 +203,7 @@ func (c *CA) makeNext(current *x509.Certificate) error {
 	return nil
 }
 
-// former are the CAs that were: none of their keys may ever be trusted again, as one may have been stolen.
+// former returns the former CAs. None of their keys may ever be trusted again, because one may have been stolen.
 func (c *CA) former() ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for _, name := range []string{previousCert, retiredCerts} {
@@ -228,7 +228,7 @@ func (c *CA) selfSign(name string, key crypto.Signer) (*x509.Certificate, error)
 	if err != nil {
 		return nil, err
 	}
-	id := sha1.Sum(public) // names a key, as RFC 5280 has it; nothing rests on it
+	id := sha1.Sum(public) // key ID as in RFC 5280; no security depends on it
 	now := c.options.Now()
 	der, err := x509.CreateCertificate(rand.Reader, c.template(pkix.Name{CommonName: "pulley CA " + hex.EncodeToString(id[:4])}, now, caLifetime, func(t *x509.Certificate) {
 		t.IsCA, t.MaxPathLenZero = true, true
@@ -244,7 +244,7 @@ func (c *CA) selfSign(name string, key crypto.Signer) (*x509.Certificate, error)
 	return cert, err
 }
 
-// template is what all certificates have alike.
+// template returns the common fields of all certificates.
 func (c *CA) template(subject pkix.Name, now time.Time, lifetime time.Duration, more func(*x509.Certificate)) *x509.Certificate {
 	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) // never fails; 127 bits are positive in 16 bytes
 	t := &x509.Certificate{

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A CA that is made twice, or whose key others can read, is no CA.
+// A CA must be created once, and only its owner may read its key.
 func TestCAIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data", "pki")
 	var wait sync.WaitGroup
@@ -49,7 +49,7 @@ func TestCAIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
 	}
 }
 
-// What a CA may sign, and for how long, is what keeps a stolen leaf from being one.
+// The limits of a CA certificate prevent a stolen leaf from signing.
 func TestCACertificateSaysWhatItIs(t *testing.T) {
 	for _, a := range open(t, t.TempDir(), Options{}).Authorities() {
 		c := a.Certificate
@@ -65,9 +65,9 @@ func TestCACertificateSaysWhatItIs(t *testing.T) {
 	}
 }
 
-// A machine that lost power while its CA was made must neither begin another one nor stay without.
+// After a power loss during its creation, a CA must be completed, not created again.
 func TestCAThatIsThereHalfIsFinished(t *testing.T) {
-	order := []string{currentKey, currentCert, nextKey, nextCert} // in which they are made
+	order := []string{currentKey, currentCert, nextKey, nextCert} // in the order of creation
 	for made := range len(order) {
 		dir := t.TempDir()
 		open(t, dir, Options{})
@@ -90,7 +90,7 @@ func TestCAThatIsThereHalfIsFinished(t *testing.T) {
 	}
 }
 
-// A CA that lost files, and began anew by itself, would shut out a whole fleet.
+// A CA with missing files must not be replaced automatically: all nodes of the fleet would lose access.
 func TestCAThatLostFilesIsNotReplaced(t *testing.T) {
 	for _, c := range []struct {
 		what, says string
@@ -126,7 +126,7 @@ func TestCAThatLostFilesIsNotReplaced(t *testing.T) {
 	}
 }
 
-// Files that can't be read for a moment must not stop those who are trusted already.
+// A temporary read error must not interrupt clients that are already trusted.
 func TestBundleOutlivesDamage(t *testing.T) {
 	dir := t.TempDir()
 	ca := open(t, dir, Options{})

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// stamp tells whether a file is another one than before: files of a CA are only ever replaced whole.
+// stamp detects a replaced file: files of a CA are only ever replaced by a rename.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -48,7 +48,7 @@ func (c *CA) look() (map[string]stamp, error) {
 	return stamps, nil
 }
 
-// fresh is what the files say now. When they can't be read, what they said before still counts, beside the error.
+// fresh returns the current content of the files. If they are unreadable, it returns their last content and the error.
 func (c *CA) fresh() (material, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *CA) fresh() (material, error) {
 	return c.is, err
 }
 
-// read reads the files. Another process may be rotating: what does not fit together is looked at again.
+// read reads the files. Another process may be rotating: read repeats if the files do not match.
 func (c *CA) read() error {
 	var err error
 	for range 3 {
@@ -144,11 +144,11 @@ func (c *CA) findKeys(m *material) error {
 	return nil
 }
 
-// Part is which of a fleet's CAs one is.
+// Part is the role of one of a fleet's CAs.
 type Part string
 
-// The parts, with a sentence each: current signs; next is trusted already and signs after a rotation; previous signs no
-// more and is trusted until it is retired.
+// The parts: current signs; next is already trusted and signs after a rotation; previous signs nothing and is trusted
+// until it is retired.
 const (
 	PartCurrent  Part = "current"
 	PartNext     Part = "next"
@@ -160,12 +160,12 @@ type Authority struct {
 	Part        Part
 	Certificate *x509.Certificate
 	Fingerprint string
-	KeyAtHand   bool // it can be asked to sign, as far as one sees without asking
+	KeyAtHand   bool // it can probably sign; known without a try
 }
 
-// Authorities are all that is trusted: previous if there is one, current, next if there is one.
+// Authorities returns all trusted CAs: previous if any, current, next if any.
 func (c *CA) Authorities() []Authority {
-	m, _ := c.fresh() // what can't be read now is trusted as before
+	m, _ := c.fresh() // unreadable files keep the earlier trust
 	all := []Authority{{Part: PartPrevious, Certificate: m.previous}, {PartCurrent, m.current, "", m.key != nil}, {PartNext, m.next, "", m.nextKey != nil}}
 	all = slices.DeleteFunc(all, func(a Authority) bool { return a.Certificate == nil })
 	for i := range all {
@@ -174,7 +174,7 @@ func (c *CA) Authorities() []Authority {
 	return all
 }
 
-// Bundle is the PEM of all CA certificates that are trusted.
+// Bundle returns the PEM of all trusted CA certificates.
 func (c *CA) Bundle() []byte {
 	var certs []*x509.Certificate
 	for _, a := range c.Authorities() {
@@ -183,7 +183,7 @@ func (c *CA) Bundle() []byte {
 	return encodeCertificates(certs...)
 }
 
-// Fingerprints are the pins of the current CA and of the next one: what a new machine is told.
+// Fingerprints returns the pins of the current CA and of the next one, for a new machine.
 func (c *CA) Fingerprints() []string {
 	var pins []string
 	for _, a := range c.Authorities() {
@@ -194,15 +194,15 @@ func (c *CA) Fingerprints() []string {
 	return pins
 }
 
-// NextSince is when the next CA was published, at the earliest; ok is false where there is none. Who got the bundle since
-// then trusts it.
+// NextSince returns the earliest possible publication time of the next CA. ok is false without one. A client whose
+// bundle is newer trusts the next CA.
 func (c *CA) NextSince() (since time.Time, ok bool) {
 	m, err := c.fresh()
 	if err != nil || m.next == nil {
 		return time.Time{}, false
 	}
 	since = m.next.NotBefore.Add(clockSkew)
-	if info, err := os.Stat(c.path(nextCert)); err == nil && info.ModTime().After(since) { // put there by hand, or from a backup
+	if info, err := os.Stat(c.path(nextCert)); err == nil && info.ModTime().After(since) { // copied there by hand, or from a backup
 		since = info.ModTime()
 	}
 	return since, true

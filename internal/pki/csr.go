@@ -17,10 +17,10 @@ import (
 
 const typeCSR = "CERTIFICATE REQUEST"
 
-// NewKey makes a P-256 key.
+// NewKey creates a P-256 key.
 func NewKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-// CSR asks for a certificate of a key, as PEM. It has no subject: who signs it decides the name.
+// CSR returns a certificate request for a key, as PEM. It has no subject: the signer decides the name.
 func CSR(key crypto.Signer) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -29,8 +29,8 @@ func CSR(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: der}), nil
 }
 
-// ParseCSR reads what CSR wrote. The request proves that who made it has the key, and the key is one that holds: P-256,
-// Ed25519, or RSA from 2048 to 4096 bits. A subject or names that it asks for are to be ignored.
+// ParseCSR parses the result of CSR. The request proves that its sender has the key. It accepts the keys P-256,
+// Ed25519, and RSA from 2048 to 4096 bits. Callers must ignore a subject or names in the request.
 func ParseCSR(pemBytes []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(pemBytes)
 	if block == nil || block.Type != typeCSR {
@@ -68,7 +68,7 @@ func checkKey(public crypto.PublicKey) error {
 	return nil
 }
 
-// KeyDigest names a public key: "sha256:" and the hexadecimal SHA-256 of its SubjectPublicKeyInfo.
+// KeyDigest returns the name of a public key: "sha256:" and the hexadecimal SHA-256 of its SubjectPublicKeyInfo.
 func KeyDigest(public crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(public)
 	if err != nil {
@@ -77,8 +77,8 @@ func KeyDigest(public crypto.PublicKey) (string, error) {
 	return digest(der), nil
 }
 
-// Fingerprint names a certificate by its key: "sha256:" and the hexadecimal SHA-256 of its SubjectPublicKeyInfo, as kubeadm
-// pins a CA. The pin of a CA is that of its certificate.
+// Fingerprint returns the name of a certificate by its key: "sha256:" and the hexadecimal SHA-256 of its
+// SubjectPublicKeyInfo, like kubeadm's pin of a CA. The pin of a CA is its certificate's fingerprint.
 func Fingerprint(cert *x509.Certificate) string { return digest(cert.RawSubjectPublicKeyInfo) }
 
 func digest(der []byte) string {

@@ -25,7 +25,7 @@ func request(t *testing.T, key crypto.Signer, r x509.CertificateRequest) []byte 
 	return pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: der})
 }
 
-// A request for a key that its sender has not, or that can be guessed, would make a certificate that others can use.
+// A request for a foreign or weak key would make a certificate that others can use.
 func TestRequestsAreRefused(t *testing.T) {
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	if err != nil {
@@ -57,7 +57,7 @@ func TestRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// weak is a request of `openssl req -new -newkey rsa:1024`: Go makes none.
+// weak is a request of `openssl req -new -newkey rsa:1024`: Go creates none.
 func weak(t *testing.T) []byte {
 	t.Helper()
 	t.Setenv("GODEBUG", "rsa1024min=0")
@@ -68,7 +68,7 @@ func weak(t *testing.T) []byte {
 	return request(t, key, x509.CertificateRequest{})
 }
 
-// Whoever wrote another's name into a request must get a certificate of his own all the same.
+// The subject of a request must not decide the name of the certificate.
 func TestSubjectOfARequestIsIgnored(t *testing.T) {
 	ca := open(t, t.TempDir(), Options{})
 	_, ed, err := ed25519.GenerateKey(rand.Reader)

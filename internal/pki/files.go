@@ -19,10 +19,10 @@ import (
 // maxFileBytes is far more than any file of certificates and keys needs.
 const maxFileBytes = 1 << 20
 
-// lockTimeout is how long one process waits for another that changes the same folder.
+// lockTimeout bounds the wait for another process that changes the same folder.
 const lockTimeout = 10 * time.Second
 
-// lockFolder keeps other processes, and others in this one, from changing the CA meanwhile.
+// lockFolder prevents concurrent changes of the CA by other processes and by this one.
 func lockFolder(dir string) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -56,7 +56,7 @@ const (
 func encodeCertificates(certs ...*x509.Certificate) []byte {
 	var b bytes.Buffer
 	for _, c := range certs {
-		_ = pem.Encode(&b, &pem.Block{Type: typeCertificate, Bytes: c.Raw}) // a buffer takes everything
+		_ = pem.Encode(&b, &pem.Block{Type: typeCertificate, Bytes: c.Raw}) // a write to a buffer never fails
 	}
 	return b.Bytes()
 }
@@ -69,7 +69,7 @@ func encodeKey(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeKey, Bytes: der}), nil
 }
 
-// ParseCertificates reads every certificate of a PEM text, and ignores keys. None at all is an error.
+// ParseCertificates reads every certificate of a PEM text, and ignores keys. A text without certificates is an error.
 func ParseCertificates(b []byte) ([]*x509.Certificate, error) {
 	certs, _, err := parsePEM(b)
 	if err == nil && len(certs) == 0 {
@@ -78,7 +78,7 @@ func ParseCertificates(b []byte) ([]*x509.Certificate, error) {
 	return certs, err
 }
 
-// parsePEM reads the certificates and the keys of a text, each in the order in which they stand.
+// parsePEM reads the certificates and the keys of a text, each in their order.
 func parsePEM(b []byte) (certs []*x509.Certificate, keys []crypto.Signer, err error) {
 	for block, rest := pem.Decode(b); block != nil; block, rest = pem.Decode(rest) {
 		switch block.Type {
@@ -120,7 +120,7 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// readCertificate reads a file of one certificate; nil when there is no such file.
+// readCertificate reads a file of one certificate. It returns nil if the file does not exist.
 func readCertificate(path string) (*x509.Certificate, error) {
 	b, err := bounded.ReadFile(path, maxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -139,7 +139,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	return certs[0], nil
 }
 
-// readKeys reads the keys of a file; none when there is no such file.
+// readKeys reads the keys of a file. It returns none if the file does not exist.
 func readKeys(path string) ([]crypto.Signer, error) {
 	b, err := bounded.ReadFile(path, maxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestMain makes this program the command that signs, where it is started as one: its argument is the file of the key.
+// TestMain turns this program into the signing command if it is started as one. Its argument is the key file.
 func TestMain(m *testing.M) {
 	if os.Getenv("PULLEY_SIGN_HASH") == "" {
 		os.Exit(m.Run())
@@ -64,7 +64,7 @@ func nodeName(node string) Name {
 	return Name{Prefix: "pulley", Kind: KindNode, Environment: "dev", Subject: node, Incarnation: NewIncarnation()}
 }
 
-// client is the identity of a node.
+// client returns the identity of a node.
 func client(t *testing.T, ca *CA, lifetime time.Duration) Identity {
 	t.Helper()
 	key := newKey(t)
@@ -79,7 +79,7 @@ func client(t *testing.T, ca *CA, lifetime time.Duration) Identity {
 	return id
 }
 
-// trusted tells whether a bundle vouches for a client's certificate.
+// trusted returns an error if a bundle does not verify a client's certificate.
 func trusted(t *testing.T, bundle []byte, leaf *x509.Certificate, now time.Time) error {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -90,7 +90,7 @@ func trusted(t *testing.T, bundle []byte, leaf *x509.Certificate, now time.Time)
 	return err
 }
 
-// files are the names in a folder with what is in them.
+// files returns the names and contents of the files in a folder.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

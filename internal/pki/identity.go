@@ -10,14 +10,14 @@ import (
 	"pulley/internal/bounded"
 )
 
-// Identity is a key with its certificate, and those behind it if any. Its file is one PEM text, so that a renewal is one
-// rename: no reader ever sees a key beside the certificate of another.
+// Identity is a key with its certificate chain. Its file is one PEM text, and one rename renews it: no reader ever
+// sees a key with the certificate of another key.
 type Identity struct {
 	Key          crypto.Signer
 	Certificates []*x509.Certificate // the leaf first
 }
 
-// NewIdentity is a key with the PEM of its certificates.
+// NewIdentity returns an identity of a key and the PEM of its certificates.
 func NewIdentity(key crypto.Signer, certPEM []byte) (Identity, error) {
 	certs, err := ParseCertificates(certPEM)
 	if err != nil {
@@ -39,13 +39,13 @@ func (i Identity) check() error {
 	return nil
 }
 
-// Leaf is the identity's own certificate.
+// Leaf returns the identity's own certificate.
 func (i Identity) Leaf() *x509.Certificate { return i.Certificates[0] }
 
-// Name is who the identity is.
+// Name returns the identity's name.
 func (i Identity) Name() (Name, error) { return ParseName(i.Leaf().Subject.CommonName) }
 
-// Certificate is the identity as package tls has it.
+// Certificate returns the identity for package tls.
 func (i Identity) Certificate() tls.Certificate {
 	t := tls.Certificate{PrivateKey: i.Key, Leaf: i.Leaf()}
 	for _, c := range i.Certificates {
@@ -54,7 +54,7 @@ func (i Identity) Certificate() tls.Certificate {
 	return t
 }
 
-// TLS is how to reach a server of the fleet as this identity; bundle is the PEM of the CAs that are trusted.
+// TLS returns the configuration to reach a server of the fleet as this identity. bundle is the PEM of the trusted CAs.
 func (i Identity) TLS(bundle []byte) (*tls.Config, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
@@ -63,7 +63,7 @@ func (i Identity) TLS(bundle []byte) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{i.Certificate()}}, nil
 }
 
-// LoadIdentity reads what Save wrote. That there is no such file is fs.ErrNotExist.
+// LoadIdentity reads the file of Save. A missing file is fs.ErrNotExist.
 func LoadIdentity(path string) (Identity, error) {
 	b, err := bounded.ReadFile(path, maxFileBytes)
 	if err != nil {
@@ -86,7 +86,8 @@ func LoadIdentity(path string) (Identity, error) {
 	return i, nil
 }
 
-// Save writes key and certificates into one file that only its owner may read, whole and durable. Its folder has to exist.
+// Save writes key and certificates into one file, atomically and durably. Only its owner may read it. Its folder must
+// exist.
 func (i Identity) Save(path string) error {
 	if err := i.check(); err != nil {
 		return err
@@ -101,7 +102,7 @@ func (i Identity) Save(path string) error {
 	return nil
 }
 
-// SaveKey writes a key alone, as Save writes an identity: for one that waits for its certificate.
+// SaveKey writes a key alone, like Save, before its certificate exists.
 func SaveKey(path string, key crypto.Signer) error {
 	b, err := encodeKey(key)
 	if err == nil {
@@ -113,7 +114,7 @@ func SaveKey(path string, key crypto.Signer) error {
 	return nil
 }
 
-// LoadKey reads what SaveKey wrote. That there is no such file is fs.ErrNotExist.
+// LoadKey reads the file of SaveKey. A missing file is fs.ErrNotExist.
 func LoadKey(path string) (crypto.Signer, error) {
 	b, err := bounded.ReadFile(path, maxFileBytes)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A reader that met a key beside the certificate of another would be refused by etcd, in the middle of a renewal.
+// etcd would refuse a reader that gets a key with the certificate of another key in the middle of a renewal.
 func TestIdentityIsReplacedWhole(t *testing.T) {
 	ca := open(t, t.TempDir(), Options{})
 	file := filepath.Join(t.TempDir(), "node.pem")
@@ -50,7 +50,8 @@ func TestIdentityIsReplacedWhole(t *testing.T) {
 	}
 }
 
-// A file that is none must be told from one that is missing: a node without identity joins, one with a damaged one asks for help.
+// A damaged file must differ from a missing one: a node without an identity joins, and a node with a damaged one
+// reports an error.
 func TestIdentitiesThatAreNone(t *testing.T) {
 	dir := t.TempDir()
 	ca := open(t, filepath.Join(dir, "pki"), Options{})
@@ -82,7 +83,7 @@ func TestIdentitiesThatAreNone(t *testing.T) {
 	}
 }
 
-// A join that is asked for again has to come with the same key.
+// A repeated join must use the same key.
 func TestKeyWaitsForItsCertificate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node.key")
 	if _, err := LoadKey(file); !errors.Is(err, fs.ErrNotExist) {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// IssueClient makes the certificate of a node, an operator or a serve: the PEM of the leaf alone.
+// IssueClient issues the certificate of a node, an operator or a serve. It returns the PEM of the leaf alone.
 func (c *CA) IssueClient(public crypto.PublicKey, name Name, lifetime time.Duration) ([]byte, error) {
 	err := name.Check()
 	if err == nil {
@@ -30,8 +30,9 @@ func (c *CA) IssueClient(public crypto.PublicKey, name Name, lifetime time.Durat
 	return encodeCertificates(cert), nil
 }
 
-// IssueServer makes a key and the certificate of a server: the PEM of the leaf with that of the CA behind it, which a client
-// that knows the CA's pin alone needs to see. hosts are names and addresses; the machine's own are always in it.
+// IssueServer creates a key and issues the certificate of a server. It returns the PEM of the leaf followed by that of
+// the CA, for clients that know only the CA's pin. hosts are names and addresses; the machine's own are always
+// included.
 func (c *CA) IssueServer(hosts []string, lifetime time.Duration) (certAndChainPEM, keyPEM []byte, err error) {
 	key, err := NewKey()
 	if err == nil {
@@ -50,7 +51,7 @@ func (c *CA) IssueServer(hosts []string, lifetime time.Duration) (certAndChainPE
 	return encodeCertificates(cert, ca), keyPEM, nil
 }
 
-// subjects parts hosts into names and addresses, each once. Addresses for everybody (0.0.0.0) name no host.
+// subjects splits hosts into names and addresses without duplicates. Wildcard addresses (0.0.0.0) name no host.
 func subjects(hosts []string) (names []string, addresses []net.IP) {
 	for _, h := range append([]string{"localhost", "127.0.0.1", "::1"}, hosts...) {
 		ip := net.ParseIP(h)

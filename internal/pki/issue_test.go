@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A leaf that could do more than its purpose, or lived longer than its CA, would be a second way in.
+// A leaf with more than its purpose, or a longer life than its CA, would grant unintended access.
 func TestLeavesAreForOnePurpose(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	ca := open(t, dir, Options{Now: func() time.Time { return now }})
@@ -45,7 +45,7 @@ func TestLeavesAreForOnePurpose(t *testing.T) {
 	}
 }
 
-// A certificate that can't be issued must not be half issued.
+// A failed issue must leave nothing behind.
 func TestIssueRefuses(t *testing.T) {
 	now := time.Now()
 	ca := open(t, t.TempDir(), Options{Now: func() time.Time { return now }})

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Kind is what somebody with a certificate is.
+// Kind is the kind of a certificate's holder.
 type Kind string
 
 // The kinds.
@@ -18,22 +18,22 @@ const (
 	KindServe    Kind = "serve"
 )
 
-// Name is who a certificate speaks for. As text it is the certificate's common name and etcd's user:
+// Name is the holder of a certificate. Its text is the certificate's common name and etcd's user:
 //
 //	<prefix>/node/<environment>/<node>/<incarnation>
 //	<prefix>/operator/<name>/<incarnation>
 //	<prefix>/serve/<host>/<incarnation>
 //
-// It may have more than the 64 characters that X.520 gives a common name: Go, which etcd is written in, does not mind.
+// It may exceed the 64 characters of a common name in X.520: Go, and therefore etcd, accepts that.
 type Name struct {
-	Prefix      string // first part of the fleet's keys, without slashes around it; it may have several segments
+	Prefix      string // first part of the fleet's keys, without surrounding slashes; it may have several segments
 	Kind        Kind
 	Environment string // of a node; with its stack, as in dev@t42
 	Subject     string // the node, the operator, or the host of a serve
-	Incarnation string // 16 hexadecimal digits, another one for each join: what was revoked never lives again
+	Incarnation string // 16 hexadecimal digits, new for each join: a revoked user is never valid again
 }
 
-// String is the name as text. Check tells whether it can be read back.
+// String returns the name as text. Check reports whether ParseName can read it.
 func (n Name) String() string {
 	parts := []string{n.Prefix, string(n.Kind)}
 	if n.Kind == KindNode {
@@ -42,11 +42,11 @@ func (n Name) String() string {
 	return strings.Join(append(parts, n.Subject, n.Incarnation), "/")
 }
 
-// Role is the name without its incarnation: what stays the same when somebody joins again, and so etcd's role of a node.
+// Role returns the name without its incarnation. A new join does not change it; it is etcd's role of a node.
 func (n Name) Role() string { return strings.TrimSuffix(n.String(), "/"+n.Incarnation) }
 
-// Check refuses a name that can't be one: an empty part, a byte that is none of letters, digits and -_.@+, or a prefix
-// whose end would be taken for a kind.
+// Check rejects an invalid name: an empty part, a byte other than letters, digits and -_.@+, or a prefix whose end
+// looks like a kind.
 func (n Name) Check() error {
 	if back, err := ParseName(n.String()); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (n Name) Check() error {
 	return nil
 }
 
-// ParseName reads what String wrote.
+// ParseName parses the result of String.
 func ParseName(cn string) (Name, error) {
 	fail := func(problem string) (Name, error) {
 		return Name{}, fmt.Errorf("cannot read %q as the name of a node, an operator or a serve: %s", cn, problem)
@@ -85,7 +85,7 @@ func ParseName(cn string) (Name, error) {
 }
 
 const (
-	maxPartBytes     = 253 // as long as a host's name may be
+	maxPartBytes     = 253 // the maximum of a host name
 	incarnationBytes = 8
 )
 
@@ -111,7 +111,7 @@ func isIncarnation(s string) bool {
 	return err == nil && len(b) == incarnationBytes && s == strings.ToLower(s)
 }
 
-// NewIncarnation is 16 random hexadecimal digits.
+// NewIncarnation returns 16 random hexadecimal digits.
 func NewIncarnation() string {
 	b := make([]byte, incarnationBytes)
 	_, _ = rand.Read(b) // never fails

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A name that reads as another's gives a machine somebody else's rights.
+// A name that parses as another node's name gives a machine foreign permissions.
 func TestNamesReadBack(t *testing.T) {
 	for _, n := range []Name{
 		{"pulley", KindNode, "dev", "controller1", "0123456789abcdef"},
@@ -29,7 +29,7 @@ func TestNamesReadBack(t *testing.T) {
 	}
 }
 
-// A name with a slash in a part, or with a prefix that ends like a kind, would speak for somebody else.
+// A name with a slash in a part, or with a prefix that ends like a kind, could stand for another user.
 func TestNamesThatAreRefused(t *testing.T) {
 	good := Name{"pulley", KindNode, "dev", "controller1", "0123456789abcdef"}
 	for what, spoil := range map[string]func(*Name){
@@ -62,7 +62,7 @@ func TestNamesThatAreRefused(t *testing.T) {
 	}
 }
 
-// Two joins of one name that got the same incarnation would bring a revoked certificate back to life.
+// Two joins of one name with the same incarnation would make a revoked certificate valid again.
 func TestIncarnationsDiffer(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// ErrPin is what a connection ends with when the server has no certificate of a CA with one of the pins.
+// ErrPin ends a connection to a server without a certificate of a CA with one of the pins.
 var ErrPin = errors.New("it has no certificate of the CA that was pinned")
 
-// ParseFingerprint checks a pin that was typed or pasted, and brings it into the form that Fingerprint has.
+// ParseFingerprint checks a pin from user input, and converts it to the form of Fingerprint.
 func ParseFingerprint(s string) (string, error) {
 	pin := strings.ToLower(strings.TrimSpace(s))
 	b, err := hex.DecodeString(strings.TrimPrefix(pin, "sha256:"))
@@ -23,9 +23,10 @@ func ParseFingerprint(s string) (string, error) {
 	return pin, nil
 }
 
-// Pinned is how to reach a server of which only the pins of its CA are known: TLS 1.3, and the server has to show a CA
-// certificate with one of the pins that signed its own, which is valid now and for the name that was dialled. A server that
-// is dialled by address needs Named too, as TLS tells no address.
+// Pinned returns the configuration to reach a server that is known only by its CA's pins. It requires TLS 1.3. The
+// server must present a CA certificate with one of the pins. That CA must have signed the server's certificate, which
+// must be valid now and for the dialled name. A server that is dialled by address also needs Named, because TLS sends
+// no address.
 func Pinned(fingerprints []string) (*tls.Config, error) {
 	if len(fingerprints) == 0 {
 		return nil, errors.New("cannot know a server: no fingerprint of its CA is given")
@@ -40,7 +41,7 @@ func Pinned(fingerprints []string) (*tls.Config, error) {
 	}
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		InsecureSkipVerify: true, // VerifyConnection verifies, also where a session is resumed
+		InsecureSkipVerify: true, // VerifyConnection verifies, also for resumed sessions
 		VerifyConnection:   func(s tls.ConnectionState) error { return verifyPinned(s, pins) },
 	}, nil
 }
@@ -75,7 +76,8 @@ func verifyPinned(s tls.ConnectionState, pins []string) error {
 	return nil
 }
 
-// Named is a client's configuration for one host, a name or an address: each is checked against the server's certificate.
+// Named returns a client's configuration for one host, a name or an address, which is checked against the server's
+// certificate.
 func Named(config *tls.Config, host string) *tls.Config {
 	c := config.Clone()
 	c.ServerName = host

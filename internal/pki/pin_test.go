@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// serve is a TLS server with a chain; it counts on nothing but the handshake.
+// serve runs a TLS server with a chain, for handshakes only.
 func serve(t *testing.T, config *tls.Config) (port string) {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", config)
@@ -28,7 +28,7 @@ func serve(t *testing.T, config *tls.Config) (port string) {
 			}
 			go func() {
 				defer c.Close()
-				_ = c.(*tls.Conn).Handshake() // what the client makes of it is looked at there
+				_ = c.(*tls.Conn).Handshake() // the client checks the result
 				_, _ = c.Read(make([]byte, 1))
 			}()
 		}
@@ -61,7 +61,7 @@ func server(t *testing.T, ca *CA, hosts ...string) tls.Certificate {
 	return pair
 }
 
-// A new machine that sends its token to anybody but its fleet's serve has given the token away.
+// A new machine must send its token only to its fleet's serve.
 func TestPinsKnowTheServer(t *testing.T) {
 	now := time.Now()
 	ours := open(t, t.TempDir(), Options{})
@@ -88,7 +88,7 @@ func TestPinsKnowTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	rotated := server(t, ours)
-	pins := []string{ours.Authorities()[0].Fingerprint, ours.Authorities()[1].Fingerprint} // as before the rotation
+	pins := []string{ours.Authorities()[0].Fingerprint, ours.Authorities()[1].Fingerprint} // from before the rotation
 
 	for _, c := range []struct {
 		what    string
@@ -136,7 +136,7 @@ func TestPinsKnowTheServer(t *testing.T) {
 	}
 }
 
-// A pin that was cut when it was pasted must be noticed before anything is sent.
+// A truncated pin must be reported before anything is sent.
 func TestPinsThatAreNone(t *testing.T) {
 	pin := open(t, t.TempDir(), Options{}).Fingerprints()[0]
 	for _, pins := range [][]string{nil, {""}, {pin, ""}, {pin[:len(pin)-1]}, {pin[7:]}, {"sha256:" + strings.Repeat("g", 64)}, {"sha1:" + pin[7:]}} {
@@ -146,7 +146,7 @@ func TestPinsThatAreNone(t *testing.T) {
 	}
 }
 
-// A server's certificate must not let anybody in as a client, and a client's only as itself.
+// A server's certificate must not be accepted for a client, and a client's only for its own name.
 func TestOnlyClientsAreLetIn(t *testing.T) {
 	ca := open(t, t.TempDir(), Options{})
 	id := client(t, ca, time.Hour)

@@ -9,11 +9,11 @@ import (
 	"pulley/internal/stablehash"
 )
 
-// clockSkew is how far back certificates are dated, for machines whose clocks are behind.
+// clockSkew is the time by which certificates are backdated, for machines with slow clocks.
 const clockSkew = time.Hour
 
-// After a rotation each node renews in one slot of every cycle of rotationSlots slots. A node that ticks at least once a
-// slot renews within two cycles. A slot is longer than the time between two ticks.
+// After a rotation each node renews in one slot of every cycle of rotationSlots slots. A node that ticks at least once
+// a slot renews within two cycles. A slot is longer than the time between two ticks.
 const (
 	rotationSlot  = 15 * time.Minute
 	rotationSlots = 8
@@ -27,9 +27,9 @@ func Issued(leaf *x509.Certificate) time.Time {
 	return leaf.NotBefore
 }
 
-// RenewDue reports whether a node or operator must renew its certificate: between 5/12 and 4/12 of the certificate's life
-// are left, or the servers' certificate has another CA and the slot of this name has come. serverIssuer is the authority key
-// id of the servers' certificate; nil means unknown.
+// RenewDue reports whether a node or operator must renew its certificate. That is when between 5/12 and 4/12 of its
+// life are left, or when the servers' certificate has another CA and the slot of this name has come. serverIssuer is
+// the authority key ID of the servers' certificate; nil means unknown.
 func RenewDue(leaf *x509.Certificate, serverIssuer []byte, name string, now time.Time) bool {
 	life := leaf.NotAfter.Sub(Issued(leaf))
 	early := time.Duration(stablehash.Fraction("renew", name, string(leaf.SerialNumber.Bytes())) * float64(life/12))

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A node that renews too late loses access. A node that renews too often, or a whole fleet at once, overloads serve.
+// A node that renews too late loses access. A node that renews too often, or a complete fleet at once, overloads
+// serve.
 func TestRenewalIsDueInTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Second)

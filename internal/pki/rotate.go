@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Rotate makes the next CA sign: what was current becomes previous, which is trusted until it is retired, and a new next CA
-// is made where its key can be had. It refuses while an earlier previous one is still trusted, unless forced: then that one
-// ends at once. Whether everybody trusts the next CA by now is for the caller to find out.
+// Rotate makes the next CA sign. The current CA becomes previous and stays trusted until it is retired. Rotate creates
+// a new next CA if it can get a key. It refuses while an earlier previous CA is trusted. With force it retires that CA
+// at once. The caller must check that all clients and servers trust the next CA.
 func (c *CA) Rotate(force bool) error {
 	err := c.locked(func() error {
 		if err := c.finish(); err != nil {
@@ -42,7 +42,8 @@ func (c *CA) Rotate(force bool) error {
 	return nil
 }
 
-// rotate does it in an order in which, wherever it ends, nobody's CA is missing, and finish goes on.
+// rotate writes in an order that is safe against interruption: no trusted CA is missing at any point, and finish
+// resumes.
 func (c *CA) rotate(m material) error {
 	if err := c.retire(); err != nil { // forced
 		return err
@@ -60,7 +61,7 @@ func (c *CA) rotate(m material) error {
 	return c.finish()
 }
 
-// Retire ends the trust in the previous CA. Without one there is nothing to do.
+// Retire ends the trust in the previous CA. Without a previous CA it does nothing.
 func (c *CA) Retire() error {
 	if err := c.locked(c.retire); err != nil {
 		return fmt.Errorf("cannot retire the previous CA in %s: %w", c.dir, err)
@@ -68,13 +69,13 @@ func (c *CA) Retire() error {
 	return nil
 }
 
-// retire remembers the previous CA before it drops it.
+// retire records the previous CA before it deletes it.
 func (c *CA) retire() error {
 	previous, err := readCertificate(c.path(previousCert))
 	if err != nil || previous == nil {
 		return err
 	}
-	had, err := c.former() // the previous one is the first
+	had, err := c.former() // the previous one comes first
 	if err == nil {
 		err = atomicfile.Write(c.path(retiredCerts), encodeCertificates(had...), 0o600)
 	}
@@ -91,8 +92,8 @@ func (c *CA) drop(name string) error {
 	return atomicfile.SyncFolder(c.dir)
 }
 
-// Probe is a certificate of the next CA that names nobody, to find out with whether a server trusts that CA already. It is
-// valid for a minute.
+// Probe returns a nameless certificate of the next CA. It tests whether a server already trusts that CA. It is valid
+// for a minute.
 func (c *CA) Probe() (tls.Certificate, error) {
 	m, err := c.fresh()
 	if err == nil && m.next == nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A rotation after which somebody is not trusted takes a fleet down.
+// A rotation that loses trust in any client takes a fleet down.
 func TestRotationLosesNobody(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	serve, verb := open(t, dir, Options{}), open(t, dir, Options{})
@@ -18,7 +18,7 @@ func TestRotationLosesNobody(t *testing.T) {
 	if err := verb.Rotate(false); err != nil {
 		t.Fatal(err)
 	}
-	after := client(t, serve, time.Hour) // the process that runs meanwhile
+	after := client(t, serve, time.Hour) // the process that was already running
 	if got := serve.Fingerprints(); got[0] != pins[1] || got[1] == pins[0] || got[1] == pins[1] {
 		t.Errorf("pins were %q and are %q", pins, got)
 	}
@@ -54,7 +54,7 @@ func TestRotationLosesNobody(t *testing.T) {
 	}
 }
 
-// A power cut in the middle of a rotation must not leave a CA without its key, nor somebody without trust.
+// A power loss during a rotation must not leave a CA without its key, nor a client without trust.
 func TestRotationCutOff(t *testing.T) {
 	move := func(t *testing.T, dir, from, to string) {
 		t.Helper()
@@ -86,7 +86,7 @@ func TestRotationCutOff(t *testing.T) {
 		for _, s := range steps[:cut+1] {
 			s.do(t, dir, was)
 		}
-		// The process that runs sees the folder as it is now, the next one finishes it.
+		// The running process sees the current folder. The next process finishes it.
 		for who, ca := range map[string]*CA{"running": running, "started": open(t, dir, Options{})} {
 			id := client(t, ca, time.Hour)
 			for what, leaf := range map[string]Identity{"old": old, "new": id} {
@@ -102,7 +102,7 @@ func TestRotationCutOff(t *testing.T) {
 	}
 }
 
-// Whoever got the bundle before the next CA was in it does not know that CA yet.
+// A client whose bundle is older than the next CA does not trust that CA yet.
 func TestNextSinceIsWhenItWasPublished(t *testing.T) {
 	dir, began := t.TempDir(), time.Now().Add(-time.Second)
 	ca := open(t, dir, Options{})

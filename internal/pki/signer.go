@@ -17,23 +17,23 @@ import (
 	"time"
 )
 
-// SignTimeout is how long a command may take for one signature, and signGrace how long it then has to end. Both together are
-// less than anybody waits who asks for a certificate: a node renews within 15 s, serve answers within 25 s.
+// SignTimeout bounds one signature of a command, and signGrace its end after the signal. Their sum is less than every
+// client's deadline: a node renews within 15 s, serve answers within 25 s.
 const (
 	SignTimeout = 10 * time.Second
 	signGrace   = 2 * time.Second
 )
 
-// commandSigner is a key that is elsewhere: a command signs with it.
+// commandSigner is a key outside Pulley: a command signs with it.
 type commandSigner struct {
 	argv []string
-	cert *x509.Certificate // of the CA whose key is to sign
+	cert *x509.Certificate // of the CA whose key must sign
 }
 
 func (s commandSigner) Public() crypto.PublicKey { return s.cert.PublicKey }
 
-// Sign gives the command the digest on standard input, the name of the hash as PULLEY_SIGN_HASH (SHA-256) and the pin of the
-// CA as PULLEY_SIGN_CA, and takes the signature from its standard output: ASN.1 for ECDSA, PKCS #1 v1.5 for RSA.
+// Sign passes the digest to the command on standard input, the name of the hash as PULLEY_SIGN_HASH (SHA-256) and the
+// pin of the CA as PULLEY_SIGN_CA. It reads the signature from standard output: ASN.1 for ECDSA, PKCS #1 v1.5 for RSA.
 func (s commandSigner) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), SignTimeout)
 	defer cancel()
@@ -43,7 +43,7 @@ func (s commandSigner) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) 
 	c.Env = append(os.Environ(), "PULLEY_SIGN_HASH="+opts.HashFunc().String(), "PULLEY_SIGN_CA="+Fingerprint(s.cert))
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }
-	c.WaitDelay = signGrace // after which it is killed
+	c.WaitDelay = signGrace // then it is killed
 	if err := c.Run(); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no signature within %s", SignTimeout)
@@ -59,7 +59,7 @@ func (s commandSigner) Sign(_ io.Reader, digest []byte, opts crypto.SignerOpts) 
 	return out.Bytes(), nil
 }
 
-// checkSignature tells a command that signs with another key, or something else, from one that is right.
+// checkSignature returns an error if a command signed with another key, or signed other data.
 func checkSignature(cert *x509.Certificate, hash crypto.Hash, digest, signature []byte) error {
 	ok := false
 	switch public := cert.PublicKey.(type) {

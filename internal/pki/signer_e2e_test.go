@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The command of docs/certificates.md has to be one that works.
+// The command of docs/certificates.md must work.
 func TestOpenSSLSigns(t *testing.T) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Fatal("openssl is missing; install the package openssl")
@@ -21,7 +21,7 @@ func TestOpenSSLSigns(t *testing.T) {
 	}
 }
 
-// A command that hangs must not hold up a join or a renewal for longer than the machine waits that asked.
+// A hanging command must not delay a join or a renewal beyond the client's deadline.
 func TestCommandThatHangsIsEndedInTime(t *testing.T) {
 	if limit := SignTimeout + signGrace; limit >= 15*time.Second {
 		t.Errorf("a signature may take %s: a renewal waits for 15s", limit)

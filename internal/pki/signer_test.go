@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// kept is a CA whose keys lie somewhere else than its certificates.
+// kept returns a CA whose keys are in another place than its certificates.
 func kept(t *testing.T) (dir, currentKeyFile, nextKeyFile string) {
 	t.Helper()
 	dir, safe := t.TempDir(), t.TempDir()
@@ -30,7 +30,7 @@ func self(t *testing.T) string {
 	return program
 }
 
-// A fleet that keeps its CA's key in a safe needs every certificate all the same.
+// A fleet whose CA key is outside Pulley must be able to issue every certificate.
 func TestCommandSigns(t *testing.T) {
 	dir, key, next := kept(t)
 	ca := open(t, dir, Options{SignCommand: []string{self(t), key}})
@@ -58,7 +58,8 @@ func TestCommandSigns(t *testing.T) {
 	}
 }
 
-// A command that signs with another key would make certificates that nobody trusts; one that hangs or fails has to be told.
+// A command that signs with another key would make untrusted certificates. A hanging or failing command must be
+// reported.
 func TestCommandThatIsWrong(t *testing.T) {
 	dir, key, next := kept(t)
 	for what, c := range map[string]struct {
@@ -81,7 +82,7 @@ func TestCommandThatIsWrong(t *testing.T) {
 	}
 }
 
-// Keys in a file elsewhere: the first is the current CA's, the one behind it the next one's.
+// Keys in an outside file: the first is the current CA's, the second the next one's.
 func TestKeyFile(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "ca.key")
 	text := ""

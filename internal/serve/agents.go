@@ -24,54 +24,55 @@ import (
 
 const (
 	agentPath = "/agent/"
-	// Who takes less than minRate bytes a second on the whole, after a while to begin, is cut off: 30 MB in 16 minutes.
+	// A client below minRate bytes a second on average, after an initial time, is cut off: 30 MB in 16 minutes.
 	minRate    = 32 << 10
 	beginsSlow = 30 * time.Second
-	// fetchTimeout is how long putting one together from etcd may take, and maxKept how many are kept on disk.
+	// fetchTimeout bounds the assembly of a program from etcd. maxKept bounds the programs on disk.
 	fetchTimeout = time.Minute
 	maxKept      = 6
-	// maxSending bounds the programs that are on their way at once: a node that is told to come back does.
+	// maxSending bounds concurrent transfers: a node that is asked to retry does.
 	maxSending = 256
-	// maxOfOne bounds those towards one address: nobody is to have all of them, and a rack may be behind one address.
+	// maxOfOne bounds the transfers to one address. One address must not use all of them, but a rack may share one
+	// address.
 	maxOfOne = 32
-	// publishedFor is for how long what is published is believed: digests made up at random are not worth a look each.
+	// publishedFor is the cache time of the published list: random digests must not cost a read each.
 	publishedFor = time.Second
 )
 
-// Programs is where published programs of the agent come from.
+// Programs is the source of published programs of the agent.
 type Programs interface {
 	content.ObjectSource
 	Agents(ctx context.Context) ([]store.SignedAgent, error)
 }
 
-// Agents serves GET /agent/<sha256>: programs of the agent by their digest, from files of this machine and from what is
-// published. Who fetches one checks its digest before running it. It is safe for concurrent use.
+// Agents serves GET /agent/<sha256>: programs of the agent by their digest, from files of this machine and from etcd.
+// A client checks the digest of a program before it runs the program. Agents is safe for concurrent use.
 type Agents struct {
 	src      Programs
-	dir      string // of what was put together
+	dir      string // of assembled programs
 	sending  chan struct{}
-	fetching chan struct{} // one at a time; others wait for it too
+	fetching chan struct{} // one at a time; other requests wait for it
 
 	minRate    float64       // bytes a second
-	beginsSlow time.Duration // before it counts
+	beginsSlow time.Duration // until minRate applies
 
 	mu    sync.Mutex
 	files map[string]agentFile // by path
-	of    map[string]int       // how many are being sent, by address
+	of    map[string]int       // running transfers, by address
 
-	reading   chan struct{} // of who has what follows
+	reading   chan struct{} // lock of the fields below
 	published map[string]content.Program
 	read      time.Time
 }
 
-// agentFile is a program on this machine as it was when its digest was made.
+// agentFile is the state of a program file when its digest was computed.
 type agentFile struct {
 	size   int64
 	time   time.Time
 	digest string
 }
 
-// NewAgents reads the digests of files, and keeps what it puts together in dir.
+// NewAgents reads the digests of files, and stores assembled programs in dir.
 func NewAgents(src Programs, dir string, files []string) (*Agents, error) {
 	a := &Agents{
 		src: src, dir: dir, sending: make(chan struct{}, maxSending), fetching: make(chan struct{}, 1),
@@ -90,7 +91,7 @@ func NewAgents(src Programs, dir string, files []string) (*Agents, error) {
 	return a, nil
 }
 
-// Digests are those of the files, by path.
+// Digests returns the digests of the files, by path.
 func (a *Agents) Digests() map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,7 +126,7 @@ func (a *Agents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no agent of this digest is published, nor one of --agent", http.StatusNotFound)
 		return
 	case err != nil:
-		busy(w, "the program can't be had now") // and not why: that names what this network should not know
+		busy(w, "the program can't be had now") // without the reason, which may contain names from the internal network
 		return
 	}
 	defer f.Close()
@@ -135,7 +136,7 @@ func (a *Agents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(&paced{ResponseWriter: w, control: http.NewResponseController(w), of: a, begun: time.Now()}, r, "", time.Time{}, f)
 }
 
-// paced cuts off who takes too long for what it has got; the deadline of the server would cut off slow lines too.
+// paced cuts off a client that is too slow for its amount of data. A fixed deadline would also cut off slow lines.
 type paced struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -150,7 +151,7 @@ func (p *paced) Write(b []byte) (int, error) {
 	return p.ResponseWriter.Write(b)
 }
 
-// enter takes a place among those that are sent to, and one of the address; nil when there is none.
+// enter reserves a transfer, in total and for the address. It returns nil if there is none left.
 func (a *Agents) enter(r *http.Request) (done func()) {
 	from := partyOf(r)
 	a.mu.Lock()
@@ -174,7 +175,7 @@ func (a *Agents) enter(r *http.Request) (done func()) {
 	}
 }
 
-// partyOf is what one party has of addresses: one of IPv4, 2⁶⁴ of IPv6.
+// partyOf returns the part of an address that identifies one party: a complete IPv4 address, or an IPv6 /64.
 func partyOf(r *http.Request) string {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || from.Addr().Unmap().Is4() {
@@ -198,7 +199,7 @@ func isDigest(s string) bool {
 	return err == nil && len(b) == sha256.Size && s == strings.ToLower(s)
 }
 
-// open finds a program: among the files, among what was put together before, or in etcd.
+// open finds a program among the files, among the assembled programs, or in etcd.
 func (a *Agents) open(ctx context.Context, digest string) (*os.File, error) {
 	if path := a.fileOf(digest); path != "" {
 		return os.Open(path)
@@ -217,10 +218,10 @@ func (a *Agents) open(ctx context.Context, digest string) (*os.File, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if f, err := os.Open(kept); err == nil { // this is what was waited for
+	if f, err := os.Open(kept); err == nil { // another request has assembled it
 		return f, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout) // others wait for it too
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout) // other requests wait for it, too
 	defer cancel()
 	if err := a.keep(ctx, program, kept); err != nil {
 		return nil, err
@@ -229,7 +230,7 @@ func (a *Agents) open(ctx context.Context, digest string) (*os.File, error) {
 	return os.Open(kept)
 }
 
-// find is the published program with a digest.
+// find returns the published program with a digest.
 func (a *Agents) find(ctx context.Context, digest string) (content.Program, error) {
 	select {
 	case a.reading <- struct{}{}:
@@ -259,7 +260,7 @@ func (a *Agents) find(ctx context.Context, digest string) (content.Program, erro
 	return program, nil
 }
 
-// fileOf is the path of the file with a digest; "" for none.
+// fileOf returns the path of the file with a digest, or "".
 func (a *Agents) fileOf(digest string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -271,7 +272,7 @@ func (a *Agents) fileOf(digest string) string {
 	return ""
 }
 
-// keep puts a program together in a file, which appears whole or not at all.
+// keep assembles a program in a file, atomically.
 func (a *Agents) keep(ctx context.Context, program content.Program, path string) error {
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
 		return err
@@ -279,7 +280,7 @@ func (a *Agents) keep(ctx context.Context, program content.Program, path string)
 	return atomicfile.WriteFunc(path, 0o600, func(f *os.File) error { return program.CopyTo(ctx, f, a.src) })
 }
 
-// drop deletes the programs that were put together longest ago, but for one.
+// drop deletes the oldest assembled programs, except one.
 func (a *Agents) drop(but string) {
 	entries, err := os.ReadDir(a.dir)
 	if err != nil {
@@ -305,7 +306,7 @@ func (a *Agents) digest(path string) (string, error) {
 	return a.digestLocked(path)
 }
 
-// digestLocked is the digest of a file as it is now; "" for what is no regular file.
+// digestLocked returns the current digest of a file. It returns "" for anything but a regular file.
 func (a *Agents) digestLocked(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

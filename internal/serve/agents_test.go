@@ -19,7 +19,7 @@ import (
 	"pulley/internal/store"
 )
 
-// published is an etcd that has one program.
+// published is an etcd with one program.
 type published struct {
 	program content.Program
 	objects map[string][]byte
@@ -65,7 +65,7 @@ func fetchAgent(t *testing.T, server, digest string) (int, []byte) {
 	return resp.StatusCode, b
 }
 
-// A first boot runs what it fetches here as root: it must get the program of that digest, whole, or nothing.
+// A first boot runs the fetched program as root: it must get the complete program of that digest, or nothing.
 func TestAgentsAreServedByTheirDigest(t *testing.T) {
 	t.Parallel()
 	program := make([]byte, 2<<20)
@@ -91,7 +91,7 @@ func TestAgentsAreServedByTheirDigest(t *testing.T) {
 	server := httptest.NewServer(Web{Agents: agents})
 	defer server.Close()
 
-	// Many machines ask at once, and etcd is asked once.
+	// Many machines request it at once, and etcd is read once.
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
@@ -117,7 +117,7 @@ func TestAgentsAreServedByTheirDigest(t *testing.T) {
 			t.Errorf("%s: %d %q", digest, code, b)
 		}
 	}
-	// What is damaged in etcd never becomes a file.
+	// Damaged content in etcd never becomes a file.
 	for hash := range src.objects {
 		src.objects[hash][0]++
 	}

@@ -15,17 +15,17 @@ import (
 // httpsGrace is the time for open requests when serve stops.
 const httpsGrace = 10 * time.Second
 
-// httpsServer is the web listener towards nodes. The methods of a nil one do nothing.
+// httpsServer is the web listener for nodes. The methods of a nil one do nothing.
 type httpsServer struct {
 	warn        func(error)
 	listener    net.Listener
-	certificate *mirror.Certificate // nil until the CA has made one
+	certificate *mirror.Certificate // nil until the CA has issued one
 	server      *http.Server        // nil until it serves
 	failed      chan error
 }
 
-// openHTTPS opens the listener and reads the certificate, before etcd starts. Without files the certificate is of serve's CA
-// and comes later. It returns nil if no address is configured.
+// openHTTPS opens the listener and reads the certificate, before etcd starts. Without files the certificate is of
+// serve's CA and comes later. It returns nil if no address is configured.
 func openHTTPS(c Config, cert, key string) (*httpsServer, error) {
 	if c.ListenHTTPS == "" {
 		return nil, nil
@@ -43,7 +43,7 @@ func openHTTPS(c Config, cert, key string) (*httpsServer, error) {
 	return h, nil
 }
 
-// serve answers with a handler, and completes ready. Where machines join, clients are asked for certificates of the CA.
+// serve answers with a handler, and completes ready. If machines join here, it requests client certificates of the CA.
 func (h *httpsServer) serve(handler http.Handler, ready *Ready) error {
 	if h == nil {
 		return nil

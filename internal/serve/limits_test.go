@@ -15,8 +15,8 @@ import (
 	"pulley/internal/store"
 )
 
-// Whoever can reach serve could keep new machines from getting the agent: by holding every place, or by asking for programs
-// that there are not, each of which has etcd read all that is published.
+// A client must not be able to block the agent for new machines. It could hold every transfer, or request unknown
+// programs, each of which makes etcd read the published list.
 func TestNobodyDeniesAgentsToOthers(t *testing.T) {
 	t.Parallel()
 	program := make([]byte, 16<<20)
@@ -45,7 +45,7 @@ func TestNobodyDeniesAgentsToOthers(t *testing.T) {
 		t.Errorf("200 unknown digests had etcd asked %d times", more)
 	}
 
-	// Those that never read what they asked for.
+	// Clients that never read their answer.
 	for range maxOfOne {
 		c, err := net.Dial("tcp", server.Listener.Addr().String()) //nolint:noctx // of this process
 		if err != nil {
@@ -77,7 +77,7 @@ func TestNobodyDeniesAgentsToOthers(t *testing.T) {
 	eventually(t, "those that do not read are cut off", func() bool { return ask("127.0.0.1:1") == http.StatusOK })
 }
 
-// What a node says of its boot goes into keys that serve writes: they must not become as long as it likes.
+// serve writes a node's boot ID into keys: the node must not choose its length.
 func TestOddIDsOfBootsAreDropped(t *testing.T) {
 	t.Parallel()
 	w := newWatcher(time.Now, slog.New(slog.DiscardHandler))

@@ -12,19 +12,19 @@ import (
 	"pulley/internal/store"
 )
 
-// A new user makes etcd read all users again. serve therefore makes the users of an environment's nodes before they join, and
-// slowly, because nodes' own requests have precedence.
+// A new user makes etcd read all users again. serve therefore creates the users of an environment's nodes before they
+// join. It does so slowly, because nodes' own requests have precedence.
 const (
 	precreateInterval = time.Minute      // without a change of an environment
 	restFactor        = 3                // it rests three times as long as it worked
 	minRest           = time.Millisecond // at least
 	maxPrecreated     = 10_000           // users that wait for their nodes, of all environments
-	skipAfterJoin     = 50               // nodes that are skipped when one has joined before its user was made
+	skipAfterJoin     = 50               // nodes to skip after one that joined before its user existed
 	strayInterval     = 10               // rounds between two searches for stray users
 )
 
-// precreateUsers makes users until ctx ends. Several serves may do it at once: a transaction claims each reserve, and making
-// a user twice changes nothing.
+// precreateUsers creates users until ctx ends. Several serves may do it at once: a transaction claims each user, and a
+// repeated creation changes nothing.
 func (t *Tasks) precreateUsers(ctx context.Context) {
 	wake := make(chan struct{}, 1)
 	done := make(chan struct{})
@@ -53,7 +53,7 @@ func (t *Tasks) precreateUsers(ctx context.Context) {
 	}
 }
 
-// precreate makes one round. The shared roles of all environments come first: nodes that join now need them.
+// precreate runs one round. The shared roles of all environments come first: joining nodes need them now.
 func (t *Tasks) precreate(ctx context.Context, strays bool) error {
 	names, err := t.Store.Environments.List(ctx)
 	if err != nil {
@@ -84,14 +84,14 @@ func (t *Tasks) precreate(ctx context.Context, strays bool) error {
 	return nil
 }
 
-// precreateIn makes the missing users of one environment, at most left, and drops superfluous ones. It returns how many may
-// still be made.
+// precreateIn creates the missing users of one environment, at most left, and deletes superfluous ones. It returns the
+// remaining number.
 func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int) (int, error) {
 	spec, _, err := t.Store.Environments.Spec(ctx, ref)
 	if err != nil || spec == nil {
 		return left, err
 	}
-	// Reserves come before identities: a reserve that becomes an identity meanwhile is seen twice, not never.
+	// Pre-created users before identities: a user that becomes an identity meanwhile is seen twice, not never.
 	reserves, _, err := t.Store.Identities.Precreated(ctx, ref)
 	if err != nil {
 		return left, err
@@ -125,7 +125,7 @@ func (t *Tasks) precreateIn(ctx context.Context, ref environments.Ref, left int)
 	return left, nil
 }
 
-// precreateUser makes one user unless the node has joined since the plan.
+// precreateUser creates one user unless the node has joined since the plan.
 func (t *Tasks) precreateUser(ctx context.Context, ref environments.Ref, node string) (joined bool, err error) {
 	err = t.rested(ctx, func() error {
 		_, _, err := t.Store.Identities.Precreate(ctx, ref, node, t.Now().UTC())
@@ -137,8 +137,8 @@ func (t *Tasks) precreateUser(ctx context.Context, ref environments.Ref, node st
 	return joined, err
 }
 
-// plan returns the nodes whose users are missing, at most so many, and those whose users are superfluous. A node that was
-// removed gets none: only an operator frees its name.
+// plan returns the nodes with missing users, at most most, and the nodes with superfluous users. A removed node gets
+// none: only an operator frees its name.
 func plan(spec *environments.Environment, reserves map[string]store.Precreated, identities map[string]store.Identity, most int) (missing, superfluous []string) {
 	wanted := map[string]bool{}
 	for n := range spec.Nodes() {
@@ -163,9 +163,10 @@ func plan(spec *environments.Environment, reserves map[string]store.Precreated, 
 	return missing, superfluous
 }
 
-// dropStrays removes the users of nodes and operators that no identity names: a join or a removal was interrupted.
+// dropStrays deletes the users of nodes and operators that no identity names. An interrupted join or removal left
+// them.
 func (t *Tasks) dropStrays(ctx context.Context) error {
-	users, err := t.Store.Access.Users(ctx) // before the identities: an identity is written before its user is made
+	users, err := t.Store.Access.Users(ctx) // before the identities: an identity is written before its user is created
 	if err != nil {
 		return err
 	}
@@ -235,7 +236,7 @@ func (t *Tasks) knownUsers(ctx context.Context) (map[string]bool, error) {
 	return known, nil
 }
 
-// isStray reads the records of one name, also of an environment without a spec. A name whose records are not readable is no
+// isStray reads the records of one name, also of an environment without a spec. A name with unreadable records is no
 // stray.
 func (t *Tasks) isStray(ctx context.Context, name pki.Name) (bool, error) {
 	var owners store.Owners
@@ -265,7 +266,7 @@ func (t *Tasks) isStray(ctx context.Context, name pki.Name) (bool, error) {
 	return !owners.Own(name), nil
 }
 
-// rested does one piece of work, and then rests in proportion to its duration.
+// rested runs one piece of work, and then rests in proportion to its duration.
 func (t *Tasks) rested(ctx context.Context, work func() error) error {
 	begun := time.Now()
 	if err := work(); err != nil {

@@ -9,7 +9,7 @@ import (
 	"pulley/internal/store"
 )
 
-// Serve that ends in the middle of a login or a rejoin would leave a stolen certificate alive that everybody thinks dead.
+// A crash of serve during a login or a join must not leave a stolen certificate valid.
 func TestUsersWhoAreNobodyGo(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
@@ -50,7 +50,7 @@ func TestUsersWhoAreNobodyGo(t *testing.T) {
 	})
 }
 
-// A list of operators that says that the administrator has a certificate of the CA before stops the next rotation.
+// An outdated entry in the list of operators blocks the next rotation: the administrator's renewal must be recorded.
 func TestTheAdministratorsRenewalIsWrittenDown(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)

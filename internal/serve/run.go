@@ -1,5 +1,5 @@
-// Package serve runs `pulley serve`: an embedded etcd or the connection to a cluster, the web listener towards nodes, and the
-// background tasks.
+// Package serve runs `pulley serve`: an embedded etcd or the connection to a cluster, the web listener for nodes, and
+// the background tasks.
 //
 // It must never admit a node to a cluster that does not authenticate its users, and never serve nodes over plain HTTP.
 package serve
@@ -40,14 +40,14 @@ const (
 // Config is the configuration of `pulley serve`.
 type Config struct {
 	DataDir string
-	Member  member.EtcdConfig // of the embedded etcd; its certificates are the ones of the command line
+	Member  member.EtcdConfig // of the embedded etcd; with the certificates of the command line
 	Client  store.Config      // how serve reaches a cluster; also the prefix and the timeout of an embedded etcd
 
 	Cluster bool // serve uses the cluster of Client and runs no etcd
 	Joins   bool // with Cluster: machines join here
 	Auth    bool // the embedded etcd authenticates its users
 
-	ListenHTTPS         string // "" is none, and port 8443 of Listen's host with Auth
+	ListenHTTPS         string // "" is none, or with Auth port 8443 of Listen's host
 	HTTPSCert, HTTPSKey string
 
 	Advertise    []string // names and addresses of this machine for nodes
@@ -61,7 +61,7 @@ type Config struct {
 	Now      func() time.Time
 	Log      *slog.Logger
 
-	Ready   func(Ready)                     // called once, when everything serves
+	Ready   func(Ready)                     // called once, when all parts serve
 	Members func([]store.Health)            // called when a cluster answers again
 	Warn    func(error)                     // called for errors that do not stop serve
 	Watch   func(context.Context, Watching) // watches machines until its context ends; may be nil
@@ -81,20 +81,20 @@ type Ready struct {
 	Etcd          *member.Etcd  // the embedded etcd; nil is none
 	Health        *store.Health // of the embedded etcd; nil is unknown
 	Endpoints     []string      // of etcd, for nodes
-	NewAdmin      string        // identity file of the first administrator, if this start made it
+	NewAdmin      string        // identity file of the first administrator, if this start created it
 	Certificates  *fleetca.Certificates
 	Authenticates bool // the embedded etcd authenticates its users
 }
 
-// Watching is what a watch of machines needs.
+// Watching is the input of a watch of machines.
 type Watching struct {
 	Store     *store.Store
 	Endpoints []string
 	Pins      []string // fingerprints of the CA
 }
 
-// authenticates reports whether the embedded etcd authenticates its users: by request, because the folder's etcd did so before,
-// or because other machines reach its address.
+// authenticates reports whether the embedded etcd authenticates its users. It does on request, after an earlier start
+// with authentication, and if other machines can reach its address.
 func (c Config) authenticates() bool {
 	return c.Auth || member.IsSecured(c.DataDir) ||
 		!c.ownCertificates() && member.CheckListen(c.Member.Listen, false) != nil && member.CheckListen(c.Member.Listen, true) == nil
@@ -159,7 +159,7 @@ func (c Config) httpsFiles() (cert, key string) {
 	return c.Member.Cert, c.Member.Key
 }
 
-// hosts returns the names and addresses by which others reach a listener of this machine.
+// hosts returns the names and addresses of a listener for other machines.
 func (c Config) hosts(listen string) []string {
 	if len(c.Advertise) > 0 {
 		return c.Advertise
@@ -199,16 +199,16 @@ func httpsBeside(listen string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// service is a serve whose etcd answers.
+// service is a serve with a reachable etcd.
 type service struct {
 	ready  Ready
 	store  *store.Store
 	https  *httpsServer
 	failed <-chan error          // of the embedded etcd
-	look   func(context.Context) // at a cluster, from time to time; nil for an embedded etcd
+	look   func(context.Context) // periodic check of a cluster; nil for an embedded etcd
 }
 
-// plain runs the embedded etcd without authentication, on loopback or with certificates of the operator's own.
+// plain runs the embedded etcd without authentication, on loopback or with certificates of the operator.
 func (c Config) plain(ctx context.Context) error {
 	cert, key := c.httpsFiles()
 	https, err := openHTTPS(c, cert, key)
@@ -257,7 +257,7 @@ func (c Config) secured(ctx context.Context) error {
 	})
 }
 
-// cluster watches over a cluster that serve does not run. With a data folder, machines join here.
+// cluster watches a cluster that serve does not run. With a data folder, machines join here.
 func (c Config) cluster(ctx context.Context) error {
 	var certs *fleetca.Certificates
 	cert, key := c.httpsFiles()
@@ -325,7 +325,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 	defer cleanUp()
 	web := Web{
 		Agents: programs, Mirror: mirror.Handler(v.store.Releases, store.ErrNotFound),
-		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, // anybody may read them
+		Metrics: promhttp.HandlerFor(prometheus.Gatherers{metrics, prometheus.DefaultGatherer}, // readable without authentication
 			promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}),
 	}
 	certs := v.ready.Certificates
@@ -359,7 +359,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 	return v.wait(ctx)
 }
 
-// endHolds ends the holds whose end came while etcd was down. etcd's leases start again at its start.
+// endHolds ends the holds that expired while etcd was down. A restart of etcd renews its leases.
 func (c Config) endHolds(ctx context.Context, v *service) {
 	var err error
 	if v.ready.EndedHolds, err = v.store.Fleet.EndHolds(ctx, c.Now()); err != nil && ctx.Err() == nil {

@@ -19,7 +19,7 @@ const (
 	bootsInterval        = time.Minute
 	tokensInterval       = time.Hour
 	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
-	watchPause           = time.Second     // before a watch that ended begins again
+	watchPause           = time.Second     // before an interrupted watch begins again
 )
 
 // TasksConfig is the environment of Tasks.
@@ -32,8 +32,8 @@ type TasksConfig struct {
 	Notify       []string              // URLs, in the form of shoutrrr
 }
 
-// Tasks are the background tasks of serve: they pre-create users, watch for floods, duplicate machines and stalled first
-// boots, send notices, and renew certificates. Several serves may run each task at once.
+// Tasks are the background tasks of serve: they pre-create users, watch for floods, duplicate machines and stalled
+// first boots, send notices, and renew certificates. Several serves may run each task at once.
 type Tasks struct {
 	TasksConfig
 	Notifier *notify.Notifier
@@ -43,10 +43,10 @@ type Tasks struct {
 	precreated *prometheus.GaugeVec
 
 	mu   sync.Mutex
-	last map[string]string // the last error of each task, so that the log has each once
+	last map[string]string // the last error of each task: the log contains each once
 }
 
-// NewTasks returns the background tasks. A URL that cannot be used is an error.
+// NewTasks returns the background tasks. An invalid URL is an error.
 func NewTasks(c TasksConfig) (*Tasks, error) {
 	t := &Tasks{
 		TasksConfig: c, watcher: newWatcher(c.Now, c.Log), last: map[string]string{},
@@ -65,7 +65,7 @@ func NewTasks(c TasksConfig) (*Tasks, error) {
 	return t, err
 }
 
-// DuplicateRefused counts another machine that asked for a node's name, and sends a notice. It never blocks.
+// DuplicateRefused counts a duplicate machine that requested a node's name, and sends a notice. It never blocks.
 func (t *Tasks) DuplicateRefused(ref environments.Ref, node string, c store.Clone) {
 	t.events.WithLabelValues("duplicate").Inc()
 	t.Notifier.DuplicateRefused(ref, node, c)

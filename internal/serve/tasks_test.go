@@ -43,7 +43,7 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// keep runs the loops of one serve until the test ends, or stop is called.
+// startTasks runs the tasks of one serve until the test ends, or stop is called.
 func startTasks(t *testing.T, s *member.Secured, notify ...string) (k *Tasks, log *logged, stop func()) {
 	t.Helper()
 	log = &logged{}
@@ -62,7 +62,7 @@ func startTasks(t *testing.T, s *member.Secured, notify ...string) (k *Tasks, lo
 	return k, log, stop
 }
 
-// secureConfig is a member in a folder of its own, on a free port.
+// secureConfig configures a member in its own folder, at a free port.
 func secureConfig(t *testing.T) member.SecureConfig {
 	t.Helper()
 	return member.SecureConfig{
@@ -133,8 +133,8 @@ func nodeUsers(t *testing.T, st *store.Store) map[string]bool {
 	return all
 }
 
-// Without users made ahead, a join at ten thousand nodes waits for etcd to look at all of them six times; and one that is
-// left over would be an open door nobody knows of.
+// Without pre-created users, a join among ten thousand nodes waits for etcd to read all users six times. A leftover
+// user would be an unknown access.
 func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
@@ -143,11 +143,11 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	if err := st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Access.EnsureNode(t.Context(), "dev", "compute9", stranger.String()); err != nil { // a join was cut off
+	if err := st.Access.EnsureNode(t.Context(), "dev", "compute9", stranger.String()); err != nil { // an interrupted join
 		t.Fatal(err)
 	}
 	startTasks(t, s)
-	startTasks(t, s) // a second serve must not be in the way
+	startTasks(t, s) // a second serve must not interfere
 	ready := func(names ...string) func() bool {
 		return func() bool {
 			all, _, err := st.Identities.Precreated(t.Context(), dev)
@@ -165,7 +165,7 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	}
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 3}\n")
 	eventually(t, "four users are made, and the one that nobody knows is gone", ready("controller1", "compute1", "compute2", "compute3"))
-	// What was made may do what its node does: nothing has to be changed when it joins.
+	// A pre-created user already has its node's permissions: the join changes nothing.
 	all, _, err := st.Identities.Precreated(t.Context(), dev)
 	if err != nil {
 		t.Fatal(err)
@@ -192,8 +192,7 @@ func TestUsersAreMadeAheadAndNoneIsLeftOver(t *testing.T) {
 	eventually(t, "users that no environment calls for are gone", ready("controller1", "compute1"))
 }
 
-// A serve that made users for nodes that joined or were removed would hand out doors; one that made too many would make
-// etcd slow for everybody.
+// Users for joined or removed nodes would be open accesses. Too many users would slow etcd for all clients.
 func TestWhoseUserIsMadeAhead(t *testing.T) {
 	t.Parallel()
 	spec, err := environments.Parse("dev.yaml", []byte("roles:\n  compute: {cardinality: 6}\n"))
@@ -212,7 +211,7 @@ func TestWhoseUserIsMadeAhead(t *testing.T) {
 	}
 }
 
-// A stolen node identity can fill etcd until nobody can write: who does it has to be known within a minute.
+// A stolen node identity can fill etcd until no client can write: the flood must be reported within a minute.
 func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
@@ -222,13 +221,13 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 	_, other, _ := startTasks(t, s)
 	id := func(n string) agent.Identity { return agent.Identity{Node: n, Role: "compute", Environment: "dev"} }
 	run := agent.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
-	// A watch that begins a moment later sees only what comes after: so the flood goes on, as floods do.
+	// A watch that begins a moment later sees only later writes. The flood therefore continues, like real floods.
 	rounds := 0
 	eventually(t, "the flood is noted", func() bool {
 		if err := st.Node.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if rounds++; rounds%20 == 1 { // or it would be a flood of small writes
+		if rounds++; rounds%20 == 1 { // otherwise it would be a flood of small writes
 			if err := st.Node.Report(t.Context(), id("compute2"), agent.Status{Node: "compute2"}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -263,7 +262,7 @@ func TestAFloodIsSeenAtOnceAndToldOnce(t *testing.T) {
 	}
 }
 
-// Nodes that are well must never be called a flood, whenever their minute begins; and a small steady excess must be.
+// A healthy node must never count as a flood, at any start of its minute. A small steady excess must.
 func TestWhatIsAFlood(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
@@ -300,7 +299,7 @@ func TestWhatIsAFlood(t *testing.T) {
 	}
 }
 
-// Two machines under one name take turns in ruining each other's state: they have to be frozen, and people told.
+// Two machines under one name destroy each other's state in turn: they must be frozen and reported.
 func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
@@ -329,7 +328,7 @@ func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 	boots := 0
 	eventually(t, "the node is frozen", func() bool {
 		boots++
-		says("compute2", fmt.Sprint("restarted-", boots)) // a machine that is only restarted
+		says("compute2", fmt.Sprint("restarted-", boots)) // a machine that only restarts
 		says("compute1", []string{"boot-a", "boot-b"}[boots%2])
 		return hold("compute1").Kind == agent.DuplicateHold
 	})
@@ -342,7 +341,7 @@ func TestAMachineThatWasCopiedIsFrozen(t *testing.T) {
 	})
 }
 
-// Nobody notices a first boot that has stopped without a message.
+// Without a notice, no operator sees a first boot that stopped without a message.
 func TestStalledFirstBootSendsNotice(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)

@@ -14,23 +14,23 @@ import (
 	"pulley/internal/store"
 )
 
-// A node that writes more than this within a minute floods. One that is well writes a status of a few kilobytes every five
-// minutes; one that was cut off for long, five records of at most 8 KiB at each tick.
+// A node that writes more than this within a minute floods. A healthy node writes a status of a few kilobytes every
+// five minutes. After a long disconnection it writes five records of at most 8 KiB in each tick.
 const (
 	FloodBytes  = 1 << 20
 	FloodWrites = 300
 )
 
 const (
-	slot           = 10 * time.Second // of the minute that is added up
+	slot           = 10 * time.Second // of the summed minute
 	slots          = 6
 	recordInterval = 10 * time.Second // between two records of one flood
-	quietAfter     = 10 * time.Minute // a flood is over
-	floodsKept     = 24 * time.Hour   // a note of one
-	bootsKept      = 4                // of a node: the last different ones
+	quietAfter     = 10 * time.Minute // end of a flood
+	floodsKept     = 24 * time.Hour   // lifetime of its note
+	bootsKept      = 4                // of a node: the newest distinct ones
 )
 
-// kernelID is what an id of a machine or of a boot looks like.
+// kernelID matches a machine ID or boot ID.
 var kernelID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
 
 // nodeKey names a node of any environment.
@@ -39,29 +39,29 @@ type nodeKey struct {
 	node string
 }
 
-// watcher adds up what nodes write. It decides by what was written, never by what a node says of others.
+// watcher sums the writes of nodes. It decides by the writes, never by a node's claims about other nodes.
 type watcher struct {
 	now func() time.Time
 	log *slog.Logger
 
 	mu         sync.Mutex
 	tally      map[nodeKey]*tally
-	boots      map[nodeKey][]string // boot ids, the present one last
+	boots      map[nodeKey][]string // boot IDs, the current one last
 	floods     map[nodeKey]store.Flood
 	duplicates map[nodeKey]duplicate
 	wake       chan struct{}
 }
 
-// tally is what one node wrote in the last minute, in slots.
+// tally is the writes of one node in the last minute, in slots.
 type tally struct {
 	bytes, writes [slots]int64
 	at            int64 // number of the newest slot
-	told          bool  // that it floods
+	told          bool  // the flood was reported
 	noted         time.Time
 	last          time.Time
 }
 
-// duplicate is a node as which two machines run.
+// duplicate is a node under which two machines run.
 type duplicate struct{ boot, other, machine string }
 
 func newWatcher(now func() time.Time, log *slog.Logger) *watcher {
@@ -71,7 +71,7 @@ func newWatcher(now func() time.Time, log *slog.Logger) *watcher {
 	}
 }
 
-// saw takes one write into account.
+// saw counts one write.
 func (w *watcher) saw(write store.NodeWrite) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,7 +90,7 @@ func (w *watcher) saw(write store.NodeWrite) {
 		w.floods[k] = store.Flood{Node: k.node, Bytes: bytes, Writes: writes, First: now, Last: now}
 		w.signal()
 	}
-	if write.Status != nil && kernelID.MatchString(write.Status.Boot) { // what goes on from here is written by serve
+	if write.Status != nil && kernelID.MatchString(write.Status.Boot) { // serve stores these IDs in etcd
 		st := agent.Status{Boot: write.Status.Boot}
 		if kernelID.MatchString(write.Status.Machine) {
 			st.Machine = write.Status.Machine
@@ -101,7 +101,7 @@ func (w *watcher) saw(write store.NodeWrite) {
 
 func (t *tally) add(now time.Time, bytes int64) (sumBytes, sumWrites int64) {
 	at := now.UnixNano() / int64(slot)
-	for t.at < at { // empty the slots that are of an earlier minute
+	for t.at < at { // clear the slots of an earlier minute
 		t.at = max(t.at+1, at-slots+1)
 		t.bytes[t.at%slots], t.writes[t.at%slots] = 0, 0
 	}
@@ -116,7 +116,7 @@ func (t *tally) add(now time.Time, bytes int64) (sumBytes, sumWrites int64) {
 	return sumBytes, sumWrites
 }
 
-// booted notices a boot that was over: a machine that is started again has a new boot id, and an old one never comes back.
+// booted detects a boot that had ended: a restarted machine has a new boot ID, and an old one never returns.
 func (w *watcher) booted(k nodeKey, st agent.Status) {
 	seen := w.boots[k]
 	if len(seen) > 0 && seen[len(seen)-1] == st.Boot {
@@ -124,7 +124,7 @@ func (w *watcher) booted(k nodeKey, st agent.Status) {
 	}
 	if slices.Contains(seen, st.Boot) {
 		w.duplicates[k] = duplicate{boot: st.Boot, other: seen[len(seen)-1], machine: st.Machine}
-		w.boots[k] = []string{st.Boot} // it has to be seen again before it is told again
+		w.boots[k] = []string{st.Boot} // report it again only after a new detection
 		w.signal()
 		return
 	}
@@ -132,7 +132,7 @@ func (w *watcher) booted(k nodeKey, st agent.Status) {
 	w.boots[k] = seen[max(0, len(seen)-bootsKept):]
 }
 
-// signal needs the lock.
+// signal requires the lock.
 func (w *watcher) signal() {
 	select {
 	case w.wake <- struct{}{}:
@@ -140,7 +140,7 @@ func (w *watcher) signal() {
 	}
 }
 
-// take returns what is to be noted.
+// take returns the detections to store.
 func (w *watcher) take() (floods map[nodeKey]store.Flood, duplicates map[nodeKey]duplicate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,7 +149,7 @@ func (w *watcher) take() (floods map[nodeKey]store.Flood, duplicates map[nodeKey
 	return floods, duplicates
 }
 
-// back puts back what could not be noted, unless something newer is there.
+// back restores a detection that could not be stored, unless there is a newer one.
 func (w *watcher) back(k nodeKey, f store.Flood) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,7 +164,7 @@ func (w *watcher) backDuplicate(k nodeKey, d duplicate) {
 	w.duplicates[k] = d
 }
 
-// forget drops what is over, so that memory does not grow with nodes that are gone.
+// forget drops ended floods. Memory must not grow with removed nodes.
 func (w *watcher) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -220,7 +220,8 @@ func (t *Tasks) recordFlood(ctx context.Context, key nodeKey, f store.Flood) {
 	}
 }
 
-// recordDuplicate freezes a node as which two machines run. Neither may take a new target until an operator has decided.
+// recordDuplicate freezes a node under which two machines run. Neither machine may take a new target until an operator
+// has decided.
 func (t *Tasks) recordDuplicate(ctx context.Context, key nodeKey, d duplicate) {
 	now := t.Now().UTC().Truncate(time.Second)
 	hold := agent.Hold{

@@ -8,15 +8,16 @@ import (
 	"pulley/internal/join"
 )
 
-// Web are the parts of what serve answers over HTTPS. Each may be nil.
+// Web holds the handlers of serve's HTTPS listener. Each may be nil.
 type Web struct {
-	Join    http.Handler // all that package join names
+	Join    http.Handler // all paths of package join
 	Agents  http.Handler // /agent/
 	Metrics http.Handler // /metrics
 	Mirror  http.Handler // everything else
 }
 
-// ServeHTTP looks at the path as it was sent, which http.ServeMux would mend: what is no name of ours must stay none.
+// ServeHTTP uses the path as it was sent. http.ServeMux would clean the path, and an invalid path could become a valid
+// one.
 func (w Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	asked := r.URL.EscapedPath()
 	part := w.Mirror

@@ -53,7 +53,7 @@ func (s *Access) State(ctx context.Context) (AccessState, error) {
 		return a, s.db.Explain(err)
 	}
 	a.Admin = true
-	ours, ofNodes := s.db.Prefix()+"/", s.db.Prefix()+"/"+string(pki.KindNode)+"/" // a node's role and users begin with ofNodes
+	ours, ofNodes := s.db.Prefix()+"/", s.db.Prefix()+"/"+string(pki.KindNode)+"/" // a node's names begin with ofNodes
 	read := 0
 	for _, role := range a.Roles {
 		if strings.HasPrefix(role, ofNodes) {

@@ -81,7 +81,8 @@ var identifiers = strings.Fields(`
 // texts are free text of packages that do not import agent, and of Puppet's reports.
 var texts = []string{"hieradata.Generation.Message", "trust.Permit.Why", "agent.LogLine.Message", "agent.ResourceEvent.Messages"}
 
-// A sentence that code compares breaks with the next rewording. Free text has the type agent.Prose; codes have types of their own.
+// A sentence that code compares breaks with the next rewording. Free text has the type agent.Prose. Codes have types
+// of their own.
 func TestStoredTextIsProse(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}

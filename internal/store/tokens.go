@@ -36,7 +36,7 @@ type Token struct {
 	ID          string       `json:"id"`                    // 8 hex digits
 	Hash        string       `json:"hash"`                  // SHA-256 of the secret, 64 hex digits
 	Environment string       `json:"environment,omitempty"` // of nodes; environment or environment@stack
-	Role        string       `json:"role,omitempty"`        // this role only; a join without a name gets the lowest free number
+	Role        string       `json:"role,omitempty"`        // this role only; a join without a name gets the lowest free one
 	Node        string       `json:"node,omitempty"`        // this node only
 	Operator    string       `json:"operator,omitempty"`
 	As          OperatorRole `json:"as,omitempty"`

@@ -10,15 +10,16 @@ import (
 	"pulley/internal/join"
 )
 
-// Limits on the requests of one authenticated party. A first boot reports two dozen steps within minutes; a node renews and
-// registers once in weeks.
+// Limits on the requests of one authenticated party. A first boot reports two dozen steps within minutes; a node
+// renews and registers once in weeks.
 const (
 	askedBurst = 30
 	askedEvery = 10 * time.Second // one more is allowed
 )
 
-// Limits on the refused requests of one party: an address or a certificate. A rack behind one address with a wrong token must
-// still get through with the right one. Debt is bounded, because a party with a corrected token waits for its end.
+// Limits on the refused requests of one party: an address or a certificate. A rack behind one address with a wrong
+// token must still get through with the right one. Debt is bounded, because a party with a corrected token waits until
+// it is paid.
 const (
 	refusedBurst = 60
 	refusedEvery = time.Second
@@ -26,10 +27,10 @@ const (
 	maxBuckets   = 4096
 )
 
-// limiter has a token bucket for each party. An unknown party has a full one.
+// limiter holds a token bucket for each party. An unknown party has a full one.
 type limiter struct {
 	burst float64
-	every time.Duration // one token more
+	every time.Duration // interval of one token
 
 	mu      sync.Mutex
 	buckets map[string]*bucket
@@ -39,7 +40,7 @@ func newLimiter(burst float64, every time.Duration) *limiter {
 	return &limiter{burst: burst, every: every, buckets: map[string]*bucket{}}
 }
 
-// bucket counts the requests that may still be spent; less than 0 is debt.
+// bucket holds a party's remaining requests; less than 0 is debt.
 type bucket struct {
 	left float64
 	at   time.Time
@@ -70,14 +71,14 @@ func (l *limiter) wait(b *bucket, now time.Time) time.Duration {
 	return 0
 }
 
-// spend takes one, also from an empty bucket.
+// spend takes one token, even from an empty bucket.
 func (l *limiter) spend(party string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.take(l.bucket(party, now), now)
 }
 
-// ask takes one, or returns the time until there is one.
+// ask takes one token, or returns the time until there is one.
 func (l *limiter) ask(party string, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,8 +105,8 @@ func (l *limiter) bucket(party string, now time.Time) *bucket {
 	return b
 }
 
-// makeRoom drops full buckets, and then others at random: the bound of the map is more important than fairness. It drops a
-// part at once, so that not every new party costs a pass over the map.
+// makeRoom drops full buckets, and then others at random: the bound of the map is more important than fairness. It
+// drops many at once. Otherwise every new party would cost a pass over the map.
 func (l *limiter) makeRoom(now time.Time) {
 	if len(l.buckets) < maxBuckets {
 		return
@@ -123,8 +124,8 @@ func (l *limiter) makeRoom(now time.Time) {
 	}
 }
 
-// inTurn makes a request wait for a slot. Joins have slots of their own, so that progress reports do not delay them. The body
-// is read before, so that a slow sender occupies no slot.
+// inTurn makes a request wait for a slot. Joins have slots of their own, and progress reports do not delay them. The
+// body is read before the wait: a slow sender occupies no slot.
 func (d *Server) inTurn(do func(context.Context, *caller) (any, error)) func(context.Context, *caller) (any, error) {
 	return func(ctx context.Context, c *caller) (any, error) {
 		b, err := io.ReadAll(c.Body)

@@ -19,7 +19,7 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// One node that is broken, or somebody who has its certificate, would fill etcd with leases and revisions through serve.
+// A broken node, or the holder of a stolen certificate, must not fill etcd with leases and revisions through serve.
 func TestWhatOneCertificateWritesIsBounded(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
@@ -62,13 +62,13 @@ func TestWhatOneCertificateWritesIsBounded(t *testing.T) {
 	if most := int64(2*askedBurst + 10); nowRevision-revision > most || nowRevision == revision {
 		t.Errorf("200 requests made %d revisions, want at most %d", nowRevision-revision, most)
 	}
-	// Others behind the same address are served, and it is itself after a while.
+	// Other machines at the same address are served, and the same machine after a while.
 	if _, err := w.machine("m2", s).join(t.Context(), w.token(store.Token{Role: "compute"}), ""); err != nil {
 		t.Errorf("another machine is turned away: %v", err)
 	}
 }
 
-// A write that loses against another one must leave no lease behind, or whoever provokes that fills etcd.
+// A write that loses a conflict must leave no lease, or provoked conflicts fill etcd.
 func TestWordsThatLoseLeaveNoLease(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	b := store.FirstBoot{Machine: "m1", Step: "lock", State: store.BootStarted}
@@ -87,7 +87,7 @@ func TestWordsThatLoseLeaveNoLease(t *testing.T) {
 	}
 }
 
-// A machine in its first boot that says the same again and again is one write.
+// Repeated equal reports of a first boot are written once.
 func TestTheSameWordIsWrittenOnce(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	at := time.Now()
@@ -114,8 +114,8 @@ func TestTheSameWordIsWrittenOnce(t *testing.T) {
 	}
 }
 
-// Somebody with any token of the environment, used up or not, must not take hold of a live node's name: its replacement
-// would be refused.
+// A token of the environment, used up or not, must not lock a live node's name: the node's replacement would be
+// refused.
 func TestATokenTakesNoNameOfALiveNode(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
@@ -141,7 +141,7 @@ func TestATokenTakesNoNameOfALiveNode(t *testing.T) {
 		}
 		return *b
 	}
-	// Its answer may have been lost: it is no mistake, and changes nothing.
+	// Its answer may have been lost. The report is no mistake, and changes nothing.
 	before := record("m1")
 	if err := say(spent, "m1", "compute1"); err != nil {
 		t.Errorf("while it is in its first boot: %v", err)
@@ -164,7 +164,7 @@ func TestATokenTakesNoNameOfALiveNode(t *testing.T) {
 	if b := record("m1"); b.Locks() || b.Finished.IsZero() {
 		t.Errorf("the live node's record is %+v", b)
 	}
-	// Neither may one that has begun go over to such a name, or to that of another that has begun.
+	// A machine in its first boot may not switch to such a name, or to that of another first boot.
 	for machine, node := range map[string]string{"one": "compute2", "two": "compute3"} {
 		if err := say(open, machine, node); err != nil {
 			t.Fatal(err)
@@ -177,7 +177,8 @@ func TestATokenTakesNoNameOfALiveNode(t *testing.T) {
 	}
 }
 
-// Words that a token says are all new to a record: one that always says that it is finished must be counted too.
+// Each report with a token may look new to a record: a machine that always reports that it is finished must be
+// counted, too.
 func TestMachinesThatSayTheyAreFinishedAreBounded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
@@ -190,8 +191,8 @@ func TestMachinesThatSayTheyAreFinishedAreBounded(t *testing.T) {
 	}
 }
 
-// One machine with a wrong token must not keep all nodes behind its address from renewing their certificates, nor for ever
-// who has mended it.
+// A machine with a wrong token must not prevent other nodes at its address from renewing. After its repair it must be
+// served again.
 func TestACertificateDoesNotSufferFromItsNeighbours(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
@@ -214,7 +215,7 @@ func TestACertificateDoesNotSufferFromItsNeighbours(t *testing.T) {
 	}
 }
 
-// Whoever can reach serve could fill its disk by what the log repeats.
+// A client must not be able to fill serve's disk through the log.
 func TestALogRepeatsLittleOfARequest(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
@@ -232,7 +233,7 @@ func TestALogRepeatsLittleOfARequest(t *testing.T) {
 	}
 }
 
-// People are told the name of a step: it must not be what a stranger would have them read.
+// A step's name is shown to people: it must not contain arbitrary text.
 func TestStepsHaveNames(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	told := 0
@@ -246,7 +247,7 @@ func TestStepsHaveNames(t *testing.T) {
 	}
 }
 
-// A request that makes serve panic must be answered, and leave a trace in the log.
+// A request that makes serve panic must be answered and logged.
 func TestAPanicLeavesATrace(t *testing.T) {
 	log := &logged{}
 	d := New(Config{Log: newLog(log)})

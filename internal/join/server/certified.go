@@ -38,8 +38,8 @@ func (d *Server) nameIn(c *caller) (pki.Name, error) {
 	return name, nil
 }
 
-// trusted reports whether a CA that is trusted now signed a certificate. The listener checked that when the connection began,
-// and a connection may outlive its CA.
+// trusted reports whether a currently trusted CA signed a certificate. The listener checked that when the connection
+// began, and a connection may outlive its CA.
 func (d *Server) trusted(leaf *x509.Certificate) bool {
 	cas, err := pki.ParseCertificates(d.CA.Bundle())
 	return err == nil && slices.ContainsFunc(cas, func(ca *x509.Certificate) bool { return leaf.CheckSignatureFrom(ca) == nil })
@@ -154,7 +154,7 @@ func wrongMachine(who certified, id string) *join.RefusedError {
 	return no(join.WrongMachine, join.Params{Node: who.identity.Node, Machine: begin(who.identity.Machine), Sender: id})
 }
 
-// register writes hostname and addresses of a node's machine into the host list.
+// register writes the hostname and addresses of a node's machine into the host list.
 func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 	var m join.Machine
 	if err := c.read(&m); err != nil {
@@ -185,7 +185,7 @@ func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
 	return nil, d.Store.Joins.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true})
 }
 
-// clone records another machine under a name that is taken. A failure to record it must not change the answer.
+// clone records a duplicate machine under a taken name. A failure to record it must not change the answer.
 func (d *Server) clone(ctx context.Context, ref environments.Ref, node string, m join.Machine, from string) {
 	d.metrics.clones.Inc()
 	m, refused := tidy(m)

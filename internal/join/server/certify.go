@@ -12,17 +12,19 @@ import (
 	"pulley/internal/store"
 )
 
-// certifyTime bounds the making of a user, and the check after it. The client's timeout does not apply: a client that disconnects
-// in between must not leave the user of a removed node behind.
+// certifyTime bounds the creation of a user, and the check after it. The client's timeout does not apply: a client
+// that disconnects in between must not leave the user of a removed node behind.
 const certifyTime = time.Minute
 
-// certify makes the user of a recorded identity, and its certificate. The users of former incarnations are deleted before.
+// certify creates the user of a recorded identity, and its certificate. It first deletes the users of former
+// incarnations.
 func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i placed) (join.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*certifyTime)
 	defer cancel()
 	env := ref.String()
 	failed := d.makeUser(ctx, ref, i)
-	// The node may have been removed, or have joined again, while its user was made. The removal then found no user to delete.
+	// The node may have been removed, or have joined again, while its user was created. The removal then found no user
+	// to delete.
 	now, revision, err := d.Store.Identities.Get(ctx, ref, i.Node)
 	if err != nil {
 		return join.Answer{}, err
@@ -45,15 +47,16 @@ func (d *Server) certify(ctx context.Context, ref environments.Ref, a ask, i pla
 	return d.signNode(ref, a.CSR, i.Identity)
 }
 
-// makeUser makes the user, and the shared role of its environment. After an interruption, any part of them may exist.
+// makeUser creates the user, and the shared role of its environment. After an interruption, any part of them may
+// exist.
 func (d *Server) makeUser(ctx context.Context, ref environments.Ref, i placed) error {
 	ctx, cancel := context.WithTimeout(ctx, certifyTime)
 	defer cancel()
 	env := ref.String()
 	err := d.sharedRole(ctx, env)
-	if err == nil && !i.ready { // a reserve goes before its user does, and was there when the join was written: so its user is too
+	if err == nil && !i.ready { // the user is deleted after its entry, which the join saw
 		err = d.Store.Access.EnsureNode(ctx, env, i.Node, i.User)
-		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed, and made again since this serve looked
+		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed and created again
 			if err = d.lookAgain(ctx, env); err == nil {
 				err = d.Store.Access.EnsureNode(ctx, env, i.Node, i.User)
 			}
@@ -98,7 +101,7 @@ func (d *Server) sign(csr string, name pki.Name, lifetime time.Duration) (join.A
 	}, nil
 }
 
-// sharedRole checks the shared role of an environment's nodes from time to time, and makes or repairs it.
+// sharedRole checks the shared role of an environment's nodes from time to time, and creates or repairs it.
 func (d *Server) sharedRole(ctx context.Context, env string) error {
 	d.mu.Lock()
 	looked, now := d.roles[env], d.Now()

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/store"
 )
 
-// asks is a request as it is when its proof has been checked.
+// asks returns a request after the check of its proof.
 func (w *world) asks(text, node string, machine join.Machine) ask {
 	w.t.Helper()
 	id, secret, err := store.ParseToken(text)
@@ -41,7 +41,7 @@ func (w *world) has(user string) bool {
 	return slices.Contains(users, user)
 }
 
-// Of two that join while their environment is destroyed, each takes away the role that the other's user is about to get.
+// Two machines join while their environment is destroyed. Each deletes the role that the other's user is about to get.
 func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
@@ -77,7 +77,7 @@ func TestAUserThatCannotBeMadeLeavesNothingBehind(t *testing.T) {
 	others.Wait()
 }
 
-// A removed node that hangs up at the right moment would have a user again, of which nobody knows.
+// A removed node that disconnects at the wrong moment must not leave an unknown user.
 func TestHangingUpLeavesNoUserBehind(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
@@ -121,7 +121,7 @@ func TestHangingUpLeavesNoUserBehind(t *testing.T) {
 	}
 }
 
-// A stolen certificate would survive that its owner joined again, if serve crashed the first time.
+// A stolen certificate must not survive its owner's new join, even if serve crashed during the first attempt.
 func TestEveryFormerIncarnationEnds(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil)
@@ -156,7 +156,7 @@ func TestEveryFormerIncarnationEnds(t *testing.T) {
 	}
 }
 
-// A token that was changed between two reads would make somebody an operator under a name that nobody gave them.
+// A token that changed between two reads must not create an operator with an unintended name.
 func TestAnOperatorIsWhomTheTokenNames(t *testing.T) {
 	w := newWorld(t)
 	s := w.serve(nil)
@@ -167,10 +167,10 @@ func TestAnOperatorIsWhomTheTokenNames(t *testing.T) {
 	}
 }
 
-// Whoever kept a connection open would renew a certificate of a CA that is trusted no more, and be in for good.
+// An old connection must not renew a certificate of a retired CA: its holder would keep access forever.
 func TestACertificateOfARetiredCARenewsNothing(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
-	s := w.serve(nil) // its listener goes on to take the certificates that it took at first, as one connection does
+	s := w.serve(nil) // its listener still accepts the initial CAs, like an old connection
 	m := w.machine("m1", s)
 	a, err := m.join(t.Context(), w.token(store.Token{Role: "controller"}), "controller1")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"pulley/internal/store"
 )
 
-// namesLast is how long the taken names of a role are cached. A number that becomes free meanwhile is assigned a moment later.
-// The transaction of a join notices one that was taken meanwhile.
+// namesLast is the cache time of a role's taken names. A number that becomes free meanwhile is assigned a moment
+// later. The transaction of a join detects a number that was taken meanwhile.
 const namesLast = time.Second
 
 // claims assigns numbers, so that concurrent requests at this serve do not compete for the same one.
@@ -25,9 +25,9 @@ type claims struct {
 // roleClaims are the numbers of a role.
 type roleClaims struct {
 	lock chan struct{} // held while names are read and a number is picked
-	read time.Time     // when names were
+	read time.Time     // time of the last read of names
 
-	mu      sync.Mutex // of what follows
+	mu      sync.Mutex // guards the fields below
 	names   store.Names
 	pending map[string]bool // assigned, not yet written
 }
@@ -64,8 +64,9 @@ type claimed struct {
 	free func(taken bool)
 }
 
-// claim picks the lowest free number of a role. After attempts that conflicted it is told which node it wanted before ("" for
-// none): if another serve got that one, it looks a little further, so that two serves don't go on wanting the same one.
+// claim picks the lowest free number of a role. before is the number of the last conflicting attempt ("" for none). If
+// another serve got that number, claim also considers higher ones: otherwise two serves would keep competing for the
+// same number.
 func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, attempt int, before string) (claimed, error) {
 	e, _, err := d.Store.Environments.Spec(ctx, ref)
 	if err != nil {
@@ -101,7 +102,7 @@ func (d *Server) claim(ctx context.Context, ref environments.Ref, role string, a
 		}
 		r.read = time.Time{} // one may have become free
 	}
-	if r.handedOut() > 0 { // one of them may come back
+	if r.handedOut() > 0 { // one of them may become free
 		return claimed{}, &busyError{join.TooBusy, 3 * time.Second}
 	}
 	return claimed{}, no(join.AllTaken, join.Params{Role: role, Environment: ref.String(), Limit: of.Cardinality})
@@ -113,7 +114,7 @@ func (d *Server) readNames(ctx context.Context, r *roleClaims, ref environments.
 	if age := now.Sub(r.read); age >= 0 && age < namesLast {
 		return nil
 	}
-	// What was written before this read began is in it; what is handed out and not yet written stays pending.
+	// This read includes every earlier write. Numbers that are assigned but not yet written stay pending.
 	names, err := d.Store.Identities.TakenNames(ctx, ref, role)
 	if err != nil {
 		return err
@@ -124,7 +125,8 @@ func (d *Server) readNames(ctx context.Context, r *roleClaims, ref environments.
 	return nil
 }
 
-// pick assigns the lowest free number, or one of the lowest after another serve took the one of the attempt before.
+// pick assigns the lowest free number. If another serve took the number of the previous attempt, it assigns one of the
+// lowest.
 func (r *roleClaims) pick(e *environments.Environment, of environments.Role, attempt int, before string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,15 +11,15 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// serveLater is a serve, and what makes it believe nothing any more that it has read.
+// serveLater returns a serve, and a function that invalidates its caches.
 func (w *world) serveLater() (*serve, func()) {
 	var ahead atomic.Int64
 	s := w.serve(func(c *Config) { c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) } })
 	return s, func() { ahead.Add(int64(namesLast)) }
 }
 
-// A stolen machine that was removed still has its userdata, and with it the token of its role: it must not get in again, not
-// at once, not by another name, and not when its number is another machine's.
+// A removed stolen machine still has its userdata, with the token of its role. It must not join again: not at once,
+// not by another name, and not after another machine took its number.
 func TestARemovedMachineStaysOut(t *testing.T) {
 	w := newWorld(t, role("compute", 4))
 	s, later := w.serveLater()
@@ -36,7 +36,7 @@ func TestARemovedMachineStaysOut(t *testing.T) {
 		for _, node := range []string{"", "compute1", "compute3"} {
 			_, err := machine{stolen.Client, w.key(), stolen.is}.join(ctx, token, node)
 			if node == "compute1" && err != nil {
-				continue // for whatever reason
+				continue // for any reason
 			}
 			want(t, err, join.WasRemoved)
 		}
@@ -45,9 +45,9 @@ func TestARemovedMachineStaysOut(t *testing.T) {
 		t.Fatalf("got %+v, %v", a, err)
 	}
 	remove("compute1")
-	refused(token) // what serve knows of the names is not a second old
+	refused(token) // serve's cache of the names is older than a second
 	if a, err := honest.join(ctx, token, "compute1"); err == nil {
-		t.Fatalf("by name it is %s", a.Node) // its name needs an operator's word
+		t.Fatalf("by name it is %s", a.Node) // its name needs an operator's new token
 	}
 	later()
 	if a, err := honest.join(ctx, token, ""); err != nil || a.Node != "compute1" {
@@ -55,7 +55,7 @@ func TestARemovedMachineStaysOut(t *testing.T) {
 	}
 	refused(token)
 
-	// By an operator's word it comes back, and removed once more it is out again, with that token too.
+	// With an operator's new token it joins again. After another removal that token is invalid, too.
 	second := w.token(store.Token{Role: "compute"})
 	if a, err := stolen.join(ctx, second, ""); err != nil || a.Node != "compute2" {
 		t.Fatalf("got %+v, %v", a, err)
@@ -82,7 +82,7 @@ func TestARemovedMachineStaysOut(t *testing.T) {
 	}
 }
 
-// Machines that leave by themselves come and go all the time: nothing of them may stay, and they may come back.
+// Machines that leave by themselves come and go all the time: they leave nothing behind, and they may return.
 func TestOfAMachineThatLeftNothingStays(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	s, later := w.serveLater()
@@ -109,7 +109,7 @@ func TestOfAMachineThatLeftNothingStays(t *testing.T) {
 	}
 }
 
-// A join that panics must not take its number out of the world until serve is started again.
+// A join that panics must not block its number until serve restarts.
 func TestAPanicGivesItsNumberBack(t *testing.T) {
 	w := newWorld(t, role("compute", 1))
 	var panicked atomic.Bool

@@ -10,7 +10,7 @@ import (
 	"pulley/internal/store"
 )
 
-// crowd has n machines join at once, spread over serves, and returns which node each became.
+// crowd lets n machines join at once, spread over serves, and returns the node of each.
 func (w *world) crowd(n int, token string, serves ...*serve) []string {
 	w.t.Helper()
 	nodes := make([]string, n)
@@ -28,7 +28,7 @@ func (w *world) crowd(n int, token string, serves ...*serve) []string {
 				a, err := m.join(w.t.Context(), token, "")
 				var busy *join.UnreachableError
 				if asUnreachable(err, &busy) && w.t.Context().Err() == nil {
-					continue // as first boot does
+					continue // like first boot
 				}
 				if err != nil {
 					w.t.Errorf("machine %d: %v", i, err)
@@ -42,8 +42,8 @@ func (w *world) crowd(n int, token string, serves ...*serve) []string {
 	return nodes
 }
 
-// Two machines that become the same node would overwrite each other, and a number that is skipped is a machine that nobody
-// finds. Two serves hand out a thousand numbers at once: each of 1 to 1,000 goes to one machine.
+// Two machines with the same node name would overwrite each other. A skipped number is a machine that operators do not
+// find. Two serves assign a thousand numbers at once: each of 1 to 1,000 goes to one machine.
 func TestAThousandClaimsAtTwoServes(t *testing.T) {
 	const n = 1000
 	w := newWorld(t, role("compute", n))
@@ -89,7 +89,7 @@ func TestAThousandClaimsAtTwoServes(t *testing.T) {
 	t.Logf("%d attempts were overtaken", conflicts)
 }
 
-// What conflicts need not be the number: the first machine of a role that was ordered alone has to be the first node.
+// A conflict may have another cause than the number: the first machine of a role must become the first node.
 func TestANumberIsSkippedOnlyWhenAnotherGotIt(t *testing.T) {
 	w := newWorld(t, role("compute", 9))
 	s := w.serve(nil)
@@ -102,7 +102,7 @@ func TestANumberIsSkippedOnlyWhenAnotherGotIt(t *testing.T) {
 	}
 }
 
-// Machines that are switched on together must all get in, none twice: over TLS, at two serves, each with its user in etcd.
+// Machines that start together must all join exactly once: over TLS, at two serves, each with its user in etcd.
 func TestACrowdJoins(t *testing.T) {
 	const n = 120
 	w := newWorld(t, role("compute", n))
@@ -123,8 +123,7 @@ func TestACrowdJoins(t *testing.T) {
 	}
 }
 
-// A fleet whose node was removed must not count on for ever: its number is handed out again, also by a serve that had seen
-// it taken.
+// The number of a removed node must be assigned again, even by a serve that had seen it taken.
 func TestANumberThatBecameFreeIsHandedOutAgain(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	s := w.serve(nil)
@@ -140,11 +139,11 @@ func TestANumberThatBecameFreeIsHandedOutAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = w.machine(i.Machine, s).join(t.Context(), token, "")
-	want(t, err, join.WasRemoved) // the machine itself does not come back by the old token
+	want(t, err, join.WasRemoved) // the machine itself does not return with the old token
 	a, err := w.machine("third", s).join(t.Context(), token, "")
 	if err != nil || a.Node != "compute1" {
 		t.Errorf("got %s, %v; want compute1", a.Node, err)
-	} // Nor does it under another number that is free.
+	} // Nor does it return under another free number.
 	two, _, err := w.st.Identities.Get(t.Context(), dev, "compute2")
 	if err != nil {
 		t.Fatal(err)

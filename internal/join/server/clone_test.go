@@ -19,8 +19,8 @@ func sha(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// A disk that was copied with its identity would be two machines that run as one node: the second is refused, noted where
-// operators look, and told to whoever watches.
+// A copied disk with its identity would run two machines as one node. The second machine must be refused, shown to
+// operators, and reported.
 func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	var mu sync.Mutex
@@ -73,8 +73,8 @@ func TestAClonedMachineIsRefusedAndNoted(t *testing.T) {
 	}
 }
 
-// A machine that was installed anew, or replaced, joins under its old name by an operator's word; what the old certificate
-// could do ends at that moment.
+// A reinstalled or replaced machine joins under its old name with an operator's new token. The old certificate is
+// invalid from that moment.
 func TestJoiningAgainEndsTheOldCertificate(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil)
@@ -113,8 +113,8 @@ func TestJoiningAgainEndsTheOldCertificate(t *testing.T) {
 	}
 }
 
-// A certificate that is renewed is of the same name and another key, and the identity says so; one that leaves is worth
-// nothing afterwards.
+// A renewed certificate has the same name and another key, and the identity records it. After a leave the certificate
+// is invalid.
 func TestANodeRenewsAndLeaves(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	at := time.Now()

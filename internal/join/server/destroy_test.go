@@ -15,7 +15,7 @@ import (
 	"pulley/internal/store"
 )
 
-// stack stores a stack of dev, has one machine of it join, report and be held, and gives it a record and an act.
+// stack stores a stack of dev, lets one machine join, report and be held, and gives it a machine record and an act.
 func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string) {
 	w.t.Helper()
 	ctx, ref := w.t.Context(), environments.Ref{Environment: "dev", Stack: stack}
@@ -48,7 +48,7 @@ func (w *world) stack(s *serve, stack string) (environments.Ref, machine, string
 	return ref, is, i.User
 }
 
-// Whoever destroys one stack of an environment would take the other one along, or leave it something to come back with.
+// The destruction of one stack must not destroy another one, and must leave no valid access.
 func TestAStackIsDestroyedBesideAnother(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
@@ -65,7 +65,7 @@ func TestAStackIsDestroyedBesideAnother(t *testing.T) {
 		t.Errorf("etcd has\n%s\nand had, before there was this stack,\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 	}
 
-	// Made again under the same name, it is another one: nothing of the one before is good for it.
+	// A recreated environment of the same name is another one: no earlier credential is valid for it.
 	ref, _, again := w.stack(s, "t41")
 	if again == user {
 		t.Errorf("the node is %s again", again)
@@ -81,7 +81,7 @@ func TestAStackIsDestroyedBesideAnother(t *testing.T) {
 	}
 }
 
-// A machine that joins at the very moment at which its environment is destroyed would leave keys and a user behind for good.
+// A machine that joins during the destruction of its environment must leave no keys and no user.
 func TestWhoJoinsWhileItsEnvironmentIsDestroyedLeavesNothing(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)

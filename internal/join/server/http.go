@@ -20,7 +20,7 @@ import (
 type caller struct {
 	*http.Request
 	from  string // its address
-	party string // whose budget it uses: the certificate's, else the address's
+	party string // the owner of its budget: the certificate's name, else the address
 	say   []any  // attributes for slog
 }
 
@@ -45,13 +45,13 @@ type busyError struct {
 
 func (e *busyError) Error() string { return string(e.reason) }
 
-// answer wraps a request's work into a handler with bounds and time limits, and counts and logs refusals.
+// answer wraps the work of a request into a handler with bounds and time limits. It counts and logs refusals.
 func (d *Server) answer(do func(context.Context, *caller) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &caller{Request: r, from: addressOf(r)}
 		c.party = c.from
 		defer d.recover(w, c)
-		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 { // others behind the same address must not slow it down
+		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 { // other clients at the same address must not slow it down
 			c.party = "certificate " + r.TLS.PeerCertificates[0].Subject.CommonName
 			if wait := d.asked.ask(c.party, d.Now()); wait > 0 {
 				d.metrics.turnedAway.Inc()

@@ -16,7 +16,7 @@ import (
 	"pulley/internal/store"
 )
 
-// join answers a machine, or a person, that has a token.
+// join answers a machine, or a person, with a token.
 func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 	begun := d.Now()
 	a, err := d.ask(c)
@@ -52,7 +52,7 @@ func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 	return answer, nil
 }
 
-// enter waits for one's turn.
+// enter waits for a slot.
 func (d *Server) enter(ctx context.Context) (done func(), err error) {
 	select {
 	case d.waiting <- struct{}{}:
@@ -69,7 +69,7 @@ func (d *Server) enter(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// ask reads a request, and refuses one that was not made for this connection by who has the key.
+// ask reads a request. It refuses a request without a proof for this connection by the holder of the key.
 func (d *Server) ask(c *caller) (ask, error) {
 	var e join.Envelope
 	if err := c.read(&e); err != nil {
@@ -102,13 +102,13 @@ func (d *Server) ask(c *caller) (ask, error) {
 	return a, nil
 }
 
-// machineID is what an id of a machine or of a boot looks like.
+// machineID matches a machine ID or boot ID.
 var machineID = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
 
-// maxAddresses is how many of a machine's addresses are written down.
+// maxAddresses bounds the stored addresses of a machine.
 const maxAddresses = 16
 
-// tidy refuses a machine without an id, and leaves out what else can't be meant.
+// tidy refuses a machine without a valid ID, and drops other invalid values.
 func tidy(m join.Machine) (join.Machine, *join.RefusedError) {
 	if !machineID.MatchString(m.ID) {
 		return m, no(join.BadRequest, join.Params{Field: join.FieldMachine})
@@ -129,9 +129,9 @@ func tidy(m join.Machine) (join.Machine, *join.RefusedError) {
 	return m, nil
 }
 
-// joinNode makes a machine a node: decide, write all in one transaction, and only then make the user in etcd and the
-// certificate. What loses against another one has made no user; what dies in between has written who the machine is, and
-// goes on from there when the machine asks again.
+// joinNode turns a machine into a node. It decides, writes the identity in one transaction, and only then creates the
+// etcd user and the certificate. A request that loses a conflict has created no user. After a crash the identity is
+// stored, and the machine's next request resumes.
 func (d *Server) joinNode(ctx context.Context, c *caller, a ask, t store.Token) (join.Answer, string, error) {
 	var refused *join.RefusedError
 	if a.Machine, refused = tidy(a.Machine); refused == nil {
@@ -167,14 +167,14 @@ func (d *Server) joinNode(ctx context.Context, c *caller, a ask, t store.Token) 
 	return answer, p.kind, err
 }
 
-// placed is who a machine is, by what is written.
+// placed is a machine's stored identity.
 type placed struct {
 	store.Identity
 	kind  string // new, again or rejoin
-	ready bool   // its user in etcd was made ahead
+	ready bool   // its user in etcd was pre-created
 }
 
-// place decides which node the machine is and writes it down, however many others want the same at this moment.
+// place decides the machine's node and stores it, even under many concurrent requests.
 func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, role string, a ask) (placed, error) {
 	before := ""
 	for attempt := range maxAttempts {
@@ -201,8 +201,8 @@ func (d *Server) place(ctx context.Context, c *caller, ref environments.Ref, rol
 	return placed{}, &busyError{join.TooBusy, 3 * time.Second}
 }
 
-// try settles a claim, and gives it back whatever happens. A number that somebody else got meanwhile, by another serve, is no
-// reason to refuse, but lost: there may be a next one.
+// try settles a claim, and always releases it. lost means that another serve took the number meanwhile. That is no
+// reason to refuse: there may be a next number.
 func (d *Server) try(ctx context.Context, ref environments.Ref, a ask, claim claimed) (p placed, lost bool, err error) {
 	taken := false
 	defer func() { claim.free(taken) }()
@@ -218,8 +218,8 @@ func nameIsTaken(r join.Reason) bool {
 	return r == join.HeldByAnother || r == join.NameTaken || r == join.LockedByAnother
 }
 
-// before is the node that this machine has with this very key already, by the record of its first boot: it had claimed a
-// number, and its answer was lost. "" for none.
+// before returns the node that this machine already has with this key, from the record of its first boot. Then an
+// earlier request claimed a number and its answer was lost. It returns "" for none.
 func (d *Server) before(ctx context.Context, ref environments.Ref, a ask) (string, error) {
 	boot, _, err := d.Store.FirstBoots.Get(ctx, ref, a.Machine.ID)
 	if err != nil || boot == nil || boot.Node == "" || !boot.Joined {
@@ -232,7 +232,7 @@ func (d *Server) before(ctx context.Context, ref environments.Ref, a ask) (strin
 	return boot.Node, nil
 }
 
-// settle decides on a request about a node with a name, and writes that it joined. A conflict means: from a fresh read.
+// settle decides on a request for a named node, and stores the join. After a conflict it repeats with a fresh read.
 func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (placed, error) {
 	unlock, err := d.tokens.lock(ctx, a.id)
 	if err != nil {
@@ -268,7 +268,7 @@ func (d *Server) settle(ctx context.Context, ref environments.Ref, a ask) (place
 	return placed{i, kind, f.Reserve != nil && f.Reserve.Ready}, err
 }
 
-// newIdentity is who the machine will be, under the incarnation that was made ahead if there is one.
+// newIdentity returns the machine's new identity, with the incarnation of the pre-created user, if any.
 func (d *Server) newIdentity(ref environments.Ref, a ask, f store.JoinFacts, role string, now time.Time) (store.Identity, string) {
 	name := pki.Name{Prefix: d.Store.Prefix(), Kind: pki.KindNode, Environment: ref.String(), Subject: a.node, Incarnation: pki.NewIncarnation()}
 	if f.Reserve != nil {
@@ -286,7 +286,7 @@ func (d *Server) newIdentity(ref environments.Ref, a ask, f store.JoinFacts, rol
 	return i, "rejoin"
 }
 
-// pin names the CA that signs now.
+// pin returns the fingerprint of the CA that signs now.
 func (d *Server) pin() string {
 	if pins := d.CA.Fingerprints(); len(pins) > 0 {
 		return pins[0]

@@ -16,7 +16,7 @@ import (
 
 func role(name string, n int) environments.Role { return environments.Role{Name: name, Cardinality: n} }
 
-// want fails unless err is a refusal for this reason.
+// want fails the test unless err is a refusal for this reason.
 func want(t *testing.T, err error, reason join.Reason) {
 	t.Helper()
 	var refused *join.RefusedError
@@ -25,7 +25,7 @@ func want(t *testing.T, err error, reason join.Reason) {
 	}
 }
 
-// A machine with a token becomes a node that etcd knows: without it nobody could join at all.
+// A machine with a token must become a node with a user in etcd.
 func TestAMachineJoins(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
@@ -66,7 +66,7 @@ func TestAMachineJoins(t *testing.T) {
 	}
 }
 
-// An answer that is lost on the way must not cost the token's only use, nor a second number.
+// A lost answer must not cost the token's only use, nor a second number.
 func TestALostAnswerIsAskedForAgain(t *testing.T) {
 	w := newWorld(t, role("compute", 5))
 	s, other := w.serve(nil), w.serve(nil)
@@ -94,7 +94,7 @@ func TestALostAnswerIsAskedForAgain(t *testing.T) {
 	want(t, err, join.UsedUpToken)
 }
 
-// A user that is made ahead a moment too late would stay, and nobody would ever be it.
+// A user that is pre-created too late would stay unused forever.
 func TestNoUserIsMadeAheadForWhoHasJoined(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	a, err := w.machine("m1", w.serve(nil)).join(t.Context(), w.token(store.Token{Role: "compute", Uses: 1}), "")
@@ -108,7 +108,7 @@ func TestNoUserIsMadeAheadForWhoHasJoined(t *testing.T) {
 	same(t, before, w.all())
 }
 
-// Each change of a user has etcd look at all users again: a join for which a user was made ahead must change none.
+// At each change of a user etcd reads all users again: a join with a pre-created user must change none.
 func TestAJoinWithAUserMadeAheadChangesNoUsers(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
@@ -141,7 +141,7 @@ func TestAJoinWithAUserMadeAheadChangesNoUsers(t *testing.T) {
 	}
 }
 
-// same fails where two moments differ.
+// same fails the test if two dumps differ.
 func same(t *testing.T, before, after []string) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -159,8 +159,8 @@ func same(t *testing.T, before, after []string) {
 	}
 }
 
-// A serve that dies between its record of a join and its answer must leave a machine that can still get in; and one that was
-// removed in that moment must not come alive again.
+// After a crash of serve between the record of a join and its answer, the machine must still be able to join. A
+// machine that was removed in between must not.
 func TestAJoinThatWasCutOffGoesOn(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)

@@ -10,8 +10,8 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// An operator may write the tokens of nodes by hand: nothing that is written there may make an administrator, or take the name
-// of one.
+// An operator may write tokens of nodes by hand: no such token may create an administrator, or take an administrator's
+// name.
 func TestNobodyBecomesAnAdministratorByATokenOfNodes(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
@@ -73,8 +73,8 @@ func TestNobodyBecomesAnAdministratorByATokenOfNodes(t *testing.T) {
 	}
 }
 
-// An existing machine of another name, which the environment names among a role's members, could not join at all; and nobody
-// else may come under its name.
+// An existing machine with another name, which the environment lists as a role's member, must be able to join. No
+// other machine may take its name.
 func TestMembersJoin(t *testing.T) {
 	compute := role("compute", 1)
 	compute.Members = []string{"db1.example.com", "db2.example.com", "old1"}
@@ -103,7 +103,7 @@ func TestMembersJoin(t *testing.T) {
 	}
 	for node, token := range map[string]string{"db1.example.com": exact, "db2.example.com": ofRole, "old1": ofRole} {
 		m := w.machine("m-"+node[:3], s)
-		if node == "old1" { // its name looks like that of a node of another role
+		if node == "old1" { // its name looks like another role's node
 			if err := m.Progress(ctx, token, join.Progress{Machine: m.is.ID, Node: node, Step: "network", State: "started"}); err != nil {
 				t.Errorf("%s can't tell of its first boot: %v", node, err)
 			}
@@ -113,15 +113,14 @@ func TestMembersJoin(t *testing.T) {
 			t.Errorf("%s joins as %q, a %q: %v", node, a.Node, a.Role, err)
 		}
 	}
-	// A second machine does not get the name, as with a node that has a number.
+	// A second machine does not get the name, like the name of a numbered node.
 	_, err := w.machine("second", s).join(ctx, ofRole, "db1.example.com")
 	want(t, err, join.LockedByAnother)
 	_, err = w.machine("third", s).join(ctx, exact, "")
 	want(t, err, join.LockedByAnother)
 }
 
-// A removal that was cut off, its serve or its administrator's computer having died, must not leave a name under which a
-// machine joins and is nobody.
+// An interrupted removal must not leave a name under which a machine joins without a user.
 func TestAJoinAfterARemovalThatWasCutOff(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
@@ -134,7 +133,7 @@ func TestAJoinAfterARemovalThatWasCutOff(t *testing.T) {
 	}
 	c := w.etcd.ClientOf(etcdtest.Serve)
 	const host = "/pulley/v1/environments/dev/hosts/nodes/compute1"
-	if _, err := c.Put(ctx, host, "damaged"); err != nil { // the removal comes so far, and no further
+	if _, err := c.Put(ctx, host, "damaged"); err != nil { // the removal stops here
 		t.Fatal(err)
 	}
 	if err := w.st.Joins.RemoveNode(ctx, dev, "compute1", store.Removal{At: time.Now()}); err == nil {

@@ -16,7 +16,7 @@ type ask struct {
 	id, secret string // of the token
 	from       string // address
 	key        string // digest of the public key
-	env, node  string // that it is about; node is "" while no number is claimed
+	env, node  string // of the request; node is "" until a number is claimed
 	claimed    bool   // the node is the lowest free number of a role
 }
 
@@ -25,15 +25,15 @@ type verdict struct {
 	refused *join.RefusedError // nil: it joins
 	role    string
 	again   bool // the same key under the same name: its answer was lost
-	clone   bool // another machine has the name
+	clone   bool // another machine holds the name
 }
 
 func no(reason join.Reason, p join.Params) *join.RefusedError {
 	return &join.RefusedError{Reason: reason, Params: p}
 }
 
-// judgeToken refuses a token that is unknown, revoked or expired, or a wrong secret. Uses are judged later: a repeated request
-// costs none.
+// judgeToken refuses a token that is unknown, revoked or expired, or a wrong secret. Uses are judged later: a repeated
+// request costs none.
 func judgeToken(t *store.Token, secret string, now time.Time) *join.RefusedError {
 	switch {
 	case t == nil:
@@ -131,8 +131,8 @@ func roleOf(a ask, f store.JoinFacts) (string, *join.RefusedError) {
 	return role, nil
 }
 
-// judgeName decides whether this machine may have the name. For a name with an earlier owner it needs a token for exactly this
-// node that is newer, by etcd's revisions, than the owner's record.
+// judgeName decides whether this machine may have the name. For a name with an earlier owner it needs a token for
+// exactly this node that is newer, by etcd's revisions, than the owner's record.
 func judgeName(a ask, f store.JoinFacts) verdict {
 	exact := f.Token.Node != ""
 	switch {
@@ -145,7 +145,7 @@ func judgeName(a ask, f store.JoinFacts) verdict {
 		}
 		return verdict{refused: no(join.WasRemoved, removed(a.node, *f.Identity.Removed))}
 	case f.Host != nil && a.claimed:
-		// The node was listed since the number was claimed. Machine ids are no secrets: no claim gets a listed name.
+		// The node was listed after the number was claimed. Machine IDs are not secret: no claim gets a listed name.
 		return verdict{refused: no(join.HeldByAnother, join.Params{Node: a.node})}
 	case f.Host != nil && f.Host.MachineID != "" && f.Host.MachineID != a.Machine.ID && !(exact && f.Minted > f.Listed):
 		return verdict{refused: no(join.HeldByAnother, join.Params{Node: a.node, Machine: begin(f.Host.MachineID)})}
@@ -171,7 +171,7 @@ func judgeTaken(a ask, f store.JoinFacts, fresh bool) verdict {
 	return verdict{clone: true, refused: no(join.HeldByAnother, holder)}
 }
 
-// begin returns the first digits of a machine id: a refused machine must not learn an id with which it could join.
+// begin returns the first digits of a machine ID: a refused machine must not learn an ID with which it could join.
 func begin(machine string) string {
 	const shown = 8
 	if len(machine) <= shown {

@@ -13,8 +13,8 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// The name of a node is given to a second machine only by an operator's word: each way to a name that somebody had, with the
-// token that suffices and the ones that don't.
+// A second machine gets a node's name only with an operator's new token. The cases are every way to a name with a
+// former owner, with the sufficient and the insufficient tokens.
 func TestNamesThatSomebodyHad(t *testing.T) {
 	held := func(machine, key string) *store.Identity {
 		return &store.Identity{Node: "controller1", User: "u", Machine: machine, Key: key, Revision: 50, Joined: noon}
@@ -104,7 +104,7 @@ func TestNamesThatSomebodyHad(t *testing.T) {
 	}
 }
 
-// Machine ids are what a name is held by: who is refused must not learn from the refusal what to say the next time.
+// A machine ID holds a name: a refused machine must not learn from the refusal which ID to claim.
 func TestARefusalDoesNotTellTheMachineID(t *testing.T) {
 	const id = "0123456789abcdef0123456789abcdef"
 	token := &store.Token{Environment: "dev", Hash: sha("secret"), Expires: noon.Add(time.Hour)}
@@ -122,8 +122,8 @@ func TestARefusalDoesNotTellTheMachineID(t *testing.T) {
 	}
 }
 
-// A token is read twice, and an operator may write it in between: what was decided by the first reading must not be given to
-// the second one.
+// A token is read twice, and an operator may change it in between: a decision on the first read must not apply to the
+// second.
 func TestATokenThatChangesMeanwhileIsRefused(t *testing.T) {
 	f := store.JoinFacts{Minted: 60, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 2)}}}
 	a := ask{secret: "secret", env: "dev", node: "controller1"}
@@ -142,7 +142,7 @@ func TestATokenThatChangesMeanwhileIsRefused(t *testing.T) {
 	}
 }
 
-// hashOf is how etcd has a secret.
+// hashOf returns the stored hash of a secret.
 func hashOf(t *testing.T, secret string) string {
 	t.Helper()
 	sum := sha(secret)

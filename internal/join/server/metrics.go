@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // metrics count the work of a Server.
 type metrics struct {
-	joins      *prometheus.CounterVec // by what: new, again, rejoin, operator
+	joins      *prometheus.CounterVec // by kind: new, again, rejoin, operator
 	refusals   *prometheus.CounterVec // by reason
 	turnedAway prometheus.Counter
 	renewals   prometheus.Counter

@@ -12,8 +12,8 @@ import (
 	"pulley/internal/store"
 )
 
-// joinOperator makes a person an operator. A token for a name replaces its former owner: only administrators make such tokens.
-// As with a node, the record comes before the user in etcd.
+// joinOperator turns a person into an operator. A token for a name replaces the name's former owner: only
+// administrators create such tokens. As with a node, the record comes before the user in etcd.
 func (d *Server) joinOperator(ctx context.Context, c *caller, a ask, t store.Token) (join.Answer, string, error) {
 	c.about("operator", t.Operator, "as", string(t.As))
 	if a.Machine.ID != "" {

@@ -15,23 +15,24 @@ import (
 	"pulley/internal/store"
 )
 
-// maxMachines bounds the machines in their first boot with a token of unlimited uses. With n uses the bound is n and a few, for
-// machines that begin again under another machine id.
+// maxMachines bounds the machines in their first boot with a token of unlimited uses. With n uses the bound is n and a
+// few more, for machines that begin again with another machine ID.
 const (
 	maxMachines   = 2000
 	spareMachines = 3
 )
 
-// bootsLast is how long the first boots of an environment are cached, where only their number and names matter.
+// bootsLast is the cache time of an environment's first boots, for their number and names.
 const bootsLast = 2 * time.Second
 
 // stepName matches the name of a step. A newer agent may have other steps.
 var stepName = regexp.MustCompile(`^[a-z][a-z-]{0,19}$`)
 
-// sameLasts is how long a report without news is not written again.
+// sameLasts is the shortest time between two writes of the same report.
 const sameLasts = 10 * time.Second
 
-// progress records a step of a first boot. It refuses a machine while another one is in its first boot under the same name.
+// progress records a step of a first boot. It refuses a machine while another one is in its first boot under the same
+// name.
 func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 	var p join.Told
 	if err := c.read(&p); err != nil {
@@ -92,7 +93,7 @@ func (d *Server) teller(ctx context.Context, c *caller, p join.Told) (teller, er
 	if refused := judgeToken(t, secret, d.Now()); refused != nil {
 		return teller{}, refused
 	}
-	if err := d.within("token " + id + " machine " + p.Machine); err != nil { // how many machines, mayBegin bounds
+	if err := d.within("token " + id + " machine " + p.Machine); err != nil { // mayBegin bounds the number of machines
 		return teller{}, err
 	}
 	if t.Operator != "" {
@@ -150,7 +151,7 @@ func (d *Server) note(ctx context.Context, who teller, p join.Progress) error {
 			return err
 		}
 	}
-	if b == nil || byToken && !b.Finished.IsZero() { // it begins, or begins again
+	if b == nil || byToken && !b.Finished.IsZero() { // a new first boot, or a repeated one
 		b = &store.FirstBoot{Machine: p.Machine, Started: now, Token: who.token.ID}
 	}
 	word := *b
@@ -199,12 +200,12 @@ func says(before, word store.FirstBoot) bool {
 	return reflect.DeepEqual(before, word)
 }
 
-// mayTell decides whether a token may tell of a machine whose record is b: of one that has not joined, and under a name that
-// a join with this token could get. Ignored is what changes nothing and is no mistake: the machine has joined, its answer may
-// have been lost, or an operator lets it join anew, on which the join decides.
+// mayTell decides whether a token may report about a machine with record b. The machine must not have joined, and a
+// join with this token must be able to get its name. ignored means that the report changes nothing and is no mistake.
+// Then the machine has joined and its answer may be lost, or an operator allowed a new join.
 func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *store.FirstBoot) (ignored bool, err error) {
 	if b != nil && b.Joined && b.Finished.IsZero() {
-		if b.Token != who.token.ID { // with its certificate it would say so itself
+		if b.Token != who.token.ID { // a joined machine would report with its certificate
 			return true, no(join.OtherToken, join.Params{})
 		}
 		return true, nil
@@ -240,8 +241,8 @@ func (d *Server) mayTell(ctx context.Context, who teller, machine string, b *sto
 	return false, nil
 }
 
-// mayBegin refuses a machine whose token has too many first boots, or whose name is locked. The cache may miss a record of
-// another serve: the join decides on the name. A refusal needs a fresh read.
+// mayBegin refuses a machine whose token has too many first boots, or whose name is locked. The cache may miss a
+// record of another serve: the join decides on the name. A refusal needs a fresh read.
 func (d *Server) mayBegin(ctx context.Context, who teller, machine string) error {
 	var refused *join.RefusedError
 	for _, age := range []time.Duration{bootsLast, 0} {
@@ -263,7 +264,7 @@ func (who teller) mayBegin(all map[string]store.FirstBoot, machine string) *join
 		if id == machine {
 			continue
 		}
-		if b.Token == who.token.ID && !b.Joined { // also one that claims to be finished
+		if b.Token == who.token.ID && !b.Joined { // including one that claims to be finished
 			if count++; count >= most {
 				return no(join.TooManyMachines, join.Params{})
 			}
@@ -284,16 +285,16 @@ type boots struct {
 	who   map[string]*joinedView
 }
 
-// joinedView are the machines of an environment that have a name.
+// joinedView is the machines of an environment that hold a name.
 type joinedView struct {
 	at       time.Time
 	machines map[string]bool
 }
 
-// joined reports whether a machine has a name in an environment, as of not longer than bootsLast ago.
+// joined reports whether a machine holds a name in an environment. The data is at most bootsLast old.
 func (b *boots) joined(ctx context.Context, d *Server, ref environments.Ref, machine string) (bool, error) {
 	b.whoMu.Lock()
-	defer b.whoMu.Unlock() // others wait for the same read
+	defer b.whoMu.Unlock() // other callers wait for the same read
 	now := d.Now()
 	v := b.who[ref.String()]
 	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= bootsLast {
@@ -317,10 +318,10 @@ type bootView struct {
 	all map[string]store.FirstBoot
 }
 
-// read has look see the first boots of an environment as they were not longer ago than age.
+// read calls look with the first boots of an environment. The data is at most age old.
 func (b *boots) read(ctx context.Context, d *Server, ref environments.Ref, age time.Duration, look func(map[string]store.FirstBoot)) error {
 	b.mu.Lock()
-	defer b.mu.Unlock() // others wait for the same read
+	defer b.mu.Unlock() // other callers wait for the same read
 	now := d.Now()
 	v := b.all[ref.String()]
 	if v == nil || now.Sub(v.at) < 0 || now.Sub(v.at) >= age {
@@ -344,7 +345,7 @@ func (b *boots) put(ref environments.Ref, word store.FirstBoot) {
 	}
 }
 
-// bootOf returns the record of a machine that joins.
+// bootOf returns the first-boot record of a joining machine.
 func bootOf(a ask, f store.JoinFacts, role string, now time.Time) store.FirstBoot {
 	b := store.FirstBoot{Machine: a.Machine.ID, Step: "join", State: store.BootStarted, Started: now, Since: now}
 	if f.Machine != nil && f.Machine.Finished.IsZero() {

@@ -11,7 +11,7 @@ import (
 	"pulley/internal/store"
 )
 
-// Without the records of first boots a machine that hangs in the middle looks like one that was never switched on.
+// Without records of first boots, a hanging machine looks like one that was never started.
 func TestAFirstBootIsFollowed(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	at := time.Now()
@@ -70,8 +70,8 @@ func TestAFirstBootIsFollowed(t *testing.T) {
 	want(t, m.Progress(t.Context(), "", join.Progress{Machine: "m1", Step: "puppet", State: "done"}), join.NoCertificate)
 }
 
-// Two machines with the same userdata would both become the one node; the second is told at its first step, before it
-// changes anything, and an operator can decide otherwise.
+// Two machines with the same userdata would become the same node. The second is refused at its first step, before any
+// change, and an operator can decide otherwise.
 func TestAFirstBootHoldsItsName(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
@@ -104,7 +104,7 @@ func TestAFirstBootHoldsItsName(t *testing.T) {
 	want(t, err, join.LockedByAnother)
 }
 
-// A token that leaked must not fill etcd with machines that there are not.
+// A leaked token must not fill etcd with first boots of invented machines.
 func TestMachinesInTheMakingAreBounded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
@@ -129,8 +129,8 @@ func TestMachinesInTheMakingAreBounded(t *testing.T) {
 	}
 }
 
-// An address that is refused all the time must not keep serve and etcd busy; who has the right token behind it, or anywhere
-// else, is not its victim for long.
+// An address with constant refusals must not keep serve and etcd busy. A machine with the right token must soon be
+// served, at that address or any other.
 func TestWhoIsRefusedAllTheTimeWaits(t *testing.T) {
 	l := newLimiter(refusedBurst, refusedEvery)
 	for range refusedBurst {

@@ -13,7 +13,7 @@ func (d *Server) refuse(c *caller, e *join.RefusedError) {
 	d.log.Warn("refused", append(c.say, "path", c.URL.Path, "from", c.from, "reason", string(e.Reason), "params", e.Params)...)
 }
 
-// network is what one party has of addresses: one of IPv4, 2⁶⁴ of IPv6.
+// network returns the part of an address that identifies one party: a complete IPv4 address, or an IPv6 /64.
 func network(from string) string {
 	a, err := netip.ParseAddr(from)
 	if err != nil || a.Unmap().Is4() {

@@ -25,7 +25,7 @@ import (
 
 func asUnreachable(err error, into **join.UnreachableError) bool { return errors.As(err, into) }
 
-// raw posts a body as it is.
+// raw posts a body unchanged.
 func (w *world) raw(s *serve, path string, body []byte) *join.RefusedError {
 	w.t.Helper()
 	trust, err := pki.Pinned(w.ca.Fingerprints())
@@ -49,7 +49,7 @@ func (w *world) raw(s *serve, path string, body []byte) *join.RefusedError {
 	return &refused
 }
 
-// capture is what a machine sends to somebody in between who has a certificate that it trusts.
+// capture returns what a machine sends to a man in the middle whose certificate it trusts.
 func (w *world) capture(m machine, token string) []byte {
 	w.t.Helper()
 	var taken []byte
@@ -84,8 +84,8 @@ func (w *world) pinned() *tls.Config {
 	return trust
 }
 
-// Whoever has no right to join must get nothing, be seen, and leave nothing behind: each of these is refused for its reason,
-// logged, counted in metrics and in etcd, and etcd's keys, users and roles are what they were before.
+// A refused machine must get nothing, be reported, and leave nothing behind. Each request is refused for its reason,
+// logged, and counted in metrics and in etcd. Etcd's keys, users and roles stay unchanged.
 func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
 	w := newWorld(t, role("controller", 3), role("compute", 3))
 	s := w.serve(nil)
@@ -161,7 +161,7 @@ func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
 		t.Run(name, func(t *testing.T) { want(t, c.do(), c.want) })
 		wanted[string(c.want)]++
 	}
-	// A server of another CA is told nothing at all.
+	// The client sends nothing to a server of another CA.
 	other, err := pki.OpenCA(t.TempDir(), pki.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestWhoMayNotJoinLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// asking is a request that holds but for the subject that its CSR asks for; it is not bound to a connection.
+// asking returns a valid request except for the subject in its CSR. It is not bound to a connection.
 func (w *world) asking(m machine, token, subject string) []byte {
 	w.t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: strings.TrimPrefix(subject, "CN=")}}, m.key)

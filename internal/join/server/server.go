@@ -29,7 +29,7 @@ const (
 	maxJoins     = 16               // concurrent joins, and as many other requests; etcd makes users one by one
 	maxWaiting   = 512              // requests that wait for their turn
 	requestTime  = 25 * time.Second // of one request with its wait: less than a client's timeout
-	maxAttempts  = 50               // of one join against others for the same name or token
+	maxAttempts  = 50               // of one join against conflicts over the same name or token
 	firstPause   = 5 * time.Millisecond
 	longestPause = 200 * time.Millisecond
 	rolesLastFor = 10 * time.Minute // until the role of an environment's nodes is checked again
@@ -44,7 +44,7 @@ type CA interface {
 
 // Config is the environment of a Server. New nodes and operators get Endpoints and Prefix.
 type Config struct {
-	Store            *store.Store // of a user with the right to make users
+	Store            *store.Store // of a user that may create users
 	CA               CA
 	Now              func() time.Time // time.Now when nil
 	Log              *slog.Logger     // discarded when nil
@@ -55,7 +55,7 @@ type Config struct {
 
 	// OnFirstBoot gets each first boot that has finished or failed at a step. It must not block.
 	OnFirstBoot func(environments.Ref, store.FirstBoot)
-	// OnDuplicate gets each machine that asks for the name of another one. It must not block.
+	// OnDuplicate gets each machine that requests another machine's name. It must not block.
 	OnDuplicate func(environments.Ref, string, store.Clone)
 }
 
@@ -77,10 +77,10 @@ type Server struct {
 	othersWaiting chan struct{}
 
 	mu    sync.Mutex
-	roles map[string]time.Time // when each environment's role was checked
+	roles map[string]time.Time // time of the last check of each environment's role
 }
 
-// New makes a server of joins.
+// New returns a server of joins.
 func New(c Config) *Server {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -103,8 +103,8 @@ func New(c Config) *Server {
 	}
 }
 
-// Handler answers below /v1/. Its listener must ask for client certificates (tls.VerifyClientCertIfGiven), and verify them
-// against the CA's bundle.
+// Handler answers below /v1/. Its listener must request client certificates (tls.VerifyClientCertIfGiven), and verify
+// them against the CA's bundle.
 func (d *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+join.PathJoin, d.answer(d.join))
@@ -119,7 +119,7 @@ func (d *Server) Handler() http.Handler {
 	return mux
 }
 
-// pause waits before another attempt, with growing and random durations, so that two servers do not stay in step.
+// pause waits before another attempt. The duration grows and is random: otherwise two servers would conflict again.
 func pause(ctx context.Context, attempt int) error {
 	longest := min(firstPause<<min(attempt, 10), longestPause)
 	timer := time.NewTimer(rand.N(longest) + time.Millisecond)

@@ -26,7 +26,7 @@ import (
 
 var dev = environments.Ref{Environment: "dev"}
 
-// world is an etcd that checks its users, a CA, and serves on real TLS.
+// world is an etcd with authentication, a CA, and serves on real TLS.
 type world struct {
 	t    *testing.T
 	etcd *etcdtest.Auth
@@ -34,7 +34,7 @@ type world struct {
 	ca   *pki.CA
 }
 
-// serve is one desk behind a listener.
+// serve is one server of joins behind a listener.
 type serve struct {
 	*Server
 	url      string
@@ -111,7 +111,7 @@ func (w *world) serve(change func(*Config)) *serve {
 	return s
 }
 
-// machine is one that has no name yet.
+// machine is a machine without a name yet.
 type machine struct {
 	*join.Client
 	key crypto.Signer
@@ -185,13 +185,13 @@ func (w *world) token(t store.Token) string {
 	return text
 }
 
-// all is everything in etcd but for the count of what was refused.
+// all returns all contents of etcd except the counters of refusals.
 func (w *world) all() []string {
 	w.t.Helper()
 	return slices.DeleteFunc(w.etcd.Everything(), func(line string) bool { return strings.HasPrefix(line, "key /pulley/v1/refusals ") })
 }
 
-// count is a counter's value for a label, "" for one without.
+// count returns a counter's value for a label, "" for one without.
 func (s *serve) count(t *testing.T, name, label string) int {
 	t.Helper()
 	families, err := s.counters.Gather()

@@ -1,4 +1,4 @@
-// Package tokens makes join tokens: it checks a request against the fleet, and stores the token's hash.
+// Package tokens creates join tokens: it checks a request against the fleet, and stores the token's hash.
 //
 // It must never store or log a token's secret.
 package tokens
@@ -25,7 +25,7 @@ const (
 // maxAttempts bounds the attempts against other writers.
 const maxAttempts = 5
 
-// Request asks for a token: for a node, a role or any node of an environment, or for an operator.
+// Request describes the token: for a node, a role or any node of an environment, or for an operator.
 type Request struct {
 	Ref      environments.Ref
 	Node     string
@@ -38,7 +38,7 @@ type Request struct {
 	By, Why  string
 }
 
-// Check reports the first mistake that needs no etcd to be found.
+// Check reports the first mistake that it can find without etcd.
 func (r Request) Check() error {
 	switch {
 	case r.Lifetime < time.Second || r.Lifetime > MaxLifetime:
@@ -65,7 +65,7 @@ func (r Request) Check() error {
 	return err
 }
 
-// Create makes a token and returns its text, which is not stored. A token that no machine could use is an error.
+// Create creates a token and returns its text, which is not stored. A token that no machine could use is an error.
 func Create(ctx context.Context, s *store.Store, r Request, now time.Time) (text string, t store.Token, err error) {
 	if err := r.Check(); err != nil {
 		return "", t, err
@@ -144,7 +144,7 @@ func StateOf(t store.Token, now time.Time) State {
 	return Valid
 }
 
-// Scope renders whom a token is for.
+// Scope renders the scope of a token.
 func Scope(t store.Token) string {
 	switch {
 	case t.Operator != "":

@@ -8,7 +8,7 @@ import (
 	"pulley/internal/store"
 )
 
-// A token with a wrong scope lets the wrong machine in, or none.
+// A token with a wrong scope admits the wrong machine, or none.
 func TestCheckRefusesContradictions(t *testing.T) {
 	t.Parallel()
 	dev := environments.Ref{Environment: "dev"}

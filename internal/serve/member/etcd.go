@@ -1,7 +1,8 @@
-// Package member runs the embedded etcd of `pulley serve`: a single member, its limits, and its start with authentication.
+// Package member runs the embedded etcd of `pulley serve`: a single member, its limits, and its start with
+// authentication.
 //
-// It must never listen in plain text off loopback, accept a certificate without a user, or offer etcd's HTTP/JSON gateway: a
-// web page in an operator's browser could write through it.
+// It must never listen in plain text off loopback, accept a certificate without a user, or offer etcd's HTTP/JSON
+// gateway: a web page in an operator's browser could write through it.
 package member
 
 import (
@@ -34,37 +35,37 @@ const (
 	startTimeout     = 60 * time.Second
 )
 
-// Bounds of what may be asked of the embedded member.
+// Bounds of the settings of the embedded member.
 const (
 	minQuota     = 16 << 20
-	maxQuota     = 8 << 30 // the most that etcd suggests (MaxQuotaBytes of its server/storage/quota.go)
+	maxQuota     = 8 << 30 // the largest that etcd recommends (MaxQuotaBytes of its server/storage/quota.go)
 	minRetention = time.Minute
-	maxRetention = 30 * time.Minute // an environment's changes must not fill the quota with what nobody reads any more
+	maxRetention = 30 * time.Minute // the changes of an environment must not fill the quota with unused revisions
 )
 
-// EtcdConfig says how to run the embedded member.
+// EtcdConfig configures the embedded member.
 type EtcdConfig struct {
 	Dir           string   // its data
 	Listen        string   // host:port for clients; port 0 picks one
-	Advertise     []string // URLs that its clients may be told; none: what it listens on
-	CACert        string   // files: whose client certificates are let in,
+	Advertise     []string // URLs for its clients; none: its listen address
+	CACert        string   // files: the CA of accepted client certificates,
 	Cert, Key     string   // and the member's own; they may be one file
 	QuotaBytes    int64
-	Retention     time.Duration // how long old revisions are kept
+	Retention     time.Duration // lifetime of old revisions
 	Log           zapcore.WriteSyncer
-	UnsafeNoFsync bool // for tests that never survive a power cut
+	UnsafeNoFsync bool // for tests, which never survive a power loss
 }
 
 // Etcd is a running embedded member.
 type Etcd struct {
 	server  *embed.Etcd
-	release func() error // what it holds on disk
+	release func() error // frees the data folder
 	secure  bool
 	level   zap.AtomicLevel // of the member's log
 	once    sync.Once
 }
 
-// Limits refuses a quota or a retention that can't be meant; etcd itself takes any, and divides by some.
+// Limits rejects an unreasonable quota or retention. Etcd itself accepts any value, and divides by some.
 func (c EtcdConfig) Limits() error {
 	switch {
 	case c.QuotaBytes < minQuota || c.QuotaBytes > maxQuota:
@@ -75,7 +76,7 @@ func (c EtcdConfig) Limits() error {
 	return nil
 }
 
-// CheckListen refuses to listen in plain text where others than this machine could connect.
+// CheckListen refuses a plain-text listener that other machines could reach.
 func CheckListen(listen string, secure bool) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -89,7 +90,7 @@ func CheckListen(listen string, secure bool) error {
 		"give --cert, --key and --cacert, or listen on 127.0.0.1", listen)
 }
 
-// StartEtcd starts a single member and waits until it serves. Its data under Dir survives restarts.
+// StartEtcd starts a single member and waits until it serves. Its data in Dir survives restarts.
 func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	secure := c.Cert != "" || c.Key != "" || c.CACert != ""
 	if secure && (c.Cert == "" || c.Key == "" || c.CACert == "") {
@@ -116,12 +117,12 @@ func StartEtcd(ctx context.Context, c EtcdConfig) (*Etcd, error) {
 	return e, err
 }
 
-// start runs a member and waits until it serves. Whatever comes of it, release is called once the folder is free again.
+// start runs a member and waits until it serves. In every case it calls release once the folder is free again.
 func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func() error) (*Etcd, error) {
 	e := &Etcd{release: release, secure: strings.HasSuffix(cfg.ListenClientUrls[0].Scheme, "s"), level: c.log(cfg)}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	// In a goroutine, since etcd waits without end for a data folder that another program has open.
+	// In a goroutine: etcd waits forever for a data folder that another program has open.
 	started := make(chan error, 1)
 	go func() {
 		var err error
@@ -134,7 +135,7 @@ func (c EtcdConfig) start(ctx context.Context, cfg *embed.Config, release func()
 			return nil, errors.Join(fmt.Errorf("cannot start etcd: %w", c.explain(err)), release())
 		}
 	case <-ctx.Done():
-		go func() { // should it start after all
+		go func() { // in case it still starts
 			if err := <-started; err == nil {
 				e.Close()
 			}
@@ -160,7 +161,7 @@ func (c EtcdConfig) notReady(ctx context.Context) error {
 	return fmt.Errorf("cannot start etcd: it was not ready within %s\ndoes another program have %s open?", startTimeout, c.Dir)
 }
 
-// lockFolder makes the data folder and keeps every other `pulley serve` out of it until the file is closed.
+// lockFolder creates the data folder and excludes every other `pulley serve` from it until the file is closed.
 func lockFolder(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the data folder: %w", err)
@@ -179,8 +180,7 @@ func lockFolder(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// peersOnLoopback is where a member that has no peers listens for them: port 0 keeps it from colliding with anything, and
-// loopback from being found.
+// peersOnLoopback returns the peer address of a member without peers: port 0 avoids conflicts, and loopback hides it.
 func peersOnLoopback() url.URL { return url.URL{Scheme: "http", Host: "127.0.0.1:0"} }
 
 func (c EtcdConfig) clientURL(secure bool) url.URL {
@@ -190,7 +190,8 @@ func (c EtcdConfig) clientURL(secure bool) url.URL {
 	return url.URL{Scheme: "http", Host: c.Listen}
 }
 
-// embedded is the member's configuration: clients are let in at one URL, with TLS if its scheme says so, peers at another.
+// embedded returns the member's configuration: clients connect to one URL, with TLS if its scheme says so, and peers
+// to another.
 func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "pulley"
@@ -206,7 +207,7 @@ func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 		}
 	}
 	cfg.ListenPeerUrls = []url.URL{peers}
-	cfg.AdvertisePeerUrls = []url.URL{peersOnLoopback()} // of the membership: the same for ever
+	cfg.AdvertisePeerUrls = []url.URL{peersOnLoopback()} // part of the membership: it must never change
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	cfg.EnableGRPCGateway = false
 	cfg.QuotaBackendBytes = c.QuotaBytes
@@ -216,7 +217,7 @@ func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	return cfg
 }
 
-// log sends the member's log to c.Log, and returns what decides how much of it.
+// log sends the member's log to c.Log, and returns its level.
 func (c EtcdConfig) log(cfg *embed.Config) zap.AtomicLevel {
 	if c.Log == nil {
 		c.Log = zapcore.AddSync(os.Stderr)
@@ -227,7 +228,7 @@ func (c EtcdConfig) log(cfg *embed.Config) zap.AtomicLevel {
 	return level
 }
 
-// explain adds what to do about the two errors that people meet.
+// explain adds the remedy to the two common errors.
 func (c EtcdConfig) explain(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "listen" {
@@ -236,7 +237,7 @@ func (c EtcdConfig) explain(err error) error {
 	return err
 }
 
-// Endpoint is the URL for clients, with the port that was picked.
+// Endpoint returns the URL for clients, with the chosen port.
 func (e *Etcd) Endpoint() string {
 	scheme := "http"
 	if e.secure {
@@ -245,25 +246,25 @@ func (e *Etcd) Endpoint() string {
 	return scheme + "://" + e.server.Clients[0].Addr().String()
 }
 
-// Size is how many bytes its data take on disk, and how many of them are in use.
+// Size returns the bytes of the data on disk, and the bytes in use.
 func (e *Etcd) Size() (stored, inUse int64) {
 	backend := e.server.Server.Backend()
 	return backend.Size(), backend.SizeInUse()
 }
 
-// Store is a connection to the keyspace inside of the process, which needs no certificate.
+// Store returns a connection to the keyspace inside the process, which needs no certificate.
 func (e *Etcd) Store(prefix string, timeout time.Duration) *store.Store {
 	return store.Over(v3client.New(e.server.Server), e.Endpoint(), prefix, timeout)
 }
 
-// Failed delivers the error that ends the member, if one does.
+// Failed delivers the error that stops the member, if any.
 func (e *Etcd) Failed() <-chan error { return e.server.Err() }
 
 // Close stops the member; a second call does nothing (etcd's own Close would panic).
 func (e *Etcd) Close() {
 	e.once.Do(func() {
-		e.level.SetLevel(zapcore.FatalLevel) // closing its listeners is an error in etcd's eyes
+		e.level.SetLevel(zapcore.FatalLevel) // etcd logs the close of its listeners as an error
 		e.server.Close()
-		_ = e.release() // the process may go on, as tests do
+		_ = e.release() // the process may continue, for example a test
 	})
 }

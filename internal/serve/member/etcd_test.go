@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Plain text on an address that others reach would let anybody run code as root on every node.
+// Plain text on an address that other machines reach would let anyone run code as root on every node.
 func TestPlainTextIsServedOnLoopbackOnly(t *testing.T) {
 	t.Parallel()
 	for listen, ok := range map[string]bool{
@@ -31,7 +31,7 @@ func TestPlainTextIsServedOnLoopbackOnly(t *testing.T) {
 	}
 }
 
-// A member that is closed twice (a signal while it ends) must not panic, and must free its address and its data.
+// A second close of a member (a signal while it ends) must not panic, and must free its address and its data.
 func TestMemberClosesTwiceAndComesBack(t *testing.T) {
 	t.Parallel()
 	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
@@ -46,7 +46,8 @@ func TestMemberClosesTwiceAndComesBack(t *testing.T) {
 	}
 }
 
-// A second server on one data folder must say so, not wait for ever; and a signal must end a member that can't start.
+// A second server on one data folder must report that instead of waiting forever. A signal must stop a member that
+// cannot start.
 func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
 	t.Parallel()
 	c := EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", QuotaBytes: DefaultQuota, Retention: time.Minute, UnsafeNoFsync: true, Log: zapcore.AddSync(discard{})}
@@ -58,7 +59,7 @@ func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
 		t.Errorf("a second server on the same folder: %v", err)
 	}
 	e.Close()
-	// Another program than ours knows nothing of our lock, and has the database open.
+	// A foreign program ignores our lock, and has the database open.
 	db, err := os.Open(filepath.Join(c.Dir, "etcd", "member", "snap", "db"))
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// What was waiting gets the folder, gives it back, and then it can be served again.
+	// The waiting member gets the folder and frees it, and then it can be served again.
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		e, err := StartEtcd(t.Context(), c)
 		if err == nil {
@@ -87,7 +88,7 @@ func TestAFolderInUseIsToldAndCanBeLeft(t *testing.T) {
 	}
 }
 
-// Etcd divides by the retention and takes any quota: a typo must not be a panic or a fleet that nobody can write to.
+// Etcd divides by the retention and accepts any quota: a typo must not cause a panic or a read-only fleet.
 func TestLimitsOfTheMember(t *testing.T) {
 	t.Parallel()
 	good := EtcdConfig{QuotaBytes: DefaultQuota, Retention: DefaultRetention}

@@ -9,7 +9,8 @@ import (
 	"pulley/internal/store"
 )
 
-// Nodes that join a cluster which does not know their CA, or checks nobody, would be cut off, or be administrators.
+// Nodes in a cluster that does not trust their CA would be cut off. Nodes in a cluster without authentication would be
+// administrators.
 func TestWhatJoiningAClusterOfYoursNeeds(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t, secureConfig(t, t.TempDir()))

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// KeepOut keeps every `pulley serve` out of a data folder until release is called. It fails while one serves the folder's
-// etcd; one that serves for an etcd elsewhere is not noticed.
+// KeepOut excludes every `pulley serve` from a data folder until release is called. It fails while one serves the
+// folder's etcd. It does not notice a serve for another etcd.
 func KeepOut(dir string) (release func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

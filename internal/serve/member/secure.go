@@ -17,11 +17,11 @@ import (
 	"pulley/internal/store"
 )
 
-// securedName is the file in a data folder that says that etcd checks its users there. It is written before they are
-// turned on, so that no start after that, however this one ends, serves the folder in plain text.
+// securedName marks a data folder whose etcd authenticates its users. The file is written before authentication is
+// turned on. After an interruption, no later start then serves the folder in plain text.
 const securedName = "secured"
 
-// IsSecured reports whether a data folder was ever served with users of its own.
+// IsSecured reports whether a data folder was ever served with authentication.
 func IsSecured(dir string) bool {
 	_, err := os.Lstat(filepath.Join(dir, securedName))
 	return err == nil || !errors.Is(err, os.ErrNotExist)
@@ -32,30 +32,30 @@ func errSecured(dir string) error {
 		"start it with --auth, and without --cert, --key and --cacert: it has a CA of its own in %s", dir, filepath.Join(dir, fleetca.PKIName))
 }
 
-// SecureConfig says how to serve a member that checks its users, with certificates of a CA in its data folder.
+// SecureConfig configures a member with authentication and the certificates of a CA in its data folder.
 type SecureConfig struct {
-	EtcdConfig               // its certificates are made
-	Hosts      []string      // names and addresses by which others than this machine reach it
-	Hostname   string        // of this machine: the name of serve's own identity
+	EtcdConfig               // StartSecure sets its certificates
+	Hosts      []string      // names and addresses for other machines
+	Hostname   string        // of this machine: the name in serve's own identity
 	Prefix     string        // of every key
 	Timeout    time.Duration // of each call
 	CA         pki.Options
 }
 
-// Secured is a running member that checks its users.
+// Secured is a running member with authentication.
 type Secured struct {
 	*Etcd
 	Certificates *fleetca.Certificates
-	Connection   store.Config // with which serve itself, an administrator, reaches it
-	Admin        string       // the identity file of the first administrator; "" unless this start made it
+	Connection   store.Config // settings with which serve itself, an administrator, connects
+	Admin        string       // the identity file of the first administrator; "" unless this start created it
 
 	run   string // folder of sockets
 	hosts []string
 }
 
-// StartSecure starts a member in two phases. In the first it is reached only through a socket in a fresh folder of this
-// user's, by a certificate that is good for nothing else: there its users are made and turned on. Only then, in the second,
-// does it listen on its address. So there is no moment in which a certificate without a user may do anything.
+// StartSecure starts a member in two phases. In the first phase it listens only on a socket in a new private folder,
+// for a temporary certificate. There it creates the users and turns authentication on. In the second phase it listens
+// on its address. At no time can a certificate without a user do anything.
 func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
 	if err := errors.Join(c.Limits(), CheckListen(c.Listen, true)); err != nil {
 		return nil, err
@@ -85,10 +85,10 @@ func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
 	return s, nil
 }
 
-// maxRun is how long the path of a folder for sockets may be: a socket's has 108 bytes at most (unix(7)).
+// maxRun bounds the path of a folder for sockets: a socket's path has at most 108 bytes (unix(7)).
 const maxRun = 90
 
-// makeRun makes a folder that nobody else can enter (0700).
+// makeRun creates a folder that only this user can enter (0700).
 func makeRun() (string, error) {
 	dir := os.TempDir()
 	if len(dir) > maxRun-len("/pulley-1234567890") {
@@ -97,12 +97,12 @@ func makeRun() (string, error) {
 	return os.MkdirTemp(dir, "pulley-")
 }
 
-// peers is where the member listens for peers that it never has: out of reach of everybody else on this machine.
+// peers returns the address for peers, which the member never has. No other user on this machine can reach it.
 func (s *Secured) peers() url.URL {
-	return url.URL{Scheme: "unix", Host: filepath.Join(s.run, "peers")} // etcd listens at what it takes for the host
+	return url.URL{Scheme: "unix", Host: filepath.Join(s.run, "peers")} // etcd takes the host for the socket's path
 }
 
-// local is the member's URL for this machine.
+// local returns the member's URL for this machine.
 func (s *Secured) local() string {
 	host, port, _ := net.SplitHostPort(s.server.Clients[0].Addr().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -111,7 +111,7 @@ func (s *Secured) local() string {
 	return "https://" + net.JoinHostPort(host, port)
 }
 
-// Endpoints are the URLs that others than this machine are told.
+// Endpoints returns the URLs for other machines.
 func (s *Secured) Endpoints() []string {
 	_, port, _ := net.SplitHostPort(s.server.Clients[0].Addr().String())
 	var all []string
@@ -124,7 +124,7 @@ func (s *Secured) Endpoints() []string {
 	return all
 }
 
-// prepare makes the certificates and, in the first phase, the users.
+// prepare creates the certificates and, in the first phase, the users.
 func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	err := keepsCA(c.Dir)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Secured) prepare(ctx context.Context, c SecureConfig) error {
 	return nil
 }
 
-// keepsCA refuses a folder whose etcd has users but whose CA is gone: another one would be made in silence.
+// keepsCA refuses a folder whose etcd has users but whose CA is missing: otherwise a new CA would replace it silently.
 func keepsCA(dir string) error {
 	pkiDir := filepath.Join(dir, fleetca.PKIName)
 	_, data := os.Lstat(filepath.Join(dir, "etcd"))
@@ -158,7 +158,7 @@ func keepsCA(dir string) error {
 		dir, filepath.Join(pkiDir, "ca.pem"), pkiDir)
 }
 
-// hosts are all names of the server's certificate; the CA adds this machine's own.
+// hosts returns all names of the server's certificate. The CA adds this machine's own.
 func (c SecureConfig) hosts() []string {
 	host, _, _ := net.SplitHostPort(c.Listen)
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
@@ -167,7 +167,7 @@ func (c SecureConfig) hosts() []string {
 	return append([]string{host}, c.Hosts...)
 }
 
-// setUp is the first phase.
+// setUp runs the first phase.
 func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
 	own, err := makeThrowaway(s.run)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"pulley/internal/store"
 )
 
-// secureConfig is a member in a folder, at an address that is free now.
+// secureConfig configures a member in a folder, at a free address.
 func secureConfig(t *testing.T, dir string) SecureConfig {
 	t.Helper()
 	return SecureConfig{
@@ -50,7 +50,7 @@ func connect(t *testing.T, c store.Config) *store.Store {
 	return st
 }
 
-// identity makes a certificate of the CA for a name, whether etcd knows it or not.
+// identity issues a certificate of the CA for a name, with or without a user in etcd.
 func identity(t *testing.T, certs *fleetca.Certificates, name pki.Name) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "identity.pem")
@@ -60,8 +60,8 @@ func identity(t *testing.T, certs *fleetca.Certificates, name pki.Name) string {
 	return file
 }
 
-// Whoever has the data folder's first administrator can run the fleet, also after restarts; nobody without a user can do
-// anything; and the folder is never served in plain text again.
+// The first administrator of a data folder can run the fleet, also after restarts. A certificate without a user can do
+// nothing. The folder is never served in plain text again.
 func TestASecureStartMakesUsersAndKeepsThem(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	s := startSecure(t, c)
@@ -122,7 +122,7 @@ func TestASecureStartMakesUsersAndKeepsThem(t *testing.T) {
 	}
 }
 
-// A first start that was cut off must end as one that was not: with an administrator, and with one only.
+// An interrupted first start must have the same result as an uninterrupted one: exactly one administrator.
 func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	s := startSecure(t, c)
@@ -135,7 +135,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	// Users were on, and then the power went: the administrator's identity waits, and etcd does not know it.
+	// The power failed after the users were on: the administrator's identity exists, and has no user in etcd.
 	if err := os.Rename(filepath.Join(c.Dir, "pki", "admin.pem"), filepath.Join(c.Dir, "pki", "admin.new.pem")); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	}
 	s.Close()
 
-	// It went before users were on: the CA and the note are there, and etcd knows nobody.
+	// The power failed before the users were on: the CA and the mark exist, and etcd has no users.
 	if err := os.RemoveAll(filepath.Join(c.Dir, "etcd")); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestAStartThatWasCutOffIsFinished(t *testing.T) {
 	}
 }
 
-// With a new CA in place of one that was lost, every node and operator would be shut out, and nobody would be told why.
+// A new CA instead of a lost one would cut off every node and operator without an error.
 func TestALostCAIsNotReplacedInSilence(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	startSecure(t, c).Close()
@@ -187,11 +187,11 @@ func TestALostCAIsNotReplacedInSilence(t *testing.T) {
 	startSecure(t, c)
 }
 
-// For the moment between the first start of etcd and its users being on, whoever has any certificate of the CA could write
-// what every node then runs as root.
+// Between the first start of etcd and the start of authentication, any certificate of the CA could write code that
+// every node runs as root.
 func TestNoCertificateMayEverWrite(t *testing.T) {
 	run := t.TempDir()
-	t.Setenv("TMPDIR", run) // where the socket of the first phase is made
+	t.Setenv("TMPDIR", run) // the folder of the first phase's socket
 	c := secureConfig(t, t.TempDir())
 	free, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -201,7 +201,7 @@ func TestNoCertificateMayEverWrite(t *testing.T) {
 	if err := free.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The CA is there before etcd is, and somebody has a certificate of it.
+	// The CA exists before etcd, and a client has a certificate of it.
 	certs, err := fleetca.Open(filepath.Join(c.Dir, fleetca.PKIName), "", "server1", c.CA)
 	if err == nil {
 		err = certs.Refresh(nil)
@@ -235,7 +235,7 @@ func TestNoCertificateMayEverWrite(t *testing.T) {
 			}
 		})
 	}
-	hammers.Go(func() { // by itself: the socket is there for a moment, and not while another try waits for its end
+	hammers.Go(func() { // in its own goroutine: the socket exists for a moment, and not while another attempt waits
 		for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
 			sockets, _ := filepath.Glob(filepath.Join(run, "*", "localhost"))
 			for _, s := range sockets {

@@ -14,14 +14,15 @@ import (
 	"time"
 )
 
-// throwaway are certificates for the first phase of a secure start: a CA whose key exists only in memory, and for a moment;
-// the member's; and that of etcd's user root, which nobody else ever gets. What the member trusts later knows none of them.
+// throwaway holds the certificates for the first phase of a secure start. They are a CA whose key exists only in
+// memory and for a moment, the member's certificate, and the certificate of etcd's user root. The member later trusts
+// none of them.
 type throwaway struct {
 	ca, server, root string // files
-	socket           string // its name is that of the server's certificate
+	socket           string // named like the server's certificate
 }
 
-// makeThrowaway writes them into a folder that only this user can read.
+// makeThrowaway writes the certificates into a folder that only this user can read.
 func makeThrowaway(dir string) (throwaway, error) {
 	t := throwaway{
 		ca: filepath.Join(dir, "ca.pem"), server: filepath.Join(dir, "server.pem"), root: filepath.Join(dir, "root.pem"),
@@ -45,7 +46,7 @@ func makeThrowaway(dir string) (throwaway, error) {
 
 func (t throwaway) remove() {
 	for _, file := range []string{t.ca, t.server, t.root} {
-		_ = os.Remove(file) // the folder goes at the end in any case
+		_ = os.Remove(file) // the folder is deleted at the end anyway
 	}
 }
 
@@ -71,7 +72,7 @@ func newThrowawayCA() (throwawayCA, error) {
 	return throwawayCA{c, key}, err
 }
 
-// issue writes a certificate as the template has it, with a key of its own, into one file.
+// issue writes a certificate from the template, with a new key, into one file.
 func (ca throwawayCA) issue(file string, template x509.Certificate) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

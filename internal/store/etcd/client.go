@@ -41,7 +41,7 @@ type DB struct {
 	peer       *peer  // nil in etcd's own process
 }
 
-// OpenDB creates a client. The first call connects, within its deadline.
+// Open creates a client. The first call connects, within its deadline.
 func Open(c Config) (*DB, error) {
 	if len(c.Endpoints) == 0 {
 		return nil, errors.New("cannot reach etcd: no endpoints are given\nset --endpoints or PULLEY_ENDPOINTS")

@@ -6,7 +6,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// Full has the server take no more writes, as one whose quota is used up; or take them again.
+// Full makes the server refuse writes, like a server whose quota is used up, or accept them again.
 func (s *Server) Full(ctx context.Context, full bool) error {
 	action := etcdserverpb.AlarmRequest_DEACTIVATE
 	if full {

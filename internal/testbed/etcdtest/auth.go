@@ -15,10 +15,10 @@ import (
 	"pulley/internal/store"
 )
 
-// Serve is the user that StartAuth makes for `pulley serve`.
+// Serve is the user that StartAuth creates for `pulley serve`.
 const Serve = "pulley/serve/test/00000000000000aa"
 
-// Auth is a member with TLS that checks its users: each client has a certificate, whose common name is its user.
+// Auth is a member with TLS and authentication. Each client has a certificate, whose common name is its user.
 type Auth struct {
 	*Server
 	PKI PKI
@@ -27,13 +27,13 @@ type Auth struct {
 	clients map[string]*clientv3.Client
 }
 
-// AuthOptions are what tests choose.
+// AuthOptions are the options of StartAuth.
 type AuthOptions struct {
 	QuotaBytes int64  // member.DefaultQuota when 0
-	Trusted    []byte // PEM of further CAs whose clients are let in, beside the one of PKI
+	Trusted    []byte // PEM of further trusted client CAs, besides that of PKI
 }
 
-// StartAuth runs such a member until the test ends. Its users are root and Serve.
+// StartAuth runs a member with authentication until the test ends. Its users are root and Serve.
 func StartAuth(t testing.TB, o AuthOptions) *Auth {
 	t.Helper()
 	a := &Auth{PKI: NewPKI(t), issued: map[string][2]string{}, clients: map[string]*clientv3.Client{}}
@@ -55,10 +55,10 @@ func StartAuth(t testing.TB, o AuthOptions) *Auth {
 	return a
 }
 
-// Admin is a connection as `pulley serve`, which may do everything.
+// Admin returns a connection as `pulley serve`, which may do everything.
 func (a *Auth) Admin() *store.Store { a.t.Helper(); return a.Store(Serve) }
 
-// Store is a connection with a certificate of this name; whether there is such a user is up to the test.
+// Store returns a connection with a certificate of this name. The test decides whether the user exists.
 func (a *Auth) Store(user string) *store.Store {
 	a.t.Helper()
 	s, err := store.Open(a.Config(user))
@@ -69,7 +69,7 @@ func (a *Auth) Store(user string) *store.Store {
 	return s
 }
 
-// Config is how to connect with a certificate of this name, which is the same at every call.
+// Config returns the connection settings with a certificate of this name, which is the same at every call.
 func (a *Auth) Config(user string) store.Config {
 	a.t.Helper()
 	pair, ok := a.issued[user]
@@ -80,7 +80,7 @@ func (a *Auth) Config(user string) store.Config {
 	return store.Config{Endpoints: []string{a.Endpoint}, CACert: a.PKI.CA, Cert: pair[0], Key: pair[1], Timeout: 5 * time.Second}
 }
 
-// ClientOf is a plain client with a certificate of this name, for what Pulley would never do.
+// ClientOf returns a plain client with a certificate of this name, for calls that Pulley would never make.
 func (a *Auth) ClientOf(user string) *clientv3.Client {
 	a.t.Helper()
 	if c, ok := a.clients[user]; ok {

@@ -1,5 +1,5 @@
-// Package etcdtest runs real etcd for tests: one embedded member, in plain text or with TLS, that can be stopped and
-// started again at the same address.
+// Package etcdtest owns real etcd for tests: one embedded member, in plain text or with TLS, that tests can stop and
+// start again at the same address. It must never be part of a program.
 package etcdtest
 
 import (
@@ -30,7 +30,7 @@ func Start(t testing.TB) *Server {
 	return start(t, member.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
 }
 
-// StartTLS runs a member that lets in only clients with a certificate of the CA in p.
+// StartTLS runs a member that accepts only clients with a certificate of the CA in p.
 func StartTLS(t testing.TB, p PKI) *Server {
 	t.Helper()
 	return start(t, member.EtcdConfig{Dir: t.TempDir(), Listen: "127.0.0.1:0", CACert: p.CA, Cert: p.ServerCert, Key: p.ServerKey})
@@ -56,7 +56,7 @@ func startWith(t testing.TB, c member.EtcdConfig, quotaBytes int64) *Server {
 	return s
 }
 
-// Up starts the member, after a Down at the same address and with the same data.
+// Up starts the member again after Down, at the same address and with the same data.
 func (s *Server) Up() {
 	s.t.Helper()
 	e, err := member.StartEtcd(context.Background(), s.config)
@@ -66,13 +66,13 @@ func (s *Server) Up() {
 	s.etcd, s.Endpoint = e, e.Endpoint()
 }
 
-// Down stops the member; clients find nobody at its address.
+// Down stops the member. Its address then refuses connections.
 func (s *Server) Down() { s.etcd.Close() }
 
-// Dir is where the member keeps its data.
+// Dir returns the member's data directory.
 func (s *Server) Dir() string { return filepath.Clean(s.config.Dir) }
 
-// Client is a plain client of the member, for tests that put in what Pulley would never write.
+// Client returns a plain client of the member, for values that Pulley would never write.
 func (s *Server) Client() *clientv3.Client {
 	s.t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
@@ -83,7 +83,7 @@ func (s *Server) Client() *clientv3.Client {
 	return c
 }
 
-// Drop deletes all keys that begin with prefix, and returns how many there were.
+// Drop deletes all keys that begin with prefix, and returns their number.
 func (s *Server) Drop(prefix string) int64 {
 	s.t.Helper()
 	resp, err := s.Client().Delete(context.Background(), prefix, clientv3.WithPrefix())

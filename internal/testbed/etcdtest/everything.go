@@ -7,8 +7,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Everything is all keys with their values, all users with their roles, all roles with what they may, and how many leases
-// there are: a line each, in order, so that two moments can be compared.
+// Everything lists all keys with their values, all users with their roles, all roles with their grants, and the number
+// of leases: one line each, in order. Tests compare two moments with it.
 func (a *Auth) Everything() []string {
 	a.t.Helper()
 	ctx, c := a.t.Context(), a.ClientOf(Serve)

@@ -23,7 +23,7 @@ type PKI struct {
 	caKey *ecdsa.PrivateKey
 }
 
-// NewPKI makes a CA, a server certificate for loopback and a client certificate, valid for an hour.
+// NewPKI creates a CA, a server certificate for loopback and a client certificate, valid for an hour.
 func NewPKI(t testing.TB) PKI {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +39,8 @@ func NewPKI(t testing.TB) PKI {
 	return p
 }
 
-// Issue makes a certificate of the CA with this common name, valid for an hour, for a client or a server on loopback.
+// Issue creates a certificate of the CA with this common name, valid for an hour, for a client or a server on
+// loopback.
 func (p PKI) Issue(t testing.TB, name string) (cert, key string) {
 	t.Helper()
 	dir := t.TempDir()

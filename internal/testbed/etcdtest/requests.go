@@ -2,8 +2,8 @@ package etcdtest
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Requests counts the gRPC requests that etcd has begun to serve in this process, of all members together, as its own
-// metric grpc_server_started_total has it.
+// Requests returns the number of gRPC requests that etcd has begun to serve in this process, over all members. It
+// reads etcd's metric grpc_server_started_total.
 func (s *Server) Requests() int {
 	s.t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
