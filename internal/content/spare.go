@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A spare is the previous tree that collection removed but kept for reuse. The next release is built from it by
+// Collection keeps one removed tree for reuse (the folder spare). The next release is built from this kept tree by
 // changing only the differences. This is less work than linking every file and deleting every name of an old tree.
-// There is at most one spare. It is hidden, and an installation surveys it like everything else taken from disk.
+// The kept tree is hidden, and an installation surveys it like everything else taken from disk.
 
 func (s *Store) spares() string { return filepath.Join(s.dir, spareDir) }
 
-// keepSpare hides a tree as the spare and replaces an earlier one. The caller holds the store's lock, and no process
+// keepSpare hides a tree as the kept tree and replaces an earlier one. The caller holds the store's lock, and no process
 // uses the tree. It returns the folder to delete.
 func (s *Store) keepSpare(tree string) (trash string, err error) {
 	if err := os.MkdirAll(s.spares(), 0o700); err != nil {
@@ -24,14 +24,14 @@ func (s *Store) keepSpare(tree string) (trash string, err error) {
 	if trash, err = s.trashSpare(); err != nil {
 		return "", err
 	}
-	// Move the manifest last: a spare without a manifest is not usable.
+	// Move the manifest last: a kept tree without a manifest is not usable.
 	if err := os.Rename(s.Path(tree), filepath.Join(s.spares(), tree)); err != nil {
 		return trash, err
 	}
 	return trash, os.Rename(s.manifestFile(tree), filepath.Join(s.spares(), tree+manifestSuffix))
 }
 
-// trashSpare moves the spare to the folder for deletion. It returns "" if there is no spare.
+// trashSpare moves the kept tree to the folder for deletion. It returns "" if there is none.
 func (s *Store) trashSpare() (string, error) {
 	names, err := os.ReadDir(s.spares())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
@@ -50,7 +50,7 @@ func (s *Store) trashSpare() (string, error) {
 	return trash, os.MkdirAll(s.spares(), 0o700)
 }
 
-// takeSpare moves the spare to staging. It returns nil if there is no usable spare.
+// takeSpare moves the kept tree to staging. It returns nil if there is none or it is unusable.
 func (s *Store) takeSpare() *staged {
 	names, err := os.ReadDir(s.spares())
 	if err != nil || len(names) == 0 {
@@ -91,7 +91,7 @@ func (s *Store) takeSpare() *staged {
 	return st
 }
 
-// dropSpare deletes the spare to free space, or if the spare is not trusted.
+// dropSpare deletes the kept tree to free space, or because it is not trusted.
 func (s *Store) dropSpare() (freed int64) {
 	var trash string
 	err := s.exclusively(func() (err error) {

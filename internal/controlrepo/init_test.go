@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Without it, the first thing that a new user does would leave a repository that Pulley itself refuses.
+// Pulley must accept the repository that its own first command creates.
 func TestInitWritesWhatValidates(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "repo")
 	files, err := Init(dir)
@@ -57,7 +57,7 @@ func TestInitWritesWhatValidates(t *testing.T) {
 	}
 }
 
-// Without it, `pulley init` in the wrong folder would mix its files with somebody's work.
+// `pulley init` in the wrong folder must not mix its files with existing ones.
 func TestInitRefusesWhatIsInTheWay(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"notes", "a", "b", "c", "d", "e", "f"} {
@@ -79,7 +79,7 @@ func TestInitRefusesWhatIsInTheWay(t *testing.T) {
 	}
 }
 
-// Without it, `git init` before `pulley init` would be an error.
+// `git init` before `pulley init` must work.
 func TestInitKeepsGit(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, ".git"), 0o700); err != nil {

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Without it, a repository that works without a server would be refused for what its comments or texts say.
+// Comments and texts must not make a valid repository fail.
 func TestScanFindsNothingInWhatIsNotCode(t *testing.T) {
 	for _, src := range []string{
 		"# @@file { 'x': } File <<| |>> puppetdb_query('x') puppet:///files/x $server_facts\n",
@@ -42,7 +42,7 @@ func TestScanFindsNothingInWhatIsNotCode(t *testing.T) {
 	}
 }
 
-// Without it, a release would reach nodes that can't apply it, or apply something else than its author saw.
+// Nodes must not receive a release that they cannot apply, or that they apply differently than its author expects.
 func TestScanFindsWhatNeedsAServer(t *testing.T) {
 	for _, c := range []struct{ src, want string }{
 		{"class a {\n  @@file { '/x': }\n}", "m.pp:2:3: error: exported resources"},
@@ -86,7 +86,7 @@ func TestScanFindsWhatNeedsAServer(t *testing.T) {
 	}
 }
 
-// Without it, a file that is not Puppet at all would keep `pulley validate` busy for minutes.
+// A file that is not Puppet must not delay `pulley validate` for minutes.
 func TestScanEnds(t *testing.T) {
 	for _, piece := range []string{"@@", "node ", "@(", "\"${", "/", "$servername "} {
 		src := strings.Repeat(piece, 10_000)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Without it, Pulley would not understand what the real Puppet says of a manifest.
+// Pulley must parse the messages of the real Puppet.
 func TestRealPuppetParses(t *testing.T) {
 	check := Options{Manifests: PuppetValidator("puppet")}
 	report, err := Validate(t.Context(), repo(t, nil), check)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// repo writes a new repository and changes files of it; an empty text removes one.
+// repo writes a new repository and replaces some files. An empty text removes a file.
 func repo(t *testing.T, changes map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "repo")
@@ -35,7 +35,7 @@ func repo(t *testing.T, changes map[string]string) string {
 	return dir
 }
 
-// Without it, what is wrong with a release would be found by its nodes.
+// Problems of a release must be found before nodes apply it.
 func TestValidateFinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		changes map[string]string
@@ -138,7 +138,7 @@ func TestValidateFinds(t *testing.T) {
 	}
 }
 
-// Without it, the manifests would not be parsed, or one by one.
+// All manifests must be parsed, in one run.
 func TestValidateParsesManifestsOnce(t *testing.T) {
 	dir := repo(t, nil)
 	calls := 0
@@ -162,7 +162,7 @@ func TestValidateParsesManifestsOnce(t *testing.T) {
 	}
 }
 
-// program writes a script that stands in for puppet.
+// program writes a script that replaces puppet.
 func program(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "puppet")
@@ -172,7 +172,7 @@ func program(t *testing.T, script string) string {
 	return path
 }
 
-// Without it, a Puppet that is missing, broken or hanging would pass for manifests that are fine.
+// A missing, broken or hanging Puppet must not count as valid manifests.
 func TestPuppetValidatorSaysWhatPuppetDid(t *testing.T) {
 	dir := t.TempDir()
 	check := func(command string, ctx context.Context) string {
@@ -205,8 +205,8 @@ echo "Warning: Unrecognised escape sequence '\\.' (file: `+dir+`/b.pp, line: 4, 
 	}
 }
 
-// What is left out of a release must not keep it from being published, wherever it lies; and what leaves out a file that a
-// node needs must be told.
+// Ignored files must not prevent publication, in any folder. A pattern that excludes a file needed by nodes must be
+// reported.
 func TestValidateLooksAtWhatIsNotIgnored(t *testing.T) {
 	dir := repo(t, map[string]string{"fixtures/bad.yaml": "a: [", "fixtures/\xff/x": "x", "data/\xff.yaml": "a: [", "manifests/old.pp": "@@file { 'x': }"})
 	ignored := []string{"fixtures", "data/\xff.yaml", "manifests/old.pp"}

@@ -66,7 +66,7 @@ func New(urls []string, tlsConfig *tls.Config, timeout time.Duration) (*Client, 
 	return c, nil
 }
 
-// StartAt puts another mirror first, selected by a stable hash of name. Nodes with different names thus use different
+// StartAt puts another mirror first, selected by a stable hash of name. Nodes with different names use different
 // mirrors. Call it before the first request.
 func (c *Client) StartAt(name string) {
 	first := int(stablehash.Sum("mirror", name) % uint64(len(c.mirrors)))

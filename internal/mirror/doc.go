@@ -6,6 +6,6 @@
 //	deltas/<line>/<9 digits>   a delta, by the name of its line and its position there
 //
 // A mirror is not trusted: nodes check its bytes against a signed record, and etcd is the fallback. This package must
-// never serve any other key, parse names outside names.go, use plain HTTP to another machine, or read a response
-// without a limit and a deadline.
+// never serve any other key or parse names outside names.go. It must never use plain HTTP to another machine, or read a
+// response without a limit and a deadline.
 package mirror

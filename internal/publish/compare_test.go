@@ -10,7 +10,8 @@ import (
 	"pulley/internal/content"
 )
 
-// treeOf is the manifest of a tree: content by path, "-> " before a link's target, "#!" before an executable.
+// treeOf returns the manifest of a tree: content by path, with "-> " before a link's target and "#!" before an
+// executable.
 func treeOf(t *testing.T, files map[string]string) *content.Manifest {
 	t.Helper()
 	root := t.TempDir()
@@ -40,7 +41,7 @@ func treeOf(t *testing.T, files map[string]string) *content.Manifest {
 	return m
 }
 
-// Operators promote by this list: each change is in it once.
+// Operators promote by this list. It must contain each change once.
 func TestCompareListsEachChangeOnce(t *testing.T) {
 	before := treeOf(t, map[string]string{
 		"same": "same", "gone": "gone\n", "edited": "one\ntwo\nthree\n", "a/old.pp": "moved\n", "b/twin.pp": "twin\n", "link": "-> same",

@@ -16,7 +16,7 @@ import (
 
 var planned = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// at is a release of line 1.0.0 at a position, on the base at another; it was published so many days before planned.
+// at returns a release of line 1.0.0 at a position, with its base at another, published some days before planned.
 func at(version string, seq, base int64, days int) store.SignedRelease {
 	r := store.Release{Version: version, At: planned.AddDate(0, 0, -days)}
 	r.Content.Chain = content.Chain{Line: "1.0.0", Seq: seq}
@@ -24,7 +24,7 @@ func at(version string, seq, base int64, days int) store.SignedRelease {
 	return store.SignedRelease{Release: r}
 }
 
-// twoObjects is what each base takes: its index, and a pack that is shared with the next base.
+// twoObjects returns the objects of a base: its index, and a pack shared with the next base.
 func twoObjects(r content.Record) ([]content.Object, error) {
 	return []content.Object{{Hash: r.Base.Index.Hash}, {Hash: fmt.Sprintf("pack%d", r.Base.Seq/10)}}, nil
 }
@@ -49,7 +49,7 @@ func removed(p PrunePlan) string {
 	return strings.Join(all, " ")
 }
 
-// A prune that takes what somebody still needs is found out when a machine burns: at the rollback that fails.
+// A prune that removes needed values is noticed only in an emergency, when a rollback fails.
 func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
 	t.Parallel()
 	releases := []store.SignedRelease{at("1.0.0", 0, 0, 50), at("1.1.0", 1, 0, 40), at("1.2.0", 2, 0, 30), at("1.3.0", 3, 3, 20), at("1.4.0", 4, 3, 10)}
@@ -100,7 +100,7 @@ func TestPrunePlanKeepsWhatSomebodyNeeds(t *testing.T) {
 	}
 }
 
-// A correction of an old version is not among the highest, and nobody has promoted it yet.
+// A correction of an old version is not among the highest versions and is not promoted yet.
 func TestPrunePlanKeepsWhatWasPublishedLast(t *testing.T) {
 	t.Parallel()
 	releases := []store.SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
@@ -114,7 +114,7 @@ func TestPrunePlanKeepsWhatWasPublishedLast(t *testing.T) {
 	}
 }
 
-// What a base consists of is not known where its index can't be read: then nothing may go.
+// If the index of a base is unreadable, its objects are unknown. The prune must then remove nothing.
 func TestPrunePlanEndsWhereABaseCannotBeRead(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("index0 is damaged")
@@ -125,7 +125,7 @@ func TestPrunePlanEndsWhereABaseCannotBeRead(t *testing.T) {
 	}
 }
 
-// Without it a zero would mean to keep nothing that can be taken back.
+// Otherwise a zero would mean that no change can be rolled back.
 func TestPruneOptionsHaveDefaults(t *testing.T) {
 	t.Parallel()
 	if o, err := (PruneOptions{}).filled(); err != nil || o.History != DefaultPruneHistory || o.Changes != DefaultPruneChanges {

@@ -8,8 +8,8 @@ import (
 	"pulley/internal/store"
 )
 
-// A hotfix that was built upon a later release would carry its changes as a delta that no node of the old one can use, and
-// one that takes a place that is taken would never be published.
+// A hotfix must not be built on a later release, because nodes with the old release could not use its delta. It must
+// not use a taken position, because it could not be published.
 func TestParentIsTheReleaseBelow(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	release := func(version, line string, seq int64, hour int) store.SignedRelease {

@@ -1,6 +1,6 @@
 // Package trust decides whether a record from etcd is authentic, and whether a node may take a target. It owns the form
-// of signed records, the list of allowed signers, the high-water mark, which prevents unnoticed downgrades, and the
-// permits by which operators allow downgrades.
+// of signed records, the list of allowed signers, the high-water mark and the permits. The mark prevents unnoticed
+// downgrades; operators sign permits to allow downgrades.
 //
 // Signatures have the format of OpenSSH (PROTOCOL.sshsig), and so has the list of signers (ssh-keygen(1), ALLOWED
 // SIGNERS). Everything can therefore be checked without Pulley, with `ssh-keygen -Y verify`. Where the two differ, this

@@ -15,7 +15,7 @@ func publicKey(t *testing.T, number byte, comment string) PublicKey {
 	return k
 }
 
-// Lists are kept in repositories and changed by hand too: what a verb does not change must stay as it was.
+// Operators keep lists in repositories and also edit them by hand. A verb must not change other lines.
 func TestListsAreChangedInPlace(t *testing.T) {
 	alice, bob := publicKey(t, 1, "alice@laptop"), publicKey(t, 2, "")
 	list := []byte("# ours\n\n  carol@* " + text(softKey(t, 3).PublicKey()) + "  # not a comment, the key's own\r\n# end")
@@ -106,7 +106,7 @@ func parseError(file string) error {
 	return err
 }
 
-// A key that was revoked must stay so, whatever else the file says.
+// A revoked key must remain revoked, whatever else the file contains.
 func TestRevoke(t *testing.T) {
 	list, missing, err := Revoke([]byte("# lost laptops"), publicKey(t, 1, "alice@laptop"))
 	if err != nil || !missing {
@@ -124,7 +124,7 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// A machine is born with a list that lets nobody sign for it, or one that serves it is turned away.
+// A wrong result would create a machine without a valid signer, or refuse a machine that has one.
 func TestMaySign(t *testing.T) {
 	line := func(principals, options string, key byte) string {
 		return principals + " " + options + text(softKey(t, key).PublicKey()) + "\n"

@@ -14,7 +14,7 @@ import (
 	"pulley/internal/trust/refusal"
 )
 
-// Whatever a list holds: no panic, and no line that counts without somebody who holds a key that may sign.
+// For any list: no panic, and no valid line without a holder and a key that may sign.
 func FuzzParseSigners(f *testing.F) {
 	key := text(softKey(f, 1).PublicKey())
 	for _, seed := range []string{
@@ -39,7 +39,7 @@ func FuzzParseSigners(f *testing.F) {
 		if by, err := s.Verify(Release, "dev", []byte(record), signatures, now); err == nil && !bytes.Contains(allowed, []byte(by+"@")) {
 			t.Errorf("it is by %q, who is not in %q", by, allowed)
 		}
-		// What the list says must not change by being written again.
+		// Writing a list again must not change its meaning.
 		for _, signer := range s.All() {
 			changed, after, err := Expire(allowed, signer.Fingerprint(), now)
 			if err == nil && (after.validity(now.Add(time.Second)) != Expired || len(changed) == 0) {
@@ -49,7 +49,7 @@ func FuzzParseSigners(f *testing.F) {
 	})
 }
 
-// Whatever is cut in two gives the same value when it is joined, so that nothing is shown that was not checked.
+// Split and Join must give the same value again, so that all displayed bytes were checked.
 func FuzzSplit(f *testing.F) {
 	f.Add([]byte(record))
 	f.Add([]byte(record + "\n"))
@@ -66,7 +66,7 @@ func FuzzSplit(f *testing.F) {
 	})
 }
 
-// A stranger's bytes: no panic, and nothing counts but the signature that was made.
+// For any bytes: no panic, and only the real signature is valid.
 func FuzzVerify(f *testing.F) {
 	alice := softKey(f, 1)
 	s := mustParse(f, "alice@dev "+text(alice.PublicKey())+"\nhard@dev "+text(newSK(1).PublicKey()), "")
@@ -110,7 +110,7 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// FuzzVerifyBlock is FuzzVerify behind the armor, where mutations get further.
+// FuzzVerifyBlock is FuzzVerify without the armor, so that mutations reach more code.
 func FuzzVerifyBlock(f *testing.F) {
 	alice := softKey(f, 1)
 	s := mustParse(f, "alice@dev "+text(alice.PublicKey()), "")
@@ -143,7 +143,7 @@ func insideSK(f *testing.F) []byte {
 	return blocks[0]
 }
 
-// What is taken for a permit says the same when it is written again.
+// An accepted permit must have the same meaning after it is written again.
 func FuzzParsePermit(f *testing.F) {
 	for _, p := range []Permit{releasePermit(5, "2.0.0", "1.0.0-rc1"), dataPermit(6, 7, 0, "")} {
 		b, err := p.Encode()
@@ -160,7 +160,7 @@ func FuzzParsePermit(f *testing.F) {
 		}
 		again, err := p.Encode()
 		if err != nil {
-			return // a time beyond what JSON can hold
+			return // JSON cannot represent this time
 		}
 		q, err := ParsePermit(again)
 		if err != nil {
@@ -177,7 +177,7 @@ func FuzzParsePermit(f *testing.F) {
 	})
 }
 
-// What is taken for a mark is one that can be saved, and holds.
+// An accepted mark can be saved and loaded again.
 func FuzzParseHighWaterMark(f *testing.F) {
 	for _, mark := range []HighWaterMark{{}, {"dev@t42", "1.4.0", 7, 20, true, "ab"}} {
 		b, err := json.Marshal(markFile{markFormat, mark})

@@ -24,7 +24,7 @@ const record = `{"v":1,"version":"1.4.0","tree":"5f0c"}`
 
 var now = time.Date(2026, 6, 15, 12, 0, 0, 0, time.UTC)
 
-// softKey is an ed25519 key that is always the same for a number.
+// softKey returns the ed25519 key for a number, always the same.
 func softKey(t testing.TB, number byte) ssh.Signer {
 	t.Helper()
 	return signerOf(t, ed25519.NewKeyFromSeed(bytes.Repeat([]byte{number}, ed25519.SeedSize)))
@@ -57,10 +57,10 @@ func ecdsaKey(t testing.TB, curve elliptic.Curve) *ecdsa.PrivateKey {
 	return key
 }
 
-// text is a public key as a file has it.
+// text returns a public key in the format of a file.
 func text(key ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))) }
 
-// sign makes an armored signature with a key of this process.
+// sign makes an armored signature with a key in memory.
 func sign(t testing.TB, key ssh.Signer, ns Namespace, record string) []byte {
 	t.Helper()
 	sig, err := sshsig.Sign(strings.NewReader(record+"\n"), key, sshsig.HashSHA512, string(ns))
@@ -79,7 +79,7 @@ func mustParse(t testing.TB, allowed, revoked string) *Signers {
 	return s
 }
 
-// whyNot is the sentence of a refusal; "" when there was none.
+// whyNot returns the sentence of a refusal, or "".
 func whyNot(t testing.TB, err error) string {
 	t.Helper()
 	if err == nil {
@@ -92,7 +92,7 @@ func whyNot(t testing.TB, err error) string {
 	return r.Error()
 }
 
-// skKey is a hardware key in software: it signs as PROTOCOL.u2f says that a token does.
+// skKey is a hardware key in software. It signs as PROTOCOL.u2f specifies for a token.
 type skKey struct {
 	private ed25519.PrivateKey
 	flags   byte
@@ -115,7 +115,7 @@ func (k skKey) PublicKey() ssh.PublicKey {
 
 func (k skKey) Sign(_ io.Reader, data []byte) (*ssh.Signature, error) {
 	application, message := sha256.Sum256([]byte(skApplication)), sha256.Sum256(data)
-	rest := binary.BigEndian.AppendUint32([]byte{k.flags}, 7) // how often the token has signed
+	rest := binary.BigEndian.AppendUint32([]byte{k.flags}, 7) // the token's signature counter
 	blob := append(append(append([]byte{}, application[:]...), rest...), message[:]...)
 	return &ssh.Signature{Format: ssh.KeyAlgoSKED25519, Blob: ed25519.Sign(k.private, blob), Rest: rest}, nil
 }

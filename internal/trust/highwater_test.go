@@ -26,7 +26,7 @@ func target(release string, data int64) Target {
 	return t
 }
 
-// Whoever can write to etcd must not bring back a release that was given up for its holes.
+// A writer to etcd must not be able to restore a release with known vulnerabilities.
 func TestHighWaterMarkHolds(t *testing.T) {
 	mark := HighWaterMark{Environment: "dev", Release: "1.4.0", Data: 7, Permit: 20, Required: true}
 	with := func(release string, data, permit int64) HighWaterMark {
@@ -87,7 +87,7 @@ func TestHighWaterMarkHolds(t *testing.T) {
 	}
 }
 
-// A permit is good for one way down: whoever keeps it can't use it again once the node went up.
+// A permit allows one downgrade. It cannot be used again after the node was upgraded.
 func TestAPermitIsUsedOnce(t *testing.T) {
 	permits := []Permit{releasePermit(5, "2.0.0", "1.0.0")}
 	f := HighWaterMark{}
@@ -105,7 +105,7 @@ func TestAPermitIsUsedOnce(t *testing.T) {
 	}
 }
 
-// Whatever is asked, a node only ever goes down by a permit, and a permit's epoch never counts twice.
+// For any sequence of targets, a node is downgraded only with a permit, and each epoch counts only once.
 func TestHighWaterMarkNeverSinksUnpermitted(t *testing.T) {
 	releases := rapid.SampledFrom([]string{"", "0.9.0", "1.0.0-rc1", "1.0.0", "1.2.0", "1.10.0", "2.0.0"})
 	data := rapid.Int64Range(0, 4)
@@ -137,7 +137,7 @@ func TestHighWaterMarkNeverSinksUnpermitted(t *testing.T) {
 	})
 }
 
-// A permit that is misread lets nodes go where no operator sent them.
+// A misread permit would allow targets that no operator approved.
 func TestPermitsAreReadStrictly(t *testing.T) {
 	p := releasePermit(5, "2.0.0", "1.0.0")
 	p.Data = &DataStep{7, 0, ""}
@@ -179,7 +179,7 @@ func TestPermitsAreReadStrictly(t *testing.T) {
 	}
 }
 
-// A mark that is lost lets everything old in again, so a damaged one is said, not replaced.
+// A lost mark would allow every old target. A damaged mark must be reported, not replaced.
 func TestHighWaterMarkOnDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trust.json")
 	if f, err := LoadHighWaterMark(path); err != nil || f != (HighWaterMark{}) {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// signEnv makes this test's program sign with a key and say how that went, so that it can be put on a terminal.
+// signEnv makes this test binary sign with a key and report the result, so that it can run on a terminal.
 const signEnv = "PULLEY_TEST_SIGN_WITH"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// An operator types the passphrase where pulley was started; a child that may not read from the terminal would hang.
+// An operator types the passphrase in the terminal of pulley. A child that may not read from the terminal would hang.
 func TestAPassphraseIsTypedOnATerminal(t *testing.T) {
 	onlySoftly(t)
 	file := filepath.Join(t.TempDir(), "id")
@@ -74,7 +74,7 @@ func TestAPassphraseIsTypedOnATerminal(t *testing.T) {
 	}
 }
 
-// keygen runs the real ssh-keygen, which is half of what these tests are about.
+// keygen runs the real ssh-keygen, the counterpart in these tests.
 func keygen(t *testing.T, stdin []byte, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "ssh-keygen", args...)
@@ -111,14 +111,14 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// onlySoftly keeps an agent of whoever runs the tests, and their askpass, out of them.
+// onlySoftly hides the user's ssh-agent and askpass from the tests.
 func onlySoftly(t *testing.T) {
 	for _, name := range []string{"SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "DISPLAY"} {
 		t.Setenv(name, "")
 	}
 }
 
-// Whatever key an operator has, both sides must read what the other one wrote.
+// For every type of key, Pulley and ssh-keygen must read each other's signatures.
 func TestSignaturesOfEveryKeyGoBothWays(t *testing.T) {
 	onlySoftly(t)
 	for _, kind := range [][]string{{"ed25519"}, {"ecdsa", "-b", "256"}, {"ecdsa", "-b", "384"}, {"ecdsa", "-b", "521"}, {"rsa", "-b", "2048"}, {"rsa", "-b", "3072"}} {
@@ -134,7 +134,7 @@ func TestSignaturesOfEveryKeyGoBothWays(t *testing.T) {
 			if by, err := mustParse(t, allowed, "").Verify(Release, "production", []byte(record), signatures, now); err != nil || by != "alice" {
 				t.Errorf("by %q: %v", by, err)
 			}
-			// As an operator does it by hand, from the stored value.
+			// As an operator does manually, from the stored value.
 			write(t, dir, "value", Join([]byte(record), signatures))
 			write(t, dir, "allowed", []byte(allowed))
 			script := `head -n1 value > r && tail -n+2 value > r.sig && ssh-keygen -Y verify -f allowed -I alice@production -n pulley-release -s r.sig < r`
@@ -162,7 +162,7 @@ func TestSignaturesOfEveryKeyGoBothWays(t *testing.T) {
 	}
 }
 
-// ssh-keygen -Y verify is what an auditor trusts: for each list, environment and time both must say the same.
+// Auditors use ssh-keygen -Y verify. For each list, environment and time, both must have the same result.
 func TestVerifyAgreesWithOpenSSH(t *testing.T) {
 	dir := t.TempDir()
 	alice, bob := softKey(t, 1), softKey(t, 2)
@@ -205,7 +205,7 @@ func TestVerifyAgreesWithOpenSSH(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3") // the same, for a machine without zones
+	t.Setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3") // the same for a machine without time zone data
 	var times []time.Time
 	for _, at := range []string{"2025-10-31T22:59:59Z", "2026-03-29T01:30:00Z", "2026-03-29T01:29:59Z", "2026-06-15T12:00:00Z", "2026-06-15T12:00:01Z",
 		"2026-06-15T22:00:00Z", "2026-06-15T23:00:00Z", "2026-06-15T23:00:01Z", "2026-06-16T00:00:01Z", "2026-10-25T01:30:00Z", "2026-10-25T01:30:01Z"} {
@@ -257,7 +257,7 @@ func TestVerifyAgreesWithOpenSSH(t *testing.T) {
 	}
 }
 
-// An authority's line means something to OpenSSH that it does not mean here, so it is said and not skipped.
+// OpenSSH interprets a cert-authority line and Pulley does not. It must be an error and not be skipped.
 func TestACertificateIsRefusedInWords(t *testing.T) {
 	onlySoftly(t)
 	dir := t.TempDir()
@@ -273,7 +273,7 @@ func TestACertificateIsRefusedInWords(t *testing.T) {
 	}
 }
 
-// A key that only an agent has is what many operators sign with.
+// Many operators sign with a key that only an agent holds.
 func TestAnAgentSigns(t *testing.T) {
 	onlySoftly(t)
 	dir := t.TempDir()
@@ -315,7 +315,7 @@ func TestAnAgentSigns(t *testing.T) {
 	}
 }
 
-// A key with a passphrase is asked for where ssh-keygen asks: here by SSH_ASKPASS.
+// ssh-keygen asks for the passphrase of a key, here by SSH_ASKPASS.
 func TestAPassphraseIsAskedFor(t *testing.T) {
 	onlySoftly(t)
 	dir := t.TempDir()
@@ -335,7 +335,7 @@ func TestAPassphraseIsAskedFor(t *testing.T) {
 	}
 }
 
-// A new key signs at once, and nothing else may read it.
+// A new key can sign at once, and other users cannot read it.
 func TestCreateMakesAKeyThatSigns(t *testing.T) {
 	onlySoftly(t)
 	k := Key{File: filepath.Join(t.TempDir(), "id")}
@@ -374,7 +374,7 @@ func TestCreateMakesAKeyThatSigns(t *testing.T) {
 	}
 }
 
-// What OpenSSH refuses for its weakness is refused here, and what it still takes of RSA is not always.
+// Pulley refuses weak keys that OpenSSH refuses, and also some RSA keys that OpenSSH accepts.
 func TestWeakKeysAgainstOpenSSH(t *testing.T) {
 	dir := t.TempDir()
 	verify := func(key ssh.Signer, block []byte) error {
@@ -394,7 +394,7 @@ func TestWeakKeysAgainstOpenSSH(t *testing.T) {
 		b, _ := pem.Decode(signatures)
 		return b.Bytes
 	}
-	// Stricter than OpenSSH, on purpose: a small RSA key, and a hardware key that nobody touched.
+	// Stricter than OpenSSH on purpose: small RSA keys, and hardware keys without a touch.
 	small := signerOf(t, rsaKey(t, 1024))
 	if err := verify(small, block(sign(t, small, Release, record))); err != nil {
 		t.Errorf("OpenSSH refuses 1024 bits too: %v", err)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// An operator who can't sign must know in one line what to install, make or change.
+// The error must state what to install, create or change.
 func TestSigningSaysWhatIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "id")
@@ -50,7 +50,7 @@ func TestSigningSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A ssh-keygen that waits for ever, as for a key that nobody touches, must not hang a verb; what it leaves is told.
+// A hanging ssh-keygen, for example without a touch, must not block a verb. The error names the possible cause.
 func TestSigningEnds(t *testing.T) {
 	dir := t.TempDir()
 	key, waits := filepath.Join(dir, "id"), filepath.Join(dir, "waits")
@@ -71,7 +71,8 @@ func TestSigningEnds(t *testing.T) {
 	}
 }
 
-// Who gives the wrong path is told to change the mode of a README, or hears of it after a minute of packing.
+// A wrong path must be reported at once, with a fitting remedy. Otherwise the operator would change the mode of a
+// README, or wait for a minute of packing.
 func TestWhatIsNoKeyIsTold(t *testing.T) {
 	dir := t.TempDir()
 	readme, key, fails := filepath.Join(dir, "README"), filepath.Join(dir, "id"), filepath.Join(dir, "fails")
@@ -99,13 +100,13 @@ func TestWhatIsNoKeyIsTold(t *testing.T) {
 	}
 }
 
-// A signature that is there already would be made again and again, or one that is missing never: a key's file has to say
-// which key it is, in each form.
+// Fingerprint must find the key in every form of its file. Otherwise an existing signature would be added again, or a missing
+// one never.
 func TestFingerprintOfEachForm(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
-		gone []string // removed beside it
+		gone []string // removed next to it
 	}{
 		{"private", []string{"-t", "ed25519", "-N", ""}, []string{".pub"}},
 		{"locked", []string{"-t", "ed25519", "-N", "a secret"}, []string{".pub"}},
@@ -130,7 +131,7 @@ func TestFingerprintOfEachForm(t *testing.T) {
 	}
 }
 
-// A release that was signed too often is one that no node takes any more.
+// No node accepts a release with too many signatures.
 func TestAddedSignaturesCanStillBeRead(t *testing.T) {
 	allowed := ""
 	var all []byte
@@ -138,7 +139,7 @@ func TestAddedSignaturesCanStillBeRead(t *testing.T) {
 	for number := range byte(maxSignatures) {
 		key := softKey(t, number)
 		allowed += "ann@* " + text(key.PublicKey()) + "\n"
-		for range 3 { // one signature of a key is enough
+		for range 3 { // one signature per key is enough
 			if all, err = AddSignatures(all, sign(t, key, Release, record)); err != nil {
 				t.Fatal(err)
 			}

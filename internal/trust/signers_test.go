@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata" // zones, also where the machine has none
+	_ "time/tzdata" // time zones for machines without them
 
 	"pulley/internal/trust/refusal"
 )
 
-// A line that is misread lets in somebody who was meant to stay out; one that is skipped keeps out somebody who was let in.
+// A misread line could allow an excluded signer. A skipped line could exclude an allowed one.
 func TestParseSigners(t *testing.T) {
 	key := text(softKey(t, 1).PublicKey())
 	file := "# who may sign\r\n\n" +
@@ -110,7 +110,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// A time without a zone must end at the same instant for a node and for whoever checks by hand.
+// A time without a zone must mean the same instant for a node and for ssh-keygen.
 func TestTimesInAZone(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -118,11 +118,11 @@ func TestTimesInAZone(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"20260115":        "2026-01-14T23:00:00Z",
-		"20260715":        "2026-07-14T23:00:00Z", // winter's offset in summer too: glibc, as OpenSSH calls it
+		"20260715":        "2026-07-14T23:00:00Z", // winter offset in summer too: glibc, as OpenSSH calls it
 		"202607151200":    "2026-07-15T11:00:00Z",
 		"20260715120001":  "2026-07-15T11:00:01Z",
-		"202603290230":    "2026-03-29T01:30:00Z", // an hour that summer time leaves out
-		"202610250230":    "2026-10-25T01:30:00Z", // an hour that there is twice
+		"202603290230":    "2026-03-29T01:30:00Z", // an hour skipped by daylight saving time
+		"202610250230":    "2026-10-25T01:30:00Z", // an hour that occurs twice
 		"20260715Z":       "2026-07-15T00:00:00Z",
 		"20260715z":       "2026-07-15T00:00:00Z",
 		"202607151200UTC": "2026-07-15T12:00:00Z",

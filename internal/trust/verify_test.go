@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Each cause has its own code and sentence: the reader acts on it.
+// Each cause has its own code and sentence, with the remedy.
 func TestRefusalNamesCause(t *testing.T) {
 	alice, bob := softKey(t, 1), softKey(t, 2)
 	a, b := text(alice.PublicKey()), text(bob.PublicKey())
@@ -76,7 +76,7 @@ func TestRefusalNamesCause(t *testing.T) {
 	}
 }
 
-// A record that could be changed in any place without a refusal is not signed.
+// A change of any byte of the record must be a refusal.
 func TestNoByteCanBeChanged(t *testing.T) {
 	for name, key := range keysOfAllTypes(t) {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestNoByteCanBeChanged(t *testing.T) {
 			if why := verify([]byte(record), signatures); why != "" {
 				t.Fatal(why)
 			}
-			// Every other byte for the small key; for those that take long to calculate, every flipped bit.
+			// Every other value of each byte for the fast key; every flipped bit for the slow keys.
 			var masks []byte
 			for m := 1; m < 256; m++ {
 				if name == "ed25519" || m&(m-1) == 0 {
@@ -129,7 +129,7 @@ func keysOfAllTypes(t *testing.T) map[string]ssh.Signer {
 	}
 }
 
-// What OpenSSH refuses must not count here, or ssh-keygen -Y verify would prove nothing.
+// Pulley must refuse whatever OpenSSH refuses. Otherwise ssh-keygen -Y verify would prove nothing.
 func TestWeakSignaturesAreRefused(t *testing.T) {
 	alice, big := softKey(t, 1), rsaKey(t, 2048)
 	wire := func(s *sshsig.Signature, err error) []byte {
@@ -177,7 +177,7 @@ func chunked(s string) string {
 	return strings.Join(append(lines, s), "\n")
 }
 
-// signedData is what is signed: PROTOCOL.sshsig, "Signed Data, of which the signature goes into the blob above".
+// signedData returns the signed bytes: PROTOCOL.sshsig, "Signed Data, of which the signature goes into the blob above".
 func signedData(record string) []byte {
 	hash := sha512.Sum512([]byte(record + "\n"))
 	return append([]byte("SSHSIG"), ssh.Marshal(struct{ Namespace, Reserved, Hash, Sum string }{string(Release), "", "sha512", string(hash[:])})...)
@@ -194,7 +194,7 @@ func rsaSHA1(t *testing.T, key *rsa.PrivateKey) []byte {
 		HashAlgorithm: sshsig.HashSHA512, Signature: &ssh.Signature{Format: ssh.KeyAlgoRSA, Blob: blob}}.Marshal()
 }
 
-// insideLonger is a good signature with a byte behind it, where nothing signed says how long it is.
+// insideLonger returns a valid signature with an additional byte, at a place where no signed field gives its length.
 func insideLonger(t *testing.T, key ssh.Signer) []byte {
 	t.Helper()
 	sig, err := sshsig.Sign(strings.NewReader(record+"\n"), key, sshsig.HashSHA512, string(Release))
@@ -219,7 +219,7 @@ func certified(t *testing.T, authority ssh.Signer) ssh.Signer {
 	return signer
 }
 
-// A record that Verify takes must be the one that Split gives back, or something else could be shown than was checked.
+// Verify and Split must use the same record. Otherwise the displayed record could differ from the checked one.
 func TestJoinAndSplit(t *testing.T) {
 	signatures := sign(t, softKey(t, 1), Release, record)
 	gotRecord, gotSignatures := Split(Join([]byte(record), signatures))
@@ -239,7 +239,7 @@ func TestJoinAndSplit(t *testing.T) {
 	}
 }
 
-// Both ends of a key's time count, to the second, as for OpenSSH.
+// Both limits of a key's validity are inclusive, to the second, as in OpenSSH.
 func TestValidityHasItsEnds(t *testing.T) {
 	s := mustParse(t, `alice@dev valid-after="20260101Z",valid-before="20260201Z" `+text(softKey(t, 1).PublicKey()), "")
 	signatures := sign(t, softKey(t, 1), Release, record)
