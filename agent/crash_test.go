@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// A machine loses power, or its agent is killed, at any moment. For every step, before it and after it:
-// the next run must end where a run without the crash ends, in the node's state, in `current`, on the machine, and
-// in what etcd is told. Nothing but a run that was cut off is counted as one.
+// A machine loses power, or its agent is killed, before and after every step. The next run must end like a run without
+// the crash: in the node's state, in `current`, on the machine, and in etcd. Only an interrupted run may count as
+// interrupted.
 func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
 	scenarios := []struct {
 		say    string
 		target Target
-		runs   Target // what Puppet is started on
+		runs   Target // the targets that Puppet runs on
 		asked  RequestKind
 	}{
 		{"a good new target", verB, verB, ""},
@@ -71,7 +71,7 @@ func TestACrashAnywhereEndsWhereNoCrashEnds(t *testing.T) {
 	}
 }
 
-// places are the crash points of every step of a tick with this action.
+// places returns the crash points of every step of a tick with this action.
 func places(a Action) (all []string) {
 	for _, s := range Steps(a) {
 		all = append(all, "before:"+s, "after:"+s)
@@ -79,8 +79,8 @@ func places(a Action) (all []string) {
 	return all
 }
 
-// prepare makes a node that is on A in a fleet that is to be on target, or one without any; due is whether A is to be enforced
-// again, asked what the node is asked for.
+// prepare creates a node on A in a fleet whose target is target, or a node without a release. due means that
+// enforcement of A is due. asked is the pending request.
 func prepare(t *testing.T, dir string, target Target, due bool, asked RequestKind) {
 	t.Helper()
 	w := reopen(t, dir, start)
@@ -122,7 +122,7 @@ func copyWorld(t *testing.T, from string) string {
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
-	// The link names a folder of the world that it was copied from.
+	// The link names a folder of the world from which it was copied.
 	link := filepath.Join(to, "current")
 	at, err := os.Readlink(link)
 	if err == nil {
@@ -134,7 +134,7 @@ func copyWorld(t *testing.T, from string) string {
 	return to
 }
 
-// die runs one tick in another process, up to the place where it ends.
+// die runs one tick in another process, up to its crash point.
 func die(t *testing.T, dir, place string) {
 	t.Helper()
 	cmd := again(t, "agent", dir, "PULLEY_FAILPOINT="+place)
@@ -149,8 +149,8 @@ func die(t *testing.T, dir, place string) {
 	}
 }
 
-// endOf is everything that a tick leaves behind and that must not depend on crashes: all but times, the names of runs, and
-// how often a run was cut off.
+// endOf returns the result of a tick that must not depend on crashes. It excludes times, names of runs, and the number
+// of interruptions.
 func endOf(t *testing.T, w *world) string {
 	t.Helper()
 	s, status := w.state(t), w.etcd.status(t)
@@ -172,7 +172,7 @@ func endOf(t *testing.T, w *world) string {
 		a := ended(t, *status.Attempt)
 		status.Attempt = &a
 	}
-	// A run again finds what the first one changed already, and changes nothing.
+	// A repeated run finds the changes of the first one, and changes nothing.
 	if s.Outcome == Unchanged {
 		s.Outcome, status.Outcome = Changed, Changed
 	}
@@ -187,7 +187,7 @@ func endOf(t *testing.T, w *world) string {
 	return string(b)
 }
 
-// ended checks that a is an attempt that ended, and leaves out when, and how often it was cut off before.
+// ended checks that an attempt has ended, and clears its time and its number of interruptions.
 func ended(t *testing.T, a Attempt) Attempt {
 	t.Helper()
 	if a.Finished != 1 || a.Open || a.Started > 2 {

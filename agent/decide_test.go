@@ -26,7 +26,7 @@ var (
 	stop   = Hold{Scope: "roles/web", Mode: Stop, Who: "bob", Why: "moving racks"}
 )
 
-// viewReasons are those that only Look gives.
+// viewReasons are the reasons that only Look returns.
 var viewReasons = []Reason{ReasonSilent, ReasonNeverReported, ReasonNotReported, ReasonUnknownNode, ReasonNotTaken}
 
 func refusedFor(detail string) *refusal.Error {
@@ -35,7 +35,7 @@ func refusedFor(detail string) *refusal.Error {
 
 var disabledPuppet = &Blocked{Code: PuppetDisabled, Path: "agent_disabled.lock"}
 
-// failedHook is the problem of a hook; none where the text is empty.
+// failedHook returns the problem of a hook, or the zero Problem for an empty text.
 func failedHook(text Prose) Problem {
 	if text == "" {
 		return Problem{}
@@ -43,7 +43,7 @@ func failedHook(text Prose) Problem {
 	return Problem{Code: HookFailed, Text: text}
 }
 
-// onA is a node that was put on A ten minutes ago, in a fleet that is to be on A, and nothing is wrong.
+// onA returns a healthy node that reached A ten minutes ago, in a fleet whose target is A.
 func onA() (Observed, Desired) {
 	o := Observed{
 		Identity: Identity{Node: "web1", Role: "web", Environment: "dev"}, Settings: DefaultSettings(),
@@ -66,12 +66,12 @@ func refused(o *Observed, target Target, ago time.Duration) {
 
 func notRunFor(o *Observed, d time.Duration) { o.State.RanAt = start.Add(-d) }
 
-// askedFor is a request for this deed that has just come.
+// askedFor returns a new request of this kind.
 func askedFor(do RequestKind) *Request {
 	return &Request{ID: "00112233aabbccdd", Do: do, Why: "fewer are needed", By: "ann", At: start}
 }
 
-// answered is a request that the node answered before.
+// answered adds a request that the node has answered.
 func answered(o *Observed, d *Desired, do RequestKind, problem Prose) {
 	d.Host.Request = askedFor(do)
 	o.State.settle(d.Host.Request.ID, failedHook(problem))
@@ -83,9 +83,9 @@ func answered(o *Observed, d *Desired, do RequestKind, problem Prose) {
 type want struct {
 	action  Action
 	reason  Reason
-	target  Target // default: what is enforced
+	target  Target // default: the enforced target
 	blocked Reason
-	detail  string // part of it
+	detail  string // a substring
 }
 
 type decision struct {
@@ -590,7 +590,7 @@ var decisions = []decision{
 		want{Take, ReasonRetry, verB, "", ""}},
 }
 
-// A node's whole policy, one sentence a case: a wrong line here is a fleet that runs what nobody wanted, or nothing.
+// The complete policy of a node, one sentence per case. A wrong case makes a fleet run an unwanted release, or none.
 func TestDecisions(t *testing.T) {
 	seen := map[Reason]bool{}
 	rungs := map[Question]map[bool]bool{}
@@ -637,7 +637,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// reasons are the constants of type Reason, read from the source so that a new one can't stay without a case.
+// reasons returns the constants of type Reason from the source: each new one needs a case.
 func reasons(t *testing.T) (found []Reason) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
@@ -662,7 +662,7 @@ func reasons(t *testing.T) (found []Reason) {
 	return found
 }
 
-// Without growing, jittered gaps a broken release makes a whole fleet compile it in step, over and over.
+// Without growing gaps with jitter, a complete fleet compiles a broken release simultaneously, again and again.
 func TestAttemptsKeepGrowingDistance(t *testing.T) {
 	gap := func(node string, started int) time.Duration {
 		o, d := onA()
@@ -699,7 +699,7 @@ func TestAttemptsKeepGrowingDistance(t *testing.T) {
 	}
 }
 
-// A wait is never longer than the interval at which the operator wants machines enforced.
+// A wait must never exceed the operator's enforce interval.
 func TestAShortEnforceIntervalBoundsTheGaps(t *testing.T) {
 	o, d := onA()
 	d.Default = verB
@@ -808,14 +808,14 @@ func drawDesired(t *rapid.T) Desired {
 	return d
 }
 
-// What no table thinks of: a decision that panics, contradicts itself, or takes what nobody allowed.
+// Properties beyond the table: a decision must not panic, contradict itself, or take an unwanted target.
 func TestDecisionsNeverDoWhatIsForbidden(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		coherent(t, drawObserved(t), drawDesired(t), drawTime(t, "now"))
 	})
 }
 
-// coherent checks what must be so of every decision.
+// coherent checks the invariants of every decision.
 func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 	t.Helper()
 	before, err := json.Marshal([]any{o, d})
@@ -864,7 +864,7 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 		}
 	case Nothing:
 		if forbidden || o.State.Enforcing.IsZero() {
-			break // only a person, or a first target, ends that
+			break // only an operator, or a first target, ends that
 		}
 		if o.Force || o.Noop || o.pending(d, RequestRun) != nil {
 			t.Fatalf("it was asked for a run and does nothing: %s", got.Reason)
@@ -882,8 +882,8 @@ func coherent(t rapid.TB, o Observed, d Desired, now time.Time) {
 	explained(t, got)
 }
 
-// explained checks that the ladder is an explanation: it ends with a yes when the node acts and with a no otherwise, and
-// what blocks the target stands on a rung that says no.
+// explained checks that the ladder explains the decision. Its last answer is yes if the node acts, and no otherwise.
+// The cause that blocks the target must belong to a question with the answer no.
 func explained(t rapid.TB, d Decision) {
 	t.Helper()
 	if len(d.Ladder) == 0 || d.Reason == "" {

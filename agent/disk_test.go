@@ -21,12 +21,12 @@ import (
 	"pulley/internal/atomicfile"
 )
 
-// TestMain lets a test start this program again as one that holds or takes the lock, or does one tick.
+// TestMain lets a test start this program again to hold the lock, to take it, or to run one tick.
 func TestMain(m *testing.M) {
 	switch dir := os.Getenv("PULLEY_TEST_DIR"); os.Getenv("PULLEY_TEST_AS") {
 	case "":
 		os.Exit(m.Run())
-	case "holder": // of an inherited lock, until its stdin ends
+	case "holder": // holds an inherited lock until its stdin ends
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 		os.Exit(0)
 	case "starter":
@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// startOnce is an agent that does nothing but be the only one: 0 it was alone, 1 it was not, 4 another one was at work.
+// startOnce is an agent that only checks that it is the only one. Its exit codes: 0 alone, 1 not alone, 4 another agent
+// was running.
 func startOnce(dir string) int {
 	d, err := OpenDisk(dir)
 	if err != nil {
@@ -64,7 +65,7 @@ func startOnce(dir string) int {
 	return 0
 }
 
-// again starts this program as something else.
+// again starts this program in another mode.
 func again(t *testing.T, as, dir string, env ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -86,7 +87,7 @@ func openDisk(t testing.TB, dir string) *Disk {
 	return d
 }
 
-// Two agents at once are two Puppets at once.
+// Two agents at the same time start two Puppets at the same time.
 func TestASecondLockIsRefusedUntilTheFirstIsLetGo(t *testing.T) {
 	dir := t.TempDir()
 	first, second := openDisk(t, dir), openDisk(t, dir)
@@ -109,7 +110,7 @@ func TestASecondLockIsRefusedUntilTheFirstIsLetGo(t *testing.T) {
 	lock.Close()
 }
 
-// An agent that is killed leaves its Puppet behind: that Puppet must go on keeping the next agent out.
+// The Puppet of a killed agent must keep the lock against the next agent.
 func TestAChildHoldsTheLockAfterItsParentLetGo(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
@@ -139,7 +140,7 @@ func TestAChildHoldsTheLockAfterItsParentLetGo(t *testing.T) {
 	lock.Close()
 }
 
-// A child that is not Puppet (a validate script, a daemon that a package starts) must not keep the node locked for ever.
+// A child that is not Puppet (a validate script, a daemon of a package) must not keep the node locked.
 func TestOnlyAChildThatIsGivenTheLockInheritsIt(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
@@ -165,7 +166,7 @@ func TestOnlyAChildThatIsGivenTheLockInheritsIt(t *testing.T) {
 	}
 }
 
-// cron, a person and a daemon may all start an agent in the same second.
+// cron, an operator and a daemon may all start an agent in the same second.
 func TestFiftyAgentsAtOnceGoOneAtATime(t *testing.T) {
 	dir := t.TempDir()
 	openDisk(t, dir)
@@ -213,7 +214,7 @@ func TestFiftyAgentsAtOnceGoOneAtATime(t *testing.T) {
 		switch code {
 		case 0:
 			alone++
-		case 4: // another one was at work
+		case 4: // another agent was running
 		default:
 			t.Errorf("an agent ended with %d: it was not alone", code)
 		}
@@ -246,7 +247,7 @@ func TestAStateComesBackAsItWas(t *testing.T) {
 	same(t, "the state", got, want)
 }
 
-// A power cut that damages one file must not need a person: the node's target is simply applied again.
+// A power cut that damages one file must not need an operator: the node applies its target again.
 func TestADamagedStateIsPutAsideAndTheNodeHealsItself(t *testing.T) {
 	for _, damage := range []string{"", "{", `{"v": 1, "attempts": 7}`, "\x00\x00\x00\x00", "[]", `"state"`} {
 		w := fleetOn(t, verA)
@@ -254,7 +255,7 @@ func TestADamagedStateIsPutAsideAndTheNodeHealsItself(t *testing.T) {
 		if err := os.WriteFile(file, []byte(damage), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // only a run puts it aside, not whoever looks
+		for range 2 { // only a run renames it, a reader does not
 			var damaged *DamagedError
 			if _, err := w.disk.Load(); !errors.As(err, &damaged) {
 				t.Errorf("%q: %v", damage, err)
@@ -275,7 +276,7 @@ func TestADamagedStateIsPutAsideAndTheNodeHealsItself(t *testing.T) {
 	}
 }
 
-// An older agent that started over on a newer one's state would forget what the machine is part way to.
+// An older agent must not discard a newer agent's state: the machine may be between two targets.
 func TestAStateOfANewerAgentIsRefusedAndKept(t *testing.T) {
 	for _, newer := range []string{`{"v": 2, "enforcing": {"tree": "aa"}}`, `{"v": 2, "attempts": {"by": "tree"}}`, `{"attempts": 7, "v": 2}`} {
 		dir := t.TempDir()
@@ -294,14 +295,14 @@ func TestAStateOfANewerAgentIsRefusedAndKept(t *testing.T) {
 	}
 }
 
-// A write that fails (disk full, read-only, a folder in the way) must say so and leave the old file whole.
+// A failed write (disk full, read-only, a folder at the path) must return an error and keep the old file intact.
 func TestAnUnwritableFolderIsAnErrorThatNamesTheFile(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
 	if err := d.Save(State{LastGood: verA}); err != nil {
 		t.Fatal(err)
 	}
-	// Root passes permissions; a folder where the temporary file goes stops anybody.
+	// Permissions do not stop root. A folder at the path of the temporary file does.
 	if err := os.MkdirAll(filepath.Join(dir, atomicfile.Temporary(stateFile), "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +322,7 @@ func TestAnUnwritableFolderIsAnErrorThatNamesTheFile(t *testing.T) {
 	}
 }
 
-// A tick on a disk that takes no writes must not start Puppet: a crash could then not be told from a clean node.
+// On a disk without writes, a tick must not start Puppet: a crash would look like an unchanged machine.
 func TestAnUnwritableStateStopsATickBeforePuppet(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
@@ -365,10 +366,10 @@ func TestHowARunEndedIsTold(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, result("r-1")), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	told(Result{}, true, false) // damaged: nobody knows, so it may have been started
+	told(Result{}, true, false) // damaged: it may have been started
 }
 
-// Nothing that an agent keeps may fill the machine's disk over the years.
+// The agent's files must not fill the machine's disk over the years.
 func TestOldRunsAndSpooledRecordsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
@@ -384,7 +385,8 @@ func TestOldRunsAndSpooledRecordsAreBounded(t *testing.T) {
 			t.Errorf("%s keeps %d entries, %v: %v", folder, len(kept), kept, err)
 		}
 	}
-	// A clock that was set back must not make the newest runs look like the oldest; what others left goes after a day.
+	// After the clock was set back, the newest runs must not look like the oldest. Other entries are removed after a
+	// day.
 	back := func(i int) string { return fmt.Sprintf("20250101T%06dZ-%d", i, i) }
 	for _, foreign := range []string{"bootstrap", "command-7"} {
 		if err := os.Mkdir(filepath.Join(dir, runsDir, foreign), 0o700); err != nil {
@@ -436,7 +438,7 @@ func TestOldRunsAndSpooledRecordsAreBounded(t *testing.T) {
 	}
 }
 
-// What etcd was told may be lost without harm: the node then says it again.
+// The record of the last report may be lost: the node then reports again.
 func TestADamagedReportedFileCostsOneReport(t *testing.T) {
 	w := fleetOn(t, verA)
 	if err := os.WriteFile(filepath.Join(w.dir, "node", reportedFile), []byte(`{"fingerprint": "x", "runs": 7}`), 0o600); err != nil {
@@ -469,7 +471,7 @@ func TestDisabledKeepsItsReason(t *testing.T) {
 	}
 }
 
-// No content of state.json may crash the agent, or make one that will not start again.
+// No content of state.json may crash the agent or prevent its start.
 func FuzzDecodeState(f *testing.F) {
 	f.Add([]byte(`{"v":1}`))
 	f.Add([]byte(`{"v":1,"refusal":{"target":{"tree":"t"},"why":"it is not signed","at":"2026-03-04T05:06:07Z"}}`))
@@ -502,7 +504,7 @@ func FuzzDecodeState(f *testing.F) {
 		s.fail(Run{ID: "r", Target: verA, Result: Result{Kind: Untouched}}, start)
 		s.forget()
 		want, err := json.Marshal(s)
-		if err == nil { // not Save, whose flush would leave a fuzzer with a hundredth of its tries
+		if err == nil { // not Save: its flush would make the fuzzer a hundred times slower
 			err = os.WriteFile(filepath.Join(dir, stateFile), want, 0o600)
 		}
 		if err != nil {

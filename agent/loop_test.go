@@ -10,8 +10,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// A daemon that skipped its first tick would leave a machine unmanaged for its first minutes; one that ticked twice at
-// once would run two Puppets.
+// A daemon must not leave a machine unmanaged for its first minutes. It must not run two ticks at the same time, which
+// would start two Puppets.
 func TestLoopTicksAtOnceThenOnScheduleAndNeverTwiceAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		schedule, err := cron.ParseStandard("*/5 * * * *")
@@ -30,7 +30,7 @@ func TestLoopTicksAtOnceThenOnScheduleAndNeverTwiceAtOnce(t *testing.T) {
 				}
 				at = append(at, time.Since(start))
 				if len(at) == 2 {
-					time.Sleep(12 * time.Minute) // two successors fall due meanwhile
+					time.Sleep(12 * time.Minute) // two due times pass meanwhile
 				}
 				running--
 			})
@@ -50,7 +50,7 @@ func TestLoopTicksAtOnceThenOnScheduleAndNeverTwiceAtOnce(t *testing.T) {
 	})
 }
 
-// A schedule that never fires must not have the agent tick without a pause.
+// A schedule without a next time must not cause ticks without a pause.
 func TestALoopWhoseScheduleNeverFiresWaitsForItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		schedule, err := cron.ParseStandard("0 0 30 2 *")
@@ -71,7 +71,7 @@ func TestALoopWhoseScheduleNeverFiresWaitsForItsEnd(t *testing.T) {
 	})
 }
 
-// A splay that differed from tick to tick would let a fleet fall into step; one that exceeded its limit would skip ticks.
+// A splay that changes between ticks would synchronise a fleet. One above its limit would skip ticks.
 func TestSplayIsStableAndSpreadsAFleet(t *testing.T) {
 	const limit = 4 * time.Minute
 	buckets := make([]int, 8)

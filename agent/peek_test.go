@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// An agent that changes together with what it applies leaves nobody able to tell which of the two broke a machine.
+// If an agent and its content change together, the cause of a broken machine is unknown.
 func TestOnlyACalmTickMayChangeTheAgent(t *testing.T) {
 	open := Desired{Gate: Gate{State: GateOpen}}
 	for _, c := range []struct {
@@ -42,8 +42,8 @@ func TestOnlyACalmTickMayChangeTheAgent(t *testing.T) {
 	}
 }
 
-// A look that changes something is done twice by a node whose new agent is on probation; one that sees otherwise than a tick
-// has the new agent do what the old one should.
+// With a candidate on probation, a read that changes the state would have its effect twice. If Peek and Tick differ,
+// the new agent runs a tick that belongs to the old one.
 func TestPeekDecidesAsATickAndChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	look := func(action Action, reason Reason) {
@@ -71,8 +71,7 @@ func TestPeekDecidesAsATickAndChangesNothing(t *testing.T) {
 	}
 }
 
-// A target that comes while a new agent is on probation must not be its first work: nobody could tell which of the two broke
-// the machine.
+// A new target must not be the first work of a new agent on probation: the cause of a broken machine would be unknown.
 func TestAnAgentOnProbationTakesNothingNew(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, version("1.0.0"))
@@ -85,10 +84,10 @@ func TestAnAgentOnProbationTakesNothingNew(t *testing.T) {
 	w.good(t)
 	w.stands(t, version("2.0.0"), version("2.0.0"))
 	w.now = w.now.Add(time.Hour)
-	w.good(t, Options{Keep: true}) // what is in place is its work
+	w.good(t, Options{Keep: true}) // it enforces the target in place
 }
 
-// everything is each file below a folder with its bytes.
+// everything returns each file below a folder with its bytes.
 func everything(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// noise is text that does not compress, as hashes and addresses in Puppet's messages don't.
+// noise returns incompressible text, like the hashes and addresses in Puppet's messages.
 func noise(seed uint64, n int) string {
 	r := rand.New(rand.NewPCG(seed, 1))
 	b := make([]byte, n)
@@ -38,7 +38,7 @@ func sampleRun() Run {
 	}
 }
 
-// What `pulley runs` shows is what happened on the node, as long as it fits.
+// `pulley runs` must show the run as it happened, if the record fits.
 func TestARunComesBackAsItWas(t *testing.T) {
 	want := sampleRun()
 	e, err := EncodeRun(want)
@@ -52,7 +52,7 @@ func TestARunComesBackAsItWas(t *testing.T) {
 	same(t, "the run", got, want)
 }
 
-// One run with a huge log must neither fill etcd nor lose what failed and why.
+// A run with a huge log must neither fill etcd nor lose its failures and their causes.
 func TestARunRecordHasABoundHoweverMuchPuppetSaid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := sampleRun()
@@ -96,7 +96,7 @@ func TestARunRecordHasABoundHoweverMuchPuppetSaid(t *testing.T) {
 	})
 }
 
-// The failed resource that comes first is the one that the operator needs.
+// Operators need the first failed resource.
 func TestATruncatedRunKeepsItsFirstResources(t *testing.T) {
 	r := sampleRun()
 	for i := range 500 {
@@ -126,7 +126,7 @@ func packed(t testing.TB, text string) []byte {
 	return out.Bytes()
 }
 
-// A stolen node identity can write what it likes under its own runs; it must not take the operator's program down.
+// A stolen node identity can write anything under its own runs. It must not crash the operator's program.
 func TestARunRecordThatIsNoneIsAnError(t *testing.T) {
 	whole := packed(t, `{"v":1}`)
 	for want, b := range map[string][]byte{
@@ -156,7 +156,7 @@ func FuzzDecodeRun(f *testing.F) {
 		}
 		again, err := EncodeRun(r)
 		if err != nil {
-			return // its bare record, names and all, may be too large to be one of ours
+			return // its minimal record, with names, may be too large
 		}
 		if len(again.Bytes) > maxRunBytes {
 			t.Fatalf("%d bytes", len(again.Bytes))
@@ -167,7 +167,8 @@ func FuzzDecodeRun(f *testing.F) {
 	})
 }
 
-// Status is what every fleet view reads of every node: one that outgrew its bound would be refused, and the node silent.
+// Every fleet view reads the status of every node. A status above the limit would be rejected, and the node would look
+// silent.
 func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 	words := rapid.Custom(func(t *rapid.T) string {
 		word := rapid.OneOf(
@@ -223,7 +224,7 @@ func TestAStatusFitsWhateverItsWordsAre(t *testing.T) {
 	})
 }
 
-// Ten thousand nodes on which all is well are ten thousand of these every five minutes.
+// In a healthy fleet of ten thousand nodes, etcd stores ten thousand of these every five minutes.
 func TestAStatusOfANodeThatIsWellIsSmall(t *testing.T) {
 	w := fleetOn(t, version("1.24.3"))
 	w.agent.Identity.Node, w.agent.Identity.Role = "controller12_stage", "controller"
@@ -234,7 +235,7 @@ func TestAStatusOfANodeThatIsWellIsSmall(t *testing.T) {
 	}
 }
 
-// A realistic failure must arrive in words, not only in names.
+// A typical failure must keep its text, not only its names.
 func TestAStatusKeepsTheWordsOfAnOrdinaryFailure(t *testing.T) {
 	w := fleetOn(t, version("1.24.3"))
 	w.promote(t, halfway)
@@ -249,7 +250,7 @@ func TestAStatusKeepsTheWordsOfAnOrdinaryFailure(t *testing.T) {
 	}
 }
 
-// What one node keeps in etcd is bounded by bytes: a node that changes something at every tick must not fill it.
+// A node's records in etcd are limited by bytes: a node that changes something in every tick must not fill etcd.
 func TestANodesRunsInEtcdAreBounded(t *testing.T) {
 	w := fleetOn(t, verA)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -285,7 +286,7 @@ func TestANodesRunsInEtcdAreBounded(t *testing.T) {
 	}
 }
 
-// A record that was sent again and counted twice would later be dropped while the node goes on counting its bytes.
+// A record that is sent twice must be counted once. Otherwise the node deletes it and still counts its bytes.
 func TestARecordThatIsSentTwiceCountsOnce(t *testing.T) {
 	var told Reported
 	etcd := map[string]bool{}

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// refusedB is a target that nobody signed.
+// refusedB is an unsigned target.
 var refusedB = version("refused-2.0.0")
 
-// Whoever gets into etcd and points the fleet at a release of his own must find that no node runs it, that every node goes
-// on with what it has, and that each says why.
+// An attacker in etcd who sets a release of his own must not get it onto any node. Every node must keep its target and
+// report the cause.
 func TestARefusedTargetIsNotTakenAndTheOldOneStaysEnforced(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, refusedB)
@@ -42,7 +42,7 @@ func TestARefusedTargetIsNotTakenAndTheOldOneStaysEnforced(t *testing.T) {
 	}
 }
 
-// A signature that is added later must be found by itself: there is nobody to tell ten thousand nodes.
+// A node must find a later signature by itself: there is no event for ten thousand nodes.
 func TestATargetThatIsSignedLaterIsTakenAtTheNextTick(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
@@ -66,7 +66,7 @@ func TestATargetThatIsSignedLaterIsTakenAtTheNextTick(t *testing.T) {
 	}
 }
 
-// Between two looks a node costs etcd what any other does: one read.
+// Between two checks of a signature, a node reads from etcd once, like any other node.
 func TestBetweenTwoLooksARefusedTargetCostsOneRead(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.agent.Settings.Heartbeat = time.Hour
@@ -108,11 +108,11 @@ func TestForceLooksAtARefusedTargetAtOnce(t *testing.T) {
 	w.stands(t, refusedB, refusedB)
 }
 
-// To show what a release would change, Puppet evaluates it, as root: a release that nobody vouches for must not get so far.
+// A noop run evaluates a release as root: an unauthentic release must not get that far.
 func TestANoopOfARefusedTargetRunsNoPuppet(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, refusedB)
-	for range 2 { // the second time it is known to be refused
+	for range 2 { // the second time, the refusal is known
 		before := w.state(t)
 		r := w.idle(t, Options{Noop: true})
 		if r.Err == nil || !strings.Contains(r.Err.Error(), "it is not signed") || r.Run != nil {
@@ -131,7 +131,7 @@ func TestANoopOfARefusedTargetRunsNoPuppet(t *testing.T) {
 	}
 }
 
-// An etcd that is lost while a node asks for a signature is no proof of anything.
+// A loss of etcd during a check of a signature is not a refusal.
 func TestARefusalAndAnUnreachableEtcdAreTwoThings(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, refusedB)
@@ -158,7 +158,7 @@ func TestARefusalAndAnUnreachableEtcdAreTwoThings(t *testing.T) {
 	}
 }
 
-// An operator who sees the refusal and promotes something else wants to read of that, not of what is gone.
+// After a promotion of another target, the status must not mention the refusal of the old one.
 func TestARefusalIsForgottenWithItsTarget(t *testing.T) {
 	for name, next := range map[string]func(*world){
 		"promoted something else":      func(w *world) { w.promote(t, verC) },
@@ -182,7 +182,7 @@ func TestARefusalIsForgottenWithItsTarget(t *testing.T) {
 
 func full(Target) error { return fmt.Errorf("no space left") }
 
-// A first target has nothing before it: the machine is left as it was, however often somebody asks.
+// With a refused first target, the machine must stay unchanged after any number of ticks.
 func TestAFirstTargetThatIsRefusedLeavesTheMachineAlone(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, refusedB)
@@ -195,8 +195,8 @@ func TestAFirstTargetThatIsRefusedLeavesTheMachineAlone(t *testing.T) {
 	w.stands(t, Target{}, Target{})
 }
 
-// A node between two targets has nothing good to fall back to on its own: when the way back is refused, it stays where it
-// is and goes on trying.
+// A node between two targets has no complete target to return to. If the way back is refused, it stays there and
+// retries.
 func TestANodeBetweenTargetsStaysThereWhenTheWayBackIsRefused(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, halfway)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Whoever asks a node for a run has to learn that it took place, and it must not take place twice.
+// A requested run must be answered, and it must not run twice.
 func TestARunThatWasAskedForIsDoneOnceAndAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRun))
@@ -19,7 +19,7 @@ func TestARunThatWasAskedForIsDoneOnceAndAnswered(t *testing.T) {
 	same(t, "what was asked of etcd when all was done", w.etcd.calls, []string{"desire"})
 }
 
-// A run that fails is an answer too: nobody may wait for it for ever.
+// A failed run must be answered too: the operator must not wait forever.
 func TestARunThatWasAskedForAndFailsIsAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRun))
@@ -34,7 +34,7 @@ func TestARunThatWasAskedForAndFailsIsAnswered(t *testing.T) {
 	w.idle(t)
 }
 
-// A node that can't do what it is asked for says why, at once: a hold may last for weeks.
+// A node that cannot execute a request must answer with the cause immediately: a hold may last for weeks.
 func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
 	for _, c := range []struct {
 		say  string
@@ -73,7 +73,8 @@ func TestWhatCanNotBeDoneIsAnswered(t *testing.T) {
 	}
 }
 
-// A node that was disabled when it was asked to retire, and that nobody drained, would enforce nothing for good.
+// A node that was disabled when its retirement was requested, and never drained, must be enforced again after it is
+// enabled.
 func TestADisabledNodeThatWasAskedToRetireLivesOnOnceItIsEnabled(t *testing.T) {
 	w := fleetOn(t, verA)
 	must(t, w.disk.Disable("kernel debugging"))
@@ -87,7 +88,7 @@ func TestADisabledNodeThatWasAskedToRetireLivesOnOnceItIsEnabled(t *testing.T) {
 	if run := w.good(t); run.Target != verB || len(w.machine.retired) != 0 {
 		t.Errorf("it ran %s, after hooks %+v", run.Target, w.machine.retired)
 	}
-	// Asked anew it drains as any other.
+	// After a new request it drains like any other node.
 	again := askedFor(RequestRetire)
 	again.ID = "ffff"
 	w.request(t, again)
@@ -105,7 +106,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// A node that is drained and then runs Puppet again is a node whose service comes back while its machine is deleted.
+// If a drained node runs Puppet again, its service comes back while its machine is deleted.
 func TestANodeRetiresOnceAndRunsNothingAnyMore(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.etcd.operator(t, func(d *Desired) { d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(RequestRetire) })
@@ -148,7 +149,7 @@ func TestANodeRetiresOnceAndRunsNothingAnyMore(t *testing.T) {
 	}
 }
 
-// An operator who thinks better of it gets the node back, with what the hooks undid.
+// After a cancelled retirement, the node must work again and restore the changes of the hooks.
 func TestARetirementThatIsCalledOffIsForgotten(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
@@ -165,7 +166,7 @@ func TestARetirementThatIsCalledOffIsForgotten(t *testing.T) {
 	}
 }
 
-// Hooks that fail are the asker's to judge: the node says how, once, and does not try again by itself.
+// The operator decides about failed hooks: the node reports the failure once and does not retry.
 func TestHooksThatFailAreAnsweredAndNotRunAgain(t *testing.T) {
 	clings := version("clings-1.0.0")
 	w := fleetOn(t, clings)
@@ -188,7 +189,7 @@ func TestHooksThatFailAreAnsweredAndNotRunAgain(t *testing.T) {
 	}
 }
 
-// A node that has no release yet has no hooks; whoever waits for it must not wait until a deadline.
+// A node without a release has no hooks. It must answer before the deadline.
 func TestANodeWithoutAReleaseRetiresAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.request(t, askedFor(RequestRetire))
@@ -198,7 +199,7 @@ func TestANodeWithoutAReleaseRetiresAtOnce(t *testing.T) {
 	}
 }
 
-// A request that was taken back between the look and the deed must not be done.
+// A request that is cancelled between the read and the run must not be executed.
 func TestARequestThatIsTakenBackMeanwhileIsNotDone(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
@@ -215,7 +216,7 @@ func TestARequestThatIsTakenBackMeanwhileIsNotDone(t *testing.T) {
 	}
 }
 
-// Without etcd there is no leave to begin, and what etcd can't be told later is kept.
+// Without etcd, a retirement must not start. An answer that etcd cannot take must be kept.
 func TestRetiringAndEtcdThatGoesAway(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
@@ -234,7 +235,7 @@ func TestRetiringAndEtcdThatGoesAway(t *testing.T) {
 	}
 }
 
-// A machine that shuts down in the middle of its hooks goes on with them when it is back.
+// A machine that shuts down during its hooks must continue them after the boot.
 func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
@@ -249,7 +250,7 @@ func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
 	w.machine.during = nil
 	w.etcd.cut()
 	w.now = w.now.Add(time.Hour)
-	w.idle(t) // until etcd is back
+	w.idle(t) // waits for etcd
 	w.etcd.mend()
 	w.idle(t)
 	if a := w.etcd.status(t).Answer; a == nil || a.Failed() || len(w.machine.retired) != 2 {
@@ -257,7 +258,7 @@ func TestHooksThatAreToldToStopAreNotAnswered(t *testing.T) {
 	}
 }
 
-// A release that can't be had any more, on disk or from anywhere, keeps nobody waiting.
+// A missing release, on disk and on all sources, must be answered without a wait.
 func TestATreeThatIsGoneIsAnAnswer(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))
@@ -268,7 +269,7 @@ func TestATreeThatIsGoneIsAnAnswer(t *testing.T) {
 	}
 }
 
-// An agent on probation leaves goodbyes to the tick that follows: hooks may take longer than it is watched.
+// An agent on probation must not retire a node: hooks may take longer than its limit.
 func TestAnAgentOnProbationDoesNotRetire(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.request(t, askedFor(RequestRetire))

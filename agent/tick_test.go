@@ -19,7 +19,7 @@ var (
 	unverified = version("unverified-2.0.0")
 )
 
-// fleetOn is a world whose node is on A and has said so.
+// fleetOn returns a world whose node is on target and has reported it.
 func fleetOn(t testing.TB, target Target) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -66,7 +66,7 @@ func TestANewTargetIsTakenVerifiedCommittedAndReported(t *testing.T) {
 	}
 }
 
-// An operator who promotes a typing mistake must find every machine as it was, and kept so.
+// After the promotion of a target that does not compile, every machine must stay unchanged and enforced.
 func TestATargetThatDoesNotCompileLeavesTheOldOneEnforced(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, syntax)
@@ -82,8 +82,8 @@ func TestATargetThatDoesNotCompileLeavesTheOldOneEnforced(t *testing.T) {
 	w.idle(t)
 }
 
-// The attempts at a bad target must be counted through the runs that keep the old one enforced: otherwise a broken
-// release is compiled every minute again and again, and no node ever says that it is stuck.
+// Runs that enforce the old target must not reset the attempts at a bad one. Otherwise the nodes compile a broken
+// release every minute and never report that they are stuck.
 func TestABrokenTargetIsTriedRarelyForHoursWhileTheOldOneIsEnforced(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, syntax)
@@ -120,7 +120,7 @@ func TestABrokenTargetIsTriedRarelyForHoursWhileTheOldOneIsEnforced(t *testing.T
 	}
 }
 
-// A run that failed in the middle changed the machine: going on is safer than half of two releases.
+// A run that failed in the middle changed the machine. Continuing is safer than a mixture of two releases.
 func TestAFailureInTheMiddleKeepsTheNodeOnTheNewTarget(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, halfway)
@@ -153,7 +153,7 @@ func TestAFailureInTheMiddleKeepsTheNodeOnTheNewTarget(t *testing.T) {
 	}
 }
 
-// A data change for one role must not start Puppet on every other machine of the fleet.
+// A data change for one role must not start Puppet on every machine of the fleet.
 func TestATargetOfTheSameLayersNeedsNoPuppet(t *testing.T) {
 	w := newWorld(t)
 	w.content.concerns = func(Target) string { return "the layers of web1" }
@@ -180,7 +180,7 @@ func TestATargetOfTheSameLayersNeedsNoPuppet(t *testing.T) {
 	}
 }
 
-// A node that stands between two targets is on neither: equal layers prove nothing there.
+// A node between two targets is on neither: equal layers prove nothing.
 func TestBetweenTargetsTheSameLayersAreAppliedAllTheSame(t *testing.T) {
 	w := newWorld(t)
 	w.content.concerns = func(Target) string { return "the layers of web1" }
@@ -197,7 +197,7 @@ func TestBetweenTargetsTheSameLayersAreAppliedAllTheSame(t *testing.T) {
 	w.stands(t, back, back)
 }
 
-// An abort that comes while a node is fetching must reach it before Puppet does.
+// An abort during a download must reach the node before Puppet starts.
 func TestWhatChangedMeanwhileStopsATickBeforeAnythingHappened(t *testing.T) {
 	for _, open := range []Target{verB, verA} { // take, enforce
 		w := fleetOn(t, verA)
@@ -229,7 +229,7 @@ func TestWhatChangedMeanwhileStopsATickBeforeAnythingHappened(t *testing.T) {
 	}
 }
 
-// Nothing new may start on a word that etcd can no longer confirm; what is in place goes on.
+// Without confirmation by etcd, a node must not start a new target. It must keep enforcing the target in place.
 func TestEtcdLostBeforeAdmission(t *testing.T) {
 	faults := map[string]func() error{
 		"unreachable":   func() error { return fmt.Errorf("timeout: %w", ErrUnreachable) },
@@ -264,7 +264,7 @@ func TestEtcdLostBeforeAdmission(t *testing.T) {
 	}
 }
 
-// A timeout of a write is an unknown outcome: etcd may say "running" of a node that gave up.
+// A write that times out has an unknown outcome: etcd may contain "running" for a node that gave up.
 func TestANodeThatGaveUpDoesNotStayRunningInEtcd(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
@@ -279,7 +279,7 @@ func TestANodeThatGaveUpDoesNotStayRunningInEtcd(t *testing.T) {
 	}
 }
 
-// What happened while etcd was away is what an operator asks about first when it is back.
+// After an outage of etcd, operators need the runs that happened meanwhile.
 func TestRunsThatEtcdCouldNotTakeAreSentLaterOldestFirst(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.etcd.cut()
@@ -342,7 +342,7 @@ func TestAReportThatFailsLosesNothing(t *testing.T) {
 	}
 }
 
-// With 10 000 nodes each needless call is a thousand a second for etcd.
+// With 10,000 nodes, each unnecessary call adds a thousand calls a second in etcd.
 func TestNothingToDoCostsOneReadAndAHeartbeatCostsOneWrite(t *testing.T) {
 	w := newWorld(t)
 	w.agent.Settings.EnforceInterval = 100 * time.Hour
@@ -363,7 +363,7 @@ func TestNothingToDoCostsOneReadAndAHeartbeatCostsOneWrite(t *testing.T) {
 	}
 }
 
-// A hold that vanishes with the network would let Puppet loose on the machine that somebody is working on.
+// A hold that is lost with the network would let Puppet run on a machine that an operator is repairing.
 func TestAHoldThatWasSeenCountsOfflineUntilItIsSeenGone(t *testing.T) {
 	w := fleetOn(t, verA)
 	hold := func(holds ...Hold) { w.etcd.operator(t, func(d *Desired) { d.Holds = holds }) }
@@ -396,7 +396,7 @@ func TestAHoldThatWasSeenCountsOfflineUntilItIsSeenGone(t *testing.T) {
 	}
 }
 
-// A release that breaks what its own checks look for must not become the one to go back to.
+// A release that fails its own checks must not become the last good one.
 func TestARunThatDoesNotVerifyIsNotTheLastGoodOne(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, unverified)
@@ -410,7 +410,7 @@ func TestARunThatDoesNotVerifyIsNotTheLastGoodOne(t *testing.T) {
 	}
 }
 
-// A release that closes the firewall towards etcd would be the last that its nodes ever take.
+// A release that blocks the connection to etcd must not become the last good one: the node could take no other.
 func TestATargetThatCutsTheNodeOffIsNotTheLastGoodOne(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
@@ -430,7 +430,7 @@ func TestATargetThatCutsTheNodeOffIsNotTheLastGoodOne(t *testing.T) {
 	w.stands(t, verB, verB)
 }
 
-// A full disk must neither stop enforcing nor be tried again every minute.
+// A full disk must neither stop enforcement nor cause a retry every minute.
 func TestAStageThatFailsIsAnAttemptAndChangesNothing(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
@@ -456,7 +456,7 @@ func TestAStageThatFailsIsAnAttemptAndChangesNothing(t *testing.T) {
 	if r := w.idle(t); r.Run != nil {
 		t.Errorf("it tried again at once: %+v", r.Run)
 	}
-	for range 40 { // through attempts at B, until A is due
+	for range 40 { // attempts at B, until A is due
 		w.now = w.now.Add(time.Minute)
 		w.tick(t)
 	}
@@ -465,7 +465,7 @@ func TestAStageThatFailsIsAnAttemptAndChangesNothing(t *testing.T) {
 	}
 }
 
-// Stopping the daemon while it downloads says nothing about the release.
+// A daemon stopped during a download proves nothing about the release.
 func TestAStageThatWasToldToStopIsNoAttempt(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
@@ -478,7 +478,7 @@ func TestAStageThatWasToldToStopIsNoAttempt(t *testing.T) {
 	same(t, "the state", w.state(t), before)
 }
 
-// A machine that is shut down while its agent reads etcd must not have Puppet started, killed and counted as a failure.
+// If a machine shuts down while its agent reads etcd, the agent must not start Puppet, kill it and count a failure.
 func TestATickThatIsToldToStopBeforePuppetChangesNothing(t *testing.T) {
 	for _, at := range []string{"desire", "admit"} {
 		w := fleetOn(t, verA)
@@ -508,8 +508,8 @@ func TestATickThatIsToldToStopBeforePuppetChangesNothing(t *testing.T) {
 	}
 }
 
-// A run that fails may have spoiled as much as one that goes well: what it took from the machine is put back, whatever else
-// it did, and by the next agent when this one did not live to do it.
+// A failed run may damage as much as a successful one. The agent must restore the damage after any run. If it was
+// killed, the next agent must.
 func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
 	spoiled := errors.New("the list is gone (it was put back)")
 	for name, kind := range map[string]Kind{"2.0.0": Between, "halfway": Between, "syntax": Untouched} {
@@ -530,7 +530,7 @@ func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
 	if r := w.tick(t, Options{Noop: true}); !errors.Is(r.Err, spoiled) || w.machine.pending {
 		t.Errorf("a noop that changed something: %+v", r)
 	}
-	w.machine.pending, w.machine.spoiled = true, spoiled // an agent was killed
+	w.machine.pending, w.machine.spoiled = true, spoiled // the agent was killed
 	w.content.onStage = func(Target) error {
 		if w.machine.pending {
 			t.Error("who may sign was asked of what the run left behind")
@@ -541,7 +541,7 @@ func TestWhatARunSpoiltIsPutBackHoweverItWent(t *testing.T) {
 	w.good(t)
 }
 
-// A stop while a release is being verified says nothing about the release: the next tick does the run again.
+// A stop during verification proves nothing about the release: the next tick repeats the run.
 func TestAStopDuringVerificationLeavesTheRunOpen(t *testing.T) {
 	for _, at := range []string{"its own checks", "etcd's answer"} {
 		w := fleetOn(t, verA)
@@ -582,7 +582,7 @@ func TestWithoutEtcdAndWithoutTheTreeNothingIsCounted(t *testing.T) {
 	same(t, "the state", w.state(t), before)
 }
 
-// A release that a slow link never brings in time must not keep what is in place from being enforced.
+// A release that a slow link cannot download in time must not prevent enforcement of the target in place.
 func TestWhatCannotBeFetchedStopsNoEnforcing(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
@@ -603,7 +603,7 @@ func TestWhatCannotBeFetchedStopsNoEnforcing(t *testing.T) {
 	}
 }
 
-// Going back after a day of releases that failed must need no download: the last one that worked before stays on disk.
+// A rollback after a day of failed releases must need no download: the previous good release stays on disk.
 func TestThePreviousGoodOneIsKept(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
@@ -618,7 +618,7 @@ func TestThePreviousGoodOneIsKept(t *testing.T) {
 	}
 }
 
-// Puppet's own corrective_change is silent under apply: without this nobody sees that somebody edits files by hand.
+// Puppet's own corrective_change is not set under apply. Without this check, manual edits of files stay unnoticed.
 func TestDriftIsSeen(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.now = w.now.Add(time.Hour)
@@ -638,7 +638,7 @@ func TestDriftIsSeen(t *testing.T) {
 	}
 }
 
-// What a run between two targets changes is progress, not drift.
+// A change by a run between two targets is progress, not drift.
 func TestARetryThatChangesSomethingIsNoDrift(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, halfway)
@@ -655,7 +655,7 @@ func TestARetryThatChangesSomethingIsNoDrift(t *testing.T) {
 	}
 }
 
-// Whoever asks what would change must not change anything.
+// A noop run must not change anything.
 func TestANoopNeverCommits(t *testing.T) {
 	for _, wanted := range []Target{verA, verB} {
 		w := fleetOn(t, verA)
@@ -733,7 +733,7 @@ func TestPuppetThatCanNotBeStartedIsAnUntouchedFailure(t *testing.T) {
 	w.stands(t, verA, verA)
 }
 
-// `current` is what a person, and a rescue by hand, trusts.
+// Operators rely on `current` in a manual recovery.
 func TestALostLinkOrTreeComesBack(t *testing.T) {
 	w := fleetOn(t, verA)
 	link := filepath.Join(w.dir, "current")
@@ -749,7 +749,7 @@ func TestALostLinkOrTreeComesBack(t *testing.T) {
 	w.stands(t, verA, verA)
 }
 
-// A state that can't be read is no reason to tell the fleet that this node has nothing.
+// A node with an unreadable state must not report that it has no release.
 func TestANodeThatCanNotReadItsStateClaimsNothing(t *testing.T) {
 	w := fleetOn(t, verA)
 	before := w.etcd.status(t)
@@ -777,7 +777,7 @@ func TestAValueThatCanNotBeReadLetsEnforcingGoOnAndIsReported(t *testing.T) {
 	}
 }
 
-// Settings of the state that outlive the tick of the clock: a clock that was a year ahead for one run.
+// After one run with the clock a year ahead, the node must continue to work.
 func TestAClockThatWasAYearAheadDoesNotStopTheNode(t *testing.T) {
 	w := newWorld(t)
 	w.now = start.Add(365 * 24 * time.Hour)
@@ -797,7 +797,7 @@ func TestAClockThatWasAYearAheadDoesNotStopTheNode(t *testing.T) {
 	}
 }
 
-// With a year in reported.json the node would be silent for a year.
+// With a future time in reported.json, the node would be silent until then.
 func TestAHeartbeatThatWasSentAYearFromNowIsSentAgain(t *testing.T) {
 	w := fleetOn(t, verA)
 	told, err := w.disk.LoadReported()
@@ -814,7 +814,7 @@ func TestAHeartbeatThatWasSentAYearFromNowIsSentAgain(t *testing.T) {
 	}
 }
 
-// The program may be killed in Puppet, where no step ends: what then was applied nobody knows, so it is done again.
+// If the agent is killed during a Puppet run, the extent of the changes is unknown: the run must be repeated.
 func TestARunThatWasCutOffInPuppetIsDoneAgain(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What `pulley status` says in one word must be the word that makes an operator look at the right machine.
+// The state in `pulley status` must direct the operator to the right machine.
 func TestLook(t *testing.T) {
 	tried := func(target Target, started, finished int) *Attempt {
 		return &Attempt{Target: target, Started: started, Finished: finished, Open: started > finished, Last: start, Problem: Problem{Code: HookFailed, Text: "no space left"}}
@@ -17,7 +17,7 @@ func TestLook(t *testing.T) {
 		say  string
 		when func(*Status, *Desired)
 		want NodeState
-		why  string // part of it
+		why  string // a substring
 	}{
 		{"on its target and heard of a minute ago", func(*Status, *Desired) {}, Converged, "on its target"},
 		{"something newer is wanted", func(_ *Status, d *Desired) { d.Default = verB }, Pending, "is on 1.0.0 with data 7 and has not taken 2.0.0"},
@@ -122,7 +122,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// A node that has not said a word yet is either young or lost.
+// A node without any report is either new or lost.
 func TestLookAtANodeThatNeverReported(t *testing.T) {
 	for _, c := range []struct {
 		host *Host
@@ -139,16 +139,16 @@ func TestLookAtANodeThatNeverReported(t *testing.T) {
 	}
 }
 
-// `pulley explain` computes on the operator's machine what the node computes for itself: the two must agree.
+// `pulley explain` repeats the node's own decision on the operator's machine: the two must be equal.
 func TestAStatusIsEnoughToExplainTheNode(t *testing.T) {
 	for _, c := range decisions {
 		o, d := onA()
 		c.when(&o, &d)
 		if d.Unreachable != "" || d.Unreadable != "" {
-			continue // then etcd tells the operator nothing either
+			continue // the operator has no answer from etcd either
 		}
 		t.Run(c.say, func(t *testing.T) {
-			o.Force, o.Noop = false, false // one tick's, not the node's
+			o.Force, o.Noop = false, false // options of one tick, not of the node
 			own := Decide(o, d, start)
 			tick := &tick{
 				Agent:    &Agent{Identity: o.Identity, Settings: o.Settings, MachineID: o.Machine, Now: func() time.Time { return start }},

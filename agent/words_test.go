@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// codes are the constants of a type, read from the source: a new one cannot stay without a sentence.
+// codes returns the constants of a type from the source: each new one needs a sentence.
 func codes(t *testing.T, file, kind string) (found []string) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
@@ -35,7 +35,7 @@ func codes(t *testing.T, file, kind string) (found []string) {
 	return found
 }
 
-// An operator cannot act on a code that no page explains and no sentence renders.
+// Operators need a sentence and a documentation page for every code.
 func TestEveryCodeHasASentenceAndIsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/json.md")
@@ -64,7 +64,7 @@ func TestEveryCodeHasASentenceAndIsDocumented(t *testing.T) {
 	}
 }
 
-// A newer agent's code must not be empty text in an older pulley.
+// An older pulley must show a newer agent's code, not an empty text.
 func TestUnknownCodeIsItsOwnSentence(t *testing.T) {
 	t.Parallel()
 	for want, got := range map[string]string{

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// world is one node with its own real disk, and stand-ins for what surrounds it. Everything lies in files under one
-// folder, so that a process that dies leaves it as a crash would.
+// world is one node with a real disk and fakes of everything else. All of it is stored in files under one folder, so
+// that the death of the process has the effect of a crash.
 type world struct {
 	dir     string
 	disk    *Disk
@@ -27,7 +27,7 @@ type world struct {
 	now     time.Time
 }
 
-// start is the time at which every world begins.
+// start is the initial time of every world.
 var start = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 func newWorld(t testing.TB) *world {
@@ -69,10 +69,10 @@ func openWorld(dir string, now time.Time) (*world, error) {
 	return w, nil
 }
 
-// crashAt is the time of the tick that tickOnce does.
+// crashAt is the time of the tick in tickOnce.
 var crashAt = start.Add(time.Minute)
 
-// tickOnce is an agent that does one tick and, where its environment names a crash point, dies at it.
+// tickOnce is an agent that runs one tick. If its environment names a crash point, it exits there.
 func tickOnce(dir string) int {
 	w, err := openWorld(dir, crashAt)
 	if err != nil {
@@ -103,7 +103,7 @@ func (w *world) tick(t testing.TB, opts ...Options) Report {
 	return r
 }
 
-// good ticks and expects that Puppet ran, without failure.
+// good runs a tick and expects a successful Puppet run.
 func (w *world) good(t testing.TB, opts ...Options) *Run {
 	t.Helper()
 	r := w.tick(t, opts...)
@@ -113,7 +113,7 @@ func (w *world) good(t testing.TB, opts ...Options) *Run {
 	return r.Run
 }
 
-// idle ticks and expects that Puppet did not run.
+// idle runs a tick and expects that Puppet did not run.
 func (w *world) idle(t testing.TB, opts ...Options) Report {
 	t.Helper()
 	r := w.tick(t, opts...)
@@ -138,7 +138,7 @@ func (w *world) attempt(t testing.TB, target Target) *Attempt {
 	return s.Attempt(target)
 }
 
-// stands fails the test unless the node's last good target, what it enforces and its link are these.
+// stands fails the test unless the node has this last good target, enforced target and link.
 func (w *world) stands(t testing.TB, good, enforcing Target) {
 	t.Helper()
 	s := w.state(t)
@@ -150,7 +150,7 @@ func (w *world) stands(t testing.TB, good, enforcing Target) {
 	}
 }
 
-// files are the node's own files with their contents.
+// files returns the node's own files with their contents.
 func (w *world) files(t testing.TB) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -168,17 +168,17 @@ func (w *world) files(t testing.TB) map[string]string {
 	return found
 }
 
-// version is a target with live data; its name tells fakePuppet what happens.
+// version returns a target with live data. Its name selects the behaviour of fakePuppet.
 func version(name string) Target {
 	return Target{Release: name, Tree: digest([]byte("tree " + name)), Data: 7, DataDigest: digest([]byte("data " + name))}
 }
 
-// fakeEtcd stands for internal/store: Desire answers at one revision, and Admit refuses what was read at an older one.
+// fakeEtcd is a fake of internal/store: Desire reads at one revision, and Admit rejects an older one.
 type fakeEtcd struct {
 	file                        string
 	calls                       []string
-	onDesire, onAdmit, onReport func() error // what goes wrong before the call has an effect
-	afterAdmit                  func() error // what goes wrong once it had: its outcome is unknown to the node
+	onDesire, onAdmit, onReport func() error // errors before the call has an effect
+	afterAdmit                  func() error // error afterwards: the node does not know the outcome
 }
 
 type etcdContent struct {
@@ -211,7 +211,7 @@ func (e *fakeEtcd) save(c etcdContent) error {
 	return os.Rename(e.file+".new", e.file)
 }
 
-// operator changes what is desired, as a person with `pulley` does.
+// operator changes the desired state, like an operator with `pulley`.
 func (e *fakeEtcd) operator(t testing.TB, change func(*Desired)) {
 	t.Helper()
 	c := e.load()
@@ -289,7 +289,7 @@ func (e *fakeEtcd) count(name string) int {
 	return n
 }
 
-// cut and mend take etcd away and bring it back.
+// cut and mend disconnect etcd and reconnect it.
 func (e *fakeEtcd) cut() {
 	away := func() error { return fmt.Errorf("no route to host: %w", ErrUnreachable) }
 	e.onDesire, e.onAdmit, e.onReport = away, away, away
@@ -297,19 +297,19 @@ func (e *fakeEtcd) cut() {
 
 func (e *fakeEtcd) mend() { e.onDesire, e.onAdmit, e.onReport = nil, nil, nil }
 
-// fakeContent keeps each tree as a file, and the real link.
+// fakeContent stores each tree as a file, and uses the real link.
 type fakeContent struct {
 	dir      string
 	held     int
 	onStage  func(Target) error
-	refuses  func(Target) string // why a new target is refused; "" when it is not
-	concerns func(Target) string // digest of what of a target's data concerns this node
+	refuses  func(Target) string // why a new target is refused; "": accepted
+	concerns func(Target) string // digest of those parts of a target's data that concern this node
 	kept     []Target            // by the last collection
 }
 
 func (c *fakeContent) tree(tree string) string { return filepath.Join(c.dir, "trees", tree) }
 
-// Stage refuses a release that is named "refused", unless the test has other words.
+// Stage refuses a release named "refused", unless the test sets another reason.
 func (c *fakeContent) Stage(_ context.Context, _ Identity, t Target, how Staging) (Staged, error) {
 	if how.Taking && c.refuses != nil && c.refuses(t) != "" {
 		return Staged{}, fmt.Errorf("cannot take %s: %w", t, refusedFor(c.refuses(t)))
@@ -338,7 +338,7 @@ func (c *fakeContent) Current() (string, error) {
 	return filepath.Base(at), err
 }
 
-// Activate refuses what `current` must never name: a tree that is not there, or that was never applied successfully.
+// Activate rejects a target that `current` must never name: a missing tree, or one never applied successfully.
 func (c *fakeContent) Activate(tree string) error {
 	for _, must := range []string{c.tree(tree), filepath.Join(c.dir, "applied", tree)} {
 		if _, err := os.Stat(must); err != nil {
@@ -370,14 +370,14 @@ func (c *fakeContent) Collect(keep []Target, _ []string) error {
 	return err
 }
 
-// fakePuppet writes the release's name where a catalog would have its effect. The name says how the run goes: "syntax"
-// does not compile, "halfway" fails in the middle; "offline", "unverified" and all others go well.
+// fakePuppet writes the release's name in place of a catalog's changes. The name selects the result: "syntax" does not
+// compile, "halfway" fails in the middle; "offline", "unverified" and all others succeed.
 type fakePuppet struct {
 	dir     string
 	jobs    []Job
 	blocked *Blocked
 	during  func(Job)
-	result  func(Job) (Result, error) // instead of what the name says
+	result  func(Job) (Result, error) // overrides the result selected by the name
 }
 
 func (p *fakePuppet) Blocked() *Blocked { return p.blocked }
@@ -418,13 +418,13 @@ func (p *fakePuppet) apply(what string) error {
 	return os.WriteFile(filepath.Join(p.dir, "machine"), []byte(what), 0o600)
 }
 
-// fakeMachine finds fault with a release that is named "unverified".
+// fakeMachine rejects a release named "unverified".
 type fakeMachine struct {
 	dir                  string
 	remembered, verified int
 	retired              []Job
 	during               func() error
-	spoiled              error // what Restore finds after the next run of Puppet; an agent that is gone leaves it to the next one
+	spoiled              error // found by Restore after the next Puppet run; a killed agent leaves it to the next one
 	pending              bool
 }
 
@@ -450,8 +450,7 @@ func (m *fakeMachine) Verify(_ context.Context, job Job) error {
 	return nil
 }
 
-// Retire writes what a hook would do to the world outside: a second time it does the same. A release that is named "clings"
-// has a hook that fails.
+// Retire writes the external effect of a hook. It is idempotent. A release named "clings" has a hook that fails.
 func (m *fakeMachine) Retire(ctx context.Context, job Job, why Prose) error {
 	m.retired = append(m.retired, job)
 	if m.during != nil {
@@ -468,7 +467,7 @@ func (m *fakeMachine) Retire(ctx context.Context, job Job, why Prose) error {
 	return ctx.Err()
 }
 
-// request asks the node for something.
+// request adds a request to the node.
 func (w *world) request(t testing.TB, r *Request) {
 	t.Helper()
 	w.etcd.operator(t, func(d *Desired) { d.Host.Request = r })

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A schedule that is taken for one that starts the agent, and does not, is the node's last.
+// If a crontab that does not start the agent counts as its schedule, the node never runs again.
 func TestWhichLinesOfACrontabRunTheAgent(t *testing.T) {
 	for line, want := range map[string][]CronJob{
 		"*/5 * * * * root /usr/local/bin/pulley-agent run --splay":                          {{}},

@@ -17,7 +17,7 @@ const (
 	bob   = "bob@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n"
 )
 
-// listed makes a machine's lists; "" makes no file.
+// listed creates a machine's lists; "" creates no file.
 func listed(t *testing.T, allowed, revoked string) trust.Files {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,7 +37,7 @@ func keeps(f trust.Files) keptSigners {
 	return keptSigners{files: f, environment: "dev@t42", now: func() time.Time { return time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC) }}
 }
 
-// A list on which nobody can sign any more would make the release that brought it the last one that a node ever takes.
+// A list without any valid signer would make its release the last one that the node takes.
 func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after [2]string // allowed, revoked
@@ -93,7 +93,7 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 
 const everyFive = "*/5 * * * * root pulley-agent run\n"
 
-// guarded is a machine with a list of signers and a schedule; each call is an agent that was started anew.
+// guarded returns a machine with a list of signers and a schedule. Each call of start is a new agent.
 func guarded(t *testing.T) (start func() *Machine, f trust.Files) {
 	t.Helper()
 	f = listed(t, alice, "")
@@ -124,7 +124,7 @@ func holds(t *testing.T, path, want string) {
 	}
 }
 
-// A run that is killed after it spoiled the list, or the schedule, must not be the last that the node ever does.
+// A run that is killed after it damaged the list or the schedule must not be the node's last one.
 func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
@@ -144,7 +144,7 @@ func TestWhatARunThatWasCutOffSpoiltIsPutBack(t *testing.T) {
 	}
 }
 
-// Who revokes every key by hand, because one was stolen, must not find it allowed again after the next run.
+// If an operator revokes every key by hand, the next run must not restore them.
 func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
@@ -164,7 +164,7 @@ func TestWhatAPersonDidIsLeftAlone(t *testing.T) {
 	holds(t, m.schedule, "# by hand, for now\n")
 }
 
-// What can't be put back now is put back later, and is never taken for what there was.
+// A failed restore must be retried later. The damaged files must not replace the copies.
 func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 	start, f := guarded(t)
 	m := start()
@@ -173,7 +173,7 @@ func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 	}
 	spoil(t, f.Allowed, "")
 	spoil(t, m.schedule, "")
-	spoil(t, filepath.Join(f.Allowed, "in the way"), "a folder, where the list was") // no rename replaces that
+	spoil(t, filepath.Join(f.Allowed, "in the way"), "a folder, where the list was") // a rename cannot replace it
 	spoil(t, filepath.Join(m.schedule, "in the way"), "a folder, where the schedule was")
 	for range 2 {
 		m := start()
@@ -197,7 +197,7 @@ func TestWhatCannotBePutBackIsPutBackLater(t *testing.T) {
 	holds(t, m.schedule, everyFive)
 }
 
-// A file of what was kept that makes no sense must neither stop the node for good nor go unnoticed.
+// A damaged file of copies must neither stop the node forever nor stay unnoticed.
 func TestWhatWasKeptAndIsDamagedIsKeptAnew(t *testing.T) {
 	start, f := guarded(t)
 	m := start()

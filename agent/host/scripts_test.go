@@ -13,7 +13,7 @@ import (
 	"pulley/agent"
 )
 
-// A check that the agent itself was told to end must not be blamed on the release.
+// A check that is interrupted by the agent's stop is not a failure of the release.
 func TestAStoppedCheckIsNotBlamedOnTheRelease(t *testing.T) {
 	s := scripts{log: slog.New(slog.DiscardHandler), timeout: time.Minute}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -23,7 +23,7 @@ func TestAStoppedCheckIsNotBlamedOnTheRelease(t *testing.T) {
 	}
 }
 
-// A node is drained by its hooks: in their order, with what they need to know, and the first that fails ends it.
+// A node is drained by its hooks: in order, with their variables, until the first failure.
 func TestHooksRunInOrderUntilOneFails(t *testing.T) {
 	tree, said := t.TempDir(), filepath.Join(t.TempDir(), "said")
 	for name, text := range map[string]string{
@@ -50,7 +50,7 @@ func TestHooksRunInOrderUntilOneFails(t *testing.T) {
 	}
 }
 
-// A hook that hangs must not keep a node from being retired for ever, nor leave its children behind.
+// A hook that hangs must neither prevent a retirement nor leave child processes.
 func TestAHookThatHangsIsEnded(t *testing.T) {
 	tree := t.TempDir()
 	script(t, filepath.Join(tree, "retire.d", "10-hangs"), "echo busy; sleep 1000 & wait", 0o755)

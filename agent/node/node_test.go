@@ -15,7 +15,7 @@ import (
 	"pulley/internal/nodeconfig"
 )
 
-// A node whose lock can't be had for another reason than a run at work must not look like one that works, for ever.
+// Only a run in progress may be reported as one. Another failure of the lock must be an error.
 func TestOnlyARunAtWorkIsAnotherRun(t *testing.T) {
 	dir := t.TempDir()
 	disk, err := agent.OpenDisk(dir)
@@ -32,7 +32,7 @@ func TestOnlyARunAtWorkIsAnotherRun(t *testing.T) {
 	p := c.NewPuppet()
 	p.Dir = dir
 	stopped, cancel := context.WithCancel(t.Context())
-	cancel() // keeps Reap from ending the process that stands for a Puppet past its deadline: this one
+	cancel() // keeps Reap from killing this process, which the record names as a Puppet past its deadline
 	for name, c := range map[string]struct {
 		deadline time.Duration
 		locked   bool
@@ -48,7 +48,7 @@ func TestOnlyARunAtWorkIsAnotherRun(t *testing.T) {
 	}
 }
 
-// recordSelf writes the record of a running Puppet, which names this process.
+// recordSelf writes the record of a running Puppet with this process's pid.
 func recordSelf(t *testing.T, dir string, deadline time.Duration) {
 	t.Helper()
 	stat, err := os.ReadFile("/proc/self/stat")

@@ -23,7 +23,7 @@ import (
 	"pulley/internal/store"
 )
 
-// renewing is a node with a certificate of 90 days, and a server that answers as it is told.
+// renewing is a node with a certificate of 90 days, and a server with configurable answers.
 type renewing struct {
 	t      *testing.T
 	ca     *pki.CA
@@ -99,7 +99,7 @@ func newRenewing(t *testing.T) *renewing {
 	return w
 }
 
-// serve renews for whoever comes with a certificate of the CA.
+// serve renews any certificate of the CA.
 func (w *renewing) serve(rw http.ResponseWriter, r *http.Request) {
 	w.asked++
 	var asked join.Renewal
@@ -110,7 +110,7 @@ func (w *renewing) serve(rw http.ResponseWriter, r *http.Request) {
 	if err != nil || r.URL.Path != join.PathRenew || r.TLS.PeerCertificates[0].Subject.CommonName != w.name.String() {
 		w.t.Errorf("asked for %s by %s: %v", r.URL.Path, r.TLS.PeerCertificates[0].Subject, err)
 	}
-	if asked.Machine.ID != "machine-of-compute1" || asked.Machine.Boot == "" { // else a copy of it would be renewed too
+	if asked.Machine.ID != "machine-of-compute1" || asked.Machine.Boot == "" { // otherwise a copy of the machine would be renewed too
 		w.t.Errorf("it says that it is %+v", asked.Machine)
 	}
 	csr, err := pki.ParseCSR([]byte(asked.CSR))
@@ -125,7 +125,7 @@ func (w *renewing) serve(rw http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(rw).Encode(w.answer(join.Answer{Node: "compute1", Certificate: string(cert), CA: string(w.ca.Bundle())}))
 }
 
-// tick is the end of a tick so long after the certificate was made, and what was said.
+// tick runs the end of a tick at this time after the certificate's creation, and returns the log.
 func (w *renewing) tick(after time.Duration) string {
 	w.t.Helper()
 	w.said.Reset()
@@ -145,7 +145,7 @@ func (w *renewing) leaf() *x509.Certificate {
 	return id.Leaf()
 }
 
-// A node whose certificate ends is lost to the fleet; one that asks with nothing due costs the fleet its serve.
+// A node whose certificate expires is lost. Unnecessary renewals overload serve.
 func TestNodeRenewsWhenItIsDue(t *testing.T) {
 	w := newRenewing(t)
 	was := w.leaf()
@@ -170,7 +170,7 @@ func TestNodeRenewsWhenItIsDue(t *testing.T) {
 	}
 }
 
-// Serve that is away must not be met by every tick of every node when it is back, and people have to hear of it in time.
+// After an outage of serve, not every tick of every node may retry, and operators must learn of the failure in time.
 func TestRenewalThatFailsIsToldAndTriedAgain(t *testing.T) {
 	w := newRenewing(t)
 	w.server.Close()
@@ -192,7 +192,7 @@ func TestRenewalThatFailsIsToldAndTriedAgain(t *testing.T) {
 	}
 }
 
-// An answer that would shut the node out must not take the place of what works.
+// A new certificate that would lock the node out must not replace a working one.
 func TestRenewalRefusesWhatWouldShutItOut(t *testing.T) {
 	other, err := pki.OpenCA(filepath.Join(t.TempDir(), "other"), pki.Options{})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"pulley/agent"
 )
 
-// A run that is taken for a success without being one makes a release the last good one that was never applied; one that
-// is wrongly taken for untouched sends a half-configured machine back to a target that it has already left.
+// A false success makes a release the last good one although it was never applied. A false untouched returns a partly
+// configured machine to a target that it has already left.
 func TestClassify(t *testing.T) {
 	good := func(change ...func(*Report)) *Report {
 		r := &Report{Status: "changed", Completed: true, Counts: agent.Counts{Total: 9, Changed: 2}}
@@ -28,7 +28,7 @@ func TestClassify(t *testing.T) {
 		out     string
 		kind    agent.Kind
 		outcome agent.Outcome
-		problem string // a part of it
+		problem string // a substring
 	}{
 		{"changed", end{code: 2}, false, good(), applied, agent.Success, agent.Changed, ""},
 		{"unchanged", end{}, false, good(func(r *Report) { r.Status, r.Counts.Changed = "unchanged", 0 }), applied, agent.Success, agent.Unchanged, ""},
@@ -83,7 +83,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// The proof must be found wherever it stands in the output, also when the rest does not fit into memory.
+// The compiled catalog must be found anywhere in the output, even if the output exceeds the limit in memory.
 func TestConsoleIsSearchedInFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	const size = 64 << 10
@@ -102,7 +102,7 @@ func TestConsoleIsSearchedInFull(t *testing.T) {
 	}
 }
 
-// The reason of a failed run must survive, whatever else the run said.
+// The cause of a failed run must be kept, whatever else the run printed.
 func TestBoundedKeepsErrors(t *testing.T) {
 	var lines []agent.LogLine
 	for i := range 2000 {
@@ -130,7 +130,7 @@ func TestBoundedKeepsErrors(t *testing.T) {
 	}
 }
 
-// What whoever starts the agent has in their environment must not reach Puppet.
+// The environment of the process that starts the agent must not reach Puppet.
 func TestEnvironmentIsOurs(t *testing.T) {
 	for _, name := range []string{"RUBYOPT", "RUBYLIB", "FACTER_role", "PUPPET_CONFDIR", "GEM_HOME", "LD_PRELOAD"} {
 		t.Setenv(name, "leak")
@@ -150,7 +150,7 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	}
 }
 
-// A logged command line is there to be typed again.
+// Operators copy a logged command line into a shell.
 func TestQuoted(t *testing.T) {
 	if got := quoted([]string{"/usr/bin/puppet", "-e", "", "it's $x", "--color=false"}); got != `/usr/bin/puppet -e '' 'it'\''s $x' --color=false` {
 		t.Error(got)

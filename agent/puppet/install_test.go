@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// bare is a machine without Puppet, whose package manager is played by a function.
+// bare is a machine without Puppet. A function fakes its package manager.
 type bare struct {
 	Installer
 	t        *testing.T
 	commands []string
 	waits    []time.Duration
 	log      bytes.Buffer
-	fail     map[string]int    // by a part of the command: how many times it fails
-	out      map[string]string // by a part of the command: what it prints
+	fail     map[string]int    // substring of a command → number of failures
+	out      map[string]string // substring of a command → its output
 }
 
 func newBare(t *testing.T, programs ...string) *bare {
@@ -82,7 +82,7 @@ const (
 	configure = "dpkg --force-confdef --force-confold --configure -a"
 )
 
-// A first boot on a bare machine ends here when a command is wrong.
+// A wrong command makes the first boot of a machine without Puppet fail.
 func TestInstallWithApt(t *testing.T) {
 	b := newBare(t, "usr/bin/apt-get", "run/systemd/system/x")
 	b.out["policy puppet-agent"] = candidate
@@ -91,12 +91,12 @@ func TestInstallWithApt(t *testing.T) {
 	if !strings.Contains(b.log.String(), "chroot "+b.Root+" apt-get -y -q -o DPkg::Lock::Timeout=300 ") {
 		t.Errorf("the command as it was run is not in the log:\n%s", &b.log)
 	}
-	// A second time there is nothing to do.
+	// The second time has no work.
 	b.commands = nil
 	b.want(b.Ensure(t.Context()), "/usr/bin/puppet --version")
 }
 
-// A power cut while dpkg unpacks must not keep Puppet from ever being installed. The states are those that real cuts left.
+// A power cut while dpkg unpacks must not prevent the installation forever. The states are from real interruptions.
 func TestInstallMendsWhatWasCutOff(t *testing.T) {
 	const (
 		fix       = "apt-get --no-install-recommends --no-remove --fix-broken install"
@@ -113,7 +113,7 @@ func TestInstallMendsWhatWasCutOff(t *testing.T) {
 	}
 }
 
-// On a first boot the network is late and another apt holds the lock: a few tries are normal, endless ones are not.
+// At first boot, the network is late and another apt holds the lock: a few retries are normal, endless ones are not.
 func TestInstallTriesAgain(t *testing.T) {
 	b := newBare(t, "usr/bin/apt-get")
 	b.out["policy puppet-agent"] = candidate
@@ -129,7 +129,7 @@ func TestInstallTriesAgain(t *testing.T) {
 	}
 }
 
-// A machine on which Puppet can't be installed must say what to do.
+// If Puppet cannot be installed, the error must contain the remedy.
 func TestInstallSaysWhatIsWrong(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(b *bare)
@@ -148,7 +148,7 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A package manager that hangs would hang the first boot.
+// A package manager that hangs must not block the first boot.
 func TestInstallCommandsEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -162,7 +162,7 @@ func TestInstallCommandsEnd(t *testing.T) {
 	}
 }
 
-// Behind a proxy, packages come through it or not at all; Puppet's own runs get nothing of it.
+// Behind a proxy, packages must be downloaded through it. Puppet's own runs must not receive the proxy.
 func TestPackagesComeThroughTheProxy(t *testing.T) {
 	b := newBare(t, "usr/bin/apt-get")
 	b.Proxy = "http://proxy.example:3128"

@@ -16,7 +16,7 @@ import (
 	"pulley/internal/testbed/puppettest"
 )
 
-// Who disabled Puppet on a machine, perhaps in the middle of an emergency, would find it changed all the same.
+// A machine on which an operator disabled Puppet must not be changed.
 func TestDisabledMachineRunsNothing(t *testing.T) {
 	for content, message := range map[string]string{`{"disabled_message":"disk is dying"}`: "disk is dying", `{}`: "", "": "", "not JSON": ""} {
 		dir, p, job := machine(t, "")
@@ -32,7 +32,7 @@ func TestDisabledMachineRunsNothing(t *testing.T) {
 	}
 }
 
-// The lock that Pulley itself put in the way of puppet agent must not stop Pulley; anybody else's must, wherever it lies.
+// A lock that Pulley set against puppet agent must not stop Pulley. Any other lock must, in every folder.
 func TestOwnLockStopsNobody(t *testing.T) {
 	const own = "taken over by Pulley on 2026-03-04T05:06:07Z: see pulley-agent takeover"
 	for content, stops := range map[string]bool{
@@ -61,7 +61,7 @@ func TestOwnLockStopsNobody(t *testing.T) {
 	}
 }
 
-// sleeper starts a process that has the given name and does nothing.
+// sleeper starts an idle process with the given name.
 func sleeper(t *testing.T, name string) *exec.Cmd {
 	t.Helper()
 	sleep, err := exec.LookPath("sleep")
@@ -83,7 +83,7 @@ func sleeper(t *testing.T, name string) *exec.Cmd {
 	return cmd
 }
 
-// Two catalogs at once on one machine can leave packages and files in a state that neither wanted.
+// Two catalogs at the same time can leave packages and files in an undefined state.
 func TestCatalogLock(t *testing.T) {
 	other, stray := sleeper(t, "puppet"), sleeper(t, "not-it")
 	for content, busy := range map[string]bool{
@@ -114,7 +114,7 @@ func TestCatalogLock(t *testing.T) {
 	}
 }
 
-// Without a lock of ours, the machine's own Puppet would start in the middle of our run.
+// Without Pulley's lock, the machine's own Puppet could start during a run.
 func TestLockIsHeldWhilePuppetRuns(t *testing.T) {
 	dir, p, job := machine(t, "# fake: sleep 300\n")
 	job.Deadline = 400 * time.Millisecond
@@ -136,7 +136,7 @@ func TestLockIsHeldWhilePuppetRuns(t *testing.T) {
 	}
 }
 
-// An agent that is killed must neither take a running catalog along, nor let the next one start a second Puppet.
+// A killed agent must not interrupt a running catalog. The next agent must not start a second Puppet.
 func TestPuppetOutlivesItsAgent(t *testing.T) {
 	dir, p, job := machine(t, "# fake: file "+filepath.Join(t.TempDir(), "motd")+" x\n# fake: sleep 301\n")
 	first := exec.Command(os.Args[0])
@@ -161,7 +161,7 @@ func TestPuppetOutlivesItsAgent(t *testing.T) {
 	if syscall.Kill(busy.Pid, 0) != nil {
 		t.Fatal("the running Puppet did not survive its agent")
 	}
-	// Past its deadline nobody but the next agent can end it.
+	// After the deadline, only the next agent can end it.
 	record := filepath.Join(dir, "agent", "puppet", "running.json")
 	text, err := os.ReadFile(record)
 	if err != nil {
@@ -177,13 +177,13 @@ func TestPuppetOutlivesItsAgent(t *testing.T) {
 	eventually(t, "the old Puppet is gone", func() bool { return !running(busy.Pid) })
 }
 
-// running reports whether the process lives; one that only waits for being reaped does not.
+// running reports whether the process runs. A zombie does not count.
 func running(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// A record of a process that is long gone, or of another boot, must not block a machine for good.
+// The record of a process that has exited, or of another boot, must not block a machine.
 func TestReapForgetsWhatIsGone(t *testing.T) {
 	other := sleeper(t, "puppet")
 	for _, record := range []string{"", "{", `{"pid":4194305,"start":1,"deadline":1}`, `{"pid":-1}`, `{"pid":1}`,

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) {
 	puppettest.RunAsPuppet()
-	if dir := os.Getenv("PULLEY_TEST_AGENT"); dir != "" { // an agent that a test may kill
+	if dir := os.Getenv("PULLEY_TEST_AGENT"); dir != "" { // an agent that tests may kill
 		p, job := fixture(dir)
 		result, err := p.Apply(context.Background(), job)
 		fmt.Println(result, err)
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fixture is a Puppet whose program, release and folders lie under dir.
+// fixture returns a Puppet whose program, release and folders are under dir.
 func fixture(dir string) (*puppet.Puppet, agent.Job) {
 	return &puppet.Puppet{
 			Program: filepath.Join(dir, "puppet"), Dir: filepath.Join(dir, "agent"), Grace: 300 * time.Millisecond,
@@ -35,7 +35,7 @@ func fixture(dir string) (*puppet.Puppet, agent.Job) {
 		}
 }
 
-// machine makes a machine with a fake Puppet and a release whose manifest is given.
+// machine creates a machine with a fake Puppet and a release with the given manifest.
 func machine(t *testing.T, manifest string) (dir string, p *puppet.Puppet, job agent.Job) {
 	t.Helper()
 	dir = t.TempDir()

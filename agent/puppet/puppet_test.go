@@ -15,7 +15,7 @@ import (
 	"pulley/internal/testbed/puppettest"
 )
 
-// Someone whose machine has no Puppet would not know what to do.
+// On a machine without Puppet, the error must contain the remedy.
 func TestMissingPuppetSaysWhatToDo(t *testing.T) {
 	_, p, job := machine(t, "")
 	p.Program = filepath.Join(t.TempDir(), "puppet")
@@ -28,7 +28,7 @@ func TestMissingPuppetSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// A name out of etcd or a file must not become a path, an option or a line of puppet.conf.
+// A name from etcd or a file must not become a path, an option or a line of puppet.conf.
 func TestNamesThatAreNoNamesAreRefused(t *testing.T) {
 	for what, spoil := range map[string]func(p *puppet.Puppet, job *agent.Job){
 		"id with a slash": func(_ *puppet.Puppet, j *agent.Job) { j.ID = "../../etc" }, "no id": func(_ *puppet.Puppet, j *agent.Job) { j.ID = "" },
@@ -49,7 +49,7 @@ func TestNamesThatAreNoNamesAreRefused(t *testing.T) {
 	}
 }
 
-// Before a run nothing that Puppet can see may change: a run that prepares its folder must leave the release as it is.
+// Before a run, nothing that Puppet can see may change: prepare must not write into the release.
 func TestRunWritesNothingIntoTheRelease(t *testing.T) {
 	dir, p, job := machine(t, "")
 	write(t, filepath.Join(dir, "tree", "manifests", "site.pp"), "# fake: file "+dir+"/motd hello\n")
@@ -58,7 +58,7 @@ func TestRunWritesNothingIntoTheRelease(t *testing.T) {
 		return names
 	}
 	before := list()
-	for range 2 { // the same id again: a run that was cut off is repeated
+	for range 2 { // the same id again: an interrupted run is repeated
 		if result, err := p.Apply(t.Context(), job); err != nil || result.Kind != agent.Success {
 			t.Fatalf("%+v, %v", result, err)
 		}
@@ -68,7 +68,7 @@ func TestRunWritesNothingIntoTheRelease(t *testing.T) {
 	}
 }
 
-// A file lock that Puppet inherits is what tells the next agent that Puppet still runs.
+// The inherited file lock shows the next agent that Puppet still runs.
 func TestExtraFilesStayOpenInPuppet(t *testing.T) {
 	dir, p, job := machine(t, "# fake: sleep 300\n")
 	job.Deadline = 500 * time.Millisecond
@@ -93,7 +93,7 @@ func TestExtraFilesStayOpenInPuppet(t *testing.T) {
 	}
 }
 
-// `pulley-agent puppet -- …` must see what a run sees, and options without a subcommand must still work.
+// `pulley-agent puppet -- …` must use the settings of a run, and options without a subcommand must work.
 func TestCommandPutsSettingsBehindTheSubcommand(t *testing.T) {
 	_, p, job := machine(t, "")
 	cmd, err := p.Command(t.Context(), job, "lookup", "x", "--explain")
@@ -113,7 +113,7 @@ func TestCommandPutsSettingsBehindTheSubcommand(t *testing.T) {
 	}
 }
 
-// A typo in pulley.yaml would quietly put live data where the release does not want it.
+// A typing mistake in pulley.yaml would silently put live data at the wrong position.
 func TestReleaseSettingsAreStrict(t *testing.T) {
 	for text, want := range map[string]puppet.LiveData{
 		"": puppet.LiveDataAbove, "---\n": puppet.LiveDataAbove, "{}": puppet.LiveDataAbove,

@@ -23,7 +23,7 @@ func sample(t testing.TB, name string) *Report {
 	return r
 }
 
-// Operators judge a run by what its report says: it must say what Puppet's own does.
+// Operators judge a run by its report: it must agree with Puppet's own.
 func TestParseReport(t *testing.T) {
 	r := sample(t, "fail")
 	if r.Status != "failed" || !r.Completed || r.Noop || r.Host != "web1" || r.Environment != "dev" || r.PuppetVersion != "7.23.0" || r.Configuration == "" {
@@ -65,7 +65,7 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
-// A report that is not whole proves nothing.
+// An incomplete report proves nothing.
 func TestParseReportRefuses(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "null": "---\n", "a list": "- status: changed\n", "no status": "transaction_completed: true\n", "not YAML": "status: [\n",
@@ -87,7 +87,7 @@ func TestParseReportRefuses(t *testing.T) {
 	}
 }
 
-// endless is a reader that has no end.
+// endless is an infinite reader.
 type endless struct {
 	text []byte
 	read int
@@ -99,7 +99,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// What a node writes to etcd must stay small however much a run does.
+// A node's values in etcd must stay small, however much a run changes.
 func TestParseReportIsBounded(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("--- !ruby/object:Puppet::Transaction::Report\nstatus: :failed\ntransaction_completed: true\nresource_statuses:\n")

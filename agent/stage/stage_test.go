@@ -21,7 +21,7 @@ const (
 	bob   = "bob@dev ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAICVcb9hHdGv0sqfRO6ql5CzLmEGbiF6bz9NLAaqfN9Pl\n"
 )
 
-// listed makes a machine's lists; "" makes no file.
+// listed creates a machine's lists; "" creates no file.
 func listed(t *testing.T, allowed, revoked string, change func(*nodeconfig.Config)) trust.Files {
 	t.Helper()
 	c := nodeconfig.Under(t.TempDir())
@@ -45,7 +45,7 @@ func listed(t *testing.T, allowed, revoked string, change func(*nodeconfig.Confi
 	return f
 }
 
-// A node that loses its list of signers, by an accident or by whoever wants that, must not take what nobody signed.
+// A node that loses its list of signers, by accident or by an attack, must not take an unsigned release.
 func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 	named := func(c *nodeconfig.Config) {
 		c.AllowedSigners, c.RevokedSigners = filepath.Join(c.Root, "allowed"), filepath.Join(c.Root, "revoked")
@@ -56,7 +56,7 @@ func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 		mark             trust.HighWaterMark
 		spoil            string // content of trust.json
 		change           func(*nodeconfig.Config)
-		want             string // part of the error, or what `pulley-agent status` says
+		want             string // substring of the error, or of the output of `pulley-agent status`
 	}{
 		"there never was one":              {want: "not checked"},
 		"there is one":                     {allowed: alice, want: "checked"},
@@ -100,7 +100,7 @@ func TestWithoutAListThatWasThereNothingNewIsTaken(t *testing.T) {
 	}
 }
 
-// deltas is a source that has every delta, and counts how often it is asked.
+// deltas is a source of every delta. It counts its reads.
 type deltas struct {
 	content.Source
 	asked []int64
@@ -116,7 +116,7 @@ func (d *deltas) Deltas(_ context.Context, line string, from, to int64) ([][]byt
 	return all, d.err
 }
 
-// The delta that came with the record is most of what ten thousand nodes need: asked for again it would double their reads.
+// The delta that comes with the record is mostly all that ten thousand nodes need. A second read would double the load.
 func TestWhatWasReadAlreadyIsNotAskedForAgain(t *testing.T) {
 	have := ahead{line: "1.0.0", seq: 5, bytes: []byte{'1', 5}}
 	for name, c := range map[string]struct {
@@ -144,7 +144,7 @@ func TestWhatWasReadAlreadyIsNotAskedForAgain(t *testing.T) {
 	}
 }
 
-// A delta that came with the record and is damaged must not be all that a node ever gets, where a mirror has it whole.
+// If the delta that comes with the record is damaged, an intact one must come from a mirror.
 func TestADeltaThatWasReadAheadAndIsNoGoodComesFromAMirror(t *testing.T) {
 	etcd, mirrors := &deltas{}, &deltas{}
 	src := ahead{line: "1.0.0", seq: 5, bytes: []byte("damaged")}.or(etcd, mirrors)

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// A takeover that is given again after a cut, with no schedule any more, would leave the machine to nobody: the old agent is
-// off, and nothing starts Pulley.
+// An interrupted takeover that is repeated without flags must keep its schedule. Otherwise the old agent is off, and
+// nothing starts Pulley.
 func TestAScheduleThatWasChosenOutlivesACut(t *testing.T) {
 	t.Parallel()
 	for say, c := range map[string]struct {
-		found *string // what a first boot was told; nil where none found the agent
+		found *string // schedule requested at first boot; nil: no agent found
 		cron  string
 		none  bool
 		want  Schedule
@@ -48,7 +48,7 @@ func TestAScheduleThatWasChosenOutlivesACut(t *testing.T) {
 			if err == nil {
 				break
 			}
-			must(t, start(choose("", false))) // the same command, without its flags
+			must(t, start(choose("", false))) // the same command without flags
 			if len(on) != 1 || on[0] != c.want {
 				t.Errorf("%s, cut at step %d: it set up %+v, want %+v", say, cutAt, on, c.want)
 			}

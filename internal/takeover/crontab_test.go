@@ -7,14 +7,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A line that is missed goes on running the old agent; one that is hit wrongly is somebody's backup that stops.
+// A missed line keeps running the old agent. A wrong match stops another job, for example a backup.
 func TestWhatStartsPuppetAgent(t *testing.T) {
 	for line, want := range map[string]struct{ system, own bool }{
 		"*/30 * * * * root puppet agent -t":                            {true, true},
 		"*/30 * * * * root /opt/puppetlabs/bin/puppet agent --onetime": {true, true},
 		"0,30 * * * * root  sleep 5 && puppet  agent":                  {true, true},
 		"@hourly root /bin/sh -c 'puppet agent -t'":                    {true, true},
-		"*/30 * * * * puppet agent -t":                                 {false, true}, // its user would be puppet
+		"*/30 * * * * puppet agent -t":                                 {false, true}, // here, puppet is the user
 		"# */30 * * * * root puppet agent -t":                          {},
 		"# pulley-takeover: */30 * * * * root puppet agent -t":         {},
 		"MAILTO=puppet agent":                                          {},
@@ -39,7 +39,7 @@ func TestWhatStartsPuppetAgent(t *testing.T) {
 	}
 }
 
-// A crontab that comes back with a byte of difference is a machine that is not as it was.
+// A restored crontab must be equal to the original, byte by byte.
 func TestCrontabsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		line := rapid.SampledFrom([]string{"*/5 * * * * root puppet agent -t", "@reboot ann puppet agent", "# a word", "X=1", "", "1 1 1 1 1 root true", " # pulley", "\r"})
@@ -58,7 +58,7 @@ func TestCrontabsComeBack(t *testing.T) {
 				t.Fatalf("from %q it becomes\n%q, was\n%q", now, got, text)
 			}
 		}
-		// Edited since: what is new stays, and what started the agent is there as often as before, or more.
+		// Edited since: new lines stay, and the agent's lines exist at least as often as before.
 		for _, now := range []string{f.Disabled + "9 9 * * * root backup\n", gone + "\n9 9 * * * root backup\n"} {
 			got := f.restored(now)
 			if !strings.Contains(got, "root backup") || strings.Contains(got, mark) {

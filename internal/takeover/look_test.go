@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// bare is a machine that no agent manages.
+// bare returns a machine without a puppet agent.
 func bare(t *testing.T) *fixture {
 	t.Helper()
 	root := t.TempDir()
@@ -17,7 +17,8 @@ func bare(t *testing.T) *fixture {
 
 const line = "*/30 * * * * root puppet agent -t\n"
 
-// An agent that is missed goes on beside Pulley; a leaving that is taken for one leaves a new machine to nobody.
+// A missed agent keeps running beside Pulley. A backup file that is mistaken for a crontab leaves a new machine
+// unmanaged.
 func TestWhatCronReads(t *testing.T) {
 	t.Parallel()
 	for under, want := range map[string]struct{ debian, other bool }{
@@ -58,8 +59,7 @@ func TestWhatCronReads(t *testing.T) {
 	}
 }
 
-// A crontab that is a link to where a site keeps it is read by cron like any other: its target is what has to change, and the
-// link has to be there afterwards.
+// cron also reads a crontab that is a link. The target must be changed, and the link must stay.
 func TestACrontabThatIsALink(t *testing.T) {
 	t.Parallel()
 	for say, to := range map[string]string{"absolute": "/opt/site/crontab.txt", "relative": "../../opt/site/crontab.txt", "a link to a link": "/opt/site/link"} {
@@ -93,7 +93,7 @@ func TestACrontabThatIsALink(t *testing.T) {
 	}
 }
 
-// Where a person says that no agent is in charge, a first boot must not go on as if one were.
+// After an operator reports that no agent manages the machine, a first boot must continue.
 func TestForget(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.Find(usual, "ann"))

@@ -16,7 +16,7 @@ var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
 const usual = "*/5 * * * *"
 
-// fixture is a machine that a puppet agent manages, from cron and as a service, as files below a root.
+// fixture is a machine that puppet agent manages, from cron and as a service, as files below a root.
 type fixture struct {
 	*Machine
 	schedule string
@@ -31,7 +31,7 @@ func newFixture(t *testing.T) *fixture {
 	}, schedule: filepath.Join(root, "etc/cron.d/pulley-agent")}
 	f.write(t, "etc/crontab", "SHELL=/bin/sh\n17 * * * * root cd / && run-parts --report /etc/cron.hourly\n", 0o644)
 	f.write(t, "etc/cron.d/puppet", "# keeps this machine\n*/30 * * * * root sleep $RANDOM; /opt/puppetlabs/bin/puppet agent -t\n@reboot root puppet agent --onetime\n", 0o640)
-	f.write(t, "var/spool/cron/crontabs/root", "5 * * * * puppet agent --onetime --no-daemonize", 0o600) // without an end of line
+	f.write(t, "var/spool/cron/crontabs/root", "5 * * * * puppet agent --onetime --no-daemonize", 0o600) // without a newline at the end
 	f.write(t, "var/spool/cron/crontabs/ann", "5 * * * * echo puppet agents are fun\n", 0o600)
 	f.write(t, "usr/lib/systemd/system/puppet.service", "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n", 0o644)
 	f.write(t, "var/cache/puppet/state/last_run_report.yaml", "---\n", 0o644)
@@ -71,7 +71,7 @@ func (f *fixture) read(t *testing.T, under string) string {
 	return string(b)
 }
 
-// all is every file and link of the machine with its mode and content, but for what is written down of the takeover.
+// all returns every file and link of the machine with its mode and content, except the takeover's record.
 func (f *fixture) all(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -128,7 +128,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// idle fails unless nothing starts puppet agent any more, and it would do nothing if something did.
+// idle fails if anything still starts puppet agent, or if a started agent would apply catalogs.
 func (f *fixture) idle(t *testing.T) {
 	t.Helper()
 	found, err := f.Look(t.Context())
@@ -144,7 +144,7 @@ func (f *fixture) idle(t *testing.T) {
 	}
 }
 
-// Two masters on one machine fight; none leaves it alone. Each stage has exactly one.
+// A machine must have exactly one manager in each stage: two interfere with each other, and none leaves it unmanaged.
 func TestDisableAndRemove(t *testing.T) {
 	f := newFixture(t)
 	found, err := f.Look(t.Context())
@@ -172,7 +172,7 @@ func TestDisableAndRemove(t *testing.T) {
 	}
 }
 
-// Whoever tries Pulley and thinks better of it gets back the machine that he had, whatever was cut off on the way.
+// An undo must restore the original machine, whatever was interrupted before.
 func TestUndoBringsBackExactlyWhatWas(t *testing.T) {
 	t.Parallel()
 	commands := map[string]func(*fixture, *testing.T) error{"disable": (*fixture).disable, "remove": (*fixture).remove, "undo": (*fixture).undo}
@@ -206,7 +206,7 @@ func TestUndoBringsBackExactlyWhatWas(t *testing.T) {
 			if after := f.all(t); after != before {
 				t.Errorf("%v, cut at %q: afterwards\n%s\nbefore\n%s", path, where, after, before)
 			}
-			if len(path) == 2 || cutAt >= 0 && where == "" { // the longer way has all the steps of the shorter one
+			if len(path) == 2 || cutAt >= 0 && where == "" { // the longer path includes all steps of the shorter one
 				if steps < 10 {
 					t.Errorf("%v has only %d steps", path, steps)
 				}
@@ -216,7 +216,7 @@ func TestUndoBringsBackExactlyWhatWas(t *testing.T) {
 	}
 }
 
-// An undo that is given in the middle of what was cut off brings all of it back too.
+// An undo during an interrupted step must also restore everything.
 func TestUndoOfWhatWasCutOff(t *testing.T) {
 	t.Parallel()
 	for cutAt := 1; ; cutAt++ {
@@ -239,7 +239,7 @@ func TestUndoOfWhatWasCutOff(t *testing.T) {
 	}
 }
 
-// Somebody who disabled the agent had a reason that Pulley does not know.
+// An operator who disabled the agent had a reason that Pulley does not know.
 func TestAnAgentThatSomebodyDisabledIsLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	f.write(t, "var/cache/puppet/state/agent_disabled.lock", `{"disabled_message":"moving the rack"}`, 0o644)
@@ -252,7 +252,7 @@ func TestAnAgentThatSomebodyDisabledIsLeftAlone(t *testing.T) {
 	if after := f.all(t); after != before {
 		t.Errorf("and yet it changed\n%s\nto\n%s", before, after)
 	}
-	// Nor is a lock of somebody taken away that came in the place of Pulley's.
+	// An operator's lock that replaced Pulley's must not be removed either.
 	must(t, os.Remove(f.path("var/cache/puppet/state/agent_disabled.lock")))
 	must(t, f.disable(t))
 	f.write(t, "var/cache/puppet/state/agent_disabled.lock", `{"disabled_message":"moving the rack"}`, 0o644)
@@ -262,7 +262,7 @@ func TestAnAgentThatSomebodyDisabledIsLeftAlone(t *testing.T) {
 	}
 }
 
-// What people did to a crontab meanwhile stays.
+// Later edits of a crontab must stay.
 func TestWhatWasEditedMeanwhileStays(t *testing.T) {
 	t.Parallel()
 	const more = "1 2 3 4 5 root /usr/local/bin/backup\n"
@@ -309,7 +309,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// What says how the old agent was must not be lost, nor taken for nothing, because it can't be read.
+// An unreadable record of the old agent must not be lost or treated as empty.
 func TestADamagedMemoryStopsEverything(t *testing.T) {
 	f := newFixture(t)
 	must(t, f.disable(t))
@@ -326,7 +326,7 @@ func TestADamagedMemoryStopsEverything(t *testing.T) {
 	}
 }
 
-// A unit that lies where a mask would be is disabled, and can still be removed and brought back.
+// A unit that lies at the path of a mask is disabled. It can still be removed and restored.
 func TestAUnitOfTheMachinesOwn(t *testing.T) {
 	f := newFixture(t)
 	must(t, os.Rename(f.path("usr/lib/systemd/system/puppet.service"), f.path("etc/systemd/system/puppet.service")))
@@ -343,7 +343,7 @@ func TestAUnitOfTheMachinesOwn(t *testing.T) {
 	}
 }
 
-// A first boot that mistakes a package's unit for an agent at work would leave a new machine to nobody.
+// If a first boot mistakes a package's unit for a working agent, the new machine is unmanaged.
 func TestInCharge(t *testing.T) {
 	unit := []Unit{{Name: "puppet.service", Was: enabled}}
 	for say, c := range map[string]struct {

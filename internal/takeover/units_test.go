@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// found are the units that may start the agent, but for those of packages that nobody changed.
+// found returns the units that may start the agent, except unmodified units of packages.
 func (f *fixture) found() (names []string) {
 	for _, u := range f.agentUnits() {
 		if u.Own || !slices.Contains(packageUnits, u.Name) {
@@ -25,8 +25,7 @@ func (f *fixture) found() (names []string) {
 	return names
 }
 
-// An agent that a unit starts goes on beside Pulley if it is missed; one that only speaks of Puppet would leave a new machine to
-// nobody.
+// A missed unit keeps its agent running beside Pulley. A wrong match leaves a new machine unmanaged.
 func TestUnitsThatStartTheAgent(t *testing.T) {
 	t.Parallel()
 	const (
@@ -35,7 +34,7 @@ func TestUnitsThatStartTheAgent(t *testing.T) {
 		once            = start + "Type=oneshot\n"
 	)
 	for say, c := range map[string]struct {
-		files map[string]string // texts, or "→ " and where a link leads
+		files map[string]string // texts, or "→ " and the target of a link
 		want  []string
 	}{
 		"none":                        {},
@@ -85,7 +84,7 @@ func (f *fixture) units(t *testing.T, files map[string]string) {
 	}
 }
 
-// What a unit was is brought back to the letter: `systemctl enable` knows only the links that the unit itself asks for.
+// A unit must be restored exactly: `systemctl enable` creates only the links that the unit itself names.
 func TestTakingOverFromUnits(t *testing.T) {
 	t.Parallel()
 	const (
@@ -129,7 +128,7 @@ func TestTakingOverFromUnits(t *testing.T) {
 	}
 }
 
-// A package that was removed meanwhile leaves nothing to bring back, and no link to nowhere.
+// If the package was removed meanwhile, nothing is restored, and no dangling link is created.
 func TestAUnitThatIsGoneStaysGone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

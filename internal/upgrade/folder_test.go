@@ -29,7 +29,7 @@ func writes(text string) func(io.Writer) error {
 
 const newDigest = "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437" // of "new"
 
-// onProbation is a folder with a candidate, and its state.
+// onProbation returns a folder with a candidate, and its state.
 func onProbation(t *testing.T) (Folder, State) {
 	t.Helper()
 	f := folder(t)
@@ -54,7 +54,7 @@ func reads(t *testing.T, path, want string) {
 	}
 }
 
-// There and back: an operator who takes an upgrade back must have the very agent that was there.
+// A revert must restore exactly the previous agent.
 func TestTakeOverAndBack(t *testing.T) {
 	f, s := onProbation(t)
 	s, err := f.TakeOver(s, "0.9.0", now)
@@ -74,7 +74,7 @@ func TestTakeOverAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	reads(t, f.Installed, "old")
-	// Somebody had versions tried again long before, for a node that never had to look at that.
+	// An earlier retry by an operator, which this node never needed.
 	before := agent.AgentChoice{Version: "2.0.0", Try: 9}
 	if move := s.Next(before, now); move != Stay {
 		t.Errorf("once it was taken back: %s", move)
@@ -104,7 +104,7 @@ func TestTakeOverAndBack(t *testing.T) {
 	reads(t, f.Installed, "old")
 }
 
-// A file that a power cut or a bad disk spoilt must never become the agent.
+// A file that a power cut or a bad disk damaged must never become the agent.
 func TestADamagedProgramIsNeverPutInPlace(t *testing.T) {
 	f, s := onProbation(t)
 	if err := os.WriteFile(f.Candidate(newDigest), []byte("ne"), 0o755); err != nil {
@@ -129,7 +129,7 @@ func TestADamagedProgramIsNeverPutInPlace(t *testing.T) {
 	reads(t, f.Installed, "new")
 }
 
-// What does not have the digest that was signed must not be left where it could be run.
+// A program without the signed digest must not stay where it could be run.
 func TestPlaceRefusesOtherBytes(t *testing.T) {
 	f := folder(t)
 	if err := f.Place(newDigest, writes("other")); err == nil {
@@ -155,7 +155,7 @@ func TestPlaceRefusesOtherBytes(t *testing.T) {
 	}
 }
 
-// A state that is damaged must not keep a node from its ticks, nor from upgrades; one of a newer agent must stay as it is.
+// A damaged state must prevent neither ticks nor upgrades. The state of a newer agent must stay unchanged.
 func TestAStateThatCantBeRead(t *testing.T) {
 	f, _ := onProbation(t)
 	path := filepath.Join(f.Dir, stateFile)
@@ -180,7 +180,7 @@ func TestAStateThatCantBeRead(t *testing.T) {
 	}
 }
 
-// A program that somebody put in place by hand is not the one that was compared: what was known of that one is void.
+// A program that was installed by hand differs from the compared one, whose record is then void.
 func TestAnotherProgramInPlaceIsComparedAnew(t *testing.T) {
 	f, s := onProbation(t)
 	if loaded, err := f.Load(); err != nil || loaded.Installed == nil {
@@ -195,7 +195,7 @@ func TestAnotherProgramInPlaceIsComparedAnew(t *testing.T) {
 	_ = s
 }
 
-// Two agents that upgrade at once would put half of each in place.
+// Two upgrades at the same time could install a mixture of two programs.
 func TestOneUpgradeAtATime(t *testing.T) {
 	f := folder(t)
 	lock, err := f.Lock()
@@ -215,7 +215,7 @@ func TestOneUpgradeAtATime(t *testing.T) {
 	}
 }
 
-// FuzzParseState: what lies on a disk never makes the agent panic.
+// FuzzParseState checks that no content of the file makes the agent panic.
 func FuzzParseState(f *testing.F) {
 	f.Add([]byte(`{"v":1,"candidate":{"version":"2.0.0","digest":"` + newDigest + `","since":"2026-01-01T00:00:00Z","good":2}}`))
 	f.Add([]byte(`{"v":9}`))

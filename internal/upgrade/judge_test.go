@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A verdict that is too mild lets a broken agent take over; one that is too strict keeps the fleet on an old one.
+// A lenient judgement installs a broken agent. A strict one keeps the fleet on an old agent.
 func TestJudge(t *testing.T) {
 	all := []string{"observe", "desire", "decide", "report"}
 	for _, c := range []struct {

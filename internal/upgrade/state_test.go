@@ -18,8 +18,8 @@ func program(version string) Program {
 	return Program{Version: version, Digest: strings.Repeat("0", 63) + version[:1]}
 }
 
-// A version that failed on a node and comes again by itself fails again, each five minutes; one that somebody had repaired
-// or asked for once more must come.
+// A version that failed on a node must not be retried every five minutes. It must be retried after a repair or on
+// request.
 func TestWhatADroppedVersionWaitsFor(t *testing.T) {
 	dropped := State{}.Drop(program("2.0.0"), 3, unavailable("it crashed"), now)
 	for _, c := range []struct {
@@ -48,7 +48,7 @@ func TestWhatADroppedVersionWaitsFor(t *testing.T) {
 		if got != c.move {
 			t.Errorf("%s: %s, want %s", c.name, got, c.move)
 		}
-		if got == Forget { // else the node would forget for ever, and never fetch
+		if got == Forget { // otherwise the node would never fetch
 			if next := c.s.Forgotten(c.want).Next(c.want, now); next == Forget || c.want.Version != "" && next != Fetch {
 				t.Errorf("%s: once forgotten: %s", c.name, next)
 			}
@@ -56,7 +56,7 @@ func TestWhatADroppedVersionWaitsFor(t *testing.T) {
 	}
 }
 
-// An agent that takes over too early was not watched for long enough to crash.
+// An agent that is installed too early was not watched for long enough to crash.
 func TestACandidateNeedsBothTicksAndTime(t *testing.T) {
 	p := Proof{Ticks: GoodTicks, Probation: Probation}
 	s := State{}.Tested(program("2.0.0"), 0, now)
@@ -79,7 +79,7 @@ func TestACandidateNeedsBothTicksAndTime(t *testing.T) {
 			t.Errorf("rare tick %d: proven %t", i+1, proven)
 		}
 	}
-	// A clock that was a year ahead when probation began must not keep a node from its agent for a year.
+	// If the clock was a year ahead at the start of a probation, the upgrade must not wait for a year.
 	s = State{}.Tested(program("2.0.0"), 0, now.Add(8760*time.Hour))
 	for _, after := range []time.Duration{0, 5 * time.Minute} {
 		if s, _ = s.Credit(p, false, now.Add(after)); !s.Candidate.Since.Equal(now) {
@@ -91,7 +91,7 @@ func TestACandidateNeedsBothTicksAndTime(t *testing.T) {
 	}
 }
 
-// Operators see by these words alone why a node does not run what they want.
+// Operators see only in this status why a node does not run the wanted version.
 func TestAStatusSaysWhereTheUpgradeStands(t *testing.T) {
 	want := agent.AgentChoice{Version: "2.0.0"}
 	for _, c := range []struct {
@@ -121,7 +121,7 @@ func TestAStatusSaysWhereTheUpgradeStands(t *testing.T) {
 	}
 }
 
-// What a broken agent says of itself is kept and shown: a megabyte of it must not fill a status.
+// The output of a broken agent is stored and shown: a megabyte of it must not fill a status.
 func TestWhatIsKeptOfAProblemIsBounded(t *testing.T) {
 	s := State{}.Drop(program("2.0.0"), 0, unavailable(agent.Prose(strings.Repeat("ä", 1<<20))), now)
 	if text := string(s.Dropped.Problem.Text); len(text) > maxText || !strings.HasSuffix(text, "ä…") {
@@ -129,8 +129,8 @@ func TestWhatIsKeptOfAProblemIsBounded(t *testing.T) {
 	}
 }
 
-// A candidate that breaks Puppet every half hour must not take over for the quiet ticks in between; a good one that met
-// one bad minute must not stay back for ever.
+// A candidate that breaks Puppet every half hour must not be installed because of idle ticks in between. One bad minute
+// must not drop a good one.
 func TestOneDoubtIsNotEnough(t *testing.T) {
 	p := Proof{Ticks: GoodTicks, Probation: Probation}
 	s := State{}.Tested(program("2.0.0"), 0, now.Add(-time.Hour))
@@ -163,7 +163,7 @@ func TestOneDoubtIsNotEnough(t *testing.T) {
 	}
 }
 
-// A wish that a newer pulley wrote, or somebody spoilt, would have every node forget what it dropped, and crash once more.
+// A choice in an unknown format must not make every node delete its record of dropped versions and crash once more.
 func TestAWishThatCantBeReadTakesNothingBack(t *testing.T) {
 	unknown := agent.AgentChoice{Unknown: true}
 	for _, s := range []State{

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// TestMain makes this test's own program the candidate that it watches.
+// TestMain makes this test program the candidate that it watches.
 func TestMain(m *testing.M) {
-	if how := os.Getenv("CANDIDATE"); how == "tester" { // tests one that hangs, and is killed
+	if how := os.Getenv("CANDIDATE"); how == "tester" { // runs the self-test of a candidate that hangs, and is killed
 		c := Command{Path: "/bin/sh", Args: []string{"-c", `exec >"$FIFO"; echo hangs; exec sleep 1000`}, Log: slog.New(slog.DiscardHandler)}
 		_ = SelfTest(context.Background(), c, time.Minute)
 		os.Exit(0)
@@ -53,19 +53,19 @@ func candidate(how string) {
 		fmt.Println("hangs")
 		<-told
 		os.Exit(1)
-	case "child": // a Puppet that it started must not get the pipe
+	case "child": // a Puppet that it starts must not inherit the pipe
 		teller.Step("observe")
 		fd, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(Descriptor))
 		fmt.Println(fd, err)
 		flags, _, _ := syscall.Syscall(syscall.SYS_FCNTL, Descriptor, syscall.F_GETFD, 0)
 		teller.End(Ending{Code: int(flags & syscall.FD_CLOEXEC)})
 		os.Exit(int(flags & syscall.FD_CLOEXEC))
-	case "shot": // by a shutdown that tells it first
+	case "shot": // killed by a shutdown that signals it first
 		teller.Step("observe")
 		fmt.Println("hangs")
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		<-time.After(time.Hour)
-	case "parent": // watches one that is deaf, and is killed
+	case "parent": // watches a candidate that ignores signals, and is killed
 		os.Setenv("CANDIDATE", "deaf")
 		Watch(context.Background(), command(os.Stdout), quick())
 	}
@@ -80,7 +80,7 @@ func quick() Proof {
 	return Proof{SelfTest: 10 * time.Second, FirstStep: 20 * time.Second, Step: time.Minute, Slow: time.Minute, Apply: time.Minute}
 }
 
-// A candidate whose words get lost on the way is dropped although it is good.
+// If a candidate's messages are lost, a good candidate is dropped.
 func TestWatchTakesDownWhatACandidateSays(t *testing.T) {
 	t.Setenv("CANDIDATE", "good")
 	trial := Watch(t.Context(), command(io.Discard), quick())
@@ -92,7 +92,7 @@ func TestWatchTakesDownWhatACandidateSays(t *testing.T) {
 	}
 }
 
-// A Puppet that held the pipe would keep the agent waiting for a candidate that is gone.
+// A Puppet with the inherited pipe would make the agent wait for a candidate that has exited.
 func TestWhatACandidateStartsDoesNotGetThePipe(t *testing.T) {
 	t.Setenv("CANDIDATE", "child")
 	if trial := Watch(t.Context(), command(io.Discard), quick()); trial.Code != 1 || trial.Ending == nil {
@@ -100,7 +100,7 @@ func TestWhatACandidateStartsDoesNotGetThePipe(t *testing.T) {
 	}
 }
 
-// A candidate that hangs, and obeys no gentle signal, must not keep the node from its ticks.
+// A candidate that hangs and ignores SIGTERM must not prevent the node's ticks.
 func TestWatchEndsWhatStandsStill(t *testing.T) {
 	t.Setenv("CANDIDATE", "gentle")
 	limits := quick()
@@ -120,7 +120,7 @@ func TestWatchEndsWhatStandsStill(t *testing.T) {
 	}
 }
 
-// An agent that is told to end must end, and so must the candidate; that says nothing against it.
+// An agent that is signalled to stop must end itself and the candidate, without a doubt about the candidate.
 func TestWatchEndsWhenItIsToldTo(t *testing.T) {
 	t.Setenv("CANDIDATE", "gentle")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -130,7 +130,7 @@ func TestWatchEndsWhenItIsToldTo(t *testing.T) {
 	}
 }
 
-// calls is called whenever something is written.
+// calls is called on every write.
 type calls func()
 
 func (c calls) Write(b []byte) (int, error) {
@@ -138,7 +138,7 @@ func (c calls) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A candidate that outlives its killed watcher and hangs would hold the node's lock until somebody comes.
+// A candidate that hangs after its watcher was killed would hold the node's lock until an operator ends it.
 func TestACandidateDoesNotOutliveItsWatcher(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -152,7 +152,7 @@ func TestACandidateDoesNotOutliveItsWatcher(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The watcher needs a pipe of its own under the number, as it is a candidate to its TestMain.
+	// The watcher needs its own pipe under this descriptor, because its TestMain treats it as a candidate.
 	p, err := os.StartProcess(self, []string{self}, &os.ProcAttr{
 		Env: append(os.Environ(), "CANDIDATE=parent"), Files: []*os.File{nil, write, os.Stderr, ours},
 	})
@@ -172,7 +172,7 @@ func TestACandidateDoesNotOutliveItsWatcher(t *testing.T) {
 	if _, err := p.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	// The candidate holds the other end of the pipe for as long as it lives.
+	// The candidate holds the other end of the pipe while it lives.
 	if err := read.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestACandidateDoesNotOutliveItsWatcher(t *testing.T) {
 	}
 }
 
-// Lines of a candidate that is broken must neither block it nor fill the agent's memory.
+// The lines of a broken candidate must neither block it nor fill the agent's memory.
 func TestListenSurvivesNonsense(t *testing.T) {
 	words := make(chan word)
 	text := "step a\n" + strings.Repeat("x", 3*maxLine) + "\nend {\nnew words 1\n\nstep b\nend {\"code\":3}\nstep c"
@@ -199,7 +199,7 @@ func TestListenSurvivesNonsense(t *testing.T) {
 	}
 }
 
-// What is said to a descriptor that is no pipe would be written into somebody's file.
+// A message to a descriptor that is not a pipe would be written into another file.
 func TestATellerWantsAPipe(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
@@ -213,7 +213,7 @@ func TestATellerWantsAPipe(t *testing.T) {
 	}
 }
 
-// A self-test that hangs, or fails, must end the trial of a version, and say why.
+// A self-test that hangs or fails must end the trial of a version with its cause.
 func TestSelfTestSaysWhyItFailed(t *testing.T) {
 	for _, c := range []struct{ script, says string }{
 		{"exit 0", ""}, {"echo 'panic: many goroutines' >&2; seq 20000 >&2; exit 2", "the self-test failed: exit status 2: panic: many goroutines"}, {"echo 'panic: oh no' >&2; exit 2", "the self-test failed: exit status 2: panic: oh no"}, {"sleep 1000 & sleep 1000", "took longer than"},
@@ -225,7 +225,7 @@ func TestSelfTestSaysWhyItFailed(t *testing.T) {
 	}
 }
 
-// A shutdown tells all processes to end, in no order: a candidate that went first would be dropped for good.
+// A shutdown signals all processes in no order: a candidate that exits first must not be dropped.
 func TestAShutdownThatTellsTheCandidateFirst(t *testing.T) {
 	t.Setenv("CANDIDATE", "shot")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -240,7 +240,7 @@ func TestAShutdownThatTellsTheCandidateFirst(t *testing.T) {
 	}
 }
 
-// A machine that is short of memory, or starts nothing from there, would have a good version dropped for good.
+// A machine without memory, or a file system that forbids execution, must not drop a good version.
 func TestSelfTestTellsTheMachinesFaults(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, mode os.FileMode) string {
@@ -263,7 +263,7 @@ func TestSelfTestTellsTheMachinesFaults(t *testing.T) {
 	}
 }
 
-// A self-test that hangs and outlives its killed watcher would run until somebody comes.
+// A self-test that hangs after its watcher was killed would run until an operator ends it.
 func TestASelfTestDoesNotOutliveItsWatcher(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
