@@ -1,5 +1,6 @@
-// Package fleetca owns the CA folder of `pulley serve`: the fleet's CA, the certificates of the servers, of serve
-// itself and of the first administrator, and the rules for a rotation of the CA.
+// Package fleetca owns the CA folder of `pulley serve`. The folder contains the fleet's CA, and the certificates of
+// the servers, of serve itself and of the first administrator. The package also owns the rules for a rotation of the
+// CA.
 //
 // It must never replace a key or identity that it cannot read, and never let a rotation remove access silently.
 package fleetca

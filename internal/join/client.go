@@ -101,8 +101,8 @@ func (c *Client) Join(ctx context.Context, key crypto.Signer, r Request) (Answer
 	return a, err
 }
 
-// Renew requests a certificate of the same name for a new key. m identifies the machine of a node, so that the server
-// detects a copy; it is empty for an operator.
+// Renew requests a certificate of the same name for a new key. m identifies the machine of a node, and lets the server
+// detect a copy. It is empty for an operator.
 func (c *Client) Renew(ctx context.Context, key crypto.Signer, m Machine) (Answer, error) {
 	csr, err := pki.CSR(key)
 	if err != nil {

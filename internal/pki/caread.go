@@ -160,7 +160,7 @@ type Authority struct {
 	Part        Part
 	Certificate *x509.Certificate
 	Fingerprint string
-	KeyAtHand   bool // it can probably sign; known without a try
+	KeyAtHand   bool // it can probably sign; not tested
 }
 
 // Authorities returns all trusted CAs: previous if any, current, next if any.

@@ -25,7 +25,7 @@ func request(t *testing.T, key crypto.Signer, r x509.CertificateRequest) []byte 
 	return pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: der})
 }
 
-// A request for a foreign or weak key would make a certificate that others can use.
+// A request for a foreign or weak key would lead to a certificate that others can use.
 func TestRequestsAreRefused(t *testing.T) {
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	if err != nil {

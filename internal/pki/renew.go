@@ -27,9 +27,9 @@ func Issued(leaf *x509.Certificate) time.Time {
 	return leaf.NotBefore
 }
 
-// RenewDue reports whether a node or operator must renew its certificate. That is when between 5/12 and 4/12 of its
-// life are left, or when the servers' certificate has another CA and the slot of this name has come. serverIssuer is
-// the authority key ID of the servers' certificate; nil means unknown.
+// RenewDue reports whether a node or operator must renew its certificate. One reason is its age: between 5/12 and 4/12
+// of its life are left. The other is a rotation: the servers' certificate has another CA and the slot of this name has
+// come. serverIssuer is the authority key ID of the servers' certificate; nil means unknown.
 func RenewDue(leaf *x509.Certificate, serverIssuer []byte, name string, now time.Time) bool {
 	life := leaf.NotAfter.Sub(Issued(leaf))
 	early := time.Duration(stablehash.Fraction("renew", name, string(leaf.SerialNumber.Bytes())) * float64(life/12))

@@ -112,7 +112,7 @@ func TestAWorldIsOfOneMoment(t *testing.T) {
 	t.Logf("seen with and without a record: %v", seen)
 }
 
-// The input of a plan must name the held nodes, and say whether there is a release to converge on.
+// The input of a plan must name the held nodes, and whether there is a release to converge on.
 func TestAWorldTellsHoldsAndReleases(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)

@@ -148,7 +148,7 @@ func (a *Applying) destroyUsers(ctx context.Context, d *Destroyed) error {
 	return nil
 }
 
-// deleteKeys deletes keys without a guard: their contents do not matter.
+// deleteKeys deletes keys without comparing their contents.
 func (a *Applying) deleteKeys(ctx context.Context, d *Destroyed, keys ...string) error {
 	for batch := range slices.Chunk(keys, maxOps-1) {
 		ops := make([]clientv3.Op, len(batch))

@@ -59,8 +59,8 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 	put("/other/key", "not ours")
 }
 
-// concerns reports whether the destruction of an environment must delete a line of a dump: a line with its name as a
-// complete segment, or one of its tokens and notices.
+// concerns reports whether the destruction of an environment must delete a line of a dump. Such a line has the name as
+// a complete segment, or is one of its tokens or notices.
 func concerns(line, env string) bool {
 	subject, value, _ := strings.Cut(line, ": ")
 	kind, name, _ := strings.Cut(subject, " ")

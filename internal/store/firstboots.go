@@ -26,7 +26,7 @@ type BootState string
 const (
 	BootStarted BootState = "started"
 	BootDone    BootState = "done"
-	BootFailed  BootState = "failed" // it is retried, unless Refused says that a retry is useless
+	BootFailed  BootState = "failed" // retried, unless Refused marks a retry as useless
 )
 
 // FirstBoot is the progress of a machine's first boot. Until it is finished, the machine holds the name of its node.

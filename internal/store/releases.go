@@ -52,10 +52,10 @@ func (sign Sign) document(ctx context.Context, ns trust.Namespace, record []byte
 	return string(trust.Join(record, signatures)), nil
 }
 
-// Put publishes a record whose objects are already stored, with the delta that leads to it (nil for none), in one
-// transaction, and only while p is held. If the version exists with the same tree, it changes nothing and returns
-// created false. Another tree is an error. ErrConflict means that another release already follows the previous one:
-// the caller must rebuild after that release.
+// Put publishes a record whose objects are already stored, and the delta that leads to it (nil for none). It writes
+// both in one transaction, and only while p is held. If the version exists with the same tree, it changes nothing and
+// returns created false. Another tree is an error. ErrConflict means that another release already follows the previous
+// one: the caller must rebuild after that release.
 func (s *Releases) Put(ctx context.Context, p *Publishing, r Release, delta []byte, sign Sign) (created bool, err error) {
 	if _, err := ParseVersion(r.Version); err != nil {
 		return false, err

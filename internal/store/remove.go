@@ -38,7 +38,7 @@ func (s *Joins) RemoveNode(ctx context.Context, ref environments.Ref, node strin
 
 // shutOut deletes a node's users and its role, and reports whether there were any. It runs first: the guards of the
 // transaction find users of a concurrent join, and the next round deletes them. It deletes the pre-created user's
-// entry before all else. After an interruption, that entry would promise a deleted user to the next join.
+// entry before all else. Otherwise, after an interruption, the entry would promise a deleted user to the next join.
 func (s *Joins) shutOut(ctx context.Context, env, node string) (found bool, err error) {
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.db.Keys.Env(env).Precreated(node))}, nil)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// defragmentWithin bounds the defragmentation of one member: it rewrites its whole file, of at most 8 GiB.
+// defragmentWithin bounds the defragmentation of one member, which rewrites its complete file of at most 8 GiB.
 const defragmentWithin = 5 * time.Minute
 
 // MakeRoom compacts etcd, defragments its members one after the other, the leader last, and clears the alarm about

@@ -68,7 +68,7 @@ func (s *Fleet) ask(ctx context.Context, env, node string, r agent.Request, may 
 
 // Ask is Fleet.Request while the lock is held.
 func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error {
-	anyhow := func(agent.Host) error { return nil } // an apply may replace a retirement request
+	anyhow := func(agent.Host) error { return nil } // an apply knows its own retirements
 	err := a.machines.fleet.ask(ctx, a.ref.String(), node, r, anyhow, func(ctx context.Context, cmps []clientv3.Cmp, op clientv3.Op) error {
 		_, err := a.write(ctx, cmps, op)
 		return err

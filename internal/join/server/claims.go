@@ -16,7 +16,7 @@ import (
 // later. The transaction of a join detects a number that was taken meanwhile.
 const namesLast = time.Second
 
-// claims assigns numbers, so that concurrent requests at this serve do not compete for the same one.
+// claims assigns numbers. Concurrent requests at this serve do not compete for the same one.
 type claims struct {
 	mu    sync.Mutex
 	roles map[string]*roleClaims

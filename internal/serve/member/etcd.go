@@ -1,8 +1,8 @@
 // Package member runs the embedded etcd of `pulley serve`: a single member, its limits, and its start with
 // authentication.
 //
-// It must never listen in plain text off loopback, accept a certificate without a user, or offer etcd's HTTP/JSON
-// gateway: a web page in an operator's browser could write through it.
+// It must never listen in plain text off loopback, or accept a certificate without a user. It must never offer etcd's
+// HTTP/JSON gateway: a web page in an operator's browser could write through it.
 package member
 
 import (
@@ -190,8 +190,8 @@ func (c EtcdConfig) clientURL(secure bool) url.URL {
 	return url.URL{Scheme: "http", Host: c.Listen}
 }
 
-// embedded returns the member's configuration: clients connect to one URL, with TLS if its scheme says so, and peers
-// to another.
+// embedded returns the member's configuration: one URL for clients, with TLS if its scheme requires it, and another
+// one for peers.
 func (c EtcdConfig) embedded(clients, peers url.URL) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "pulley"
