@@ -202,7 +202,7 @@ func (c *CA) NextSince() (since time.Time, ok bool) {
 		return time.Time{}, false
 	}
 	since = m.next.NotBefore.Add(clockSkew)
-	if info, err := os.Stat(c.path(nextCert)); err == nil && info.ModTime().After(since) { // copied there by hand, or from a backup
+	if info, err := os.Stat(c.path(nextCert)); err == nil && info.ModTime().After(since) { // copied by hand, or from a backup
 		since = info.ModTime()
 	}
 	return since, true

@@ -39,7 +39,7 @@ func RenewDue(leaf *x509.Certificate, serverIssuer []byte, name string, now time
 	if len(serverIssuer) == 0 || len(leaf.AuthorityKeyId) == 0 || bytes.Equal(serverIssuer, leaf.AuthorityKeyId) {
 		return false
 	}
-	if now.Sub(Issued(leaf)) < life/100 { // a renewed certificate of yet another CA must not cause a renewal in each tick
+	if now.Sub(Issued(leaf)) < life/100 { // otherwise yet another CA would cause a renewal in each tick
 		return false
 	}
 	slot := now.UnixNano() / int64(max(min(rotationSlot, life/100), 1))

@@ -2,7 +2,7 @@ package server
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics counts joins and refusals of a Server.
+// metrics are the counters and gauges of a Server.
 type metrics struct {
 	joins      *prometheus.CounterVec // by kind: new, again, rejoin, operator
 	refusals   *prometheus.CounterVec // by reason
