@@ -15,7 +15,7 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-// nth has the nth call of a kind go wrong, and those after it, times in all.
+// nth returns a fault for the nth call of a kind, repeated for the given number of times.
 func nth(call string, n, times int, f machinestest.Fault) func(string) machinestest.Fault {
 	count := 0
 	return func(c string) machinestest.Fault {
@@ -29,14 +29,14 @@ func nth(call string, n, times int, f machinestest.Fault) func(string) machinest
 	}
 }
 
-// One hiccup of a cloud would fail an apply, or leave a machine twice.
+// One temporary fault of a cloud must not fail an apply, or make a machine twice.
 func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 	for _, c := range []struct {
 		say   string
 		call  string
 		times int
 		fault machinestest.Fault
-		made  int // machines, with those that failed
+		made  int // machines, including failed ones
 	}{
 		{"a create is not answered", "create", 4, machinestest.FailBefore, 3},
 		{"the answer of a create is lost", "create", 1, machinestest.FailAfter, 3},
@@ -54,7 +54,7 @@ func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
 				first := 1
-				if c.call == "list" || c.call == "world" { // what a plan reads is not read again
+				if c.call == "list" || c.call == "world" { // reads of the plan are not retried
 					first = 2
 				}
 				o.site.Trouble = nth(c.call, first, c.times, c.fault)
@@ -69,7 +69,7 @@ func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 	}
 }
 
-// Two tokens of one id count for nobody: both machines would be locked out.
+// Two tokens with one id are both invalid: neither machine could join.
 func TestAnOrderTakesATokenThatNobodyHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -82,12 +82,12 @@ func TestAnOrderTakesATokenThatNobodyHas(t *testing.T) {
 	})
 }
 
-// A machine that the cloud can never make would be asked for without end, and nobody would learn why.
+// A machine that the cloud can never make must not be ordered forever; the apply must report the cause.
 func TestApplyGivesUpOnWhatCanNotBe(t *testing.T) {
 	for _, c := range []struct {
 		say   string
 		fault machinestest.Fault
-		tries int // of creates
+		tries int // number of creates
 		says  string
 	}{
 		{"no answer ever", machinestest.FailBefore, 5, "cannot create web1: tried 5 times: there was no answer"},
@@ -121,7 +121,7 @@ func TestApplyGivesUpOnWhatCanNotBe(t *testing.T) {
 	}
 }
 
-// A machine of somebody else would be taken for ours because it has the name.
+// A foreign machine must not be treated as Pulley's because of its name.
 func TestApplyLeavesATakenNameAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -140,11 +140,11 @@ func TestApplyLeavesATakenNameAlone(t *testing.T) {
 	})
 }
 
-// Ctrl-C would lose what was being made, or keep the operator waiting.
+// Ctrl-C must not lose a machine that is being made, nor wait too long.
 func TestApplyCanBeInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.site.Latency = 5 * time.Second // calls are in flight when it happens
+		o.site.Latency = 5 * time.Second // calls are in flight at the interrupt
 		x := o.start()
 		defer x.end()
 		p, err := x.applier.Look(x.ctx, fleet(role("web", 40)), plan.Options{})
@@ -188,7 +188,7 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 	})
 }
 
-// Whoever did as a destroy that was cut off says would call it off, and keep machines that cost money.
+// If an interrupted destroy advised an apply, the apply would cancel it and keep machines that cost money.
 func TestDestroyIsNeverToldToApply(t *testing.T) {
 	for _, c := range []struct {
 		say   string
@@ -226,7 +226,7 @@ func TestDestroyIsNeverToldToApply(t *testing.T) {
 	}
 }
 
-// Two applies at once would make and delete each other's machines.
+// Two concurrent applies would make and delete each other's machines.
 func TestApplyThatLostItsLockStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -252,7 +252,7 @@ func TestApplyThatLostItsLockStops(t *testing.T) {
 	})
 }
 
-// Where nothing is promoted yet, an apply would wait for nodes to be on nothing.
+// Without a promoted release, an apply must not wait for nodes to converge.
 func TestApplyWaitsForAsMuchAsCanBe(t *testing.T) {
 	for _, c := range []struct {
 		say         string
@@ -280,7 +280,8 @@ func TestApplyWaitsForAsMuchAsCanBe(t *testing.T) {
 	}
 }
 
-// An environment that protects a role whose machine died could never take the protection away: it would block its own end.
+// An environment that protects a role with a dead machine must be able to remove the protection: protection must not
+// block its own removal.
 func TestApplyTakesProtectionAwayByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -299,7 +300,7 @@ func TestApplyTakesProtectionAwayByItself(t *testing.T) {
 	})
 }
 
-// Nodes that list others, a load balancer, would learn of a new one half an hour late.
+// Nodes that list other nodes, such as a load balancer, would learn of a new one half an hour late.
 func TestApplyHasNodesReact(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)

@@ -22,7 +22,7 @@ type operator struct {
 	site *machinestest.Sim
 	set  func(*apply.Applier) // more settings
 	said []apply.Event
-	dies func(*machinestest.Session, apply.Event) // may have the program die at an event
+	dies func(*machinestest.Session, apply.Event) // may crash the program at an event
 }
 
 var dev = environments.Ref{Environment: "dev"}
@@ -33,7 +33,7 @@ func newOperator(t testing.TB) *operator {
 	return &operator{t: t, site: site}
 }
 
-// fleet is an environment with these roles at the model's provider.
+// fleet returns an environment with these roles at the simulated provider.
 func fleet(roles ...environments.Role) *environments.Environment {
 	return &environments.Environment{Name: "dev", Roles: roles, Provider: environments.Provider{Driver: environments.DriverExec, Command: []string{"model"}}}
 }
@@ -61,7 +61,7 @@ func reactsTo(roles ...string) func(*environments.Role) {
 	return func(r *environments.Role) { r.ReactsTo = roles }
 }
 
-// attempt is one start of the program: its lock, and what it may use.
+// attempt is one start of the program: its lock, provider and fleet.
 type attempt struct {
 	session *machinestest.Session
 	applier *apply.Applier
@@ -87,7 +87,7 @@ func (o *operator) start() attempt {
 	return attempt{s, a, ctx, end}
 }
 
-// plan looks.
+// plan makes a plan.
 func (o *operator) plan(want *environments.Environment) apply.Draft {
 	o.t.Helper()
 	x := o.start()
@@ -99,7 +99,7 @@ func (o *operator) plan(want *environments.Environment) apply.Draft {
 	return p
 }
 
-// apply plans, agrees to all of it and has it done.
+// apply makes a plan, approves all of it and carries it out.
 func (o *operator) apply(want *environments.Environment) (apply.Result, error) {
 	o.t.Helper()
 	x := o.start()
@@ -114,7 +114,7 @@ func (o *operator) apply(want *environments.Environment) (apply.Result, error) {
 	return x.applier.Apply(x.ctx, p, p.Deleted())
 }
 
-// well applies, and fails unless that leaves nothing to do.
+// well applies, and fails the test if work remains.
 func (o *operator) well(want *environments.Environment) apply.Result {
 	o.t.Helper()
 	r, err := o.apply(want)
@@ -135,7 +135,7 @@ func (o *operator) innocent() {
 	}
 }
 
-// has fails unless exactly these machines run, in this order of their making.
+// has fails unless exactly these machines run, in the order of their creation.
 func (o *operator) has(names ...string) {
 	o.t.Helper()
 	var got []string
@@ -154,7 +154,7 @@ func (o *operator) has(names ...string) {
 	}
 }
 
-// notes are the notes of a result, a line each.
+// notes returns the notes of a result, one per line.
 func notes(r apply.Result) string {
 	var lines []string
 	for _, n := range r.Notes {
@@ -171,7 +171,7 @@ func text(p plan.Plan) string {
 	return b.String()
 }
 
-// order is when steps of nodes began, or ended, as "compute1 order".
+// order returns the nodes in the order in which a task of theirs began, or ended.
 func (o *operator) order(state apply.EventState, step string) (nodes []string) {
 	for _, e := range o.said {
 		if e.State == state && e.Task == step {
@@ -181,7 +181,7 @@ func (o *operator) order(state apply.EventState, step string) (nodes []string) {
 	return nodes
 }
 
-// has2 fails unless these machines are there, joined or not.
+// has2 fails unless these machines exist, joined or not.
 func (o *operator) has2(names ...string) {
 	o.t.Helper()
 	var got []string
@@ -194,5 +194,5 @@ func (o *operator) has2(names ...string) {
 	}
 }
 
-// pass has time go by, in a bubble where it is not real.
+// pass lets time pass in a synctest bubble.
 func pass(d time.Duration) { <-time.After(d) }

@@ -26,7 +26,7 @@ type player struct {
 	*operator
 	story   story
 	want    *environments.Environment
-	foreign []machines.Machine // and strangers: what must never be touched
+	foreign []machines.Machine // and unknown ones: machines that must never change
 	others  machines.Mark
 	mu      sync.Mutex
 	calls   map[string]int
@@ -37,7 +37,7 @@ type player struct {
 }
 
 const (
-	maxApplies  = 16            // until there is nothing to do, once faults have ended
+	maxApplies  = 16            // until no work remains, once faults have ended
 	longestOnce = 4 * time.Hour // of one apply
 )
 
@@ -50,7 +50,7 @@ func (p *player) play() error {
 	p.foreign = append(p.foreign, p.site.Enroll(oldOne, "web", p.others))
 	p.calls = map[string]int{}
 	p.site.Trouble = p.trouble
-	defer p.wg.Wait() // what goes on when a bubble ends hides why it ended
+	defer p.wg.Wait() // the end of a bubble with running goroutines would hide the failure
 	for i, m := range p.story.Moves {
 		p.site.Mention("move %d: %+v", i, m)
 		if err := p.move(m); err != nil {
@@ -93,7 +93,7 @@ func (p *player) move(m move) error {
 		return err
 	case "away":
 		if len(p.site.Records()) == 0 {
-			return nil // there is nothing that a plan could know the place by
+			return nil // without a record, a plan cannot detect the wrong place
 		}
 		p.away = true
 		defer func() { p.away = false }()
@@ -144,7 +144,7 @@ func (p *player) move(m move) error {
 	return nil
 }
 
-// ours are the machines with our mark whose names are nodes'.
+// ours returns the machines with the fleet's mark and names of nodes.
 func (p *player) ours() (all []machinestest.Seen) {
 	for _, m := range p.site.Machines() {
 		if n, err := environments.ParseHostname(m.Name); err == nil && m.Mark == p.site.Mark() && n.Stack == p.story.Stack {
@@ -154,7 +154,7 @@ func (p *player) ours() (all []machinestest.Seen) {
 	return all
 }
 
-// stacked is a node of the story's stack.
+// stacked returns the name of a node in the story's stack.
 func (p *player) stacked(node string) string {
 	n, err := environments.ParseNode(node)
 	if err != nil {
@@ -172,7 +172,7 @@ func nodeOf(machine string) string {
 	return n.String()
 }
 
-// try is one apply: how long its operator thinks about the plan, after how long he gives up, and what else he says.
+// try is one apply: how long its operator considers the plan, when he interrupts, and his options.
 type try struct {
 	think, interrupt time.Duration
 	noDrain          bool
@@ -183,7 +183,7 @@ func (p *player) once(think, interrupt time.Duration, noDrain bool) (failed erro
 	return p.try(try{think: think, interrupt: interrupt, noDrain: noDrain})
 }
 
-// try applies once, to whatever end. Its second error is only what must never be: that it takes for ever.
+// try applies once, with any result. Its second error is only for an apply that does not end.
 func (p *player) try(y try) (failed error, broken error) {
 	p.mu.Lock()
 	x := p.begin("ann")
@@ -224,7 +224,7 @@ func (p *player) begin(by string) attempt {
 	return x
 }
 
-// look has the watch look once.
+// look makes the watch look once.
 func (p *player) look() {
 	spec := p.site.Spec()
 	if spec == nil {
@@ -236,7 +236,7 @@ func (p *player) look() {
 	_, _ = lookOnce(x.ctx, &p.watcher, x.applier)
 }
 
-// settles applies until there is nothing to do, and judges what is there then.
+// settles applies until no work remains, and judges the result.
 func (p *player) settles() error {
 	for _, node := range []string{"web1", "app2", "db1"} {
 		p.site.HoldNode(p.stacked(node), "")
@@ -246,9 +246,9 @@ func (p *player) settles() error {
 	}
 	var last error
 	whole := false
-	lost := plan.Options{AcceptLost: true} // all that is there is told by now
+	lost := plan.Options{AcceptLost: true} // the provider lists all machines by now
 	for range maxApplies {
-		// An operator does what the error says.
+		// An operator follows the remedy of the error.
 		failed, broken := p.try(try{noDrain: last != nil && strings.Contains(last.Error(), "--no-drain"), options: lost})
 		if broken != nil {
 			return broken
@@ -261,7 +261,7 @@ func (p *player) settles() error {
 			return err
 		}
 		if planned.Empty() && planned.Healthy && !p.site.Pending() && !planned.Changed && planned.Counts()[plan.Extra] == 0 {
-			if whole { // for half an hour: what died at the end has fallen silent
+			if whole { // half an hour: nodes that died last are silent by then
 				return p.judge()
 			}
 			whole = true
@@ -277,9 +277,9 @@ func (p *player) settles() error {
 	return fmt.Errorf("after %d applies there is still something to do:\n%s\nthe last one said: %w", maxApplies, text(plan.Plan), last)
 }
 
-// attends does what only a person does about the nodes that a plan leaves alone, and says how long that takes: it ends the
-// machine of a node that is silent or was taken off the list, at the provider, has a member join, and strikes off who is not
-// wanted and not ours.
+// attends does the work that a plan leaves to people, and returns how long that takes. It deletes the machine of a node
+// that is silent or was removed from the host list, at the provider. It makes a member join, and removes nodes that are
+// neither wanted nor Pulley's.
 func (p *player) attends(planned plan.Plan) time.Duration {
 	takes := time.Minute
 	for _, s := range planned.Steps {
@@ -305,7 +305,7 @@ func isSilent(s plan.Step) bool {
 	return machines.Has(s.Notes, machines.SilentMachine) || machines.Has(s.Notes, machines.SilentUnseen) || machines.Has(s.Notes, machines.ReportsUnlisted)
 }
 
-// unprotect has the operator take protection away, as a plan tells how, where it is in the way.
+// unprotect removes a protection that blocks a plan, as its remedy says.
 func (p *player) unprotect() error {
 	open := func(e *environments.Environment) *environments.Environment {
 		all := *e
@@ -328,7 +328,7 @@ func (p *player) unprotect() error {
 	return nil
 }
 
-// judge says what of the end is wrong.
+// judge returns an error if the final state is wrong.
 func (p *player) judge() error {
 	if wrong := p.site.Wrong(); len(wrong) > 0 {
 		return fmt.Errorf("%s", wrong[0])
@@ -372,8 +372,8 @@ func (p *player) judge() error {
 	return nil
 }
 
-// Whatever operators, providers and crashes do: machines would be there twice, be lost, be deleted without a word, or others'
-// would be touched, or a fleet would never become what its file says.
+// For any sequence of operators, faults and crashes: no machine is made twice, lost, or deleted without approval, no
+// foreign one changes, and the fleet becomes what its file says.
 func TestAppliesConvergeWhateverHappens(t *testing.T) {
 	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue {
 		if err := flag.Set("rapid.checks", "300"); err != nil {

@@ -15,7 +15,7 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-// planned is a plan that its operator thinks about while something happens.
+// planned makes a plan, lets something happen, and applies the plan.
 func (o *operator) planned(n int, happen func()) (apply.Result, error) {
 	o.t.Helper()
 	x := o.start()
@@ -30,7 +30,7 @@ func (o *operator) planned(n int, happen func()) (apply.Result, error) {
 	return x.applier.Apply(x.ctx, p, p.Deleted())
 }
 
-// killJoined kills the one machine of a name that is the node.
+// killJoined kills the machine of a name that is the node.
 func (o *operator) killJoined(name string, state machines.State) {
 	for _, m := range o.site.Machines() {
 		if m.Name == name && m.Joined {
@@ -39,7 +39,7 @@ func (o *operator) killJoined(name string, state machines.State) {
 	}
 }
 
-// Of two machines of a name the one that was to stay may die before the other is deleted: then none would be left.
+// Of two machines of a name, the node's own may die before the other is deleted: then none would be left.
 func TestApplyLooksAgainBeforeItDeletesADuplicate(t *testing.T) {
 	for _, c := range []struct {
 		say    string
@@ -77,7 +77,7 @@ func TestApplyLooksAgainBeforeItDeletesADuplicate(t *testing.T) {
 	}
 }
 
-// A retirement that somebody calls off while it goes on would end the node ten minutes later all the same, or hang.
+// If an apply ignored the cancellation of a retirement, it would delete the node ten minutes later, or hang.
 func TestRetireNoticesThatItWasCalledOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -95,7 +95,7 @@ func TestRetireNoticesThatItWasCalledOff(t *testing.T) {
 	})
 }
 
-// A node that is wanted again before anything was taken down would be destroyed, as its retiring was begun once.
+// A node that is wanted again before anything was removed must not be destroyed.
 func TestApplyTakesARetirementBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -122,7 +122,7 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 		}
 		o.site.HoldNode("web2", "ann looks at it")
 		o.site.Retiring("web2")
-		o.site.HoldNode("web2", "ann looks at it") // in the place of the other
+		o.site.HoldNode("web2", "ann looks at it") // instead of the other
 		if _, err := o.apply(fleet(role("web", 2))); err != nil {
 			t.Error(err)
 		}
@@ -132,7 +132,7 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 	})
 }
 
-// While one machine of a name is still being deleted, all the others would have to wait, too.
+// While one machine of a name is being deleted, only its own step may wait.
 func TestApplyHasOnlyTheOneWaitThatHasTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -166,8 +166,8 @@ func TestApplyHasOnlyTheOneWaitThatHasTo(t *testing.T) {
 	})
 }
 
-// Between the end of one machine and the claim of the next nobody would know that a node is being made again; and where and
-// whether it joined is what later plans go by.
+// Between the deletion of one machine and the claim for the next, the record must show that the node is being replaced.
+// Later plans need its place, and whether it joined.
 func TestApplyKeepsTheBooksThroughout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -195,7 +195,7 @@ func TestApplyKeepsTheBooksThroughout(t *testing.T) {
 	})
 }
 
-// One that failed would keep everything else from going, also what has nothing to do with it.
+// One failure must not stop the retirement of unrelated nodes.
 func TestRetireWaitsOnlyForItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -216,7 +216,7 @@ func TestRetireWaitsOnlyForItsOwn(t *testing.T) {
 			t.Error(said)
 		}
 		o.has2("app1", "db1", "db2", "web1", "web2")
-		refuse(1) // that is put up with
+		refuse(1) // tolerated
 		if said := roles(1, 3, 1); len(said) == 0 {
 			t.Error("web3 was made")
 		}
@@ -224,7 +224,7 @@ func TestRetireWaitsOnlyForItsOwn(t *testing.T) {
 	})
 }
 
-// An operator who changed her mind would have her file stored all the same.
+// An interrupted apply must not store the environment.
 func TestApplyThatIsOverStoresNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -242,8 +242,7 @@ func TestApplyThatIsOverStoresNothing(t *testing.T) {
 	})
 }
 
-// A machine that boots while the provider does not list it joins at any moment: the one that is asked for in its place would be
-// there twice.
+// A machine that boots while the provider does not list it may join at any moment: a second one must not be ordered.
 func TestApplyAsksForNoSecondMachineOfANodeThatJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -259,7 +258,7 @@ func TestApplyAsksForNoSecondMachineOfANodeThatJoined(t *testing.T) {
 	})
 }
 
-// A machine that is not listed, and another of its name that is: the one that speaks would be thrown out for the other.
+// If a node's machine is not listed and another of its name is, the reporting node must not be removed for the other.
 func TestApplyLeavesANodeAloneWhoseMachineIsNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -274,7 +273,7 @@ func TestApplyLeavesANodeAloneWhoseMachineIsNotListed(t *testing.T) {
 	})
 }
 
-// unlisting does not tell of one machine.
+// unlisting is a provider that omits one machine.
 type unlisting struct {
 	machines.Provider
 	id string

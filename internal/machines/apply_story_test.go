@@ -11,19 +11,19 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-// A move is one thing that happens to a fleet, drawn before it begins.
+// A move is one event of a story, drawn before it begins.
 type move struct {
 	Do      string
 	Want    *environments.Environment // edit
-	Think   time.Duration             // apply: between its plan and its being carried out
-	Next    time.Duration             // rivals: when the second one begins
+	Think   time.Duration             // apply: between the plan and its execution
+	Next    time.Duration             // rivals: start of the second one
 	Pick    int                       // kill
-	State   machines.State            // kill: "" loses it
-	In      time.Duration             // kill, interrupt: after this time, while something else is going on
+	State   machines.State            // kill: "" removes it
+	In      time.Duration             // kill, interrupt: after this time, during another event
 	Name    string                    // plant
 	NoDrain bool
-	Lost    bool               // apply: it is agreed that machines are gone
-	Skew    time.Duration      // apply: of the operator's clock
+	Lost    bool               // apply: the operator confirms that machines are gone
+	Skew    time.Duration      // apply: error of the operator's clock
 	Hides   machinestest.Hides // hide
 }
 
@@ -34,7 +34,7 @@ type incident struct {
 	Fault machinestest.Fault
 }
 
-// what can go wrong with each kind of call.
+// incidents are the possible faults of each kind of call.
 var incidents = map[string][]machinestest.Fault{
 	"create": {
 		machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.Throttle, machinestest.Busy, machinestest.Quota,
@@ -57,7 +57,7 @@ func drawIncident(t *rapid.T) incident {
 	return incident{call, rapid.IntRange(1, 14).Draw(t, "nth"), rapid.SampledFrom(faults).Draw(t, "fault")}
 }
 
-// oldOne is a machine of somebody else that may be a member of web.
+// oldOne is a foreign machine that may be a member of web.
 const oldOne = "old1.example.com"
 
 func drawFleet(t *rapid.T) *environments.Environment {
@@ -122,7 +122,7 @@ func drawMove(t *rapid.T) move {
 	return m
 }
 
-// story is one sequence, all of it drawn before.
+// story is a sequence of moves, drawn completely before it begins.
 type story struct {
 	Moves     []move
 	Incidents []incident

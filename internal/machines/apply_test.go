@@ -12,7 +12,7 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-// An operator could not make a fleet, grow it, change it, shrink it, or get rid of it.
+// An operator must be able to make, grow, change, shrink and destroy a fleet.
 func TestApplyMakesTheFleetWhatTheFileSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -38,7 +38,7 @@ func TestApplyMakesTheFleetWhatTheFileSays(t *testing.T) {
 	})
 }
 
-// A compute node would boot before the controllers that it needs, or lose them before it is gone.
+// A compute node must not boot before the controllers that it needs, nor lose them before it is gone.
 func TestApplyKeepsTheOrderOfRoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -68,7 +68,7 @@ func TestApplyKeepsTheOrderOfRoles(t *testing.T) {
 	})
 }
 
-// An operator would learn at the third machine that there is no room, and not what became of the two before.
+// An operator who reaches a quota at the third machine must learn the state of the first two.
 func TestApplySaysHowFarItGotWithAQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -84,7 +84,7 @@ func TestApplySaysHowFarItGotWithAQuota(t *testing.T) {
 	})
 }
 
-// Pulley would delete a machine that nobody agreed to lose.
+// Pulley must not delete a machine without approval.
 func TestApplyRefusesWhatNobodyAgreedTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -113,7 +113,7 @@ func TestApplyRefusesWhatNobodyAgreedTo(t *testing.T) {
 	})
 }
 
-// The first bad machine of a role would be followed by all others.
+// After the first bad machine of a role, the other machines must not be replaced.
 func TestApplyStopsARoleThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)

@@ -15,12 +15,12 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-// scene is something that an apply has to do.
+// scene is a situation in which an apply has work to do.
 type scene struct {
 	say    string
 	was    *environments.Environment
 	want   *environments.Environment
-	happen func(*machinestest.Sim) // in between
+	happen func(*machinestest.Sim) // before the apply
 }
 
 func scenes() []scene {
@@ -38,7 +38,7 @@ func scenes() []scene {
 	}
 	lose := func(s *machinestest.Sim) {
 		kill("")(s)
-		pass(30 * time.Minute) // until then it is taken to be alive
+		pass(30 * time.Minute) // until then it counts as alive
 	}
 	return []scene{
 		{"a new fleet", nil, web(2), nil},
@@ -54,7 +54,7 @@ func scenes() []scene {
 	}
 }
 
-// set makes an operator with the scene.
+// set returns an operator in the scene.
 func (sc scene) set(t *testing.T) *operator {
 	o := newOperator(t)
 	o.site.Plant("web9", machines.Mark{Owner: "another", Fleet: "dev"})
@@ -70,7 +70,7 @@ func (sc scene) set(t *testing.T) *operator {
 	return o
 }
 
-// endOf is everything that an apply leaves behind and that must not depend on crashes: all but times and ids.
+// endOf returns the final state as text, without times and ids, which may depend on crashes.
 func endOf(o *operator) string {
 	lines := map[string]bool{}
 	line := func(format string, args ...any) { lines[fmt.Sprintf(format, args...)] = true }
@@ -98,7 +98,7 @@ func endOf(o *operator) string {
 	return strings.Join(slices.Sorted(maps.Keys(lines)), "\n")
 }
 
-// after applies once more and compares.
+// again applies once more and compares the final states.
 func (sc scene) again(t *testing.T, o *operator, calm string) {
 	t.Helper()
 	o.dies, o.site.Trouble = nil, nil
@@ -114,8 +114,8 @@ func (sc scene) again(t *testing.T, o *operator, calm string) {
 	o.innocent()
 }
 
-// A pulley that was killed in the middle of an apply would leave machines twice, machines that nobody knows of, or nodes that
-// are never finished. For every step of the work, before it and after it: the next apply ends where one without a crash ends.
+// A crash in the middle of an apply must not leave duplicate or unknown machines, or unfinished nodes. For a crash
+// before and after every task, the next apply has the same result as one without a crash.
 func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
 	points := map[string]bool{}
 	for _, sc := range scenes() {
@@ -153,7 +153,7 @@ func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
 			})
 		})
 	}
-	// What no scene begins with is what a crash leaves: an order that somebody waits for.
+	// settle works on an order that a crash leaves behind: no scene begins with one.
 	for _, name := range apply.Tasks() {
 		for _, state := range []apply.EventState{apply.Begins, apply.Ends} {
 			if !points[name+" "+string(state)] && name != "settle" {
@@ -163,7 +163,7 @@ func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
 	}
 }
 
-// As above, and finer: at every call that an apply makes, of etcd and of the provider, before it and after its effect.
+// The same for a crash at every call to etcd and the provider, before and after its effect.
 func TestACrashAtAnyCallEndsWhereNoCrashEnds(t *testing.T) {
 	crashes := 0
 	for _, sc := range scenes() {
@@ -194,7 +194,7 @@ func TestACrashAtAnyCallEndsWhereNoCrashEnds(t *testing.T) {
 							t.Fatalf("the crash was at call %d: %s", k, how)
 						}
 						if reads {
-							break // it has no effect
+							break // without effect
 						}
 					}
 				}

@@ -11,7 +11,7 @@ import (
 	"pulley/internal/machines/plan"
 )
 
-// hangs is a provider whose create ends only with its context, and tells when.
+// hangs is a provider whose create ends only with its context, and signals its start.
 type hangs struct {
 	machines.Provider
 	ended chan time.Duration
@@ -24,12 +24,12 @@ func (h hangs) Create(ctx context.Context, _ machines.Order) (machines.Machine, 
 	return machines.Machine{}, ctx.Err()
 }
 
-// A call that Ctrl-C lets go on for a little would go on when the lock is lost meanwhile, and make a machine beside those of the
-// apply that has it.
+// After Ctrl-C, a call may continue for a while. If the lock is lost meanwhile, the call must end: otherwise it could
+// make a machine beside those of the apply with the lock.
 func TestALostLockEndsCallsAlsoAfterAnInterrupt(t *testing.T) {
 	for _, c := range []struct {
 		say  string
-		lose time.Duration // after the create began; 0: never
+		lose time.Duration // after the start of the create; 0: never
 		ends time.Duration
 	}{
 		{"the lock stands", 0, 40 * time.Second},

@@ -9,8 +9,8 @@ import (
 	"pulley/userdata"
 )
 
-// Fleet is what an apply needs of etcd and of the maker of userdata. After an error that is ErrLost, somebody else applies, and
-// this apply must do nothing more. Every method can be repeated.
+// Fleet is the part of etcd, and the maker of userdata, that an apply needs. ErrLost means that another apply has the
+// lock, and that this one must change nothing more. Every method can be repeated.
 type Fleet interface {
 	Reader
 	Inventory
@@ -20,45 +20,45 @@ type Fleet interface {
 
 // Reader reads the state of a fleet.
 type Reader interface {
-	// World reads all of etcd that a plan needs; Machines is left empty.
+	// World reads everything in etcd that a plan needs; Machines stays empty.
 	World(ctx context.Context) (World, error)
 	// Unchanged reports whether the stored environment, the host list and the inventory are those of a World.
 	Unchanged(ctx context.Context, w World) (bool, error)
-	// Acts returns what was done since then, oldest first; the newest 1,000 are kept.
+	// Acts returns the acts since a time, oldest first; the newest 1,000 are kept.
 	Acts(ctx context.Context, since time.Time) ([]Act, error)
 }
 
-// Inventory keeps machine records. It writes only while this apply has the lock.
+// Inventory stores machine records. It writes only while this apply has the lock.
 type Inventory interface {
-	// PutSpec stores the environment, unless it was written since revision.
+	// PutSpec stores the environment, unless it was written after revision.
 	PutSpec(ctx context.Context, e *environments.Environment, revision int64) (int64, error)
-	// Put writes a node's record. was is the record that was read, nil for none; ErrChanged if it is another one now.
+	// Put writes a node's record. was is the record that was read, nil for none; ErrChanged if the stored record differs.
 	Put(ctx context.Context, r Record, was *Record) error
-	// Order writes a node's record as Put does, and with it the token of its userdata, whose id the record has: both or neither.
-	// The token that the record had before ends. ErrTokenTaken if another token has this id.
+	// Order writes a node's record as Put does, and in the same transaction the token of its userdata, whose id is in the
+	// record. It revokes the record's previous token. ErrTokenTaken if another token has this id.
 	Order(ctx context.Context, r Record, was *Record, t Token) error
-	// Drop deletes a node's record, unless it is another one now. Its token ends.
+	// Drop deletes a node's record, unless the stored record differs. It revokes its token.
 	Drop(ctx context.Context, was Record) error
 	// Note adds an act to the history.
 	Note(ctx context.Context, a Act) error
 }
 
-// UserdataMaker makes what machines boot with.
+// UserdataMaker makes the userdata of machines.
 type UserdataMaker interface {
 	// Userdata makes the userdata of a node's machine. Its token is valid once Order has written it. The token of a machine that
 	// does not join has no ID.
 	Userdata(o Order, r environments.Role, form userdata.Form) (text []byte, t Token, err error)
 }
 
-// Token lets one machine join, once. Only the userdata has its secret.
+// Token lets one machine join, once. Only the userdata contains its secret.
 type Token struct {
 	ID      string    // random
 	Hash    string    // of the secret
-	Created time.Time // UTC, in whole seconds
+	Created time.Time // UTC, without fractions of a second
 	Expires time.Time
 }
 
-// Nodes changes one node.
+// Nodes changes single nodes.
 type Nodes interface {
 	// Hold keeps a node from running Puppet while it is retired.
 	Hold(ctx context.Context, node string, h agent.Hold) error

@@ -5,7 +5,7 @@ import (
 	"pulley/environments"
 )
 
-// Health is whether all nodes of an environment are registered and converged.
+// Health shows whether all nodes of an environment are registered and converged.
 type Health struct {
 	Healthy bool
 	Roles   []RoleHealth // in the order of the file
@@ -18,31 +18,31 @@ type RoleHealth struct {
 	Registered int    `json:"registered"`
 	Converged  int    `json:"converged"`
 
-	Lacking []Lack `json:"-"` // the first of those that are not converged
+	Lacking []Lack `json:"-"` // the first nodes that are not converged
 }
 
-// Lack is a node that is not what it should be.
+// Lack is a node that is not converged, and the cause.
 type Lack struct {
 	Node  string
 	State Lacking
 	View  agent.NodeState // where State is Unconverged
 }
 
-// Lacking is what a node lacks.
+// Lacking is the cause for which a node is not converged.
 type Lacking string
 
-// What a node may lack.
+// The causes.
 const (
 	LacksJoin         Lacking = "never_joined"
-	LacksRegistration Lacking = "not_registered" // it was
+	LacksRegistration Lacking = "not_registered" // the node was registered before
 	LacksReport       Lacking = "not_reported"
 	Unconverged       Lacking = "not_converged"
 )
 
-// maxLacking is how many nodes of a role are named.
+// maxLacking is the maximum number of named nodes per role.
 const maxLacking = 4
 
-// Judge reports the health of an environment. Nodes that e does not call for do not count.
+// Judge reports the health of an environment. It ignores nodes that are not in e.
 func Judge(e *environments.Environment, hosts map[string]agent.Host, views map[string]agent.View) Health {
 	h := Health{Healthy: true, Roles: []RoleHealth{}}
 	for _, r := range e.Roles {

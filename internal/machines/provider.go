@@ -8,60 +8,60 @@ import (
 	"time"
 )
 
-// Provider makes machines of one fleet. All three calls can be repeated, also after one of unknown outcome, and each returns
-// when ctx ends. A machine is identified by the fleet's mark and its name. A machine without the mark must never be returned,
-// changed or deleted.
+// Provider makes machines of one fleet. All three calls can be repeated, also after one of unknown outcome. Each
+// returns when ctx ends. A machine is identified by the fleet's mark and its name. A machine without the mark must
+// never be returned, changed or deleted.
 type Provider interface {
-	// List returns all machines that bear the fleet's mark, in any state, those of one name twice where there are two.
+	// List returns all machines with the fleet's mark, in any state. If two have the same name, it returns both.
 	List(ctx context.Context) ([]Machine, error)
-	// Create orders a machine and returns when the provider has taken the order, not when the machine runs. If a machine of
-	// that name exists, Create returns it and makes nothing. If the name belongs to a machine without the mark, the error is a
-	// *TakenError.
+	// Create orders a machine and returns when the provider has accepted the order, not when the machine runs. If a
+	// machine of that name exists, Create returns it and makes nothing. If the name belongs to a machine without the mark,
+	// the error is a *TakenError.
 	Create(ctx context.Context, o Order) (Machine, error)
-	// Delete deletes one machine and returns when the provider has taken the request, not when the machine is gone. A machine
-	// that does not exist is no error. With an ID, only the machine that has it and the name is deleted; without one, all
+	// Delete deletes one machine and returns when the provider has accepted the request, not when the machine is gone. A
+	// missing machine is no error. With an ID, only the machine with this ID and name is deleted; without one, all
 	// machines of that name with the mark.
 	Delete(ctx context.Context, m Ref) error
 }
 
-// State is what a provider says of a machine.
+// State is the state of a machine at its provider.
 type State string
 
 // The states.
 const (
-	Building State = "building" // ordered, and not there yet
+	Building State = "building" // ordered, and not running yet
 	Running  State = "running"
 	Stopped  State = "stopped"  // its power is off
-	Failed   State = "failed"   // the provider could not make it, or lost it; Problem says why
+	Failed   State = "failed"   // the provider could not make it, or lost it; Problem has the cause
 	Deleting State = "deleting" // its deletion has begun
-	Unknown  State = "unknown"  // the provider does not know, or reports a state that the driver does not know
+	Unknown  State = "unknown"  // the provider does not know it, or reports a state that the driver does not know
 )
 
 // Machine is a machine at a provider.
 type Machine struct {
 	Name      string    `json:"name"`         // as it was ordered: Order.Name
-	ID        string    `json:"id,omitempty"` // the provider's own name of it
+	ID        string    `json:"id,omitempty"` // the provider's id
 	State     State     `json:"state"`        //
 	Problem   string    `json:"problem,omitempty"`
-	Flavor    string    `json:"flavor,omitempty"` // as in the order, where the provider can tell; "" where it can't
+	Flavor    string    `json:"flavor,omitempty"` // as in the order, if the provider reports it; else ""
 	Image     string    `json:"image,omitempty"`
 	Addresses []string  `json:"addresses,omitempty"`
 	Created   time.Time `json:"created,omitzero"`
 }
 
-// Order is a machine to be made.
+// Order is an order for one machine.
 type Order struct {
 	Name     string            `json:"name"`               // hostname of the node, one label: "compute1-t42"
 	Node     string            `json:"node"`               // "compute1_t42"
 	Role     string            `json:"role"`               //
-	Flavor   string            `json:"flavor,omitempty"`   // as the provider calls it; "" is the driver's own default
+	Flavor   string            `json:"flavor,omitempty"`   // as the provider names it; "" is the driver's default
 	Image    string            `json:"image,omitempty"`    //
 	Networks []string          `json:"networks,omitempty"` //
-	Labels   map[string]string `json:"labels,omitempty"`   // of the role; besides the mark
+	Labels   map[string]string `json:"labels,omitempty"`   // of the role, in addition to the mark
 	Userdata []byte            `json:"-"`
 }
 
-// Ref names a machine of a fleet. Without an ID it means every machine of that name that bears the fleet's mark.
+// Ref names a machine of a fleet. Without an ID it means every machine of that name with the fleet's mark.
 type Ref struct {
 	Name string `json:"name"`
 	ID   string `json:"id,omitempty"`
@@ -69,20 +69,20 @@ type Ref struct {
 
 // Mark identifies the machines of a fleet at a provider. A driver puts it on each machine as a tag, a label, metadata or a folder.
 type Mark struct {
-	Owner string // of one installation of pulley, or what `owner:` says
+	Owner string // id of one installation of pulley, or the value of `owner:`
 	Fleet string // "dev", "dev@t42"
 }
 
-// String is <owner>/<fleet>, for providers with one field for it.
+// String returns <owner>/<fleet>, for providers with one field for it.
 func (m Mark) String() string { return m.Owner + "/" + m.Fleet }
 
-// Errors of providers that callers branch on. The outcome of any other error is unknown: the call is tried again.
+// Errors of providers that callers branch on. The outcome of any other error is unknown: the call is retried.
 var (
-	ErrQuota    = errors.New("the provider's quota is used up")  // another try would fail as well
-	ErrRefused  = errors.New("the provider refuses the request") // likewise
-	ErrThrottle = errors.New("the provider throttles requests")  // a *WaitError has the time to wait
+	ErrQuota    = errors.New("the provider's quota is used up")  // permanent
+	ErrRefused  = errors.New("the provider refuses the request") // permanent
+	ErrThrottle = errors.New("the provider throttles requests")  // a *WaitError contains the time to wait
 
-	// Of a Fleet.
+	// Errors of a Fleet.
 	ErrLost      = errors.New("somebody else has taken over the environment")
 	ErrChanged   = errors.New("somebody else changed it meanwhile")
 	ErrNotListed = errors.New("it is not in the host list")
@@ -99,7 +99,7 @@ type WaitError struct {
 func (e *WaitError) Error() string   { return e.Err.Error() }
 func (e *WaitError) Unwrap() []error { return []error{ErrThrottle, e.Err} }
 
-// LaterError makes one machine wait, for example while another of its name is still being deleted. No other call waits for it.
+// LaterError delays one machine, for example while another of its name is being deleted. It does not delay other calls.
 type LaterError struct {
 	After time.Duration
 	Err   error
@@ -108,20 +108,20 @@ type LaterError struct {
 func (e *LaterError) Error() string { return e.Err.Error() }
 func (e *LaterError) Unwrap() error { return e.Err }
 
-// TakenError is a name that belongs to a machine of another fleet.
+// TakenError means that a name belongs to a machine of another fleet.
 type TakenError struct{ Name string }
 
 func (e *TakenError) Error() string {
 	return "the name " + e.Name + " belongs to a machine of another fleet at the provider"
 }
 
-// Ref names the machine.
+// Ref returns the ref of the machine.
 func (m Machine) Ref() Ref { return Ref{Name: m.Name, ID: m.ID} }
 
 // Is reports whether a Ref means this machine.
 func (m Machine) Is(r Ref) bool { return m.Name == r.Name && (r.ID == "" || m.ID == r.ID) }
 
-// String is how people see a machine: "compute5 (id 77f0)".
+// String formats a ref for people: "compute5 (id 77f0)".
 func (r Ref) String() string {
 	if r.ID == "" {
 		return r.Name

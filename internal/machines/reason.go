@@ -6,8 +6,8 @@ import (
 	"pulley/agent"
 )
 
-// Reason is why something is done to a machine, left alone or waited for: a code with its parameters, as the comment on the code
-// lists them. Package render makes the sentence.
+// Reason is why a machine is changed, left alone or waited for. It is a code with its parameters, which the comment on
+// the code lists. Package render makes the sentence.
 type Reason struct {
 	Code        Code        `json:"code"`
 	Environment string      `json:"environment,omitempty"`
@@ -40,7 +40,7 @@ func (r Reason) WithView(v agent.View) Reason {
 	return r
 }
 
-// Span is how long Seconds are.
+// Span returns Seconds as a duration.
 func (r Reason) Span() time.Duration { return time.Duration(r.Seconds) * time.Second }
 
 // Has reports whether one of the reasons has a code.
@@ -53,65 +53,66 @@ func Has(all []Reason, c Code) bool {
 	return false
 }
 
-// Code names a reason.
+// Code is the code of a reason.
 type Code string
 
-// The reasons of a node that an environment calls for.
+// The reasons of a node that is in the environment.
 const (
 	DriverChanged       Code = "driver_changed"       // Was, Now: the machine was made by another driver
 	PlaceChanged        Code = "place_changed"        // Was, Now: the machine was made at another place
 	PlaceRenamed        Code = "place_renamed"        // Was, Now: the same machine is listed at another place
-	RetirementBegun     Code = "retirement_begun"     // At, By: it is not finished; the reasons that follow are the retirement's
+	RetirementBegun     Code = "retirement_begun"     // At, By: it is not finished; the retirement's reasons follow
 	WantedAgain         Code = "wanted_again"         // its retirement has begun
-	RetirementCancelled Code = "retirement_cancelled" // nothing was taken down yet
-	MachineMissing      Code = "machine_missing"      // Environment, Node, Role, Member, Servers: its owner has to make it, or to join it
-	MachineStays        Code = "machine_stays"        // Machine: Pulley made it, and the file has no provider any more
-	NoMachine           Code = "no_machine"           //
-	NotOurs             Code = "not_ours"             // this provider did not make its machine
-	Claimed             Code = "claimed"              // At, By, Problem: its name is claimed, and there is no machine
-	MachineGone         Code = "machine_gone"         // Machine, At
-	MachineDeleting     Code = "machine_deleting"     // Machine: at the provider; then it is made again
-	MachineFailed       Code = "machine_failed"       // Problem
-	MachineOff          Code = "machine_off"          // Machine
-	OffHostList         Code = "off_host_list"        // Machine, State, Node
-	NeverJoined         Code = "never_joined"         // Machine, At, Seconds, State
-	FlavorChanged       Code = "flavor_changed"       // Was, Now
-	ImageChanged        Code = "image_changed"        // Was, Now
-	NotRecorded         Code = "not_recorded"         // Machine: it has the fleet's mark, and the inventory lacks it
-	Joining             Code = "joining"              // Machine, At, State, Problem
-	JoinedUnrecorded    Code = "joined_unrecorded"    // Machine
-	Converging          Code = "converging"           // it joined, and has not converged yet
-	NodeUnregistered    Code = "node_unregistered"    //
-	NodeNotReported     Code = "node_not_reported"    // it is registered
-	NodeState           Code = "node_state"           // View
+	RetirementCancelled Code = "retirement_cancelled" // nothing was removed yet
+	// Environment, Node, Role, Member, Servers: its owner must make or join it
+	MachineMissing   Code = "machine_missing"
+	MachineStays     Code = "machine_stays"     // Machine: Pulley made it, and the file no longer has a provider
+	NoMachine        Code = "no_machine"        //
+	NotOurs          Code = "not_ours"          // this provider did not make its machine
+	Claimed          Code = "claimed"           // At, By, Problem: its name is claimed, and it has no machine
+	MachineGone      Code = "machine_gone"      // Machine, At
+	MachineDeleting  Code = "machine_deleting"  // Machine: at the provider; a new one follows
+	MachineFailed    Code = "machine_failed"    // Problem
+	MachineOff       Code = "machine_off"       // Machine
+	OffHostList      Code = "off_host_list"     // Machine, State, Node
+	NeverJoined      Code = "never_joined"      // Machine, At, Seconds, State
+	FlavorChanged    Code = "flavor_changed"    // Was, Now
+	ImageChanged     Code = "image_changed"     // Was, Now
+	NotRecorded      Code = "not_recorded"      // Machine: it has the fleet's mark, and no record
+	Joining          Code = "joining"           // Machine, At, State, Problem
+	JoinedUnrecorded Code = "joined_unrecorded" // Machine
+	Converging       Code = "converging"        // it joined, and has not converged yet
+	NodeUnregistered Code = "node_unregistered" //
+	NodeNotReported  Code = "node_not_reported" // it is registered
+	NodeState        Code = "node_state"        // View
 )
 
-// What an operator should know of a node that stays.
+// Notes about a node that stays.
 const (
 	NeverConverged  Code = "never_converged" // Role
 	AddressDiffers  Code = "address_differs" // Was: the node's, Now: its machine's
-	SettingsKept    Code = "settings_kept"   // Settings: the file changes them, and the machine keeps the old ones
+	SettingsKept    Code = "settings_kept"   // Settings: changed by the file; the machine keeps the old values
 	SilentMachine   Code = "silent_machine"  // State
 	SilentUnseen    Code = "silent_unseen"   // no provider lists its machine
 	StateUnknown    Code = "state_unknown"   // the provider does not know
 	OffHostListNote Code = "off_host_list_note"
 	ListedLater     Code = "listed_later"     // the provider does not list its machine yet
-	ReportsUnlisted Code = "reports_unlisted" // the provider has no machine, and the node reports
+	ReportsUnlisted Code = "reports_unlisted" // the provider lists no machine, and the node reports
 )
 
-// The reasons of a node that leaves, or is left.
+// The reasons of a node that is not in the environment.
 const (
 	EnvironmentDestroyed Code = "environment_destroyed"
 	RoleUnknown          Code = "role_unknown"
 	RoleRemoved          Code = "role_removed"         // Role
-	Surplus              Code = "surplus"              // Role, Count: as many are called for
+	Surplus              Code = "surplus"              // Role, Count: the wanted number
 	NotWanted            Code = "not_wanted"           //
 	MadeElsewhere        Code = "made_elsewhere"       // Node: the environment has no provider
 	HostRemains          Code = "host_remains"         // destroyed without --forget-hosts
 	NotMember            Code = "not_member"           // its machine stays
 	HostForgotten        Code = "host_forgotten"       // its machine stays
 	NotMadeByPulley      Code = "not_made_by_pulley"   // Node
-	HooksUnlikely        Code = "hooks_unlikely"       // View: it may not run its hooks
+	HooksUnlikely        Code = "hooks_unlikely"       // View: the node may not run its hooks
 	UnderHold            Code = "under_hold"           // Hold
 	Unlisted             Code = "unlisted"             // Machine, At: ordered, and not listed yet
 	UnlistedReporting    Code = "unlisted_reporting"   // At, Until, Node: not listed, and it reported
@@ -119,44 +120,44 @@ const (
 	NameNotNode          Code = "name_not_node"        // unknown machine
 	NameNoStack          Code = "name_no_stack"        // unknown machine
 	NameOtherStack       Code = "name_other_stack"     // unknown machine; Now: the stack
-	ProtectedRole        Code = "protected_role"       // Role: the file protects it
-	ProtectedStored      Code = "protected_stored"     // Role: the stored environment still protects it
-	ProtectedRemoved     Code = "protected_removed"    // Role: the file has it no more
-	DriverBlind          Code = "driver_blind"         // Was, Now: one driver does not see machines of another
+	ProtectedRole        Code = "protected_role"       // Role: protected in the file
+	ProtectedStored      Code = "protected_stored"     // Role: still protected in the stored environment
+	ProtectedRemoved     Code = "protected_removed"    // Role: removed from the file
+	DriverBlind          Code = "driver_blind"         // Was, Now: a driver cannot list machines of another
 	PlaceBlind           Code = "place_blind"          // Was, Now
-	NoMachineIDs         Code = "no_machine_ids"       // one of two can't be deleted alone
+	NoMachineIDs         Code = "no_machine_ids"       // one of two cannot be deleted alone
 	MayStillRun          Code = "may_still_run"        // At, Until: not listed, and it reported
 	MayBeGone            Code = "may_be_gone"          // At, Until: not listed; --accept-lost confirms
 	MayBeListed          Code = "may_be_listed"        // At, Until: ordered just now
 	TooFewListed         Code = "too_few_listed"       // Count, Of
 	MachineReplaced      Code = "machine_replaced"     // Problem: the provider failed, within one apply
-	OrderLost            Code = "order_lost"           // the provider lists it no more, within one apply
-	DependencyChanged    Code = "dependency_changed"   // nodes that it reacts to came or went
-	CancelledByApply     Code = "cancelled_by_apply"   // its retirement; the reasons that follow are the plan's
+	OrderLost            Code = "order_lost"           // the provider no longer lists it, within one apply
+	DependencyChanged    Code = "dependency_changed"   // nodes that it reacts to were added or removed
+	CancelledByApply     Code = "cancelled_by_apply"   // its retirement; the plan's reasons follow
 	CancelledByOperator  Code = "cancelled_by_request" // its retirement
 )
 
-// Evidence is what a machine is recognised by among several of one name.
+// Evidence is the property by which a machine is chosen among several of one name.
 type Evidence string
 
-// What it may be.
+// The kinds of evidence.
 const (
 	ByInventory Evidence = "inventory"
 	ByAddress   Evidence = "address"
 	ByAge       Evidence = "age" // the oldest that is alive
 )
 
-// What an apply waits for.
+// The causes for which an apply waits.
 const (
-	WaitsForRead        Code = "waits_for_read"        // Problem: etcd or the provider can't be read
+	WaitsForRead        Code = "waits_for_read"        // Problem: etcd or the provider cannot be read
 	WaitsForNothingSeen Code = "waits_for_first_read"  //
 	WaitsForProvider    Code = "waits_for_provider"    // Seconds: the provider throttles
-	WaitsForMachine     Code = "waits_for_machine"     // Problem: this machine has to wait
+	WaitsForMachine     Code = "waits_for_machine"     // Problem: only this machine has to wait
 	WaitsForRetry       Code = "waits_for_retry"       // Problem
 	WaitsForHooks       Code = "waits_for_hooks"       //
 	WaitsForEnd         Code = "waits_for_end"         // of a machine
 	WaitsForEndAgain    Code = "waits_for_end_again"   // deleted a second time
-	WaitsForOthersEnd   Code = "waits_for_others_end"  // somebody else deletes it
+	WaitsForOthersEnd   Code = "waits_for_others_end"  // another program deletes it
 	WaitsForList        Code = "waits_for_list"        // the provider does not list it yet
 	WaitsForJoin        Code = "waits_for_join"        // State
 	WaitsForReport      Code = "waits_for_report"      //
@@ -164,29 +165,29 @@ const (
 	WaitsForRuns        Code = "waits_for_runs"        // Count
 )
 
-// What an apply notes.
+// The notes of an apply.
 const (
 	ApplyStopped       Code = "apply_stopped"        // Problem
 	ApplyInterrupted   Code = "apply_interrupted"    //
-	OrderedAgain       Code = "ordered_again"        // the reasons that follow say why
-	NothingPromoted    Code = "nothing_promoted"     // Environment: machines are waited for until they joined
+	OrderedAgain       Code = "ordered_again"        // the causes follow
+	NothingPromoted    Code = "nothing_promoted"     // Environment: the apply only waits until machines have joined
 	NotWaitedFor       Code = "not_waited_for"       // Node, Hold
 	RunNotRequested    Code = "run_not_requested"    // Node, Problem
 	RunFailed          Code = "run_failed"           // Node, Problem
 	RunsUnanswered     Code = "runs_unanswered"      // Nodes, Seconds
-	ProtectionRemoved  Code = "protection_removed"   // nothing else was done
+	ProtectionRemoved  Code = "protection_removed"   // nothing else was changed
 	QuotaReached       Code = "quota_reached"        // Node: nothing more of its role is begun
-	TooManyFailed      Code = "too_many_failed"      // Nodes, Role, Count: as many may fail
-	DependencyFailed   Code = "dependency_failed"    // Role, Was: the role that it comes after
+	TooManyFailed      Code = "too_many_failed"      // Nodes, Role, Count: tolerated failures
+	DependencyFailed   Code = "dependency_failed"    // Role, Was: the role that it depends on
 	CreationFailed     Code = "creation_failed"      // Node: nothing of its role is retired
-	RetirementsFailed  Code = "retirements_failed"   // of the layer that goes first
+	RetirementsFailed  Code = "retirements_failed"   // of the layer that retires first
 	DeadNotRecorded    Code = "dead_not_recorded"    // Node
 	DeadButReporting   Code = "dead_but_reporting"   // Node, At, Until
 	ReplacedButReports Code = "replaced_but_reports" // Node, At
 	LeftToApply        Code = "left_to_apply"        // Nodes
 	RoleIsProtected    Code = "role_is_protected"    // Node, Role
 	NodeIsHeld         Code = "node_is_held"         // Node, Hold
-	StepBlocked        Code = "step_blocked"         // Node; the reason that follows says why
+	StepBlocked        Code = "step_blocked"         // Node; the cause follows
 	BudgetSpent        Code = "budget_spent"         // Nodes, Count: made again in the last hour, Of: the budget
 	NoneListed         Code = "none_listed"          // Of: an outage of the provider
 	MostDead           Code = "most_dead"            // Count, Of: an outage of the provider

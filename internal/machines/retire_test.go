@@ -14,7 +14,7 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-// A node would be switched off with work on it, although its hooks failed or have not ended.
+// A node must not be switched off with work on it while its hooks run, or after they failed.
 func TestRetireWaitsForTheHooks(t *testing.T) {
 	for _, c := range []struct {
 		say   string
@@ -34,7 +34,7 @@ func TestRetireWaitsForTheHooks(t *testing.T) {
 					t.Fatal(err)
 				}
 				o.has("web1", "web2")
-				if c.fault == machinestest.HookFail { // it is mended, and asked anew
+				if c.fault == machinestest.HookFail { // repaired, and requested again
 					o.well(fleet(role("web", 1)))
 				} else {
 					o.set = func(a *apply.Applier) { a.NoDrain = true }
@@ -46,7 +46,7 @@ func TestRetireWaitsForTheHooks(t *testing.T) {
 	}
 }
 
-// The order of a retirement is what keeps a node from running Puppet, or from coming back, while it goes.
+// The order of a retirement keeps a node from running Puppet, or from joining again, meanwhile.
 func TestRetireGoesStepByStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -65,7 +65,7 @@ func TestRetireGoesStepByStep(t *testing.T) {
 	})
 }
 
-// Hooks that were run once would be run again by the apply that goes on.
+// An apply that resumes must not run finished hooks again.
 func TestRetireAsksOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -92,10 +92,11 @@ func TestRetireAsksOnce(t *testing.T) {
 	})
 }
 
-// A machine that booted at the very moment of its end would stay on the list for ever.
+// A machine that joined just before its deletion must not stay in the host list.
 func TestRetireOfANodeThatJoinsMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for wait := time.Duration(0); wait < time.Minute; wait += time.Second { // one of them meets the moment
+		// one of these times is between the removal and the deletion
+		for wait := time.Duration(0); wait < time.Minute; wait += time.Second {
 			o := newOperator(t)
 			o.site.Latency = 3 * time.Second
 			o.set = func(a *apply.Applier) { a.Wait = apply.WaitNone }
@@ -111,7 +112,7 @@ func TestRetireOfANodeThatJoinsMeanwhile(t *testing.T) {
 	})
 }
 
-// A machine that its owner gave into a role would be deleted, or could not leave any more.
+// A foreign machine that is a member must be able to leave its role, and must never be deleted.
 func TestRetireOfAMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -136,7 +137,7 @@ func TestRetireOfAMember(t *testing.T) {
 	})
 }
 
-// asked is the id of what a node was last asked for.
+// asked returns the id of a node's last request.
 func (o *operator) asked(node string) string {
 	if q := o.site.Hosts()[node].Request; q != nil {
 		return q.ID
@@ -144,7 +145,7 @@ func (o *operator) asked(node string) string {
 	return ""
 }
 
-// An operator who agreed yesterday would lose a machine that is well today, or one that came since.
+// An approval of yesterday must not delete a machine that is healthy today, or that appeared since.
 func TestRetireOnlyWhatIsStillAsItWas(t *testing.T) {
 	for _, c := range []struct {
 		say    string
@@ -180,7 +181,7 @@ func TestRetireOnlyWhatIsStillAsItWas(t *testing.T) {
 	}
 }
 
-// A provider that knows machines by their names alone could not replace one: the new one would be taken for the old.
+// With a provider that identifies machines only by name, a new machine must not be mistaken for the old one.
 func TestRetireWithoutIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -207,7 +208,7 @@ func TestRetireWithoutIDs(t *testing.T) {
 	})
 }
 
-// The old machines would be gone although the new ones never came.
+// Old machines must not be retired if the new ones failed.
 func TestRetireOnlyWhenWhatIsMadeIsWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -223,7 +224,7 @@ func TestRetireOnlyWhenWhatIsMadeIsWell(t *testing.T) {
 	})
 }
 
-// A fleet at its quota could never trade machines of one role for those of another.
+// A fleet at its quota must be able to replace machines of one role by those of another.
 func TestRetireMakesRoomWhereTheQuotaIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)

@@ -13,7 +13,7 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-// watchScene is something that a watch has to do about web1.
+// watchScene is a situation in which a watch has work to do for web1.
 type watchScene struct {
 	say    string
 	happen func(*operator)
@@ -33,7 +33,7 @@ func watchScenes() []watchScene {
 	}
 }
 
-// set makes an operator with the scene.
+// set returns an operator in the scene.
 func (sc watchScene) set(t *testing.T) *operator {
 	o := newOperator(t)
 	o.well(fleet(role("web", 4)))
@@ -41,7 +41,7 @@ func (sc watchScene) set(t *testing.T) *operator {
 	return o
 }
 
-// watching is a watch that has seen long enough what is dead.
+// watching returns a watch that has seen the dead machines for long enough.
 func (o *operator) watching() *watch.Watcher {
 	pass(fallsSilent)
 	w := &watch.Watcher{}
@@ -53,7 +53,7 @@ func (o *operator) watching() *watch.Watcher {
 	return w
 }
 
-// see looks as a watch does that has not taken the lock yet.
+// see looks without the lock, and reports whether there is work.
 func (o *operator) see(w *watch.Watcher) bool {
 	x := o.start()
 	defer x.end()
@@ -64,7 +64,7 @@ func (o *operator) see(w *watch.Watcher) bool {
 	return f.Ready()
 }
 
-// once has a watch look that may die of it.
+// once makes a watch look once; a crash may end it.
 func (o *operator) once(w *watch.Watcher) {
 	x := o.start()
 	defer x.end()
@@ -72,7 +72,7 @@ func (o *operator) once(w *watch.Watcher) {
 	_, _ = lookOnce(x.ctx, w, x.applier)
 }
 
-// counted is how often a machine was made again by the count of the budget.
+// counted returns how many replacements the budget has counted.
 func (o *operator) counted() (n int) {
 	for _, a := range o.site.Acts() {
 		if a.Watch {
@@ -82,8 +82,8 @@ func (o *operator) counted() (n int) {
 	return n
 }
 
-// ends has new watches look until nothing is to be done, and compares with a watch that did not die. What was begun has to go on
-// at the first look, and is not counted again.
+// ends makes new watches look until no work remains, and compares with a watch without a crash. The first look must
+// resume unfinished work, which is not counted again.
 func (sc watchScene) ends(o *operator, calm string) {
 	o.t.Helper()
 	o.dies, o.site.Trouble = nil, nil
@@ -110,8 +110,8 @@ func (sc watchScene) ends(o *operator, calm string) {
 	o.innocent()
 }
 
-// A watch that is restarted at the wrong moment, with the machine that it runs on, would leave a node without a machine for good:
-// what it had begun was no dead machine any more. For every step of the work, before it and after it.
+// A watch that restarts while it replaces a machine must not leave the node without one: an unfinished replacement does
+// not look like a dead machine. This tests a crash before and after every task.
 func TestAWatchFinishesWhatItBeganAtAnyStep(t *testing.T) {
 	points := map[string]bool{}
 	for _, sc := range watchScenes() {
@@ -154,7 +154,7 @@ func TestAWatchFinishesWhatItBeganAtAnyStep(t *testing.T) {
 	}
 }
 
-// calmEnd is what is there some time after a watch that did not die.
+// calmEnd returns the state some time after a watch without a crash.
 func calmEnd(o *operator, w *watch.Watcher) string {
 	for range 2 {
 		pass(6 * time.Minute)
@@ -164,7 +164,7 @@ func calmEnd(o *operator, w *watch.Watcher) string {
 	return endOf(o)
 }
 
-// As above, at every call of etcd and of the provider, before it and after its effect.
+// The same for a crash at every call to etcd and the provider, before and after its effect.
 func TestAWatchFinishesWhatItBeganAtAnyCall(t *testing.T) {
 	crashes := 0
 	for _, sc := range watchScenes() {
@@ -196,7 +196,7 @@ func TestAWatchFinishesWhatItBeganAtAnyCall(t *testing.T) {
 							t.Fatalf("the crash was at call %d: %s", k, how)
 						}
 						if reads {
-							break // it has no effect
+							break // without effect
 						}
 					}
 				}
@@ -206,7 +206,7 @@ func TestAWatchFinishesWhatItBeganAtAnyCall(t *testing.T) {
 	t.Logf("%d crashes", crashes)
 }
 
-// A watch whose order is refused would ask the provider again in each of its looks, or never again.
+// After a refused order, a watch must retry, but not in each look.
 func TestAWatchTriesAgainAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := watchScenes()[1].set(t)
@@ -239,10 +239,11 @@ func TestAWatchTriesAgainAfterAWhile(t *testing.T) {
 	})
 }
 
-// A machine that came back while its watch was away would be destroyed all the same.
+// A machine that recovered while its watch was down must not be destroyed.
 func TestAWatchLeavesWhatCameBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, at := range []string{"hold", "remove", "delete"} { // nothing was taken down yet; it counts as drained; the last moment
+		// nothing is removed yet; it counts as drained; the last moment
+		for _, at := range []string{"hold", "remove", "delete"} {
 			o := watchScenes()[0].set(t)
 			w := o.watching()
 			o.dies = func(s *machinestest.Session, e apply.Event) {

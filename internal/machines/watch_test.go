@@ -17,10 +17,10 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-// fallsSilent is when a node that died is known to be silent.
+// fallsSilent is the time after which a dead node counts as silent.
 const fallsSilent = 25 * time.Minute
 
-// says has the provider call a machine failed.
+// says is a provider that reports a machine as failed.
 type says struct {
 	machines.Provider
 	name string
@@ -36,7 +36,7 @@ func (l says) List(ctx context.Context) ([]machines.Machine, error) {
 	return all, err
 }
 
-// without has the provider list all machines but some.
+// without is a provider that omits some machines.
 type without struct {
 	machines.Provider
 	names []string
@@ -47,13 +47,13 @@ func (l without) List(ctx context.Context) ([]machines.Machine, error) {
 	return slices.DeleteFunc(all, func(m machines.Machine) bool { return slices.Contains(l.names, m.Name) }), err
 }
 
-// looked is what one look found, and what was done about it.
+// looked is the result of one look and of the act that followed.
 type looked struct {
 	Dead, Acted []plan.Step
 	Notes       []string
 }
 
-// lookOnce has a watcher look, and act with the lock.
+// lookOnce makes a watcher look, and act with the lock.
 func lookOnce(ctx context.Context, w *watch.Watcher, a *apply.Applier) (l looked, err error) {
 	f, err := w.Look(ctx, a.Source())
 	for _, n := range f.Notes {
@@ -67,7 +67,7 @@ func lookOnce(ctx context.Context, w *watch.Watcher, a *apply.Applier) (l looked
 	return l, err
 }
 
-// look has a watcher look once, as `pulley env watch` does each minute.
+// look makes a watcher look once, as `pulley env watch` does each minute.
 func (o *operator) look(w *watch.Watcher) looked {
 	o.t.Helper()
 	x := o.start()
@@ -80,7 +80,7 @@ func (o *operator) look(w *watch.Watcher) looked {
 	return d
 }
 
-// kill has machines die, by name.
+// kill kills machines, by name.
 func (o *operator) kill(state machines.State, names ...string) {
 	for _, m := range o.site.Machines() {
 		if slices.Contains(names, m.Name) {
@@ -96,7 +96,7 @@ func nodesOf(steps []plan.Step) (nodes []string) {
 	return nodes
 }
 
-// A machine that died in the night would stay dead until the morning; and one that was only restarted would be destroyed.
+// A machine that died at night must not stay dead until the morning. One that only restarted must not be destroyed.
 func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -111,7 +111,7 @@ func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 		if d := o.look(&w); len(d.Dead) != 3 || len(d.Acted) != 0 {
 			t.Fatalf("at the first look: %+v", d)
 		}
-		o.kill(machines.Running, "web2") // it was only restarted
+		o.kill(machines.Running, "web2") // it only restarted
 		pass(time.Minute)
 		if d := o.look(&w); len(d.Dead) != 2 || len(d.Acted) != 0 {
 			t.Fatalf("a minute later: %+v", d)
@@ -144,7 +144,8 @@ func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
 	})
 }
 
-// Something that kills machines as fast as they are made would use up a cloud, and so would a watcher that is restarted.
+// If machines die as fast as they are made, the budget must limit the replacements, also across restarts of the
+// watcher.
 func TestWatchKeepsItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -173,7 +174,7 @@ func TestWatchKeepsItsBudget(t *testing.T) {
 	})
 }
 
-// A watcher that dies between its decision and its end would make machines again without counting them.
+// A watcher that crashes between its decision and the end must still count the replacement.
 func TestWatchCountsWhatItDiedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, at := range []string{"note", "put", "remove", "delete", "order", "create"} {
@@ -207,8 +208,8 @@ func TestWatchCountsWhatItDiedOver(t *testing.T) {
 	})
 }
 
-// The database would be made again, empty; a machine that somebody looks at would vanish under their hands; an outage of the
-// cloud would have everything destroyed.
+// A watch must not replace a protected database with an empty one, delete a machine under a hold, or destroy a fleet
+// during an outage of the cloud.
 func TestWatchLeavesAlone(t *testing.T) {
 	for _, c := range []struct {
 		say, says string
@@ -262,7 +263,7 @@ func TestWatchLeavesAlone(t *testing.T) {
 	}
 }
 
-// Who waits for a machine to be made again would not know until when.
+// An operator must learn when a dead machine will be replaced.
 func TestWatchTellsWhenItCountsAsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -287,7 +288,7 @@ func TestWatchTellsWhenItCountsAsSilent(t *testing.T) {
 	})
 }
 
-// A watcher would guess what a fleet should be that nobody ever applied.
+// Without a stored environment, a watcher has no wanted state and must do nothing.
 func TestWatchNeedsAStoredEnvironment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -299,7 +300,8 @@ func TestWatchNeedsAStoredEnvironment(t *testing.T) {
 	})
 }
 
-// Of one machine or two nothing tells a machine that is lost from a list that is not whole: a fleet that small would be made twice.
+// In a fleet of one or two machines, a lost machine cannot be distinguished from an incomplete list. A watch must not
+// make such a fleet twice.
 func TestWatchOfASmallFleetWantsMoreThanAList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
@@ -315,7 +317,7 @@ func TestWatchOfASmallFleetWantsMoreThanAList(t *testing.T) {
 			}
 			pass(6 * time.Minute)
 		}
-		o.kill("", "web2") // it was on the list of hosts until it fell silent
+		o.kill("", "web2") // it was in the host list until it fell silent
 		o.well(fleet(role("web", 1)))
 		if o.site.Made() == before {
 			t.Error("an operator could not make it again either")

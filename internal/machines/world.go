@@ -8,24 +8,24 @@ import (
 	"pulley/environments"
 )
 
-// World is all that a plan is made from, besides the environment that is wanted. All of etcd is of one revision, read before the
-// provider was asked: a machine that is made in between is never taken for one without a record.
+// World contains the inputs of a plan, besides the wanted environment. All of etcd is of one revision, read before the
+// provider: a machine that is made in between always has its record.
 type World struct {
 	Revision    int64                     // of etcd
-	Old         *environments.Environment // as it is stored; nil for a new one
-	OldRevision int64                     // at which Old was stored
+	Old         *environments.Environment // as stored; nil for a new one
+	OldRevision int64                     // revision at which Old was stored
 	Records     map[string]Record         // by node
 	Hosts       map[string]agent.Host
-	Views       map[string]agent.View // of all nodes that are registered or that reported
+	Views       map[string]agent.View // of all registered nodes and all that reported
 	Statuses    map[string]agent.Status
-	Released    bool                  // a release is promoted for this environment: nodes can converge
-	Held        map[string]agent.Hold // the strictest hold that a node is under, its role's and everybody's included
+	Released    bool                  // a release is promoted for this environment, so nodes can converge
+	Held        map[string]agent.Hold // the strictest hold of a node, including those of its role and of all nodes
 	Machines    []Machine             // at the provider
-	Now         time.Time             // when the provider had answered
+	Now         time.Time             // time of the provider's answer
 }
 
-// LastReport returns when a node last reported, unless that is long enough ago for it to count as silent. Reports of another
-// machine under its name do not count.
+// LastReport returns the time of a node's last report, unless the node counts as silent. It ignores reports of another
+// machine under its name.
 func (w World) LastReport(node string) (at time.Time, ok bool) {
 	host, registered := w.Hosts[node]
 	st, reported := w.Statuses[node]
@@ -39,14 +39,15 @@ func (w World) LastReport(node string) (at time.Time, ok bool) {
 	return st.SeenAt, true
 }
 
-// SilentFrom is when a node counts as silent unless it reports again.
+// SilentFrom returns the time from which a node counts as silent unless it reports again.
 func (w World) SilentFrom(node string) time.Time {
 	st := w.Statuses[node]
 	return st.SilentFrom()
 }
 
-// Reported reports whether a node's last report is from the machine in its record, and not from one before it. A machine may
-// report before its record says that it was made, where an apply was slow or interrupted: then its id is in the host list.
+// Reported reports whether a node's last report is from the machine in its record, and not from an earlier one. A
+// machine may report before its record has the phase Made, if an apply was slow or interrupted: then its id is in the
+// host list.
 func (w World) Reported(node string, rec Record) bool {
 	st, reported := w.Statuses[node]
 	host, registered := w.Hosts[node]

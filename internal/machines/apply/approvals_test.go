@@ -6,7 +6,8 @@ import (
 	"pulley/internal/machines"
 )
 
-// What was agreed to once would count for the next machine of that name, and a machine that is well for one that failed.
+// Otherwise an approval would count for the next machine of that name, and a healthy machine would be deleted as
+// failed.
 func TestApprovals(t *testing.T) {
 	g := newApprovals([]machines.Ref{{Name: "web1", ID: "a"}, {Name: "web2"}})
 	mine := machines.Machine{Name: "web3", ID: "c", State: machines.Running}

@@ -45,11 +45,11 @@ type Step struct {
 	Blocked *machines.Reason  `json:"blocked,omitempty"` // a plan with a blocked step is refused
 	Creates bool              `json:"creates,omitempty"` // a machine is ordered
 	Deletes []machines.Ref    `json:"deletes,omitempty"`
-	Removes bool              `json:"removes,omitempty"` // the node leaves the fleet: its certificate, its entry in the host list
+	Removes bool              `json:"removes,omitempty"` // the node leaves the fleet: certificate, host list entry
 	Drain   bool              `json:"drain,omitempty"`   // its retire hooks run first
 	Order   *machines.Order   `json:"order,omitempty"`   // without userdata; set if Creates
 	Had     *Shape            `json:"had,omitempty"`     // of a machine that is replaced
-	Layer   int               `json:"layer"`             // by `after`: machines of layer 0 are made first, and retired last
+	Layer   int               `json:"layer"`             // by `after`: layer 0 is made first, and retired last
 }
 
 // Shape is the flavor and image of a machine, as the provider names them.

@@ -15,7 +15,7 @@ import (
 	"pulley/internal/machines"
 )
 
-// drawEnvironment draws the environment of three roles, each of which may be missing.
+// drawEnvironment draws an environment of three roles, each of which may be missing.
 func drawEnvironment(t *rapid.T, label string) *environments.Environment {
 	e := &environments.Environment{Name: "dev", Provider: environments.Provider{Driver: rapid.SampledFrom([]string{"local", "local", "local", "nspawn", "none"}).Draw(t, label+"driver")}}
 	for i, name := range []string{"db", "web", "compute"} {
@@ -37,7 +37,7 @@ func drawEnvironment(t *rapid.T, label string) *environments.Environment {
 	return e
 }
 
-// drawWorld draws any world, also those that nobody gets into.
+// drawWorld draws any world, including ones that no sequence of events produces.
 func drawWorld(t *rapid.T) testWorld {
 	w := known()
 	if rapid.Bool().Draw(t, "stored") {
@@ -88,7 +88,7 @@ func drawNode(t *rapid.T, w *testWorld, node, role string) {
 	}
 }
 
-// If one of these were broken, a plan would destroy what nobody said should go, or be carried out for ever.
+// If one of these properties failed, a plan would destroy machines without a reason, or never reach an end.
 func TestPlanKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want, w := drawEnvironment(t, "new "), drawWorld(t)
@@ -159,7 +159,8 @@ func checkSteps(t *rapid.T, p Plan, want *environments.Environment, w testWorld,
 	}
 }
 
-// checkMachines looks whether each machine is in one step: that of its node, or of its own as a duplicate or a stranger.
+// checkMachines checks that each machine is in one step: that of its node, or its own as a duplicate or unknown
+// machine.
 func checkMachines(t *rapid.T, p Plan, want *environments.Environment, w testWorld) {
 	named := map[machines.Ref]int{}
 	for _, s := range p.Steps {
@@ -182,7 +183,7 @@ func checkMachines(t *rapid.T, p Plan, want *environments.Environment, w testWor
 	if p.Counts()[Unknown] != strangers {
 		t.Fatalf("%d strangers, and %d are told of", strangers, p.Counts()[Unknown])
 	}
-	// What stays of a name with several machines is one.
+	// One machine remains of a name with several machines.
 	if len(p.Blocked()) > 0 || want.Driver() == environments.DriverNone {
 		return
 	}
@@ -199,12 +200,12 @@ func checkMachines(t *rapid.T, p Plan, want *environments.Environment, w testWor
 	}
 }
 
-// checkEnd carries a plan out and looks whether the next one has nothing to do.
+// checkEnd carries a plan out and checks that the next one has no work.
 func checkEnd(t *rapid.T, p Plan, want *environments.Environment, w testWorld, o Options) {
 	if len(p.Blocked()) > 0 {
 		return
 	}
-	for range 2 { // what was on its way out is made again by the second
+	for range 2 { // the second plan makes machines again that the first retired
 		w = carriedOut(p, w, o)
 		p = Make(want, w.World, o)
 	}
@@ -214,7 +215,7 @@ func checkEnd(t *rapid.T, p Plan, want *environments.Environment, w testWorld, o
 	}
 }
 
-// carriedOut is the world after a plan, where all goes well and some time passes.
+// carriedOut returns the world after a plan without failures, some time later.
 func carriedOut(p Plan, w testWorld, o Options) testWorld {
 	n := w
 	n.Records, n.Hosts, n.Views, n.Statuses = maps.Clone(w.Records), maps.Clone(w.Hosts), maps.Clone(w.Views), maps.Clone(w.Statuses)
@@ -244,7 +245,8 @@ func carriedOut(p Plan, w testWorld, o Options) testWorld {
 			n.Records[s.Node] = machines.Record{Node: s.Node, Name: m.Name, ID: m.ID, Phase: machines.Made, Driver: p.Driver, Flavor: s.Order.Flavor, Image: s.Order.Image, Tries: 1, At: n.Now}
 		}
 		if rec, booked := w.Records[s.Node]; s.Verb == Wait && booked && !slices.ContainsFunc(w.Machines, func(m machines.Machine) bool { return m.Name == s.Node }) {
-			n.Machines = append(n.Machines, machines.Machine{Name: rec.Name, ID: rec.ID, State: machines.Running, Created: rec.At}) // it is listed by now
+			// listed by now
+			n.Machines = append(n.Machines, machines.Machine{Name: rec.Name, ID: rec.ID, State: machines.Running, Created: rec.At})
 		}
 		i := slices.IndexFunc(n.Machines, func(m machines.Machine) bool { return m.Name == s.Node })
 		if i < 0 || p.Driver == environments.DriverNone || s.Verb == Keep || s.Verb == Duplicate || s.Verb == Unknown {
@@ -265,7 +267,7 @@ func carriedOut(p Plan, w testWorld, o Options) testWorld {
 	return n
 }
 
-// 5,000 nodes of four roles, most of which are as they should be.
+// fiveThousand returns 5,000 nodes of four roles, most of them healthy.
 func fiveThousand(tb testing.TB) (*environments.Environment, testWorld) {
 	want := parsed(tb, `
 provider: openstack
@@ -287,7 +289,7 @@ roles:
 	return want, w
 }
 
-// BenchmarkPlan is how long a plan of 5,000 nodes takes, of which a quarter is replaced.
+// BenchmarkPlan measures a plan of 5,000 nodes, a quarter of which is replaced.
 func BenchmarkPlan(b *testing.B) {
 	want, w := fiveThousand(b)
 	for b.Loop() {
@@ -297,7 +299,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// If a plan of a big fleet took long, operators would not look at one before they apply.
+// If a plan of a large fleet took long, operators would skip it.
 func TestPlanOfFiveThousandIsQuick(t *testing.T) {
 	want, w := fiveThousand(t)
 	start := time.Now()

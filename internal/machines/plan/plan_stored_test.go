@@ -20,7 +20,7 @@ func somePlan(t testing.TB) (Plan, testWorld) {
 	return Make(w.Old, w.World, Options{}), w
 }
 
-// If a stored plan were read as another, something else would be applied than what was looked at.
+// If a stored plan changed when it is read, an apply would differ from the reviewed plan.
 func TestStoredPlan(t *testing.T) {
 	p, _ := somePlan(t)
 	b, err := Encode(p)
@@ -61,14 +61,14 @@ func TestStoredPlan(t *testing.T) {
 	}
 }
 
-// If a change went unnoticed, another machine than the one that was agreed to would be destroyed; if time alone counted, no
-// stored plan could ever be applied.
+// If a change went unnoticed, an apply would destroy a machine without approval. If time alone counted, no stored plan
+// could ever be applied.
 func TestDifferences(t *testing.T) {
 	later := func(w *testWorld) { w.Now = w.Now.Add(5 * time.Minute) }
 	for _, tt := range []struct {
 		name, spec string
 		change     func(*testWorld)
-		want       string // "" for the same
+		want       string // "" if equal
 	}{
 		{name: "later", change: later},
 		{name: "another unknown machine", change: func(w *testWorld) { w.Machines = append(w.Machines, machines.Machine{Name: "../y"}) }},
@@ -110,7 +110,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// If a stored plan could make Pulley panic, or were read as what is written otherwise, a file could do what nobody planned.
+// If Decode panicked, or accepted other encodings of a plan, a file could cause changes that were never planned.
 func FuzzDecode(f *testing.F) {
 	p, _ := somePlan(f)
 	b, err := Encode(p)

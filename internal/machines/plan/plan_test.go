@@ -14,7 +14,7 @@ import (
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// parsed reads an environment called dev; each line of it is under no heading.
+// parsed parses the body of an environment called dev.
 func parsed(t testing.TB, text string) *environments.Environment {
 	t.Helper()
 	e, err := environments.Parse("dev.yaml", []byte(text))
@@ -34,7 +34,7 @@ roles:
 // testWorld is a World that tests add nodes to.
 type testWorld struct{ machines.World }
 
-// known is a world in which nothing is known; what tests add to it they say.
+// known returns an empty world with a promoted release; tests add their nodes.
 func known() testWorld {
 	return testWorld{machines.World{
 		Records: map[string]machines.Record{}, Hosts: map[string]agent.Host{}, Views: map[string]agent.View{},
@@ -42,7 +42,7 @@ func known() testWorld {
 	}}
 }
 
-// machine adds a machine that is up, in the books and converged, made an hour ago.
+// machine adds a running, recorded and converged machine, made an hour ago.
 func (w *testWorld) machine(node, role, flavor, id string) {
 	host := strings.ReplaceAll(node, "_", "-")
 	w.Machines = append(w.Machines, machines.Machine{Name: host, ID: id, State: machines.Running, Created: noon.Add(-time.Hour)})
@@ -60,7 +60,7 @@ func (w *testWorld) join(node, role string) {
 	w.Statuses[node] = agent.Status{Node: node, SeenAt: noon.Add(-time.Minute), LastGood: agent.Target{Release: "1.0.0"}}
 }
 
-// spoke has the machine on the list say something at a time.
+// spoke sets the time of a registered node's last report.
 func (w *testWorld) spoke(node string, at time.Time) {
 	h, st := w.Hosts[node], w.Statuses[node]
 	h.MachineID, st.Machine, st.SeenAt = "m-"+node, "m-"+node, at
@@ -71,7 +71,7 @@ func (w *testWorld) silence(node string) {
 	w.Views[node] = agent.View{State: agent.Silent, Cause: agent.Cause{Reason: agent.ReasonSilent, Params: agent.Params{At: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}}}
 }
 
-// unknown has nobody know of a node but the books and the provider.
+// unknown removes a node from etcd, except for its record.
 func (w *testWorld) unknown(node string) {
 	delete(w.Hosts, node)
 	delete(w.Views, node)
@@ -84,7 +84,7 @@ func (w *testWorld) place(node, place string) {
 	w.Records[node] = r
 }
 
-// codes has the reasons of a step, and why it is blocked, as JSON.
+// codes returns the reasons of a step, and why it is blocked, as JSON.
 func codes(t *testing.T, s Step) string {
 	t.Helper()
 	b, err := json.Marshal(append(slices.Clone(s.Reasons), s.Notes...))
@@ -98,7 +98,7 @@ func codes(t *testing.T, s Step) string {
 	return string(b) + string(blocked)
 }
 
-// told is a plan in short: "keep compute1", "replace compute2 -compute2#b +".
+// told returns a plan in short: "keep compute1", "replace compute2 -compute2#b +".
 func told(p Plan) string {
 	var parts []string
 	for _, s := range p.Steps {
@@ -119,7 +119,7 @@ func told(p Plan) string {
 	return strings.Join(parts, "; ")
 }
 
-// If one of these came out otherwise, an apply would lose a machine that is needed, or leave one that is not.
+// If one of these differed, an apply would delete a machine that is needed, or keep one that is not.
 func TestPlan(t *testing.T) {
 	up := func(w *testWorld) {
 		w.machine("compute1", "compute", "m1.small", "a")
@@ -138,12 +138,12 @@ func TestPlan(t *testing.T) {
 	const second = "; keep compute2"
 	tests := []struct {
 		name  string
-		spec  string // twoComputes where it is empty
-		old   string // nothing stored where it is empty
+		spec  string // twoComputes if empty
+		old   string // nothing stored if empty
 		world func(*testWorld)
 		o     Options
 		want  string
-		why   string // is in the reasons, as JSON, of the steps that are not keep
+		why   string // part of the reasons, as JSON, of all steps except keep
 	}{
 		{name: "nothing is there", want: "create compute1 makes; create compute2 makes", why: `"code":"no_machine"`},
 		{name: "all is well", world: up, want: "keep compute1; keep compute2"},
@@ -323,7 +323,8 @@ func TestPlan(t *testing.T) {
 		{name: "joined just now", world: func(w *testWorld) {
 			first(machines.Running, machines.Made)(w)
 			w.join("compute1", "compute")
-			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon.Add(-2 * time.Hour), LastGood: agent.Target{Release: "1.0.0"}} // the one before said that
+			// the machine before reported that
+			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon.Add(-2 * time.Hour), LastGood: agent.Target{Release: "1.0.0"}}
 		}, want: "wait compute1" + second, why: `"code":"converging"`},
 		{name: "spoke before the books had its machine", world: func(w *testWorld) {
 			up(w)
@@ -525,7 +526,7 @@ roles:
   web: {cardinality: 1, after: [db], reacts_to: [db]}
 `
 
-// If one of these went through, the machine of a protected role would be destroyed.
+// If one of these passed, the machine of a protected role would be destroyed.
 func TestPlanSparesTheProtected(t *testing.T) {
 	up := func(w *testWorld) {
 		w.machine("db1", "db", "", "a")
@@ -571,7 +572,7 @@ func TestPlanSparesTheProtected(t *testing.T) {
 	}
 }
 
-// If the order were another, a controller would be gone while its compute nodes still need it.
+// In another order, a controller would be gone while its compute nodes still need it.
 func TestPlanRetiresInReverse(t *testing.T) {
 	w := known()
 	w.machine("a1", "a", "", "1")
@@ -590,7 +591,7 @@ func TestPlanRetiresInReverse(t *testing.T) {
 	}
 }
 
-// If these were not told, nodes would go on with what they knew of the others.
+// Without the request, nodes would keep outdated data about others.
 func TestPlanAsksThoseThatReact(t *testing.T) {
 	w := known()
 	w.machine("db1", "db", "", "a")
@@ -613,7 +614,7 @@ func TestPlanAsksThoseThatReact(t *testing.T) {
 	}
 }
 
-// If members were taken for machines of ours, somebody's own machine would be destroyed.
+// If members were treated as Pulley's machines, a user's own machine would be destroyed.
 func TestPlanOfMembers(t *testing.T) {
 	const spec = "provider: local\nroles:\n  compute:\n    cardinality: 0\n    members: [old1.example.com, old2.example.com]\n"
 	w := known()
@@ -636,7 +637,7 @@ func TestPlanOfMembers(t *testing.T) {
 	}
 }
 
-// If a hostile name were believed, another stack's machine could be destroyed, or a terminal taken over.
+// If a forged name were accepted, another stack's machine could be destroyed, or control characters reach a terminal.
 func TestPlanIgnoresUnknownMachines(t *testing.T) {
 	e := parsed(t, "stack: t42\n"+twoComputes)
 	for _, name := range []string{
@@ -658,7 +659,7 @@ func TestPlanIgnoresUnknownMachines(t *testing.T) {
 	}
 }
 
-// If these were told apart, an operator would wait for a time at which nothing changes.
+// If these differed, an operator would wait for a time at which nothing changes.
 func TestSilentFromIsWhenAgentsAreSilent(t *testing.T) {
 	for _, c := range []struct {
 		beat  time.Duration

@@ -1,4 +1,4 @@
-// Package progress shows on a terminal how an apply goes. It must never decide anything.
+// Package progress shows the progress of an apply. It must never decide anything.
 package progress
 
 import (
@@ -12,8 +12,8 @@ import (
 	"pulley/internal/machines/render"
 )
 
-// Display prints a line for each step that is done or fails, and for each note. On a terminal, what is waited for overwrites one
-// line; elsewhere it has lines of its own.
+// Display prints a line for each step that is done or fails, and for each note. On a terminal, the state of waits
+// overwrites one line; elsewhere each state has its own line.
 type Display struct {
 	env          cli.Env
 	progress     *cli.Progress
@@ -22,7 +22,7 @@ type Display struct {
 	begun        map[string]bool
 }
 
-// New makes the display of a plan.
+// New returns the display of a plan.
 func New(e cli.Env, p plan.Plan) *Display {
 	d := &Display{env: e, progress: cli.NewProgress(e), begun: map[string]bool{}}
 	for _, s := range p.Steps {
@@ -33,10 +33,10 @@ func New(e cli.Env, p plan.Plan) *Display {
 	return d
 }
 
-// Close removes the line of progress.
+// Close removes the progress line.
 func (d *Display) Close() { d.progress.Done() }
 
-// Event shows one event.
+// Event prints one event.
 func (d *Display) Event(e apply.Event) {
 	d.begun[e.Node] = true
 	text := render.Reasons(e.Reasons)
@@ -58,7 +58,7 @@ func (d *Display) Event(e apply.Event) {
 	d.show(e, text)
 }
 
-// line prints one event. The remedies of errors are further lines, which the end of the apply prints again.
+// line prints one event without the remedies of its error, which the end of the apply prints.
 func (d *Display) line(e apply.Event, text string) {
 	d.progress.Done()
 	cli.Cleanf(d.env.Stdout, "%s  %s: %s\n", e.At.UTC().Format("15:04:05"), e.Node, oneLine(text))
@@ -66,7 +66,7 @@ func (d *Display) line(e apply.Event, text string) {
 
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", "; ") }
 
-// count is "12 of 40", with those that failed.
+// count returns "12 of 40", with the number of failures.
 func (d *Display) count() string {
 	count := fmt.Sprintf("%d of %d", d.done, d.all)
 	if d.failed > 0 {
@@ -75,7 +75,7 @@ func (d *Display) count() string {
 	return count
 }
 
-// show overwrites the line of progress, cut to the terminal: a line that wraps could not be removed.
+// show overwrites the progress line, cut to the terminal: a line that wraps could not be removed.
 func (d *Display) show(e apply.Event, text string) {
 	line := d.count() + " done"
 	if working := len(d.begun) - d.done - d.failed; working > 0 {

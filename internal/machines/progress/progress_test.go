@@ -14,7 +14,7 @@ import (
 	"pulley/internal/machines/plan"
 )
 
-// displayed shows events of a plan with three nodes to work on, and returns what the two streams got.
+// displayed shows events of a plan with three nodes to work on, and returns the content of both streams.
 func displayed(terminal bool, events ...apply.Event) (stdout, stderr string) {
 	var out, err bytes.Buffer
 	e := cli.Env{Stdout: &out, Stderr: &err, Terminal: terminal, ErrTerminal: terminal, Width: 40}
@@ -36,7 +36,7 @@ var anApply = []apply.Event{
 	{Node: "web2", Verb: plan.Retire, Task: "drain", State: apply.Fails, Err: errors.New("it is busy\x1b[2J\nlook at it")},
 }
 
-// Without this an operator would not know how far a long apply is, or a log would contain control characters.
+// Without this an operator would not see the progress of a long apply, or a log would contain control characters.
 func TestDisplayCountsSteps(t *testing.T) {
 	want := `03:02:01  web3: the provider answered: it runs, and has not joined yet, for reasons that nobody knows; retrying
 03:02:01  web1: create: done (1 of 3)

@@ -14,7 +14,8 @@ import (
 	"pulley/internal/machines/plan"
 )
 
-// maxListed is how many nodes of a role are listed that the same is done for and that no machine is deleted for. More share one row.
+// maxListed is how many nodes of a role are listed one by one, if they have the same action and no machine is deleted.
+// More share one row.
 const maxListed = 20
 
 // Row is one line of a plan.
@@ -23,11 +24,11 @@ type Row struct {
 	Nodes   string // "compute4", or "compute6 … compute40 (35)"
 	Deletes string // machines: "compute4 (id 77f0)"; "" for none
 	Why     string
-	Blocked []string // why the plan is refused for it, and the remedy
+	Blocked []string // why the plan is refused because of it, and the remedy
 }
 
-// Rows returns the lines of a plan, in its order. A node that stays is listed only if it has notes. Each machine that is deleted
-// has a row of its own.
+// Rows returns the lines of a plan, in its order. A node that stays is listed only if it has notes. Each deleted
+// machine has its own row.
 func Rows(p plan.Plan) []Row {
 	groups := map[rowGroup][]plan.Step{}
 	for _, s := range p.Steps {
@@ -59,18 +60,18 @@ func blockedLines(s plan.Step, destroys bool) []string {
 	return []string{why, remedy}
 }
 
-// A rowGroup is of steps that can share a row.
+// A rowGroup contains steps that can share a row.
 type rowGroup struct {
 	verb        plan.Verb
 	role, notes string // the notes as JSON
 }
 
 func groupOf(s plan.Step) (rowGroup, bool) {
-	notes, _ := json.Marshal(s.Notes) // it has no type that can fail
+	notes, _ := json.Marshal(s.Notes) // its type cannot fail
 	return rowGroup{s.Verb, s.Role, string(notes)}, len(s.Deletes) == 0 && !s.Removes && s.Blocked == nil && s.Verb != plan.Unknown
 }
 
-// summed makes one row of many steps.
+// summed returns one row for many steps.
 func summed(all []plan.Step) Row {
 	first := all[0]
 	row := Row{Verb: first.Verb, Nodes: clean(first.Node), Why: Reasons(first.Reasons)}
@@ -107,7 +108,7 @@ func Plan(p plan.Plan) []string {
 	return append(lines, Summary(p))
 }
 
-// Summary is a plan in one line: "create 3, replace 1, retire 2 (controller2, controller3), keep 40".
+// Summary returns a plan in one line: "create 3, replace 1, retire 2 (controller2, controller3), keep 40".
 func Summary(p plan.Plan) string {
 	counts := p.Counts()
 	var parts []string
@@ -125,7 +126,7 @@ func Summary(p plan.Plan) string {
 		return "nothing to do"
 	}
 	summary := strings.Join(parts, ", ")
-	if counts[plan.Keep] == len(p.Steps) && p.Empty() { // a missing machine is somebody's to make
+	if counts[plan.Keep] == len(p.Steps) && p.Empty() { // others still have to make a missing machine
 		summary = "nothing to do: " + summary
 	}
 	return summary
@@ -148,7 +149,7 @@ func nodesOf(p plan.Plan, v plan.Verb) string {
 	return strings.Join(nodes, ", ")
 }
 
-// Machines lists machines.
+// Machines joins the names of machines.
 func Machines(refs []machines.Ref) string {
 	var all []string
 	for _, r := range refs {
@@ -157,7 +158,7 @@ func Machines(refs []machines.Ref) string {
 	return strings.Join(all, ", ")
 }
 
-// VerbOf is what a step does, for errors: "cannot replace compute1: …".
+// VerbOf returns the verb of a step for errors: "cannot replace compute1: …".
 func VerbOf(v plan.Verb) string {
 	switch v {
 	case plan.Broken:
@@ -172,7 +173,7 @@ func VerbOf(v plan.Verb) string {
 	return string(v)
 }
 
-// Refused is the error of a plan that is not carried out; nil for no refusals. Remedies are given once each.
+// Refused returns the error of a refused plan; nil without refusals. Each remedy is given once.
 func Refused(p plan.Plan, all []plan.Refusal) error {
 	if len(all) == 0 {
 		return nil
@@ -191,7 +192,7 @@ func Refused(p plan.Plan, all []plan.Refusal) error {
 	return fmt.Errorf("cannot %s %s: %s\n%s\nnothing was done", Deed(p.Destroys), p.Fleet, strings.Join(whys, "; "), strings.Join(remedies, "\n"))
 }
 
-// Changed is the error of a plan that differs from the one that was approved or stored; nil for no differences.
+// Changed returns the error of a plan that differs from the approved or stored one; nil without differences.
 func Changed(p plan.Plan, all []plan.Difference) error {
 	if len(all) == 0 {
 		return nil
@@ -203,7 +204,7 @@ func Changed(p plan.Plan, all []plan.Difference) error {
 	return errors.New(strings.Join(lines, "\n"))
 }
 
-// Difference is what a plan does otherwise than one before it.
+// Difference returns the sentence of one difference.
 func Difference(d plan.Difference) string {
 	node := clean(cmp.Or(d.Is.Node, d.Was.Node))
 	why := Reasons(d.Is.Reasons)
@@ -238,7 +239,8 @@ func Difference(d plan.Difference) string {
 	return clean(string(d.Kind))
 }
 
-// Health is "healthy", or what is lacking: "degraded: compute 3 of 5 converged (compute4 never joined, compute5 silent)".
+// Health returns "healthy", or the lacking nodes: "degraded: compute 3 of 5 converged (compute4 never joined, compute5
+// silent)".
 func Health(h machines.Health) string {
 	if h.Healthy {
 		return "healthy"

@@ -62,13 +62,13 @@ func (w *world) join(node, role string) {
 
 func (w *world) silence(node string) { w.Views[node] = agent.View{State: agent.Silent} }
 
-// shown is a plan as it is printed.
+// shown returns a plan as it is printed.
 func (w *world) shown(t *testing.T, spec string, o plan.Options) string {
 	t.Helper()
 	return strings.Join(render.Plan(plan.Make(parsed(t, spec), w.World, o)), "\n")
 }
 
-// Without this an operator would approve a plan that does something else.
+// Without this an operator would approve a plan with other changes.
 func TestPlanListsMachines(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -144,7 +144,7 @@ nothing to do: keep 2`
 	}
 }
 
-// Without this nobody would make the machines that Pulley does not make.
+// Without this an operator would not learn which machines others have to make.
 func TestPlanShowsMissingMachines(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -235,7 +235,8 @@ func TestEveryCodeHasASentence(t *testing.T) {
 	}
 }
 
-// Without the count of nodes, a provider that lists too little would have a fleet removed within --max-retire: no machine is deleted.
+// Without the count of nodes, an incomplete list of the provider could remove a fleet within --max-retire: no machine
+// is deleted.
 func TestCheckRetireCountsNodesWithoutMachines(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

@@ -1,5 +1,5 @@
-// Package render makes sentences of the codes of machines: of reasons, plans, differences and health. It is the only place that
-// does, and it must never decide anything. Everything that it returns is fit for a terminal.
+// Package render makes sentences of the codes of machines: of reasons, plans, differences and health. It is the only
+// place that does, and it must never decide anything. Its results contain no control characters.
 package render
 
 import (
@@ -13,7 +13,7 @@ import (
 	"pulley/internal/machines"
 )
 
-// maxWord bounds what is shown of a word that came from elsewhere.
+// maxWord limits the length of a displayed word from another source.
 const maxWord = 200
 
 func clean(s string) string { return clip.Line(s, maxWord) }
@@ -27,7 +27,8 @@ func Reasons(all []machines.Reason) string {
 	return strings.Join(parts, "; ")
 }
 
-// Reason is the sentence of one reason, without a full stop. A code that this version does not know is its own sentence.
+// Reason returns the sentence of one reason, without a full stop. A code that this version does not know is its own
+// sentence.
 func Reason(r machines.Reason) string {
 	if text := ofNode(r); text != "" {
 		return text
@@ -47,7 +48,7 @@ func Reason(r machines.Reason) string {
 	return clean(string(r.Code))
 }
 
-// ofNode is about nodes that an environment calls for.
+// ofNode returns the sentences about nodes of an environment.
 func ofNode(r machines.Reason) string {
 	machine := clean(r.Machine.String())
 	switch r.Code {
@@ -131,7 +132,7 @@ func ofNode(r machines.Reason) string {
 	return ""
 }
 
-// missing names the command that makes the userdata of a machine that others make.
+// missing names the command that makes the userdata of a machine that Pulley does not make.
 func missing(r machines.Reason) string {
 	call := fmt.Sprintf("pulley userdata %s -e %s", clean(r.Node), clean(r.Environment))
 	if r.Member {
@@ -147,7 +148,8 @@ func missing(r machines.Reason) string {
 	return fmt.Sprintf("it has not joined: make its machine, with the output of `%s` as its userdata%s", call, joins)
 }
 
-// ofLeaving is about nodes that an environment does not call for, and about machines that are unlisted, unknown or there twice.
+// ofLeaving returns the sentences about nodes that are not in the environment, and about unlisted, unknown or duplicate
+// machines.
 func ofLeaving(r machines.Reason) string {
 	machine := clean(r.Machine.String())
 	switch r.Code {
@@ -211,7 +213,7 @@ func evidence(e machines.Evidence) string {
 	return clean(string(e))
 }
 
-// ofWaiting is what an apply waits for.
+// ofWaiting returns the sentences about the waits of an apply.
 func ofWaiting(r machines.Reason) string {
 	problem := clean(string(r.Problem))
 	switch r.Code {
@@ -253,7 +255,7 @@ func ofWaiting(r machines.Reason) string {
 	return ""
 }
 
-// ofNote is what an apply or a watch notes.
+// ofNote returns the sentences of the notes of an apply or a watch.
 func ofNote(r machines.Reason) string {
 	node, problem := clean(r.Node), clean(string(r.Problem))
 	switch r.Code {
@@ -315,7 +317,7 @@ func outage(what string) string {
 	return what + ": that looks like an outage of the provider, and nothing is done; `pulley env plan` shows them"
 }
 
-// Blocked is why a step is blocked, and the remedy; both are "" for a reason that blocks nothing.
+// Blocked returns why a step is blocked, and the remedy; both are "" for a reason that blocks nothing.
 func Blocked(r machines.Reason, destroys bool) (why, remedy string) {
 	const look = "check the provider, its place and its owner"
 	role := clean(r.Role)
@@ -352,7 +354,7 @@ func Blocked(r machines.Reason, destroys bool) (why, remedy string) {
 	return "", ""
 }
 
-// Deed is what is done to an environment, as its command is called.
+// Deed returns the verb of the command: apply or destroy.
 func Deed(destroys bool) string {
 	if destroys {
 		return "destroy"
@@ -360,10 +362,10 @@ func Deed(destroys bool) string {
 	return "apply"
 }
 
-// Act is why something was done to a machine.
+// Act returns the reasons of an act.
 func Act(a machines.Act) string { return Reasons(a.Reasons) }
 
-// Count is a number of things: "1 machine", "3 machines".
+// Count returns a number of things: "1 machine", "3 machines".
 func Count(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -371,7 +373,7 @@ func Count(n int, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// Names joins the first few of some names.
+// Names joins the first few names.
 func Names(all []string) string {
 	const most = 5
 	var text strings.Builder
@@ -387,7 +389,7 @@ func Names(all []string) string {
 	return text.String()
 }
 
-// view is a node's state, with its reason where that is known.
+// view returns a node's state, with its reason if known.
 func view(r machines.Reason) string {
 	if r.View == nil || r.View.Sentence() == "" {
 		return string(r.NodeState)
@@ -409,7 +411,7 @@ func because(problem agent.Prose) string {
 	return ": " + clean(string(problem))
 }
 
-// word is a word of the provider's.
+// word returns a word from the provider, safe for a terminal.
 func word(s string) string {
 	if s == "" {
 		return "(the provider's default)"
@@ -424,7 +426,7 @@ func clock(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
-// span is a duration without parts that are zero: "30m", "1h30m".
+// span formats a duration without parts that are zero: "30m", "1h30m".
 func span(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

@@ -1,4 +1,4 @@
-// Package watch makes machines again that died, within a budget, and resumes what it began before.
+// Package watch replaces dead machines, within a budget, and resumes work that an earlier watch began.
 //
-// It must never touch protected roles, nodes under a hold, or anything that the environment does not call for.
+// It must never change protected roles, nodes under a hold, or nodes that are not in the environment.
 package watch

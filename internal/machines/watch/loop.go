@@ -13,14 +13,14 @@ import (
 	"pulley/internal/machines/render"
 )
 
-// ErrBusy is that somebody else applies the environment.
+// ErrBusy means that another apply has the lock of the environment.
 var ErrBusy = errors.New("somebody else applies it")
 
-// Site is where a Loop finds a fleet.
+// Site connects a Loop to a fleet.
 type Site interface {
-	// Source is what the fleet is planned from, as it is stored now.
+	// Source returns the inputs of a plan, as stored now.
 	Source(ctx context.Context) (apply.Source, error)
-	// Begin takes the lock of the fleet for an environment; an error that is ErrBusy while somebody else has it.
+	// Begin takes the lock of the fleet for an environment; ErrBusy if another apply has it.
 	Begin(ctx context.Context, want *environments.Environment) (*apply.Session, error)
 }
 
@@ -32,15 +32,15 @@ type Loop struct {
 	Now      func() time.Time
 	Log      *slog.Logger
 
-	notes []machines.Reason // logged last: each is logged once as long as it stays
+	notes []machines.Reason // notes of the last log entry: a note is logged once while it lasts
 	errAt time.Time         // when an error was last logged; zero after a look without one
-	busy  time.Time         // since when somebody else applies; zero if nobody does
+	busy  time.Time         // since when another apply has the lock; zero if none has
 }
 
-// longBusy is how long somebody may apply until a watch logs that it waits.
+// longBusy is how long another apply may hold the lock until a watch logs that it waits.
 const longBusy = 10 * time.Minute
 
-// Run looks again and again until ctx ends.
+// Run looks repeatedly until ctx ends.
 func (l *Loop) Run(ctx context.Context) {
 	ticker := time.NewTicker(l.Interval)
 	defer ticker.Stop()
@@ -54,7 +54,7 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// look looks once. It takes the lock only if there is something to do: operators who apply come first.
+// look looks once. It takes the lock only if there is work: the applies of operators come first.
 func (l *Loop) look(ctx context.Context) error {
 	source, err := l.Site.Source(ctx)
 	if err != nil {
@@ -76,13 +76,13 @@ func (l *Loop) look(ctx context.Context) error {
 		return err
 	}
 	l.busy = time.Time{}
-	// The lock is free again as soon as the machine is ordered. A later look finds one that does not join.
+	// The watch releases the lock when the machine is ordered. A later look finds a machine that does not join.
 	s.Log, s.Progress, s.Wait = l.Log, l.event, apply.WaitNone
 	_, err = l.Watcher.Act(s.Context, s.Applier, f)
 	return errors.Join(err, s.Close())
 }
 
-// waits returns err if somebody else applies for so long that dead machines stay dead.
+// waits returns err if another apply has held the lock for so long that dead machines stay dead.
 func (l *Loop) waits(err error) error {
 	now := l.Now()
 	if l.busy.IsZero() {
@@ -94,7 +94,7 @@ func (l *Loop) waits(err error) error {
 	return err
 }
 
-// logErr logs an error once in a while, as long as looks fail.
+// logErr logs an error at intervals while looks fail.
 func (l *Loop) logErr(ctx context.Context, err error) {
 	switch now := l.Now(); {
 	case err == nil:
@@ -105,7 +105,7 @@ func (l *Loop) logErr(ctx context.Context, err error) {
 	}
 }
 
-// logNotes logs why nothing, or not more, is done. Times do not make a note a new one.
+// logNotes logs why nothing, or not more, is done. A changed time does not make a note new.
 func (l *Loop) logNotes(notes []machines.Reason) {
 	timeless := make([]machines.Reason, len(notes))
 	for i, n := range notes {

@@ -19,13 +19,13 @@ const (
 	DefaultPatience = 5 * time.Minute
 )
 
-// Watcher finds dead machines and makes them again, within its budget. It remembers from one look to the next which machines were
-// dead: one goroutine uses it.
+// Watcher finds dead machines and replaces them, within its budget. It remembers between looks which machines were
+// dead: only one goroutine may use it.
 type Watcher struct {
-	Budget   int           // machines an hour; 0 is DefaultBudget
-	Patience time.Duration // how long a machine has to be seen dead before anything is done; 0 is DefaultPatience
+	Budget   int           // machines per hour; 0 is DefaultBudget
+	Patience time.Duration // how long a machine must be seen dead before it is replaced; 0 is DefaultPatience
 
-	dead  map[string]time.Time // since when a node is seen dead
+	dead  map[string]time.Time // since when a node has been seen dead
 	tried map[string]time.Time // when a node's machine was last worked on
 }
 
@@ -33,15 +33,15 @@ type Watcher struct {
 type Findings struct {
 	Draft  apply.Draft
 	Dead   []plan.Step       // found dead, and not reporting
-	Resume []plan.Step       // a watch began them, and counted them
+	Resume []plan.Step       // begun and counted by a watch
 	Again  []plan.Step       // dead for long enough, and within the budget
 	Notes  []machines.Reason // why nothing, or not more, is done
 }
 
-// Ready reports whether there is something to do.
+// Ready reports whether there is work.
 func (f Findings) Ready() bool { return len(f.Resume)+len(f.Again) > 0 }
 
-// Look reads the fleet and judges its machines, by the stored environment. It needs no lock.
+// Look reads the fleet and judges its machines by the stored environment. It needs no lock.
 func (w *Watcher) Look(ctx context.Context, s apply.Source) (Findings, error) {
 	d, err := s.Look(ctx, nil, plan.Options{})
 	if err != nil {
@@ -62,9 +62,9 @@ func (w *Watcher) Look(ctx context.Context, s apply.Source) (Findings, error) {
 	return f, nil
 }
 
-// Act resumes what was begun, and makes dead machines again, with an Applier whose lock the caller holds. It does nothing if the
-// fleet changed since the look: the next look decides. Each machine that is made again is noted first: a crash never widens the
-// budget. No hooks are run: the machine is dead.
+// Act resumes unfinished work and replaces dead machines. The caller holds the Applier's lock. Act does nothing if the
+// fleet changed since the look: the next look decides. It writes each replacement to the history first: a crash must
+// not increase the budget. It runs no hooks: the machine is dead.
 func (w *Watcher) Act(ctx context.Context, a *apply.Applier, f Findings) (apply.Result, error) {
 	unchanged, err := a.Fleet.Unchanged(ctx, f.Draft.World)
 	if err != nil || !unchanged {
@@ -91,7 +91,7 @@ func (w *Watcher) Act(ctx context.Context, a *apply.Applier, f Findings) (apply.
 	return watching.Apply(ctx, d, d.Deleted())
 }
 
-// judge finds what a watch began and did not finish, and what has been dead for long enough.
+// judge finds the unfinished work of watches, and the machines that have been dead for long enough.
 func (w *Watcher) judge(d apply.Draft) Findings {
 	f := Findings{Draft: d}
 	f.findDead()
@@ -104,12 +104,12 @@ func (w *Watcher) judge(d apply.Draft) Findings {
 	return f
 }
 
-// note adds a note, and the reasons for it.
+// note adds a note and its reasons.
 func (f *Findings) note(r machines.Reason, why ...machines.Reason) {
 	f.Notes = append(append(f.Notes, r), why...)
 }
 
-// findDead picks the steps that make a dead machine again. A node that reports is alive, whatever the provider reports of it.
+// findDead selects the steps that replace a dead machine. A node that reports is alive, whatever the provider reports.
 func (f *Findings) findDead() {
 	world := f.Draft.World
 	for _, s := range f.Draft.Steps {
@@ -128,8 +128,9 @@ func (f *Findings) findDead() {
 	}
 }
 
-// outage reports whether so much is dead or unlisted that the provider is the likely cause: then nothing is done, and nothing
-// remembered. In a fleet of one or two machines nothing distinguishes a lost machine from an incomplete list.
+// outage reports whether so many machines are dead or unlisted that the provider is the likely cause. Then the watch
+// does nothing and remembers nothing. In a fleet of one or two machines, a lost machine cannot be distinguished from an
+// incomplete list.
 func (w *Watcher) outage(f *Findings) bool {
 	world := f.Draft.World
 	all, made, lost := 0, 0, 0
@@ -162,7 +163,7 @@ func (w *Watcher) outage(f *Findings) bool {
 	return true
 }
 
-// ripe picks those that were seen dead in a look that is long enough ago, and in all looks since.
+// ripe selects the steps of machines that were dead in every look for long enough.
 func (w *Watcher) ripe(dead []plan.Step, now time.Time) (ripe []plan.Step) {
 	since := map[string]time.Time{}
 	for _, s := range dead {
@@ -186,7 +187,7 @@ func (w *Watcher) patience() time.Duration {
 	return w.Patience
 }
 
-// unfinished picks the steps that a watch began, counted, and did not finish. Other work is an operator's.
+// unfinished selects the steps that a watch began, counted, and did not finish. All other work is an operator's.
 func (f *Findings) unfinished() (begun []plan.Step) {
 	var others []string
 	world := f.Draft.World
@@ -209,8 +210,8 @@ func (f *Findings) unfinished() (begun []plan.Step) {
 	return begun
 }
 
-// resumes reports whether a step is the rest of a machine being made again. A machine that was ordered and is dead by now is like
-// any other dead one.
+// resumes reports whether a step completes the replacement of a machine. A machine that was ordered and died since is
+// like any other dead one.
 func resumes(s plan.Step, rec machines.Record, world machines.World) bool {
 	switch rec.Phase {
 	case machines.Retiring:
@@ -228,7 +229,7 @@ func deletesRunning(s plan.Step, world machines.World) bool {
 	})
 }
 
-// due picks those that were not worked on a moment ago: what failed is not retried in each look.
+// due selects the steps that were not tried just now: a failed step is not retried in each look.
 func (w *Watcher) due(steps []plan.Step, now time.Time) (due []plan.Step) {
 	for _, s := range steps {
 		if at, tried := w.tried[s.Node]; !tried || now.Sub(at) >= w.patience() {
@@ -238,7 +239,7 @@ func (w *Watcher) due(steps []plan.Step, now time.Time) (due []plan.Step) {
 	return due
 }
 
-// allowed leaves out those that are blocked, protected or under a hold.
+// allowed removes the steps that are blocked, protected or under a hold.
 func (f *Findings) allowed(steps []plan.Step) (rest []plan.Step) {
 	world := f.Draft.World
 	for _, s := range steps {
@@ -257,7 +258,7 @@ func (f *Findings) allowed(steps []plan.Step) (rest []plan.Step) {
 	return rest
 }
 
-// keepBudget cuts what is made again to what is left of the budget, by the acts of the last hour.
+// keepBudget limits the replacements to the rest of the budget, by the acts of the last hour.
 func (w *Watcher) keepBudget(acts []machines.Act, f *Findings) {
 	budget := w.Budget
 	if budget <= 0 {
@@ -281,5 +282,5 @@ func (w *Watcher) keepBudget(acts []machines.Act, f *Findings) {
 	f.Again = f.Again[:left]
 }
 
-// Waiting names the nodes that were seen dead and are not given up yet.
+// Waiting returns the nodes that have been seen dead and may still come back.
 func (w *Watcher) Waiting() []string { return slices.Sorted(maps.Keys(w.dead)) }

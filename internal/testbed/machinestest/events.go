@@ -126,8 +126,8 @@ func (s *Sim) Take(node, id string) {
 	})
 }
 
-// Retiring starts the retirement of a node, without an answer yet: its record says so, it has a hold, and a request was
-// sent.
+// Retiring starts the retirement of a node, without an answer yet: its record is Retiring, it has a hold, and a request
+// was sent.
 func (s *Sim) Retiring(node string) {
 	s.locked(func() {
 		r, h := s.records[node], s.hosts[node]
