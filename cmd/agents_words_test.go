@@ -11,14 +11,14 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// agents are the builds of pulley-agent that scripts asked for, each built once.
+// agents are the builds of pulley-agent for the scripts. Each is built once.
 var agents struct {
 	sync.Mutex
 	built map[string]string // by version and fault
 }
 
-// agent VERSION FILE [FAULT] puts a build of pulley-agent there that says that it is this version; with a fault, one that is
-// no good in that way (testdata/badagent).
+// agent VERSION FILE [FAULT] writes a build of pulley-agent that reports this version. With a fault, the build fails in
+// that way (testdata/badagent).
 func agentProgram(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) < 2 || len(args) > 3, "agent VERSION FILE [FAULT]")
 	program, err := buildAgent(args[0], slices.Concat(args[2:], []string{""})[0])

@@ -22,17 +22,17 @@ import (
 	"pulley/internal/testbed/puppettest"
 )
 
-// A crash is one death of the real agent by SIGKILL, and the kind of release that it was taking.
+// A crash is the death of the real agent by SIGKILL at one place, during one kind of release.
 type crash struct{ place, role, node string }
 
-// The roles are kinds of releases, each with the site.pp of what its nodes take when they die.
+// The roles are kinds of releases, each with the site.pp that its nodes apply when they die.
 var crashRoles = []struct{ name, second string }{
 	{"good", "# fake: file $MACHINE/%{certname} two\n"},
 	{"between", "# fake: file $MACHINE/%{certname} two\n# fake: fail Service[nginx] no such unit\n"},
 	{"untouched", "# fake: compile-error Syntax error\n"},
 }
 
-// crashes is every place at which the agent can die, generated from the list of steps and from those of an installation.
+// crashes returns every place at which the agent can die, from the list of steps and from those of an installation.
 func crashes() []crash {
 	var places []string
 	for _, step := range agent.Steps(agent.Take) {
@@ -41,10 +41,10 @@ func crashes() []crash {
 	places = append(places, content.CrashPoints...)
 	var all []crash
 	for _, role := range crashRoles {
-		n := 1 // the first node of a role does not die
+		n := 1 // the first node of a role survives
 		for _, place := range places {
 			if role.name != "good" && strings.HasSuffix(place, "-swap") {
-				continue // a release that fails is never activated
+				continue // a failed release is never activated
 			}
 			n++
 			all = append(all, crash{place, role.name, fmt.Sprintf("%s%d", role.name, n)})
@@ -53,9 +53,9 @@ func crashes() []crash {
 	return all
 }
 
-// TestCrashes shows that a power cut, an OOM kill or a reboot anywhere in a tick leaves nothing that the next runs don't
-// finish: for every step, before and after, with a release that is good, one that fails half way
-// and one that does not compile, the node ends where one ends that did not die.
+// TestCrashes proves that the next runs complete a tick after a power cut, an OOM kill or a reboot at any point. It
+// covers every step, before and after, with a good release, one that fails in the middle and one that does not compile.
+// The node must end like one that did not die.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	f := newCrashFleet(t)
@@ -66,7 +66,7 @@ func TestCrashes(t *testing.T) {
 			t.Run(c.role+"/"+c.place, func(t *testing.T) {
 				t.Parallel()
 				f.die(t, c)
-				// What a crash cut off is done again at once; if that fails, the run after it has to wait.
+				// A crashed run is repeated immediately. If it fails, the next run must wait.
 				f.tick(t, c.node)
 				f.tick(t, c.node)
 				if got, want := f.end(t, c.node), f.end(t, c.role+"1"); got != want {
@@ -104,7 +104,7 @@ func newCrashFleet(t *testing.T) *crashFleet {
 		"PULLEY_ENDPOINTS="+server.Endpoint, "PULLEY_ENVIRONMENT=crash", "SUDO_USER=ann"), server}
 }
 
-// prepare puts every node on release 1.0.0, and then each role's second release before it.
+// prepare puts every node on release 1.0.0, and then promotes each role's second release.
 func (f *crashFleet) prepare(all []crash) {
 	count := map[string]int{}
 	for _, c := range all {
@@ -147,7 +147,7 @@ func (f *crashFleet) join(node string) {
 	f.must("pulley-agent", "run", "--root", node)
 }
 
-// die has the agent of a node die, and makes sure that it died there and so.
+// die kills the agent of a node, and checks that it died at this place by SIGKILL.
 func (f *crashFleet) die(t *testing.T, c crash) {
 	t.Helper()
 	if c.place == "install:spare-taken" {
@@ -165,7 +165,7 @@ func killed(err error) bool {
 	return errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 }
 
-// spare gives a node what collection leaves on one that has taken several releases: an old tree that nobody needs.
+// spare gives a node an old, unneeded tree, as on a node with several earlier releases.
 func (f *crashFleet) spare(node string) {
 	state := filepath.Join(f.dir, node, "var", "lib", "pulley")
 	manifests, err := filepath.Glob(filepath.Join(state, "releases", "*.manifest"))
@@ -180,7 +180,7 @@ func (f *crashFleet) spare(node string) {
 	}
 }
 
-// tick is a run that nothing disturbs; it may find its release broken.
+// tick is an undisturbed run. Its release may be broken.
 func (f *crashFleet) tick(t *testing.T, node string) {
 	t.Helper()
 	out, err := f.command(nil, "pulley-agent", "run", "--root", node)
@@ -190,7 +190,7 @@ func (f *crashFleet) tick(t *testing.T, node string) {
 	}
 }
 
-// end is what the disk of a node says in the end: its targets, what is current, what Puppet wrote; nothing of it left open.
+// end returns the final state of a node's disk: its targets, the current tree, Puppet's output. No run may be open.
 func (f *crashFleet) end(t *testing.T, node string) string {
 	t.Helper()
 	state := filepath.Join(f.dir, node, "var", "lib", "pulley")
@@ -222,8 +222,7 @@ func (f *crashFleet) end(t *testing.T, node string) string {
 		s.LastGood, s.Enforcing, s.OpenRun, len(spooled), again(s.Outcome), attempts, current, file), node, "NODE")
 }
 
-// again is the outcome of a run as far as it does not depend on whether an earlier one was cut off: the one that is done
-// again may find in place what that one left.
+// again normalises the outcome of a repeated run, which may find the changes of the interrupted one in place.
 func again(o agent.Outcome) agent.Outcome {
 	if o == agent.Unchanged {
 		return agent.Changed
@@ -231,10 +230,10 @@ func again(o agent.Outcome) agent.Outcome {
 	return o
 }
 
-// volatile is what differs between runs without meaning anything: how often it took, when, and under which number.
+// volatile matches irrelevant differences between runs: counts, times and numbers.
 var volatile = regexp.MustCompile(`attempt \d+ at|; next one at \S+|20\d{6}T\d{6}Z-\d+|20\d\d-\d\d-\d\dT[0-9:.]+Z`)
 
-// status is each node as `pulley status -o json` shows it, without times and ids.
+// status returns each node's `pulley status -o json`, without times and ids.
 func (f *crashFleet) status() map[string]string {
 	f.t.Helper()
 	out := f.must("pulley", "status", "-o", "json")
@@ -270,7 +269,7 @@ func (f *crashFleet) write(name, text string) {
 	}
 }
 
-// command runs one of the two programs in the fleet's folder and returns what it printed.
+// command runs one of the two programs in the fleet's folder and returns its output.
 func (f *crashFleet) command(env []string, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(context.Background(), filepath.Join(bin, program), args...)
 	cmd.Dir, cmd.Env = f.dir, append(slices.Clone(f.env), env...)

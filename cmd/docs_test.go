@@ -12,15 +12,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// A row of docs/json.md: a field, its type, and whether it may be absent.
+// A row of docs/json.md: a field, its type, and whether it is optional.
 var (
 	jsonRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([^|]+) \\|")
 	jsonLink = regexp.MustCompile(`\]\(#(\w+)\)`)
 	jsonAll  = regexp.MustCompile(`(?m)^All fields of \[([^\]]+)\]\(#[\w-]+\), and:$`)
 )
 
-// documented COMMAND: the JSON that was printed last has the fields that docs/json.md lists for this command: none that is
-// not there, and all that are not optional.
+// documented COMMAND checks that the last JSON output has the fields in docs/json.md for this command: no others, and
+// every field that is not optional.
 func documented(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "documented COMMAND")
 	page, err := os.ReadFile(filepath.Join(repository, "docs", "json.md"))
@@ -46,8 +46,8 @@ func documented(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// documentedFields collects the rows of a section, each with whether it is optional. A type that is a link brings in the rows
-// of the section that it links to; "All fields of" brings in the rows of another command.
+// documentedFields collects the rows of a section, each with whether it is optional. If a type is a link, it includes
+// the rows of the linked section. "All fields of" includes the rows of another command.
 func documentedFields(page, heading, prefix string, optional bool, fields map[string]bool) {
 	_, section, _ := strings.Cut(page, "\n## "+heading+"\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -73,7 +73,7 @@ func matchesAny(fields map[string]bool, name string) bool {
 	return false
 }
 
-// TestFailuresAreProven keeps docs/failures.md from promising what nothing shows: every test that it names exists.
+// TestFailuresAreProven checks that every test named in docs/failures.md exists: each promise there needs a test.
 func TestFailuresAreProven(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(repository, "docs", "failures.md"))
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 	"pulley/internal/machines/apply"
 )
 
-// An applyScene is something that an apply has to do, and the parts of the work in which it can die.
+// An applyScene is a task of an apply, and the parts of the work in which it can die.
 type applyScene struct {
 	name      string
-	was, want string // roles of the environment; was is applied before, where it is not ""
-	wait      string // of that apply; "" is the command's own default
+	was, want string // roles of the environment; a non-empty was is applied before
+	wait      string // of that apply; "" means the command's default
 	parts     []string
-	released  bool             // a release with retire hooks is promoted: nodes converge, and run them
-	twice     bool             // the provider can show a machine twice
-	happens   func(*applyCase) // in between
+	released  bool             // a release with retire hooks is promoted: nodes converge and run them
+	twice     bool             // the provider can list a machine twice
+	happens   func(*applyCase) // before the second apply
 }
 
 // The roles of scenes.
@@ -45,9 +45,9 @@ func applyScenes() []applyScene {
 	}
 }
 
-// TestEnvApplyCrashes shows that whatever moment of an apply a power cut or an OOM kill takes, the next apply ends where one
-// ends that did not die: no machine twice, none forgotten, nothing of anybody else touched. Real are the command, etcd with its
-// users, the machines' agents, and a provider that is a program.
+// TestEnvApplyCrashes proves that the next apply completes one that was killed by a power cut or an OOM kill at any
+// point: no machine exists twice or is forgotten, and no other resource changes. The command, etcd with its users and
+// the machines' agents are real. The provider is a program.
 func TestEnvApplyCrashes(t *testing.T) {
 	t.Parallel()
 	f := newApplyFleet(t)
@@ -67,7 +67,7 @@ func TestEnvApplyCrashes(t *testing.T) {
 	}
 	var cases sync.WaitGroup
 	cases.Go(func() { t.Run("waits for the lock", f.waitsForTheLock) })
-	abreast := make(chan struct{}, 24) // they wait more than they compute
+	abreast := make(chan struct{}, 24) // cases wait more than they compute
 	for _, c := range all {
 		cases.Go(func() {
 			abreast <- struct{}{}
@@ -81,20 +81,20 @@ func TestEnvApplyCrashes(t *testing.T) {
 		switch {
 		case c.place == "":
 			calm = c.ended
-		case calm != "" && c.ended != "" && c.ended != calm: // one that failed, or was not run, has no end
+		case calm != "" && c.ended != "" && c.ended != calm: // a failed or skipped case has no end
 			t.Errorf("%s: only after the crash:\n%s\nonly without it:\n%s", c, without(c.ended, calm), without(calm, c.ended))
 		}
 	}
 	t.Logf("%d crashes", len(all)-len(applyScenes())+1)
 }
 
-// without is the lines of one end that the other does not have.
+// without returns the lines of one end that the other lacks.
 func without(end, other string) string {
 	has := strings.Split(other, "\n")
 	return strings.Join(slices.DeleteFunc(strings.Split(end, "\n"), func(l string) bool { return slices.Contains(has, l) }), "\n")
 }
 
-// run plays the scene: up to the crash, and to the end with another apply.
+// run plays the scene up to the crash, and completes it with another apply.
 func (c *applyCase) run(t *testing.T) {
 	c.t = t
 	c.powerOn()
@@ -116,12 +116,12 @@ func (c *applyCase) run(t *testing.T) {
 		c.unlock()
 	}
 	c.must("env", "apply", c.env+".yaml", "--yes")
-	c.must("env", "plan", c.env+".yaml", "--detailed-exitcodes") // nothing is left to do
+	c.must("env", "plan", c.env+".yaml", "--detailed-exitcodes") // no change is left
 	c.powerOff()
 	c.ended = c.end()
 }
 
-// dies has an apply die, and makes sure that it died there and so.
+// dies kills an apply, and checks that it died at this place by SIGKILL.
 func (c *applyCase) dies() {
 	c.t.Helper()
 	out, err := c.pulley([]string{"PULLEY_FAILPOINT=" + c.place}, "env", "apply", c.env+".yaml", "--yes")
@@ -130,8 +130,8 @@ func (c *applyCase) dies() {
 	}
 }
 
-// waitsForTheLock is an apply after one that was killed, as operators meet it: who has the fleet, since when, and that it is
-// free a minute later without anybody's doing.
+// waitsForTheLock runs an apply after a killed one, as operators see it. The message names the holder of the lock and
+// its time. The lock becomes free after a minute without any action.
 func (f *applyFleet) waitsForTheLock(t *testing.T) {
 	c := f.applyCase(applyScene{name: "lock"}, "before:order")
 	c.t = t
@@ -160,7 +160,7 @@ func (f *applyFleet) waitsForTheLock(t *testing.T) {
 	t.Logf("the lock stood for %s", time.Since(died).Round(time.Second))
 }
 
-// String is the case's name.
+// String returns the case's name.
 func (c *applyCase) String() string {
 	if c.place == "" {
 		return c.scene.name + "/without a crash"

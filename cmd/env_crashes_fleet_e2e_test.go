@@ -18,36 +18,36 @@ import (
 	"testing"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3" // for what Pulley would never do
-	"go.uber.org/zap"                      // etcd's client takes no other
+	etcdclient "go.etcd.io/etcd/client/v3" // for writes that Pulley never makes
+	"go.uber.org/zap"                      // required by etcd's client
 
 	"pulley/agent"
 )
 
-// applyFleet is an etcd that checks its users, and a provider whose machines are folders, for many environments.
+// applyFleet is an etcd with authentication, and a provider whose machines are folders, for many environments.
 type applyFleet struct {
 	*bootFleet
 	etcd  *etcdclient.Client // as the administrator
-	asked sync.Map           // what nodes were asked for last: ids by keys of the list of hosts
+	asked sync.Map           // newest requests to nodes: ids by keys of the host list
 	count atomic.Int32
 }
 
-// applyCase is one environment, and the machines that the provider made for it.
+// applyCase is one environment, and its machines from the provider.
 type applyCase struct {
 	*applyFleet
 	t     *testing.T
 	scene applyScene
 	place string
 	env   string
-	ended string // what there is in the end
+	ended string // the final state
 
 	stop  context.CancelFunc
 	off   chan struct{}
-	boots map[string][]string // ids of all machines that ever were, by name
-	said  []string            // by their agents
+	boots map[string][]string // ids of all machines ever created, by name
+	said  []string            // output of their agents
 }
 
-// twice is files.sh with a second web1 of each fleet for which there is DIR/copy-of-FLEET.
+// twice is files.sh with a second web1 for each fleet with a file DIR/copy-of-FLEET.
 const twice = `#!/bin/sh
 set -eu
 request=$(cat)
@@ -83,7 +83,7 @@ func newApplyFleet(t *testing.T) *applyFleet {
 	return f
 }
 
-// admin is a plain client with the administrator's certificate, for what Pulley would never do.
+// admin returns a plain client with the administrator's certificate, for writes that Pulley never makes.
 func (f *applyFleet) admin() *etcdclient.Client {
 	f.t.Helper()
 	said := map[string]string{}
@@ -109,7 +109,7 @@ func (f *applyFleet) admin() *etcdclient.Client {
 	return c
 }
 
-// watchRequests sees what nodes are asked for, so that their agents need not look every minute.
+// watchRequests watches the requests to nodes, to save their agents a read every minute.
 func (f *applyFleet) watchRequests() {
 	for resp := range f.etcd.Watch(f.t.Context(), "/pulley/v1/environments/", etcdclient.WithPrefix()) {
 		for _, ev := range resp.Events {
@@ -133,7 +133,7 @@ roles:
 %s`, c.scene.provider(c.dir), c.dir, c.server, c.pin, roles))
 }
 
-// provider is the program that makes the machines.
+// provider is the program that creates the machines.
 func (s applyScene) provider(dir string) string {
 	if s.twice {
 		return filepath.Join(dir, "twice.sh")
@@ -151,12 +151,12 @@ func (c *applyCase) must(args ...string) string {
 	return out
 }
 
-// pulley runs the operator's command, with more in its surroundings.
+// pulley runs the operator's command with additional environment variables.
 func (c *applyCase) pulley(env []string, args ...string) (string, error) {
 	return c.within(slices.Concat(c.crashFleet.env, env), "pulley", args...)
 }
 
-// within runs one of the two programs, and kills it when it takes too long.
+// within runs one of the two programs, and kills it at its deadline.
 func (c *applyCase) within(env []string, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 	defer cancel()
@@ -166,14 +166,14 @@ func (c *applyCase) within(env []string, program string, args ...string) (string
 	return string(out), err
 }
 
-// loseRecord has the books forget a machine.
+// loseRecord deletes a machine record from the inventory.
 func (c *applyCase) loseRecord() {
 	if _, err := c.etcd.Delete(c.t.Context(), "/pulley/v1/environments/"+c.env+"/machines/web2"); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// plantCopy has the provider show a second web1.
+// plantCopy makes the provider list a second web1.
 func (c *applyCase) plantCopy() { c.write("cloud/copy-of-"+c.env, "") }
 
 func (c *applyCase) lock() *etcdclient.GetResponse {
@@ -187,7 +187,7 @@ func (c *applyCase) lock() *etcdclient.GetResponse {
 
 func (c *applyCase) locked() bool { return c.lock().Count > 0 }
 
-// unlock has etcd end the lease of the dead apply's lock, as it does when it heard nothing of it for a minute.
+// unlock revokes the lease of the dead apply's lock, as etcd does after a minute without a renewal.
 func (c *applyCase) unlock() {
 	c.t.Helper()
 	kvs := c.lock().Kvs

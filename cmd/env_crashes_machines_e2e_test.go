@@ -15,16 +15,16 @@ import (
 	"sync"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3" // for what Pulley would never do
+	etcdclient "go.etcd.io/etcd/client/v3" // for writes that Pulley never makes
 
 	"pulley/agent"
 	"pulley/internal/machines"
 )
 
-// ours is where the provider keeps the machines that bear this installation's mark; others' are beside it.
+// ours is the provider's folder of machines with this installation's mark. Other machines are beside it.
 const ours = "cloud/[0-9a-f]*"
 
-// powerOn begins to run the machines of the fleet, until powerOff.
+// powerOn runs the machines of the fleet until powerOff.
 func (c *applyCase) powerOn() {
 	c.write("cloud/others/"+c.env+"/web1/id", "not ours")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -47,7 +47,7 @@ func (c *applyCase) powerOn() {
 
 func (c *applyCase) powerOff() { c.stop(); <-c.off }
 
-// machines does what machines do by themselves: each boots with its userdata, once, and comes to what its node is asked for.
+// machines simulates the machines: each boots once with its userdata, and its agent handles requests.
 func (c *applyCase) machines(done map[string]bool) {
 	for name, id := range c.there() {
 		if !slices.Contains(c.boots[name], id) {
@@ -55,7 +55,7 @@ func (c *applyCase) machines(done map[string]bool) {
 		}
 		root := filepath.Join(c.dir, "roots", id)
 		if !done[id] {
-			done[id] = c.firstBoot(name, id, root) // else cloud-init's unit tries again
+			done[id] = c.firstBoot(name, id, root) // otherwise cloud-init's unit retries
 			continue
 		}
 		if id, asked := c.asked.Load("/pulley/v1/environments/" + c.env + "/hosts/nodes/" + name); asked && !done[id.(string)] {
@@ -66,11 +66,11 @@ func (c *applyCase) machines(done map[string]bool) {
 
 var planIn = regexp.MustCompile(`(?s)/etc/pulley/first-boot.yaml 600 <<'PULLEY'\n(.*?)\nPULLEY\n`)
 
-// firstBoot is what cloud-init and cron do with a machine, and reports whether it went well.
+// firstBoot does the work of cloud-init and cron on a machine, and reports whether it succeeded.
 func (c *applyCase) firstBoot(name, id, root string) bool {
 	place, err := filepath.Glob(filepath.Join(c.dir, ours, c.env, name, "userdata"))
 	if err != nil || len(place) != 1 {
-		return false // it is gone
+		return false // the machine is deleted
 	}
 	b, err := os.ReadFile(place[0])
 	plan := planIn.FindSubmatch(b)
@@ -91,12 +91,12 @@ func (c *applyCase) firstBoot(name, id, root string) bool {
 }
 
 func (c *applyCase) agent(args ...string) bool {
-	out, err := c.within([]string{"PATH=" + os.Getenv("PATH")}, "pulley-agent", args...) // cron and systemd have no more
+	out, err := c.within([]string{"PATH=" + os.Getenv("PATH")}, "pulley-agent", args...) // as under cron
 	c.said = append(c.said, fmt.Sprintf("pulley-agent %s: %v\n%s", strings.Join(args, " "), err, out))
 	return err == nil
 }
 
-// there is the ids of the fleet's machines by their names.
+// there returns the ids of the fleet's machines by name.
 func (c *applyCase) there() map[string]string {
 	ids := map[string]string{}
 	files, _ := filepath.Glob(filepath.Join(c.dir, ours, c.env, "*", "id"))
@@ -108,19 +108,19 @@ func (c *applyCase) there() map[string]string {
 	return ids
 }
 
-// volatileApply is what differs between applies without meaning anything: times, ids, numbers of tries, and the reason for what
-// is gone on with, which says so.
+// volatileApply matches irrelevant differences between applies: times, ids, numbers of attempts, and reasons that
+// mention a resumed apply.
 var volatileApply = regexp.MustCompile(`20\d\d-\d\d-\d\d[T ][0-9:.]+Z|\b20\d{6}T\d{6}Z-\d+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22,}|\b[0-9a-f]{8,}\b|"outcome":"(un)?changed"|` +
 	`"(tries|attempts|took|revision)":\d+,?|"why":"[^"]*"|"step":"[a-z]*"`)
 
-// end is everything that is left: each key and each user of etcd that is the environment's, and the machines, whether each is the
-// one in the books and on the list of hosts. Times and ids are left out, and what was done twice counts once.
+// end returns the final state: each key and each user of the environment in etcd, and the machines, with whether each
+// is in the inventory and on the host list. It excludes times and ids, and counts repeated work once.
 func (c *applyCase) end() string {
 	c.t.Helper()
 	lines := map[string]bool{}
 	line := func(format string, args ...any) {
 		text := strings.ReplaceAll(fmt.Sprintf(format, args...), c.env, "ENV")
-		text = strings.ReplaceAll(text, `"joined":true,`, "") // who goes on need not see a node join that has
+		text = strings.ReplaceAll(text, `"joined":true,`, "") // an apply that resumes need not observe an earlier join
 		lines[volatileApply.ReplaceAllString(text, "…")] = true
 	}
 	if _, err := os.Stat(filepath.Join(c.dir, "cloud", "others", c.env, "web1", "id")); err != nil {
@@ -142,8 +142,8 @@ func (c *applyCase) end() string {
 	for _, kv := range resp.Kvs {
 		key, value := string(kv.Key), string(kv.Value)
 		switch {
-		case strings.HasPrefix(key, "/pulley/v1/runs/"+c.env+"/"): // how often it ran
-		case strings.Contains(value, `"revoked":`) && strings.Contains(value, `"used":0`): // of an order that was cut off
+		case strings.HasPrefix(key, "/pulley/v1/runs/"+c.env+"/"): // number of runs
+		case strings.Contains(value, `"revoked":`) && strings.Contains(value, `"used":0`): // of an interrupted order
 		case strings.Contains(key, "/tokens/") && strings.Contains(value, `"`+c.env+`"`), strings.Contains(key+"/", "/"+c.env+"/"):
 			line("%s %s", key, value)
 		}

@@ -20,12 +20,12 @@ import (
 	"pulley/internal/testbed/puppettest"
 )
 
-// Where a reboot finds what resumes a first boot.
+// The unit that resumes a first boot after a reboot.
 const resumeUnit = "etc/systemd/system/pulley-first-boot.service"
 
-// TestFirstBootCrashes shows that a power cut, an OOM kill or a reboot anywhere in a first boot leaves nothing that the next
-// boot does not finish: for every step, before and after, the machine and etcd end as without it, and
-// no number of the role is taken twice or lost.
+// TestFirstBootCrashes proves that the next boot completes a first boot after a power cut, an OOM kill or a reboot at
+// any point. It covers every step, before and after. The machine and etcd must end as without the crash, and no number
+// of the role may be used twice or lost.
 func TestFirstBootCrashes(t *testing.T) {
 	t.Parallel()
 	all := firstboot.CrashPoints()
@@ -42,7 +42,7 @@ func TestFirstBootCrashes(t *testing.T) {
 		machines = append(machines, m)
 		t.Run(place, func(t *testing.T) {
 			f.die(t, m, place)
-			// Before the lock it is userdata's own unit that goes on.
+			// Before the lock, userdata's own unit resumes.
 			begun := place != "before:first-boot-lock" && !strings.HasSuffix(place, "-network")
 			if _, err := os.Stat(filepath.Join(m, resumeUnit)); begun == (err != nil) {
 				t.Errorf("a reboot goes on with it: %t, want %t", err == nil, begun)
@@ -75,7 +75,7 @@ func TestFirstBootCrashes(t *testing.T) {
 	}
 }
 
-// bootFleet is an environment with etcd that checks its users, and machines that join it.
+// bootFleet is an environment with an etcd with authentication, and machines that join it.
 type bootFleet struct {
 	*crashFleet
 	token, server, pin string
@@ -97,7 +97,7 @@ func newBootFleet(t *testing.T, machines int) *bootFleet {
 	return f
 }
 
-// serve runs pulley serve until the test ends, and takes what it says into the surroundings.
+// serve runs `pulley serve` until the test ends, and stores its output in the environment.
 func (f *bootFleet) serve() {
 	log := filepath.Join(f.dir, "serve.log")
 	out, err := os.Create(log)
@@ -132,7 +132,7 @@ func (f *bootFleet) serve() {
 	}
 }
 
-// quietly is must without what goes to standard error.
+// quietly is must without standard error.
 func (f *bootFleet) quietly(program string, args ...string) string {
 	f.t.Helper()
 	cmd := exec.CommandContext(context.Background(), filepath.Join(bin, program), args...)
@@ -144,7 +144,7 @@ func (f *bootFleet) quietly(program string, args ...string) string {
 	return string(out)
 }
 
-// machine makes the root of a machine, as an image and userdata leave it.
+// machine creates the root of a machine, as an image and userdata leave it.
 func (f *bootFleet) machine(name string) string {
 	root := filepath.Join(f.dir, name)
 	files := map[string]string{
@@ -170,12 +170,12 @@ func (f *bootFleet) machine(name string) string {
 	return root
 }
 
-// machineIDOf is a machine id that is a machine's own.
+// machineIDOf returns a unique machine id.
 func machineIDOf(name string) string { return fmt.Sprintf("%x%032d", name, 0)[:32] }
 
 func (f *bootFleet) bootstrap(root string, env []string) (string, error) {
 	cmd := exec.CommandContext(context.Background(), filepath.Join(bin, "pulley-agent"), "bootstrap", "--root", root)
-	cmd.Dir, cmd.Env = f.dir, append([]string{"PATH=" + os.Getenv("PATH")}, env...) // cron and systemd have no more
+	cmd.Dir, cmd.Env = f.dir, append([]string{"PATH=" + os.Getenv("PATH")}, env...) // cron and systemd set only PATH
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -187,7 +187,7 @@ func (f *bootFleet) boot(root string, env []string) {
 	}
 }
 
-// die has a first boot die, and makes sure that it died there and so.
+// die kills a first boot, and checks that it died at this place by SIGKILL.
 func (f *bootFleet) die(t *testing.T, root, place string) {
 	t.Helper()
 	out, err := f.bootstrap(root, []string{"PULLEY_FAILPOINT=" + place})
@@ -196,7 +196,7 @@ func (f *bootFleet) die(t *testing.T, root, place string) {
 	}
 }
 
-// node is what a machine became.
+// node returns the node of a machine.
 func (f *bootFleet) node(t *testing.T, root string) string {
 	t.Helper()
 	id, err := pki.LoadIdentity(filepath.Join(root, "var/lib/pulley/identity/node.pem"))
@@ -210,7 +210,7 @@ func (f *bootFleet) node(t *testing.T, root string) string {
 	return name.Subject
 }
 
-// end is every file of a machine in the end, with its mode and what it says; of a first boot's state only what it did.
+// end returns every file of a machine with its mode and content, but only the work from a first boot's state.
 func (f *bootFleet) end(t *testing.T, root string) string {
 	t.Helper()
 	node := f.node(t, root)
@@ -259,7 +259,7 @@ func (f *bootFleet) state(t *testing.T, path string) string {
 	return text
 }
 
-// nodes is what etcd says of each node in the end, without names and times.
+// nodes returns the final state of each node in etcd, without names and times.
 func (f *bootFleet) nodes() map[string]string {
 	f.t.Helper()
 	seen := map[string]string{}

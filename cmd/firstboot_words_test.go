@@ -19,8 +19,8 @@ var (
 	firstPins = regexp.MustCompile(`fingerprints? (?:are|is) (sha256:[0-9a-f]{64})`)
 )
 
-// secured runs `pulley serve --auth` until the script ends, beside the scenario's own etcd, and points the variables of
-// operators at it: from here on the script is its administrator. $SERVE is where nodes join, $PIN its CA.
+// secured runs `pulley serve --auth` until the script ends, beside the scenario's own etcd, and sets the operators'
+// variables to it. From here on the script is its administrator. $SERVE is the address for joins, $PIN its CA.
 func secured(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) > 0, "secured")
 	log := ts.MkAbs("secured.log")
@@ -52,8 +52,9 @@ func secured(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// machine NAME [LINE …] makes the root of a machine of its own in $WORK/NAME, with the scripted Puppet, and with these lines as
-// the plan of its first boot. Its agent is started as cron and systemd do: `env -i PATH=$PATH pulley-agent … --root NAME`.
+// machine NAME [LINE …] creates the root of a machine in $WORK/NAME, with the scripted Puppet, and with these lines as
+// the plan of its first boot. Its agent starts as under cron and systemd: `env -i PATH=$PATH pulley-agent … --root
+// NAME`.
 func machine(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "machine NAME [LINE ...]")
 	plan := strings.Join(append(args[1:], "steps: {schedule: \"off\"}"), "\n") + "\n"

@@ -7,10 +7,10 @@ import (
 	"unicode"
 )
 
-// helpFirstLine is a verb in the imperative and its object: a capital, no full stop, no question.
+// helpFirstLine matches an imperative verb and its object: a capital, no full stop, no question mark.
 var helpFirstLine = regexp.MustCompile(`^[A-Z][a-z]+,? [^?]*[^.?]$`)
 
-// An operator who reads one line of each verb must find the right one.
+// An operator who reads one line for each verb must find the right one.
 func TestHelpBeginsWithTheVerbsPurpose(t *testing.T) {
 	t.Parallel()
 	commands := &commandLines{help: map[string]string{}}

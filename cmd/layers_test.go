@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// sources parses every Go file below a folder that is no test, and calls each with its path from the repository's root.
+// sources parses every Go file below a folder, except tests, and calls each with its path from the repository's root.
 func sources(t *testing.T, dir string, each func(path string, file *ast.File, positions *token.FileSet)) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join("..", dir), func(path string, e fs.DirEntry, err error) error {
@@ -30,7 +30,7 @@ func sources(t *testing.T, dir string, each func(path string, file *ast.File, po
 	}
 }
 
-// Two spellings of one key are two keys: what one writes the other never finds.
+// A key must have one spelling: a value under another one is never found.
 func TestOnlyOneFileSpellsKeys(t *testing.T) {
 	parts := []string{"/v1/", "desired/", "hosts/", "assigned/", "data/generations", "data/layers", "holds/", "history/"}
 	found := 0
@@ -58,7 +58,7 @@ func TestOnlyOneFileSpellsKeys(t *testing.T) {
 	}
 }
 
-// A decision that depends on what it reads on the side can neither be tested nor explained.
+// A decision that depends on hidden input can be neither tested nor explained.
 func TestAgentReadsNoSurroundings(t *testing.T) {
 	forbidden := map[string]bool{
 		"time.Now": true, "time.Since": true, "time.Until": true, "os.Getenv": true, "os.LookupEnv": true, "os.Environ": true, "os.Hostname": true,
@@ -66,7 +66,7 @@ func TestAgentReadsNoSurroundings(t *testing.T) {
 	onDisk := 0
 	sources(t, "agent", func(path string, file *ast.File, positions *token.FileSet) {
 		if strings.Count(path, "/") > 1 {
-			return // the packages below agent do its work on the machine
+			return // the packages below agent access the machine
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			call, ok := n.(*ast.SelectorExpr)

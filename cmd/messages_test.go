@@ -11,15 +11,15 @@ import (
 )
 
 var (
-	// codeSpan is a command line in the text of a message.
+	// codeSpan matches a command line in a message.
 	codeSpan = regexp.MustCompile("`((?:pulley|pulley-agent) [^`]+)`")
-	// flagName is a flag in the text of a message.
+	// flagName matches a flag in a message.
 	flagName = regexp.MustCompile(`(?:^|[\s(\x60])(--[a-z][a-z0-9-]+)`)
-	// otherProgram is in the text of a message that names flags of another program.
+	// otherProgram matches the name of another program, whose flags a message may name.
 	otherProgram = regexp.MustCompile(`\b(apt-get|git|ip|losetup|mount|puppet|systemctl|ssh-keygen|systemd-nspawn|curl|wget|install|useradd|openssl|container|cloud-init|debootstrap|etcd|etcdctl|nsenter|tar|machinectl|r10k|g10k|gpg|stat)\b`)
 )
 
-// An operator must not be sent to a verb or a flag that does not exist.
+// A message must not name a verb or a flag that does not exist.
 func TestMessagesNameCommandsThatExist(t *testing.T) {
 	commands := &commandLines{help: map[string]string{}}
 	flags := commands.flags(t)
@@ -78,7 +78,7 @@ func (c *commandLines) flags(t *testing.T) map[string]bool {
 	return all
 }
 
-// tree returns the help of each verb of both programs by its command line.
+// tree returns the help of each verb of both programs, by command line.
 func (c *commandLines) tree(t *testing.T) map[string]string {
 	t.Helper()
 	var walk func(program string, verbs []string)

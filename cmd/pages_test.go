@@ -77,7 +77,7 @@ var (
 	notWord  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// A reader who follows a link must not end at nothing.
+// Every link must have a target.
 func TestLinksOfDocsLeadSomewhere(t *testing.T) {
 	seen := 0
 	for _, p := range pages(t) {
@@ -106,7 +106,7 @@ func TestLinksOfDocsLeadSomewhere(t *testing.T) {
 	}
 }
 
-// anchors are what a page's headings are called in links.
+// anchors returns the anchors of a page's headings.
 func anchors(text string) []string {
 	var all []string
 	for _, m := range heading.FindAllStringSubmatch(text, -1) {
@@ -115,7 +115,7 @@ func anchors(text string) []string {
 	return all
 }
 
-// A promise that names a test which is gone proves nothing, and a file that moved sends its reader astray.
+// A page that names a missing test proves nothing. A missing file misleads the reader.
 func TestDocsNameTestsAndFilesThatExist(t *testing.T) {
 	tests, folders := testsAndFolders(t)
 	named := 0
@@ -141,7 +141,7 @@ func TestDocsNameTestsAndFilesThatExist(t *testing.T) {
 	}
 }
 
-// testsAndFolders are the names of all tests, whatever their build tags, and the folders at the top of the repository.
+// testsAndFolders returns the names of all tests, for any build tags, and the top-level folders of the repository.
 func testsAndFolders(t *testing.T) (tests, folders map[string]bool) {
 	t.Helper()
 	function := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Z]\w*)\(`)
@@ -181,7 +181,7 @@ func testsAndFolders(t *testing.T) (tests, folders map[string]bool) {
 	return tests, folders
 }
 
-// A command that is copied from a page must be one that the programs know, with flags that they have.
+// Every command in a page must exist, with its flags.
 func TestDocsShowCommandsThatExist(t *testing.T) {
 	commands := &commandLines{help: map[string]string{}}
 	makefile, err := os.ReadFile(filepath.Join(repository, "Makefile"))
@@ -211,8 +211,8 @@ func TestDocsShowCommandsThatExist(t *testing.T) {
 	}
 }
 
-// commandsOf are the command lines of a page: of its sh blocks, behind the prompts of its console blocks (and of blocks
-// that are only indented), and in its prose.
+// commandsOf returns the command lines of a page: of its sh blocks, after the prompts of its console blocks (and of
+// indented blocks), and in its prose.
 func commandsOf(p page) []string {
 	var all []string
 	for _, b := range p.blocks {
@@ -238,8 +238,8 @@ func commandsOf(p page) []string {
 	return all
 }
 
-// simpleCommands cuts a shell line into its commands and these into words. It knows quotes, separators and assignments in
-// front, and no more.
+// simpleCommands splits a shell line into commands, and these into words. It supports only quotes, separators and
+// leading assignments.
 func simpleCommands(line string) [][]string {
 	var all [][]string
 	var words []string
@@ -278,7 +278,7 @@ func simpleCommands(line string) [][]string {
 	return all
 }
 
-// commandLines knows the commands by what their --help says.
+// commandLines checks commands against the output of --help.
 type commandLines struct{ help map[string]string }
 
 func (c *commandLines) of(t *testing.T, program string, verbs []string) string {
@@ -294,7 +294,7 @@ func (c *commandLines) of(t *testing.T, program string, verbs []string) string {
 	return c.help[name]
 }
 
-// verbsOf are the verbs that a help lists, and flagsOf its flags with whether each takes a word as its value.
+// verbsOf returns the verbs that a help text lists. flagsOf returns its flags, with whether each takes a value.
 func verbsOf(help string) []string {
 	_, list, _ := strings.Cut(help, "Available Commands:\n")
 	list, _, _ = strings.Cut(list, "\n\n")
@@ -325,7 +325,7 @@ func flagsOf(help string) map[string]bool {
 	return flags
 }
 
-// check says what is wrong with the words behind a program's name, or "".
+// check returns the error in the words after a program's name, or "".
 func (c *commandLines) check(t *testing.T, program string, words []string) string {
 	t.Helper()
 	var verbs []string
@@ -354,7 +354,7 @@ func (c *commandLines) check(t *testing.T, program string, words []string) strin
 	return ""
 }
 
-// A setting that no page explains is found by reading code, and one that a page explains and nobody reads is a trap.
+// Every setting must be documented, and every documented setting must exist.
 func TestSettingsOfTheAgentAreDocumented(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "agent.yaml")
 	if err := os.WriteFile(bad, []byte("no_such_key: 1\n"), 0o600); err != nil {
@@ -393,7 +393,7 @@ func TestSettingsOfTheAgentAreDocumented(t *testing.T) {
 	}
 }
 
-// A dependency without a reason is one that nobody dares to remove.
+// Without a documented reason, a dependency is never removed.
 func TestEveryDependencyHasAReason(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(repository, "go.mod"))
 	if err != nil {

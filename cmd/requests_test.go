@@ -12,7 +12,7 @@ import (
 	"pulley/internal/testbed/puppettest"
 )
 
-// Every request that an idle tick makes is made by each node of a fleet, every five minutes.
+// Each node of a fleet makes every request of an idle tick every five minutes.
 func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
 	server := etcdtest.Start(t)
 	root, fake := t.TempDir(), t.TempDir()
@@ -58,13 +58,13 @@ func TestIdleTickIsOneRequestAndAHeartbeatOneMore(t *testing.T) {
 		}
 		return server.Requests() - before
 	}
-	tick() // says that it is at rest now
+	tick() // reports the idle state
 	for range 5 {
 		if n := tick(); n != 1 {
 			t.Errorf("a tick with nothing to do makes %d requests, want 1", n)
 		}
 	}
-	settings("1ns") // a heartbeat is due at each tick
+	settings("1ns") // a heartbeat is due in every tick
 	tick()
 	if n := tick(); n != 2 {
 		t.Errorf("a tick with a heartbeat makes %d requests, want 2", n)

@@ -13,8 +13,8 @@ import (
 	"pulley/agent"
 )
 
-// TestRetireCrashes shows that a node that dies anywhere on its way out is retired by its next tick: its
-// hooks are done, it has answered, and it runs nothing any more.
+// TestRetireCrashes proves that the next tick completes a retirement after the node died at any point: the hooks have
+// run, the node has answered, and it runs nothing afterwards.
 func TestRetireCrashes(t *testing.T) {
 	t.Parallel()
 	f := newCrashFleet(t)

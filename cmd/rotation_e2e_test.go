@@ -26,14 +26,13 @@ import (
 
 const (
 	rotatingNodes = 20
-	// rotatingLifetime is so short that every node renews within the test, and long enough for some ticks on a busy machine
-	// in the last third.
+	// rotatingLifetime is short enough for every node to renew within the test. It is long enough for some ticks in its
+	// last third on a busy machine.
 	rotatingLifetime = 60 * time.Second
 	rotatingDeadline = 3 * time.Minute
 )
 
-// A CA that is replaced, or a certificate that is renewed, at the cost of a single tick is never replaced where it matters:
-// twenty nodes tick while both happen, and not one of their ticks fails.
+// A rotation of the CA or a renewal of certificates must not fail a single tick. Twenty nodes tick while both happen.
 func TestCARotationWhileAgentsTick(t *testing.T) {
 	t.Parallel()
 	w := startRotation(t)
@@ -97,7 +96,7 @@ type rotation struct {
 	endpoint  string
 	servers   string
 	puppetDir string
-	old       []byte // PEM of the CA that signs at first
+	old       []byte // PEM of the initial signing CA
 }
 
 func startRotation(t *testing.T) *rotation {
@@ -181,7 +180,7 @@ func (w *rotation) ca(t *testing.T, name string) *x509.Certificate {
 	return certs[0]
 }
 
-// join has machines join with a token, as their first boot does.
+// join lets machines join with a token, as their first boot does.
 func (w *rotation) join(t *testing.T) []*rotatingNode {
 	t.Helper()
 	spec := fmt.Sprintf("roles:\n  compute:\n    cardinality: %d\n    flavor: bare-metal\n", rotatingNodes)
@@ -227,7 +226,7 @@ func (w *rotation) join(t *testing.T) []*rotatingNode {
 	return nodes
 }
 
-// rotatingNode is a machine that ticks again and again.
+// rotatingNode is a machine that ticks repeatedly.
 type rotatingNode struct {
 	name, root string
 	ticks      atomic.Int64
@@ -255,7 +254,7 @@ func (n *rotatingNode) leaf(t *testing.T) *x509.Certificate {
 	return id.Leaf()
 }
 
-// write is what the join leaves on a machine.
+// write writes the files of a join on a machine.
 func (n *rotatingNode) write(w *rotation, key crypto.Signer, machine join.Machine, answer join.Answer) error {
 	id, err := pki.NewIdentity(key, []byte(answer.Certificate))
 	if err != nil {
@@ -280,7 +279,7 @@ func (n *rotatingNode) write(w *rotation, key crypto.Signer, machine join.Machin
 	return id.Save(n.identity())
 }
 
-// tickUntil runs the agent as cron does, again and again, and reports whether each run ended well.
+// tickUntil runs the agent repeatedly, as cron does, and reports whether every run succeeded.
 func (n *rotatingNode) tickUntil(t *testing.T, ctx context.Context) bool {
 	for ctx.Err() == nil {
 		c := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(bin, "pulley-agent"), "run", "--root", n.root)

@@ -1,5 +1,5 @@
-// Package cmd_test plays whole scenarios with the two commands as they are shipped, on real etcd. Each script in
-// testdata/script reads as documentation: what an operator types, and what comes of it.
+// Package cmd_test runs complete scenarios with the two released commands on real etcd. Each script in testdata/script
+// reads as documentation: an operator's commands and their results. It must never use a fake of etcd.
 package cmd_test
 
 import (
@@ -18,7 +18,7 @@ import (
 	"pulley/internal/testbed/puppettest"
 )
 
-// bin holds the two commands, built once; repository is the folder that go.mod is in.
+// bin is the folder of the two commands, built once. repository is the folder of go.mod.
 var bin, repository string
 
 func TestMain(m *testing.M) {
@@ -52,8 +52,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// TestScenarios runs each script with an etcd of its own and the scripted Puppet. $PULLEY_ENDPOINTS is set; words_test.go
-// has the words that scripts use beside testscript's own.
+// TestScenarios runs each script with its own etcd and the scripted Puppet. $PULLEY_ENDPOINTS is set. words_test.go
+// defines the additional commands of the scripts.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	play(t, "testdata/script")
@@ -95,9 +95,9 @@ func setup(env *testscript.Env) error {
 	env.Setenv("PATH", bin+":"+env.Getenv("PATH"))
 	env.Setenv("PULLEY_ENDPOINTS", server.Endpoint)
 	env.Setenv("PULLEY_ENVIRONMENT", "dev")
-	env.Setenv("PROVIDERS", filepath.Join(repository, "cmd", "testdata", "providers")) // of machines, for the exec driver
+	env.Setenv("PROVIDERS", filepath.Join(repository, "cmd", "testdata", "providers")) // for the exec driver
 	env.Setenv("SUDO_USER", "ann")
-	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache")) // publish keeps objects there
-	env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid()))           // seconds that nobody else sleeps
+	env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, "cache")) // the object cache of publish
+	env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid()))           // a unique number of seconds for sleep
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// signWith NAME|nobody is whose key operators sign with from here on. A key is made when it is asked for first: NAME and
+// signWith NAME|nobody selects the operators' signing key from here on. The first use creates the key: NAME and
 // NAME.pub.
 func signWith(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "sign-with NAME|nobody")
@@ -22,7 +22,7 @@ func signWith(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("PULLEY_SIGN_KEY", ts.MkAbs(args[0]))
 }
 
-// publicKey is a person's public key, as its file has it.
+// publicKey returns a person's public key, in the format of its file.
 func publicKey(ts *testscript.TestScript, name string) string {
 	file := ts.MkAbs(name)
 	if _, err := os.Stat(file); err != nil {
@@ -33,13 +33,13 @@ func publicKey(ts *testscript.TestScript, name string) string {
 
 var person = regexp.MustCompile(`\{(\w+)\}`)
 
-// signers NODE [LINE …] writes the list of those who may sign for a node; {NAME} stands for that person's public key.
+// signers NODE [LINE …] writes a node's list of allowed signers. {NAME} stands for that person's public key.
 func signers(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "signers NODE [LINE ...]")
 	writeKeys(ts, args[0], "allowed_signers", args[1:])
 }
 
-// revoked NODE [LINE …] writes the list of keys that no longer count.
+// revoked NODE [LINE …] writes a node's list of revoked keys.
 func revoked(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "revoked NODE [LINE ...]")
 	writeKeys(ts, args[0], "revoked_signers", args[1:])
@@ -52,19 +52,19 @@ func writeKeys(ts *testscript.TestScript, node, name string, lines []string) {
 	ts.Check(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 }
 
-// keep KEY FILE writes down a value as it is now.
+// keep KEY FILE stores the present value of a key in a file.
 func keep(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 2, "keep KEY FILE")
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(valueOf(ts, args[0])), 0o600))
 }
 
-// replay KEY FILE writes a value into etcd that was kept.
+// replay KEY FILE writes a stored value to etcd.
 func replay(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 2, "replay KEY FILE")
 	put(ts, false, []string{args[0], ts.ReadFile(args[1])})
 }
 
-// change KEY OLD NEW replaces text in a value, at the first place that has it.
+// change KEY OLD NEW replaces the first occurrence of a text in a value.
 func change(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 3, "change KEY OLD NEW")
 	value := valueOf(ts, args[0])

@@ -4,7 +4,7 @@ package cmd_test
 
 import "testing"
 
-// TestSlowScenarios runs those that take longest, as TestScenarios runs the others.
+// TestSlowScenarios runs the slowest scripts, in the same way as TestScenarios.
 func TestSlowScenarios(t *testing.T) {
 	t.Parallel()
 	play(t, "testdata/slow")

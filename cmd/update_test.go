@@ -12,8 +12,8 @@ import (
 	"pulley/internal/testbed/puppettest"
 )
 
-// A change of one line that goes out twenty times a day is read by every node of the fleet: each request beyond the one for
-// the record, with its delta, is ten thousand more, twenty times a day. Proving that it is signed must not add any.
+// Every node reads each published change, for example twenty times a day. Each additional request means ten thousand
+// more at a time. The check of the signature must not need one.
 func TestAnUpdateAsksForItsContentOnce(t *testing.T) {
 	server := etcdtest.Start(t)
 	root, fake := t.TempDir(), t.TempDir()
@@ -70,7 +70,8 @@ func TestAnUpdateAsksForItsContentOnce(t *testing.T) {
 	update := func(version string) {
 		t.Helper()
 		publish(version)
-		// What is desired, the record with its delta, leave to run, whether etcd still answers, and the report.
+		// The five requests: the desired state, the record with its delta, the admission, the check that etcd still
+		// answers, and the report.
 		if n := tick("on " + version); n != 5 {
 			t.Errorf("the update to %s makes %d requests, want 5", version, n)
 		}

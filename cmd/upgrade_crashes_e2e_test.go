@@ -13,8 +13,8 @@ import (
 	"pulley/internal/upgrade"
 )
 
-// TestUpgradeCrashes shows that a power cut, an OOM kill or a reboot anywhere in the agent's own upgrade leaves one of the
-// two agents in place, never none and never half of one; and that the runs after it end where one ends that did not die.
+// TestUpgradeCrashes proves that after a power cut, an OOM kill or a reboot at any point of the agent's upgrade, one
+// complete agent is in place. The next runs must end like those of an agent that did not die.
 func TestUpgradeCrashes(t *testing.T) {
 	t.Parallel()
 	f := newCrashFleet(t)
@@ -93,7 +93,7 @@ func (f *crashFleet) read(name string) string {
 	return string(b)
 }
 
-// runInstalled is one run of the agent that is in place.
+// runInstalled runs the agent in place once.
 func (f *crashFleet) runInstalled(node string, env ...string) (string, error) {
 	cmd := exec.Command(f.installed(node), "run", "--root", node)
 	cmd.Dir, cmd.Env = f.dir, append(append([]string(nil), f.env...), env...)
@@ -101,11 +101,11 @@ func (f *crashFleet) runInstalled(node string, env ...string) (string, error) {
 	return string(out), err
 }
 
-// upgrade runs a node's agent until it has nothing more to do about itself.
+// upgrade runs a node's agent until its upgrade is complete.
 func (f *crashFleet) upgrade(t *testing.T, node string) {
 	t.Helper()
 	left := 12
-	for done := 0; done < 2 && left > 0; left-- { // and two more, in which what is left of it is tidied and told
+	for done := 0; done < 2 && left > 0; left-- { // two more runs tidy the folder and report
 		out, err := f.runInstalled(node)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -116,7 +116,7 @@ func (f *crashFleet) upgrade(t *testing.T, node string) {
 	}
 }
 
-// dieUpgrading runs a node's agent until it dies at the place, and makes sure that it died there and so.
+// dieUpgrading runs a node's agent until it dies, and checks that it died at this place by SIGKILL.
 func (f *crashFleet) dieUpgrading(t *testing.T, node, place string) {
 	t.Helper()
 	for range 10 {
@@ -132,7 +132,7 @@ func (f *crashFleet) dieUpgrading(t *testing.T, node, place string) {
 	t.Fatalf("it never died")
 }
 
-// upgraded is where a node stands with its own agent, without times.
+// upgraded returns the upgrade state of a node's agent, without times.
 func (f *crashFleet) upgraded(t *testing.T, node string) string {
 	t.Helper()
 	out, err := exec.Command(f.installed(node), "--version").CombinedOutput()

@@ -11,7 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// dump FILE [WITHOUT] writes what etcd has into a file, key by key; not the keys that contain WITHOUT.
+// dump FILE [WITHOUT] writes the content of etcd to a file, key by key, except keys that contain WITHOUT.
 func dump(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) < 1 || len(args) > 2, "dump FILE [WITHOUT]")
 	var b strings.Builder
@@ -28,7 +28,7 @@ func dump(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(b.String()), 0o600))
 }
 
-// aged DURATION makes all machines in the books older by that much: what is young is given time by its plan.
+// aged DURATION makes all machine records in the inventory older: a plan waits for young machines.
 func aged(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "aged DURATION")
 	by, err := time.ParseDuration(args[0])

@@ -20,21 +20,21 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// patience is how long a script polls for what has to come.
+// patience limits a script's polling for an expected change.
 const patience = 30 * time.Second
 
 func serverOf(ts *testscript.TestScript) *etcdtest.Server {
 	return ts.Value(serverKey{}).(*etcdtest.Server)
 }
 
-// usage ends a script whose line can't be meant.
+// usage fails a script with an invalid line.
 func usage(ts *testscript.TestScript, wrong bool, text string) {
 	if wrong {
 		ts.Fatalf("usage: %s", text)
 	}
 }
 
-// etcd up|down|full|roomy starts or stops the etcd of this scenario, or has it take no writes for want of space.
+// etcd up|down|full|roomy starts or stops the scenario's etcd, or makes it reject writes for lack of space.
 func etcd(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "etcd up|down|full|roomy")
 	switch args[0] {
@@ -49,14 +49,14 @@ func etcd(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// put KEY VALUE writes what Pulley would not.
+// put KEY VALUE writes a value that Pulley never writes.
 func put(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 2, "put KEY VALUE")
 	_, err := serverOf(ts).Client().Put(context.Background(), args[0], args[1])
 	ts.Check(err)
 }
 
-// drop PREFIX deletes keys, of which there must be some.
+// drop PREFIX deletes keys. At least one must exist.
 func drop(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "drop PREFIX")
 	if serverOf(ts).Drop(args[0]) == 0 {
@@ -64,7 +64,7 @@ func drop(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// spoil KEY truncated|newer|foreign damages a value that is there, and keeps it in a file.
+// spoil KEY truncated|newer|foreign damages an existing value, and stores the original in a file.
 func spoil(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 2, "spoil KEY truncated|newer|foreign")
 	client := serverOf(ts).Client()
@@ -87,7 +87,7 @@ func spoil(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// mend KEY puts back what spoil damaged.
+// mend KEY restores the value that spoil damaged.
 func mend(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "mend KEY")
 	_, err := serverOf(ts).Client().Put(context.Background(), args[0], ts.ReadFile(keptFile(ts, args[0])))
@@ -98,20 +98,21 @@ func keptFile(ts *testscript.TestScript, key string) string {
 	return ts.MkAbs("kept" + strings.ReplaceAll(key, "/", "_"))
 }
 
-// release VERSION FILE publishes a control repository whose site.pp is FILE, with $WORK and $LONG replaced; the folder is R.
+// release VERSION FILE publishes a control repository whose site.pp is FILE, with $WORK and $LONG replaced. Its folder
+// is R.
 func release(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 2, "release VERSION FILE")
 	dir := ts.MkAbs("R")
 	if _, err := os.Stat(dir); err != nil {
 		ts.Check(ts.Exec("pulley", "init", dir))
-		ts.Check(os.RemoveAll(filepath.Join(dir, "validate.d"))) // the starter's check is for what its own manifests do
+		ts.Check(os.RemoveAll(filepath.Join(dir, "validate.d"))) // the starter's check fits only its own manifests
 	}
 	site := strings.NewReplacer("$WORK", ts.Getenv("WORK"), "$LONG", ts.Getenv("LONG")).Replace(ts.ReadFile(args[1]))
 	ts.Check(os.WriteFile(filepath.Join(dir, "manifests", "site.pp"), []byte(site), 0o644))
 	ts.Check(ts.Exec("pulley", "publish", dir, "--version", args[0]))
 }
 
-// fleet FILE NODE… stores the environment dev, promotes release 1.0.0 with this site.pp, and has each node take it.
+// fleet FILE NODE… stores the environment dev, promotes release 1.0.0 with this site.pp, and applies it on each node.
 func fleet(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "fleet FILE NODE ...")
 	release(ts, false, []string{"1.0.0", args[0]})
@@ -124,8 +125,8 @@ func fleet(ts *testscript.TestScript, neg bool, args []string) {
 	starts(ts, false, []string{strconv.Itoa(len(args) - 1)})
 }
 
-// node NAME [SETTING …] writes a node's agent.yaml, with the scripted Puppet and quick limits, and registers it. A setting
-// is a line of the file; one whose key is there already replaces it. The node's root is $WORK/NAME.
+// node NAME [SETTING …] writes a node's agent.yaml, with the scripted Puppet and short limits, and registers the node.
+// A setting is a line of the file and replaces a line with the same key. The node's root is $WORK/NAME.
 func node(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "node NAME [SETTING ...]")
 	settings := []string{
@@ -150,7 +151,7 @@ func node(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(ts.Exec("pulley", "nodes", "add", args[0]))
 }
 
-// starts N|some: the scripted Puppet was started so often since the last `starts`.
+// starts N|some checks the number of starts of the scripted Puppet since the last `starts`.
 func starts(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "starts N|some")
 	want, err := strconv.Atoi(args[0])
@@ -166,7 +167,7 @@ func starts(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// code N COMMAND [ARG …]: the command ends with this exit code.
+// code N COMMAND [ARG …] checks that the command exits with this code.
 func code(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) < 2, "code N COMMAND [ARG ...]")
 	want, err := strconv.Atoi(args[0])
@@ -184,7 +185,7 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// until TEXT COMMAND [ARG …] runs a command until what it prints matches TEXT, and logs only the last time.
+// until TEXT COMMAND [ARG …] runs a command until its output matches TEXT, and logs only the last run.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) < 2, "until TEXT COMMAND [ARG ...]")
 	want := regexp.MustCompile(args[0])
@@ -218,7 +219,7 @@ func appears(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// running TEXT: a process of this machine has this in its command line.
+// running TEXT checks that a process of this machine has TEXT in its command line.
 func running(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, len(args) != 1, "running TEXT")
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -234,7 +235,7 @@ func running(ts *testscript.TestScript, neg bool, args []string) {
 
 var timestamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 
-// shift FILE DURATION moves every time in a file: what it holds once a clock that was wrong by as much is right again.
+// shift FILE DURATION moves every time in a file. This simulates a clock that was wrong by DURATION and is now right.
 func shift(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 2, "shift FILE DURATION")
 	by, err := time.ParseDuration(args[1])
@@ -252,14 +253,14 @@ func shift(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(text), 0o600))
 }
 
-// capture NAME puts what the last command printed into a variable.
+// capture NAME stores the output of the last command in a variable.
 func capture(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "capture NAME")
 	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
 }
 
-// keys [NAME …]: these are the fields of the JSON object, or of the first of a list, that was printed last, at any depth as
-// a.b. With `!` before it, none of them is.
+// keys [NAME …] checks that these fields exist in the last printed JSON object, or in the first object of a list, at
+// any depth as a.b. With `!`, none of them may exist.
 func keys(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, len(args) == 0, "keys NAME ...")
 	var v any
@@ -272,7 +273,7 @@ func keys(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fieldNames are the paths of all fields in a JSON value; what is in a list counts as if it were there once.
+// fieldNames returns the paths of all fields in a JSON value. Elements of a list have the path of the list.
 func fieldNames(v any) []string {
 	names := map[string]bool{}
 	var walk func(prefix string, v any)

@@ -110,7 +110,7 @@ func (w *renewing) serve(rw http.ResponseWriter, r *http.Request) {
 	if err != nil || r.URL.Path != join.PathRenew || r.TLS.PeerCertificates[0].Subject.CommonName != w.name.String() {
 		w.t.Errorf("asked for %s by %s: %v", r.URL.Path, r.TLS.PeerCertificates[0].Subject, err)
 	}
-	if asked.Machine.ID != "machine-of-compute1" || asked.Machine.Boot == "" { // otherwise a copy of the machine would be renewed too
+	if asked.Machine.ID != "machine-of-compute1" || asked.Machine.Boot == "" { // a copy must not be renewed
 		w.t.Errorf("it says that it is %+v", asked.Machine)
 	}
 	csr, err := pki.ParseCSR([]byte(asked.CSR))

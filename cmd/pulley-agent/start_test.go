@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Every machine of a fleet starts the agent each few minutes: what packages prepare before main, large patterns say, is paid
-// each time. Bytes are counted, which are the same on every run; the runtime prints them
+// Every machine starts the agent every few minutes, and pays for package initialisation before main, such as large
+// patterns, each time. The test counts bytes, which are constant between runs. The runtime prints them
 // (https://pkg.go.dev/runtime#hdr-Environment_Variables, inittrace).
 func TestTheAgentPreparesLittleBeforeItStarts(t *testing.T) {
 	const most = 1 << 20

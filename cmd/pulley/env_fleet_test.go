@@ -18,7 +18,7 @@ import (
 	"pulley/userdata"
 )
 
-// applied begins to apply an environment, with the flags of a command line.
+// applied starts an apply of an environment, with the flags of a command line.
 func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf, *environments.Environment, error) {
 	t.Helper()
 	e, err := environments.Parse("dev.yaml", []byte(file))
@@ -52,7 +52,7 @@ func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf,
 	return s, f, e, err
 }
 
-// boots writes the order of a node's machine down, after the one before, and returns what the machine boots with.
+// boots records the order for a node's machine, replacing the earlier one, and returns the machine's userdata.
 func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 	t.Helper()
 	n, err := environments.ParseNode(node)
@@ -79,8 +79,8 @@ func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 	return string(b), k.ID
 }
 
-// A machine with another's token could take the other's name; one with a token that lasts could be copied much later; and
-// each order of a machine would leave one more way in.
+// A machine with another machine's token could take its name. A token with a long lifetime could be copied later. Each
+// repeated order would leave one more valid token.
 func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
 	const pin = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	s, f, _, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 2, rollout: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
@@ -110,7 +110,7 @@ func TestAMachineGetsATokenOfItsOwn(t *testing.T) {
 	}
 }
 
-// What an operator wrote into the environment's file has to reach the machine, and a role's word before its environment's.
+// The settings in the environment's file must reach the machine. A role's setting overrides its environment's.
 func TestAMachineIsToldWhatTheFileSays(t *testing.T) {
 	s, f, _, err := applied(t, `provider: local
 userdata: {schedule: "*/7 * * * *", proxy: "http://proxy.example:3128", pre: ["#!/bin/sh\necho of all\n"]}
@@ -143,7 +143,7 @@ roles:
 	}
 }
 
-// What no machine could boot with has to be refused while nothing has been destroyed yet, not on the console of the first one.
+// Userdata that cannot boot must be refused before anything is deleted.
 func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
 	for name, c := range map[string]struct {
 		args []string
@@ -168,7 +168,7 @@ func TestUserdataThatCannotBootIsRefusedBeforeAnythingIsDone(t *testing.T) {
 	}
 }
 
-// Machines of a role that joins elsewhere would not know its servers, or those of all others would get pins that they don't need.
+// The machines of a role must get the pins of the role's own servers, and no others.
 func TestServersArePinnedWhereTheFileNamesThem(t *testing.T) {
 	read := func(text string) *environments.Environment {
 		e, err := environments.Parse("dev.yaml", []byte(text))
@@ -191,7 +191,7 @@ func TestServersArePinnedWhereTheFileNamesThem(t *testing.T) {
 	}
 }
 
-// A role that is new, or loses its own list, has machines that run what nobody signed.
+// A new role, or one that loses its own list of signers, must not run unsigned releases.
 func TestARoleThatLosesItsSignersIsFound(t *testing.T) {
 	const all, own = "userdata: {allowed_signers: a ssh-ed25519 AAAAC3NzaC1lZDI1NTE5}\n", ", userdata: {allowed_signers: b ssh-ed25519 AAAAC3NzaC1lZDI1NTE5}"
 	for _, c := range []struct{ was, now, want string }{

@@ -9,7 +9,7 @@ import (
 	"pulley/internal/cli"
 )
 
-// A script that has to tell "not found" from "etcd is away" finds nothing about it.
+// Scripts need documented exit codes, for example to distinguish "not found" from an unreachable etcd.
 func TestHelpNamesExitCodes(t *testing.T) {
 	var look func(*cobra.Command)
 	look = func(c *cobra.Command) {

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// From nothing to a record that a node takes, with the words that the verbs themselves say next.
+// From no key to a record that a node takes, with the commands that the verbs themselves print.
 func TestAKeyThatIsMadeSigns(t *testing.T) {
 	dir := t.TempDir()
 	file, list, value := filepath.Join(dir, "id"), filepath.Join(dir, "allowed_signers"), filepath.Join(dir, "value")

@@ -10,7 +10,7 @@ import (
 	"pulley/internal/cli"
 )
 
-// pulley runs a command line in this process, with the surroundings of the test.
+// pulley runs a command line in this process, with the test's environment.
 func pulley(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, err bytes.Buffer
@@ -19,7 +19,7 @@ func pulley(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), err.String(), code
 }
 
-// An operator whose machine can't make keys must know what to install.
+// If the machine lacks ssh-keygen, the error must name the package to install.
 func TestKeyCreateNeedsOpenSSH(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/controlrepo"
 )
 
-// Who presses Ctrl-C must know whether anything is left to clean up.
+// After Ctrl-C, the operator must learn whether a cleanup is needed.
 func TestInterruptedPublishSaysWhatToDo(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "repo")
 	if _, err := controlrepo.Init(dir); err != nil {

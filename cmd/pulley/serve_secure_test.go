@@ -19,7 +19,7 @@ import (
 	"pulley/internal/store"
 )
 
-// said is what a program prints, to be read while it runs.
+// said collects a program's output while it runs.
 type said struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -37,7 +37,7 @@ func (s *said) String() string {
 	return s.b.String()
 }
 
-// find waits for a line, and returns what the first group of the pattern is in it.
+// find waits for a matching line, and returns the first group of the pattern.
 func (s *said) find(t *testing.T, pattern string) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -68,7 +68,8 @@ func serving(t *testing.T, args ...string) *said {
 	return out
 }
 
-// A machine that joins through the real serve must get a certificate that etcd takes, and its operators must hear of it, once.
+// A machine that joins through the real serve must get a certificate that etcd accepts. Its operators must be notified
+// once.
 func TestServeLetsAMachineJoinAndTellsPeople(t *testing.T) {
 	var mu sync.Mutex
 	var told []string
@@ -132,7 +133,7 @@ func TestServeLetsAMachineJoinAndTellsPeople(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // an answer that was lost is asked for again
+	for range 2 { // a lost answer is requested again
 		if err := as.Progress(t.Context(), "", join.Progress{Environment: "dev", Node: "compute1", Machine: "m1", Step: "unlock", State: "done", Finished: true}); err != nil {
 			t.Fatal(err)
 		}

@@ -9,10 +9,10 @@ import (
 	"pulley/internal/cli"
 )
 
-// A unit that is stopped while its cluster is away must not count as failed.
+// A service that is stopped while its cluster is unreachable must not count as failed.
 func TestServeEndsBeforeEtcdAnswered(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // as a signal does
+	cancel() // like a signal
 	var stdout, stderr bytes.Buffer
 	env := cli.Env{Stdin: &bytes.Buffer{}, Stdout: &stdout, Stderr: &stderr, Getenv: func(string) string { return "" }, Now: time.Now}
 	code := Main(ctx, env, []string{"serve", "--endpoints", "http://127.0.0.1:1"})

@@ -1,4 +1,4 @@
-// Command badagent passes for a version of pulley-agent and is no good, each build in a way of its own.
+// Command badagent is a fake pulley-agent that fails, each build in its own way.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Stamped in by the linker: what it says of itself, how it is no good, and a real agent for all that it does well.
+// Set by the linker: the reported version, the fault, and a real agent for all correct behaviour.
 var version, how, real string
 
 func main() {
@@ -37,7 +37,7 @@ func main() {
 	exec()
 }
 
-// bad is what it does of a tick that another agent watches.
+// bad fails a tick that another agent watches.
 func bad() {
 	pipe := os.NewFile(3, "pipe")
 	switch how {
@@ -56,7 +56,7 @@ func bad() {
 		fmt.Fprintln(pipe, "step observe")
 		fmt.Fprintln(pipe, "step desire")
 		hang()
-	case "chatter": // which is no sign of life
+	case "chatter": // must not extend a limit
 		fmt.Fprintln(pipe, "step observe")
 		for {
 			fmt.Fprintln(pipe, strings.Repeat("x", 10_000))
@@ -77,7 +77,7 @@ func bad() {
 	}
 }
 
-// hang obeys no gentle signal.
+// hang ignores SIGTERM.
 func hang() {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 	select {
@@ -85,7 +85,7 @@ func hang() {
 	}
 }
 
-// exec becomes the real agent.
+// exec replaces this process by the real agent.
 func exec() {
 	os.Args[0] = real
 	fmt.Fprintln(os.Stderr, syscall.Exec(real, os.Args, os.Environ()))

@@ -1,8 +1,8 @@
-// Package ec2test is Amazon EC2 for tests: launching, describing and terminating instances, by the query protocol, as the EC2
-// API reference describes them. The real command-line client works with it. What it does not model it refuses by EC2's own
-// words, so that no test relies on it.
+// Package ec2test is a fake Amazon EC2 for tests. It launches, describes and terminates instances by the query
+// protocol, following the EC2 API reference. The real command-line client works with it. It refuses everything that it
+// does not model with EC2's own errors, to keep tests from relying on it.
 //
-// It owns the model of the cloud; it must never be linked into a program.
+// It owns the model of the cloud. It must never be linked into a program.
 package ec2test
 
 import (
@@ -17,35 +17,35 @@ import (
 	"time"
 )
 
-// Config is what a region is like.
+// Config is the configuration of a region.
 type Config struct {
-	Pending, ShuttingDown time.Duration // how long an instance is that
-	Unlisted              time.Duration // until DescribeInstances knows of an instance: EC2 is eventually consistent
-	Limit                 int           // instances; 0 is without
-	PageSize              int           // 0 is 1000
-	Throttled             int           // that many requests are answered with RequestLimitExceeded first
+	Pending, ShuttingDown time.Duration // duration of the state
+	Unlisted              time.Duration // EC2 is eventually consistent: delay before an instance is listed
+	Limit                 int           // instances; 0 means no limit
+	PageSize              int           // 0 means 1000
+	Throttled             int           // number of first requests that fail with RequestLimitExceeded
 }
 
-// What there is to choose from.
+// The available values.
 const (
 	Image  = "ami-0abcdef1234567890"
 	Type   = "t3.micro"
 	Subnet = "subnet-6e7f829e"
-	KeyID  = "AKIAIOSFODNN7EXAMPLE" // this and the secret are the examples of Amazon's documents
+	KeyID  = "AKIAIOSFODNN7EXAMPLE" // with the secret, the example of Amazon's documentation
 	Secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 )
 
-// Region is a region. Give it to httptest.NewServer.
+// Region is a fake region. It is an http.Handler, for httptest.NewServer.
 type Region struct {
 	config Config
 
 	mu        sync.Mutex
 	instances []*Instance
-	tokens    map[string]bound // for longer than a region lives in a test
+	tokens    map[string]bound // they never expire during a test
 	asked     int
 }
 
-// New makes a region.
+// New creates a region.
 func New(c Config) *Region {
 	if c.PageSize == 0 {
 		c.PageSize = 1000
@@ -53,7 +53,7 @@ func New(c Config) *Region {
 	return &Region{config: c, tokens: map[string]bound{}}
 }
 
-// awsError is an error as EC2 answers with it (API reference, "Error codes").
+// awsError is an error in EC2's format (API reference, "Error codes").
 type awsError struct {
 	status        int
 	code, message string
@@ -108,7 +108,7 @@ func (r *Region) answer(req *http.Request) (any, *awsError) {
 	return do(form)
 }
 
-// list takes Name.1, Name.2 … out of a form.
+// list removes Name.1, Name.2 … from a form and returns them.
 func list(form url.Values, name string) []string {
 	var values []string
 	for i := 1; ; i++ {
@@ -121,14 +121,14 @@ func list(form url.Values, name string) []string {
 	}
 }
 
-// take takes one parameter out of a form.
+// take removes one parameter from a form and returns it.
 func take(form url.Values, name string) string {
 	value := form.Get(name)
 	form.Del(name)
 	return value
 }
 
-// rest refuses parameters that nobody has taken.
+// rest refuses the remaining parameters.
 func rest(form url.Values) *awsError {
 	for name := range form {
 		return bad("UnknownParameter", "The parameter %s is not recognized", name)
@@ -136,7 +136,7 @@ func rest(form url.Values) *awsError {
 	return nil
 }
 
-// Instances returns all that EC2 knows of, the terminated included.
+// Instances returns all known instances, including terminated ones.
 func (r *Region) Instances() []Instance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,7 +147,7 @@ func (r *Region) Instances() []Instance {
 	return all
 }
 
-// Add puts an instance into the region that was launched an hour ago, as somebody else's where no tags say otherwise.
+// Add adds an instance that was launched an hour ago. Without tags, it belongs to no fleet.
 func (r *Region) Add(name string, tags ...Tag) Instance {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -156,7 +156,7 @@ func (r *Region) Add(name string, tags ...Tag) Instance {
 	return *i
 }
 
-// find returns the instances of IDs, or says which there is not.
+// find returns the instances of IDs, or an error that names a missing one.
 func (r *Region) find(ids []string) ([]*Instance, *awsError) {
 	var found []*Instance
 	for _, id := range ids {

@@ -23,7 +23,7 @@ type Instance struct {
 	listed  time.Time
 	stopped bool
 	ended   bool
-	gone    time.Time // when it is terminated
+	gone    time.Time // time of its termination
 }
 
 // Tag is a tag.
@@ -38,7 +38,7 @@ func newID(prefix string) string {
 	return prefix + hex.EncodeToString(id)[:17]
 }
 
-// State is the name of the instance's state, and its code ("InstanceState").
+// State returns the name and the code of the instance's state ("InstanceState").
 func (i *Instance) State() (string, int) {
 	now := time.Now()
 	switch {
@@ -85,7 +85,7 @@ func (i *Instance) reservation() reservation {
 	return reservation{ID: "r-" + i.ID[2:], Owner: "123456789012", Instances: []item{view}}
 }
 
-// describe is DescribeInstances. With a page size of the region's it turns pages also for who did not ask for that.
+// describe is DescribeInstances. If the region has a page size, it uses pages even if the client did not request them.
 func (r *Region) describe(form url.Values) (any, *awsError) {
 	size := r.config.PageSize
 	if most := take(form, "MaxResults"); most != "" {
@@ -138,7 +138,7 @@ func (r *Region) describe(form url.Values) (any, *awsError) {
 	return answer, nil
 }
 
-// matches reports whether an instance passes a filter: * and ? in its values stand for what they stand for in file names.
+// matches reports whether an instance passes a filter. * and ? in its values are wildcards, as in file names.
 func (i *Instance) matches(name string, values []string) bool {
 	var has []string
 	switch state, _ := i.State(); name {
@@ -172,7 +172,7 @@ type change struct {
 	Previous state  `xml:"previousState"`
 }
 
-// terminate is TerminateInstances: of those that have terminated it is no error.
+// terminate is TerminateInstances. A terminated instance is not an error.
 func (r *Region) terminate(form url.Values) (any, *awsError) {
 	return r.change(form, "TerminateInstancesResponse", func(i *Instance) {
 		if !i.ended {

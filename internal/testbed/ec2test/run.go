@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// maxUserdata is EC2's, before base64.
+// maxUserdata is EC2's limit, before base64.
 const maxUserdata = 16384
 
-// bound is what a token is bound to: one request, and the instance that it launched. It has none where the launch failed.
+// bound is the request of a token, and the instance that it launched. After a failed launch, it has no instance.
 type bound struct {
 	asked    string
 	instance *Instance
 }
 
-// run is RunInstances, of one instance. Its token makes it idempotent ("Ensuring idempotency in Amazon EC2 API requests"):
-// the same request again is answered with the same instance. Another request by the token is refused, whatever came of the
-// first: the token stays bound when its instance has terminated, and when there was no room for one.
+// run is RunInstances, for one instance. Its token makes it idempotent ("Ensuring idempotency in Amazon EC2 API
+// requests"): the same request returns the same instance. Another request with the token is refused. The token stays
+// bound after its instance has terminated, and after a failure for lack of capacity.
 func (r *Region) run(form url.Values) (any, *awsError) {
 	token := take(form, "ClientToken")
 	asked := form.Encode()
@@ -59,7 +59,7 @@ func (r *Region) run(form url.Values) (any, *awsError) {
 	return launched(i), nil
 }
 
-// room says why there is none for one more instance.
+// room returns an error if the region has no capacity for one more instance.
 func (r *Region) room() *awsError {
 	running := 0
 	for _, i := range r.instances {
@@ -73,7 +73,7 @@ func (r *Region) room() *awsError {
 	return nil
 }
 
-// ordered reads what is launched.
+// ordered reads the requested instance.
 func (r *Region) ordered(form url.Values) (*Instance, *awsError) {
 	i := &Instance{Image: take(form, "ImageId"), Type: take(form, "InstanceType")}
 	least, most := take(form, "MinCount"), take(form, "MaxCount")
@@ -110,7 +110,7 @@ func (r *Region) ordered(form url.Values) (*Instance, *awsError) {
 	return i, rest(form)
 }
 
-// tags reads TagSpecification.1: EC2 takes any characters, 128 in a key and 256 in a value.
+// tags reads TagSpecification.1. EC2 accepts any characters, 128 in a key and 256 in a value.
 func (i *Instance) tags(form url.Values) *awsError {
 	const prefix = "TagSpecification.1."
 	if kind := take(form, prefix+"ResourceType"); kind != "" && kind != "instance" {

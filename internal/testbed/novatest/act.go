@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// find returns a project's server; others' are not there.
+// find returns a project's server. It does not find servers of other projects.
 func (c *Cloud) find(project, id string) *Server {
 	c.settle()
 	i := slices.IndexFunc(c.servers, func(s *Server) bool { return s.ID == id && s.Project == project })
@@ -38,7 +38,7 @@ func (c *Cloud) showServer(w http.ResponseWriter, r *http.Request, project strin
 	}
 }
 
-// deleteServer is "Delete Server": 204, and the server stays with the task "deleting" until it is gone.
+// deleteServer is "Delete Server": 204, and the server keeps the task "deleting" until it is deleted.
 func (c *Cloud) deleteServer(w http.ResponseWriter, r *http.Request, project string, _ int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +56,7 @@ func (c *Cloud) deleteServer(w http.ResponseWriter, r *http.Request, project str
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// actions are those that change a server's status at once; from which one is not modelled.
+// actions are the actions that change a server's status immediately. The required earlier status is not modelled.
 var actions = map[string]string{
 	"os-stop": "SHUTOFF", "os-start": "", "suspend": "SUSPENDED", "resume": "", "pause": "PAUSED", "unpause": "", "shelve": "SHELVED", "unshelve": "",
 }

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Config is what a cloud is like. The zero value is a cloud of one project, without delays and limits.
+// Config is the configuration of a cloud. The zero value is a cloud of one project, without delays and limits.
 type Config struct {
-	Build     time.Duration // from the order of a server until it is ACTIVE
-	Deletion  time.Duration // from its deletion until it is gone
-	TokenLife time.Duration // 0 is an hour
-	Quota     int           // instances of a project; 0 is without a limit
-	MaxLimit  int           // servers on a page; 0 is 1000, Nova's default
-	Newest    int           // 96 stands for microversion 2.96; 0 is that
+	Build     time.Duration // from a server's creation request until ACTIVE
+	Deletion  time.Duration // from a deletion request until the deletion
+	TokenLife time.Duration // 0 means an hour
+	Quota     int           // instances of a project; 0 means no limit
+	MaxLimit  int           // servers on a page; 0 means 1000, Nova's default
+	Newest    int           // 96 means microversion 2.96; so does 0
 
-	Flavors, Images, Networks []Thing // nil is one of each, which the tests of the driver know: see New
+	Flavors, Images, Networks []Thing // nil means one of each, as the driver's tests expect: see New
 	Groups                    []Thing // server groups
 }
 
-// Thing has a name that need not be the only one.
+// Thing has an id and a name, which need not be unique.
 type Thing struct{ ID, Name string }
 
-// The one user and its projects. Stranger is another project of the same cloud.
+// The user and its projects. Stranger is another project of the same cloud.
 const (
 	User     = "pulley"
 	Password = "a secret"
@@ -33,7 +33,7 @@ const (
 	Region   = "RegionOne"
 )
 
-// Cloud is a cloud. Its address is where it is asked: give it to httptest.NewServer.
+// Cloud is a fake cloud. It is an http.Handler, for httptest.NewServer.
 type Cloud struct {
 	config Config
 	mux    *http.ServeMux
@@ -42,12 +42,12 @@ type Cloud struct {
 	servers []*Server // in the order of creation
 	tokens  map[string]token
 	faults  []*Fault
-	doomed  []string // why the next servers become ERROR
+	doomed  []string // faults of the next servers, which become ERROR
 	down    map[string]bool
 	asked   []string
 }
 
-// New makes a cloud.
+// New creates a cloud.
 func New(c Config) *Cloud {
 	if c.Flavors == nil {
 		c.Flavors = []Thing{{"1", "m1.small"}, {"2", "m1.large"}}
@@ -82,7 +82,7 @@ func (c *Cloud) routes() {
 	})
 }
 
-// ServeHTTP answers a request, or does what a fault says.
+// ServeHTTP answers a request, or applies a fault.
 func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	c.asked = append(c.asked, r.Method+" "+r.URL.RequestURI())
@@ -94,14 +94,14 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mux.ServeHTTP(w, r)
 }
 
-// Asked returns all requests so far, as "GET /compute/v2.1/servers".
+// Asked returns all requests, in the form "GET /compute/v2.1/servers".
 func (c *Cloud) Asked() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string(nil), c.asked...)
 }
 
-// CloudsYAML returns a clouds.yaml with the cloud at a URL, called west.
+// CloudsYAML returns a clouds.yaml with the cloud at a URL, under the name west.
 func CloudsYAML(url string) string {
 	return fmt.Sprintf(`clouds:
   west:

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// order is the body of "Create Server" after its form was checked.
+// order is the validated body of "Create Server".
 type order struct {
 	Server struct {
 		Name        string            `json:"name"`
@@ -30,8 +30,8 @@ type order struct {
 	} `json:"os:scheduler_hints"`
 }
 
-// createServer is "Create Server". It answers before anything is built, as Nova does: what goes wrong later is the server's
-// fault, and its status ERROR.
+// createServer is "Create Server". Like Nova, it answers before the build. A later error sets the server's status to
+// ERROR.
 func (c *Cloud) createServer(w http.ResponseWriter, r *http.Request, project string, micro int) {
 	raw, problem := readForm(r.Body, micro)
 	if problem != "" {
@@ -58,7 +58,7 @@ func (c *Cloud) createServer(w http.ResponseWriter, r *http.Request, project str
 	}})
 }
 
-// make looks whether what an order names is there; the words are those of nova.exception.
+// make checks that the named objects exist. Its messages are those of nova.exception.
 func (c *Cloud) make(o order, project string, micro int) (*Server, int, string) {
 	ask := o.Server
 	has := func(things []Thing, id string) int {
@@ -96,7 +96,7 @@ func (c *Cloud) make(o order, project string, micro int) (*Server, int, string) 
 	if used := c.count(project); c.config.Quota > 0 && used >= c.config.Quota {
 		return nil, http.StatusForbidden, fmt.Sprintf("Quota exceeded for instances: Requested 1, but already used %d of %d instances", used, c.config.Quota)
 	}
-	userdata, _ := base64.StdEncoding.DecodeString(ask.Userdata) // readForm has looked
+	userdata, _ := base64.StdEncoding.DecodeString(ask.Userdata) // readForm has validated it
 	s := &Server{
 		ID: newUUID(), Name: ask.Name, Project: project, Flavor: c.config.Flavors[flavor], Image: ask.Image, Networks: networks,
 		Metadata: ask.Metadata, Userdata: userdata, Created: time.Now().Truncate(time.Second), built: time.Now().Add(c.config.Build),
@@ -108,14 +108,14 @@ func (c *Cloud) make(o order, project string, micro int) (*Server, int, string) 
 	return s, 0, ""
 }
 
-// networksOf says which networks a server is on. Who names none gets the only one.
+// networksOf returns the networks of a server. Without a choice, it is the only network.
 func (c *Cloud) networksOf(raw json.RawMessage, micro int) ([]string, int, string) {
 	var word string
 	var list []struct {
 		UUID string `json:"uuid"`
 	}
 	if raw != nil && json.Unmarshal(raw, &word) != nil {
-		_ = json.Unmarshal(raw, &list) // its form was checked
+		_ = json.Unmarshal(raw, &list) // readForm has validated it
 	}
 	if word == "none" {
 		return nil, 0, ""

@@ -1,6 +1,7 @@
-// Package novatest is a cloud for tests: Keystone, Nova, Glance and Neutron as their API references describe them, as far as
-// making, listing and deleting servers goes. It is made from those references and not from what the driver asks: Debian's
-// OpenStack client works with it too (e2e/providers). What it does not model it answers with 501, so that no test relies on it.
+// Package novatest is a fake cloud for tests: Keystone, Nova, Glance and Neutron, as far as creating, listing and
+// deleting servers requires. It follows their API references and not the driver's requests: Debian's OpenStack client
+// works with it too (e2e/providers). It answers 501 for everything that it does not model, to keep tests from relying
+// on it.
 //
-// It owns the model of the cloud and its faults; it must never be linked into a program.
+// It owns the model of the cloud and its faults. It must never be linked into a program.
 package novatest

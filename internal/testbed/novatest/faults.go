@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// Fault is something that goes wrong with requests of a method whose path ends so. A request that has come is worked on also
-// when who asked has hung up, as Nova does.
+// Fault is a fault for requests of a method whose path ends with a suffix. Like Nova, the cloud completes a received
+// request even after the client disconnected.
 type Fault struct {
 	Method, Path string
-	After        int // that many such requests go well before
-	Times        int // 0 is once; below 0 always
+	After        int // number of matching requests without the fault before it
+	Times        int // 0 means once; below 0 means always
 
-	Delay  time.Duration // before anything is done
-	Late   time.Duration // it is done that long after the answer, which Lost or Status say
-	Lost   bool          // it is done, and the connection is cut instead of an answer
-	Status int           // instead of doing it; 0 does it
+	Delay  time.Duration // before any effect
+	Late   time.Duration // from the answer, given by Lost or Status, to the effect
+	Lost   bool          // the effect happens, and the connection is closed without an answer
+	Status int           // answered without an effect; 0 means normal processing
 	Body   string
 	Header map[string]string
 }
@@ -58,11 +58,11 @@ func (c *Cloud) fault(r *http.Request) *Fault {
 	return nil
 }
 
-// serve answers a request, as long as somebody waits for that.
+// serve answers a request while the client waits.
 func (f *Fault) serve(w http.ResponseWriter, r *http.Request, do http.Handler) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // it has not come
+		panic(http.ErrAbortHandler) // as if it was not received
 	}
 	hungUp := r.Context().Done()
 	r = r.Clone(context.WithoutCancel(r.Context()))
@@ -73,7 +73,7 @@ func (f *Fault) serve(w http.ResponseWriter, r *http.Request, do http.Handler) {
 	case <-hungUp:
 	case said := <-done:
 		if f.Lost {
-			panic(http.ErrAbortHandler) // net/http's own way to cut a connection
+			panic(http.ErrAbortHandler) // net/http's own way to close a connection
 		}
 		maps.Copy(w.Header(), said.Header())
 		w.WriteHeader(said.Code)
@@ -81,7 +81,7 @@ func (f *Fault) serve(w http.ResponseWriter, r *http.Request, do http.Handler) {
 	}
 }
 
-// act does what is asked, or does not, or does it later, and returns the answer.
+// act processes the request, refuses it, or delays its effect, and returns the answer.
 func (f *Fault) act(r *http.Request, do http.Handler) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	switch {
@@ -106,13 +106,13 @@ func (f *Fault) act(r *http.Request, do http.Handler) *httptest.ResponseRecorder
 	return w
 }
 
-// faultNames are Nova's words for statuses (nova.api.openstack.wsgi.Fault).
+// faultNames are Nova's names of statuses (nova.api.openstack.wsgi.Fault).
 var faultNames = map[int]string{
 	400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
 	409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 429: "overLimit", 501: "notImplemented", 503: "serviceUnavailable",
 }
 
-// fail answers as Nova does.
+// fail answers in Nova's error format.
 func fail(w http.ResponseWriter, status int, message string) {
 	name := faultNames[status]
 	if name == "" {

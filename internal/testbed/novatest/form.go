@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// allowedKeys are those of "server" in the request's schema, by the microversion since which they are there
+// allowedKeys are the keys of "server" in the request's schema, with the microversion that introduced them
 // (nova/api/openstack/compute/schemas/servers.py).
 var allowedKeys = map[string]int{
 	"name": 1, "imageRef": 1, "flavorRef": 1, "adminPass": 1, "metadata": 1, "networks": 1, "OS-DCF:diskConfig": 1, "accessIPv4": 1,
@@ -26,9 +26,9 @@ var (
 	metadataKey = regexp.MustCompile(`^[a-zA-Z0-9-_:. ]{1,255}$`)
 )
 
-// readForm checks the form of a "Create Server", in the words of Nova's validation.
+// readForm validates the form of "Create Server" with Nova's messages.
 func readForm(body io.Reader, micro int) (raw []byte, problem string) {
-	raw, err := io.ReadAll(io.LimitReader(body, 1<<20)) // Nova takes 112 KiB; oslo's default
+	raw, err := io.ReadAll(io.LimitReader(body, 1<<20)) // Nova accepts 112 KiB, oslo's default
 	if err != nil || len(raw) > 114688 {
 		return nil, "Request is too large."
 	}
@@ -63,7 +63,7 @@ func invalid(key string, value any, why string) string {
 	return fmt.Sprintf("Invalid input for field/attribute %s. Value: %v. %s", key, value, why)
 }
 
-// words checks the texts. A name has 1 to 255 printable characters, and no space at its ends.
+// words validates the texts. A name has 1 to 255 printable characters, and no space at its ends.
 func words(server map[string]any, _ int) string {
 	for _, key := range []string{"name", "flavorRef"} {
 		if _, ok := server[key]; !ok {
@@ -132,7 +132,7 @@ func userdata(server map[string]any, _ int) string {
 	return ""
 }
 
-// counts takes requests for one server only: more are not modelled.
+// counts accepts requests for one server only. More are not modelled.
 func counts(server map[string]any, _ int) string {
 	for _, key := range []string{"min_count", "max_count"} {
 		if value, ok := server[key]; ok && value != float64(1) && value != "1" {
@@ -145,7 +145,8 @@ func counts(server map[string]any, _ int) string {
 	return ""
 }
 
-// networks: since 2.37 they are required, may be a word, and have ids that are UUIDs; since 2.32 and 2.42 they have tags.
+// networks validates the networks. Since 2.37 they are required, may be a word, and have ids that are UUIDs. Since 2.32
+// and 2.42 they have tags.
 func networks(server map[string]any, micro int) string {
 	value, ok := server["networks"]
 	if !ok {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// glance is what the Image API has for finding an image.
+// glance serves the part of the Image API that finds an image.
 func (c *Cloud) glance() {
 	for _, path := range []string{"GET /image", "GET /image/{$}"} {
 		c.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -25,7 +25,7 @@ func (c *Cloud) glance() {
 	c.mux.HandleFunc("GET /image/v2/images/{id}", c.allowed(func(w http.ResponseWriter, r *http.Request, project string) {
 		i := slices.IndexFunc(c.config.Images, func(t Thing) bool { return t.ID == r.PathValue("id") })
 		if i < 0 {
-			w.Header().Set("Content-Type", "text/html; charset=UTF-8") // as Glance does
+			w.Header().Set("Content-Type", "text/html; charset=UTF-8") // like Glance
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = w.Write([]byte("<html><head><title>404 Not Found</title></head><body><h1>404 Not Found</h1></body></html>"))
 			return

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// token is what a user may do, and until when.
+// token is a user's permission and its expiry.
 type token struct {
 	project string
 	until   time.Time
@@ -94,7 +94,7 @@ func identityError(w http.ResponseWriter, status int, message string) {
 	answer(w, status, map[string]any{"error": map[string]any{"code": status, "message": message, "title": http.StatusText(status)}})
 }
 
-// projectID is 32 hexadecimal digits, as Keystone's are.
+// projectID returns 32 hexadecimal digits, like Keystone's ids.
 func projectID(name string) string {
 	const digits = "0123456789abcdef"
 	id := make([]byte, 32)
@@ -106,7 +106,7 @@ func projectID(name string) string {
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
 
-// allowed runs a handler for who has a token, with its project.
+// allowed runs a handler with the project of a valid token.
 func (c *Cloud) allowed(do func(w http.ResponseWriter, r *http.Request, project string)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
@@ -121,7 +121,7 @@ func (c *Cloud) allowed(do func(w http.ResponseWriter, r *http.Request, project 
 	}
 }
 
-// ExpireTokens ends all tokens at once.
+// ExpireTokens expires all tokens.
 func (c *Cloud) ExpireTokens() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

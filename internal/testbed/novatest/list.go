@@ -11,7 +11,7 @@ import (
 
 func randomText() string { return rand.Text() }
 
-// listed are the query parameters that are modelled. Others are ignored before microversion 2.75, and refused since.
+// listed are the modelled query parameters. Others are ignored before microversion 2.75, and refused since.
 var listed = []string{"name", "status", "limit", "marker", "project_id", "tenant_id", "deleted", "all_tenants", "sort_key", "sort_dir"}
 
 // listServers is "List Servers" and "List Servers Detailed".
@@ -33,7 +33,7 @@ func (c *Cloud) listServers(detail bool) handler {
 			fail(w, http.StatusForbidden, "Policy doesn't allow os_compute_api:servers:detail:get_all_tenants to be performed.")
 			return
 		}
-		name, err := regexp.Compile("(?i)" + query.Get("name")) // MySQL's REGEXP knows no case
+		name, err := regexp.Compile("(?i)" + query.Get("name")) // MySQL's REGEXP ignores case
 		if err != nil {
 			fail(w, http.StatusBadRequest, "Invalid filter: name")
 			return
@@ -102,7 +102,7 @@ func (c *Cloud) page(project string, name *regexp.Regexp, query url.Values) ([]*
 	return found, true
 }
 
-// unfiltered reports whether servers of cells that are down are shown: api-guide, "Handling Down Cells".
+// unfiltered reports whether servers of unreachable cells are listed: api-guide, "Handling Down Cells".
 func unfiltered(query url.Values) bool {
 	for key := range query {
 		if key != "project_id" && key != "tenant_id" && key != "deleted" {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// neutron is what the Networking API has for finding networks and security groups.
+// neutron serves the part of the Networking API that finds networks and security groups.
 func (c *Cloud) neutron() {
 	c.mux.HandleFunc("GET /network/{$}", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusOK, map[string]any{"versions": []any{version(base(r)+"/network/v2.0", "v2.0", "CURRENT", "", "")}})
@@ -17,10 +17,10 @@ func (c *Cloud) neutron() {
 	})
 }
 
-// securityGroups are those of every project.
+// securityGroups are the groups of every project.
 var securityGroups = []Thing{{"85cc3048-abc3-43cc-89b3-377341426ac5", "default"}, {"2c1b4dcd-7f3d-4c8e-9d2c-5f0b9a6f3e11", "cluster"}}
 
-// collection serves a list and its entries. Of a name with a hyphen objects have one with an underscore.
+// collection serves a list and its entries. A hyphen in the name is an underscore in the objects.
 func (c *Cloud) collection(name string, things []Thing, view func(t Thing, project string) map[string]any) {
 	key := strings.ReplaceAll(name, "-", "_")
 	c.mux.HandleFunc("GET /network/v2.0/"+name+"s", c.allowed(func(w http.ResponseWriter, r *http.Request, project string) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// handler is one request to Nova: who asks, and in which microversion (its minor number).
+// handler handles one request to Nova, with its project and microversion (the minor number).
 type handler func(w http.ResponseWriter, r *http.Request, project string, micro int)
 
 func (c *Cloud) nova() {
@@ -44,7 +44,7 @@ func (c *Cloud) nova() {
 	}
 }
 
-// inMicroversion reads the headers of both ages ("Microversion specification" of the API guide).
+// inMicroversion reads both forms of the version header ("Microversion specification" of the API guide).
 func (c *Cloud) inMicroversion(do handler) func(http.ResponseWriter, *http.Request, string) {
 	return func(w http.ResponseWriter, r *http.Request, project string) {
 		asked := r.Header.Get("X-OpenStack-Nova-API-Version")
@@ -148,7 +148,7 @@ func (c *Cloud) limits(w http.ResponseWriter, _ *http.Request, project string, _
 	}}})
 }
 
-// limit reads how many entries a page has.
+// limit returns the number of entries on a page.
 func (c *Cloud) limit(w http.ResponseWriter, r *http.Request) (int, bool) {
 	text := r.URL.Query().Get("limit")
 	if text == "" {
@@ -165,7 +165,7 @@ func (c *Cloud) limit(w http.ResponseWriter, r *http.Request) (int, bool) {
 	return min(n, c.config.MaxLimit), true
 }
 
-// next is the link to the page after a marker.
+// next returns the link to the page after a marker.
 func next(r *http.Request, marker string) []any {
 	query := r.URL.Query()
 	query.Set("marker", marker)

@@ -19,20 +19,20 @@ type Server struct {
 	Userdata []byte
 	Created  time.Time
 
-	// What a test or an action set, until the next one: "SHUTOFF", "RESCUE"; "" goes by the times.
+	// Set by a test or an action, until the next one: "SHUTOFF", "RESCUE". "" means that the times decide.
 	Status, Task string
-	Fault        string // it becomes ERROR when it was built
+	Fault        string // if not empty, the build ends with ERROR
 	Locked       bool
 	Group, Zone  string
 	KeyName      string
 	ConfigDrive  bool
-	Groups       []string // of security
+	Groups       []string // security groups
 
 	built time.Time
-	ends  time.Time // zero while nobody has deleted it
+	ends  time.Time // zero before its deletion
 }
 
-// Add puts a server into the cloud as it is, of the project that it says.
+// Add adds a server of the project that it names.
 func (c *Cloud) Add(s Server) Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,7 +49,7 @@ func (c *Cloud) Add(s Server) Server {
 	return s
 }
 
-// Servers returns all servers that are there, of all projects.
+// Servers returns all existing servers, of all projects.
 func (c *Cloud) Servers() []Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func (c *Cloud) Servers() []Server {
 	return all
 }
 
-// Set changes a server, as an operator of the cloud could.
+// Set changes a server, as an operator of the cloud does.
 func (c *Cloud) Set(id string, change func(*Server)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,14 +74,14 @@ func (c *Cloud) Set(id string, change func(*Server)) {
 	}
 }
 
-// Doom makes that the next server that is ordered becomes ERROR, for a reason.
+// Doom makes the next ordered server become ERROR, with a reason.
 func (c *Cloud) Doom(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.doomed = append(c.doomed, reason)
 }
 
-// CellDown makes that Nova can't reach what it knows of some servers, or can again.
+// CellDown makes the cell of these servers unreachable for Nova. Without ids, all cells are reachable.
 func (c *Cloud) CellDown(ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,13 +91,13 @@ func (c *Cloud) CellDown(ids ...string) {
 	}
 }
 
-// settle forgets servers that are gone. It is called with the lock held.
+// settle removes deleted servers. The caller must hold the lock.
 func (c *Cloud) settle() {
 	now := time.Now()
 	c.servers = slices.DeleteFunc(c.servers, func(s *Server) bool { return !s.ends.IsZero() && !now.Before(s.ends) })
 }
 
-// used counts a project's instances: those that are being deleted count until they are gone.
+// used counts a project's instances. An instance counts until its deletion is complete.
 func (c *Cloud) used(project string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,7 @@ func (c *Cloud) count(project string) int {
 	return n
 }
 
-// now says a server's status, task_state and vm_state.
+// now returns a server's status, task_state and vm_state.
 func (s *Server) now() (status, task, vm string) {
 	status, task, vm = "ACTIVE", "", "active"
 	switch {
@@ -132,13 +132,13 @@ func (s *Server) now() (status, task, vm string) {
 	return status, task, vm
 }
 
-// vmStates are Nova's inner states by status, where they are not the same word.
+// vmStates are Nova's internal states by status, if the words differ.
 var vmStates = map[string]string{
 	"SHUTOFF": "stopped", "PAUSED": "paused", "SUSPENDED": "suspended", "RESCUE": "rescued", "SHELVED": "shelved",
 	"SHELVED_OFFLOADED": "shelved_offloaded", "ERROR": "error", "BUILD": "building", "VERIFY_RESIZE": "resized", "SOFT_DELETED": "soft-delete",
 }
 
-// view is a server as an answer has it; nova.api.openstack.compute.views.servers says since which microversion.
+// view returns a server as in an answer. nova.api.openstack.compute.views.servers gives the microversion of each field.
 func (s *Server) view(micro int) map[string]any {
 	status, task, vm := s.now()
 	v := map[string]any{
@@ -191,7 +191,7 @@ func (s *Server) view(micro int) map[string]any {
 	return v
 }
 
-// partial is what is known of a server whose cell is down.
+// partial returns the known fields of a server in an unreachable cell.
 func (s *Server) partial(detail bool) map[string]any {
 	v := map[string]any{"id": s.ID, "status": "UNKNOWN", "links": []any{}}
 	if detail {
@@ -200,7 +200,7 @@ func (s *Server) partial(detail bool) map[string]any {
 	return v
 }
 
-// address is some address of the server's own.
+// address returns an address of the server.
 func (s *Server) address() string {
 	sum := sha256.Sum256([]byte(s.ID))
 	return "10." + digit(sum[0]) + "." + digit(sum[1]) + "." + digit(sum[2])

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// run is one `puppet apply` of the fake.
+// run is one `puppet apply` by the fake.
 type run struct {
 	settings
 	resources []resource
 	log       []entry
-	failure   bool // the catalog failed as a whole
+	failure   bool // the complete catalog failed
 	noReport  bool
 	term      chan os.Signal
 }
 
-// resource is what the report says of one.
+// resource is a resource in the report.
 type resource struct {
 	ref, message                               string
 	line                                       int
@@ -97,7 +97,7 @@ func (r *run) finish() int {
 	return code
 }
 
-// abort ends a run in the middle: a report that is not completed, exit 1.
+// abort ends a run in the middle: an incomplete report, exit 1.
 func (r *run) abort(message string) int {
 	r.failure = true
 	r.report(false)
@@ -105,13 +105,13 @@ func (r *run) abort(message string) int {
 	return 1
 }
 
-// refuse ends a run before anything was applied.
+// refuse ends a run before any change.
 func (r *run) refuse(message string) int {
 	fmt.Fprintln(os.Stderr, "Error: "+message)
 	return 1
 }
 
-// read collects the directives of the environment's manifests, in their order.
+// read returns the directives of the environment's manifests, in order.
 func (r *run) read() []directive {
 	paths, _ := filepath.Glob(filepath.Join(r.tree(), "manifests", "*.pp"))
 	slices.Sort(paths)
@@ -128,7 +128,7 @@ func (r *run) read() []directive {
 	return all
 }
 
-// compile is what a directive does while the catalog compiles; it returns why the catalog does not.
+// compile executes a directive during compilation. It returns the compilation error, if any.
 func (r *run) compile(d directive) string {
 	on := " on node " + r.get("certname")
 	switch d.verb {
@@ -173,7 +173,7 @@ func (r *run) compile(d directive) string {
 	return ""
 }
 
-// enact applies what a directive stands for; true when a signal ended the run.
+// enact executes a directive. It returns true when a signal ended the run.
 func (r *run) enact(d directive) (stop bool) {
 	first, rest, _ := strings.Cut(d.args, " ")
 	switch d.verb {
@@ -202,7 +202,7 @@ func (r *run) enact(d directive) (stop bool) {
 	return false
 }
 
-// file is a file resource with a content.
+// file manages a file resource with content.
 func (r *run) file(path, text string, d directive) {
 	res := resource{ref: "File[" + path + "]", line: d.line}
 	old, err := os.ReadFile(path)
@@ -228,7 +228,7 @@ func (r *run) file(path, text string, d directive) {
 	r.add(res, "notice")
 }
 
-// sleep runs a command as Puppet does: in a session of its own, which a signal to Puppet does not reach.
+// sleep runs a command as Puppet does: in its own session, which a signal to Puppet does not reach.
 func (r *run) sleep(seconds string) (stop bool) {
 	cmd := exec.Command("sleep", seconds)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -250,7 +250,7 @@ func (r *run) add(res resource, level string) {
 	r.say(level, source(res.ref), res.message)
 }
 
-// say logs a line and shows it as Puppet's console does.
+// say logs a line and prints it in the format of Puppet's console.
 func (r *run) say(level, source, message string) {
 	r.log = append(r.log, entry{level, source, message})
 	prefix := map[string]string{"err": "Error", "warning": "Warning", "notice": "Notice"}[level]
@@ -262,5 +262,5 @@ func (r *run) say(level, source, message string) {
 
 func source(ref string) string { return "/Stage[main]/Main/" + ref }
 
-// stamp is a time as reports spell it.
+// stamp returns the time in the format of reports.
 func stamp() string { return time.Now().Format("2006-01-02T15:04:05.000000000-07:00") }

@@ -12,7 +12,7 @@ import (
 	"pulley/agent"
 )
 
-// Cases are the contract. What a machine of its own accord may do to a run is in hermeticCases.
+// Cases returns the contract. hermeticCases returns the cases about the machine's own Puppet.
 func Cases() []Case {
 	return append(append(endings(), interruptions()...), hermeticCases()...)
 }
@@ -21,7 +21,7 @@ const motd = `file { '{{dir}}/motd': content => 'hello' }
 # fake: file {{dir}}/motd hello
 `
 
-// endings are the runs that Puppet itself brings to an end.
+// endings are the runs that Puppet itself ends.
 func endings() []Case {
 	untouched := func(t *testing.T, r *Ran) {
 		if r.Report != "" || r.File("motd") != "" {
@@ -151,7 +151,7 @@ fail('at last')
 	}
 }
 
-// interruptions are the runs that something ends before their time.
+// interruptions are the runs that are ended early.
 func interruptions() []Case {
 	return []Case{
 		{
@@ -194,17 +194,17 @@ func interruptions() []Case {
 	}
 }
 
-// motdStays: what was changed before the end stays changed.
+// motdStays checks that changes before the end stay.
 func motdStays(t *testing.T, r *Ran) {
 	if r.File("motd") != "hello" {
 		t.Errorf("motd is %q, want what was applied before the signal", r.File("motd"))
 	}
 }
 
-// own tells this program's commands from those of another that tests at the same moment: {{own}} in a manifest, digits.
+// own identifies this process's commands, among those of other test processes: {{own}} in a manifest, digits.
 func own() string { return fmt.Sprintf("%07d", os.Getpid()) }
 
-// childrenEnded: nothing that Puppet started is left running, and ending it did not take for ever.
+// childrenEnded checks that no process that Puppet started still runs, and that ending them was quick.
 func childrenEnded(seconds string) func(t *testing.T, r *Ran) {
 	return func(t *testing.T, r *Ran) {
 		if most := r.Boot + 50*time.Second; r.Took > most {

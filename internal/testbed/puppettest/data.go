@@ -13,8 +13,8 @@ import (
 // layer is one level of a hiera.yaml.
 type layer struct{ Name, File string }
 
-// layers are the levels of the global hiera.yaml and then of the environment's: paths and datadirs, no interpolation
-// but of %{facts.pulley.data} in a path.
+// layers returns the levels of the global hiera.yaml and then of the environment's: paths and datadirs. It supports no
+// interpolation except %{facts.pulley.data} in a path.
 func (s settings) layers() []layer {
 	var all []layer
 	for _, config := range []string{s.get("hiera_config"), filepath.Join(s.tree(), "hiera.yaml")} {
@@ -46,7 +46,7 @@ func (s settings) layers() []layer {
 	return all
 }
 
-// find returns the value of key in the first layer that has it.
+// find returns the value of key in the first layer that contains it.
 func (s settings) find(key string) (value any, from layer, ok bool) {
 	for _, l := range s.layers() {
 		text, err := os.ReadFile(l.File)
@@ -110,7 +110,7 @@ func (s settings) expand(text string) string {
 	}
 }
 
-// lookup is `puppet lookup KEY [--explain]`.
+// lookup runs `puppet lookup KEY [--explain]`.
 func lookup(s settings) int {
 	if len(s.words) == 0 {
 		fmt.Fprintln(os.Stderr, "Error: Could not run: No keys were given to lookup.")

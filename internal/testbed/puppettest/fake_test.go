@@ -13,7 +13,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Whatever is tested against the fake would prove nothing if the fake did not keep Puppet's contract.
+// Tests on the fake prove nothing unless the fake satisfies Puppet's contract.
 func TestFake(t *testing.T) {
 	Suite(t, func(t *testing.T, extra ...string) Machine {
 		dir := t.TempDir()

@@ -11,7 +11,7 @@ import (
 	"pulley/agent"
 )
 
-// hermeticCases are about what lies on the machine, or reaches Puppet all the same, and how live data reaches a run.
+// hermeticCases are the cases about the machine's own settings and files that could reach a run, and about live data.
 func hermeticCases() []Case {
 	applied := func(t *testing.T, r *Ran) {
 		if r.File("motd") != "hello" {
@@ -80,7 +80,7 @@ file { '{{dir}}/word': content => lookup('word', default_value => 'none') }
 			Files: releaseData("live_data: hierarchy\n", ""),
 			Check: func(t *testing.T, r *Ran) {
 				wordIs("node")(t, r)
-				explains(t, r, `Found key: "word" value: "node"`) // lookup has the node's own facts, without --node
+				explains(t, r, `Found key: "word" value: "node"`) // lookup uses the node's own facts, without --node
 			},
 		}),
 		{
@@ -98,8 +98,8 @@ const wordManifest = `file { '{{dir}}/word': content => lookup('word') }
 # fake: file {{dir}}/word %{data:word,}
 `
 
-// releaseData is a hierarchy of the release itself: its own value first, then Pulley's node layer. The folder stands in
-// the path because Puppet takes a datadir for relative before it interpolates it.
+// releaseData returns a hierarchy of the release: its own value first, then Pulley's node layer. The folder is part of
+// the path, because Puppet checks whether a datadir is relative before it interpolates it.
 func releaseData(settings, word string) map[string]string {
 	files := map[string]string{
 		"pulley.yaml": settings,
@@ -124,7 +124,7 @@ func wordIs(want string) func(t *testing.T, r *Ran) {
 	}
 }
 
-// explains: `puppet lookup --explain` with the run's settings names the layer.
+// explains checks that `puppet lookup --explain` with the run's settings names the layer.
 func explains(t *testing.T, r *Ran, want string) {
 	cmd, err := r.Puppet.Command(t.Context(), r.Job, "lookup", "word", "--explain")
 	if err != nil {
@@ -141,13 +141,13 @@ const refuseStale = `if $facts['stale'] { fail('a stale fact') }
 # fake: refuse-fact stale a stale fact
 `
 
-// staleFact leaves what an old puppet agent once synchronised.
+// staleFact creates a fact that an old puppet agent synchronised.
 func staleFact(t *testing.T, m Machine) {
 	write(t, filepath.Join(m.Vardir, "lib", "facter", "stale.rb"), "Facter.add('stale') { setcode { 'old' } }\n")
 	write(t, filepath.Join(m.Vardir, "facts.d", "stale.txt"), "stale=old\n")
 }
 
-// leaks shows that the hermetic cases can fail: the same settings do reach a Puppet that is run as most people would.
+// leaks proves that the hermetic cases can fail: the same settings do reach a Puppet with default options.
 func leaks(t *testing.T, m Machine) {
 	dir := t.TempDir()
 	manifest := filepath.Join(dir, "environments", "dev", "manifests", "site.pp")

@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// RunAsPuppet ends the process as the fake when it was started under the name `puppet`. Call it first in TestMain.
+// RunAsPuppet runs the fake and exits if the process was started under the name `puppet`. Call it first in TestMain.
 func RunAsPuppet() {
 	if filepath.Base(os.Args[0]) == "puppet" {
 		os.Exit(Main())
 	}
 }
 
-// Write makes dir/puppet: the fake as a program. The calling test's TestMain must call RunAsPuppet. The fake takes
-// dir/etc and dir/var for the confdir and vardir of the machine's own Puppet, where it is not given others.
+// Write creates dir/puppet, the fake as a program. The calling test's TestMain must call RunAsPuppet. By default, the
+// fake uses dir/etc and dir/var as the confdir and vardir of the machine's own Puppet.
 func Write(t testing.TB, dir string) (program string) {
 	t.Helper()
 	me, err := os.Executable()
@@ -32,7 +32,7 @@ func Write(t testing.TB, dir string) (program string) {
 	return program
 }
 
-// Starts returns the command lines with which the fake in dir was started, oldest first.
+// Starts returns the command lines of all starts of the fake in dir, oldest first.
 func Starts(t testing.TB, dir string) []string {
 	t.Helper()
 	f, err := os.Open(filepath.Join(dir, "fake-starts"))
@@ -50,7 +50,7 @@ func Starts(t testing.TB, dir string) []string {
 	return lines
 }
 
-// Main is the fake's main function: it reads os.Args and returns the exit code.
+// Main is the fake's main function. It reads os.Args and returns the exit code.
 func Main() int {
 	home := filepath.Dir(os.Args[0])
 	if !strings.Contains(os.Args[0], "/") {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// The agent judges runs by what Puppet does; a Puppet that does something else would commit what was never applied.
+// The agent judges runs by Puppet's documented behaviour. A Puppet with other behaviour would make the agent commit a
+// target that was never applied.
 func TestReal(t *testing.T) {
 	if _, err := exec.LookPath("puppet"); err != nil {
 		t.Fatal("there is no Puppet here: apt-get install puppet-agent")
@@ -28,8 +29,8 @@ func TestReal(t *testing.T) {
 		for i := range extra {
 			extra[i] = "'" + extra[i] + "'"
 		}
-		// A mount namespace in which the machine's own settings are ours to spoil; each step execs the next, so the
-		// process that is started is the one that is Puppet in the end.
+		// A mount namespace lets the test change the machine's own settings. Each step execs the next, so that the
+		// started process becomes Puppet.
 		script := "#!/bin/sh\nexec unshare -m sh -c 'mount --bind \"$1\" " + conf + " && mount --bind \"$2\" " + vardir +
 			" && shift 2 && exec puppet \"$@\"' sh '" + m.Confdir + "' '" + m.Vardir + "' \"$@\" " + strings.Join(extra, " ") + "\n"
 		if err := os.WriteFile(m.Program, []byte(script), 0o755); err != nil {
@@ -39,7 +40,7 @@ func TestReal(t *testing.T) {
 	})
 }
 
-// printed asks Puppet for one of its settings.
+// printed returns one of Puppet's settings.
 func printed(t *testing.T, name string) string {
 	t.Helper()
 	out, err := exec.Command("puppet", "config", "print", name).Output()

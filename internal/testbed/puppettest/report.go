@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// report writes the report as Puppet does (format 12), or complains where it can't.
+// report writes a report in Puppet's format 12, or logs an error if it cannot.
 func (r *run) report(completed bool) {
 	path := r.get("lastrunreport")
 	if r.noReport {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// settings are what the fake was told: the command line wins over puppet.conf, and that over the defaults.
+// settings are the fake's settings: the command line overrides puppet.conf, which overrides the defaults.
 type settings struct {
 	command string
-	words   []string // arguments that are no options
+	words   []string // arguments that are not options
 	cli     map[string]string
 	conf    map[string]string
 	home    string
@@ -49,7 +49,7 @@ func parseSettings(home string, args []string) settings {
 	return s
 }
 
-// get returns a setting as stock Puppet would settle it.
+// get returns a setting by the rules of stock Puppet.
 func (s settings) get(name string) string {
 	if v, ok := s.cli[name]; ok {
 		return v
@@ -83,5 +83,5 @@ func (s settings) get(name string) string {
 	return ""
 }
 
-// tree is the folder of the environment.
+// tree returns the folder of the environment.
 func (s settings) tree() string { return filepath.Join(s.get("environmentpath"), s.get("environment")) }

@@ -13,37 +13,37 @@ import (
 	"pulley/agent/puppet"
 )
 
-// Machine is a Puppet together with the settings of the machine's own Puppet, which a case may spoil.
+// Machine is a Puppet with the settings of the machine's own Puppet, which a case may modify.
 type Machine struct {
 	Program string        // starts Puppet
-	Confdir string        // the machine's own confdir: a puppet.conf here is read by a Puppet that is not given another
+	Confdir string        // the machine's own confdir: the default source of puppet.conf
 	Vardir  string        // the machine's own vardir
-	Boot    time.Duration // is plenty for Puppet to come up and be in the middle of a catalog
-	Grace   time.Duration // is plenty for it to end when it is told to
+	Boot    time.Duration // ample time for Puppet to reach the middle of a catalog
+	Grace   time.Duration // ample time for Puppet to exit after a signal
 }
 
 // Case is one row of the contract.
 type Case struct {
 	Name     string
-	Manifest string            // manifests/site.pp, with directives for the fake; {{dir}} is a scratch folder, {{own}} as of own
+	Manifest string            // site.pp, with directives for the fake; {{dir}}: scratch folder, {{own}}: see own
 	Files    map[string]string // further files of the release
 	Data     map[string]string // live data: layer → YAML
-	Extra    []string          // arguments that the machine puts behind all others: a Puppet that does not do as it is told
+	Extra    []string          // arguments that the machine appends, to simulate a wrong Puppet
 	Conf     string            // the machine's own puppet.conf
 	Spoil    func(t *testing.T, m Machine)
 	Noop     bool
-	Strike   bool // the deadline comes in the middle
-	Stop     bool // the agent is told to stop in the middle
-	Applying bool // the middle is when motd is there: an end before that says nothing
+	Strike   bool // the deadline ends the run in the middle
+	Stop     bool // the agent is stopped in the middle
+	Applying bool // the middle begins when motd exists
 
 	Kind    agent.Kind
 	Outcome agent.Outcome
-	Codes   []int  // the exit codes that are right
-	Problem string // is a part of the problem; "" means that there is none
+	Codes   []int  // the valid exit codes
+	Problem string // a substring of the problem; "": no problem
 	Check   func(t *testing.T, r *Ran)
 }
 
-// Ran is a case after its run.
+// Ran is a case and the result of its run.
 type Ran struct {
 	agent.Result
 	Dir    string // the scratch folder
@@ -54,18 +54,18 @@ type Ran struct {
 	Boot   time.Duration // its machine's
 }
 
-// File returns the content of a file in the scratch folder; "" when there is none.
+// File returns the content of a file in the scratch folder, or "" if it is missing.
 func (r *Ran) File(name string) string {
 	text, _ := os.ReadFile(filepath.Join(r.Dir, name))
 	return string(text)
 }
 
-// Suite runs the contract on Puppets made by newMachine.
+// Suite runs the contract on the Puppets from newMachine.
 func Suite(t *testing.T, newMachine func(t *testing.T, extra ...string) Machine) {
 	t.Run("what_is_spoiled_does_reach_a_Puppet", func(t *testing.T) { leaks(t, newMachine(t)) })
 	for _, c := range Cases() {
 		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
-			if c.Spoil == nil { // a case that spoils the environment of this process runs alone
+			if c.Spoil == nil { // a case that modifies the environment of this process runs alone
 				t.Parallel()
 			}
 			m := newMachine(t, c.Extra...)
@@ -102,7 +102,7 @@ func Suite(t *testing.T, newMachine func(t *testing.T, extra ...string) Machine)
 	}
 }
 
-// apply makes release, data and machine of the case and runs Puppet on them.
+// apply creates the case's release, data and machine, and runs Puppet on them.
 func (c Case) apply(t *testing.T, m Machine) *Ran {
 	t.Helper()
 	r := &Ran{Dir: t.TempDir()}
