@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// cycles returns the shortest cycle of each group of roles that depend on each other in a cycle, beginning with the
-// group's first role by name. Each role in a cycle comes after the next one, and the last one after the first.
+// cycles returns the shortest cycle of each group of roles that depend on each other in a cycle. It begins with the
+// group's first role by name. Each role in it comes after the next one, and the last one after the first.
 func (e *Environment) cycles() [][]string {
 	after := map[string][]string{}
 	for _, r := range e.Roles {

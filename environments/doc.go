@@ -20,7 +20,7 @@
 // Parsing is strict: unknown content is an error with file, line, column and, if a known name is similar, a suggestion.
 // All errors are reported at once.
 //
-// The package owns the format of the file, the stored format of an environment, the rules for names, the sample files
-// and the schemas for editors. It must never read a file, the clock or the network, never use etcd or Puppet, and never
-// panic on any input.
+// The package owns the format of the file and the stored format of an environment. It also owns the rules for names,
+// the sample files and the schemas for editors. It must never read a file, the clock or the network, never use etcd or
+// Puppet, and never panic on any input.
 package environments

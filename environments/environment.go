@@ -37,7 +37,7 @@ type Role struct {
 	Labels      map[string]string `json:"labels,omitempty"`   // of the machine, at the provider
 	// roles whose machines must be converged before these are made
 	After []string `json:"after,omitempty"`
-	// roles whose joining or leaving nodes cause a Puppet run on these nodes
+	// roles whose added or removed nodes cause a Puppet run on these nodes
 	ReactsTo  []string `json:"reacts_to,omitempty"`
 	Protected bool     `json:"protected,omitempty"` // its machines are never destroyed
 	Rollout   Rollout  `json:"rollout,omitzero"`    // number of machines at a time

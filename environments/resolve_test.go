@@ -65,8 +65,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// If a setting of a role did not reach its machines, or one of the environment were lost, a first boot would differ
-// from the file.
+// A first boot must use all settings of its role, and of the environment.
 func TestUserdataOfARole(t *testing.T) {
 	value := reflect.ValueOf(Userdata{})
 	for i := range value.NumField() {

@@ -208,8 +208,8 @@ func TestWatchCountsWhatItDiedOver(t *testing.T) {
 	})
 }
 
-// A watch must not replace a protected database with an empty one, delete a machine under a hold, or destroy a fleet
-// during an outage of the cloud.
+// A watch must not replace a protected database with an empty one. It must not delete a machine under a hold, nor
+// destroy a fleet during an outage of the cloud.
 func TestWatchLeavesAlone(t *testing.T) {
 	for _, c := range []struct {
 		say, says string
