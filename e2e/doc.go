@@ -1,3 +1,3 @@
-// Package e2e runs scenarios with the shipped commands on real parts: etcd, Puppet and cron, in machines that are copy-on-write
-// views of this one. The build tag is e2e.
+// Package e2e runs scenarios with the released commands and real etcd, Puppet and cron, in machines that are
+// copy-on-write views of the host. It must never change the host's own files. The build tag is e2e.
 package e2e

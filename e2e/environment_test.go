@@ -17,7 +17,8 @@ import (
 	"testing"
 )
 
-// `env apply` must make the machines of an environment file, converge them, and retire the highest numbers. Other machines stay.
+// `env apply` must create the machines of an environment file, converge them, and retire the highest numbers. Other
+// machines stay.
 func TestEnvironmentBecomesLocalMachines(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -46,7 +47,7 @@ func TestEnvironmentBecomesLocalMachines(t *testing.T) {
 		t.Errorf("retire hooks ran on %v", retired)
 	}
 
-	// Scaling up again makes a new machine of the same name, and keeps the other one.
+	// Scaling up again creates a new machine of the same name, and keeps the other one.
 	s.apply(2)
 	s.is("controller1", "controller2", "compute1")
 	again := s.ids()
@@ -65,13 +66,13 @@ func TestEnvironmentBecomesLocalMachines(t *testing.T) {
 	}
 }
 
-// site is an environment whose machines are local ones.
+// site is an environment with local machines.
 type site struct {
 	*fleet
 	folder string
 	hooks  *httptest.Server
 	mu     sync.Mutex
-	heard  []string // paths of the requests of retire hooks
+	heard  []string // request paths of retire hooks
 }
 
 func newSite(f *fleet) *site {
@@ -82,7 +83,7 @@ func newSite(f *fleet) *site {
 		s.heard = append(s.heard, strings.TrimPrefix(r.URL.Path, "/"))
 	}))
 	f.t.Cleanup(s.hooks.Close)
-	f.t.Cleanup(func() { _, _ = s.run("", "destroy", s.file(2), "--yes", "--no-drain", "--max-retire", "100") }) // of a test that failed
+	f.t.Cleanup(func() { _, _ = s.run("", "destroy", s.file(2), "--yes", "--no-drain", "--max-retire", "100") }) // after a failed test
 	return s
 }
 
@@ -134,7 +135,7 @@ func (s *site) apply(controllers int) {
 
 // run runs a command of `pulley env` with this standard input.
 func (s *site) run(input string, args ...string) (string, error) {
-	// The test's own context ends before its clean-up runs.
+	// The test's own context ends before its cleanup runs.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "pulley"), append([]string{"env"}, args...)...)

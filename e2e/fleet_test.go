@@ -19,10 +19,10 @@ import (
 	"pulley/internal/drivers/local"
 )
 
-// bin holds the commands as they are shipped.
+// bin is the folder of the released commands.
 var bin string
 
-// patience bounds every wait for what has to happen, on a machine that has other work.
+// patience limits each wait for an expected change, on a busy machine.
 const patience = 15 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if err := flag.Set("test.parallel", "4"); err != nil { // a scenario that waits leaves its processor to another one
+	if err := flag.Set("test.parallel", "4"); err != nil { // scenarios that wait leave their processor to others
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -55,7 +55,7 @@ func run(m *testing.M) int {
 type fleet struct {
 	t        *testing.T
 	endpoint string
-	dir      string // scratch
+	dir      string // scratch folder
 	repo     string
 	listen   string
 	serve    *exec.Cmd
@@ -64,7 +64,7 @@ type fleet struct {
 
 const agentPath = "/usr/local/bin/pulley-agent"
 
-// of returns the same fleet for a subtest, which its failures are reported to.
+// of returns the same fleet for a subtest. Failures are reported to the subtest.
 func (f *fleet) of(t *testing.T) *fleet {
 	g := *f
 	g.t = t
@@ -87,7 +87,7 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// up starts `pulley serve`. A second start has the address and the data of the first.
+// up starts `pulley serve`. A second start uses the address and the data of the first.
 func (f *fleet) up() {
 	f.t.Helper()
 	f.serve = exec.Command(filepath.Join(bin, "pulley"), "serve", "--data-dir", filepath.Join(f.dir, "data"), "--listen", f.listen)
@@ -149,7 +149,7 @@ func (f *fleet) machine(node string) {
 	f.agent(node, 0, "bootstrap", "--node", node, "-e", "dev", "--endpoints", f.endpoint)
 }
 
-// start starts a machine that has the agent and is no node yet.
+// start starts a machine that has the agent but is not a node yet.
 func (f *fleet) start(node string) {
 	f.t.Helper()
 	m, err := local.Start(f.t.Context(), local.Config{
@@ -164,7 +164,7 @@ func (f *fleet) start(node string) {
 	f.machines[node] = m
 }
 
-// agent runs the agent in a node's machine and checks its exit code. It returns what the agent printed.
+// agent runs the agent in a node's machine and checks its exit code. It returns the agent's output.
 func (f *fleet) agent(node string, want int, args ...string) string {
 	f.t.Helper()
 	return f.in(node, want, agentPath, args...)
@@ -217,7 +217,8 @@ func (f *fleet) publish(version, site string) {
 	if err := os.WriteFile(filepath.Join(f.repo, "manifests", "site.pp"), []byte(site), 0o644); err != nil {
 		f.t.Fatal(err)
 	}
-	if err := os.RemoveAll(filepath.Join(f.repo, "validate.d")); err != nil { // it checks what only the starter's manifests do
+	// The checks of the starter fit only its own manifests.
+	if err := os.RemoveAll(filepath.Join(f.repo, "validate.d")); err != nil {
 		f.t.Fatal(err)
 	}
 	f.pulley("publish", f.repo, "--version", version, "--no-validate")

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Settings, plugins and data of an old `puppet agent` must not reach a run. A `puppet agent --disable` must hold for Pulley too.
+// Settings, plugins and data of an old `puppet agent` must not reach a run. A `puppet agent --disable` must also stop
+// Pulley.
 func TestOldPuppetSettingsDoNotLeak(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -32,7 +33,7 @@ func TestOldPuppetSettingsDoNotLeak(t *testing.T) {
 	}
 	f.expect("controller1", "converged", "1.1.0", "changed")
 
-	// Somebody disabled the old agent for a reason.
+	// Disabling the old agent had a reason.
 	vardir := strings.TrimSpace(f.in("controller1", 0, "puppet", "config", "print", "statedir", "--section", "agent"))
 	f.write("controller1", vardir+"/agent_disabled.lock", `{"disabled_message":"disk surgery, ask bob"}`)
 	contains(t, f.agent("controller1", 0, "run", "--force"), "disk surgery, ask bob")

@@ -22,8 +22,8 @@ node default {
 }
 `
 
-// A target that fails must be visible and must leave the node on its last good target. Each subtest goes on from the node that
-// the one before it left.
+// A failed target must be visible and must leave the node on its last good target. Each subtest continues with the node
+// of the previous one.
 func TestNodeKeepsLastGoodTarget(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -35,7 +35,8 @@ func TestNodeKeepsLastGoodTarget(t *testing.T) {
 	t.Run("data_has_wrong_type", func(t *testing.T) { f.of(t).dataHasWrongType() })
 }
 
-// A release that does not compile fails, and the node enforces the old one on schedule. A rollback needs no download.
+// If a release does not compile, the run fails, and the node enforces the old one on schedule. A rollback needs no
+// download.
 func (f *fleet) releaseDoesNotCompile() {
 	f.t.Helper()
 	f.publish("1.1.0", siteBroken)
@@ -75,7 +76,7 @@ func (f *fleet) releaseRemovesSchedule() {
 	f.expect("controller1", "failed", "1.0.0", "failed")
 }
 
-// Data of the wrong type fails as a broken release does, and a rollback takes release and data back together.
+// Data of the wrong type fails like a broken release. A rollback reverts release and data together.
 func (f *fleet) dataHasWrongType() {
 	f.t.Helper()
 	f.publish("1.3.0", siteTyped)

@@ -25,7 +25,7 @@ func (f *fleet) until(what string, ok func() bool) {
 	}
 }
 
-// Without etcd a node must enforce its target, obey the hold that it read last, give its reason, and report later.
+// Without etcd, a node must enforce its target, obey the hold that it read last, give its reason, and report later.
 func TestNodeWithoutEtcdKeepsEnforcing(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -34,13 +34,13 @@ func TestNodeWithoutEtcdKeepsEnforcing(t *testing.T) {
 	f.pulley("promote", "1.0.0")
 	f.agent("controller1", 0, "run")
 
-	// The run of 1.1.0 fails half-way.
+	// The run of 1.1.0 fails in the middle.
 	f.publish("1.1.0", siteHalf)
 	f.pulley("promote", "1.1.0")
 	contains(t, f.agent("controller1", 1, "run"), "failed on 1.1.0")
 	contains(t, f.read("controller1", "/etc/half-new"), "new")
 
-	// Offline the node stays on the new target. Only an operator may go back.
+	// Offline, the node stays on the new target. Only an operator may roll back.
 	f.down()
 	f.write("controller1", "/etc/half-new", "vandal")
 	f.write("controller1", "/etc/ready", "")
@@ -61,7 +61,7 @@ func TestNodeWithoutEtcdKeepsEnforcing(t *testing.T) {
 		t.Errorf("the offline runs are missing:\n%s", runs)
 	}
 
-	// The hold that was read last applies offline too.
+	// The last hold applies offline too.
 	f.pulley("hold", "--stop", "--why", "surgery")
 	contains(t, f.agent("controller1", 0, "run"), "surgery")
 	f.down()

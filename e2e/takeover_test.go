@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A machine that `puppet agent` manages must have one manager at any time, and `takeover undo` must restore it. The part with
-// cron also proves that cron alone converges a node: the agent's file, its PATH and its logging are right.
+// A machine that `puppet agent` manages must have one manager at any time, and `takeover undo` must restore it. The
+// part with cron also proves that cron alone converges a node: the agent's file, its PATH and its logging are right.
 func TestTakeoverFromPuppetAgent(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -16,14 +16,14 @@ func TestTakeoverFromPuppetAgent(t *testing.T) {
 	f.start("controller1")
 	const old = "# the old agent\n* * * * * root echo ran >>/root/old; puppet agent --onetime --no-daemonize --server 127.0.0.1\n"
 	f.write("controller1", "/etc/cron.d/puppet", old)
-	puppet := func() string { // no server answers; a disabled agent does not try one
+	puppet := func() string { // without a server; a disabled agent does not contact one
 		return f.in("controller1", 0, "sh", "-c", "puppet agent --onetime --no-daemonize --verbose --server 127.0.0.1 --http_connect_timeout 2 2>&1; true")
 	}
 	if said := puppet(); strings.Contains(said, "administratively disabled") {
 		t.Fatal(said)
 	}
 
-	// A node, beside the old agent.
+	// Make it a node, beside the old agent.
 	contains(t, f.agent("controller1", 0, "bootstrap", "--node", "controller1", "-e", "dev", "--endpoints", f.endpoint, "--schedule", "* * * * *"),
 		"puppet agent manages this machine, and goes on to")
 	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")
@@ -75,7 +75,7 @@ func TestTakeoverFromPuppetAgent(t *testing.T) {
 		t.Errorf("it is still disabled: %s", said)
 	}
 
-	// Another bootstrap leaves the old agent as the only manager.
+	// A second bootstrap leaves the old agent as the only manager.
 	contains(t, f.agent("controller1", 0, "bootstrap", "--node", "controller1", "-e", "dev", "--endpoints", f.endpoint, "--schedule", "* * * * *"),
 		"puppet agent manages this machine, and goes on to")
 	f.in("controller1", 0, "test", "!", "-e", "/etc/cron.d/pulley-agent")

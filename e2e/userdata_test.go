@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The userdata that cloud-init runs must turn a bare machine into a node. A second run must change nothing.
+// The userdata that cloud-init runs must turn a machine without Pulley into a node. A second run must change nothing.
 func TestUserdataMakesMachineANode(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -19,7 +19,7 @@ func TestUserdataMakesMachineANode(t *testing.T) {
 		if s := f.status("compute1"); s.State != "pending" {
 			t.Fatalf("after its first boot: %+v", s)
 		}
-		// A reboot finds nothing to resume.
+		// After a reboot, there is nothing to resume.
 		f.in("compute1", 0, "test", "!", "-e", "/var/lib/pulley/first-boot.sh")
 		f.in("compute1", 0, "test", "!", "-e", "/etc/cron.d/pulley-first-boot")
 	}

@@ -16,10 +16,11 @@ import (
 const (
 	coldRounds   = 5
 	updateRounds = 10
-	lastCommits  = 50 // over which bytes and requests are counted
+	lastCommits  = 50 // range for counting bytes and requests
 )
 
-// What it costs a node, and etcd, to follow a control repository, beside the programs that others do it with.
+// Measures the cost, for a node and for etcd, of following a control repository, beside other programs for this
+// purpose.
 func TestBenchContent(t *testing.T) {
 	requirePeers(t, "g10k", "r10k", "casync", "rsync", "git", "tar")
 	dir := t.TempDir()
@@ -59,7 +60,7 @@ func TestBenchContent(t *testing.T) {
 	fmt.Printf("Peak memory of a node's process: %.1f MiB cold, %.1f MiB in an update (wanted: at most 64)\n\n", p.peak["cold"]/1024, p.peak["update"]/1024)
 }
 
-// surroundings says what was measured on.
+// surroundings describes the machine of the measurement.
 func surroundings(dir string) string {
 	var u unix.Utsname
 	var fs unix.Statfs_t
@@ -76,7 +77,7 @@ func surroundings(dir string) string {
 	return fmt.Sprintf("%d CPUs, Linux %s, %s, %s.", runtime.NumCPU(), unix.ByteSliceToString(u.Release[:]), name, runtime.Version())
 }
 
-// benchPublish publishes the history, one commit after another, and prints what that took and what it left in etcd.
+// benchPublish publishes the commits of the history in order. It prints the time and the size in etcd.
 func benchPublish(t *testing.T, p *pulley) {
 	t.Helper()
 	var took figures
@@ -102,8 +103,8 @@ func benchPublish(t *testing.T, p *pulley) {
 	fmt.Printf("| all keys and values, KiB | %.0f |\n\n", grownValues/1024)
 }
 
-// benchTransfers counts what a node reads from etcd: for each of the last commits, for all of them at once, and for a start
-// from nothing. It includes the release's signed record.
+// benchTransfers counts a node's reads from etcd: for each of the last commits, for all of them at once, and for an
+// empty node. They include the release's signed record.
 func benchTransfers(p *pulley, dir string) {
 	p.t.Helper()
 	first := commits - lastCommits

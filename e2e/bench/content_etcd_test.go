@@ -17,7 +17,8 @@ import (
 	"pulley/internal/serve/member"
 )
 
-// benchEtcd is an etcd as `pulley serve` runs one: it flushes what it acknowledges. It is in this process, for its metrics.
+// benchEtcd is an etcd like that of `pulley serve`: it flushes acknowledged writes. It runs in this process, for its
+// metrics.
 type benchEtcd struct {
 	t        *testing.T
 	etcd     *member.Etcd
@@ -47,7 +48,7 @@ type quiet struct{}
 func (quiet) Write(b []byte) (int, error) { return len(b), nil }
 func (quiet) Sync() error                 { return nil }
 
-// metric adds up all series of one of etcd's own metrics.
+// metric returns the sum of all series of one of etcd's metrics.
 func (m *benchEtcd) metric(name string) float64 {
 	m.t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
@@ -71,7 +72,7 @@ func (m *benchEtcd) metric(name string) float64 {
 func (m *benchEtcd) requests() float64 { return m.metric("grpc_server_started_total") }
 func (m *benchEtcd) sent() float64     { return m.metric("etcd_network_client_grpc_sent_bytes_total") }
 
-// compact drops all revisions but the last, as etcd's own compaction does after a while, and returns the bytes in use of the
+// compact deletes all revisions except the last, as etcd's periodic compaction does. It returns the bytes in use in the
 // database, and the bytes of all keys and values.
 func (m *benchEtcd) compact() (inUse, values float64) {
 	m.t.Helper()
@@ -96,7 +97,7 @@ func (m *benchEtcd) compact() (inUse, values float64) {
 	return m.metric("etcd_mvcc_db_total_size_in_use_in_bytes"), values
 }
 
-// tap is a TCP proxy in front of etcd that counts what comes back.
+// tap is a TCP proxy in front of etcd that counts the returned bytes.
 type tap struct {
 	endpoint string
 	bytes    atomic.Int64
@@ -136,7 +137,7 @@ func (p *tap) pass(c net.Conn, to string) {
 	_, _ = io.Copy(c, io.TeeReader(s, p))
 }
 
-// Write counts.
+// Write counts the bytes.
 func (p *tap) Write(b []byte) (int, error) {
 	p.bytes.Add(int64(len(b)))
 	return len(b), nil

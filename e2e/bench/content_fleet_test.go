@@ -28,9 +28,9 @@ const (
 	quietTime   = 4 * time.Second
 )
 
-// benchFleet measures what somebody else's puts take while many nodes update at once, beside what they take when nobody
-// does. Nodes have processors and disks of their own in truth: here they have one processor, etcd and the puts have another,
-// in both cases; and nodes are in memory where there is room.
+// benchFleet measures the latency of unrelated puts while many nodes update at once, and without updates. Real nodes
+// have their own processors and disks. In both cases here, the nodes share one processor, and etcd and the puts use
+// another. The nodes are in memory if there is enough.
 func benchFleet(t *testing.T, p *pulley, dir string) {
 	t.Helper()
 	if runtime.NumCPU() > 1 {
@@ -60,7 +60,7 @@ func benchFleet(t *testing.T, p *pulley, dir string) {
 	fmt.Printf("A node's update took %s s in that crowd.\n\n", nodes.spread(2))
 }
 
-// pin lets this process, which etcd is part of, run on these processors only.
+// pin restricts this process, including etcd, to these processors.
 func pin(t *testing.T, cpus ...int) {
 	t.Helper()
 	var set unix.CPUSet
@@ -76,13 +76,13 @@ func pin(t *testing.T, cpus ...int) {
 		if err == nil {
 			err = unix.SchedSetaffinity(id, &set)
 		}
-		if err != nil && !errors.Is(err, unix.ESRCH) { // it has just ended
+		if err != nil && !errors.Is(err, unix.ESRCH) { // the thread has just ended
 			t.Fatal(err)
 		}
 	}
 }
 
-// memoryFolder is a folder on a tmpfs with room for all nodes' trees, of which there are two at a time.
+// memoryFolder returns a folder on a tmpfs with space for all nodes' trees, two at a time.
 func memoryFolder(t *testing.T, p *pulley) (string, bool) {
 	t.Helper()
 	var fs unix.Statfs_t
@@ -99,7 +99,7 @@ func memoryFolder(t *testing.T, p *pulley) (string, bool) {
 	return filepath.Join(dir, "nodes"), true
 }
 
-// makeNodes makes nodes that have a release: one installs it, and the others get links to its files.
+// makeNodes creates nodes with a release: one installs it, and the others get links to its files.
 func makeNodes(t *testing.T, p *pulley, dir string, commit int) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -113,7 +113,7 @@ func makeNodes(t *testing.T, p *pulley, dir string, commit int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest := filepath.Join(filepath.Dir(dir), "rest") // all but the tree: locks must not be shared
+	rest := filepath.Join(filepath.Dir(dir), "rest") // without the tree: locks must not be shared
 	err = errors.Join(command("cp", "-a", one, rest), os.RemoveAll(filepath.Join(rest, "releases", filepath.Base(tree))))
 	for n := 1; n < fleetNodes && err == nil; n++ {
 		node := filepath.Join(dir, fmt.Sprintf("node%d", n))
@@ -126,7 +126,7 @@ func makeNodes(t *testing.T, p *pulley, dir string, commit int) {
 	}
 }
 
-// puts puts a key again and again until ended, and returns what each put took, in seconds.
+// puts writes a key repeatedly until ended, and returns the duration of each put, in seconds.
 func (p *pulley) puts(ended <-chan struct{}) figures {
 	p.t.Helper()
 	var all figures
@@ -146,7 +146,7 @@ func (p *pulley) puts(ended <-chan struct{}) figures {
 	}
 }
 
-// updateAll lets all nodes update at once, and returns what the puts took meanwhile, and each node's update.
+// updateAll updates all nodes at once. It returns the durations of the puts meanwhile, and of each node's update.
 func (p *pulley) updateAll(dir string, commit int) (put, nodes figures) {
 	p.t.Helper()
 	args := []string{"chrt", "--idle", "0", filepath.Join(p.bin, "fleet"), p.endpoint, dir, p.h.version(commit)}

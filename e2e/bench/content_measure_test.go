@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// figures are measurements of one thing, in the unit that whoever prints them says. None is ever dropped.
+// figures are measurements of one quantity. The printing code names the unit. No measurement is ever dropped.
 type figures []float64
 
-// spread is "median [least–most]", with so many digits after the point.
+// spread formats "median [least–most]", with this number of decimals.
 func (f figures) spread(digits int) string {
 	return fmt.Sprintf("%.*f [%.*f–%.*f]", digits, f.percentile(50), digits, slices.Min(f), digits, slices.Max(f))
 }
@@ -39,24 +39,24 @@ func (f figures) times(by float64) figures {
 
 func (f figures) percentile(p int) float64 { return percentile(slices.Clone(f), p) }
 
-// job is one way to get a tree into a folder.
+// job is one way to put a tree into a folder.
 type job struct {
 	name    string
-	flushes bool                   // it is safe from a power cut when it returns; the others get a syncfs within the timed part
-	prepare func(round int) error  // what is there before; not timed
+	flushes bool                   // durable when it returns; after other jobs, a timed syncfs follows
+	prepare func(round int) error  // creates the initial state; not timed
 	run     func(round int) error  // timed
-	tree    func(round int) string // where the tree lies afterwards
+	tree    func(round int) string // path of the resulting tree
 }
 
-// timing is what one job took, run by run, in seconds.
+// timing is the result of one job for each run, in seconds.
 type timing struct {
 	job  string
-	wall figures // until the tree is there, and durable
-	walk figures // of the independent walk over it: what knowing that it is right costs those that don't look
+	wall figures // until the tree is complete and durable
+	walk figures // of the independent walk over it: the cost of a verification for programs without one
 }
 
-// inTurn runs the jobs A B C A B C, so that a noisy minute counts for all, and after each run compares what is there with
-// want(round) by treeHash. Everything that was written before is flushed before a run begins.
+// inTurn runs the jobs in the order A B C A B C, to spread the effect of a disturbance. After each run it compares the
+// tree with want(round) by treeHash. It flushes earlier writes before each run.
 func inTurn(t *testing.T, rounds int, want func(round int) string, jobs []job) []timing {
 	t.Helper()
 	all := make([]timing, len(jobs))
@@ -90,7 +90,7 @@ func inTurn(t *testing.T, rounds int, want func(round int) string, jobs []job) [
 	return all
 }
 
-// seconds is how long do takes.
+// seconds returns the duration of do.
 func seconds(t *testing.T, do func() error) float64 {
 	t.Helper()
 	start := time.Now()
@@ -109,11 +109,11 @@ func syncfs(dir string) error {
 	return unix.Syncfs(int(f.Fd()))
 }
 
-// markers are what peers leave in a tree beside its content.
+// markers are the files that other programs add to a tree.
 var markers = map[string]bool{".git": true, ".g10k-deploy.json": true, ".r10k-deploy.json": true}
 
-// treeHash is a walker of its own, that shares nothing with what it checks: a hash over the type, the path, the execute bit
-// and the content of all that is below dir. A folder that is a link is followed, as Puppet does with `current`.
+// treeHash walks a tree independently of the checked code. It hashes the type, the path, the execute bit and the
+// content of everything below dir. It follows a folder that is a link, as Puppet follows `current`.
 func treeHash(dir string) (string, error) {
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -167,7 +167,7 @@ func describe(path, name string, d fs.DirEntry) (string, error) {
 	return fmt.Sprintf("%q file %t %x", name, info.Mode()&0o100 != 0, sha256.Sum256(b)), nil
 }
 
-// printTimings prints a table of jobs, fastest first, each beside the first of them.
+// printTimings prints a table of jobs, fastest first, each relative to the first.
 func printTimings(all []timing) {
 	ours := all[0].wall.median()
 	all = slices.Clone(all)
@@ -184,13 +184,13 @@ func printTimings(all []timing) {
 	fmt.Println()
 }
 
-// command runs a program to its end; what it said is in the error.
+// command runs a program until it exits. An error contains its output.
 func command(name string, args ...string) error {
 	_, err := output(name, args...)
 	return err
 }
 
-// output is what a program printed. Git gets a name, and none of the machine's settings.
+// output returns a program's output. Git receives a name, and none of the machine's settings.
 func output(name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// requirePeers ends the test when a program is missing: a table without one of the peers would not say what it seems to.
+// requirePeers fails the test if a program is missing: a table without one of the peers is misleading.
 func requirePeers(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
@@ -21,12 +21,12 @@ func requirePeers(t *testing.T, programs ...string) {
 	}
 }
 
-// peers are the other ways to get a control repository onto a machine. What they read lies on this machine already: a
-// bare git repository, a folder, casync's store, a tar file. So none of them pays for a network.
+// peers are the other ways to put a control repository onto a machine. Their sources are already on the machine: a bare
+// git repository, a folder, casync's store, a tar file. None of them pays for a network.
 type peers struct {
 	h   *history
 	dir string
-	// Where the commit that is published is, as casync and tar read it.
+	// The published commit, as casync and tar read it.
 	index, store, tar string
 }
 
@@ -34,7 +34,7 @@ func newPeers(h *history, dir string) *peers {
 	return &peers{h: h, dir: dir, index: filepath.Join(dir, "tree.caidx"), store: filepath.Join(dir, "store.castr"), tar: filepath.Join(dir, "tree.tar")}
 }
 
-// publish brings all sources to commit i.
+// publish updates all sources to commit i.
 func (p *peers) publish(i int) error {
 	if err := p.h.checkout(i); err != nil {
 		return err
@@ -46,20 +46,20 @@ func (p *peers) publish(i int) error {
 	if err := command("rsync", "-a", "--delete", "--exclude=/.git", p.h.work+"/", clean+"/"); err != nil {
 		return err
 	}
-	// Without owners and times, as for Pulley: with them, casync would have more to move.
+	// Without owners and times, like Pulley. With them, casync would transfer more.
 	return command("casync", "make", "--with=permissions", "--with=symlinks", "--store="+p.store, p.index, clean)
 }
 
-// archive is what tar reads.
+// archive creates the source of tar.
 func (p *peers) archive() error { return command("tar", "-cf", p.tar, "-C", p.source(), ".") }
 
 func (p *peers) source() string { return filepath.Join(p.dir, "source") }
 
-// deployer is a program that keeps a folder of environments, one for each branch of a git repository.
+// deployer is a program that manages a folder of environments, one for each branch of a git repository.
 type deployer struct {
 	program      string
 	dir, origin  string
-	settings     string // of its configuration; %s are the cache, the repository and the folder of environments
+	settings     string // format of its configuration; %s are the cache, the repository and the folder of environments
 	before, then []string
 }
 
@@ -86,7 +86,7 @@ func (d deployer) run() error {
 	return command(d.program, args...)
 }
 
-// cold are the peers that fill an empty folder below dir with the commit that is published.
+// cold returns the peers that fill an empty folder below dir with the published commit.
 func (p *peers) cold(dir string) []job {
 	at := func(name string) func(int) string {
 		return func(round int) string { return filepath.Join(dir, fmt.Sprintf("%s-%d", name, round)) }
@@ -119,8 +119,8 @@ func (p *peers) cold(dir string) []job {
 	}
 }
 
-// update are the peers that follow a repository from commit first on: round n brings them to the n-th commit after it, which
-// is published then. What they have in place at first is commit first, which is published now.
+// update returns the peers that follow a repository from commit first on. Round n updates them to the n-th commit after
+// it, which is published then. Initially, they have commit first, which is published now.
 func (p *peers) update(t *testing.T, dir string) []job {
 	t.Helper()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -160,7 +160,7 @@ func (p *peers) update(t *testing.T, dir string) []job {
 	}
 }
 
-// versions are those of the programs that were measured, as Debian has them.
+// versions returns Debian's versions of the measured programs.
 func versions() string {
 	out, err := output("dpkg-query", "-W", "-f", "${Package} ${Version}, ", "g10k", "r10k", "casync", "rsync", "git", "tar")
 	if err != nil {

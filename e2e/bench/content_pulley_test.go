@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// pulley is the commands under test, their etcd, and a key that signs releases.
+// pulley contains the commands under test, their etcd, and a key that signs releases.
 type pulley struct {
 	*benchEtcd
 	bin, key, signers string
 	h                 *history
-	peak              map[string]float64 // KiB, the largest of all runs, by what was done
+	peak              map[string]float64 // KiB, the maximum of all runs, by operation
 }
 
 func newPulley(t *testing.T, h *history, dir string) *pulley {
@@ -42,17 +42,18 @@ func newPulley(t *testing.T, h *history, dir string) *pulley {
 	return p
 }
 
-// publish publishes what is checked out, as commit i, and returns how long that took, in seconds.
+// publish publishes the work tree as commit i, and returns the duration in seconds.
 func (p *pulley) publish(i int) float64 {
 	p.t.Helper()
 	args := []string{"publish", p.h.work, "--version", p.h.version(i), "--sign-key", p.key, "--endpoints", p.endpoint}
 	if !p.h.debian {
-		args = append(args, "--no-validate", "--puppetfile", "ignore") // what others have written, a masterless run may refuse
+		// A masterless run may refuse third-party modules.
+		args = append(args, "--no-validate", "--puppetfile", "ignore")
 	}
 	return seconds(p.t, func() error { return command(filepath.Join(p.bin, "pulley"), args...) })
 }
 
-// install brings the node whose folder is dir to some releases, one after another, in one process.
+// install installs releases in order on the node in dir, in one process.
 func (p *pulley) install(endpoint, dir string, commits ...int) error {
 	what := "update"
 	if _, err := os.Lstat(filepath.Join(dir, "current")); err != nil {
@@ -80,11 +81,12 @@ func (p *pulley) cold(dir string, commit int) job {
 	}
 }
 
-// settled is how many updates it takes until a node's folder is as it will always be, with old releases and a spare.
+// settled is the number of updates until a node's folder reaches its steady state, with old releases and a previous
+// tree kept for reuse.
 const settled = 5
 
-// update follows the history from commit first on: as a node that has done so for a while, and as one that has nothing but
-// the release before.
+// update follows the history from commit first on, in two states: a node in its steady state, and one that has only the
+// previous release.
 func (p *pulley) update(dir string, first int) []job {
 	p.t.Helper()
 	old := filepath.Join(dir, "pulley")
@@ -107,10 +109,10 @@ func (p *pulley) update(dir string, first int) []job {
 	}
 }
 
-// transfer is what one installation read from etcd.
+// transfer is the traffic of one installation from etcd.
 type transfer struct{ wire, payload, requests float64 }
 
-// measured installs through the tap, with nobody else at etcd.
+// measured installs through the tap, as the only client of etcd.
 func (p *pulley) measured(through *tap, dir string, commits ...int) transfer {
 	p.t.Helper()
 	wire, payload, requests := through.bytes.Load(), p.sent(), p.requests()
@@ -120,7 +122,7 @@ func (p *pulley) measured(through *tap, dir string, commits ...int) transfer {
 	return transfer{float64(through.settledBytes() - wire), p.sent() - payload, p.requests() - requests}
 }
 
-// settledBytes waits until the count does not change any more: the end of a connection passes after its client has gone.
+// settledBytes waits until the count is stable: the end of a connection arrives after its client has exited.
 func (p *tap) settledBytes() int64 {
 	last := int64(-1)
 	for ; last != p.bytes.Load(); time.Sleep(20 * time.Millisecond) {

@@ -16,21 +16,21 @@ import (
 
 const (
 	readUpdates  = 200
-	g10kUpdates  = 5 // it takes too long for more
+	g10kUpdates  = 5 // more take too long
 	readersFirst = commits - 40
 )
 
-// seen counts the reads of whole trees, by whether a tree was one that was ever published.
+// seen counts the reads of complete trees: equal to a published tree, mixed, or unreadable.
 type seen struct{ whole, mixed, unreadable int }
 
-// benchReaders hashes the tree that a node shows, again and again, while it is updated, as a run of Puppet reads it.
+// benchReaders repeatedly hashes a node's tree during updates, as a Puppet run reads it.
 func benchReaders(t *testing.T, p *pulley, others *peers, dir string) {
 	t.Helper()
 	fmt.Println("| what a reader saw | updates | reads | no published tree | could not be read |\n|---|---|---|---|---|")
 	row := func(name string, updates int, s seen) {
 		fmt.Printf("| %s | %d | %d | %d | %d |\n", name, updates, s.whole+s.mixed+s.unreadable, s.mixed, s.unreadable)
 	}
-	turns := func(round int) int { // around and around, so that no release is there any more when its turn comes again
+	turns := func(round int) int { // cyclic, so that each release is deleted before its next turn
 		return readersFirst + round%(commits-readersFirst+1)
 	}
 
@@ -50,7 +50,7 @@ func benchReaders(t *testing.T, p *pulley, others *peers, dir string) {
 			}
 			release, err := trees.Lock(tree)
 			var gone *content.NotInstalledError
-			if errors.As(err, &gone) { // between the two, it was replaced and collected
+			if errors.As(err, &gone) { // the tree was replaced and collected in between
 				continue
 			}
 			return trees.Path(tree), release, err
@@ -98,7 +98,7 @@ func benchReaders(t *testing.T, p *pulley, others *peers, dir string) {
 	fmt.Println()
 }
 
-// reading reads the tree that open returns, again and again, until update has ended.
+// reading repeatedly reads the tree from open until update has ended.
 func reading(t *testing.T, h *history, open func() (string, func(), error), update func(context.Context) error) seen {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedFiles is how large the tree is on which ways of sharing are compared.
+// sharedFiles is the number of files in the tree for the comparison of sharing methods.
 const sharedFiles = 10_000
 
-// TestBenchSharing compares ways to put a release beside another that differs in one file: a hard link for each file that
-// is the same, or a symbolic link for each module that is the same. Plain code, without what an installation does besides.
+// TestBenchSharing compares ways to put a release beside another that differs in one file: a hard link for each equal
+// file, or a symbolic link for each equal module. It measures plain code, without the other work of an installation.
 func TestBenchSharing(t *testing.T) {
 	requirePeers(t, "git")
 	source := largeTree(t)
@@ -57,13 +57,13 @@ func TestBenchSharing(t *testing.T) {
 
 const shareRuns = 5
 
-// layout is a tree that was written twice: as a whole in root, and module by module in modules, each under a name of its own.
+// layout is a tree that was written twice: complete in root, and module by module in modules, each under its own name.
 type layout struct {
 	root, modules  string
-	folders, files []string // below root
+	folders, files []string // relative to root
 }
 
-// largeTree is the tree of Debian's modules, as often under other names as it takes.
+// largeTree returns the tree of Debian's modules, repeated under other names until it is large enough.
 func largeTree(t *testing.T) string {
 	t.Helper()
 	from, to := debianTree(t), t.TempDir()
@@ -126,10 +126,10 @@ func layOut(t *testing.T, source, dir string) layout {
 	return l
 }
 
-// changed is the file that differs, in the middle of the tree.
+// changed returns the file that differs, in the middle of the tree.
 func (l layout) changed() string { return l.files[len(l.files)/2] }
 
-// linkTree makes all folders, links all files but the changed one, and writes that.
+// linkTree creates all folders, links all files except the changed one, and writes that.
 func linkTree(l layout, to string, threads int, whole bool) error {
 	for _, d := range l.folders {
 		if err := os.Mkdir(filepath.Join(to, d), 0o755); err != nil {
@@ -162,7 +162,7 @@ func linkTree(l layout, to string, threads int, whole bool) error {
 	return fsyncAll(to, append([]string{".", l.changed()}, l.folders...))
 }
 
-// shareModules writes the changed module anew, with links for its other files, and links to all others as they are.
+// shareModules writes the changed module anew, with links for its other files, and links all other modules.
 func shareModules(l layout, to string, whole bool) error {
 	module := strings.Split(l.changed(), "/")[1]
 	modules := filepath.Join(to, "modules")
@@ -192,7 +192,8 @@ func shareModules(l layout, to string, whole bool) error {
 			part.files = append(part.files, name)
 		}
 	}
-	// In the tree of releases a module that is new lies among the modules, and only a link to it here; that is as many steps.
+	// In the real tree of releases, a new module is stored among the modules, and only linked here. The number of steps
+	// is equal.
 	if err := os.Mkdir(filepath.Join(modules, module), 0o755); err != nil {
 		return err
 	}

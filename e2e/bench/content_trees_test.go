@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// packages are those of Debian's Puppet modules that publish as they are: some others export resources, which validate
-// refuses. Only those that this machine's release of Debian has are taken.
+// packages are those of Debian's Puppet modules that can be published unchanged. Some others export resources, which
+// validate refuses. Only those in this machine's release of Debian are used.
 var packages = strings.Fields(`ironic cinder swift nova neutron keystone glance manila heat octavia designate barbican horizon ceph magnum
 	sahara ceilometer aodh murano mistral gnocchi cloudkitty placement oslo openstacklib openstack-extras tempest vswitch puppetlabs-apt
 	puppetlabs-stdlib puppetlabs-concat puppetlabs-firewall puppetlabs-inifile puppetlabs-mysql puppetlabs-ntp puppetlabs-postgresql
@@ -24,11 +24,11 @@ var packages = strings.Fields(`ironic cinder swift nova neutron keystone glance 
 
 const (
 	leastFiles = 3000
-	commits    = 60 // of the history that is made up; the last of them are measured
+	commits    = 60 // of the generated history; the last of them are measured
 )
 
-// debianTree is a control repository of Debian's modules, without a history. The packages are downloaded once, and never
-// installed.
+// debianTree returns a control repository of Debian's modules, without a history. The packages are downloaded once, and
+// never installed.
 func debianTree(t *testing.T) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -81,7 +81,7 @@ func unpackPackages(dir, tree string) error {
 	}
 	for _, m := range modules {
 		_, name, _ := strings.Cut(filepath.Base(m), "-")
-		if name == "" { // openstacklib and its like have no author in their name
+		if name == "" { // openstacklib and similar have no author in their name
 			name = filepath.Base(m)
 		}
 		if err := command("cp", "-r", "--preserve=mode,links", m, filepath.Join(made, "modules", name)); err != nil {
@@ -94,18 +94,18 @@ func unpackPackages(dir, tree string) error {
 	return os.Rename(made, tree)
 }
 
-// history is a control repository as its commits, oldest first, and a work tree that goes from one to the next, so that only
-// what changes gets a new time, as in a publisher's own.
+// history contains the commits of a control repository, oldest first, and a work tree that moves between them. As for a
+// publisher, only changed files get a new time.
 type history struct {
 	name    string
-	origin  string // bare; its branch main is what peers follow
+	origin  string // bare; the peers follow its branch main
 	work    string
 	commits []string
-	hashes  []string // treeHash of each, once it was checked out
+	hashes  []string // treeHash of each commit that was checked out
 	debian  bool
 }
 
-// newHistory is the one of REPO, or else one that is made up over Debian's modules.
+// newHistory returns the history of REPO, or a generated one over Debian's modules.
 func newHistory(t *testing.T, dir string) *history {
 	t.Helper()
 	h := &history{origin: filepath.Join(dir, "origin.git"), work: filepath.Join(dir, "work")}
@@ -140,8 +140,8 @@ func newHistory(t *testing.T, dir string) *history {
 	return h
 }
 
-// withoutPuppetfile makes the commits anew, on top of the one before them, without a Puppetfile: g10k and r10k would fetch
-// from the Forge what it names, and nobody else would.
+// withoutPuppetfile recreates the commits, on top of the previous one, without a Puppetfile. Otherwise only g10k and
+// r10k would fetch its modules from the Forge.
 func (h *history) withoutPuppetfile() error {
 	const rewrite = `cd "$1" && git ls-tree "$2" | grep -v '	Puppetfile$' | git mktree`
 	parent, err := output("git", "-C", h.origin, "rev-parse", h.commits[0]+"^")
@@ -155,7 +155,7 @@ func (h *history) withoutPuppetfile() error {
 	return err
 }
 
-// makeUp commits the tree, and then one changed file at a time: a few lines of one, as people do.
+// makeUp commits the tree, and then changes of a few lines in one file at a time, as in a real history.
 func makeUp(tree, repo string) error {
 	if err := errors.Join(command("cp", "-r", tree, repo), command("git", "-C", repo, "init", "-q", "-b", "main"),
 		command("git", "-C", repo, "add", "-A", "-f"), command("git", "-C", repo, "commit", "-q", "-m", "all modules")); err != nil {
@@ -185,7 +185,7 @@ func makeUp(tree, repo string) error {
 	return nil
 }
 
-// checkout brings the work tree, and the branch that peers follow, to commit i.
+// checkout moves the work tree, and the branch that the peers follow, to commit i.
 func (h *history) checkout(i int) error {
 	err := command("git", "-C", h.origin, "update-ref", "refs/heads/main", h.commits[i])
 	if err == nil {
@@ -197,7 +197,7 @@ func (h *history) checkout(i int) error {
 	return err
 }
 
-// names lists what is checked out, without git's own.
+// names lists the work tree without git's own files.
 func (h *history) names(t *testing.T) (folders, files []string) {
 	t.Helper()
 	folders, files = walk(t, h.work)
@@ -205,5 +205,5 @@ func (h *history) names(t *testing.T) (folders, files []string) {
 	return slices.DeleteFunc(folders, gits), slices.DeleteFunc(files, gits)
 }
 
-// version is the release that commit i is published as.
+// version returns the release version of commit i.
 func (h *history) version(i int) string { return fmt.Sprintf("1.0.%d", i) }

@@ -18,8 +18,8 @@ import (
 	"pulley/internal/store"
 )
 
-// fill puts the users and roles of nodes into the file of a member that is stopped, as etcd itself would have in the end:
-// by its own calls ten thousand take half an hour.
+// fill writes the users and roles of nodes into the file of a stopped member, with the final content that etcd would
+// write. With etcd's own calls, ten thousand take half an hour.
 func fill(t *testing.T, db string, n int) (incarnations []string) {
 	t.Helper()
 	be := backend.NewDefaultBackend(zap.NewNop(), db)
@@ -46,7 +46,7 @@ func fill(t *testing.T, db string, n int) (incarnations []string) {
 	return incarnations
 }
 
-// people writes who holds the names of the nodes that fill made.
+// people writes the identities and host list entries of the nodes that fill created.
 func (d *desked) people(incarnations []string) {
 	d.t.Helper()
 	var writers sync.WaitGroup

@@ -34,13 +34,13 @@ import (
 const (
 	paced      = 500 // joins in a minute
 	sampled    = 15  // joins of each kind at each size
-	bystanders = 4   // nodes that read all the time, as ticks do
+	bystanders = 4   // nodes that read continuously, as ticks do
 )
 
 var joinSizes = []int{100, 1000, 5000, 10_000}
 
-// What a join costs where many nodes are, with and without users made ahead; and five hundred joins in a minute on one
-// serve, with nobody lost and no name twice.
+// Measures the cost of a join with many nodes, with and without pre-created users. It also runs five hundred joins in a
+// minute on one serve. None may be lost, and no name may be used twice.
 func TestBenchJoins(t *testing.T) {
 	fmt.Printf("\njoins on one serve (embedded etcd with TLS, users and fsync, in the process that measures); %s, %d CPUs\n", runtime.Version(), runtime.NumCPU())
 	benchPaced(t)
@@ -71,7 +71,7 @@ func secureConfig(dir string) member.SecureConfig {
 	}
 }
 
-// newDesk starts it; with keeper, users are made ahead as in a real one.
+// newDesk starts serve. With keeper, it pre-creates users like a real one.
 func newDesk(t *testing.T, dir string, keeper bool) *desked {
 	t.Helper()
 	etcd, err := member.StartSecure(t.Context(), secureConfig(dir))
@@ -118,7 +118,7 @@ func newDesk(t *testing.T, dir string, keeper bool) *desked {
 	return d
 }
 
-// calls makes the environment call for so many nodes.
+// calls sets the environment's number of nodes.
 func (d *desked) calls(n int) {
 	d.t.Helper()
 	e, err := environments.Parse("dev.yaml", fmt.Appendf(nil, "roles:\n  compute: {cardinality: %d}\n", n))
@@ -150,11 +150,12 @@ func (d *desked) token() string {
 type joined struct {
 	join.Answer
 	key   pki.Identity
-	took  time.Duration // until it had its certificate
+	took  time.Duration // until it received its certificate
 	tries int
 }
 
-// joinPatience is how long a machine goes on asking, as a first boot does; joinPause what it waits in between, at least.
+// joinPatience is the time for which a machine retries its join, as in a first boot. joinPause is the minimum wait
+// between attempts.
 const (
 	joinPatience = 2 * time.Minute
 	joinPause    = time.Second
@@ -198,7 +199,7 @@ func (d *desked) join(machine, token string) joined {
 	return j
 }
 
-// reads lets some nodes read as their ticks do until stop is called, which returns the 99th percentile.
+// reads lets some nodes read as in their ticks until stop is called, which returns the 99th percentile.
 func (d *desked) reads(as joined) (stop func() time.Duration) {
 	file := filepath.Join(d.t.TempDir(), "node.pem")
 	if err := as.key.Save(file); err != nil {
@@ -255,7 +256,7 @@ func durationAt(all []time.Duration, p int) time.Duration {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d)/1e6) }
 
-// benchPaced lets five hundred machines claim their numbers, over a minute and then all at once.
+// benchPaced lets five hundred machines claim their numbers, first over a minute and then all at once.
 func benchPaced(t *testing.T) {
 	fmt.Printf("\n| %d machines claim numbers of one role | joined | names twice | lost | asked again | join, median | p99 | p99 of a node's read meanwhile |\n|---|---|---|---|---|---|---|---|\n", paced)
 	for _, c := range []struct {
@@ -285,7 +286,7 @@ func benchPaced(t *testing.T) {
 	}
 }
 
-// awaitReserves waits until serve has made so many users ahead.
+// awaitReserves waits until serve has pre-created this number of users.
 func (d *desked) awaitReserves(n int) {
 	d.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; <-time.After(200 * time.Millisecond) {
@@ -331,7 +332,7 @@ func (d *desked) tellPaced(name string, got []joined, first string, read time.Du
 	fmt.Printf("| %s | %d | %d | %d | %d | %s | %s | %s |\n", name, len(took), twice, lost, again, ms(durationAt(took, 50)), ms(durationAt(took, 99)), ms(read))
 }
 
-// mayReport has each node write its own status with the certificate that it got.
+// mayReport lets each node write its own status with its new certificate.
 func (d *desked) mayReport(got []joined) {
 	for i, j := range got {
 		if j.Node == "" || i%10 != 0 {
@@ -354,7 +355,7 @@ func (d *desked) mayReport(got []joined) {
 	}
 }
 
-// benchSize measures joins where n nodes have users.
+// benchSize measures joins with n nodes that have users.
 func benchSize(t *testing.T, n int) {
 	dir := t.TempDir()
 	begin, err := member.StartSecure(t.Context(), secureConfig(dir))
@@ -376,10 +377,10 @@ func benchSize(t *testing.T, n int) {
 			t.Fatal(err)
 		}
 	}
-	change := time.Since(begun) / (2 * changes) // a user, and its role
+	change := time.Since(begun) / (2 * changes) // one user and its role
 
 	stop := d.reads(first)
-	<-time.After(3 * time.Second) // of nothing but reads
+	<-time.After(3 * time.Second) // reads only
 	idle := stop()
 	stop = d.reads(first)
 	plain := d.joins("plain", token)
@@ -400,7 +401,7 @@ func benchSize(t *testing.T, n int) {
 	fmt.Printf("| %d | %s | %s | %s | %.1f | %s | %s | %s |\n", n, ms(change), ms(plain), ms(ahead), float64(plain)/float64(ahead), ms(idle), ms(plainRead), ms(aheadRead))
 }
 
-// joins lets machines join one after the other, and returns the median.
+// joins lets machines join one after another, and returns the median.
 func (d *desked) joins(name, token string) time.Duration {
 	var took []time.Duration
 	for i := range sampled {

@@ -22,8 +22,8 @@ const (
 	plans   = 15
 )
 
-// What an operator waits for before a large fleet's plan is on the screen: the whole command, with all that etcd and the
-// provider have to say.
+// Measures an operator's wait for the plan of a large fleet: the complete command, with all answers from etcd and the
+// provider.
 func TestBenchPlan(t *testing.T) {
 	w := newWorld(t)
 	w.mkdir(w.dir(""))

@@ -1,6 +1,7 @@
 //go:build bench
 
-// Package bench measures. It prints figures and never fails on one; docs/performance.md has the latest table.
+// Package bench contains the benchmarks. It prints figures and must never fail because of one. docs/performance.md
+// contains the latest table.
 package bench
 
 import (
@@ -26,8 +27,8 @@ func TestMain(m *testing.M) {
 
 const ticks = 200
 
-// What ten thousand nodes pay every five minutes: a tick with nothing to do, against the least that a Go program can do to
-// read the same keys.
+// Measures the idle tick that ten thousand nodes run every five minutes, against a minimal Go program that reads the
+// same keys.
 func TestBenchIdleTick(t *testing.T) {
 	w := newWorld(t)
 	w.converge()
@@ -71,7 +72,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) bin(name string) string { return filepath.Join(w.root, name) }
 func (w *world) dir(name string) string { return filepath.Join(w.root, "d", name) }
 
-// converge publishes the starter, promotes it and runs one node, with the scripted Puppet, until nothing is left to do.
+// converge publishes the starter, promotes it and runs one node, with the scripted Puppet, until a tick has no work.
 func (w *world) converge() {
 	w.t.Helper()
 	fake := w.dir("fake")
@@ -167,7 +168,7 @@ func (s samples) cpu(i, p int) float64 {
 	return percentile(v, p)
 }
 
-// peak is the largest peak of all runs, in MiB.
+// peak returns the maximum peak of all runs, in MiB.
 func (s samples) peak(i int) float64 {
 	var most int64
 	for _, x := range s[i] {
@@ -176,7 +177,7 @@ func (s samples) peak(i int) float64 {
 	return float64(most) / 1024
 }
 
-// ratio is the median of the ratios of neighbouring runs, so that a noisy minute counts for both.
+// ratio returns the median of the ratios of neighbouring runs: a disturbance affects both.
 func (s samples) ratio() float64 {
 	var v []float64
 	for i := range s[0] {

@@ -20,9 +20,9 @@ import (
 	"pulley/internal/pki"
 )
 
-// A power cut in a first boot must be repaired by the next boot: half a node would need a manual repair. The cuts here are where
-// whole machines differ from killed processes: in cloud-init, in dpkg, and in a run of Puppet. TestFirstBootCrashes kills the
-// agent before and after each step.
+// The next boot must repair a first boot after a power cut: half a node would need a manual repair. The cuts here are
+// at points where complete machines differ from killed processes: in cloud-init, in dpkg, and in a Puppet run.
+// TestFirstBootCrashes kills the agent before and after each step.
 func TestFirstBootSurvivesPowerCut(t *testing.T) {
 	t.Parallel()
 	steps := []firstboot.Name{firstboot.Puppet, firstboot.Schedule}
@@ -72,10 +72,10 @@ func TestFirstBootSurvivesPowerCut(t *testing.T) {
 	}
 }
 
-// maxCuts is how many machines are tried while the power cut comes too late.
+// maxCuts is the number of machines to try while the power cut comes too late.
 const maxCuts = 4
 
-// cuts is a fleet whose machines get power cuts.
+// cuts is a fleet whose machines have power cuts.
 type cuts struct {
 	fleet *Fleet
 	nodes atomic.Int32
@@ -96,13 +96,14 @@ func (c *cuts) soonEnough(t *testing.T, what, form string, cut func(*Machine) bo
 	t.Errorf("all %d power cuts came too late", maxCuts)
 }
 
-// becomesNode makes a machine a node, with a power cut in between. It returns false where the cut came too late.
+// becomesNode makes a machine a node, with a power cut in between. It returns false if the cut came too late.
 func (c *cuts) becomesNode(t *testing.T, what, form string, cut func(*Machine) bool) bool {
 	t.Helper()
 	defer takeSlots(t, 1)()
 	f, node := c.fleet.For(t), fmt.Sprintf("compute%d", c.nodes.Add(1))
 	m := NewMachine(t)
-	m.Seed(map[string]string{"user-data": f.Userdata(node, "--format", form, "--schedule", "0 0 1 1 *")}) // no tick in between
+	// The schedule allows no tick in between.
+	m.Seed(map[string]string{"user-data": f.Userdata(node, "--format", form, "--schedule", "0 0 1 1 *")})
 	m.Boot()
 	if !cut(m) {
 		m.Cut()
@@ -117,7 +118,7 @@ func (c *cuts) becomesNode(t *testing.T, what, form string, cut func(*Machine) b
 	return true
 }
 
-// cutIn cuts the power during a step. It returns false where the step was over before.
+// cutIn cuts the power during a step. It returns false if the step ended before.
 func (m *Machine) cutIn(step firstboot.Name) bool {
 	m.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
@@ -134,7 +135,7 @@ func (m *Machine) cutIn(step firstboot.Name) bool {
 	return m.FirstBoot().Steps[step].State == firstboot.Started
 }
 
-// amid reports whether a long step is where a power cut does most harm.
+// amid reports whether a long step is at the point where a power cut does most harm.
 func (m *Machine) amid(step firstboot.Name) bool {
 	switch step {
 	case firstboot.Puppet:
@@ -152,7 +153,7 @@ const (
 	agentPath    = "/usr/local/bin/pulley-agent"
 )
 
-// cutBetween cuts the power when the first file exists. It returns false where the second one exists, too.
+// cutBetween cuts the power when the first file exists. It returns false if the second one also exists.
 func (m *Machine) cutBetween(begun, over string) bool {
 	m.t.Helper()
 	begun = strings.ReplaceAll(begun, "NAME", m.Name)
@@ -168,7 +169,7 @@ func (m *Machine) cutBetween(begun, over string) bool {
 	return m.Has(begun) && !m.Has(over)
 }
 
-// differing returns the lines that only one of two texts has.
+// differing returns the lines that are in only one of two texts.
 func differing(want, got string) string {
 	var b strings.Builder
 	only := func(mark, text, other string) {
@@ -187,14 +188,15 @@ func differing(want, got string) string {
 	return b.String()
 }
 
-// ownedDirs are where a first boot writes.
+// ownedDirs are the folders that a first boot writes to.
 var ownedDirs = []string{"/etc/pulley", "/etc/cron.d", "/etc/systemd/system", "/etc/apt/sources.list.d", "/usr/local", "/var/lib/pulley"}
 
-// puppetLock begins the names of empty files that a Puppet leaves which is killed while it takes its lock. No later run reads them.
+// puppetLock is the name prefix of empty files that a Puppet leaves if it is killed while it takes its lock. No later
+// run reads them.
 const puppetLock = "/var/lib/pulley/puppet/var/state/.lock-"
 
-// EndState returns what a first boot leaves on its machine and in etcd, one fact a line. It leaves out what differs between
-// two machines: names, addresses, keys, times.
+// EndState returns the result of a first boot on its machine and in etcd, one fact a line. It excludes differences
+// between two machines: names, addresses, keys, times.
 func (f *Fleet) EndState(m *Machine, node string) string {
 	m.t.Helper()
 	var b strings.Builder
@@ -218,7 +220,7 @@ func (f *Fleet) EndState(m *Machine, node string) string {
 	}
 	for _, program := range [][]string{{"dpkg", "--audit"}, {"dpkg-query", "-W"}, {"systemctl", "list-unit-files", "pulley*", "--no-legend"}, {"hostname"}} {
 		out, err := m.In(program[0], program[1:]...)
-		if err != nil && program[0] != "systemctl" { // which fails when there are none
+		if err != nil && program[0] != "systemctl" { // fails if there are none
 			m.t.Errorf("%s in %s: %v: %s", program, m.Name, err, out)
 		}
 		fmt.Fprintf(&b, "%s: %s\n", strings.Join(program, " "), out)
@@ -227,7 +229,7 @@ func (f *Fleet) EndState(m *Machine, node string) string {
 	return strings.NewReplacer(node, "NODE", m.Address, "ADDRESS", strings.TrimSpace(m.Read("/etc/machine-id")), "MACHINE").Replace(b.String())
 }
 
-// fact returns what counts of one file.
+// fact returns the relevant facts of one file.
 func (m *Machine) fact(name string, info fs.FileInfo, node string) string {
 	m.t.Helper()
 	if info.Mode()&fs.ModeSymlink != 0 {
@@ -237,7 +239,8 @@ func (m *Machine) fact(name string, info fs.FileInfo, node string) string {
 	if !info.Mode().IsRegular() {
 		return ""
 	}
-	for _, own := range []string{"/var/lib/pulley/puppet/", "/var/lib/pulley/runs/"} { // Puppet's own files, mostly times
+	// Puppet's own files contain mostly times.
+	for _, own := range []string{"/var/lib/pulley/puppet/", "/var/lib/pulley/runs/"} {
 		if strings.HasPrefix(name, own) {
 			return ""
 		}
@@ -285,7 +288,7 @@ func (m *Machine) identity(name, node string) string {
 	return "the node's own, of this CA"
 }
 
-// seen returns what operators see of a node.
+// seen returns the operators' view of a node.
 func (f *Fleet) seen(m *Machine, node string) string {
 	f.t.Helper()
 	h, s := f.Host(node), f.Status(node)

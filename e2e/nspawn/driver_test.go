@@ -25,10 +25,10 @@ import (
 	"pulley/internal/testbed/conformtest"
 )
 
-// lastSubnet counts the subnets of drivers: 10.77.16.0/20 and up, so that no two tests share addresses.
+// lastSubnet counts the subnets of drivers, from 10.77.16.0/20: no two tests share addresses.
 var lastSubnet atomic.Int32
 
-// newConfig returns the config of a driver with a folder and a subnet of its own. The end of the test deletes its machines.
+// newConfig returns the config of a driver with its own folder and subnet. The end of the test deletes its machines.
 func newConfig(t *testing.T) driver.Config {
 	t.Helper()
 	c := driver.Config{Folder: filepath.Join(t.TempDir(), "machines"), Bridge: bridgeName, Mark: machines.Mark{Owner: "test", Fleet: "dev"},
@@ -89,7 +89,7 @@ func create(t *testing.T, p *driver.Provider, o machines.Order) machines.Machine
 	return m
 }
 
-// the returns the one machine of a name.
+// the returns the only machine of a name.
 func the(t *testing.T, p *driver.Provider, name string) machines.Machine {
 	t.Helper()
 	all, err := p.List(context.Background())
@@ -180,7 +180,7 @@ func inside(t *testing.T, c driver.Config, name string, args ...string) {
 	}
 }
 
-// Plans rely on this: a machine is what was ordered, stays the same over a reboot, and is stopped after a power-off.
+// Plans rely on this: a machine equals its order, stays the same over a reboot, and is stopped after a power-off.
 func TestMachineLivesAndEnds(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
@@ -252,7 +252,7 @@ func nothingLeft(t *testing.T, c driver.Config) {
 	}
 }
 
-// A supervisor that is killed, as by a lack of memory, must take its machine with it: no plan could see it.
+// A supervisor that is killed, for example for lack of memory, must take its machine with it: no plan could see it.
 func TestMachineEndsWithItsSupervisor(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
@@ -292,7 +292,7 @@ func TestMachineEndsWithItsSupervisor(t *testing.T) {
 	}
 }
 
-// A host that is powered off must power its machines off cleanly.
+// When a host is powered off, its machines must be powered off cleanly.
 func TestMachineIsPoweredOffWithItsHost(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)

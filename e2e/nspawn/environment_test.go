@@ -19,8 +19,8 @@ import (
 	"pulley/internal/machines/plan"
 )
 
-// A changed number in an environment file must create whole machines, converge them, and retire and delete them, unattended.
-// TestEnvironmentBecomesLocalMachines does the same with more changes.
+// A changed number in an environment file must create complete machines, converge them, and retire and delete them,
+// unattended. TestEnvironmentBecomesLocalMachines does the same with more changes.
 func TestEnvironmentBecomesMachines(t *testing.T) {
 	t.Parallel()
 	f := newServer(t)
@@ -46,7 +46,7 @@ func TestEnvironmentBecomesMachines(t *testing.T) {
 	}
 }
 
-// madeFleet is a fleet whose machines Pulley makes.
+// madeFleet is a fleet whose machines Pulley creates.
 type madeFleet struct {
 	*Fleet
 	config  driver.Config
@@ -95,7 +95,8 @@ roles:
 	}
 }
 
-// machines checks that the driver has that many machines, and that all are converged nodes. It returns their IDs by name.
+// machines checks that the driver has this number of machines, and that all are converged nodes. It returns their IDs
+// by name.
 func (m madeFleet) machines(t *testing.T, want int) map[string]string {
 	t.Helper()
 	paths, _ := filepath.Glob(filepath.Join(m.config.Folder, "*", "dev", "*"))
@@ -125,7 +126,7 @@ func (m madeFleet) machines(t *testing.T, want int) map[string]string {
 	return ids
 }
 
-// story logs what the machines did, where the test failed.
+// story logs the machines' output if the test failed.
 func (m madeFleet) story() {
 	if !m.t.Failed() {
 		return
@@ -143,7 +144,7 @@ func (m madeFleet) story() {
 	}
 }
 
-// reports collects the hosts that reported their retirement, each by the path of a request.
+// reports collects the hosts that reported their retirement, each as the path of a request.
 type reports struct {
 	address string
 

@@ -18,7 +18,7 @@ const stateFile = "/var/lib/pulley/first-boot.json"
 func (m *Machine) FirstBoot() firstboot.State {
 	var s firstboot.State
 	if text, err := m.read(stateFile); err == nil {
-		_ = json.Unmarshal([]byte(text), &s) // the agent, too, takes a damaged file for none
+		_ = json.Unmarshal([]byte(text), &s) // like the agent, treats a damaged file as missing
 	}
 	return s
 }
@@ -79,5 +79,5 @@ func (f *Fleet) FromSeed(dir string) map[string]string {
 	return files
 }
 
-// Path is a file of the operator's.
+// Path returns the path of an operator's file.
 func (f *Fleet) Path(name string) string { return filepath.Join(f.dir, name) }

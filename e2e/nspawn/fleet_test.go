@@ -20,8 +20,8 @@ import (
 // packages is the repository of Puppet's packages in the image.
 const packages = "deb [trusted=yes] file:/srv/packages ./"
 
-// Fleet is a `pulley serve` with TLS and users on an address of its own, a control repository, and an operator with the
-// identity that the first start of the server wrote.
+// Fleet is a `pulley serve` with TLS and users on its own address, a control repository, and an operator with the
+// identity from the first start of the server.
 type Fleet struct {
 	Address string   // of serve: "10.77.0.1"
 	Env     []string // of an operator's shell: PULLEY_ENDPOINTS and so on
@@ -30,13 +30,13 @@ type Fleet struct {
 	dir     string
 	repo    string
 	signers string // allowed_signers
-	key     string // that signs releases
+	key     string // path of the key that signs releases
 	serve   *exec.Cmd
 	ended   chan error
 }
 
-// NewFleet starts a server with the environment dev, which has that many nodes of role compute, and with the signed and
-// promoted release 1.0.0.
+// NewFleet starts a server with the environment dev, which has this number of nodes of role compute, and with the
+// signed and promoted release 1.0.0.
 func NewFleet(t *testing.T, compute int) *Fleet {
 	t.Helper()
 	f := newServer(t)
@@ -54,7 +54,7 @@ func newServer(t *testing.T) *Fleet {
 	f.start()
 	t.Cleanup(f.stop)
 	f.Pulley("init", f.repo)
-	// A test waits for cron: it starts the agent each minute, without splay.
+	// The tests wait for cron: it starts the agent each minute, without splay.
 	f.replace("hieradata/common.yaml", "'*/5 * * * *'", "'* * * * *'\npulley::command: '/usr/local/bin/pulley-agent run'")
 	f.Pulley("key", "create", f.key, "--no-passphrase")
 	f.Pulley("key", "allow", f.key+".pub", "--name", "ada@example.com", "--environments", "dev", "--signers", f.signers)
@@ -94,7 +94,7 @@ func (f *Fleet) start() {
 			if setting, ok := strings.CutPrefix(lines.Text(), "export "); ok {
 				env = append(env, setting)
 			}
-			if strings.HasPrefix(lines.Text(), "export PULLEY_ENDPOINTS=") { // the last of them
+			if strings.HasPrefix(lines.Text(), "export PULLEY_ENDPOINTS=") { // the last line
 				ready <- env
 			}
 		}
@@ -183,7 +183,7 @@ func (f *Fleet) Userdata(args ...string) string {
 		"--allowed-signers", f.signers, "--package-repo", packages, "--schedule", "* * * * *", "--post", f.noSplay()}, args...)...)
 }
 
-// noSplay returns the path of a script that lets the ticks before the first release start at the full minute, too.
+// noSplay returns the path of a script that makes the ticks before the first release start at the full minute too.
 func (f *Fleet) noSplay() string {
 	f.t.Helper()
 	path := f.Path("no-splay")
@@ -193,7 +193,7 @@ func (f *Fleet) noSplay() string {
 	return path
 }
 
-// run runs a program outside of the machines.
+// run runs a program outside the machines.
 func (f *Fleet) run(program string, args ...string) string {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -234,7 +234,7 @@ type Status struct {
 	Node, State, Release, Reason, Outcome string
 }
 
-// Status returns what operators see of a node: the zero value where it has no status.
+// Status returns the operators' view of a node, or the zero value if it has no status.
 func (f *Fleet) Status(node string) Status {
 	f.t.Helper()
 	var all struct{ Nodes []Status }
@@ -265,19 +265,19 @@ func (f *Fleet) Doctor() []Finding {
 	f.t.Helper()
 	out, problem, err := f.Try("doctor", "-o", "json")
 	var all struct{ Findings []Finding }
-	if json.Unmarshal([]byte(out), &all) != nil { // the exit code is that of a problem
+	if json.Unmarshal([]byte(out), &all) != nil { // a finding also makes the exit code nonzero
 		f.t.Fatalf("pulley doctor -o json: %v\n%s%s", err, out, problem)
 	}
 	return slices.DeleteFunc(all.Findings, func(f Finding) bool { return f.Severity == "ok" })
 }
 
-// Metrics returns what a monitoring system reads from serve.
+// Metrics returns the metrics of serve.
 func (f *Fleet) Metrics() string {
 	f.t.Helper()
 	return f.run("curl", "--silent", "--show-error", "--fail", "--cacert", filepath.Join(f.dir, "data", "pki", "bundle.pem"), "https://"+f.Address+":8443/metrics")
 }
 
-// For returns the same fleet for a subtest, which its failures are reported to.
+// For returns the same fleet for a subtest. Failures are reported to the subtest.
 func (f *Fleet) For(t *testing.T) *Fleet {
 	g := *f
 	g.t = t

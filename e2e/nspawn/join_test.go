@@ -14,7 +14,8 @@ import (
 	"pulley/internal/join"
 )
 
-// Every machine of a fleet takes this way: a first boot, then ticks by cron. If a part of it failed, somebody would have to log in.
+// Every machine of a fleet becomes a node this way: a first boot, then ticks by cron. A failure would require a manual
+// login.
 func TestMachineBecomesNodeUnattended(t *testing.T) {
 	t.Parallel()
 	f := NewFleet(t, 1)
@@ -26,7 +27,7 @@ func TestMachineBecomesNodeUnattended(t *testing.T) {
 	f.Userdata("compute1", "--format", "nocloud", "--to", m.seedPath(), "--network-config", network)
 
 	booted := time.Now()
-	m.BecomeNode() // from here on nothing but boot, cron, and the commands of an operator
+	m.BecomeNode() // from here on only the boot, cron, and an operator's commands
 	if cron := m.Read("/etc/cron.d/pulley-agent"); !strings.Contains(cron, "\n* * * * * root ") {
 		t.Errorf("the schedule is\n%s", cron)
 	}
@@ -51,8 +52,8 @@ func TestMachineBecomesNodeUnattended(t *testing.T) {
 	}
 }
 
-// An autoscaling group starts machines at one moment with the same userdata, and powers them off. Each must get a number of
-// its own, and a machine that is powered off must free its number.
+// An autoscaling group starts machines simultaneously with the same userdata, and powers them off. Each must get its
+// own number, and a machine that is powered off must free its number.
 func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 	t.Parallel()
 	f := NewFleet(t, 2)
@@ -104,13 +105,13 @@ func TestMachinesOfGroupClaimNumbers(t *testing.T) {
 	}
 }
 
-// A machine that was sold or stolen must not join again, and whoever starts it must read the reason.
+// A machine that was sold or stolen must not join again. Its console must show the reason.
 func TestRemovedNodeIsRefused(t *testing.T) {
 	t.Parallel()
 	f := NewFleet(t, 1)
 	seed := f.Path("seed")
 	f.Userdata("compute1", "--format", "nocloud", "--to", seed)
-	again := f.Userdata("compute1", "--format", "cloud-config") // with a token of its own, created before the removal
+	again := f.Userdata("compute1", "--format", "cloud-config") // with its own token, created before the removal
 	m := NewMachine(t)
 	m.Seed(f.FromSeed(seed))
 	m.BecomeNode()

@@ -20,16 +20,16 @@ import (
 	"pulley/internal/machines"
 )
 
-// argRequest is the argument with which the test runs itself again, as a program that sends the driver a request.
+// argRequest is the argument that makes this test program send one request to the driver.
 const argRequest = "pulley-nspawn-request"
 
-// request is what such a program sends.
+// request is the request that such a program sends.
 type request struct {
 	driver.Config
 	Order    machines.Order
 	Userdata []byte        // of the order
-	After    time.Duration // the program kills itself so long after the call, at the latest when it returns
-	Delete   bool          // deletes the machine, and does not kill itself
+	After    time.Duration // time from the call until the program kills itself, at the latest when the call returns
+	Delete   bool          // deletes the machine instead, and does not kill itself
 }
 
 func (a request) String() string {
@@ -40,7 +40,7 @@ func (a request) String() string {
 	return string(text)
 }
 
-// maybeRequest is that program.
+// maybeRequest runs such a program.
 func maybeRequest() {
 	if len(os.Args) != 3 || os.Args[1] != argRequest {
 		return
@@ -68,7 +68,7 @@ func maybeRequest() {
 	os.Exit(1)
 }
 
-// An apply that is killed at any moment must leave a machine that runs, or none.
+// An apply that is killed at any moment must leave a running machine, or none.
 func TestKilledCreateLeavesMachineOrNone(t *testing.T) {
 	t.Parallel()
 	c := newConfig(t)
@@ -99,7 +99,7 @@ func TestKilledCreateLeavesMachineOrNone(t *testing.T) {
 	t.Logf("killed programs left a machine %d times, and none %d times", made, none)
 }
 
-// systemd ends what a service or a session has started. Machines that such an apply created must outlive it.
+// systemd ends the processes of a service or a session. Machines that such an apply created must outlive it.
 func TestMachineOutlivesServiceThatCreatedIt(t *testing.T) {
 	t.Parallel()
 	host := NewMachine(t) // systemd is its first process, as on most hosts
@@ -134,8 +134,8 @@ func TestMachineOutlivesServiceThatCreatedIt(t *testing.T) {
 	run("ip", "link", "add", "pulley1", "type", "bridge")
 	run("ip", "address", "add", "10.78.0.1/24", "dev", "pulley1")
 	run("ip", "link", "set", "pulley1", "up")
-	run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/forwarding") // its machines get a gateway
-	// The image is the host's own disk. /run is a tmpfs, which takes the upper layer of an overlay.
+	run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/forwarding") // a gateway for its machines
+	// The image is the host's own disk. /run is a tmpfs, which can hold the upper layer of an overlay.
 	a := request{Config: driver.Config{Folder: "/run/machines", Bridge: "pulley1", Mark: machines.Mark{Owner: "o", Fleet: "dev"}}, Order: order("compute1"), After: time.Minute}
 	a.Order.Image, a.Userdata = "/", a.Order.Userdata
 	out, err := host.In("systemd-run", "--quiet", "--wait", "--unit=apply", "/root/request", argRequest, a.String())
@@ -175,7 +175,8 @@ func TestMachineOutlivesServiceThatCreatedIt(t *testing.T) {
 	if left := run("find", "/run/machines", "-mindepth", "1", "-type", "d"); left != "" {
 		t.Errorf("Delete leaves %s", left)
 	}
-	// A group that is removed before systemd reads its last event leaves a scope active for ever. The race is short: try 12 times.
+	// A group that is removed before systemd reads its last event leaves a scope active forever. The race is short: try
+	// 12 times.
 	for n := range 12 {
 		a.Delete = false
 		if out, err := host.In("systemd-run", "--quiet", "--wait", fmt.Sprintf("--unit=apply-%d", n), "/root/request", argRequest, a.String()); err == nil {

@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	patience     = 15 * time.Minute // bounds every wait for what has to happen, on a machine that has other work
+	patience     = 15 * time.Minute // limits each wait for an expected change, on a busy machine
 	pollInterval = 50 * time.Millisecond
-	pollLongest  = time.Second // conditions start programs, which take processor time from what they wait for
+	pollLongest  = time.Second // conditions start programs, which compete for processor time
 )
 
-// slots bounds how many machines are in their first boot at one time: each keeps a processor busy.
+// slots limits the number of simultaneous first boots: each keeps a processor busy.
 var slots = make(chan struct{}, 3)
 
-// takeSlots waits for n slots. The function returns them, and so does the end of the test.
+// takeSlots waits for n slots. The returned function releases them, and so does the end of the test.
 func takeSlots(t *testing.T, n int) (release func()) {
 	t.Helper()
-	taking.Lock() // nobody holds some and waits for more
+	taking.Lock() // prevents a deadlock between partial holders
 	defer taking.Unlock()
 	for range n {
 		slots <- struct{}{}
@@ -48,7 +48,7 @@ func takeSlots(t *testing.T, n int) (release func()) {
 
 var taking sync.Mutex
 
-// Machine is a Debian of its own: an overlay of the image on a tmpfs, which outlives power cuts and boots.
+// Machine is a separate Debian: an overlay of the image on a tmpfs, which outlives power cuts and boots.
 type Machine struct {
 	Name    string // of the container, not of the node: "m3"
 	Address string // on the bridge: "10.77.1.3"
@@ -72,7 +72,7 @@ func NewMachine(t *testing.T) *Machine {
 	m.mount()
 	t.Cleanup(func() {
 		m.Cut()
-		if err := unix.Unmount(m.root(), 0); err != nil { // busy: a process or a mount was left behind
+		if err := unix.Unmount(m.root(), 0); err != nil { // busy: a process or a mount remains
 			t.Errorf("cannot unmount %s: %v", m.root(), err)
 			_ = unix.Unmount(m.root(), unix.MNT_DETACH)
 		}
@@ -97,8 +97,8 @@ func (m *Machine) upper() string   { return filepath.Join(m.dir, "upper") }
 func (m *Machine) root() string    { return filepath.Join(m.dir, "root") }
 func (m *Machine) console() string { return filepath.Join(m.dir, "console") }
 
-// Duplicate returns another machine with the disk of this one, which must be off, like an image of a running node. Only its
-// machine ID and its address differ.
+// Duplicate returns another machine with the disk of this one, which must be off, like an image of a running node. Only
+// its machine ID and its address differ.
 func (m *Machine) Duplicate() *Machine {
 	m.t.Helper()
 	if m.process != nil {
@@ -112,14 +112,14 @@ func (m *Machine) Duplicate() *Machine {
 		m.t.Fatalf("cannot copy %s: %v: %s", m.upper(), err, out)
 	}
 	c.mount()
-	c.Write("/etc/machine-id", "") // systemd makes a new one
+	c.Write("/etc/machine-id", "") // systemd creates a new one
 	network := c.Read("/etc/systemd/network/10-cloud-init-host0.network")
 	c.Write("/etc/systemd/network/10-cloud-init-host0.network", strings.ReplaceAll(network, m.Address, c.Address))
 	c.Write(seedDir+"/network-config", strings.ReplaceAll(c.Read(seedDir+"/network-config"), m.Address, c.Address))
 	return c
 }
 
-// BecomeNode boots the machine and waits until its first boot is over.
+// BecomeNode boots the machine and waits until its first boot has ended.
 func (m *Machine) BecomeNode() {
 	m.t.Helper()
 	defer takeSlots(m.t, 1)()
@@ -127,7 +127,7 @@ func (m *Machine) BecomeNode() {
 	m.Wait("the first boot", m.Finished)
 }
 
-// Boot switches the machine on, and does not wait.
+// Boot powers the machine on without waiting.
 func (m *Machine) Boot() {
 	m.t.Helper()
 	if m.process != nil {
@@ -164,7 +164,7 @@ func (m *Machine) Boot() {
 	}(m.process, m.ended)
 }
 
-// Cut is a power cut: every process of the machine is killed at once, and nothing of it but its disk is left.
+// Cut simulates a power cut: it kills every process of the machine at once. Only the disk remains.
 func (m *Machine) Cut() {
 	m.t.Helper()
 	if m.process == nil {
@@ -176,7 +176,7 @@ func (m *Machine) Cut() {
 	m.Off()
 }
 
-// Off waits until the machine has ended, by a power cut or by itself.
+// Off waits until the machine has ended, by a power cut or a shutdown.
 func (m *Machine) Off() {
 	m.t.Helper()
 	if m.process == nil {
@@ -188,7 +188,7 @@ func (m *Machine) Off() {
 		m.t.Fatalf("%s did not end in %s\n%s", m.Name, patience, m.Story())
 	}
 	m.process = nil
-	// The next boot takes the same names.
+	// The next boot uses the same names.
 	for deadline := time.Now().Add(patience); ; time.Sleep(pollInterval) {
 		removeGroup(m.group)
 		link := "/sys/class/net/vb-" + m.Name
@@ -214,7 +214,7 @@ func (m *Machine) On() bool {
 	}
 }
 
-// Tick runs the agent once, as cron does each minute. It keeps the output, and returns it where the run failed.
+// Tick runs the agent once, as cron does each minute. It stores the output, and returns it if the run failed.
 func (m *Machine) Tick() string {
 	m.t.Helper()
 	out, err := m.In("pulley-agent", "run")
@@ -225,7 +225,8 @@ func (m *Machine) Tick() string {
 	return ""
 }
 
-// In runs a program in the machine, which must be on, and returns its output. Tests of unattended machines must not use it.
+// In runs a program in the machine, which must be on, and returns its output. Tests of unattended machines must not use
+// it.
 func (m *Machine) In(program string, args ...string) (string, error) {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
@@ -242,7 +243,7 @@ func (m *Machine) In(program string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Story returns what explains a failed test: the machine's console and the ends of its logs.
+// Story returns the information to explain a failed test: the machine's console and the ends of its logs.
 func (m *Machine) Story() string {
 	var b strings.Builder
 	show := func(name, text string) {
@@ -288,14 +289,14 @@ func tail(text string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-const seedDir = "/var/lib/cloud/seed/nocloud" // where cloud-init's NoCloud looks for a folder
+const seedDir = "/var/lib/cloud/seed/nocloud" // cloud-init's NoCloud reads this folder
 
-// NetworkConfig returns the machine's address as cloud-init reads it.
+// NetworkConfig returns the machine's address in cloud-init's format.
 func (m *Machine) NetworkConfig() string {
 	return fmt.Sprintf("version: 2\nethernets:\n  host0:\n    addresses: [%s/%d]\n", m.Address, networkBits)
 }
 
-// Seed puts the files of a NoCloud seed into the machine. The default network-config has the machine's address.
+// Seed writes the files of a NoCloud seed into the machine. The default network-config contains the machine's address.
 func (m *Machine) Seed(files map[string]string) {
 	m.t.Helper()
 	if _, ok := files["network-config"]; !ok {
@@ -309,10 +310,10 @@ func (m *Machine) Seed(files map[string]string) {
 	}
 }
 
-// seedPath returns the path of the seed's folder outside of the machine.
+// seedPath returns the path of the seed's folder outside the machine.
 func (m *Machine) seedPath() string { return filepath.Join(m.root(), seedDir) }
 
-// Read returns a file of the machine, on or off. Absolute paths; links that lead out of the machine are refused.
+// Read returns a file of the machine, on or off, by its absolute path. Links that lead out of the machine are refused.
 func (m *Machine) Read(name string) string {
 	m.t.Helper()
 	text, err := m.read(name)
@@ -362,7 +363,7 @@ func (m *Machine) Stat(name string) fs.FileInfo {
 	return info
 }
 
-// List returns the names of a folder's files and folders; none when there is no such folder.
+// List returns the names of a folder's files and folders, or none if the folder is missing.
 func (m *Machine) List(name string) []string {
 	m.t.Helper()
 	root, err := os.OpenRoot(m.root())
@@ -381,7 +382,7 @@ func (m *Machine) List(name string) []string {
 	return names
 }
 
-// Write puts a file and its folder onto the disk of a machine that is off.
+// Write writes a file and its folder onto the disk of a machine that is off.
 func (m *Machine) Write(name, text string) {
 	m.t.Helper()
 	root, err := os.OpenRoot(m.root())
@@ -399,8 +400,8 @@ func (m *Machine) Write(name, text string) {
 
 func rel(name string) string { return strings.TrimPrefix(name, "/") }
 
-// Wait polls until missing returns "". Until then it returns why the condition does not hold. A machine that is off fails the
-// test.
+// Wait polls until missing returns "". Before that, missing returns why the condition does not hold. If the machine is
+// off, the test fails.
 func (m *Machine) Wait(what string, missing func() string) {
 	m.t.Helper()
 	start, pause := time.Now(), pollInterval

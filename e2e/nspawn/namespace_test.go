@@ -26,21 +26,21 @@ import (
 	driver "pulley/internal/drivers/nspawn"
 )
 
-// Where the inner process finds what the outer one prepared.
+// The paths and the variable that the outer process prepares for the inner one.
 const (
-	binDir    = "/run/pulley/bin"      // the commands as they are shipped
-	imageDir  = "/run/pulley/image"    // what machines boot from
+	binDir    = "/run/pulley/bin"      // the released commands
+	imageDir  = "/run/pulley/image"    // the machines' boot image
 	groupRoot = "/sys/fs/cgroup"       // control groups, version 2
-	groupEnv  = "PULLEY_NSPAWN_CGROUP" // is set in the inner process: its control group
+	groupEnv  = "PULLEY_NSPAWN_CGROUP" // set in the inner process: its control group
 )
 
-// Main runs the tests of m in namespaces of their own. It returns the exit code.
+// Main runs the tests of m in their own namespaces. It returns the exit code.
 func Main(m *testing.M) int {
 	code, err := 1, error(nil)
 	if os.Getenv(groupEnv) == "" {
 		code, err = outer()
 	} else if err = inner(); err == nil {
-		// Most of these tests wait most of the time; takeSlots bounds the others.
+		// Most of these tests wait most of the time. takeSlots limits the others.
 		if err = flag.Set("test.parallel", "32"); err == nil {
 			code = m.Run()
 		}
@@ -62,7 +62,7 @@ func outer() (int, error) {
 		}
 	}
 	base := filepath.Join(os.TempDir(), "pulley-nspawn")
-	if _, err := local.Sweep(base); err != nil { // of runs that were killed
+	if _, err := local.Sweep(base); err != nil { // files of killed runs
 		return 1, err
 	}
 	scratch, err := local.NewScratch(base)
@@ -116,7 +116,7 @@ func newGroup() (group, error) {
 			parent = filepath.Join(root, path)
 		}
 	}
-	old, _ := filepath.Glob(filepath.Join(parent, "pulley-nspawn-*")) // of runs that were killed; empty, or rmdir refuses
+	old, _ := filepath.Glob(filepath.Join(parent, "pulley-nspawn-*")) // of killed runs
 	for _, dir := range old {
 		removeGroup(dir)
 	}
@@ -150,9 +150,9 @@ func (g group) enter(bin, debian string) (int, error) {
 		Cloneflags:  unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 		UseCgroupFD: true,
 		CgroupFD:    int(fd.Fd()),
-		Pdeathsig:   syscall.SIGKILL, // the first process of its PID namespace: with it everything ends
+		Pdeathsig:   syscall.SIGKILL, // first process of its PID namespace: its end ends all others
 	}
-	// The signal is sent when the thread ends that started the process.
+	// The signal is sent when the thread that started the process ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
@@ -215,10 +215,10 @@ func removeGroup(dir string) {
 			removeGroup(filepath.Join(dir, e.Name()))
 		}
 	}
-	_ = os.Remove(dir) // fails where the group has a process
+	_ = os.Remove(dir) // fails if the group has a process
 }
 
-// inner prepares the namespaces of the tests. The first mount keeps all others from the host.
+// inner prepares the namespaces of the tests. The first mount call prevents propagation of all later ones to the host.
 func inner() error {
 	must := func(what string, err error) error {
 		if err == nil {
@@ -250,7 +250,7 @@ func inner() error {
 			return err
 		}
 	}
-	// For the files of machines and tests, and for what a killed systemd-nspawn leaves.
+	// For the files of machines and tests, and for the leftovers of a killed systemd-nspawn.
 	if err := must("mount /tmp", unix.Mount("tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")); err != nil {
 		return err
 	}
@@ -260,7 +260,7 @@ func inner() error {
 	return bridge()
 }
 
-// The bridge of all machines, in a network namespace that has nothing else.
+// The bridge of all machines, in a network namespace without other interfaces.
 const (
 	bridgeName  = "pulley0"
 	networkBits = 16 // 10.77.0.0: .0.x are servers, .1.x machines
@@ -271,7 +271,8 @@ var lastServer, lastMachine atomic.Int32
 func bridge() error {
 	for _, args := range []string{
 		"link set lo up",
-		// With a hardware address: otherwise it has that of a port, and changes when that machine ends.
+		// With a fixed hardware address: otherwise the bridge uses that of a port, and changes it when that machine
+		// ends.
 		"link add " + bridgeName + " address 02:70:75:6c:6c:65 type bridge",
 		"link set " + bridgeName + " up",
 		"address add 10.77.255.254/16 dev " + bridgeName, // makes the bridge reachable from this namespace
@@ -293,7 +294,7 @@ func serverAddress(t *testing.T) string {
 	return address
 }
 
-// machineNumber returns a number that no other machine of these tests has, for its name and address.
+// machineNumber returns a unique number among these tests, for a machine's name and address.
 func machineNumber() int { return int(lastMachine.Add(1)) }
 
 func ip(args string) error {
@@ -311,14 +312,14 @@ func ping(address string) error {
 	if err == nil {
 		return c.Close()
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) { // an answer: nothing listens there
+	if errors.Is(err, syscall.ECONNREFUSED) { // an answer: no program listens on the port
 		return nil
 	}
 	return err
 }
 
 func TestMain(m *testing.M) {
-	driver.MaybeInit() // a supervisor is this program under another name
+	driver.MaybeInit() // a supervisor runs this program under another name
 	maybeRequest()
 	os.Exit(Main(m))
 }

@@ -11,13 +11,13 @@ import (
 // manager is a way in which systemd starts the old agent.
 type manager struct {
 	name    string
-	unit    string            // is enabled
-	runs    string            // runs the agent
+	unit    string            // enabled unit
+	runs    string            // unit that runs the agent
 	removed string            // state of the unit after `takeover remove`
 	files   map[string]string // of the machine, beside Puppet's package
 }
 
-// managed are the usual ones.
+// managed are the usual ways.
 var managed = []manager{
 	{"service", "puppet.service", "puppet.service", "masked", nil},
 	{"timer", "puppet-run.timer", "puppet-run.service", "disabled", map[string]string{
@@ -40,7 +40,7 @@ func TestTakeoverFromSystemd(t *testing.T) {
 	})
 }
 
-// takeOver takes a machine over from its old agent, and gives it back.
+// takeOver takes a machine over from its old agent, and then reverts it.
 func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	t.Helper()
 	m := NewMachine(t)
@@ -71,7 +71,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	}
 	unit := func(active, enabled string) {
 		t.Helper()
-		is, _ := m.In("systemctl", "is-active", c.unit) // its exit code says the same
+		is, _ := m.In("systemctl", "is-active", c.unit) // the exit code contains nothing more
 		was, _ := m.In("systemctl", "is-enabled", c.unit)
 		if is != active+"\n" || was != enabled+"\n" {
 			t.Fatalf("%s is %s, %s; want %s, %s", c.unit, strings.TrimSpace(is), strings.TrimSpace(was), active, enabled)
@@ -120,7 +120,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 		t.Errorf("a masked unit starts: %v, %s", err, out)
 	}
 	in("systemctl", "stop", c.unit)
-	in("apt-get", "-q", "-y", "install", "--reinstall", "puppet-agent") // as an upgrade does
+	in("apt-get", "-q", "-y", "install", "--reinstall", "puppet-agent") // as in an upgrade
 	unit("inactive", c.removed)
 
 	contains(in("pulley-agent", "takeover", "undo"), "puppet agent is as it was found")

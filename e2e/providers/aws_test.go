@@ -33,8 +33,8 @@ func region(t *testing.T, c ec2test.Config) (*ec2test.Region, []string) {
 	}
 }
 
-// loaded returns a PATH whose aws client is a fork of a process that has loaded it once (aws_server.py). The code is the same, and
-// three hundred calls save as many seconds of a processor.
+// loaded returns a PATH whose aws client is a fork of a process that has already loaded it (aws_server.py). The code is
+// the same, and three hundred calls save three hundred seconds of processor time.
 func loaded(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -154,7 +154,8 @@ func TestAWSCommandReportsKindsOfErrors(t *testing.T) {
 	}
 }
 
-// A replaced machine, and an order after a full region, use a name again. EC2's idempotency tokens of that name are used up.
+// A replaced machine, and an order after a full region, reuse a name. EC2's idempotency tokens of that name are used
+// up.
 func TestAWSCommandReusesName(t *testing.T) {
 	t.Parallel()
 	region, environ := region(t, ec2test.Config{Limit: 1})

@@ -15,10 +15,10 @@ import (
 	"pulley/internal/machines"
 )
 
-// patience bounds every wait for what has to happen, on a machine that has other work.
+// patience limits each wait for an expected change, on a busy machine.
 const patience = 10 * time.Minute
 
-// path has Debian's tools: a developer's machine may have others of the same names.
+// path contains Debian's tools: a developer's machine may have others of the same names.
 const path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 
 // documented returns a function that opens a command of docs/providers, as the exec driver does.
@@ -37,13 +37,13 @@ func documented(t *testing.T, environ []string, name string, args ...string) fun
 	}
 }
 
-// slow sets deadlines for tools that take a second a call.
+// slow sets deadlines for tools that need a second for each call.
 func slow(c conform.Config) conform.Config {
 	c.Call, c.Boot, c.Gone, c.Poll = patience, patience, patience, 100*time.Millisecond
 	return c
 }
 
-// instead returns a PATH in which a script replaces a tool. The script has the path of the tool in "$tool".
+// instead returns a PATH in which a script replaces a tool. The script receives the path of the tool in "$tool".
 func instead(t *testing.T, tool, script string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -63,14 +63,15 @@ func open(t *testing.T, environ []string, name string, args ...string) machines.
 	return p
 }
 
-// leavesNoUserdata checks that an interrupted create leaves no file with userdata: it contains the join token of a node.
+// leavesNoUserdata checks that an interrupted create leaves no file with userdata: it contains the join token of a
+// node.
 func leavesNoUserdata(t *testing.T, environ []string, name, tool, word string, o machines.Order) {
 	t.Helper()
 	folder, reached := t.TempDir(), filepath.Join(t.TempDir(), "reached")
 	hangs := instead(t, tool, `case " $* " in *" `+word+` "*) touch `+reached+`; exec sleep 100; esac; exec "$tool" "$@"`)
 	ctx, cutOff := context.WithTimeout(t.Context(), patience)
 	defer cutOff()
-	go func() { // when the tool has started
+	go func() { // once the tool has started
 		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
 			if _, err := os.Stat(reached); err == nil {
 				cutOff()

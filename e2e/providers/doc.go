@@ -1,4 +1,4 @@
-// Package providers checks the commands of docs/providers with the real command-line tools: the aws client against package
-// ec2test, virsh against a libvirtd of its own. OpenStack's own client checks package novatest, which the tests of the
-// openstack driver rely on.
+// Package providers checks the commands of docs/providers with the real command-line tools: the aws client against
+// package ec2test, and virsh against a separate libvirtd. OpenStack's own client checks package novatest, on which the
+// tests of the openstack driver rely. It must never contact a real cloud.
 package providers

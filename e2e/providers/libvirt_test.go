@@ -19,14 +19,14 @@ import (
 	"pulley/internal/testbed/conformtest"
 )
 
-// libvirtd is a libvirtd in namespaces of its own. On the host it leaves only the folder.
+// libvirtd is a libvirtd in its own namespaces. It leaves only the folder on the host.
 type libvirtd struct {
 	folder string // sockets, and the disks of the pool
 	uri    string
 }
 
-// startLibvirt starts a libvirtd with a pool and a network called default and an empty image called base. Its domains run in QEMU
-// and boot nothing.
+// startLibvirt starts a libvirtd with a pool and a network called default and an empty image called base. Its domains
+// run in QEMU and boot nothing.
 func startLibvirt(t *testing.T) libvirtd {
 	t.Helper()
 	l := libvirtd{folder: t.TempDir()}
@@ -46,7 +46,7 @@ func startLibvirt(t *testing.T) libvirtd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the namespace's first process ends, and all others with it
+	t.Cleanup(func() { // ending the namespace's first process ends all others
 		_ = life.Close()
 		stop := time.AfterFunc(patience, func() { _ = daemon.Process.Kill() })
 		_ = daemon.Wait()
@@ -90,7 +90,7 @@ func (l libvirtd) virsh(ctx context.Context, words ...string) (string, error) {
 	return string(out), nil
 }
 
-// userdata reads the disk that is made for cloud-init.
+// userdata reads the disk created for cloud-init.
 func (l libvirtd) userdata(ctx context.Context, m machines.Machine) ([]byte, error) {
 	return exec.CommandContext(ctx, "isoinfo", "-R", "-i", filepath.Join(l.folder, "pool", m.ID+".raw"), "-x", "/user-data").Output()
 }
@@ -134,7 +134,7 @@ func TestLibvirtCommandConforms(t *testing.T) {
 	}
 }
 
-// An interrupted create leaves a domain without disks. The next create must finish it, and a deletion must remove it.
+// An interrupted create leaves a domain without disks. The next create must complete it, and a deletion must remove it.
 func TestLibvirtCommandResumes(t *testing.T) {
 	t.Parallel()
 	l := startLibvirt(t)
@@ -168,7 +168,8 @@ func TestLibvirtCommandResumes(t *testing.T) {
 	}
 }
 
-// A failure of virsh must not count as an absent domain: the domain would be created again, and a disk with a token would stay.
+// A failure of virsh must not count as an absent domain: the domain would be created again, and a disk with a token
+// would stay.
 func TestLibvirtCommandReportsFailures(t *testing.T) {
 	t.Parallel()
 	l := startLibvirt(t)
@@ -190,7 +191,8 @@ func TestLibvirtCommandReportsFailures(t *testing.T) {
 		t.Errorf("%+v, %v", machines, err)
 	}
 
-	// The guest runs, and the create was interrupted before the autostart: nothing writes to the disk of a running guest.
+	// The guest runs, and the create was interrupted before the autostart: the command must not write to the disk of a
+	// running guest.
 	for _, words := range [][]string{{"start", m.ID}, {"autostart", "--disable", m.ID}} {
 		if _, err := l.virsh(t.Context(), words...); err != nil && words[0] != "start" {
 			t.Fatal(err)

@@ -1,6 +1,6 @@
-// Command fleet is many nodes in one process, each with a connection and a folder of its own. It says "ready" when all are
-// connected, waits for a line, lets them all install a release at once, and says how many seconds each took. Then it removes
-// what is old.
+// Command fleet runs many nodes in one process, each with its own connection and folder. It prints "ready" when all are
+// connected and waits for a line. Then it makes all nodes install a release at once, and prints the seconds for each.
+// Finally it removes old trees.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// node is one of them.
+// node is one of the nodes.
 type node struct {
 	store *store.Store
 	trees *content.Store
@@ -74,7 +74,7 @@ func run(stdin io.Reader, stdout io.Writer, endpoint, dir, version string) error
 	return err
 }
 
-// connect is a node as it idles: connected, with what it follows in place.
+// connect returns an idle node: connected, with the followed release in place.
 func connect(ctx context.Context, endpoint, dir, version string) (*node, error) {
 	s, err := store.Open(store.Config{Endpoints: []string{endpoint}, Timeout: time.Minute})
 	if err != nil {
@@ -82,7 +82,7 @@ func connect(ctx context.Context, endpoint, dir, version string) (*node, error) 
 	}
 	n := &node{store: s}
 	if n.trees, err = content.OpenStore(dir); err == nil {
-		n.trees.Reserve = 0 // they share one file system, which holds nothing else
+		n.trees.Reserve = 0 // the nodes share one file system without other files
 		_, err = s.Releases.Get(ctx, version)
 	}
 	if err != nil {

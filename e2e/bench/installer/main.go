@@ -1,7 +1,6 @@
-// Command installer is what a node does with a release, and nothing else: it reads the record and what leads there from
-// etcd, checks the signature, installs the tree, makes it current, and collects what is old. So a whole process is measured,
-// as with the peers, but neither Puppet nor a decision. It prints its own peak of memory, in KiB, as the kernel counts it
-// for this process alone.
+// Command installer does a node's work for a release, and nothing else. It reads the record and its deltas from etcd,
+// checks the signature, installs the tree, makes it current, and collects old trees. The measurement covers a complete
+// process, as for the peers, but neither Puppet nor a decision. It prints the kernel's peak of its own memory, in KiB.
 package main
 
 import (
@@ -17,7 +16,7 @@ import (
 	"pulley/internal/trust"
 )
 
-// kept is how many trees an agent keeps.
+// kept is the number of trees that an agent keeps.
 const kept = 3
 
 func main() {
@@ -96,7 +95,7 @@ func (n node) update(ctx context.Context, version string) error {
 	return err
 }
 
-// approach is etcd, with the one delta at hand that came with the record.
+// approach is etcd, with the one delta that came with the record.
 type approach struct {
 	*store.Releases
 	line  string

@@ -1,5 +1,5 @@
-// Command meter runs two commands in turn, so many times, and prints what each run took as JSON lines. It is small, because
-// the kernel counts the memory of a process's parent at the moment of its start into its peak.
+// Command meter runs two commands alternately for a number of times, and prints each run's cost as JSON lines. It is
+// small, because the kernel includes the parent's memory at the start of a process in that process's peak.
 package main
 
 import (
