@@ -45,8 +45,8 @@ type Inventory interface {
 
 // UserdataMaker makes the userdata of machines.
 type UserdataMaker interface {
-	// Userdata makes the userdata of a node's machine. Its token is valid once Order has written it. The token of a machine that
-	// does not join has no ID.
+	// Userdata makes the userdata of a node's machine. Its token is valid once Order has written it. The token of a
+	// machine that does not join has no ID.
 	Userdata(o Order, r environments.Role, form userdata.Form) (text []byte, t Token, err error)
 }
 
@@ -66,7 +66,7 @@ type Nodes interface {
 	Release(ctx context.Context, node string) error
 	// Ask sends a node a request through its entry in the host list. A node without an entry is ErrNotListed.
 	Ask(ctx context.Context, node string, r agent.Request) error
-	// Remove removes a node from the fleet: its certificate, its etcd user, its entry in the host list, its holds. A node that
-	// does not exist is no error.
+	// Remove removes a node from the fleet: its certificate, its etcd user, its entry in the host list, its holds. A node
+	// that does not exist is no error.
 	Remove(ctx context.Context, node, why string) error
 }

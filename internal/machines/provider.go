@@ -67,7 +67,8 @@ type Ref struct {
 	ID   string `json:"id,omitempty"`
 }
 
-// Mark identifies the machines of a fleet at a provider. A driver puts it on each machine as a tag, a label, metadata or a folder.
+// Mark identifies the machines of a fleet at a provider. A driver puts it on each machine as a tag, a label, metadata
+// or a folder.
 type Mark struct {
 	Owner string // id of one installation of pulley, or the value of `owner:`
 	Fleet string // "dev", "dev@t42"

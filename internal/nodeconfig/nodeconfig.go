@@ -368,8 +368,8 @@ func BootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// MachineID returns the id of the machine (machine-id(5)): that of the root, else that of the running system. Some containers
-// have none; then it returns "".
+// MachineID returns the id of the machine (machine-id(5)): that of the root, else that of the running system. Some
+// containers have none; then it returns "".
 func MachineID(root string) string {
 	b, err := os.ReadFile(filepath.Join(root, "etc/machine-id"))
 	if err != nil {

@@ -202,7 +202,8 @@ func ForNode(ref environments.Ref, name, role string, keep bool) (firstboot.Plan
 	return p, ref, err
 }
 
-// Checksums returns the checksums of pulley-agent by architecture, from ARCH=HEX or HEX (any architecture), and from programs.
+// Checksums returns the checksums of pulley-agent by architecture, from ARCH=HEX or HEX (any architecture), and from
+// programs.
 func Checksums(given, programs []string) (map[string]string, error) {
 	sums := map[string]string{}
 	add := func(arch, sum, from string) error {

@@ -26,7 +26,7 @@ import (
 // member makes the machine a member of its fleet: the join, the settings, the registration.
 type member struct {
 	*boot
-	finished   bool  // the machine is a node, and serve has confirmed it
+	finished   bool  // the machine is a node; reports to serve contain this
 	unreported error // error of serve's last answer
 }
 

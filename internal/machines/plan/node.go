@@ -119,7 +119,8 @@ func (p *planner) withoutMachine(n planned, rec machines.Record, recorded, regis
 // withMachine plans a node that has a machine.
 func (p *planner) withMachine(n planned, m machines.Machine, rec machines.Record, recorded, registered bool) Step {
 	begun := m.Created
-	if recorded && rec.At.After(begun) { // the two clocks may differ: use the later time
+	// the two clocks may differ: with the later time, the machine is never judged older than it is
+	if recorded && rec.At.After(begun) {
 		begun = rec.At
 	}
 	late := !begun.IsZero() && p.Now.Sub(begun) > n.role.timeout

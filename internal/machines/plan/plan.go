@@ -89,7 +89,7 @@ type Plan struct {
 	At       time.Time                 `json:"at"`
 	Spec     *environments.Environment `json:"-"`                  // stored separately: environments.Encode
 	Revision int64                     `json:"revision"`           // at which the environment was stored; 0 for a new one
-	Steps    []Step                    `json:"steps"`              // nodes in the order of the file, then those that are not in it
+	Steps    []Step                    `json:"steps"`              // in the order of the file, then nodes that are not in it
 	Changes  environments.Changes      `json:"-"`                  // of the file
 	Changed  bool                      `json:"changed"`            // the file differs from the stored environment
 	Healthy  bool                      `json:"healthy"`            // all nodes are registered and converged
