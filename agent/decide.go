@@ -275,7 +275,8 @@ func (l *ladder) fail(q Question, c Cause) {
 	l.dec.Ladder = append(l.dec.Ladder, Rung{Question: q, Reason: c.Reason, Params: c.Params})
 }
 
-// anotherMachine reports whether the host list names another machine than this one, as far as both are known.
+// anotherMachine reports whether the host list names another machine than this one. An unknown id on either side does
+// not count.
 func anotherMachine(h *Host, machine string) bool {
 	return h.MachineID != "" && machine != "" && h.MachineID != machine
 }

@@ -11,7 +11,7 @@ import (
 	"pulley/internal/clip"
 )
 
-// Bounds of one node's values in etcd.
+// Limits of one node's values in etcd.
 const (
 	maxStatusBytes  = 7 << 8   // of a status, as JSON: a converged node needs half, a node between targets all of it
 	maxRunsBytes    = 64 << 10 // of a node's run records together
@@ -226,7 +226,7 @@ func fingerprintOf(s Status) (string, error) {
 	return digest(b), nil
 }
 
-// remember adds runs to those in etcd, and returns the ones that exceed the node's limits.
+// remember adds runs to those in etcd, and returns the runs that exceed the node's limits.
 func (r *Reported) remember(runs []EncodedRun) (drop []string) {
 	for _, run := range runs {
 		// After a power cut the spool may contain a record that etcd has already.

@@ -2,7 +2,7 @@ package agent
 
 import "pulley/internal/clip"
 
-// Bounds of requests and answers.
+// Limits of requests and answers.
 const (
 	maxAnswer    = 200 // bytes of an answer's text
 	maxRequestID = 64  // a longer id does not fit into the answer: the request is ignored

@@ -123,7 +123,7 @@ type Agent struct {
 // Options are the options of one tick.
 type Options struct {
 	Force bool // run now: skip waits and forget failed attempts; holds and gates still count
-	Noop  bool // show what a run would change
+	Noop  bool // show the changes of a run without making them
 	Keep  bool // take nothing new: this agent is on probation, and the agent in place does that
 }
 

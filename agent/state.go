@@ -80,7 +80,7 @@ func (s *State) keepRefusal(wanted Target) (forgot bool) {
 	return true
 }
 
-// maxWhy bounds each parameter of a stored refusal, in bytes.
+// maxWhy limits each parameter of a stored refusal, in bytes.
 const maxWhy = maxDetailInHead
 
 // begin opens a run at t. r is the request that the run answers, or nil.

@@ -108,7 +108,7 @@ type LogLine struct {
 type Job struct {
 	Identity
 	ID       string        // names the run's folder under runs/
-	Target   Target        // what to apply
+	Target   Target        // target to apply
 	Tree     string        // absolute folder of the release, as Puppet will see it
 	Data     string        // absolute folder of the data layers; "" when there is no live data
 	Noop     bool          // show changes, make none

@@ -52,9 +52,8 @@ func secured(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// machine NAME [LINE …] creates the root of a machine in $WORK/NAME, with the scripted Puppet, and with these lines as
-// the plan of its first boot. Its agent starts as under cron and systemd: `env -i PATH=$PATH pulley-agent … --root
-// NAME`.
+// machine NAME [LINE …] creates the root of a machine in $WORK/NAME, with the scripted Puppet. The lines are the plan
+// of its first boot. Its agent starts as under cron and systemd: `env -i PATH=$PATH pulley-agent … --root NAME`.
 func machine(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "machine NAME [LINE ...]")
 	plan := strings.Join(append(args[1:], "steps: {schedule: \"off\"}"), "\n") + "\n"

@@ -259,8 +259,8 @@ func capture(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
 }
 
-// keys [NAME …] checks that these fields exist in the last printed JSON object, or in the first object of a list, at
-// any depth as a.b. With `!`, none of them may exist.
+// keys [NAME …] checks that these fields exist in the last printed JSON object, or in the first object of a list. A
+// nested field is written as a.b. With `!`, none of them may exist.
 func keys(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, len(args) == 0, "keys NAME ...")
 	var v any

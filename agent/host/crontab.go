@@ -30,8 +30,8 @@ func AgentJobs(crontab []byte) []CronJob {
 	return jobs
 }
 
-// startsSame reports whether a job still starts an agent with the same settings and root, as far as a job before named
-// them.
+// startsSame reports whether a job still starts an agent with the settings and the root of an earlier job. A setting
+// that no earlier job named does not count.
 func startsSame(before, now []CronJob) bool {
 	return slices.ContainsFunc(before, func(b CronJob) bool {
 		return slices.ContainsFunc(now, func(n CronJob) bool {

@@ -29,7 +29,7 @@ type renewing struct {
 	ca     *pki.CA
 	now    time.Time
 	name   pki.Name
-	issues pki.Name // what the server issues for it
+	issues pki.Name // name in the certificates that the server issues
 	node   *Node
 	said   bytes.Buffer
 	asked  int

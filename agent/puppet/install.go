@@ -29,8 +29,8 @@ type Installer struct {
 	Package string // "" takes the first of puppet-agent, openvox-agent and puppet in the machine's repositories
 	Version string // of the package, in the package manager's spelling; "" takes the newest
 	Proxy   string // URL of the HTTP proxy for downloads and the package manager; "" for none
-	// Repository is an additional source: an https URL or an absolute path of a .deb or .rpm that sets up a repository,
-	// a `deb …` line, or the text of a .repo file. "" means none.
+	// Repository is an additional source. It is an https URL or an absolute path of a .deb or .rpm that sets up a
+	// repository, or a `deb …` line, or the text of a .repo file. "" means none.
 	Repository string
 
 	Logger *slog.Logger // nil: silent

@@ -77,7 +77,7 @@ func (u *firstBootFlags) read(c *cobra.Command, ref environments.Ref) (err error
 	return nil
 }
 
-// userdataLimit limits a script, in bytes. Userdata as a whole has a lower limit.
+// userdataLimit limits a script, in bytes. The complete userdata has a lower limit.
 const userdataLimit = 64 << 10
 
 // flagError returns a problem with the name of its flag.

@@ -20,7 +20,7 @@ import (
 // packages is the repository of Puppet's packages in the image.
 const packages = "deb [trusted=yes] file:/srv/packages ./"
 
-// Fleet is a `pulley serve` with TLS and users on its own address, a control repository, and an operator with the
+// Fleet is a `pulley serve` with TLS and users on its own address, with a control repository. Its operator has the
 // identity from the first start of the server.
 type Fleet struct {
 	Address string   // of serve: "10.77.0.1"

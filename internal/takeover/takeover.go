@@ -78,8 +78,9 @@ func (m *Machine) Forget() error {
 	return nil
 }
 
-// Disable turns the old agent off without removing any of it, and then starts Pulley's schedule by calling on. It
-// records the chosen schedule before any change. If an operator has disabled the agent, it returns a *ForeignError.
+// Disable turns the old agent off without removing any of it, and then starts Pulley's schedule through the function
+// on. It records the chosen schedule before any change. If an operator has disabled the agent, it returns a
+// *ForeignError.
 func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, on func(context.Context) error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
@@ -194,9 +195,9 @@ func (m *Machine) Remove(ctx context.Context, by string) error {
 	return m.at(&s, Removed, by, nil)
 }
 
-// Undo restores everything from the record, and stops Pulley's schedule by calling off. The record still states that
-// the agent manages the machine, and keeps the schedule for a takeover. A repeated first boot then sets up no second
-// schedule.
+// Undo restores everything from the record, and stops Pulley's schedule through the function off. The record still
+// states that the agent manages the machine, and keeps the schedule for a takeover. A repeated first boot then sets up
+// no second schedule.
 func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {

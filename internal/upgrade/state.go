@@ -257,7 +257,7 @@ func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
 	case s.Waiting != nil && s.Waiting.Version == want.Version:
 		u.Problem = s.Waiting.Problem
 	case s.Installed == nil && own == want.Version:
-		return nil // as far as known
+		return nil // no difference is known
 	}
 	return u
 }
