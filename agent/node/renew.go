@@ -22,7 +22,8 @@ const (
 	// renewTimeout limits one request to one server. A tick must not wait for a renewal, because the next tick can
 	// repeat it.
 	renewTimeout = 15 * time.Second
-	// After a failed renewal, the next attempt waits for this fraction of the remaining lifetime, or for the interval.
+	// After a failed renewal, the next attempt waits for 1/retryParts of the remaining lifetime, at most for
+	// retryInterval.
 	retryParts    = 20
 	retryInterval = time.Hour
 	triedFile     = "identity/renewal-failed" // time of the last failure, in the state folder
@@ -137,7 +138,7 @@ func (n *Node) triedLately(now time.Time, left time.Duration) bool {
 		return false
 	}
 	tried, err := time.Parse(time.RFC3339Nano, string(b))
-	if err != nil || tried.After(now) { // no file, or the clock was set back
+	if err != nil || tried.After(now) { // damaged, or the clock was set back
 		return false
 	}
 	pause := retryInterval

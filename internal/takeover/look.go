@@ -37,8 +37,8 @@ type Process struct {
 }
 
 // InCharge reports whether puppet agent manages this machine. It does if a crontab or an administrator's unit starts
-// it, or if it runs by itself. It also does if a package's unit or a script in cron's folders starts it and it has run
-// before. A freshly installed package without a server manages nothing.
+// it, or if it runs by itself. It also does if a package's unit or a script in cron's folders starts it and Puppet has
+// run before. An installed package that has never run manages nothing.
 func (f Findings) InCharge() bool {
 	starts, runs, made := false, false, false
 	for _, u := range f.Units {
