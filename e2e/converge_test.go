@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A node must reach its release with real etcd and real Puppet, and then start no Puppet until there is something to do.
+// A node must reach its release with real etcd and real Puppet. Then it must start no Puppet until there is work.
 func TestNodeConvergesAndRests(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

@@ -83,7 +83,8 @@ func newSite(f *fleet) *site {
 		s.heard = append(s.heard, strings.TrimPrefix(r.URL.Path, "/"))
 	}))
 	f.t.Cleanup(s.hooks.Close)
-	f.t.Cleanup(func() { _, _ = s.run("", "destroy", s.file(2), "--yes", "--no-drain", "--max-retire", "100") }) // after a failure
+	// Removes the machines of a failed test.
+	f.t.Cleanup(func() { _, _ = s.run("", "destroy", s.file(2), "--yes", "--no-drain", "--max-retire", "100") })
 	return s
 }
 

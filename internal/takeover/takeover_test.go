@@ -31,7 +31,8 @@ func newFixture(t *testing.T) *fixture {
 	}, schedule: filepath.Join(root, "etc/cron.d/pulley-agent")}
 	f.write(t, "etc/crontab", "SHELL=/bin/sh\n17 * * * * root cd / && run-parts --report /etc/cron.hourly\n", 0o644)
 	f.write(t, "etc/cron.d/puppet", "# keeps this machine\n*/30 * * * * root sleep $RANDOM; /opt/puppetlabs/bin/puppet agent -t\n@reboot root puppet agent --onetime\n", 0o640)
-	f.write(t, "var/spool/cron/crontabs/root", "5 * * * * puppet agent --onetime --no-daemonize", 0o600) // without a newline at the end
+	// Without a newline at the end.
+	f.write(t, "var/spool/cron/crontabs/root", "5 * * * * puppet agent --onetime --no-daemonize", 0o600)
 	f.write(t, "var/spool/cron/crontabs/ann", "5 * * * * echo puppet agents are fun\n", 0o600)
 	f.write(t, "usr/lib/systemd/system/puppet.service", "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n", 0o644)
 	f.write(t, "var/cache/puppet/state/last_run_report.yaml", "---\n", 0o644)
