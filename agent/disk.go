@@ -357,12 +357,3 @@ func (d *Disk) write(name string, b []byte, durable bool) error {
 	}
 	return nil
 }
-
-func (d *Disk) flush(dir string) (err error) {
-	f, err := d.root.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return f.Sync()
-}

@@ -143,7 +143,7 @@ func (f *applyFleet) waitsForTheLock(t *testing.T) {
 	out, err := c.pulley(nil, "env", "apply", c.env+".yaml", "--yes")
 	_, since, found := strings.Cut(out, "cannot apply "+c.env+" while ann applies, since ")
 	at, parsed := time.Parse(time.RFC3339, strings.SplitN(since, "\n", 2)[0])
-	if err == nil || !found || parsed != nil || at.Before(began) || at.After(time.Now()) || !strings.Contains(out, "it counts for a minute more") {
+	if err == nil || !found || parsed != nil || at.Before(began) || at.After(time.Now()) || !strings.Contains(out, "the lock of a killed program ends within a minute") {
 		t.Fatalf("the next apply is told: %v\n%s", err, out)
 	}
 	for ; c.locked(); time.Sleep(200 * time.Millisecond) {

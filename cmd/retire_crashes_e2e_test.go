@@ -56,7 +56,7 @@ func TestRetireCrashes(t *testing.T) {
 			}
 			before := drained()
 			out, err := f.command(nil, "pulley-agent", "run", "--force", "--root", c.node)
-			if err != nil || !strings.Contains(out, "it runs nothing any more: its hooks are done") || drained() != before {
+			if err != nil || !strings.Contains(out, "the node is retired and runs nothing") || drained() != before {
 				t.Errorf("the tick after that: %v\n%s", err, out)
 			}
 			var x struct {

@@ -256,7 +256,10 @@ func (c *Content) install(ctx context.Context, src content.Source, r content.Rec
 	return err
 }
 
-func (c *Content) Current() (string, error)   { return c.trees.Current() }
+// Current returns the tree that was activated last; "" when none was.
+func (c *Content) Current() (string, error) { return c.trees.Current() }
+
+// Activate makes a staged tree the current one, by one rename.
 func (c *Content) Activate(tree string) error { return c.trees.Activate(tree) }
 
 // Collect removes trees, layers and records that none of the kept targets needs.

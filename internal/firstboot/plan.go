@@ -37,7 +37,8 @@ func ParsePlan(file string, b []byte) (Plan, error) {
 	if err != nil {
 		return Plan{}, fmt.Errorf("cannot read %s: %s\nits keys are %s", file, yamlProblem(err), planKeys())
 	}
-	for _, problem := range p.problemsOnMachine() {
+	if problems := p.problemsOnMachine(); len(problems) > 0 {
+		problem := problems[0]
 		text := problem.Error()
 		if problem.Advice != "" {
 			text += "\n" + problem.Advice

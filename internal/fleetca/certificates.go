@@ -40,9 +40,6 @@ const (
 	adminLifetime  = 365 * 24 * time.Hour
 )
 
-// keepInterval is the interval of certificate checks. It is short: servers must follow a rotation of the CA soon.
-const keepInterval = 5 * time.Second
-
 // Certificates manages serve's own certificates and CA. It is safe for concurrent use.
 type Certificates struct {
 	CA *pki.CA

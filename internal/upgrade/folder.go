@@ -333,9 +333,3 @@ func place(path string, mode fs.FileMode, write func(io.Writer) error) (digest s
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}

@@ -76,7 +76,7 @@ func createAgain(ctx context.Context, s *suite) error {
 	o := s.orderOf(s.first.Name) // with other userdata: each try has a new token
 	m, err := s.again.create(ctx, o)
 	if err == nil && m.ID != s.first.ID {
-		err = fmt.Errorf("Create returned %q instead of %q", m.ID, s.first.ID)
+		err = fmt.Errorf("create returned %q instead of %q", m.ID, s.first.ID)
 	}
 	if err != nil {
 		return err

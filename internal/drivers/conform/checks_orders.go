@@ -172,7 +172,7 @@ func contextEnds(ctx context.Context, s *suite) error {
 	}
 	if createErr == nil && deleteErr != nil {
 		if _, err := s.ours.only(ctx, o.Name); err != nil {
-			return fmt.Errorf("Create with an ended context returned no error: %w", err)
+			return fmt.Errorf("create with an ended context returned no error: %w", err)
 		}
 	}
 	return s.ours.end(ctx, machines.Ref{Name: o.Name})

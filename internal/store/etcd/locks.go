@@ -113,11 +113,11 @@ func (s *DB) Lock(ctx context.Context, spec LockSpec) (*Lock, LockHolder, error)
 	if !resp.Succeeded {
 		var holder LockHolder
 		for _, r := range resp.Responses {
-			for _, kv := range r.GetResponseRange().Kvs {
-				if err := Decode(string(kv.Key), kv.Value, &holder); err != nil {
+			if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+				if err := Decode(string(kvs[0].Key), kvs[0].Value, &holder); err != nil {
 					holder = LockHolder{}
 				}
-				holder.key = string(kv.Key)
+				holder.key = string(kvs[0].Key)
 				return nil, holder, nil
 			}
 		}
