@@ -10,8 +10,10 @@ type Grant struct {
 	May      clientv3.PermissionType
 }
 
-// NodesRole is the role that all nodes of an environment share. nodeRole is a node's own role.
+// NodesRole is the role that all nodes of an environment share.
 func (s *Access) NodesRole(env string) string { return s.db.Prefix() + "/nodes/" + env }
+
+// NodeRole is the role of one node.
 func (s *Access) NodeRole(env, node string) string {
 	return s.db.Prefix() + "/node/" + env + "/" + node
 }

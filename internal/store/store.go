@@ -10,10 +10,14 @@ import (
 
 // Types of package etcd that callers need.
 type (
-	Config          = etcd.Config
-	Scope           = etcd.Scope
+	// Config is how to connect to etcd.
+	Config = etcd.Config
+	// Scope is an environment, one of its roles or one of its nodes.
+	Scope = etcd.Scope
+	// UnreadableError is a value in etcd that this program cannot read.
 	UnreadableError = etcd.UnreadableError
-	LockHolder      = etcd.LockHolder
+	// LockHolder is who holds a lock, and since when.
+	LockHolder = etcd.LockHolder
 )
 
 // Constants of package etcd that callers need.

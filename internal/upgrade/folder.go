@@ -332,4 +332,3 @@ func place(path string, mode fs.FileMode, write func(io.Writer) error) (digest s
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
-

@@ -91,6 +91,7 @@ func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []cli
 	return resp, s.Explain(err)
 }
 
+// Get reads one key or a range, within the deadline.
 func (s *DB) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
