@@ -41,7 +41,7 @@ func applyScenes() []applyScene {
 		{name: "retire", was: twoWebs, want: oneWeb, parts: retiring, released: true},
 		{name: "replace", was: oneWeb, want: largeWeb, parts: slices.Concat(retiring, making)},
 		{name: "adopt", was: twoWebs, want: twoWebs, parts: []string{"adopt", "register", "converge"}, happens: (*applyCase).loseRecord},
-		{name: "duplicate", was: oneWeb, want: oneWeb, parts: []string{"spare", "clear", "cleared"}, twice: true, happens: (*applyCase).plantCopy},
+		{name: "duplicate", was: oneWeb, want: oneWeb, parts: []string{"recheck", "clear", "cleared"}, twice: true, happens: (*applyCase).plantCopy},
 	}
 }
 

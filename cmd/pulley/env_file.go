@@ -59,6 +59,9 @@ func (o *options) readEnvironment(_ *cobra.Command, file string, f envFileFlags)
 		file, f = environmentFile(ref), f.of(ref)
 	}
 	data, err := bounded.ReadFile(file, maxEnvironmentFile)
+	if _, bad := environments.ParseRef(file); errors.Is(err, fs.ErrNotExist) && bad != nil && !namesFile(file) {
+		return nil, cli.Usagef("cannot read the environment: %v", bad)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the environment: %w", err)
 	}
