@@ -24,7 +24,7 @@ func TestAKeyThatIsMadeSigns(t *testing.T) {
 		}
 		return stdout
 	}
-	made := must("made the key "+file, "key", "create", file, "--no-passphrase")
+	made := must("created the key "+file, "key", "create", file, "--no-passphrase")
 	_, next, _ := strings.Cut(strings.TrimSpace(made), "next: pulley ")
 	next = strings.NewReplacer("ENVIRONMENT,…", "production,dev", "FILE", list).Replace(next)
 	must("ann may sign for production, dev", strings.Fields(next)...)

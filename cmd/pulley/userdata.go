@@ -219,7 +219,7 @@ func (u *userdataOptions) addConnection(c *cobra.Command) error {
 		return cli.Usagef("cannot make userdata: a machine claims its number by joining\ngive --servers, --ca and a token")
 	case u.token+u.tokenFile != "" || len(p.CA) > 0:
 		return cli.Usagef("cannot make userdata: there is no server to join at\ngive --servers too")
-	case len(boot.Endpoints) == 0:
+	case len(u.connection.Endpoints) == 0: // the default is this machine
 		return cli.Usagef("cannot make userdata: the machine would reach neither etcd nor a server\ngive --endpoints or set PULLEY_ENDPOINTS; or, to join, give --servers, --ca and a token")
 	}
 	p.Endpoints, p.CACert = boot.Endpoints, boot.CACert

@@ -132,12 +132,14 @@ func fieldsOf(v reflect.Value) []Field {
 // merged separately.
 func (s Settings) Over(below Settings) Settings {
 	merge(s.Fields(), below.Fields())
+	s.Tidy() // flags that are not set are empty lists
 	return s
 }
 
 // Over is Settings.Over for plans.
 func (p Plan) Over(below Plan) Plan {
 	merge(p.Fields(), below.Fields())
+	p.Tidy()
 	return p
 }
 
