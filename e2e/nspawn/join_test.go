@@ -168,7 +168,7 @@ func TestDuplicateMachineIsRefused(t *testing.T) {
 	m.Wait("a finding of doctor", func() string {
 		m.Tick()
 		found := f.Doctor()
-		if slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "clone" && f.Node == "compute1" && f.Severity == "problem" }) {
+		if slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "duplicate" && f.Node == "compute1" && f.Severity == "problem" }) {
 			return ""
 		}
 		duplicate.Tick()

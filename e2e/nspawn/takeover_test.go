@@ -90,7 +90,7 @@ func takeOver(t *testing.T, f *Fleet, node string, c manager) {
 	done()
 	m.Wait("the report of the first boot", func() string {
 		said := in("journalctl", "--no-pager", "--unit", "pulley-first-boot.service")
-		if !strings.Contains(said, "puppet agent manages this machine, and goes on to") {
+		if !strings.Contains(said, "puppet agent manages this machine, and still runs") {
 			return said
 		}
 		return ""

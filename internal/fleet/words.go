@@ -119,7 +119,8 @@ func (b *FirstBoot) Cell(now time.Time) string {
 		text += fmt.Sprintf(" (%d attempts)", b.Attempts)
 	}
 	if b.Error != "" {
-		text += ": " + clip.Line(string(b.Error), 160)
+		first, _, _ := strings.Cut(string(b.Error), "\n")
+		text += ": " + clip.Line(first, 160)
 	}
 	return text
 }
