@@ -51,7 +51,7 @@ func (l Layer) Rank() int {
 	return 0
 }
 
-// no count in the pattern: it would take a millisecond to compile
+// segment has no count in the pattern: it would take a millisecond to compile.
 var segment = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*$`)
 
 const maxSegment = 253 // bytes, as in a hostname

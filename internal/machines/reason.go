@@ -64,7 +64,7 @@ const (
 	RetirementBegun     Code = "retirement_begun"     // At, By: it is not finished; the retirement's reasons follow
 	WantedAgain         Code = "wanted_again"         // its retirement has begun
 	RetirementCancelled Code = "retirement_cancelled" // nothing was removed yet
-	// Environment, Node, Role, Member, Servers: its owner must make or join it
+	// Environment, Node, Role, Member, Servers: its owner must make or join it.
 	MachineMissing   Code = "machine_missing"
 	MachineStays     Code = "machine_stays"     // Machine: Pulley made it, and the file no longer has a provider
 	NoMachine        Code = "no_machine"        //
