@@ -148,10 +148,10 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 	}
 	want := []string{
 		"compute1|compute||duplicate machine used this name 2 times, last 0s ago: machine id m9 from 10.0.0.9",
-		"compute2|compute|lock failed 1m ago (2 attempts): etcd is away|removed 60m ago by ann",
+		"compute2|compute|lock failed 1m ago (2 attempts): etcd is away more|removed 60m ago by ann",
 		"extra5|extra||not called for by the environment",
 		"web.example.com|compute||",
-		"|compute|lock failed 1m ago (2 attempts): etcd is away|has no name yet",
+		"|compute|lock failed 1m ago (2 attempts): etcd is away more|has no name yet",
 	}
 	want[1] = strings.Replace(want[1], "60m", "1h", 1)
 	if !slices.Equal(got, want) {

@@ -119,8 +119,7 @@ func (b *FirstBoot) Cell(now time.Time) string {
 		text += fmt.Sprintf(" (%d attempts)", b.Attempts)
 	}
 	if b.Error != "" {
-		first, _, _ := strings.Cut(string(b.Error), "\n")
-		text += ": " + clip.Line(first, 160)
+		text += ": " + clip.Line(string(b.Error), 160)
 	}
 	return text
 }
