@@ -75,7 +75,7 @@ valid for a year. etcd reads the file for each connection, so that a new one nee
 			}
 			pair, key, err := certs.CA.IssueServer(hosts, memberLifetime)
 			if err == nil {
-				err = atomicfile.Write(args[0], append(key, pair...), 0o600)
+				err = atomicfile.WriteShared(args[0], append(key, pair...), 0o600)
 			}
 			if err != nil {
 				return fmt.Errorf("cannot make a server certificate: %w", err)

@@ -393,7 +393,7 @@ const exitSomething = 4
 func writePlan(path string, p plan.Plan) error {
 	b, err := plan.Encode(p)
 	if err == nil {
-		err = atomicfile.Write(path, b, 0o600)
+		err = atomicfile.WriteShared(path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the plan to %s: %w", path, err)

@@ -284,7 +284,7 @@ func (u *userdataOptions) writeSeed() error {
 	err = os.MkdirAll(u.to, 0o700)
 	for _, f := range files {
 		if err == nil {
-			err = atomicfile.Write(filepath.Join(u.to, f.Name), f.Text, 0o600)
+			err = atomicfile.WriteShared(filepath.Join(u.to, f.Name), f.Text, 0o600)
 		}
 	}
 	if err != nil {

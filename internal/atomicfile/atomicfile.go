@@ -1,10 +1,12 @@
-// Package atomicfile writes a file whole or not at all. It never leaves a file half written, and it never waits for a lock:
-// callers that may write the same file at the same time hold a lock of their own.
+// Package atomicfile writes a file completely or not at all. It never leaves a file half written, and it never waits for a lock:
+// callers that may write the same file at the same time hold a lock of their own, or use WriteShared.
 package atomicfile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 )
@@ -16,16 +18,27 @@ func Write(path string, b []byte, mode fs.FileMode) error {
 
 // WriteFunc is Write for content that a function writes.
 func WriteFunc(path string, mode fs.FileMode, content func(*os.File) error) error {
-	return in(path, mode, true, content)
+	return in(path, Temporary(filepath.Base(path)), mode, true, content)
+}
+
+// WriteShared is Write for a file that several processes may write at the same time: each uses a temporary file of its own, and
+// the last one wins. After a crash a temporary file may be left.
+func WriteShared(path string, b []byte, mode fs.FileMode) error {
+	return WriteSharedFunc(path, mode, func(f *os.File) error { return write(f, b) })
+}
+
+// WriteSharedFunc is WriteShared for content that a function writes.
+func WriteSharedFunc(path string, mode fs.FileMode, content func(*os.File) error) error {
+	return in(path, fmt.Sprintf("%s-%016x", Temporary(filepath.Base(path)), rand.Uint64()), mode, true, content)
 }
 
 // WriteVolatile is Write without any flush: after a power cut the file may be old, empty or missing. It suits content that
 // the reader verifies or can do without.
 func WriteVolatile(path string, b []byte, mode fs.FileMode) error {
-	return in(path, mode, false, func(f *os.File) error { return write(f, b) })
+	return in(path, Temporary(filepath.Base(path)), mode, false, func(f *os.File) error { return write(f, b) })
 }
 
-// Replace is Write for a file of a person: it follows a symbolic link, and an existing file keeps its mode.
+// Replace is WriteShared for a file of a person: it follows a symbolic link, and an existing file keeps its mode.
 func Replace(path string, b []byte, mode fs.FileMode) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -33,22 +46,25 @@ func Replace(path string, b []byte, mode fs.FileMode) error {
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	return Write(path, b, mode)
+	return WriteShared(path, b, mode)
 }
 
-func in(path string, mode fs.FileMode, durable bool, content func(*os.File) error) (err error) {
+func in(path, temporary string, mode fs.FileMode, durable bool, content func(*os.File) error) (err error) {
 	root, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	return WriteIn(root, filepath.Base(path), mode, durable, content)
+	return writeIn(root, filepath.Base(path), temporary, mode, durable, content)
 }
 
 // WriteIn is WriteFunc for a name below root. Without durable it is as WriteVolatile.
-func WriteIn(root *os.Root, name string, mode fs.FileMode, durable bool, content func(*os.File) error) (err error) {
-	folder := filepath.Dir(name)
-	temporary := filepath.Join(folder, Temporary(filepath.Base(name))) // one fixed name: what a crash left is replaced
+func WriteIn(root *os.Root, name string, mode fs.FileMode, durable bool, content func(*os.File) error) error {
+	// One fixed name: the next write replaces what a crash left.
+	return writeIn(root, name, filepath.Join(filepath.Dir(name), Temporary(filepath.Base(name))), mode, durable, content)
+}
+
+func writeIn(root *os.Root, name, temporary string, mode fs.FileMode, durable bool, content func(*os.File) error) (err error) {
 	if err := root.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -77,7 +93,7 @@ func WriteIn(root *os.Root, name string, mode fs.FileMode, durable bool, content
 	if !durable {
 		return nil
 	}
-	dir, err := root.Open(folder)
+	dir, err := root.Open(filepath.Dir(name))
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 )
 
@@ -129,5 +132,29 @@ func TestWriteInStaysBelowRoot(t *testing.T) {
 	}
 	if err := WriteIn(root, "../file", 0o644, true, content); err == nil {
 		t.Error("a file outside the root was written")
+	}
+}
+
+// Two commands that renew one identity at the same time must not leave a mixture of both.
+func TestConcurrentSharedWritesLeaveOneContent(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "identity")
+	contents := []string{strings.Repeat("a", 1<<16), strings.Repeat("b", 1<<15), strings.Repeat("c", 1<<14)}
+	for range 30 {
+		var writers sync.WaitGroup
+		for _, c := range contents {
+			writers.Go(func() {
+				if err := WriteShared(path, []byte(c), 0o600); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		writers.Wait()
+		if b, err := os.ReadFile(path); err != nil || !slices.Contains(contents, string(b)) {
+			t.Fatalf("%d bytes of no single writer, %v", len(b), err)
+		}
+	}
+	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 1 {
+		t.Errorf("%d files are left", len(left))
 	}
 }

@@ -120,7 +120,7 @@ func keepLogin(key crypto.Signer, answer Answer, file string) (Login, error) {
 	}
 	_, err = pki.ParseCertificates([]byte(answer.CA))
 	if err == nil {
-		err = atomicfile.Write(bundleOf(file), []byte(answer.CA), 0o600)
+		err = atomicfile.WriteShared(bundleOf(file), []byte(answer.CA), 0o600)
 	}
 	if err != nil {
 		return Login{}, fmt.Errorf("cannot store the fleet's CA certificates: %w", err)

@@ -94,7 +94,7 @@ func (i Identity) Save(path string) error {
 	}
 	key, err := encodeKey(i.Key)
 	if err == nil {
-		err = atomicfile.Write(path, append(key, encodeCertificates(i.Certificates...)...), 0o600)
+		err = atomicfile.WriteShared(path, append(key, encodeCertificates(i.Certificates...)...), 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the identity: %w", err)
@@ -106,7 +106,7 @@ func (i Identity) Save(path string) error {
 func SaveKey(path string, key crypto.Signer) error {
 	b, err := encodeKey(key)
 	if err == nil {
-		err = atomicfile.Write(path, b, 0o600)
+		err = atomicfile.WriteShared(path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the key: %w", err)

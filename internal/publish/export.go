@@ -180,7 +180,7 @@ func writeFile(file string, b []byte) error {
 	if err := checkFolder(filepath.Dir(file)); err != nil {
 		return err
 	}
-	return withoutTemporary(atomicfile.Write(file, b, 0o644), file)
+	return withoutTemporary(atomicfile.WriteShared(file, b, 0o644), file)
 }
 
 // withoutTemporary replaces the temporary name in an error by the name of the file.
@@ -195,7 +195,7 @@ func withoutTemporary(err error, file string) error {
 // writeArchive writes a tree as a tar file. The file depends only on the tree and the time: names are sorted, all times
 // are equal, the owner is root.
 func writeArchive(ctx context.Context, file string, zipped bool, root string, at time.Time) error {
-	err := atomicfile.WriteFunc(file, 0o644, func(f *os.File) (err error) {
+	err := atomicfile.WriteSharedFunc(file, 0o644, func(f *os.File) (err error) {
 		var w io.Writer = f
 		if zipped {
 			z := gzip.NewWriter(w) // without a file name and a time

@@ -277,7 +277,7 @@ func (a *Agents) keep(ctx context.Context, program content.Program, path string)
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
 		return err
 	}
-	return atomicfile.WriteFunc(path, 0o600, func(f *os.File) error { return program.CopyTo(ctx, f, a.src) })
+	return atomicfile.WriteSharedFunc(path, 0o600, func(f *os.File) error { return program.CopyTo(ctx, f, a.src) })
 }
 
 // drop deletes the oldest assembled programs, except one.
