@@ -65,9 +65,9 @@ func found(t *testing.T, d doctor.Diagnosis) string {
 	return strings.Join(lines, "\n")
 }
 
-func examine(t *testing.T, server *etcdtest.Auth, user string, mend bool) doctor.Diagnosis {
+func examine(t *testing.T, server *etcdtest.Auth, user string, fix bool) doctor.Diagnosis {
 	t.Helper()
-	d, err := doctor.Examine(t.Context(), server.Store(user), server.Config(user), time.Now(), mend)
+	d, err := doctor.Examine(t.Context(), server.Store(user), server.Config(user), time.Now(), fix)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 		{"a list asks to wait", "list", 4, machinestest.Throttle, 3},
 		{"etcd is away for some seconds", "world", 4, machinestest.FailBefore, 3},
 		{"the answer of a write is lost", "put", 2, machinestest.FailAfter, 3},
-		{"the answer to the order in the books is lost", "order", 1, machinestest.FailAfter, 3},
+		{"the answer to the order in the inventory is lost", "order", 1, machinestest.FailAfter, 3},
 		{"an environment is stored without an answer", "put spec", 1, machinestest.FailAfter, 3},
 	} {
 		t.Run(c.say, func(t *testing.T) {

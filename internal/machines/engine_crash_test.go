@@ -49,7 +49,7 @@ func scenes() []scene {
 		{"a machine is lost", web(2), web(2), lose},
 		{"a lost machine is not wanted any more", web(2), web(0), lose},
 		{"a retiring is taken back", web(2), web(2), func(s *machinestest.Sim) { s.Retiring("web2") }},
-		{"a machine that the books don't have", web(2), web(2), func(s *machinestest.Sim) { s.Forget("web1") }},
+		{"a machine without a machine record", web(2), web(2), func(s *machinestest.Sim) { s.Forget("web1") }},
 		{"a machine that is there twice", web(2), web(2), func(s *machinestest.Sim) { s.Plant("web1", s.Mark()) }},
 	}
 }

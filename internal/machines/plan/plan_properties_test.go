@@ -70,7 +70,7 @@ func drawWorld(t *rapid.T) testWorld {
 	}
 	drawNode(t, &w, "old.example.com", "compute")
 	for range rapid.IntRange(0, 2).Draw(t, "strangers") {
-		w.Machines = append(w.Machines, machines.Machine{Name: rapid.SampledFrom([]string{"../db1", "db1-t42", "DB1", ""}).Draw(t, "stranger"), ID: rapid.String().Draw(t, "its id"), State: machines.Running})
+		w.Machines = append(w.Machines, machines.Machine{Name: rapid.SampledFrom([]string{"../db1", "db1-t42", "DB1", ""}).Draw(t, "unknown machine"), ID: rapid.String().Draw(t, "its id"), State: machines.Running})
 	}
 	return w
 }
