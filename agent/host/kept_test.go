@@ -54,7 +54,7 @@ func TestAReleaseThatSpoilsTheListOfSignersIsNotGood(t *testing.T) {
 		"there is none":                  {[2]string{"", ""}, [2]string{"", ""}, ""},
 		"a list comes":                   {[2]string{"", ""}, [2]string{alice, ""}, ""},
 		"a signer more, and one revoked": {[2]string{alice, ""}, [2]string{alice + bob, strings.TrimPrefix(alice, "alice@* ")}, ""},
-		"what was spoiled is restored":     {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
+		"what was spoiled is restored":   {[2]string{"alice\n", ""}, [2]string{alice, ""}, ""},
 		"a person had spoiled it":        {[2]string{"alice\n", ""}, [2]string{"alice\n", ""}, ""},
 		"the list goes":                  {[2]string{alice, ""}, [2]string{"", ""}, "is missing"},
 		"a line that can't be read":      {[2]string{alice, ""}, [2]string{alice + "bob\n", ""}, "line 2"},
