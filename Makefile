@@ -9,7 +9,7 @@ GOLANGCI_LINT := v2.15.0
 ARGS    ?=
 
 # The packages with the longest tests. They start first, and the short ones fill the second processor.
-LONG := ./e2e/nspawn ./cmd ./e2e/providers ./e2e ./cmd/pulley
+LONG := ./e2e/nspawn ./cmd ./e2e/providers ./e2e ./internal/demo ./internal/testbed/puppettest ./internal/store ./puppet ./internal/join/server
 
 # What the tests need beyond Go, make and git: Puppet and what it works with, whole machines, and the clouds' own tools.
 CLOUDS := python3-openstackclient awscli libvirt-daemon libvirt-clients libvirt-daemon-driver-qemu qemu-system-x86 qemu-utils
@@ -43,11 +43,9 @@ e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 	$(GO) test -count=1 -timeout 40m -tags e2e ./agent/puppet ./internal/content ./internal/testbed/puppettest ./internal/machines/... ./internal/source ./internal/trust ./puppet ./hieradata ./userdata ./internal/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: lint
-lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, vet, layering and shell scripts
+lint: $(TOOLS)/golangci-lint-$(GOLANGCI_LINT) ## check format, layering, Go code (vet and others) and shell scripts
 	@e2e/packages shellcheck
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo 'these files are not formatted: gofmt -w .'; exit 1; }
-	$(GO) vet ./...
-	$(GO) vet -tags 'e2e failpoint bench' ./...
 	$(GO) test . # import rules
 	$< run --build-tags 'e2e failpoint bench' ./...
 	shellcheck .ci/run e2e/packages e2e/providers/libvirtd.sh internal/drivers/nspawn/image.sh cmd/testdata/providers/*.sh
