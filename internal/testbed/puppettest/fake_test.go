@@ -15,9 +15,9 @@ func TestMain(m *testing.M) {
 
 // Tests on the fake prove nothing unless the fake satisfies Puppet's contract.
 func TestFake(t *testing.T) {
-	Suite(t, func(t *testing.T, extra ...string) Machine {
+	suite(t, func(t *testing.T, extra ...string) machine {
 		dir := t.TempDir()
-		m := Machine{Program: Write(t, dir), Confdir: filepath.Join(dir, "etc"), Vardir: filepath.Join(dir, "var"), Boot: 300 * time.Millisecond, Grace: 600 * time.Millisecond}
+		m := machine{Program: Write(t, dir), Confdir: filepath.Join(dir, "etc"), Vardir: filepath.Join(dir, "var"), Boot: 300 * time.Millisecond, Grace: 600 * time.Millisecond}
 		write(t, filepath.Join(m.Vardir, "state", "keep"), "")
 		write(t, filepath.Join(dir, "extra-args"), strings.Join(extra, " "))
 		return m

@@ -1,7 +1,36 @@
+// Package puppettest is a scripted fake Puppet that satisfies the contract between Pulley and Puppet.
+//
+// Its tests are the contract, and run on any Puppet: plain `go test` on the fake, `go test -tags e2e` on the installed
+// Puppet. Each case is one real manifest whose comments are directives for the fake. The fake may replace Puppet only in
+// behaviour that the contract checks on both. New behaviour therefore needs a case first.
+//
+// The fake is a program. A test binary becomes the fake when it is started under the name `puppet`. Call RunAsPuppet
+// first in TestMain, and Write to get an executable. Directives are comment lines in the manifests of the environment:
+//
+//	# fake: node REGEXP                the only node with a node statement
+//	# fake: compile-error MESSAGE      the catalog does not compile
+//	# fake: compile-sleep SECONDS      the compilation takes this long
+//	# fake: refuse-fact NAME MESSAGE   the catalog does not compile if NAME is a custom fact
+//	# fake: integer KEY                the value of KEY in the live data, if any, must be an integer
+//	# fake: cycle                      a dependency cycle
+//	# fake: file PATH TEXT             a file with this content
+//	# fake: insist PATH TEXT           the same with `noop => false`
+//	# fake: fail RESOURCE MESSAGE      a resource that fails
+//	# fake: skip RESOURCE              a resource that depends on a failed one
+//	# fake: refresh-fail RESOURCE MSG  a resource that fails when it is refreshed
+//	# fake: sleep SECONDS              a command that takes this long, in its own session, as Puppet runs commands
+//	# fake: signal TERM|KILL           a command that sends Puppet a signal
+//	# fake: no-report                  the report cannot be written
+//	# fake: print COUNT TEXT           much output during the compilation
+//
+// Every argument may contain %{env}, %{certname}, %{manifest}, %{fact:a.b} (a part of the fact `pulley`) and
+// %{data:KEY,DEFAULT} (live data).
+//
+// Each start appends its command line to the file fake-starts in its vardir, and to the one beside the executable.
+// Tests use it to prove that Puppet was not started. The package must never be linked into a released program.
 package puppettest
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,7 +42,7 @@ import (
 // RunAsPuppet runs the fake and exits if the process was started under the name `puppet`. Call it first in TestMain.
 func RunAsPuppet() {
 	if filepath.Base(os.Args[0]) == "puppet" {
-		os.Exit(Main())
+		os.Exit(fake())
 	}
 }
 
@@ -35,23 +64,18 @@ func Write(t testing.TB, dir string) (program string) {
 // Starts returns the command lines of all starts of the fake in dir, oldest first.
 func Starts(t testing.TB, dir string) []string {
 	t.Helper()
-	f, err := os.Open(filepath.Join(dir, "fake-starts"))
+	text, err := os.ReadFile(filepath.Join(dir, "fake-starts"))
 	if os.IsNotExist(err) {
 		return nil
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	var lines []string
-	for s := bufio.NewScanner(f); s.Scan(); {
-		lines = append(lines, s.Text())
-	}
-	return lines
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// Main is the fake's main function. It reads os.Args and returns the exit code.
-func Main() int {
+// fake is the fake's main function. It reads os.Args and returns the exit code.
+func fake() int {
 	home := filepath.Dir(os.Args[0])
 	if !strings.Contains(os.Args[0], "/") {
 		if path, err := exec.LookPath(os.Args[0]); err == nil {

@@ -21,9 +21,9 @@ func TestReal(t *testing.T) {
 		t.Fatal("only root can give Puppet a machine of its own: run as root")
 	}
 	conf, vardir := printed(t, "confdir"), printed(t, "vardir")
-	Suite(t, func(t *testing.T, extra ...string) Machine {
+	suite(t, func(t *testing.T, extra ...string) machine {
 		dir := t.TempDir()
-		m := Machine{Program: filepath.Join(dir, "puppet"), Confdir: filepath.Join(dir, "etc"), Vardir: filepath.Join(dir, "var"), Boot: 6 * time.Second, Grace: 10 * time.Second}
+		m := machine{Program: filepath.Join(dir, "puppet"), Confdir: filepath.Join(dir, "etc"), Vardir: filepath.Join(dir, "var"), Boot: 6 * time.Second, Grace: 10 * time.Second}
 		write(t, filepath.Join(m.Confdir, "puppet.conf"), "[main]\n")
 		write(t, filepath.Join(m.Vardir, "state", "keep"), "")
 		for i := range extra {

@@ -1,9 +1,13 @@
 package puppettest
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"gopkg.in/yaml.v3"
 )
 
 // settings are the fake's settings: the command line overrides puppet.conf, which overrides the defaults.
@@ -85,3 +89,130 @@ func (s settings) get(name string) string {
 
 // tree returns the folder of the environment.
 func (s settings) tree() string { return filepath.Join(s.get("environmentpath"), s.get("environment")) }
+
+// layer is one level of a hiera.yaml.
+type layer struct{ Name, File string }
+
+// layers returns the levels of the global hiera.yaml and then of the environment's: paths and datadirs. It supports no
+// interpolation except %{facts.pulley.data} in a path.
+func (s settings) layers() []layer {
+	var all []layer
+	for _, config := range []string{s.get("hiera_config"), filepath.Join(s.tree(), "hiera.yaml")} {
+		var hiera struct {
+			Defaults struct {
+				Datadir string `yaml:"datadir"`
+			} `yaml:"defaults"`
+			Hierarchy []struct{ Name, Path, Datadir string } `yaml:"hierarchy"`
+		}
+		text, err := os.ReadFile(config)
+		if err != nil || yaml.Unmarshal(text, &hiera) != nil {
+			continue
+		}
+		for _, h := range hiera.Hierarchy {
+			dir := h.Datadir
+			if dir == "" {
+				dir = hiera.Defaults.Datadir
+			}
+			if !filepath.IsAbs(dir) {
+				dir = filepath.Join(filepath.Dir(config), dir)
+			}
+			file := strings.ReplaceAll(h.Path, "%{facts.pulley.data}", s.fact("data"))
+			if !filepath.IsAbs(file) {
+				file = filepath.Join(dir, file)
+			}
+			all = append(all, layer{Name: h.Name, File: file})
+		}
+	}
+	return all
+}
+
+// find returns the value of key in the first layer that contains it.
+func (s settings) find(key string) (value any, from layer, ok bool) {
+	for _, l := range s.layers() {
+		text, err := os.ReadFile(l.File)
+		if err != nil {
+			continue
+		}
+		values := map[string]any{}
+		if yaml.Unmarshal(text, &values) != nil {
+			continue
+		}
+		if v, ok := values[key]; ok {
+			return v, l, true
+		}
+	}
+	return nil, layer{}, false
+}
+
+// fact returns a part of the external fact `pulley`, such as "role".
+func (s settings) fact(name string) string {
+	text, err := os.ReadFile(filepath.Join(s.get("pluginfactdest"), "pulley.json"))
+	if err != nil {
+		return ""
+	}
+	var facts struct {
+		Pulley map[string]any `json:"pulley"`
+	}
+	if json.Unmarshal(text, &facts) != nil || facts.Pulley[name] == nil {
+		return ""
+	}
+	return fmt.Sprint(facts.Pulley[name])
+}
+
+// expand replaces the %{…} of a directive.
+func (s settings) expand(text string) string {
+	var out strings.Builder
+	for {
+		before, rest, ok := strings.Cut(text, "%{")
+		out.WriteString(before)
+		if !ok {
+			return out.String()
+		}
+		name, after, _ := strings.Cut(rest, "}")
+		text = after
+		kind, arg, _ := strings.Cut(name, ":")
+		switch kind {
+		case "env":
+			out.WriteString(s.get("environment"))
+		case "certname":
+			out.WriteString(s.get("certname"))
+		case "manifest":
+			out.WriteString(filepath.Join(s.tree(), "manifests", "site.pp"))
+		case "fact":
+			out.WriteString(s.fact(arg))
+		case "data":
+			key, fallback, _ := strings.Cut(arg, ",")
+			if v, _, ok := s.find(key); ok {
+				fallback = fmt.Sprint(v)
+			}
+			out.WriteString(fallback)
+		}
+	}
+}
+
+// lookup runs `puppet lookup KEY [--explain]`.
+func lookup(s settings) int {
+	if len(s.words) == 0 {
+		fmt.Fprintln(os.Stderr, "Error: Could not run: No keys were given to lookup.")
+		return 1
+	}
+	value, from, ok := s.find(s.words[0])
+	if s.cli["explain"] != "" {
+		fmt.Printf("Searching for %q\n  Global Data Provider (hiera configuration version 5)\n    Using configuration %q\n", s.words[0], s.get("hiera_config"))
+		if ok {
+			fmt.Printf("    Hierarchy entry %q\n      Path %q\n        Found key: %q value: %q\n", from.Name, from.File, s.words[0], fmt.Sprint(value))
+		} else {
+			fmt.Printf("Function lookup() did not find a value for the name '%s'\n", s.words[0])
+		}
+		return 0
+	}
+	if !ok {
+		return 1
+	}
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		return 1
+	}
+	fmt.Printf("--- %s", text)
+	return 0
+}

@@ -1,0 +1,499 @@
+package puppettest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pulley/agent"
+	"pulley/agent/puppet"
+)
+
+// machine is a Puppet with the settings of the machine's own Puppet, which a case may modify.
+type machine struct {
+	Program string        // starts Puppet
+	Confdir string        // the machine's own confdir: the default source of puppet.conf
+	Vardir  string        // the machine's own vardir
+	Boot    time.Duration // ample time for Puppet to reach the middle of a catalog
+	Grace   time.Duration // ample time for Puppet to exit after a signal
+}
+
+// testCase is one row of the contract.
+type testCase struct {
+	Name     string
+	Manifest string            // site.pp, with directives for the fake; {{dir}}: scratch folder, {{own}}: see own
+	Files    map[string]string // further files of the release
+	Data     map[string]string // live data: layer → YAML
+	Extra    []string          // arguments that the machine appends, to simulate a wrong Puppet
+	Conf     string            // the machine's own puppet.conf
+	Spoil    func(t *testing.T, m machine)
+	Noop     bool
+	Strike   bool // the deadline ends the run in the middle
+	Stop     bool // the agent is stopped in the middle
+	Applying bool // the middle begins when motd exists
+
+	Kind    agent.Kind
+	Outcome agent.Outcome
+	Codes   []int  // the valid exit codes
+	Problem string // a substring of the problem; "": no problem
+	Check   func(t *testing.T, r *ran)
+}
+
+// ran is a case and the result of its run.
+type ran struct {
+	agent.Result
+	Dir    string // the scratch folder
+	Puppet *puppet.Puppet
+	Job    agent.Job
+	Stdout string
+	Took   time.Duration
+	Boot   time.Duration // its machine's
+}
+
+// File returns the content of a file in the scratch folder, or "" if it is missing.
+func (r *ran) File(name string) string {
+	text, _ := os.ReadFile(filepath.Join(r.Dir, name))
+	return string(text)
+}
+
+// suite runs the contract on the Puppets from newMachine.
+func suite(t *testing.T, newMachine func(t *testing.T, extra ...string) machine) {
+	t.Run("what_is_spoiled_does_reach_a_Puppet", func(t *testing.T) { leaks(t, newMachine(t)) })
+	for _, c := range cases() {
+		t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
+			if c.Spoil == nil { // a case that modifies the environment of this process runs alone
+				t.Parallel()
+			}
+			m := newMachine(t, c.Extra...)
+			r := c.apply(t, m)
+			for boot := 2 * m.Boot; c.Applying && r.File("motd") == "" && boot < time.Minute; boot *= 2 { // on a busy machine
+				m = newMachine(t, c.Extra...)
+				m.Boot = boot
+				r = c.apply(t, m)
+			}
+			if r.Kind != c.Kind || r.Outcome != c.Outcome {
+				t.Errorf("kind %q outcome %q, want %q %q", r.Kind, r.Outcome, c.Kind, c.Outcome)
+			}
+			if !slices.Contains(c.Codes, r.ExitCode) {
+				t.Errorf("exit code %d, want one of %v", r.ExitCode, c.Codes)
+			}
+			problem := r.Problem.String()
+			if (c.Problem == "") != (problem == "") || !strings.Contains(problem, c.Problem) {
+				t.Errorf("problem %q, want %q", problem, c.Problem)
+			}
+			if strings.Contains(problem, r.Puppet.Dir) || strings.Contains(problem, "\n") {
+				t.Errorf("problem names the run's folder or has several lines: %q", problem)
+			}
+			if c.Check != nil {
+				c.Check(t, r)
+			}
+			if t.Failed() {
+				t.Logf("output:\n%s\nresult: %+v", r.Stdout, r.Result)
+			}
+		})
+	}
+}
+
+// apply creates the case's release, data and machine, and runs Puppet on them.
+func (c testCase) apply(t *testing.T, m machine) *ran {
+	t.Helper()
+	r := &ran{Dir: t.TempDir()}
+	base := t.TempDir()
+	write(t, filepath.Join(base, "tree", "manifests", "site.pp"), strings.NewReplacer("{{dir}}", r.Dir, "{{own}}", own()).Replace(c.Manifest))
+	for name, text := range c.Files {
+		write(t, filepath.Join(base, "tree", name), text)
+	}
+	data := ""
+	for name, text := range c.Data {
+		data = filepath.Join(base, "data")
+		write(t, filepath.Join(data, name+".yaml"), text)
+	}
+	if c.Conf != "" {
+		write(t, filepath.Join(m.Confdir, "puppet.conf"), c.Conf)
+	}
+	if c.Spoil != nil {
+		c.Spoil(t, m)
+	}
+	var out bytes.Buffer
+	r.Puppet = &puppet.Puppet{
+		Program: m.Program, Dir: filepath.Join(base, "state"), Grace: m.Grace,
+		StateDirs: []string{filepath.Join(m.Vardir, "state")}, Stdout: &out,
+	}
+	r.Job = agent.Job{
+		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev@t1", PuppetEnvironment: "dev"},
+		ID:       "20260101T000000Z-1", Target: agent.Target{Release: "1.4.0", Tree: "00", Data: 12},
+		Tree: filepath.Join(base, "tree"), Data: data, Noop: c.Noop,
+	}
+	ctx := t.Context()
+	if c.Strike {
+		r.Job.Deadline = m.Boot
+	}
+	if c.Stop {
+		limited, cancel := context.WithTimeout(ctx, m.Boot)
+		defer cancel()
+		ctx = limited
+	}
+	began := time.Now()
+	var err error
+	if r.Result, err = r.Puppet.Apply(ctx, r.Job); err != nil {
+		t.Fatalf("Puppet was not run: %v", err)
+	}
+	r.Took, r.Boot, r.Stdout = time.Since(began), m.Boot, out.String()
+	return r
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cases returns the contract.
+func cases() []testCase { return slices.Concat(endings(), interruptions(), hermeticCases()) }
+
+const motd = `file { '{{dir}}/motd': content => 'hello' }
+# fake: file {{dir}}/motd hello
+`
+
+// endings are the runs that Puppet itself ends.
+func endings() []testCase {
+	untouched := func(t *testing.T, r *ran) {
+		if r.Report != "" || r.File("motd") != "" {
+			t.Errorf("something was applied: report %q, motd %q", r.Report, r.File("motd"))
+		}
+	}
+	return []testCase{
+		{
+			Name: "changed", Manifest: motd,
+			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Check: func(t *testing.T, r *ran) {
+				if r.File("motd") != "hello" || r.Counts.Changed != 1 || r.Counts.Failed != 0 {
+					t.Errorf("motd %q, counts %+v", r.File("motd"), r.Counts)
+				}
+				want := "File[" + r.Dir + "/motd]"
+				if len(r.Resources) != 1 || r.Resources[0].Resource != want || r.Resources[0].Status != "changed" ||
+					r.Resources[0].File != "manifests/site.pp" || r.Resources[0].Line == 0 || len(r.Resources[0].Messages) == 0 {
+					t.Errorf("resources %+v, want %s changed in manifests/site.pp", r.Resources, want)
+				}
+				if _, err := os.Stat(r.Report); err != nil || len(r.Log) == 0 || r.Durations["total"] <= 0 {
+					t.Errorf("report %q (%v), %d log lines, durations %v", r.Report, err, len(r.Log), r.Durations)
+				}
+				if !strings.Contains(r.Stdout, "Compiled catalog for web1 in environment dev") {
+					t.Error("the output of the run was not shown")
+				}
+				again, err := r.Puppet.Apply(t.Context(), r.Job)
+				if err != nil || again.Kind != agent.Success || again.Outcome != agent.Unchanged || again.ExitCode != 0 {
+					t.Errorf("a second run: %+v, %v; want success, unchanged, 0", again, err)
+				}
+			},
+		},
+		{
+			Name: "syntax error", Manifest: motd + `node default { file {
+# fake: compile-error Could not parse for environment %{env}: Syntax error at end of input (file: %{manifest})
+`,
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Check: untouched,
+			Problem: "Syntax error at end of input (file: manifests/site.pp)",
+		},
+		{
+			Name: "no matching node", Manifest: motd + "node /^controller/ { }\n# fake: node ^controller\n",
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Check: untouched,
+			Problem: "Could not find node statement with name 'default' or 'web1'",
+		},
+		{
+			Name: "override of the wrong type", Data: map[string]string{"role": "demo::port: many\n"},
+			Manifest: motd + "class demo(Integer $port = 80) { }\ninclude demo\n# fake: integer demo::port\n",
+			Kind:     agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Check: untouched,
+			Problem: "Class[Demo]: parameter 'port' expects an Integer value, got String",
+		},
+		{
+			Name: "dependency cycle", Manifest: `exec { '/bin/true': require => Exec['/bin/date'] }
+exec { '/bin/date': require => Exec['/bin/true'] }
+# fake: cycle
+`,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1}, Problem: "dependency cycle",
+		},
+		{
+			Name: "failing resource", Manifest: motd + `exec { '/bin/false': } -> notify { 'after': }
+# fake: fail Exec[/bin/false] change from 'notrun' to ['0'] failed: '/bin/false' returned 1 instead of one of [0]
+# fake: skip Notify[after]
+`,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{4, 6},
+			Problem: "1 resource failed: Exec[/bin/false]: change from 'notrun' to ['0'] failed: '/bin/false' returned 1",
+			Check: func(t *testing.T, r *ran) {
+				if r.Counts.Failed != 1 || r.Counts.Skipped != 1 || r.Counts.Changed != 1 || len(r.Resources) != 3 ||
+					r.Resources[0].Status != "failed" || r.Resources[1].Status != "skipped" || r.Resources[2].Status != "changed" {
+					t.Errorf("counts %+v, resources %+v", r.Counts, r.Resources)
+				}
+			},
+		},
+		{
+			Name: "failed restart", Manifest: motd + `exec { '/bin/false': refreshonly => true, subscribe => File['{{dir}}/motd'] }
+# fake: refresh-fail Exec[/bin/false] '/bin/false' returned 1 instead of one of [0]
+`,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{4, 6},
+			Problem: "Exec[/bin/false]: Failed to call refresh: '/bin/false' returned 1",
+			Check: func(t *testing.T, r *ran) {
+				if r.Counts.FailedToRestart != 1 {
+					t.Errorf("counts %+v, want one failed to restart", r.Counts)
+				}
+			},
+		},
+		{
+			Name: "noop job", Manifest: motd, Noop: true,
+			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Check: func(t *testing.T, r *ran) {
+				if !r.Noop || r.File("motd") != "" || len(r.Resources) != 1 || r.Resources[0].Status != "noop" {
+					t.Errorf("noop %t, motd %q, resources %+v", r.Noop, r.File("motd"), r.Resources)
+				}
+			},
+		},
+		{
+			Name: "noop job of a release that insists", Noop: true, Manifest: `file { '{{dir}}/motd': content => 'hello', noop => false }
+# fake: insist {{dir}}/motd hello
+`,
+			Kind: agent.Between, Outcome: agent.Changed, Codes: []int{2}, Problem: "noop => false",
+		},
+		{
+			Name: "missing report", Manifest: motd + "file { $settings::lastrunreport: ensure => directory }\n# fake: no-report\n",
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{0, 2}, Problem: "Could not send report",
+		},
+		{
+			Name: "refused pulley.yaml", Manifest: motd, Files: map[string]string{"pulley.yaml": "live_dat: above\n"},
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Check: untouched,
+			Problem: `pulley.yaml is refused: line 1: unknown key "live_dat"`,
+		},
+		{
+			Name: "compile error after a lot of output", Manifest: motd +
+				`Integer[1, 3000].each |$i| { notice('a line of some length that fills the log of the run, again and again and again, to no purpose') }
+fail('not today')
+# fake: print 3000 a line of some length that fills the log of the run, again and again and again, to no purpose
+# fake: compile-error Evaluation Error: Error while evaluating a Function Call, not today (file: %{manifest}, line: 4, column: 1)
+`,
+			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1},
+			Problem: "not today (file: manifests/site.pp, line: 4, column: 1)",
+			Check: func(t *testing.T, r *ran) {
+				untouched(t, r)
+				if n := len(r.Log); n != 500 || !strings.Contains(r.Log[n-1].Message, "not today") || r.Log[n-1].Level != "err" {
+					t.Errorf("%d log lines, want 500 with the error at the end", n)
+				}
+			},
+		},
+	}
+}
+
+// interruptions are the runs that are ended early.
+func interruptions() []testCase {
+	return []testCase{
+		{
+			Name: "SIGTERM in the middle", Manifest: motd + `exec { '/bin/sh -c "kill -TERM $PPID; sleep 1"': require => File['{{dir}}/motd'] }
+# fake: signal TERM
+`,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1}, Problem: "ended by a signal", Check: motdStays,
+		},
+		{
+			Name: "SIGKILL in the middle", Manifest: motd + `exec { '/bin/sh -c "kill -KILL $PPID; sleep 1"': require => File['{{dir}}/motd'] }
+# fake: signal KILL
+`,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{137}, Problem: "signal 9",
+			Check: func(t *testing.T, r *ran) {
+				if motdStays(t, r); r.Report != "" {
+					t.Errorf("report %q of a Puppet that was killed", r.Report)
+				}
+			},
+		},
+		{
+			Name: "agent stopped while compiling", Manifest: motd + "notice(generate('/bin/sleep', '71.{{own}}'))\n# fake: compile-sleep 71.{{own}}\n", Stop: true,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 143}, Problem: "told to stop", Check: childrenEnded("71"),
+		},
+		{
+			Name: "deadline with children", Manifest: motd + `exec { '/bin/sh -c "trap : TERM; sleep 72.{{own}}; sleep 72.{{own}}"': require => File['{{dir}}/motd'], timeout => 0 }
+# fake: sleep 72.{{own}}
+`, Strike: true, Applying: true,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 137, 143}, Problem: "at its deadline",
+			Check: func(t *testing.T, r *ran) {
+				motdStays(t, r)
+				childrenEnded("72")(t, r)
+			},
+		},
+	}
+}
+
+// motdStays checks that changes before the end stay.
+func motdStays(t *testing.T, r *ran) { hasFile(t, r, "motd", "hello") }
+
+// own identifies this process's commands, among those of other test processes: {{own}} in a manifest, digits.
+func own() string { return fmt.Sprintf("%07d", os.Getpid()) }
+
+// childrenEnded checks that no process that Puppet started still runs, and that ending them was quick.
+func childrenEnded(seconds string) func(t *testing.T, r *ran) {
+	return func(t *testing.T, r *ran) {
+		if most := r.Boot + 50*time.Second; r.Took > most {
+			t.Errorf("the run took %s, want at most %s", r.Took, most)
+		}
+		names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, name := range names {
+			line, _ := os.ReadFile(name)
+			args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+			if len(args) == 2 && filepath.Base(args[0]) == "sleep" && args[1] == seconds+"."+own() && syscall.Access(name, 4) == nil {
+				t.Errorf("%s (%v) outlived the run", name, args)
+			}
+		}
+	}
+}
+
+// hermeticCases are the cases about the machine's own settings and files, which must not reach a run, and about live data.
+func hermeticCases() []testCase {
+	success := func(c testCase) testCase {
+		c.Kind, c.Outcome, c.Codes = agent.Success, agent.Changed, []int{2}
+		return c
+	}
+	return []testCase{
+		success(testCase{
+			Name: "the machine's own Puppet", Spoil: spoil,
+			Conf: "[main]\nnoop = true\ntags = nothing\npostrun_command = /bin/false\ncertname = other.example\nenvironment = other\n",
+			Manifest: refuseStale + `if defined('stray') { fail('a stray module') }
+file { '{{dir}}/who': content => "${trusted['certname']} ${environment} ${facts['pulley']['role']} ${facts['pulley']['release']} ${facts['pulley']['generation']}" }
+# fake: file {{dir}}/who %{certname} %{env} %{fact:role} %{fact:release} %{fact:generation}
+file { '{{dir}}/word': content => lookup('word', default_value => 'none') }
+# fake: file {{dir}}/word %{data:word,none}
+`,
+			Check: func(t *testing.T, r *ran) {
+				hasFile(t, r, "who", "web1 dev web 1.4.0 12")
+				hasFile(t, r, "word", "none")
+			},
+		}),
+		success(testCase{
+			Name: "live data above the release's own", Files: releaseData(""),
+			Data: map[string]string{"common": "word: common\n", "role": "word: role\n"}, Manifest: wordManifest,
+			Check: func(t *testing.T, r *ran) {
+				hasFile(t, r, "word", "role")
+				explains(t, r, "word", `Hierarchy entry "Pulley role layer"`)
+			},
+		}),
+		success(testCase{
+			Name: "live data where the release wants it", Files: releaseData("live_data: hierarchy\n"),
+			Data: map[string]string{"node": "word: node\nlive: node\n"},
+			Manifest: wordManifest + `file { '{{dir}}/live': content => lookup('live') }
+# fake: file {{dir}}/live %{data:live,}
+`,
+			Check: func(t *testing.T, r *ran) {
+				hasFile(t, r, "word", "release")
+				hasFile(t, r, "live", "node")
+				explains(t, r, "live", `Found key: "live" value: "node"`) // lookup uses the node's own facts, without --node
+			},
+		}),
+		{
+			Name: "a Puppet with a postrun_command that fails", Extra: []string{"--postrun_command", "/bin/false"}, Manifest: motd,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1}, Problem: "postrun_command",
+			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "hello") },
+		},
+		{
+			Name: "a Puppet that runs noop unasked", Extra: []string{"--noop"}, Manifest: motd,
+			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{0, 2}, Problem: "noop",
+		},
+	}
+}
+
+const wordManifest = `file { '{{dir}}/word': content => lookup('word') }
+# fake: file {{dir}}/word %{data:word,}
+`
+
+// releaseData returns a hierarchy of the release: its own value first, then Pulley's node layer. The folder is part of
+// the path, because Puppet checks whether a datadir is relative before it interpolates it.
+func releaseData(settings string) map[string]string {
+	return map[string]string{
+		"pulley.yaml": settings,
+		"hiera.yaml": `version: 5
+hierarchy:
+  - {name: own, path: own.yaml, datadir: data}
+  - {name: live, path: "%{facts.pulley.data}/node.yaml"}
+`,
+		"data/own.yaml": "word: release\n",
+	}
+}
+
+func hasFile(t *testing.T, r *ran, name, want string) {
+	t.Helper()
+	if got := r.File(name); got != want {
+		t.Errorf("file %s has %q, want %q", name, got, want)
+	}
+}
+
+// explains checks that `puppet lookup --explain` with the run's settings names the layer.
+func explains(t *testing.T, r *ran, key, want string) {
+	t.Helper()
+	cmd, err := r.Puppet.Command(t.Context(), r.Job, "lookup", key, "--explain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil || !strings.Contains(out.String(), want) {
+		t.Errorf("lookup --explain (%v) does not say %s:\n%s", err, want, &out)
+	}
+}
+
+const refuseStale = `if $facts['stale'] { fail('a stale fact') }
+# fake: refuse-fact stale a stale fact
+`
+
+// staleFact creates a fact that an old puppet agent synchronised.
+func staleFact(t *testing.T, m machine) {
+	write(t, filepath.Join(m.Vardir, "lib", "facter", "stale.rb"), "Facter.add('stale') { setcode { 'old' } }\n")
+	write(t, filepath.Join(m.Vardir, "facts.d", "stale.txt"), "stale=old\n")
+}
+
+// spoil gives the machine facts, data and a module of its own, and this process variables that change a Puppet.
+func spoil(t *testing.T, m machine) {
+	staleFact(t, m)
+	write(t, filepath.Join(m.Confdir, "hiera.yaml"), "version: 5\nhierarchy: [{name: machine, path: machine.yaml, datadir: "+m.Confdir+"}]\n")
+	write(t, filepath.Join(m.Confdir, "machine.yaml"), "word: machine\n")
+	write(t, filepath.Join(m.Confdir, "code", "modules", "stray", "manifests", "init.pp"), "class stray { }\n")
+	t.Setenv("FACTER_stale", "old")
+	t.Setenv("RUBYOPT", "-rno_such_library")
+}
+
+// leaks proves that the hermetic cases can fail: the same settings do reach a Puppet with default options.
+func leaks(t *testing.T, m machine) {
+	dir := t.TempDir()
+	manifest := filepath.Join(dir, "environments", "dev", "manifests", "site.pp")
+	apply := func() (string, error) {
+		cmd := exec.CommandContext(t.Context(), m.Program, "apply", "--environmentpath", filepath.Join(dir, "environments"),
+			"--environment", "dev", "--detailed-exitcodes", "-e", "")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	write(t, filepath.Join(m.Confdir, "puppet.conf"), "[main]\nnoop = true\ncertname = other.example\n")
+	write(t, manifest, strings.ReplaceAll(motd, "{{dir}}", dir))
+	out, err := apply()
+	if _, missing := os.Stat(filepath.Join(dir, "motd")); missing == nil || !strings.Contains(out, "catalog for other.example") {
+		t.Errorf("the machine's noop and certname do not show (%v):\n%s", err, out)
+	}
+	staleFact(t, m)
+	write(t, manifest, refuseStale)
+	if out, err := apply(); err == nil || !strings.Contains(out, "a stale fact") {
+		t.Errorf("the machine's old facts do not show (%v):\n%s", err, out)
+	}
+	t.Setenv("FACTER_stale", "old")
+	if err := os.RemoveAll(filepath.Join(m.Vardir, "lib")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(m.Vardir, "facts.d")); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := apply(); err == nil || !strings.Contains(out, "a stale fact") {
+		t.Errorf("the environment's facts do not show (%v):\n%s", err, out)
+	}
+}
