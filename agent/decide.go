@@ -78,6 +78,13 @@ func Decide(o Observed, d Desired, now time.Time) Decision {
 	return l.climb()
 }
 
+// Calm reports whether a tick with this decision only enforces the target in place: no new target, no hold, no closed
+// gate, no failure. Only then may the agent be upgraded: an upgrade never coincides with new content.
+func (d Decision) Calm(on Desired) bool {
+	open := on.Gate.State == GateOpen || on.Gate.State == ""
+	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonDue)
+}
+
 // gaps are the waits after the first, second, … attempt at one target; later ones are the enforce interval.
 var gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute}
 
@@ -324,6 +331,15 @@ func (l *ladder) waits(a *Attempt, next time.Time) Cause {
 // spread maps a node and a number to a constant in [-1, 1), to keep the waits of a fleet from coinciding.
 func spread(node string, n int) float64 {
 	return 2*stablehash.Fraction(node, strconv.Itoa(n)) - 1
+}
+
+// Splay returns a node's delay before a tick, below limit, to spread the ticks of a fleet. The delay is constant for
+// one name.
+func Splay(node string, limit time.Duration) time.Duration {
+	if limit <= 0 {
+		return 0
+	}
+	return time.Duration((spread(node, 0) + 1) / 2 * float64(limit))
 }
 
 // Wanted returns the target that etcd wants of the node. An assignment of the gate's epoch comes first, then the

@@ -906,3 +906,22 @@ func explained(t rapid.TB, d Decision) {
 	}
 	t.Fatalf("nothing on the ladder says %q: %+v", d.Blocked.Reason, d.Ladder)
 }
+
+// A splay that changes between ticks would synchronise a fleet. One above its limit would skip ticks.
+func TestSplayIsStableAndSpreadsAFleet(t *testing.T) {
+	const limit = 4 * time.Minute
+	buckets := make([]int, 8)
+	for n := range 8000 {
+		node := fmt.Sprintf("compute%d", n)
+		s := Splay(node, limit)
+		if s < 0 || s >= limit || s != Splay(node, limit) {
+			t.Fatalf("%s: %s", node, s)
+		}
+		buckets[int(s*8/limit)]++
+	}
+	for i, n := range buckets {
+		if n < 800 || n > 1200 {
+			t.Errorf("bucket %d of 8 has %d of 8000 nodes", i, n)
+		}
+	}
+}

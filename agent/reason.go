@@ -182,56 +182,39 @@ func (p Problem) clipped(n int) Problem {
 func (c Cause) clipped(n int) *Cause {
 	p := &c.Params
 	p.Text = p.Text.clipped(n)
-	if p.Hold != nil {
-		h := p.Hold.clipped(n)
-		p.Hold = &h
-	}
-	if p.Gate != nil {
-		g := *p.Gate
-		g.By, g.Why = clip.Text(g.By, n), g.Why.clipped(n)
-		p.Gate = &g
-	}
-	if p.Attempt != nil {
-		a := *p.Attempt
-		a.Problem = a.Problem.clipped(n)
-		p.Attempt = &a
-	}
-	if p.Refusal != nil {
-		p.Refusal = p.Refusal.clipped(n)
-	}
-	if p.Request != nil {
-		r := *p.Request
-		r.By, r.Why = clip.Text(r.By, n), r.Why.clipped(n)
-		p.Request = &r
-	}
-	if p.Problem != nil {
-		problem := p.Problem.clipped(n)
-		p.Problem = &problem
-	}
-	if p.Blocked != nil {
-		b := *p.Blocked
-		b.Path, b.Text = clip.Text(b.Path, n), b.Text.clipped(n)
-		p.Blocked = &b
-	}
+	p.Hold = edited(p.Hold, func(h *Hold) { *h = h.clipped(n) })
+	p.Gate = edited(p.Gate, func(g *Gate) { g.By, g.Why = clip.Text(g.By, n), g.Why.clipped(n) })
+	p.Attempt = edited(p.Attempt, func(a *Attempt) { a.Problem = a.Problem.clipped(n) })
+	p.Refusal = edited(p.Refusal, func(r *Refusal) { *r = r.clipped(n) })
+	p.Request = edited(p.Request, func(r *Request) { r.By, r.Why = clip.Text(r.By, n), r.Why.clipped(n) })
+	p.Problem = edited(p.Problem, func(p *Problem) { *p = p.clipped(n) })
+	p.Blocked = edited(p.Blocked, func(b *Blocked) { b.Path, b.Text = clip.Text(b.Path, n), b.Text.clipped(n) })
 	return &c
+}
+
+// edited returns a changed copy of *p, or nil for nil.
+func edited[T any](p *T, change func(*T)) *T {
+	if p == nil {
+		return nil
+	}
+	v := *p
+	change(&v)
+	return &v
 }
 
 func (h Hold) clipped(n int) Hold {
 	h.Who, h.Why = clip.Text(h.Who, n), h.Why.clipped(n)
-	if h.Replaced != nil {
-		b := h.Replaced.clipped(n)
-		h.Replaced = &b
-	}
+	h.Replaced = edited(h.Replaced, func(r *Hold) { *r = r.clipped(n) })
 	return h
 }
 
-func (r Refusal) clipped(n int) *Refusal {
+func (r Refusal) clipped(n int) Refusal {
 	params := make(refusal.Params, len(r.Params))
 	for k, v := range r.Params {
 		params[k] = clip.Text(v, n)
 	}
 	r.Params = params
-	return &r
+	return r
 }
 
 func (p Prose) clipped(n int) Prose { return Prose(clip.Text(string(p), n)) }

@@ -186,32 +186,17 @@ func fit(s Status) Status {
 			return s
 		}
 		s.Cause, s.Disabled = *s.Cause.clipped(limit), s.Disabled.clipped(limit)
-		if s.Attempt != nil {
-			a := *s.Attempt
-			a.Problem = a.Problem.clipped(limit)
-			s.Attempt = &a
-		}
-		if s.Refusal != nil {
-			s.Refusal = s.Refusal.clipped(limit)
-		}
-		if s.Agent != nil {
-			u := *s.Agent
-			u.Wanted, u.Problem = clip.Text(u.Wanted, 64), u.Problem.clipped(limit)
-			s.Agent = &u
-		}
-		if s.Answer != nil {
-			a := *s.Answer
-			a.Problem = a.Problem.clipped(limit)
-			if a.Cause != nil {
-				a.Cause = &Cause{Reason: a.Cause.Reason}
-			}
-			s.Answer = &a
-		}
-		if s.Hold != nil {
-			h := s.Hold.clipped(limit)
+		s.Attempt = edited(s.Attempt, func(a *Attempt) { a.Problem = a.Problem.clipped(limit) })
+		s.Refusal = edited(s.Refusal, func(r *Refusal) { *r = r.clipped(limit) })
+		s.Agent = edited(s.Agent, func(u *Upgrade) { u.Wanted, u.Problem = clip.Text(u.Wanted, 64), u.Problem.clipped(limit) })
+		s.Hold = edited(s.Hold, func(h *Hold) {
 			h.Replaced = nil
-			s.Hold = &h
-		}
+			*h = h.clipped(limit)
+		})
+		s.Answer = edited(s.Answer, func(a *Answer) {
+			a.Problem = a.Problem.clipped(limit)
+			a.Cause = edited(a.Cause, func(c *Cause) { c.Params = Params{} })
+		})
 	}
 	return s
 }

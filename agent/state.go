@@ -55,6 +55,11 @@ func (s *State) Attempt(t Target) *Attempt {
 	return nil
 }
 
+// GoodSince reports whether a run applied and verified the node's target since then, and none failed afterwards.
+func (s *State) GoodSince(then time.Time) bool {
+	return !s.LastGood.IsZero() && s.Enforcing == s.LastGood && s.OpenRun == "" && s.Outcome != Failed && s.RanAt.After(then)
+}
+
 // keepAttempts deletes the attempts at targets that are neither wanted nor enforced, and reports whether it deleted
 // any. Attempts at the wanted target outlive runs that enforce another one.
 func (s *State) keepAttempts(wanted Target) (forgot bool) {
@@ -68,7 +73,8 @@ func (s *State) keepAttempts(wanted Target) (forgot bool) {
 
 // refuse records the refusal of t.
 func (s *State) refuse(t Target, why *refusal.Error, now time.Time) {
-	s.Refusal = (&Refusal{Target: t, Error: *why, At: now.UTC().Truncate(time.Second)}).clipped(maxWhy)
+	r := Refusal{Target: t, Error: *why, At: now.UTC().Truncate(time.Second)}.clipped(maxDetailInHead)
+	s.Refusal = &r
 }
 
 // keepRefusal deletes the refusal of a target that is in place or no longer wanted. It reports whether it deleted one.
@@ -79,9 +85,6 @@ func (s *State) keepRefusal(wanted Target) (forgot bool) {
 	s.Refusal = nil
 	return true
 }
-
-// maxWhy limits each parameter of a stored refusal, in bytes.
-const maxWhy = maxDetailInHead
 
 // begin opens a run at t. r is the request that the run answers, or nil.
 func (s *State) begin(run string, t Target, now time.Time, afresh bool, r *Request) {

@@ -30,15 +30,30 @@ func (t *tick) observe(context.Context) error {
 	if err := t.finish(); err != nil {
 		return err
 	}
+	return t.look()
+}
+
+// look fills in what the node knows about itself.
+func (t *tick) look() error {
 	disabled, err := t.Memory.Disabled()
-	if err != nil {
-		return err
-	}
 	t.observed = Observed{
 		Identity: t.Identity, State: t.state, Settings: t.Settings, Machine: t.MachineID, Disabled: disabled,
 		PuppetBlocked: t.Puppet.Blocked(), Force: t.opts.Force, Noop: t.opts.Noop,
 	}
-	return nil
+	return err
+}
+
+// Peek returns the decision of a tick at this moment, and changes nothing. The caller must hold the node's lock.
+func (a *Agent) Peek(ctx context.Context) (Decision, Desired, error) {
+	t := &tick{Agent: a}
+	var err error
+	if t.state, err = a.Memory.Load(); err != nil {
+		return Decision{}, Desired{}, err
+	}
+	if err := errors.Join(t.look(), t.desire(ctx)); err != nil {
+		return Decision{}, Desired{}, err
+	}
+	return t.judge(), t.desired, nil
 }
 
 // finish completes a run of an earlier tick from the result in its folder. If a crash left `current` on another tree,

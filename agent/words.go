@@ -10,72 +10,68 @@ import (
 
 // Only this file turns codes into sentences. The sentence of a code from a newer version is the code itself.
 
+// reasons are the sentences of the reasons. The text of a parameter replaces {its name}.
+var reasons = map[Reason]string{
+	ReasonDisabled:      "runs are disabled on the machine",
+	ReasonRetire:        "retirement is requested",
+	ReasonRetired:       "the node is retired and runs nothing",
+	ReasonPuppetBlocked: "the machine's own Puppet forbids a run",
+	ReasonStopped:       "a hold stops Puppet",
+	ReasonUnreachable:   "etcd is unreachable; the node keeps enforcing its target",
+	ReasonUnreadable:    "etcd holds a value that this agent cannot read; the node keeps enforcing its target",
+	ReasonUnregistered:  "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add {node}`",
+	ReasonOtherMachine: "another machine has this node's name; the node keeps enforcing its target: " +
+		"the host list has machine {listed}, this is machine {machine}",
+	ReasonNoTarget:      "no release is promoted for the node",
+	ReasonFrozen:        "a hold freezes the node on its target",
+	ReasonGateClosed:    "the environment's gate is closed",
+	ReasonRefused:       "the target is refused",
+	ReasonBackoff:       "the last attempt at the target failed; the node waits before the next one",
+	ReasonStuck:         "the target failed too often; the node retries it rarely",
+	ReasonForced:        "a run was forced on the machine",
+	ReasonAsked:         "an operator requested a run",
+	ReasonNoop:          "a noop run was requested",
+	ReasonNew:           "the target is new",
+	ReasonReturn:        "the node returns to its last good target",
+	ReasonInterrupted:   "the last run was interrupted",
+	ReasonUnverified:    "the target was applied without etcd and is not verified yet",
+	ReasonRetry:         "the last attempt failed and its wait is over",
+	ReasonDue:           "enforcement is due",
+	ReasonUpToDate:      "the node is on its target, enforced recently",
+	ReasonSilent:        "the node last reported at {at}",
+	ReasonNeverReported: "the node registered at {at} and has never reported",
+	ReasonNotReported:   "the node is registered and has not reported yet",
+	ReasonUnknownNode:   "etcd has no record of the node",
+	ReasonNotTaken:      "the node is on {last_good} and has not taken {target} yet",
+}
+
 // Sentence returns the reason with its parameters, for people.
 func (c Cause) Sentence() string {
 	p := c.Params
-	switch c.Reason {
-	case ReasonDisabled:
-		return with("runs are disabled on the machine", p.Text)
-	case ReasonRetire:
-		return with("retirement is requested", p.Request.words())
-	case ReasonRetired:
-		return with("the node is retired and runs nothing", p.Problem.words())
-	case ReasonPuppetBlocked:
-		return with("the machine's own Puppet forbids a run", p.Blocked.words())
-	case ReasonStopped:
-		return with("a hold stops Puppet", p.Hold.words())
-	case ReasonUnreachable:
-		return with("etcd is unreachable; the node keeps enforcing its target", p.Text)
-	case ReasonUnreadable:
-		return with("etcd holds a value that this agent cannot read; the node keeps enforcing its target", p.Text)
-	case ReasonUnregistered:
-		return "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add " + cmp.Or(p.Node, "NODE") + "`"
-	case ReasonOtherMachine:
-		return fmt.Sprintf("another machine has this node's name; the node keeps enforcing its target: the host list has machine %s, this is machine %s", p.Listed, p.Machine)
-	case ReasonNoTarget:
-		return "no release is promoted for the node"
-	case ReasonFrozen:
-		return with("a hold freezes the node on its target", p.Hold.words())
-	case ReasonGateClosed:
-		return with("the environment's gate is closed", p.Gate.words())
-	case ReasonRefused:
-		return with("the target is refused", p.Refusal.words())
-	case ReasonBackoff:
-		return with("the last attempt at the target failed; the node waits before the next one", p.Attempt.words(p.Next))
-	case ReasonStuck:
-		return with("the target failed too often; the node retries it rarely", p.Attempt.words(p.Next))
-	case ReasonForced:
-		return "a run was forced on the machine"
-	case ReasonAsked:
-		return with("an operator requested a run", p.Request.words())
-	case ReasonNoop:
-		return "a noop run was requested"
-	case ReasonNew:
-		return "the target is new"
-	case ReasonReturn:
-		return "the node returns to its last good target"
-	case ReasonInterrupted:
-		return "the last run was interrupted"
-	case ReasonUnverified:
-		return "the target was applied without etcd and is not verified yet"
-	case ReasonRetry:
-		return with("the last attempt failed and its wait is over", p.Attempt.words(time.Time{}))
-	case ReasonDue:
-		return "enforcement is due"
-	case ReasonUpToDate:
-		return "the node is on its target, enforced recently"
-	case ReasonSilent:
-		return "the node last reported at " + stamp(p.At)
-	case ReasonNeverReported:
-		return "the node registered at " + stamp(p.At) + " and has never reported"
-	case ReasonNotReported:
-		return "the node is registered and has not reported yet"
-	case ReasonUnknownNode:
-		return "etcd has no record of the node"
-	case ReasonNotTaken:
-		return fmt.Sprintf("the node is on %s and has not taken %s yet", p.LastGood.words(), p.Target.words())
+	words := fill(cmp.Or(reasons[c.Reason], string(c.Reason)), "node", cmp.Or(p.Node, "NODE"), "listed", p.Listed,
+		"machine", p.Machine, "at", stamp(p.At), "last_good", p.LastGood.words(), "target", p.Target.words())
+	return with(words, p.detail())
+}
+
+// detail returns the parameter that follows a reason's sentence. A reason has at most one.
+func (p Params) detail() Prose {
+	switch {
+	case p.Request != nil:
+		return p.Request.words()
+	case p.Problem != nil:
+		return Prose(p.Problem.String())
+	case p.Blocked != nil:
+		return p.Blocked.words()
+	case p.Hold != nil:
+		return Prose(p.Hold.String())
+	case p.Gate != nil:
+		return Prose(with(fmt.Sprintf("%s by %s", p.Gate.State, p.Gate.By), p.Gate.Why))
+	case p.Refusal != nil:
+		return Prose(p.Refusal.Error.Error())
+	case p.Attempt != nil:
+		return p.Attempt.words(p.Next)
 	}
-	return with(string(c.Reason), p.Text)
+	return p.Text
 }
 
 // Sentence returns the node's state, for people.
@@ -86,7 +82,7 @@ func (v View) Sentence() string {
 		s = "Puppet is running: " + s
 	case Stuck, FailedState:
 		if v.Reason == ReasonBackoff || v.Reason == ReasonStuck {
-			s = string(v.Params.Attempt.words(v.Params.Next))
+			s = string(v.Params.detail())
 		}
 	}
 	if v.ClockAhead > 0 {
@@ -113,13 +109,13 @@ func (r Rung) Answer() string {
 	case r.Question == AskEnforcing && !r.OK && r.Reason == ReasonUpToDate:
 		return "not before " + stamp(p.Next)
 	case r.Question == AskEnforcing && !r.OK:
-		return string(p.Attempt.words(p.Next))
+		return string(p.detail())
 	case r.Question == AskInPlace && !r.OK:
 		return fmt.Sprintf("the node enforces %s and is to be on %s", p.LastGood.words(), p.Target.words())
 	case r.Question == AskRetiring && r.OK && p.Problem != nil:
 		return "the node answered that it cannot retire: " + p.Problem.String()
 	case r.Question == AskRetiring && r.Reason == ReasonRetire:
-		return with("requested", p.Request.words())
+		return with("requested", p.detail())
 	case r.Question == AskHooks && !r.OK && r.Reason == ReasonRetire:
 		return "a noop run does not run them"
 	case r.Reason != "":
@@ -140,22 +136,85 @@ func (r Rung) Answer() string {
 
 // words returns a sentence about the lock that forbids a run.
 func (b *Blocked) words() Prose {
-	switch {
-	case b == nil:
-		return ""
-	case b.Code == PuppetDisabled:
+	switch b.Code {
+	case PuppetDisabled:
 		return Prose(with(fmt.Sprintf("Puppet is disabled on this machine (%s)", b.Path), b.Text))
-	case b.Code == PuppetBusy:
+	case PuppetBusy:
 		return Prose(fmt.Sprintf("another Puppet is running on this machine (pid %d, %s)", b.Pid, b.Path))
-	case b.Code == PuppetLockUnknown:
+	case PuppetLockUnknown:
 		return b.Text
 	}
 	return Prose(with(string(b.Code), b.Text))
 }
 
+// problems are the sentences of the problems. The text of a parameter replaces {its name}.
+var problems = map[ProblemCode]string{
+	PuppetUnkillable: "Puppet outlived SIGKILL",
+	PuppetUnfinished: "Puppet did not finish",
+	PuppetKilled:     "Puppet was ended by signal {number}",
+	PuppetStopped:    "Puppet was ended by a signal",
+	RanAsNoop:        "Puppet ran as noop and applied nothing",
+	RanWithTags:      "Puppet ran with tags ({text}) and may have applied only a part",
+	UnknownStatus:    `Puppet's report has the unknown status "{text}"`,
+	DidNotRunAsNoop:  "Puppet did not run as noop",
+	ResourcesFailed:  "{resources} failed",
+	RestartsFailed:   "{resources} failed to restart",
+	NoopChanged:      "Puppet changed {resources} although it ran as noop: the release sets `noop => false`",
+	StageFailed:      "cannot stage {release}",
+	NotVerified:      "the run was applied and not verified",
+	EtcdLost:         "etcd answered before the run and did not answer for {number}s after it",
+	StoppedEarly:     "the agent was stopped before it verified the run; the next tick repeats the run",
+	UnknownRequest:   `this agent does not know the request "{text}"; upgrade the agent`,
+
+	UpgradeNotStarted:   "the new agent cannot be started",
+	UpgradeStoodStill:   "the new agent stood still for {limit} in the step {step}",
+	UpgradeStopped:      "the agent that watched was stopped",
+	UpgradeKilled:       "the new agent was ended by the signal {signal}",
+	UpgradeNeverBegan:   "the new agent exited with code {number} and never began its tick",
+	UpgradeNoEnding:     "the new agent exited with code {number} in the step {step} and did not report the end of its tick",
+	UpgradeOtherCode:    "the new agent exited with code {number} and had announced another",
+	UpgradeBusy:         "another run was in progress",
+	UpgradeNoEtcd:       "the new agent could not reach etcd",
+	UpgradeRunFailed:    "the new agent's run of Puppet failed",
+	UpgradeTickFailed:   "the new agent's tick failed",
+	UpgradeNoReport:     "the new agent ended its tick, and etcd has no report of it",
+	UpgradeSelfTestLate: "the self-test took longer than {limit}",
+	UpgradeSelfTest:     "the self-test failed",
+	UpgradeSelfTestBoth: "the self-test failed, and that of the agent in place fails too",
+	UpgradeDamaged:      "the program of the new agent was damaged on disk",
+	UpgradeRefused:      "version {version} is refused",
+	UpgradeOlder: "the wanted version is older than {version}, which is in place; " +
+		"`pulley agents promote --allow-downgrade` permits it",
+	UpgradeNoProgram:    "the wanted version has no program for {text}",
+	UpgradeChanged:      "the version is published with another program than was tested",
+	UpgradeTakenBack:    "{text} took it back with `pulley-agent upgrade --back`",
+	UpgradeNotInstalled: "the running agent is not {text}, which an upgrade replaces",
+}
+
+// texts are the problems whose text is the sentence, and the sentences of those without a text.
+var texts = map[ProblemCode]string{
+	"": "", CatalogRefused: "", ReleaseUnusable: "", HookFailed: "", PuppetNotStarted: "", NotStarted: "",
+	UpgradeUnavailable: "", UpgradeUnknown: "",
+	NoReport:          "Puppet wrote no report (exit code {number})",
+	CatalogIncomplete: "Puppet did not apply the whole catalog",
+	ExitCode:          "Puppet's exit code is {number} although its report is good",
+	NoopFailed:        "the noop run failed",
+}
+
+// comparisons follow the problem of a new agent when the agent in place, of {version}, was compared with it.
+var comparisons = map[ProblemCode]string{
+	UpgradeNoEtcd:     ", and version {version} could right after",
+	UpgradeRunFailed:  ", and that of version {version} right after did not",
+	UpgradeTickFailed: ", and that of version {version} right after did not",
+	UpgradeNoReport:   "; the newest is from version {version}",
+}
+
 // String returns the problem as a sentence, or "" for none.
 func (p Problem) String() string {
 	s := p.sentence()
+	if p.Version != "" {
+		s += p.fill(comparisons[p.Code])
+	}
 	if p.Spoiled != "" {
 		s += "; " + string(p.Spoiled)
 	}
@@ -166,126 +225,19 @@ func (p Problem) String() string {
 }
 
 func (p Problem) sentence() string {
-	n := strconv.Itoa(p.Number)
-	switch p.Code {
-	case "":
-		return string(p.Text)
-	case CatalogRefused, ReleaseUnusable, HookFailed, PuppetNotStarted:
-		return string(p.Text)
-	case PuppetUnkillable:
-		return with("Puppet outlived SIGKILL", p.Text)
-	case PuppetUnfinished:
-		return with("Puppet did not finish", p.Text)
-	case PuppetKilled:
-		return "Puppet was ended by signal " + n
-	case PuppetStopped:
-		return with("Puppet was ended by a signal", p.Text)
-	case NoReport:
-		return cmp.Or(string(p.Text), "Puppet wrote no report (exit code "+n+")")
-	case ResourcesFailed:
-		return with(plural(p.Number, "resource")+" failed", p.Text)
-	case RestartsFailed:
-		return with(plural(p.Number, "resource")+" failed to restart", p.Text)
-	case CatalogIncomplete:
-		return cmp.Or(string(p.Text), "Puppet did not apply the whole catalog")
-	case RanAsNoop:
-		return "Puppet ran as noop and applied nothing"
-	case RanWithTags:
-		return fmt.Sprintf("Puppet ran with tags (%s) and may have applied only a part", p.Text)
-	case ExitCode:
-		return cmp.Or(string(p.Text), "Puppet's exit code is "+n+" although its report is good")
-	case UnknownStatus:
-		return fmt.Sprintf("Puppet's report has the unknown status %q", p.Text)
-	case DidNotRunAsNoop:
-		return "Puppet did not run as noop"
-	case NoopChanged:
-		return fmt.Sprintf("Puppet changed %s although it ran as noop: the release sets `noop => false`", plural(p.Number, "resource"))
-	case NoopFailed:
-		return cmp.Or(string(p.Text), "the noop run failed")
-	case StageFailed:
-		return with("cannot stage "+p.Release, p.Text)
-	case NotVerified:
-		return with("the run was applied and not verified", p.Text)
-	case EtcdLost:
-		return with(fmt.Sprintf("etcd answered before the run and did not answer for %ss after it", n), p.Text)
-	case StoppedEarly:
-		return "the agent was stopped before it verified the run; the next tick repeats the run"
-	case UnknownRequest:
-		return fmt.Sprintf("this agent does not know the request %q; upgrade the agent", p.Text)
-	case NotStarted:
-		return string(p.Text)
+	if instead, ok := texts[p.Code]; ok {
+		return cmp.Or(string(p.Text), p.fill(instead))
 	}
-	return p.upgrade()
+	words := cmp.Or(problems[p.Code], string(p.Code))
+	if strings.Contains(words, "{text}") {
+		return p.fill(words)
+	}
+	return with(p.fill(words), p.Text)
 }
 
-func (p Problem) upgrade() string {
-	than := ""
-	if p.Version != "" {
-		than = ", and that of version " + p.Version + " right after did not"
-	}
-	switch p.Code {
-	case UpgradeNotStarted:
-		return with("the new agent cannot be started", p.Text)
-	case UpgradeStoodStill:
-		switch p.Step {
-		case "start":
-			return fmt.Sprintf("the new agent did not begin its tick within %s", p.Limit)
-		case "end":
-			return fmt.Sprintf("the new agent did not exit within %s of its tick's end", p.Limit)
-		}
-		return fmt.Sprintf("the new agent stood still in the step %s for %s", p.Step, p.Limit)
-	case UpgradeStopped:
-		return "the agent that watched was stopped"
-	case UpgradeKilled:
-		return with("the new agent was ended by the signal "+p.Signal, p.Text)
-	case UpgradeNeverBegan:
-		return with(fmt.Sprintf("the new agent exited with code %d and never began its tick", p.Number), p.Text)
-	case UpgradeNoEnding:
-		return with(fmt.Sprintf("the new agent exited with code %d in the step %s and did not report the end of its tick", p.Number, p.Step), p.Text)
-	case UpgradeOtherCode:
-		return with(fmt.Sprintf("the new agent exited with code %d and had announced another", p.Number), p.Text)
-	case UpgradeBusy:
-		return "another run was in progress"
-	case UpgradeNoEtcd:
-		if p.Version != "" {
-			return "the new agent could not reach etcd, and version " + p.Version + " could right after"
-		}
-		return "the new agent could not reach etcd"
-	case UpgradeRunFailed:
-		return "the new agent's run of Puppet failed" + than
-	case UpgradeTickFailed:
-		return with("the new agent's tick failed", p.Text) + than
-	case UpgradeNoReport:
-		if p.Version != "" {
-			return "the new agent announced its report, and the newest that etcd has is from version " + p.Version
-		}
-		return "the new agent ended its tick, and etcd has no report of it"
-	case UpgradeSelfTestLate:
-		return fmt.Sprintf("the self-test took longer than %s", p.Limit)
-	case UpgradeSelfTest:
-		return with("the self-test failed", p.Text)
-	case UpgradeSelfTestBoth:
-		return with("the self-test failed, and that of the agent in place fails too", p.Text)
-	case UpgradeDamaged:
-		return "the program of the new agent was damaged on disk"
-	case UpgradeUnavailable:
-		return string(p.Text)
-	case UpgradeRefused:
-		return with("version "+p.Version+" is refused", p.Text)
-	case UpgradeOlder:
-		return "the wanted version is older than " + p.Version + ", which is in place; `pulley agents promote --allow-downgrade` permits it"
-	case UpgradeNoProgram:
-		return fmt.Sprintf("the wanted version has no program for %s", p.Text)
-	case UpgradeChanged:
-		return "the version is published with another program than was tested"
-	case UpgradeTakenBack:
-		return fmt.Sprintf("%s took it back with `pulley-agent upgrade --back`", p.Text)
-	case UpgradeNotInstalled:
-		return fmt.Sprintf("the running agent is not %s, which an upgrade replaces", p.Text)
-	case UpgradeUnknown:
-		return string(p.Text)
-	}
-	return with(string(p.Code), p.Text)
+func (p Problem) fill(words string) string {
+	return fill(words, "number", strconv.Itoa(p.Number), "resources", plural(p.Number, "resource"), "release", p.Release, "text", string(p.Text),
+		"step", p.Step, "signal", p.Signal, "limit", p.Limit.String(), "version", p.Version)
 }
 
 // String returns the hold, for people.
@@ -315,27 +267,6 @@ func (h Hold) Reason() string {
 	return s
 }
 
-func (h *Hold) words() Prose {
-	if h == nil {
-		return ""
-	}
-	return Prose(h.String())
-}
-
-func (g *Gate) words() Prose {
-	if g == nil {
-		return ""
-	}
-	return Prose(with(fmt.Sprintf("%s by %s", g.State, g.By), g.Why))
-}
-
-func (r *Refusal) words() Prose {
-	if r == nil {
-		return ""
-	}
-	return Prose(r.Error.Error())
-}
-
 func (t *Target) words() string {
 	if t == nil {
 		return Target{}.String()
@@ -345,17 +276,7 @@ func (t *Target) words() string {
 
 // words returns the requester and the reason.
 func (r *Request) words() Prose {
-	if r == nil {
-		return ""
-	}
 	return Prose(with("by "+cmp.Or(r.By, "an unknown operator"), r.Why))
-}
-
-func (p *Problem) words() Prose {
-	if p == nil {
-		return ""
-	}
-	return Prose(p.String())
 }
 
 // Sentence returns why the node did not do the requested work; "" means success.
@@ -367,9 +288,6 @@ func (a *Answer) Sentence() string {
 }
 
 func (a *Attempt) words(next time.Time) Prose {
-	if a == nil {
-		return ""
-	}
 	s := fmt.Sprintf("attempt %d at %s", a.Started, a.Target)
 	switch {
 	case a.Open:
@@ -381,6 +299,17 @@ func (a *Attempt) words(next time.Time) Prose {
 		s += "; next one at " + stamp(next)
 	}
 	return Prose(s)
+}
+
+// fill replaces each {name} in words, by pairs of a name and its value.
+func fill(words string, pairs ...string) string {
+	if !strings.Contains(words, "{") {
+		return words
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		pairs[i] = "{" + pairs[i] + "}"
+	}
+	return strings.NewReplacer(pairs...).Replace(words)
 }
 
 // with returns "text: more", or text alone if more is empty.

@@ -37,7 +37,7 @@ func TestTakeoverFromPuppetAgent(t *testing.T) {
 
 	// A manual `puppet agent --disable` is not overridden.
 	f.in("controller1", 0, "puppet", "agent", "--disable", "moving the rack")
-	contains(t, f.agent("controller1", 1, "takeover", "disable"), "puppet agent was disabled by somebody")
+	contains(t, f.agent("controller1", 1, "takeover", "disable"), "puppet is disabled on this machine")
 	f.in("controller1", 0, "puppet", "agent", "--enable")
 	if now := f.read("controller1", "/etc/cron.d/puppet"); now != old {
 		t.Errorf("the crontab of the old agent changed to %s", now)

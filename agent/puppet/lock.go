@@ -11,12 +11,13 @@ import (
 	"strings"
 
 	"pulley/agent"
+	"pulley/internal/atomicfile"
 	"pulley/internal/clip"
 )
 
-// The names of Puppet's locks in its statedir.
+// The names of Puppet's locks in its state folder.
 const (
-	disabledLock = "agent_disabled.lock"
+	DisabledLock = "agent_disabled.lock" // its existence stops `puppet agent` (puppet/agent/disabler.rb)
 	catalogLock  = "agent_catalog_run.lock"
 )
 
@@ -69,16 +70,32 @@ func (p *Puppet) Blocked() *agent.Blocked {
 	return &agent.Blocked{Code: agent.PuppetLockUnknown, Text: agent.Prose(err.Error())}
 }
 
+// Disabled returns the lock of `puppet agent --disable` in a state folder, or nil.
+func Disabled(dir string) (*DisabledError, error) {
+	path := filepath.Join(dir, DisabledLock)
+	text, err := readSmall(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read Puppet's lock: %w", err)
+	}
+	var lock struct {
+		Message string `json:"disabled_message"`
+	}
+	_ = json.Unmarshal([]byte(text), &lock) // the file's existence disables, whatever its content
+	return &DisabledError{Path: path, Message: clip.Text(lock.Message, maxMessage)}, nil
+}
+
 // Locks returns a *DisabledError or a *BusyError when the machine's own Puppet forbids a run, or nil.
 func (p *Puppet) Locks() error {
 	for _, dir := range p.stateDirs() {
-		path := filepath.Join(dir, disabledLock)
-		text, err := readSmall(path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("cannot look for Puppet's locks: %w", err)
+		disabled, err := Disabled(dir)
+		if err != nil {
+			return err
 		}
-		if message := disabledMessage(text); err == nil && (p.Own == "" || message != p.Own) {
-			return &DisabledError{Path: path, Message: message}
+		if disabled != nil && (p.Own == "" || disabled.Message != p.Own) {
+			return disabled
 		}
 		if pid := holder(filepath.Join(dir, catalogLock)); pid != 0 {
 			return &BusyError{Path: filepath.Join(dir, catalogLock), Pid: pid}
@@ -122,31 +139,21 @@ func (p *Puppet) hold(pid int) (release func(), err error) {
 	return release, nil
 }
 
-// takeLock creates the lock file atomically with its content. Puppet considers an empty lock file stale and removes it.
+// takeLock creates the lock file with its content: Puppet considers an empty lock file stale and removes it.
 func takeLock(path string, pid int) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".lock-*")
-	if err != nil {
-		return fmt.Errorf("cannot take Puppet's lock: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.WriteString(strconv.Itoa(pid))
-	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
-		return fmt.Errorf("cannot take Puppet's lock: %w", err)
-	}
-	for range 3 {
-		err = os.Link(tmp.Name(), path)
-		if !errors.Is(err, os.ErrExist) {
-			break
+	for tries := 1; ; tries++ {
+		err := atomicfile.Create(path, []byte(strconv.Itoa(pid)), 0o644)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, os.ErrExist) || tries > 3 {
+			return fmt.Errorf("cannot take Puppet's lock: %w", err)
 		}
 		if other := holder(path); other != 0 {
 			return &BusyError{Path: path, Pid: other}
 		}
 		_ = os.Remove(path) // stale
 	}
-	if err != nil {
-		return fmt.Errorf("cannot take Puppet's lock: %w", err)
-	}
-	return nil
 }
 
 // holder returns the pid of the running Puppet that a lock file names; 0 if the file is missing or stale.
@@ -160,15 +167,6 @@ func holder(path string) int {
 		return 0
 	}
 	return pid
-}
-
-// disabledMessage reads the reason from agent_disabled.lock (puppet/agent/disabler.rb).
-func disabledMessage(text string) string {
-	var lock struct {
-		Message string `json:"disabled_message"`
-	}
-	_ = json.Unmarshal([]byte(text), &lock) // the file's existence disables, whatever its content
-	return clip.Text(lock.Message, maxMessage)
 }
 
 // readSmall reads at most 4 KiB of a file.

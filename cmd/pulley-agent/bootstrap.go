@@ -6,10 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent/node"
 	"pulley/internal/firstboot"
 	"pulley/internal/firstboot/steps"
-	"pulley/internal/nodeconfig"
 )
 
 func newBootstrap(o *options) *cobra.Command {
@@ -42,7 +40,7 @@ EXIT STATUS
 
 func (o *options) bootstrap(ctx context.Context, b steps.Options) error {
 	b.Flags, b.Env, b.Log = o.Flags, o.env, o.logger()
-	b.Setup = func(c nodeconfig.Config) node.Setup { return o.setup(config{c}) }
+	b.Setup = o.setup
 	r, err := steps.Run(ctx, b)
 	if err != nil {
 		return err
@@ -62,4 +60,32 @@ next: pulley-agent takeover look     shows what Pulley would change, and changes
 `)
 	}
 	return nil
+}
+
+func newLeave(o *options) *cobra.Command {
+	var atPoweroff bool
+	cmd := &cobra.Command{
+		Use:   "leave",
+		Short: "Remove this machine from the fleet and reject its certificate from now on",
+		Long: `leave tells pulley serve that this node goes for good: its certificate is revoked, and it is no longer on the list of hosts
+that should be alive. Its identity is removed from this machine, and no runs happen here any more. What Puppet set up stays.
+
+EXIT STATUS
+  0 left, or left before; 1 failed, 2 wrong usage`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			node, left, err := steps.Leave(c.Context(), o.Flags, o.env, atPoweroff)
+			switch {
+			case err != nil:
+				return err
+			case !left:
+				fmt.Fprintln(o.env.Stdout, "this machine is not powered off: it stays in the fleet")
+			default:
+				fmt.Fprintf(o.env.Stdout, "%s: left %s\n", node.Node, node.Environment)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&atPoweroff, "at-poweroff", false, "only while systemd powers the machine off; not when it reboots")
+	return cmd
 }

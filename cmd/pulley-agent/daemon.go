@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/schedule"
 )
@@ -46,7 +45,7 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	replaced := false
-	agent.Loop(ctx, time.Now, times.Next, func(ctx context.Context) {
+	loop(ctx, time.Now, times.Next, func(ctx context.Context) {
 		var err error
 		replaced, err = o.turn(ctx, c, runOptions{}, flags)
 		var silent *cli.SilentError
@@ -65,4 +64,24 @@ func (o *options) daemon(ctx context.Context, spec string, flags []string) error
 		return fmt.Errorf("cannot start the new agent: %w\nstart `%s daemon` again", err, program)
 	}
 	return nil
+}
+
+// loop ticks immediately and then at each time that next returns, until ctx ends. Ticks never overlap: if a tick is
+// still running at a due time, loop skips that time. The zero time ends the schedule.
+func loop(ctx context.Context, now func() time.Time, next func(time.Time) time.Time, tick func(context.Context)) {
+	for {
+		tick(ctx)
+		due := next(now())
+		if due.IsZero() {
+			<-ctx.Done()
+			return
+		}
+		timer := time.NewTimer(max(due.Sub(now()), 0))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +13,7 @@ import (
 	"pulley/agent/node"
 	"pulley/agent/stage"
 	"pulley/internal/cli"
+	"pulley/internal/nodeconfig"
 )
 
 func newPuppet(o *options) *cobra.Command {
@@ -70,7 +69,7 @@ func (o *options) runPuppet(ctx context.Context, args []string) (err error) {
 	if state.Enforcing.IsZero() {
 		return errors.New("cannot run Puppet with this node's settings: no release is in place\nrun `pulley-agent run` first")
 	}
-	job, release, err := c.enforced(ctx, state.Enforcing, o.env.Now, p.Logger)
+	job, release, err := o.enforced(ctx, c, state.Enforcing)
 	if err != nil {
 		return err
 	}
@@ -127,8 +126,8 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 }
 
 // enforced returns the job of the target in place. It contacts etcd only for parts that are missing on disk.
-func (c config) enforced(ctx context.Context, t agent.Target, now func() time.Time, log *slog.Logger) (agent.Job, func(), error) {
-	p, err := stage.Open(c.Config, now, log)
+func (o *options) enforced(ctx context.Context, c nodeconfig.Config, t agent.Target) (agent.Job, func(), error) {
+	p, err := stage.Open(c, o.env.Now, o.logger())
 	if err != nil {
 		return agent.Job{}, nil, err
 	}

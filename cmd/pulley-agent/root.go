@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/agent/node"
 	"pulley/internal/cli"
 	"pulley/internal/nodeconfig"
 )
@@ -74,10 +75,30 @@ func noArgs(c *cobra.Command, args []string) error {
 	return cli.Usagef("%s takes no arguments, and was given %q", c.CommandPath(), args)
 }
 
+// addOutput gives a verb the flag -o.
+func (o *options) addOutput(cmd *cobra.Command, out *cli.Output) {
+	out.AddFlags(cmd.Flags())
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		out.Fill(o.env)
+		return out.Check()
+	}
+}
+
 func (o *options) logger() *slog.Logger {
 	level := slog.LevelInfo
 	if o.verbose {
 		level = slog.LevelDebug
 	}
 	return slog.New(slog.NewTextHandler(o.env.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// load reads the node's configuration. Verbs that work offline (status, enable, disable) do not need it.
+func (o *options) load() (nodeconfig.Config, error) { return o.Load(o.env) }
+
+// setup returns the node's agent with the streams and flags of this command.
+func (o *options) setup(c nodeconfig.Config) node.Setup {
+	return node.Setup{
+		Config: c, Version: o.env.Version, Now: o.env.Now, Log: o.logger(), Stdout: o.env.Stdout, Stderr: o.env.Stderr,
+		Warn: func(err error) { cli.Complain(o.env, program, err) }, Step: o.step,
+	}
 }

@@ -45,11 +45,7 @@ func newStatus(o *options) *cobra.Command {
 			return out.Print(o.env, s, func(t *cli.Table) error { return s.table(o.env, t) })
 		},
 	}
-	out.AddFlags(cmd.Flags())
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		out.Fill(o.env)
-		return out.Check()
-	}
+	o.addOutput(cmd, &out)
 	return cmd
 }
 
@@ -76,10 +72,10 @@ func (o *options) localStatus() (localStatus, error) {
 func (o *options) signers() trust.Files {
 	c, err := o.load()
 	if err != nil {
-		c = config{nodeconfig.Under(o.Root)}
+		c = nodeconfig.Under(o.Root)
 		c.AllowedSigners, c.RevokedSigners = o.AllowedSigners, o.RevokedSigners
 	}
-	return c.signers()
+	return stage.Signers(c)
 }
 
 func readStatus(d *agent.Disk) (localStatus, error) {
@@ -138,14 +134,7 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 		t.Row("open run", s.OpenRun)
 	}
 	if s.Unsent > 0 {
-		t.Row("unsent", waiting(s.Unsent))
+		t.Row("unsent", cli.Count(s.Unsent, "run record"))
 	}
 	return nil
-}
-
-func waiting(records int) string {
-	if records == 1 {
-		return "1 run record waits for etcd"
-	}
-	return fmt.Sprintf("%d run records wait for etcd", records)
 }

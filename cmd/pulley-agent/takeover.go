@@ -1,15 +1,22 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"pulley/agent"
 	"pulley/agent/puppet"
+	"pulley/internal/cli"
+	"pulley/internal/firstboot/steps"
 	"pulley/internal/nodeconfig"
+	"pulley/internal/schedule"
 	"pulley/internal/takeover"
 )
 
@@ -33,9 +40,6 @@ func newTakeover(o *options) *cobra.Command {
 	return cmd
 }
 
-// puppetStateDirs returns the folders of Puppet's own locks.
-func puppetStateDirs(root string) []string { return puppet.DefaultStateDirs(root) }
-
 // withNodeLock calls do while no Pulley run is in progress.
 func (o *options) withNodeLock(do func(*agent.Disk) error) error {
 	return o.withDisk(func(d *agent.Disk) error {
@@ -55,7 +59,218 @@ func (o *options) oldAgent(dirs []string) *takeover.Machine {
 		root = o.Root // the operation on it reports the error
 	}
 	if dirs == nil {
-		dirs = puppetStateDirs(root)
+		dirs = puppet.DefaultStateDirs(root)
 	}
 	return &takeover.Machine{Root: root, StateDir: nodeconfig.Under(root).StateDir(), StateDirs: dirs, Now: o.env.Now}
+}
+
+func newTakeoverLook(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "look", Short: "Show what starts puppet agent here, and what Pulley would change", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, unknown := o.load()
+			found, err := o.oldAgent(c.Puppet.StateDirs).Look(cmd.Context())
+			if err != nil {
+				return err
+			}
+			o.printFindings(found)
+			if unknown != nil {
+				fmt.Fprintf(o.env.Stdout, "what Pulley would change can't be told: this machine is no node yet\nnext: pulley-agent bootstrap\n")
+				return nil
+			}
+			r := runOptions{Options: agent.Options{Noop: true}}
+			report, err := o.setup(c).Tick(cmd.Context(), r.Options)
+			if err != nil {
+				return err
+			}
+			return o.conclude(c, r, report)
+		},
+	}
+}
+
+func (o *options) printFindings(f takeover.Findings) {
+	out := o.env.Stdout
+	if f.Empty() {
+		fmt.Fprintln(out, "nothing starts puppet agent on this machine")
+		return
+	}
+	for _, u := range f.Units {
+		now := ""
+		if u.Active {
+			now = ", and runs"
+		}
+		cli.Cleanf(out, "starts puppet agent: %s is %s%s\n", u.Name, u.Was, now)
+	}
+	for _, l := range f.Lines {
+		cli.Cleanf(out, "starts puppet agent: /%s: %s\n", l.Path, l.Text)
+	}
+	for _, s := range f.Scripts {
+		cli.Cleanf(out, "starts puppet agent: /%s (it stays; disabled, the agent does nothing)\n", s)
+	}
+	for _, p := range f.Daemons {
+		cli.Cleanf(out, "runs: %s (pid %d)\n", p.Command, p.Pid)
+	}
+}
+
+func newTakeoverDisable(o *options) *cobra.Command {
+	var cron string
+	var noCron bool
+	cmd := &cobra.Command{
+		Use: "disable", Short: "Disable puppet agent, and let cron start Pulley",
+		Long: `disable writes Puppet's own lock with a message (as puppet agent --disable does), disables and stops the agent's service,
+comments out cron's lines that start it, and lets cron start Pulley. It refuses when the agent is disabled already.
+
+EXIT STATUS
+  0 done; 1 failed; 2 wrong usage`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.takeoverDisable(c.Context(), cron, noCron)
+		},
+	}
+	cmd.Flags().StringVar(&cron, "schedule", "", "when cron starts Pulley, five fields (default: as the bootstrap was told, else '"+schedule.Default+"')")
+	cmd.Flags().BoolVar(&noCron, "no-cron", false, "no schedule: something else starts Pulley, such as pulley-agent daemon")
+	return cmd
+}
+
+func (o *options) takeoverDisable(ctx context.Context, cron string, noCron bool) error {
+	c, err := o.load()
+	if err != nil {
+		return err
+	}
+	s, err := takeover.Load(c.StateDir())
+	if err != nil {
+		return err
+	}
+	chosen := s.Choose(cron, noCron)
+	switch err := steps.CheckSchedule(cmp.Or(cron, chosen.Cron, schedule.Default)); {
+	case err != nil:
+		return err
+	case c.Root != "/" && !chosen.None:
+		return cli.Usagef("cannot set up cron under --root %s: cron is this machine's own\nwith --no-cron, something else has to start `pulley-agent run --root %s`", c.Root, c.Root)
+	}
+	n, err := o.setup(c).Open(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot disable the old agent: %w", err)
+	}
+	err = o.oldAgent(c.Puppet.StateDirs).Disable(ctx, o.env.User, chosen, func(ctx context.Context) error {
+		if chosen.None {
+			return nil
+		}
+		n.Puppet.Own = takeover.Own(c.StateDir())
+		return steps.SetUpCron(ctx, n, chosen.Cron)
+	})
+	if err := errors.Join(err, n.Close()); err != nil {
+		return err
+	}
+	fmt.Fprintln(o.env.Stdout, "puppet agent is disabled, and all of it still there")
+	if chosen.None {
+		fmt.Fprintln(o.env.Stdout, "Pulley has no schedule: something else has to start it")
+	}
+	fmt.Fprintln(o.env.Stdout, "next: pulley-agent takeover remove, after a good run of Pulley; or pulley-agent takeover undo")
+	return nil
+}
+
+func newTakeoverRemove(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "remove", Short: "Remove what starts puppet agent, after a successful run of Pulley", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.withNodeLock(func(d *agent.Disk) error {
+				state, err := d.Load()
+				if err != nil {
+					return err
+				}
+				if err := o.oldAgent(nil).Remove(c.Context(), o.env.User, state); err != nil {
+					return err
+				}
+				fmt.Fprintln(o.env.Stdout, "what started puppet agent is gone; its packages are still there, and pulley-agent takeover undo brings the rest back")
+				return nil
+			})
+		},
+	}
+}
+
+func newTakeoverUndo(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use: "undo", Short: "Restore puppet agent as it was found, and remove Pulley's schedule", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.withNodeLock(func(*agent.Disk) error {
+				m := o.oldAgent(nil)
+				err := m.Undo(c.Context(), o.env.User, func() error {
+					err := os.Remove(nodeconfig.Under(m.Root).Crontab())
+					if errors.Is(err, os.ErrNotExist) {
+						return nil
+					}
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				fmt.Fprintln(o.env.Stdout, "puppet agent is as it was found; Pulley has no schedule, and this machine is still a node")
+				return nil
+			})
+		},
+	}
+}
+
+// takeoverStatus is the output of `pulley-agent takeover status -o json`.
+type takeoverStatus struct {
+	Stage   takeover.Stage    `json:"stage"` // "": no takeover
+	At      string            `json:"at,omitempty"`
+	By      string            `json:"by,omitempty"`
+	Message string            `json:"message,omitempty"`
+	Units   []takeover.Unit   `json:"units,omitempty"`
+	Files   []string          `json:"files,omitempty"` // changed crontabs
+	Starts  takeover.Findings `json:"starts"`          // puppet agent's, now
+}
+
+func newTakeoverStatus(o *options) *cobra.Command {
+	var out cli.Output
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show the state of the takeover", Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			m := o.oldAgent(nil)
+			s, err := takeover.Load(m.StateDir)
+			if err != nil {
+				return err
+			}
+			found, err := m.Look(c.Context())
+			if err != nil {
+				return err
+			}
+			t := takeoverStatus{Stage: s.Stage, By: s.By, Message: s.Message, Units: s.Units, Starts: found}
+			if !s.At.IsZero() {
+				t.At = s.At.Format(time.RFC3339)
+			}
+			for _, f := range s.Files {
+				t.Files = append(t.Files, "/"+f.Path)
+			}
+			return out.Print(o.env, t, func(*cli.Table) error { o.printTakeover(t); return nil })
+		},
+	}
+	o.addOutput(cmd, &out)
+	return cmd
+}
+
+func (o *options) printTakeover(t takeoverStatus) {
+	words := map[takeover.Stage]string{
+		takeover.None:      "no takeover on this machine",
+		takeover.Found:     "puppet agent is in charge: a first boot found it so, or a takeover was undone",
+		takeover.Disabling: "disabling was interrupted: run `pulley-agent takeover disable` again",
+		takeover.Disabled:  "puppet agent is disabled, and Pulley in its place",
+		takeover.Removing:  "removing was interrupted: run `pulley-agent takeover remove` again",
+		takeover.Removed:   "what started puppet agent is removed, and Pulley in its place",
+		takeover.Undoing:   "undoing was interrupted: run `pulley-agent takeover undo` again",
+	}
+	line := words[t.Stage]
+	if t.At != "" {
+		line += " (" + t.At + ", " + t.By + ")"
+	}
+	cli.Cleanf(o.env.Stdout, "%s\n", line)
+	for _, u := range t.Units {
+		cli.Cleanf(o.env.Stdout, "changed: %s, which was %s\n", u.Name, u.Was)
+	}
+	for _, f := range t.Files {
+		cli.Cleanf(o.env.Stdout, "changed: %s\n", f)
+	}
+	o.printFindings(t.Starts)
 }

@@ -1,82 +1,171 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"pulley/agent"
-	"pulley/agent/node"
 	"pulley/internal/cli"
+	"pulley/internal/nodeconfig"
 	"pulley/internal/upgrade"
 )
 
-// turn runs one turn of the node and prints it. replaced reports that another program was installed.
-func (o *options) turn(ctx context.Context, c config, r runOptions, flags []string) (replaced bool, err error) {
-	opts := node.TurnOptions{Options: r.Options, Flags: flags}
-	if r.detailed {
-		opts.Run = []string{"--detailed-exitcodes"}
-	}
-	t, err := o.setup(c).Turn(ctx, opts)
-	switch {
-	case err != nil:
-		return t.Replaced, err
-	case t.Locked:
-		fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.Identity.Node)
-	case t.Report != nil:
-		return t.Replaced, o.conclude(c, r, *t.Report)
-	case t.Code != cli.ExitDone:
-		return t.Replaced, &cli.SilentError{Code: t.Code}
-	}
-	return t.Replaced, nil
+// ownAgent is the output of `pulley-agent upgrade -o json`.
+type ownAgent struct {
+	Running   string             `json:"running"`   // version of this program
+	Installed *upgrade.Program   `json:"installed"` // null: never compared with a published version
+	Candidate *upgrade.Candidate `json:"candidate"`
+	Dropped   *upgrade.Dropped   `json:"dropped"`
+	Waiting   *upgrade.Waiting   `json:"waiting"`
+	Previous  *upgrade.Previous  `json:"previous"`
 }
 
-// watched runs a tick of a new agent. The agent that watches it receives each step and the result of the tick.
-func (o *options) watched(ctx context.Context, r runOptions) error {
-	teller, err := upgrade.OpenTeller(r.supervised)
+func newUpgrade(o *options) *cobra.Command {
+	var out cli.Output
+	var back, retry bool
+	cmd := &cobra.Command{
+		Use:   "upgrade",
+		Short: "Show the state of the agent's upgrade, or revert it",
+		Long: `upgrade shows the agent in place, the one on probation, and the dropped one with the reason. Runs upgrade the agent
+by themselves, after ` + "`pulley agents promote`" + `.
+
+--back restores the previous agent. When the agent in place does not start, run the previous one:
+/var/lib/pulley/agent/previous upgrade --back.
+
+EXIT STATUS
+  0 done, 1 failed, 2 wrong usage`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			switch {
+			case back && retry:
+				return cli.Usagef("--back and --retry exclude each other")
+			case back:
+				return o.upgradeBack()
+			case retry:
+				return o.upgradeRetry()
+			}
+			return o.showUpgrade(out)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&back, "back", false, "restore the previous agent; the version in place is dropped")
+	f.BoolVar(&retry, "retry", false, "retry a version that was dropped here")
+	o.addOutput(cmd, &out)
+	return cmd
+}
+
+func (o *options) showUpgrade(out cli.Output) error {
+	s, err := o.ownFolder().Load()
 	if err != nil {
 		return err
 	}
-	o.step, r.Keep = teller.Step, true
-	end, err := o.watchedTick(ctx, r)
-	end.Code = cli.Code(err)
-	teller.End(end)
-	return err
-}
-
-func (o *options) watchedTick(ctx context.Context, r runOptions) (upgrade.Ending, error) {
-	c, err := o.load()
-	if err != nil {
-		return upgrade.Ending{Problem: agent.Prose(err.Error())}, err
+	v := ownAgent{Running: o.ownVersion(), Candidate: s.Candidate, Dropped: s.Dropped, Waiting: s.Waiting, Previous: s.Previous}
+	if s.Installed != nil {
+		v.Installed = &s.Installed.Program
 	}
-	report, err := o.setup(c).Tick(ctx, r.Options)
-	if errors.Is(err, agent.ErrLocked) {
-		fmt.Fprintf(o.env.Stdout, "%s: another run is in progress\n", c.Identity.Node)
-		return upgrade.Ending{Locked: true}, nil
-	}
-	if err != nil {
-		return upgrade.Ending{Problem: agent.Prose(err.Error()), Unreachable: errors.Is(err, agent.ErrUnreachable)}, err
-	}
-	return node.EndingOf(report), o.conclude(c, r, report)
-}
-
-// inherited returns the flags of every verb as given, for another agent.
-func inherited(c *cobra.Command) []string {
-	var args []string
-	c.InheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if !f.Changed {
-			return
+	return out.Print(o.env, v, func(t *cli.Table) error {
+		t.Row("running", v.Running)
+		if v.Installed != nil {
+			t.Row("in place", v.Installed.String())
 		}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			for _, v := range list.GetSlice() {
-				args = append(args, "--"+f.Name+"="+v)
-			}
-			return
+		if c := v.Candidate; c != nil {
+			t.Row("on probation", fmt.Sprintf("%s since %s, %s done well", c.Program, when(c.Since), cli.Count(c.Good, "tick")))
 		}
-		args = append(args, "--"+f.Name+"="+f.Value.String())
+		if d := v.Dropped; d != nil {
+			t.Row("dropped", fmt.Sprintf("%s at %s: %s", d.Program, when(d.At), d.Problem))
+		}
+		if w := v.Waiting; w != nil {
+			t.Row("waits for", fmt.Sprintf("%s since %s: %s", w.Version, when(w.At), w.Problem))
+		}
+		if p := v.Previous; p != nil {
+			t.Row("before", fmt.Sprintf("%s until %s; `%s upgrade --back` puts it in place again", p.Program, when(p.Until), program))
+		}
+		return nil
 	})
-	return args
+}
+
+func when(at time.Time) string { return at.UTC().Format(time.RFC3339) }
+
+// ownVersion returns this program's version in the form of published versions.
+func (o *options) ownVersion() string { return o.setup(nodeconfig.Config{}).OwnVersion() }
+
+// ownFolder needs no settings, because the new agent may be unable to read them.
+func (o *options) ownFolder() upgrade.Folder { return nodeconfig.Under(o.Root).UpgradeFolder() }
+
+func (o *options) upgradeBack() error {
+	return o.changeUpgrade(func(f upgrade.Folder, s upgrade.State) error {
+		s, err := f.Back(s, o.ownVersion(), agent.Problem{Code: agent.UpgradeTakenBack, Text: agent.Prose(o.env.User)}, o.env.Now())
+		if err != nil {
+			return err
+		}
+		there := "the agent before"
+		if s.Installed != nil {
+			there = s.Installed.String()
+		}
+		fmt.Fprintf(o.env.Stdout, "%s is in place again; %s stays back until another version is wanted, or it is tried again\n", there, s.Dropped.Program)
+		return f.Tidy(s)
+	})
+}
+
+func (o *options) upgradeRetry() error {
+	return o.changeUpgrade(func(f upgrade.Folder, s upgrade.State) error {
+		if s.Dropped == nil && s.Waiting == nil {
+			fmt.Fprintln(o.env.Stdout, "no version was dropped here")
+			return nil
+		}
+		s.Dropped, s.Waiting = nil, nil
+		if err := f.Save(s); err != nil {
+			return err
+		}
+		fmt.Fprintln(o.env.Stdout, "the version that is wanted is tried again, after the next run with nothing else to do")
+		return nil
+	})
+}
+
+func (o *options) changeUpgrade(change func(upgrade.Folder, upgrade.State) error) error {
+	f := o.ownFolder()
+	lock, err := f.Lock()
+	if errors.Is(err, agent.ErrLocked) {
+		return fmt.Errorf("cannot change the agent: %w\ntry again in a minute: an agent on probation is running", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	s, err := f.Load()
+	if err != nil {
+		return err
+	}
+	if s, _, err = f.Finish(s); err != nil {
+		return err
+	}
+	return change(f, s)
+}
+
+func newSelftest(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "selftest",
+		Short: "Check whether this program can be this machine's agent",
+		Long: `selftest reads everything that a run reads: the settings, the node's state, the lists of signers and, with the node's own
+identity, the desired state in etcd. It writes the node's last status into etcd again, unchanged. It starts no Puppet. The agent
+in place runs the self-test of a newer agent before that does a tick.
+
+EXIT STATUS
+  0 it can, 1 it cannot, 2 wrong usage, 3 etcd unreachable`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.load()
+			if err != nil {
+				return err
+			}
+			if err := o.setup(c).SelfTest(cmd.Context()); err != nil {
+				return err
+			}
+			fmt.Fprintf(o.env.Stdout, "%s: version %s could be its agent\n", c.Identity.Node, o.setup(c).OwnVersion())
+			return nil
+		},
+	}
 }

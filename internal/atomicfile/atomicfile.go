@@ -49,6 +49,19 @@ func Replace(path string, b []byte, mode fs.FileMode) error {
 	return WriteShared(path, b, mode)
 }
 
+// Create is Write for a file that must not exist. If it exists, Create returns fs.ErrExist and leaves it unchanged.
+func Create(path string, b []byte, mode fs.FileMode) error {
+	complete := filepath.Join(filepath.Dir(path), fmt.Sprintf("%s-%016x", Temporary(filepath.Base(path)), rand.Uint64()))
+	if err := Write(complete, b, mode); err != nil {
+		return err
+	}
+	defer os.Remove(complete)
+	if err := os.Link(complete, path); err != nil {
+		return err
+	}
+	return SyncFolder(filepath.Dir(path))
+}
+
 func in(path, temporary string, mode fs.FileMode, durable bool, content func(*os.File) error) (err error) {
 	root, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {

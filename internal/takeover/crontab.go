@@ -1,8 +1,15 @@
 package takeover
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 )
 
 // mark is the prefix of a line that cron must not run.
@@ -89,6 +96,95 @@ func dropped(text string) string {
 		}
 		return line
 	})
+}
+
+// crontabGlobs are the paths of crontabs in all packagings of cron.
+var crontabGlobs = []string{"etc/crontab", cronFolder + "/*", "var/spool/cron/*", "var/spool/cron/crontabs/*", "var/spool/cron/tabs/*"}
+
+const cronFolder = "etc/cron.d"
+
+// system reports whether the crontab's lines contain a user field.
+func (f File) system() bool { return strings.HasPrefix(f.read(), "etc/") }
+
+// read returns the path from which cron reads the crontab.
+func (f File) read() string {
+	if f.Link != "" {
+		return f.Link
+	}
+	return f.Path
+}
+
+// cronName matches the file names that Debian's cron reads in its folders (cron(8), run-parts(8)).
+var cronName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// leavings matches backup files of editors and packages. cronie skips them (cron(8)), and so does Debian's cron for the
+// files of its package manager.
+var leavings = regexp.MustCompile(`^\.|~$|,v$|\.(?:rpmsave|rpmorig|rpmnew|cfsaved|swp|dpkg-[a-z]+|ucf-[a-z]+)$`)
+
+// reads reports whether cron reads a file of this name in its folders.
+func (m *Machine) reads(name string) bool {
+	if _, err := os.Stat(m.path("etc/debian_version")); err == nil {
+		return cronName.MatchString(name)
+	}
+	return !leavings.MatchString(name)
+}
+
+// crontabs returns the crontabs that start puppet agent.
+func (m *Machine) crontabs() ([]File, error) {
+	var found []File
+	for _, glob := range crontabGlobs {
+		paths, err := filepath.Glob(m.path(glob))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			under, err := filepath.Rel(m.Root, path)
+			if err != nil {
+				return nil, err
+			}
+			if filepath.Dir(under) == cronFolder && !m.reads(filepath.Base(under)) {
+				continue
+			}
+			t, err := m.crontab(under)
+			if err != nil {
+				return nil, err
+			}
+			again := func(o File) bool { return t != nil && o.Path == t.Path } // two links to one file
+			if t != nil && !slices.ContainsFunc(found, again) && len(agentLines(t.Before, t.system())) > 0 {
+				found = append(found, *t)
+			}
+		}
+	}
+	return found, nil
+}
+
+// crontab reads one crontab. It returns nil if the file is missing or cron does not read it. It follows a link, because
+// the target is edited.
+func (m *Machine) crontab(under string) (*File, error) {
+	target, ok := m.follow(under)
+	if !ok {
+		return nil, nil
+	}
+	path := m.path(target)
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Size() > maxCrontab) {
+		return nil, nil
+	}
+	var b []byte
+	if err == nil {
+		b, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the crontab: %w", err)
+	}
+	f := &File{Path: target, Mode: info.Mode().Perm(), Before: string(b)}
+	if target != under {
+		f.Link = under
+	}
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		f.UID, f.GID = int(s.Uid), int(s.Gid)
+	}
+	return f, nil
 }
 
 // restored returns the content of a restored crontab, given its present content: the original, or if an administrator

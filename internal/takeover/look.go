@@ -2,17 +2,11 @@ package takeover
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // Findings are the units, crontab lines, scripts and processes that run a puppet agent on this machine.
@@ -85,114 +79,6 @@ func (m *Machine) Look(ctx context.Context) (Findings, error) {
 	return f, nil
 }
 
-// crontabGlobs are the paths of crontabs in all packagings of cron.
-var crontabGlobs = []string{"etc/crontab", cronFolder + "/*", "var/spool/cron/*", "var/spool/cron/crontabs/*", "var/spool/cron/tabs/*"}
-
-const cronFolder = "etc/cron.d"
-
-// system reports whether the crontab's lines contain a user field.
-func (f File) system() bool { return strings.HasPrefix(f.read(), "etc/") }
-
-// read returns the path from which cron reads the crontab.
-func (f File) read() string {
-	if f.Link != "" {
-		return f.Link
-	}
-	return f.Path
-}
-
-// cronName matches the file names that Debian's cron reads in its folders (cron(8), run-parts(8)).
-var cronName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-
-// leavings matches backup files of editors and packages. cronie skips them (cron(8)), and so does Debian's cron for the
-// files of its package manager.
-var leavings = regexp.MustCompile(`^\.|~$|,v$|\.(?:rpmsave|rpmorig|rpmnew|cfsaved|swp|dpkg-[a-z]+|ucf-[a-z]+)$`)
-
-// reads reports whether cron reads a file of this name in its folders.
-func (m *Machine) reads(name string) bool {
-	if _, err := os.Stat(m.path("etc/debian_version")); err == nil {
-		return cronName.MatchString(name)
-	}
-	return !leavings.MatchString(name)
-}
-
-// crontabs returns the crontabs that start puppet agent.
-func (m *Machine) crontabs() ([]File, error) {
-	var found []File
-	for _, glob := range crontabGlobs {
-		paths, err := filepath.Glob(m.path(glob))
-		if err != nil {
-			return nil, err
-		}
-		for _, path := range paths {
-			under, err := filepath.Rel(m.Root, path)
-			if err != nil {
-				return nil, err
-			}
-			if filepath.Dir(under) == cronFolder && !m.reads(filepath.Base(under)) {
-				continue
-			}
-			t, err := m.crontab(under)
-			if err != nil {
-				return nil, err
-			}
-			again := func(o File) bool { return t != nil && o.Path == t.Path } // two links to one file
-			if t != nil && !slices.ContainsFunc(found, again) && len(agentLines(t.Before, t.system())) > 0 {
-				found = append(found, *t)
-			}
-		}
-	}
-	return found, nil
-}
-
-// crontab reads one crontab. It returns nil if the file is missing or cron does not read it. It follows a link, because
-// the target is edited.
-func (m *Machine) crontab(under string) (*File, error) {
-	target, ok := m.follow(under)
-	if !ok {
-		return nil, nil
-	}
-	path := m.path(target)
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Size() > maxCrontab) {
-		return nil, nil
-	}
-	var b []byte
-	if err == nil {
-		b, err = os.ReadFile(path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the crontab: %w", err)
-	}
-	f := &File{Path: target, Mode: info.Mode().Perm(), Before: string(b)}
-	if target != under {
-		f.Link = under
-	}
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		f.UID, f.GID = int(s.Uid), int(s.Gid)
-	}
-	return f, nil
-}
-
-// maxLinks is the number of links that Linux follows, see path_resolution(7).
-const maxLinks = 40
-
-// follow resolves a path below the root until its last part is not a link. In another root, links stay below that root.
-// It returns false for a cycle of links.
-func (m *Machine) follow(under string) (target string, ok bool) {
-	for range maxLinks {
-		to, err := os.Readlink(m.path(under))
-		if err != nil { // not a link, or missing: the reader handles it
-			return under, true
-		}
-		if !filepath.IsAbs(to) {
-			to = filepath.Join("/", filepath.Dir(under), to)
-		}
-		under = strings.TrimPrefix(filepath.Clean(to), "/")
-	}
-	return "", false
-}
-
 // scripts returns the scripts in cron.hourly and similar folders that visibly start puppet agent.
 func (m *Machine) scripts() (found []string) {
 	for _, folder := range []string{"hourly", "daily", "weekly", "monthly"} {
@@ -246,6 +132,25 @@ func (m *Machine) ran() bool {
 		}
 	}
 	return false
+}
+
+// maxLinks is the number of links that Linux follows, see path_resolution(7).
+const maxLinks = 40
+
+// follow resolves a path below the root until its last part is not a link. In another root, links stay below that root.
+// It returns false for a cycle of links.
+func (m *Machine) follow(under string) (target string, ok bool) {
+	for range maxLinks {
+		to, err := os.Readlink(m.path(under))
+		if err != nil { // not a link, or missing: the reader handles it
+			return under, true
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join("/", filepath.Dir(under), to)
+		}
+		under = strings.TrimPrefix(filepath.Clean(to), "/")
+	}
+	return "", false
 }
 
 // readSome reads the beginning of a file.

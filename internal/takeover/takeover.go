@@ -1,15 +1,26 @@
+// Package takeover replaces the puppet agent of a machine by Pulley, in steps that can be undone. It owns the units and
+// crontab lines that start such an agent, Puppet's own lock against it, and takeover.json. It records every change in
+// takeover.json before it makes the change. It must never run Puppet, remove a package, or signal a process: the lock
+// stops a running agent from applying catalogs.
 package takeover
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"pulley/internal/atomicfile"
 	"slices"
+	"strings"
 	"time"
+
+	"pulley/agent"
+	"pulley/agent/puppet"
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
+	"pulley/internal/schedule"
 )
 
 // Machine is the machine whose agent Pulley replaces. The caller must hold the node's lock.
@@ -80,7 +91,7 @@ func (m *Machine) Forget() error {
 
 // Disable turns the old agent off without removing any of it, and then starts Pulley's schedule through the function
 // on. It records the chosen schedule before any change. If an operator has disabled the agent, it returns a
-// *ForeignError.
+// *puppet.DisabledError.
 func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, on func(context.Context) error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
@@ -94,7 +105,7 @@ func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, on fu
 		return fmt.Errorf("cannot disable the old agent: that was done, and it is %s since %s", s.Stage, s.At.Format(time.RFC3339))
 	}
 	if err := m.free(s.Message); err != nil {
-		return fmt.Errorf("cannot disable the old agent: %w\nask whoever did; `puppet agent --enable` lifts it", err)
+		return fmt.Errorf("cannot disable the old agent: %w", err)
 	}
 	if err := m.survey(ctx, &s, by, chosen); err != nil {
 		return err
@@ -143,20 +154,25 @@ func (m *Machine) survey(ctx context.Context, s *State, by string, chosen Schedu
 		}
 	}
 	if s.Message == "" {
-		s.Message = messageAt(m.Now())
+		s.Message = ownMessage + m.Now().UTC().Format(time.RFC3339) + ": see pulley-agent takeover"
 	}
 	s.Chosen = &chosen
 	return m.at(s, Disabling, by, nil)
 }
 
-// Remove permanently removes the units and lines that started the old agent. Their record stays.
-func (m *Machine) Remove(ctx context.Context, by string) error {
+// Remove permanently removes the units and lines that started the old agent. Their record stays. It needs a good run of
+// Pulley since the old agent was disabled, by the node's state.
+func (m *Machine) Remove(ctx context.Context, by string, node agent.State) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
 		return err
 	}
 	switch s.Stage {
-	case Disabled, Removing:
+	case Removing:
+	case Disabled:
+		if !node.GoodSince(s.At) {
+			return fmt.Errorf("cannot remove the old agent: Pulley has had no good run since %s\nrun `pulley-agent run`; `pulley-agent status` shows its result", s.At.Format(time.RFC3339))
+		}
 	case Removed:
 		return fmt.Errorf("cannot remove the old agent: that was done at %s", s.At.Format(time.RFC3339))
 	default:
@@ -270,6 +286,197 @@ func writeAs(path, text string, f File) error {
 	})
 	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return nil
+}
+
+// Stage is the progress of a takeover. A stage that ends in -ing may have been interrupted.
+type Stage string
+
+// The stages.
+const (
+	None      Stage = ""          // nothing changed, and no agent found at first boot
+	Found     Stage = "found"     // a first boot found an agent, and changed nothing
+	Disabling Stage = "disabling" //
+	Disabled  Stage = "disabled"  // the old agent is off, but still complete
+	Removing  Stage = "removing"  //
+	Removed   Stage = "removed"   // everything that started it is removed, and recorded
+	Undoing   Stage = "undoing"   //
+)
+
+// State is the record of everything found and changed. It is sufficient for a complete undo.
+type State struct {
+	Format   int       `json:"v"`
+	Stage    Stage     `json:"stage"`
+	At       time.Time `json:"at"` // of this stage
+	By       string    `json:"by,omitempty"`
+	Message  string    `json:"message,omitempty"`  // of Puppet's lock
+	Schedule string    `json:"schedule,omitempty"` // requested at first boot, and not set up; "" for none
+	Chosen   *Schedule `json:"chosen,omitempty"`   // replaces the agent's schedule; nil before a takeover starts
+	Locks    []string  `json:"locks,omitempty"`    // folders with this takeover's lock
+	Units    []Unit    `json:"units,omitempty"`
+	Files    []File    `json:"files,omitempty"`
+}
+
+// Schedule is the schedule that starts Pulley in place of the old agent.
+type Schedule struct {
+	Cron string `json:"cron,omitempty"` // five fields; "": not by cron
+	None bool   `json:"none,omitempty"` // something else starts Pulley
+}
+
+// Choose returns the schedule for a takeover. The order of precedence: the flags of this call, the choice at the
+// takeover's start, the schedule requested at first boot, the default.
+func (s State) Choose(cron string, none bool) Schedule {
+	switch {
+	case none:
+		return Schedule{None: true}
+	case cron != "":
+		return Schedule{Cron: cron}
+	case s.Chosen != nil:
+		return *s.Chosen
+	case s.Stage == Found && s.Schedule == "":
+		return Schedule{None: true}
+	case s.Schedule != "":
+		return Schedule{Cron: s.Schedule}
+	}
+	return Schedule{Cron: schedule.Default}
+}
+
+// Unit is the state of a systemd unit as found.
+type Unit struct {
+	Name    string     `json:"name"`
+	Was     string     `json:"was"`               // output of systemctl is-enabled
+	Active  bool       `json:"active,omitempty"`  // never set for a oneshot unit
+	Oneshot bool       `json:"oneshot,omitempty"` // exits by itself
+	Own     bool       `json:"own,omitempty"`     // created by an administrator
+	Masked  bool       `json:"masked,omitempty"`  // by the takeover
+	Links   []UnitLink `json:"links,omitempty"`   // links that start it
+}
+
+// UnitLink is a link in systemd's folder.
+type UnitLink struct {
+	Path string `json:"path"` // below the root
+	To   string `json:"to"`
+}
+
+// File is a crontab as found, and as changed by the takeover.
+type File struct {
+	Path     string      `json:"path"`           // below the root
+	Link     string      `json:"link,omitempty"` // the path from which cron reads it, if that is a link to Path
+	Mode     fs.FileMode `json:"mode"`
+	UID      int         `json:"uid"`
+	GID      int         `json:"gid"`
+	Before   string      `json:"before"`
+	Disabled string      `json:"disabled"`
+	Removed  *string     `json:"removed,omitempty"`
+}
+
+const (
+	memoryFile = "takeover.json"
+	format     = 1
+	maxMemory  = 16 << 20
+	maxCrontab = 1 << 20
+	ownMessage = "taken over by Pulley on "
+)
+
+// Load reads the record of a takeover from the agent's state folder. A missing record is the zero State.
+func Load(stateDir string) (State, error) {
+	path := filepath.Join(stateDir, memoryFile)
+	b, err := bounded.ReadFile(path, maxMemory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{}, nil
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("cannot read what was taken over: %w", err)
+	}
+	var s State
+	err = json.Unmarshal(b, &s)
+	if s.Format > format { // check this first: a newer record may look damaged
+		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", path, s.Format, format)
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("cannot read %s: it is damaged: %w\nit says how the old agent was: mend it by hand before anything else", path, err)
+	}
+	return s, nil
+}
+
+// save writes the record durably, because the recorded changes follow.
+func (s State) save(stateDir string) error {
+	s.Format = format
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(stateDir, 0o755)
+	}
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(stateDir, memoryFile), append(b, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write down what is taken over: %w", err)
+	}
+	return nil
+}
+
+// Own returns the message of Puppet's lock that Pulley itself set, or "". If the record is unreadable, it returns "",
+// and the lock counts as another program's.
+func Own(stateDir string) string {
+	s, err := Load(stateDir)
+	if err != nil || !strings.HasPrefix(s.Message, ownMessage) {
+		return ""
+	}
+	return s.Message
+}
+
+// free returns a *puppet.DisabledError if a lock exists that is not this takeover's.
+func (m *Machine) free(own string) error {
+	for _, dir := range m.StateDirs {
+		lock, err := puppet.Disabled(dir)
+		if err != nil {
+			return err
+		}
+		if lock != nil && (own == "" || lock.Message != own) {
+			return lock
+		}
+	}
+	return nil
+}
+
+// lock stops `puppet agent` from running, as `puppet agent --disable` does. It never replaces another lock.
+func lock(dir, message string) error {
+	b, err := json.Marshal(map[string]string{"disabled_message": message})
+	if err == nil {
+		err = atomicfile.Create(filepath.Join(dir, puppet.DisabledLock), b, 0o644)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		switch was, readErr := puppet.Disabled(dir); {
+		case readErr != nil:
+			err = readErr
+		case was != nil && was.Message == message: // of an interrupted start, perhaps not yet durable
+			err = atomicfile.SyncFolder(dir)
+		case was != nil:
+			return was
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot disable puppet agent: %w", err)
+	}
+	return nil
+}
+
+// unlock removes this takeover's lock, and never another one.
+func unlock(dir, message string) error {
+	was, err := puppet.Disabled(dir)
+	if err != nil || was != nil && was.Message != message {
+		return err
+	}
+	err = os.Remove(filepath.Join(dir, puppet.DisabledLock))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if _, gone := os.Stat(dir); err == nil && gone == nil {
+		err = atomicfile.SyncFolder(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot enable puppet agent: %w", err)
 	}
 	return nil
 }

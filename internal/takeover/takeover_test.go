@@ -10,11 +10,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/agent"
+	"pulley/agent/puppet"
+	"pulley/internal/schedule"
 )
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-const usual = "*/5 * * * *"
+const usual = schedule.Default
 
 // fixture is a machine that puppet agent manages, from cron and as a service, as files below a root.
 type fixture struct {
@@ -117,10 +121,15 @@ func (f *fixture) disable(t *testing.T) error {
 	if err != nil {
 		return err
 	}
-	return f.Disable(t.Context(), "ann", s.Choose("", false, usual), f.on)
+	return f.Disable(t.Context(), "ann", s.Choose("", false), f.on)
 }
-func (f *fixture) remove(t *testing.T) error { return f.Remove(t.Context(), "ann") }
-func (f *fixture) undo(t *testing.T) error   { return f.Undo(t.Context(), "ann", f.off) }
+
+// remove removes the old agent after a good run of Pulley.
+func (f *fixture) remove(t *testing.T) error {
+	has := agent.Target{Release: "1.0.0", Tree: "00"}
+	return f.Remove(t.Context(), "ann", agent.State{LastGood: has, Enforcing: has, Outcome: agent.Changed, RanAt: noon.Add(time.Minute)})
+}
+func (f *fixture) undo(t *testing.T) error { return f.Undo(t.Context(), "ann", f.off) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -136,9 +145,9 @@ func (f *fixture) idle(t *testing.T) {
 	if err != nil || len(found.Units)+len(found.Lines) > 0 {
 		t.Errorf("it is still started: %+v %v", found, err)
 	}
-	message, there, err := lockedBy(f.StateDirs[0])
-	if err != nil || !there || message != Own(f.StateDir) || message != "taken over by Pulley on 2026-03-04T12:00:00Z: see pulley-agent takeover" {
-		t.Errorf("Puppet's lock says %q (%v)", message, err)
+	lock, err := puppet.Disabled(f.StateDirs[0])
+	if err != nil || lock == nil || lock.Message != Own(f.StateDir) || lock.Message != "taken over by Pulley on 2026-03-04T12:00:00Z: see pulley-agent takeover" {
+		t.Errorf("Puppet's lock is %v (%v)", lock, err)
 	}
 	if _, err := os.Stat(f.schedule); err != nil {
 		t.Error("nothing starts Pulley")
@@ -157,6 +166,9 @@ func TestDisableAndRemove(t *testing.T) {
 	want := "# keeps this machine\n# pulley-takeover: */30 * * * * root sleep $RANDOM; /opt/puppetlabs/bin/puppet agent -t\n# pulley-takeover: @reboot root puppet agent --onetime\n"
 	if got := f.read(t, "etc/cron.d/puppet"); got != want {
 		t.Errorf("the crontab is\n%s", got)
+	}
+	if err := f.Remove(t.Context(), "ann", agent.State{}); err == nil || !strings.Contains(err.Error(), "no good run since") {
+		t.Errorf("remove before a good run of Pulley: %v", err)
 	}
 	must(t, f.remove(t))
 	f.idle(t)
@@ -246,7 +258,7 @@ func TestAnAgentThatSomebodyDisabledIsLeftAlone(t *testing.T) {
 	f.write(t, "var/cache/puppet/state/agent_disabled.lock", `{"disabled_message":"moving the rack"}`, 0o644)
 	before := f.all(t)
 	err := f.disable(t)
-	var foreign *ForeignError
+	var foreign *puppet.DisabledError
 	if !errors.As(err, &foreign) || !strings.Contains(err.Error(), "moving the rack") {
 		t.Errorf("it says %v", err)
 	}
@@ -258,8 +270,8 @@ func TestAnAgentThatSomebodyDisabledIsLeftAlone(t *testing.T) {
 	must(t, f.disable(t))
 	f.write(t, "var/cache/puppet/state/agent_disabled.lock", `{"disabled_message":"moving the rack"}`, 0o644)
 	must(t, f.undo(t))
-	if message, there, _ := lockedBy(f.StateDirs[0]); !there || message != "moving the rack" {
-		t.Errorf("the lock of somebody is %q", message)
+	if lock, _ := puppet.Disabled(f.StateDirs[0]); lock == nil || lock.Message != "moving the rack" {
+		t.Errorf("the operator's lock is %v", lock)
 	}
 }
 
@@ -366,6 +378,56 @@ func TestInCharge(t *testing.T) {
 	} {
 		if c.f.InCharge() != c.want {
 			t.Errorf("%s: %t", say, !c.want)
+		}
+	}
+}
+
+// An interrupted takeover that is repeated without flags must keep its schedule. Otherwise the old agent is off, and
+// nothing starts Pulley.
+func TestAScheduleThatWasChosenOutlivesACut(t *testing.T) {
+	t.Parallel()
+	for say, c := range map[string]struct {
+		found *string // schedule requested at first boot; nil: no agent found
+		cron  string
+		none  bool
+		want  Schedule
+	}{
+		"nothing was said":              {nil, "", false, Schedule{Cron: usual}},
+		"a schedule was given":          {nil, "@hourly", false, Schedule{Cron: "@hourly"}},
+		"no cron":                       {nil, "", true, Schedule{None: true}},
+		"as the first boot was told":    {new(string("1 2 3 4 5")), "", false, Schedule{Cron: "1 2 3 4 5"}},
+		"the first boot had none":       {new(string("")), "", false, Schedule{None: true}},
+		"it had none, and one is given": {new(string("")), "@hourly", false, Schedule{Cron: "@hourly"}},
+		"it was told, and none is said": {new(string("1 2 3 4 5")), "", true, Schedule{None: true}},
+	} {
+		for cutAt := 1; ; cutAt++ {
+			f, steps := newFixture(t), 0
+			if c.found != nil {
+				must(t, f.Find(*c.found, "ann"))
+			}
+			f.Interrupt = func(string) error {
+				if steps++; steps == cutAt {
+					return errors.New("power cut")
+				}
+				return nil
+			}
+			choose := func(cron string, none bool) Schedule {
+				s, err := Load(f.StateDir)
+				must(t, err)
+				return s.Choose(cron, none)
+			}
+			var on []Schedule
+			start := func(chosen Schedule) error {
+				return f.Disable(t.Context(), "ann", chosen, func(context.Context) error { on = append(on, chosen); return nil })
+			}
+			err := start(choose(c.cron, c.none))
+			if err == nil {
+				break
+			}
+			must(t, start(choose("", false))) // the same command without flags
+			if len(on) != 1 || on[0] != c.want {
+				t.Errorf("%s, cut at step %d: it set up %+v, want %+v", say, cutAt, on, c.want)
+			}
 		}
 	}
 }

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"pulley/internal/atomicfile"
 )
 
 // systemctlTimeout exceeds every call of systemctl, except the stop of a service that hangs.
@@ -138,4 +142,163 @@ func (m *Machine) restoreUnit(ctx context.Context, u Unit) error {
 	}
 	_, err := m.systemctl(ctx, "start", u.Name)
 	return err
+}
+
+// packageUnits are the units of the Puppet packages.
+var packageUnits = []string{"puppet.service", "pe-puppet.service"}
+
+// unitFolder is the folder of the machine's own units.
+const unitFolder = "etc/systemd/system"
+
+// unitFolders are the folders of persistent units, in order of precedence, see systemd.unit(5).
+var unitFolders = []string{unitFolder, "usr/local/lib/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"}
+
+// unitFile is a unit as systemd reads it.
+type unitFile struct {
+	text  string // including drop-ins; "" if masked
+	own   bool   // an administrator created it, or a drop-in that sets its command
+	alias string // the unit of which this is an alias
+}
+
+// ours reports whether an administrator, not a package, created the file.
+func ours(under string) bool {
+	return strings.HasPrefix(under, "etc/") || strings.HasPrefix(under, "usr/local/")
+}
+
+// agentUnits returns the units that may start puppet agent, enabled or not: the packages' units, each service whose
+// ExecStart starts it, and the timers of these.
+func (m *Machine) agentUnits() []Unit {
+	services, found := m.unitFiles(".service"), map[string]Unit{}
+	for _, name := range packageUnits {
+		found[name] = Unit{Name: name, Own: services[name].own}
+	}
+	for name, f := range services {
+		if slices.ContainsFunc(settings(f.text, "Service", "ExecStart"), startsAgent) {
+			kinds := settings(f.text, "Service", "Type")
+			found[name] = Unit{Name: name, Own: f.own, Oneshot: len(kinds) > 0 && kinds[len(kinds)-1] == "oneshot"}
+		}
+	}
+	for name, f := range m.unitFiles(".timer") {
+		of := strings.TrimSuffix(name, ".timer") + ".service"
+		if said := settings(f.text, "Timer", "Unit"); len(said) > 0 {
+			of = said[0]
+		}
+		if to := services[of].alias; to != "" {
+			of = to
+		}
+		if _, starts := found[of]; starts && f.text != "" {
+			found[name] = Unit{Name: name, Own: f.own}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// unitFiles returns the units of a kind, without templates.
+func (m *Machine) unitFiles(kind string) map[string]unitFile {
+	files := map[string]unitFile{}
+	m.eachUnitPath("*"+kind, func(under, target string) {
+		name := filepath.Base(under)
+		if _, covered := files[name]; covered || strings.Contains(name, "@") {
+			return
+		}
+		f := unitFile{own: ours(under)}
+		if to := filepath.Base(target); to != name && strings.HasSuffix(to, kind) {
+			f.alias = to
+		} else if b, err := readSome(m.path(target)); err == nil && to == name {
+			f.text = string(b)
+		}
+		files[name] = f
+	})
+	type dropIn struct{ unit, name string }
+	dropIns := map[dropIn]unitFile{}
+	m.eachUnitPath("*"+kind+".d/*.conf", func(under, target string) {
+		d := dropIn{strings.TrimSuffix(filepath.Base(filepath.Dir(under)), ".d"), filepath.Base(under)}
+		if _, covered := dropIns[d]; !covered {
+			b, _ := readSome(m.path(target)) // empty if masked
+			dropIns[d] = unitFile{text: string(b), own: ours(under)}
+		}
+	})
+	inOrder := slices.SortedFunc(maps.Keys(dropIns), func(a, b dropIn) int { return strings.Compare(a.name, b.name) })
+	for _, d := range inOrder {
+		if f, more := files[d.unit], dropIns[d]; f.text != "" {
+			f.text += "\n" + more.text
+			f.own = f.own || more.own && len(settings(more.text, "Service", "ExecStart")) > 0
+			files[d.unit] = f
+		}
+	}
+	return files
+}
+
+// eachUnitPath visits the paths that match a pattern in the folders of units, in order, with the resolved path.
+func (m *Machine) eachUnitPath(pattern string, visit func(under, target string)) {
+	for _, folder := range unitFolders {
+		paths, _ := filepath.Glob(m.path(filepath.Join(folder, pattern))) // Glob fails only for an invalid pattern
+		for _, path := range paths {
+			under, err := filepath.Rel(m.Root, path)
+			if target, ok := m.follow(under); ok && err == nil {
+				visit(under, target)
+			}
+		}
+	}
+}
+
+// settings returns the values of a setting in the text of a unit, see systemd.syntax(7). An empty value resets the
+// values before it.
+func settings(text, section, name string) (values []string) {
+	in, whole := "", ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") { // also inside a continued line
+			continue
+		}
+		if before, more := strings.CutSuffix(line, `\`); more {
+			whole += before + " "
+			continue
+		}
+		line, whole = strings.TrimSpace(whole+line), ""
+		key, value, isSetting := strings.Cut(line, "=")
+		switch {
+		case strings.HasPrefix(line, "["):
+			in = strings.Trim(line, "[]")
+		case !isSetting || in != section || strings.TrimSpace(key) != name:
+		case strings.TrimSpace(value) == "":
+			values = nil
+		default:
+			values = append(values, strings.TrimSpace(value))
+		}
+	}
+	return values
+}
+
+// unitLinks returns the links that start a unit or alias it. `systemctl disable` removes them, and `enable` does not
+// always restore them.
+func (m *Machine) unitLinks(name string) (links []UnitLink) {
+	for _, pattern := range []string{"*", "*/*"} {
+		paths, _ := filepath.Glob(m.path(filepath.Join(unitFolder, pattern))) // Glob fails only for an invalid pattern
+		for _, path := range paths {
+			to, err := os.Readlink(path)
+			if err != nil || filepath.Base(path) != name && filepath.Base(to) != name {
+				continue
+			}
+			if under, err := filepath.Rel(m.Root, path); err == nil {
+				links = append(links, UnitLink{Path: under, To: to})
+			}
+		}
+	}
+	return links
+}
+
+// link creates a link unless its name exists, and reports whether it did.
+func (m *Machine) link(l UnitLink) (made bool, err error) {
+	path := m.path(l.Path)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, err
+	}
+	if err := os.Symlink(l.To, path); err != nil {
+		return false, err
+	}
+	return true, atomicfile.SyncFolder(filepath.Dir(path))
 }

@@ -1,4 +1,4 @@
-package agent
+package main
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 // A daemon must not leave a machine unmanaged for its first minutes. It must not run two ticks at the same time, which
 // would start two Puppets.
-func TestLoopTicksAtOnceThenOnScheduleAndNeverTwiceAtOnce(t *testing.T) {
+func TestDaemonTicksAtOnceThenOnScheduleWithoutOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		schedule, err := cron.ParseStandard("*/5 * * * *")
 		if err != nil {
@@ -24,7 +24,7 @@ func TestLoopTicksAtOnceThenOnScheduleAndNeverTwiceAtOnce(t *testing.T) {
 		running, ended := 0, make(chan struct{})
 		go func() {
 			defer close(ended)
-			Loop(ctx, time.Now, schedule.Next, func(context.Context) {
+			loop(ctx, time.Now, schedule.Next, func(context.Context) {
 				if running++; running > 1 {
 					t.Error("two ticks at once")
 				}
@@ -51,7 +51,7 @@ func TestLoopTicksAtOnceThenOnScheduleAndNeverTwiceAtOnce(t *testing.T) {
 }
 
 // A schedule without a next time must not cause ticks without a pause.
-func TestALoopWhoseScheduleNeverFiresWaitsForItsEnd(t *testing.T) {
+func TestDaemonWithoutNextTimeWaitsForItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		schedule, err := cron.ParseStandard("0 0 30 2 *")
 		if err != nil {
@@ -60,7 +60,7 @@ func TestALoopWhoseScheduleNeverFiresWaitsForItsEnd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		ticks := 0
-		Loop(ctx, time.Now, schedule.Next, func(context.Context) {
+		loop(ctx, time.Now, schedule.Next, func(context.Context) {
 			if ticks++; ticks > 1 {
 				cancel()
 			}
@@ -69,23 +69,4 @@ func TestALoopWhoseScheduleNeverFiresWaitsForItsEnd(t *testing.T) {
 			t.Errorf("it ticked %d times", ticks)
 		}
 	})
-}
-
-// A splay that changes between ticks would synchronise a fleet. One above its limit would skip ticks.
-func TestSplayIsStableAndSpreadsAFleet(t *testing.T) {
-	const limit = 4 * time.Minute
-	buckets := make([]int, 8)
-	for n := range 8000 {
-		node := fmt.Sprintf("compute%d", n)
-		s := Splay(node, limit)
-		if s < 0 || s >= limit || s != Splay(node, limit) {
-			t.Fatalf("%s: %s", node, s)
-		}
-		buckets[int(s*8/limit)]++
-	}
-	for i, n := range buckets {
-		if n < 800 || n > 1200 {
-			t.Errorf("bucket %d of 8 has %d of 8000 nodes", i, n)
-		}
-	}
 }
