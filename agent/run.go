@@ -122,7 +122,6 @@ type Agent struct {
 	Step    func(name string)               // receives each step as it begins; may be nil
 	Upgrade func(want AgentChoice) *Upgrade // state of the agent's own upgrade, for the status; may be nil
 
-	RunDeadline   time.Duration // of Puppet; 0 means its default
 	VerifyTimeout time.Duration // how long etcd may take to answer after a new target was applied
 }
 

@@ -398,7 +398,7 @@ func (t *tick) newRun() {
 func (t *tick) job() Job {
 	return Job{
 		Identity: t.Identity, ID: t.run.ID, Target: t.run.Target, Tree: t.staged.Tree, Data: t.staged.Data,
-		Noop: t.opts.Noop, Deadline: t.RunDeadline,
+		Noop: t.opts.Noop,
 	}
 }
 

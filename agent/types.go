@@ -107,12 +107,11 @@ type LogLine struct {
 // Job is the order for one Puppet run.
 type Job struct {
 	Identity
-	ID       string        // names the run's folder under runs/
-	Target   Target        // target to apply
-	Tree     string        // absolute folder of the release, as Puppet will see it
-	Data     string        // absolute folder of the data layers; "" when there is no live data
-	Noop     bool          // show changes, make none
-	Deadline time.Duration // of the complete run; 0 means the default
+	ID     string // names the run's folder under runs/
+	Target Target // target to apply
+	Tree   string // absolute folder of the release, as Puppet will see it
+	Data   string // absolute folder of the data layers; "" when there is no live data
+	Noop   bool   // show changes, make none
 }
 
 // Result is the result of one Puppet run.

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // scriptTimeout limits one script of a release.
@@ -65,7 +65,7 @@ func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	output := &tail{limit: s.shown}
+	output := &clip.Tail{Limit: s.shown}
 	cmd.Stdout, cmd.Stderr = output, output
 	s.log.Info("running a script of the release", "command", script)
 	err := cmd.Run()
@@ -77,19 +77,5 @@ func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
 	case ctx.Err() != nil:
 		err = fmt.Errorf("it took longer than %s", s.timeout)
 	}
-	return fmt.Errorf("%w: %s", err, bytes.TrimSpace(output.bytes))
-}
-
-// tail keeps the last bytes written to it.
-type tail struct {
-	limit int
-	bytes []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.bytes = append(t.bytes, p...)
-	if extra := len(t.bytes) - t.limit; extra > 0 {
-		t.bytes = append(t.bytes[:0], t.bytes[extra:]...)
-	}
-	return len(p), nil
+	return fmt.Errorf("%w: %s", err, output)
 }

@@ -1,6 +1,10 @@
+// Package node assembles a node's agent from its configuration: the lock, etcd, mirrors and Puppet. It runs the ticks,
+// renews the node's certificate, tests itself and upgrades the agent. A turn is a tick by this agent, or by a newer
+// agent that this one watches. It must never decide which target a node runs: package agent decides.
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +67,7 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 	n.agent = &agent.Agent{
 		Identity: s.Identity, Settings: s.Settings, Version: s.Version, MachineID: nodeconfig.MachineID(s.Root), Boot: nodeconfig.BootID(),
 		Control: n.store.Node, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
-		Memory: disk, Now: s.Now, Log: s.Log, RunDeadline: s.Config.Puppet.Deadline, VerifyTimeout: s.VerifyTimeout,
+		Memory: disk, Now: s.Now, Log: s.Log, VerifyTimeout: s.VerifyTimeout,
 		Step: s.Step, Upgrade: s.standing,
 	}
 	return n, nil
@@ -111,21 +115,13 @@ func TakeLock(ctx context.Context, disk *agent.Disk, p *puppet.Puppet) (*os.File
 func (s Setup) NewPuppet() *puppet.Puppet {
 	c := s.Config.Puppet
 	return &puppet.Puppet{
-		Program: c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: c.Grace,
+		Program: c.Program, Dir: s.StateDir(), Deadline: s.deadline(), Grace: s.grace(),
 		StateDirs: c.StateDirs, Own: takeover.Own(s.StateDir()), Logger: s.Log,
 	}
 }
 
 func (s Setup) deadline() time.Duration {
-	if d := s.Config.Puppet.Deadline; d > 0 {
-		return d
-	}
-	return puppet.DefaultDeadline
+	return cmp.Or(s.Config.Puppet.Deadline, puppet.DefaultDeadline)
 }
 
-func (s Setup) grace() time.Duration {
-	if g := s.Config.Puppet.Grace; g > 0 {
-		return g
-	}
-	return puppet.DefaultGrace
-}
+func (s Setup) grace() time.Duration { return cmp.Or(s.Config.Puppet.Grace, puppet.DefaultGrace) }

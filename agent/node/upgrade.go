@@ -1,9 +1,12 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 	"strings"
@@ -87,18 +90,12 @@ func (u *supervisor) tick(ctx context.Context, opts agent.Options) (Turned, erro
 
 // proof returns the proof that a candidate must give on this node.
 func (s Setup) proof() upgrade.Proof {
-	or := func(set, usual time.Duration) time.Duration {
-		if set > 0 {
-			return set
-		}
-		return usual
-	}
 	const margin = time.Minute // for SIGKILL, and for reading Puppet's report
+	c := s.Config.Upgrade
 	return upgrade.Proof{
-		SelfTest: or(s.Config.Upgrade.SelfTest, upgrade.SelfTestLimit), FirstStep: or(s.Config.Upgrade.FirstStep, upgrade.FirstStepLimit),
-		Step: or(s.Config.Upgrade.Step, upgrade.StepLimit), Slow: max(upgrade.SlowLimit, s.Config.Upgrade.Step),
-		Apply: s.deadline() + s.grace() + margin,
-		Ticks: upgrade.GoodTicks, Probation: or(s.Config.Upgrade.Probation, upgrade.Probation),
+		SelfTest: cmp.Or(c.SelfTest, upgrade.SelfTestLimit), FirstStep: cmp.Or(c.FirstStep, upgrade.FirstStepLimit),
+		Step: cmp.Or(c.Step, upgrade.StepLimit), Slow: max(upgrade.SlowLimit, c.Step), Apply: s.deadline() + s.grace() + margin,
+		Ticks: upgrade.GoodTicks, Probation: cmp.Or(c.Probation, upgrade.Probation),
 	}
 }
 
@@ -365,4 +362,48 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	}
+}
+
+// SelfTest returns why this program cannot be the machine's agent, or nil. It changes nothing.
+func (s Setup) SelfTest(ctx context.Context) error {
+	for _, part := range []struct {
+		name string
+		test func(context.Context) error
+	}{
+		{"read this node's state", s.testState},
+		{"read who may sign", func(context.Context) error { _, _, err := stage.Signers(s.Config).Read(); return err }},
+		{"open this node's releases", func(context.Context) error { _, err := content.OpenStore(s.StateDir()); return err }},
+		{"find Puppet", func(context.Context) error { return s.NewPuppet().Installed() }},
+		{"read etcd and write into it", s.testEtcd},
+	} {
+		if err := part.test(ctx); err != nil {
+			return fmt.Errorf("cannot %s: %w", part.name, err)
+		}
+	}
+	return nil
+}
+
+// testState reads the state that the agent in place wrote. It fails if the state has a newer format.
+func (s Setup) testState(context.Context) error {
+	d, err := agent.ReadDisk(s.StateDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = d.Load()
+	return errors.Join(err, d.Close())
+}
+
+// testEtcd reads the values that a tick reads, and rewrites the node's own status.
+func (s Setup) testEtcd(ctx context.Context) error {
+	st, err := store.Open(s.Store)
+	if err != nil {
+		return err
+	}
+	if _, err = st.Node.Desire(ctx, s.Identity); err == nil {
+		err = st.Node.RepeatStatus(ctx, s.Identity)
+	}
+	return errors.Join(err, st.Close())
 }

@@ -13,7 +13,7 @@ import (
 //
 // A bad exit code or a missing report does not prove that nothing changed. A good exit code with a good report does not
 // prove that anything was applied. Success and untouched therefore need proof, and everything else is between.
-func classify(e end, noop bool, report *Report, out console) (agent.Kind, agent.Outcome, agent.Problem) {
+func classify(e end, noop bool, report *runReport, out console) (agent.Kind, agent.Outcome, agent.Problem) {
 	switch {
 	case e.why == "" && e.code == 1 && report == nil && out.refused():
 		return agent.Untouched, agent.Failed, agent.Problem{Code: agent.CatalogRefused, Text: agent.Prose(oneLine(out.firstError()))}
@@ -31,7 +31,7 @@ func classify(e end, noop bool, report *Report, out console) (agent.Kind, agent.
 
 // classifyNoop judges a noop run. The machine is unchanged unless a resource is applied anyway: `noop => false` in the
 // manifest overrides the run's noop.
-func classifyNoop(e end, report *Report, out console) (agent.Kind, agent.Outcome, agent.Problem) {
+func classifyNoop(e end, report *runReport, out console) (agent.Kind, agent.Outcome, agent.Problem) {
 	switch {
 	case report == nil || !report.Noop || !report.Completed || e.why != "" || e.code > 6:
 		return agent.Between, agent.Failed, cmp.Or(problem(e, report, out), agent.Problem{Code: agent.DidNotRunAsNoop})
@@ -44,7 +44,7 @@ func classifyNoop(e end, report *Report, out console) (agent.Kind, agent.Outcome
 }
 
 // problem returns the problem that makes an applied run fail, the most direct cause first.
-func problem(e end, report *Report, out console) agent.Problem {
+func problem(e end, report *runReport, out console) agent.Problem {
 	switch {
 	case e.outlived:
 		return agent.Problem{Code: agent.PuppetUnkillable, Text: agent.Prose(e.why)}
@@ -73,7 +73,7 @@ func problem(e end, report *Report, out console) agent.Problem {
 }
 
 // failures counts the failed resources, with the message of the first.
-func failures(r *Report) agent.Problem {
+func failures(r *runReport) agent.Problem {
 	p := agent.Problem{Code: agent.ResourcesFailed, Number: r.Counts.Failed}
 	if p.Number == 0 {
 		p = agent.Problem{Code: agent.RestartsFailed, Number: r.Counts.FailedToRestart}

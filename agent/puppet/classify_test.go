@@ -12,8 +12,8 @@ import (
 // A false success makes a release the last good one although it was never applied. A false untouched returns a partly
 // configured machine to a target that it has already left.
 func TestClassify(t *testing.T) {
-	good := func(change ...func(*Report)) *Report {
-		r := &Report{Status: "changed", Completed: true, Counts: agent.Counts{Total: 9, Changed: 2}}
+	good := func(change ...func(*runReport)) *runReport {
+		r := &runReport{Status: "changed", Completed: true, Counts: agent.Counts{Total: 9, Changed: 2}}
 		for _, c := range change {
 			c(r)
 		}
@@ -24,14 +24,14 @@ func TestClassify(t *testing.T) {
 		name    string
 		end     end
 		noop    bool
-		report  *Report
+		report  *runReport
 		out     string
 		kind    agent.Kind
 		outcome agent.Outcome
 		problem string // a substring
 	}{
 		{"changed", end{code: 2}, false, good(), applied, agent.Success, agent.Changed, ""},
-		{"unchanged", end{}, false, good(func(r *Report) { r.Status, r.Counts.Changed = "unchanged", 0 }), applied, agent.Success, agent.Unchanged, ""},
+		{"unchanged", end{}, false, good(func(r *runReport) { r.Status, r.Counts.Changed = "unchanged", 0 }), applied, agent.Success, agent.Unchanged, ""},
 		{"compile error", end{code: 1}, false, nil, "Error: Facter: no\nError: Evaluation Error: bad\nError: more\n", agent.Untouched, agent.Failed, "Evaluation Error: bad"},
 		{"only facter errors", end{code: 1}, false, nil, "Error: Facter: no\n", agent.Between, agent.Failed, "no report"},
 		{"silent", end{code: 1}, false, nil, "\n", agent.Between, agent.Failed, "no report"},
@@ -46,19 +46,19 @@ func TestClassify(t *testing.T) {
 		{"a signal while compiling", end{code: 1}, false, nil, "Error: Could not run: SIGTERM\n", agent.Between, agent.Failed, "SIGTERM"},
 		{"killed", end{code: 137}, false, nil, "Notice: x\n", agent.Between, agent.Failed, "signal 9"},
 		{"outlived", end{code: 137, why: "it was ended at its deadline of 1h", outlived: true}, false, nil, applied, agent.Between, agent.Failed, "outlived"},
-		{"status failed", end{code: 2}, false, good(func(r *Report) { r.Status = "failed" }), applied, agent.Between, agent.Failed, "did not apply the whole catalog"},
-		{"not completed", end{code: 2}, false, good(func(r *Report) { r.Completed = false }), applied, agent.Between, agent.Failed, "did not apply the whole catalog"},
-		{"noop unasked", end{}, false, good(func(r *Report) { r.Noop = true }), applied, agent.Between, agent.Failed, "noop"},
-		{"tags", end{}, false, good(func(r *Report) { r.Tags = []string{"ntp"} }), applied, agent.Between, agent.Failed, "tags (ntp)"},
-		{"failed resource", end{code: 2}, false, good(func(r *Report) { r.Counts.Failed = 2 }), applied, agent.Between, agent.Failed, "2 resources failed"},
-		{"failed restart", end{code: 2}, false, good(func(r *Report) { r.Counts.FailedToRestart = 1 }), applied, agent.Between, agent.Failed, "1 resource failed to restart"},
+		{"status failed", end{code: 2}, false, good(func(r *runReport) { r.Status = "failed" }), applied, agent.Between, agent.Failed, "did not apply the whole catalog"},
+		{"not completed", end{code: 2}, false, good(func(r *runReport) { r.Completed = false }), applied, agent.Between, agent.Failed, "did not apply the whole catalog"},
+		{"noop unasked", end{}, false, good(func(r *runReport) { r.Noop = true }), applied, agent.Between, agent.Failed, "noop"},
+		{"tags", end{}, false, good(func(r *runReport) { r.Tags = []string{"ntp"} }), applied, agent.Between, agent.Failed, "tags (ntp)"},
+		{"failed resource", end{code: 2}, false, good(func(r *runReport) { r.Counts.Failed = 2 }), applied, agent.Between, agent.Failed, "2 resources failed"},
+		{"failed restart", end{code: 2}, false, good(func(r *runReport) { r.Counts.FailedToRestart = 1 }), applied, agent.Between, agent.Failed, "1 resource failed to restart"},
 		{"exit 1 with a good report", end{code: 1}, false, good(), applied + "Error: Could not run command from postrun_command: x\n", agent.Between, agent.Failed, "postrun_command"},
 		{"exit 4 with a good report", end{code: 4}, false, good(), applied, agent.Between, agent.Failed, "exit code is 4"},
 		{"exit 6 with a good report", end{code: 6}, false, good(), applied, agent.Between, agent.Failed, "exit code is 6"},
-		{"unknown status", end{}, false, good(func(r *Report) { r.Status = "splendid" }), applied, agent.Between, agent.Failed, "splendid"},
-		{"noop asked", end{}, true, good(func(r *Report) { r.Noop, r.Status, r.Counts.Changed = true, "unchanged", 0 }), applied, agent.Untouched, agent.Unchanged, ""},
-		{"noop that failed", end{code: 4}, true, good(func(r *Report) { r.Noop, r.Status, r.Counts = true, "failed", agent.Counts{Failed: 1} }), applied, agent.Untouched, agent.Failed, "1 resource failed"},
-		{"noop that changed", end{code: 2}, true, good(func(r *Report) { r.Noop = true }), applied, agent.Between, agent.Changed, "noop => false"},
+		{"unknown status", end{}, false, good(func(r *runReport) { r.Status = "splendid" }), applied, agent.Between, agent.Failed, "splendid"},
+		{"noop asked", end{}, true, good(func(r *runReport) { r.Noop, r.Status, r.Counts.Changed = true, "unchanged", 0 }), applied, agent.Untouched, agent.Unchanged, ""},
+		{"noop that failed", end{code: 4}, true, good(func(r *runReport) { r.Noop, r.Status, r.Counts = true, "failed", agent.Counts{Failed: 1} }), applied, agent.Untouched, agent.Failed, "1 resource failed"},
+		{"noop that changed", end{code: 2}, true, good(func(r *runReport) { r.Noop = true }), applied, agent.Between, agent.Changed, "noop => false"},
 		{"noop that was none", end{code: 2}, true, good(), applied, agent.Between, agent.Failed, "did not run as noop"},
 		{"noop that did not compile", end{code: 1}, true, nil, "Error: bad\n", agent.Untouched, agent.Failed, "bad"},
 	} {
@@ -112,7 +112,7 @@ func TestBoundedKeepsErrors(t *testing.T) {
 		}
 		lines = append(lines, agent.LogLine{Level: level, Message: string(rune('a' + i%26))})
 	}
-	got := bounded(lines, 500)
+	got := limited(lines, 500)
 	errs := 0
 	for _, line := range got {
 		if line.Level == "err" {
@@ -125,7 +125,7 @@ func TestBoundedKeepsErrors(t *testing.T) {
 	for i := range lines {
 		lines[i].Level = "err"
 	}
-	if got := bounded(lines, 500); len(got) != 500 {
+	if got := limited(lines, 500); len(got) != 500 {
 		t.Errorf("%d lines of errors, want 500", len(got))
 	}
 }
@@ -147,12 +147,5 @@ func TestEnvironmentIsOurs(t *testing.T) {
 	}
 	if got := strings.Join(names, " "); got != "PATH HOME LANG LC_ALL" {
 		t.Errorf("environment has %s", got)
-	}
-}
-
-// Operators copy a logged command line into a shell.
-func TestQuoted(t *testing.T) {
-	if got := quoted([]string{"/usr/bin/puppet", "-e", "", "it's $x", "--color=false"}); got != `/usr/bin/puppet -e '' 'it'\''s $x' --color=false` {
-		t.Error(got)
 	}
 }

@@ -1,11 +1,14 @@
 package puppet
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"pulley/agent"
@@ -39,10 +42,7 @@ func environ() []string {
 
 // find returns the path of the Puppet program.
 func (p *Puppet) find() (string, error) {
-	name := p.Program
-	if name == "" {
-		name = "puppet"
-	}
+	name := cmp.Or(p.Program, "puppet")
 	dirs := searchPath()
 	if strings.Contains(name, "/") {
 		dirs = []string{""}
@@ -54,6 +54,12 @@ func (p *Puppet) find() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("cannot run %s: %w\ninstall it with `pulley-agent bootstrap`, or your distribution's package (Debian, Ubuntu: `apt-get install puppet-agent`)", name, ErrMissing)
+}
+
+// Installed checks, without starting Puppet, whether it is installed. It returns ErrMissing otherwise.
+func (p *Puppet) Installed() error {
+	_, err := p.find()
+	return err
 }
 
 // command prepares the run's folder. It returns the command, with the run's settings inserted after the subcommand.
@@ -90,16 +96,137 @@ func (p *Puppet) settings(job agent.Job) []string {
 	}
 }
 
-// quoted formats a command line for a shell.
-func quoted(args []string) string {
-	words := make([]string, len(args))
-	for i, a := range args {
-		words[i] = a
-		if a == "" || strings.ContainsFunc(a, func(r rune) bool {
-			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+./:@%,", r)
-		}) {
-			words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+var (
+	// Puppet refuses other names of environments.
+	environmentName = regexp.MustCompile(`^[a-z0-9_]+$`)
+	runID           = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	// Puppet refuses other certnames too. The agent checks first, because a newline must not reach a command line or a
+	// log.
+	certname = regexp.MustCompile(`^[a-z0-9._-]+$`)
+)
+
+// prepare creates the run's folder with everything that Puppet reads besides the release and the data.
+//
+//	runs/<id>/conf/puppet.conf           the settings
+//	runs/<id>/environments/<env>         → the release's tree, so that $environment keeps its name
+//	runs/<id>/facts.d/pulley.json        the structured fact `pulley`
+//	runs/<id>/hiera.yaml                 the global layer
+//	runs/<id>/lib                        an empty libdir, without files that an old agent synchronised
+//	runs/<id>/nodata                     the fact's data folder without live data: with "", a release's
+//	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
+//	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
+func (p *Puppet) prepare(job agent.Job) error {
+	switch {
+	case !runID.MatchString(job.ID):
+		return fmt.Errorf("cannot prepare a run: %q is not a run id", job.ID)
+	case !environmentName.MatchString(job.PuppetEnvironment):
+		return fmt.Errorf("cannot prepare run %s: %q is no name of a Puppet environment: lower-case letters, digits and _ only", job.ID, job.PuppetEnvironment)
+	case !certname.MatchString(job.Certname):
+		return fmt.Errorf("cannot prepare run %s: %q is no certname: lower-case letters, digits, dots, - and _ only", job.ID, job.Certname)
+	case !filepath.IsAbs(p.Dir):
+		return fmt.Errorf("cannot prepare run %s: state folder %q is not absolute", job.ID, p.Dir)
+	}
+	if info, err := os.Stat(job.Tree); err != nil || !info.IsDir() {
+		return fmt.Errorf("cannot prepare run %s: release %q is no folder: %w", job.ID, job.Tree, cmp.Or(err, os.ErrInvalid))
+	}
+	release, err := ReadReleaseSettings(job.Tree)
+	if err != nil {
+		return err
+	}
+	if err := p.write(job, release); err != nil {
+		return fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
+	}
+	return nil
+}
+
+func (p *Puppet) write(job agent.Job, release ReleaseSettings) error {
+	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	for _, d := range []string{
+		dir, filepath.Join(dir, "conf"), filepath.Join(dir, "environments"), filepath.Join(dir, "facts.d"), filepath.Join(dir, "lib"),
+		filepath.Join(dir, "nodata"), own, filepath.Join(own, "var", "state"), filepath.Join(own, "ssl"), filepath.Join(own, "code"), filepath.Join(own, "run"), filepath.Join(own, "log"),
+	} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			return err
 		}
 	}
-	return strings.Join(words, " ")
+	facts, err := json.MarshalIndent(map[string]any{"pulley": map[string]any{
+		"environment": job.PuppetEnvironment, "role": job.Role, "node": job.Node,
+		"release": job.Target.Release, "generation": job.Target.Data, "data": cmp.Or(job.Data, filepath.Join(dir, "nodata")),
+	}}, "", "  ")
+	if err != nil {
+		return err
+	}
+	layers := job.Data
+	if release.LiveData == LiveDataInHierarchy {
+		layers = ""
+	}
+	hiera, err := globalLayer(layers)
+	if err != nil {
+		return err
+	}
+	if err := os.Symlink(job.Tree, filepath.Join(dir, "environments", job.PuppetEnvironment)); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "conf", "puppet.conf"), p.puppetConf(dir), 0o600),
+		os.WriteFile(filepath.Join(dir, "facts.d", "pulley.json"), facts, 0o600),
+		os.WriteFile(filepath.Join(dir, "hiera.yaml"), hiera, 0o600),
+	)
+}
+
+// puppetConf returns the run's puppet.conf. It sets the folders whose default does not follow vardir in every packaging
+// of Puppet. It sets `reports = none`, because nothing would remove stored reports.
+func (p *Puppet) puppetConf(dir string) []byte {
+	own := filepath.Join(p.Dir, "puppet")
+	var b strings.Builder
+	b.WriteString("# written anew for each run\n[main]\n")
+	for _, s := range [][2]string{
+		{"codedir", filepath.Join(own, "code")},
+		{"environmentpath", filepath.Join(dir, "environments")},
+		{"libdir", filepath.Join(dir, "lib")},
+		{"factpath", filepath.Join(dir, "lib", "facter")},
+		{"pluginfactdest", filepath.Join(dir, "facts.d")},
+		{"hiera_config", filepath.Join(dir, "hiera.yaml")},
+		{"statedir", filepath.Join(own, "var", "state")},
+		{"publicdir", filepath.Join(own, "var", "public")},
+		{"ssldir", filepath.Join(own, "ssl")},
+		{"rundir", filepath.Join(own, "run")},
+		{"logdir", filepath.Join(own, "log")},
+		{"lastrunreport", filepath.Join(dir, "report.yaml")},
+		{"lastrunfile", filepath.Join(dir, "summary.yaml")},
+		{"reports", "none"},
+		{"report", "true"},
+		{"storeconfigs", "false"},
+		{"log_level", "notice"}, // a notice: `Compiled catalog`, the proof that classify needs
+		{"disable_i18n", "true"},
+		{"node_terminus", "plain"},
+	} {
+		fmt.Fprintf(&b, "%s = %s\n", s[0], s[1])
+	}
+	return []byte(b.String())
+}
+
+// globalLayer returns the hiera.yaml above the release's own. It is generated even without layers: otherwise Puppet
+// would use the machine's /etc/puppet/hiera.yaml. It is written as JSON, which is valid YAML and needs no special
+// quoting.
+func globalLayer(layers string) ([]byte, error) {
+	type level struct {
+		Name string `json:"name"`
+		Path string `json:"path"`
+	}
+	hiera := struct {
+		Version   int               `json:"version"`
+		Defaults  map[string]string `json:"defaults,omitempty"`
+		Hierarchy []level           `json:"hierarchy"`
+	}{Version: 5, Hierarchy: []level{}}
+	if layers != "" {
+		hiera.Defaults = map[string]string{"datadir": layers, "data_hash": "yaml_data"}
+		for _, name := range []string{"node", "role", "environment", "common"} {
+			hiera.Hierarchy = append(hiera.Hierarchy, level{Name: "Pulley " + name + " layer", Path: name + ".yaml"})
+		}
+	}
+	return json.MarshalIndent(hiera, "", "  ")
 }

@@ -153,8 +153,8 @@ func isError(line agent.LogLine) bool {
 	return false
 }
 
-// bounded keeps at most limit lines in their order. It prefers errors, and then later lines.
-func bounded(lines []agent.LogLine, limit int) []agent.LogLine {
+// limited keeps at most limit lines in their order. It prefers errors, and then later lines.
+func limited(lines []agent.LogLine, limit int) []agent.LogLine {
 	if len(lines) <= limit {
 		return lines
 	}

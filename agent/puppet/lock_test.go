@@ -117,7 +117,7 @@ func TestCatalogLock(t *testing.T) {
 // Without Pulley's lock, the machine's own Puppet could start during a run.
 func TestLockIsHeldWhilePuppetRuns(t *testing.T) {
 	dir, p, job := machine(t, "# fake: sleep 300\n")
-	job.Deadline = 400 * time.Millisecond
+	p.Deadline = 400 * time.Millisecond
 	lock := filepath.Join(dir, "var", "state", "agent_catalog_run.lock")
 	done := make(chan error)
 	go func() { _, err := p.Apply(t.Context(), job); done <- err }()

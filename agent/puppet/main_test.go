@@ -27,11 +27,11 @@ func TestMain(m *testing.M) {
 // fixture returns a Puppet whose program, release and folders are under dir.
 func fixture(dir string) (*puppet.Puppet, agent.Job) {
 	return &puppet.Puppet{
-			Program: filepath.Join(dir, "puppet"), Dir: filepath.Join(dir, "agent"), Grace: 300 * time.Millisecond,
+			Program: filepath.Join(dir, "puppet"), Dir: filepath.Join(dir, "agent"), Deadline: time.Minute, Grace: 300 * time.Millisecond,
 			StateDirs: []string{filepath.Join(dir, "absent"), filepath.Join(dir, "var", "state")},
 		}, agent.Job{
 			Identity: agent.Identity{Node: "web1", Certname: "web1.example", Role: "web", PuppetEnvironment: "dev"},
-			ID:       "1", Target: agent.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"), Deadline: time.Minute,
+			ID:       "1", Target: agent.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"),
 		}
 }
 

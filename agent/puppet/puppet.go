@@ -1,6 +1,22 @@
+// Package puppet runs Puppet as a child process: it installs Puppet, runs it on a release and reads the result.
+//
+// A run is hermetic. Every folder and setting through which the machine's own Puppet could influence a run is generated
+// or private: confdir, codedir, libdir, vardir, ssldir, Hiera's global layer, report and environment variables. Two
+// parts of the machine are used on purpose. Its external facts (/etc/facter/facts.d and /etc/puppetlabs/facter/facts.d)
+// describe the machine and come from its owner. The modules of the installed Puppet (/usr/share/puppet/modules,
+// Puppet's vendored modules) stay available, and a release's own modules override them.
+//
+// Every started Puppet has an agent that ends it. Its own agent does so at the deadline. After that agent was killed,
+// the next agent waits for the old Puppet until the deadline, and then ends it. Puppet writes its output directly to a
+// file, so that an agent's death does not interrupt a catalog.
+//
+// The package must never decide whether Puppet runs or on which target. It must never talk to etcd. It must never write
+// outside its Dir, except the catalog lock of the machine's own Puppet, which it holds during a run. It must never stop
+// a run, except at the run's deadline or at the end of its own process.
 package puppet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +29,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/shellquote"
 )
 
 // The default limits of a run.
@@ -25,7 +42,7 @@ const (
 type Puppet struct {
 	Program  string        // path or name; "" finds `puppet` in the PATH of Puppet's environment
 	Dir      string        // the agent's state folder; Dir/puppet belongs to Puppet, Dir/runs/<id> to a run
-	Deadline time.Duration // of a run whose job sets none; 0 means DefaultDeadline
+	Deadline time.Duration // of a run; 0 means DefaultDeadline
 	Grace    time.Duration // between SIGTERM and SIGKILL; 0 means DefaultGrace
 
 	// StateDirs are the folders where the machine's own Puppet may keep its locks. nil means DefaultStateDirs("/").
@@ -86,7 +103,7 @@ func (p *Puppet) Command(ctx context.Context, job agent.Job, args ...string) (*e
 	gentle.Args, gentle.Env, gentle.Dir = cmd.Args, cmd.Env, cmd.Dir
 	gentle.Cancel = func() error { return gentle.Process.Signal(os.Interrupt) }
 	gentle.WaitDelay = p.grace()
-	p.log().Info("running puppet", "command", quoted(gentle.Args))
+	p.log().Info("running puppet", "command", shellquote.Join(gentle.Args))
 	return gentle, nil
 }
 
@@ -128,7 +145,7 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 		r.Log = report.Log
 	}
 	r.Kind, r.Outcome, r.Problem = classify(e, job.Noop, report, console)
-	r.Log = bounded(r.Log, maxLogLines)
+	r.Log = limited(r.Log, maxLogLines)
 	return r
 }
 
@@ -151,19 +168,4 @@ func (p *Puppet) log() *slog.Logger {
 	return p.Logger
 }
 
-func (p *Puppet) grace() time.Duration {
-	if p.Grace > 0 {
-		return p.Grace
-	}
-	return DefaultGrace
-}
-
-func (p *Puppet) deadline(job agent.Job) time.Duration {
-	switch {
-	case job.Deadline > 0:
-		return job.Deadline
-	case p.Deadline > 0:
-		return p.Deadline
-	}
-	return DefaultDeadline
-}
+func (p *Puppet) grace() time.Duration { return cmp.Or(p.Grace, DefaultGrace) }

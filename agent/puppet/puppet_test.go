@@ -71,7 +71,7 @@ func TestRunWritesNothingIntoTheRelease(t *testing.T) {
 // The inherited file lock shows the next agent that Puppet still runs.
 func TestExtraFilesStayOpenInPuppet(t *testing.T) {
 	dir, p, job := machine(t, "# fake: sleep 300\n")
-	job.Deadline = 500 * time.Millisecond
+	p.Deadline = 500 * time.Millisecond
 	lock, err := os.Create(filepath.Join(dir, "lock"))
 	if err != nil {
 		t.Fatal(err)

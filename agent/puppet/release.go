@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/bounded"
 )
 
 // LiveData is the position of live data in a release's hierarchy.
@@ -53,10 +55,7 @@ func ReadReleaseSettings(dir string) (ReleaseSettings, error) {
 		return ReleaseSettings{}, &ReleaseError{err}
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxReleaseSettings+1))
-	if err == nil && len(data) > maxReleaseSettings {
-		err = fmt.Errorf("larger than %d bytes", maxReleaseSettings)
-	}
+	data, err := bounded.Read(f, maxReleaseSettings)
 	if err != nil {
 		return ReleaseSettings{}, &ReleaseError{err}
 	}
@@ -71,30 +70,19 @@ func ParseReleaseSettings(data []byte) (s ReleaseSettings, err error) {
 			err = &ReleaseError{fmt.Errorf("unreadable YAML: %v", r)}
 		}
 	}()
-	var doc, more yaml.Node
+	var keys map[string]yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(data))
-	switch err := d.Decode(&doc); {
+	switch err := d.Decode(&keys); {
 	case errors.Is(err, io.EOF):
 		return s, nil
 	case err != nil:
 		return s, &ReleaseError{err}
-	case !errors.Is(d.Decode(&more), io.EOF):
+	case !errors.Is(d.Decode(new(yaml.Node)), io.EOF):
 		return s, &ReleaseError{errors.New("more than one document")}
 	}
-	top := doc.Content[0]
-	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
-		return s, nil
-	}
-	if top.Kind != yaml.MappingNode {
-		return s, &ReleaseError{fmt.Errorf("line %d: not a mapping", top.Line)}
-	}
-	for i := 0; i+1 < len(top.Content); i += 2 {
-		key, value := top.Content[i], top.Content[i+1]
-		if i > 0 && key.Value == top.Content[0].Value {
-			return s, &ReleaseError{fmt.Errorf("line %d: %s stands there twice", key.Line, key.Value)}
-		}
-		if key.Value != "live_data" {
-			return s, &ReleaseError{fmt.Errorf("line %d: unknown key %q (there is only live_data)", key.Line, key.Value)}
+	for key, value := range keys {
+		if key != "live_data" {
+			return s, &ReleaseError{fmt.Errorf("line %d: unknown key %q (there is only live_data)", value.Line, key)}
 		}
 		s.LiveData = LiveData(value.Value)
 		if s.LiveData != LiveDataAbove && s.LiveData != LiveDataInHierarchy {

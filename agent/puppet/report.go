@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/agent"
+	"pulley/internal/bounded"
 	"pulley/internal/clip"
 )
 
@@ -27,41 +28,56 @@ const (
 	maxMetrics   = 200
 )
 
-// Report is the part of Puppet's last_run_report.yaml that Pulley uses. Its format is documented at
+// runReport is the part of Puppet's last_run_report.yaml that Pulley uses. Its format is documented at
 // https://www.puppet.com/docs/puppet/8/format_report.html. Formats 10 to 12 do not differ in this part.
-type Report struct {
-	Status        string // failed, changed or unchanged
-	Completed     bool   // transaction_completed: Puppet processed the complete catalog
-	Noop          bool
-	NoopPending   bool
-	Host          string
-	Environment   string
-	Configuration string   // configuration_version
-	PuppetVersion string   // version of the Puppet that wrote it
-	Tags          []string // of the run; Puppet processes only resources with these tags
-	Counts        agent.Counts
-	Durations     map[string]time.Duration
-	Resources     []agent.ResourceEvent // failed first, then skipped, changed and noop; limited
-	Log           []agent.LogLine
+type runReport struct {
+	Status    string // failed, changed or unchanged
+	Completed bool   `yaml:"transaction_completed"` // Puppet processed the complete catalog
+	Noop      bool
+	Tags      []string // of the run; Puppet processes only resources with these tags
+
+	Counts    agent.Counts             `yaml:"-"`
+	Durations map[string]time.Duration `yaml:"-"`
+	Resources []agent.ResourceEvent    `yaml:"-"` // failed first, then skipped, changed and noop; limited
+	Log       []agent.LogLine          `yaml:"-"`
+}
+
+// reportFile is the complete file.
+type reportFile struct {
+	runReport `yaml:",inline"`
+	Metrics   map[string]struct {
+		Values [][]string // name, label, value
+	}
+	Logs     []struct{ Level, Source, Message, Time string }
+	Statuses yaml.Node `yaml:"resource_statuses"` // a mapping from resource reference to its resourceStatus, in order
+}
+
+// resourceStatus is the status of one resource.
+type resourceStatus struct {
+	File            string
+	Line            int
+	Failed          bool
+	FailedToRestart bool `yaml:"failed_to_restart"`
+	Changed         bool
+	Skipped         bool
+	Path            []string `yaml:"containment_path"`
+	Events          []struct{ Status, Message string }
 }
 
 // readReport reads the report at path. The error wraps os.ErrNotExist if the file is missing.
-func readReport(path string) (*Report, error) {
+func readReport(path string) (*runReport, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Puppet's report: %w", err)
 	}
 	defer f.Close()
-	return ParseReport(f)
+	return parseReport(f)
 }
 
-// ParseReport reads a report of at most 64 MiB. It skips unknown keys. A truncated report, or one without a status, is
-// an error.
-func ParseReport(r io.Reader) (report *Report, err error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxReport+1))
-	if err == nil && len(data) > maxReport {
-		err = fmt.Errorf("larger than %d bytes", maxReport)
-	}
+// parseReport reads a report of at most 64 MiB. It skips unknown keys and values of a wrong type. A truncated report, or
+// one without a status, is an error.
+func parseReport(r io.Reader) (report *runReport, err error) {
+	data, err := bounded.Read(r, maxReport)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read Puppet's report: %w", err)
 	}
@@ -70,98 +86,72 @@ func ParseReport(r io.Reader) (report *Report, err error) {
 			report, err = nil, fmt.Errorf("cannot parse Puppet's report: %v", r)
 		}
 	}()
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	var file reportFile
+	var wrongType *yaml.TypeError
+	if err := yaml.Unmarshal(data, &file); err != nil && !errors.As(err, &wrongType) {
 		return nil, fmt.Errorf("cannot parse Puppet's report: %w", err)
 	}
-	if len(doc.Content) == 0 {
-		return nil, errors.New("cannot parse Puppet's report: it is empty")
-	}
-	top := fields(doc.Content[0])
-	rep := &Report{
-		Status:        scalar(top["status"]),
-		Completed:     scalar(top["transaction_completed"]) == "true",
-		Noop:          scalar(top["noop"]) == "true",
-		NoopPending:   scalar(top["noop_pending"]) == "true",
-		Host:          scalar(top["host"]),
-		Environment:   scalar(top["environment"]),
-		Configuration: scalar(top["configuration_version"]),
-		PuppetVersion: scalar(top["puppet_version"]),
-		Tags:          scalars(top["tags"]),
-		Durations:     map[string]time.Duration{},
-	}
-	if rep.Status == "" {
+	if file.Status == "" {
 		return nil, errors.New("cannot parse Puppet's report: it has no status")
 	}
-	rep.metrics(top["metrics"])
-	sources := rep.logs(top["logs"])
-	rep.resources(top["resource_statuses"], sources)
-	return rep, nil
+	file.metrics()
+	file.resources(file.logs())
+	return &file.runReport, nil
 }
 
-// metrics reads `metrics: {resources|time|…: {values: [[name, label, value], …]}}`.
-func (r *Report) metrics(n *yaml.Node) {
-	metrics := fields(n)
+func (r *reportFile) metrics() {
 	counts := map[string]*int{
 		"total": &r.Counts.Total, "changed": &r.Counts.Changed, "failed": &r.Counts.Failed,
 		"skipped": &r.Counts.Skipped, "out_of_sync": &r.Counts.OutOfSync, "failed_to_restart": &r.Counts.FailedToRestart,
 	}
-	for _, v := range items(fields(metrics["resources"])["values"]) {
-		if triple := items(v); len(triple) == 3 && counts[scalar(triple[0])] != nil {
-			*counts[scalar(triple[0])] = number(triple[2])
+	for _, v := range r.Metrics["resources"].Values {
+		if len(v) == 3 && counts[v[0]] != nil {
+			n, _ := strconv.ParseUint(v[2], 10, 31)
+			*counts[v[0]] = int(n)
 		}
 	}
-	for _, v := range items(fields(metrics["time"])["values"]) {
-		triple := items(v)
-		if len(triple) != 3 || len(r.Durations) >= maxMetrics {
+	r.Durations = map[string]time.Duration{}
+	for _, v := range r.Metrics["time"].Values {
+		if len(v) != 3 || len(r.Durations) >= maxMetrics {
 			continue
 		}
-		seconds, err := strconv.ParseFloat(scalar(triple[2]), 64)
+		seconds, err := strconv.ParseFloat(v[2], 64)
 		if err == nil && seconds >= 0 && seconds < 1e9 {
-			r.Durations[clip.Text(scalar(triple[0]), maxMessage)] = time.Duration(seconds * float64(time.Second))
+			r.Durations[clip.Text(v[0], maxMessage)] = time.Duration(seconds * float64(time.Second))
 		}
 	}
 }
 
 // logs reads the log, and returns the lines of each source. Some failures appear only there.
-func (r *Report) logs(n *yaml.Node) map[string][]agent.LogLine {
+func (r *reportFile) logs() map[string][]agent.LogLine {
 	sources := map[string][]agent.LogLine{}
-	for _, item := range items(n) {
-		f := fields(item)
-		line := agent.LogLine{
-			Level:   clip.Text(scalar(f["level"]), 16),
-			Source:  clip.Text(scalar(f["source"]), maxMessage),
-			Message: clip.Text(scalar(f["message"]), maxMessage),
-		}
-		line.Time, _ = time.Parse(time.RFC3339Nano, scalar(f["time"]))
+	for _, l := range r.Logs {
+		line := agent.LogLine{Level: clip.Text(l.Level, 16), Source: clip.Text(l.Source, maxMessage), Message: clip.Text(l.Message, maxMessage)}
+		line.Time, _ = time.Parse(time.RFC3339Nano, l.Time)
 		r.Log = append(r.Log, line)
-		if said := sources[line.Source]; len(said) < maxMessages {
-			sources[line.Source] = append(said, line)
+		if lines := sources[line.Source]; len(lines) < maxMessages {
+			sources[line.Source] = append(lines, line)
 		}
 	}
 	return sources
 }
 
-// resources reads `resource_statuses`, a mapping from resource reference to its status.
-func (r *Report) resources(n *yaml.Node, sources map[string][]agent.LogLine) {
-	n = deref(n)
-	if n == nil || n.Kind != yaml.MappingNode {
+func (r *reportFile) resources(sources map[string][]agent.LogLine) {
+	if r.Statuses.Kind != yaml.MappingNode {
 		return
 	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		f := fields(n.Content[i+1])
-		said := sources[clip.Text("/"+strings.Join(scalars(f["containment_path"]), "/"), maxMessage)]
-		e := agent.ResourceEvent{
-			Resource: clip.Text(scalar(n.Content[i]), maxMessage),
-			Status:   resourceStatus(f, said),
-			File:     clip.Text(scalar(f["file"]), maxMessage),
-			Line:     number(f["line"]),
-		}
-		if e.Status == "" {
+	for i := 0; i+1 < len(r.Statuses.Content); i += 2 {
+		var s resourceStatus
+		_ = r.Statuses.Content[i+1].Decode(&s) // what is not readable stays empty
+		lines := sources[clip.Text("/"+strings.Join(s.Path, "/"), maxMessage)]
+		status := s.status(lines)
+		if status == "" {
 			continue
 		}
-		e.Messages = messages(e.Status, f, said)
-		r.Resources = append(r.Resources, e)
+		r.Resources = append(r.Resources, agent.ResourceEvent{
+			Resource: clip.Text(r.Statuses.Content[i].Value, maxMessage), Status: status,
+			File: clip.Text(s.File, maxMessage), Line: max(s.Line, 0), Messages: s.messages(status, lines),
+		})
 	}
 	rank := []string{"failed", "skipped", "changed", "noop"}
 	slices.SortStableFunc(r.Resources, func(a, b agent.ResourceEvent) int {
@@ -170,24 +160,20 @@ func (r *Report) resources(n *yaml.Node, sources map[string][]agent.LogLine) {
 	r.Resources = r.Resources[:min(len(r.Resources), maxResources)]
 }
 
-// resourceStatus returns "" for a resource that needs no mention. Puppet skips for several reasons (tags, schedules).
-// Only a failed dependency counts, and only the log identifies it.
-func resourceStatus(f map[string]*yaml.Node, said []agent.LogLine) string {
-	is := func(name string) bool { return scalar(f[name]) == "true" }
+// status returns "" for a resource that needs no mention. Puppet skips for several reasons (tags, schedules). Only a
+// failed dependency counts, and only the log identifies it.
+func (s *resourceStatus) status(lines []agent.LogLine) string {
+	dependency := func(l agent.LogLine) bool { return strings.Contains(l.Message, "failed dependencies") }
 	switch {
-	case is("failed"), is("failed_to_restart"):
+	case s.Failed || s.FailedToRestart:
 		return "failed"
-	case is("skipped"):
-		for _, line := range said {
-			if strings.Contains(line.Message, "failed dependencies") {
-				return "skipped"
-			}
-		}
-	case is("changed"):
+	case s.Skipped && slices.ContainsFunc(lines, dependency):
+		return "skipped"
+	case s.Changed && !s.Skipped:
 		return "changed"
 	}
-	for _, e := range items(f["events"]) {
-		if scalar(fields(e)["status"]) == "noop" {
+	for _, e := range s.Events {
+		if e.Status == "noop" {
 			return "noop"
 		}
 	}
@@ -195,13 +181,12 @@ func resourceStatus(f map[string]*yaml.Node, said []agent.LogLine) string {
 }
 
 // messages returns the messages of the resource's events, failures first, or else the log lines of the resource.
-func messages(status string, f map[string]*yaml.Node, said []agent.LogLine) []string {
+func (s *resourceStatus) messages(status string, lines []agent.LogLine) []string {
 	var first, rest []string
-	for _, e := range items(f["events"]) {
-		event := fields(e)
-		switch text := clip.Text(scalar(event["message"]), maxMessage); {
+	for _, e := range s.Events {
+		switch text := clip.Text(e.Message, maxMessage); {
 		case text == "" || len(first)+len(rest) >= maxMessages:
-		case scalar(event["status"]) == "failure":
+		case e.Status == "failure":
 			first = append(first, text)
 		default:
 			rest = append(rest, text)
@@ -210,7 +195,7 @@ func messages(status string, f map[string]*yaml.Node, said []agent.LogLine) []st
 	if all := append(first, rest...); len(first) > 0 || (status != "failed" && len(all) > 0) {
 		return all
 	}
-	for _, line := range said {
+	for _, line := range lines {
 		if status != "failed" || line.Level == "err" {
 			first = append(first, line.Message)
 		}
@@ -219,7 +204,7 @@ func messages(status string, f map[string]*yaml.Node, said []agent.LogLine) []st
 }
 
 // relative removes folders from all file names.
-func (r *Report) relative(rel *strings.Replacer) {
+func (r *runReport) relative(rel *strings.Replacer) {
 	for i := range r.Resources {
 		e := &r.Resources[i]
 		e.File = rel.Replace(e.File)

@@ -4,6 +4,7 @@ package clip
 
 import (
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -31,4 +32,29 @@ func Line(s string, limit int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, "?")), limit)
+}
+
+// Tail is a writer that keeps the last bytes written to it. Several goroutines may write.
+type Tail struct {
+	Limit int // in bytes
+
+	mu    sync.Mutex
+	bytes []byte
+}
+
+func (t *Tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.bytes = append(t.bytes, p...)
+	if extra := len(t.bytes) - t.Limit; extra > 0 {
+		t.bytes = append(t.bytes[:0], t.bytes[extra:]...)
+	}
+	return len(p), nil
+}
+
+// String returns the kept text without white space at its ends.
+func (t *Tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(strings.ToValidUTF8(string(t.bytes), "?"))
 }

@@ -1,7 +1,6 @@
 package firstboot
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"pulley/internal/clip"
 )
 
 // Programs runs the scripts of a first boot: those of pre.d and post.d, and the replacements of steps.
@@ -56,7 +57,7 @@ func (p Programs) Run(ctx context.Context, program string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = programEnd
-	last := &tail{}
+	last := &clip.Tail{Limit: shownOutput}
 	cmd.Stdout = io.MultiWriter(p.Output, last)
 	cmd.Stderr = cmd.Stdout
 	p.Log.Info("running a program", "command", fmt.Sprintf("%q", program))
@@ -73,16 +74,5 @@ func (p Programs) Run(ctx context.Context, program string) error {
 			err = errors.New("the agent received a signal")
 		}
 	}
-	return fmt.Errorf("cannot run %s: %w: %s", program, err, bytes.TrimSpace(last.bytes))
-}
-
-// tail keeps the last bytes written to it.
-type tail struct{ bytes []byte }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.bytes = append(t.bytes, p...)
-	if extra := len(t.bytes) - shownOutput; extra > 0 {
-		t.bytes = append(t.bytes[:0], t.bytes[extra:]...)
-	}
-	return len(p), nil
+	return fmt.Errorf("cannot run %s: %w: %s", program, err, last)
 }

@@ -1,19 +1,23 @@
 package upgrade
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"pulley/internal/shellquote"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/clip"
+	"pulley/internal/shellquote"
 )
 
 // Command starts a candidate.
@@ -54,13 +58,13 @@ func Watch(ctx context.Context, c Command, limits Proof) Trial {
 	// The kernel treats the exit of the thread that started the child as the parent's death.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	said := &tail{limit: maxSaid}
+	said := &clip.Tail{Limit: maxSaid}
 	cmd := exec.Command(c.Path, c.Args...) //nolint:noctx // it is ended by stop, which is gentle first
 	cmd.Stdout, cmd.Stderr = c.Stdout, io.MultiWriter(c.Stderr, said)
 	cmd.ExtraFiles = []*os.File{write}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 5 * time.Second
-	c.Log.Info("the new agent does this tick", "command", quoted(c.Path, c.Args))
+	c.Log.Info("the new agent does this tick", "command", shellquote.Join(cmd.Args))
 	err = cmd.Start()
 	write.Close()
 	if err != nil {
@@ -202,13 +206,13 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
 	// As in Watch: a candidate that hangs must not outlive a killed agent.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	said := &tail{limit: maxSaid}
+	said := &clip.Tail{Limit: maxSaid}
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
 	cmd.Stdout, cmd.Stderr = said, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
-	c.Log.Info("testing the new agent", "command", quoted(c.Path, c.Args))
+	c.Log.Info("testing the new agent", "command", shellquote.Join(cmd.Args))
 	err := cmd.Run()
 	switch {
 	case err == nil:
@@ -249,10 +253,72 @@ type FailedError struct {
 
 func (e *FailedError) Error() string { return e.Problem.String() }
 
-func quoted(path string, args []string) string {
-	line := filepath.Base(path)
-	for _, a := range args {
-		line += " " + shellquote.Word(a)
+// A candidate reports to the agent that watches it over a pipe, in lines: `step NAME` at the start of a step, and
+// finally `end JSON`, an Ending. The reader must skip unknown lines, because the two versions may be years apart.
+
+// The pseudo-steps before the first step and after the final message, and the last step of a tick.
+const (
+	startStep = "start"
+	endStep   = "end"
+	lastStep  = "report"
+)
+
+// maxLine limits a line, in bytes. A candidate may misbehave.
+const maxLine = 4 << 10
+
+// Teller is a candidate's end of the pipe.
+type Teller struct{ pipe *os.File }
+
+// OpenTeller takes the pipe that this process received as an open file. Child processes do not inherit it.
+func OpenTeller(descriptor int) (*Teller, error) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(descriptor, &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO {
+		return nil, fmt.Errorf("cannot report the tick on descriptor %d: it is not a pipe", descriptor)
 	}
-	return line
+	syscall.CloseOnExec(descriptor)
+	return &Teller{os.NewFile(uintptr(descriptor), "the agent that watches")}, nil
+}
+
+// Step reports the start of a step. It ignores errors: a missing reader must not end a tick.
+func (t *Teller) Step(name string) { _, _ = fmt.Fprintf(t.pipe, "step %s\n", name) }
+
+// End reports the result of the tick. No message may follow.
+func (t *Teller) End(e Ending) {
+	e.Problem = agent.Prose(clip.Line(string(e.Problem), maxText))
+	if b, err := json.Marshal(e); err == nil {
+		_, _ = fmt.Fprintf(t.pipe, "end %s\n", b)
+	}
+	_ = t.pipe.Close()
+}
+
+// word is one line from a candidate.
+type word struct {
+	step   string
+	ending *Ending
+}
+
+// listen sends a candidate's lines until the pipe ends, and then closes the channel. It also reads invalid lines,
+// because a full pipe would block the candidate.
+func listen(r io.Reader, words chan<- word) {
+	defer close(words)
+	lines := bufio.NewReaderSize(r, maxLine)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if err == bufio.ErrBufferFull { //nolint:errorlint // bufio returns it as it is
+			continue
+		}
+		if err != nil {
+			return
+		}
+		kind, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
+		switch kind {
+		case "step":
+			words <- word{step: rest}
+		case "end":
+			var e Ending
+			if json.Unmarshal([]byte(rest), &e) == nil {
+				words <- word{ending: &e}
+			}
+		}
+	}
 }

@@ -134,7 +134,7 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 	}
 	ctx := t.Context()
 	if c.Strike {
-		r.Job.Deadline = m.Boot
+		r.Puppet.Deadline = m.Boot
 	}
 	if c.Stop {
 		limited, cancel := context.WithTimeout(ctx, m.Boot)
