@@ -222,66 +222,58 @@ func (u *supervisor) try(ctx context.Context, s upgrade.State, want agent.AgentC
 	case there:
 		return s.Found(program, want.Try, u.folder.File()), nil
 	}
-	err = u.selfTest(ctx, program)
+	found, why, err := u.selfTest(ctx, program)
 	failpoint.Here("upgrade:tested")
-	var failed *upgrade.FailedError
-	var hindered *hinderedError
 	switch {
-	case err == nil:
+	case err != nil:
+		return s, err
+	case found == upgrade.Good:
 		u.Log.Info("the new agent is on probation", "version", want.Version)
 		return s.Tested(program, want.Try, u.Now()), nil
-	case errors.As(err, &failed):
-		u.Log.Error("the new agent is dropped", "version", want.Version, "code", failed.Problem.Code, "why", failed)
-		return s.Drop(program, want.Try, failed.Problem, u.Now()), nil
-	case errors.As(err, &hindered):
-		u.Log.Warn("cannot test the new agent", "version", want.Version, "code", hindered.problem.Code, "why", hindered)
-		return s.Wait(want, hindered.problem, u.Now()), nil
+	case found == upgrade.Bad:
+		u.Log.Error("the new agent is dropped", "version", want.Version, "code", why.Code, "why", why)
+		return s.Drop(program, want.Try, why, u.Now()), nil
 	}
-	return s, err
+	u.Log.Warn("cannot test the new agent", "version", want.Version, "code", why.Code, "why", why)
+	return s.Wait(want, why, u.Now()), nil
 }
-
-// hinderedError is the cause for which a self-test proves nothing about the candidate.
-type hinderedError struct{ problem agent.Problem }
-
-func (e *hinderedError) Error() string { return e.problem.String() }
 
 // problemError is an error with a code.
 type problemError struct{ agent.Problem }
 
 func (e *problemError) Error() string { return e.Problem.String() }
 
-// problemOf returns the problem of an upgrade's error, without hints, which are for terminals.
+// problemOf returns the problem of an upgrade's error.
 func problemOf(err error) agent.Problem {
 	var p *problemError
 	if errors.As(err, &p) {
 		return p.Problem
 	}
-	why, _, _ := strings.Cut(err.Error(), "\n")
-	return agent.Problem{Code: agent.UpgradeUnavailable, Text: agent.Prose(why)}
+	return agent.Problem{Code: agent.UpgradeUnavailable, Text: firstLine(err)}
+}
+
+// firstLine returns an error without its hints, which are for terminals.
+func firstLine(err error) agent.Prose {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return agent.Prose(line)
 }
 
 // selfTest runs a candidate's self-test. A failure that this agent shares is not the candidate's fault. An ordinary
 // error may be a coincidence and is retried. A crash or a hang is not.
-func (u *supervisor) selfTest(ctx context.Context, p upgrade.Program) error {
+func (u *supervisor) selfTest(ctx context.Context, p upgrade.Program) (upgrade.Finding, agent.Problem, error) {
 	for try := 1; ; try++ {
-		err := upgrade.SelfTest(ctx, u.command(p, "selftest"), u.proof().SelfTest)
-		var failed *upgrade.FailedError
-		var start *upgrade.StartError
-		switch {
-		case errors.As(err, &start):
-			return &hinderedError{agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(start.Err.Error())}}
-		case !errors.As(err, &failed) || failed.Code == crashed:
-			return err
+		found, why, code := upgrade.SelfTest(ctx, u.command(p, "selftest"), u.proof().SelfTest)
+		if found != upgrade.Bad || code == crashed {
+			return found, why, ctx.Err()
 		}
 		if own := u.SelfTest(ctx); own != nil {
-			why, _, _ := strings.Cut(own.Error(), "\n")
-			return &hinderedError{agent.Problem{Code: agent.UpgradeSelfTestBoth, Text: agent.Prose(why)}}
+			return upgrade.Nothing, agent.Problem{Code: agent.UpgradeSelfTestBoth, Text: firstLine(own)}, nil
 		}
-		if failed.Code < 0 || try == upgrade.SelfTests {
-			return err
+		if code < 0 || try == upgrade.SelfTests {
+			return found, why, nil
 		}
 		if err := sleep(ctx, upgrade.TestAgain); err != nil {
-			return err
+			return found, why, err
 		}
 	}
 }
@@ -322,8 +314,7 @@ func (u *supervisor) authentic(parts *stage.Content, r store.SignedAgent) error 
 		_, err = signers.Verify(trust.Agent, u.Identity.Environment, r.Record, r.Signatures, u.Now())
 	}
 	if err != nil {
-		why, _, _ := strings.Cut(err.Error(), "\n")
-		return &problemError{agent.Problem{Code: agent.UpgradeRefused, Version: r.Version, Text: agent.Prose(why)}}
+		return &problemError{agent.Problem{Code: agent.UpgradeRefused, Version: r.Version, Text: firstLine(err)}}
 	}
 	return nil
 }

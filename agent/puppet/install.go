@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	neturl "net/url"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 	"pulley/internal/clip"
 	"pulley/internal/shellquote"
 )
@@ -45,8 +45,6 @@ type Installer struct {
 	Exec func(ctx context.Context, env []string, name string, args ...string) (string, error)
 	// Sleep waits between attempts. nil means the real implementation.
 	Sleep func(ctx context.Context, d time.Duration) error
-	// Fetch downloads an https URL to a file. nil means the real implementation.
-	Fetch func(ctx context.Context, url, path string) error
 }
 
 // manager is the difference between the families of package managers.
@@ -368,21 +366,20 @@ func (i *Installer) download(ctx context.Context, suffix string) (string, error)
 		return "", fmt.Errorf("cannot use package repository %q: it is neither an https URL of a %s nor an absolute path nor a repository's own text", i.Repository, suffix)
 	}
 	file := filepath.Join("/var/tmp", "pulley-"+path.Base(i.Repository))
-	fetch := i.Fetch
-	if fetch == nil {
-		fetch = func(ctx context.Context, url, path string) error { return fetchURL(ctx, i.Proxy, url, path) }
-	}
 	if err := os.MkdirAll(i.path("/var/tmp"), 0o777); err != nil {
 		return "", fmt.Errorf("cannot keep %s: %w", i.Repository, err)
 	}
 	i.log().Info("fetching the package repository", "url", i.Repository)
-	if err := fetch(ctx, i.Repository, i.path(file)); err != nil {
+	if err := fetchURL(ctx, i.Proxy, i.Repository, i.path(file)); err != nil {
 		return "", fmt.Errorf("cannot fetch %s: %w", i.Repository, err)
 	}
 	return file, nil
 }
 
-// fetchURL downloads at most 64 MiB.
+// maxRepository limits the package that sets up a repository, in bytes.
+const maxRepository = 64 << 20
+
+// fetchURL downloads a file.
 func fetchURL(ctx context.Context, proxy, url, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -406,19 +403,10 @@ func fetchURL(ctx context.Context, proxy, url, path string) error {
 	if answer.StatusCode != http.StatusOK {
 		return errors.New(answer.Status)
 	}
-	// The folder is writable for all users. The agent must not write through a file that another user placed under this
-	// name.
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	b, err := bounded.Read(answer.Body, maxRepository)
 	if err != nil {
 		return err
 	}
-	const most = 64 << 20
-	n, err := io.Copy(f, io.LimitReader(answer.Body, most+1))
-	if err == nil && n > most {
-		err = fmt.Errorf("larger than %d bytes", most)
-	}
-	return errors.Join(err, f.Close())
+	// The folder is writable for all users. A new file replaces one that another user placed under this name.
+	return atomicfile.WriteShared(path, b, 0o600)
 }

@@ -19,7 +19,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -105,23 +104,6 @@ func (p *Puppet) Command(ctx context.Context, job agent.Job, args ...string) (*e
 	gentle.WaitDelay = p.grace()
 	p.log().Info("running puppet", "command", shellquote.Join(gentle.Args))
 	return gentle, nil
-}
-
-// Version runs Puppet to get its version, such as "7.23.0". A call takes half a second.
-func (p *Puppet) Version(ctx context.Context) (string, error) {
-	name, err := p.find()
-	if err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, "--version")
-	cmd.Env, cmd.Dir, cmd.WaitDelay = environ(), "/", time.Second
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("cannot ask %s for its version: %w", name, err)
-	}
-	return strings.TrimSpace(string(out)), nil
 }
 
 // RunDir returns the folder of the run with this id: settings, log and Puppet's own report.

@@ -197,9 +197,9 @@ func stop(pid int, gentle time.Duration, gone <-chan struct{}) {
 	<-gone
 }
 
-// SelfTest runs a candidate's self-test. A *FailedError reports that the test failed, a *StartError that it could not
-// start.
-func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
+// SelfTest runs a candidate's self-test, and returns its problem and exit code if it failed; -1 if a signal ended it.
+// Nothing means that the machine could not start it, or that ctx ended.
+func SelfTest(ctx context.Context, c Command, limit time.Duration) (found Finding, why agent.Problem, code int) {
 	parent := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -216,42 +216,24 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) error {
 	err := cmd.Run()
 	switch {
 	case err == nil:
-		return nil
+		return Good, agent.Problem{}, 0
 	case parent.Err() != nil:
-		return parent.Err()
+		return Nothing, agent.Problem{Code: agent.UpgradeStopped}, -1
 	case ctx.Err() != nil:
-		return &FailedError{Problem: agent.Problem{Code: agent.UpgradeSelfTestLate, Limit: limit}, Code: -1}
-	}
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit):
-		return &FailedError{Problem: selfTestFailed(exit.String(), Trial{Words: said.String()}.said()), Code: exit.ExitCode()}
+		return Bad, agent.Problem{Code: agent.UpgradeSelfTestLate, Limit: limit}, -1
 	case cmd.Process == nil && machines(err):
-		return &StartError{err}
+		return Nothing, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(err.Error())}, -1
 	}
-	return &FailedError{Problem: selfTestFailed(err.Error(), ""), Code: -1}
-}
-
-// StartError reports that this machine could not start a candidate.
-type StartError struct{ Err error }
-
-func (e *StartError) Error() string { return "cannot start the new agent: " + e.Err.Error() }
-func (e *StartError) Unwrap() error { return e.Err }
-
-func selfTestFailed(how string, said agent.Prose) agent.Problem {
-	if said != "" {
-		how += ": " + string(said)
+	text, code := err.Error(), -1
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+		if last := (Trial{Words: said.String()}).said(); last != "" {
+			text += ": " + string(last)
+		}
 	}
-	return agent.Problem{Code: agent.UpgradeSelfTest, Text: agent.Prose(how)}
+	return Bad, agent.Problem{Code: agent.UpgradeSelfTest, Text: agent.Prose(text)}, code
 }
-
-// FailedError reports why a candidate failed.
-type FailedError struct {
-	Problem agent.Problem
-	Code    int // exit code of its self-test; -1 if a signal ended it
-}
-
-func (e *FailedError) Error() string { return e.Problem.String() }
 
 // A candidate reports to the agent that watches it over a pipe, in lines: `step NAME` at the start of a step, and
 // finally `end JSON`, an Ending. The reader must skip unknown lines, because the two versions may be years apart.

@@ -2,7 +2,6 @@ package upgrade
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,7 +19,7 @@ import (
 func TestMain(m *testing.M) {
 	if how := os.Getenv("CANDIDATE"); how == "tester" { // runs the self-test of a candidate that hangs, and is killed
 		c := Command{Path: "/bin/sh", Args: []string{"-c", `exec >"$FIFO"; echo hangs; exec sleep 1000`}, Log: slog.New(slog.DiscardHandler)}
-		_ = SelfTest(context.Background(), c, time.Minute)
+		_, _, _ = SelfTest(context.Background(), c, time.Minute)
 		os.Exit(0)
 	} else if how != "" {
 		candidate(how)
@@ -218,9 +217,9 @@ func TestSelfTestSaysWhyItFailed(t *testing.T) {
 	for _, c := range []struct{ script, says string }{
 		{"exit 0", ""}, {"echo 'panic: many goroutines' >&2; seq 20000 >&2; exit 2", "the self-test failed: exit status 2: panic: many goroutines"}, {"echo 'panic: oh no' >&2; exit 2", "the self-test failed: exit status 2: panic: oh no"}, {"sleep 1000 & sleep 1000", "took longer than"},
 	} {
-		err := SelfTest(t.Context(), Command{Path: "/bin/sh", Args: []string{"-c", c.script}, Log: slog.New(slog.DiscardHandler)}, 300*time.Millisecond)
-		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v", c.script, err)
+		found, why, _ := SelfTest(t.Context(), Command{Path: "/bin/sh", Args: []string{"-c", c.script}, Log: slog.New(slog.DiscardHandler)}, 300*time.Millisecond)
+		if (found == Good) != (c.says == "") || !strings.Contains(why.String(), c.says) {
+			t.Errorf("%s: %s, %v", c.script, found, why)
 		}
 	}
 }
@@ -250,16 +249,10 @@ func TestSelfTestTellsTheMachinesFaults(t *testing.T) {
 		}
 		return path
 	}
-	var start *StartError
-	var failed *FailedError
-	test := func(path string) error {
-		return SelfTest(t.Context(), Command{Path: path, Log: slog.New(slog.DiscardHandler)}, time.Minute)
-	}
-	if err := test(write("forbidden", 0o644)); !errors.As(err, &start) || errors.As(err, &failed) {
-		t.Errorf("may not be started: %v", err)
-	}
-	if err := test(write("foreign", 0o755)); !errors.As(err, &failed) {
-		t.Errorf("can't be run: %v", err)
+	for path, want := range map[string]Finding{write("forbidden", 0o644): Nothing, write("foreign", 0o755): Bad} {
+		if found, why, _ := SelfTest(t.Context(), Command{Path: path, Log: slog.New(slog.DiscardHandler)}, time.Minute); found != want {
+			t.Errorf("%s: %s, %v; want %s", path, found, why, want)
+		}
 	}
 }
 
