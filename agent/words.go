@@ -10,8 +10,8 @@ import (
 
 // Only this file turns codes into sentences. The sentence of a code from a newer version is the code itself.
 
-// reasons are the sentences of the reasons. The text of a parameter replaces {its name}.
-var reasons = map[Reason]string{
+// reasonWords are the sentences of the reasons. The text of a parameter replaces {its name}.
+var reasonWords = map[Reason]string{
 	ReasonDisabled:      "runs are disabled on the machine",
 	ReasonRetire:        "retirement is requested",
 	ReasonRetired:       "the node is retired and runs nothing",
@@ -48,7 +48,7 @@ var reasons = map[Reason]string{
 // Sentence returns the reason with its parameters, for people.
 func (c Cause) Sentence() string {
 	p := c.Params
-	words := fill(cmp.Or(reasons[c.Reason], string(c.Reason)), "node", cmp.Or(p.Node, "NODE"), "listed", p.Listed,
+	words := fill(cmp.Or(reasonWords[c.Reason], string(c.Reason)), "node", cmp.Or(p.Node, "NODE"), "listed", p.Listed,
 		"machine", p.Machine, "at", stamp(p.At), "last_good", p.LastGood.words(), "target", p.Target.words())
 	return with(words, p.detail())
 }
@@ -147,8 +147,8 @@ func (b *Blocked) words() Prose {
 	return Prose(with(string(b.Code), b.Text))
 }
 
-// problems are the sentences of the problems. The text of a parameter replaces {its name}.
-var problems = map[ProblemCode]string{
+// problemWords are the sentences of the problems. The text of a parameter replaces {its name}.
+var problemWords = map[ProblemCode]string{
 	PuppetUnkillable: "Puppet outlived SIGKILL",
 	PuppetUnfinished: "Puppet did not finish",
 	PuppetKilled:     "Puppet was ended by signal {number}",
@@ -228,7 +228,7 @@ func (p Problem) sentence() string {
 	if instead, ok := texts[p.Code]; ok {
 		return cmp.Or(string(p.Text), p.fill(instead))
 	}
-	words := cmp.Or(problems[p.Code], string(p.Code))
+	words := cmp.Or(problemWords[p.Code], string(p.Code))
 	if strings.Contains(words, "{text}") {
 		return p.fill(words)
 	}

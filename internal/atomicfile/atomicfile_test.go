@@ -158,3 +158,20 @@ func TestConcurrentSharedWritesLeaveOneContent(t *testing.T) {
 		t.Errorf("%d files are left", len(left))
 	}
 }
+
+// Two programs that take a lock file at the same time must not both have it.
+func TestCreateLeavesExistingFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "lock")
+	if err := Create(path, []byte("one"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := Create(path, []byte("two"), 0o644); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("the second: %v", err)
+	}
+	if text, mode := read(t, path); text != "one" || mode != 0o644 {
+		t.Errorf("it has %q, %v", text, mode)
+	}
+	only(t, path)
+}

@@ -37,3 +37,16 @@ func TestLineHasNoControlCharacters(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+func TestTailKeepsTheEnd(t *testing.T) {
+	t.Parallel()
+	tail := &Tail{Limit: 5}
+	for _, s := range []string{"one\n", "two ", "three\n"} {
+		if n, err := tail.Write([]byte(s)); n != len(s) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if got := tail.String(); got != "hree" {
+		t.Errorf("%q", got)
+	}
+}

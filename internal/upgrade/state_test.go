@@ -205,7 +205,7 @@ func TestJudge(t *testing.T) {
 		{"it does not report", Trial{Steps: all[:3], Ending: &Ending{}}, Bad, "etcd has no report of it"},
 		{"it ends otherwise than it says", Trial{Steps: all, Ending: &Ending{}, Code: 1}, Bad, "exited with code 1 and had announced another"},
 		{"it hangs at its start", Trial{Late: startStep, Limit: time.Minute, Signal: "killed", Code: -1}, Bad, "stood still for 1m0s in the step start"},
-		{"it hangs in a step", Trial{Steps: all[:1], Late: "observe", Limit: time.Minute, Signal: "killed", Code: -1}, Bad, "stood still in the step observe for 1m0s"},
+		{"it hangs in a step", Trial{Steps: all[:1], Late: "observe", Limit: time.Minute, Signal: "killed", Code: -1}, Bad, "stood still for 1m0s in the step observe"},
 		{"it hangs after its last word", Trial{Steps: all, Ending: &Ending{}, Late: endStep, Limit: time.Minute, Code: -1, Signal: "killed"}, Bad, "stood still for 1m0s in the step end"},
 		{"it hangs while this agent is told to end", Trial{Steps: all[:1], Late: "observe", Limit: time.Minute, Stopped: true}, Bad, "stood still"},
 		{"this agent is told to end", Trial{Steps: all[:1], Stopped: true, Code: -1, Signal: "terminated"}, Nothing, ""},
