@@ -304,7 +304,7 @@ func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *envir
 		return d, err
 	}
 	if stored != nil {
-		if differs := render.Changed(d.Plan, plan.Differences(*stored, d.Plan)); differs != nil {
+		if differs := render.Changed(plan.Differences(*stored, d.Plan)); differs != nil {
 			return d, fmt.Errorf("cannot apply plan %s: the plan would differ now:\n%w\nmake a new one with `pulley env plan --out`", a.plan, differs)
 		}
 	}

@@ -1,6 +1,7 @@
 package machines
 
 import (
+	"slices"
 	"time"
 
 	"pulley/agent"
@@ -45,12 +46,7 @@ func (r Reason) Span() time.Duration { return time.Duration(r.Seconds) * time.Se
 
 // Has reports whether one of the reasons has a code.
 func Has(all []Reason, c Code) bool {
-	for _, r := range all {
-		if r.Code == c {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(r Reason) bool { return r.Code == c })
 }
 
 // Code is the code of a reason.
@@ -104,37 +100,33 @@ const (
 const (
 	EnvironmentDestroyed Code = "environment_destroyed"
 	RoleUnknown          Code = "role_unknown"
-	RoleRemoved          Code = "role_removed"         // Role
-	Surplus              Code = "surplus"              // Role, Count: the wanted number
-	NotWanted            Code = "not_wanted"           //
-	MadeElsewhere        Code = "made_elsewhere"       // Node: the environment has no provider
-	HostRemains          Code = "host_remains"         // destroyed without --forget-hosts
-	NotMember            Code = "not_member"           // its machine stays
-	HostForgotten        Code = "host_forgotten"       // its machine stays
-	NotMadeByPulley      Code = "not_made_by_pulley"   // Node
-	HooksUnlikely        Code = "hooks_unlikely"       // View: the node may not run its hooks
-	UnderHold            Code = "under_hold"           // Hold
-	Unlisted             Code = "unlisted"             // Machine, At: ordered, and not listed yet
-	UnlistedReporting    Code = "unlisted_reporting"   // At, Until, Node: not listed, and it reported
-	DuplicateMachine     Code = "duplicate_machine"    // Count, Machine: the node's own; By: an Evidence
-	NameNotNode          Code = "name_not_node"        // unknown machine
-	NameNoStack          Code = "name_no_stack"        // unknown machine
-	NameOtherStack       Code = "name_other_stack"     // unknown machine; Now: the stack
-	ProtectedRole        Code = "protected_role"       // Role: protected in the file
-	ProtectedStored      Code = "protected_stored"     // Role: still protected in the stored environment
-	ProtectedRemoved     Code = "protected_removed"    // Role: removed from the file
-	DriverBlind          Code = "driver_blind"         // Was, Now: a driver cannot list machines of another
-	PlaceBlind           Code = "place_blind"          // Was, Now
-	NoMachineIDs         Code = "no_machine_ids"       // one of two cannot be deleted alone
-	MayStillRun          Code = "may_still_run"        // At, Until: not listed, and it reported
-	MayBeGone            Code = "may_be_gone"          // At, Until: not listed; --accept-lost confirms
-	MayBeListed          Code = "may_be_listed"        // At, Until: ordered just now
-	TooFewListed         Code = "too_few_listed"       // Count, Of
-	MachineReplaced      Code = "machine_replaced"     // Problem: the provider failed, within one apply
-	OrderLost            Code = "order_lost"           // the provider no longer lists it, within one apply
-	DependencyChanged    Code = "dependency_changed"   // nodes that it reacts to were added or removed
-	CancelledByApply     Code = "cancelled_by_apply"   // its retirement; the plan's reasons follow
-	CancelledByOperator  Code = "cancelled_by_request" // its retirement
+	RoleRemoved          Code = "role_removed"       // Role
+	Surplus              Code = "surplus"            // Role, Count: the wanted number
+	NotWanted            Code = "not_wanted"         //
+	MadeElsewhere        Code = "made_elsewhere"     // Node: the environment has no provider
+	HostRemains          Code = "host_remains"       // destroyed without --forget-hosts
+	NotMember            Code = "not_member"         // its machine stays
+	HostForgotten        Code = "host_forgotten"     // its machine stays
+	NotMadeByPulley      Code = "not_made_by_pulley" // Node
+	HooksUnlikely        Code = "hooks_unlikely"     // View: the node may not run its hooks
+	UnderHold            Code = "under_hold"         // Hold
+	Unlisted             Code = "unlisted"           // Machine, At: ordered, and not listed yet
+	UnlistedReporting    Code = "unlisted_reporting" // At, Until, Node: not listed, and it reported
+	DuplicateMachine     Code = "duplicate_machine"  // Count, Machine: the node's own; By: an Evidence
+	NameNotNode          Code = "name_not_node"      // unknown machine
+	NameOtherStack       Code = "name_other_stack"   // unknown machine
+	ProtectedRole        Code = "protected_role"     // Role: protected in the file
+	ProtectedStored      Code = "protected_stored"   // Role: still protected in the stored environment
+	ProtectedRemoved     Code = "protected_removed"  // Role: removed from the file
+	DriverBlind          Code = "driver_blind"       // Was, Now: a driver cannot list machines of another
+	PlaceBlind           Code = "place_blind"        // Was, Now
+	NoMachineIDs         Code = "no_machine_ids"     // one of two cannot be deleted alone
+	MayStillRun          Code = "may_still_run"      // At, Until: not listed, and it reported
+	MayBeGone            Code = "may_be_gone"        // At, Until: not listed; --accept-lost confirms
+	MayBeListed          Code = "may_be_listed"      // At, Until: ordered just now
+	TooFewListed         Code = "too_few_listed"     // Count, Of
+	OrderLost            Code = "order_lost"         // the provider no longer lists it, within one apply
+	DependencyChanged    Code = "dependency_changed" // nodes that it reacts to were added or removed
 )
 
 // Evidence is the property by which a machine is chosen among several of one name.
@@ -149,10 +141,9 @@ const (
 
 // The causes for which an apply waits.
 const (
-	WaitsForRead        Code = "waits_for_read"        // Problem: etcd or the provider cannot be read
+	WaitsForProblem     Code = "waits_for_problem"     // Problem: of a read, or of this machine alone
 	WaitsForNothingSeen Code = "waits_for_first_read"  //
 	WaitsForProvider    Code = "waits_for_provider"    // Seconds: the provider throttles
-	WaitsForMachine     Code = "waits_for_machine"     // Problem: only this machine has to wait
 	WaitsForRetry       Code = "waits_for_retry"       // Problem
 	WaitsForHooks       Code = "waits_for_hooks"       //
 	WaitsForEnd         Code = "waits_for_end"         // of a machine

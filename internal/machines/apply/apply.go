@@ -140,8 +140,8 @@ func (a *Applier) Look(ctx context.Context, want *environments.Environment, o pl
 // The next apply resumes.
 func (a *Applier) Apply(ctx context.Context, d Draft, approved []machines.Ref) (Result, error) {
 	unprotects := d.Unprotects()
-	if refused := d.Refused(approved); len(refused) > 0 && !unprotects {
-		return Result{}, render.Refused(d.Plan, refused)
+	if err := render.Refused(d.Plan, d.Refused(approved)); err != nil && !unprotects {
+		return Result{}, err
 	}
 	e := a.engine(ctx, d, approved)
 	defer e.stop()
@@ -236,7 +236,7 @@ func (s *Session) Recheck(approved Draft) (Draft, error) {
 	if err != nil {
 		return now, err
 	}
-	if differs := render.Changed(now.Plan, plan.Differences(approved.Plan, now.Plan)); differs != nil {
+	if differs := render.Changed(plan.Differences(approved.Plan, now.Plan)); differs != nil {
 		return now, fmt.Errorf("cannot %s %s: the plan changed meanwhile:\n%w\nnothing was done; look at the new plan and try again", render.Deed(now.Destroys), now.Fleet, differs)
 	}
 	return now, nil

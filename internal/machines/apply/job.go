@@ -166,7 +166,7 @@ func (j *job) ask(verb string, call func(context.Context) error, known func() (b
 			return false, err
 		case errors.As(err, &later) && waits < maxWaits:
 			waits++
-			j.waits(verb, machines.Reason{Code: machines.WaitsForMachine, Problem: problem(err)})
+			j.waits(verb, machines.Reason{Code: machines.WaitsForProblem, Problem: problem(err)})
 			if !sleep(j.ctx, bounded(later.After)) {
 				return false, j.over()
 			}
@@ -275,7 +275,7 @@ func (j *job) await(task string, deadline time.Time, done func(snapshot) (ok boo
 		case isLost(err):
 			return err
 		case err != nil:
-			j.waits(task, machines.Reason{Code: machines.WaitsForRead, Problem: problem(err)})
+			j.waits(task, machines.Reason{Code: machines.WaitsForProblem, Problem: problem(err)})
 			continue
 		}
 		ok, waits, err := done(s)

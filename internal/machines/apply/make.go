@@ -188,7 +188,7 @@ func register(j *job) error {
 		case !ok:
 			return false, waits, j.again(machines.Machine{}, machines.Reason{Code: machines.OrderLost})
 		case m.State == machines.Failed:
-			return false, waits, j.again(m, machines.Reason{Code: machines.MachineReplaced, Problem: prose(m.Problem)})
+			return false, waits, j.again(m, machines.Reason{Code: machines.MachineFailed, Problem: prose(m.Problem)})
 		}
 		waits.State = m.State
 		return false, waits, nil
@@ -270,7 +270,7 @@ func converge(j *job) error {
 			return true, waits, nil
 		}
 		if m, ok := j.machine(s); ok && m.State == machines.Failed {
-			return false, waits, errors.New(render.Reason(machines.Reason{Code: machines.MachineReplaced, Problem: prose(m.Problem)}))
+			return false, waits, errors.New(render.Reason(machines.Reason{Code: machines.MachineFailed, Problem: prose(m.Problem)}))
 		}
 		if held, is := s.World.Held[j.step.Node]; is {
 			j.remark(machines.Reason{Code: machines.NotWaitedFor, Node: j.step.Node, Hold: &held})
@@ -381,8 +381,7 @@ func (j *job) cancelRetirement() error {
 	if err != nil {
 		return fmt.Errorf("cannot end its hold: %w", err)
 	}
-	why := append([]machines.Reason{{Code: machines.CancelledByApply}}, j.step.Reasons...)
-	if err := j.request(agent.Request{ID: newID(), Do: agent.RequestRun, Why: agent.Prose(render.Reasons(why))}); err != nil {
+	if err := j.request(agent.Request{ID: newID(), Do: agent.RequestRun, Why: agent.Prose(render.Reasons(j.step.Reasons))}); err != nil {
 		return fmt.Errorf("cannot cancel its retirement: %w", err)
 	}
 	if err := j.note(machines.Adopted, j.step.Reasons); err != nil {

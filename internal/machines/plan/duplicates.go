@@ -16,8 +16,8 @@ func (p *planner) sortMachines() {
 	p.machines = map[string][]machines.Machine{}
 	for _, m := range p.Machines {
 		node, problem := p.nodeOf(m.Name)
-		if problem.Code != "" {
-			p.unknown = append(p.unknown, Step{Verb: Unknown, Node: quoted(m.Name), Reasons: []machines.Reason{problem}})
+		if problem != "" {
+			p.unknown = append(p.unknown, Step{Verb: Unknown, Node: quoted(m.Name), Reasons: []machines.Reason{because(problem)}})
 			continue
 		}
 		again := func(o machines.Machine) bool { return m.ID != "" && o.ID == m.ID }
@@ -32,17 +32,15 @@ func (p *planner) sortMachines() {
 func quoted(name string) string { return strconv.Quote(clip.Text(name, 80)) }
 
 // nodeOf returns the node of a machine by its name, or the reason why it has none.
-func (p *planner) nodeOf(machine string) (node string, problem machines.Reason) {
+func (p *planner) nodeOf(machine string) (node string, problem machines.Code) {
 	n, err := environments.ParseHostname(machine)
 	switch {
 	case err != nil || n.Hostname() != machine:
-		return "", because(machines.NameNotNode)
-	case n.Stack != p.want.Stack && n.Stack == "":
-		return "", because(machines.NameNoStack)
+		return "", machines.NameNotNode
 	case n.Stack != p.want.Stack:
-		return "", machines.Reason{Code: machines.NameOtherStack, Now: n.Stack}
+		return "", machines.NameOtherStack
 	}
-	return n.String(), problem
+	return n.String(), ""
 }
 
 // ownMachine finds a node's own machine among those of its name: the one that it is registered from, else the recorded
@@ -74,13 +72,13 @@ func (p *planner) ownMachine(node string, rec machines.Record) (own *machines.Ma
 
 // older sorts by age; a machine of unknown age comes last.
 func older(a, b machines.Machine) int {
-	if a.Created.IsZero() != b.Created.IsZero() {
-		if a.Created.IsZero() {
-			return 1
-		}
-		return -1
+	switch {
+	case a.Created.IsZero() == b.Created.IsZero():
+		return a.Created.Compare(b.Created)
+	case a.Created.IsZero():
+		return 1
 	}
-	return a.Created.Compare(b.Created)
+	return -1
 }
 
 // duplicates plans the deletion of the machines of a node's name that are not the node's own.

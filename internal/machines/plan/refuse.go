@@ -9,20 +9,19 @@ import (
 
 // Refusal is a reason why a plan is not carried out.
 type Refusal struct {
-	Step     Step
-	Machine  machines.Ref // the machine without approval; zero if the step is blocked
-	Destroys bool
+	Step    Step
+	Machine machines.Ref // the machine without approval; zero if the step is blocked
 }
 
 // Refused lists the reasons why a plan is not carried out if these machines are approved for deletion; none if it is.
 func (p Plan) Refused(approved []machines.Ref) (all []Refusal) {
 	for _, s := range p.Steps {
 		if s.Blocked != nil {
-			all = append(all, Refusal{Step: s, Destroys: p.Destroys})
+			all = append(all, Refusal{Step: s})
 		}
 		for _, m := range s.Deletes {
 			if !slices.Contains(approved, m) && !slices.Contains(approved, machines.Ref{Name: m.Name}) {
-				all = append(all, Refusal{Step: s, Machine: m, Destroys: p.Destroys})
+				all = append(all, Refusal{Step: s, Machine: m})
 			}
 		}
 	}
@@ -70,44 +69,42 @@ const (
 	Added         DifferenceKind = "step_added"
 	OtherVerb     DifferenceKind = "other_verb"
 	OtherDeletes  DifferenceKind = "other_machines_deleted"
-	OtherOrder    DifferenceKind = "other_machine_ordered"
-	OtherRemoval  DifferenceKind = "removal_changed"
-	OtherBlock    DifferenceKind = "block_changed"
+	OtherDetails  DifferenceKind = "details_changed" // the order, the removal of the node, or the block
 )
 
 // Differences compares a stored plan with one made now; none if both have the same changes. It ignores times, the
 // progress of machines that are waited for, and nodes without an action.
 func Differences(stored, now Plan) (all []Difference) {
-	add := func(d Difference) { all = append(all, d) }
 	if stored.Fleet != now.Fleet {
 		return []Difference{{Kind: OtherFleet, From: stored.Fleet.String(), To: now.Fleet.String()}}
 	}
 	if stored.Driver != now.Driver {
-		add(Difference{Kind: OtherDriver, From: stored.Driver, To: now.Driver})
+		all = append(all, Difference{Kind: OtherDriver, From: stored.Driver, To: now.Driver})
 	}
 	if stored.Revision != now.Revision {
-		add(Difference{Kind: OtherRevision, To: now.Fleet.String()})
+		all = append(all, Difference{Kind: OtherRevision, To: now.Fleet.String()})
 	}
 	if !SameSpec(stored.Spec, now.Spec) {
-		add(Difference{Kind: OtherSpec})
+		all = append(all, Difference{Kind: OtherSpec})
 	}
 	before, after := stored.active(), now.active()
-	for _, s := range stored.Steps {
-		was, ok := before[s.key()]
-		if !ok {
+	compared := map[stepKey]bool{}
+	for _, s := range slices.Concat(stored.Steps, now.Steps) {
+		was, planned := before[s.key()]
+		is, needed := after[s.key()]
+		if compared[s.key()] || !planned && !needed {
 			continue
 		}
-		if is, ok := after[s.key()]; !ok {
-			add(Difference{Kind: Dropped, Was: was, Is: now.stepOf(was.Node)})
-		} else if kind := was.differs(is); kind != "" {
-			add(Difference{Kind: kind, Was: was, Is: is})
+		compared[s.key()] = true
+		kind := was.differs(is)
+		switch {
+		case !needed:
+			kind, is = Dropped, now.stepOf(was.Node)
+		case !planned:
+			kind = Added
 		}
-	}
-	for _, s := range now.Steps {
-		if is, ok := after[s.key()]; ok {
-			if _, ok := before[s.key()]; !ok {
-				add(Difference{Kind: Added, Is: is})
-			}
+		if kind != "" {
+			all = append(all, Difference{Kind: kind, Was: was, Is: is})
 		}
 	}
 	return all
@@ -138,13 +135,11 @@ func (p Plan) active() map[stepKey]Step {
 }
 
 // stepOf returns the first step of a node.
-func (p Plan) stepOf(node string) Step {
-	for _, s := range p.Steps {
-		if s.Node == node {
-			return s
-		}
+func (p Plan) stepOf(node string) (first Step) {
+	if i := slices.IndexFunc(p.Steps, func(s Step) bool { return s.Node == node }); i >= 0 {
+		first = p.Steps[i]
 	}
-	return Step{}
+	return first
 }
 
 func (s Step) differs(now Step) DifferenceKind {
@@ -153,12 +148,8 @@ func (s Step) differs(now Step) DifferenceKind {
 		return OtherVerb
 	case !slices.Equal(s.Deletes, now.Deletes):
 		return OtherDeletes
-	case s.Creates != now.Creates || !reflect.DeepEqual(s.Order, now.Order):
-		return OtherOrder
-	case s.Removes != now.Removes:
-		return OtherRemoval
-	case (s.Blocked == nil) != (now.Blocked == nil):
-		return OtherBlock
+	case s.Creates != now.Creates, !reflect.DeepEqual(s.Order, now.Order), s.Removes != now.Removes, (s.Blocked == nil) != (now.Blocked == nil):
+		return OtherDetails
 	}
 	return ""
 }

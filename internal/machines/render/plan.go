@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	"pulley/internal/machines"
@@ -18,46 +17,43 @@ import (
 // More share one row.
 const maxListed = 20
 
-// Row is one line of a plan.
-type Row struct {
-	Verb    plan.Verb
-	Nodes   string // "compute4", or "compute6 … compute40 (35)"
-	Deletes string // machines: "compute4 (id 77f0)"; "" for none
-	Why     string
-	Blocked []string // why the plan is refused because of it, and the remedy
+// row is one line of a plan.
+type row struct {
+	verb  plan.Verb
+	nodes string // "compute4", or "compute6 … compute40 (35)"
+	why   string
+	hints []string // why the plan is refused because of it, and the remedy
 }
 
-// Rows returns the lines of a plan, in its order. A node that stays is listed only if it has notes. Each deleted
+// rows returns the lines of a plan, in its order. A node that stays is listed only if it has notes. Each deleted
 // machine has its own row.
-func Rows(p plan.Plan) []Row {
+func rows(p plan.Plan) (all []row) {
 	groups := map[rowGroup][]plan.Step{}
 	for _, s := range p.Steps {
 		if g, ok := groupOf(s); ok {
 			groups[g] = append(groups[g], s)
 		}
 	}
-	rows := []Row{}
 	for _, s := range p.Steps {
 		g, grouped := groupOf(s)
 		switch {
 		case s.Verb == plan.Keep && len(s.Notes) == 0 && s.Blocked == nil:
-		case grouped && len(groups[g]) > maxListed || grouped && s.Verb == plan.Keep:
-			if all := groups[g]; all[0].Node == s.Node {
-				rows = append(rows, summed(all))
+		case grouped && (len(groups[g]) > maxListed || s.Verb == plan.Keep):
+			if same := groups[g]; same[0].Node == s.Node {
+				all = append(all, summed(same))
 			}
 		default:
-			rows = append(rows, Row{Verb: s.Verb, Nodes: clean(s.Node), Deletes: Machines(s.Deletes), Why: Reasons(s.Reasons), Blocked: blockedLines(s, p.Destroys)})
+			r := row{verb: s.Verb, nodes: clean(s.Node), why: Reasons(s.Reasons)}
+			if len(s.Deletes) > 0 {
+				r.why += "; deletes " + Machines(s.Deletes)
+			}
+			if s.Blocked != nil {
+				r.hints = []string{Reason(*s.Blocked), Remedy(*s.Blocked, p.Destroys)}
+			}
+			all = append(all, r)
 		}
 	}
-	return rows
-}
-
-func blockedLines(s plan.Step, destroys bool) []string {
-	if s.Blocked == nil {
-		return nil
-	}
-	why, remedy := Blocked(*s.Blocked, destroys)
-	return []string{why, remedy}
+	return all
 }
 
 // A rowGroup contains steps that can share a row.
@@ -72,44 +68,39 @@ func groupOf(s plan.Step) (rowGroup, bool) {
 }
 
 // summed returns one row for many steps.
-func summed(all []plan.Step) Row {
+func summed(all []plan.Step) row {
 	first := all[0]
-	row := Row{Verb: first.Verb, Nodes: clean(first.Node), Why: Reasons(first.Reasons)}
+	r := row{verb: first.Verb, nodes: clean(first.Node), why: Reasons(first.Reasons)}
 	if len(all) > 1 {
-		row.Nodes = fmt.Sprintf("%s … %s (%d)", clean(first.Node), clean(all[len(all)-1].Node), len(all))
+		r.nodes = fmt.Sprintf("%s … %s (%d)", clean(first.Node), clean(all[len(all)-1].Node), len(all))
 	}
 	switch {
 	case len(first.Notes) > 0:
-		row.Why = Reasons(first.Notes)
+		r.why = Reasons(first.Notes)
 	case slices.ContainsFunc(all, func(s plan.Step) bool { return !reflect.DeepEqual(s.Reasons, first.Reasons) }):
-		row.Why = fmt.Sprintf("of %s: %s", clean(first.Node), row.Why)
+		r.why = fmt.Sprintf("of %s: %s", clean(first.Node), r.why)
 	}
-	return row
+	return r
 }
 
 // Plan returns the rows of a plan in columns, and its summary as the last line.
-func Plan(p plan.Plan) []string {
-	rows := Rows(p)
+func Plan(p plan.Plan) (lines []string) {
+	all := rows(p)
 	verbs, nodes := 0, 0
-	for _, r := range rows {
-		verbs, nodes = max(verbs, len(r.Verb)), max(nodes, min(len([]rune(r.Nodes)), 30))
+	for _, r := range all {
+		verbs, nodes = max(verbs, len(r.verb)), max(nodes, min(len([]rune(r.nodes)), 30))
 	}
-	var lines []string
-	for _, r := range rows {
-		line := fmt.Sprintf("%-*s  %-*s  %s", verbs, r.Verb, nodes, r.Nodes, r.Why)
-		if r.Deletes != "" {
-			line += "; deletes " + r.Deletes
-		}
-		lines = append(lines, line)
-		for _, hint := range r.Blocked {
+	for _, r := range all {
+		lines = append(lines, fmt.Sprintf("%-*s  %-*s  %s", verbs, r.verb, nodes, r.nodes, r.why))
+		for _, hint := range r.hints {
 			lines = append(lines, strings.Repeat(" ", verbs+2)+"blocked: "+hint)
 		}
 	}
-	return append(lines, Summary(p))
+	return append(lines, summary(p))
 }
 
-// Summary returns a plan in one line: "create 3, replace 1, retire 2 (controller2, controller3), keep 40".
-func Summary(p plan.Plan) string {
+// summary returns a plan in one line: "create 3, replace 1, retire 2 (controller2, controller3), keep 40".
+func summary(p plan.Plan) string {
 	counts := p.Counts()
 	var parts []string
 	for _, v := range plan.Verbs() {
@@ -118,35 +109,21 @@ func Summary(p plan.Plan) string {
 		}
 		part := fmt.Sprintf("%s %d", v, counts[v])
 		if v == plan.Retire && counts[v] <= maxListed {
-			part += " (" + nodesOf(p, v) + ")"
+			var nodes []string
+			for _, s := range slices.Backward(p.Steps) { // the last node of a role retires first
+				if s.Verb == v {
+					nodes = append(nodes, clean(s.Node))
+				}
+			}
+			part += " (" + strings.Join(nodes, ", ") + ")"
 		}
 		parts = append(parts, part)
 	}
-	if len(parts) == 0 {
-		return "nothing to do"
+	text := cmp.Or(strings.Join(parts, ", "), "nothing to do")
+	if len(p.Steps) > 0 && counts[plan.Keep] == len(p.Steps) && p.Empty() { // others still have to make a missing machine
+		text = "nothing to do: " + text
 	}
-	summary := strings.Join(parts, ", ")
-	if counts[plan.Keep] == len(p.Steps) && p.Empty() { // others still have to make a missing machine
-		summary = "nothing to do: " + summary
-	}
-	return summary
-}
-
-func nodesOf(p plan.Plan, v plan.Verb) string {
-	var nodes []string
-	for _, s := range p.Steps {
-		if s.Verb == v {
-			nodes = append(nodes, clean(s.Node))
-		}
-	}
-	number := func(node string) int {
-		n, _ := strconv.Atoi(node[len(strings.TrimRight(node, "0123456789")):])
-		return n
-	}
-	slices.SortStableFunc(nodes, func(a, b string) int {
-		return cmp.Or(strings.Compare(strings.TrimRight(a, "0123456789"), strings.TrimRight(b, "0123456789")), number(a)-number(b))
-	})
-	return strings.Join(nodes, ", ")
+	return text
 }
 
 // Machines joins the names of machines.
@@ -182,7 +159,7 @@ func Refused(p plan.Plan, all []plan.Refusal) error {
 	for _, r := range all {
 		why, remedy := fmt.Sprintf("nobody approved the deletion of machine %s", clean(r.Machine.String())), "look at a new plan"
 		if r.Machine == (machines.Ref{}) {
-			why, remedy = Blocked(*r.Step.Blocked, p.Destroys)
+			why, remedy = Reason(*r.Step.Blocked), Remedy(*r.Step.Blocked, p.Destroys)
 		}
 		whys = append(whys, fmt.Sprintf("%s %s: %s", r.Step.Verb, clean(r.Step.Node), why))
 		if !slices.Contains(remedies, remedy) {
@@ -192,20 +169,17 @@ func Refused(p plan.Plan, all []plan.Refusal) error {
 	return fmt.Errorf("cannot %s %s: %s\n%s\nnothing was done", Deed(p.Destroys), p.Fleet, strings.Join(whys, "; "), strings.Join(remedies, "\n"))
 }
 
-// Changed returns the error of a plan that differs from the approved or stored one; nil without differences.
-func Changed(p plan.Plan, all []plan.Difference) error {
-	if len(all) == 0 {
-		return nil
-	}
-	lines := make([]string, len(all))
+// Changed returns the differences of a plan from the approved or stored one, as an error; nil without differences.
+func Changed(all []plan.Difference) error {
+	lines := make([]error, len(all))
 	for i, d := range all {
-		lines[i] = "  " + Difference(d)
+		lines[i] = errors.New("  " + difference(d))
 	}
-	return errors.New(strings.Join(lines, "\n"))
+	return errors.Join(lines...)
 }
 
-// Difference returns the sentence of one difference.
-func Difference(d plan.Difference) string {
+// difference returns the sentence of one difference.
+func difference(d plan.Difference) string {
 	node := clean(cmp.Or(d.Is.Node, d.Was.Node))
 	why := Reasons(d.Is.Reasons)
 	switch d.Kind {
@@ -229,12 +203,8 @@ func Difference(d plan.Difference) string {
 		return fmt.Sprintf("%s: %s was planned, and now it is %s: %s", node, d.Was.Verb, d.Is.Verb, why)
 	case plan.OtherDeletes:
 		return fmt.Sprintf("%s: %s was to be deleted, and now it is %s", node, cmp.Or(Machines(d.Was.Deletes), "no machine"), cmp.Or(Machines(d.Is.Deletes), "no machine"))
-	case plan.OtherOrder:
-		return node + ": another machine is ordered now"
-	case plan.OtherRemoval:
-		return node + ": the decision to remove the node changed"
-	case plan.OtherBlock:
-		return node + ": the decision to block the step changed"
+	case plan.OtherDetails:
+		return fmt.Sprintf("%s: the details of %s changed: %s", node, d.Is.Verb, why)
 	}
 	return clean(string(d.Kind))
 }
@@ -252,7 +222,7 @@ func Health(h machines.Health) string {
 		}
 		var lacking []string
 		for _, l := range r.Lacking {
-			lacking = append(lacking, clean(l.Node)+" "+lack(l))
+			lacking = append(lacking, clean(l.Node)+" "+cmp.Or(lacks[l.State], string(l.View)))
 		}
 		if more := r.Wanted - r.Converged - len(lacking); more > 0 {
 			lacking = append(lacking, fmt.Sprintf("and %d more", more))
@@ -262,14 +232,8 @@ func Health(h machines.Health) string {
 	return "degraded: " + strings.Join(parts, "; ")
 }
 
-func lack(l machines.Lack) string {
-	switch l.State {
-	case machines.LacksJoin:
-		return "never joined"
-	case machines.LacksRegistration:
-		return "no longer registered"
-	case machines.LacksReport:
-		return "has not reported"
-	}
-	return string(l.View)
+var lacks = map[machines.Lacking]string{
+	machines.LacksJoin:         "never joined",
+	machines.LacksRegistration: "no longer registered",
+	machines.LacksReport:       "has not reported",
 }

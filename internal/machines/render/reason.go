@@ -5,6 +5,8 @@ package render
 import (
 	"cmp"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,106 +32,225 @@ func Reasons(all []machines.Reason) string {
 // Reason returns the sentence of one reason, without a full stop. A code that this version does not know is its own
 // sentence.
 func Reason(r machines.Reason) string {
-	if text := ofNode(r); text != "" {
-		return text
+	if r.Code == machines.MachineMissing {
+		return missing(r)
 	}
-	if text := ofLeaving(r); text != "" {
-		return text
-	}
-	if text := ofWaiting(r); text != "" {
-		return text
-	}
-	if text := ofNote(r); text != "" {
-		return text
-	}
-	if why, _ := Blocked(r, false); why != "" {
-		return why
-	}
-	return clean(string(r.Code))
+	return cmp.Or(expand(sentences[r.Code], r), clean(string(r.Code)))
 }
 
-// ofNode returns the sentences about nodes of an environment.
-func ofNode(r machines.Reason) string {
-	machine := clean(r.Machine.String())
-	switch r.Code {
-	case machines.DriverChanged:
-		return fmt.Sprintf("the provider %s made its machine, and the file names the provider %s", clean(r.Was), clean(r.Now))
-	case machines.PlaceChanged:
-		return fmt.Sprintf("its machine was made at %s, and the provider is now at %s", clean(r.Was), clean(r.Now))
-	case machines.PlaceRenamed:
-		return fmt.Sprintf("its machine was made at %s, and is now listed at %s", clean(r.Was), clean(r.Now))
-	case machines.RetirementBegun:
-		return fmt.Sprintf("%s began to retire it at %s and did not finish", clean(r.By), clock(r.At))
-	case machines.WantedAgain:
-		return "it is wanted again"
-	case machines.RetirementCancelled:
-		return "it is wanted again, and nothing was taken down yet: its retirement is cancelled"
-	case machines.MachineMissing:
-		return missing(r)
-	case machines.MachineStays:
-		return fmt.Sprintf("Pulley made its machine %s, which stays", machine)
-	case machines.NoMachine:
-		return "it has no machine"
-	case machines.NotOurs:
-		return "this provider did not make its machine"
-	case machines.Claimed:
-		return fmt.Sprintf("%s claimed its name at %s, and it has no machine yet%s", clean(r.By), clock(r.At), because(r.Problem))
-	case machines.MachineGone:
-		return fmt.Sprintf("its machine %s, made at %s, is gone", machine, clock(r.At))
-	case machines.MachineDeleting:
-		return fmt.Sprintf("the provider is deleting its machine %s; then a new one is made", machine)
-	case machines.MachineFailed:
-		return "the provider reports of its machine: " + cmp.Or(clean(string(r.Problem)), string(r.State))
-	case machines.MachineOff:
-		return fmt.Sprintf("the provider reports that its machine %s is off", machine)
-	case machines.OffHostList:
-		return fmt.Sprintf("its machine %s is %s, and the node was removed from the host list: `pulley nodes add %s` adds it", machine, r.State, clean(r.Node))
-	case machines.NeverJoined:
-		return fmt.Sprintf("its machine %s was ordered at %s, is %s and did not join within %s", machine, clock(r.At), r.State, span(r.Span()))
-	case machines.FlavorChanged:
-		return fmt.Sprintf("flavor %s → %s", word(r.Was), word(r.Now))
-	case machines.ImageChanged:
-		return fmt.Sprintf("image %s → %s", word(r.Was), word(r.Now))
-	case machines.NotRecorded:
-		return fmt.Sprintf("its machine %s has the mark of this fleet and no machine record", machine)
-	case machines.Joining:
-		if r.State == machines.Unknown {
-			return fmt.Sprintf("its machine %s was ordered at %s and has not joined; the provider does not know its state%s", machine, clock(r.At), because(r.Problem))
-		}
-		return fmt.Sprintf("its machine %s was ordered at %s, is %s and has not joined yet", machine, clock(r.At), r.State)
-	case machines.JoinedUnrecorded:
-		return fmt.Sprintf("its machine %s has joined; its record does not have that yet", machine)
-	case machines.Converging:
-		return "it joined, and has not converged yet"
-	case machines.NodeUnregistered:
-		return "it is not registered"
-	case machines.NodeNotReported:
-		return "it is registered, and has not reported yet"
-	case machines.NodeState:
-		if r.NodeState == agent.Converged {
-			return "it is registered and converged"
-		}
-		return "it is registered and " + view(r)
-	case machines.NeverConverged:
-		return fmt.Sprintf("it has never converged since its machine was made; roles that come after %s no longer wait for it", clean(r.Role))
-	case machines.AddressDiffers:
-		return fmt.Sprintf("it is registered from %s, and its machine has %s: that may be another machine", clean(r.Was), clean(r.Now))
-	case machines.SettingsKept:
-		return "the file changes its " + strings.Join(r.Settings, ", ") + ", and its machine keeps the old settings"
-	case machines.SilentMachine:
-		return "it is silent, and the provider reports that its machine is " + string(r.State)
-	case machines.SilentUnseen:
-		return "it is silent, and no provider lists its machine"
-	case machines.StateUnknown:
-		return "the provider does not know the state of its machine"
-	case machines.OffHostListNote:
-		return "it was removed from the host list: `pulley nodes add` adds it; to delete its machine, use the provider"
-	case machines.ListedLater:
-		return "the provider does not list its machine yet: apply again in a while"
-	case machines.ReportsUnlisted:
-		return "the provider has no machine of it, and the node still reports: nothing is done until it is silent or off the host list"
+const (
+	nothing = "; nothing is done to it"
+	outage  = ": that looks like an outage of the provider, and nothing is done; `pulley env plan` shows them"
+)
+
+// sentences are the sentences of reasons. param gives the values of their parameters.
+var sentences = map[machines.Code]string{
+	// of nodes of an environment
+	machines.DriverChanged:       "the provider $was made its machine, and the file names the provider $now",
+	machines.PlaceChanged:        "its machine was made at $was, and the provider is now at $now",
+	machines.PlaceRenamed:        "its machine was made at $was, and is now listed at $now",
+	machines.RetirementBegun:     "$by began to retire it at $at and did not finish",
+	machines.WantedAgain:         "it is wanted again",
+	machines.RetirementCancelled: "it is wanted again, and nothing was taken down yet: its retirement is cancelled",
+	machines.MachineStays:        "Pulley made its machine $machine, which stays",
+	machines.NoMachine:           "it has no machine",
+	machines.NotOurs:             "this provider did not make its machine",
+	machines.Claimed:             "$by claimed its name at $at, and it has no machine yet$because",
+	machines.MachineGone:         "its machine $machine, made at $at, is gone",
+	machines.MachineDeleting:     "the provider is deleting its machine $machine; then a new one is made",
+	machines.MachineFailed:       "the provider reports of its machine: $failure",
+	machines.MachineOff:          "the provider reports that its machine $machine is off",
+	machines.OffHostList:         "its machine $machine is $state, and the node was removed from the host list: `pulley nodes add $node` adds it",
+	machines.NeverJoined:         "its machine $machine was ordered at $at, is $state and did not join within $span",
+	machines.FlavorChanged:       "flavor $was → $now",
+	machines.ImageChanged:        "image $was → $now",
+	machines.NotRecorded:         "its machine $machine has the mark of this fleet and no machine record",
+	machines.Joining:             "its machine $machine was ordered at $at, is $state and has not joined yet$because",
+	machines.JoinedUnrecorded:    "its machine $machine has joined; its record does not have that yet",
+	machines.Converging:          "it joined, and has not converged yet",
+	machines.NodeUnregistered:    "it is not registered",
+	machines.NodeNotReported:     "it is registered, and has not reported yet",
+	machines.NodeState:           "it is registered and $view",
+
+	// notes on nodes that stay
+	machines.NeverConverged:  "it has never converged since its machine was made; roles that come after $role no longer wait for it",
+	machines.AddressDiffers:  "it is registered from $was, and its machine has $now: that may be another machine",
+	machines.SettingsKept:    "the file changes its $settings, and its machine keeps the old settings",
+	machines.SilentMachine:   "it is silent, and the provider reports that its machine is $state",
+	machines.SilentUnseen:    "it is silent, and no provider lists its machine",
+	machines.StateUnknown:    "the provider does not know the state of its machine",
+	machines.OffHostListNote: "it was removed from the host list: `pulley nodes add` adds it; to delete its machine, use the provider",
+	machines.ListedLater:     "the provider does not list its machine yet: apply again in a while",
+	machines.ReportsUnlisted: "the provider has no machine of it, and the node still reports: nothing is done until it is silent or off the host list",
+
+	// of nodes that are not in the environment, and of unlisted, unknown or duplicate machines
+	machines.EnvironmentDestroyed: "the environment is destroyed",
+	machines.RoleUnknown:          "its role is unknown, and the file does not call for it",
+	machines.RoleRemoved:          "the file has no role $role",
+	machines.Surplus:              "the file calls for $count of $role",
+	machines.NotWanted:            "the file does not call for it",
+	machines.MadeElsewhere:        "the environment has no provider: delete its machine, then run `pulley nodes remove $node`",
+	machines.HostRemains:          "the environment is destroyed; Pulley did not make its machine, which runs on: --forget-hosts removes the node",
+	machines.NotMember:            "it is no longer a member; its machine stays",
+	machines.HostForgotten:        "the environment is destroyed; Pulley did not make its machine, which stays",
+	machines.NotMadeByPulley:      "Pulley did not make its machine: `pulley nodes remove $node` removes the node",
+	machines.HooksUnlikely:        "its retire hooks may not run: it is $view",
+	machines.UnderHold:            "it is under a hold: $hold",
+	machines.Unlisted:             "its machine $machine was ordered at $at, and the provider does not list it yet",
+	machines.UnlistedReporting: "the provider has no machine of it, but it reported at $at: nothing is done until it is silent, which is from $until; " +
+		"if its machine is gone for good, run `pulley nodes remove $node`",
+	machines.DuplicateMachine:  "$count machines have its name, and $machine is the node, by $evidence",
+	machines.NameNotNode:       "it has the mark of this fleet, and its name is not a node's" + nothing,
+	machines.NameOtherStack:    "it has the mark of this fleet, and its name is of another stack" + nothing,
+	machines.OrderLost:         "the provider has lost it",
+	machines.DependencyChanged: "nodes that it reacts to came or went",
+
+	// why a step is blocked; remedies has what to do
+	machines.ProtectedRole:    "$role is protected",
+	machines.ProtectedStored:  "$role is protected in the stored environment",
+	machines.ProtectedRemoved: "$role is protected, and the file no longer has it",
+	machines.DriverBlind:      "$now does not see the machines of $was",
+	machines.PlaceBlind:       "machines that were made at another place are not seen at this one",
+	machines.NoMachineIDs:     "the provider gives its machines no ids: none can be deleted alone",
+	machines.MayStillRun:      "the provider does not list its machine, which may still run: the node reported at $at, and counts as silent from $until",
+	machines.MayBeGone:        "the provider does not list its machine, which was ordered at $at and counts as gone from $until",
+	machines.MayBeListed:      "the provider does not list its machine, which was ordered at $at and may be listed until $until",
+	machines.TooFewListed:     "the provider lists $count of $machines",
+
+	// the causes of a wait
+	machines.WaitsForNothingSeen: "nothing was read yet",
+	machines.WaitsForProvider:    "the provider throttles requests: waiting $span",
+	machines.WaitsForProblem:     "$problem",
+	machines.WaitsForRetry:       "the provider answered: $problem; retrying",
+	machines.WaitsForHooks:       "waiting for its retire hooks",
+	machines.WaitsForEnd:         "its machine is not gone yet",
+	machines.WaitsForEndAgain:    "its machine still exists: deleting it again",
+	machines.WaitsForOthersEnd:   "somebody else is deleting its machine",
+	machines.WaitsForList:        "the provider does not list it yet",
+	machines.WaitsForJoin:        "it is $state, and has not joined yet",
+	machines.WaitsForReport:      "it joined, and has not reported yet",
+	machines.WaitsForConvergence: "$view",
+	machines.WaitsForRuns:        "nodes that have yet to run: $count",
+
+	// the notes of an apply or a watch
+	machines.ApplyStopped:       "stopped: $problem",
+	machines.ApplyInterrupted:   "interrupted; what was begun is recorded",
+	machines.OrderedAgain:       "its machine is ordered again",
+	machines.NothingPromoted:    "no release is promoted in $env: machines are only waited for until they join",
+	machines.NotWaitedFor:       "$node is under a hold and is not waited for: $hold",
+	machines.RunNotRequested:    "cannot request a run of $node: $problem",
+	machines.RunFailed:          "the requested run of $node failed: $problem",
+	machines.RunsUnanswered:     "a run was requested and not answered within $span: $nodes",
+	machines.ProtectionRemoved:  "protection is removed, and nothing else was done: apply again",
+	machines.QuotaReached:       "the provider's quota was reached with $node",
+	machines.TooManyFailed:      "$nodes failed, and rollout.failures of $role is $count",
+	machines.DependencyFailed:   "$role comes after $was, of which not all could be made",
+	machines.CreationFailed:     "nothing is retired before the new machines are healthy, and $node failed",
+	machines.RetirementsFailed:  "others retire first, and not all of them could",
+	machines.DeadNotRecorded:    "$node is left to an apply: it has no machine record",
+	machines.DeadButReporting:   "$node is left alone: it reported at $at; it counts as silent from $until",
+	machines.ReplacedButReports: "$node is left alone: it was to be made again, and reported at $at; `pulley nodes run $node --cancel-retirement` keeps its machine",
+	machines.LeftToApply:        "left to an apply: $nodes; `pulley env plan` shows why",
+	machines.RoleIsProtected:    "$node is left alone: $role is protected",
+	machines.NodeIsHeld:         "$node is left alone: $hold",
+	machines.StepBlocked:        "$node is left alone: it is blocked",
+	machines.BudgetSpent:        "$nodes wait: the budget is $machines an hour, and $count were made again",
+	machines.NoneListed:         "the provider lists none of $machines" + outage,
+	machines.MostDead:           "$count of $machines look dead" + outage,
+	machines.FewListed:          "the provider does not list $count of $machines" + outage,
+}
+
+const checkProvider = "check the provider, its place and its owner"
+
+// remedies are what to do about a blocked step; $apply is the command: apply or destroy.
+var remedies = map[machines.Code]string{
+	machines.ProtectedRole:    "remove `protected` from it in the file, and apply that first",
+	machines.ProtectedStored:  "apply the file without `protected` and with no other change first",
+	machines.ProtectedRemoved: "put it back without `protected`, apply that, and remove it then",
+	machines.DriverBlind:      "put `provider: $was` back and lower the cardinality, apply that, and change the provider then",
+	machines.PlaceBlind:       "$apply with the previous cloud, provider and owner, or use --same-place if these are the same machines",
+	machines.NoMachineIDs:     "delete one of them at the provider",
+	machines.MayStillRun:      checkProvider + "; destroy again when it is silent, or after `pulley nodes remove` if its machine is gone for good",
+	machines.MayBeGone:        checkProvider + "; destroy again then, or confirm with --accept-lost that it is gone",
+	machines.MayBeListed:      checkProvider + ", and destroy again after that time",
+	machines.TooFewListed:     checkProvider + "; confirm with --accept-lost that the others are gone",
+}
+
+// Remedy returns what to do about a blocked step; "" for a reason that blocks nothing.
+func Remedy(r machines.Reason, destroys bool) string {
+	if r.Code == machines.DriverBlind && destroys {
+		return expand("destroy with a file that has `provider: $was`", r)
 	}
-	return ""
+	return expand(strings.ReplaceAll(remedies[r.Code], "$apply", Deed(destroys)), r)
+}
+
+// expand replaces the parameters of a sentence by their values.
+func expand(sentence string, r machines.Reason) string {
+	return os.Expand(sentence, func(name string) string { return param(r, name) })
+}
+
+// param returns a parameter of a reason by its name in sentences.
+func param(r machines.Reason, name string) string {
+	switch name {
+	case "machine":
+		return clean(r.Machine.String())
+	case "machines":
+		return Count(r.Of, "machine")
+	case "count":
+		return strconv.Itoa(r.Count)
+	case "node":
+		return clean(r.Node)
+	case "nodes":
+		return Names(r.Nodes)
+	case "role":
+		return clean(r.Role)
+	case "env":
+		return clean(r.Environment)
+	case "was":
+		return word(r.Was)
+	case "now":
+		return word(r.Now)
+	case "by":
+		return clean(r.By)
+	case "at":
+		return clock(r.At)
+	case "until":
+		return clock(r.Until)
+	case "span":
+		return span(r.Span())
+	case "settings":
+		return strings.Join(r.Settings, ", ")
+	case "problem":
+		return clean(string(r.Problem))
+	case "because":
+		if r.Problem == "" {
+			return ""
+		}
+		return ": " + clean(string(r.Problem))
+	case "failure":
+		return cmp.Or(clean(string(r.Problem)), string(machines.Failed))
+	case "state":
+		if r.State == machines.Unknown {
+			return "in a state that the provider does not know"
+		}
+		return string(r.State)
+	case "view":
+		return view(r)
+	case "hold":
+		if r.Hold == nil {
+			return ""
+		}
+		return clean(r.Hold.String())
+	case "evidence":
+		return cmp.Or(evidence[machines.Evidence(r.By)], clean(r.By))
+	}
+	return "$" + name
+}
+
+var evidence = map[machines.Evidence]string{
+	machines.ByInventory: "its machine record",
+	machines.ByAddress:   "the address that it is registered from",
+	machines.ByAge:       "age",
 }
 
 // missing names the command that makes the userdata of a machine that Pulley does not make.
@@ -148,212 +269,6 @@ func missing(r machines.Reason) string {
 	return fmt.Sprintf("it has not joined: make its machine, with the output of `%s` as its userdata%s", call, joins)
 }
 
-// ofLeaving returns the sentences about nodes that are not in the environment, and about unlisted, unknown or duplicate
-// machines.
-func ofLeaving(r machines.Reason) string {
-	machine := clean(r.Machine.String())
-	switch r.Code {
-	case machines.EnvironmentDestroyed:
-		return "the environment is destroyed"
-	case machines.RoleUnknown:
-		return "its role is unknown, and the file does not call for it"
-	case machines.RoleRemoved:
-		return "the file has no role " + clean(r.Role)
-	case machines.Surplus:
-		return fmt.Sprintf("the file calls for %d of %s", r.Count, clean(r.Role))
-	case machines.NotWanted:
-		return "the file does not call for it"
-	case machines.MadeElsewhere:
-		return fmt.Sprintf("the environment has no provider: delete its machine, then run `pulley nodes remove %s`", clean(r.Node))
-	case machines.HostRemains:
-		return "the environment is destroyed; Pulley did not make its machine, which runs on: --forget-hosts removes the node"
-	case machines.NotMember:
-		return "it is no longer a member; its machine stays"
-	case machines.HostForgotten:
-		return "the environment is destroyed; Pulley did not make its machine, which stays"
-	case machines.NotMadeByPulley:
-		return fmt.Sprintf("Pulley did not make its machine: `pulley nodes remove %s` removes the node", clean(r.Node))
-	case machines.HooksUnlikely:
-		return "its retire hooks may not run: it is " + view(r)
-	case machines.UnderHold:
-		return "it is under a hold: " + hold(r.Hold)
-	case machines.Unlisted:
-		return fmt.Sprintf("its machine %s was ordered at %s, and the provider does not list it yet", machine, clock(r.At))
-	case machines.UnlistedReporting:
-		return fmt.Sprintf("the provider has no machine of it, but it reported at %s: nothing is done until it is silent, which is from %s; if its machine is gone for good, run `pulley nodes remove %s`", clock(r.At), clock(r.Until), clean(r.Node))
-	case machines.DuplicateMachine:
-		return fmt.Sprintf("%d machines have its name, and %s is the node, by %s", r.Count, machine, evidence(machines.Evidence(r.By)))
-	case machines.NameNotNode:
-		return "it has the mark of this fleet, and its name is not a node's; nothing is done to it"
-	case machines.NameNoStack:
-		return "it has the mark of this fleet, and its name has no stack; nothing is done to it"
-	case machines.NameOtherStack:
-		return fmt.Sprintf("it has the mark of this fleet, and its name is of the stack %s; nothing is done to it", clean(r.Now))
-	case machines.MachineReplaced:
-		return "the provider reports: " + cmp.Or(clean(string(r.Problem)), "failed")
-	case machines.OrderLost:
-		return "the provider has lost it"
-	case machines.DependencyChanged:
-		return "nodes that it reacts to came or went"
-	case machines.CancelledByApply, machines.CancelledByOperator:
-		return "its retirement was cancelled"
-	}
-	return ""
-}
-
-func evidence(e machines.Evidence) string {
-	switch e {
-	case machines.ByInventory:
-		return "its machine record"
-	case machines.ByAddress:
-		return "the address that it is registered from"
-	case machines.ByAge:
-		return "age"
-	}
-	return clean(string(e))
-}
-
-// ofWaiting returns the sentences about the waits of an apply.
-func ofWaiting(r machines.Reason) string {
-	problem := clean(string(r.Problem))
-	switch r.Code {
-	case machines.WaitsForRead:
-		return problem
-	case machines.WaitsForNothingSeen:
-		return "nothing was read yet"
-	case machines.WaitsForProvider:
-		return fmt.Sprintf("the provider throttles requests: waiting %s", span(r.Span()))
-	case machines.WaitsForMachine:
-		return problem
-	case machines.WaitsForRetry:
-		return fmt.Sprintf("the provider answered: %s; retrying", problem)
-	case machines.WaitsForHooks:
-		return "waiting for its retire hooks"
-	case machines.WaitsForEnd:
-		return "its machine is not gone yet"
-	case machines.WaitsForEndAgain:
-		return "its machine still exists: deleting it again"
-	case machines.WaitsForOthersEnd:
-		return "somebody else is deleting its machine"
-	case machines.WaitsForList:
-		return "the provider does not list it yet"
-	case machines.WaitsForJoin:
-		switch r.State {
-		case machines.Running:
-			return "it runs, and has not joined yet"
-		case machines.Deleting:
-			return "the provider is deleting it"
-		}
-		return "it is " + string(r.State)
-	case machines.WaitsForReport:
-		return "it joined, and has not reported yet"
-	case machines.WaitsForConvergence:
-		return view(r)
-	case machines.WaitsForRuns:
-		return fmt.Sprintf("%s have yet to run", Count(r.Count, "node"))
-	}
-	return ""
-}
-
-// ofNote returns the sentences of the notes of an apply or a watch.
-func ofNote(r machines.Reason) string {
-	node, problem := clean(r.Node), clean(string(r.Problem))
-	switch r.Code {
-	case machines.ApplyStopped:
-		return "stopped: " + problem
-	case machines.ApplyInterrupted:
-		return "interrupted; what was begun is recorded"
-	case machines.OrderedAgain:
-		return "its machine is ordered again"
-	case machines.NothingPromoted:
-		return fmt.Sprintf("no release is promoted in %s: machines are only waited for until they join", clean(r.Environment))
-	case machines.NotWaitedFor:
-		return fmt.Sprintf("%s is under a hold and is not waited for: %s", node, hold(r.Hold))
-	case machines.RunNotRequested:
-		return fmt.Sprintf("cannot request a run of %s: %s", node, problem)
-	case machines.RunFailed:
-		return fmt.Sprintf("the requested run of %s failed: %s", node, problem)
-	case machines.RunsUnanswered:
-		return fmt.Sprintf("a run was requested and not answered within %s: %s", span(r.Span()), Names(r.Nodes))
-	case machines.ProtectionRemoved:
-		return "protection is removed, and nothing else was done: apply again"
-	case machines.QuotaReached:
-		return "the provider's quota was reached with " + node
-	case machines.TooManyFailed:
-		return fmt.Sprintf("%s failed, and rollout.failures of %s is %d", Names(r.Nodes), clean(r.Role), r.Count)
-	case machines.DependencyFailed:
-		return fmt.Sprintf("%s comes after %s, of which not all could be made", clean(r.Role), clean(r.Was))
-	case machines.CreationFailed:
-		return "nothing is retired before the new machines are healthy, and " + node + " failed"
-	case machines.RetirementsFailed:
-		return "others retire first, and not all of them could"
-	case machines.DeadNotRecorded:
-		return node + " is left to an apply: it has no machine record"
-	case machines.DeadButReporting:
-		return fmt.Sprintf("%s is left alone: it reported at %s; it counts as silent from %s", node, clock(r.At), clock(r.Until))
-	case machines.ReplacedButReports:
-		return fmt.Sprintf("%s is left alone: it was to be made again, and reported at %s; `pulley nodes run %s --cancel-retirement` keeps its machine", node, clock(r.At), node)
-	case machines.LeftToApply:
-		return "left to an apply: " + Names(r.Nodes) + "; `pulley env plan` shows why"
-	case machines.RoleIsProtected:
-		return fmt.Sprintf("%s is left alone: %s is protected", node, clean(r.Role))
-	case machines.NodeIsHeld:
-		return fmt.Sprintf("%s is left alone: %s", node, hold(r.Hold))
-	case machines.StepBlocked:
-		return node + " is left alone: it is blocked"
-	case machines.BudgetSpent:
-		return fmt.Sprintf("%s wait: the budget is %s an hour, and %d were made again", Names(r.Nodes), Count(r.Of, "machine"), r.Count)
-	case machines.NoneListed:
-		return outage(fmt.Sprintf("the provider lists none of %s", Count(r.Of, "machine")))
-	case machines.MostDead:
-		return outage(fmt.Sprintf("%d of %s look dead", r.Count, Count(r.Of, "machine")))
-	case machines.FewListed:
-		return outage(fmt.Sprintf("the provider does not list %d of %s", r.Count, Count(r.Of, "machine")))
-	}
-	return ""
-}
-
-func outage(what string) string {
-	return what + ": that looks like an outage of the provider, and nothing is done; `pulley env plan` shows them"
-}
-
-// Blocked returns why a step is blocked, and the remedy; both are "" for a reason that blocks nothing.
-func Blocked(r machines.Reason, destroys bool) (why, remedy string) {
-	const look = "check the provider, its place and its owner"
-	role := clean(r.Role)
-	switch r.Code {
-	case machines.ProtectedRole:
-		return role + " is protected", "remove `protected` from it in the file, and apply that first"
-	case machines.ProtectedStored:
-		return role + " is protected in the stored environment", "apply the file without `protected` and with no other change first"
-	case machines.ProtectedRemoved:
-		return role + " is protected, and the file no longer has it", "put it back without `protected`, apply that, and remove it then"
-	case machines.DriverBlind:
-		why = fmt.Sprintf("%s does not see the machines of %s", clean(r.Now), clean(r.Was))
-		if destroys {
-			return why, fmt.Sprintf("destroy with a file that has `provider: %s`", clean(r.Was))
-		}
-		return why, fmt.Sprintf("put `provider: %s` back and lower the cardinality, apply that, and change the provider then", clean(r.Was))
-	case machines.PlaceBlind:
-		return "machines that were made at another place are not seen at this one",
-			Deed(destroys) + " with the previous cloud, provider and owner, or use --same-place if these are the same machines"
-	case machines.NoMachineIDs:
-		return "the provider gives its machines no ids: none can be deleted alone", "delete one of them at the provider"
-	case machines.MayStillRun:
-		return fmt.Sprintf("the provider does not list its machine, which may still run: the node reported at %s, and counts as silent from %s", clock(r.At), clock(r.Until)),
-			look + "; destroy again when it is silent, or after `pulley nodes remove` if its machine is gone for good"
-	case machines.MayBeGone:
-		return fmt.Sprintf("the provider does not list its machine, which was ordered at %s and counts as gone from %s", clock(r.At), clock(r.Until)),
-			look + "; destroy again then, or confirm with --accept-lost that it is gone"
-	case machines.MayBeListed:
-		return fmt.Sprintf("the provider does not list its machine, which was ordered at %s and may be listed until %s", clock(r.At), clock(r.Until)),
-			look + ", and destroy again after that time"
-	case machines.TooFewListed:
-		return fmt.Sprintf("the provider lists %d of %s", r.Count, Count(r.Of, "machine")), look + "; confirm with --accept-lost that the others are gone"
-	}
-	return "", ""
-}
-
 // Deed returns the verb of the command: apply or destroy.
 func Deed(destroys bool) string {
 	if destroys {
@@ -361,9 +276,6 @@ func Deed(destroys bool) string {
 	}
 	return "apply"
 }
-
-// Act returns the reasons of an act.
-func Act(a machines.Act) string { return Reasons(a.Reasons) }
 
 // Count returns a number of things: "1 machine", "3 machines".
 func Count(n int, what string) string {
@@ -376,39 +288,24 @@ func Count(n int, what string) string {
 // Names joins the first few names.
 func Names(all []string) string {
 	const most = 5
-	var text strings.Builder
-	for i, n := range all {
-		switch {
-		case i == most:
-			return fmt.Sprintf("%s and %d more", text.String(), len(all)-most)
-		case i > 0:
-			text.WriteString(", ")
-		}
-		text.WriteString(clean(n))
+	more := ""
+	if len(all) > most {
+		more = fmt.Sprintf(" and %d more", len(all)-most)
+		all = all[:most]
 	}
-	return text.String()
+	names := make([]string, len(all))
+	for i, n := range all {
+		names[i] = clean(n)
+	}
+	return strings.Join(names, ", ") + more
 }
 
-// view returns a node's state, with its reason if known.
+// view returns a node's state, with its reason if known. A converged node needs none.
 func view(r machines.Reason) string {
-	if r.View == nil || r.View.Sentence() == "" {
+	if r.NodeState == agent.Converged || r.View == nil || r.View.Sentence() == "" {
 		return string(r.NodeState)
 	}
 	return string(r.NodeState) + ": " + clean(r.View.Sentence())
-}
-
-func hold(h *agent.Hold) string {
-	if h == nil {
-		return ""
-	}
-	return clean(h.String())
-}
-
-func because(problem agent.Prose) string {
-	if problem == "" {
-		return ""
-	}
-	return ": " + clean(string(problem))
 }
 
 // word returns a word from the provider, safe for a terminal.
