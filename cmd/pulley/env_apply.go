@@ -124,9 +124,8 @@ func begin(ctx context.Context, o *options, s *store.Store, want *environments.E
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
-	return apply.Begin(ctx, &apply.Applier{
-		Provider: p.Provider, Form: p.Form, Fleet: f, Ref: want.Ref(), Driver: want.Driver(), Place: p.Place, By: by, Now: o.env.Now,
-	}, a), nil
+	source := apply.Source{Reader: f, Provider: p.Provider, Ref: want.Ref(), Place: p.Place, Now: o.env.Now}
+	return apply.Begin(ctx, &apply.Applier{Source: source, Fleet: f, Form: p.Form, Driver: want.Driver(), By: by}, a), nil
 }
 
 // carryOut applies an approved draft, if the plan has not changed, and shows the progress and the notes.

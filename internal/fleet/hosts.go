@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,21 +34,10 @@ type Join struct {
 	By      string    `json:"by"`
 }
 
-// FirstBoot is how far a machine is in its first boot.
+// FirstBoot is the progress of a machine in its first boot.
 type FirstBoot struct {
-	Machine  string          `json:"machine"`
-	Hostname string          `json:"hostname,omitempty"`
-	Step     string          `json:"step"`
-	State    store.BootState `json:"state"`
-	Error    agent.Prose     `json:"error,omitempty"`
-	Attempts int             `json:"attempts"`
-	Started  time.Time       `json:"started"`
-	Since    time.Time       `json:"since"`
-	Heard    time.Time       `json:"heard"`
-	Finished time.Time       `json:"finished,omitzero"`
-	Stalled  bool            `json:"stalled"` // unfinished, and nothing was heard of it for too long
-	Token    string          `json:"token,omitempty"`
-	Unlocked *store.Revoked  `json:"unlocked,omitempty"`
+	store.FirstBoot
+	Stalled bool `json:"stalled"` // unfinished, and silent for too long
 }
 
 // HostsRead is what Hosts needs of an environment.
@@ -70,18 +60,10 @@ func Hosts(r HostsRead, now time.Time) []Host {
 			called[n] = role.Name
 		}
 	}
-	names := map[string]bool{}
-	for n := range called {
-		names[n] = true
-	}
-	for n := range r.Hosts {
-		names[n] = true
-	}
-	for n := range boots {
-		names[n] = true
-	}
+	names := slices.Concat(slices.Collect(maps.Keys(called)), slices.Collect(maps.Keys(r.Hosts)), slices.Collect(maps.Keys(boots)))
+	slices.SortFunc(names, CompareNatural)
 	all := make([]Host, 0, len(names)+len(nameless))
-	for _, name := range Natural(names) {
+	for _, name := range slices.Compact(names) {
 		h, registered := r.Hosts[name]
 		if !registered {
 			h = agent.Host{Node: name, Role: called[name]}
@@ -104,7 +86,7 @@ func Hosts(r HostsRead, now time.Time) []Host {
 func (r HostsRead) boots(now time.Time) (byNode map[string]*FirstBoot, nameless []Host) {
 	byNode = map[string]*FirstBoot{}
 	for _, b := range r.FirstBoots {
-		shown := &FirstBoot{b.Machine, b.Hostname, b.Step, b.State, b.Error, b.Attempts, b.Started, b.Since, b.Heard, b.Finished, b.Stands(now), b.Token, b.Unlocked}
+		shown := &FirstBoot{b, b.Stands(now)}
 		switch was := byNode[b.Node]; {
 		case b.Node == "" && b.Finished.IsZero():
 			nameless = append(nameless, Host{Host: agent.Host{Role: b.Role, Hostname: b.Hostname, MachineID: b.Machine}, FirstBoot: shown})

@@ -73,7 +73,8 @@ func (o *operator) start() attempt {
 	ctx, end := context.WithCancel(context.Background())
 	s := o.site.Open("ann", end)
 	a := &apply.Applier{
-		Provider: s.Provider(), Form: "script", Fleet: s, Ref: o.site.Ref, Driver: environments.DriverExec, Place: "home", By: "ann", Now: time.Now,
+		Source: apply.Source{Reader: s, Provider: s.Provider(), Ref: o.site.Ref, Place: "home", Now: time.Now},
+		Fleet:  s, Form: "script", Driver: environments.DriverExec, By: "ann",
 		Progress: func(e apply.Event) {
 			o.said = append(o.said, e)
 			if o.dies != nil {

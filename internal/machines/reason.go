@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/clip"
 )
 
 // Reason is why a machine is changed, left alone or waited for. It is a code with its parameters, which the comment on
@@ -43,6 +44,9 @@ func (r Reason) WithView(v agent.View) Reason {
 
 // Span returns Seconds as a duration.
 func (r Reason) Span() time.Duration { return time.Duration(r.Seconds) * time.Second }
+
+// Quote returns the text of a provider or a node as a parameter: one line of limited length.
+func Quote(s string) agent.Prose { return agent.Prose(clip.Line(s, 200)) }
 
 // Has reports whether one of the reasons has a code.
 func Has(all []Reason, c Code) bool {
@@ -148,7 +152,6 @@ const (
 	WaitsForHooks       Code = "waits_for_hooks"       //
 	WaitsForEnd         Code = "waits_for_end"         // of a machine
 	WaitsForEndAgain    Code = "waits_for_end_again"   // deleted a second time
-	WaitsForOthersEnd   Code = "waits_for_others_end"  // another program deletes it
 	WaitsForList        Code = "waits_for_list"        // the provider does not list it yet
 	WaitsForJoin        Code = "waits_for_join"        // State
 	WaitsForReport      Code = "waits_for_report"      //

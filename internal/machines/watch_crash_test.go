@@ -57,7 +57,7 @@ func (o *operator) watching() *watch.Watcher {
 func (o *operator) see(w *watch.Watcher) bool {
 	x := o.start()
 	defer x.end()
-	f, err := w.Look(x.ctx, x.applier.Source())
+	f, err := w.Look(x.ctx, x.applier.Source)
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ type looked struct {
 
 // lookOnce makes a watcher look, and act with the lock.
 func lookOnce(ctx context.Context, w *watch.Watcher, a *apply.Applier) (l looked, err error) {
-	f, err := w.Look(ctx, a.Source())
+	f, err := w.Look(ctx, a.Source)
 	for _, n := range f.Notes {
 		l.Notes = append(l.Notes, render.Reason(n))
 	}

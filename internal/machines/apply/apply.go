@@ -1,3 +1,8 @@
+// Package apply carries plans out: it claims names, orders machines, waits for nodes, retires nodes and deletes
+// machines.
+//
+// Every task reads the current state and can run again: the next apply resumes interrupted work. The package must never
+// delete a machine without an approval, never order one whose name is not claimed, and never wait without a deadline.
 package apply
 
 import (
@@ -29,27 +34,25 @@ const (
 const (
 	DefaultParallel     = 10
 	DefaultDrainTimeout = 10 * time.Minute
-	DefaultCallTimeout  = 5 * time.Minute
 )
 
-// Applier plans for one fleet and carries plans out. Provider, Form, Fleet, Ref, Driver, By and Now are required.
-// Applying needs the fleet's lock, which a Session holds.
+// callTimeout limits one call to the provider.
+const callTimeout = 5 * time.Minute
+
+// Applier plans for one fleet and carries plans out. Its Source, Fleet, Form, Driver and By are required. Applying needs
+// the fleet's lock, which a Session holds.
 type Applier struct {
-	Provider machines.Provider // nil: Pulley makes no machines here
-	Form     userdata.Form
-	Fleet    machines.Fleet
-	Ref      environments.Ref
-	Driver   string // as in machine records
-	Place    string // as in machine records; "" is unknown
-	By       string
-	Now      func() time.Time
-	Log      *slog.Logger
+	Source
+	Fleet  machines.Fleet
+	Form   userdata.Form
+	Driver string // as in machine records
+	By     string
+	Log    *slog.Logger
 
 	Parallel     int             // machines that are worked on at a time; 0 is DefaultParallel
 	Wait         Waiting         // "" is WaitConverged
 	DrainTimeout time.Duration   // of a node's retire hooks; 0 is DefaultDrainTimeout
 	NoDrain      bool            // hooks do not run before a machine is retired
-	CallTimeout  time.Duration   // of one call to the provider; 0 is DefaultCallTimeout
 	Lock         context.Context // ends when the fleet's lock is lost; nil: then ctx ends with the cause ErrLost
 	Watch        bool            // a watch applies, and its budget has counted the machine
 	Progress     func(Event)     // receives every event, from several goroutines, one call at a time; may be nil
@@ -89,12 +92,11 @@ type Draft struct {
 
 // Source contains the inputs of a plan.
 type Source struct {
-	Reader      machines.Reader
-	Provider    machines.Provider // nil: Pulley makes no machines here
-	Ref         environments.Ref
-	Place       string
-	Now         func() time.Time
-	CallTimeout time.Duration // 0 is DefaultCallTimeout
+	Reader   machines.Reader
+	Provider machines.Provider // nil: Pulley makes no machines here
+	Ref      environments.Ref
+	Place    string // as in machine records; "" is unknown
+	Now      func() time.Time
 }
 
 // Look plans the changes from the fleet to want. nil is the stored environment; without one, the draft has no Spec.
@@ -105,7 +107,7 @@ func (s Source) Look(ctx context.Context, want *environments.Environment, o plan
 		return Draft{}, fmt.Errorf("cannot read the fleet of %s: %w", s.Ref, err)
 	}
 	if s.Provider != nil {
-		calling, cancel := context.WithTimeout(ctx, cmp.Or(s.CallTimeout, DefaultCallTimeout))
+		calling, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		if w.Machines, err = s.Provider.List(calling); err != nil {
 			return Draft{}, fmt.Errorf("cannot list the machines of %s: %w", s.Ref, err)
@@ -118,20 +120,8 @@ func (s Source) Look(ctx context.Context, want *environments.Environment, o plan
 	if want == nil {
 		return Draft{World: w}, nil
 	}
-	if o.Place == "" {
-		o.Place = s.Place
-	}
+	o.Place = cmp.Or(o.Place, s.Place)
 	return Draft{plan.Make(want, w, o), w, o}, nil
-}
-
-// Source returns the source of the Applier's plans.
-func (a *Applier) Source() Source {
-	return Source{a.Fleet, a.Provider, a.Ref, a.Place, a.Now, a.callTimeout()}
-}
-
-// Look plans from the Applier's own source.
-func (a *Applier) Look(ctx context.Context, want *environments.Environment, o plan.Options) (Draft, error) {
-	return a.Source().Look(ctx, want, o)
 }
 
 // Apply carries out a plan that was just made or rechecked. It may delete the machines in approved. It does nothing if
@@ -179,13 +169,6 @@ func CheckRetire(p plan.Plan, most int) error {
 		what += " and " + absent
 	}
 	return fmt.Errorf("cannot %s %s: %s, and the limit is %d\ncheck the plan, and use --max-retire %d if it is right", render.Deed(p.Destroys), p.Fleet, what, most, n)
-}
-
-func (a *Applier) callTimeout() time.Duration {
-	if a.CallTimeout > 0 {
-		return a.CallTimeout
-	}
-	return DefaultCallTimeout
 }
 
 // Lock is the lock of one fleet.

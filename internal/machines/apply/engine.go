@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,25 +110,20 @@ type engine struct {
 	throttling sync.Mutex // guards until
 	until      time.Time  // the provider throttles until then
 	telling    sync.Mutex
-	recording  sync.Mutex        // guards outcomes and notes
-	outcomes   map[int]Outcome   // by index of the step in the plan
-	notes      map[string]bool   // by code and node, without duplicates
-	noted      []machines.Reason // in their order
+	recording  sync.Mutex      // guards outcomes and notes
+	outcomes   map[int]Outcome // by index of the step in the plan
+	notes      []machines.Reason
 }
 
 // grace is how long calls in flight may continue after an interrupt.
 const grace = 30 * time.Second
 
 func (a *Applier) engine(ctx context.Context, d Draft, approved []machines.Ref) *engine {
-	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, caller: ctx, outcomes: map[int]Outcome{}, notes: map[string]bool{}}
+	e := &engine{a: a, draft: d, approvals: newApprovals(approved), log: a.Log, caller: ctx, outcomes: map[int]Outcome{}}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	parallel := a.Parallel
-	if parallel < 1 {
-		parallel = DefaultParallel
-	}
-	e.slots = make(chan struct{}, parallel)
+	e.slots = make(chan struct{}, cmp.Or(a.Parallel, DefaultParallel))
 	e.ctx, e.give = context.WithCancelCause(ctx)
 	calls, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	e.calls, e.cut = calls, cut
@@ -206,8 +202,9 @@ func (e *engine) tell(ev Event) {
 func (e *engine) remark(r machines.Reason) {
 	e.recording.Lock()
 	defer e.recording.Unlock()
-	if key := string(r.Code) + " " + r.Node; !e.notes[key] {
-		e.notes[key], e.noted = true, append(e.noted, r)
+	same := func(n machines.Reason) bool { return n.Code == r.Code && n.Node == r.Node }
+	if !slices.ContainsFunc(e.notes, same) {
+		e.notes = append(e.notes, r)
 	}
 }
 
@@ -285,7 +282,7 @@ func (e *engine) readMachines(ctx context.Context) ([]machines.Machine, error) {
 	if e.a.Provider == nil {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.a.callTimeout())
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	all, err := e.a.Provider.List(ctx)
 	if err != nil {

@@ -154,7 +154,7 @@ func (j *job) ask(verb string, call func(context.Context) error, known func() (b
 		if err := j.unthrottled(verb); err != nil {
 			return false, err
 		}
-		err := j.within(j.a.callTimeout(), call)
+		err := j.within(callTimeout, call)
 		var wait *machines.WaitError
 		var later *machines.LaterError
 		switch {
@@ -296,5 +296,5 @@ func (e *lateError) Error() string { return render.Reason(e.waits) }
 // problem returns the first line of an error as prose.
 func problem(err error) agent.Prose {
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	return prose(line)
+	return machines.Quote(line)
 }

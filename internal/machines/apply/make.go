@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/internal/clip"
 	"pulley/internal/machines"
 	"pulley/internal/machines/render"
 )
@@ -17,10 +16,7 @@ import (
 const (
 	maxOrders   = 3               // per machine and apply, if the provider fails to make it
 	clockMargin = 2 * time.Second // providers report times in seconds
-	maxProblem  = 200             // bytes of text from others
 )
-
-func prose(s string) agent.Prose { return agent.Prose(clip.Line(s, maxProblem)) }
 
 // claim records the name of a machine before the order. The name of a machine that is replaced was claimed when the
 // previous one was gone.
@@ -188,7 +184,7 @@ func register(j *job) error {
 		case !ok:
 			return false, waits, j.again(machines.Machine{}, machines.Reason{Code: machines.OrderLost})
 		case m.State == machines.Failed:
-			return false, waits, j.again(m, machines.Reason{Code: machines.MachineFailed, Problem: prose(m.Problem)})
+			return false, waits, j.again(m, machines.Reason{Code: machines.MachineFailed, Problem: machines.Quote(m.Problem)})
 		}
 		waits.State = m.State
 		return false, waits, nil
@@ -270,7 +266,7 @@ func converge(j *job) error {
 			return true, waits, nil
 		}
 		if m, ok := j.machine(s); ok && m.State == machines.Failed {
-			return false, waits, errors.New(render.Reason(machines.Reason{Code: machines.MachineFailed, Problem: prose(m.Problem)}))
+			return false, waits, errors.New(render.Reason(machines.Reason{Code: machines.MachineFailed, Problem: machines.Quote(m.Problem)}))
 		}
 		if held, is := s.World.Held[j.step.Node]; is {
 			j.remark(machines.Reason{Code: machines.NotWaitedFor, Node: j.step.Node, Hold: &held})
@@ -352,7 +348,7 @@ func settle(j *job) error {
 	m, ok := j.machine(s)
 	switch {
 	case ok && m.State == machines.Deleting:
-		if err := j.awaitOthersEnd("settle", m.Ref()); err != nil {
+		if err := j.awaitGone("settle", []machines.Ref{m.Ref()}, machines.Deleted, j.step.Reasons); err != nil {
 			return err
 		}
 		return errors.New("somebody else deleted its machine, which is gone now\napply again to make another one")

@@ -32,14 +32,18 @@ func (r *roleWork) stop() *machines.Reason {
 	return r.stopped
 }
 
-// fail counts a machine that failed.
+// fail counts a machine that failed. A quota error stops the role and does not count: retiring other nodes may free the
+// quota.
 func (r *roleWork) fail(node string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failed = append(r.failed, node)
+	quota := errors.Is(err, machines.ErrQuota)
+	if !quota {
+		r.failed = append(r.failed, node)
+	}
 	switch {
 	case r.stopped != nil:
-	case errors.Is(err, machines.ErrQuota):
+	case quota:
 		r.stopped = &machines.Reason{Code: machines.QuotaReached, Node: node}
 	case len(r.failed) > r.most:
 		r.stopped = &machines.Reason{Code: machines.TooManyFailed, Nodes: slices.Clone(r.failed), Role: r.name, Count: r.most}
@@ -56,8 +60,7 @@ func (e *engine) carryOut(p plan.Plan) {
 		}
 	}
 	e.all(duplicates)
-	e.makeAll(p)
-	e.retireAll(p)
+	e.retireAll(p, e.makeAll(p))
 }
 
 // all runs steps concurrently, and reports whether none failed.
@@ -113,16 +116,25 @@ func (e *engine) outcome(i int) (Outcome, bool) {
 	return o, ok
 }
 
-// makeAll makes machines, each role after its dependencies.
-func (e *engine) makeAll(p plan.Plan) {
+// makeAll makes machines, each role after its dependencies. It returns the roles with more failures than
+// rollout.failures tolerates, each with a failed node.
+func (e *engine) makeAll(p plan.Plan) map[string]string {
 	var wg sync.WaitGroup
-	for _, r := range roleWorks(p) {
+	works := roleWorks(p)
+	for _, r := range works {
 		wg.Go(func() {
 			defer close(r.done)
 			e.make(r)
 		})
 	}
 	wg.Wait()
+	failed := map[string]string{}
+	for _, r := range works {
+		if len(r.failed) > r.most {
+			failed[r.name] = r.failed[r.most]
+		}
+	}
+	return failed
 }
 
 // make makes the machines of one role.
@@ -190,7 +202,8 @@ func roleWorks(p plan.Plan) []*roleWork {
 		w := byRole[s.Role]
 		if w == nil {
 			r, _ := p.Spec.Role(s.Role)
-			w = &roleWork{name: s.Role, batch: make(chan struct{}, r.Rollout.BatchOf(r.Cardinality)), most: r.Rollout.FailuresOf(r.Cardinality), done: make(chan struct{})}
+			w = &roleWork{name: s.Role, most: r.Rollout.FailuresOf(r.Cardinality), done: make(chan struct{})}
+			w.batch = make(chan struct{}, r.Rollout.BatchOf(r.Cardinality))
 			byRole[s.Role] = w
 		}
 		w.steps = append(w.steps, i)
@@ -223,30 +236,27 @@ func roleWorks(p plan.Plan) []*roleWork {
 // comesAfter returns all direct and indirect dependencies of a role.
 func comesAfter(e *environments.Environment, role string) map[string]bool {
 	all := map[string]bool{}
-	var walk func(string)
-	walk = func(name string) {
-		r, _ := e.Role(name)
+	for todo := []string{role}; len(todo) > 0; todo = todo[1:] {
+		r, _ := e.Role(todo[0])
 		for _, before := range r.After {
 			if !all[before] {
 				all[before] = true
-				walk(before)
+				todo = append(todo, before)
 			}
 		}
 	}
-	walk(role)
 	return all
 }
 
 // retireAll retires the unwanted nodes: the last layer first, and within it in the plan's order. A layer waits until
 // the previous ones are gone.
-func (e *engine) retireAll(p plan.Plan) {
+func (e *engine) retireAll(p plan.Plan, failed map[string]string) {
 	var steps []int
 	for i, s := range p.Steps {
 		if s.Ends() {
 			steps = append(steps, i)
 		}
 	}
-	failed := e.failedRoles()
 	steps = slices.DeleteFunc(steps, func(i int) bool {
 		node := blocking(failed, p, p.Steps[i].Role)
 		if node != "" {
@@ -269,23 +279,6 @@ func (e *engine) retireAll(p plan.Plan) {
 		}
 		steps = steps[n:]
 	}
-}
-
-// failedRoles returns the roles with more failed machines than rollout.failures tolerates, each with a failed node. A
-// quota error does not count: retiring other nodes may free the quota.
-func (e *engine) failedRoles() map[string]string {
-	all, failed := map[string]string{}, map[string]int{}
-	for i, s := range e.draft.Steps {
-		o, ok := e.outcome(i)
-		if !ok || o.Err == nil || s.Verb == plan.Duplicate || errors.Is(o.Err, machines.ErrQuota) {
-			continue
-		}
-		r, _ := e.draft.Spec.Role(s.Role)
-		if failed[s.Role]++; failed[s.Role] > r.Rollout.FailuresOf(r.Cardinality) {
-			all[s.Role] = s.Node
-		}
-	}
-	return all
 }
 
 // blocking returns the failed node that prevents the retirement of a role's nodes: one of the same role, or of a role

@@ -37,7 +37,7 @@ type Outcome struct {
 
 // result collects the outcomes.
 func (e *engine) result() Result {
-	r := Result{Notes: e.noted, Stopped: e.over(), Destroys: e.draft.Destroys}
+	r := Result{Notes: e.notes, Stopped: e.over(), Destroys: e.draft.Destroys}
 	r.Interrupted = r.Stopped != nil && e.interrupted()
 	for i, s := range e.draft.Steps {
 		if tasksOf(s) == nil {
@@ -168,7 +168,7 @@ func (e *engine) react(p plan.Plan) {
 			}
 			delete(asked, node)
 			if a.Failed() {
-				e.remark(machines.Reason{Code: machines.RunFailed, Node: node, Problem: prose(a.Sentence())})
+				e.remark(machines.Reason{Code: machines.RunFailed, Node: node, Problem: machines.Quote(a.Sentence())})
 			}
 		}
 		return len(asked) == 0, machines.Reason{Code: machines.WaitsForRuns, Count: len(asked)}, nil

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -130,10 +131,7 @@ func requestRetirement(j *job) error {
 
 // drain waits until the node has run its hooks, or can no longer run them.
 func drain(j *job) error {
-	limit := j.a.DrainTimeout
-	if limit <= 0 {
-		limit = DefaultDrainTimeout
-	}
+	limit := cmp.Or(j.a.DrainTimeout, DefaultDrainTimeout)
 	waits := machines.Reason{Code: machines.WaitsForHooks}
 	var failed agent.Prose
 	err := j.await("drain", j.a.Now().Add(limit), func(s snapshot) (bool, machines.Reason, error) {
@@ -141,7 +139,7 @@ func drain(j *job) error {
 			return true, waits, nil
 		}
 		if a := s.World.Statuses[j.step.Node].Answer; a != nil && a.ID == j.record.Ask {
-			failed = prose(a.Sentence())
+			failed = machines.Quote(a.Sentence())
 			return true, waits, nil
 		}
 		if asked := s.World.Hosts[j.step.Node].Request; asked == nil || asked.ID != j.record.Ask {
@@ -279,19 +277,6 @@ func (j *job) awaitGone(task string, refs []machines.Ref, did machines.Did, why 
 		j.approvals.spend(r)
 	}
 	return nil
-}
-
-// awaitOthersEnd waits until a machine is gone that another program deletes.
-func (j *job) awaitOthersEnd(task string, r machines.Ref) error {
-	waits := machines.Reason{Code: machines.WaitsForOthersEnd}
-	err := j.await(task, j.a.Now().Add(goneLimit), func(s snapshot) (bool, machines.Reason, error) {
-		exists := slices.ContainsFunc(s.World.Machines, func(m machines.Machine) bool { return m.Is(r) })
-		return !exists, waits, nil
-	})
-	if late := (*lateError)(nil); errors.As(err, &late) {
-		return fmt.Errorf("%w, and it is not gone after %s\ncheck it at the provider, and %s", late, goneLimit, resume(j.draft.Destroys))
-	}
-	return err
 }
 
 // forget deletes the node's record, which frees its name. If a new machine is made for the node, the same write claims

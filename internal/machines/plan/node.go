@@ -6,14 +6,8 @@ import (
 
 	"pulley/agent"
 	"pulley/environments"
-	"pulley/internal/clip"
 	"pulley/internal/machines"
 )
-
-// maxProblem limits the text of a provider or a node in a reason, in bytes.
-const maxProblem = 200
-
-func prose(s string) agent.Prose { return agent.Prose(clip.Line(s, maxProblem)) }
 
 // node plans one node that is wanted.
 func (p *planner) node(n planned) []Step {
@@ -130,7 +124,7 @@ func (p *planner) withMachine(n planned, m machines.Machine, rec machines.Record
 	case m.State == machines.Deleting:
 		return n.step(Wait, of(machines.MachineDeleting))
 	case m.State == machines.Failed:
-		why.Problem = prose(m.Problem)
+		why.Problem = machines.Quote(m.Problem)
 		return n.step(Broken, of(machines.MachineFailed)).replaced()
 	case m.State == machines.Stopped:
 		return n.step(Broken, of(machines.MachineOff)).replaced()
@@ -153,7 +147,7 @@ func (p *planner) withMachine(n planned, m machines.Machine, rec machines.Record
 	case !recorded:
 		return n.step(Adopt, of(machines.NotRecorded))
 	case !registered:
-		why.Problem = prose(m.Problem)
+		why.Problem = machines.Quote(m.Problem)
 		return n.step(Wait, of(machines.Joining))
 	case rec.Phase == machines.Making:
 		return n.step(Wait, of(machines.JoinedUnrecorded))

@@ -125,7 +125,6 @@ var sentences = map[machines.Code]string{
 	machines.WaitsForHooks:       "waiting for its retire hooks",
 	machines.WaitsForEnd:         "its machine is not gone yet",
 	machines.WaitsForEndAgain:    "its machine still exists: deleting it again",
-	machines.WaitsForOthersEnd:   "somebody else is deleting its machine",
 	machines.WaitsForList:        "the provider does not list it yet",
 	machines.WaitsForJoin:        "it is $state, and has not joined yet",
 	machines.WaitsForReport:      "it joined, and has not reported yet",
