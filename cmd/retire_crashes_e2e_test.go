@@ -60,13 +60,13 @@ func TestRetireCrashes(t *testing.T) {
 				t.Errorf("the tick after that: %v\n%s", err, out)
 			}
 			var x struct {
-				Said agent.Status `json:"said"`
+				Status agent.Status `json:"status"`
 			}
 			if err := json.Unmarshal([]byte(f.must("pulley", "explain", c.node, "-o", "json")), &x); err != nil {
 				t.Fatal(err)
 			}
-			if a := x.Said.Answer; a == nil || *a != (agent.Answer{ID: "00112233aabbccdd"}) || x.Said.Phase != agent.Idle {
-				t.Errorf("it answers %+v and is %s", a, x.Said.Phase)
+			if a := x.Status.Answer; a == nil || *a != (agent.Answer{ID: "00112233aabbccdd"}) || x.Status.Phase != agent.Idle {
+				t.Errorf("it answers %+v and is %s", a, x.Status.Phase)
 			}
 		})
 	}

@@ -74,7 +74,7 @@ func (o *options) showAgents(ctx context.Context, s *store.Store, ref environmen
 		own, _ := w.Choice(c.Scope)
 		v.Wanted = append(v.Wanted, wantedAgent{scopePath(c.Scope), own.Version, own.Downgrade})
 	}
-	for _, name := range fleet.Natural(f.Known()) {
+	for _, name := range slices.SortedFunc(maps.Keys(f.Known()), fleet.CompareNatural) {
 		v.Nodes = append(v.Nodes, agentOf(name, f, w))
 	}
 	return o.out.Print(o.env, v, func(t *cli.Table) error {

@@ -8,7 +8,7 @@ import (
 )
 
 func newDemo(o *options) *cobra.Command {
-	var d demo.Options
+	var once bool
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Play the life of a small fleet on this machine, and leave nothing behind",
@@ -25,15 +25,9 @@ EXIT STATUS
 			if c.Flags().Changed("endpoints") {
 				return cli.Usagef("cannot use --endpoints: the demo runs its own etcd\nrun it without --endpoints")
 			}
-			return demo.Run(c.Context(), o.env, d)
+			return demo.Run(c.Context(), o.env, once)
 		},
 	}
-	cmd.Flags().BoolVar(&d.Once, "once", false, "end after the last step")
-	cmd.Flags().BoolVar(&d.NoColor, "no-color", false, "print no colors, also on a terminal")
-	cmd.AddCommand(&cobra.Command{
-		Use: demo.KeeperVerb, Short: "Own the folder of a demo until standard input ends", Hidden: true,
-		Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(*cobra.Command, []string) error { return demo.Keep(o.env.Stdin, o.env.Stdout) },
-	})
+	cmd.Flags().BoolVar(&once, "once", false, "end after the last step")
 	return cmd
 }

@@ -34,7 +34,7 @@ type Scope = store.Scope
 // errScope reports a scope with both a role and a node.
 var errScope = errors.New("--role and --node exclude each other")
 
-// Find reads the environment. It refuses a scope without nodes.
+// Find reads the environment. It refuses a role or a node that is neither in the environment nor known.
 func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope) (store.FleetState, error) {
 	if scope.Role != "" && scope.Node != "" {
 		return store.FleetState{}, errScope
@@ -49,22 +49,13 @@ func Find(ctx context.Context, s *store.Store, ref environments.Ref, scope Scope
 	if f.Spec == nil {
 		return store.FleetState{}, fmt.Errorf("cannot read environment %s: it was removed at this moment", ref)
 	}
-	registered := map[string]bool{}
-	for node := range f.Hosts {
-		registered[node] = true
-	}
-	return f, CheckScope(f.Spec, registered, scope)
-}
-
-// CheckScope refuses a role or a node that is neither in the environment nor among the registered nodes.
-func CheckScope(e *environments.Environment, registered map[string]bool, scope Scope) error {
 	switch {
 	case scope.Role != "":
-		return fleet.CheckRole(e, scope.Role)
+		err = fleet.CheckRole(f.Spec, scope.Role)
 	case scope.Node != "":
-		return fleet.CheckNode(e, registered, scope.Node)
+		err = fleet.CheckNode(f.Spec, f.Known(), scope.Node)
 	}
-	return nil
+	return f, err
 }
 
 // maxTries limits the attempts of a change that loses races against other operators. Five attempts are enough for
@@ -195,7 +186,7 @@ func Rollback(ctx context.Context, s *store.Store, ref environments.Ref, a Autho
 		}
 		by := a.store()
 		if by.Why == "" {
-			by.Why = fmt.Sprintf("takes back epoch %d", undo.Epoch)
+			by.Why = fmt.Sprintf("rolls back epoch %d", undo.Epoch)
 		}
 		c, err := s.Targets.Rollback(ctx, ref, f.Desires, undo, by)
 		done = made(f, c)

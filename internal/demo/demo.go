@@ -1,8 +1,9 @@
-// Package demo plays the life of a small fleet on this machine: a private etcd, and three machines that are copy-on-write views of
-// this one. It must never change this machine or reach another fleet, and nothing of it stays, however it ends.
+// Package demo plays the life of a small fleet on this machine: a private etcd, and three machines that are copy-on-write
+// views of this one. It must never change this machine or reach another fleet, and nothing of it stays, however it ends.
 package demo
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,47 +11,82 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"pulley/internal/cli"
 	"pulley/internal/drivers/local"
 	"pulley/internal/shellquote"
 )
 
-// Options are the choices of a person.
-type Options struct {
-	Once    bool // end after the last step; else the fleet stays up until ctx ends
-	NoColor bool
-}
-
-// demo is a story on a stage, told on a screen.
+// demo is a story on a stage and a screen.
 type demo struct {
 	*stage
 	*screen
 }
 
-// Run plays the demo. The keeper of its folder starts before anything else and outlives everything else.
-func Run(ctx context.Context, env cli.Env, o Options) error {
+// Run plays the demo. With once it ends after the last step; else the fleet stays up until ctx ends.
+func Run(ctx context.Context, env cli.Env, once bool) error {
 	s := &stage{env: environ(env), machines: map[string]*local.Machine{}, broke: make(chan error, 1)}
 	if err := s.find(ctx); err != nil {
 		return err
 	}
-	k, err := startKeeper(s.self, s.env)
+	dir, remove, err := makeFolder(s.env)
 	if err != nil {
 		return fmt.Errorf("cannot start the demo: %w", err)
 	}
-	s.dir = k.dir
-	d := &demo{stage: s, screen: newScreen(env, o.NoColor)}
+	s.dir = dir
+	d := &demo{stage: s, screen: newScreen(env)}
 	err = d.play(ctx)
 	if err != nil && ctx.Err() == nil {
 		d.showLogs()
 	}
-	if !o.Once && ctx.Err() == nil {
+	if !once && ctx.Err() == nil {
 		d.invite(err)
 		err = errors.Join(err, d.stay(ctx))
 	}
-	d.line("")
-	d.say("The fleet ends.")
-	return errors.Join(err, s.close(), k.close())
+	d.line("\nThe fleet ends.")
+	return errors.Join(err, s.close(), remove())
+}
+
+// remover is a shell that makes the demo's folder, prints its path, and removes the folder when its standard input ends.
+// The processes that write there die at the same time as the demo, not before it.
+const remover = `trap "" HUP INT PIPE TERM; dir=$(mktemp -d "${TMPDIR:-/tmp}/pulley-demo-XXXXXX") || exit; echo "$dir"; cat
+for i in $(seq 150); do rm -rf -- "$dir" && exit; sleep 0.1; done; exit 1`
+
+// makeFolder makes the demo's folder. It disappears with this process, also after SIGKILL: the kernel then closes the pipe to
+// the remover.
+func makeFolder(env []string) (dir string, remove func() error, err error) {
+	life, end, err := os.Pipe()
+	if err != nil {
+		return "", nil, err
+	}
+	defer life.Close()
+	var problem strings.Builder
+	cmd := exec.Command("sh", "-c", remover)
+	cmd.Env, cmd.Dir, cmd.Stdin, cmd.Stderr = env, "/", life, &problem
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals of the terminal are for the demo
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		end.Close()
+		return "", nil, err
+	}
+	remove = func() error {
+		end.Close()
+		if err := cmd.Wait(); err != nil {
+			return fmt.Errorf("cannot remove the demo's folder: %w: %s\nremove %s", err, strings.TrimSpace(problem.String()), dir)
+		}
+		return nil
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		_ = remove()
+		return "", nil, fmt.Errorf("cannot make its folder: %s", strings.TrimSpace(problem.String()))
+	}
+	dir = strings.TrimSuffix(line, "\n")
+	return dir, remove, nil
 }
 
 // environ is the environment of the operator's commands: it names no other fleet.

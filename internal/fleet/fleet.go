@@ -1,20 +1,23 @@
-// Package fleet is the read side of a fleet: where each node stands and why, whether an environment is healthy, and what is
-// known of one node. Its functions are pure: they take what the store has read, and the time. It must never write, and it
-// holds codes with parameters; words.go renders them for people.
+// Package fleet is the read side of a fleet: the state of each node and its reason, the health of an environment, and the
+// known facts of one node. Its functions are pure: their arguments are the values that the store has read, and the time.
+// Its values contain codes with parameters; words.go renders them. It must never write.
 package fleet
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/cli"
 	"pulley/internal/machines"
 	"pulley/internal/store"
 )
 
-// Status is where all nodes of an environment stand; `pulley status -o json` prints it.
+// Status is the state of all nodes of an environment; `pulley status -o json` prints it.
 type Status struct {
 	Environment string                `json:"environment"`
 	Revision    int64                 `json:"revision"`
@@ -25,11 +28,11 @@ type Status struct {
 	Health  machines.Health `json:"-"`
 	Target  agent.Target    `json:"-"` // of nodes without one of their own
 	Epoch   agent.Epoch     `json:"-"`
-	Wanted  int             `json:"-"` // nodes that the environment calls for by number
-	Missing int             `json:"-"` // those of them that are not registered
+	Wanted  int             `json:"-"` // numbered nodes of the environment
+	Missing int             `json:"-"` // of these, the nodes that are not registered
 }
 
-// Node is where one node stands.
+// Node is the state of one node.
 type Node struct {
 	Node        string           `json:"node"`
 	Role        string           `json:"role"`
@@ -47,12 +50,12 @@ type Node struct {
 	View agent.View `json:"-"`
 }
 
-// Look judges every node that is registered or has reported, in the natural order of names.
+// Look judges every node that is registered or has reported, in the order of CompareNatural.
 func Look(f store.FleetState, ref environments.Ref, now time.Time) Status {
 	out := Status{Environment: ref.String(), Revision: f.Revision, Nodes: []Node{}, Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch}
 	views := map[string]agent.View{}
-	for _, name := range Natural(f.Known()) {
-		n := LookAt(f, name, now)
+	for _, name := range slices.SortedFunc(maps.Keys(f.Known()), CompareNatural) {
+		n := lookAt(f, name, now)
 		views[name] = n.View
 		out.Nodes = append(out.Nodes, n)
 	}
@@ -80,13 +83,13 @@ func (s Status) Counts() map[agent.NodeState]int {
 	return counts
 }
 
-// LookAt judges one node.
-func LookAt(f store.FleetState, name string, now time.Time) Node {
+// lookAt judges one node.
+func lookAt(f store.FleetState, name string, now time.Time) Node {
 	role := f.Hosts[name].Role
 	n := Node{Node: name, Role: role}
-	var said *agent.Status
+	var last *agent.Status
 	if st, ok := f.Statuses[name]; ok {
-		said = &st
+		last = &st
 		if role == "" {
 			role, n.Role = st.Role, st.Role
 		}
@@ -94,7 +97,7 @@ func LookAt(f store.FleetState, name string, now time.Time) Node {
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)
-	n.View = agent.Look(said, d, now)
+	n.View = agent.Look(last, d, now)
 	n.Desired, n.State, n.Cause = n.View.Wanted.Release, n.View.State, n.View.Cause
 	if len(d.Holds) > 0 {
 		n.Hold = &d.Holds[0]
@@ -105,7 +108,7 @@ func LookAt(f store.FleetState, name string, now time.Time) Node {
 	return n
 }
 
-// Explanation is what a node's next tick decides, and why; `pulley explain -o json` prints it.
+// Explanation is the decision of a node's next tick, with its reasons; `pulley explain -o json` prints it.
 type Explanation struct {
 	Node        string          `json:"node"`
 	State       agent.NodeState `json:"state"`
@@ -115,39 +118,29 @@ type Explanation struct {
 	Action      agent.Action    `json:"action"` // of its next tick
 	agent.Cause                 // of the action
 	Ladder      []agent.Rung    `json:"ladder"`
-	Said        *SaidStatus     `json:"said"`
+	Status      *WholeStatus    `json:"status"`
 
 	View agent.View `json:"-"`
 }
 
-// SaidStatus is a status printed whole; in etcd, targets that repeat each other are left out.
-type SaidStatus agent.Status
+// WholeStatus is a node's last status with all its targets. In etcd, repeated targets are omitted.
+type WholeStatus agent.Status
 
 // Explain runs the node's own decision on its last status.
 func Explain(f store.FleetState, ref environments.Ref, node string, now time.Time) Explanation {
-	n := LookAt(f, node, now)
+	n := lookAt(f, node, now)
 	if parsed, err := environments.ParseNode(node); err == nil && n.Role == "" {
 		n.Role = parsed.Role
 	}
-	said := agent.Status{Node: node, Settings: agent.DefaultSettings()}
+	last := agent.Status{Node: node, Settings: agent.DefaultSettings()}
 	x := Explanation{Node: node, State: n.State, Why: n.Cause, View: n.View}
 	if st, ok := f.Statuses[node]; ok {
-		said, x.Said = st, (*SaidStatus)(&st)
+		last, x.Status = st, (*WholeStatus)(&st)
 	}
 	id := agent.Identity{Node: node, Role: n.Role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
-	d := agent.Decide(said.Observed(id), f.Desired(n.Role, node), now)
-	x.Desired, x.Has, x.Action, x.Cause, x.Ladder = d.Wanted, said.LastGood, d.Action, d.Cause, d.Ladder
+	d := agent.Decide(last.Observed(id), f.Desired(n.Role, node), now)
+	x.Desired, x.Has, x.Action, x.Cause, x.Ladder = d.Wanted, last.LastGood, d.Action, d.Cause, d.Ladder
 	return x
-}
-
-// Natural sorts names such that compute2 stands before compute10.
-func Natural(names map[string]bool) []string {
-	all := make([]string, 0, len(names))
-	for n := range names {
-		all = append(all, n)
-	}
-	slices.SortFunc(all, CompareNatural)
-	return all
 }
 
 // CompareNatural compares names of nodes by role, stack and number.
@@ -159,3 +152,40 @@ func CompareNatural(a, b string) int {
 	}
 	return na.Num - nb.Num
 }
+
+// CheckRole refuses a role that the environment does not have.
+func CheckRole(e *environments.Environment, role string) error {
+	if _, ok := e.Role(role); ok {
+		return nil
+	}
+	hint := "its roles are " + strings.Join(e.RoleNames(), ", ")
+	if near := environments.SuggestName(role, e.RoleNames()); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	return fmt.Errorf("cannot find role %s in %s\n%s", quoted(role), e.Ref(), hint)
+}
+
+// CheckNode refuses a node that is neither called for by the environment nor among the known ones.
+func CheckNode(e *environments.Environment, known map[string]bool, node string) error {
+	if known[node] {
+		return nil
+	}
+	if _, ok := e.RoleOf(node); ok {
+		return nil
+	}
+	n, err := environments.ParseNode(node)
+	hint := "`pulley nodes -e " + e.Ref().String() + "` lists the nodes"
+	if near := environments.SuggestName(node, slices.Collect(maps.Keys(known))); near != "" {
+		hint = "did you mean " + near + "?"
+	} else if err == nil {
+		if r, ok := e.Role(n.Role); ok {
+			hint = fmt.Sprintf("role %s has %d", r.Name, r.Cardinality)
+			if n.Stack != e.Stack {
+				hint = fmt.Sprintf("%s is of stack %q, and %s of %q", node, n.Stack, e.Ref(), e.Stack)
+			}
+		}
+	}
+	return fmt.Errorf("cannot find node %s in %s\n%s", quoted(node), e.Ref(), hint)
+}
+
+func quoted(s string) string { return `"` + cli.Clean(s) + `"` }

@@ -109,7 +109,7 @@ func TestExplainIsTheDecisionOfTheNode(t *testing.T) {
 	t.Parallel()
 	f := state(t)
 	x := Explain(f, dev, "compute2", now)
-	if x.Action != agent.Take || x.Reason != agent.ReasonNew || x.Desired != two || x.Has != one || len(x.Ladder) == 0 || x.Said == nil {
+	if x.Action != agent.Take || x.Reason != agent.ReasonNew || x.Desired != two || x.Has != one || len(x.Ladder) == 0 || x.Status == nil {
 		t.Errorf("%+v", x)
 	}
 	words := x.Words(now)
@@ -118,7 +118,7 @@ func TestExplainIsTheDecisionOfTheNode(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, words)
 		}
 	}
-	if x := Explain(f, dev, "compute1", now); x.Said != nil || x.Action != agent.Take || !strings.Contains(x.Words(now), "has not reported yet") {
+	if x := Explain(f, dev, "compute1", now); x.Status != nil || x.Action != agent.Take || !strings.Contains(x.Words(now), "has not reported yet") {
 		t.Errorf("without a report: %+v\n%s", x, x.Words(now))
 	}
 	if x := Explain(f, dev, "compute99", now); x.Action == agent.Take || x.Reason != agent.ReasonUnregistered {

@@ -11,8 +11,8 @@ import (
 	"pulley/internal/store"
 )
 
-// Host is one node that is called for, registered, or both; or a machine in its first boot without a name, whose Node is
-// "". `pulley nodes -o json` prints it.
+// Host is a node that the environment has or that is registered; or a machine in its first boot without a name, whose
+// Node is "". `pulley nodes -o json` prints it.
 type Host struct {
 	agent.Host
 	Registered bool           `json:"registered"`
@@ -23,7 +23,7 @@ type Host struct {
 	Removed    *store.Removal `json:"removed,omitempty"`
 }
 
-// Join is how a node got its certificate.
+// Join is the join in which a node got its certificate.
 type Join struct {
 	User    string    `json:"user"`
 	Machine string    `json:"machine"`
@@ -40,7 +40,7 @@ type FirstBoot struct {
 	Stalled bool `json:"stalled"` // unfinished, and silent for too long
 }
 
-// HostsRead is what Hosts needs of an environment.
+// HostsRead contains the arguments of Hosts.
 type HostsRead struct {
 	Spec       *environments.Environment
 	Hosts      map[string]agent.Host
@@ -82,7 +82,7 @@ func Hosts(r HostsRead, now time.Time) []Host {
 	return append(all, nameless...)
 }
 
-// boots returns the first boot of each node that was heard of last, and the machines in their first boot without a name.
+// boots returns each node's first boot with the newest report, and the machines in their first boot without a name.
 func (r HostsRead) boots(now time.Time) (byNode map[string]*FirstBoot, nameless []Host) {
 	byNode = map[string]*FirstBoot{}
 	for _, b := range r.FirstBoots {

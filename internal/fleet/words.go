@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ func (s Status) Summary() string {
 	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
 }
 
-// Why is the sentence of the node's reason; "" where nothing keeps it from its target.
+// Why is the sentence of the node's reason; "" for a converged node.
 func (n Node) Why() string {
 	if n.State == agent.Converged {
 		return ""
@@ -49,10 +50,7 @@ func (n Node) Why() string {
 
 // ReleaseCell is the last good release, and the desired one where it differs.
 func (n Node) ReleaseCell() string {
-	have := n.Release
-	if have == "" {
-		have = "-"
-	}
+	have := cmp.Or(n.Release, "-")
 	if n.Desired != n.Release && n.Desired != "" {
 		return have + " → " + n.Desired
 	}
@@ -72,16 +70,16 @@ func (x Explanation) Words(now time.Time) string {
 	var b strings.Builder
 	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, x.State, x.View.Sentence())
 	cli.Cleanf(&b, "  desired       %s\n  last good     %s\n", x.Desired, x.Has)
-	if x.Said == nil {
+	if x.Status == nil {
 		fmt.Fprintln(&b, "  It has not reported yet. The list below shows the decision of a new machine with this name.")
 	} else {
-		cli.Cleanf(&b, "  last report   %s, last run %s %s\n", cli.Ago(now, x.Said.SeenAt), x.Said.LastRun, x.Said.Outcome)
-		if u := x.Said.Agent; u != nil {
+		cli.Cleanf(&b, "  last report   %s, last run %s %s\n", cli.Ago(now, x.Status.SeenAt), x.Status.LastRun, x.Status.Outcome)
+		if u := x.Status.Agent; u != nil {
 			problem := u.Problem.String()
 			if problem != "" {
 				problem = ": " + problem
 			}
-			cli.Cleanf(&b, "  agent         %s, desired %s: %s%s\n", strings.TrimPrefix(x.Said.Version, "v"), u.Wanted, u.Phase, problem)
+			cli.Cleanf(&b, "  agent         %s, desired %s: %s%s\n", strings.TrimPrefix(x.Status.Version, "v"), u.Wanted, u.Phase, problem)
 		}
 	}
 	fmt.Fprintln(&b)
@@ -93,13 +91,13 @@ func (x Explanation) Words(now time.Time) string {
 		cli.Cleanf(&b, "  %s  %s: %s\n", mark, r.Question, r.Answer())
 	}
 	cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, x.Sentence())
-	if x.Said != nil && x.Said.Outcome == agent.Failed {
-		cli.Cleanf(&b, "`pulley runs %s %s` shows the failed run\n", x.Node, x.Said.LastRun)
+	if x.Status != nil && x.Status.Outcome == agent.Failed {
+		cli.Cleanf(&b, "`pulley runs %s %s` shows the failed run\n", x.Node, x.Status.LastRun)
 	}
 	return b.String()
 }
 
-// Cell is the step of a first boot, since when, and its problem; "" for one that is finished.
+// Cell is the step of a first boot with its time and problem; "" for a finished one.
 func (b *FirstBoot) Cell(now time.Time) string {
 	if b == nil || !b.Finished.IsZero() {
 		return ""
@@ -124,7 +122,7 @@ func (b *FirstBoot) Cell(now time.Time) string {
 	return text
 }
 
-// Note is everything else that a person should know of a node.
+// Note is the further information about a node.
 func (h Host) Note(now time.Time) string {
 	var notes []string
 	if h.Node != "" && !h.CalledFor {
