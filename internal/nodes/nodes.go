@@ -1,13 +1,12 @@
-// Package nodes is what operators do to one node: list it by hand, request a run, cancel its retirement, remove it. It must
+// Package nodes is an operator's work on one node: add it to the host list, request a run, cancel its retirement. It must
 // never connect to a node: a node reads its requests from etcd at its next tick.
 package nodes
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"pulley/agent"
@@ -46,9 +45,8 @@ func NewHost(e *environments.Environment, name, role string) (agent.Host, error)
 
 // NewRun is a request for one Puppet run.
 func NewRun(by, why string, now time.Time) agent.Request {
-	id := make([]byte, 8)
-	_, _ = rand.Read(id) // never fails
-	return agent.Request{ID: hex.EncodeToString(id), Do: agent.RequestRun, Why: agent.Prose(why), By: by, At: now.UTC().Truncate(time.Second)}
+	id := fmt.Sprintf("%016x", rand.Uint64())
+	return agent.Request{ID: id, Do: agent.RequestRun, Why: agent.Prose(why), By: by, At: now.UTC().Truncate(time.Second)}
 }
 
 // RequestRun writes a request for a node that is not being retired: neither by its entry in the host list, nor by the
@@ -71,8 +69,8 @@ func RequestRun(ctx context.Context, s *store.Store, ref environments.Ref, node 
 }
 
 // CancelRetirement ends the retirement of a node, and requests a run: the retire hooks may have undone the work of earlier
-// runs. It holds the lock of an apply, such that none retires the node meanwhile. It writes the request last: cut off
-// before that, the node is still retired, and the same call ends it. The hold that it ended is nil where there was none.
+// runs. It holds the lock of an apply: none retires the node meanwhile. It writes the request last: after an interrupt the
+// node is still retired, and the same call ends that. It returns the hold that it ended; nil for none.
 func CancelRetirement(ctx context.Context, s *store.Store, ref environments.Ref, node string, r agent.Request) (ended *agent.Hold, err error) {
 	a, err := s.Machines.BeginApply(ctx, ref, r.By)
 	if err != nil {
@@ -147,7 +145,7 @@ func AwaitAnswer(ctx context.Context, s *store.Store, ref environments.Ref, node
 		case <-ctx.Done():
 			return "", ctx.Err()
 		case <-deadline.C:
-			return "", fmt.Errorf("cannot tell the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s` to see the state of the node", node, wait, node)
+			return "", fmt.Errorf("cannot read the outcome: %s has not answered for %s\nthe request stays; run `pulley explain %s` to see the state of the node", node, wait, node)
 		case <-tick.C:
 		}
 	}

@@ -3,10 +3,9 @@ package apply
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -301,8 +300,4 @@ func forget(j *job) error {
 }
 
 // newID returns the id of a request: 16 hex digits.
-func newID() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	return hex.EncodeToString(b[:])
-}
+func newID() string { return fmt.Sprintf("%016x", rand.Uint64()) }
