@@ -4,9 +4,9 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -170,25 +170,19 @@ func (w *Watcher) outage(f *Findings) bool {
 func (w *Watcher) ripe(dead []plan.Step, now time.Time) (ripe []plan.Step) {
 	since := map[string]time.Time{}
 	for _, s := range dead {
-		first, ok := w.dead[s.Node]
-		if !ok {
+		first, seen := w.dead[s.Node]
+		if !seen {
 			first = now
-		}
-		since[s.Node] = first
-		if ok && now.Sub(first) >= w.patience() {
+		} else if now.Sub(first) >= w.patience() {
 			ripe = append(ripe, s)
 		}
+		since[s.Node] = first
 	}
 	w.dead = since
 	return ripe
 }
 
-func (w *Watcher) patience() time.Duration {
-	if w.Patience <= 0 {
-		return DefaultPatience
-	}
-	return w.Patience
-}
+func (w *Watcher) patience() time.Duration { return cmp.Or(w.Patience, DefaultPatience) }
 
 // unfinished selects the steps that a watch began, counted, and did not finish. All other work is an operator's.
 func (f *Findings) unfinished() (begun []plan.Step) {
@@ -263,11 +257,7 @@ func (f *Findings) allowed(steps []plan.Step) (rest []plan.Step) {
 
 // keepBudget limits the replacements to the rest of the budget, by the acts of the last hour.
 func (w *Watcher) keepBudget(acts []machines.Act, f *Findings) {
-	budget := w.Budget
-	if budget <= 0 {
-		budget = DefaultBudget
-	}
-	spent := 0
+	budget, spent := cmp.Or(w.Budget, DefaultBudget), 0
 	for _, act := range acts {
 		if act.Watch {
 			spent++
@@ -284,6 +274,3 @@ func (w *Watcher) keepBudget(acts []machines.Act, f *Findings) {
 	f.note(machines.Reason{Code: machines.BudgetSpent, Nodes: late, Count: spent, Of: budget})
 	f.Again = f.Again[:left]
 }
-
-// Waiting returns the nodes that have been seen dead and may still come back.
-func (w *Watcher) Waiting() []string { return slices.Sorted(maps.Keys(w.dead)) }
