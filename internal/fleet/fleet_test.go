@@ -80,26 +80,26 @@ func TestLookIsHealthyWhenEveryNodeConverged(t *testing.T) {
 	}
 }
 
-func TestLookAtShowsDesiredBesideLastGood(t *testing.T) {
+func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 	t.Parallel()
 	f := state(t)
 	for node, want := range map[string][3]string{
 		"compute1": {"- → 2.0.0", "0", "the node is registered and has not reported yet"}, "compute2": {"1.0.0 → 2.0.0", "0 → 3", ""}, "compute10": {"2.0.0", "3", ""},
 	} {
-		n := LookAt(f, node, now)
+		n := lookAt(f, node, now)
 		if n.ReleaseCell() != want[0] || n.DataCell() != want[1] || want[2] != "" && n.Why() != want[2] {
 			t.Errorf("%s: %q %q %q, want %q", node, n.ReleaseCell(), n.DataCell(), n.Why(), want)
 		}
 	}
-	if why := LookAt(f, "compute10", now).Why(); why != "" {
+	if why := lookAt(f, "compute10", now).Why(); why != "" {
 		t.Errorf("a converged node has reason %q", why)
 	}
 	f.Holds[store.Scope{Role: "compute"}] = agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "ann", Why: "kernel bug"}
-	if n := LookAt(f, "compute2", now); n.State != agent.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(), "kernel bug") {
+	if n := lookAt(f, "compute2", now); n.State != agent.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(), "kernel bug") {
 		t.Errorf("%+v: %s", n, n.Why())
 	}
 	f.Assigned = map[string]agent.Assignment{"compute2": {Rollout: "r1"}}
-	if n := LookAt(f, "compute2", now); n.Rollout != "r1" {
+	if n := lookAt(f, "compute2", now); n.Rollout != "r1" {
 		t.Errorf("assigned: %+v", n)
 	}
 }

@@ -30,7 +30,7 @@ func nth(call string, n, times int, f machinestest.Fault) func(string) machinest
 }
 
 // One temporary fault of a cloud must not fail an apply, or make a machine twice.
-func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
+func TestApplySurvivesProviderFaults(t *testing.T) {
 	for _, c := range []struct {
 		say   string
 		call  string
@@ -70,7 +70,7 @@ func TestApplyGetsOverFaultsOfTheProvider(t *testing.T) {
 }
 
 // Two tokens with one id are both invalid: neither machine could join.
-func TestAnOrderTakesATokenThatNobodyHas(t *testing.T) {
+func TestOrderRetriesTakenToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.site.Grant("token-1", "db1")
@@ -83,14 +83,14 @@ func TestAnOrderTakesATokenThatNobodyHas(t *testing.T) {
 }
 
 // A machine that the cloud can never make must not be ordered forever; the apply must report the cause.
-func TestApplyGivesUpOnWhatCanNotBe(t *testing.T) {
+func TestApplyFailsOnPermanentErrors(t *testing.T) {
 	for _, c := range []struct {
 		say   string
 		fault machinestest.Fault
 		tries int // number of creates
 		says  string
 	}{
-		{"no answer ever", machinestest.FailBefore, 5, "cannot create web1: tried 5 times: there was no answer"},
+		{"no answer ever", machinestest.FailBefore, 5, "cannot create web1: tried 5 times: no answer"},
 		{"it is refused", machinestest.Refuse, 1, "cannot create web1: the provider refuses the request: it does not like it"},
 		{"it fails each time", machinestest.ErrorEnd, 3, "cannot create web1: the provider reports of its machine: No valid host was found, after 3 tries"},
 		{"it never stops to ask to wait", machinestest.Throttle, 25, "too many requests"},
@@ -122,7 +122,7 @@ func TestApplyGivesUpOnWhatCanNotBe(t *testing.T) {
 }
 
 // A foreign machine must not be treated as Pulley's because of its name.
-func TestApplyLeavesATakenNameAlone(t *testing.T) {
+func TestApplyRefusesTakenName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		theirs := o.site.Plant("web1", machines.Mark{Owner: o.site.Mark().Owner, Fleet: "production"})
@@ -189,7 +189,7 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 }
 
 // If an interrupted destroy advised an apply, the apply would cancel it and keep machines that cost money.
-func TestDestroyIsNeverToldToApply(t *testing.T) {
+func TestDestroyErrorsNameDestroy(t *testing.T) {
 	for _, c := range []struct {
 		say   string
 		fault machinestest.Fault
@@ -211,7 +211,7 @@ func TestDestroyIsNeverToldToApply(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				x.session.Agree(p.Deleted())
+				x.session.Approve(p.Deleted())
 				ctx, cancel := context.WithTimeout(x.ctx, c.cut)
 				defer cancel()
 				_, err = x.applier.Apply(ctx, p, p.Deleted())
@@ -227,7 +227,7 @@ func TestDestroyIsNeverToldToApply(t *testing.T) {
 }
 
 // Two concurrent applies would make and delete each other's machines.
-func TestApplyThatLostItsLockStops(t *testing.T) {
+func TestApplyStopsWithoutLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		x := o.start()
@@ -253,7 +253,7 @@ func TestApplyThatLostItsLockStops(t *testing.T) {
 }
 
 // Without a promoted release, an apply must not wait for nodes to converge.
-func TestApplyWaitsForAsMuchAsCanBe(t *testing.T) {
+func TestApplyWaitsAsFarAsPossible(t *testing.T) {
 	for _, c := range []struct {
 		say         string
 		set         func(*operator)
@@ -282,7 +282,7 @@ func TestApplyWaitsForAsMuchAsCanBe(t *testing.T) {
 
 // An environment that protects a role with a dead machine must be able to remove the protection: protection must not
 // block its own removal.
-func TestApplyTakesProtectionAwayByItself(t *testing.T) {
+func TestApplyRemovesProtectionAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("db", 2, protected)))
@@ -301,7 +301,7 @@ func TestApplyTakesProtectionAwayByItself(t *testing.T) {
 }
 
 // Nodes that list other nodes, such as a load balancer, would learn of a new one half an hour late.
-func TestApplyHasNodesReact(t *testing.T) {
+func TestApplyRequestsRunsOfReactingNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		lb := role("lb", 2, reactsTo("web"))

@@ -111,7 +111,7 @@ func (o *operator) apply(want *environments.Environment) (apply.Result, error) {
 	}
 	x.session.Aims(machinestest.Aim{Want: want})
 	x.session.JudgePlan(p.Plan)
-	x.session.Agree(p.Deleted())
+	x.session.Approve(p.Deleted())
 	return x.applier.Apply(x.ctx, p, p.Deleted())
 }
 
@@ -131,7 +131,7 @@ func (o *operator) well(want *environments.Environment) apply.Result {
 
 func (o *operator) innocent() {
 	o.t.Helper()
-	if wrong := o.site.Wrong(); len(wrong) > 0 {
+	if wrong := o.site.Violations(); len(wrong) > 0 {
 		o.t.Fatal(strings.Join(wrong, "\n"))
 	}
 }

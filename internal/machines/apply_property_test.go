@@ -56,7 +56,7 @@ func (p *player) play() error {
 		if err := p.move(m); err != nil {
 			return fmt.Errorf("move %d, %s: %w", i, m.Do, err)
 		}
-		if wrong := p.site.Wrong(); len(wrong) > 0 {
+		if wrong := p.site.Violations(); len(wrong) > 0 {
 			return fmt.Errorf("move %d, %s: %s", i, m.Do, wrong[0])
 		}
 	}
@@ -198,7 +198,7 @@ func (p *player) try(y try) (failed error, broken error) {
 		return err, nil
 	}
 	x.session.JudgePlan(plan.Plan)
-	x.session.Agree(plan.Deleted())
+	x.session.Approve(plan.Deleted())
 	pass(y.think)
 	ctx, cancel := context.WithCancel(x.ctx)
 	defer cancel()
@@ -330,7 +330,7 @@ func (p *player) unprotect() error {
 
 // judge returns an error if the final state is wrong.
 func (p *player) judge() error {
-	if wrong := p.site.Wrong(); len(wrong) > 0 {
+	if wrong := p.site.Violations(); len(wrong) > 0 {
 		return fmt.Errorf("%s", wrong[0])
 	}
 	wanted := map[string]string{} // names by node

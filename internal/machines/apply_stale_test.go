@@ -25,7 +25,7 @@ func (o *operator) planned(n int, happen func()) (apply.Result, error) {
 		o.t.Fatal(err)
 	}
 	x.session.Aims(machinestest.Aim{Want: p.Spec})
-	x.session.Agree(p.Deleted())
+	x.session.Approve(p.Deleted())
 	happen()
 	return x.applier.Apply(x.ctx, p, p.Deleted())
 }
@@ -40,7 +40,7 @@ func (o *operator) killJoined(name string, state machines.State) {
 }
 
 // Of two machines of a name, the node's own may die before the other is deleted: then none would be left.
-func TestApplyLooksAgainBeforeItDeletesADuplicate(t *testing.T) {
+func TestApplyRechecksDuplicates(t *testing.T) {
 	for _, c := range []struct {
 		say    string
 		happen func(*operator)
@@ -78,7 +78,7 @@ func TestApplyLooksAgainBeforeItDeletesADuplicate(t *testing.T) {
 }
 
 // If an apply ignored the cancellation of a retirement, it would delete the node ten minutes later, or hang.
-func TestRetireNoticesThatItWasCalledOff(t *testing.T) {
+func TestRetireStopsWhenCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
@@ -96,7 +96,7 @@ func TestRetireNoticesThatItWasCalledOff(t *testing.T) {
 }
 
 // A node that is wanted again before anything was removed must not be destroyed.
-func TestApplyTakesARetirementBack(t *testing.T) {
+func TestApplyCancelsRetirement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
@@ -133,7 +133,7 @@ func TestApplyTakesARetirementBack(t *testing.T) {
 }
 
 // While one machine of a name is being deleted, only its own step may wait.
-func TestApplyHasOnlyTheOneWaitThatHasTo(t *testing.T) {
+func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		first, began := "", time.Now()
@@ -168,7 +168,7 @@ func TestApplyHasOnlyTheOneWaitThatHasTo(t *testing.T) {
 
 // Between the deletion of one machine and the claim for the next, the record must show that the node is being replaced.
 // Later plans need its place, and whether it joined.
-func TestApplyKeepsTheBooksThroughout(t *testing.T) {
+func TestApplyKeepsRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 1)))
@@ -196,7 +196,7 @@ func TestApplyKeepsTheBooksThroughout(t *testing.T) {
 }
 
 // One failure must not stop the retirement of unrelated nodes.
-func TestRetireWaitsOnlyForItsOwn(t *testing.T) {
+func TestRetireWaitsOnlyForItsMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		roles := func(db, web, app int) []string {
@@ -225,7 +225,7 @@ func TestRetireWaitsOnlyForItsOwn(t *testing.T) {
 }
 
 // An interrupted apply must not store the environment.
-func TestApplyThatIsOverStoresNothing(t *testing.T) {
+func TestInterruptedApplyStoresNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		x := o.start()
@@ -243,7 +243,7 @@ func TestApplyThatIsOverStoresNothing(t *testing.T) {
 }
 
 // A machine that boots while the provider does not list it may join at any moment: a second one must not be ordered.
-func TestApplyAsksForNoSecondMachineOfANodeThatJoined(t *testing.T) {
+func TestApplyOrdersNoSecondMachineOfJoinedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 1)))
@@ -259,7 +259,7 @@ func TestApplyAsksForNoSecondMachineOfANodeThatJoined(t *testing.T) {
 }
 
 // If a node's machine is not listed and another of its name is, the reporting node must not be removed for the other.
-func TestApplyLeavesANodeAloneWhoseMachineIsNotListed(t *testing.T) {
+func TestApplyKeepsNodeWithUnlistedMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		want := fleet(role("web", 1, flavor("small")))

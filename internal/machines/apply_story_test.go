@@ -38,7 +38,7 @@ type incident struct {
 var incidents = map[string][]machinestest.Fault{
 	"create": {
 		machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.Throttle, machinestest.Busy, machinestest.Quota,
-		machinestest.Refuse, machinestest.Late, machinestest.Twin, machinestest.ErrorEnd, machinestest.LoseIt, machinestest.NoBoot, machinestest.NoRun,
+		machinestest.Refuse, machinestest.Late, machinestest.MakesTwo, machinestest.ErrorEnd, machinestest.LoseIt, machinestest.NoBoot, machinestest.NoRun,
 	},
 	"delete": {
 		machinestest.FailBefore, machinestest.FailAfter, machinestest.CrashBefore, machinestest.CrashAfter, machinestest.Throttle, machinestest.Slow, machinestest.Deaf,

@@ -13,7 +13,7 @@ import (
 )
 
 // An operator must be able to make, grow, change, shrink and destroy a fleet.
-func TestApplyMakesTheFleetWhatTheFileSays(t *testing.T) {
+func TestApplyMakesFleetMatchFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("controller", 2), role("compute", 3, after("controller"))))
@@ -39,7 +39,7 @@ func TestApplyMakesTheFleetWhatTheFileSays(t *testing.T) {
 }
 
 // A compute node must not boot before the controllers that it needs, nor lose them before it is gone.
-func TestApplyKeepsTheOrderOfRoles(t *testing.T) {
+func TestApplyKeepsOrderOfRoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		roles := []environments.Role{role("compute", 2, after("net")), role("net", 1, after("controller")), role("controller", 2)}
@@ -69,7 +69,7 @@ func TestApplyKeepsTheOrderOfRoles(t *testing.T) {
 }
 
 // An operator who reaches a quota at the third machine must learn the state of the first two.
-func TestApplySaysHowFarItGotWithAQuota(t *testing.T) {
+func TestApplyReportsProgressAtQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.site.Quota = 2
@@ -85,13 +85,13 @@ func TestApplySaysHowFarItGotWithAQuota(t *testing.T) {
 }
 
 // Pulley must not delete a machine without approval.
-func TestApplyRefusesWhatNobodyAgreedTo(t *testing.T) {
+func TestApplyRefusesUnapprovedDeletions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("db", 2, protected), role("web", 2)))
 		x := o.start()
 		defer x.end()
-		x.session.Agree(nil)
+		x.session.Approve(nil)
 		for want, says := range map[*environments.Environment]string{
 			fleet(role("db", 2, protected), role("web", 1)): "cannot apply dev: retire web2: nobody approved the deletion of machine web2 (id ",
 			fleet(role("db", 1, protected), role("web", 2)): "db is protected",
@@ -114,7 +114,7 @@ func TestApplyRefusesWhatNobodyAgreedTo(t *testing.T) {
 }
 
 // After the first bad machine of a role, the other machines must not be replaced.
-func TestApplyStopsARoleThatFails(t *testing.T) {
+func TestApplyStopsFailingRole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		made := 0

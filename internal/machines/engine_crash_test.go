@@ -116,7 +116,7 @@ func (sc scene) again(t *testing.T, o *operator, calm string) {
 
 // A crash in the middle of an apply must not leave duplicate or unknown machines, or unfinished nodes. For a crash
 // before and after every task, the next apply has the same result as one without a crash.
-func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
+func TestApplyResumesAfterCrashAtStep(t *testing.T) {
 	points := map[string]bool{}
 	for _, sc := range scenes() {
 		t.Run(sc.say, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestACrashAtAnyStepEndsWhereNoCrashEnds(t *testing.T) {
 }
 
 // The same for a crash at every call to etcd and the provider, before and after its effect.
-func TestACrashAtAnyCallEndsWhereNoCrashEnds(t *testing.T) {
+func TestApplyResumesAfterCrashAtCall(t *testing.T) {
 	crashes := 0
 	for _, sc := range scenes() {
 		t.Run(sc.say, func(t *testing.T) {

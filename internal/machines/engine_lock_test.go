@@ -26,7 +26,7 @@ func (h hangs) Create(ctx context.Context, _ machines.Order) (machines.Machine, 
 
 // After Ctrl-C, a call may continue for a while. If the lock is lost meanwhile, the call must end: otherwise it could
 // make a machine beside those of the apply with the lock.
-func TestALostLockEndsCallsAlsoAfterAnInterrupt(t *testing.T) {
+func TestLostLockEndsCallsAfterInterrupt(t *testing.T) {
 	for _, c := range []struct {
 		say  string
 		lose time.Duration // after the start of the create; 0: never

@@ -66,7 +66,7 @@ func TestRetireGoesStepByStep(t *testing.T) {
 }
 
 // An apply that resumes must not run finished hooks again.
-func TestRetireAsksOnce(t *testing.T) {
+func TestRetireSendsOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))
@@ -93,7 +93,7 @@ func TestRetireAsksOnce(t *testing.T) {
 }
 
 // A machine that joined just before its deletion must not stay in the host list.
-func TestRetireOfANodeThatJoinsMeanwhile(t *testing.T) {
+func TestRetireOfNodeThatJoinsMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// one of these times is between the removal and the deletion
 		for wait := time.Duration(0); wait < time.Minute; wait += time.Second {
@@ -120,7 +120,7 @@ func TestRetireOfAMember(t *testing.T) {
 		o.site.Join(old, "web")
 		member := func(r *environments.Role) { r.Members = []string{old} }
 		speaks := func() {
-			o.site.Say(agent.Status{Node: old, Role: "web", Phase: agent.Idle, SeenAt: time.Now(), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: o.asked(old)}})
+			o.site.Report(agent.Status{Node: old, Role: "web", Phase: agent.Idle, SeenAt: time.Now(), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: o.asked(old)}})
 		}
 		speaks()
 		if _, err := o.apply(fleet(role("web", 1, member))); err != nil {
@@ -146,7 +146,7 @@ func (o *operator) asked(node string) string {
 }
 
 // An approval of yesterday must not delete a machine that is healthy today, or that appeared since.
-func TestRetireOnlyWhatIsStillAsItWas(t *testing.T) {
+func TestRetireRechecksMachines(t *testing.T) {
 	for _, c := range []struct {
 		say    string
 		happen func(*operator)
@@ -166,7 +166,7 @@ func TestRetireOnlyWhatIsStillAsItWas(t *testing.T) {
 				if err != nil || len(p.Deleted()) != 1 {
 					t.Fatal(err, text(p.Plan))
 				}
-				x.session.Agree(p.Deleted())
+				x.session.Approve(p.Deleted())
 				c.happen(o)
 				pass(2 * time.Minute)
 				before := len(o.site.Machines())
@@ -209,7 +209,7 @@ func TestRetireWithoutIDs(t *testing.T) {
 }
 
 // Old machines must not be retired if the new ones failed.
-func TestRetireOnlyWhenWhatIsMadeIsWell(t *testing.T) {
+func TestRetireWaitsForNewMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("old", 2)))
@@ -225,7 +225,7 @@ func TestRetireOnlyWhenWhatIsMadeIsWell(t *testing.T) {
 }
 
 // A fleet at its quota must be able to replace machines of one role by those of another.
-func TestRetireMakesRoomWhereTheQuotaIsFull(t *testing.T) {
+func TestRetireFreesQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.site.Quota = 3

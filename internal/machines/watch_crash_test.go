@@ -112,7 +112,7 @@ func (sc watchScene) ends(o *operator, calm string) {
 
 // A watch that restarts while it replaces a machine must not leave the node without one: an unfinished replacement does
 // not look like a dead machine. This tests a crash before and after every task.
-func TestAWatchFinishesWhatItBeganAtAnyStep(t *testing.T) {
+func TestWatchResumesAfterCrashAtStep(t *testing.T) {
 	points := map[string]bool{}
 	for _, sc := range watchScenes() {
 		t.Run(sc.say, func(t *testing.T) {
@@ -165,7 +165,7 @@ func calmEnd(o *operator, w *watch.Watcher) string {
 }
 
 // The same for a crash at every call to etcd and the provider, before and after its effect.
-func TestAWatchFinishesWhatItBeganAtAnyCall(t *testing.T) {
+func TestWatchResumesAfterCrashAtCall(t *testing.T) {
 	crashes := 0
 	for _, sc := range watchScenes() {
 		t.Run(sc.say, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestAWatchFinishesWhatItBeganAtAnyCall(t *testing.T) {
 }
 
 // After a refused order, a watch must retry, but not in each look.
-func TestAWatchTriesAgainAfterAWhile(t *testing.T) {
+func TestWatchRetriesLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := watchScenes()[1].set(t)
 		w := o.watching()
@@ -240,7 +240,7 @@ func TestAWatchTriesAgainAfterAWhile(t *testing.T) {
 }
 
 // A machine that recovered while its watch was down must not be destroyed.
-func TestAWatchLeavesWhatCameBack(t *testing.T) {
+func TestWatchKeepsRevivedMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// nothing is removed yet; it counts as drained; the last moment
 		for _, at := range []string{"hold", "remove", "delete"} {

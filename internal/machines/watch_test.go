@@ -97,7 +97,7 @@ func nodesOf(steps []plan.Step) (nodes []string) {
 }
 
 // A machine that died at night must not stay dead until the morning. One that only restarted must not be destroyed.
-func TestWatchMakesDeadMachinesAgainOnceItIsSure(t *testing.T) {
+func TestWatchReplacesDeadMachinesAfterPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 8)))
@@ -175,7 +175,7 @@ func TestWatchKeepsItsBudget(t *testing.T) {
 }
 
 // A watcher that crashes between its decision and the end must still count the replacement.
-func TestWatchCountsWhatItDiedOver(t *testing.T) {
+func TestWatchBudgetCountsInterruptedWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, at := range []string{"note", "put", "remove", "delete", "order", "create"} {
 			o := newOperator(t)
@@ -210,7 +210,7 @@ func TestWatchCountsWhatItDiedOver(t *testing.T) {
 
 // A watch must not replace a protected database with an empty one. It must not delete a machine under a hold, nor
 // destroy a fleet during an outage of the cloud.
-func TestWatchLeavesAlone(t *testing.T) {
+func TestWatchKeepsMachines(t *testing.T) {
 	for _, c := range []struct {
 		say, says string
 		happen    func(*operator)
@@ -264,7 +264,7 @@ func TestWatchLeavesAlone(t *testing.T) {
 }
 
 // An operator must learn when a dead machine will be replaced.
-func TestWatchTellsWhenItCountsAsSilent(t *testing.T) {
+func TestWatchReportsTimeOfSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 8)))
@@ -302,7 +302,7 @@ func TestWatchNeedsAStoredEnvironment(t *testing.T) {
 
 // In a fleet of one or two machines, a lost machine cannot be distinguished from an incomplete list. A watch must not
 // make such a fleet twice.
-func TestWatchOfASmallFleetWantsMoreThanAList(t *testing.T) {
+func TestWatchOfSmallFleetNeedsMoreThanList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.well(fleet(role("web", 2)))

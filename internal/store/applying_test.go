@@ -53,15 +53,15 @@ func TestEtcdKeepsWhatAppliesRelyOn(t *testing.T) {
 					Join: func(node, role string) {
 						must(st.Fleet.Register(t.Context(), ref.String(), agent.Host{Node: node, Role: role, At: time.Now().UTC()}))
 					},
-					Say: func(s agent.Status) {
+					Report: func(s agent.Status) {
 						must(st.Node.Report(t.Context(), agent.Identity{Node: s.Node, Environment: ref.String()}, s, nil, nil))
 					},
-					Lets: func(token string) bool {
+					Admits: func(token string) bool {
 						k, err := st.Tokens.Find(t.Context(), token)
 						must(err)
 						return k != nil && !k.Ended(time.Now())
 					},
-					Oust: func() {
+					LoseLock: func() {
 						oust(t, server.Client(), prefix+"/v1/environments/"+ref.String()+"/applying")
 						begin(t, st, ref, "bob")
 					},

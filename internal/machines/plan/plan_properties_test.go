@@ -117,8 +117,15 @@ func TestPlanKeepsItsPromises(t *testing.T) {
 func checkSteps(t *rapid.T, p Plan, want *environments.Environment, w testWorld, wanted map[string]bool) {
 	nodes := map[string]int{}
 	for _, s := range p.Steps {
-		if err := s.check(); err != nil {
-			t.Fatalf("%s %s: %v", s.Verb, s.Node, err)
+		switch {
+		case !slices.Contains(Verbs(), s.Verb), s.Node == "":
+			t.Fatalf("%+v has no node or no verb", s)
+		case s.Creates != (s.Order != nil), s.Order != nil && s.Order.Node != s.Node:
+			t.Fatalf("%s %s: creates %t, order %+v", s.Verb, s.Node, s.Creates, s.Order)
+		case !s.Acts() && (s.Creates || s.Removes || len(s.Deletes) > 0):
+			t.Fatalf("%s %s changes something", s.Verb, s.Node)
+		case slices.ContainsFunc(s.Deletes, func(m machines.Ref) bool { return m.Name == "" }):
+			t.Fatalf("%s %s deletes a machine without a name", s.Verb, s.Node)
 		}
 		if len(s.Reasons) == 0 {
 			t.Fatalf("%s %s has no reason", s.Verb, s.Node)

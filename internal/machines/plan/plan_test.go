@@ -527,7 +527,7 @@ roles:
 `
 
 // If one of these passed, the machine of a protected role would be destroyed.
-func TestPlanSparesTheProtected(t *testing.T) {
+func TestPlanKeepsProtectedMachines(t *testing.T) {
 	up := func(w *testWorld) {
 		w.machine("db1", "db", "", "a")
 		w.machine("db2", "db", "", "b")
@@ -592,7 +592,7 @@ func TestPlanRetiresInReverse(t *testing.T) {
 }
 
 // Without the request, nodes would keep outdated data about others.
-func TestPlanAsksThoseThatReact(t *testing.T) {
+func TestPlanListsReactingNodes(t *testing.T) {
 	w := known()
 	w.machine("db1", "db", "", "a")
 	w.machine("web1", "web", "", "c")
@@ -660,7 +660,7 @@ func TestPlanIgnoresUnknownMachines(t *testing.T) {
 }
 
 // If these differed, an operator would wait for a time at which nothing changes.
-func TestSilentFromIsWhenAgentsAreSilent(t *testing.T) {
+func TestSilentFromMatchesAgent(t *testing.T) {
 	for _, c := range []struct {
 		beat  time.Duration
 		phase agent.Phase

@@ -38,7 +38,7 @@ func (c Cloud) List(ctx context.Context) (all []machines.Machine, err error) {
 		}
 		for _, b := range s.boxes {
 			if s.hidden(b, false) && s.hosts[b.node].MachineID != b.ID {
-				b.missed = true
+				b.omitted = true
 			}
 			if b.mark == c.mark && s.listed(b) && !s.hidden(b, false) {
 				m := b.Machine
@@ -92,7 +92,7 @@ func (c Cloud) Create(ctx context.Context, o machines.Order) (m machines.Machine
 			b.appears = s.Now().Add(lateBy)
 			b.runs = b.appears.Add(buildTakes)
 			return errNoAnswer
-		case Twin:
+		case MakesTwo:
 			s.box(o, c.mark).by = c.session
 		}
 		return nil
@@ -116,11 +116,11 @@ func (c Cloud) accepts(o machines.Order, f Fault) error {
 	_, err := environments.ParseHostname(o.Name)
 	switch {
 	case f == Refuse:
-		return fmt.Errorf("%w: it does not like it", machines.ErrRefused)
+		return fmt.Errorf("%w: not accepted", machines.ErrRefused)
 	case f == Quota:
-		return fmt.Errorf("%w: for this moment", machines.ErrQuota)
+		return fmt.Errorf("%w: for now", machines.ErrQuota)
 	case err != nil || strings.Contains(o.Name, "."):
-		return fmt.Errorf("%w: %q is no hostname", machines.ErrRefused, o.Name)
+		return fmt.Errorf("%w: %q is not a hostname", machines.ErrRefused, o.Name)
 	case !slices.Contains([]string{"", "small", "large"}, o.Flavor) || !slices.Contains([]string{"", "debian"}, o.Image):
 		return fmt.Errorf("%w: there is no flavor %q or no image %q", machines.ErrRefused, o.Flavor, o.Image)
 	}
@@ -130,13 +130,13 @@ func (c Cloud) accepts(o machines.Order, f Fault) error {
 // claimed records an error if a machine is ordered whose name is not claimed.
 func (c Cloud) claimed(o machines.Order) {
 	s := c.session.site
-	if c.session.agreed == nil {
+	if c.session.approved == nil {
 		return
 	}
 	if r, ok := s.records[o.Node]; !ok || r.Name != o.Name || r.Phase != machines.Making {
 		// A session without the lock may have ordered before it lost the lock. Its next write fails.
 		if s.holder == c.session {
-			s.blame("machine %s was asked for, and the books have %+v", o.Name, r)
+			s.violated("machine %s was ordered, and the record is %+v", o.Name, r)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (c Cloud) Delete(ctx context.Context, v machines.Ref) error {
 			if b.Name != v.Name || v.ID != "" && b.ID != v.ID || b.mark != c.mark || !s.listed(b) || s.hidden(b, true) {
 				continue
 			}
-			c.agreed(b)
+			c.approved(b)
 			c.session.mayEnd(b)
 			b.ended = true
 			switch {
@@ -184,30 +184,30 @@ func (c Cloud) Delete(ctx context.Context, v machines.Ref) error {
 	})
 }
 
-// agreed records an error for the deletion of a machine that was not approved, is protected, or has no record.
-func (c Cloud) agreed(b *box) {
+// approved records an error for the deletion of a machine that was not approved, is protected, or has no record.
+func (c Cloud) approved(b *box) {
 	x := c.session
-	if x.agreed == nil || b.State == machines.Deleting {
+	if x.approved == nil || b.State == machines.Deleting {
 		return
 	}
 	ordered := b.by == x && b.State == machines.Failed
-	named := x.agreed[machines.Ref{Name: b.Name, ID: b.ID}] || x.agreed[machines.Ref{Name: b.Name}]
+	named := x.approved[machines.Ref{Name: b.Name, ID: b.ID}] || x.approved[machines.Ref{Name: b.Name}]
 	if !named && !ordered {
-		x.site.blame("machine %s (%s, %s) was deleted, and agreed to were %v", b.Name, b.ID, b.State, x.agreed)
+		x.site.violated("machine %s (%s, %s) was deleted, and approved to were %v", b.Name, b.ID, b.State, x.approved)
 	}
 	n, err := environments.ParseHostname(b.Name)
 	if err != nil {
-		x.site.blame("machine %q was deleted, whose name is no node's", b.Name)
+		x.site.violated("machine %q was deleted, whose name is not a node's", b.Name)
 	}
 	if x.site.spec != nil && x.site.holder == x && !ordered {
 		if r, _ := x.site.spec.Role(n.Role); r.Protected {
-			x.site.blame("machine %s was deleted, and %s is protected", b.Name, n.Role)
+			x.site.violated("machine %s was deleted, and %s is protected", b.Name, n.Role)
 		}
 	}
 	if !slices.ContainsFunc(x.site.acts, func(a machines.Act) bool {
 		return a.Node == n.String() && len(a.Reasons) > 0 && (a.Did == machines.Deleted || a.Did == machines.Replaced)
 	}) {
-		x.site.blame("machine %s was deleted without a trace", b.Name)
+		x.site.violated("machine %s was deleted without a history entry", b.Name)
 	}
 }
 

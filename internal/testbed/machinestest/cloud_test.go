@@ -14,7 +14,7 @@ import (
 )
 
 // Tests with the provider in memory would not hold for real ones if it were more tolerant.
-func TestTheModelIsAConformingProvider(t *testing.T) {
+func TestSimIsConformingProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSim(environments.Ref{Environment: "dev"}, time.Now)
 		s.Latency = 100 * time.Millisecond

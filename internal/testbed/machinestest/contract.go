@@ -15,44 +15,43 @@ import (
 	"pulley/internal/machines"
 )
 
-// Books is the part of a fleet that the contract covers: all but userdata.
-type Books interface {
+// Fleet is the part of a fleet that the contract covers: all but userdata.
+type Fleet interface {
 	machines.Reader
 	machines.Inventory
 	machines.Nodes
 }
 
-// Subject is an empty fleet with the lock of an apply, and functions for the changes that others make.
+// Subject is an empty fleet with the lock of an apply, and functions for the changes of others.
 type Subject struct {
-	Fleet Books
-	Ref   environments.Ref
-	Join  func(node, role string) // adds a node to the host list, as its own join does
-	Say   func(agent.Status)      // writes a node's status
-	Oust  func()                  // ends the lock, and another apply takes it
-	Lets  func(token string) bool // reports whether a machine with the token of this id may join
+	Fleet    Fleet
+	Ref      environments.Ref
+	Join     func(node, role string) // adds a node to the host list, as its own join does
+	Report   func(agent.Status)      // writes a node's status
+	LoseLock func()                  // ends the lock, and another apply takes it
+	Admits   func(token string) bool // reports whether a machine with the token of this id may join
 }
 
-// contract lists the rules that applying relies on, one sentence each.
+// contract lists the rules that applying relies on.
 var contract = []struct {
 	name string
 	test func(*testing.T, *subject)
 }{
-	{"a fleet that nobody stored is empty", empty},
-	{"an environment is stored only by who knows the one before", spec},
-	{"a record is written only by who knows the one before, and may be written again", records},
-	{"a record and its token are written together, and the token goes with the record or with the next order", orders},
-	{"a record is dropped only by who knows it, and may be dropped again", drops},
-	{"acts are kept, oldest first, and found by their time", acts},
-	{"a node that is on the list is asked, and the newest request counts", asks},
-	{"a held node is told with its reason", holds},
-	{"what a node says is seen, and judged", statuses},
-	{"what a retired node said goes with its record, and nobody else's", forgets},
-	{"what was said after a node was taken off the list stays, and what a listed one says", forgetsNobodyElse},
-	{"the claim of the next machine takes the place of a retired one, and what that said goes", claims},
-	{"the hold of a retirement ends, and no other", releases},
-	{"a removed node is off the list, its hold is gone, its record stays", removes},
-	{"the books remember of a removed node that its machine had joined, and who did not know it writes on", remembersJoining},
-	{"who has lost the lock writes nothing any more", fence},
+	{"a new fleet is empty", empty},
+	{"an environment is stored only over its known revision", spec},
+	{"a record is written only over its known value, and may be written again", records},
+	{"a record and its token are written together; the next order or the drop revokes the token", orders},
+	{"a record is dropped only with its known value, and may be dropped again", drops},
+	{"acts are listed by time, oldest first", acts},
+	{"a listed node has its newest request", asks},
+	{"a held node has its hold with the reason", holds},
+	{"a status is listed and judged", statuses},
+	{"the status of a retired node is deleted with its record, and no other", forgets},
+	{"the claim of the next machine replaces a retired record and deletes its status", claims},
+	{"only the hold of a retirement is released", releases},
+	{"a removed node is neither listed nor held, and its record stays", removes},
+	{"the record of a removed node keeps that its machine had joined", keepsJoined},
+	{"without the lock nothing is written", fence},
 }
 
 // FleetContract tests a fleet. open returns a new one for each test.
@@ -104,21 +103,21 @@ func (s *subject) has(node string, want *machines.Record) {
 	got, ok := s.world().Records[node]
 	switch {
 	case want == nil && ok:
-		s.t.Fatalf("the books have %+v", got)
+		s.t.Fatalf("the record is %+v", got)
 	case want != nil && (!ok || !reflect.DeepEqual(got, *want)):
-		s.t.Fatalf("the books have %+v, not %+v", got, *want)
+		s.t.Fatalf("the record is %+v, not %+v", got, *want)
 	}
 }
 
 func empty(t *testing.T, s *subject) {
 	w := s.world()
 	if w.Old != nil || w.OldRevision != 0 || len(w.Records)+len(w.Hosts)+len(w.Statuses)+len(w.Views)+len(w.Machines) > 0 || w.Released {
-		t.Fatalf("it is not empty: %+v", w)
+		t.Fatalf("not empty: %+v", w)
 	}
 	all, err := s.Fleet.Acts(t.Context(), time.Time{})
 	s.must(err)
 	if len(all) > 0 {
-		t.Fatalf("something was done to it: %v", all)
+		t.Fatalf("acts: %v", all)
 	}
 }
 
@@ -128,7 +127,7 @@ func spec(t *testing.T, s *subject) {
 	s.must(err)
 	w := s.world()
 	if w.OldRevision != first || w.Old == nil || !slices.Equal(w.Old.RoleNames(), []string{"web"}) || w.Old.Ref() != s.Ref {
-		t.Fatalf("at revision %d it is %+v, and it was stored at %d", w.OldRevision, w.Old, first)
+		t.Fatalf("at revision %d: %+v, stored at %d", w.OldRevision, w.Old, first)
 	}
 	_, err = s.Fleet.PutSpec(t.Context(), e, 0)
 	s.is(err, machines.ErrChanged)
@@ -139,7 +138,7 @@ func spec(t *testing.T, s *subject) {
 		t.Fatalf("stored at %d, then at %d, and over the first: %v", first, second, err)
 	}
 	if got := s.world().Old.Roles[0].Cardinality; got != 3 {
-		t.Fatalf("there are %d", got)
+		t.Fatalf("cardinality %d", got)
 	}
 }
 
@@ -170,11 +169,11 @@ func orders(t *testing.T, s *subject) {
 		now := time.Now().UTC().Truncate(time.Second)
 		return machines.Token{ID: strings.Repeat(digit, 8), Hash: strings.Repeat(digit, 64), Created: now, Expires: now.Add(time.Hour)}
 	}
-	lets := func(want ...machines.Token) {
+	valid := func(want ...machines.Token) {
 		t.Helper()
 		for _, digit := range []string{"a", "b", "c"} {
-			if k := token(digit); s.Lets(k.ID) != slices.ContainsFunc(want, func(w machines.Token) bool { return w.ID == k.ID }) {
-				t.Errorf("token %s lets in: %t, want those of %+v", k.ID, s.Lets(k.ID), want)
+			if k := token(digit); s.Admits(k.ID) != slices.ContainsFunc(want, func(w machines.Token) bool { return w.ID == k.ID }) {
+				t.Errorf("token %s is valid: %t, want those of %+v", k.ID, s.Admits(k.ID), want)
 			}
 		}
 	}
@@ -183,7 +182,7 @@ func orders(t *testing.T, s *subject) {
 	first.Phase, first.Token = machines.Making, a.ID
 	s.must(s.Fleet.Order(ctx, first, nil, a))
 	s.must(s.Fleet.Order(ctx, first, nil, a))
-	lets(a)
+	valid(a)
 
 	next := first
 	next.Tries, next.Token = first.Tries+1, b.ID
@@ -195,21 +194,21 @@ func orders(t *testing.T, s *subject) {
 	s.is(s.Fleet.Order(ctx, other, nil, same), machines.ErrTokenTaken)
 	s.has(first.Node, &first)
 	s.has(other.Node, nil)
-	lets(a)
+	valid(a)
 
 	s.must(s.Fleet.Order(ctx, next, &first, b))
 	s.has(next.Node, &next)
-	lets(b)
+	valid(b)
 	made := next
 	made.Phase, made.ID = machines.Made, "id-1"
 	s.must(s.Fleet.Put(ctx, made, &next))
-	lets(b)
+	valid(b)
 	last := made
 	last.Phase, last.ID, last.Token = machines.Making, "", c.ID
 	s.must(s.Fleet.Order(ctx, last, &made, c))
-	lets(c)
+	valid(c)
 	s.must(s.Fleet.Drop(ctx, last))
-	lets()
+	valid()
 
 	// A write whose answer is late is repeated, as if at the same time.
 	for n := range 30 {
@@ -256,31 +255,14 @@ func acts(t *testing.T, s *subject) {
 	}
 }
 
-func forgets(t *testing.T, s *subject) {
-	gone, stays := s.record(s.node("web", 1)), s.record(s.node("web", 10))
-	gone.Phase = machines.Retiring
-	for _, r := range []machines.Record{gone, stays} {
-		s.must(s.Fleet.Put(t.Context(), r, nil))
-		s.Say(agent.Status{Node: r.Node, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings()})
-		s.must(s.Fleet.Drop(t.Context(), r))
-	}
-	w := s.world()
-	if _, says := w.Statuses[gone.Node]; says {
-		t.Errorf("%s has retired, and what it said is there still", gone.Node)
-	}
-	if _, says := w.Statuses[stays.Node]; !says {
-		t.Errorf("%s did not retire, and what it said is lost", stays.Node)
-	}
-}
-
-func (s *subject) said(node string) bool {
+func (s *subject) reported(node string) bool {
 	s.t.Helper()
-	_, says := s.world().Statuses[node]
-	return says
+	_, reported := s.world().Statuses[node]
+	return reported
 }
 
-func (s *subject) says(node string) {
-	s.Say(agent.Status{Node: node, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings()})
+func (s *subject) report(node string) {
+	s.Report(agent.Status{Node: node, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings()})
 }
 
 // retires writes the record of a node that reported and is being retired.
@@ -289,31 +271,38 @@ func (s *subject) retires(node string) machines.Record {
 	r := s.record(node)
 	r.Phase = machines.Retiring
 	s.Join(node, "web")
-	s.says(node)
+	s.report(node)
 	s.must(s.Fleet.Put(s.t.Context(), r, nil))
 	return r
 }
 
-func forgetsNobodyElse(t *testing.T, s *subject) {
+func forgets(t *testing.T, s *subject) {
 	ctx := t.Context()
-	listed := s.retires(s.node("web", 1))
-	s.must(s.Fleet.Drop(ctx, listed))
-	if !s.said(listed.Node) {
-		t.Error("a node that is on the list said something, and that is lost")
+	made := s.record(s.node("web", 1))
+	s.must(s.Fleet.Put(ctx, made, nil))
+	s.report(made.Node)
+	s.must(s.Fleet.Drop(ctx, made))
+	if !s.reported(made.Node) {
+		t.Error("the status of a node that did not retire is deleted")
 	}
-	lives := s.retires(s.node("web", 2))
+	listed := s.retires(s.node("web", 2))
+	s.must(s.Fleet.Drop(ctx, listed))
+	if !s.reported(listed.Node) {
+		t.Error("the status of a listed node is deleted")
+	}
+	lives := s.retires(s.node("web", 3))
 	s.must(s.Fleet.Remove(ctx, lives.Node, "it is retired"))
-	s.says(lives.Node)
+	s.report(lives.Node)
 	s.must(s.Fleet.Remove(ctx, lives.Node, "it is retired"))
 	s.must(s.Fleet.Drop(ctx, lives))
-	if !s.said(lives.Node) {
-		t.Error("a machine that runs still said something, and that is lost")
+	if !s.reported(lives.Node) {
+		t.Error("the status of a machine that still reports is deleted")
 	}
-	gone := s.retires(s.node("web", 3))
+	gone := s.retires(s.node("web", 4))
 	s.must(s.Fleet.Remove(ctx, gone.Node, "it is retired"))
 	s.must(s.Fleet.Drop(ctx, gone))
-	if s.said(gone.Node) {
-		t.Error("what a retired node said before is there still")
+	if s.reported(gone.Node) {
+		t.Error("the status of a retired node remains")
 	}
 }
 
@@ -326,15 +315,15 @@ func claims(t *testing.T, s *subject) {
 	s.must(s.Fleet.Put(ctx, next, &was))
 	s.must(s.Fleet.Put(ctx, next, &was))
 	s.has(was.Node, &next)
-	if s.said(was.Node) {
-		t.Error("what the machine before said is taken for the next one's word")
+	if s.reported(was.Node) {
+		t.Error("the status of the previous machine remains")
 	}
 	back := s.retires(s.node("web", 2))
 	made := back
 	made.Phase = machines.Made
 	s.must(s.Fleet.Put(ctx, made, &back))
-	if !s.said(back.Node) {
-		t.Error("its retiring was taken back, and what it said is lost")
+	if !s.reported(back.Node) {
+		t.Error("its retirement was cancelled, and its status is deleted")
 	}
 }
 
@@ -345,7 +334,7 @@ func fence(t *testing.T, s *subject) {
 	s.must(s.Fleet.Put(ctx, one, nil))
 	s.Join(one.Node, "web")
 	before := s.world()
-	s.Oust()
+	s.LoseLock()
 	next := one
 	next.Phase = machines.Made
 	for what, write := range map[string]func(context.Context) error{
@@ -363,4 +352,119 @@ func fence(t *testing.T, s *subject) {
 	if !reflect.DeepEqual(before.Records, after.Records) || after.Old != nil {
 		t.Errorf("before: %+v\nafter: %+v", before, after)
 	}
+}
+
+// The contract of nodes: the host list, holds, requests and statuses.
+
+func asks(t *testing.T, s *subject) {
+	one, two := s.node("web", 1), s.node("web", 10)
+	q := agent.Request{ID: "00000000000000aa", Do: agent.RequestRun, Why: "web2 came", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
+	s.is(s.Fleet.Ask(t.Context(), one, q), machines.ErrNotListed)
+	s.Join(one, "web")
+	s.Join(two, "web")
+	before := s.world().Hosts
+	s.must(s.Fleet.Ask(t.Context(), one, q))
+	q.ID, q.Do = "00000000000000bb", agent.RequestRetire
+	s.must(s.Fleet.Ask(t.Context(), one, q))
+	s.must(s.Fleet.Ask(t.Context(), one, q))
+	after := s.world().Hosts
+	h := before[one]
+	h.Request = &q
+	if !reflect.DeepEqual(after[one], h) || !reflect.DeepEqual(after[two], before[two]) {
+		t.Fatalf("requested %+v; hosts: %+v and %+v", q, after[one], after[two])
+	}
+}
+
+func holds(t *testing.T, s *subject) {
+	one, two := s.node("web", 1), s.node("web", 10)
+	s.Join(one, "web")
+	s.Join(two, "web")
+	h := agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1", Since: time.Now().UTC().Truncate(time.Second)}
+	s.must(s.Fleet.Hold(t.Context(), one, h))
+	s.must(s.Fleet.Hold(t.Context(), one, h))
+	held := s.world().Held
+	if _, other := held[two]; held[one].Why != h.Why || other {
+		t.Fatalf("held: %+v", held)
+	}
+}
+
+func statuses(t *testing.T, s *subject) {
+	one := s.node("web", 1)
+	s.Join(one, "web")
+	if v := s.world().Views[one]; v.State != agent.Pending {
+		t.Fatalf("a node without a report is %+v", v)
+	}
+	status := agent.Status{Node: one, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: "00000000000000aa", Problem: agent.Problem{Code: agent.HookFailed, Text: "no"}}}
+	s.Report(status)
+	w := s.world()
+	if got := w.Statuses[one]; got.Answer == nil || *got.Answer != *status.Answer || !got.SeenAt.Equal(status.SeenAt) {
+		t.Fatalf("status %+v, want %+v", got, status)
+	}
+	if v := w.Views[one]; v.State == "" || v.Sentence() == "" {
+		t.Fatalf("not judged: %+v", v)
+	}
+}
+
+func releases(t *testing.T, s *subject) {
+	ctx := t.Context()
+	one, two := s.node("web", 1), s.node("web", 10)
+	s.Join(one, "web")
+	s.Join(two, "web")
+	s.must(s.Fleet.Release(ctx, one))
+	s.must(s.Fleet.Hold(ctx, one, agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1"}))
+	s.must(s.Fleet.Hold(ctx, two, agent.Hold{Scope: "nodes/" + two, Mode: agent.Stop, Kind: agent.OperatorHold, Who: "ann", Why: "ann looks at it"}))
+	for range 2 {
+		s.must(s.Fleet.Release(ctx, one))
+		s.must(s.Fleet.Release(ctx, two))
+	}
+	held := s.world().Held
+	if _, is := held[one]; is || held[two].Why == "" {
+		t.Errorf("held: %+v", held)
+	}
+}
+
+func removes(t *testing.T, s *subject) {
+	one, two := s.node("web", 1), s.node("web", 10)
+	s.must(s.Fleet.Remove(t.Context(), one, "never there"))
+	s.Join(one, "web")
+	s.Join(two, "web")
+	r := s.record(one)
+	s.must(s.Fleet.Put(t.Context(), r, nil))
+	s.must(s.Fleet.Hold(t.Context(), one, agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop}))
+	s.must(s.Fleet.Remove(t.Context(), one, "it is retired"))
+	s.must(s.Fleet.Remove(t.Context(), one, "it is retired"))
+	w := s.world()
+	_, listed := w.Hosts[one]
+	_, held := w.Held[one]
+	if _, other := w.Hosts[two]; listed || !other || held {
+		t.Fatalf("listed: %v, held: %v", w.Hosts, w.Held)
+	}
+	s.has(one, &r)
+}
+
+func keepsJoined(t *testing.T, s *subject) {
+	joined, never := s.record(s.node("web", 1)), s.record(s.node("web", 2))
+	for _, r := range []*machines.Record{&joined, &never} {
+		r.Phase, r.ID, r.Tries = machines.Made, "id-"+r.Node, 1
+		s.must(s.Fleet.Put(t.Context(), *r, nil))
+	}
+	s.Join(joined.Node, "web")
+	for _, node := range []string{joined.Node, joined.Node, never.Node} {
+		s.must(s.Fleet.Remove(t.Context(), node, "maintenance"))
+	}
+	has := joined
+	has.Joined = true
+	s.has(joined.Node, &has)
+	s.has(never.Node, &never)
+
+	same := joined
+	same.Problem = "none"
+	s.must(s.Fleet.Put(t.Context(), same, &joined))
+	has.Problem = same.Problem
+	s.has(joined.Node, &has)
+	next := joined
+	next.Phase, next.ID = machines.Making, ""
+	s.must(s.Fleet.Put(t.Context(), next, &same))
+	s.has(joined.Node, &next)
+	s.must(s.Fleet.Drop(t.Context(), next))
 }

@@ -8,11 +8,11 @@ import (
 )
 
 // Tests with the fleet in memory would not hold for the one in etcd if the two differed.
-func TestTheModelKeepsTheContract(t *testing.T) {
+func TestSimKeepsContract(t *testing.T) {
 	FleetContract(t, func(*testing.T) Subject {
 		s := NewSim(environments.Ref{Environment: "dev", Stack: "t42"}, time.Now)
 		s.Demote()
-		lets := func(token string) bool { return s.Tokens()[token] != "" }
-		return Subject{Fleet: s.Open("ann", nil), Ref: s.Ref, Join: s.Join, Say: s.Say, Lets: lets, Oust: func() { s.Open("bob", nil) }}
+		admits := func(token string) bool { return s.Tokens()[token] != "" }
+		return Subject{Fleet: s.Open("ann", nil), Ref: s.Ref, Join: s.Join, Report: s.Report, Admits: admits, LoseLock: func() { s.Open("bob", nil) }}
 	})
 }

@@ -52,8 +52,8 @@ func (s *Sim) Join(node, role string) {
 	s.locked(func() { s.hosts[node] = agent.Host{Node: node, Role: role, At: s.Now().UTC(), By: "bootstrap"} })
 }
 
-// Say writes a node's status.
-func (s *Sim) Say(st agent.Status) {
+// Report writes a node's status.
+func (s *Sim) Report(st agent.Status) {
 	s.locked(func() { s.statuses[st.Node], s.said[st.Node] = st, s.moment() })
 }
 
@@ -161,5 +161,5 @@ func (s *Sim) Heal() {
 
 // Unlist removes a node from the host list, as `pulley nodes remove` does.
 func (s *Sim) Unlist(node string) {
-	s.locked(func() { s.takeOff(node) })
+	s.locked(func() { s.unlist(node) })
 }

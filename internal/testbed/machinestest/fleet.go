@@ -119,7 +119,7 @@ func (x *Session) put(r machines.Record, was *machines.Record, t machines.Token)
 	case ok && reflect.DeepEqual(have, r):
 		return nil
 	case ok != (was != nil), ok && !same(have, *was):
-		return fmt.Errorf("cannot put %+v over %+v, the books have %+v: %w", r, was, have, machines.ErrChanged)
+		return fmt.Errorf("cannot put %+v over %+v, the record is %+v: %w", r, was, have, machines.ErrChanged)
 	}
 	if _, taken := s.tokens[t.ID]; t.ID != "" && taken {
 		return machines.ErrTokenTaken
@@ -128,10 +128,10 @@ func (x *Session) put(r machines.Record, was *machines.Record, t machines.Token)
 		s.tokens[t.ID] = token{node: r.Node}
 	}
 	if have.Token != r.Token {
-		s.lettingNobodyIn(have.Token)
+		s.revoke(have.Token)
 	}
 	x.begins(have, r)
-	s.remembers("put %+v", r)
+	s.note("put %+v", r)
 	switch {
 	case have.Phase == machines.Retiring && r.Phase == machines.Making:
 		s.forgets(r.Node)
@@ -150,8 +150,8 @@ func (x *Session) put(r machines.Record, was *machines.Record, t machines.Token)
 	return nil
 }
 
-// lettingNobodyIn revokes a token, if id is one.
-func (s *model) lettingNobodyIn(id string) {
+// revoke revokes a token, if id is one.
+func (s *model) revoke(id string) {
 	if t, ok := s.tokens[id]; ok {
 		s.tokens[id] = token{node: t.node, dead: true}
 	}
@@ -171,7 +171,7 @@ func (x *Session) Drop(ctx context.Context, was machines.Record) error {
 		if ok && !same(have, was) {
 			return machines.ErrChanged
 		}
-		s.lettingNobodyIn(have.Token)
+		s.revoke(have.Token)
 		delete(s.records, was.Node)
 		if ok && was.Phase == machines.Retiring {
 			s.forgets(was.Node)
@@ -248,8 +248,8 @@ func (x *Session) Ask(ctx context.Context, node string, q agent.Request) error {
 	})
 }
 
-// takeOff removes a node from the host list; its record keeps that the node had joined.
-func (s *model) takeOff(node string) {
+// unlist removes a node from the host list; its record keeps that the node had joined.
+func (s *model) unlist(node string) {
 	if r, ok := s.records[node]; ok && r.Phase == machines.Made && s.hosts[node].Node != "" {
 		r.Joined = true
 		s.records[node] = r
@@ -264,7 +264,7 @@ func (x *Session) Remove(ctx context.Context, node, _ string) error {
 	return x.call(ctx, "remove", false, func(Fault) error {
 		x.mayRemove(node)
 		_, fresh := s.hosts[node]
-		s.takeOff(node)
+		s.unlist(node)
 		if s.records[node].Phase == machines.Retiring && (fresh || s.off[node] == 0) {
 			s.off[node] = s.moment()
 		}

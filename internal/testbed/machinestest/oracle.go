@@ -37,8 +37,8 @@ const moment = 30 * time.Second
 // alive reports whether a machine runs, is the registered node, and reported lately.
 func (s *model) alive(b *box) bool {
 	h, listed := s.hosts[b.node]
-	st, spoke := s.statuses[b.node]
-	return b.State == machines.Running && b.goneAt.IsZero() && b.joined && listed && h.MachineID == b.ID && spoke && st.Machine == b.ID &&
+	st, reported := s.statuses[b.node]
+	return b.State == machines.Running && b.goneAt.IsZero() && b.joined && listed && h.MachineID == b.ID && reported && st.Machine == b.ID &&
 		s.view(b.node).State != agent.Silent
 }
 
@@ -78,7 +78,7 @@ func (x *Session) begins(have, next machines.Record) {
 			continue
 		}
 		if why := x.spared(b, next.Node); why != "" {
-			s.blame("the retiring of %s was begun, and %s", next.Node, why)
+			s.violated("the retirement of %s began, and %s", next.Node, why)
 		}
 	}
 	if x.aim.Budget > 0 {
@@ -91,26 +91,26 @@ func (x *Session) watches(have, next machines.Record) {
 	s := x.site
 	if have.Phase != machines.Made || next.Phase == machines.Made {
 		if have.Phase == "" {
-			s.blame("a watch made %s, which nobody had made before", next.Node)
+			s.violated("a watch made %s, which has no record", next.Node)
 		}
 		return
 	}
 	role, wanted := x.aim.wants(next.Node)
 	switch {
 	case !wanted:
-		s.blame("a watch touched %s, which nobody wants", next.Node)
+		s.violated("a watch touched %s, which is not wanted", next.Node)
 	case role.Protected:
-		s.blame("a watch touched %s, and %s is protected", next.Node, role.Name)
+		s.violated("a watch touched %s, and %s is protected", next.Node, role.Name)
 	case s.holds[next.Node].Mode != "":
-		s.blame("a watch touched %s, which is under a hold", next.Node)
+		s.violated("a watch touched %s, which is under a hold", next.Node)
 	}
-	if _, spoke := s.statuses[next.Node]; spoke && s.view(next.Node).State != agent.Silent && s.hosts[next.Node].Node != "" {
-		s.blame("a watch touched %s, which was heard of lately", next.Node)
+	if _, reported := s.statuses[next.Node]; reported && s.view(next.Node).State != agent.Silent && s.hosts[next.Node].Node != "" {
+		s.violated("a watch touched %s, which reported lately", next.Node)
 	}
 	now := s.Now()
 	s.watched = append(s.watched, now)
 	if n := len(slices.DeleteFunc(slices.Clone(s.watched), func(t time.Time) bool { return now.Sub(t) >= time.Hour })); n > x.aim.Budget {
-		s.blame("a watch touched %d machines in an hour, and may touch %d", n, x.aim.Budget)
+		s.violated("a watch touched %d machines in an hour, and may touch %d", n, x.aim.Budget)
 	}
 }
 
@@ -126,10 +126,10 @@ func (x *Session) mayEnd(b *box) {
 	}
 	r := s.records[n.String()]
 	if b.mark != s.Mark() {
-		s.blame("machine %s was deleted at another place", b.Name)
+		s.violated("machine %s was deleted at another place", b.Name)
 	}
 	if why := x.spared(b, n.String()); why != "" && (r.Phase != machines.Retiring || !r.Drained) {
-		s.blame("machine %s (%s) was deleted, and %s", b.Name, b.ID, why)
+		s.violated("machine %s (%s) was deleted, and %s", b.Name, b.ID, why)
 	}
 }
 
@@ -147,9 +147,9 @@ func (x *Session) mayRemove(node string) {
 		r := s.records[node]
 		switch why := x.spared(b, node); {
 		case b.mark != s.Mark() && !s.members[node]:
-			s.blame("%s was taken off the list, and its machine is of somebody else", node)
+			s.violated("%s was removed from the host list, and its machine is of another fleet", node)
 		case b.mark == s.Mark() && why != "" && (r.Phase != machines.Retiring || !r.Drained):
-			s.blame("%s was taken off the list, and %s", node, why)
+			s.violated("%s was removed from the host list, and %s", node, why)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (c Cloud) onlyOne(o machines.Order) {
 		return
 	}
 	if c.mark != s.Mark() {
-		s.blame("machine %s was asked for at another place", o.Name)
+		s.violated("machine %s was ordered at another place", o.Name)
 	}
 	for _, b := range s.boxes {
 		if b.Name != o.Name || b.mark != s.Mark() || !s.listed(b) || b.ended || !b.goneAt.IsZero() {
@@ -170,9 +170,9 @@ func (c Cloud) onlyOne(o machines.Order) {
 		since, booked := s.booked[b.ID]
 		switch lives := b.State == machines.Running || b.State == machines.Building; {
 		case s.alive(b) && s.Now().Sub(b.joinedAt) > moment:
-			s.blame("machine %s was asked for, and %s is alive", o.Name, b.ID)
+			s.violated("machine %s was ordered, and %s is alive", o.Name, b.ID)
 		case lives && booked && x.aim.Clock.Abs() < young && s.Now().Sub(since) < young && s.records[o.Node].Tries <= 1:
-			s.blame("machine %s was asked for, and %s was made a moment before", o.Name, b.ID)
+			s.violated("machine %s was ordered, and %s was made a moment before", o.Name, b.ID)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func (x *Session) JudgePlan(p plan.Plan) {
 					continue
 				}
 				if !x.condemned(b, p.Spec) {
-					s.blame("a plan destroys machine %s (%s, %s, asked for at %s, joined %v) without a reason: %s", b.Name, b.ID, b.State, b.Created, b.joined, whyOf(p, v))
+					s.violated("a plan destroys machine %s (%s, %s, asked for at %s, joined %v) without a reason: %s", b.Name, b.ID, b.State, b.Created, b.joined, whyOf(p, v))
 				}
 			}
 		}
@@ -228,7 +228,7 @@ func (x *Session) condemned(b *box, want *environments.Environment) bool {
 	case !b.joined:
 		return true
 	// it was in neither list, and its name was claimed for another machine
-	case !registered && booked && !r.Joined && b.missed:
+	case !registered && booked && !r.Joined && b.omitted:
 		return true
 	case !registered && booked && r.Tries == 0: // it was adopted: the operator who removed it knew that it had joined
 		return true

@@ -43,7 +43,7 @@ func (s *model) live(b *box, now time.Time) {
 		b.retired = false // the retirement is cancelled
 	}
 	if b.joined && !b.retired && listed && host.MachineID == b.ID {
-		s.speak(b, host, now)
+		s.report(b, host, now)
 	}
 }
 
@@ -59,9 +59,9 @@ func (s *model) join(b *box, at time.Time) {
 	s.hosts[t.node] = agent.Host{Node: t.node, Role: roleOf(t.node), Hostname: b.Name, Addresses: b.Addresses, MachineID: b.ID, At: at.UTC(), By: "bootstrap"}
 }
 
-// speak writes the node's status: once a minute, as real nodes do, and after a request.
-func (s *model) speak(b *box, host agent.Host, now time.Time) {
-	seen := b.joinedAt.Add(now.Sub(b.joinedAt).Truncate(speaksEvery))
+// report writes the node's status: once a minute, as real nodes do, and after a request.
+func (s *model) report(b *box, host agent.Host, now time.Time) {
+	seen := b.joinedAt.Add(now.Sub(b.joinedAt).Truncate(reportInterval))
 	st := agent.Status{Node: b.node, Role: host.Role, Phase: agent.Idle, Machine: b.ID, Settings: agent.DefaultSettings(), Target: s.target}
 	if b.fate != NoRun && !now.Before(b.converges) {
 		seen = latest(seen, b.converges)

@@ -1,3 +1,9 @@
+// Package machinestest is the test bed of package machines: a provider and a fleet in memory. Their machines boot,
+// join, converge and die as time passes, with every known fault. It also owns the contract tests that this fleet and
+// the real one in etcd must pass.
+//
+// It is for tests only. It must never make anything that outlives a test, and never be more tolerant than the systems
+// that it replaces.
 package machinestest
 
 import (
@@ -86,7 +92,7 @@ type box struct {
 	goneAt    time.Time // zero: it stays
 	joined    bool
 	joinedAt  time.Time
-	missed    bool // a list lacked it while its node was not in the host list
+	omitted   bool // a list lacked it while its node was not in the host list
 	converges time.Time
 	retired   bool
 	asked     string // the flavor, as in the order
@@ -137,14 +143,14 @@ func (s *model) locked(f func()) {
 	f()
 }
 
-// blame records a violation of a rule.
-func (s *model) blame(format string, args ...any) {
-	s.remembers("WRONG: "+format, args...)
+// violated records a violation of a rule.
+func (s *model) violated(format string, args ...any) {
+	s.note("WRONG: "+format, args...)
 	s.wrong = append(s.wrong, fmt.Sprintf(format, args...))
 }
 
 // remembers records an event, for the analysis of a violation.
-func (s *model) remembers(format string, args ...any) {
+func (s *model) note(format string, args ...any) {
 	const most = 80
 	if len(s.wrong) > 0 {
 		return // later events do not explain the violation
@@ -154,7 +160,7 @@ func (s *model) remembers(format string, args ...any) {
 }
 
 // Mention records an event of a test.
-func (s *Sim) Mention(format string, args ...any) { s.locked(func() { s.remembers(format, args...) }) }
+func (s *Sim) Mention(format string, args ...any) { s.locked(func() { s.note(format, args...) }) }
 
 // Past returns the last events, oldest first.
 func (s *Sim) Past() (all []string) {
@@ -162,8 +168,8 @@ func (s *Sim) Past() (all []string) {
 	return all
 }
 
-// Wrong returns the violations.
-func (s *Sim) Wrong() (all []string) {
+// Violations returns the violations.
+func (s *Sim) Violations() (all []string) {
 	s.locked(func() { all = slices.Clone(s.wrong) })
 	return all
 }
@@ -232,12 +238,12 @@ func (s *model) fault(call string) Fault {
 
 // Session is one program that has the lock of the fleet: a machines.Fleet, and the provider as this program sees it.
 type Session struct {
-	site    *Sim
-	by      string
-	crashed bool
-	dies    func()
-	agreed  map[machines.Ref]bool // nil: approvals are not checked
-	aim     *Aim                  // nil: acts are not judged
+	site     *Sim
+	by       string
+	crashed  bool
+	dies     func()
+	approved map[machines.Ref]bool // nil: approvals are not checked
+	aim      *Aim                  // nil: acts are not judged
 }
 
 // Open takes the lock from its holder. dies is called when the program must die; nil means no callback.
@@ -247,12 +253,12 @@ func (s *Sim) Open(by string, dies func()) *Session {
 	return x
 }
 
-// Agree approves the deletion of machines by this apply, and checks it from now on.
-func (x *Session) Agree(victims []machines.Ref) {
+// Approve approves the deletion of machines by this apply, and checks it from now on.
+func (x *Session) Approve(refs []machines.Ref) {
 	x.site.locked(func() {
-		x.agreed = map[machines.Ref]bool{}
-		for _, v := range victims {
-			x.agreed[v] = true
+		x.approved = map[machines.Ref]bool{}
+		for _, v := range refs {
+			x.approved[v] = true
 		}
 	})
 }
@@ -306,7 +312,7 @@ func (x *Session) call(ctx context.Context, name string, fenced bool, effect fun
 	}
 	err := effect(f)
 	if name != "world" && name != "list" || err != nil || f != None {
-		s.remembers("%s (%p): %s %s: %v", x.by, x, name, f, err)
+		s.note("%s (%p): %s %s: %v", x.by, x, name, f, err)
 	}
 	s.pass()
 	switch {
