@@ -91,7 +91,7 @@ func TestApplyFailsOnPermanentErrors(t *testing.T) {
 		says  string
 	}{
 		{"no answer ever", machinestest.FailBefore, 5, "cannot create web1: tried 5 times: no answer"},
-		{"it is refused", machinestest.Refuse, 1, "cannot create web1: the provider refuses the request: it does not like it"},
+		{"it is refused", machinestest.Refuse, 1, "cannot create web1: the provider refuses the request: not accepted"},
 		{"it fails each time", machinestest.ErrorEnd, 3, "cannot create web1: the provider reports of its machine: No valid host was found, after 3 tries"},
 		{"it never stops to ask to wait", machinestest.Throttle, 25, "too many requests"},
 	} {
