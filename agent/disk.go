@@ -33,6 +33,7 @@ const (
 	maxForeignAge   = 24 * time.Hour
 	maxFileBytes    = 4 << 20 // of any file that Disk reads
 	disabledFile    = "disabled"
+	firstBootFile   = "disabled-by-first-boot"
 	stateFile       = "state.json"
 	reportedFile    = "reported.json"
 	resultsDir      = "results"
@@ -40,6 +41,7 @@ const (
 	runsDir         = "runs"
 	lockFile        = "lock"
 	defaultDisabled = "no reason was given"
+	inFirstBoot     = "its first boot is in progress"
 )
 
 // ErrLocked reports that another agent of this node is running.
@@ -138,11 +140,15 @@ func (d *Disk) LoadReported() (Reported, error) {
 // SaveReported writes the last report to etcd without a flush: its loss costs one more report.
 func (d *Disk) SaveReported(r Reported) error { return d.save(reportedFile, r, false) }
 
-// Disabled returns the operator's reason for disabling the agent on this machine; "" means enabled.
+// Disabled returns the operator's reason for disabling the agent on this machine, or a sentence about its first boot;
+// "" means enabled.
 func (d *Disk) Disabled() (Prose, error) {
 	b, err := d.read(disabledFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
+		if booting, err := d.InFirstBoot(); err != nil || !booting {
+			return "", err
+		}
+		return inFirstBoot, nil
 	}
 	if err != nil {
 		return "", err
@@ -157,12 +163,28 @@ func (d *Disk) Disabled() (Prose, error) {
 func (d *Disk) Disable(reason string) error { return d.write(disabledFile, []byte(reason+"\n"), true) }
 
 // Enable allows runs again. It is no error if runs were not disabled.
-func (d *Disk) Enable() error {
-	err := d.root.Remove(disabledFile)
+func (d *Disk) Enable() error { return errors.Join(d.remove(disabledFile), d.EndFirstBoot()) }
+
+// BeginFirstBoot forbids runs during the machine's first boot, until EndFirstBoot. An operator's reason is stored apart.
+func (d *Disk) BeginFirstBoot() error { return d.write(firstBootFile, nil, true) }
+
+// EndFirstBoot allows runs that only the first boot forbids.
+func (d *Disk) EndFirstBoot() error { return d.remove(firstBootFile) }
+
+// InFirstBoot reports whether a first boot forbids runs.
+func (d *Disk) InFirstBoot() (bool, error) {
+	_, err := d.root.Lstat(firstBootFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
+}
+
+func (d *Disk) remove(name string) error {
+	if err := d.root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Begin marks a run in which Puppet may have been started, and removes the files of old runs.

@@ -471,6 +471,28 @@ func TestDisabledKeepsItsReason(t *testing.T) {
 	}
 }
 
+// A first boot that ends must not enable an agent that an operator disabled meanwhile.
+func TestFirstBootKeepsAnOperatorsReason(t *testing.T) {
+	d := openDisk(t, t.TempDir())
+	for _, step := range []struct {
+		do   func() error
+		want Prose
+	}{
+		{d.BeginFirstBoot, inFirstBoot},
+		{func() error { return d.Disable("kernel debugging") }, "kernel debugging"},
+		{d.EndFirstBoot, "kernel debugging"},
+		{d.BeginFirstBoot, "kernel debugging"},
+		{d.Enable, ""},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := d.Disabled(); got != step.want || err != nil {
+			t.Errorf("%q, %v; want %q", got, err, step.want)
+		}
+	}
+}
+
 // No content of state.json may crash the agent or prevent its start.
 func FuzzDecodeState(f *testing.F) {
 	f.Add([]byte(`{"v":1}`))

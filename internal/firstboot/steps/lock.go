@@ -25,9 +25,6 @@ type lock struct {
 	*member
 }
 
-// bootReason is the reason in the agent's disable file, which keeps cron's ticks from running during a first boot.
-const bootReason = "its first boot is in progress"
-
 // lockLeft returns the remaining work of the lock. With flags only, an operator restarts the first boot, and a working
 // agent keeps working.
 func (b *lock) lockLeft(context.Context) (string, error) {
@@ -59,20 +56,15 @@ func (b *lock) keepTicksAway() error {
 	if err != nil || !state.Before.IsZero() {
 		return err
 	}
-	return b.withDisk(func(d *agent.Disk) error {
-		if reason, err := d.Disabled(); err != nil || reason != "" {
-			return err // another reason must outlive the first boot
-		}
-		return d.Disable(bootReason)
-	})
+	return b.withDisk((*agent.Disk).BeginFirstBoot)
 }
 
 func (b *lock) enableLeft(context.Context) (string, error) {
 	var left []string
 	d, err := agent.ReadDisk(b.stateDir())
 	if err == nil {
-		var reason agent.Prose
-		if reason, err = d.Disabled(); reason == bootReason {
+		var booting bool
+		if booting, err = d.InFirstBoot(); booting {
 			left = append(left, "enable cron's ticks")
 		}
 		err = errors.Join(err, d.Close())
@@ -86,19 +78,14 @@ func (b *lock) enableLeft(context.Context) (string, error) {
 	return strings.Join(left, ", and "), nil
 }
 
-// enable enables the agent that the lock disabled; another reason stays.
+// enable enables the agent that the lock disabled; an operator's reason stays.
 func (b *lock) enable(ctx context.Context) error {
 	if b.plan.Leave == firstboot.LeavePoweroff {
 		if err := b.leaveAtPoweroff(ctx); err != nil {
 			return err
 		}
 	}
-	return b.withDisk(func(d *agent.Disk) error {
-		if reason, err := d.Disabled(); err != nil || reason != bootReason {
-			return err
-		}
-		return d.Enable()
-	})
+	return b.withDisk((*agent.Disk).EndFirstBoot)
 }
 
 func (b *member) notifyLeft(context.Context) (string, error) {
