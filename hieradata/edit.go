@@ -10,10 +10,10 @@ import (
 
 const lookupOptions = "lookup_options"
 
-// Canonical returns the canonical bytes of a layer that a person wrote. It returns nil if the layer is empty: an empty
+// canonicalOf returns the canonical bytes of a layer that a person wrote. It returns nil if the layer is empty: an empty
 // layer is absent.
-func Canonical(layer []byte) ([]byte, error) {
-	v, err := ParseLayer(layer)
+func canonicalOf(layer []byte) ([]byte, error) {
+	v, err := parseLayer(layer)
 	if err != nil {
 		return nil, err
 	}
@@ -22,11 +22,11 @@ func Canonical(layer []byte) ([]byte, error) {
 
 // Set returns the layer with one key set to a value written as YAML. A nil layer is an empty one.
 func Set(layer []byte, key, valueYAML string) ([]byte, error) {
-	v, err := ParseLayer(layer)
+	v, err := parseLayer(layer)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the layer: %w", err)
 	}
-	value, err := ParseValue(valueYAML)
+	value, err := parseValue(valueYAML)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the value of %s: %w", key, err)
 	}
@@ -42,7 +42,7 @@ func Set(layer []byte, key, valueYAML string) ([]byte, error) {
 
 // Unset returns the layer without one key, and whether it had the key. The layer is nil if no key is left.
 func Unset(layer []byte, key string) ([]byte, bool, error) {
-	v, err := ParseLayer(layer)
+	v, err := parseLayer(layer)
 	if err != nil {
 		return nil, false, fmt.Errorf("cannot read the layer: %w", err)
 	}
@@ -53,7 +53,7 @@ func Unset(layer []byte, key string) ([]byte, bool, error) {
 
 // Get returns one key's value, and whether the layer has the key.
 func Get(layer []byte, key string) (Value, bool, error) {
-	v, err := ParseLayer(layer)
+	v, err := parseLayer(layer)
 	if err != nil {
 		return Value{}, false, fmt.Errorf("cannot read the layer: %w", err)
 	}
@@ -63,7 +63,7 @@ func Get(layer []byte, key string) (Value, bool, error) {
 
 // Keys lists the keys of a layer, sorted.
 func Keys(layer []byte) ([]string, error) {
-	v, err := ParseLayer(layer)
+	v, err := parseLayer(layer)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the layer: %w", err)
 	}
@@ -82,14 +82,7 @@ func canonicalLayer(m mapping) []byte {
 	return encode(Value{m})
 }
 
-// CheckKey refuses keys that Hiera cannot look up. Hiera reads a dot as a path within a value.
-func CheckKey(key string) error {
-	if err := checkKey(key); err != nil {
-		return err
-	}
-	return nil
-}
-
+// checkKey refuses keys that Hiera cannot look up. Hiera reads a dot as a path within a value.
 func checkKey(key string) *SyntaxError {
 	bad := func(problem, hint string) *SyntaxError {
 		return &SyntaxError{Problem: fmt.Sprintf("%.100q is not a Hiera key: %s", key, problem), Advice: hint}
@@ -133,12 +126,12 @@ func checkEntry(key string, value Value) *SyntaxError {
 func checkLookupOptions(value Value) error {
 	options, ok := value.v.(mapping)
 	if !ok {
-		return fmt.Errorf("lookup_options is a mapping of keys to their options, and this is of type %s", value.Kind())
+		return fmt.Errorf("lookup_options is a mapping of keys to their options, and this is of type %s", value.kind())
 	}
 	for _, e := range options {
 		one, ok := e.value.v.(mapping)
 		if !ok {
-			return fmt.Errorf("lookup_options of %s is a mapping, and this is of type %s", e.key.keyText(), e.value.Kind())
+			return fmt.Errorf("lookup_options of %s is a mapping, and this is of type %s", e.key.keyText(), e.value.kind())
 		}
 		if merge, has := one.find("merge"); has {
 			if _, err := strategy(merge); err != nil {

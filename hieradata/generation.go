@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// MaxGenerationBytes is the maximum size of a generation's record, which is one value in etcd.
-const MaxGenerationBytes = 512 << 10
+// maxGenerationBytes is the maximum size of a generation's record, which is one value in etcd.
+const maxGenerationBytes = 512 << 10
 
 const (
 	generationFormat    = 1
@@ -47,15 +47,15 @@ func (g Generation) Next(changes map[Layer][]byte, by, message string, at time.T
 			delete(next.Layers, layer)
 			continue
 		}
-		canonical, err := Canonical(data)
+		canonical, err := canonicalOf(data)
 		if err != nil {
 			return Generation{}, fmt.Errorf("cannot use layer %s: %w", layer, err)
 		}
 		if !bytes.Equal(canonical, data) {
 			return Generation{}, fmt.Errorf("cannot use layer %s: its bytes are not canonical", layer)
 		}
-		if err := CheckSize(layer, data); err != nil {
-			return Generation{}, err
+		if len(data) > maxLayerBytes {
+			return Generation{}, fmt.Errorf("layer %s is %d bytes, and a layer may be at most %d", layer, len(data), maxLayerBytes)
 		}
 		next.Layers[layer] = Digest(data)
 	}
@@ -71,9 +71,9 @@ func (g Generation) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode data generation %d: %w", g.Number, err)
 	}
-	if len(data) > MaxGenerationBytes {
+	if len(data) > maxGenerationBytes {
 		return nil, fmt.Errorf("data generation %d with its %d layers takes %d bytes, and %d is the most: move data of nodes into their roles",
-			g.Number, len(g.Layers), len(data), MaxGenerationBytes)
+			g.Number, len(g.Layers), len(data), maxGenerationBytes)
 	}
 	return data, nil
 }
@@ -93,7 +93,7 @@ func DecodeGeneration(data []byte) (Generation, error) {
 	fail := func(problem string) (Generation, error) {
 		return Generation{}, fmt.Errorf("cannot read a data generation: %s", problem)
 	}
-	if len(data) > MaxGenerationBytes {
+	if len(data) > maxGenerationBytes {
 		return fail(fmt.Sprintf("%d bytes are too many", len(data)))
 	}
 	var head struct {

@@ -69,7 +69,7 @@ func TestDecodeGenerationRefuses(t *testing.T) {
 		{edit(`"v":1,`, `"environment":"dev","v":1,`), "not what Pulley writes"},
 		{edit(`"v":1,`, `"v":1,"environment":"`+strings.Repeat("x", 300)+`",`), "its environment is not a text"},
 		{edit(`{"common":"`+digest+`"}`, `null`), "no layers"},
-		{strings.Repeat(" ", MaxGenerationBytes+1), "too many"},
+		{strings.Repeat(" ", maxGenerationBytes+1), "too many"},
 	} {
 		if _, err := DecodeGeneration([]byte(c.data)); err == nil || !strings.Contains(err.Error(), c.problem) {
 			t.Errorf("%.90s: got %v, want %q", c.data, err, c.problem)
@@ -100,7 +100,7 @@ func TestGenerationSaysWhoseItIs(t *testing.T) {
 
 // Without it, etcd would refuse a value with an error that names neither layer nor size.
 func TestGenerationLimits(t *testing.T) {
-	large, err := Set(nil, "k", strings.Repeat("x", MaxLayerBytes))
+	large, err := Set(nil, "k", strings.Repeat("x", maxLayerBytes))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,14 +2,16 @@ package hieradata
 
 import (
 	"crypto/sha256"
+	"embed"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strings"
 )
 
-// MaxLayerBytes is the maximum size of a layer's canonical bytes, which are one value in etcd.
-const MaxLayerBytes = 512 << 10
+// maxLayerBytes is the maximum size of a layer's canonical bytes, which are one value in etcd.
+const maxLayerBytes = 512 << 10
 
 // Layer names one layer of an environment: "common", "environment", "roles/<role>" or "nodes/<node>".
 type Layer string
@@ -76,10 +78,14 @@ func Digest(canonical []byte) string {
 
 var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// CheckSize refuses a layer that is too large for etcd.
-func CheckSize(l Layer, canonical []byte) error {
-	if len(canonical) <= MaxLayerBytes {
-		return nil
+//go:embed all:sample
+var sample embed.FS
+
+// Sample returns the data that `pulley init` writes to the folder hieradata of a new control repository.
+func Sample() fs.FS {
+	sub, err := fs.Sub(sample, "sample")
+	if err != nil {
+		return sample // impossible: the name is a valid path
 	}
-	return fmt.Errorf("layer %s is %d bytes, and a layer may be at most %d", l, len(canonical), MaxLayerBytes)
+	return sub
 }

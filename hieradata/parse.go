@@ -5,16 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"gopkg.in/yaml.v3"
 )
 
-// The limits of input. A layer of MaxLayerBytes may be larger as written, with blanks and comments.
+// The limits of input. A layer of maxLayerBytes may be larger as written, with blanks and comments.
 const (
-	maxInputBytes = 4 * MaxLayerBytes
+	maxInputBytes = 4 * maxLayerBytes
 	maxDepth      = 64
 	maxKeyBytes   = 1000 // of a key in canonical form; YAML readers fail above 1024
 )
@@ -47,8 +49,8 @@ const quoteAdvice = `quote text that holds characters of YAML's own, for example
 
 var errEmpty = errors.New("there is no value")
 
-// ParseValue reads one YAML value, in flow or block style. Anchors, tags, merge keys and duplicate keys are refused.
-func ParseValue(text string) (Value, error) {
+// parseValue reads one YAML value, in flow or block style. Anchors, tags, merge keys and duplicate keys are refused.
+func parseValue(text string) (Value, error) {
 	node, err := parseNode([]byte(text))
 	if errors.Is(err, errEmpty) {
 		return Value{}, &SyntaxError{Problem: "the value is empty", Advice: "write '' for an empty text, or ~ for null"}
@@ -84,8 +86,8 @@ func Remarks(text string) []string {
 	return out
 }
 
-// ParseLayer reads a layer that a person wrote. An empty file is an empty layer.
-func ParseLayer(data []byte) (Value, error) {
+// parseLayer reads a layer that a person wrote. An empty file is an empty layer.
+func parseLayer(data []byte) (Value, error) {
 	node, err := parseNode(data)
 	if errors.Is(err, errEmpty) {
 		return Value{mapping{}}, nil
@@ -100,7 +102,7 @@ func ParseLayer(data []byte) (Value, error) {
 	m, ok := v.v.(mapping)
 	if !ok {
 		return Value{}, &SyntaxError{Line: node.Line, Column: node.Column,
-			Problem: "a layer is a mapping of Hiera keys to values, and this is of type " + v.Kind()}
+			Problem: "a layer is a mapping of Hiera keys to values, and this is of type " + v.kind()}
 	}
 	for _, e := range m {
 		var problem *SyntaxError
@@ -110,7 +112,7 @@ func ParseLayer(data []byte) (Value, error) {
 		} else {
 			key = e.key.keyText()
 			problem = &SyntaxError{Advice: "quote it",
-				Problem: fmt.Sprintf("the key %s is not text (%s), and Hiera looks up text", key, e.key.Kind())}
+				Problem: fmt.Sprintf("the key %s is not text (%s), and Hiera looks up text", key, e.key.kind())}
 		}
 		if problem != nil {
 			problem.Line, problem.Column = keyPlace(node, key)
@@ -225,9 +227,9 @@ func convertMapping(n *yaml.Node, depth int) (Value, error) {
 		if err != nil {
 			return Value{}, err
 		}
-		switch key.Kind() {
+		switch key.kind() {
 		case "null", "list", "mapping":
-			return Value{}, at("the key of a mapping can't be "+key.Kind(), quoteAdvice)
+			return Value{}, at("the key of a mapping can't be "+key.kind(), quoteAdvice)
 		}
 		if key.v == "<<" { // Psych also merges a quoted one
 			return Value{}, at("merge keys (<<) are not accepted", "write the keys out")
@@ -246,4 +248,88 @@ func convertMapping(n *yaml.Node, depth int) (Value, error) {
 		return Value{}, &SyntaxError{Line: n.Line, Column: n.Column, Problem: err.Error()}
 	}
 	return Value{m}, nil
+}
+
+// YAML readers disagree about unquoted text: YAML 1.2 reads "yes" as text, Psych as true; one reads 1e3 as a number,
+// another as text. Here unquoted text is a number, boolean or null only if all readers agree. Any other is text, and
+// Remarks reports it.
+type scalarForms struct {
+	decimal, octal, hex, binary, float, endless *regexp.Regexp
+	boolWord, numberLike, sexagesimal           *regexp.Regexp
+}
+
+// forms compiles the patterns at their first use: a tick without work reads no YAML.
+var forms = sync.OnceValue(func() scalarForms {
+	return scalarForms{
+		decimal:     regexp.MustCompile(`^[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)$`),
+		octal:       regexp.MustCompile(`^[-+]?0[0-7]+$`),
+		hex:         regexp.MustCompile(`^[-+]?0x[0-9a-fA-F]+$`),
+		binary:      regexp.MustCompile(`^[-+]?0b[01]+$`),
+		float:       regexp.MustCompile(`^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?$`),
+		endless:     regexp.MustCompile(`^(?:[-+]?\.(?i:inf)|\.(?i:nan))$`),
+		boolWord:    regexp.MustCompile(`^(?i:yes|no|on|off|true|false|null)$`),
+		numberLike:  regexp.MustCompile(`^[-+]?(?:[0-9][0-9_,]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?|0o[0-7]+)$`),
+		sexagesimal: regexp.MustCompile(`^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9]){1,2}(?:\.[0-9_]*)?$`),
+	}
+})
+
+// plainScalar parses unquoted text.
+func plainScalar(text string) (Value, error) {
+	switch text {
+	case "", "~", "null", "Null", "NULL":
+		return Value{}, nil
+	case "true", "True", "TRUE":
+		return Value{true}, nil
+	case "false", "False", "FALSE":
+		return Value{false}, nil
+	}
+	switch {
+	case forms().decimal.MatchString(text):
+		return parseInt(text, strings.ReplaceAll(text, "_", ""), 10)
+	case forms().octal.MatchString(text), forms().hex.MatchString(text), forms().binary.MatchString(text):
+		return parseInt(text, text, 0)
+	case forms().float.MatchString(text):
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsInf(f, 0) {
+			return Value{}, fmt.Errorf("%.40s is too large for a number of 64 bits", text)
+		}
+		return Value{f}, nil
+	case forms().endless.MatchString(text):
+		return Value{}, fmt.Errorf("%s is not a number that Puppet can keep in a catalog", text)
+	}
+	return Value{text}, nil
+}
+
+func parseInt(text, digits string, base int) (Value, error) {
+	n, err := strconv.ParseInt(digits, base, 64)
+	if err != nil {
+		return Value{}, fmt.Errorf("%.40s is too large: Puppet's integers have 64 bits", text)
+	}
+	return Value{n}, nil
+}
+
+// remark returns a sentence about unquoted text that its author may have meant differently; "" for other text.
+func remark(text string) string {
+	v, err := plainScalar(text)
+	if err != nil {
+		return ""
+	}
+	if n, ok := v.v.(int64); ok {
+		if forms().octal.MatchString(text) {
+			return fmt.Sprintf("%s is the number %d; for text, such as a file's mode, write '%s'", text, n, text)
+		}
+		return ""
+	}
+	if _, ok := v.v.(string); !ok {
+		return ""
+	}
+	switch {
+	case forms().boolWord.MatchString(text):
+		return fmt.Sprintf("%s is kept as text; for a boolean write true or false", text)
+	case forms().numberLike.MatchString(text):
+		return fmt.Sprintf("%s is kept as text; for a number write it with digits, and a point where it is a float", text)
+	case forms().sexagesimal.MatchString(text):
+		return fmt.Sprintf("%s is kept as text", text)
+	}
+	return ""
 }

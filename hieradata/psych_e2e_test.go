@@ -136,7 +136,7 @@ func TestPsychReadsWhatWasShown(t *testing.T) {
 		if got := ruby.read(t, string(layer)); got != want {
 			t.Fatalf("%s\nPsych read %s\nwe showed  %s", layer, got, want)
 		}
-		if back, err := ParseLayer(layer); err != nil || compact(shown(back)) != want {
+		if back, err := parseLayer(layer); err != nil || compact(shown(back)) != want {
 			t.Fatalf("%s\nwe read %v, %v\nand showed %s", layer, back, err, want)
 		}
 	})
@@ -146,7 +146,7 @@ func TestPsychReadsWhatWasShown(t *testing.T) {
 func TestPsychReadsOddWords(t *testing.T) {
 	ruby := startRuby(t)
 	for _, text := range oddWords {
-		v, err := ParseValue(text)
+		v, err := parseValue(text)
 		if err != nil {
 			v = Value{text}
 		}

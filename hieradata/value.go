@@ -2,9 +2,11 @@ package hieradata
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Value is one piece of Hiera data. The zero Value is null. Values are immutable.
@@ -20,8 +22,8 @@ type entry struct {
 	value Value
 }
 
-// Kind returns the type of the value in Hiera's terms: null, boolean, integer, float, string, list or mapping.
-func (v Value) Kind() string {
+// kind returns the type of the value in Hiera's terms: null, boolean, integer, float, string, list or mapping.
+func (v Value) kind() string {
 	switch v.v.(type) {
 	case bool:
 		return "boolean"
@@ -37,26 +39,6 @@ func (v Value) Kind() string {
 		return "mapping"
 	}
 	return "null"
-}
-
-// Any returns the value as plain Go: nil, bool, int64, float64, string, []any or map[string]any. Keys that are not
-// strings become their YAML text.
-func (v Value) Any() any {
-	switch x := v.v.(type) {
-	case []Value:
-		list := make([]any, len(x))
-		for i, item := range x {
-			list[i] = item.Any()
-		}
-		return list
-	case mapping:
-		m := make(map[string]any, len(x))
-		for _, e := range x {
-			m[e.key.keyText()] = e.value.Any()
-		}
-		return m
-	}
-	return v.v
 }
 
 // MarshalJSON encodes the value as JSON. A float keeps its point: readers can distinguish 1.0 from 1.
@@ -99,12 +81,6 @@ func (v Value) String() string {
 	return string(bytes.TrimSuffix(encode(v), []byte("\n")))
 }
 
-// YAML returns the value as canonical YAML. A data file contains a mapping.
-func (v Value) YAML() []byte { return encode(v) }
-
-// Equal reports whether two values have the same types and contents.
-func (v Value) Equal(other Value) bool { return bytes.Equal(encode(v), encode(other)) }
-
 // keyText returns a mapping's key as a person would write it.
 func (v Value) keyText() string {
 	if s, ok := v.v.(string); ok {
@@ -130,34 +106,15 @@ func (m mapping) without(key string) mapping {
 
 // sorted sorts entries into canonical order and refuses duplicate keys.
 func sorted(entries []entry) (mapping, error) {
-	type keyed struct {
-		text string
-		entry
+	// A quoted text is sorted by its unquoted form. Otherwise a rename that only adds quotes would move entries.
+	byText := func(a, b entry) int {
+		return cmp.Or(strings.Compare(a.key.keyText(), b.key.keyText()), strings.Compare(a.key.kind(), b.key.kind()))
 	}
-	all := make([]keyed, len(entries))
-	for i, e := range entries {
-		all[i] = keyed{scalarText(e.key), e}
-		// A quoted text is sorted by its unquoted form. Otherwise a rename that only adds quotes would move entries.
-		if s, ok := e.key.v.(string); ok {
-			all[i].text = s
+	m := mapping(slices.SortedStableFunc(slices.Values(entries), byText))
+	for i := 1; i < len(m); i++ {
+		if byText(m[i-1], m[i]) == 0 {
+			return nil, fmt.Errorf("the key %s stands there twice", scalarText(m[i].key))
 		}
-	}
-	slices.SortStableFunc(all, func(a, b keyed) int {
-		if a.text != b.text {
-			return cmpText(a.text, b.text)
-		}
-		return cmpText(a.key.Kind(), b.key.Kind())
-	})
-	m := make(mapping, len(all))
-	for i, k := range all {
-		if i > 0 && k.text == all[i-1].text && k.key.Kind() == all[i-1].key.Kind() {
-			return nil, fmt.Errorf("the key %s stands there twice", scalarText(k.key))
-		}
-		m[i] = k.entry
 	}
 	return m, nil
-}
-
-func cmpText(a, b string) int {
-	return bytes.Compare([]byte(a), []byte(b))
 }

@@ -239,7 +239,7 @@ func concerns(e *environments.Environment, layer hieradata.Layer, file string) b
 type Value struct {
 	Layer hieradata.Layer `json:"layer"`
 	Key   string          `json:"key"`
-	Value any             `json:"value"`
+	Value hieradata.Value `json:"value"`
 	Text  string          `json:"-"` // YAML
 }
 
@@ -276,7 +276,7 @@ func ReadData(ctx context.Context, s *store.Store, ref environments.Ref, scope S
 				return nil, err
 			}
 			if found {
-				values = append(values, Value{layer, k, v.Any(), v.String()})
+				values = append(values, Value{layer, k, v, v.String()})
 			}
 		}
 	}

@@ -6,33 +6,20 @@ import (
 	"testing"
 )
 
-// Without it, `data lookup` would show the wrong layer, and people would change unused data.
-func TestExplain(t *testing.T) {
-	layers := map[Layer][]byte{
-		Common:                []byte("a: 1\nb: [x]\nlookup_options:\n  b:\n    merge: unique\n  ^net::.*: {merge: {strategy: deep}}\n  c: {merge: unique}\n"),
-		Environment:           []byte("a: 2\nb: [y]\nlookup_options: {c: {merge: hash}}\n"),
-		ForRole("compute"):    []byte("a: 3\n"),
-		ForRole("controller"): []byte("d: 1\n"),
-		ForNode("compute1"):   []byte("a: 4\nc: {}\n"),
-	}
-	for _, c := range []struct{ role, node, key, merge, sentence string }{
-		{"compute", "compute1", "a", "first", "a comes from layer nodes/compute1, which shadows roles/compute, environment, common"},
-		{"controller", "controller1", "a", "first", "a comes from layer environment, which shadows common"},
-		{"compute", "compute1", "b", "unique", "b is merged (unique) from layers environment, common"},
-		{"compute", "compute1", "c", "hash", "c comes from layer nodes/compute1"},
-		{"compute", "compute1", "d", "first", "no live layer has d"},
-		{"", "compute1", "net::mtu", "deep", "no live layer has net::mtu"},
-	} {
-		e, err := Explain(layers, c.role, c.node, c.key)
+// Without it, `data set` would report the wrong merge strategy for a key.
+func TestMergeOf(t *testing.T) {
+	var options []Value // highest first
+	for _, text := range []string{`{c: {merge: hash}}`, `{b: {merge: unique}, "^net::.*": {merge: {strategy: deep}}, "net::a": {merge: first}, c: {merge: unique}}`} {
+		v, err := parseValue(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e.Merge != c.merge || e.String() != c.sentence {
-			t.Errorf("%s of %s: got %s, %q", c.key, c.node, e.Merge, e)
-		}
+		options = append(options, v)
 	}
-	if _, err := Explain(map[Layer][]byte{Common: []byte("- a")}, "", "n", "a"); err == nil || !strings.Contains(err.Error(), "layer common") {
-		t.Errorf("got %v", err)
+	for key, want := range map[string]string{"a": "", "b": "unique", "c": "hash", "net::mtu": "deep", "net::a": "first"} {
+		if got := mergeOf(key, options); got != want {
+			t.Errorf("%s is merged by %q, want %q", key, got, want)
+		}
 	}
 }
 
@@ -140,7 +127,7 @@ func TestSampleParses(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if _, err := ParseLayer(data); err != nil {
+		if _, err := parseLayer(data); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		return nil
