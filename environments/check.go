@@ -1,14 +1,18 @@
 package environments
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
+	"sync"
 	"unicode/utf8"
+
+	"pulley/internal/firstboot"
+	"pulley/internal/schedule"
 )
 
 // spot is the part of an environment that a problem concerns: a role by its index in Roles, or noRole, and the field.
@@ -40,42 +44,144 @@ func (c checker) tell(at spot, hint, format string, args ...any) {
 // check reports everything that is wrong with e.
 func (e *Environment) check(pending bool, report func(spot, *Error)) {
 	c := checker{e, pending, report}
+	c.flaw(spot{noRole, "name"}, "environment name "+quoted(c.Name), environmentFlaw(c.Name))
 	if len(e.Roles) > MaxRoles {
-		c.checkNames()
 		c.tell(spot{noRole, "roles"}, "", "there are %d roles, at most %d are allowed", len(e.Roles), MaxRoles)
 		return
 	}
-	c.checkRoles(c.checkNames())
+	c.checkValues(noRole, "", fieldsOf(e))
+	c.checkRoles()
 	c.checkOrder()
 	c.checkMembers()
-	c.checkCloud()
 	c.checkMapped()
 	c.checkHalves()
 }
 
-// checkCloud checks the keys that a cloud file can also have.
-func (c checker) checkCloud() {
-	c.checkProvider(c.Provider)
-	c.checkWords("flavors", c.Flavors)
-	c.checkWords("images", c.Images)
-	c.checkWords("networks", c.Networks)
-	c.checkUserdata(noRole, c.Userdata)
+// checkValues checks each value by the form of its field.
+func (c checker) checkValues(role int, prefix string, fields []field) {
+	for _, f := range fields {
+		at := spot{role, prefix + f.key}
+		below := func(key string) spot { return spot{role, at.field + "." + key} }
+		switch v := f.value.(type) {
+		case *string:
+			if *v != "" {
+				c.flaw(at, at.field+" "+quoted(*v), f.flaw(*v))
+			}
+		case *Duration:
+			c.flaw(at, at.field, timeFlaw(*v))
+		case *[]string:
+			for i, item := range *v {
+				c.flaw(below(strconv.Itoa(i)), at.field+" "+quoted(item), f.flaw(item))
+			}
+		case *map[string]string:
+			if f.form == "label" && len(*v) > maxLabels {
+				c.tell(at, "", "there are %d labels, at most %d are allowed", len(*v), maxLabels)
+			}
+			for _, key := range slices.Sorted(maps.Keys(*v)) {
+				in, value := below(key), (*v)[key]
+				c.flaw(in, at.field+" "+quoted(key), f.flaw(key))
+				c.flaw(in, in.field+" "+quoted(value), formFlaw("word", "m1.small", value))
+			}
+		case *Provider:
+			c.checkProvider()
+		case *Rollout:
+			c.checkValues(role, at.field+".", f.fields())
+		case *Userdata:
+			for _, p := range v.Problems() {
+				if !p.Half {
+					c.report(below(p.Field), userdataError(p))
+				}
+			}
+		}
+	}
 }
 
-// checkNames checks the names of the environment and its stack, and reports whether the stack's name is valid.
-func (c checker) checkNames() bool {
-	c.flaw(spot{noRole, "name"}, "environment name "+quoted(c.Name), environmentFlaw(c.Name))
-	if c.Stack == "" {
-		return true
+// flaw returns an error unless value has the form of the field.
+func (f field) flaw(value string) *Error { return formFlaw(f.form, f.like, value) }
+
+func formFlaw(name, like, value string) *Error {
+	switch name {
+	case "", "role", "member": // checked together
+		return nil
+	case "stack":
+		return stackFlaw(value)
+	case "symbol":
+		return flavorFlaw(value)
+	case "subnet":
+		return subnetFlaw(value)
+	case "interval":
+		if _, err := schedule.Parse(value); err != nil {
+			return &Error{Problem: err.Error(), Advice: "write it like @every 10s, or */5 * * * *"}
+		}
+		return nil
+	case "label":
+		if strings.HasPrefix(strings.ToLower(value), "pulley") {
+			return &Error{Problem: "labels that begin with pulley are reserved for Pulley"}
+		}
 	}
-	flaw := stackFlaw(c.Stack)
-	c.flaw(spot{noRole, "stack"}, "stack "+quoted(c.Stack), flaw)
-	return flaw == nil
+	switch f := forms()[name]; {
+	case value == "":
+		return &Error{Problem: "it is empty"}
+	case f.max > 0 && utf8.RuneCountInString(value) > f.max:
+		return &Error{Problem: fmt.Sprintf("it is longer than %d characters", f.max)}
+	case !f.matches.MatchString(value) || !utf8.ValidString(value) || f.not != "" && strings.ContainsRune(value, utf8.RuneError):
+		if f.allowed != "" {
+			return &Error{Problem: f.allowed}
+		}
+		return &Error{Problem: "it is not like " + like}
+	}
+	return nil
 }
+
+// form is the form of a value, for the checks and the schema.
+type form struct {
+	pattern string // with its anchors
+	max     int    // characters; 0 is no limit
+	not     string // a pattern that no value matches, for the schema
+	allowed string // replaces the example in an error
+	matches *regexp.Regexp
+}
+
+// forms compiles the patterns at their first use: an agent starts every few minutes and reads no environment file.
+// Where a pattern with a count would take too long to compile, max limits the length.
+var forms = sync.OnceValue(func() map[string]form {
+	const printable = `\p{L}\p{M}\p{N}\p{P}\p{S}`
+	const percentage, noReplacement = `([1-9][0-9]?|100)%`, "\ufffd"
+	all := map[string]form{
+		"duration": {pattern: `^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$`},
+		"batch":    {pattern: `^(1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of at least one machine, or a percentage like 25%"},
+		"failures": {pattern: `^(0|1000000|[1-9][0-9]{0,5}|` + percentage + `)$`, allowed: "it is not a number of machines, or a percentage like 25%"},
+		"label":    {pattern: `^[A-Za-z0-9._/-]{1,63}$`, not: "^[Pp][Uu][Ll][Ll][Ee][Yy]", allowed: "label keys may contain letters, digits and . _ / -, at most 63 characters"},
+		// a name at a provider
+		"word":     {pattern: `^[` + printable + `]([` + printable + ` ]*[` + printable + `])?$`, max: maxWord, not: noReplacement, allowed: "only printable characters are allowed, with no space at the ends"},
+		"symbol":   {pattern: `^[` + printable + `]+$`, max: maxFlavor, not: noReplacement},
+		"owner":    {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`},
+		"path":     {pattern: `^/[` + printable + ` ]+$`, max: maxWord},
+		"bridge":   {pattern: `^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`},
+		"command":  {pattern: `^[^\x00]*[^\s\x00][^\x00]*$`, max: 4096},
+		"subnet":   {pattern: "."},
+		"interval": {pattern: `^(@every ([0-9]+(\.[0-9]+)?[hms])+|` + schedule.Pattern() + `)$`, max: maxText},
+		"stack":    {pattern: `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, max: maxStack},
+		"role":     {pattern: `^[a-z]([a-z0-9]*[a-z])?(-[a-z0-9]*[a-z])*$`, max: maxRole},
+		"member":   {pattern: `^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`, max: maxMember},
+	}
+	for name, f := range all {
+		f.matches = regexp.MustCompile(f.pattern)
+		all[name] = f
+	}
+	return all
+})
+
+const (
+	maxText   = 2048 // bytes of a one-line value
+	maxWord   = 255  // characters of a name or a path
+	maxLabels = 40   // of a role; clouds allow about as many, and drivers need some
+)
 
 // checkRoles checks each role, and the roles together.
-func (c checker) checkRoles(goodStack bool) {
+func (c checker) checkRoles() {
 	sum, places := 0, map[string]int{}
+	goodStack := c.Stack == "" || stackFlaw(c.Stack) == nil
 	for i, r := range c.Roles {
 		if _, twice := places[r.Name]; twice {
 			c.tell(spot{i, ""}, "", "role %s is there twice", quoted(r.Name))
@@ -87,7 +193,7 @@ func (c checker) checkRoles(goodStack bool) {
 			c.flaw(spot{i, ""}, "role "+quoted(r.Name), hostnameFlaw(r, c.Stack))
 		}
 		c.flaw(spot{i, "cardinality"}, "cardinality of "+quoted(r.Name), cardinalityFlaw(r.Cardinality))
-		c.checkMachine(i, r)
+		c.checkValues(i, "", fieldsOf(&r))
 		before := sum
 		sum += min(max(r.Cardinality, 0), MaxNodes)
 		if before <= MaxNodes && sum > MaxNodes {
@@ -98,119 +204,6 @@ func (c checker) checkRoles(goodStack bool) {
 		c.flaw(spot{i, ""}, "role "+quoted(r.Name), overlapFlaw(r.Name, places))
 	}
 }
-
-// checkMachine checks the properties of a role's machines.
-func (c checker) checkMachine(i int, r Role) {
-	if r.Flavor != "" {
-		c.flaw(spot{i, "flavor"}, "flavor "+quoted(r.Flavor), flavorFlaw(r.Flavor))
-	}
-	if r.Image != "" {
-		c.flaw(spot{i, "image"}, "image "+quoted(r.Image), flavorFlaw(r.Image))
-	}
-	for j, network := range r.Networks {
-		c.flaw(spot{i, "networks." + strconv.Itoa(j)}, "network "+quoted(network), flavorFlaw(network))
-	}
-	if len(r.Labels) > maxLabels {
-		c.tell(spot{i, "labels"}, "", "there are %d labels, at most %d are allowed", len(r.Labels), maxLabels)
-	}
-	for _, key := range slices.Sorted(maps.Keys(r.Labels)) {
-		c.flaw(spot{i, "labels." + key}, "label "+quoted(key), labelFlaw(key, r.Labels[key]))
-	}
-	c.flaw(spot{i, "rollout.batch"}, "rollout.batch "+quoted(r.Rollout.Batch), shape(r.Rollout.Batch, shapes().batch, "2 or 25%, of at least one machine"))
-	c.flaw(spot{i, "rollout.failures"}, "rollout.failures "+quoted(r.Rollout.Failures), shape(r.Rollout.Failures, shapes().failures, "2 or 25%, or 0"))
-	c.flaw(spot{i, "rollout.timeout"}, "rollout.timeout", timeFlaw(r.Rollout.Timeout))
-	c.checkUserdata(i, r.Userdata)
-}
-
-// maxLabels is the maximum number of labels of a role. Clouds allow about as many, and drivers need some.
-const maxLabels = 40
-
-func labelFlaw(key, value string) *Error {
-	switch flaw := wordFlaw(value); {
-	case !shapes().label.MatchString(key):
-		return &Error{Problem: "a label is called with letters, digits and . _ / -, at most 63 of them"}
-	case strings.HasPrefix(strings.ToLower(key), "pulley"):
-		return &Error{Problem: "such labels are Pulley's own, by which it knows its machines"}
-	case value == "":
-		return &Error{Problem: "it is empty"}
-	case flaw != nil:
-		return &Error{Problem: "its value " + quoted(value) + ": " + flaw.Problem}
-	}
-	return nil
-}
-
-// checkWords checks the values of a symbol table.
-func (c checker) checkWords(what string, words map[string]string) {
-	for _, symbol := range slices.Sorted(maps.Keys(words)) {
-		at := spot{noRole, what + "." + symbol}
-		c.flaw(at, what+" "+quoted(symbol), flavorFlaw(symbol))
-		if words[symbol] == "" {
-			c.tell(at, "", "%s.%s is empty", what, symbol)
-		}
-		c.flaw(at, what+"."+symbol+" "+quoted(words[symbol]), wordFlaw(words[symbol]))
-	}
-}
-
-// checkMapped refuses symbols that are not in their table. Without a table, the symbols are the provider's own names.
-func (c checker) checkMapped() {
-	if c.pending || c.Driver() == DriverNone {
-		return
-	}
-	for i, r := range c.Roles {
-		c.mapped(spot{i, "flavor"}, r, "flavor", "flavors", r.Flavor, c.Flavors)
-		c.mapped(spot{i, "image"}, r, "image", "images", r.Image, c.Images)
-		for j, network := range r.Networks {
-			c.mapped(spot{i, "networks." + strconv.Itoa(j)}, r, "network", "networks", network, c.Networks)
-		}
-	}
-}
-
-func (c checker) mapped(at spot, r Role, what, table, symbol string, words map[string]string) {
-	if _, has := words[symbol]; has || symbol == "" || len(words) == 0 {
-		return
-	}
-	known := slices.Sorted(maps.Keys(words))
-	hint := "there is " + listed(known[:min(len(known), 20)])
-	if near := SuggestName(symbol, known); near != "" {
-		hint = "did you mean " + near + "?"
-	}
-	c.tell(at, hint, "%s %s of role %s has no entry in %s", what, quoted(symbol), quoted(r.Name), table)
-}
-
-// wordFlaw returns an error unless word is a valid name at a provider. "" is allowed.
-func wordFlaw(word string) *Error {
-	switch {
-	case word == "":
-		return nil
-	case utf8.RuneCountInString(word) > maxWord:
-		return &Error{Problem: fmt.Sprintf("it is longer than %d characters", maxWord)}
-	case shapes().word.MatchString(word) && !strings.ContainsRune(word, unicode.ReplacementChar):
-		return nil
-	}
-	return &Error{Problem: "only printable characters can be part of it, with no space at its ends"}
-}
-
-// shape returns an error unless value is "" or matches form.
-func shape(value string, form *regexp.Regexp, like string) *Error {
-	if value == "" || form.MatchString(value) && len(value) <= maxText && utf8.ValidString(value) {
-		return nil
-	}
-	return &Error{Problem: "it does not look as it should", Advice: "write it like " + like}
-}
-
-// pathFlaw is shape for paths of at most maxWord characters. The pattern does not limit the length: a pattern with a
-// count takes a hundred times as long to compile, and every program compiles it at its start.
-func pathFlaw(value string, form *regexp.Regexp, like string) *Error {
-	if utf8.RuneCountInString(value) > maxWord {
-		return &Error{Problem: fmt.Sprintf("it is longer than %d characters", maxWord)}
-	}
-	return shape(value, form, like)
-}
-
-const (
-	maxText = 2048 // bytes of a one-line value
-	maxWord = 255  // characters of a name or a path
-)
 
 func cardinalityFlaw(n int) *Error {
 	switch {
@@ -243,4 +236,173 @@ func overlapFlaw(name string, places map[string]int) *Error {
 		}
 	}
 	return nil
+}
+
+// checkMembers checks the existing machines of all roles. Names must be unique, and must not have the form of a node's
+// name: the role in such a name could contradict the file.
+func (c checker) checkMembers() {
+	seen := map[string]string{}
+	for i, r := range c.Roles {
+		for j, name := range r.Members {
+			at := spot{i, "members." + strconv.Itoa(j)}
+			var bad *Error
+			if err := CheckMember(name); errors.As(err, &bad) {
+				c.tell(at, bad.Advice, "members of %s: %s", quoted(r.Name), bad.Problem)
+				continue
+			}
+			if other, twice := seen[name]; twice {
+				where := "role " + quoted(other) + " has it already"
+				if other == r.Name {
+					where = "it is there twice"
+				}
+				c.tell(at, "a machine is of one role", "member %s of role %s: %s", quoted(name), quoted(r.Name), where)
+				continue
+			}
+			seen[name] = r.Name
+			c.flaw(at, fmt.Sprintf("member %s of role %s", quoted(name), quoted(r.Name)), c.looksLikeNode(r, name))
+		}
+	}
+}
+
+// looksLikeNode returns an error if a member's name has the form of a node's name. A domain name never has it.
+func (c checker) looksLikeNode(r Role, name string) *Error {
+	n, err := ParseNode(name)
+	if err != nil {
+		if n, err = ParseHostname(name); err != nil || len(name) != len(n.Hostname()) {
+			return nil
+		}
+	}
+	of, has := c.Role(n.Role)
+	switch {
+	case !has:
+		return nil
+	case c.Has(n):
+		return &Error{Problem: fmt.Sprintf("it is a node of role %s already, by its cardinality", quoted(of.Name)), Advice: "leave it out of members"}
+	case of.Name != r.Name:
+		return &Error{Problem: fmt.Sprintf("its name says that it is of role %s", quoted(of.Name)), Advice: "give it the role that its name says, or rename the machine"}
+	case n.Stack != c.Stack:
+		return &Error{Problem: fmt.Sprintf("its name says that it is a node of %s", Ref{c.Name, n.Stack}), Advice: "rename the machine, or give its full domain name"}
+	}
+	return &Error{
+		Problem: fmt.Sprintf("its name says that it is node %d of role %s, which has %d", n.Num, quoted(r.Name), r.Cardinality),
+		Advice:  fmt.Sprintf("write `cardinality: %d`, or give its full domain name", n.Num),
+	}
+}
+
+// checkOrder checks the dependencies and reactions between roles.
+func (c checker) checkOrder() {
+	known := map[string]bool{}
+	for _, r := range c.Roles {
+		known[r.Name] = true
+	}
+	for i, r := range c.Roles {
+		c.others(i, r, "after", "comes after", r.After, known)
+		c.others(i, r, "reacts_to", "reacts to", r.ReactsTo, known)
+	}
+	for _, cycle := range c.cycles() {
+		first := cycle[0]
+		at := slices.IndexFunc(c.Roles, func(r Role) bool { return r.Name == first })
+		c.tell(spot{at, "after"}, "a role's machines are created after those of the roles in its `after`: remove one of these dependencies",
+			"after makes a cycle: %s → %s", strings.Join(cycle, " → "), first)
+	}
+}
+
+// others checks the names of other roles in a list of a role.
+func (c checker) others(i int, r Role, key, verb string, names []string, known map[string]bool) {
+	seen := map[string]bool{}
+	for j, name := range names {
+		at := spot{i, key + "." + strconv.Itoa(j)}
+		switch {
+		case name == r.Name:
+			c.tell(at, "leave it out", "role %s %s itself", quoted(r.Name), verb)
+		case !known[name]:
+			c.tell(at, noRoleHint(name, c.RoleNames()), "role %s %s %s, and there is no such role", quoted(r.Name), verb, quoted(name))
+		case seen[name]:
+			c.tell(at, "keep one of them", "role %s %s %s twice", quoted(r.Name), verb, quoted(name))
+		default:
+			seen[name] = true
+		}
+	}
+}
+
+func noRoleHint(name string, known []string) string {
+	if near := SuggestName(name, known); near != "" {
+		return "did you mean " + near + "?"
+	}
+	return fmt.Sprintf("the roles are %s; where %s was removed, leave it out here", listed(known[:min(len(known), 20)]), quoted(name))
+}
+
+// cycles returns cycles of roles that depend on each other: the shortest one of each first role by name, unless it shares
+// a role with an earlier cycle. Each role in it comes after the next one, and the last one after the first.
+func (e *Environment) cycles() [][]string {
+	after := map[string][]string{}
+	for _, r := range e.Roles {
+		after[r.Name] = slices.Sorted(slices.Values(r.After))
+	}
+	var cycles [][]string
+	reported := map[string]bool{}
+	for _, start := range slices.Sorted(maps.Keys(after)) {
+		cycle := cycleOf(after, start)
+		if slices.ContainsFunc(cycle, func(name string) bool { return reported[name] }) {
+			continue
+		}
+		for _, name := range cycle {
+			reported[name] = true
+		}
+		if cycle != nil {
+			cycles = append(cycles, cycle)
+		}
+	}
+	return cycles
+}
+
+// cycleOf returns the shortest path from a role back to itself, which has at least two roles; nil if there is none.
+func cycleOf(after map[string][]string, start string) []string {
+	from, queue := map[string]string{}, []string{start}
+	for ; len(queue) > 0; queue = queue[1:] {
+		name := queue[0]
+		for _, next := range after[name] {
+			if next == start && name != start {
+				path := []string{name}
+				for name != start {
+					name = from[name]
+					path = append(path, name)
+				}
+				slices.Reverse(path)
+				return path
+			}
+			if _, seen := from[next]; !seen && next != start {
+				from[next] = name
+				queue = append(queue, next)
+			}
+		}
+	}
+	return nil
+}
+
+// checkHalves reports settings that need another setting which neither the role nor the environment has.
+func (c checker) checkHalves() {
+	if c.pending {
+		return
+	}
+	reported := map[string]bool{}
+	for i, r := range c.Roles {
+		for _, p := range c.UserdataOf(r).Problems() {
+			if !p.Half {
+				continue
+			}
+			at := spot{i, "userdata." + p.Field}
+			if !slices.ContainsFunc(r.Userdata.Problems(), func(own *firstboot.Problem) bool { return own.Half && own.Field == p.Field }) {
+				at.role = noRole
+			}
+			if id := strconv.Itoa(at.role) + at.field; !reported[id] {
+				reported[id] = true
+				c.report(at, userdataError(p))
+			}
+		}
+	}
+}
+
+func userdataError(p *firstboot.Problem) *Error {
+	return &Error{Problem: "userdata." + p.Error(), Advice: p.Advice}
 }

@@ -1,8 +1,8 @@
 package environments
 
 import (
+	"cmp"
 	"fmt"
-	"iter"
 	"reflect"
 	"slices"
 	"strconv"
@@ -50,9 +50,7 @@ func Diff(old, new *Environment) Changes {
 			c.Roles = append(c.Roles, RoleChange{Name: r.Name, Old: before[r.Name]})
 		}
 	}
-	for _, w := range changed(old.words(), new.words()) {
-		c.Settings = append(c.Settings, SettingChange{w.name, w.old, w.new})
-	}
+	c.Settings = changed(settingsOf("", cloudFields(old)), settingsOf("", cloudFields(new)))
 	c.Reordered = !slices.Equal(staying(old, after), staying(new, before))
 	return c
 }
@@ -73,50 +71,45 @@ func staying(e *Environment, other map[string]*Role) []string {
 // Empty reports whether there are no changes.
 func (c Changes) Empty() bool { return len(c.Roles) == 0 && !c.Reordered && len(c.Settings) == 0 }
 
-// Added yields the new nodes, role by role, in rising order of their numbers.
-func (c Changes) Added() iter.Seq[Node] {
-	return c.nodes(func(r RoleChange) (int, int) { return cardinality(r.Old), cardinality(r.New) })
-}
-
-// Removed yields the nodes that are no longer wanted, which are the highest numbers of their roles. They come role by
-// role, in rising order of their numbers.
-func (c Changes) Removed() iter.Seq[Node] {
-	return c.nodes(func(r RoleChange) (int, int) { return cardinality(r.New), cardinality(r.Old) })
-}
-
-// nodes yields the nodes of each role with numbers above the first result of span, up to the second.
-func (c Changes) nodes(span func(RoleChange) (int, int)) iter.Seq[Node] {
-	return func(yield func(Node) bool) {
-		for _, r := range c.Roles {
-			least, most := span(r)
-			for num := least + 1; num <= most; num++ {
-				if !yield(Node{Role: r.Name, Num: num, Stack: c.Fleet.Stack}) {
-					return
-				}
-			}
+// changed returns the settings that differ between two lists, in the order of the first, then of the second.
+func changed(old, new []setting) []SettingChange {
+	before, after := map[string]string{}, map[string]string{}
+	for _, s := range old {
+		before[s.path] = s.text
+	}
+	for _, s := range new {
+		after[s.path] = s.text
+	}
+	var out []SettingChange
+	for _, s := range old {
+		if now := after[s.path]; now != s.text {
+			out = append(out, SettingChange{s.path, s.text, now})
 		}
 	}
+	for _, s := range new {
+		if before[s.path] == "" {
+			out = append(out, SettingChange{s.path, "", s.text})
+		}
+	}
+	return out
 }
 
-func cardinality(r *Role) int {
-	if r == nil {
-		return 0
-	}
-	return r.Cardinality
+func (s SettingChange) values() string {
+	return cmp.Or(s.Old, "none") + " → " + cmp.Or(s.New, "none")
 }
 
 // Lines returns one line for each change, for people: "compute: cardinality 3 → 5 (+compute4, compute5)".
 func (c Changes) Lines() []string {
 	var lines []string
 	for _, s := range c.Settings {
-		lines = append(lines, fmt.Sprintf("%s: %s → %s", s.Name, or(s.Old, "none"), or(s.New, "none")))
+		lines = append(lines, s.Name+": "+s.values())
 	}
 	for _, r := range c.Roles {
 		switch nodes := c.nodeList(r); {
 		case r.Old == nil:
-			line := fmt.Sprintf("%s: new, cardinality %d, flavor %s", r.Name, r.New.Cardinality, or(r.New.Flavor, "none"))
-			for _, w := range r.New.words()[1:] {
-				line += ", " + w.said()
+			line := fmt.Sprintf("%s: new, cardinality %d", r.Name, r.New.Cardinality)
+			for _, s := range settingsOf("", fieldsOf(r.New)) {
+				line += ", " + s.path + " " + s.text
 			}
 			lines = append(lines, line+nodes)
 		case r.New == nil:
@@ -125,8 +118,8 @@ func (c Changes) Lines() []string {
 			if r.Old.Cardinality != r.New.Cardinality {
 				lines = append(lines, fmt.Sprintf("%s: cardinality %d → %d%s", r.Name, r.Old.Cardinality, r.New.Cardinality, nodes))
 			}
-			for _, w := range changed(r.Old.words(), r.New.words()) {
-				lines = append(lines, r.Name+": "+w.line())
+			for _, s := range changed(settingsOf("", fieldsOf(r.Old)), settingsOf("", fieldsOf(r.New))) {
+				lines = append(lines, r.Name+": "+s.Name+" "+s.values())
 			}
 		}
 	}
@@ -139,7 +132,13 @@ func (c Changes) Lines() []string {
 // nodeList names the added or removed nodes of one role: all if there are at most four, else the first, the last and
 // the number.
 func (c Changes) nodeList(r RoleChange) string {
-	sign, least, most := "+", cardinality(r.Old), cardinality(r.New)
+	sign, least, most := "+", 0, 0
+	if r.Old != nil {
+		least = r.Old.Cardinality
+	}
+	if r.New != nil {
+		most = r.New.Cardinality
+	}
 	if least > most {
 		sign, least, most = "-", most, least
 	}

@@ -1,6 +1,7 @@
 package environments
 
 import (
+	"embed"
 	"iter"
 	"time"
 
@@ -14,80 +15,72 @@ const (
 	MaxRoles = 1_000
 )
 
+// A field with the tag `help` is a key of the environment file. The parser, the checks, --set, the schemas, Diff and the
+// test of the reference (docs/environments.md) read the tags. A new key is one field:
+//
+//	json     its name, also in the stored form
+//	help     its description, in the schema
+//	form     the form of its values, in forms; of a table, the form of its keys
+//	like     an example of a value
+//	drivers  of a Provider: the drivers that have it; absent for all
+//	long     "true": a text of many lines, which no message repeats
+
 // Environment is one fleet: its roles in the order of the file, and the provider of its machines.
 type Environment struct {
-	Name     string
-	Stack    string // "" if the environment has no stacks
-	Roles    []Role
-	Provider Provider // the zero value: Pulley makes no machines
+	Name     string   `json:"name"`
+	Stack    string   `json:"stack,omitempty" form:"stack" like:"t42" help:"One of several fleets of this environment; part of each node's name."`
+	Provider Provider `json:"provider,omitzero" help:"Driver that creates the machines: its name, or a mapping with its settings. Without it, Pulley creates no machines."`
 
-	// The provider's names for the symbols of roles. A symbol without an entry is the provider's own name.
-	Flavors, Images, Networks map[string]string
+	// A symbol without a table is the provider's own name.
+	Flavors  map[string]string `json:"flavors,omitempty" form:"symbol" like:"small=m1.small" help:"The provider's names for the roles' flavors. A table needs an entry for each flavor; without a table, the roles use the provider's names."`
+	Images   map[string]string `json:"images,omitempty" form:"symbol" like:"debian=debian-12" help:"The provider's names for the roles' images."`
+	Networks map[string]string `json:"networks,omitempty" form:"symbol" like:"front=5c1f6a1e-0d4f-4f0e-9a0e-1d2c3b4a5f60" help:"The provider's names for the roles' networks."`
 
-	Userdata Userdata // of all machines; a role's own settings override it
+	Userdata Userdata `json:"userdata,omitzero" help:"Settings of the first boots of all machines."`
+	Roles    []Role   `json:"roles" help:"The roles by name. Puppet finds a node's role by its name."`
 }
 
 // Role is a group of nodes with the same purpose.
 type Role struct {
 	Name        string            `json:"name"`
-	Cardinality int               `json:"cardinality"`        // number of nodes, from 0 to MaxNodes
-	Flavor      string            `json:"flavor,omitempty"`   // kind of machine; "" is the driver's default
-	Image       string            `json:"image,omitempty"`    // initial content of the disk
-	Networks    []string          `json:"networks,omitempty"` // in this order
-	Labels      map[string]string `json:"labels,omitempty"`   // of the machine, at the provider
-	// roles whose machines must be converged before these are made
-	After []string `json:"after,omitempty"`
-	// roles whose added or removed nodes cause a Puppet run on these nodes
-	ReactsTo  []string `json:"reacts_to,omitempty"`
-	Protected bool     `json:"protected,omitempty"` // its machines are never destroyed
-	Rollout   Rollout  `json:"rollout,omitzero"`    // number of machines at a time
-	Userdata  Userdata `json:"userdata,omitzero"`   // overrides the environment's
-	Members   []string `json:"members,omitempty"`   // existing machines of any name that belong to this role
+	Cardinality int               `json:"cardinality" help:"Number of nodes: <role>1, <role>2 and so on."` // from 0 to MaxNodes
+	Flavor      string            `json:"flavor,omitempty" form:"symbol" help:"Kind of machine; the default is the driver's."`
+	Image       string            `json:"image,omitempty" form:"symbol" help:"Initial content of the disk; the default is the driver's."`
+	Networks    []string          `json:"networks,omitempty" form:"symbol" like:"front" help:"Networks, in this order."`
+	Labels      map[string]string `json:"labels,omitempty" form:"label" like:"team=core" help:"Labels of the machine, at the provider."`
+	After       []string          `json:"after,omitempty" form:"role" like:"controller" help:"Roles whose machines must have converged before these are created."`
+	ReactsTo    []string          `json:"reacts_to,omitempty" form:"role" like:"controller" help:"Roles whose added or removed nodes cause a Puppet run on these nodes."`
+	Protected   bool              `json:"protected,omitempty" help:"Machines of this role are never deleted."`
+	Rollout     Rollout           `json:"rollout,omitzero" help:"Number of machines at a time."`
+	Userdata    Userdata          `json:"userdata,omitzero" help:"Settings of first boots of this role. They override the environment's; scripts run after the environment's."`
+	Members     []string          `json:"members,omitempty" form:"member" like:"old1.example.com" help:"Existing machines of any name that belong to this role."`
 }
 
 // Rollout limits the changes to a role's machines. A share is a number of machines, or a percentage of the role's
 // cardinality with at least one machine: "2", "25%".
 type Rollout struct {
-	Batch    string   `json:"batch,omitempty"`    // machines that are replaced at a time; "" is 1
-	Failures string   `json:"failures,omitempty"` // machines that may fail before no more are ordered; "" is 0
-	Timeout  Duration `json:"timeout,omitempty"`  // maximum time until a machine is converged; 0 is DefaultTimeout
+	Batch    string   `json:"batch,omitempty" form:"batch" like:"25%" help:"Machines that are replaced at a time: a number, or a percentage of the role (default: 1)."`
+	Failures string   `json:"failures,omitempty" form:"failures" like:"25%" help:"Machines that may fail before no more are ordered (default: 0)."`
+	Timeout  Duration `json:"timeout,omitempty" like:"30m" help:"Maximum time from the order of a machine until it has converged, at most 24h (default: 30m)."`
 }
 
 // DefaultTimeout is the maximum time from the order of a machine until its node is converged.
 const DefaultTimeout = 30 * time.Minute
 
-// The drivers that make machines; docs/providers.md describes each.
-const (
-	DriverNone      = "none"      // Pulley makes no machines
-	DriverLocal     = "local"     // copy-on-write views of the machine that pulley runs on
-	DriverNspawn    = "nspawn"    // complete systems in systemd-nspawn
-	DriverExec      = "exec"      // a command of the operator
-	DriverOpenStack = "openstack" // Nova
-)
+// Duration is a time.Duration that is text in JSON: "30m0s".
+type Duration time.Duration
 
-// Provider is the driver of an environment's machines, and its settings. The table in provider.go lists the fields of
-// each driver.
-type Provider struct {
-	Driver string `json:"driver,omitempty"` // "" is DriverNone
-	Owner  string `json:"owner,omitempty"`  // identifies Pulley's own machines; "" is this installation's id
+// String formats d as time.Duration does.
+func (d Duration) String() string { return time.Duration(d).String() }
 
-	Command []string `json:"command,omitempty"` // exec: program and arguments
-	Timeout Duration `json:"timeout,omitempty"` // exec: limit of one request
+// MarshalText formats d as String does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-	Folder   string `json:"folder,omitempty"`   // local, nspawn: folder of the machines
-	Agent    string `json:"agent,omitempty"`    // local: pulley-agent on the host; "" is the one beside pulley
-	Interval string `json:"interval,omitempty"` // local: schedule of the agent's daemon, such as "@every 10s"
-	Bridge   string `json:"bridge,omitempty"`   // nspawn: network bridge of the machines
-	Subnet   string `json:"subnet,omitempty"`   // nspawn: "10.77.0.0/16", for the addresses of machines
-
-	// openstack: name in clouds.yaml; the other fields are as in Nova
-	Cloud            string   `json:"cloud,omitempty"`
-	Region           string   `json:"region,omitempty"`
-	AvailabilityZone string   `json:"availability_zone,omitempty"`
-	KeyName          string   `json:"key_name,omitempty"`
-	ServerGroup      string   `json:"server_group,omitempty"` // name or id
-	SecurityGroups   []string `json:"security_groups,omitempty"`
-	ConfigDrive      bool     `json:"config_drive,omitempty"`
+// UnmarshalText parses the format of MarshalText.
+func (d *Duration) UnmarshalText(text []byte) error {
+	read, err := time.ParseDuration(string(text))
+	*d = Duration(read)
+	return err
 }
 
 // Userdata is the settings of first boots that have no flag on the command line. A role's settings override the
@@ -143,3 +136,13 @@ func (e *Environment) Has(n Node) bool {
 	r, ok := e.Role(n.Role)
 	return ok && n.Stack == e.Stack && 1 <= n.Num && n.Num <= r.Cardinality
 }
+
+// Samples holds dev.yaml and production.yaml, the environments of a new control repo.
+//
+//go:embed dev.yaml production.yaml
+var Samples embed.FS
+
+// CloudSamples holds clouds/openstack.yaml, the cloud of a new control repo.
+//
+//go:embed clouds/openstack.yaml
+var CloudSamples embed.FS

@@ -54,6 +54,14 @@ func (es Errors) Hint() string {
 	return ""
 }
 
+// orNil returns the problems as an error; nil if there are none.
+func (es Errors) orNil() error {
+	if len(es) == 0 {
+		return nil
+	}
+	return es
+}
+
 // Unwrap returns the problems for errors.As.
 func (es Errors) Unwrap() []error {
 	out := make([]error, len(es))

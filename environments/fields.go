@@ -1,111 +1,52 @@
 package environments
 
 import (
-	"strconv"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
-	"time"
-
-	"gopkg.in/yaml.v3"
 )
 
-// field is one key of a mapping and the function that reads its value.
+// field is one key of a mapping in the file, and its Go value.
 type field struct {
-	key  string
-	tag  string  // YAML type of the value that --set may write: !!str, !!int, !!bool; "" if --set cannot write it
-	sub  []field // the keys of a mapping
-	open bool    // a mapping with any keys and text values
-	read func(*yaml.Node)
+	key                       string
+	value                     any // pointer to the value
+	help, form, like, drivers string
+	long                      bool
 }
 
-// scope is the part of the file that a list of fields belongs to: a role or the environment, and the path: "rollout.".
-type scope struct {
-	p    *parser
-	role int
-	path string
-}
-
-// field returns a field that records the position of its value before it reads the value.
-func (s scope) field(key, tag string, read func(n *yaml.Node, what string)) field {
-	path := s.path + key
-	return field{key: key, tag: tag, read: func(n *yaml.Node) {
-		s.p.places[spot{s.role, path}] = n
-		read(n, path)
-	}}
-}
-
-func (s scope) text(key string, into *string) field {
-	return s.field(key, "!!str", func(n *yaml.Node, what string) { *into = s.p.text(n, what) })
-}
-
-func (s scope) count(key string, into *int) field {
-	return s.field(key, "!!int", func(n *yaml.Node, what string) { *into = s.p.count(n, what) })
-}
-
-func (s scope) flag(key string, into *bool) field {
-	return s.field(key, "!!bool", func(n *yaml.Node, what string) { *into = s.p.flag(n, what) })
-}
-
-func (s scope) share(key string, into *string) field {
-	return s.field(key, "!!str", func(n *yaml.Node, what string) { *into = s.p.share(n, what) })
-}
-
-func (s scope) duration(key string, into *Duration) field {
-	return s.field(key, "!!str", func(n *yaml.Node, what string) { *into = s.p.duration(n, what) })
-}
-
-// list reads a list of texts; the parser records the position of each.
-func (s scope) list(key string, into *[]string) field {
-	return s.field(key, "", func(n *yaml.Node, what string) {
-		if n.Kind != yaml.SequenceNode {
-			s.p.noList(n, what)
-			return
+// fieldsOf returns the keys of a struct in its order; v points to it.
+func fieldsOf(v any) []field {
+	var fields []field
+	s := reflect.ValueOf(v).Elem()
+	for i := range s.NumField() {
+		tag := s.Type().Field(i).Tag
+		if tag.Get("help") == "" {
+			continue
 		}
-		for _, item := range n.Content {
-			if text := s.p.text(item, what+" has an item that"); text != "" {
-				s.p.places[spot{s.role, what + "." + strconv.Itoa(len(*into))}] = item
-				*into = append(*into, text)
-			}
-		}
-	})
-}
-
-// words reads a mapping with any keys and text values.
-func (s scope) words(key string, into *map[string]string) field {
-	f := s.field(key, "", func(n *yaml.Node, what string) {
-		s.p.mapping(n, what, nil, func(key, value *yaml.Node) {
-			text := s.p.text(value, what+"."+key.Value)
-			if text == "" {
-				return
-			}
-			if *into == nil {
-				*into = map[string]string{}
-			}
-			s.p.places[spot{s.role, what + "." + key.Value}] = value
-			(*into)[key.Value] = text
+		key, _, _ := strings.Cut(tag.Get("json"), ",")
+		fields = append(fields, field{
+			key: key, value: s.Field(i).Addr().Interface(), help: tag.Get("help"), form: tag.Get("form"), like: tag.Get("like"),
+			drivers: tag.Get("drivers"), long: tag.Get("long") != "",
 		})
-	})
-	f.open = true
-	return f
+	}
+	return fields
 }
 
-// group reads a mapping with known keys.
-func (s scope) group(key string, fields func(scope) []field) field {
-	sub := fields(scope{s.p, s.role, s.path + key + "."})
-	f := s.field(key, "", func(n *yaml.Node, what string) { s.p.keys(n, what, sub) })
-	f.sub = sub
-	return f
+// cloudFields returns the keys of a cloud file, which environment files have, too.
+func cloudFields(e *Environment) []field {
+	return slices.DeleteFunc(fieldsOf(e), func(f field) bool { return f.key == "stack" || f.key == "roles" })
 }
 
-// keys reads a mapping with known keys. whole is false if it could not be read completely.
-func (p *parser) keys(n *yaml.Node, what string, fields []field) (whole bool, given map[string]bool) {
-	given = map[string]bool{}
-	whole = p.mapping(n, what, keysOf(fields), func(key, value *yaml.Node) {
-		given[key.Value] = true
-		if f := find(fields, key.Value); f != nil {
-			f.read(value)
-		}
-	})
-	return whole, given
+// fields returns the keys of a mapping with known keys; nil for any other value.
+func (f field) fields() []field {
+	switch f.value.(type) {
+	case *Provider, *Rollout, *Userdata:
+		return fieldsOf(f.value)
+	}
+	return nil
 }
 
 func keysOf(fields []field) []string {
@@ -116,84 +57,106 @@ func keysOf(fields []field) []string {
 	return keys
 }
 
+// find returns the field with this key, or nil.
 func find(fields []field, key string) *field {
-	for i := range fields {
-		if fields[i].key == key {
-			return &fields[i]
-		}
+	if i := slices.IndexFunc(fields, func(f field) bool { return f.key == key }); i >= 0 {
+		return &fields[i]
 	}
 	return nil
 }
 
-// place returns the position of a part, or else of the part that contains it.
-func (p *parser) place(at spot) *yaml.Node {
-	for {
-		if n := p.places[at]; n != nil || at.field == "" {
-			return n
+// tidy makes empty lists and maps nil, as parsing a file does: equal environments are equal values.
+func tidy(fields []field) {
+	for _, f := range fields {
+		switch v := f.value.(type) {
+		case *[]string:
+			if len(*v) == 0 {
+				*v = nil
+			}
+		case *map[string]string:
+			if len(*v) == 0 {
+				*v = nil
+			}
+		case *[]Role:
+			if len(*v) == 0 {
+				*v = nil
+			}
+			for i := range *v {
+				tidy(fieldsOf(&(*v)[i]))
+			}
+		default:
+			tidy(f.fields())
 		}
-		cut := strings.LastIndexByte(at.field, '.')
-		at.field = at.field[:max(cut, 0)]
 	}
 }
 
-// flag returns a boolean value.
-func (p *parser) flag(n *yaml.Node, what string) bool {
-	switch {
-	case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
-		p.wrongKind(n, what, "true or false")
-	case n.Value != "true" && n.Value != "false":
-		p.problem(n, "", "%s is %s, not true or false", what, kindOf(n))
-	case n.Tag != "!!bool":
-		p.problem(n, "write it without quotes: "+n.Value, "%s is text, not true or false", what)
+// setting is one value as text, with its path in the file as in --set: "rollout.batch".
+type setting struct{ path, text string }
+
+// settingsOf returns all values that are set, besides roles and cardinalities.
+func settingsOf(prefix string, fields []field) []setting {
+	var out []setting
+	for _, f := range fields {
+		path, text := prefix+f.key, ""
+		switch v := f.value.(type) {
+		case *string:
+			text = f.shown(*v)
+			if path == "provider.driver" {
+				path = "provider"
+			}
+		case *bool:
+			if *v {
+				text = "true"
+			}
+		case *Duration:
+			if *v != 0 {
+				text = v.String()
+			}
+		case *[]string:
+			text = f.shown(joined(*v))
+		case *map[string]string:
+			for _, key := range slices.Sorted(maps.Keys(*v)) {
+				out = append(out, setting{path + "." + key, (*v)[key]})
+			}
+		default:
+			out = append(out, settingsOf(path+".", f.fields())...)
+		}
+		if text != "" {
+			out = append(out, setting{path, text})
+		}
 	}
-	return n.Value == "true"
+	return out
 }
 
-// share returns a number of machines or a percentage. check enforces the limits.
-func (p *parser) share(n *yaml.Node, what string) string {
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!int" {
-		count := p.count(n, what)
-		return strconv.Itoa(count)
+// shown returns the size and the checksum of a long text, and any other text as it is.
+func (f field) shown(text string) string {
+	if !f.long || text == "" {
+		return text
 	}
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
-		p.wrongKind(n, what, "a number of machines like 2, or a share like 25%")
-		return ""
-	}
-	return p.text(n, what)
+	sum := sha256.Sum256([]byte(text))
+	return fmt.Sprintf("%d bytes (sha256 %x…)", len(text), sum[:4])
 }
 
-// duration returns a duration with units. check enforces the limits.
-func (p *parser) duration(n *yaml.Node, what string) Duration {
-	const like = "write it with units, like 90s, 30m or 1h30m"
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-		p.wrongKind(n, what, "a time like 30m")
-		return 0
+// joined joins texts such that different lists have different results.
+func joined(texts []string) string {
+	if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, ",") }) {
+		return fmt.Sprintf("%q", texts)
 	}
-	d, err := time.ParseDuration(n.Value)
-	if err != nil || n.Tag != "!!str" || !shapes().duration.MatchString(n.Value) {
-		p.problem(n, like, "%s is %s, not a time", what, kindOf(n))
-		return 0
-	}
-	if d <= 0 {
-		p.problem(n, like, "%s is no time at all", what)
-	}
-	return Duration(d)
+	return strings.Join(texts, ", ")
 }
 
-// noList reports that n is not a list.
-func (p *parser) noList(n *yaml.Node, what string) {
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value != "" {
-		p.problem(n, "write it as a list: ["+n.Value+"]", "%s is %s, it has to be a list", what, kindOf(n))
-		return
-	}
-	p.wrongKind(n, what, "a list")
+// Settings returns the values of a role besides its name, cardinality and flavor: "image debian", "after db".
+func (r Role) Settings() []string {
+	return lines(slices.DeleteFunc(settingsOf("", fieldsOf(&r)), func(s setting) bool { return s.path == "flavor" }))
 }
 
-// listed joins names for a sentence: "a, b and c".
-func listed(names []string) string {
-	if len(names) < 2 {
-		return strings.Join(names, "")
+// Settings returns the values of the environment besides its roles: "provider openstack", "flavors.small m1.small".
+func (e *Environment) Settings() []string { return lines(settingsOf("", cloudFields(e))) }
+
+func lines(settings []setting) []string {
+	var out []string
+	for _, s := range settings {
+		out = append(out, s.path+" "+s.text)
 	}
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " and " + names[last]
+	return out
 }

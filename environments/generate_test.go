@@ -71,7 +71,9 @@ func (e *Environment) drawTables(t *rapid.T) {
 				}
 			}
 		}
-		*table.into = noEmpty(words)
+		if len(words) > 0 {
+			*table.into = words
+		}
 	}
 }
 
@@ -122,17 +124,24 @@ func maybe(t *rapid.T, some *rapid.Generator[string]) string {
 }
 
 func drawList(t *rapid.T, of *rapid.Generator[string]) []string {
-	return noNone(rapid.SliceOfNDistinct(of, 0, 1, rapid.ID[string]).Draw(t, "list"))
+	if list := rapid.SliceOfNDistinct(of, 0, 1, rapid.ID[string]).Draw(t, "list"); len(list) > 0 {
+		return list
+	}
+	return nil
 }
 
 func drawMap(t *rapid.T, key, value *rapid.Generator[string]) map[string]string {
-	return noEmpty(rapid.MapOfN(key, value, 0, 2).Draw(t, "map"))
+	if m := rapid.MapOfN(key, value, 0, 2).Draw(t, "map"); len(m) > 0 {
+		return m
+	}
+	return nil
 }
 
 // render returns e as a file in JSON, which is YAML with every text quoted. The keys of the file are those of the JSON.
 func render(e *Environment) []byte {
-	s := stored{0, "", e.Stack, e.Provider, e.Flavors, e.Images, e.Networks, e.Userdata, nil}
-	text := asJSON(s)
+	file := *e
+	file.Name, file.Roles = "", nil
+	text := asJSON(file)
 	var roles []string
 	for _, r := range e.Roles {
 		var keys map[string]json.RawMessage
@@ -143,7 +152,7 @@ func render(e *Environment) []byte {
 		roles = append(roles, asJSON(r.Name)+": "+asJSON(keys))
 	}
 	text = strings.Replace(text, `"roles":null`, `"roles": {`+strings.Join(roles, ", ")+"}", 1)
-	return []byte(strings.Replace(text, `{"v":0,"name":"",`, "{", 1))
+	return []byte(strings.Replace(text, `{"name":"",`, "{", 1))
 }
 
 func asJSON(v any) string {

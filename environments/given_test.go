@@ -7,23 +7,23 @@ import "testing"
 func TestLoadRefusesWhatTheDriverCanNotGive(t *testing.T) {
 	for _, c := range []struct{ sentence, yaml, cloud, want string }{
 		{"a flavor of local that is no size", "provider: local\nroles:\n  web: {cardinality: 1, flavor: banana}\n", "",
-			"environments/dev.yaml:3:33: flavor \"banana\" of role \"web\": it is no size, and the flavor of a local machine is how much it may write | use one such as 512M or 2G, or leave `flavor` away"},
+			"environments/dev.yaml:3:33: flavor \"banana\" of role \"web\": it is not a size: the flavor of a local machine limits its disk | write a size such as 512M or 2G, or leave out `flavor`"},
 		{"a flavor that stands for no size", "provider: local\nflavors: {small: m1.small}\nroles:\n  web: {cardinality: 1, flavor: small}\n", "",
-			"environments/dev.yaml:4:33: flavor \"small\" of role \"web\", which stands for \"m1.small\": it is no size, and the flavor of a local machine is how much it may write | use one such as 512M or 2G, or leave `flavor` away"},
+			"environments/dev.yaml:4:33: flavor \"small\" of role \"web\", which stands for \"m1.small\": it is not a size: the flavor of a local machine limits its disk | write a size such as 512M or 2G, or leave out `flavor`"},
 		{"a flavor that stands for a size", "provider: local\nflavors: {small: 512M}\nroles:\n  web: {cardinality: 1, flavor: small}\n  db: {cardinality: 1}\n", "", ""},
 		{"a flavor without an entry is one mistake", "provider: local\nflavors: {small: 512M}\nroles:\n  web: {cardinality: 1, flavor: large}\n", "",
 			"environments/dev.yaml:4:33: flavor \"large\" of role \"web\" has no entry in flavors | there is small"},
 		{"a size, and nothing else", "provider: {driver: local, interval: '@every 2s'}\nroles:\n  web: {cardinality: 1, flavor: 2G}\n", "", ""},
 		{"an image and networks of local", "provider: local\nroles:\n  web: {cardinality: 1, image: debian, networks: [a]}\n", "",
-			"environments/dev.yaml:3:32: image \"debian\" of role \"web\": a local machine is a view of the host | leave `image` away\n" +
-				"environments/dev.yaml:3:51: network \"a\" of role \"web\": local machines share the network of the host | leave `networks` away"},
+			"environments/dev.yaml:3:32: image \"debian\" of role \"web\": a local machine is a view of the host | leave out `image`\n" +
+				"environments/dev.yaml:3:51: network \"a\" of role \"web\": local machines share the network of the host | leave out `networks`"},
 		{"the driver of a cloud", "roles:\n  web: {cardinality: 1, image: debian}\n", "provider: local\n",
-			"environments/dev.yaml:2:32: image \"debian\" of role \"web\": a local machine is a view of the host | leave `image` away"},
+			"environments/dev.yaml:2:32: image \"debian\" of role \"web\": a local machine is a view of the host | leave out `image`"},
 		{"a flavor and networks of nspawn", "provider: nspawn\nroles:\n  web: {cardinality: 1, flavor: 2G, networks: [a]}\n", "",
-			"environments/dev.yaml:3:33: flavor \"2G\" of role \"web\": machines of nspawn have no flavors | leave `flavor` away\n" +
-				"environments/dev.yaml:3:48: network \"a\" of role \"web\": machines of nspawn are on the bridge that `provider` names | leave `networks` away"},
+			"environments/dev.yaml:3:33: flavor \"2G\" of role \"web\": machines of nspawn have no flavors | leave out `flavor`\n" +
+				"environments/dev.yaml:3:48: network \"a\" of role \"web\": machines of nspawn are on the bridge that `provider` names | leave out `networks`"},
 		{"an image of nspawn that there is not", "provider: nspawn\nroles:\n  web: {cardinality: 1, image: debian-12}\n", "",
-			"environments/dev.yaml:3:32: image \"debian-12\" of role \"web\": there is no image of that name | use debian, or the absolute path of a root folder"},
+			"environments/dev.yaml:3:32: image \"debian-12\" of role \"web\": nspawn has no image with this name | use debian, or the absolute path of a root folder"},
 		{"images of nspawn", "provider: nspawn\nimages: {own: /srv/root}\nroles:\n  web: {cardinality: 1, image: own}\n", "", ""},
 		{"Debian", "provider: nspawn\nroles:\n  web: {cardinality: 1, image: debian}\n", "", ""},
 		{"any words of others", "provider: openstack\nroles:\n  web: {cardinality: 1, flavor: banana, image: debian, networks: [a]}\n", "", ""},
@@ -44,7 +44,7 @@ func TestLoadRefusesWhatTheDriverCanNotGive(t *testing.T) {
 
 // Otherwise an environment that was stored before a driver began to refuse it could not be shown or destroyed.
 func TestWhatWasStoredStaysReadable(t *testing.T) {
-	e, err := Decode([]byte(`{"v":2,"name":"dev","provider":{"driver":"local"},"roles":[{"name":"web","cardinality":1,"flavor":"banana","image":"debian"}]}`))
+	e, err := Decode([]byte(`{"v":1,"name":"dev","provider":{"driver":"local"},"roles":[{"name":"web","cardinality":1,"flavor":"banana","image":"debian"}]}`))
 	if err != nil || e.Roles[0].Flavor != "banana" {
 		t.Errorf("%+v, %v", e, err)
 	}

@@ -17,15 +17,15 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"a provider as a list", top("provider: [local]\n"), `dev.yaml:1:11: provider is a list, it has to be keys with values`},
 		{"a provider as a number", top("provider: 7\n"), `dev.yaml:1:11: provider.driver is the integer "7", not text | put quotes around it: "7"`},
 		{"a key of another driver", top("provider:\n  driver: local\n  subnet: 10.0.0.0/16\n"),
-			`dev.yaml:3:3: provider local has no key "subnet": that is a key of nspawn | the keys of local are folder, agent and interval`},
+			`dev.yaml:3:3: provider local has no key "subnet": that is a key of nspawn | the keys of local are driver, owner, folder, agent and interval`},
 		{"a key that no driver has", top("provider: {driver: local, colour: red}\n"), `dev.yaml:1:27: provider has no key "colour" | did you mean cloud?`},
-		{"an owner of nothing", top("provider: {driver: none, owner: x}\n"), `dev.yaml:1:26: provider none has no key "owner": that is a key of the drivers that make machines`},
-		{"exec without a command", top("provider: exec\n"), "dev.yaml:1:11: provider exec has no command | say which program makes machines: `command: [/usr/local/bin/my-cloud]`"},
-		{"a command as text", top("provider: {driver: exec, command: /bin/cloud}\n"), "dev.yaml:1:11: provider exec has no command | say which program makes machines: `command: [/usr/local/bin/my-cloud]`\n" +
+		{"an owner of nothing", top("provider: {driver: none, owner: x}\n"), `dev.yaml:1:26: provider none has no key "owner": that is a key of exec, local, nspawn and openstack | the keys of none are driver`},
+		{"exec without a command", top("provider: exec\n"), "dev.yaml:1:11: provider exec has no command | add the program that creates machines: `command: [/usr/local/bin/my-cloud]`"},
+		{"a command as text", top("provider: {driver: exec, command: /bin/cloud}\n"), "dev.yaml:1:11: provider exec has no command | add the program that creates machines: `command: [/usr/local/bin/my-cloud]`\n" +
 			`dev.yaml:1:35: provider.command is the text "/bin/cloud", it has to be a list | write it as a list: [/bin/cloud]`},
 		{"a subnet that is no network", top("provider: {driver: nspawn, subnet: ten}\n"), `dev.yaml:1:36: provider.subnet "ten": it is no IPv4 network | write it like 10.77.0.0/16`},
 		{"an address as a subnet", top("provider: {driver: nspawn, subnet: 10.77.1.2/16}\n"), `dev.yaml:1:36: provider.subnet "10.77.1.2/16": it has bits behind its length | did you mean 10.77.0.0/16?`},
-		{"a folder that is not absolute", top("provider: {driver: local, folder: x}\n"), `dev.yaml:1:35: provider.folder "x": it does not look as it should | write it like /var/lib/pulley-machines`},
+		{"a folder that is not absolute", top("provider: {driver: local, folder: x}\n"), `dev.yaml:1:35: provider.folder "x": it is not like /var/lib/pulley-machines`},
 		{"a flag as text", top("provider: {driver: openstack, config_drive: 'true'}\n"), `dev.yaml:1:45: provider.config_drive is text, not true or false | write it without quotes: true`},
 		{"a flag of another spelling", web("    protected: yes\n"), `dev.yaml:4:16: protected is the text "yes", not true or false`},
 
@@ -44,22 +44,22 @@ func TestParseRefusesMachines(t *testing.T) {
 		{"after one twice", "roles:\n  db: {cardinality: 1}\n  web: {cardinality: 1, after: [db, db]}\n", `dev.yaml:3:37: role "web" comes after "db" twice | keep one of them`},
 		{"reacts to nobody", web("    reacts_to: [lb]\n"), `dev.yaml:4:17: role "web" reacts to "lb", and there is no such role | the roles are web; where "lb" was removed, leave it out here`},
 		{"a cycle", "roles:\n  web: {cardinality: 1, after: [db]}\n  db: {cardinality: 1, after: [cache]}\n  cache: {cardinality: 1, after: [web]}\n",
-			"dev.yaml:4:34: after makes a cycle: cache → web → db → cache | a role's machines are made when those of the roles in its `after` are there: leave one of them out"},
+			"dev.yaml:4:34: after makes a cycle: cache → web → db → cache | a role's machines are created after those of the roles in its `after`: remove one of these dependencies"},
 		{"two cycles, and one who waits for them", "roles:\n  a: {cardinality: 1, after: [b]}\n  b: {cardinality: 1, after: [a]}\n  c: {cardinality: 1, after: [d, a]}\n  d: {cardinality: 1, after: [c]}\n  e: {cardinality: 1, after: [a, c]}\n",
-			"dev.yaml:2:30: after makes a cycle: a → b → a | a role's machines are made when those of the roles in its `after` are there: leave one of them out\n" +
-				"dev.yaml:4:30: after makes a cycle: c → d → c | a role's machines are made when those of the roles in its `after` are there: leave one of them out"},
+			"dev.yaml:2:30: after makes a cycle: a → b → a | a role's machines are created after those of the roles in its `after`: remove one of these dependencies\n" +
+				"dev.yaml:4:30: after makes a cycle: c → d → c | a role's machines are created after those of the roles in its `after`: remove one of these dependencies"},
 
-		{"a batch of none", web("    rollout: {batch: 0}\n"), `dev.yaml:4:22: rollout.batch "0": it does not look as it should | write it like 2 or 25%, of at least one machine`},
-		{"more than all", web("    rollout: {batch: 101%}\n"), `dev.yaml:4:22: rollout.batch "101%": it does not look as it should | write it like 2 or 25%, of at least one machine`},
+		{"a batch of none", web("    rollout: {batch: 0}\n"), `dev.yaml:4:22: rollout.batch "0": it is not a number of at least one machine, or a percentage like 25%`},
+		{"more than all", web("    rollout: {batch: 101%}\n"), `dev.yaml:4:22: rollout.batch "101%": it is not a number of at least one machine, or a percentage like 25%`},
 		{"a share of a half", web("    rollout: {failures: 2.5}\n"), `dev.yaml:4:25: rollout.failures is the decimal number "2.5", it has to be a number of machines like 2, or a share like 25%`},
 		{"a time without a unit", web("    rollout: {timeout: 30}\n"), `dev.yaml:4:24: rollout.timeout is the integer "30", not a time | write it with units, like 90s, 30m or 1h30m`},
 		{"a time of no length", web("    rollout: {timeout: 0s}\n"), `dev.yaml:4:24: rollout.timeout is no time at all | write it with units, like 90s, 30m or 1h30m`},
 		{"a time of days", web("    rollout: {timeout: 25h}\n"), `dev.yaml:4:24: rollout.timeout: it is 25h0m0s, at most 24h0m0s are allowed`},
 		{"a key of rollout with a slip", web("    rollout: {bach: 2}\n"), `dev.yaml:4:15: rollout has no key "bach" | did you mean batch?`},
 
-		{"a label that would be taken for the mark", web("    labels: {Pulley-owner: x}\n"), `dev.yaml:4:28: label "Pulley-owner": such labels are Pulley's own, by which it knows its machines`},
-		{"a label with a space", web("    labels: {a b: x}\n"), `dev.yaml:4:19: label "a b": a label is called with letters, digits and . _ / -, at most 63 of them`},
-		{"a label of two lines", web("    labels: {a: \"x\\ny\"}\n"), `dev.yaml:4:17: label "a": its value "x\ny": only printable characters can be part of it, with no space at its ends`},
+		{"a label that would be taken for the mark", web("    labels: {Pulley-owner: x}\n"), `dev.yaml:4:28: labels "Pulley-owner": labels that begin with pulley are reserved for Pulley`},
+		{"a label with a space", web("    labels: {a b: x}\n"), `dev.yaml:4:19: labels "a b": label keys may contain letters, digits and . _ / -, at most 63 characters`},
+		{"a label of two lines", web("    labels: {a: \"x\\ny\"}\n"), `dev.yaml:4:17: labels.a "x\ny": only printable characters are allowed, with no space at the ends`},
 		{"a network twice is two cards", web("    networks: [a, a]\n"), ""},
 
 		{"a member that is a node already", web("    members: [web3]\n"), `dev.yaml:4:15: member "web3" of role "web": it is a node of role "web" already, by its cardinality | leave it out of members`},

@@ -2,6 +2,7 @@ package environments
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode"
 )
@@ -28,17 +29,15 @@ func CheckEnvironment(name string) error {
 // therefore always belongs to the node's number.
 func CheckRole(name string) error { return cannot("use role name", quoted(name), roleFlaw(name)) }
 
-// CheckStack returns an error unless name is [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most 60 bytes long.
-func CheckStack(name string) error { return cannot("use stack name", quoted(name), stackFlaw(name)) }
-
 // CheckCloud returns an error unless name is a valid name of a cloud file: letters, digits, '-', '_' and '.', with a
 // letter or digit at the start, at most 63 bytes long.
 func CheckCloud(name string) error {
 	return cannot("use cloud name", quoted(name), judge(cloudProblem, name))
 }
 
-func environmentFlaw(name string) *Error { return judge(environmentProblem, name, tidied(name, '_')) }
+// stackFlaw refuses all but [a-z0-9]([a-z0-9-]*[a-z0-9])?, at most 60 bytes long.
 func stackFlaw(name string) *Error       { return judge(stackProblem, name, tidied(name, '-')) }
+func environmentFlaw(name string) *Error { return judge(environmentProblem, name, tidied(name, '_')) }
 func flavorFlaw(name string) *Error      { return judge(flavorProblem, name) }
 
 func roleFlaw(name string) *Error {
@@ -159,3 +158,80 @@ func tidied(name string, joiner rune) string {
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' }
 func isDigit(b byte) bool  { return '0' <= b && b <= '9' }
+
+// maxMember is the maximum length of an existing machine's name (RFC 1035, 2.3.4).
+const maxMember = 253
+
+var memberForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+
+// CheckMember returns an error unless name is a valid name of an existing machine whose role is stored beside it: the
+// name of a node, or a domain name in lower case of at most 253 bytes. Puppet accepts no other certnames.
+func CheckMember(name string) error {
+	if _, err := ParseNode(name); err == nil {
+		return nil
+	}
+	var flaw *Error
+	switch lower := strings.ToLower(name); {
+	case name == "":
+		flaw = &Error{Problem: "it is empty"}
+	case len(name) > maxMember:
+		flaw = &Error{Problem: fmt.Sprintf("it is %d bytes long, and a name may have %d", len(name), maxMember)}
+	case memberForm.MatchString(name):
+		return nil
+	case lower != name && memberForm.MatchString(lower):
+		flaw = &Error{Problem: "Puppet takes no capitals in names", Advice: fmt.Sprintf("did you mean %s?", lower)}
+	default:
+		flaw = &Error{Problem: "only lower-case letters, digits, dots and dashes are allowed, with a letter or digit at both ends"}
+	}
+	return cannot("use machine name", quoted(name), flaw)
+}
+
+// SuggestName returns the known name that got is probably a typo of, or "". It returns the nearest name, the first of
+// several, with at most two typos (one in a name of up to three bytes). A typo is an extra, missing or different byte,
+// or two swapped bytes. Case is ignored.
+func SuggestName(got string, known []string) string {
+	nearest, least := "", 3
+	got = strings.ToLower(got)
+	for _, name := range known {
+		allowed := 2
+		if min(len(got), len(name)) <= 3 {
+			allowed = 1
+		}
+		// The cost of slips is the product of both lengths: skip names whose lengths differ too much.
+		if abs(len(got)-len(name)) > allowed {
+			continue
+		}
+		if d := slips(got, strings.ToLower(name)); d <= allowed && d < least {
+			nearest, least = name, d
+		}
+	}
+	return nearest
+}
+
+// slips is the optimal string alignment distance of a and b, over bytes.
+func slips(a, b string) int {
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+differ(a[i-1], b[j-1]))
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}
+
+func differ(a, b byte) int {
+	if a == b {
+		return 0
+	}
+	return 1
+}
+
+func abs(n int) int { return max(n, -n) }

@@ -87,13 +87,14 @@ func TestCheckEnvironment(t *testing.T) {
 
 // A stack is the end of a hostname: it must be valid there.
 func TestCheckStack(t *testing.T) {
+	checkStack := func(name string) error { return cannot("use stack name", quoted(name), stackFlaw(name)) }
 	for _, good := range []string{"t42", "42", "a", "a-b--c", strings.Repeat("s", 60)} {
-		says(t, CheckStack(good), "", "")
+		says(t, checkStack(good), "", "")
 	}
-	says(t, CheckStack("t_42"), `cannot use stack name "t_42": '_' can't be part of it, only a-z, 0-9 and '-' can`, "did you mean t-42?")
-	says(t, CheckStack("t42-"), `cannot use stack name "t42-": it can't start or end with a dash`, "did you mean t42?")
-	says(t, CheckStack(""), `cannot use stack name "": it is empty`, "")
-	says(t, CheckStack(strings.Repeat("s", 61)), `cannot use stack name "`+strings.Repeat("s", 61)+`": it is 61 bytes long, at most 60 are allowed`, "")
+	says(t, checkStack("t_42"), `cannot use stack name "t_42": '_' can't be part of it, only a-z, 0-9 and '-' can`, "did you mean t-42?")
+	says(t, checkStack("t42-"), `cannot use stack name "t42-": it can't start or end with a dash`, "did you mean t42?")
+	says(t, checkStack(""), `cannot use stack name "": it is empty`, "")
+	says(t, checkStack(strings.Repeat("s", 61)), `cannot use stack name "`+strings.Repeat("s", 61)+`": it is 61 bytes long, at most 60 are allowed`, "")
 }
 
 func TestParseNode(t *testing.T) {

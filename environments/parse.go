@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 )
@@ -40,11 +42,8 @@ func newParser(file string) *parser {
 	return &parser{file: file, places: map[spot]*yaml.Node{}, elsewhere: map[*yaml.Node]string{}}
 }
 
-// end returns all problems in the order of the file, then those of other files and flags; nil if there are none.
-func (p *parser) end() error {
-	if len(p.problems) == 0 {
-		return nil
-	}
+// end returns all problems in the order of the file, then those of other files and flags.
+func (p *parser) end() Errors {
 	slices.SortStableFunc(p.problems, func(a, b *Error) int {
 		return cmp.Or(strings.Compare(p.foreign(a), p.foreign(b)), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
@@ -101,7 +100,7 @@ func (p *parser) environmentName() string {
 
 // environment reads a document into e.
 func (p *parser) environment(root *yaml.Node, e *Environment) {
-	whole, given := p.keys(root, "an environment", p.fileFields(e))
+	whole, given := scope{p, noRole, ""}.keys(root, "an environment", fieldsOf(e))
 	if i := indexOf(root, "roles"); i > 0 {
 		p.places[spot{noRole, "roles"}] = root.Content[i-1]
 	}
@@ -110,64 +109,90 @@ func (p *parser) environment(root *yaml.Node, e *Environment) {
 	}
 }
 
-// fileFields are the keys of an environment file.
-func (p *parser) fileFields(e *Environment) []field {
-	top := scope{p, noRole, ""}
-	roles := field{key: "roles", read: func(n *yaml.Node) {
-		p.mapping(n, "roles", nil, func(key, value *yaml.Node) { p.role(key, value, e) })
-	}}
-	return slices.Concat([]field{top.text("stack", &e.Stack), roles},
-		p.cloudFields(&e.Provider, &e.Flavors, &e.Images, &e.Networks, &e.Userdata))
-}
-
-// cloudFields are the keys that environment files and cloud files share.
-func (p *parser) cloudFields(provider *Provider, flavors, images, networks *map[string]string, u *Userdata) []field {
-	top := scope{p, noRole, ""}
-	return []field{
-		top.provider(provider), top.words("flavors", flavors), top.words("images", images), top.words("networks", networks),
-		top.userdata(u),
-	}
-}
-
-func (p *parser) role(key, value *yaml.Node, e *Environment) {
+func (p *parser) role(key, value *yaml.Node, roles *[]Role) {
 	r := Role{Name: key.Value}
-	of := scope{p, len(e.Roles), ""}
+	of := scope{p, len(*roles), ""}
 	p.places[spot{of.role, ""}] = key
-	whole, given := p.keys(value, "role "+quoted(r.Name), of.roleFields(&r))
+	whole, given := of.keys(value, "role "+quoted(r.Name), fieldsOf(&r))
 	if whole && !given["cardinality"] && !given["members"] {
 		p.problem(key, "say how many nodes it has: `cardinality: 1`", "role %s has no cardinality", quoted(r.Name))
 	}
-	e.Roles = append(e.Roles, r)
+	*roles = append(*roles, r)
 }
 
-// roleFields are the keys of a role.
-func (s scope) roleFields(r *Role) []field {
-	return []field{
-		s.count("cardinality", &r.Cardinality), s.text("flavor", &r.Flavor), s.text("image", &r.Image),
-		s.list("networks", &r.Networks), s.words("labels", &r.Labels), s.list("after", &r.After), s.list("reacts_to", &r.ReactsTo),
-		s.flag("protected", &r.Protected), s.rollout(&r.Rollout), s.userdata(&r.Userdata), s.list("members", &r.Members),
+// scope is the part of the file that fields belong to: a role or the environment, and the path: "rollout.".
+type scope struct {
+	p    *parser
+	role int
+	path string
+}
+
+// keys reads a mapping with known keys. whole is false if it could not be read completely.
+func (s scope) keys(n *yaml.Node, what string, fields []field) (whole bool, given map[string]bool) {
+	given = map[string]bool{}
+	whole = s.p.mapping(n, what, keysOf(fields), func(key, value *yaml.Node) {
+		given[key.Value] = true
+		s.read(*find(fields, key.Value), value)
+	})
+	return whole, given
+}
+
+// read records the position of a value and reads it.
+func (s scope) read(f field, n *yaml.Node) {
+	path := s.path + f.key
+	s.p.places[spot{s.role, path}] = n
+	switch to := f.value.(type) {
+	case *string:
+		if f.form == "batch" || f.form == "failures" {
+			*to = s.p.share(n, path)
+		} else {
+			*to = s.p.text(n, path)
+		}
+	case *int:
+		*to = s.p.count(n, path)
+	case *bool:
+		*to = s.p.flag(n, path)
+	case *Duration:
+		*to = s.p.duration(n, path)
+	case *[]string:
+		s.list(n, path, to)
+	case *map[string]string:
+		s.words(n, path, to)
+	case *Provider:
+		s.provider(n, path, to)
+	case *[]Role:
+		s.p.mapping(n, path, nil, func(key, value *yaml.Node) { s.p.role(key, value, to) })
+	default:
+		scope{s.p, s.role, path + "."}.keys(n, path, f.fields())
 	}
 }
 
-func (s scope) rollout(r *Rollout) field {
-	return s.group("rollout", func(s scope) []field {
-		return []field{s.share("batch", &r.Batch), s.share("failures", &r.Failures), s.duration("timeout", &r.Timeout)}
-	})
+// list reads a list of texts; the parser records the position of each.
+func (s scope) list(n *yaml.Node, what string, into *[]string) {
+	if n.Kind != yaml.SequenceNode {
+		s.p.noList(n, what)
+		return
+	}
+	for _, item := range n.Content {
+		if text := s.p.text(item, what+" has an item that"); text != "" {
+			s.p.places[spot{s.role, what + "." + strconv.Itoa(len(*into))}] = item
+			*into = append(*into, text)
+		}
+	}
 }
 
-func (s scope) userdata(u *Userdata) field {
-	return s.group("userdata", func(s scope) (fields []field) {
-		for _, f := range u.Fields() {
-			switch to := f.Value.(type) {
-			case *string:
-				fields = append(fields, s.text(f.Name, to))
-			case *[]string:
-				fields = append(fields, s.list(f.Name, to))
-			case *map[string]string:
-				fields = append(fields, s.words(f.Name, to))
-			}
+// words reads a mapping with any keys and text values.
+func (s scope) words(n *yaml.Node, what string, into *map[string]string) {
+	s.p.mapping(n, what, nil, func(key, value *yaml.Node) {
+		text := s.p.text(value, what+"."+key.Value)
+		if text == "" {
+			return
 		}
-		return fields
+		if *into == nil {
+			*into = map[string]string{}
+		}
+		s.p.places[spot{s.role, what + "." + key.Value}] = value
+		(*into)[key.Value] = text
 	})
 }
 
@@ -214,4 +239,158 @@ func meant(key string, known []string) string {
 		return other
 	}
 	return ""
+}
+
+// place returns the position of a part, or else of the part that contains it.
+func (p *parser) place(at spot) *yaml.Node {
+	for {
+		if n := p.places[at]; n != nil || at.field == "" {
+			return n
+		}
+		cut := strings.LastIndexByte(at.field, '.')
+		at.field = at.field[:max(cut, 0)]
+	}
+}
+
+// text returns a text value, or "" after it reported the problem.
+func (p *parser) text(n *yaml.Node, what string) string {
+	switch {
+	case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
+		p.wrongKind(n, what, "text")
+	case n.Tag != "!!str":
+		p.problem(n, fmt.Sprintf("put quotes around it: %q", n.Value), "%s is %s, not text", what, kindOf(n))
+	case n.Value == "":
+		p.problem(n, "leave the line out if there is none", "%s is empty", what)
+	default:
+		return n.Value
+	}
+	return ""
+}
+
+// count returns a number, or 0 after it reported the problem. YAML readers disagree about 017, 0o17, 1_000 and similar
+// forms. Only plain decimal digits are accepted.
+func (p *parser) count(n *yaml.Node, what string) int {
+	digits := strings.TrimPrefix(n.Value, "-")
+	plain := digits != "" && strings.Trim(digits, "0123456789") == "" && (digits[0] != '0' || n.Value == "0")
+	switch {
+	case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
+		p.wrongKind(n, what, "an integer")
+	case n.Tag == "!!str" && plain:
+		p.problem(n, "write it without quotes: "+n.Value, "%s is text, not an integer", what)
+	case plain:
+		if v, err := strconv.Atoi(n.Value); err == nil {
+			return v // of any size: check enforces the limits
+		}
+		p.problem(n, "", "%s %s is out of range", what, quoted(n.Value))
+	case n.Tag == "!!int":
+		p.problem(n, decimal(n.Value), "%s %s is not written as a decimal integer", what, quoted(n.Value))
+	default:
+		p.problem(n, "", "%s is %s, not an integer", what, kindOf(n))
+	}
+	return 0
+}
+
+// decimal suggests the decimal form of an integer that YAML also accepts in other forms.
+func decimal(value string) string {
+	digits := strings.TrimLeft(value, "+-")
+	if len(digits) > 1 && digits[0] == '0' && strings.Trim(digits, "0123456789_") == "" {
+		return "without the leading zero: readers of YAML disagree about what it means"
+	}
+	v, err := strconv.ParseInt(value, 0, 64)
+	if err != nil {
+		return "use the digits 0 to 9"
+	}
+	return "write " + strconv.FormatInt(v, 10)
+}
+
+// wrongKind reports that n has the wrong type. It skips aliases: document has reported them.
+func (p *parser) wrongKind(n *yaml.Node, what, want string) {
+	switch {
+	case n.Kind == yaml.AliasNode:
+	case n.Tag == "!!null":
+		p.problem(n, "", "%s has no value, it has to be %s", what, want)
+	case n.Tag == "!!str" && strings.Contains(n.Value, ":"):
+		p.problem(n, "put a space after the colon", "%s is %s, it has to be %s", what, kindOf(n), want)
+	default:
+		p.problem(n, "", "%s is %s, it has to be %s", what, kindOf(n), want)
+	}
+}
+
+// kindOf names the YAML type of n, with its value if that is short.
+func kindOf(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	names := map[string]string{
+		"!!str": "the text", "!!int": "the integer", "!!float": "the decimal number", "!!bool": "the boolean", "!!timestamp": "the date",
+	}
+	if name, ok := names[n.Tag]; ok {
+		return name + " " + quoted(n.Value)
+	}
+	return "the value " + quoted(n.Value)
+}
+
+// flag returns a boolean value.
+func (p *parser) flag(n *yaml.Node, what string) bool {
+	switch {
+	case n.Kind != yaml.ScalarNode || n.Tag == "!!null":
+		p.wrongKind(n, what, "true or false")
+	case n.Value != "true" && n.Value != "false":
+		p.problem(n, "", "%s is %s, not true or false", what, kindOf(n))
+	case n.Tag != "!!bool":
+		p.problem(n, "write it without quotes: "+n.Value, "%s is text, not true or false", what)
+	}
+	return n.Value == "true"
+}
+
+// share returns a number of machines or a percentage. check enforces the limits.
+func (p *parser) share(n *yaml.Node, what string) string {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!int" {
+		count := p.count(n, what)
+		return strconv.Itoa(count)
+	}
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
+		p.wrongKind(n, what, "a number of machines like 2, or a share like 25%")
+		return ""
+	}
+	return p.text(n, what)
+}
+
+// duration returns a duration with units. check enforces the limits.
+func (p *parser) duration(n *yaml.Node, what string) Duration {
+	const like = "write it with units, like 90s, 30m or 1h30m"
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		p.wrongKind(n, what, "a time like 30m")
+		return 0
+	}
+	d, err := time.ParseDuration(n.Value)
+	if err != nil || n.Tag != "!!str" || !forms()["duration"].matches.MatchString(n.Value) {
+		p.problem(n, like, "%s is %s, not a time", what, kindOf(n))
+		return 0
+	}
+	if d <= 0 {
+		p.problem(n, like, "%s is no time at all", what)
+	}
+	return Duration(d)
+}
+
+// noList reports that n is not a list.
+func (p *parser) noList(n *yaml.Node, what string) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value != "" {
+		p.problem(n, "write it as a list: ["+n.Value+"]", "%s is %s, it has to be a list", what, kindOf(n))
+		return
+	}
+	p.wrongKind(n, what, "a list")
+}
+
+// listed joins names for a sentence: "a, b and c".
+func listed(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
 }

@@ -1,10 +1,12 @@
 package environments
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -12,48 +14,77 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
-
-	"pulley/internal/schedule"
 )
 
-// driverKeys are the keys of provider for each driver, beside `driver` and `owner`.
-var driverKeys = map[string][]string{
-	DriverNone:      {},
-	DriverLocal:     {"folder", "agent", "interval"},
-	DriverNspawn:    {"folder", "bridge", "subnet"},
-	DriverExec:      {"command", "timeout"},
-	DriverOpenStack: {"cloud", "region", "availability_zone", "key_name", "server_group", "security_groups", "config_drive"},
+// The drivers that create machines; docs/providers.md describes each.
+const (
+	DriverNone      = "none"
+	DriverLocal     = "local"
+	DriverNspawn    = "nspawn"
+	DriverExec      = "exec"
+	DriverOpenStack = "openstack"
+)
+
+var driverHelp = map[string]string{
+	DriverNone:      "Pulley creates no machines; plans only list the missing ones.",
+	DriverLocal:     "Copy-on-write views of the machine that pulley runs on.",
+	DriverNspawn:    "Complete systems in systemd-nspawn.",
+	DriverExec:      "A command of the operator.",
+	DriverOpenStack: "OpenStack Nova, with the settings of clouds.yaml.",
 }
 
 // Drivers returns the names of the drivers, sorted.
-func Drivers() []string { return slices.Sorted(maps.Keys(driverKeys)) }
+func Drivers() []string { return slices.Sorted(maps.Keys(driverHelp)) }
 
-// maxTimeout limits every duration of an environment.
-const maxTimeout = 24 * time.Hour
+// Provider is the driver of an environment's machines, and its settings.
+type Provider struct {
+	Driver string `json:"driver,omitempty" help:"Name of the driver."` // "" is DriverNone
+	Owner  string `json:"owner,omitempty" drivers:"exec local nspawn openstack" form:"owner" like:"acme-prod" help:"Identifies Pulley's own machines; the default is the id of this installation."`
+
+	Command []string `json:"command,omitempty" drivers:"exec" form:"command" like:"/usr/local/bin/my-cloud" help:"Program and arguments."`
+	Timeout Duration `json:"timeout,omitempty" drivers:"exec" like:"5m" help:"Time limit of one request to the command."`
+
+	Folder   string `json:"folder,omitempty" drivers:"local nspawn" form:"path" like:"/var/lib/pulley-machines" help:"Folder of the machines."`
+	Agent    string `json:"agent,omitempty" drivers:"local" form:"path" like:"/usr/local/bin/pulley-agent" help:"pulley-agent on this machine; the default is the one beside pulley."`
+	Interval string `json:"interval,omitempty" drivers:"local" form:"interval" like:"@every 10s" help:"Schedule of the agent's daemon."`
+	Bridge   string `json:"bridge,omitempty" drivers:"nspawn" form:"bridge" like:"pulley0" help:"Network bridge of the machines."`
+	Subnet   string `json:"subnet,omitempty" drivers:"nspawn" form:"subnet" like:"10.77.0.0/16" help:"IPv4 network of the machines' addresses."`
+
+	Cloud            string   `json:"cloud,omitempty" drivers:"openstack" form:"word" help:"Name of the cloud in clouds.yaml."`
+	Region           string   `json:"region,omitempty" drivers:"openstack" form:"word" help:"Region of the cloud."`
+	AvailabilityZone string   `json:"availability_zone,omitempty" drivers:"openstack" form:"word" help:"Availability zone of the machines."`
+	KeyName          string   `json:"key_name,omitempty" drivers:"openstack" form:"word" help:"Key pair of the machines."`
+	ServerGroup      string   `json:"server_group,omitempty" drivers:"openstack" form:"word" help:"Name or id of the machines' server group."`
+	SecurityGroups   []string `json:"security_groups,omitempty" drivers:"openstack" form:"word" like:"default" help:"Security groups of each machine."`
+	ConfigDrive      bool     `json:"config_drive,omitempty" drivers:"openstack" help:"Pass userdata on a config drive."`
+}
+
+// Driver returns the driver of the environment: DriverNone if the file names none.
+func (e *Environment) Driver() string { return cmp.Or(e.Provider.Driver, DriverNone) }
+
+// Equal reports whether two providers are the same.
+func (p Provider) Equal(q Provider) bool {
+	p.Driver, q.Driver = cmp.Or(p.Driver, DriverNone), cmp.Or(q.Driver, DriverNone)
+	tidy(fieldsOf(&p))
+	tidy(fieldsOf(&q))
+	return reflect.DeepEqual(p, q)
+}
+
+// driverFields returns the keys that a driver has.
+func driverFields(driver string) []field {
+	return slices.DeleteFunc(fieldsOf(new(Provider)), func(f field) bool {
+		return f.drivers != "" && !slices.Contains(strings.Fields(f.drivers), driver)
+	})
+}
 
 // provider reads the name of a driver, or a mapping with one.
-func (s scope) provider(into *Provider) field {
-	var sub []field
-	f := s.field("provider", "!!str", func(n *yaml.Node, what string) {
-		n = unfolded(n)
-		whole, given := s.p.keys(s.p.withoutForeign(n), what, sub)
-		if whole && !given["driver"] {
-			s.p.problem(n, "say `driver: openstack`, or another: "+listed(Drivers()), "provider has no driver")
-			*into = Provider{} // without a driver the other keys cannot be checked
-		}
-	})
-	in := scope{s.p, s.role, s.path + "provider."}
-	sub = []field{
-		in.text("driver", &into.Driver), in.text("owner", &into.Owner),
-		in.list("command", &into.Command), in.duration("timeout", &into.Timeout),
-		in.text("folder", &into.Folder), in.text("agent", &into.Agent), in.text("interval", &into.Interval),
-		in.text("bridge", &into.Bridge), in.text("subnet", &into.Subnet),
-		in.text("cloud", &into.Cloud), in.text("region", &into.Region), in.text("availability_zone", &into.AvailabilityZone),
-		in.text("key_name", &into.KeyName), in.text("server_group", &into.ServerGroup),
-		in.list("security_groups", &into.SecurityGroups), in.flag("config_drive", &into.ConfigDrive),
+func (s scope) provider(n *yaml.Node, what string, into *Provider) {
+	n = unfolded(n)
+	whole, given := scope{s.p, s.role, what + "."}.keys(s.p.withoutForeign(n), what, fieldsOf(into))
+	if whole && !given["driver"] {
+		s.p.problem(n, "say `driver: openstack`, or another: "+listed(Drivers()), "provider has no driver")
+		*into = Provider{} // without a driver the other keys cannot be checked
 	}
-	f.sub = sub
-	return f
 }
 
 // unfolded returns {driver: NAME} for NAME.
@@ -68,10 +99,7 @@ func unfolded(n *yaml.Node) *yaml.Node {
 // withoutForeign returns a provider without the keys of other drivers, after it reported them.
 func (p *parser) withoutForeign(n *yaml.Node) *yaml.Node {
 	driver := valueOf(n, "driver")
-	if driver == nil {
-		return n
-	}
-	if _, known := driverKeys[driver.Value]; !known {
+	if driver == nil || !slices.Contains(Drivers(), driver.Value) {
 		return n
 	}
 	own := *n
@@ -87,100 +115,47 @@ func (p *parser) withoutForeign(n *yaml.Node) *yaml.Node {
 	return &own
 }
 
-// foreignFlaw returns an error that names the driver of a key, if it is another driver.
+// foreignFlaw returns an error if a key belongs to other drivers only.
 func foreignFlaw(driver, key string) *Error {
-	if slices.Contains(driverKeys[driver], key) {
+	f, own := find(fieldsOf(new(Provider)), key), driverFields(driver)
+	if f == nil || find(own, key) != nil {
 		return nil
 	}
-	var others []string
-	for _, other := range Drivers() {
-		if slices.Contains(driverKeys[other], key) {
-			others = append(others, other)
-		}
+	return &Error{
+		Problem: fmt.Sprintf("provider %s has no key %s: that is a key of %s", driver, quoted(key), listed(strings.Fields(f.drivers))),
+		Advice:  fmt.Sprintf("the keys of %s are %s", driver, listed(keysOf(own))),
 	}
-	if key == "owner" && driver == DriverNone {
-		others = []string{"the drivers that make machines"}
-	}
-	if len(others) == 0 {
-		return nil
-	}
-	e := &Error{Problem: fmt.Sprintf("provider %s has no key %s: that is a key of %s", driver, quoted(key), listed(others))}
-	if own := driverKeys[driver]; len(own) > 0 {
-		e.Advice = "the keys of " + driver + " are " + listed(own)
-	}
-	return e
 }
 
-// settings returns the keys of p that are set, in the order of the type.
-func (p Provider) settings() []string {
-	var keys []string
-	v := reflect.ValueOf(p)
-	for i := range v.NumField() {
-		if !v.Field(i).IsZero() {
-			key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// checkProvider reports the problems of a provider. With pending, values that a cloud file can add may be missing.
-func (c checker) checkProvider(p Provider) {
-	tell := func(key, value string, flaw *Error) {
-		c.flaw(spot{noRole, "provider." + key}, "provider."+key+" "+quoted(value), flaw)
-	}
-	driver := p.Driver
-	if driver == "" {
-		driver = DriverNone
-	}
-	if _, known := driverKeys[driver]; !known {
+// checkProvider reports the problems of the provider.
+func (c checker) checkProvider() {
+	driver := c.Driver()
+	if !slices.Contains(Drivers(), driver) {
 		flaw := &Error{Problem: "there is no such driver", Advice: "the drivers are " + listed(Drivers())}
 		if near := SuggestName(driver, Drivers()); near != "" {
 			flaw.Advice = "did you mean " + near + "?"
 		}
-		tell("driver", driver, flaw)
+		c.flaw(spot{noRole, "provider.driver"}, "provider.driver "+quoted(driver), flaw)
 		return
 	}
-	for _, key := range p.settings() {
-		if key != "driver" && (key != "owner" || driver == DriverNone) {
-			if flaw := foreignFlaw(driver, key); flaw != nil {
-				c.report(spot{noRole, "provider." + key}, flaw)
-			}
+	fields := fieldsOf(&c.Provider)
+	for _, f := range fields {
+		if flaw := foreignFlaw(driver, f.key); flaw != nil && !reflect.ValueOf(f.value).Elem().IsZero() {
+			c.report(spot{noRole, "provider." + f.key}, flaw)
 		}
 	}
-	tell("owner", p.Owner, shape(p.Owner, shapes().owner, "acme-prod"))
-	for i, word := range p.Command {
-		if strings.ContainsRune(word, 0) || len(word) > 4096 || i == 0 && strings.TrimSpace(word) == "" {
-			c.report(spot{noRole, "provider.command." + strconv.Itoa(i)}, &Error{Problem: "provider.command: " + quoted(word) + " can't be part of a command"})
-		}
-	}
-	if len(p.Command) > 64 {
-		c.report(spot{noRole, "provider.command"}, &Error{Problem: fmt.Sprintf("provider.command has %d words, at most 64 are allowed", len(p.Command))})
-	}
-	if driver == DriverExec && len(p.Command) == 0 && !c.pending {
-		c.report(spot{noRole, "provider"}, &Error{Problem: "provider exec has no command", Advice: "say which program makes machines: `command: [/usr/local/bin/my-cloud]`"})
-	}
-	c.flaw(spot{noRole, "provider.timeout"}, "provider.timeout", timeFlaw(p.Timeout))
-	tell("folder", p.Folder, pathFlaw(p.Folder, shapes().path, "/var/lib/pulley-machines"))
-	tell("agent", p.Agent, pathFlaw(p.Agent, shapes().path, "/usr/local/bin/pulley-agent"))
-	if p.Interval != "" {
-		if _, err := schedule.Parse(p.Interval); err != nil {
-			tell("interval", p.Interval, &Error{Problem: err.Error(), Advice: "write it like @every 10s, or */5 * * * *"})
-		}
-	}
-	tell("bridge", p.Bridge, shape(p.Bridge, shapes().bridge, "pulley0, of at most 15 bytes"))
-	if p.Subnet != "" {
-		tell("subnet", p.Subnet, subnetFlaw(p.Subnet))
-	}
-	for _, word := range []struct{ key, value string }{
-		{"cloud", p.Cloud}, {"region", p.Region}, {"availability_zone", p.AvailabilityZone}, {"key_name", p.KeyName}, {"server_group", p.ServerGroup},
-	} {
-		tell(word.key, word.value, wordFlaw(word.value))
-	}
-	for i, group := range p.SecurityGroups {
-		tell("security_groups."+strconv.Itoa(i), group, wordFlaw(group))
+	c.checkValues(noRole, "provider.", fields)
+	if n := len(c.Provider.Command); n > maxCommand {
+		c.tell(spot{noRole, "provider.command"}, "", "provider.command has %d words, at most %d are allowed", n, maxCommand)
+	} else if n == 0 && driver == DriverExec && !c.pending {
+		c.tell(spot{noRole, "provider"}, "add the program that creates machines: `command: [/usr/local/bin/my-cloud]`", "provider exec has no command")
 	}
 }
+
+const (
+	maxCommand = 64             // words
+	maxTimeout = 24 * time.Hour // of every duration of an environment
+)
 
 // subnetFlaw requires an IPv4 network with space for a gateway and machines.
 func subnetFlaw(text string) *Error {
@@ -204,17 +179,109 @@ func timeFlaw(d Duration) *Error {
 	return nil
 }
 
-// Equal reports whether two providers are the same.
-func (p Provider) Equal(q Provider) bool {
-	said := func(p Provider) string {
-		if p.Driver == "" {
-			p.Driver = DriverNone
+// symbols calls each for all symbols of roles: flavors, images and networks.
+func (c checker) symbols(each func(at spot, what, symbol string, words map[string]string)) {
+	for i, r := range c.Roles {
+		each(spot{i, "flavor"}, "flavor", r.Flavor, c.Flavors)
+		each(spot{i, "image"}, "image", r.Image, c.Images)
+		for j, network := range r.Networks {
+			each(spot{i, "networks." + strconv.Itoa(j)}, "network", network, c.Networks)
 		}
-		b, err := json.Marshal(p) // the stored form: nil and empty lists are equal
-		if err != nil {
-			return err.Error()
-		}
-		return string(b)
 	}
-	return said(p) == said(q)
+}
+
+// checkMapped refuses symbols that are not in their table. Without a table, the symbols are the provider's own names.
+func (c checker) checkMapped() {
+	if c.pending || c.Driver() == DriverNone {
+		return
+	}
+	c.symbols(func(at spot, what, symbol string, words map[string]string) {
+		if _, has := words[symbol]; has || symbol == "" || len(words) == 0 {
+			return
+		}
+		known := slices.Sorted(maps.Keys(words))
+		hint := "there is " + listed(known[:min(len(known), 20)])
+		if near := SuggestName(symbol, known); near != "" {
+			hint = "did you mean " + near + "?"
+		}
+		c.tell(at, hint, "%s %s of role %s has no entry in %ss", what, quoted(symbol), quoted(c.Roles[at.role].Name), what)
+	})
+}
+
+// imageDebian is the only named image of nspawn machines; all others are folders.
+const imageDebian = "debian"
+
+// checkGiven refuses values that the driver does not support, in the provider's names. Only files are checked: a stored
+// environment must stay readable if a driver begins to refuse a value.
+func (c checker) checkGiven() {
+	c.symbols(func(at spot, what, symbol string, words map[string]string) {
+		word, mapped := words[symbol]
+		switch {
+		case symbol == "" || !mapped && len(words) > 0: // checkMapped reports a symbol without an entry
+			return
+		case !mapped:
+			word = symbol
+		}
+		asked := what + " " + quoted(symbol) + " of role " + quoted(c.Roles[at.role].Name)
+		if word != symbol {
+			asked += ", which stands for " + quoted(word)
+		}
+		c.flaw(at, asked, notGiven(c.Driver(), what, word))
+	})
+}
+
+// NotGiven returns the first value of an order, in the provider's names, that the driver does not support. It returns
+// nil if there is none, or if only the provider knows.
+func NotGiven(driver, flavor, image string, networks []string) *Error {
+	asked := [][2]string{{"flavor", flavor}, {"image", image}}
+	for _, network := range networks {
+		asked = append(asked, [2]string{"network", network})
+	}
+	for _, a := range asked {
+		if flaw := notGiven(driver, a[0], a[1]); flaw != nil && (a[1] != "" || a[0] == "network") {
+			return &Error{Problem: a[0] + " " + quoted(a[1]) + ": " + flaw.Problem, Advice: flaw.Advice}
+		}
+	}
+	return nil
+}
+
+func notGiven(driver, what, word string) *Error {
+	switch driver + " " + what {
+	case "local flavor":
+		if _, ok := LocalSize(word); !ok {
+			return &Error{Problem: "it is not a size: the flavor of a local machine limits its disk", Advice: "write a size such as 512M or 2G, or leave out `flavor`"}
+		}
+	case "local image":
+		return &Error{Problem: "a local machine is a view of the host", Advice: "leave out `image`"}
+	case "local network":
+		return &Error{Problem: "local machines share the network of the host", Advice: "leave out `networks`"}
+	case "nspawn flavor":
+		return &Error{Problem: "machines of nspawn have no flavors", Advice: "leave out `flavor`"}
+	case "nspawn image":
+		if word != imageDebian && !filepath.IsAbs(word) {
+			return &Error{Problem: "nspawn has no image with this name", Advice: "use " + imageDebian + ", or the absolute path of a root folder"}
+		}
+	case "nspawn network":
+		return &Error{Problem: "machines of nspawn are on the bridge that `provider` names", Advice: "leave out `networks`"}
+	}
+	return nil
+}
+
+// LocalSize returns how many bytes a local machine of a flavor may write; 0 is the default.
+func LocalSize(flavor string) (bytes int64, ok bool) {
+	if flavor == "" {
+		return 0, true
+	}
+	digits, shift := flavor, 0
+	if i := slices.Index([]byte("KMGT"), flavor[len(flavor)-1]); i >= 0 {
+		digits, shift = flavor[:len(flavor)-1], 10*(i+1)
+	}
+	if digits == "" || digits[0] < '1' || digits[0] > '9' { // ParseInt accepts signs
+		return 0, false
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n > math.MaxInt64>>shift {
+		return 0, false
+	}
+	return n << shift, true
 }

@@ -103,11 +103,3 @@ func (e *Environment) RoleOf(name string) (Role, bool) {
 	}
 	return Role{}, false
 }
-
-// Driver returns the driver of the environment: DriverNone if the file names none.
-func (e *Environment) Driver() string {
-	if e.Provider.Driver == "" {
-		return DriverNone
-	}
-	return e.Provider.Driver
-}

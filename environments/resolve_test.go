@@ -148,27 +148,27 @@ flavors.small: m1.small → m2.small
 flavors.big: none → m2.big
 userdata.proxy: none → http://p:1
 web: image debian → debian-13
-web: label team core → edge
-web: no longer after db
-web: userdata pre changed
-web: userdata post as it was → none
+web: labels.team core → edge
+web: after db → none
+web: userdata.pre 11 bytes (sha256 d9729400…) → 11 bytes (sha256 bb4dcdc2…)
+web: userdata.post 11 bytes (sha256 59f8b6d5…) → none
 web: members old.example → none
 web: networks none → front, back
-db: rollout batch 2 → 10%
-db: reacts to web
-db: protected
-db: rollout timeout none → 1h0m0s`
+db: rollout.batch 2 → 10%
+db: reacts_to none → web
+db: protected none → true
+db: rollout.timeout none → 1h0m0s`
 	if got := strings.Join(Diff(before, after).Lines(), "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	back := strings.Join(Diff(after, before).Lines(), "\n")
-	for _, line := range []string{"web: after db", "db: no longer protected", "db: no longer reacts to web", "web: userdata post none → its own"} {
+	for _, line := range []string{"web: after none → db", "db: protected true → none", "db: reacts_to web → none", "web: userdata.post none → 11 bytes (sha256 59f8b6d5…)"} {
 		if !strings.Contains(back, line+"\n") && !strings.HasSuffix(back, line) {
 			t.Errorf("%q is missing in\n%s", line, back)
 		}
 	}
 	made := strings.Join(Diff(nil, after).Lines(), "\n")
-	if !strings.Contains(made, "db: new, cardinality 1, flavor none, reacts to web, protected, rollout batch 10%, rollout timeout 1h0m0s (+db1)") {
+	if !strings.Contains(made, "db: new, cardinality 1, reacts_to web, protected true, rollout.batch 10%, rollout.timeout 1h0m0s (+db1)") {
 		t.Errorf("got\n%s", made)
 	}
 }

@@ -2,91 +2,137 @@ package environments
 
 import (
 	"bytes"
-	_ "embed" // the schemas
 	"encoding/json"
 	"strings"
-
-	"pulley/internal/firstboot"
-	"pulley/internal/schedule"
 )
 
-// schemaText is the schema of environment files, without the patterns of schedules and the definition of userdata.
-//
-//go:embed environment.schema.json
-var schemaText string
+// schema is a part of a JSON Schema.
+type schema = map[string]any
 
-// Schema returns the JSON Schema of environment files, for editors. It contains every rule that a schema can express.
+// Schema returns the JSON Schema of environment files, for editors. It is generated from the fields, and contains every
+// rule that a schema can express.
 func Schema() string {
-	interval := "^(@every ([0-9]+(\\.[0-9]+)?[hms])+|" + schedule.Pattern() + ")$"
-	return strings.NewReplacer(`"INTERVAL"`, string(encoded(interval)), `"userdata": {}`, `"userdata": `+string(encoded(userdataSchema()))).Replace(schemaText)
+	s := object(fieldsOf(new(Environment)))
+	s["required"] = []string{"roles"}
+	return schemaText(s, "Pulley environment", "A fleet: its roles, their numbers of machines, and the driver that creates these. The name of the file is the environment's name.")
 }
 
-// CloudSchema returns the JSON Schema of cloud files. Its definitions are those of environment files.
+// CloudSchema returns the JSON Schema of cloud files.
 func CloudSchema() string {
-	all := Schema()
-	return cloudSchemaHead + all[strings.Index(all, `  "$defs": {`):]
+	return schemaText(object(cloudFields(new(Environment))), "Pulley cloud",
+		"The names of one provider for an environment's symbols; `--cloud NAME` reads clouds/NAME.yaml. The environment file wins.")
 }
 
-const cloudSchemaHead = `{
-  "$schema": "https://json-schema.org/draft/2020-12/schema",
-  "title": "Pulley cloud",
-  "description": "What an environment's words stand for in one cloud; ` + "`--cloud NAME`" + ` reads clouds/NAME.yaml. The environment's own words win.",
-  "type": "object",
-  "properties": {
-    "provider": {"$ref": "#/$defs/provider"},
-    "flavors": {"$ref": "#/$defs/flavors"},
-    "images": {"$ref": "#/$defs/images"},
-    "networks": {"$ref": "#/$defs/networks"},
-    "userdata": {"$ref": "#/$defs/userdata"}
-  },
-  "additionalProperties": false,
-`
-
-// schema is the part of JSON Schema that userdata needs.
-type schema struct {
-	Description          string             `json:"description,omitempty"`
-	Type                 string             `json:"type,omitempty"`
-	Enum                 []string           `json:"enum,omitempty"`
-	Pattern              string             `json:"pattern,omitempty"`
-	MinLength            int                `json:"minLength,omitempty"`
-	MaxLength            int                `json:"maxLength,omitempty"`
-	Items                *schema            `json:"items,omitempty"`
-	Properties           map[string]*schema `json:"properties,omitempty"`
-	PropertyNames        *schema            `json:"propertyNames,omitempty"`
-	AdditionalProperties any                `json:"additionalProperties,omitempty"`
-	Examples             []string           `json:"examples,omitempty"`
+func schemaText(s schema, title, description string) string {
+	s["$schema"], s["title"], s["description"] = "https://json-schema.org/draft/2020-12/schema", title, description
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(s) // texts and numbers: encoding cannot fail
+	return b.String()
 }
 
-// userdataSchema is generated from the rules of the settings: the parser and the schema cannot differ.
-func userdataSchema() *schema {
-	all := &schema{
-		Description: "Settings of first boots. A role's settings stand for the environment's; its scripts come after them.",
-		Type:        "object", Properties: map[string]*schema{}, AdditionalProperties: false,
+// object describes a mapping with known keys.
+func object(fields []field) schema {
+	properties := schema{}
+	for _, f := range fields {
+		properties[f.key] = f.schema()
 	}
-	for _, f := range new(firstboot.Settings).Fields() {
-		value := &schema{Type: "string", Pattern: f.Pattern(), MinLength: 1, MaxLength: f.MaxLength()}
+	return schema{"type": "object", "properties": properties, "additionalProperties": false}
+}
+
+func (f field) schema() schema {
+	var s schema
+	var example any = f.like
+	switch f.value.(type) {
+	case *string:
+		s = valueSchema(f.form)
+	case *int:
+		s = schema{"type": "integer", "minimum": 0, "maximum": MaxNodes}
+	case *bool:
+		s = schema{"type": "boolean"}
+	case *Duration:
+		s = valueSchema("duration")
+	case *[]string:
+		s, example = schema{"type": "array", "items": valueSchema(f.form)}, []string{f.like}
+		switch f.form {
+		case "role", "member":
+			s["uniqueItems"] = true
+		case "command":
+			s["maxItems"] = maxCommand
+		}
+	case *map[string]string:
+		key, value, _ := strings.Cut(f.like, "=")
+		s, example = schema{"type": "object", "propertyNames": valueSchema(f.form), "additionalProperties": valueSchema("word")}, schema{key: value}
+		if f.form == "label" {
+			s["maxProperties"] = maxLabels
+		}
+	case *Provider:
+		s = providerSchema()
+	case *Userdata:
+		s = userdataSchema()
+	case *[]Role:
+		role := object(fieldsOf(new(Role)))
+		role["anyOf"] = []schema{{"required": []string{"cardinality"}}, {"required": []string{"members"}}}
+		s = schema{"type": "object", "maxProperties": MaxRoles, "propertyNames": valueSchema("role"), "additionalProperties": role}
+	default:
+		s = object(f.fields())
+	}
+	s["description"] = f.help
+	if f.like != "" {
+		s["examples"] = []any{example}
+	}
+	return s
+}
+
+// valueSchema describes a text of a form.
+func valueSchema(name string) schema {
+	f := forms()[name]
+	s := schema{"type": "string", "minLength": 1, "pattern": f.pattern}
+	if f.max > 0 {
+		s["maxLength"] = f.max
+	}
+	if f.not != "" {
+		s["not"] = schema{"pattern": f.not}
+	}
+	least := map[string]int{"batch": 1, "failures": 0}
+	if min, ok := least[name]; ok {
+		s = schema{"anyOf": []schema{s, {"type": "integer", "minimum": min, "maximum": MaxNodes}}}
+	}
+	return s
+}
+
+func providerSchema() schema {
+	anyOf := []schema{{"type": "string", "enum": Drivers()}}
+	for _, driver := range Drivers() {
+		s := object(driverFields(driver))
+		s["title"], s["required"] = driver, []string{"driver"}
+		s["properties"].(schema)["driver"] = schema{"const": driver, "description": driverHelp[driver]}
+		anyOf = append(anyOf, s)
+	}
+	return schema{"anyOf": anyOf}
+}
+
+func userdataSchema() schema {
+	properties := schema{}
+	for _, f := range new(Userdata).Fields() {
+		value := schema{"type": "string", "minLength": 1, "maxLength": f.MaxLength()}
+		if pattern := f.Pattern(); pattern != "" {
+			value["pattern"] = pattern
+		}
 		if f.Like != "" {
-			value.Examples = []string{f.Like}
+			value["examples"] = []string{f.Like}
 		}
 		property := value
 		switch f.Value.(type) {
 		case *[]string:
-			property = &schema{Type: "array", Items: value}
+			property = schema{"type": "array", "items": value}
 		case *map[string]string:
-			property = &schema{Type: "object", PropertyNames: &schema{Enum: f.Keys()}, AdditionalProperties: value}
+			property = schema{"type": "object", "propertyNames": schema{"enum": f.Keys()}, "additionalProperties": value}
 		}
-		property.Description = f.Help
-		all.Properties[f.Name] = property
+		property["description"] = f.Help
+		properties[f.Name] = property
 	}
-	return all
-}
-
-// encoded returns v as JSON, indented for the definitions of a schema.
-func encoded(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("    ", "  ")
-	_ = enc.Encode(v) // strings, and maps of strings: encoding cannot fail
-	return bytes.TrimSpace(b.Bytes())
+	return schema{"type": "object", "properties": properties, "additionalProperties": false}
 }

@@ -69,11 +69,11 @@ func shownOf(ref environments.Ref, e *environments.Environment) shownEnvironment
 func (o *options) showSettings(e *environments.Environment) {
 	var lines []string
 	for _, r := range e.Roles {
-		if told := r.Told(); len(told) > 0 {
-			lines = append(lines, r.Name+": "+strings.Join(told, ", "))
+		if settings := r.Settings(); len(settings) > 0 {
+			lines = append(lines, r.Name+": "+strings.Join(settings, ", "))
 		}
 	}
-	lines = append(lines, e.Told()...)
+	lines = append(lines, e.Settings()...)
 	if len(lines) > 0 {
 		fmt.Fprintln(o.env.Stdout)
 	}

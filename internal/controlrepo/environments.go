@@ -18,7 +18,7 @@ func (r *reading) checkClouds() []environments.Source {
 		if base := path.Base(name); path.Ext(name) == ".yml" {
 			r.add(Finding{File: name, Severity: Warning, Problem: "`--cloud` does not find it", Hint: "rename it to " + base[:len(base)-len(".yml")] + ".yaml"})
 		}
-		if _, err := environments.ParseCloud(name, data); err != nil {
+		if err := environments.ParseCloud(name, data); err != nil {
 			r.add(environmentFindings(name, err)...)
 			continue
 		}

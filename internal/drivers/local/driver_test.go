@@ -335,7 +335,7 @@ func TestWritableFolderIsRefused(t *testing.T) {
 func TestImpossibleOrdersAreRefused(t *testing.T) {
 	p := provider(t, filepath.Join(t.TempDir(), "machines"))
 	for want, o := range map[string]machines.Order{
-		`flavor "small": it is no size`:    {Name: "compute1", Flavor: "small"},
+		`flavor "small": it is not a size`: {Name: "compute1", Flavor: "small"},
 		`image "debian": a local machine`:  {Name: "compute1", Image: "debian"},
 		`network "front": local machines`:  {Name: "compute1", Networks: []string{"front"}},
 		`network "": local machines share`: {Name: "compute1", Networks: []string{""}},
