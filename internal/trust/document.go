@@ -1,3 +1,13 @@
+// Package trust decides whether a record from etcd is authentic, and whether a node may take a target. It owns the form
+// of signed records, the list of allowed signers, the high-water mark and the permits. The mark prevents unnoticed
+// downgrades; operators sign permits to allow downgrades.
+//
+// Signatures have the format of OpenSSH (PROTOCOL.sshsig), and so has the list of signers (ssh-keygen(1), ALLOWED
+// SIGNERS). Everything can therefore be checked without Pulley, with `ssh-keygen -Y verify`. Where the two differ, this
+// package is stricter: one unreadable line makes a list invalid.
+//
+// The package must never query etcd or read the clock. It must never accept a record because data is missing: missing,
+// damaged or unknown data is a refusal. It runs ssh-keygen to sign, but not to verify: nodes need no ssh-keygen.
 package trust
 
 import (
@@ -89,13 +99,21 @@ func message(record []byte) []byte {
 func checkRecord(record []byte) error {
 	switch {
 	case len(record) == 0:
-		return refusal.New(refusal.RecordEmpty)
+		return refusal.New(refusal.RecordUnreadable, "detail", "it is empty")
 	case len(record) > maxRecordBytes:
-		return refusal.New(refusal.RecordTooLarge, "bytes", len(record), "limit", maxRecordBytes)
+		return refusal.New(refusal.RecordUnreadable, "detail", tooLarge(len(record), maxRecordBytes))
 	case bytes.ContainsAny(record, "\n\x00"):
-		return refusal.New(refusal.RecordNotOneLine)
+		return refusal.New(refusal.RecordUnreadable, "detail", "it is not one line of text")
 	}
 	return nil
+}
+
+func tooLarge(bytes, limit int) string {
+	return fmt.Sprintf("it has %d bytes; the limit is %d", bytes, limit)
+}
+
+func badSignature(detail string) *Refusal {
+	return refusal.New(refusal.SignatureUnreadable, "detail", detail)
 }
 
 const (
@@ -108,11 +126,11 @@ const (
 // block has only one valid encoding, apart from the width of its lines. Otherwise the value could be changed unnoticed.
 func unarmor(signatures []byte) ([][]byte, error) {
 	if len(signatures) > maxSignaturesBytes {
-		return nil, refusal.New(refusal.SignaturesTooLarge, "bytes", len(signatures), "limit", maxSignaturesBytes)
+		return nil, badSignature(tooLarge(len(signatures), maxSignaturesBytes))
 	}
 	text, ended := strings.CutSuffix(string(signatures), "\n")
 	if !ended {
-		return nil, refusal.New(refusal.SignatureCutOff)
+		return nil, badSignature("it is cut off")
 	}
 	var blocks [][]byte
 	var body strings.Builder
@@ -127,19 +145,19 @@ func unarmor(signatures []byte) ([][]byte, error) {
 			// Strict: unused bits of base64 must be zero.
 			b, err := base64.StdEncoding.Strict().DecodeString(body.String())
 			if err != nil {
-				return nil, refusal.New(refusal.SignatureUnreadable, "detail", "it is not base64")
+				return nil, badSignature("it is not base64")
 			}
 			if blocks = append(blocks, b); len(blocks) > maxSignatures {
-				return nil, refusal.New(refusal.TooManySignatures, "limit", maxSignatures)
+				return nil, badSignature(fmt.Sprintf("there are more than %d", maxSignatures))
 			}
 		case inside && line != "" && len(line) <= maxArmorLine && !strings.ContainsAny(line, "\r"):
 			body.WriteString(line) // the decoder would skip a carriage return
 		default:
-			return nil, refusal.New(refusal.SignatureMalformed)
+			return nil, badSignature("bytes after the record are not an SSH signature")
 		}
 	}
 	if inside {
-		return nil, refusal.New(refusal.SignatureCutOff)
+		return nil, badSignature("it is cut off")
 	}
 	return blocks, nil
 }

@@ -5,11 +5,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strings"
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"pulley/internal/atomicfile"
+	"pulley/internal/bounded"
 )
 
 // PublicKey is the key of a .pub file.
@@ -57,9 +61,9 @@ type Permission struct {
 // plainName is stricter than the format of the list: a comma or a # would change the meaning of the line.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+@-]*$`)
 
-// Allow returns a list of allowed signers with an additional line. It refuses a key that the list contains already:
+// allow returns a list of allowed signers with an additional line. It refuses a key that the list contains already:
 // later changes would have to edit both lines.
-func Allow(allowed []byte, key PublicKey, p Permission) ([]byte, error) {
+func allow(allowed []byte, key PublicKey, p Permission) ([]byte, error) {
 	s, err := ParseSigners(allowed, nil)
 	if err != nil {
 		return nil, err
@@ -98,9 +102,9 @@ func checkEnvironment(text string) error {
 	return nil
 }
 
-// Expire returns a list of allowed signers in which a key is valid until the given time, and the updated signer. The
+// expire returns a list of allowed signers in which a key is valid until the given time, and the updated signer. The
 // key is given by holder name or fingerprint. A name with several keys is refused.
-func Expire(allowed []byte, who string, at time.Time) ([]byte, Signer, error) {
+func expire(allowed []byte, who string, at time.Time) ([]byte, Signer, error) {
 	s, err := ParseSigners(allowed, nil)
 	if err != nil {
 		return nil, Signer{}, err
@@ -153,23 +157,8 @@ func (s *Signers) Find(who string) (Signer, error) {
 	return Signer{}, fmt.Errorf("%q has %d lines: %s\ngive a fingerprint; of a key with several lines change the file itself", who, len(found), strings.Join(prints, ", "))
 }
 
-// MaySign lists the names of signers who may sign for a use in an environment and whose key has not expired.
-func (s *Signers) MaySign(ns Namespace, environment string, now time.Time) []string {
-	var names []string
-	for _, signer := range s.all {
-		state := s.State(signer, now)
-		if state == Expired || state == Revoked || signer.namespaces != nil && !matchesList(string(ns), signer.namespaces) {
-			continue
-		}
-		if name := signer.in(environment); name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// Revoke adds a key to a list of revoked keys. It reports whether the list lacked the key.
-func Revoke(revoked []byte, key PublicKey) ([]byte, bool, error) {
+// revoke adds a key to a list of revoked keys. It reports whether the list lacked the key.
+func revoke(revoked []byte, key PublicKey) ([]byte, bool, error) {
 	s, err := ParseSigners(nil, revoked)
 	if err != nil || s.revoked[string(key.Marshal())] {
 		return revoked, false, err
@@ -220,4 +209,116 @@ func withLine(allowed []byte, text string) ([]byte, error) {
 	changed := append(bytes.Clone(allowed), text+"\n"...)
 	_, err := ParseSigners(changed, nil)
 	return changed, err
+}
+
+// ReadLists reads a list of allowed signers and a list of revoked keys. A path "" stands for an empty file. It also
+// returns the bytes of the first list.
+func ReadLists(allowed, revoked string) (*Signers, []byte, error) {
+	a, err := bounded.ReadFile(allowed, maxListBytes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read the allowed signers: %w", err)
+	}
+	var r []byte
+	if revoked != "" {
+		if r, err = bounded.ReadFile(revoked, maxListBytes); err != nil {
+			return nil, nil, fmt.Errorf("cannot read the revoked keys: %w", err)
+		}
+	}
+	signers, err := ParseSigners(a, r)
+	return signers, a, err
+}
+
+// ReadPublicKey reads a .pub file of ssh-keygen.
+func ReadPublicKey(file string) (PublicKey, error) {
+	b, err := bounded.ReadFile(file, maxListBytes)
+	if err != nil {
+		return PublicKey{}, fmt.Errorf("cannot read the public key: %w", err)
+	}
+	key, err := ParsePublicKey(b)
+	if err != nil {
+		return PublicKey{}, fmt.Errorf("cannot read the public key in %s: %w", file, err)
+	}
+	return key, nil
+}
+
+// FindPublicKey reads a public key from a file. If key begins with SHA256:, it searches a list of allowed signers for
+// this fingerprint.
+func FindPublicKey(key, allowed string) (PublicKey, error) {
+	if !strings.HasPrefix(key, "SHA256:") {
+		return ReadPublicKey(key)
+	}
+	signers, _, err := ReadLists(allowed, "")
+	if err != nil {
+		return PublicKey{}, err
+	}
+	for _, s := range signers.all {
+		if s.Fingerprint() == key {
+			return PublicKey{PublicKey: s.Key, Comment: s.Comment}, nil
+		}
+	}
+	return PublicKey{}, fmt.Errorf("cannot find key %s in %s\nrun `pulley key list --signers %s` to list its keys, or give the file of the public key", key, allowed, allowed)
+}
+
+// AllowInFile adds a key to a file of allowed signers, and creates the file if it is missing.
+func AllowInFile(file string, key PublicKey, p Permission) error {
+	err := changeFile(file, true, func(list []byte) ([]byte, error) { return allow(list, key, p) })
+	if err != nil {
+		return fmt.Errorf("cannot allow %s to sign: %w", p.Name, err)
+	}
+	return nil
+}
+
+// ExpireInFile sets the expiry of a key in a file of allowed signers. The key is given by holder name or fingerprint.
+func ExpireInFile(file, who string, at time.Time) (signer Signer, err error) {
+	err = changeFile(file, false, func(list []byte) (changed []byte, err error) {
+		changed, signer, err = expire(list, who, at)
+		return changed, err
+	})
+	if err != nil {
+		return Signer{}, fmt.Errorf("cannot set the end of the key: %w", err)
+	}
+	return signer, nil
+}
+
+// RevokeInFile adds a key to a file of revoked keys, and creates the file if it is missing. Added is false if the file
+// contains the key already.
+func RevokeInFile(file string, key PublicKey) (added bool, err error) {
+	err = changeFile(file, true, func(list []byte) (changed []byte, err error) {
+		changed, added, err = revoke(list, key)
+		return changed, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("cannot revoke the key: %w", err)
+	}
+	return added, nil
+}
+
+// changeFile replaces the content of a list. An optional file may be missing.
+func changeFile(file string, optional bool, change func([]byte) ([]byte, error)) error {
+	list, err := bounded.ReadFile(file, maxListBytes)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !(missing && optional) {
+		return err
+	}
+	changed, err := change(list)
+	if err != nil || !missing && bytes.Equal(changed, list) {
+		return err
+	}
+	return atomicfile.Replace(file, changed, 0o644)
+}
+
+// ReadRecord reads a record and its signatures from one file, or from FILE and FILE.sig. It verifies nothing.
+func ReadRecord(file string) (record, signatures []byte, err error) {
+	value, err := bounded.ReadFile(file, maxRecordBytes+maxSignaturesBytes)
+	if err == nil {
+		if record, signatures = Split(value); signatures == nil {
+			if signatures, err = bounded.ReadFile(file+".sig", maxSignaturesBytes); errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+		}
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read the record: %w", err)
+	}
+	return record, signatures, nil
 }

@@ -19,7 +19,7 @@ func FuzzParseSigners(f *testing.F) {
 	key := text(softKey(f, 1).PublicKey())
 	for _, seed := range []string{
 		"", "# none\n", "alice@dev " + key, "alice@*,!alice@production " + key + " at work\r\n",
-		`"bob smith@dev" namespaces="a\"b",valid-after="20260101",valid-before="202701011230Z" ` + key + "\nalice@dev " + key,
+		`"bob smith@dev" namespaces="a\"b",valid-after="20260101Z",valid-before="202701011230Z" ` + key + "\nalice@dev " + key,
 		"alice@dev cert-authority " + key, "SSHKRL\n\x00", "alice@dev " + text(newSK(1).PublicKey()), key,
 	} {
 		f.Add([]byte(seed), []byte(key+"\n"))
@@ -27,7 +27,7 @@ func FuzzParseSigners(f *testing.F) {
 	}
 	signatures := sign(f, softKey(f, 1), Release, record)
 	f.Fuzz(func(t *testing.T, allowed, revoked []byte) {
-		s, err := parseSigners(allowed, revoked, time.UTC)
+		s, err := ParseSigners(allowed, revoked)
 		if err != nil {
 			return
 		}
@@ -41,7 +41,7 @@ func FuzzParseSigners(f *testing.F) {
 		}
 		// Writing a list again must not change its meaning.
 		for _, signer := range s.All() {
-			changed, after, err := Expire(allowed, signer.Fingerprint(), now)
+			changed, after, err := expire(allowed, signer.Fingerprint(), now)
 			if err == nil && (after.validity(now.Add(time.Second)) != Expired || len(changed) == 0) {
 				t.Errorf("%q expired became %q", allowed, changed)
 			}

@@ -1,11 +1,14 @@
 package trust
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
+	"time"
 
 	version "github.com/hashicorp/go-version"
 
@@ -109,62 +112,39 @@ const markFormat = 1
 // maxMarkBytes is a size that no valid high-water mark reaches.
 const maxMarkBytes = 64 << 10
 
-// DamagedError reports a file without a readable high-water mark. The node takes no new target until an operator has
-// checked the file. With an empty mark instead, an old release could return unnoticed.
-type DamagedError struct {
-	Path  string
-	Cause error
-}
-
-func (e *DamagedError) Error() string {
-	return fmt.Sprintf("cannot read %s: it is damaged: %v", e.Path, e.Cause)
-}
-
-func (e *DamagedError) Unwrap() error { return e.Cause }
-
-// Hint returns the remedy.
-func (e *DamagedError) Hint() string {
-	return "check that the node's target is the intended one, then remove the file: the next target writes it anew"
-}
-
 type markFile struct {
 	V int `json:"v"`
 	HighWaterMark
 }
 
-// LoadHighWaterMark reads trust.json. A missing file gives an empty mark, a damaged one a *DamagedError.
+// LoadHighWaterMark reads trust.json. A missing file gives an empty mark. A damaged one is an error: with an empty mark
+// instead, an old release could return unnoticed.
 func LoadHighWaterMark(path string) (HighWaterMark, error) {
 	b, err := bounded.ReadFile(path, maxMarkBytes)
 	var large *bounded.TooLargeError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return HighWaterMark{}, nil
-	case errors.As(err, &large):
-		return HighWaterMark{}, &DamagedError{path, large}
-	case err != nil:
+	case err != nil && !errors.As(err, &large):
 		return HighWaterMark{}, fmt.Errorf("cannot read the high-water mark: %w", err)
 	}
-	mark, err := parseMark(b)
-	if errors.Is(err, errNewer) {
-		return HighWaterMark{}, fmt.Errorf("cannot read %s: %w", path, err)
+	var mark HighWaterMark
+	if err == nil {
+		mark, err = parseMark(b)
+	}
+	if err != nil && !errors.Is(err, errNewer) {
+		err = fmt.Errorf("it is damaged: %w\n"+
+			"check that the node's target is the intended one, then remove the file: the next target writes it anew", err)
 	}
 	if err != nil {
-		return HighWaterMark{}, &DamagedError{path, err}
+		return HighWaterMark{}, fmt.Errorf("cannot read %s: %w", path, err)
 	}
 	return mark, nil
 }
 
-var errNewer = errors.New("its format is newer than this program; upgrade pulley on this machine")
-
 func parseMark(b []byte) (HighWaterMark, error) {
-	var format struct {
-		V int `json:"v"`
-	}
-	if json.Unmarshal(b, &format) == nil && format.V > markFormat { // check first: a newer file looks damaged
-		return HighWaterMark{}, errNewer
-	}
 	var file markFile
-	if err := decodeStrictly(b, &file); err != nil {
+	if err := decodeFormat(b, markFormat, &file); err != nil {
 		return HighWaterMark{}, err
 	}
 	f := file.HighWaterMark
@@ -193,6 +173,134 @@ func (f HighWaterMark) Save(path string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the high-water mark: %w", err)
+	}
+	return nil
+}
+
+// permitFormat is the version of permits that this program writes. It refuses newer versions.
+const permitFormat = 1
+
+// Permit is signed by an operator to allow a downgrade of the nodes of an environment. It is one line of JSON, signed
+// in the namespace Rollback.
+type Permit struct {
+	V           int          `json:"v"`
+	Environment string       `json:"environment"` // with its stack
+	Epoch       int64        `json:"epoch"`       // of the change that the permit belongs to
+	Release     *ReleaseStep `json:"release,omitempty"`
+	Data        *DataStep    `json:"data,omitempty"`
+	By          string       `json:"by,omitempty"`
+	Why         string       `json:"why,omitempty"`
+	At          time.Time    `json:"at"`
+}
+
+// ReleaseStep allows nodes with a high-water mark of From or lower to go down to To.
+type ReleaseStep struct {
+	From string `json:"from"` // version
+	To   string `json:"to"`   // version; "" for none
+	Tree string `json:"tree"` // hash of To's tree
+}
+
+// DataStep allows nodes with a high-water mark of From or lower to go down to To.
+type DataStep struct {
+	From   int64  `json:"from"`
+	To     int64  `json:"to"`     // 0 for none
+	Digest string `json:"digest"` // of To
+}
+
+// SignedPermit is a permit with its signed bytes. The signatures are not verified yet.
+type SignedPermit struct {
+	Permit
+	Record     []byte // one line of JSON, without its newline
+	Signatures []byte // nil if it is not signed
+}
+
+// Encode returns the permit as a record: one line, without its newline.
+func (p Permit) Encode() ([]byte, error) {
+	p.V, p.At = permitFormat, p.At.UTC().Truncate(time.Second)
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("cannot encode the permit: %w", err)
+	}
+	return json.Marshal(p)
+}
+
+// ParsePermit parses the result of Encode. It does not verify the signature.
+func ParsePermit(record []byte) (Permit, error) {
+	var p Permit
+	err := checkRecord(record)
+	if err == nil {
+		err = decodeFormat(record, permitFormat, &p)
+	}
+	if err == nil {
+		err = p.check()
+	}
+	if err != nil {
+		return Permit{}, fmt.Errorf("cannot read the permit: %w", err)
+	}
+	return p, nil
+}
+
+func (p Permit) check() error {
+	switch {
+	case p.V != permitFormat:
+		return fmt.Errorf("its format is %d, not %d", p.V, permitFormat)
+	case p.Environment == "":
+		return errors.New("it names no environment")
+	case p.Epoch < 1:
+		return errors.New("it has no epoch")
+	case p.Release == nil && p.Data == nil:
+		return errors.New("it permits nothing")
+	}
+	if r := p.Release; r != nil {
+		if _, err := parseVersion(r.From); err != nil {
+			return err
+		}
+		if _, err := parseVersion(r.To); err != nil && r.To != "" {
+			return err
+		}
+		if (r.To == "") != (r.Tree == "") {
+			return errors.New("its release needs both a version and a tree")
+		}
+	}
+	if d := p.Data; d != nil && (d.From < 1 || d.To < 0 || (d.To == 0) != (d.Digest == "")) {
+		return errors.New("its data needs both a generation and a digest")
+	}
+	return nil
+}
+
+// allowsRelease reports whether a node with this high-water mark may go down to the target's release.
+func (p Permit) allowsRelease(mark string, t Target) bool {
+	r := p.Release
+	if r == nil || r.To != t.Release || r.To != "" && r.Tree != t.Tree {
+		return false
+	}
+	order, err := compareVersions(mark, r.From)
+	return err == nil && order <= 0
+}
+
+// allowsData reports whether a node with this high-water mark may go down to the target's data.
+func (p Permit) allowsData(mark int64, t Target) bool {
+	d := p.Data
+	return d != nil && d.To == t.Data && (d.To == 0 || d.Digest == t.DataDigest) && mark <= d.From
+}
+
+var errNewer = errors.New("its format is newer than this program; upgrade pulley on this machine")
+
+// decodeFormat decodes one JSON value of a format. It refuses a newer format first, because such a value looks damaged,
+// then unknown fields and bytes after the value.
+func decodeFormat(b []byte, format int, v any) error {
+	var its struct {
+		V int `json:"v"`
+	}
+	if json.Unmarshal(b, &its) == nil && its.V > format {
+		return errNewer
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more after its end")
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package trust
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -154,11 +153,11 @@ func TestPermitsAreReadStrictly(t *testing.T) {
 		t.Errorf("%+v: %v", got, err)
 	}
 	for in, why := range map[string]string{
-		``:              "the record is empty",
+		``:              "the record cannot be read: it is empty",
 		`{}`:            "its format is 0",
 		`null`:          "its format is 0",
 		`[]`:            "cannot unmarshal",
-		`{"v":2,"x":1}`: "its format 2 is newer than this program's 1; upgrade pulley on this machine",
+		`{"v":2,"x":1}`: "its format is newer than this program; upgrade pulley on this machine",
 		`{"v":1,"epoch":1,"release":{"from":"2","to":"1","tree":"x"},"at":"2026-01-01T00:00:00Z"}`:                          "it names no environment",
 		`{"v":1,"environment":"dev","release":{"from":"2","to":"1","tree":"x"},"at":"2026-01-01T00:00:00Z"}`:                "it has no epoch",
 		`{"v":1,"environment":"dev","epoch":1,"at":"2026-01-01T00:00:00Z"}`:                                                 "it permits nothing",
@@ -210,8 +209,7 @@ func TestHighWaterMarkOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := LoadHighWaterMark(path)
-		var damaged *DamagedError
-		if !errors.As(err, &damaged) || damaged.Path != path || damaged.Hint() == "" {
+		if err == nil || !strings.Contains(err.Error(), "cannot read "+path+": it is damaged: ") || !strings.Contains(err.Error(), "\ncheck that the node's target") {
 			t.Errorf("%.60q: %v", b, err)
 		}
 	}

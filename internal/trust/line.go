@@ -112,7 +112,7 @@ func cutOptions(text string) (all []option, rest string, err error) {
 		}
 		text = text[end:]
 		if seen[o.name] {
-			return nil, "", fmt.Errorf("option %s is there twice", o.name)
+			return nil, "", fmt.Errorf("option %s is repeated", o.name)
 		}
 		seen[o.name] = true
 		if o.name != optAuthority {
@@ -173,8 +173,8 @@ func readKey(text string) (key ssh.PublicKey, comment string, err error) {
 	return key, strings.Join(fields[2:], " "), nil
 }
 
-// signer interprets the parts of the line. Times without a zone are in loc.
-func (l line) signer(loc *time.Location) (Signer, error) {
+// signer interprets the parts of the line.
+func (l line) signer() (Signer, error) {
 	var s Signer
 	if slices.ContainsFunc(l.options, func(o option) bool { return o.name == optAuthority }) { // often patterns
 		return s, errors.New("certificate authorities are not supported; list the signers' own keys")
@@ -188,7 +188,7 @@ func (l line) signer(loc *time.Location) (Signer, error) {
 		s.patterns = append(s.patterns, pattern{p.Name + "@" + p.Environment, p.Not})
 	}
 	if len(s.Names()) == 0 {
-		return s, errors.New("it names nobody: every principal of it takes away")
+		return s, errors.New("it names no signer: every principal is negated")
 	}
 	for _, o := range l.options {
 		var err error
@@ -197,9 +197,9 @@ func (l line) signer(loc *time.Location) (Signer, error) {
 			s.Namespaces = o.value
 			s.namespaces, err = patternList(o.value)
 		case optAfter:
-			s.ValidAfter, err = parseTime(o.value, loc)
+			s.ValidAfter, err = parseTime(o.value)
 		case optBefore:
-			s.ValidBefore, err = parseTime(o.value, loc)
+			s.ValidBefore, err = parseTime(o.value)
 		}
 		if err != nil {
 			return s, fmt.Errorf("option %s: %w", o.name, err)
@@ -249,4 +249,93 @@ func parsePrincipal(text string) (Principal, error) {
 		return p, fmt.Errorf("principal %q has a pattern for a name: a refusal could not say who signed", text)
 	}
 	return p, nil
+}
+
+// parseTime parses the times of OpenSSH's valid-after and valid-before: YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, and Z
+// or UTC. A time without either is refused: each machine would read it in its own time zone.
+func parseTime(s string) (time.Time, error) {
+	digits, utc := s, false
+	for _, suffix := range []string{"Z", "UTC"} {
+		if n := len(s) - len(suffix); n > 0 && strings.EqualFold(s[n:], suffix) {
+			digits, utc = s[:n], true
+			break
+		}
+	}
+	layout := map[int]string{8: "20060102", 12: "200601021504", 14: "20060102150405"}[len(digits)]
+	t, err := time.Parse(layout, digits)
+	switch {
+	case layout == "" || err != nil:
+		return time.Time{}, errors.New("a time is YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, followed by Z")
+	case !utc:
+		return time.Time{}, errors.New("the time has no Z: append it, and give the time in UTC")
+	case t.Unix() <= 0: // OpenSSH reads 0 as no time
+		return time.Time{}, errors.New("it is not after 1970-01-01 00:00 UTC")
+	}
+	return t, nil
+}
+
+// formatTime formats a time with the same meaning on every machine.
+func formatTime(t time.Time) string { return t.UTC().Format("20060102150405") + "Z" }
+
+// ParseDate parses a time of a command line: 2027-01-31 (0:00 UTC), RFC 3339, "now", or the OpenSSH format.
+func ParseDate(s string, now time.Time) (time.Time, error) {
+	if s == "now" {
+		return now.UTC().Truncate(time.Second), nil
+	}
+	for _, layout := range []string{time.DateOnly, time.RFC3339} {
+		if t, err := time.Parse(layout, s); err == nil {
+			return t.UTC().Truncate(time.Second), nil
+		}
+	}
+	t, err := parseTime(s)
+	if err != nil {
+		return t, errors.New("a time is 2027-01-31, 2027-01-31T12:00:00Z or now")
+	}
+	return t, nil
+}
+
+// matches reports whether s matches an OpenSSH pattern (ssh_config(5), PATTERNS): * matches any number of characters,
+// including none; ? matches one.
+func matches(s, pattern string) bool {
+	star, retry := -1, 0
+	i, j := 0, 0
+	for i < len(s) {
+		switch {
+		case j < len(pattern) && pattern[j] == '*': // before the next case, in which a star in s would consume this one
+			star, retry = j, i
+			j++
+		case j < len(pattern) && (pattern[j] == '?' || pattern[j] == s[i]):
+			i++
+			j++
+		case star >= 0: // the last star matches one character more
+			retry++
+			i, j = retry, star+1
+		default:
+			return false
+		}
+	}
+	for j < len(pattern) && pattern[j] == '*' {
+		j++
+	}
+	return j == len(pattern)
+}
+
+// pattern is one element of a list. A match of a negated pattern excludes the string, at any place in the list.
+type pattern struct {
+	text string
+	not  bool
+}
+
+// matchesList reports whether a string matches at least one pattern of a list and no negated one.
+func matchesList(s string, list []pattern) bool {
+	found := false
+	for _, p := range list {
+		if matches(s, p.text) {
+			if p.not {
+				return false
+			}
+			found = true
+		}
+	}
+	return found
 }

@@ -1,10 +1,12 @@
 package trust
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"pulley/internal/bounded"
@@ -24,12 +26,8 @@ type Files struct {
 func (f Files) Read() (*Signers, HighWaterMark, error) {
 	mark, err := LoadHighWaterMark(f.Mark)
 	if err != nil {
-		refused := refusal.New(refusal.MarkUnreadable, "detail", err)
-		var damaged *DamagedError
-		if errors.As(err, &damaged) {
-			refused.Params["hint"] = damaged.Hint()
-		}
-		return nil, mark, refused
+		detail, hint, _ := strings.Cut(err.Error(), "\n")
+		return nil, mark, refusal.New(refusal.MarkUnreadable, "detail", detail, "hint", hint)
 	}
 	allowed, err := bounded.ReadFile(f.Allowed, maxListBytes)
 	switch {
@@ -44,7 +42,7 @@ func (f Files) Read() (*Signers, HighWaterMark, error) {
 	if err != nil && (f.RevokedNamed || !errors.Is(err, fs.ErrNotExist)) {
 		return nil, mark, refusal.New(refusal.RevokedUnreadable, "file", f.Revoked, "detail", err)
 	}
-	s, err := parseAllowed(allowed, time.Local)
+	s, err := parseAllowed(allowed)
 	if err != nil {
 		return nil, mark, refusal.New(refusal.SignersUnreadable, "file", f.Allowed, "detail", err)
 	}
@@ -138,10 +136,7 @@ func (v *Verifier) Raise(ctx context.Context, s *Signers, mark HighWaterMark, t 
 		raised, err = mark.Check(t, permits)
 		return err != nil
 	})
-	if readErr != nil {
-		return mark, readErr
-	}
-	if err != nil {
+	if err = cmp.Or(readErr, err); err != nil {
 		return mark, err
 	}
 	return raised, nil

@@ -26,8 +26,8 @@ func TestSigningSaysWhatIsMissing(t *testing.T) {
 		{Key{File: file + "2"}, record, []string{"cannot sign with " + file + "2: there is no such file", "`pulley key create " + file + "2` makes a key"}},
 		{Key{File: file}, record, []string{"cannot sign with " + file + ": there is no ssh-keygen on this machine", "openssh-client on Debian"}},
 		{Key{File: file, Program: "ssh-keygen-9"}, record, []string{"there is no ssh-keygen-9 on this machine"}},
-		{Key{File: file}, "two\nlines", []string{"cannot sign: the record is not one line of text"}},
-		{Key{File: file}, "", []string{"cannot sign: the record is empty"}},
+		{Key{File: file}, "two\nlines", []string{"cannot sign: the record cannot be read: it is not one line of text"}},
+		{Key{File: file}, "", []string{"cannot sign: the record cannot be read: it is empty"}},
 	} {
 		_, err := c.key.Sign(t.Context(), Release, []byte(c.record))
 		for _, why := range c.why {
@@ -164,11 +164,11 @@ func TestAddedSignaturesCanStillBeRead(t *testing.T) {
 		why            string
 	}{
 		{all, more, "it already has 8 signatures"},
-		{append(bytes.Clone(all), more...), more, "has more than 8 signatures"},
+		{append(bytes.Clone(all), more...), more, "there are more than 8"},
 		{[]byte("nonsense"), more, "is cut off"},
-		{nil, bytes.Repeat(more, maxSignatures+1), "has more than 8 signatures"},
-		{nil, append(bytes.Clone(large), large...), "the signatures of the record have"},
-		{large, more, "the signatures of the record have"},
+		{nil, bytes.Repeat(more, maxSignatures+1), "there are more than 8"},
+		{nil, append(bytes.Clone(large), large...), "the signature of the record cannot be read: it has"},
+		{large, more, "the signature of the record cannot be read: it has"},
 		{nil, []byte(beginSignature + "\nAAAA\n" + endSignature + "\n"), "cannot read the new signature"},
 	} {
 		if got, err := AddSignatures(c.earlier, c.added); err == nil || !strings.Contains(err.Error(), c.why) {

@@ -70,7 +70,7 @@ func SignedBy(signatures []byte) []Signature {
 func (s *Signers) verify(ns Namespace, environment string, record, block []byte, now time.Time) (by string, refused *Refusal) {
 	sig, err := parseSignature(block)
 	if err != nil {
-		return "", refusal.New(refusal.SignatureUnreadable, "detail", refusal.Clean(err.Error(), 120))
+		return "", badSignature(refusal.Clean(err.Error(), 120))
 	}
 	if sig.Namespace != string(ns) {
 		return "", refusal.New(refusal.WrongUse, "use", refusal.Clean(sig.Namespace, 60), "want", ns)

@@ -161,7 +161,7 @@ func checkSigners(name, allowed, environment string, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("cannot use %s: %w", name, err)
 	}
-	if len(signers.MaySign(trust.Release, environment, now)) == 0 {
+	if !signers.Anybody(trust.Release, environment, now) {
 		return fmt.Errorf("cannot use %s: none of them may sign for %s\n`pulley key list` shows who may, where and until when", name, environment)
 	}
 	return nil

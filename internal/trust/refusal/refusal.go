@@ -5,6 +5,7 @@ package refusal
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,14 +20,7 @@ type Code string
 // The codes and their parameters. Each code also has "release" or "data", which names the record.
 const (
 	NotSigned             Code = "not_signed"
-	RecordEmpty           Code = "record_empty"
-	RecordTooLarge        Code = "record_too_large" // bytes, limit
-	RecordNotOneLine      Code = "record_not_one_line"
 	RecordUnreadable      Code = "record_unreadable"       // detail
-	SignaturesTooLarge    Code = "signatures_too_large"    // bytes, limit
-	TooManySignatures     Code = "too_many_signatures"     // limit
-	SignatureCutOff       Code = "signature_cut_off"       //
-	SignatureMalformed    Code = "signature_malformed"     // bytes that are not an SSH signature
 	SignatureUnreadable   Code = "signature_unreadable"    // detail
 	SignatureMismatch     Code = "signature_mismatch"      // by, key
 	WrongUse              Code = "wrong_use"               // use, want
@@ -91,9 +85,7 @@ func New(code Code, pairs ...any) *Error {
 // Of returns the refusal with the name of its record: a release or a generation of data.
 func (r *Error) Of(kind, name string) *Error {
 	of := New(r.Code, kind, name)
-	for key, value := range r.Params {
-		of.Params[key] = value
-	}
+	maps.Copy(of.Params, r.Params)
 	return of
 }
 
@@ -116,9 +108,7 @@ func NoneOf(all []*Error) *Error {
 		if bytes > MaxParamsBytes {
 			break
 		}
-		for key, value := range part {
-			r.Params[key] = value
-		}
+		maps.Copy(r.Params, part)
 	}
 	return r
 }
@@ -136,73 +126,41 @@ func Sentence(code Code, p Params) string {
 }
 
 func sentence(subject string, code Code, p Params) string {
-	signed := fmt.Sprintf("%s is signed by %s", subject, p.signer())
-	switch code {
-	case NotSigned:
-		return subject + " is not signed"
-	case RecordEmpty:
-		return subject + " is empty"
-	case RecordTooLarge:
-		return fmt.Sprintf("%s has %s bytes; the limit is %s", subject, p["bytes"], p["limit"])
-	case RecordNotOneLine:
-		return subject + " is not one line of text"
-	case RecordUnreadable:
-		return fmt.Sprintf("%s cannot be read: %s", subject, p["detail"])
-	case SignaturesTooLarge:
-		return fmt.Sprintf("the signatures of %s have %s bytes; the limit is %s", subject, p["bytes"], p["limit"])
-	case TooManySignatures:
-		return fmt.Sprintf("%s has more than %s signatures", subject, p["limit"])
-	case SignatureCutOff:
-		return fmt.Sprintf("the signature of %s is cut off", subject)
-	case SignatureMalformed:
-		return fmt.Sprintf("the bytes after %s are not an SSH signature", subject)
-	case SignatureUnreadable:
-		return fmt.Sprintf("the signature of %s cannot be read: %s", subject, p["detail"])
-	case SignatureMismatch:
-		return fmt.Sprintf("%s was altered after it was signed: the signature by %s does not match", subject, p.signer())
-	case WrongUse:
-		return fmt.Sprintf("%s is signed as %q, not as %q", subject, p["use"], p["want"])
-	case KeyUnknown:
-		return signed + ", which is not the key of an allowed signer"
-	case KeyRevoked:
-		return signed + ", whose key is revoked"
-	case KeyNotYetValid:
-		return signed + ", whose key is not valid before " + p.day("at")
-	case KeyExpired:
-		return signed + ", whose key expired on " + p.day("at")
-	case EnvironmentNotAllowed:
-		return fmt.Sprintf("%s, who may not sign for %s, only for %s", signed, p["environment"], p["allowed"])
-	case UseNotAllowed:
-		return fmt.Sprintf("%s, whose key may not sign as %q, only as %s", signed, p["use"], p["allowed"])
-	case NoValidSignature:
+	if code == NoValidSignature {
 		return fmt.Sprintf("%s has %s signatures, and none is valid: %s", subject, p["count"], strings.Join(p.each(), "; "))
-	case EnvironmentMissing:
-		return "no environment is named"
-	case ReleaseTooOld:
-		return tooOld("release "+orNone(p["release"]), p)
-	case DataTooOld:
-		return tooOld("data generation "+orNone(p["data"]), p)
-	case VersionUnreadable:
-		return fmt.Sprintf("release %q cannot be compared with older ones: %s", p["release"], p["detail"])
-	case RecordMismatch:
-		return fmt.Sprintf("the record of %s is %s, and the target names %s", subject, p["found"], p["want"])
-	case WrongEnvironment:
-		return fmt.Sprintf("%s is signed for environment %q, and this node is in %q", subject, p["environment"], p["want"])
-	case SignersMissing:
-		return fmt.Sprintf("the file of allowed signers, %s, is missing", p["file"])
-	case SignersUnreadable:
-		return fmt.Sprintf("cannot read the allowed signers: %s: %s", p["file"], p["detail"])
-	case RevokedUnreadable:
-		return fmt.Sprintf("cannot read the revoked keys: %s: %s", p["file"], p["detail"])
-	case MarkUnreadable:
-		return p["detail"]
 	}
-	var rest []string
-	for key, value := range p {
-		rest = append(rest, key+"="+value)
+	signed := fmt.Sprintf("%s is signed by %s", subject, p.signer())
+	known := map[Code]string{
+		NotSigned:             subject + " is not signed",
+		RecordUnreadable:      fmt.Sprintf("%s cannot be read: %s", subject, p["detail"]),
+		SignatureUnreadable:   fmt.Sprintf("the signature of %s cannot be read: %s", subject, p["detail"]),
+		SignatureMismatch:     fmt.Sprintf("%s was altered after it was signed: the signature by %s does not match", subject, p.signer()),
+		WrongUse:              fmt.Sprintf("%s is signed as %q, not as %q", subject, p["use"], p["want"]),
+		KeyUnknown:            signed + ", which is not the key of an allowed signer",
+		KeyRevoked:            signed + ", whose key is revoked",
+		KeyNotYetValid:        signed + ", whose key is not valid before " + p.day("at"),
+		KeyExpired:            signed + ", whose key expired on " + p.day("at"),
+		EnvironmentNotAllowed: fmt.Sprintf("%s, who may not sign for %s, only for %s", signed, p["environment"], p["allowed"]),
+		UseNotAllowed:         fmt.Sprintf("%s, whose key may not sign as %q, only as %s", signed, p["use"], p["allowed"]),
+		EnvironmentMissing:    "no environment is named",
+		ReleaseTooOld:         tooOld("release "+orNone(p["release"]), p),
+		DataTooOld:            tooOld("data generation "+orNone(p["data"]), p),
+		VersionUnreadable:     fmt.Sprintf("release %q cannot be compared with older ones: %s", p["release"], p["detail"]),
+		RecordMismatch:        fmt.Sprintf("the record of %s is %s, and the target names %s", subject, p["found"], p["want"]),
+		WrongEnvironment:      fmt.Sprintf("%s is signed for environment %q, and this node is in %q", subject, p["environment"], p["want"]),
+		SignersMissing:        fmt.Sprintf("the file of allowed signers, %s, is missing", p["file"]),
+		SignersUnreadable:     fmt.Sprintf("cannot read the allowed signers: %s: %s", p["file"], p["detail"]),
+		RevokedUnreadable:     fmt.Sprintf("cannot read the revoked keys: %s: %s", p["file"], p["detail"]),
+		MarkUnreadable:        p["detail"],
+	}[code]
+	if known != "" {
+		return known
 	}
-	slices.Sort(rest)
-	return strings.TrimSpace(string(code) + " " + strings.Join(rest, " "))
+	text := string(code)
+	for _, key := range slices.Sorted(maps.Keys(p)) {
+		text += " " + key + "=" + p[key]
+	}
+	return text
 }
 
 func tooOld(what string, p Params) string {
