@@ -47,9 +47,6 @@ func (f *authFlags) open(o *options) (*fleetca.Certificates, error) {
 	if f.dataDir == "" {
 		return nil, cli.Usagef("missing --data-dir DIR\ngive the data folder of `pulley serve`")
 	}
-	if err := f.secure.checkCA(); err != nil {
-		return nil, err
-	}
 	o.connection.Fill(o.env)
 	certs, err := fleetca.Open(filepath.Join(f.dataDir, fleetca.PKIName), o.connection.Prefix, hostname(), f.secure.ca(o.env.Now))
 	if err != nil {

@@ -51,9 +51,6 @@ func (f *caFlags) add(c *cobra.Command) {
 
 // open opens the CA and lists its certificates in use.
 func (f *caFlags) open(ctx context.Context) (*pki.CA, fleetca.Census, error) {
-	if err := f.secure.checkCA(); err != nil {
-		return nil, fleetca.Census{}, err
-	}
 	ca, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(f.env.Now))
 	if err != nil {
 		return nil, fleetca.Census{}, err
@@ -217,9 +214,6 @@ func (o *options) printSigner(ca *pki.CA) {
 }
 
 func (f *caFlags) replaceStolen() (err error) {
-	if err := f.secure.checkCA(); err != nil {
-		return err
-	}
 	ca, err := fleetca.OpenExisting(f.dataDir, f.secure.ca(f.env.Now))
 	if err != nil {
 		return err

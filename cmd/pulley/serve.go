@@ -91,13 +91,10 @@ func (s *serveOptions) run(c *cobra.Command) error {
 
 // configure completes the configuration from flags and variables, and checks it.
 func (s *serveOptions) configure(c *cobra.Command) error {
-	if err := s.secure.checkCA(); err != nil {
-		return err
-	}
 	if len(s.config.Notify) == 0 { // not a flag: every user of this machine can read command lines
 		s.config.Notify = strings.Fields(s.env.Getenv("PULLEY_NOTIFY"))
 	}
-	for _, name := range []string{"advertise", "ca-key", "ca-sign", "node-lifetime"} {
+	for _, name := range []string{"advertise", "ca-sign", "node-lifetime"} {
 		if c.Flags().Changed(name) {
 			s.config.CAFlags = append(s.config.CAFlags, "--"+name)
 		}
@@ -191,22 +188,14 @@ func alarms(h store.Health) string {
 }
 
 // secureFlags are the flags for a CA key outside the data folder.
-type secureFlags struct{ caKey, caSign string }
+type secureFlags struct{ caSign string }
 
 func (f *secureFlags) addCA(flags *pflag.FlagSet) {
-	flags.StringVar(&f.caKey, "ca-key", "", "PEM file of the CA's keys, if they are not in the data folder")
 	flags.StringVar(&f.caSign, "ca-sign", "", "command that signs with the CA's key: digest on standard input, signature on standard output")
 }
 
-func (f *secureFlags) checkCA() error {
-	if f.caKey != "" && f.caSign != "" {
-		return cli.Usagef("--ca-key and --ca-sign exclude each other")
-	}
-	return nil
-}
-
 func (f *secureFlags) ca(now func() time.Time) pki.Options {
-	o := pki.Options{KeyFile: f.caKey, Now: now}
+	o := pki.Options{Now: now}
 	if f.caSign != "" {
 		o.SignCommand = []string{"/bin/sh", "-c", f.caSign}
 	}

@@ -108,10 +108,8 @@ func (c *Certificates) Admin() string {
 func (c *Certificates) newAdmin() string { return filepath.Join(c.dir, "admin.new.pem") }
 
 // User returns serve's own user in etcd, from its current identity.
-func (c *Certificates) User() string { return userOf(c.Identity()) }
-
-func userOf(file string) string {
-	id, err := pki.LoadIdentity(file)
+func (c *Certificates) User() string {
+	id, err := pki.LoadIdentity(c.Identity())
 	if err != nil {
 		return ""
 	}
@@ -181,22 +179,8 @@ func (c *Certificates) due(leaf *x509.Certificate) bool {
 	if left := leaf.NotAfter.Sub(c.now()); left < leaf.NotAfter.Sub(leaf.NotBefore)/3 {
 		return true
 	}
-	present, err := c.present()
-	return err == nil && leaf.CheckSignatureFrom(present) != nil
-}
-
-// present returns the certificate of the CA that signs now.
-func (c *Certificates) present() (*x509.Certificate, error) {
-	certs, err := pki.ParseCertificates(c.CA.Bundle())
-	if err != nil {
-		return nil, err
-	}
-	for _, cert := range certs {
-		if pki.Fingerprint(cert) == c.CA.Fingerprints()[0] {
-			return cert, nil
-		}
-	}
-	return nil, errors.New("cannot find the CA's own certificate among those that are trusted")
+	current := Part(c.CA, pki.PartCurrent)
+	return current != nil && leaf.CheckSignatureFrom(current.Certificate) != nil
 }
 
 // refreshIdentity creates a missing identity with a new incarnation, and renews a due one under its name.
@@ -241,21 +225,12 @@ func (c *Certificates) Issue(file string, name pki.Name, lifetime time.Duration)
 // AskForCertificates makes a server request client certificates of the CA. They are optional: a joining machine has
 // none. Each handshake reads the trusted CAs, because the CA may be rotated.
 func (c *Certificates) AskForCertificates(t *tls.Config) {
-	var mu sync.Mutex
-	var bundle []byte
-	var with *tls.Config
 	base := t.Clone()
 	t.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		now := c.CA.Bundle()
-		mu.Lock()
-		defer mu.Unlock()
-		if with == nil || !bytes.Equal(now, bundle) {
-			pool := x509.NewCertPool()
-			pool.AppendCertsFromPEM(now)
-			with, bundle = base.Clone(), now
-			with.ClientAuth, with.ClientCAs = tls.VerifyClientCertIfGiven, pool
-		}
-		return with, nil
+		config := base.Clone()
+		config.ClientAuth, config.ClientCAs = tls.VerifyClientCertIfGiven, x509.NewCertPool()
+		config.ClientCAs.AppendCertsFromPEM(c.CA.Bundle())
+		return config, nil
 	}
 }
 
@@ -296,8 +271,8 @@ func Connection(dataDir string, c store.Config, endpoint string) store.Config {
 	dir := filepath.Join(dataDir, PKIName)
 	c.CACert = filepath.Join(dir, "bundle.pem")
 	for _, name := range []string{"admin.pem", "serve.pem"} {
-		if file := filepath.Join(dir, name); fileExists(file) {
-			c.Cert, c.Key = file, file
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			c.Cert, c.Key = filepath.Join(dir, name), filepath.Join(dir, name)
 			break
 		}
 	}
@@ -305,9 +280,4 @@ func Connection(dataDir string, c store.Config, endpoint string) store.Config {
 		c.Endpoints = []string{endpoint}
 	}
 	return c
-}
-
-func fileExists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
 }

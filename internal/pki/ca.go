@@ -1,3 +1,6 @@
+// Package pki owns identities: the fleet's certificate authorities, the certificates that they sign, the names in
+// them, and the identity files of machines and operators. It must never decide who gets a certificate, and never
+// access etcd. It must never write a private key anywhere but into the requested file.
 package pki
 
 import (
@@ -13,11 +16,11 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
-	"pulley/internal/atomicfile"
-	"pulley/internal/bounded"
 	"slices"
 	"sync"
 	"time"
+
+	"pulley/internal/atomicfile"
 )
 
 // Files of a CA's folder. The current CA signs. The next CA is already trusted everywhere, before a rotation needs it.
@@ -36,8 +39,6 @@ const caLifetime = 10 * 365 * 24 * time.Hour
 
 // Options locate a CA's key outside the CA's folder.
 type Options struct {
-	// KeyFile is a PEM file of the keys: that of the current CA, followed by that of the next one, if any.
-	KeyFile string
 	// SignCommand is a signing program with its arguments. It gets the digest on standard input, the hash's name in
 	// PULLEY_SIGN_HASH and the pin of the signing CA in PULLEY_SIGN_CA. It prints the signature: ASN.1 for ECDSA, PKCS
 	// #1 v1.5 for RSA. The folder must contain the CA's certificate as ca.pem, and the next one's as next.pem.
@@ -52,7 +53,7 @@ type CA struct {
 	options Options
 
 	mu     sync.Mutex
-	stamps map[string]stamp
+	stamps map[string]os.FileInfo // of the files at the last read; nil is missing
 	is     material
 }
 
@@ -70,9 +71,6 @@ func OpenCA(dir string, o Options) (*CA, error) {
 		o.Now = time.Now
 	}
 	c := &CA{dir: dir, options: o}
-	if o.KeyFile != "" && len(o.SignCommand) > 0 {
-		return nil, errors.New("cannot open the CA: its key is in a file or behind a command, not both")
-	}
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
 		err = os.Chmod(dir, 0o700) // it may exist with open permissions
@@ -89,7 +87,7 @@ func OpenCA(dir string, o Options) (*CA, error) {
 func (c *CA) path(name string) string { return filepath.Join(c.dir, name) }
 
 // elsewhere reports whether the keys are outside the folder.
-func (c *CA) elsewhere() bool { return c.options.KeyFile != "" || len(c.options.SignCommand) > 0 }
+func (c *CA) elsewhere() bool { return len(c.options.SignCommand) > 0 }
 
 // locked changes the folder under its lock, then reads it.
 func (c *CA) locked(change func() error) error {
@@ -136,43 +134,35 @@ func (c *CA) finish() error {
 func (c *CA) begin() (*x509.Certificate, error) {
 	for _, name := range []string{nextCert, previousCert} {
 		if _, err := os.Stat(c.path(name)); !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%s is missing, and %s is there: bring it back from a backup\nwith a new CA no node of this fleet would be known any more", currentCert, name)
+			return nil, fmt.Errorf("%s is missing, and %s exists\nrestore it from a backup: a new CA would know no node of this fleet", currentCert, name)
 		}
 	}
-	if len(c.options.SignCommand) > 0 {
-		return nil, fmt.Errorf("%s is missing\nwhere a command signs, the CA's certificate has to be there first", currentCert)
+	if c.elsewhere() {
+		return nil, fmt.Errorf("%s is missing\na command signs: put the CA's certificate into the folder first", currentCert)
 	}
-	keys, err := c.keysOr(currentKey)
+	key, err := c.keyIn(currentKey)
 	if err != nil {
 		return nil, err
 	}
-	return c.selfSign(currentCert, keys[0])
+	return c.selfSign(currentCert, key)
 }
 
-// keysOr returns the keys of the outside file, or else of a file in the folder, which it creates if missing.
-func (c *CA) keysOr(name string) ([]crypto.Signer, error) {
-	if file := c.options.KeyFile; file != "" {
-		keys, err := readKeys(file)
-		if err == nil && len(keys) == 0 {
-			err = fmt.Errorf("there is no key file %s", file)
-		}
-		return keys, err
+// keyIn returns the key of a file in the folder, which it creates if missing.
+func (c *CA) keyIn(name string) (crypto.Signer, error) {
+	key, err := readKey(c.path(name))
+	if err != nil || key != nil {
+		return key, err
 	}
-	keys, err := readKeys(c.path(name))
-	if err != nil || len(keys) > 0 {
-		return keys, err
-	}
-	key, err := NewKey()
-	if err == nil {
+	if key, err = NewKey(); err == nil {
 		err = SaveKey(c.path(name), key)
 	}
-	return []crypto.Signer{key}, err
+	return key, err
 }
 
 // moveKey finishes a rotation that was interrupted between moving the certificate and moving its key.
 func (c *CA) moveKey(current *x509.Certificate) error {
-	keys, err := readKeys(c.path(nextKey))
-	if err != nil || len(keys) != 1 || !sameKey(keys[0].Public(), current) {
+	key, err := readKey(c.path(nextKey))
+	if err != nil || key == nil || !sameKey(key.Public(), current) {
 		return err
 	}
 	if err := os.Rename(c.path(nextKey), c.path(currentKey)); err != nil {
@@ -181,39 +171,30 @@ func (c *CA) moveKey(current *x509.Certificate) error {
 	return atomicfile.SyncFolder(c.dir)
 }
 
-// makeNext creates the next CA, if it can get a key.
+// makeNext creates the next CA, if its key is in the folder.
 func (c *CA) makeNext(current *x509.Certificate) error {
-	if len(c.options.SignCommand) > 0 {
+	if c.elsewhere() {
 		return nil
 	}
-	keys, err := c.keysOr(nextKey)
+	key, err := c.keyIn(nextKey)
 	if err != nil {
 		return err
 	}
 	had, err := c.former()
-	if err != nil {
+	if err != nil || slices.ContainsFunc(append(had, current), func(cert *x509.Certificate) bool { return sameKey(key.Public(), cert) }) {
 		return err
 	}
-	for _, key := range keys {
-		if !slices.ContainsFunc(append(had, current), func(cert *x509.Certificate) bool { return sameKey(key.Public(), cert) }) {
-			_, err := c.selfSign(nextCert, key)
-			return err
-		}
-	}
-	return nil
+	_, err = c.selfSign(nextCert, key)
+	return err
 }
 
 // former returns the former CAs. None of their keys may ever be trusted again, because one may have been stolen.
 func (c *CA) former() ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for _, name := range []string{previousCert, retiredCerts} {
-		b, err := bounded.ReadFile(c.path(name), maxFileBytes)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		certs, _, err := parsePEM(b)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.path(name), err)
+		certs, _, err := readPEM(c.path(name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
 		all = append(all, certs...)
 	}
@@ -229,11 +210,10 @@ func (c *CA) selfSign(name string, key crypto.Signer) (*x509.Certificate, error)
 		return nil, err
 	}
 	id := sha1.Sum(public) // key ID as in RFC 5280; no security depends on it
-	now := c.options.Now()
-	der, err := x509.CreateCertificate(rand.Reader, c.template(pkix.Name{CommonName: "pulley CA " + hex.EncodeToString(id[:4])}, now, caLifetime, func(t *x509.Certificate) {
-		t.IsCA, t.MaxPathLenZero = true, true
-		t.KeyUsage, t.SubjectKeyId = x509.KeyUsageCertSign|x509.KeyUsageCRLSign, id[:]
-	}), c.template(pkix.Name{CommonName: "pulley CA " + hex.EncodeToString(id[:4])}, now, caLifetime, nil), key.Public(), key)
+	t := c.template(pkix.Name{CommonName: "pulley CA " + hex.EncodeToString(id[:4])}, c.options.Now(), caLifetime)
+	t.IsCA, t.MaxPathLenZero = true, true
+	t.KeyUsage, t.SubjectKeyId = x509.KeyUsageCertSign|x509.KeyUsageCRLSign, id[:]
+	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
 		return nil, err
 	}
@@ -245,14 +225,10 @@ func (c *CA) selfSign(name string, key crypto.Signer) (*x509.Certificate, error)
 }
 
 // template returns the common fields of all certificates.
-func (c *CA) template(subject pkix.Name, now time.Time, lifetime time.Duration, more func(*x509.Certificate)) *x509.Certificate {
+func (c *CA) template(subject pkix.Name, now time.Time, lifetime time.Duration) *x509.Certificate {
 	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) // never fails; 127 bits are positive in 16 bytes
-	t := &x509.Certificate{
+	return &x509.Certificate{
 		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: subject, BasicConstraintsValid: true,
 		NotBefore: now.Add(-clockSkew).UTC(), NotAfter: now.Add(lifetime).UTC(),
 	}
-	if more != nil {
-		more(t)
-	}
-	return t
 }

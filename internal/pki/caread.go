@@ -1,49 +1,37 @@
 package pki
 
 import (
-	"crypto"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"time"
 )
 
-// stamp detects a replaced file: files of a CA are only ever replaced by a rename.
-type stamp struct {
-	modified time.Time
-	size     int64
-	file     os.FileInfo
-}
-
-func (s stamp) same(o stamp) bool {
-	if s.file == nil || o.file == nil {
-		return s.file == nil && o.file == nil
+// unchanged reports whether a file is the same as before: files of a CA are only ever replaced by a rename. nil is a
+// missing file.
+func unchanged(before, now os.FileInfo) bool {
+	if before == nil || now == nil {
+		return before == nil && now == nil
 	}
-	return s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.file, o.file)
+	return before.ModTime().Equal(now.ModTime()) && before.Size() == now.Size() && os.SameFile(before, now)
 }
 
-func (c *CA) look() (map[string]stamp, error) {
+func (c *CA) look() (map[string]os.FileInfo, error) {
 	files := []string{c.path(currentCert), c.path(nextCert), c.path(previousCert)}
-	switch {
-	case c.options.KeyFile != "":
-		files = append(files, c.options.KeyFile)
-	case len(c.options.SignCommand) == 0:
+	if !c.elsewhere() {
 		files = append(files, c.path(currentKey), c.path(nextKey))
 	}
-	stamps := make(map[string]stamp, len(files))
+	stamps := make(map[string]os.FileInfo, len(files))
 	for _, file := range files {
 		info, err := os.Stat(file)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			stamps[file] = stamp{}
-		case err != nil:
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
-		default:
-			stamps[file] = stamp{info.ModTime(), info.Size(), info}
 		}
+		stamps[file] = info
 	}
 	return stamps, nil
 }
@@ -54,11 +42,8 @@ func (c *CA) fresh() (material, error) {
 	defer c.mu.Unlock()
 	stamps, err := c.look()
 	if err == nil {
-		for file, s := range stamps {
-			if !s.same(c.stamps[file]) {
-				err = c.read()
-				break
-			}
+		if !maps.EqualFunc(c.stamps, stamps, unchanged) {
+			err = c.read()
 		}
 	}
 	if err != nil {
@@ -71,7 +56,7 @@ func (c *CA) fresh() (material, error) {
 func (c *CA) read() error {
 	var err error
 	for range 3 {
-		var stamps map[string]stamp
+		var stamps map[string]os.FileInfo
 		var is material
 		if stamps, err = c.look(); err != nil {
 			continue
@@ -118,20 +103,12 @@ func (c *CA) findKeys(m *material) error {
 		}
 		return nil
 	}
-	files := []string{c.path(currentKey), c.path(nextKey)}
-	if c.options.KeyFile != "" {
-		files = []string{c.options.KeyFile}
-	}
-	var keys []crypto.Signer
-	for _, file := range files {
-		more, err := readKeys(file)
-		if err != nil {
-			return err
-		}
-		keys = append(keys, more...)
-	}
-	for _, k := range keys {
+	for _, name := range []string{currentKey, nextKey} {
+		k, err := readKey(c.path(name))
 		switch {
+		case err != nil:
+			return err
+		case k == nil:
 		case sameKey(k.Public(), m.current):
 			m.key = k
 		case m.next != nil && sameKey(k.Public(), m.next):
@@ -139,7 +116,7 @@ func (c *CA) findKeys(m *material) error {
 		}
 	}
 	if m.key == nil {
-		return fmt.Errorf("the key of %s (%s) is not in %s\nsay where it is: `--ca-key FILE` or `--ca-sign COMMAND`", c.path(currentCert), Fingerprint(m.current), files[0])
+		return fmt.Errorf("the key of %s (%s) is not in %s\nrestore the file, or give the command that signs with the key: --ca-sign COMMAND", c.path(currentCert), Fingerprint(m.current), c.path(currentKey))
 	}
 	return nil
 }

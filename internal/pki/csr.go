@@ -24,7 +24,7 @@ func NewKey() (crypto.Signer, error) { return ecdsa.GenerateKey(elliptic.P256(),
 func CSR(key crypto.Signer) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask for a certificate: %w", err)
+		return nil, fmt.Errorf("cannot make a certificate request: %w", err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: der}), nil
 }

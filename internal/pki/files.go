@@ -11,9 +11,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"pulley/internal/bounded"
 	"syscall"
 	"time"
+
+	"pulley/internal/bounded"
 )
 
 // maxFileBytes is far more than any file of certificates and keys needs.
@@ -120,42 +121,40 @@ func parseKey(block *pem.Block) (crypto.Signer, error) {
 	return signer, nil
 }
 
+// readPEM reads the certificates and the keys of a file.
+func readPEM(path string) (certs []*x509.Certificate, keys []crypto.Signer, err error) {
+	b, err := bounded.ReadFile(path, maxFileBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	if certs, keys, err = parsePEM(b); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return certs, keys, nil
+}
+
 // readCertificate reads a file of one certificate. It returns nil if the file does not exist.
 func readCertificate(path string) (*x509.Certificate, error) {
-	b, err := bounded.ReadFile(path, maxFileBytes)
-	if errors.Is(err, fs.ErrNotExist) {
+	certs, _, err := readPEM(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case err == nil && len(certs) != 1:
+		err = fmt.Errorf("%s: it contains %d PEM certificates, not one", path, len(certs))
 	}
 	if err != nil {
 		return nil, err
-	}
-	certs, err := ParseCertificates(b)
-	if err == nil && len(certs) > 1 {
-		err = errors.New("more than one certificate is in it")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return certs[0], nil
 }
 
-// readKeys reads the keys of a file. It returns none if the file does not exist.
-func readKeys(path string) ([]crypto.Signer, error) {
-	b, err := bounded.ReadFile(path, maxFileBytes)
+// readKey is LoadKey, but returns nil if the file does not exist.
+func readKey(path string) (crypto.Signer, error) {
+	key, err := LoadKey(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	_, keys, err := parsePEM(b)
-	if err == nil && len(keys) == 0 {
-		err = errors.New("no PEM key is in it")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return keys, nil
+	return key, err
 }
 
 // sameKey reports whether a public key is that of a certificate.

@@ -6,8 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+
 	"pulley/internal/atomicfile"
-	"pulley/internal/bounded"
 )
 
 // Identity is a key with its certificate chain. Its file is one PEM text, and one rename renews it: no reader ever
@@ -65,16 +65,12 @@ func (i Identity) TLS(bundle []byte) (*tls.Config, error) {
 
 // LoadIdentity reads the file of Save. A missing file is fs.ErrNotExist.
 func LoadIdentity(path string) (Identity, error) {
-	b, err := bounded.ReadFile(path, maxFileBytes)
+	certs, keys, err := readPEM(path)
+	if err == nil && len(keys) > 1 {
+		err = fmt.Errorf("%s: it contains more than one key", path)
+	}
 	if err != nil {
 		return Identity{}, fmt.Errorf("cannot read the identity: %w", err)
-	}
-	certs, keys, err := parsePEM(b)
-	if err == nil && len(keys) > 1 {
-		err = errors.New("more than one key is in it")
-	}
-	if err != nil {
-		return Identity{}, fmt.Errorf("cannot read the identity in %s: %w", path, err)
 	}
 	i := Identity{Certificates: certs}
 	if len(keys) == 1 {
@@ -116,16 +112,12 @@ func SaveKey(path string, key crypto.Signer) error {
 
 // LoadKey reads the file of SaveKey. A missing file is fs.ErrNotExist.
 func LoadKey(path string) (crypto.Signer, error) {
-	b, err := bounded.ReadFile(path, maxFileBytes)
+	_, keys, err := readPEM(path)
+	if err == nil && len(keys) != 1 {
+		err = fmt.Errorf("%s: it contains %d PEM keys, not one", path, len(keys))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the key: %w", err)
-	}
-	_, keys, err := parsePEM(b)
-	if err == nil && len(keys) != 1 {
-		err = fmt.Errorf("%d keys are in it", len(keys))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the key in %s: %w", path, err)
 	}
 	return keys[0], nil
 }

@@ -3,7 +3,6 @@ package pki
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -63,8 +62,8 @@ func ParseName(cn string) (Name, error) {
 	}
 	parts := strings.Split(cn, "/")
 	for _, p := range parts {
-		if err := checkPart(p); err != nil {
-			return fail(err.Error())
+		if p == "" || len(p) > maxPartBytes || strings.Trim(p, partBytes) != "" {
+			return fail(fmt.Sprintf("a part has 1 to %d letters, digits and -_.@+", maxPartBytes))
 		}
 	}
 	last := len(parts) - 1
@@ -86,25 +85,9 @@ func ParseName(cn string) (Name, error) {
 
 const (
 	maxPartBytes     = 253 // the maximum of a host name
+	partBytes        = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@+"
 	incarnationBytes = 8
 )
-
-func checkPart(p string) error {
-	switch {
-	case p == "":
-		return errors.New("a part of it is empty")
-	case len(p) > maxPartBytes:
-		return errors.New("a part of it is too long")
-	}
-	for _, c := range []byte(p) {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("-_.@+", c) >= 0:
-		default:
-			return fmt.Errorf("%q can't be in it", c)
-		}
-	}
-	return nil
-}
 
 func isIncarnation(s string) bool {
 	b, err := hex.DecodeString(s)

@@ -65,7 +65,7 @@ func verifyPinned(s tls.ConnectionState, pins []string) error {
 	}
 	leaf := s.PeerCertificates[0]
 	if !found {
-		return fmt.Errorf("cannot trust the server %s: %w (%s)\nit is another fleet's, its CA was replaced, or somebody stands in between; `pulley ca show` beside `pulley serve` tells the fingerprints",
+		return fmt.Errorf("cannot trust the server %s: %w (%s)\nthe server belongs to another fleet, its CA was replaced, or the connection is intercepted; `pulley ca show` on the server prints the fingerprints",
 			s.ServerName, ErrPin, strings.Join(pins, ", "))
 	}
 	if _, err := leaf.Verify(x509.VerifyOptions{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"net"
 	"strings"
@@ -76,8 +75,8 @@ func TestPinsKnowTheServer(t *testing.T) {
 	bare := server(t, ours)
 	bare.Certificate = bare.Certificate[:1]
 	key := newKey(t)
-	posing, _, err := ours.issue(key.Public(), pkix.Name{CommonName: nodeName("compute1").String()}, time.Hour, func(c *x509.Certificate) {
-		c.ExtKeyUsage, c.DNSNames = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, []string{"localhost"}
+	posing, _, err := ours.issue(key.Public(), nodeName("compute1").String(), time.Hour, &x509.Certificate{
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, DNSNames: []string{"localhost"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"pulley/internal/atomicfile"
 	"time"
+
+	"pulley/internal/atomicfile"
 )
 
 // Rotate makes the next CA sign. The current CA becomes previous and stays trusted until it is retired. Rotate creates
@@ -26,13 +27,13 @@ func (c *CA) Rotate(force bool) error {
 		m := c.is
 		switch {
 		case m.next == nil:
-			return errors.New("there is no next CA\nwhere keys are elsewhere, put the next CA's certificate beside ca.pem as next.pem, or its key behind the first in the file of keys, and restart `pulley serve`")
+			return errors.New("there is no next CA\nput the next CA's certificate beside ca.pem as next.pem, and restart `pulley serve`")
 		case m.nextKey == nil:
-			return fmt.Errorf("the key of the next CA (%s) is not at hand", Fingerprint(m.next))
+			return fmt.Errorf("the key of the next CA (%s) is not available", Fingerprint(m.next))
 		case m.previous != nil && !force:
-			return fmt.Errorf("the CA before (%s) is still trusted\n`pulley ca retire` ends that once nobody has a certificate of it", Fingerprint(m.previous))
+			return fmt.Errorf("the previous CA (%s) is still trusted\nrun `pulley ca retire` once `pulley ca show` lists no certificate of it", Fingerprint(m.previous))
 		case !c.options.Now().Before(m.next.NotAfter):
-			return fmt.Errorf("the next CA ended at %s", m.next.NotAfter.Format(time.RFC3339))
+			return fmt.Errorf("the next CA expired at %s", m.next.NotAfter.Format(time.RFC3339))
 		}
 		return c.rotate(m)
 	})
@@ -106,9 +107,8 @@ func (c *CA) Probe() (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	t := c.template(pkix.Name{CommonName: "pulley: does anybody trust the next CA?"}, c.options.Now(), time.Minute, func(t *x509.Certificate) {
-		t.KeyUsage, t.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	})
+	t := c.template(pkix.Name{CommonName: "pulley: does anybody trust the next CA?"}, c.options.Now(), time.Minute)
+	t.KeyUsage, t.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	leaf, _, err := sign(t, m.next, key.Public(), m.nextKey)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("cannot sign with the next CA: %w", err)

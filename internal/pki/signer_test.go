@@ -77,77 +77,7 @@ func TestCommandThatIsWrong(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := OpenCA(t.TempDir(), Options{SignCommand: []string{self(t), key}}); err == nil || !strings.Contains(err.Error(), "has to be there first") {
+	if _, err := OpenCA(t.TempDir(), Options{SignCommand: []string{self(t), key}}); err == nil || !strings.Contains(err.Error(), "into the folder first") {
 		t.Errorf("no certificate: %v", err)
-	}
-}
-
-// Keys in an outside file: the first is the current CA's, the second the next one's.
-func TestKeyFile(t *testing.T) {
-	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "ca.key")
-	text := ""
-	more := func() {
-		b, err := encodeKey(newKey(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		text += string(b)
-		write(t, file, text)
-	}
-	if _, err := OpenCA(dir, Options{KeyFile: file}); err == nil || !strings.Contains(err.Error(), "no key file") {
-		t.Errorf("no file: %v", err)
-	}
-	more()
-	ca := open(t, dir, Options{KeyFile: file})
-	first := client(t, ca, time.Hour)
-	if n := len(ca.Fingerprints()); n != 1 {
-		t.Errorf("%d pins with one key", n)
-	}
-	if err := ca.Rotate(false); err == nil || !strings.Contains(err.Error(), "no next CA") {
-		t.Errorf("a rotation to nothing: %v", err)
-	}
-	more()
-	ca = open(t, dir, Options{KeyFile: file})
-	if n := len(ca.Fingerprints()); n != 2 {
-		t.Fatalf("%d pins with two keys", n)
-	}
-	if err := ca.Rotate(false); err != nil {
-		t.Fatal(err)
-	}
-	second := client(t, ca, time.Hour)
-	for _, id := range []Identity{first, second} {
-		if err := trusted(t, ca.Bundle(), id.Leaf(), time.Now()); err != nil {
-			t.Error(err)
-		}
-	}
-	if first.Leaf().CheckSignatureFrom(ca.Authorities()[1].Certificate) == nil || second.Leaf().CheckSignatureFrom(ca.Authorities()[1].Certificate) != nil {
-		t.Error("the rotation did not change who signs")
-	}
-	if err := ca.Retire(); err != nil {
-		t.Fatal(err)
-	}
-	_, keys, err := parsePEM([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, order := range [][]int{{0, 1}, {1, 0}} {
-		var b []byte
-		for _, i := range order {
-			one, err := encodeKey(keys[i])
-			if err != nil {
-				t.Fatal(err)
-			}
-			b = append(b, one...)
-		}
-		write(t, file, string(b))
-		if n := len(open(t, dir, Options{KeyFile: file}).Fingerprints()); n != 1 {
-			t.Error("a key that was retired is trusted again")
-		}
-	}
-	if all := files(t, dir); all[currentKey]+all[nextKey] != "" {
-		t.Error("a key came into the folder")
-	}
-	if _, err := OpenCA(dir, Options{KeyFile: file, SignCommand: []string{"x"}}); err == nil {
-		t.Error("both a file and a command")
 	}
 }
